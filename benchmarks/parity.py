@@ -1,4 +1,4 @@
-"""The benchmark's part `parity`: our models beside timm's and FNet of transformers, with the same random weights:
+"""The benchmark's part `parity`: our models beside timm's and transformers', with the same random weights:
 logits and gradients of the pixels (extra `parity`)."""
 
 import sys
@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.benchmarks.timing import Row, row
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import fnet, timm_names
+from gmlp_flax.interop import timm_names, transformers
 from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
@@ -26,7 +26,7 @@ COMPARED = (
     "deit_small_patch16_224",
     "vit_base_patch16_224",
 )
-BATCH = 2
+BATCH, CLASSES = 2, 1000
 
 
 class Errors(NamedTuple):
@@ -34,6 +34,13 @@ class Errors(NamedTuple):
 
     logits: float
     gradient: float
+
+
+class TextErrors(NamedTuple):
+    """Largest differences from transformers, relative to its largest value, in the hidden states and the logits."""
+
+    hidden: float
+    logits: float
 
 
 def bench_parity() -> list[Row]:
@@ -48,9 +55,11 @@ def bench_parity() -> list[Row]:
         rows.append(row(f"{name}: logits", [errors.logits], "", "<= 1e-4"))
         rows.append(row(f"{name}: gradient of the pixels", [errors.gradient], "", "<= 1e-3"))
     try:
-        rows.append(row("FNet-base, of transformers: logits", [compare_fnet()], "", "<= 1e-4"))
+        for name, errors in ((name, compare_text(name)) for name in transformers.FAMILIES):
+            rows.append(row(f"{name}, of transformers: hidden states", [errors.hidden], "", "<= 1e-5"))
+            rows.append(row(f"{name}, of transformers: logits", [errors.logits], "", "<= 1e-4"))
     except RunError as error:
-        print(f"FNet is left out: {error}", file=sys.stderr)
+        print(f"transformers is left out: {error}", file=sys.stderr)
     return rows
 
 
@@ -88,14 +97,19 @@ def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (22
 
     config = timm_names.config_for(name)
     config.model.update(dtype=dtype, image_size=image_size)
-    model = timm.create_model(name, img_size=image_size).eval().requires_grad_(False).to(getattr(torch, dtype))
+    model = (
+        timm.create_model(name, img_size=image_size, num_classes=CLASSES)
+        .eval()
+        .requires_grad_(False)
+        .to(getattr(torch, dtype))
+    )
     randomise(model, seed)
     numbers = np.random.default_rng(seed)
     pixels = numbers.uniform(0, 255, (BATCH, *image_size, config.model.channels)).astype(dtype)
     direction = numbers.standard_normal((BATCH, model.num_classes)).astype(dtype)
     theirs = _theirs(model, config, pixels, direction)
 
-    task = ImageClassification.without_data(config, model.num_classes)
+    task = ImageClassification.without_data(config, classes=model.num_classes)
     state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
     params = timm_names.from_torch(state, timm_names.MODELS[name].rows, task.shapes(), name)
 
@@ -124,36 +138,45 @@ def relative(ours: Any, theirs: np.ndarray) -> float:
     return float(np.abs(np.asarray(ours) - theirs).max() / np.abs(theirs).max())
 
 
-def compare_fnet(dtype: str = "float32", seed: int = 0, **sizes: int) -> float:
-    """Runs FNetForMaskedLM of the package transformers and ours on the same random weights and tokens.
+def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int) -> TextErrors:
+    """Runs BertForMaskedLM or FNetForMaskedLM of the package transformers and ours on the same weights and tokens.
 
     Args:
+        name: a key of `transformers.FAMILIES`.
         dtype: "float32", or "float64" if jax_enable_x64 is on.
-        seed: for the weights and the tokens.
-        sizes: of `FNetConfig`; by default those of FNet-base.
+        seed: for the weights, the tokens and their types.
+        sizes: of the model's config in transformers; by default those of BERT-base or FNet-base.
 
     Returns:
-        The largest difference between logits at any position, relative to the largest logit.
+        The largest relative differences between the last hidden states and between logits, at any position.
 
     Raises:
         RunError: torch or transformers is not installed.
     """
-    transformers = import_beside_torch("transformers")
+    theirs = import_beside_torch("transformers")
     import torch
 
-    options = transformers.FNetConfig(**sizes, pad_token_id=None)
-    model = transformers.FNetForMaskedLM(options).eval().requires_grad_(False).to(getattr(torch, dtype))
+    family = {"bert": "Bert", "fnet": "FNet"}[name]
+    options = getattr(theirs, f"{family}Config")(**sizes, pad_token_id=None)
+    model = getattr(theirs, f"{family}ForMaskedLM")(options).eval().requires_grad_(False).to(getattr(torch, dtype))
     randomise(model, seed)
     model.tie_weights()
-    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    config = fnet.config_for(state, "the random model")
+    state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
+    config = transformers.config_for(name, state, options.to_dict(), "the random model")
     config.model.dtype = dtype
     task = MaskedLanguageModeling.without_data(config)
-    params = fnet.from_transformers(state, config, "the random model")
-    length = config.model.length
-    tokens = np.random.default_rng(seed).integers(0, config.model.vocab_size, (BATCH, length))
-    places = np.broadcast_to(np.arange(length), tokens.shape)
-    ours = np.asarray(jax.jit(task.apply)(params, tokens, places))
+    params = transformers.from_transformers(name, state, config, "the random model")
+    numbers, shape = np.random.default_rng(seed), (BATCH, config.model.length)
+    tokens, types = numbers.integers(0, config.model.vocab_size, shape), numbers.integers(0, 2, shape)
+
+    @jax.jit
+    def ours(params: Any, tokens: Any, types: Any) -> tuple[jax.Array, jax.Array]:
+        module: Any = task.bind(params)
+        hidden = module.hidden(tokens, segments=types)
+        return hidden, module.logits(hidden)
+
     with torch.inference_mode():
-        theirs: Any = model(torch.tensor(tokens)).logits.numpy()
-    return relative(ours, theirs)
+        inputs = {"input_ids": torch.tensor(tokens), "token_type_ids": torch.tensor(types)}
+        outputs: Any = model(**inputs, output_hidden_states=True)
+    found = ours(params, tokens, types)
+    return TextErrors(relative(found[0], outputs.hidden_states[-1].numpy()), relative(found[1], outputs.logits.numpy()))

@@ -6,21 +6,22 @@ from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import exported, fnet, timm, timm_names
+from gmlp_flax.interop import exported, timm, timm_names, transformers
 from gmlp_flax.io import weight_files
 
-FNET = "fnet"
 FILES = (".safetensors", *weight_files.PICKLES)  # what is named like this is no folder
-IMPORT = """Makes a run folder from timm's weights, or FNet's as the package transformers names them.
+IMPORT = """Makes a run folder from timm's weights, or BERT's and FNet's as the package transformers saves them.
 
     gmlp import --model=gmlp_s16_224 --checkpoint=FILE.safetensors --out=DIR [--data=PATH]
     gmlp import --model=hf-hub:timm/gmlp_s16_224.ra3_in1k --out=DIR [--data=PATH]
-    gmlp import --model=fnet --checkpoint=model.safetensors --tokenizer=spiece.model --out=DIR
+    gmlp import --model=bert|fnet --checkpoint=FOLDER --out=DIR
 
 The folder is used like a run's: by `gmlp predict`, `gmlp draw`, config.init_from and, if --data names images (as
 config.data.heldout does), by `gmlp evaluate`. 1,000 classes of timm's are taken for ImageNet-1k's, and named by their
-WordNet ids; other classes are named by their numbers. An FNet, such as google/fnet-base, becomes a masked language
-model, without its pooler and its head for pairs of sentences. What `gmlp export` has written needs no import.
+WordNet ids; other classes are named by their numbers. A BERT or FNet, such as google/fnet-base, becomes a masked
+language model, with its pooler and without its head for pairs of sentences. FOLDER is as on the Hugging Face hub:
+config.json, model.safetensors or pytorch_model.bin, and the tokenizer, which --tokenizer may name instead. What `gmlp
+export` has written needs no import.
 """
 EXPORT = """Writes a run's weights, for use elsewhere.
 
@@ -37,14 +38,14 @@ timm's names, for a model that timm has; the expression that loads it is printed
 def import_weights(_argv: list[str]) -> None:
     """Converts a file, an exported folder, or weights from the hub."""
     name, out = cli.require("model"), cli.require("out")
-    hub = name.startswith(weight_files.HUB)
-    ignored = {"checkpoint": hub, "tokenizer": name != FNET, "data": name == FNET}
+    hub, text = name.startswith(weight_files.HUB), name in transformers.FAMILIES
+    ignored = {"checkpoint": hub, "tokenizer": not text, "data": text}
     if given := [flag for flag, unused in ignored.items() if unused and flags.FLAGS[flag].value]:
         raise RunError(f"--{given[0]} is not for --model={name}: leave it out")
     path = "" if hub else cli.require("checkpoint")
-    if name == FNET:
-        fnet.convert(weight_files.read(path), cli.require("tokenizer"), out, path)
-        print(f"wrote {out}: an FNet from {path}")
+    if text:
+        transformers.convert(name, path, flags.FLAGS.tokenizer, out)
+        print(f"wrote {out}: {name} from {path}")
     else:
         if hub:
             path, config, name = timm.from_hub(name.removeprefix(weight_files.HUB))
@@ -69,10 +70,11 @@ def export_weights(_argv: list[str]) -> None:
 
 def run_import() -> None:
     """The command line of `gmlp import`."""
-    names = f"timm's name of the model, {weight_files.HUB}REPOSITORY, which downloads it, or {FNET}."
+    others = " or ".join(transformers.FAMILIES)
+    names = f"timm's name of the model, {weight_files.HUB}REPOSITORY, which downloads it, or {others}."
     flags.DEFINE_string("model", None, names)
-    flags.DEFINE_string("checkpoint", None, "The file to convert.")
-    flags.DEFINE_string("tokenizer", None, "Of an FNet: its SentencePiece model, spiece.model.")
+    flags.DEFINE_string("checkpoint", None, "The file to convert, or its folder.")
+    flags.DEFINE_string("tokenizer", "", "Of a BERT or FNet, if it is not beside the weights: vocab.txt, spiece.model.")
     flags.DEFINE_string("out", None, "The folder to write.")
     flags.DEFINE_string("data", "", "Held-out images for `gmlp evaluate`, as config.data.heldout takes them.")
     cli.run(import_weights, about=IMPORT)

@@ -71,16 +71,20 @@ def convert(state: dict[str, Any], config: ConfigDict, name: str, out: str, wher
     """
     converted.require_free(out)
     task, params = read(state, config, name, where)
-    converted.write(params, config, dict(task.inherited), out)
+    converted.write(params, task.config, dict(task.inherited), out)
 
 
 def read(state: dict[str, Any], config: ConfigDict, name: str, where: str) -> tuple[ImageClassification, dict]:
-    """The task and the parameters, a nested dict of numpy arrays, of a state dict; arguments as in `convert`.
+    """The task and the parameters, a nested dict of numpy arrays, of a state dict or of a Mixer's arrays as
+    vision_transformer names them; arguments as in `convert`.
 
     Raises:
         RunError: the weights belong to another model.
     """
-    classes = class_files(state["head.bias"].size if "head.bias" in state else 1000)
+    if timm_names.is_flax(state):
+        config = config.copy_and_resolve_references()
+        config.model.activation = "gelu_tanh"
+    classes = class_files(next((state[key].size for key in ("head.bias", "head/bias") if key in state), 1000))
     task = ImageClassification.without_data(config, classes)
     return task, timm_names.from_torch(state, timm_names.MODELS[name].rows, task.shapes(), where)
 
@@ -128,13 +132,15 @@ def matching(config: ConfigDict) -> str:
             if key not in FREE and config.model.get(key) != value
         ]
         for name, model in timm_names.MODELS.items()
+        if name not in timm_names.FOLDED
     }
 
-    def distance(name: str) -> tuple[bool, int, int]:
-        another = timm_names.MODELS[name].model["block"] != config.model.block
-        return another, len(differences[name]), len(_other_preprocessing(name, config))
+    def distance(name: str) -> tuple[bool, int, int, bool]:
+        model = timm_names.MODELS[name].model
+        another, resized = model["block"] != config.model.block, model["image_size"] != tuple(config.model.image_size)
+        return another, len(differences[name]), len(_other_preprocessing(name, config)), resized
 
-    nearest = min(timm_names.MODELS, key=distance)
+    nearest = min(differences, key=distance)
     if problems := differences[nearest]:
         what = f"{nearest} is nearest, but the run's config.model has {'; '.join(problems)}"
         raise RunError(f"timm has no model like the run's: {what}; {otherwise}")
@@ -144,7 +150,7 @@ def matching(config: ConfigDict) -> str:
 def _other_preprocessing(name: str, config: ConfigDict) -> dict[str, Any]:
     """The preprocessing in which the run's config.data differs from timm's default for a model: timm's key -> value."""
     data = timm_names.MODELS[name].data
-    return {PREPROCESSING[key]: config.data[key] for key, value in data.items() if config.data[key] != value}
+    return {theirs: config.data[key] for key, theirs in PREPROCESSING.items() if config.data[key] != data[key]}
 
 
 def export(workdir: str, which: str, out: str) -> str:

@@ -5,7 +5,8 @@ leading axis. One table per family maps between the two, and is read in both dir
 """
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.errors import RunError, did_you_mean
+from gmlp_flax.errors import RunError, decode_errors, did_you_mean
 from gmlp_flax.io import weight_files
 from gmlp_flax.paper.recipes import IMAGENET_MEAN, IMAGENET_STD
 
@@ -46,6 +47,13 @@ PATCHES: Tensors = ((".weight", "/kernel", _convolution), (".bias", "/bias", _sa
 NORM: Tensors = ((".weight", "/scale", _same), (".bias", "/bias", _same))
 AFFINE: Tensors = ((".alpha", "/scale", _led_by_ones), (".beta", "/bias", _led_by_ones))
 SINGLE: Tensors = (("", "", _same),)
+PACKED: list[Tensors] = [  # q, k or v of a layer that computes all three
+    (
+        (".weight", "/kernel", lambda x, i=i: np.split(x, 3, -1)[i].T),
+        (".bias", "/bias", lambda x, i=i: np.split(x, 3)[i]),
+    )
+    for i in range(3)
+]
 OF_ALL_EXAMPLES: Tensors = (("", "", _led_by_ones),)
 
 
@@ -117,8 +125,8 @@ class TimmModel(NamedTuple):
 _ENCODER = {"activation": "gelu", "norm_eps": 1e-6, "positions": "none", "causal": False}
 _IMAGES = {"image_size": (224, 224), "channels": 3, "stem": "patches", "pool": "mean", "pre_logits": False}
 _GATE = {"gate": "split", "spatial": "dense", "gate_norm_eps": 1e-5, "d_attn": 0}
-_HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "eval_crop": 0.875}
-_IMAGENET = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD, "eval_crop": 0.875}
+_HALF = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5), "eval_crop": 0.875, "transform": "timm"}
+_IMAGENET = _HALF | {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}
 
 
 def _model(rows: list[Row], block: str, layers: int, d_model: int, patch: int, data: dict, **more) -> TimmModel:
@@ -126,12 +134,36 @@ def _model(rows: list[Row], block: str, layers: int, d_model: int, patch: int, d
     return TimmModel(rows, _ENCODER | _IMAGES | sizes | {"d_ffn": 4 * d_model} | more, data)
 
 
-def _vit(layers: int, d_model: int, data: dict) -> TimmModel:
-    options = {"heads": d_model // 64, "positions": "absolute", "pool": "cls"}
-    return _model(VIT, "transformer", layers, d_model, 16, data | {"eval_crop": 0.9}, **options)
+# Layers, d_model, heads, d_ffn.
+_VIT_SIZES = {"tiny": (12, 192, 3, 768), "small": (12, 384, 6, 1536), "medium": (12, 512, 8, 2048)}
+_VIT_SIZES |= {"betwixt": (12, 640, 10, 2560), "base": (12, 768, 12, 3072), "large": (24, 1024, 16, 4096)}
+_VIT_SIZES |= {"so400m": (27, 1152, 16, 4304), "huge": (32, 1280, 16, 5120), "giant": (40, 1408, 16, 6144)}
+_VIT_SIZES |= {"giantopt": (40, 1536, 16, 6144), "gigantic": (48, 1664, 16, 8192)}
+_TANH: dict[str, Any] = {"pool": "mean", "activation": "gelu_tanh"}
+_SIGLIP = "vit_{}_patch{}_siglip_gap_{}"
 
 
-MODELS: dict[str, TimmModel] = {
+def _vits(form: str, sizes: str, data: dict = _HALF, crop: float = 0.0, **more) -> dict[str, TimmModel]:
+    """ViTs by timm's names: `form`, filled in with the name of each size, the patch and the image, which `sizes` has
+    with colons between; `crop` by default as most have it."""
+    models, options = {}, {"positions": "absolute", "pool": "cls"} | more
+    for size, patch, images in (one.split(":") for one in sizes.split()):
+        layers, d_model, heads, d_ffn = _VIT_SIZES[size]
+        for side in map(int, images.split(",")):
+            shape = {"heads": heads, "d_ffn": d_ffn, "image_size": (side, side)} | options
+            seen = data | {"eval_crop": crop or (0.9 if side < 300 else 1.0)}
+            model = _model(VIT, "transformer", layers, d_model, int(patch), seen, **shape)
+            models[form.format(size, patch, side)] = model
+    return models
+
+
+_DEIT3 = "small:16:224,384 medium:16:224 base:16:224,384 large:16:224,384 huge:14:224"
+# Whose tensors become ours by `folded`, which does not lead back.
+FOLDED: dict[str, TimmModel] = {
+    **_vits("deit3_{}_patch{}_{}", _DEIT3, _IMAGENET),
+    **_vits("vit_{}_patch{}_gap_{}", "medium:16:240,256,384 betwixt:16:256", crop=0.95, pool="mean"),
+}
+MODELS: dict[str, TimmModel] = FOLDED | {
     "gmlp_ti16_224": _model(GMLP, "gmlp", 30, 128, 16, _HALF, d_ffn=768, **_GATE),
     "gmlp_s16_224": _model(GMLP, "gmlp", 30, 256, 16, _HALF, d_ffn=1536, **_GATE),
     "gmlp_b16_224": _model(GMLP, "gmlp", 30, 512, 16, _HALF, d_ffn=3072, **_GATE),
@@ -145,12 +177,58 @@ MODELS: dict[str, TimmModel] = {
     "resmlp_24_224": _model(RESMLP, "resmlp", 24, 384, 16, _IMAGENET, layer_scale=1e-5),
     "resmlp_36_224": _model(RESMLP, "resmlp", 36, 384, 16, _IMAGENET, layer_scale=1e-6),
     "resmlp_big_24_224": _model(RESMLP, "resmlp", 24, 768, 8, _IMAGENET, layer_scale=1e-6),
-    "deit_tiny_patch16_224": _vit(12, 192, _IMAGENET),
-    "deit_small_patch16_224": _vit(12, 384, _IMAGENET),
-    "deit_base_patch16_224": _vit(12, 768, _IMAGENET),
-    "vit_base_patch16_224": _vit(12, 768, _HALF),
-    "vit_large_patch16_224": _vit(24, 1024, _HALF),
+    **_vits("deit_{}_patch{}_{}", "tiny:16:224 small:16:224 base:16:224,384", _IMAGENET),
+    **_vits("vit_{}_patch{}_{}", "tiny:16:224,384 small:16:224,384 small:32:224,384 base:8:224 base:16:224,384"),
+    **_vits("vit_{}_patch{}_{}", "base:32:224,384 large:14:224 large:16:224,384 large:32:224,384 huge:14:224"),
+    **_vits("vit_{}_patch{}_{}", "giant:14:224 gigantic:14:224"),
+    **_vits("vit_{}_patch{}_{}", "small:8:224", _IMAGENET),
+    **_vits("vit_{}_patch{}_gap_{}", "base:16:224", pool="mean", heads=16),
+    **_vits("vit_{}_patch{}_gap_{}", "huge:14:224 huge:16:448 giant:16:224", _IMAGENET, pool="mean"),
+    **_vits(_SIGLIP, "base:16:224,256,384,512 large:16:256,384 so400m:14:224,378", crop=0.9, pool="mean"),
+    **_vits(_SIGLIP, "so400m:14:448,896", pool="mean"),
+    **_vits(_SIGLIP, "base:32:256 large:16:512 giantopt:16:256,384 so400m:16:256,384,512", crop=0.9, **_TANH),
 }
+
+
+# vision_transformer's names of a Mixer's parts, as patterns, and timm's.
+_FLAX = {r"^MixerBlock_(\d+)/": r"blocks.\1.", "token_mixing/": "mlp_tokens.", "channel_mixing/": "mlp_channels."}
+_FLAX |= {"LayerNorm_0/": "norm1.", "LayerNorm_1/": "norm2.", "Dense_0/": "fc1.", "Dense_1/": "fc2."}
+_FLAX |= {"^pre_head_layer_norm/": "norm.", "^stem/": "stem.proj.", "^head/": "head.", "(kernel|scale)$": "weight"}
+
+
+def is_flax(state: Mapping[str, Any]) -> bool:
+    """Whether tensors are named as in vision_transformer's .npz files, whose GELU is the tanh form."""
+    return any("/" in name for name in state)
+
+
+def from_flax(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A Mixer's tensors in vision_transformer's names and layouts under timm's."""
+    for pattern, name in _FLAX.items():
+        state = {re.sub(pattern, name, key): value for key, value in state.items()}
+    return {key: value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T for key, value in state.items()}
+
+
+def folded(state: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """A ViT's tensors as those of the same function in our block, `wanted`: the scale of a branch goes into its last
+    layer, q, k and v without biases get zeros, and so does the cls token if only patches have positions."""
+    ours = dict(state)
+    for key in [key for key in state if key.endswith((".ls1.gamma", ".ls2.gamma"))]:
+        scale, last = ours.pop(key), key.replace("ls1.gamma", "attn.proj").replace("ls2.gamma", "mlp.fc2")
+        for name in (f"{last}.weight", f"{last}.bias"):
+            if name in ours and ours[name].shape[:1] == scale.shape:
+                ours[name] = ours[name] * scale.reshape(-1, *[1] * (ours[name].ndim - 1))
+    if not any(key.endswith("attn.qkv.bias") for key in state):
+        kernels = {key: value for key, value in state.items() if key.endswith("attn.qkv.weight")}
+        ours |= {key.replace("weight", "bias"): np.zeros_like(value[:, 0]) for key, value in kernels.items()}
+    cls, patches, all_tokens = state.get("cls_token"), state.get("pos_embed"), wanted.get("pos_embed")
+    if (
+        cls is not None
+        and patches is not None
+        and all_tokens is not None
+        and patches.size + cls.size == all_tokens.size
+    ):
+        ours["pos_embed"] = np.concatenate([np.zeros_like(cls), patches], axis=-2)
+    return ours
 
 
 def config_for(name: str) -> ConfigDict:
@@ -171,10 +249,10 @@ def config_for(name: str) -> ConfigDict:
 
 def torch_views(flat: dict[str, np.ndarray], rows: list[Row]) -> dict[str, np.ndarray]:
     """Views of our parameters, given by path, under torch's names and in torch's layouts: what is written to a view is
-    written to our parameter."""
+    written to our parameter. Rows of layers that we have not are skipped."""
     views = {}
     for theirs, ours, tensors in rows:
-        for end, name, layout in tensors:
+        for end, name, layout in (one for one in tensors if ours + one[1] in flat):
             stacked = enumerate(flat[ours + name]) if "*" in theirs else [("", flat[ours + name])]
             views |= {theirs.replace("*", str(layer)) + end: layout(array) for layer, array in stacked}
     return views
@@ -190,6 +268,8 @@ def from_torch(state: dict[str, np.ndarray], rows: list[Row], like: dict, where:
     flat: dict[str, Any] = traverse_util.flatten_dict(like, sep="/")
     params = {path: np.full(leaf.shape, np.nan, leaf.dtype) for path, leaf in flat.items()}
     views = torch_views(params, rows)
+    with decode_errors(f"{where} is damaged", "download it again", RunError):
+        state = folded(from_flax(state) if is_flax(state) else state, views)
     weight_files.require_all(state, {name: view.shape for name, view in views.items()}, where)
     for name, view in views.items():
         view[...] = state[name]

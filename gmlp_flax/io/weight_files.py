@@ -1,4 +1,4 @@
-"""Files of named weights: .safetensors, torch's .pth (tensors only, never pickled code), and the Hugging Face hub."""
+"""Files of named weights: .safetensors, .npz, torch's .pth (never pickled code), and the Hugging Face hub."""
 
 import contextlib
 import os
@@ -13,6 +13,7 @@ from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cache import LocalCopy
 
 HUB = "hf-hub:"  # what stands before the name of a repository
+WEIGHTS, CONFIG = ("model.safetensors", "pytorch_model.bin"), "config.json"  # as the hub's libraries name them
 PICKLES = (".pth", ".pt", ".bin")
 INNER = ("state_dict", "model")  # names that training scripts give the weights in a larger checkpoint
 INSTALL = install("weights")
@@ -30,14 +31,33 @@ def read(path: str) -> dict[str, np.ndarray]:
         with LocalCopy(path) as copy:
             return read(copy.path)
     if not os.path.isfile(path):
-        raise RunError(f"there is no file {path}: give a .safetensors or .pth file")
+        raise RunError(f"there is no file {path}: give a .safetensors, .pth or .npz file")
     if path.endswith(PICKLES):
         return _read_torch(path)
+    if path.endswith(".npz"):
+        with decode_errors(f"{path} is damaged, or holds more than arrays", "download it again", RunError):
+            return dict(np.load(path, allow_pickle=False))
     if not path.endswith(".safetensors"):
-        raise RunError(f"{path} is of no kind that is read here: give a .safetensors or .pth file")
+        raise RunError(f"{path} is of no kind that is read here: give a .safetensors, .pth or .npz file")
     safetensors = _safetensors()
     with decode_errors(f"{path} is no safetensors file, or is damaged", "download it again", RunError):
         return safetensors.numpy.load_file(path)
+
+
+def read_folder(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
+    """A model as Hugging Face's libraries save it, from its folder or the file of its weights: the weights as `read`
+    gives them, what config.json beside them says (empty if there is none), and the path of the weights.
+
+    Raises:
+        RunError, DataError: there are no weights, or a file cannot be read.
+    """
+    if files.is_folder(path):
+        found = [at for name in WEIGHTS if files.exists(at := files.join(path, name))]
+        if not found:
+            raise RunError(f"{path} has no {' and no '.join(WEIGHTS)}: give the folder of one model, not in shards")
+        path = found[0]
+    described = files.join(os.path.dirname(path), CONFIG)
+    return read(path), json_files.read(described, dict) if files.exists(described) else {}, path
 
 
 def _read_torch(path: str) -> dict[str, np.ndarray]:

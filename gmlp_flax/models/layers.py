@@ -1,6 +1,7 @@
 """What blocks share: linear layers, layer norm, activations, and residual sums with dropout and stochastic depth."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,6 +13,8 @@ from gmlp_flax.models.matmul import add_bias, over_channels
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
+
+Branch = Callable[[jax.Array], jax.Array]
 
 
 def split_keys(keys: jax.Array, count: int) -> jax.Array:
@@ -126,6 +129,7 @@ class LayerNorm(nnx.Module):
         self.scale = parameter(jnp.ones((channels,), spec.param_dtype), decayed=False, **metadata)
         self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), decayed=False, **metadata)
         self.eps, self.precise_dtype = eps or spec.norm_eps, spec.precise_dtype
+        self.post, self.compute_dtype = post, spec.compute_dtype
         self.dtype = spec.stream_dtype if post else spec.compute_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -138,6 +142,16 @@ class LayerNorm(nnx.Module):
         # The output feeds matrix products. Without the barrier the compiler fuses the norm into each of them and
         # computes it in several layouts, which takes more memory on a TPU.
         return jax.lax.optimization_barrier(y.astype(self.dtype))
+
+
+def add_normed(
+    x: jax.Array, norm: LayerNorm, branch: Branch, rng: LayerRng, number: int, dropped: bool = True
+) -> jax.Array:
+    """x + branch(norm(x)) or, if the norm stands in the residual stream (`post`), norm(x + branch(x)); the other
+    arguments are those of `add_branch`."""
+    if not norm.post:
+        return add_branch(x, branch(norm(x)), rng, number, dropped)
+    return norm(add_branch(x, branch(x.astype(norm.compute_dtype)), rng, number, dropped))
 
 
 def activation(name: str, x: jax.Array) -> jax.Array:

@@ -33,6 +33,8 @@ class TextModel(nnx.Module):
         embedding_projection: FNet's linear layer after both.
         token_types: number of segments whose vectors are pretrained (FNet: 4).
         segments: whether a model with 0 `token_types` has vectors for two segments, which start at 0.
+        pooler: BERT's linear layer and tanh before the head of a classifier, which the paper does not mention. Language
+            models, whose logits do not depend on it, keep it for a classifier that starts from them.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class TextModel(nnx.Module):
         embedding_projection: bool = False,
         token_types: int = 0,
         segments: bool = False,
+        pooler: bool = False,
     ):
         table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
         self.embedding = parameter(table, sharding=(TENSOR, FSDP))
@@ -55,6 +58,7 @@ class TextModel(nnx.Module):
         self.embedding_norm = LayerNorm(spec, spec.d_model) if embedding_norm else None
         self.embedding_projection = Linear(spec, spec.d_model, spec.d_model, rngs) if embedding_projection else None
         self.encoder = Encoder(spec, rngs)
+        self.pooler = Linear(spec, spec.d_model, spec.d_model, rngs, init=_BERT) if pooler else None
         self.scale = spec.d_model**0.5 if scale_embeddings else 1
         self.spec = spec
 
@@ -172,24 +176,14 @@ class SequenceClassifier(TextModel):
     Args:
         pool: `cls` reads the last state of [CLS] (paper, section 4.4), `mean` the mean over all tokens that are not
             padding. After short pretraining the filters of a gMLP reach only a few tokens, and [CLS] is far from most.
-        pooler: BERT's linear layer and tanh before the head, which the paper does not mention.
         embedding: options of `TextModel`.
     """
 
     def __init__(
-        self,
-        spec: BlockSpec,
-        vocab_size: int,
-        classes: int,
-        rngs: nnx.Rngs,
-        *,
-        pool: str = "cls",
-        pooler: bool = False,
-        **embedding: Any,
+        self, spec: BlockSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pool: str = "cls", **embedding: Any
     ):
         super().__init__(spec, vocab_size, rngs, **embedding, segments=True)
         self.pool = pool
-        self.pooler = Linear(spec, spec.d_model, spec.d_model, rngs, init=_BERT) if pooler else None
         self.head = Linear(spec, spec.d_model, classes, rngs, init=_BERT)
 
     def __call__(

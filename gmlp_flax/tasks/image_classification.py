@@ -56,6 +56,9 @@ class ImageClassification(Task):
         "data.eval_crop": Option(
             0.875, "share of the resized image's side that evaluation crops; 1: all of it", SHARE_ABOVE_0
         ),
+        "data.transform": Option(
+            "exact", "one resampling of the exact centre; or timm's pixels, scaled, then cropped", ("exact", "timm")
+        ),
         "data.flip": Option(True, "mirror half of the training images"),
         "data.mean": Option((0.5, 0.5, 0.5), "subtracted from each channel of pixels in 0 to 1"),
         "data.std": Option((0.5, 0.5, 0.5), "divides each channel afterwards", Range("at least 1e-6", 1e-6)),
@@ -92,7 +95,7 @@ class ImageClassification(Task):
     percent = dict.fromkeys(("accuracy", "top1", "top5", "real"), 100.0)
     unit = "images"
     predicts_files = True
-    inherited_keys = ("data.mean", "data.std", "model.channels", "model.image_size")
+    inherited_keys = ("data.mean", "data.std", "data.transform", "model.channels", "model.image_size")
     heads = {CLASSES_FILE: "head/"}
     optional_assets = (NAMES_FILE,)
 
@@ -267,8 +270,8 @@ class ImageClassification(Task):
     @property
     def evaluation_example(self) -> Callable[[dict], dict]:
         """A picklable function: a record to {"image" uint8 [height, width, channels], "label"}, without chance."""
-        size, eval_crop = self._size, self.config.data.eval_crop
-        return functools.partial(image_examples.evaluation_example, eval_crop=eval_crop, **size)
+        options = {key: self.config.data[key] for key in ("eval_crop", "transform")}
+        return functools.partial(image_examples.evaluation_example, **self._size, **options)
 
     @property
     def training_example(self) -> Callable[[dict, np.random.Generator], dict]:

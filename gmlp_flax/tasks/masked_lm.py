@@ -72,6 +72,7 @@ class MaskedLanguageModeling(LanguageModeling):
     """Predicts masked tokens; perplexity is the exponential of the mean cross-entropy over them."""
 
     options = LanguageModeling.options | {
+        "model.pooler": Option(False, "keep an imported BERT's pooler, for finetuning; masked tokens do not train it"),
         "masking.rate": Option(0.15, "share of a sequence's tokens to predict", INNER_SHARE),
         "masking.max_predictions": Option(20, "at most this many per sequence (BERT: 20 at length 128)", SIZE),
         "masking.mask_share": Option(0.8, "share of the predicted tokens that [MASK] replaces", SHARE),
@@ -108,7 +109,8 @@ class MaskedLanguageModeling(LanguageModeling):
     def module(self, rngs: nnx.Rngs, spec: Any = None) -> nnx.Module:
         """See `Task`; with its own spec of the blocks, or a similar one."""
         model = self.config.model
-        return MaskedLM(spec or self.spec(), model.vocab_size, rngs, transform=model.transform, **self.embedding())
+        layers = {name: model[name] for name in ("transform", "pooler")}
+        return MaskedLM(spec or self.spec(), model.vocab_size, rngs, **layers, **self.embedding())
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         if self.config.masking.static:

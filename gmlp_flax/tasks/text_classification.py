@@ -56,6 +56,7 @@ class TextClassification(Finetuning):
     percent = dict.fromkeys(("accuracy", "accuracy_mm", "f1"), 100.0)
     heads = {LABELS_FILE: "head/"}
     new_params = ("segments/", "pooler/")
+    inherited_keys = ("model.pooler",)
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """See `Task`."""

@@ -23,24 +23,54 @@ def timm():
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("name", timm_names.MODELS)
+QUICK = (
+    *parity.COMPARED,
+    "deit3_small_patch16_224",
+    "vit_so400m_patch16_siglip_gap_256",
+    "vit_betwixt_patch16_gap_256",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow][: name not in QUICK]) for name in timm_names.MODELS]
+)
 def test_names_and_shapes(name, timm):
-    """Each tensor of each model, and how pixels are seen, are timm's; nothing is allocated."""
+    """Each tensor of each model, what shapes do not say, and how pixels are seen, are timm's; nothing is allocated."""
     import torch
 
-    config = timm_names.config_for(name)
+    config, zero = timm_names.config_for(name), np.float32(0)
     ours = ImageClassification.without_data(config, classes=1000).shapes()
-    flat = {path: np.broadcast_to(0, leaf.shape) for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()}
+    flat = {path: np.broadcast_to(zero, leaf.shape) for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()}
     views = timm_names.torch_views(flat, timm_names.MODELS[name].rows)
     with torch.device("meta"):
-        model = timm.create_model(name)
-    expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-    assert {key: view.shape for key, view in views.items()} == expected
+        model = timm.create_model(name, num_classes=1000)
+    state = {key: np.broadcast_to(zero, tuple(tensor.shape)) for key, tensor in model.state_dict().items()}
+    folded = timm_names.folded(state, views)
+    assert {key: view.shape for key, view in views.items()} == {key: value.shape for key, value in folded.items()}
+    assert (
+        folded.keys() == state.keys() and [*map(np.shape, folded.values())] == [*map(np.shape, state.values())]
+    ) == (name not in timm_names.FOLDED)
     seen = model.pretrained_cfg
     assert (seen["mean"], seen["std"], seen["crop_pct"]) == (config.data.mean, config.data.std, config.data.eval_crop)
+    assert config.data.transform == "timm" and model.norm.__dict__.get("eps", 1e-6) == config.model.norm_eps
+    if config.model.block == "transformer":
+        block, pool = model.blocks[0], {"token": "cls", "avg": "mean"}[model.global_pool]
+        assert (block.attn.num_heads, pool) == (config.model.heads, config.model.pool)
+        assert type(block.mlp.act).__name__.lower() == config.model.activation.replace("_", "")
 
 
-@pytest.mark.parametrize("name", ["gmlp_ti16_224", "mixer_s16_224", "resmlp_12_224", "deit_tiny_patch16_224"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gmlp_ti16_224",
+        "mixer_s16_224",
+        "resmlp_12_224",
+        "deit_tiny_patch16_224",
+        "deit3_small_patch16_224",
+        "vit_medium_patch16_gap_240",
+        "vit_base_patch32_siglip_gap_256",
+    ],
+)
 @in_float64
 def test_float64(name, timm):
     """One a family, oblong and small; tight enough to see a wrong epsilon, which changes logits by about 1e-5."""
@@ -48,12 +78,14 @@ def test_float64(name, timm):
     assert errors.logits < 1e-12 and errors.gradient < 1e-12, errors
 
 
+@pytest.mark.parametrize(("name", "more"), [("fnet", {}), ("bert", {"num_attention_heads": 2})])
 @in_float64
-def test_fnet():
+def test_text(name, more):
     """Tight enough to see a wrong epsilon or another GELU."""
     pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
     sizes = dict(vocab_size=50, hidden_size=16, num_hidden_layers=3, intermediate_size=24, max_position_embeddings=12)
-    assert parity.compare_fnet("float64", **sizes) < 1e-12
+    errors = parity.compare_text(name, "float64", **sizes, **more)
+    assert errors.hidden < 1e-12 and errors.logits < 1e-12, errors
 
 
 @pytest.mark.parametrize(("package", "missing"), [("timm", "torch"), ("transformers", "transformers")])

@@ -1,4 +1,4 @@
-"""Run folders made from somebody else's weights; tests/interop/test_timm.py and test_fnet.py use them."""
+"""Run folders made from somebody else's weights; tests/interop/test_timm.py and test_transformers.py use them."""
 
 import json
 

@@ -72,10 +72,20 @@ def test_pickled_code_is_never_run(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_numpys_files_of_arrays(tmp_path):
+    np.savez(tmp_path / "w.npz", **WEIGHTS)
+    assert_weights(weight_files.read(str(tmp_path / "w.npz")))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "w.npz").read_bytes()[:200])
+    refused(tmp_path / "cut.npz", "is damaged")
+    np.savez(tmp_path / "code.npz", a=np.array([Runs(tmp_path / "ran")], object))
+    refused(tmp_path / "code.npz", "holds more than arrays")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_other_files(tmp_path):
     refused(tmp_path / "none.safetensors", "there is no file")
-    (tmp_path / "w.npz").write_bytes(b"x")
-    refused(tmp_path / "w.npz", "give a .safetensors or .pth file")
+    (tmp_path / "w.h5").write_bytes(b"x")
+    refused(tmp_path / "w.h5", "give a .safetensors, .pth or .npz file")
     with pytest.raises(RunError, match=r"--out=w.pth: expected a name that ends in .safetensors"):
         weight_files.write("w.pth", WEIGHTS)
 

@@ -204,6 +204,13 @@ def transformer_block(p, x, heads, length, count=0):
     return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
 
 
+def post_norm_block(p, x, heads=2):
+    """BERT's: each sum is normalised."""
+    attended = multi_head_attention(p["attention"], x, heads, len(x))
+    x = layer_norm(p["attention_norm"], x + attended)
+    return layer_norm(p["mlp_norm"], x + channel_mlp(p["mlp"], x))
+
+
 def mixer_block(p, x):
     """Channel by channel across tokens, then token by token across channels."""
     normed, mixed = layer_norm(p["token_norm"], x), []

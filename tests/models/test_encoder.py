@@ -24,6 +24,7 @@ KINDS = {
     "gmlp": {},
     "amlp": {"d_attn": 3},
     "transformer": {"block": "transformer", "heads": 2, "positions": "relative"},
+    "bert": {"block": "transformer", "heads": 2, "norm": "post"},
     "rel_only": {"block": "transformer", "heads": 2, "positions": "relative_only"},
     "mixer": {"block": "mixer", "d_spatial": 4},
     "resmlp": {"block": "resmlp"},
@@ -52,6 +53,7 @@ def gradient_of(call):
 @pytest.mark.parametrize("kind, block, norm", [
     ("gmlp", reference.gmlp_block, reference.layer_norm), ("amlp", reference.gmlp_block, reference.layer_norm),
     ("resmlp", reference.resmlp_block, reference.affine), ("fnet", reference.fnet_block, lambda p, x: x),
+    ("bert", reference.post_norm_block, lambda p, x: x),
 ])  # fmt: skip
 @in_float64
 def test_against_numpy(kind, block, norm):

@@ -7,8 +7,8 @@ import pytest
 from gmlp_flax.interop import timm_names
 from gmlp_flax.io import weight_files
 from tests import buckets
-from tests.interop.test_fnet import random_weights
 from tests.interop.test_timm import random_state, write_image
+from tests.interop.test_transformers import random_weights
 from tests.runs.command import assert_done, assert_one_line_error
 from tests.runs.processes import await_step, run_two, two_processes
 from tests.runs.test_buckets import assert_same, fetched

@@ -33,12 +33,15 @@ def training_example(
     return {"image": augment(image, rng, augmentation), "label": record["label"]}
 
 
-def evaluation_example(record: dict, *, size: tuple[int, int], channels: int, eval_crop: float) -> dict:
-    """A record, without its name, whose "image" is resized and cropped to uint8 [*size, channels]."""
+def evaluation_example(
+    record: dict, *, size: tuple[int, int], channels: int, eval_crop: float, transform: str = "exact"
+) -> dict:
+    """A record, without its name, whose "image" is resized and cropped to uint8 [*size, channels]: options as of
+    `views.evaluation_view`."""
     image = record["image"]
     pixels = image if isinstance(image, np.ndarray) else views.decode(image, record["name"], channels)
     others = {key: value for key, value in record.items() if key != "name"}
-    return others | {"image": views.evaluation_view(pixels, size, eval_crop)}
+    return others | {"image": views.evaluation_view(pixels, size, eval_crop, transform)}
 
 
 def record_of(image: Any, channels: int) -> dict[str, Any]:

@@ -70,29 +70,49 @@ def pixels_of(image: Any, channels: int) -> np.ndarray:
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
-def evaluation_view(image: np.ndarray, size: tuple[int, int], resize_ratio: float = 0.875) -> np.ndarray:
+def evaluation_view(
+    image: np.ndarray, size: tuple[int, int], resize_ratio: float = 0.875, transform: str = "exact"
+) -> np.ndarray:
     """The centre of the image: its shorter side scaled to round(size / resize_ratio), then cropped to `size`.
 
     Pillow does both in one bicubic, antialiased resampling. An image of this size comes back unchanged if
-    `resize_ratio`, the fraction of the scaled image's side that is kept, is 1.
+    `resize_ratio`, the fraction of the scaled image's side that is kept, is 1. For `transform="timm"` see `timm_view`.
 
     Args:
         image: uint8 [height, width, channels], 1 or 3 channels; [*size, channels] comes back.
         size: the view's (height, width).
         resize_ratio: in (0, 1].
     """
-    height, width, channels = image.shape
-    out_height, out_width = size
+    if transform == "timm":
+        return timm_view(image, size, resize_ratio)
+    (height, width), (out_height, out_width) = image.shape[:2], size
     scale = max(round(out_height / resize_ratio) / height, round(out_width / resize_ratio) / width)
     # The shorter side's box may exceed the image by a rounding error.
     crop_height, crop_width = min(out_height / scale, height), min(out_width / scale, width)
     top, left = (height - crop_height) / 2, (width - crop_width) / 2
     if (height, width) == (out_height, out_width) == (crop_height, crop_width):
         return image
-    whole = Image.fromarray(image[..., 0] if channels == 1 else image)
-    box = (left, top, left + crop_width, top + crop_height)
-    pixels = np.asarray(whole.resize((out_width, out_height), Image.Resampling.BICUBIC, box=box))
-    return pixels.reshape(out_height, out_width, channels)
+    return _bicubic(image, size, (left, top, left + crop_width, top + crop_height))
+
+
+def timm_view(image: np.ndarray, size: tuple[int, int], resize_ratio: float) -> np.ndarray:
+    """`evaluation_view` with timm's pixels: the whole image is scaled, its sides floor(size / resize_ratio) and as many
+    whole pixels as torchvision counts, and the crop begins at whole pixels."""
+    (height, width), targets = image.shape[:2], [math.floor(side / resize_ratio) for side in size]
+    if targets[0] == targets[1]:
+        scaled = [int(targets[0] * side / min(height, width)) for side in (height, width)]
+    else:
+        ratio = min(height / targets[0], width / targets[1])
+        scaled = [round(side / ratio) for side in (height, width)]
+    top, left = (round((side - out) / 2) for side, out in zip(scaled, size, strict=True))
+    return _bicubic(image, (scaled[0], scaled[1]))[top : top + size[0], left : left + size[1]]
+
+
+def _bicubic(image: np.ndarray, size: tuple[int, int], box: Any = None) -> np.ndarray:
+    """Pillow's bicubic, antialiased resampling of a box (left, top, right, bottom), by default of all, to `size`."""
+    whole = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+    pixels = np.asarray(whole.resize((size[1], size[0]), Image.Resampling.BICUBIC, box=box))
+    return pixels.reshape(*size, image.shape[2])
 
 
 def training_view(

@@ -15,9 +15,9 @@ from gmlp_flax.data.pipeline import Source
 from gmlp_flax.data.text import byte_level
 from gmlp_flax.data.text.byte_level import utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
-from gmlp_flax.data.text.word_piece import KEYS, WordPieces, decide
+from gmlp_flax.data.text.word_piece import KEYS, WordPieces, decide, find_beside
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files
+from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.io.logs import to_stderr
 
@@ -114,12 +114,19 @@ class Tokenizer:
             return cls(NAMED[str(path)][0], str(path))
         path = os.fspath(path)
         if files.is_folder(path):
-            path = next((at for name in _IN_FOLDERS if files.exists(at := files.join(path, name))), path)
+            found = [at for name in _IN_FOLDERS if files.exists(at := files.join(path, name))]
+            if not found:
+                raise DataError(f"{path} has no tokenizer ({', '.join(_IN_FOLDERS)}): give its file")
+            path = found[0]
         tokenizer = cls(files.read_small(path), path)
         if isinstance(tokenizer._engine, WordPieces) and not path.endswith(TOKENIZER_FILE):
             content, note = decide(path, keys)
             tokenizer = cls(content, path)
             tokenizer.note = note
+        elif isinstance(tokenizer._engine, SentencePieces) and (beside := find_beside(path, "tokenizer_config.json")):
+            lower = json_files.read(beside, dict).get("do_lower_case") is True
+            if lower and tokenizer.encode("ABC") != tokenizer.encode("abc"):
+                raise DataError(f"{beside}: do_lower_case is true, which {path} does not do: lower-case texts, drop it")
         tokenizer.check(keys, path)
         return tokenizer
 
@@ -137,8 +144,10 @@ class Tokenizer:
         return pieces[0] == pieces[1]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the model to `path`, atomically; raises DataError if that fails."""
-        files.write(path, self.model)
+        """Writes the model to `path`, atomically; of WordPiece to a name that ends in .json as Hugging Face's
+        `tokenizer.json`. Raises DataError if that fails."""
+        as_json = os.fspath(path).endswith(".json")
+        files.write(path, self._engine.to_json() if as_json and isinstance(self._engine, WordPieces) else self.model)
 
     def encode(self, text: str) -> list[int]:
         """The text's token ids, without special ids, except [UNK] in a model that cannot fall back on bytes."""

@@ -102,6 +102,15 @@ class WordPieces:
     def decode(self, ids: Iterable[int]) -> str:
         return self._tokenizer.decode([token for token in ids if token not in self.special_ids])
 
+    def to_json(self) -> bytes:
+        """The `tokenizer.json` of Hugging Face's libraries, with BERT's special tokens and [CLS] a [SEP] b [SEP]."""
+        library = importlib.import_module("tokenizers")
+        full = library.Tokenizer.from_str(self._tokenizer.to_str())
+        full.add_special_tokens([*_ROLES.values()])
+        sep, cls = ((_ROLES[role], self.special[role]) for role in ("sep", "cls"))
+        full.post_processor = library.processors.BertProcessing(sep, cls)
+        return full.to_str(pretty=True).encode()
+
     def piece(self, token: int) -> str:
         piece = self.pieces[token]
         begins = not piece.startswith(_PREFIX) and token not in self.special_ids
@@ -124,13 +133,16 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
     content, name = files.read_small(path), PurePath(path).name
     own = WordPieces(content, path)
     document, cases, is_json = own.document, {name: own.cases}, own.is_json
-    beside = "" if is_json else _beside(path, "tokenizer.json")
+    beside = "" if is_json else find_beside(path, "tokenizer.json")
     if beside and _kind(json_files.read(beside, dict)) == "WordPiece":
         other, is_json = WordPieces(files.read_small(beside), beside), True
         same = other.document["model"]["vocab"] == document["model"]["vocab"]
         parts = ("normalizer", "pre_tokenizer", *(["added_tokens"] if same else []))
         document = document | {part: other.document[part] for part in parts}
         cases = {PurePath(beside).name: other.cases}
+    beside = "" if is_json else find_beside(path, "added_tokens.json")
+    if beside and (more := [one for one in json_files.read(beside, dict) if one not in own.pieces]):
+        raise DataError(f"{beside} adds {more[0]!r} ({len(more)} in all): give a tokenizer.json, which has them")
     normalizer = document["normalizer"] or {}
     given = {key: value.lower() == "true" for key, value in keys.items() if value != "auto"}
     if normalizer.get("type") != "BertNormalizer":
@@ -138,7 +150,7 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
             raise DataError(f"{path} has a normalizer that is not BERT's: {next(iter(given))} must be auto")
         return _json(document), f"{name}: text is normalised as {next(iter(cases))} says"
     sources = {file: of for file, of in cases.items() if of and is_json}
-    if beside := _beside(path, "tokenizer_config.json"):
+    if beside := find_beside(path, "tokenizer_config.json"):
         stated, more = _stated(json_files.read(beside, dict), beside)
         sources |= {PurePath(beside).name: stated} if stated else {}
         normalizer = normalizer | ({} if is_json else more)
@@ -185,7 +197,7 @@ def _without_accents(text: str) -> str:
     return "".join(one for one in unicodedata.normalize("NFD", text) if unicodedata.category(one) != "Mn")
 
 
-def _beside(path: str, file: str) -> str:
+def find_beside(path: str, file: str) -> str:
     """The path of `file` beside a vocabulary, or of ko_tokenizer.json beside ko_vocab.txt; empty if there is none."""
     folder, slash, name = path.rpartition("/")
     names = name.rpartition(".")[0].replace("vocab", file.removesuffix(".json")) + ".json", file

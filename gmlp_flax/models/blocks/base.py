@@ -11,6 +11,11 @@ from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng
 from gmlp_flax.models.spec import BlockSpec
 
 
+def final_norm(spec: Any, d_model: int) -> Callable[[jax.Array], jax.Array]:
+    """See `Block`, for specs with an option `norm`: post-norm blocks end with a norm of their own."""
+    return LayerNorm(spec, d_model) if spec.norm == "pre" else nnx.identity
+
+
 class Block(nnx.Module):
     """One layer of an encoder, built as `MyBlock(spec, rngs)` with a spec of its class `Spec`.
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +12,8 @@ from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import sharding
 from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
-from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
+from gmlp_flax.models.blocks.base import Block, final_norm
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_normed
 from gmlp_flax.models.matmul import NAME, over_tokens
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
 from gmlp_flax.models.spec import AnyLengthSpec
@@ -90,11 +89,6 @@ class FNetSpec(ChannelMLPSpec, AnyLengthSpec):
     )
 
 
-def fnet_final_norm(spec: FNetSpec, d_model: int) -> Callable[[jax.Array], jax.Array]:
-    """See `Block`: post-norm blocks end with a norm of their own."""
-    return LayerNorm(spec, d_model) if spec.norm == "pre" else nnx.identity
-
-
 class FNetBlock(Block):
     """norm(x + F(x)), then norm(x + mlp(x)), as published, or x + F(norm(x)), then x + mlp(norm(x)) (`norm="pre"`).
 
@@ -104,21 +98,18 @@ class FNetBlock(Block):
     """
 
     Spec = FNetSpec
-    final_norm = staticmethod(fnet_final_norm)
+    final_norm = staticmethod(final_norm)
 
     def __init__(self, spec: FNetSpec, rngs: nnx.Rngs):
         self.mixing_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
         self.mlp_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
         self.mlp = ChannelMLP(spec, rngs)
-        self.pre_norm, self.dft, self.dtype = spec.norm == "pre", spec.dft, spec.compute_dtype
+        self.pre_norm, self.dft = spec.norm == "pre", spec.dft
 
     def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`. Padding takes part in the transform."""
-        if self.pre_norm:
-            x = add_branch(x, self.transform(self.mixing_norm(x)), rng, 0, dropped=False)
-            return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
-        x = self.mixing_norm(add_branch(x, self.transform(x.astype(self.dtype)), rng, 0, dropped=False))
-        return self.mlp_norm(add_branch(x, self.mlp(x.astype(self.dtype)), rng, 1))
+        x = add_normed(x, self.mixing_norm, self.transform, rng, 0, dropped=False)
+        return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
 
     def transform(self, x: jax.Array) -> jax.Array:
         """F(x): [batch, tokens, d_model] to the same."""
@@ -149,7 +140,7 @@ class FNetHybridBlock(Block):
     """
 
     Spec = FNetHybridSpec
-    final_norm = staticmethod(fnet_final_norm)
+    final_norm = staticmethod(final_norm)
 
     def __init__(self, spec: FNetHybridSpec, rngs: nnx.Rngs):
         self.mixing_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
@@ -160,13 +151,12 @@ class FNetHybridBlock(Block):
 
     def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`."""
-        if self.pre_norm:
-            attended = self.attention(self.mixing_norm(x), rng.mixing_keys, padding_mask)
-            x = add_branch(x, attended, rng, 0, dropped=False)
-            return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
-        attended = self.attention(x.astype(self.dtype), rng.mixing_keys, padding_mask)
-        x = self.mixing_norm(add_branch(x, attended, rng, 0, dropped=False))
-        return self.mlp_norm(add_branch(x, self.mlp(x.astype(self.dtype)), rng, 1))
+
+        def attend(x: jax.Array) -> jax.Array:
+            return self.attention(x, rng.mixing_keys, padding_mask)
+
+        x = add_normed(x, self.mixing_norm, attend, rng, 0, dropped=False)
+        return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
 
     @classmethod
     def stack_specs(cls, spec: FNetHybridSpec) -> tuple[FNetHybridSpec, ...]:

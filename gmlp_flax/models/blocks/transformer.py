@@ -1,31 +1,46 @@
 """The Transformer block (Vaswani et al., 2017), the baseline of the paper's tables."""
 
+import dataclasses
+
 import jax
 from flax import nnx
 
 from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
-from gmlp_flax.models.blocks.base import Block
+from gmlp_flax.models.blocks.base import Block, final_norm
 from gmlp_flax.models.decode_cache import DecodeCache
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_normed
 from gmlp_flax.models.mlp import ChannelMLP
+from gmlp_flax.options import option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerSpec(AttentionSpec):
+    """Options of the Transformer."""
+
+    norm: str = option(
+        "pre", "norms before each branch, or post: after each sum (BERT)", ("pre", "post"), architecture=True
+    )
 
 
 class TransformerBlock(Block):
-    """x + attention(norm(x)), then x + mlp(norm(x)).
+    """x + attention(norm(x)), then x + mlp(norm(x)); with `norm="post"`, as BERT, norm(x + attention(x)), then
+    norm(x + mlp(x)).
 
-    Pre-norm, unlike BERT's post-norm: the paper does not say which its baselines are, a post-norm stack of 48 or 96
-    blocks would hardly train, and gMLP's own block is pre-norm.
+    Pre-norm unless said otherwise: the paper does not say which its baselines are, a post-norm stack of 48 or 96 blocks
+    would hardly train, and gMLP's own block is pre-norm.
     """
 
-    Spec = AttentionSpec
+    Spec = TransformerSpec
+    final_norm = staticmethod(final_norm)
     hides_padding = True
     can_be_causal = True
 
-    def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
-        self.attention_norm = LayerNorm(spec, spec.d_model)
+    def __init__(self, spec: TransformerSpec, rngs: nnx.Rngs):
+        self.attention_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
         self.attention = MultiHeadAttention(spec, rngs)
-        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mlp_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
         self.mlp = ChannelMLP(spec, rngs)
+        self.pre_norm, self.dtype = spec.norm == "pre", spec.compute_dtype
 
     def __call__(
         self,
@@ -35,9 +50,13 @@ class TransformerBlock(Block):
         cache: DecodeCache | None = None,
     ) -> jax.Array:
         """See `Block`."""
-        x = add_branch(x, self.attention(self.attention_norm(x), rng.mixing_keys, padding_mask, cache), rng, 0)
-        return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
+
+        def attend(x: jax.Array) -> jax.Array:
+            return self.attention(x, rng.mixing_keys, padding_mask, cache)
+
+        x = add_normed(x, self.attention_norm, attend, rng, 0)
+        return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""
-        return self.attention.scores(self.attention_norm(x))
+        return self.attention.scores(self.attention_norm(x) if self.pre_norm else x.astype(self.dtype))

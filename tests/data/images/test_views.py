@@ -11,6 +11,7 @@ from PIL import Image, ImageOps
 
 from gmlp_flax.data.images.views import decode, evaluation_view, training_view
 from gmlp_flax.errors import DataError
+from tests.timm_modules import timm_module
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:
@@ -262,3 +263,30 @@ def test_pixels_of_an_unknown_range_are_refused(pixels):
     """They would be black or white; 8-bit pixels in 16 bits, as masks and medical images have them, would be black."""
     with pytest.raises(DataError, match=r"of 8 or 16 bits, so their range|so white may be 255 or 65,535"):
         decode(encoded(Image.fromarray(pixels), "TIFF"), "x.tiff")
+
+
+TIMM_SIZES = [(24, 24), (32, 48), (7, 7)]  # height and width of the view
+TIMM_IMAGES = [(40, 53), (97, 33), (33, 98), (24, 24), (5, 9), (301, 499)]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_timms_view_by_pillow_alone(channels):
+    """The whole image to whole pixels, then the crop: in two steps, as written down by hand."""
+    image = noise(40, 53, channels)
+    found = evaluation_view(image, (24, 24), 0.9, "timm")
+    whole = Image.fromarray(image.squeeze()).resize((34, 26), Image.Resampling.BICUBIC)  # 26 x 34.45
+    expected = np.asarray(whole.crop((5, 1, 29, 25))).reshape(24, 24, channels)
+    np.testing.assert_array_equal(found, expected)
+    assert np.abs(found.astype(int) - evaluation_view(image, (24, 24), 0.9)).max() > 1
+
+
+@pytest.mark.parametrize("ratio", [0.875, 0.9, 0.95, 1.0])
+def test_timms_view_has_timms_pixels(ratio):
+    """No pixel differs from what timm's own transform makes of Pillow's image."""
+    factory = timm_module("data.transforms_factory")
+    for size in TIMM_SIZES:
+        theirs = factory.transforms_imagenet_eval(size, crop_pct=ratio, interpolation="bicubic", use_prefetcher=True)
+        for shape in TIMM_IMAGES:
+            image = noise(*shape, 3)
+            expected = np.moveaxis(np.asarray(theirs(Image.fromarray(image))), 0, -1)
+            np.testing.assert_array_equal(evaluation_view(image, size, ratio, "timm"), expected, str((size, shape)))

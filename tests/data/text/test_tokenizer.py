@@ -136,3 +136,14 @@ def test_what_is_no_file(path):
 def test_training_errors(texts, size, message):
     with pytest.raises(DataError, match=message):
         Tokenizer.train(texts, size)
+
+
+def test_a_sentence_piece_model_that_others_lower_case(tokenizer, tmp_path):
+    """ALBERT's texts are lower-cased before its model reads them: not here, so its folder is refused."""
+    tokenizer.save(tmp_path / "spiece.model")
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text('{"do_lower_case": false}')
+    assert Tokenizer.load(tmp_path) == tokenizer
+    config.write_text('{"do_lower_case": true}')
+    with pytest.raises(DataError, match=r"tokenizer_config.json: do_lower_case is true"):
+        Tokenizer.load(tmp_path)

@@ -1,9 +1,14 @@
+import csv
 import json
+import lzma
 import pickle
 import sys
 import unicodedata
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gmlp_flax.data.text.tokenizer import Tokenizer, report_unknown
 from gmlp_flax.errors import DataError
@@ -241,3 +246,115 @@ def test_the_share_of_unknown_tokens(capsys):
     assert report(["the"] * 1000 + ["zebra"] * 5000).startswith("these texts: 0.0% ")
     with pytest.raises(DataError, match="66.7% of the tokens"):
         report(["the zebra lion"])
+
+
+def bert(pieces, **cases):
+    """BERT's tokenizer as the library itself puts it together."""
+    library = pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    return library.BertWordPieceTokenizer({piece: i for i, piece in enumerate(pieces)}, **cases)
+
+
+# Words of the vocabulary, text of any kind, and what BERT's cleaning, splitting and 100 letters a word are about.
+SNIPPETS = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(" ".join(TEXTS.values()).split()),
+    st.sampled_from(
+        [
+            "\u200b",
+            "\u00ad",
+            "\ufffd",
+            "\0",
+            "\x85",
+            "\u3000",
+            "\t\r\n",
+            "e\u0301",
+            "İ",
+            "ß",
+            "東京",
+            "a" * 101,
+            "-",
+            "##",
+        ]
+    ),
+)
+STRINGS = st.lists(st.tuples(SNIPPETS, st.sampled_from(["", " ", "\n"])), max_size=8).map(
+    lambda parts: "".join(piece + space for piece, space in parts)
+)
+
+
+def assert_as_bert(texts, ours, theirs):
+    """The same ids, one by one and as a batch; BERT's own names of special tokens are no text here."""
+    expected = [encoding.ids for encoding in theirs.encode_batch(texts, add_special_tokens=False)]
+    for text, found, ids in zip(texts, ours.encode_batch(texts, threads=1), expected, strict=True):
+        assert found.tolist() == ids, text
+
+
+@pytest.mark.parametrize("examples", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("lower", [True, False])
+def test_any_string_as_bert(lower, examples):
+    pieces = pieces_of(lower, lower)
+    letters = [chr(code) for code in range(33, 383)]
+    pieces = [*dict.fromkeys([*pieces, *letters, *(f"##{one}" for one in letters)])]
+    keys = {"do_lower_case": lower, "strip_accents": lower}
+    theirs = bert(pieces, lowercase=lower, strip_accents=lower)
+    ours = Tokenizer(json.dumps(json.loads(theirs.to_str()) | {"padding": None}).encode())
+    ours.check({key: str(value) for key, value in keys.items()}, "it")
+
+    @settings(max_examples=examples, deadline=None, derandomize=True)
+    @given(STRINGS)
+    def compare(text):
+        if not any(role in text for role in ROLES):
+            assert ours.encode(text) == theirs.encode(text, add_special_tokens=False).ids
+
+    compare()
+
+
+@pytest.mark.slow
+def test_real_texts_as_bert(shared_data):
+    """BERT's own vocabulary on books, reviews and sentences."""
+    vocabulary_file = shared_data("tokenizers/bert_uncased_vocab.txt")
+    with open(vocabulary_file, encoding="utf-8") as file:
+        theirs = bert(file.read().splitlines())
+    ours = Tokenizer.load(vocabulary_file)
+    with open(shared_data("text/bert_sample_text.txt"), encoding="utf-8") as file:
+        assert_as_bert(file.read().splitlines(), ours, theirs)
+    with open(shared_data("glue/sst2_dev.tsv"), encoding="utf-8") as file:
+        assert_as_bert([row[0] for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)], ours, theirs)
+    for name in ("text/books_130.jsonl.xz", "text/imdb_train.jsonl.xz", "glue/rte.jsonl.xz"):
+        with lzma.open(shared_data(name), "rt", encoding="utf-8") as file:
+            rows = [json.loads(line) for line, _ in zip(file, range(300), strict=False)]
+        texts = [value[:20_000] for row in rows for value in row.values() if isinstance(value, str)]
+        assert_as_bert(texts, ours, theirs)
+
+
+@pytest.mark.parametrize(("lower", "strip"), [(True, True), (True, False), (False, False)])
+def test_what_is_written_as_tokenizer_json(tmp_path, lower, strip):
+    """The library reads it, with [CLS] a [SEP] b [SEP]; and it is read here as it was."""
+    library = pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    keys = {"do_lower_case": str(lower), "strip_accents": str(strip)}
+    ours = Tokenizer.load(write(tmp_path, pieces_of(True, False)), **keys)
+    ours.save(tmp_path / "tokenizer.json")
+    read, theirs = (
+        Tokenizer.load(tmp_path / "tokenizer.json"),
+        library.Tokenizer.from_file(str(tmp_path / "tokenizer.json")),
+    )
+    assert read.cases == ours.cases and read.vocab_size == theirs.get_vocab_size() == ours.vocab_size
+    for text in TEXTS.values():
+        ids = ours.encode(text)
+        assert read.encode(text) == ids
+        pair = theirs.encode(text, "a")
+        assert pair.ids == [ours.cls_id, *ids, ours.sep_id, *ours.encode("a"), ours.sep_id]
+        assert np.flatnonzero(pair.type_ids).tolist() == list(range(len(ids) + 2, len(pair.ids)))
+        assert theirs.encode("[MASK]", add_special_tokens=False).ids == [ours.mask_id]
+        assert theirs.decode(pair.ids[: len(ids) + 2]) == ours.decode(ids)
+    ours.save(tmp_path / "tokenizer.model")
+    assert (tmp_path / "tokenizer.model").read_bytes() == ours.model
+
+
+def test_tokens_that_only_another_file_has(tmp_path):
+    pieces = pieces_of(True, True)
+    path = write(tmp_path, pieces, added_tokens={"[PAD]": 0})
+    assert Tokenizer.load(path).vocab_size == len(pieces)
+    write(tmp_path, pieces, added_tokens={"[PAD]": 0, "<new>": len(pieces)})
+    with pytest.raises(DataError, match="added_tokens.json adds '<new>' .1 in all.: give a tokenizer.json"):
+        Tokenizer.load(path)

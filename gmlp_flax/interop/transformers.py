@@ -1,0 +1,142 @@
+"""Masked language models as the package transformers saves them (BERT, FNet), as run folders."""
+
+import os
+import re
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import RunError, decode_errors
+from gmlp_flax.interop import converted
+from gmlp_flax.interop.timm_names import LINEAR, NORM, PACKED, SINGLE, Row, Tensors, from_torch
+from gmlp_flax.io import weight_files
+from gmlp_flax.io.logs import to_stderr
+from gmlp_flax.paper import recipes
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
+
+HEAD = "cls.predictions"
+BIAS, DECODER = f"{HEAD}.bias", f"{HEAD}.decoder"
+# What the model of masked tokens has not, has elsewhere, or computes.
+LEFT_OUT = re.compile(r"cls\.seq_relationship\.|cls\.predictions\.decoder\.|.*(_ids|dft_mat_\w+)$")
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
+# What our model allows in config.json, besides the family's own name.
+ALLOWED = {"hidden_act": tuple(ACTIVATIONS), "position_embedding_type": ("absolute",), "is_decoder": (False,)}
+ALLOWED |= {"tie_word_embeddings": (True,)}
+
+
+def _rows(base: str, own: dict[str, tuple[str, Tensors]]) -> list[Row]:
+    shared = own | {
+        f"{base}.embeddings.word_embeddings.weight": ("embedding", SINGLE),
+        f"{base}.embeddings.position_embeddings.weight": ("positions/table", SINGLE),
+        f"{base}.embeddings.token_type_embeddings.weight": ("segments/table", SINGLE),
+        f"{base}.embeddings.LayerNorm": ("embedding_norm", NORM),
+        f"{base}.encoder.layer.*.intermediate.dense": ("encoder/blocks/mlp/proj_in", LINEAR),
+        f"{base}.encoder.layer.*.output.dense": ("encoder/blocks/mlp/proj_out", LINEAR),
+        f"{base}.encoder.layer.*.output.LayerNorm": ("encoder/blocks/mlp_norm", NORM),
+        f"{base}.pooler.dense": ("pooler", LINEAR),
+        f"{HEAD}.transform.dense": ("transform", LINEAR),
+        f"{HEAD}.transform.LayerNorm": ("transform_norm", NORM),
+        BIAS: ("bias", SINGLE),
+    }
+    return [Row(theirs, ours, tensors) for theirs, (ours, tensors) in shared.items()]
+
+
+_BERT = {
+    **{
+        f"bert.encoder.layer.*.attention.self.{part}": ("encoder/blocks/attention/proj_in", PACKED[place])
+        for place, part in enumerate(("query", "key", "value"))
+    },
+    "bert.encoder.layer.*.attention.output.dense": ("encoder/blocks/attention/out", LINEAR),
+    "bert.encoder.layer.*.attention.output.LayerNorm": ("encoder/blocks/attention_norm", NORM),
+}
+_FNET = {
+    "fnet.embeddings.projection": ("embedding_projection", LINEAR),
+    "fnet.encoder.layer.*.fourier.output.LayerNorm": ("encoder/blocks/mixing_norm", NORM),
+}
+FRAME = {"norm": "post", "embedding_norm": True, "transform": True, "mask_padding": True}  # what both have
+FAMILIES = {"bert": _rows("bert", _BERT), "fnet": _rows("fnet", _FNET)}  # the names of their tensors
+
+
+def config_for(name: str, state: dict[str, np.ndarray], described: dict[str, Any], where: str) -> ConfigDict:
+    """The config of the model of FAMILIES that some weights, name -> array, belong to: sizes are those of the shapes,
+    the rest is config.json's (`described`, empty without one). `where` is the source of the weights, for messages.
+
+    Raises:
+        RunError, ConfigError: the weights are not of this family, or config.json asks for what our model has not.
+    """
+    try:
+        tables = [f"{name}.embeddings.{table}_embeddings.weight" for table in ("word", "position", "token_type")]
+        (vocab_size, d_model), (length, _), (token_types, _) = (state[table].shape for table in tables)
+        d_ffn = state[f"{name}.encoder.layer.0.intermediate.dense.bias"].size
+    except (KeyError, ValueError):
+        names = ", ".join(sorted(state)[:3]) or "nothing"
+        raise RunError(
+            f"{where} does not hold a model that transformers calls {name} (it has {names}, ...): give another file"
+        ) from None
+    layers = len({match[1] for key in state if (match := re.match(rf"{name}\.encoder\.layer\.(\d+)\.", key))})
+    allowed = ALLOWED | {"model_type": (name,)}
+    if other := {key: value for key, value in described.items() if value not in allowed.get(key, (value,))}:
+        raise RunError(f"{where}: its config.json has {other}, and --model={name} has no such model: give another")
+    config = recipes.language_model(f"{name}_base")
+    sizes = {"vocab_size": vocab_size, "d_model": d_model, "layers": layers, "d_ffn": d_ffn, "length": length}
+    config.model.update(sizes | FRAME, token_types=token_types)
+    config.model.activation = ACTIVATIONS.get(described.get("hidden_act", ""), config.model.activation)
+    config.model.pooler = f"{name}.pooler.dense.weight" in state
+    with decode_errors(f"{where}: its config.json", "expected num_attention_heads and layer_norm_eps", RunError):
+        config.model.norm_eps = float(described.get("layer_norm_eps", 1e-12))
+        if "heads" in config.model:
+            config.model.heads = described["num_attention_heads"]
+    gmlp_config.validate(config)
+    return config
+
+
+def from_transformers(name: str, state: dict[str, np.ndarray], config: ConfigDict, where: str) -> dict:
+    """A state dict as our parameters; `name` is a key of FAMILIES. The bias of the logits may have the name of the
+    layer that it is tied to.
+
+    Raises:
+        RunError: weights are missing, unexpected or of another shape, or the logits have weights of their own; the
+            message names the source, `where`.
+    """
+    decoder = state.get(f"{DECODER}.weight")
+    if decoder is not None and not np.array_equal(decoder, state[f"{name}.embeddings.word_embeddings.weight"]):
+        raise RunError(f"{where}: {DECODER}.weight is not the embedding, to which our logits are tied: give another")
+    bias = {BIAS: state[f"{DECODER}.bias"]} if f"{DECODER}.bias" in state else {}
+    ours = bias | {key: value for key, value in state.items() if not LEFT_OUT.match(key)}
+    return from_torch(ours, FAMILIES[name], MaskedLanguageModeling.without_data(config).shapes(), where)
+
+
+def convert(name: str, path: str, tokenizer: str, out: str) -> None:
+    """Writes a model of FAMILIES as a run folder `out`, which predicts masked tokens and which finetuning starts from.
+
+    Args:
+        name: a key of FAMILIES.
+        path: a folder with config.json, the weights (`weight_files.WEIGHTS`) and the tokenizer; or the weights in it.
+        tokenizer: its file or folder; empty if it lies beside the weights.
+        out: the folder.
+
+    Raises:
+        RunError, ConfigError, DataError: the weights are of another model, the folder holds a run or cannot be written
+            to, or the tokenizer is missing, damaged or larger than the model's.
+    """
+    converted.require_free(out)
+    state, described, where = weight_files.read_folder(path)
+    # TensorFlow's names of the two tensors of a norm, in the first models.
+    state = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", key)): x for key, x in state.items()}
+    config = config_for(name, state, described, where)
+    params = from_transformers(name, state, config, where)
+    tokenizer = tokenizer or os.path.dirname(where) or "."
+    read = Tokenizer.load(tokenizer)
+    if read.note:
+        to_stderr(read.note)
+    if read.vocab_size > config.model.vocab_size:
+        raise RunError(
+            f"--tokenizer={tokenizer} has {read.vocab_size} pieces, the weights have {config.model.vocab_size} rows: "
+            "give the tokenizer of these weights"
+        )
+    config.data.train = ""
+    converted.write(params, config, {TOKENIZER_FILE: read.model}, out)

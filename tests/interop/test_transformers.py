@@ -1,0 +1,285 @@
+"""Masked language models as the package transformers saves them: read by name, and the same logits."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import gmlp_flax
+from gmlp_flax import config as config_lib
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.interop import transformers as ours
+from gmlp_flax.interop.timm import import_beside_torch
+from gmlp_flax.interop.timm_names import to_torch
+from gmlp_flax.io import weight_files
+from gmlp_flax.paper import recipes
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.training import loading, loop
+from tests import preloaded
+from tests.data.finetuning.squad_files import colours, write
+from tests.training import tiny
+
+SIZES = {"layers": 2, "d_model": 8, "d_ffn": 12, "length": 32, "vocab_size": 320}
+TINY = dict(vocab_size=50, hidden_size=16, num_hidden_layers=3, intermediate_size=24, max_position_embeddings=12)
+HEADS = {"bert": {"num_attention_heads": 4}, "fnet": {}}
+CONFIG = {
+    "bert": {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 2},
+    "fnet": {"model_type": "fnet", "hidden_act": "gelu_new"},
+}
+BOTH = pytest.mark.parametrize("name", ours.FAMILIES)
+
+
+@pytest.fixture
+def transformers():
+    pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
+    pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
+    return import_beside_torch("transformers")
+
+
+@pytest.fixture(scope="module")
+def spiece(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tokenizer") / "spiece.model"
+    corpus = tiny.write_corpus(path.parent / "corpus.jsonl")
+    with open(corpus) as file:
+        Tokenizer.train(list(file), 300).save(path)
+    return str(path)
+
+
+def random_weights(name="fnet"):
+    """A state dict of a model with pooler, and our parameters with the same numbers."""
+    config = recipes.language_model(f"{name}_base")
+    config.model.update(SIZES | ours.FRAME, token_types=2, pooler=True)
+    if "heads" in config.model:
+        config.model.heads = 2
+    numbers = np.random.default_rng(0)
+    shapes = MaskedLanguageModeling.without_data(config).shapes()
+    params = jax.tree.map(lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes)
+    return to_torch(params, ours.FAMILIES[name]), params
+
+
+def words(name):
+    return f"{name}.embeddings.word_embeddings.weight"
+
+
+def with_heads(name, state):
+    """As BertForPreTraining and FNetForPreTraining are saved, by older versions of transformers."""
+    return state | {
+        f"{name}.embeddings.position_ids": np.arange(32)[None],
+        "cls.seq_relationship.weight": np.ones((2, 8), np.float32),
+        "cls.seq_relationship.bias": np.ones(2, np.float32),
+        "cls.predictions.decoder.weight": state[words(name)],
+        "cls.predictions.decoder.bias": state[ours.BIAS],
+    }
+
+
+@BOTH
+def test_a_saved_folder_is_read_by_name(transformers, tmp_path, name):
+    """As save_pretrained writes it, which leaves out what is tied: hidden states within 1e-5, logits within 1e-4."""
+    import torch
+
+    torch.manual_seed(0)
+    family = {"bert": "Bert", "fnet": "FNet"}[name]
+    options = getattr(transformers, f"{family}Config")(**TINY, **HEADS[name])
+    model = getattr(transformers, f"{family}ForMaskedLM")(options).eval()
+    model.save_pretrained(tmp_path)
+    state, described, where = weight_files.read_folder(str(tmp_path))
+    config = ours.config_for(name, state, described, where)
+    params = ours.from_transformers(name, state, config, where)
+    tokens = np.arange(24).reshape(2, 12)
+    types = np.arange(12) // 6 * np.ones((2, 1), int)
+    with torch.inference_mode():
+        inputs = {"input_ids": torch.tensor(tokens), "token_type_ids": torch.tensor(types)}
+        theirs = model(**inputs, output_hidden_states=True)
+    module = MaskedLanguageModeling.without_data(config).bind(params)
+    hidden = module.hidden(tokens, segments=types)
+    np.testing.assert_allclose(hidden, theirs.hidden_states[-1].numpy(), atol=1e-5)
+    np.testing.assert_allclose(module.logits(hidden), theirs.logits.numpy(), atol=1e-4)
+    assert described["model_type"] == name and config.model.pooler == (name == "fnet")
+
+
+def test_padding_and_the_pooler(transformers):
+    """A classifier's whole path: [PAD] is not attended to, and the pooled state is BertModel's."""
+    import torch
+
+    torch.manual_seed(0)
+    model = transformers.BertModel(transformers.BertConfig(**TINY, **HEADS["bert"])).eval()
+    encoder = {f"bert.{key}": tensor.numpy() for key, tensor in model.state_dict().items()}
+    head = {key: value for key, value in random_weights("bert")[0].items() if key.startswith("cls.")}
+    head = {key: np.resize(value, [{8: 16, 320: 50}[n] for n in value.shape]) for key, value in head.items()}
+    state = encoder | head
+    config = ours.config_for("bert", state, CONFIG["bert"] | HEADS["bert"] | {"layer_norm_eps": 1e-12}, "FILE")
+    params = ours.from_transformers("bert", state, config, "FILE")
+    tokens, seen = np.arange(12)[None], (np.arange(12) < 7)[None]
+    with torch.inference_mode():
+        theirs = model(torch.tensor(tokens), attention_mask=torch.tensor(seen))
+    module = MaskedLanguageModeling.without_data(config).bind(params)
+    hidden = module.hidden(tokens, padding_mask=seen)
+    np.testing.assert_allclose(hidden[:, :7], theirs.last_hidden_state[:, :7].numpy(), atol=1e-5)
+    np.testing.assert_allclose(np.tanh(module.pooler(hidden[:, 0])), theirs.pooler_output.numpy(), atol=1e-5)
+
+
+@BOTH
+@pytest.mark.parametrize("heads", [False, True])
+def test_sizes_come_from_the_shapes(name, heads):
+    state, params = random_weights(name)
+    if heads:  # the bias has also the name of its layer, or that alone
+        state = with_heads(name, state)
+        del state[ours.BIAS]
+    config = ours.config_for(name, state, CONFIG[name], "FILE")
+    assert {key: config.model[key] for key in SIZES} == SIZES
+    assert (config.model.token_types, config.model.norm, config.model.pooler) == (2, "post", True)
+    assert config.model.activation == {"bert": "gelu", "fnet": "gelu_tanh"}[name]
+    assert config.model.norm_eps == CONFIG[name].get("layer_norm_eps", 1e-12)
+    jax.tree.map(np.testing.assert_array_equal, ours.from_transformers(name, state, config, "FILE"), params)
+
+
+def test_the_first_names_of_norms(spiece, tmp_path):
+    """As google-bert/bert-base-uncased has them."""
+    torch = pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
+    state, params = random_weights("fnet")
+    old = {key.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): x for key, x in state.items()}
+    assert old.keys() != state.keys()
+    torch.save({key: torch.tensor(x) for key, x in old.items()}, tmp_path / "pytorch_model.bin")
+    ours.convert("fnet", str(tmp_path), spiece, str(tmp_path / "run"))
+    jax.tree.map(np.testing.assert_array_equal, loading.load(str(tmp_path / "run")).params, params)
+    (tmp_path / "pytorch_model.bin").unlink()
+    with pytest.raises(RunError, match=r"has no model.safetensors and no pytorch_model.bin"):
+        ours.convert("fnet", str(tmp_path), spiece, str(tmp_path / "again"))
+
+
+def test_an_encoder_alone():
+    state, _ = random_weights("bert")
+    bare = {key: x for key, x in state.items() if key.startswith("bert.")}
+    config = ours.config_for("bert", bare, CONFIG["bert"], "FILE")
+    with pytest.raises(RunError, match=r"5 missing \(cls.predictions"):
+        ours.from_transformers("bert", bare, config, "FILE")
+
+
+def test_other_weights_are_refused():
+    state, _ = random_weights("fnet")
+    with pytest.raises(RunError, match=r"FILE .* \(it has bert.x, ...\)"):
+        ours.config_for("fnet", {"bert.x": np.ones(3)}, {}, "FILE")
+    with pytest.raises(RunError, match="FILE"):
+        ours.config_for("fnet", state | {words("fnet"): np.ones(3)}, {}, "FILE")
+    config = ours.config_for("fnet", state, {}, "FILE")
+    with pytest.raises(RunError, match="decoder.weight is not the embedding"):
+        ours.from_transformers(
+            "fnet", state | {"cls.predictions.decoder.weight": state[words("fnet")] + 1}, config, "F"
+        )
+    del state["fnet.encoder.layer.1.output.dense.bias"]
+    with pytest.raises(RunError, match=r"1 missing \(fnet.encoder.layer.1.output.dense.bias\)"):
+        ours.from_transformers("fnet", state, config, "FILE")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_act": "relu"}, "'hidden_act': 'relu'"),
+        ({"position_embedding_type": "relative_key"}, "relative_key"),
+        ({"model_type": "roberta"}, "roberta"),
+        ({"num_attention_heads": "two"}, "config.json .* expected num_attention_heads"),
+        ({"num_attention_heads": 3}, "heads"),
+    ],
+)
+def test_a_config_of_another_model_is_refused(change, message):
+    with pytest.raises((RunError, ConfigError), match=message):
+        ours.config_for("bert", random_weights("bert")[0], CONFIG["bert"] | change, "FILE")
+    with pytest.raises(RunError, match="expected num_attention_heads"):
+        ours.config_for("bert", random_weights("bert")[0], {}, "FILE")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """A folder as of Hugging Face: a random tiny BERT, with its config.json and a WordPiece vocabulary; and a run
+    folder that the command has made of it."""
+    pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    pytest.importorskip("safetensors", reason="safetensors is not installed (extra: weights)")
+    folder = tmp_path_factory.mktemp("bert") / "hub"
+    weight_files.write(str(folder / "model.safetensors"), with_heads("bert", random_weights("bert")[0]))
+    (folder / "config.json").write_text(json.dumps(CONFIG["bert"]))
+    text = " ".join(question["context"] for i in range(8) for question in colours(i)["paragraphs"])
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
+    pieces = dict.fromkeys([*special, *tiny.WORDS, *letters, *(f"##{one}" for one in letters), *text.lower().split()])
+    (folder / "vocab.txt").write_text("\n".join(list(pieces)[:320]) + "\n")
+    run = folder.parent / "run"
+    done = preloaded.gmlp("import", "--model=bert", f"--checkpoint={folder}", f"--out={run}")
+    assert (done.returncode, done.stdout) == (0, f"wrote {run}: bert from {folder}\n"), done.stderr
+    assert "lower-cased" in done.stderr
+    return folder, run
+
+
+def test_what_a_folder_of_bert_becomes(bert):
+    _, run = bert
+    trained = gmlp_flax.load(str(run))
+    jax.tree.map(np.testing.assert_array_equal, trained.params, random_weights("bert")[1])
+    ((ranked,),) = trained.predict(["the [MASK] of"], top=3)
+    assert len(ranked) == 3 and trained.task.tokenizer.encode("THE") == trained.task.tokenizer.encode("the")
+
+
+def test_glue_from_bert(bert, tmp_path):
+    """Types, pooler and all: they begin at their own values, two steps before."""
+    _, run = bert
+    data = tmp_path / "train.tsv"
+    rows = (f"the {word}\t{number % 2}\n" for number, word in enumerate(tiny.WORDS))
+    data.write_text("sentence\tlabel\n" + "".join(rows))
+    options = config_lib.from_file("finetune_glue", "sst2,scale=small")
+    options.update(steps=2, batch_size=4, init_from=str(run))
+    options.model.update(length=12, pool="cls")
+    options.optimizer.warmup = 1
+    options.data.update(train=str(data), heldout=str(data), cache=str(tmp_path / "cache"))
+    loop.train(options, str(tmp_path / "sst2"))
+    tuned, params = loading.load(str(tmp_path / "sst2")), loading.load(str(run)).params
+    assert tuned.config.model.block == "transformer" and tuned.config.model.norm == "post" and tuned.config.model.pooler
+    for path in (("segments", "table"), ("pooler", "kernel"), ("encoder", "blocks", "attention", "proj_in", "kernel")):
+        old, new = params, tuned.params
+        for key in path:
+            old, new = old[key], new[key]
+        assert 0 < np.abs(np.asarray(new) - old).max() < 0.02, path
+
+
+def test_squad_from_bert(bert, tmp_path):
+    _, run = bert
+    write(tmp_path / "squad.json", *(colours(i) for i in range(8)))
+    options = config_lib.from_file("finetune_squad", "v1.1,scale=small")
+    options.update(steps=2, batch_size=4, init_from=str(run))
+    options.model.length, options.optimizer.warmup = 32, 1
+    options.squad.update(stride=8, max_query=12, n_best=5, max_answer=9)
+    options.data.update(train=str(tmp_path / "squad.json"), heldout_share=0.3, cache=str(tmp_path / "cache"))
+    loop.train(options, str(tmp_path / "squad"))
+    tuned, params = loading.load(str(tmp_path / "squad")), loading.load(str(run)).params
+    moved = np.abs(np.asarray(tuned.params["segments"]["table"]) - params["segments"]["table"]).max()
+    assert tuned.config.model.norm == "post" and 0 < moved < 0.02
+
+
+def test_a_tokenizer_that_is_too_large(spiece, tmp_path):
+    pytest.importorskip("safetensors")
+    state, _ = random_weights()
+    state[words("fnet")], state[ours.BIAS] = state[words("fnet")][:290], state[ours.BIAS][:290]
+    path = str(tmp_path / "model.safetensors")
+    weight_files.write(path, state)
+    with pytest.raises(RunError, match="300 pieces, the weights have 290 rows"):
+        ours.convert("fnet", path, spiece, str(tmp_path / "run"))
+    with pytest.raises(DataError, match="nowhere.model"):
+        ours.convert("fnet", path, "nowhere.model", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_fnet_from_a_file_or_a_folder(spiece, tmp_path):
+    pytest.importorskip("safetensors")
+    state, params = random_weights()
+    weight_files.write(str(tmp_path / "hub" / "model.safetensors"), with_heads("fnet", state))
+    file = f"--checkpoint={tmp_path}/hub/model.safetensors"
+    done = preloaded.gmlp("import", "--model=fnet", file, f"--out={tmp_path}/a")
+    assert done.returncode == 2 and "hub has no tokenizer" in done.stderr and len(done.stderr.splitlines()) == 1
+    done = preloaded.gmlp("import", "--model=fnet", file, f"--out={tmp_path}/a", f"--tokenizer={spiece}")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "hub" / "config.json").write_text(json.dumps(CONFIG["fnet"]))
+    shutil.copy(spiece, tmp_path / "hub")
+    done = preloaded.gmlp("import", "--model=fnet", f"--checkpoint={tmp_path}/hub", f"--out={tmp_path}/b")
+    assert (done.returncode, done.stdout) == (0, f"wrote {tmp_path}/b: fnet from {tmp_path}/hub\n"), done.stderr
+    for run in ("a", "b"):
+        jax.tree.map(np.testing.assert_array_equal, loading.load(str(tmp_path / run)).params, params)

@@ -18,10 +18,9 @@ IMPORT = """Makes a run folder from timm's weights, or BERT's and FNet's as the 
 
 The folder is used like a run's: by `gmlp predict`, `gmlp draw`, config.init_from and, if --data names images (as
 config.data.heldout does), by `gmlp evaluate`. 1,000 classes of timm's are taken for ImageNet-1k's, and named by their
-WordNet ids; other classes are named by their numbers. A BERT or FNet, such as google/fnet-base, becomes a masked
-language model, with its pooler and without its head for pairs of sentences. FOLDER is as on the Hugging Face hub:
-config.json, model.safetensors or pytorch_model.bin, and the tokenizer, which --tokenizer may name instead. What `gmlp
-export` has written needs no import.
+WordNet ids; other classes are named by their numbers. A BERT or FNet becomes a masked language model, with its pooler,
+without its head for pairs; FOLDER has config.json, model.safetensors or pytorch_model.bin, and the tokenizer, which
+--tokenizer may name instead. What `gmlp export` has written needs no import.
 """
 EXPORT = """Writes a run's weights, for use elsewhere.
 

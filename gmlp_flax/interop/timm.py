@@ -25,6 +25,7 @@ IMAGENET = "datasets/imagenet2012/labels.txt"  # of TFDS: WordNet ids in the ord
 # changes logits by about 1e-5), and the size of images, which timm takes as an argument.
 FREE = ("layer_scale", "gate_norm_eps", "image_size")
 PREPROCESSING = {"mean": "mean", "std": "std", "eval_crop": "crop_pct"}  # our key in config.data -> timm's key
+SEEN = {"interpolation": "bicubic", "crop_mode": "center"}  # of timm's evaluation, what data.transform=timm does
 
 
 def import_beside_torch(package: str) -> Any:
@@ -71,7 +72,7 @@ def convert(state: dict[str, Any], config: ConfigDict, name: str, out: str, wher
     """
     converted.require_free(out)
     task, params = read(state, config, name, where)
-    converted.write(params, task.config, dict(task.inherited), out)
+    converted.write(params, config, dict(task.inherited), out)
 
 
 def read(state: dict[str, Any], config: ConfigDict, name: str, where: str) -> tuple[ImageClassification, dict]:
@@ -81,10 +82,9 @@ def read(state: dict[str, Any], config: ConfigDict, name: str, where: str) -> tu
     Raises:
         RunError: the weights belong to another model.
     """
-    if timm_names.is_flax(state):
-        config = config.copy_and_resolve_references()
-        config.model.activation = "gelu_tanh"
     classes = class_files(next((state[key].size for key in ("head.bias", "head/bias") if key in state), 1000))
+    if "head/bias" in state:  # vision_transformer's, trained with Flax's GELU
+        config.model.activation = "gelu_tanh"
     task = ImageClassification.without_data(config, classes)
     return task, timm_names.from_torch(state, timm_names.MODELS[name].rows, task.shapes(), where)
 
@@ -188,6 +188,9 @@ def from_hub(repository: str) -> tuple[str, ConfigDict, str]:
     with decode_errors(what, "give another", RunError):
         name = described.get("architecture", repository)
         config, hub = timm_names.config_for(name), described.get("pretrained_cfg", {})
+        other = {key: hub[key] for key, own in SEEN.items() if hub.get(key, own) != own}
+        if other := other | described.get("model_args", {}):
+            raise RunError(f"{what} that is here, as it has {other}: give its file by --checkpoint, as --model={name}")
         given = {ours: hub[theirs] for ours, theirs in PREPROCESSING.items() if theirs in hub}
         config.data.update({key: type(config.data[key])(value) for key, value in given.items()})
         config_lib.validate(config)

@@ -6,7 +6,7 @@ leading axis. One table per family maps between the two, and is read in both dir
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -157,10 +157,10 @@ def _vits(form: str, sizes: str, data: dict = _HALF, crop: float = 0.0, **more) 
     return models
 
 
-_DEIT3 = "small:16:224,384 medium:16:224 base:16:224,384 large:16:224,384 huge:14:224"
 # Whose tensors become ours by `folded`, which does not lead back.
 FOLDED: dict[str, TimmModel] = {
-    **_vits("deit3_{}_patch{}_{}", _DEIT3, _IMAGENET),
+    **_vits("deit3_{}_patch{}_{}", "small:16:224,384 medium:16:224 base:16:224,384 large:16:224,384", _IMAGENET),
+    **_vits("deit3_{}_patch{}_{}", "huge:14:224", _IMAGENET),
     **_vits("vit_{}_patch{}_gap_{}", "medium:16:240,256,384 betwixt:16:256", crop=0.95, pool="mean"),
 }
 MODELS: dict[str, TimmModel] = FOLDED | {
@@ -196,13 +196,10 @@ _FLAX |= {"LayerNorm_0/": "norm1.", "LayerNorm_1/": "norm2.", "Dense_0/": "fc1."
 _FLAX |= {"^pre_head_layer_norm/": "norm.", "^stem/": "stem.proj.", "^head/": "head.", "(kernel|scale)$": "weight"}
 
 
-def is_flax(state: Mapping[str, Any]) -> bool:
-    """Whether tensors are named as in vision_transformer's .npz files, whose GELU is the tanh form."""
-    return any("/" in name for name in state)
-
-
 def from_flax(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A Mixer's tensors in vision_transformer's names and layouts under timm's."""
+    """A Mixer's tensors in vision_transformer's names and layouts under timm's; others as they are."""
+    if "stem/kernel" not in state:
+        return state
     for pattern, name in _FLAX.items():
         state = {re.sub(pattern, name, key): value for key, value in state.items()}
     return {key: value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T for key, value in state.items()}
@@ -269,7 +266,7 @@ def from_torch(state: dict[str, np.ndarray], rows: list[Row], like: dict, where:
     params = {path: np.full(leaf.shape, np.nan, leaf.dtype) for path, leaf in flat.items()}
     views = torch_views(params, rows)
     with decode_errors(f"{where} is damaged", "download it again", RunError):
-        state = folded(from_flax(state) if is_flax(state) else state, views)
+        state = folded(from_flax(state), views)
     weight_files.require_all(state, {name: view.shape for name, view in views.items()}, where)
     for name, view in views.items():
         view[...] = state[name]

@@ -46,10 +46,9 @@ def _rows(base: str, own: dict[str, tuple[str, Tensors]]) -> list[Row]:
 
 
 _BERT = {
-    **{
-        f"bert.encoder.layer.*.attention.self.{part}": ("encoder/blocks/attention/proj_in", PACKED[place])
-        for place, part in enumerate(("query", "key", "value"))
-    },
+    "bert.encoder.layer.*.attention.self.query": ("encoder/blocks/attention/proj_in", PACKED[0]),
+    "bert.encoder.layer.*.attention.self.key": ("encoder/blocks/attention/proj_in", PACKED[1]),
+    "bert.encoder.layer.*.attention.self.value": ("encoder/blocks/attention/proj_in", PACKED[2]),
     "bert.encoder.layer.*.attention.output.dense": ("encoder/blocks/attention/out", LINEAR),
     "bert.encoder.layer.*.attention.output.LayerNorm": ("encoder/blocks/attention_norm", NORM),
 }
@@ -113,11 +112,8 @@ def from_transformers(name: str, state: dict[str, np.ndarray], config: ConfigDic
 def convert(name: str, path: str, tokenizer: str, out: str) -> None:
     """Writes a model of FAMILIES as a run folder `out`, which predicts masked tokens and which finetuning starts from.
 
-    Args:
-        name: a key of FAMILIES.
-        path: a folder with config.json, the weights (`weight_files.WEIGHTS`) and the tokenizer; or the weights in it.
-        tokenizer: its file or folder; empty if it lies beside the weights.
-        out: the folder.
+    `path` is a folder with config.json, the weights (`weight_files.WEIGHTS`) and the tokenizer, or the weights in it;
+    `tokenizer` its file or folder, empty if it lies beside the weights.
 
     Raises:
         RunError, ConfigError, DataError: the weights are of another model, the folder holds a run or cannot be written

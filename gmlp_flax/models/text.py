@@ -33,8 +33,7 @@ class TextModel(nnx.Module):
         embedding_projection: FNet's linear layer after both.
         token_types: number of segments whose vectors are pretrained (FNet: 4).
         segments: whether a model with 0 `token_types` has vectors for two segments, which start at 0.
-        pooler: BERT's linear layer and tanh before the head of a classifier, which the paper does not mention. Language
-            models, whose logits do not depend on it, keep it for a classifier that starts from them.
+        pooler: BERT's linear layer and tanh before a classifier's head; language models keep it for classifiers.
     """
 
     def __init__(

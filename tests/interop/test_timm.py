@@ -162,6 +162,11 @@ def test_the_hub_says_how_pixels_are_seen(monkeypatch):
     path, config, name = timm.from_hub("timm/mixer_b16_224.miil_in21k_ft_in1k")
     assert (path, name) == ("timm/mixer_b16_224.miil_in21k_ft_in1k/model.safetensors", "mixer_b16_224")
     assert (config.data.mean, config.data.std, config.data.eval_crop) == ((0, 0, 0), (1, 1, 1), 0.9)
+    for other in ({"model_args": {"global_pool": "max"}}, {"pretrained_cfg": pixels | {"crop_mode": "squash"}}):
+        monkeypatch.setattr(weight_files, "download", lambda repository, other=other: ("", described | other))
+        with pytest.raises(RunError, match=r"has {'(global_pool|crop_mode)': '(max|squash)'}: give its file by"):
+            timm.from_hub("timm/mixer_b16_224.miil_in21k_ft_in1k")
+    monkeypatch.setattr(weight_files, "download", lambda repository: ("", described))
     described["architecture"] = "resnet50"
     with pytest.raises(RunError, match="there is no model 'resnet50' here"):
         timm.from_hub("timm/resnet50.a1_in1k")

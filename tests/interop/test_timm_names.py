@@ -110,3 +110,28 @@ def test_weights_that_do_not_fit_are_named_and_counted(change, message):
     change(state)
     with pytest.raises(RunError, match=message):
         converted("gmlp_ti16_224", state)
+
+
+def test_a_scaled_branch_and_positions_of_patches_alone():
+    """DeiT III's tensors as those of the same function: the scale in the layer before it, and nothing added to cls."""
+    name = "deit_tiny_patch16_224"
+    state = state_of(name)
+    expected = converted(name, state)["encoder"]["blocks"]
+    cut = state | {"pos_embed": state["pos_embed"][:, 1:]}
+    for layer in range(LAYERS):
+        cut |= {f"blocks.{layer}.ls1.gamma": np.float32([1, 2, 3, 4]), f"blocks.{layer}.ls2.gamma": np.full(4, 3, "f4")}
+        del cut[f"blocks.{layer}.attn.qkv.bias"]
+    found = converted(name, cut)
+    np.testing.assert_array_equal(found["positions"]["table"][0], 0)
+    np.testing.assert_array_equal(found["positions"]["table"][1:], state["pos_embed"][0, 1:])
+    blocks = found["encoder"]["blocks"]
+    np.testing.assert_array_equal(
+        blocks["attention"]["out"]["kernel"], expected["attention"]["out"]["kernel"] * [1, 2, 3, 4]
+    )
+    np.testing.assert_array_equal(
+        blocks["attention"]["out"]["bias"], expected["attention"]["out"]["bias"] * [1, 2, 3, 4]
+    )
+    np.testing.assert_array_equal(blocks["mlp"]["proj_out"]["kernel"], 3 * expected["mlp"]["proj_out"]["kernel"])
+    np.testing.assert_array_equal(blocks["attention"]["proj_in"]["bias"], 0)
+    with pytest.raises(RunError, match="FILE is damaged"):
+        converted(name, cut | {"blocks.0.ls1.gamma": np.float32(1), "cls_token": np.zeros(4, np.float32)})

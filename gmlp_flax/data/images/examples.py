@@ -36,8 +36,7 @@ def training_example(
 def evaluation_example(
     record: dict, *, size: tuple[int, int], channels: int, eval_crop: float, transform: str = "exact"
 ) -> dict:
-    """A record, without its name, whose "image" is resized and cropped to uint8 [*size, channels]: options as of
-    `views.evaluation_view`."""
+    """A record, without its name, whose "image" is uint8 [*size, channels], as `views.evaluation_view` makes it."""
     image = record["image"]
     pixels = image if isinstance(image, np.ndarray) else views.decode(image, record["name"], channels)
     others = {key: value for key, value in record.items() if key != "name"}

@@ -119,19 +119,19 @@ def test_a_scaled_branch_and_positions_of_patches_alone():
     expected = converted(name, state)["encoder"]["blocks"]
     cut = state | {"pos_embed": state["pos_embed"][:, 1:]}
     for layer in range(LAYERS):
-        cut |= {f"blocks.{layer}.ls1.gamma": np.float32([1, 2, 3, 4]), f"blocks.{layer}.ls2.gamma": np.full(4, 3, "f4")}
+        cut |= {f"blocks.{layer}.ls1.gamma": np.float32([1, 2, 4, 8]), f"blocks.{layer}.ls2.gamma": np.full(4, 2, "f4")}
         del cut[f"blocks.{layer}.attn.qkv.bias"]
     found = converted(name, cut)
     np.testing.assert_array_equal(found["positions"]["table"][0], 0)
     np.testing.assert_array_equal(found["positions"]["table"][1:], state["pos_embed"][0, 1:])
     blocks = found["encoder"]["blocks"]
     np.testing.assert_array_equal(
-        blocks["attention"]["out"]["kernel"], expected["attention"]["out"]["kernel"] * [1, 2, 3, 4]
+        blocks["attention"]["out"]["kernel"], expected["attention"]["out"]["kernel"] * np.float32([1, 2, 4, 8])
     )
     np.testing.assert_array_equal(
-        blocks["attention"]["out"]["bias"], expected["attention"]["out"]["bias"] * [1, 2, 3, 4]
+        blocks["attention"]["out"]["bias"], expected["attention"]["out"]["bias"] * np.float32([1, 2, 4, 8])
     )
-    np.testing.assert_array_equal(blocks["mlp"]["proj_out"]["kernel"], 3 * expected["mlp"]["proj_out"]["kernel"])
+    np.testing.assert_array_equal(blocks["mlp"]["proj_out"]["kernel"], 2 * expected["mlp"]["proj_out"]["kernel"])
     np.testing.assert_array_equal(blocks["attention"]["proj_in"]["bias"], 0)
     with pytest.raises(RunError, match="FILE is damaged"):
         converted(name, cut | {"blocks.0.ls1.gamma": np.float32(1), "cls_token": np.zeros(4, np.float32)})

@@ -48,7 +48,7 @@ class Optimizer:
     requires: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def from_optax(function: Callable[..., optax.GradientTransformation], **attributes: Any) -> Optimizer:
+def from_optax(function: Callable[..., Any], **attributes: Any) -> Optimizer:
     """A function like `optax.adamw`: it is called with `learning_rate`, a schedule, and with those of HYPERPARAMETERS
     that are parameters of it. Weight decay needs a `mask` (or `weight_decay_mask`), or else norms would be decayed."""
     known = {*inspect.signature(function).parameters} - {*getattr(function, "keywords", ())}  # which a partial has set
@@ -125,11 +125,6 @@ def _muon(of: Any) -> optax.GradientTransformation:
     return contrib.muon(-1.0, **adam, **own)  # the rate comes after it
 
 
-def _without_momentum(of: Any) -> optax.GradientTransformation:
-    """Adam with b1 = 0, of optax.contrib.schedule_free_adamw (Defazio et al., arXiv 2405.15682)."""
-    return optax.scale_by_rms(of.b2, of.eps, eps_in_sqrt=False, bias_correction=True)
-
-
 _ADAM = ("b1", "b2", "eps", "weight_decay")
 OPTIMIZERS = {  # config.optimizer.name ->
     "adamw": from_optax(optax.adamw, bounded=True),
@@ -140,8 +135,12 @@ OPTIMIZERS = {  # config.optimizer.name ->
     "sgd": Optimizer(_decayed(lambda of: optax.trace(of.b1, of.nesterov)), ("b1", "nesterov", "weight_decay")),
     "adafactor": Optimizer(_decayed(_adafactor), ("decay_rate", "multiply_by_parameter_scale", "weight_decay")),
     "muon": Optimizer(_decayed(_muon), (*_ADAM, "beta", "consistent_rms"), bounded=True),
-    "schedule_free": Optimizer(
-        _decayed(_without_momentum), _ADAM, bounded=True, averages=True, requires={"schedule": "constant", "ema": 0.0}
+    "schedule_free": Optimizer(  # AdamW's, with b1 = 0 inside (Defazio et al., arXiv 2405.15682)
+        _decayed(lambda of: optax.scale_by_rms(of.b2, of.eps, eps_in_sqrt=False, bias_correction=True)),
+        _ADAM,
+        bounded=True,
+        averages=True,
+        requires={"schedule": "constant", "ema": 0.0},
     ),
 }
 

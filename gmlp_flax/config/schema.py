@@ -48,6 +48,7 @@ COMMON = {
     "optimizer.warmup": Option(100, "steps of linear warmup", AT_LEAST_0),
     **{f"optimizer.{name}": option for name, option in optimizers.HYPERPARAMETERS.items()},
     "optimizer.clip": Option(1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0),
+    "optimizer.skip_spikes": Option(0.0, "skip steps of this many times the usual loss or gradient norm", AT_LEAST_0),
     "optimizer.grad_accum_steps": Option(1, "microbatches per step", SIZE),
     "optimizer.ema": Option(
         0.0,
@@ -84,7 +85,7 @@ RENAMED = {
 # its rates. Of a block's options, `numerics_only` says so. All other keys say what the run is.
 _CHANGING_GROUPS = ("log", "profile", "checkpoint", "mesh", "optimizer")
 _CHANGING_KEYS = ("steps", "eval.every", "eval.batch_size", "data.cache", "data.workers", "data.max_bad_records")
-_FIXED_KEYS = (OPTIMIZER, "optimizer.ema", "optimizer.freeze")
+_FIXED_KEYS = (OPTIMIZER, "optimizer.ema", "optimizer.freeze", "optimizer.skip_spikes")
 
 
 def may_change(name: str, block: str, optimizer: str = "adamw") -> bool:

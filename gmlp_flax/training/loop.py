@@ -283,12 +283,15 @@ class _Loop:
                 self._write_line(done, jax.device_get(window))
 
     def _write_line(self, done: int, sums: Any) -> None:
-        means = {name: float(sums[name][0] / sums[name][1]) for name in dict.fromkeys(["loss", *sums])}
+        sums = {"loss": sums["loss"], **sums}
+        means = {name: float(total) / (float(weight) or math.nan) for name, (total, weight) in sums.items()}
         if not all(map(math.isfinite, means.values())):
             raise RunError(
                 f"the loss or its gradient stopped being finite between steps {self.read_to + 1} and {done}; "
                 f"{self.checkpoints.last_good()}; lower config.optimizer.learning_rate or clip, and start from there"
             )
+        if skipped := means.get("skipped"):
+            self.progress.show(f"note: skipped {round(skipped * sums['skipped'][1])} steps before {done} (skip_spikes)")
         self.read_to = done
         self.folder.check()
         rate = round(self.progress.rate(done), 1)

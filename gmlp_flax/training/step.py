@@ -25,6 +25,8 @@ class TrainState(NamedTuple):
         ema: running mean of the parameters, or the optimizer's own average of them, or None.
         window: (sum, weight) of each training metric since the last line of the log. It is a part of the state so that
             a run that resumes within a window writes the same line as an uninterrupted run.
+        level: with config.optimizer.skip_spikes, the sums of loss, gradient norm and 1 over the steps that were taken,
+            each times 0.98 per step since: float32 [3]; else None.
     """
 
     step: jax.Array
@@ -32,6 +34,7 @@ class TrainState(NamedTuple):
     opt_state: Any
     ema: Any
     window: Sums
+    level: Any = None
 
 
 class Training:
@@ -94,11 +97,27 @@ class Training:
             "grad_norm": (optax.tree.norm(grads), unit_weight),
             "learning_rate": (optimizer.learning_rate(config)(state.step), unit_weight),
         }
+        level = state.level
+        if config.optimizer.skip_spikes:
+            spike, level = find_spike(sums, level, config.optimizer.skip_spikes)
+            old = (state.params, state.opt_state, mean and state.ema, jax.tree.map(jnp.zeros_like, sums))
+            new = (params, opt_state, mean, sums)
+            params, opt_state, mean, sums = jax.tree.map(lambda *pair: jnp.where(spike, *pair), old, new)
+            sums |= {"skipped": (spike.astype(jnp.float32), unit_weight)}
         window_starts = state.step % config.log.every == 0
         window = jax.tree.map(lambda old, new: jnp.where(window_starts, 0, old) + new, state.window, sums)
-        state = TrainState(state.step + 1, params, opt_state, mean, window)
+        state = TrainState(state.step + 1, params, opt_state, mean, window, level)
         chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)  # else the next step would compile again
         return state, window
+
+
+def find_spike(sums: Sums, level: jax.Array, factor: float) -> tuple[jax.Array, jax.Array]:
+    """Whether the loss or the gradient norm of a step is not finite or, after the first 20 steps, more than `factor`
+    times its running mean; and the next `TrainState.level`, which spikes leave as it is."""
+    now = jnp.stack([sums["loss"][0] / sums["loss"][1], sums["grad_norm"][0], 1.0])
+    far = (now[:2] * level[2] > factor * level[:2]).any() & (level[2] > 16.6)  # which 20 steps make it
+    spike = far | ~jnp.isfinite(now).all()
+    return spike, jnp.where(spike, level, 0.98 * level + now)
 
 
 def ema_decay(config: ConfigDict, step: jax.Array) -> jax.Array:
@@ -118,9 +137,10 @@ def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:
 def init_state(task: Task, optimizer: optax.GradientTransformation, params: Any) -> TrainState:
     """The state before the first step; traceable."""
     zero = jnp.zeros((), jnp.float32)
-    window = dict.fromkeys((*task.metrics, "grad_norm", "learning_rate"), (zero, zero))
+    level, skipped = (jnp.zeros(3), ["skipped"]) if task.config.optimizer.skip_spikes else (None, [])
+    window = dict.fromkeys((*task.metrics, "grad_norm", "learning_rate", *skipped), (zero, zero))
     mean = jax.tree.map(jnp.copy, params) if keeps_mean(task.config.optimizer) else None
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), mean, window)
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), mean, window, level)
 
 
 def gradients(task: Task, params: Any, batch: Batch, microbatches: int, partition: Partition) -> tuple[Any, Sums]:

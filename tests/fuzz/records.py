@@ -11,6 +11,8 @@ import tarfile
 from functools import partial
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import safetensors.numpy
 
 from gmlp_flax.data.finetuning import sentences, squad
@@ -36,6 +38,7 @@ def make(folder):
     checks += [_corpora(folder, kind) for kind in ("jsonl", "txt", "jsonl.gz", "jsonl.xz")]
     checks += [_tfds(folder, kind, "text", _read_text) for kind in ("tfrecord", "array_record", "parquet")]
     checks += [_tfds(folder, kind, "images", _read_images) for kind in ("tfrecord", "array_record")]
+    checks += [_image_rows(folder, suffix) for suffix in ("parquet", "npz", "csv")]
     return one_of(checks)
 
 
@@ -91,6 +94,21 @@ def _tars(folder):
         _read_images(path)
 
     return check
+
+
+def _image_rows(folder, suffix):
+    """Six images of three classes in one file."""
+    path = folder / f"rows.{suffix}"
+    if suffix == "parquet":
+        images = [{"bytes": image_files.png(i), "path": "x"} for i in range(6)]
+        pyarrow.parquet.write_table(pyarrow.table({"image": images, "label": [0, 1, 2] * 2}), path)
+    elif suffix == "npz":
+        np.savez(path, x=np.zeros((6, 4, 4), np.uint8), y=[0, 1, 2] * 2)
+    else:
+        image_files.make_folder(folder, {f"rows/{i}.png": image_files.png(i) for i in range(6)})
+        path.write_text("file,label\n" + "".join(f"rows/{i}.png,{i % 3}\n" for i in range(6)))
+    whole = path.read_bytes()
+    return _file(path, partial(damaged, whole), lambda *_: _read_images(path))
 
 
 def _file(path, write, read):

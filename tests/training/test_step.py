@@ -112,6 +112,39 @@ def test_gradient_norm_is_reported_before_clipping(line, partition):
     assert float(window["grad_norm"][0]) == pytest.approx(float(optax.tree.norm(grads)), rel=1e-6)
 
 
+def spiked(number):
+    """A batch of `Line`: the errors of some are large, or not finite."""
+    batch = tiny.line_batch(number)
+    return batch | {"y": batch["y"] * {3: np.nan, 5: 4, 25: 100, 27: np.inf, 29: 100}.get(number, 1)}
+
+
+def test_spikes_are_skipped_and_counted(line, partition):
+    """As if their batches had not been there. In the first 20 steps only those that are not finite are skipped."""
+    line.config.optimizer.update(skip_spikes=10.0, schedule="constant", warmup=0, learning_rate=1e-3, ema=0.5)
+    line.config.log.every = 10
+    found = run(line, map(spiked, range(32)), partition)
+    states = [state for state, _ in found]
+    same = [
+        i
+        for i in range(1, 32)
+        if np.array_equal(states[i].params["line"]["kernel"], states[i - 1].params["line"]["kernel"])
+    ]
+    assert same == [3, 25, 27, 29]
+    for i in same:
+        for name in ("params", "opt_state", "ema", "level"):
+            jax.tree.map(np.testing.assert_array_equal, getattr(states[i], name), getattr(states[i - 1], name))
+    counts = [tuple(map(float, window["skipped"])) for _, window in found]
+    assert [counts[i] for i in (9, 19, 29, 31)] == [(1, 10), (0, 10), (3, 10), (0, 2)]
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+    without = run(line, [spiked(i) for i in range(32) if i not in same], partition)[-1][0]
+    jax.tree.map(np.testing.assert_array_equal, without.params, states[-1].params)
+    training = step.Training(line, partition)
+    state = jax.device_put(states[25], jax.tree.map(lambda x: x.sharding, training.template))
+    for number in range(26, 32):
+        state, window = training.step(state, partition.put_batch(spiked(number)))
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get((state, window)), found[number])
+
+
 def test_wrong_shapes_are_refused_where_the_step_begins(line, partition):
     training, state = start(line, partition)
     batch = tiny.line_batch(0)

@@ -274,6 +274,7 @@ READERS: dict[str, Callable[[str, SentenceTask, list[str]], Rows]] = {
     ".json": _json_rows,
     ".csv": _comma_rows,
     ".parquet": _parquet_rows,
+    ".arrow": _parquet_rows,
     ".txt": _tsv_rows,
 }
 

@@ -91,6 +91,13 @@ class ImageSource:
         """The images of one of `splits`."""
         return self
 
+    def default_split(self, split: str) -> str:
+        """The split, or by default that to train on; "" if there are none. Raises DataError: there is no such split."""
+        split = split or (TRAIN_SPLIT if TRAIN_SPLIT in self.splits else next(iter(self.splits), ""))
+        if split and split not in self.splits:
+            raise missing_split(self.path, split, tuple(self.splits))
+        return split
+
     def file_of(self, index: int) -> tuple[int, Hashable] | None:
         """The bytes of the image at a position, and what is the same for the same file alone; None if not known."""
         return None
@@ -129,10 +136,7 @@ class ImageFiles(ImageSource, abc.ABC):
             DataError: there is no such split; or an image without a class, a class without images, or a folder that can
                 be read in two ways.
         """
-        split = split or (TRAIN_SPLIT if TRAIN_SPLIT in self.splits else next(iter(self.splits), ""))
-        if split and split not in self.splits:
-            raise missing_split(self.path, split, tuple(self.splits))
-        found, labelled = self._layout.classes(split), copy.copy(self)
+        found, labelled = self._layout.classes(self.default_split(split)), copy.copy(self)
         labelled.names = sorted(found)
         labelled.classes = tuple(sorted({*found.values()}))
         position = {name: label for label, name in enumerate(labelled.classes)}
@@ -199,7 +203,8 @@ class ImageTar(ImageFiles):
     def __init__(self, path: str):
         self.path = str(path)
         self._copy = cache.LocalCopy(self.path)
-        with decode_errors(f"{self.path}: truncated or not a tar file", "copy or download it again"):
+        advice = "copy or download it again, unpack other archives, or name it .parquet, .arrow, .csv or .npz"
+        with decode_errors(f"{self.path}: truncated or not a tar file", advice):
             content = _TarContent(self.path, self._copy.path)
         self._members = content.members
         self._arrange(content.members.keys() - {*content.others}, content.others, content.folders)

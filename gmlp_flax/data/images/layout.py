@@ -40,12 +40,8 @@ _BESIDE = (
 )
 # What may lie where images were expected: by suffix, what it is and what to do.
 _DATA_SETS = {
-    ".arrow": "a data set that Hugging Face's save_to_disk wrote: save each row's image as CLASS/NUMBER.png",
-    ".parquet": "a data set of parquet files: save each row's image as CLASS/NUMBER.png",
-    ".tar": "tar files: unpack them into class folders, or give a single one (WebDataset's too)",
     ".gz": "packed files: unpack them into class folders",
     ".zip": "zip files: unpack them",
-    ".npz": "NumPy arrays: save each image as CLASS/NUMBER.png",
     ".tfrecord": "TFRecord files without TFDS's features.json and dataset_info.json: give a folder that TFDS prepared",
 }
 

@@ -3,6 +3,7 @@
 A path is one of
 
     a folder with one folder of images per class, or a tar file of one (see `folders`).
+    files of many images, of parquet, Arrow, .npz, .csv, or a folder of them or of tar files (see `rows`).
     a folder of one difficulty of Pathfinder, with metadata/ and imgs/ (see `pathfinder`).
     a TFDS folder: .../imagenet2012/5.1.0, with features.json and dataset_info.json, as ArrayRecord or TFRecord.
     tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets (see tfds_folders).
@@ -18,7 +19,7 @@ import numpy as np
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.fingerprints import Fingerprint
-from gmlp_flax.data.images import tfds
+from gmlp_flax.data.images import rows, tfds
 from gmlp_flax.data.images.folders import ImageFolder, ImageSource, ImageTar
 from gmlp_flax.data.images.pathfinder import PathfinderImages, is_pathfinder
 from gmlp_flax.data.images.tfds import TFDSImages
@@ -31,14 +32,6 @@ _SHOWN = 5  # classes that a message names
 _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set has is held out
 _SIDES_READ = ("to train on", "held out")
 _SAMPLE, _LOOKED_INTO, _READ = 400, 100_000, 4000  # held-out images, images to train on, and how many of these are read
-_NO_TAR = {  # what else a single file is, by its first bytes, and what to do
-    b"PK\3\4": "a zip file or NumPy's: unpack it into class folders",
-    b"PAR1": "a parquet file: save each row's image as CLASS/NUMBER.png",
-    b"ARROW1": "an Arrow file: save each row's image as CLASS/NUMBER.png",
-    b"7z\xbc\xaf": "a 7z file: unpack it into class folders",
-    b"Rar!": "a RAR file: unpack it into class folders",
-    b"\x89HDF": "an HDF5 file: save each image as CLASS/NUMBER.png",
-}
 
 
 class ImageArrays(ImageSource):
@@ -91,12 +84,10 @@ def open_images(path: str) -> ImageSource:
     """
     if not files.exists(path):
         raise DataError(f"no images at {str(path)!r}: expected a folder or a tar file of class folders; check the path")
+    if (found := rows.open_rows(path)) is not None:
+        return found
     if files.is_folder(path):
         return PathfinderImages(path) if is_pathfinder(path) else ImageFolder(path)
-    start = files.read_range(path, 0, 6)
-    for mark, what in _NO_TAR.items():
-        if start.startswith(mark):
-            raise DataError(f"{str(path)!r} is {what}; expected a folder or a tar file of class folders")
     return ImageTar(path)
 
 

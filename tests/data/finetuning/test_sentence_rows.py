@@ -291,5 +291,5 @@ def test_paths_without_data(tmp_path):
     for path, words in ((tmp_path / "none.tsv", "nothing at"), (tmp_path / "empty", "expected train.tsv and dev.tsv")):
         with pytest.raises(DataError, match=words):
             rows_by_split(str(path), SST2, [])
-    with pytest.raises(DataError, match="a.xlsx.* expected .tsv, .jsonl, .ndjson, .json, .csv, .parquet, .txt"):
+    with pytest.raises(DataError, match="a.xlsx.* expected .tsv, .jsonl, .ndjson, .json, .csv, .parquet, .arrow, .txt"):
         rows(tmp_path / "a.xlsx", "sentence,label\n")

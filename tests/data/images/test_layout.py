@@ -74,8 +74,7 @@ def test_classes_and_splits(tmp_path, names, expected):
         (["train/1.jpg", "test1/2.jpg"], "/train/' has no classes: 1 images in no class folders; expected one folder"),
         (["trainval/a/1.jpg", "test/a/2.jpg"], "'trainval' can be read as the split 'train' or 'validation'"),
         (["images/1.jpg", "masks/1.png"], "image 'images/1.jpg' lies outside of the class folders"),
-        (["data/x.parquet"], "a data set of parquet files: save each row's image"),
-        (["0.tar", "1.tar"], "tar files: unpack them"),
+        (["data/x.zip"], "zip files: unpack them"),
     ],
 )
 def test_what_can_be_read_in_two_ways(tmp_path, names, message):

@@ -92,7 +92,7 @@ def test_sets_by_name(tmp_path, monkeypatch):
 def test_a_zip_file_is_called_so(tmp_path):
     with zipfile.ZipFile(tmp_path / "photos.zip", "w") as file:
         file.writestr("cat/1.png", b"")
-    assert "photos.zip' is a zip file or NumPy's: unpack it" in failure(open_images, str(tmp_path / "photos.zip"))
+    assert "photos.zip: truncated or not a tar file" in failure(open_images, str(tmp_path / "photos.zip"))
 
 
 def test_sizes_of_classes(tmp_path):

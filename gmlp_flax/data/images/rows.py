@@ -1,0 +1,119 @@
+"""Labelled images in files of many: Hugging Face's parquet and Arrow, NumPy's .npz, tables of paths, shards of tars."""
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.data import splits
+from gmlp_flax.data.finetuning.glue import SentenceTask
+from gmlp_flax.data.finetuning.sentence_rows import file_rows
+from gmlp_flax.data.images import tables
+from gmlp_flax.data.images.folders import SUFFIXES, UNPACKED_BYTES, ImageSource, ImageTar, read_image
+from gmlp_flax.errors import DataError, decode_errors
+from gmlp_flax.io import cache, files
+from gmlp_flax.io.files import File
+
+Row = tuple[str, Any, Any]  # an image's name; its bytes, path, or source and position; its class
+
+# Columns, of which the first that is there counts.
+_IMAGES = ("image", "img", "image_path", "file_name", "filename", "file", "path")
+_COLUMNS = SentenceTask((_IMAGES,), (), label=(*tables.CLASS_COLUMNS, "fine_label"), own=True)
+
+
+class ImageRows(ImageSource):
+    """Images by the rows of files, which lie in memory, also of each worker process, if they are not files of their own
+    or in tar files; `parts` are the files of each split, or all under ""."""
+
+    def __init__(self, path: str, parts: Mapping[str, Sequence[File]]):
+        self.path, self._parts, self._images = path, parts, []
+        self.splits = {split: [own[0].name, *["..."] * (len(own) > 1)] for split, own in parts.items() if split}
+
+    def of_split(self, split: str = "") -> "ImageRows":
+        """See ImageSource; raises DataError if an image has no class."""
+        found, read = copy.copy(self), self._parts[self.default_split(split)]
+        rows = [row for file in read for row in READERS[tables.suffix(file.path)](file)]
+        if bad := [name for name, image, kind in rows if image is None or kind in (None, "")]:
+            columns = f"{' or '.join(_IMAGES)}, and {' or '.join(_COLUMNS.label)}"
+            raise DataError(f"{self.path!r}: {bad[0]} has no image or no class: expected columns {columns}")
+        found.names, found._images, kinds = ([row[part] for row in rows] for part in range(3))
+        classes, labels = np.unique(np.array([*map(str, kinds)], str), return_inverse=True)
+        found.classes, found.labels = tuple(classes.tolist()), labels.astype(np.int32)
+        return found
+
+    def read(self, index: int) -> bytes | np.ndarray:
+        image = self._images[index]
+        if isinstance(image, tuple):
+            return image[0].read(image[1])
+        return read_image(image) if isinstance(image, str) else image
+
+
+def open_rows(path: str) -> ImageRows | None:
+    """The images of a file; or of a folder without images as files, if its files' names have one of the known suffixes,
+    and words of splits if there are splits."""
+    is_folder, parts = files.is_folder(path), {}
+    walked = files.walk(path) if is_folder and not files.is_remote(path) else ()
+    if any(tables.suffix(name) in SUFFIXES for _, _, names in walked for name in names):
+        return None
+    known = {".parquet", ".arrow", ".tar", ".npz"} if is_folder else {*READERS} - {".tar"}
+    chosen = [file for file in files.find_files(path) if tables.suffix(file.name) in known]
+    for file in chosen:
+        if tables.suffix(file.name) == ".npz":
+            parts |= {splits.split_of(x): [file._replace(name=x)] for x in _load(file) if x.startswith("x")}
+        elif not file.name.rpartition("/")[2].startswith("cache-"):  # of the package datasets
+            parts.setdefault(splits.split_of(file.name) if is_folder else "", []).append(file)
+    files.check_shards(path, chosen)
+    if "" in parts and len(parts) > 1:
+        raise DataError(f"{path!r}: {parts[''][0].name!r} is of no split, and others are: rename it, or move it away")
+    if sum(file.size for file in chosen if tables.suffix(file.name) != ".tar") > UNPACKED_BYTES:
+        raise DataError(f"{path!r} has more than {UNPACKED_BYTES >> 30} GiB: write its images to class folders")
+    if chosen and not parts:
+        raise DataError(f"{path!r} has no images: expected arrays x and y, or x_train, y_train, x_test and y_test")
+    return ImageRows(path, parts) if parts else None
+
+
+def _rows(file: File) -> Iterator[Row]:
+    """The rows of a table: images as Hugging Face's packages write them, or paths from the table's folder on."""
+    folder = file.path.rpartition("/")[0] or "."
+    for where, row in file_rows(file.path, _COLUMNS, []):
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: {row}")
+        image, kind = (next((row[name] for name in names if name in row), None) for names in (_IMAGES, _COLUMNS.label))
+        if isinstance(image, str) and image:
+            image = files.join(folder, image)
+        else:
+            image = image.get("bytes") if isinstance(image, dict) else None
+        yield where, image, kind if isinstance(kind, str | int | float) else None
+
+
+def _shard(file: File) -> Iterable[Row]:
+    """The images of one of several tar files, such as WebDataset's, which has a file KEY.cls beside each KEY.jpg."""
+    tar = ImageTar(file.path).of_split()
+    return ((f"{file.name}/{name}", (tar, i), tar.classes[tar.labels[i]]) for i, name in enumerate(tar.names))
+
+
+def _load(file: File) -> dict[str, np.ndarray]:
+    what = f"{file.path}: damaged, or no arrays of numbers"
+    with decode_errors(what, "save it with numpy.savez"), np.load(cache.LocalCopy(file.path).path) as stored:
+        return dict(stored)
+
+
+def _pixels(file: File) -> Iterator[Row]:
+    """The images of the array that the file is named by, encoded as PPM or PGM: they are read with any channels."""
+    arrays, y = _load(file), f"y{file.name[1:]}"
+    images, labels = arrays[file.name], arrays.get(y, np.empty(0))
+    if (
+        images.dtype != np.uint8
+        or images.ndim < 3
+        or images.shape[3:] not in ((), (1,), (3,))
+        or labels.size != len(images)
+    ):
+        got = f"{file.name} is {images.dtype} {list(images.shape)} and {y} has {labels.size} entries"
+        raise DataError(f"{file.path}: {got}: expected uint8 [images, height, width(, 1 or 3)], and a class for each")
+    for number, (image, label) in enumerate(zip(images, labels.ravel(), strict=True)):
+        header = b"P%d %d %d 255\n" % (6 if image.shape[2:] == (3,) else 5, *image.shape[1::-1])
+        yield f"image {number}", header + image.tobytes(), label
+
+
+READERS = {**dict.fromkeys((".parquet", ".arrow", ".csv", ".tsv", ".jsonl"), _rows), ".tar": _shard, ".npz": _pixels}

@@ -1,0 +1,195 @@
+"""Images in files of many. Each way to keep them holds the same six images of three classes."""
+
+import io
+import json
+import pickle
+import tarfile
+
+import numpy as np
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+from PIL import Image
+
+from gmlp_flax.data.images import sources, views
+from gmlp_flax.data.images.sources import open_images, open_side
+from gmlp_flax.errors import DataError
+from tests.data.images.image_files import png
+
+CLASSES = ("cat", "dog", "eel")
+LABELS = [0, 1, 2, 0, 1, 2]
+
+
+def table(indices=range(6), **columns):
+    """As the package datasets writes images and their class labels."""
+    images = [{"bytes": png(i), "path": f"{i}.png"} for i in indices]
+    features = {"image": {"_type": "Image"}, "label": {"names": [*CLASSES], "_type": "ClassLabel"}}
+    found = pyarrow.table({"image": images, "label": [LABELS[i] for i in indices]} | columns)
+    return found.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+
+
+def arrow(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pyarrow.ipc.new_stream(str(path), content.schema) as writer:
+        writer.write_table(content)
+
+
+def shard(path, indices):
+    """A tar file as WebDataset writes them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for i in indices:
+            for name, data in {f"{i:05}.png": png(i), f"{i:05}.cls": CLASSES[LABELS[i]].encode()}.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+
+
+def csv(path, header="file_name,label,note", row="images/{i}.png,{name},x"):
+    (path.parent / "images").mkdir(parents=True, exist_ok=True)
+    for i in range(6):
+        (path.parent / "images" / f"{i}.png").write_bytes(png(i))
+    path.write_text("\n".join([header, *(row.format(i=i, name=CLASSES[LABELS[i]]) for i in range(6))]) + "\n")
+
+
+def parquet(folder):
+    pyarrow.parquet.write_table(table(), folder / "all.parquet")
+    return folder / "all.parquet"
+
+
+def shards_of_parquet(folder):
+    (folder / "data").mkdir()
+    pyarrow.parquet.write_table(table([0, 1, 2]), folder / "data/part-00000-of-00002.parquet")
+    pyarrow.parquet.write_table(table([3, 4, 5]), folder / "data/part-00001-of-00002.parquet")
+    (folder / "README.md").write_text("a card")
+    return folder
+
+
+def save_to_disk(folder):
+    arrow(folder / "data-00000-of-00001.arrow", table())
+    arrow(folder / "cache-1234.arrow", table([0]))
+    (folder / "state.json").write_text("{}")
+    return folder
+
+
+def web_dataset(folder):
+    shard(folder / "shard-000000.tar", [0, 1, 2])
+    shard(folder / "shard-000001.tar", [3, 4, 5])
+    return folder
+
+
+def paths_in_a_table(folder):
+    csv(folder / "labels.csv")
+    return folder / "labels.csv"
+
+
+KINDS = [parquet, shards_of_parquet, save_to_disk, web_dataset, paths_in_a_table]
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_every_kind_gives_the_same_images_and_classes(tmp_path, make):
+    source = open_images(str(make(tmp_path))).of_split()
+    assert source.classes == CLASSES and source.labels.tolist() == LABELS and source.labels.dtype == np.int32
+    copied = pickle.loads(pickle.dumps(source))
+    assert [copied[i]["image"] for i in range(6)] == [png(i) for i in range(6)]
+    assert len({*source.names}) == 6 and copied.fingerprint() == source.fingerprint()
+    assert source.fingerprint()["images"] == 6
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_every_kind_holds_out_a_share(tmp_path, make):
+    path = str(make(tmp_path))
+    train, heldout = (open_side(path, side, heldout_share=0.3) for side in ("train", "heldout"))
+    assert len(train) == len(heldout) == 3 and train.classes == heldout.classes == CLASSES  # one of each class
+    images = [source[i]["image"] for source in (train, heldout) for i in range(3)]
+    assert sorted(images) == sorted(map(png, range(6)))
+    assert sources.class_sizes(train).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "tar"])
+def test_splits_by_the_names_of_files_and_folders(tmp_path, kind):
+    if kind == "parquet":
+        for split, indices in {"train": range(3), "test": range(3, 6)}.items():
+            pyarrow.parquet.write_table(table(indices), tmp_path / f"{split}-00000-of-00001.parquet")
+    elif kind == "arrow":
+        for split, indices in {"train": range(3), "test": range(3, 6)}.items():
+            arrow(tmp_path / split / "data-00000-of-00001.arrow", table(indices))
+        (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    else:
+        shard(tmp_path / "set-train-000.tar", range(3))
+        shard(tmp_path / "set-test-000.tar", range(3, 6))
+    train, heldout = (open_side(str(tmp_path), side, heldout_share=0.5) for side in ("train", "heldout"))
+    assert [train[i]["image"] for i in range(len(train))] == [png(i) for i in range(3)]
+    assert [heldout[i]["image"] for i in range(len(heldout))] == [png(i) for i in range(3, 6)]
+    assert "to train on" in train.notes[0] and "held out" in train.notes[0]
+    with pytest.raises(DataError, match="no split 'validation': it has 'test', 'train'"):
+        open_side(str(tmp_path), "heldout", heldout_split="validation", heldout_share=0.5)
+
+
+@pytest.mark.parametrize("shape", [(6, 9, 7), (6, 9, 7, 1), (6, 9, 7, 3)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_arrays_of_pixels(tmp_path, shape, channels):
+    """Keras' mnist.npz has x_train, y_train, x_test and y_test; a model of one channel or of three reads them."""
+    pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    np.savez(tmp_path / "own.npz", x_train=pixels, y_train=LABELS, x_test=pixels[:4], y_test=LABELS[:4])
+    train, test = (open_side(str(tmp_path / "own.npz"), side, heldout_share=0.1) for side in ("train", "heldout"))
+    assert (len(train), len(test), train.classes) == (6, 4, ("0", "1", "2"))
+    assert train.labels.tolist() == LABELS
+    mode = Image.fromarray(pixels[3].reshape(9, 7) if pixels[3].size == 63 else pixels[3])
+    expected = np.asarray(mode.convert({1: "L", 3: "RGB"}[channels])).reshape(9, 7, channels)
+    np.testing.assert_array_equal(views.decode(train[3]["image"], "3", channels), expected)
+    np.savez(tmp_path / "alone.npz", x=pixels, y=LABELS)
+    assert len(open_images(str(tmp_path / "alone.npz")).of_split()) == 6
+
+
+def failure(path):
+    with pytest.raises(DataError) as caught:
+        open_side(str(path), "train", heldout_share=0.5)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_cannot_be_read_is_said_in_one_line(tmp_path):
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "label": [1]}), tmp_path / "text.parquet")
+    assert "has no image or no class: expected columns image or" in failure(tmp_path / "text.parquet")
+    pyarrow.parquet.write_table(table(label=[0, 1, -1, 0, 1, 2]), tmp_path / "unlabelled.parquet")
+    assert "row 2 has no image or no class" in failure(tmp_path / "unlabelled.parquet")
+    csv(tmp_path / "x.csv", header="file_name,kind,note")
+    assert "line 2 has no image or no class" in failure(tmp_path / "x.csv")
+    csv(tmp_path / "y.csv", header="photo,label,note")
+    for word in ("no column 'image' or", "found 'photo', 'label', 'note'"):
+        assert word in failure(tmp_path / "y.csv")
+    (tmp_path / "damaged.parquet").write_bytes(parquet(tmp_path).read_bytes()[:-50])
+    assert "damaged.parquet: truncated, damaged or not parquet" in failure(tmp_path / "damaged.parquet")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"a": np.zeros(3)}, "expected arrays x and y, or x_train"),
+        ({"x": np.zeros((3, 4, 4)), "y": np.zeros(3)}, "x is float64 [3, 4, 4] and y has 3 entries"),
+        ({"x": np.zeros((3, 4, 4), np.uint8), "y": np.zeros(2)}, "y has 2 entries"),
+        ({"x": np.zeros((3, 4, 4, 4), np.uint8), "y": np.zeros(3)}, "x is uint8 [3, 4, 4, 4]"),
+        ({"x": np.zeros((3, 4), np.uint8), "y": np.zeros(3)}, "x is uint8 [3, 4]"),
+        ({"x": np.array([{}]), "y": np.zeros(1)}, "damaged, or no arrays of numbers"),
+    ],
+)
+def test_arrays_that_are_no_images(tmp_path, arrays, words):
+    np.savez(tmp_path / "x.npz", **arrays)
+    assert words in failure(tmp_path / "x.npz")
+
+
+def test_a_folder_of_images_is_read_as_one_whatever_lies_beside(tmp_path):
+    for name in ("cat/a.png", "cat/b.png", "dog/c.png", "dog/d.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(png(1))
+    pyarrow.parquet.write_table(table(), tmp_path / "all.parquet")
+    shard(tmp_path / "old.tar", [0, 1])
+    assert open_images(str(tmp_path)).of_split().classes == ("cat", "dog")
+
+
+def test_files_of_no_split_beside_others(tmp_path):
+    pyarrow.parquet.write_table(table(), tmp_path / "train.parquet")
+    pyarrow.parquet.write_table(table(), tmp_path / "more.parquet")
+    assert "'more.parquet' is of no split" in failure(tmp_path)

@@ -35,8 +35,9 @@ def read(path: str) -> dict[str, np.ndarray]:
     if path.endswith(PICKLES):
         return _read_torch(path)
     if path.endswith(".npz"):
-        with decode_errors(f"{path} is damaged, or holds more than arrays", "download it again", RunError):
-            return dict(np.load(path, allow_pickle=False))
+        what = f"{path} is damaged, or holds more than arrays"
+        with decode_errors(what, "download it again", RunError), open(path, "rb") as file:
+            return dict(np.load(file, allow_pickle=False))
     if not path.endswith(".safetensors"):
         raise RunError(f"{path} is of no kind that is read here: give a .safetensors, .pth or .npz file")
     safetensors = _safetensors()

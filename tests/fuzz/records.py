@@ -33,7 +33,19 @@ LABELS = [[i % 2] for i in range(8)]
 
 
 def make(folder):
-    makers = (_tars, _safetensors, _squad, _tsv, _json_lines, _listops, _retrieval, _real_labels, _pathfinder, _parquet)
+    makers = (
+        _tars,
+        _safetensors,
+        _arrays,
+        _squad,
+        _tsv,
+        _json_lines,
+        _listops,
+        _retrieval,
+        _real_labels,
+        _pathfinder,
+        _parquet,
+    )
     checks = [maker(folder) for maker in makers]
     checks += [_corpora(folder, kind) for kind in ("jsonl", "txt", "jsonl.gz", "jsonl.xz")]
     checks += [_tfds(folder, kind, "text", _read_text) for kind in ("tfrecord", "array_record", "parquet")]
@@ -132,6 +144,13 @@ def _safetensors(folder):
         return odd if rng.random() < 0.6 else damaged(base, rng)
 
     return _file(folder / "x.safetensors", write, lambda path, _: [a.sum() for a in weight_files.read(path).values()])
+
+
+def _arrays(folder):
+    base = io.BytesIO()
+    np.savez(base, **{"head/kernel": np.ones((2, 3), np.float32), "b": np.arange(5)})
+    write = partial(damaged, base.getvalue())
+    return _file(folder / "x.npz", write, lambda path, _: [a.sum() for a in weight_files.read(path).values()])
 
 
 def _squad(folder):

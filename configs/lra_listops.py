@@ -9,10 +9,11 @@ ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer
     fnet_hybrid, synthesizer, external_attention or convolution.
 SCALE:
     paper  (default) as published (listops/configs/base_listops_config.py and train.py of google-research/
-           long-range-arena): 6 layers, 512 wide, 8 heads, MLP of 2,048, [CLS]; 5,000 steps of 32, Adam with b2 0.98,
-           rate 0.05 / sqrt(step) after 1,000 steps of warmup, weight decay 0.1. Their Transformer ties its layers, and
-           its positions are sines; ours has 2,048 places (they cut at 2,000), learned positions, layers of their own.
-           Never run here.
+           long-range-arena, the newest version, read in copies of it: docs/long-inputs.md): 4 layers that share no
+           weights, 512 wide, 8 heads, MLP of 1,024, attention without biases, [CLS]; 5,000 steps of 32, Adam with b2
+           0.98, rate 0.05 / sqrt(step) after 1,000 steps of warmup, decay 0.1 of all parameters. Up to ad0ff01 it had
+           6 layers with one set of weights and an MLP of 2,048. Their positions are sines; ours has 2,048 places (they
+           cut at 2,000) and learned positions. Never run here.
     small  2 layers of 64 channels on 32 places, 1,000 steps of 64, for 2 CPU cores and short trees:
            gmlp prepare listops:20000,1000,1000 --lengths=3,30 --depth=4 --out=lra/short
 """

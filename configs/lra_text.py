@@ -12,7 +12,8 @@ ARGUMENT: MODEL or MODEL,length=LENGTH,scale=SCALE. MODEL is gmlp (default), aml
 SCALE:
     paper  (default) as published (text_classification/configs/base_tc_config.py of google-research/long-range-arena):
            4 layers, 256 wide, 4 heads, MLP of 1,024, [CLS]; 20,000 steps of 32, rate 0.05 / sqrt(step) after 8,000
-           steps of warmup, weight decay 0.1; Adam as in its listops/train.py. Never run here.
+           steps of warmup, decay 0.1 of all parameters; attention without biases; Adam as in its listops/train.py.
+           Never run here.
     small  2 layers of 64 channels, 200 steps of 16,384 bytes, for 2 CPU cores; a twentieth is held out.
 """
 

@@ -205,24 +205,25 @@ def test_long_range_arenas_models(file, scale):
 
 # Task -> layers, d_model, heads, d_ffn; batch, steps, warmup; learning rate, weight decay, schedule.
 ARENA = {
-    "listops": ((6, 512, 8, 2048), (32, 5000, 1000), (0.05 / 1000**0.5, 0.1, "rsqrt")),
+    "listops": ((4, 512, 8, 1024), (32, 5000, 1000), (0.05 / 1000**0.5, 0.1, "rsqrt")),
     "text": ((4, 256, 4, 1024), (32, 20_000, 8000), (0.05 / 8000**0.5, 0.1, "rsqrt")),
     "retrieval": ((4, 128, 4, 512), (32, 5000, 8000), (0.05 / 8000**0.5, 0.1, "rsqrt")),
-    "image": ((1, 32, 1, 64), (256, 35_000, 175), (5e-4, 0, "cosine")),
+    "image": ((1, 128, 8, 128), (256, 35_000, 175), (5e-4, 0, "cosine")),
     "pathfinder": ((1, 128, 4, 128), (512, 62_400, 312), (1e-3, 0, "cosine")),
 }
 
 
 @pytest.mark.parametrize("name", ARENA)
 def test_long_range_arenas_settings(name):
-    """FACTS: D.5, and the configs of its repository."""
+    """FACTS: D.5, and the newest configs of its repository."""
     options = config_lib.from_file(f"configs/lra_{name}.py", "transformer")
     sizes_of, length, descent = ARENA[name]
     assert tuple(options.model[key] for key in ("layers", "d_model", "heads", "d_ffn")) == sizes_of
     adamw = options.optimizer
     assert (options.batch_size, options.steps, adamw.warmup) == length
     assert (adamw.b2, adamw.eps, adamw.clip) == (0.98, 1e-9, 0) and adamw.learning_rate == pytest.approx(descent[0])
-    assert (adamw.weight_decay, adamw.schedule) == descent[1:]
+    assert (adamw.weight_decay, adamw.schedule) == descent[1:] and adamw.decay_all
+    assert options.model.d_qkv == (64 if name in ("image", "pathfinder") else 0) and not options.model.attention_bias
     assert options.model.pool == ("mean" if name == "pathfinder" else "cls")
     if name in ("image", "pathfinder"):
         assert options.model.stem == "table" and options.model.dropout == {"image": 0.3, "pathfinder": 0.2}[name]

@@ -47,6 +47,7 @@ COMMON = {
     "optimizer.decay_share": Option(0.2, "of wsd: share of the steps that end in a linear decay to 0", INNER_SHARE),
     "optimizer.warmup": Option(100, "steps of linear warmup", AT_LEAST_0),
     **{f"optimizer.{name}": option for name, option in optimizers.HYPERPARAMETERS.items()},
+    "optimizer.decay_all": Option(False, "whether weight decay is of all parameters, norms and biases among them"),
     "optimizer.clip": Option(1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0),
     "optimizer.skip_spikes": Option(0.0, "skip steps of this many times the usual loss or gradient norm", AT_LEAST_0),
     "optimizer.grad_accum_steps": Option(1, "microbatches per step", SIZE),

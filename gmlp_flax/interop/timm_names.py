@@ -146,7 +146,7 @@ _SIGLIP = "vit_{}_patch{}_siglip_gap_{}"
 def _vits(form: str, sizes: str, data: dict = _HALF, crop: float = 0.0, **more) -> dict[str, TimmModel]:
     """ViTs by timm's names: `form`, filled in with the name of each size, the patch and the image, which `sizes` has
     with colons between; `crop` by default as most have it."""
-    models, options = {}, {"positions": "absolute", "pool": "cls"} | more
+    models, options = {}, {"positions": "absolute", "pool": "cls", "d_qkv": 0, "attention_bias": True} | more
     for size, patch, images in (one.split(":") for one in sizes.split()):
         layers, d_model, heads, d_ffn = _VIT_SIZES[size]
         for side in map(int, images.split(",")):

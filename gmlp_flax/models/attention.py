@@ -19,7 +19,7 @@ from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.resize import OFFSETS, PAST_OFFSETS
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import BlockSpec
-from gmlp_flax.options import RATE, SIZE, option
+from gmlp_flax.options import RATE, SIZE, SIZE_OR_0, option
 
 MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
 WHOLE, BLOCK = 1024, 512  # queries whose logits are computed at once; if there are more, queries of a block
@@ -45,7 +45,7 @@ class HeadsSpec(ChannelMLPSpec):
 class WeightDropoutSpec(BlockSpec):
     """Options of blocks that weigh tokens by a softmax."""
 
-    attention_dropout: float = option(0.0, "rate of dropout on the weights of attention", RATE)
+    attention_dropout: float = option(0.0, "rate of dropout on the weights of attention, or on kernels", RATE)
 
     @property
     def draws(self) -> bool:
@@ -66,10 +66,16 @@ class AttentionSpec(HeadsSpec, WeightDropoutSpec):
     relative_buckets: int = option(
         0, "T5's logarithmic buckets of offsets (T5: 32); 0: a bias per offset", architecture=True
     )
+    attention_bias: bool = option(True, "biases in the projections of attention", architecture=True)
+    d_qkv: int = option(
+        0, "width of queries, keys and values, over all heads; 0: d_model", SIZE_OR_0, architecture=True
+    )
 
     def check(self) -> None:
         """Raises ValueError if the heads do not divide the channels, or for an impossible number of buckets."""
         super().check()
+        if self.d_qkv % self.heads:
+            raise ValueError(f"model.d_qkv is {self.d_qkv}: model.heads, {self.heads}, must divide it")
         count = self.relative_buckets
         if count and (count % 2 or not 4 <= count <= 256):
             raise ValueError(f"model.relative_buckets is {count}: expected 0, or an even number from 4 to 256 (T5: 32)")
@@ -209,17 +215,17 @@ class RelativeBias(nnx.Module):
 
 
 class MultiHeadAttention(nnx.Module):
-    """softmax(q k^T / sqrt(d_model / heads) + bias) v in each head; the heads, concatenated, through a projection.
+    """softmax(q k^T / sqrt(d_qkv / heads) + bias) v in each head; the heads, concatenated, through a projection.
 
     With `positions="relative_only"` there are no content terms and neither q nor k: the weights are softmax(bias), the
     same for every input (Table 3's "rel pos - attn"; a shift-invariant Random Synthesizer).
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
-        parts = 1 if spec.positions == "relative_only" else 3
-        self.proj_in = Linear(spec, spec.d_model, parts * spec.d_model, rngs)
+        parts, width = 1 if spec.positions == "relative_only" else 3, spec.d_qkv or spec.d_model
+        self.proj_in = Linear(spec, spec.d_model, parts * width, rngs, bias=spec.attention_bias)
         self.relative = RelativeBias(spec, rngs) if spec.positions.startswith("relative") else None
-        self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
+        self.out = Linear(spec, width, spec.d_model, rngs, sharding=(None, FSDP), bias=spec.attention_bias)
         self.spec = spec
 
     def __call__(
@@ -233,7 +239,7 @@ class MultiHeadAttention(nnx.Module):
         cache of the keys and values of earlier tokens."""
         logits, v = self._logits_and_values(x, cache)
         mixed = attend(logits, v, x.shape[1], padding_mask, self.spec.attention_dropout, dropout_keys)
-        return self.out(mixed.swapaxes(1, 2).reshape(x.shape))
+        return self.out(mixed.swapaxes(1, 2).reshape(*x.shape[:2], -1))
 
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens, tokens]; without content
@@ -243,9 +249,9 @@ class MultiHeadAttention(nnx.Module):
         return scores.reshape(-1, *scores.shape[-3:])
 
     def _logits_and_values(self, x: jax.Array, cache: DecodeCache | None = None) -> tuple[Logits, jax.Array]:
-        """Values are [batch, heads, keys, d_model / heads]. The keys are the tokens of x; n with a cache."""
-        batch, tokens, width = x.shape
-        heads = self.proj_in(x).reshape(batch, tokens, -1, self.spec.heads, width // self.spec.heads)
+        """Values are [batch, heads, keys, d_qkv / heads]. The keys are the tokens of x; n with a cache."""
+        width = self.spec.d_qkv or self.spec.d_model
+        heads = self.proj_in(x).reshape(*x.shape[:2], -1, self.spec.heads, width // self.spec.heads)
         *q_and_k, v = heads.transpose(2, 0, 3, 1, 4)
         position = 0 if cache is None else cache.first
         if cache is not None:

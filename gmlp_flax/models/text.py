@@ -205,17 +205,25 @@ class SequenceClassifier(TextModel):
 class PairClassifier(TextModel):
     """Classes of a pair of texts, which the same encoder reads separately (Long Range Arena, task Retrieval).
 
-    The head gets [u, v, u * v, u - v] of the two pooled states (google-research/long-range-arena,
-    models/layers/common_layers.py, interaction NLI). `pool` as in `SequenceClassifier`; `embedding` are the options of
+    The head gets [u, v, u * v, u - v] of the two pooled states, or with `interaction="concat"` [u, v] (google-research/
+    long-range-arena, models/layers/common_layers.py). `pool` as in `SequenceClassifier`; `embedding` are the options of
     `TextModel`.
     """
 
     def __init__(
-        self, spec: BlockSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pool: str = "cls", **embedding: Any
+        self,
+        spec: BlockSpec,
+        vocab_size: int,
+        classes: int,
+        rngs: nnx.Rngs,
+        *,
+        pool: str = "cls",
+        interaction: str = "nli",
+        **embedding: Any,
     ):
         super().__init__(spec, vocab_size, rngs, **embedding)
-        self.pool = pool
-        self.head = PairHead(spec, classes, rngs)
+        self.pool, self.nli = pool, interaction == "nli"
+        self.head = PairHead(spec, 4 if self.nli else 2, classes, rngs)
 
     def __call__(
         self,
@@ -236,19 +244,20 @@ class PairClassifier(TextModel):
         states = self.hidden(tokens.reshape(-1, size), encoder_key, segments.reshape(-1, size), mask)
         pooled = pooled_states(states.astype(self.spec.precise_dtype), self.pool, mask)
         u, v = jnp.moveaxis(pooled.reshape(-1, 2, self.spec.d_model), 1, 0)
-        return self.head(dropout(jnp.concatenate([u, v, u * v, u - v], axis=-1), self.spec.dropout, head_key))
+        pair = jnp.concatenate([u, v, u * v, u - v] if self.nli else [u, v], axis=-1)
+        return self.head(dropout(pair, self.spec.dropout, head_key))
 
 
 class PairHead(nnx.Module):
     """Linear layers of 4 d_model and 2 d_model, each with a ReLU, and the logits."""
 
-    def __init__(self, spec: BlockSpec, classes: int, rngs: nnx.Rngs):
-        self.first = Linear(spec, 4 * spec.d_model, 4 * spec.d_model, rngs)
+    def __init__(self, spec: BlockSpec, parts: int, classes: int, rngs: nnx.Rngs):
+        self.first = Linear(spec, parts * spec.d_model, 4 * spec.d_model, rngs)
         self.second = Linear(spec, 4 * spec.d_model, 2 * spec.d_model, rngs)
         self.last = Linear(spec, 2 * spec.d_model, classes, rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[batch, 4 d_model] to [batch, classes]."""
+        """[batch, parts * d_model] to [batch, classes]."""
         return self.last(jax.nn.relu(self.second(jax.nn.relu(self.first(x)))))
 
 

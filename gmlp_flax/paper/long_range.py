@@ -17,10 +17,11 @@ class Setting(NamedTuple):
     """A Transformer and its training.
 
     Attributes:
-        layers, d_model, heads, d_ffn: of the Transformer.
+        layers, d_model, heads, d_ffn: of the Transformer, whose attention has no biases.
         batch_size, steps, warmup: of its training; `rate` is the peak.
         decay: weight decay.
         dropout, attention_dropout: rates.
+        d_qkv: width of its queries, keys and values; 0 for d_model.
     """
 
     layers: int
@@ -34,6 +35,7 @@ class Setting(NamedTuple):
     decay: float = 0.1
     dropout: float = 0.1
     attention_dropout: float = 0.1
+    d_qkv: int = 0
 
 
 # Their rate is 0.05 / sqrt(step) once the warmup is over, so its peak is 0.05 / sqrt(warmup).
@@ -41,13 +43,13 @@ _LISTOPS, _BYTES = 0.05 / 1000**0.5, 0.05 / 8000**0.5
 # Steps per epoch of 45,000 images of CIFAR-10, and of 160,000 of Pathfinder; each is trained for 200 epochs.
 _CIFAR10, _PATHFINDER = 45_000 // 256, 160_000 // 512
 SETTINGS = {
-    "listops": Setting(6, 512, 8, 2048, 32, 5000, _LISTOPS, 1000),  # listops/configs/base_listops_config.py
+    "listops": Setting(4, 512, 8, 1024, 32, 5000, _LISTOPS, 1000),  # listops/configs/base_listops_config.py
     "text": Setting(4, 256, 4, 1024, 32, 20_000, _BYTES, 8000),  # text_classification/configs/base_tc_config.py
     "retrieval": Setting(4, 128, 4, 512, 32, 5000, _BYTES, 8000),  # matching/configs/base_match_config.py
-    # image/configs/cifar10/base_cifar10_config.py
-    "image": Setting(1, 32, 1, 64, 256, 200 * _CIFAR10, 5e-4, _CIFAR10, decay=0.0, dropout=0.3, attention_dropout=0.2),
+    # image/configs/cifar10/transformer_base.py, and base_cifar10_config.py for the training
+    "image": Setting(1, 128, 8, 128, 256, 200 * _CIFAR10, 5e-4, _CIFAR10, 0.0, 0.3, attention_dropout=0.2, d_qkv=64),
     # image/configs/pathfinder32/transformer_base.py
-    "pathfinder": Setting(1, 128, 4, 128, 512, 200 * _PATHFINDER, 1e-3, _PATHFINDER, decay=0.0, dropout=0.2),
+    "pathfinder": Setting(1, 128, 4, 128, 512, 200 * _PATHFINDER, 1e-3, _PATHFINDER, 0.0, dropout=0.2, d_qkv=64),
 }
 
 TINY_ATTENTION, RANK, MEMORY, KERNEL = 64, 8, 64, 31
@@ -64,21 +66,23 @@ def _rounded(width: float, least: int) -> int:
 def _options(name: str, of: Setting, n: int) -> dict[str, Any]:
     """The options of a model for n tokens whose layers have as many parameters as the Transformer's."""
     d, half = of.d_model, of.d_ffn // 2
-    budget = 4 * d**2 + 2 * d * of.d_ffn
+    attention = 4 * d * (of.d_qkv or d)
+    budget = attention + 2 * d * of.d_ffn
     tiny, last = min(TINY_ATTENTION, d), min(2, of.layers)  # of attention: its size, or the layers that have it
     across = _rounded(budget / 4 / n, 16)  # half of the parameters across tokens, in 16 units or more
     heads, absolute, memory = {"heads": of.heads}, {"positions": "absolute"}, {"memory": MEMORY}
+    queries = heads | absolute | {"d_qkv": of.d_qkv}
     low_rank = {"synthesizer": "factorized_random", "rank": RANK}
     # Name -> options; parameters of a layer beside those of d_ffn, and those for each unit of it; the least d_ffn.
     rows: dict[str, tuple[dict[str, Any], float, float, int]] = {
         "gmlp": ({"toeplitz": "fft"}, 0, 1.5 * d, d),
         "amlp": ({"toeplitz": "fft", "d_attn": tiny}, 3 * d * tiny, 1.5 * d + tiny / 2, d),
-        "transformer": (heads | absolute, 4 * d**2, 2 * d, 8),
+        "transformer": (queries | {"attention_bias": False}, attention, 2 * d, 8),
         "mixer": ({"d_spatial": across}, 2 * n * across, 2 * d, half),
         "resmlp": ({}, n**2, 2 * d, half),
         "feed_forward": ({"d_spatial": across}, 2 * n * across, 2 * d, half),
         "fnet": (absolute, 0, 2 * d, 8),
-        "fnet_hybrid": (heads | absolute | {"attention_layers": last}, 4 * d**2 * last / of.layers, 2 * d, 8),
+        "fnet_hybrid": (queries | {"attention_layers": last}, attention * last / of.layers, 2 * d, 8),
         "synthesizer": (heads | low_rank, 2 * d**2 + 2 * of.heads * n * RANK, 2 * d, half),
         "external_attention": (heads | absolute | memory, 2 * d**2 + 2 * d // of.heads * MEMORY, 2 * d, 8),
         "convolution": (heads | absolute | {"kernel_widths": (min(KERNEL, n),)}, 3 * d**2, 2 * d, 8),
@@ -96,10 +100,9 @@ def _classifier(name: str, task: str, of: Setting, n: int) -> ConfigDict:
     config.model.update(options)
     config.data.train = ""
     config.batch_size, config.steps = of.batch_size, of.steps
-    # listops/train.py: Adam with decoupled decay; no clipping.
-    config.optimizer.update(
-        learning_rate=of.rate, warmup=of.warmup, weight_decay=of.decay, b2=0.98, eps=1e-9, clip=0.0, schedule="rsqrt"
-    )
+    # listops/train.py: Adam with decoupled decay of all parameters; no clipping.
+    config.optimizer.update(learning_rate=of.rate, warmup=of.warmup, weight_decay=of.decay, decay_all=True)
+    config.optimizer.update(b2=0.98, eps=1e-9, clip=0.0, schedule="rsqrt")
     config.eval.every = config.checkpoint.every = max(1, of.steps // 10)
     return config
 
@@ -126,13 +129,13 @@ def pixel_classifier(name: str, of: Setting, *, side: int, pool: str) -> ConfigD
 
 def small(config: ConfigDict, *, batch_size: int, steps: int = 200) -> ConfigDict:
     """Training of a few minutes on 2 CPU cores in place of the published one; the head reads the mean of the tokens."""
-    config.model.update(pool="mean", dropout=0.0)
-    if "attention_dropout" in config.model:
-        config.model.attention_dropout = 0.0
+    changed = {"pool": "mean", "dropout": 0.0, "attention_dropout": 0.0, "attention_bias": True}
+    config.model.update({key: value for key, value in changed.items() if key in config.model})
     config.batch_size, config.steps = batch_size, steps
     config.optimizer.update(
         learning_rate=2e-3, schedule="cosine", warmup=steps // 10, weight_decay=0.01, b2=0.999, eps=1e-6, clip=1.0
     )
+    config.optimizer.decay_all = False
     config.eval.batch_size, config.eval.every = 4 * batch_size, max(1, steps // 2)
     config.checkpoint.every = config.eval.every
     return config

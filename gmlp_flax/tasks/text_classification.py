@@ -45,6 +45,9 @@ class TextClassification(Finetuning):
             "both texts of a pair in one sequence; or apart, each of model.length tokens, compared by the head alone",
             ("joined", "apart"),
         ),
+        "model.interaction": Option(
+            "nli", "of texts read apart, the head gets [u, v, u * v, u - v] (nli) or [u, v] (concat)", ("nli", "concat")
+        ),
         "glue.task": Option(
             "sst2", "what is learned: a task of GLUE, SNLI, one on long texts, or own data", (*SENTENCE_TASKS, OWN)
         ),
@@ -67,7 +70,7 @@ class TextClassification(Finetuning):
             )
         sizes = self.spec(), model.vocab_size, len(self.glue.labels), rngs
         if self.dual_encoder:
-            return PairClassifier(*sizes, pool=model.pool, **self.embedding())
+            return PairClassifier(*sizes, pool=model.pool, interaction=model.interaction, **self.embedding())
         return SequenceClassifier(*sizes, pool=model.pool, pooler=model.pooler, **self.embedding())
 
     @property

@@ -107,10 +107,10 @@ def reach_notes(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMet
     return lines
 
 
-def decay_mask(params: Any, metadata: Mapping[str, ParamMetadata]) -> Any:
-    """A tree of booleans: which parameters weight decay changes, by what the model says of them."""
+def decay_mask(params: Any, metadata: Mapping[str, ParamMetadata], decay_all: bool = False) -> Any:
+    """A tree of booleans: which parameters weight decay changes, by what the model says of them; or all."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: metadata.get(path_name(path), ParamMetadata()).decayed, params
+        lambda path, _: decay_all or metadata.get(path_name(path), ParamMetadata()).decayed, params
     )
 
 
@@ -149,7 +149,7 @@ def make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata])
     transformation = optax.chain(
         # The state has the same names either way, so a run can resume with another clip.
         optax.clip_by_global_norm(options.clip) if options.clip else optax.identity(),
-        chosen.make(rate, options, functools.partial(decay_mask, metadata=metadata)),
+        chosen.make(rate, options, functools.partial(decay_mask, metadata=metadata, decay_all=options.decay_all)),
         scaled if options.lr_multipliers else optax.identity(),
     )
     if chosen.averages:  # of the scaled updates

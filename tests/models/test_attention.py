@@ -98,6 +98,21 @@ def test_softmax_of_many_heads_runs_in_float32(positions):
     assert {operand.aval.dtype for dot in dots for operand in dot.invars} == {jnp.dtype(jnp.bfloat16)}
 
 
+@in_float64
+def test_wider_heads_without_biases():
+    """3 heads of 4 channels beside a stream of 6."""
+    module = randomized(lambda: many_heads(positions="none", d_qkv=12, attention_bias=False))
+    p, x = params_of(module), normal(0, 5, 6)
+    assert set(p["proj_in"]) == set(p["out"]) == {"kernel"} and p["proj_in"]["kernel"].shape == (6, 36)
+    q, k, v = (part.reshape(5, 3, 4) for part in np.split(x @ p["proj_in"]["kernel"], 3, axis=1))
+    mixed = np.empty((5, 3, 4))
+    for head in range(3):
+        for i in range(5):
+            scores = np.exp(k[:, head] @ q[i, head] / 2)
+            mixed[i, head] = scores @ v[:, head] / scores.sum()
+    np.testing.assert_allclose(quick_jit(module)(x[None])[0], mixed.reshape(5, 12) @ p["out"]["kernel"], atol=1e-12)
+
+
 MASK = np.array([[True] * 5, [True, True, True, False, False], [True, False, True, True, False]])
 
 

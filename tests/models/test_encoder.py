@@ -247,6 +247,8 @@ def test_dropout_reaches_the_embeddings_and_every_branch():
         ("gmlp", None),
         ("fnet_hybrid", (2, 2, 5, 5)),
         ("random", (2, 3, 5, 5)),
+        ("lightweight", (2, 1, 3, 7)),
+        ("dynamic", (2, 5, 3, 7)),
     ],
 )
 def test_dropout_reaches_attentions_weights_and_nothing_else(kind, weights):

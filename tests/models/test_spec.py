@@ -29,6 +29,8 @@ def test_options_that_contradict_each_other():
     assert small_spec(d_ffn=7, gate="additive").d_ffn == small_spec(d_ffn=7, block="mixer").d_ffn == 7
     with pytest.raises(ValueError, match="model.d_model is 6: model.heads, 4"):
         small_spec(block="transformer", heads=4)
+    with pytest.raises(ValueError, match="model.d_qkv is 4: model.heads, 3"):
+        small_spec(block="transformer", d_qkv=4)
 
 
 @pytest.mark.parametrize("dtype, precise", [("float32", "float32"), ("bfloat16", "float32"), ("float64", "float64")])

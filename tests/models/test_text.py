@@ -179,28 +179,29 @@ def test_a_classifier_reads_the_first_token_or_all_that_are_no_padding(pool, poo
     np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS, MASK), expected, atol=1e-10)
 
 
-def twins(pool="cls", **fields):
-    return PairClassifier(small_spec(**fields), VOCAB, 3, nnx.Rngs(0), pool=pool)
+def twins(pool="cls", interaction="nli", **fields):
+    return PairClassifier(small_spec(**fields), VOCAB, 3, nnx.Rngs(0), pool=pool, interaction=interaction)
 
 
 PAIR = np.stack([TOKENS, TOKENS[::-1, ::-1]], axis=1)  # [batch, 2, tokens]
 NO_SEGMENTS = np.zeros_like(PAIR)
 
 
-@pytest.mark.parametrize("pool", ["cls", "mean"])
+@pytest.mark.parametrize(("pool", "interaction"), [("cls", "nli"), ("mean", "nli"), ("cls", "concat")])
 @in_float64
-def test_texts_that_are_read_apart(pool):
-    """Each by the same encoder, then [u, v, u v, u - v] and two layers with a ReLU."""
-    module = randomized(lambda: twins(pool))
+def test_texts_that_are_read_apart(pool, interaction):
+    """Each by the same encoder, then [u, v, u v, u - v], or the first two, and two layers with a ReLU."""
+    module = randomized(lambda: twins(pool, interaction))
     p, mask = params_of(module), np.stack([MASK, np.ones_like(MASK)], axis=1)
-    assert [p["head"][name]["kernel"].shape for name in ("first", "second")] == [(24, 24), (24, 12)]
+    parts = {"nli": 4, "concat": 2}[interaction]
+    assert [p["head"][name]["kernel"].shape for name in ("first", "second")] == [(6 * parts, 24), (24, 12)]
     expected = []
     for texts, visible in zip(PAIR, mask, strict=True):
         u, v = (
             reference.encoder(p["encoder"], p["embedding"][tokens])[[0] if pool == "cls" else shown].mean(0)
             for tokens, shown in zip(texts, visible, strict=True)
         )
-        x = np.concatenate([u, v, u * v, u - v])
+        x = np.concatenate([u, v, u * v, u - v][:parts])
         for name in ("first", "second"):
             x = np.maximum(linear(p["head"][name], x[None])[0], 0)
         expected.append(linear(p["head"]["last"], x[None])[0])

@@ -32,6 +32,16 @@ def test_decay_leaves_out_norms_and_biases(name, request):
     assert "encoder/blocks/gate/spatial/bias" in mask.keys() - decayed
 
 
+def test_decay_of_all_parameters(config):
+    """As optimizers without a mask: without a gradient, a bias shrinks as a kernel does."""
+    config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0, weight_decay=0.3, decay_all=True)
+    params, _, exact, _ = line()
+    transformation = optimizer.make(config, params, tiny.LINE_METADATA)
+    updates, _ = transformation.update(jax.tree.map(jnp.zeros_like, params), transformation.init(params), params)
+    for name, value in exact["line"].items():
+        np.testing.assert_allclose(updates["line"][name], -0.1 * 0.3 * value, rtol=1e-6)
+
+
 def line(**options):
     """Parameters, and gradients of norm 13 and 2."""
     params = {"line": {"kernel": np.array([1.0, -2.0, 0.5]), "bias": np.array(3.0)}}

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.attention import HeadsSpec
+from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch
+from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch, dropout
 from gmlp_flax.models.mlp import ChannelMLP
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
@@ -23,7 +23,7 @@ def convolve(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
 
     Args:
         x: [batch, tokens, heads, c], the shape of y; a head's channels share its kernel.
-        kernel: [heads, width], or [batch, tokens, heads, width] for a different kernel at each output.
+        kernel: [heads, width], or [batch, tokens or 1, heads, width] for a different kernel at each output or example.
         dilation: distance between neighbouring tokens that a kernel reads.
     """
     width, tokens = kernel.shape[-1], x.shape[1]
@@ -34,7 +34,7 @@ def convolve(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ConvolutionSpec(HeadsSpec, AnyLengthSpec):
+class ConvolutionSpec(HeadsSpec, WeightDropoutSpec, AnyLengthSpec):
     """Options of the convolutions."""
 
     convolution: str = option(
@@ -99,20 +99,31 @@ class DynamicKernel(nnx.Module):
 
 
 class Convolution(nnx.Module):
-    """out(convolve(GLU(x))); GLU is one half of a projection times the sigmoid of the other half."""
+    """out(convolve(GLU(x))); GLU is one half of a projection times the sigmoid of the other half.
+
+    In training the kernels, as they leave the softmax, have dropout (DropConnect; fairseq's `weight_dropout`): drawn
+    for each example, and for each of its tokens if kernels are dynamic.
+    """
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         self.proj_in = Linear(spec, spec.d_model, 2 * spec.d_model, rngs, parts=2)
         self.kernel = (LightweightKernel if spec.convolution == "lightweight" else DynamicKernel)(spec, rngs)
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
-        self.heads, self.dilation = spec.heads, spec.dilations[0]
+        self.heads, self.dilation, self.rate = spec.heads, spec.dilations[0], spec.attention_dropout
 
-    def __call__(self, x: jax.Array, padding_mask: jax.Array | None = None) -> jax.Array:
-        """[batch, tokens, d_model] to the same. Padding counts as zeros; `padding_mask` as in `Block`."""
+    def __call__(
+        self, x: jax.Array, dropout_keys: jax.Array | None = None, padding_mask: jax.Array | None = None
+    ) -> jax.Array:
+        """[batch, tokens, d_model] to the same. `dropout_keys` [batch] are for dropout on the kernels. Padding counts
+        as zeros; `padding_mask` as in `Block`."""
         gated = jax.nn.glu(self.proj_in(x))
         if padding_mask is not None:
             gated = jnp.where(padding_mask[..., None], gated, 0)
-        convolved = convolve(gated.reshape(*x.shape[:2], self.heads, -1), self.kernel(gated), self.dilation)
+        kernel = self.kernel(gated)
+        if dropout_keys is not None and self.rate:
+            kernel = kernel if kernel.ndim == 4 else jnp.broadcast_to(kernel, (len(x), 1, *kernel.shape))
+            kernel = dropout(kernel, self.rate, dropout_keys)
+        convolved = convolve(gated.reshape(*x.shape[:2], self.heads, -1), kernel, self.dilation)
         return self.out(convolved.astype(x.dtype).reshape(x.shape))
 
 
@@ -130,7 +141,7 @@ class ConvolutionBlock(Block):
 
     def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`."""
-        x = add_branch(x, self.convolution(self.mixing_norm(x), padding_mask), rng, 0)
+        x = add_branch(x, self.convolution(self.mixing_norm(x), rng.mixing_keys, padding_mask), rng, 0)
         return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
 
     @classmethod

@@ -16,6 +16,7 @@ from tests.models import reference
 from tests.models.reference import (
     convolution_block,
     in_float64,
+    keys,
     normal,
     params_of,
     quick_jit,
@@ -48,6 +49,27 @@ def test_no_entry_prevails_in_a_fresh_kernel(kind):
     )
     assert least < kernel.min() and kernel.max() < most
     assert np.ptp(kernel) > 0.1
+
+
+@KINDS
+@in_float64
+def test_dropout_of_kernels(kind):
+    """Of the softmax's outputs, for each example: its mean over keys is what is undropped, a key decides all of it, and
+    no rate, or no key, drops nothing."""
+    module, x = randomized(lambda: block(kind, attention_dropout=0.25)).convolution, normal(0, 1, 5, 6)
+    call, undropped = quick_jit(module), quick_jit(module)(x)[0]
+    drops = np.asarray(call(np.broadcast_to(x, (4000, 5, 6)), keys(0, 4000)))
+    error = drops.std(0) / np.sqrt(len(drops))
+    assert (np.abs(drops.mean(0) - undropped) < 5 * error).all() and error.min() > 0
+    np.testing.assert_array_equal(call(x, keys(1, 1)), call(x, keys(1, 1)))
+    assert np.abs(call(x, keys(1, 1)) - call(x, keys(2, 1))).max() > 1e-3
+    none = randomized(lambda: block(kind)).convolution
+    np.testing.assert_array_equal(quick_jit(none)(x, keys(1, 1)), undropped[None])
+
+
+def test_finetuning_drops_kernels_as_attentions_weights():
+    options = gmlp_config.from_file("configs/finetune_glue.py", "mnli")
+    assert gmlp_config.changed(options, block="convolution").model.attention_dropout == 0.1
 
 
 @pytest.mark.parametrize(("widths", "dilations", "stacks"), [

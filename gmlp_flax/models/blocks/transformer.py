@@ -50,11 +50,9 @@ class TransformerBlock(Block):
         cache: DecodeCache | None = None,
     ) -> jax.Array:
         """See `Block`."""
-
-        def attend(x: jax.Array) -> jax.Array:
-            return self.attention(x, rng.mixing_keys, padding_mask, cache)
-
-        x = add_normed(x, self.attention_norm, attend, rng, 0)
+        x = add_normed(
+            x, self.attention_norm, lambda x: self.attention(x, rng.mixing_keys, padding_mask, cache), rng, 0
+        )
         return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:

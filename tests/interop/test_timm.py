@@ -10,11 +10,12 @@ from PIL import Image
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import filters
+from gmlp_flax.data.images import views
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import timm, timm_names
 from gmlp_flax.io import weight_files
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.training import evaluation, loading
+from gmlp_flax.training import evaluation, loading, warm_start
 
 TINY = {"layers": 2, "d_model": 8, "d_ffn": 16, "image_size": (16, 16), "patch_size": (4, 4)}
 
@@ -227,3 +228,20 @@ def test_a_mixer_of_vision_transformer(tmp_path):
     del state["MixerBlock_1/token_mixing/Dense_1/bias"]
     with pytest.raises(RunError, match=r"1 missing \(blocks.1.mlp_tokens.fc2.bias\)"):
         timm.read(state, config, "mixer_b16_224", "FILE")
+
+
+def test_an_imported_model_sees_timms_pixels(tiny, tmp_path):
+    """By the path of `gmlp predict`: a photograph, scaled and then cropped; and a run that starts from it, too."""
+    state, _ = random_state(tiny, 3)
+    timm.convert(state, timm_names.config_for(tiny), tiny, str(tmp_path / "run"), "FILE")
+    trained, photo = (
+        loading.load(str(tmp_path / "run")),
+        np.random.default_rng(0).integers(0, 256, (40, 53, 3), np.uint8),
+    )
+    seen = trained.task.evaluation_example({"image": photo, "name": "photo", "label": 0})["image"]
+    np.testing.assert_array_equal(seen, views.timm_view(photo, (16, 16), 0.875))
+    assert np.abs(seen.astype(int) - views.evaluation_view(photo, (16, 16), 0.875)).max() > 1
+    config = config_lib.default(task="image_classification")
+    assert config.data.transform == "exact"
+    inherited = warm_start.inherit_keys(config, trained.config, ImageClassification.inherited_keys)
+    assert inherited.data.transform == "timm"

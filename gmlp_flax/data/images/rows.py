@@ -84,7 +84,8 @@ def _rows(file: File) -> Iterator[Row]:
             image = files.join(folder, image)
         else:
             image = image.get("bytes") if isinstance(image, dict) else None
-        yield where, image, kind if isinstance(kind, str | int | float) else None
+        name = f"{file.name}{where.removeprefix(file.path)}"  # the same wherever the data lie
+        yield name, image, kind if isinstance(kind, str | int | float) else None
 
 
 def _shard(file: File) -> Iterable[Row]:

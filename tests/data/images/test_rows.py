@@ -98,6 +98,13 @@ def test_every_kind_gives_the_same_images_and_classes(tmp_path, make):
 
 
 @pytest.mark.parametrize("make", KINDS)
+def test_where_the_data_lie_changes_neither_sides_nor_fingerprint(tmp_path, make):
+    (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
+    one, two = (open_side(str(make(tmp_path / place)), "train", heldout_share=0.3) for place in ("one", "two"))
+    assert one.fingerprint() == two.fingerprint() and one.indices.tolist() == two.indices.tolist()
+
+
+@pytest.mark.parametrize("make", KINDS)
 def test_every_kind_holds_out_a_share(tmp_path, make):
     path = str(make(tmp_path))
     train, heldout = (open_side(path, side, heldout_share=0.3) for side in ("train", "heldout"))

@@ -55,6 +55,22 @@ def test_what_may_change_in_the_middle_of_a_run(name, block, may):
     assert schema.may_change(name, block) == may
 
 
+@pytest.mark.parametrize(
+    ("name", "optimizer", "may"),
+    [
+        ("optimizer.b1", "adamw", True),
+        ("optimizer.b1", "schedule_free", False),
+        ("optimizer.b2", "schedule_free", True),
+        ("optimizer.decay_share", "adamw", True),
+        ("optimizer.skip_spikes", "adamw", False),
+        ("optimizer.name", "adamw", False),
+    ],
+)
+def test_which_hyperparameters_may_change(name, optimizer, may):
+    """Not those that the optimizer's state depends on."""
+    assert schema.may_change(name, "gmlp", optimizer) == may
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize(("task", "block"), KINDS)
 def test_every_key_has_a_comment_and_a_default_that_is_valid(task, block):

@@ -13,13 +13,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gmlp_flax.interop.exported import export, push
     from gmlp_flax.library.model import Model
     from gmlp_flax.library.sources import create, list_models, list_pretrained, load
 
 __version__ = "0.2.0"
-__all__ = ["Model", "create", "list_models", "list_pretrained", "load"]
+__all__ = ["Model", "create", "export", "list_models", "list_pretrained", "load", "push"]
 
-_MODULES = {"Model": "model"} | dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "sources")
+_MODULES = {"Model": "library.model"} | dict.fromkeys(("export", "push"), "interop.exported")
+_MODULES |= dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "library.sources")
 
 
 def __getattr__(name: str) -> Any:
@@ -31,7 +33,7 @@ def __getattr__(name: str) -> Any:
 
     platforms.choose()
     output.silence_orbax()
-    globals()[name] = value = getattr(importlib.import_module(f"gmlp_flax.library.{_MODULES[name]}"), name)
+    globals()[name] = value = getattr(importlib.import_module(f"gmlp_flax.{_MODULES[name]}"), name)
     return value
 
 

@@ -25,8 +25,9 @@ COMMANDS = {
     "sizes": ("sizes", "parameters and FLOPs of every published model"),
     "score-squad": ("evaluate:run_score_squad", "score answers as SQuAD's official script does"),
     "draw": ("draw", "draw a run's curves, filters, attention or shift invariance, or augmentations"),
-    "import": ("weights:run_import", "make a run folder of weights from elsewhere"),
+    "import": ("weights:run_import", "make a model to use of weights from elsewhere"),
     "export": ("weights:run_export", "write a run's weights for use elsewhere"),
+    "push": ("weights:run_push", "upload a run or an exported folder to the Hugging Face hub"),
     "benchmark": ("benchmark", "measure speed and memory"),
     "quickstart": ("quickstart", "train a small gMLP on data that needs no download"),
 }

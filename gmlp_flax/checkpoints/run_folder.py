@@ -197,13 +197,6 @@ def read_identity(path: str) -> dict[str, Any]:
     return identity
 
 
-def make_identity(path: str) -> str:
-    """Makes the run.json of a run that is not trained here; returns its id."""
-    own = secrets.token_hex(8)
-    write_json(os.path.join(path, RUN_FILE), {"id": own, "saved": True})
-    return own
-
-
 def write_files(path: str, files: assets.Files, replace: bool) -> None:
     """Writes files to a folder, each completely or not at all. Without `replace`, existing files stay. Raises RunError
     if the folder cannot be written to."""

@@ -38,7 +38,9 @@ without (NoAns_), and the number without a prediction. With --null_odds also the
 
 def main(_argv: list[str], config: ConfigDict | None) -> None:
     """Prints the metrics of a checkpoint."""
-    workdir = cli.require("workdir")
+    from gmlp_flax.training import pretrained
+
+    workdir = pretrained.locate(cli.require("workdir"))
     if config is not None:
         from gmlp_flax import config as config_lib
 
@@ -46,14 +48,13 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
     with cli.among_processes():
         from gmlp_flax.checkpoints import run_folder
         from gmlp_flax.checkpoints.names import CHECKPOINTS
-        from gmlp_flax.io import files
         from gmlp_flax.processes import distributed
         from gmlp_flax.training import evaluation, loading, record
 
         trained = loading.load(workdir, flags.FLAGS.checkpoint, config)
         size = trained.config.eval.batch_size or trained.config.batch_size
         trained.partition.check_batch(size, 1, "config.eval.batch_size")
-        record.check_heldout(files.absolute(workdir), trained.task, sys.argv)
+        record.check_heldout(workdir, trained.task, sys.argv)
         metrics, outputs = evaluation.Evaluator(trained.task, trained.partition)(trained.params, trained.ema)
         if not distributed.is_first():
             return
@@ -62,7 +63,9 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
                 raise RunError("--predictions is for tasks that write predictions: this run has none to write")
             run_folder.write_files(target, predictions, replace=True)
             print(f"wrote {', '.join(predictions)} to {target}", file=sys.stderr)
-        checkpoint = os.path.join(files.absolute(workdir), CHECKPOINTS, str(trained.step))
+        folder = () if pretrained.is_exported(workdir) else (CHECKPOINTS, str(trained.step))
+        folder = () if pretrained.is_exported(workdir) else (CHECKPOINTS, str(trained.step))
+        checkpoint = os.path.join(workdir, *folder)
         print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
 
 

@@ -1,16 +1,19 @@
 """`gmlp import` and `gmlp export`: weights from elsewhere, and for use elsewhere."""
 
 import os
+from typing import Any
 
 from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import exported, timm, timm_names, transformers
+from gmlp_flax.interop.formats import FORMATS
 from gmlp_flax.io import weight_files
+from gmlp_flax.training import loading, pretrained
 
 FILES = (".safetensors", *weight_files.PICKLES)  # what is named like this is no folder
-IMPORT = """Makes a run folder from timm's weights, or BERT's and FNet's as the package transformers saves them.
+IMPORT = """Makes a model to use of timm's weights, or BERT's and FNet's as the package transformers saves them.
 
     gmlp import --model=gmlp_s16_224 --checkpoint=FILE.safetensors --out=DIR [--data=PATH]
     gmlp import --model=hf-hub:timm/gmlp_s16_224.ra3_in1k --out=DIR [--data=PATH]
@@ -24,13 +27,21 @@ without its head for pairs; FOLDER has config.json, model.safetensors or pytorch
 """
 EXPORT = """Writes a run's weights, for use elsewhere.
 
-    gmlp export --workdir=RUN --out=FOLDER [--dtype=bfloat16] [--checkpoint=latest|best|STEP]
+    gmlp export --workdir=RUN --out=FOLDER [--dtype=bfloat16] [--format=torch] [--checkpoint=latest|best|STEP]
     gmlp export --workdir=RUN --out=FILE.safetensors [--checkpoint=latest|best|STEP]
 
 FOLDER gets model.safetensors, which needs no gmlp_flax to be read, config.json, what predictions need besides, such as
-tokenizer.model, and a README.md. `gmlp predict`, `evaluate` and `draw` read it as --workdir, and runs start from it by
-config.init_from. FILE.safetensors has
-timm's names, for a model that timm has; the expression that loads it is printed.
+tokenizer.model, and a README.md. `gmlp predict` and `evaluate` read it as --workdir, and runs start from it by
+config.init_from. --format=torch adds modeling_gmlp.py, which reads it with torch alone; --format=stablehlo and onnx add
+the forward pass. FILE.safetensors has timm's names, for a model that timm has; the expression that loads it is printed.
+"""
+PUSH = """Uploads a run, or a folder that `gmlp export` has written, to the Hugging Face hub.
+
+    gmlp push RUN OWNER/NAME [--license=apache-2.0] [--private]
+    gmlp push FOLDER OWNER/NAME
+
+A run is exported first, as `gmlp export` does; a folder is uploaded as it is. Then `gmlp predict
+--workdir=hf-hub:OWNER/NAME` uses it. Log in before with `hf auth login`, or give a token as HF_TOKEN.
 """
 
 
@@ -57,14 +68,32 @@ def import_weights(_argv: list[str]) -> None:
 
 def export_weights(_argv: list[str]) -> None:
     """Converts, and prints how to load the file."""
-    workdir, out = cli.require("workdir"), cli.require("out")
+    workdir, out, options = cli.require("workdir"), cli.require("out"), _options()
     if os.path.splitext(out)[1] in FILES and not os.path.isdir(out):
-        if flags.FLAGS["dtype"].present:
-            raise RunError(f"--dtype is for a folder, and --out={out} is a file of timm's: leave it out")
+        if given := [name for name in options if flags.FLAGS[name].present]:
+            raise RunError(f"--{given[0]} is for a folder, and --out={out} is a file of timm's: leave it out")
         print(f"wrote {out}: {timm.export(workdir, flags.FLAGS.checkpoint, out)}")
         return
-    exported.export(workdir, flags.FLAGS.checkpoint, out, flags.FLAGS.dtype)
-    print(f"wrote {out}/{exported.WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
+    exported.export(loading.load(workdir, flags.FLAGS.checkpoint), out, **options)
+    print(f"wrote {out}/{pretrained.WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
+
+
+def push(argv: list[str]) -> None:
+    """Uploads, and prints where."""
+    _, source, repository = argv
+    is_folder = pretrained.is_exported(pretrained.locate(source))
+    model = source if is_folder else loading.load(source, flags.FLAGS.checkpoint)
+    print(f"pushed {exported.push(model, repository, private=flags.FLAGS.private, **_options())}")
+
+
+def _options() -> dict[str, Any]:
+    return {name: flags.FLAGS[name].value for name in ("dtype", "format", "license")}
+
+
+def _define_options() -> None:
+    flags.DEFINE_enum("dtype", "float32", exported.DTYPES, "Of the weights in FOLDER.")
+    flags.DEFINE_multi_enum("format", [], [*FORMATS], "Writes the forward pass in this format too.")
+    flags.DEFINE_string("license", "", "Of the weights, for the card, as the Hugging Face hub names it: apache-2.0.")
 
 
 def run_import() -> None:
@@ -83,5 +112,13 @@ def run_export() -> None:
     """The command line of `gmlp export`."""
     cli.define_run_flags(checkpoint="best")
     flags.DEFINE_string("out", None, "The folder to write, or a .safetensors file with the names of timm.")
-    flags.DEFINE_enum("dtype", "float32", exported.DTYPES, "Of the weights in FOLDER.")
+    _define_options()
     cli.run(export_weights, about=EXPORT)
+
+
+def run_push() -> None:
+    """The command line of `gmlp push`."""
+    flags.DEFINE_string("checkpoint", "best", "Of a run: latest, best, or a step.")
+    flags.DEFINE_bool("private", False, "A repository that is made is private.")
+    _define_options()
+    cli.run(push, "RUN_OR_FOLDER OWNER/NAME", about=PUSH)

@@ -1,1 +1,1 @@
-"""Weights in and out: published weights of other libraries as run folders, and run folders as their weights."""
+"""Weights in and out: published weights of other libraries as folders that we load, and ours in their formats."""

@@ -1,70 +1,79 @@
-"""Any run's weights as a folder of plain files, which need no gmlp_flax to be read (see `training.pretrained`)."""
+"""Any model as a folder of plain files, which need no gmlp_flax to be read, here or on the Hugging Face hub."""
 
-import os
-from typing import Any
+import tempfile
+from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from flax import traverse_util
-
-from gmlp_flax import config as config_lib
-from gmlp_flax.checkpoints import run_folder
-from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.config.optimizers import keeps_mean
-from gmlp_flax.errors import ConfigError
-from gmlp_flax.interop import converted
-from gmlp_flax.io import weight_files
-from gmlp_flax.models import parameters
-from gmlp_flax.training import loading
-from gmlp_flax.training.pretrained import WEIGHTS
+from gmlp_flax.errors import ConfigError, RunError, install
+from gmlp_flax.interop import card, converted
+from gmlp_flax.interop.formats import FORMATS
+from gmlp_flax.training import loading, pretrained
 
 CARD = "README.md"
 DTYPES = ("float32", "bfloat16")
 
 
-def export(workdir: str, which: str, out: str, dtype: str = "float32") -> None:
-    """Writes the weights of a run's checkpoint ("latest", "best", or a step), their running mean if there is one, with
-    all that is needed to use them, to a folder that holds no file of these names yet.
+def export(
+    model: loading.Trained, out: str, *, dtype: str = "float32", format: Sequence[str] = (), license: str = ""
+) -> None:
+    """Writes the weights of a model, their running mean if there is one, with all that is needed to use them, to a
+    folder that holds no file of these names yet.
 
     Args:
-        workdir: the run folder, or what else `loading.load` takes.
-        which: the checkpoint.
+        model: of `load`.
         out: the folder.
         dtype: of the weights in the file, one of DTYPES; bfloat16 keeps 8 bits of each, in half the space.
+        format: further files, by the names of `formats.FORMATS`.
+        license: of the weights, for the card, as the hub names it, such as "apache-2.0".
 
     Raises:
-        ConfigError, RunError, DataError: there is no such run or checkpoint, or the folder is taken or not writable.
+        ConfigError: there is no such dtype or format.
+        RunError, DataError: a format does not have this model, or the folder is taken or not writable.
     """
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype is {dtype!r}: expected {' or '.join(DTYPES)}")
-    converted.require_free(out, WEIGHTS, CARD)
-    trained = loading.load(workdir, which)
-    assets = trained.task.assets()
-    converted.require_free(out, *assets)
-    flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(trained.weights), sep="/")
-    weights = {name: np.ascontiguousarray(leaf, jnp.dtype(dtype)) for name, leaf in flat.items()}
-    weight_files.write(os.path.join(out, WEIGHTS), weights)
-    config = trained.config.copy_and_resolve_references()
+    for name, given, known in (("dtype", [dtype], DTYPES), ("format", format, FORMATS)):
+        if wrong := [value for value in given if value not in known]:
+            raise ConfigError(f"{name} is {wrong[0]!r}: expected one of {', '.join(known)}")
+    files = model.task.assets()
+    converted.require_free(out, CARD, *files)
+    for name in format:
+        files[FORMATS[name].file] = FORMATS[name].write(model)
+    config = model.config.copy_and_resolve_references()
     if keeps_mean(config.optimizer):  # what was kept of it is what is written
         config.optimizer.update(name="adamw", ema=0.0)
-    described = {CONFIG_FILE: config_lib.to_json(config).encode(), CARD: _card(trained, dtype).encode()}
-    run_folder.write_files(out, assets | described, replace=True)
+    files[CARD] = card.make(model, dtype, [FORMATS[name].opener for name in format], license).encode()
+    converted.write(model.weights, config, files, out, dtype)
 
 
-def _card(trained: loading.Trained, dtype: str) -> str:
-    """README.md, for whoever gets the folder."""
-    config = trained.config
-    count = parameters.count(trained.params)
-    return f"""# {config.model.block}, {config.task}
+def push(model: loading.Trained | str, repository: str, *, private: bool = False, **options) -> str:
+    """Uploads a model to the Hugging Face hub, to a repository that is made if it does not exist.
 
-{count:,} parameters, trained for {trained.step:,} steps. `{WEIGHTS}` has them by name, {dtype}; the first axis
-under `encoder/` is the layer, and a dense layer is `x @ kernel + bias`. `{CONFIG_FILE}` has every setting.
+    Args:
+        model: of `load`; or an exported folder, which is uploaded as it is, once it has been read.
+        repository: "OWNER/NAME".
+        private: whether a new repository is.
+        options: of `export`.
 
-    import safetensors.numpy{", ml_dtypes" * (dtype == "bfloat16")}
-    weights = safetensors.numpy.load_file("{WEIGHTS}")
+    Returns:
+        The address of the commit.
 
-With gmlp_flax, to predict with and, by `--config.init_from=THIS_FOLDER`, to finetune from:
-
-    gmlp predict --workdir=THIS_FOLDER
-"""
+    Raises:
+        RunError: huggingface_hub is not installed, the hub cannot be reached, or it refuses the upload.
+        ConfigError, RunError, DataError: the model cannot be read or exported.
+    """
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise RunError(f"to push needs huggingface_hub, which is not installed: {install('weights')}") from None
+    with tempfile.TemporaryDirectory() as folder:
+        if isinstance(model, str):
+            loading.load(folder := pretrained.locate(model))
+        else:
+            export(model, folder, **options)
+        try:
+            api = huggingface_hub.HfApi(library_name="gmlp_flax")
+            api.create_repo(repository, private=private, exist_ok=True)
+            return str(api.upload_folder(repo_id=repository, folder_path=folder).commit_url)
+        except Exception as error:
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            advice = "check the name and the network, and log in with `hf auth login` or HF_TOKEN"
+            raise RunError(f"{repository} cannot be pushed to ({reason}): {advice}") from None

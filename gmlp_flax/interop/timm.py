@@ -1,4 +1,4 @@
-"""timm's weights as run folders, and run folders as timm's weights."""
+"""timm's weights as folders that we load, and runs as timm's weights."""
 
 import contextlib
 import importlib
@@ -52,7 +52,7 @@ def import_beside_torch(package: str) -> Any:
 
 
 def class_files(count: int) -> Files:
-    """The files of a run folder that name its classes: by id and, for ImageNet and if timm is installed, in words."""
+    """The files that name its classes: by id and, for ImageNet and if timm is installed, in words."""
     names = {CLASSES_FILE: [f"class {label}" for label in range(count)]}
     if count == 1000:
         synsets = importlib.resources.files("tensorflow_datasets").joinpath(IMAGENET).read_text().split()
@@ -64,7 +64,7 @@ def class_files(count: int) -> Files:
 
 
 def convert(state: dict[str, Any], config: ConfigDict, name: str, out: str, where: str) -> None:
-    """Writes a state dict of timm's weights as a run folder `out` with one checkpoint, at step 0. `config` is of the
+    """Writes a state dict of timm's weights as the folder `out`, which is loaded like a run. `config` is of the
     model, `name` its key in `timm_names.MODELS`, and `where` the source of the weights, for messages.
 
     Raises:

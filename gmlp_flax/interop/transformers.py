@@ -1,4 +1,4 @@
-"""Masked language models as the package transformers saves them (BERT, FNet), as run folders."""
+"""Masked language models as the package transformers saves them (BERT, FNet), as folders that we load."""
 
 import os
 import re
@@ -110,7 +110,7 @@ def from_transformers(name: str, state: dict[str, np.ndarray], config: ConfigDic
 
 
 def convert(name: str, path: str, tokenizer: str, out: str) -> None:
-    """Writes a model of FAMILIES as a run folder `out`, which predicts masked tokens and which finetuning starts from.
+    """Writes a model of FAMILIES as a folder `out`, which predicts masked tokens and which finetuning starts from.
 
     `path` is a folder with config.json, the weights (`weight_files.WEIGHTS`) and the tokenizer, or the weights in it;
     `tokenizer` its file or folder, empty if it lies beside the weights.

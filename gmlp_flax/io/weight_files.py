@@ -118,8 +118,12 @@ def write(path: str, weights: dict[str, np.ndarray]) -> None:
         raise RunError(f"--out={path}: expected a name that ends in .safetensors")
     if files.exists(path):
         raise RunError(f"--out={path} is there already, and would be overwritten: give another name, or move it away")
-    content = _safetensors().numpy.save(weights, metadata={"format": "pt"})  # readers in torch require this entry
-    files.write(path, content)
+    files.write(path, encode(weights))
+
+
+def encode(weights: dict[str, np.ndarray]) -> bytes:
+    """The content of a .safetensors file; raises RunError if safetensors is not installed."""
+    return _safetensors().numpy.save(weights, metadata={"format": "pt"})  # readers in torch require this entry
 
 
 def fetch(repository: str, name: str, revision: str | None = None, optional: bool = False) -> str:

@@ -62,6 +62,7 @@ class Task(abc.ABC):
         options: the config keys that it adds, by dotted name.
         metrics: names of the sums that `loss` returns; "loss" is among them.
         best: the evaluation metric that says which checkpoint is best, and whether "min" or "max" of it.
+        hub_task: what the Hugging Face hub calls the task, its "pipeline tag"; "" if it has no name for it.
         lower_is_better: the names in `eval_metrics` of which less is better.
         percent: metrics that are shown in percent, and the factor that makes them so.
         unit: what throughput counts: "tokens", "images" or "examples"; an example has `units_per_example` of them.
@@ -83,6 +84,7 @@ class Task(abc.ABC):
     options: ClassVar[Mapping[str, Option]] = {}
     metrics: tuple[str, ...] = ("loss", "accuracy")
     best: tuple[str, str]
+    hub_task: ClassVar[str] = ""
     lower_is_better: ClassVar[tuple[str, ...]] = ("loss", "perplexity")
     percent: ClassVar[dict[str, float]] = {"accuracy": 100.0}
     unit: str

@@ -35,6 +35,7 @@ class CausalLanguageModeling(LanguageModeling):
     more_tokens = 1
     closed = False
     generates = True
+    hub_task = "text-generation"
     prediction_label = "next: "
 
     @classmethod

@@ -92,6 +92,7 @@ class ImageClassification(Task):
         "eval.real_labels": Option("", "ReaL's JSON file of labels for ImageNet's validation images"),
     }
     best = ("top1", "max")
+    hub_task = "image-classification"
     percent = dict.fromkeys(("accuracy", "top1", "top5", "real"), 100.0)
     unit = "images"
     predicts_files = True

@@ -81,6 +81,7 @@ class MaskedLanguageModeling(LanguageModeling):
         "eval.seed": Option(0, "fixes which held-out tokens are masked, for all runs alike", AT_LEAST_0),
     }
     prediction_label = "[MASK] {}: "
+    hub_task = "fill-mask"
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:

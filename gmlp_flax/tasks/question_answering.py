@@ -49,6 +49,7 @@ class QuestionAnswering(Finetuning):
         ),
     }
     best = ("f1", "max")
+    hub_task = "question-answering"
     percent = {"accuracy": 100.0} | {f"{group}{name}": 1.0 for group in GROUPS for name in ("exact", "f1")}
     new_params = ("segments/", "spans/")
 

@@ -56,6 +56,7 @@ class TextClassification(Finetuning):
         "own.label": Option("label", "of own data, the column of the labels: words or numbers"),
     }
     best = ("accuracy", "max")
+    hub_task = "text-classification"
     percent = dict.fromkeys(("accuracy", "accuracy_mm", "f1"), 100.0)
     heads = {LABELS_FILE: "head/"}
     new_params = ("segments/", "pooler/")

@@ -92,7 +92,7 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
     """
     workdir = pretrained.locate(workdir)
     if pretrained.is_exported(workdir):
-        if which not in ("latest", "best"):
+        if which not in ("latest", "best", "0"):
             raise RunError(f"{workdir} holds exported weights, which have no checkpoint {which!r}: leave it out")
         task = pretrained.open_task(workdir, config)
         partition = _mesh(task.config).for_model(task.param_metadata())

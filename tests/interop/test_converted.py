@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import converted
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, ImageClassification
@@ -49,21 +48,6 @@ def test_what_is_refused_leaves_the_folder_as_it_was(tmp_path, value, names, mes
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "mine")
 
 
-def test_a_folder_that_another_import_has_filled_meanwhile(tmp_path, monkeypatch):
-    """It stays as it is, record and all."""
-    given, held = (*tiny(), FILES, str(tmp_path / "run")), run_folder.hold
-
-    def later(folder):
-        monkeypatch.setattr(run_folder, "hold", held)
-        converted.write(*given)
-        return held(folder)
-
-    monkeypatch.setattr(run_folder, "hold", later)
-    with pytest.raises(RunError, match="holds config.json already"):
-        converted.write(*given)
-    assert loading.load(given[-1]).task.classes == ("a", "b", "c")
-
-
 def test_what_could_not_be_written_whole_is_deleted(tmp_path, monkeypatch):
     """So the same command can run again, when there is space."""
     (tmp_path / "mine.txt").write_text("mine")
@@ -73,7 +57,7 @@ def test_what_could_not_be_written_whole_is_deleted(tmp_path, monkeypatch):
         raise RunError("no space is left")
 
     with monkeypatch.context() as failing, pytest.raises(RunError, match="no space"):
-        failing.setattr(config_lib, "to_json", full)  # the last thing that is written
+        failing.setattr(converted.io_files, "write", full)
         converted.write(*given)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     converted.write(*given)

@@ -8,15 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
 
 import gmlp_flax
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.interop import exported
 from gmlp_flax.training import loading, warm_start
 from gmlp_flax.training.partition import Partition
-from tests import preloaded
+from tests import hub_server, preloaded
+from tests.runs.command import assert_one_line_error
 
 safetensors = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed (extra: weights)")
 
@@ -59,10 +62,12 @@ def test_images_and_their_running_mean(image_run, tmp_path):
     run = shutil.copytree(image_run, tmp_path / "run")
     names = [f"digit {i}" for i in range(10)]
     (run / "names.json").write_text(json.dumps(names))
-    trained = gmlp_flax.load(str(run))
+    trained = loading.load(str(run), "best")
     assert trained.ema is not None
-    exported.export(str(run), "best", str(tmp_path / "digits"))
-    found = gmlp_flax.load(str(tmp_path / "digits"))
+    exported.export(trained, str(tmp_path / "digits"))
+    scores = next(line for line in MetricsFile.read(str(run / "metrics.jsonl")) if "eval" in line)["eval"]
+    assert f"top1 {100 * scores['ema_top1']:.1f}%" in (tmp_path / "digits" / "README.md").read_text()
+    found = loading.load(str(tmp_path / "digits"))
     assert found.ema is None and found.task.classes == trained.task.classes and found.task.names == tuple(names)
     jax.tree.map(np.testing.assert_array_equal, found.params, trained.ema)
 
@@ -78,7 +83,7 @@ def test_bfloat16_in_the_file(text_run, tmp_path):
     rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16).astype(leaf.dtype), trained.params)
     jax.tree.map(np.testing.assert_array_equal, found.params, rounded)
     with pytest.raises(ConfigError, match="dtype is 'int8'"):
-        exported.export(str(text_run), "best", str(tmp_path / "other"), "int8")
+        exported.export(loading.load(text_run, "best"), str(tmp_path / "other"), dtype="int8")
 
 
 def test_a_run_starts_from_it(text_run, text_export, tmp_path):
@@ -98,7 +103,7 @@ def test_what_is_strange_is_refused(text_run, text_export, tmp_path):
     """A folder may be anybody's: no class of theirs is imported, and no weight is made up. Nor is a tokenizer, which a
     task would train on data that a stranger's config names."""
     with pytest.raises(RunError, match="holds config.json already"):
-        exported.export(str(text_run), "best", str(text_export))
+        exported.export(loading.load(text_run, "best"), str(text_export))
     with pytest.raises(RunError, match="no config.json"):
         loading.load(str(tmp_path))
     folder = shutil.copytree(text_export, tmp_path / "copy")
@@ -106,7 +111,7 @@ def test_what_is_strange_is_refused(text_run, text_export, tmp_path):
     with pytest.raises(RunError, match="copy has no tokenizer.model"):
         gmlp_flax.load(str(folder))
     with pytest.raises(RunError, match="holds tokenizer.model already"):
-        exported.export(str(text_run), "best", str(tmp_path))
+        exported.export(loading.load(text_run, "best"), str(tmp_path))
     (tmp_path / "tokenizer.model").rename(folder / "tokenizer.model")
     weights = safetensors.load_file(folder / "model.safetensors")
     bias = weights.pop("bias")
@@ -127,3 +132,42 @@ def test_what_is_strange_is_refused(text_run, text_export, tmp_path):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match=r"os:system"):
         gmlp_flax.load(str(folder))
+
+
+def test_the_card(text_run, text_export):
+    """The hub's block of metadata, scores of this checkpoint beside those of trivial models, and no path of ours."""
+    card = (text_export / "README.md").read_text()
+    _, block, text = card.split("---\n", 2)
+    metadata = yaml.safe_load(block)
+    assert metadata["pipeline_tag"] == "fill-mask" and metadata["library_name"] == "gmlp_flax"
+    assert metadata["tags"] == ["jax", "flax", "gmlp"] and metadata["metrics"] == ["perplexity", "accuracy", "loss"]
+    result = json.loads((text_run / "result.json").read_text())
+    rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
+    assert rows.keys() == {"", "this model", *(row["name"] for row in result["baselines"])}
+    assert f"perplexity {result['eval']['perplexity']:.4g}" in rows["this model"]
+    assert str(text_run.parent) not in card and "license" not in metadata
+
+
+def test_push_and_use(text_run, text_export, tmp_path):
+    """A run is exported first, a folder is uploaded as it is; a token that the hub refuses is one line."""
+    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra: weights)")
+    with hub_server.serve() as hub:
+        settings = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        settings |= {"HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_good"}
+        done = preloaded.gmlp("push", text_run, "me/run", "--license=mit", **settings)
+        assert done.returncode == 0 and f"{hub.url}/me/run/commit/" in done.stdout, done.stderr
+        done = preloaded.gmlp("push", text_export, "me/folder", **settings)
+        assert done.returncode == 0, done.stderr
+        for name, file in (("run", "tokenizer.model"), ("run", "model.safetensors"), ("folder", "README.md")):
+            assert hub[f"me/{name}"][file] == (text_export / file).read_bytes()
+        assert hub["me/run"]["README.md"].startswith(b"---\nlicense: mit\n")
+        line = "the [MASK] is"
+        used = [
+            preloaded.gmlp("predict", f"--workdir={model}", input=line, **settings).stdout
+            for model in ("hf-hub:me/run", text_run)
+        ]
+        assert used[0] == used[1] != ""
+        assert_one_line_error(
+            preloaded.gmlp("push", text_run, "me/x", **settings | {"HF_TOKEN": "hf_bad"}), "me/x", "log in"
+        )
+    assert_one_line_error(preloaded.gmlp("push", tmp_path, "me/x", **settings), "is no run folder")

@@ -98,7 +98,7 @@ def test_an_exported_folder(text_run, image_run, tmp_path):
     pytest.importorskip("safetensors")
     for run, given in ((text_run, "A [MASK]."), (image_run, np.full((8, 8), 99, np.uint8))):
         out = tmp_path / run.parent.name
-        exported.export(str(run), "best", str(out))
+        exported.export(gf.load(run), str(out))
         assert gf.load(out).predict(given) == gf.load(run).predict(given)
 
 

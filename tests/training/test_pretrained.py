@@ -21,7 +21,7 @@ pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed 
 def digits(image_run, tmp_path_factory):
     """An exported classifier of digits."""
     folder = tmp_path_factory.mktemp("exports") / "digits"
-    exported.export(str(image_run), "best", str(folder), "bfloat16")
+    exported.export(loading.load(image_run, "best"), str(folder), dtype="bfloat16")
     return folder
 
 
@@ -74,7 +74,7 @@ def test_a_hub_that_does_not_answer(image, tmp_path):
 
 def test_paths_of_a_stranger_are_not_read(text_run, tmp_path):
     """Their tokenizer is in the folder; their config may name any file of this machine."""
-    exported.export(str(text_run), "best", str(tmp_path / "text"))
+    exported.export(loading.load(text_run, "best"), str(tmp_path / "text"))
     config = gmlp_config.load(str(tmp_path / "text" / "config.json"))
     config.data.tokenizer = "/etc/hostname"
     (tmp_path / "text" / "config.json").write_text(gmlp_config.to_json(config))

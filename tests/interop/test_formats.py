@@ -1,0 +1,113 @@
+"""The forward pass of models in other formats, read without our code: torch alone, jax.export alone, onnxruntime."""
+
+import dataclasses
+import importlib.util
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import gmlp_flax
+from gmlp_flax import config as config_lib
+from gmlp_flax.errors import RunError
+from gmlp_flax.interop import converted, formats
+
+IMAGES = {"image_size": (8, 12), "patch_size": (4, 4)}
+TEXT = {"length": 12, "vocab_size": 40}
+GREY = {"image_size": (4, 5), "patch_size": (1, 1), "stem": "table", "channels": 1}
+# Every option of the reader for torch is in one of these models at least.
+MODELS = {
+    "gmlp": ("masked_lm", "gmlp", TEXT | {"scale_embeddings": True, "spatial": "dense"}),
+    "amlp": ("masked_lm", "gmlp", TEXT | {"d_attn": 8, "positions": "absolute", "mask_padding": True}),
+    "linear": ("masked_lm", "gmlp", TEXT | {"gate": "linear", "embedding_norm": True, "transform": True}),
+    "causal": ("causal_lm", "gmlp", TEXT | {"d_attn": 8, "activation": "gelu_tanh", "gate_norm_eps": 1e-3}),
+    "causal_dense": ("causal_lm", "gmlp", TEXT | {"spatial": "dense", "gate": "additive"}),
+    "types": ("masked_lm", "gmlp", TEXT | {"token_types": 4, "embedding_projection": True, "gate": "multiplicative"}),
+    "images": ("image_classification", "gmlp", IMAGES | {"spatial": "dense", "pool": "mean"}),
+    "cls": ("image_classification", "gmlp", IMAGES | {"pool": "cls", "pre_logits": True, "d_attn": 8}),
+    "grey": (
+        "image_classification",
+        "gmlp",
+        {"image_size": (4, 5), "patch_size": (1, 1), "stem": "table", "channels": 1},
+    ),
+    "mixer": ("image_classification", "mixer", IMAGES),
+    "resmlp": ("image_classification", "resmlp", IMAGES),
+    "vit": ("image_classification", "transformer", IMAGES | {"positions": "absolute", "pool": "cls", "heads": 2}),
+    "bert": ("masked_lm", "transformer", TEXT | {"positions": "absolute", "heads": 2, "mask_padding": True}),
+    "fnet": ("masked_lm", "fnet", TEXT),
+}
+TORCH = [name for name, (_, block, _) in MODELS.items() if block == "gmlp"]
+
+
+def make(name, tmp_path):
+    """A model whose parameters are all random, what it reads, and its logits."""
+    task, block, options = MODELS[name]
+    config = config_lib.default(task=task, block=block)
+    config.model.update({"layers": 2, "d_model": 16, "d_ffn": 24, "causal": task == "causal_lm"} | options)
+    path = tmp_path / "config.json"
+    path.write_text(config_lib.to_json(config))
+    classes = {"classes": 5} if task == "image_classification" else {}
+    model = gmlp_flax.create(str(path), **classes)
+    rng = np.random.default_rng(0)
+    leaves, structure = jax.tree.flatten(model.params)
+    changed = [leaf + 0.3 * rng.normal(size=leaf.shape).astype(leaf.dtype) for leaf in leaves]
+    model = dataclasses.replace(model, params=jax.tree.unflatten(structure, changed))
+    shape = (*config.model.image_size, config.model.channels) if classes else (config.model.length,)
+    inputs = rng.integers(0, 40, (3, *shape)).astype(np.uint8 if classes else np.int32)
+    return model, inputs, np.asarray(model.logits(inputs))
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_torch(name, tmp_path):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("safetensors")
+    model, inputs, logits = make(name, tmp_path)
+    out = tmp_path / "model"
+    files = {"modeling_gmlp.py": formats.FORMATS["torch"].write(model)}
+    converted.write(model.params, model.config, files, str(out))
+    assert len(files["modeling_gmlp.py"].splitlines()) <= 200 and b"gmlp_flax." not in files["modeling_gmlp.py"]
+    spec = importlib.util.spec_from_file_location("modeling_gmlp", out / "modeling_gmlp.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    reader = module.GMLP.from_pretrained(str(out))
+    mask = model.task.padding_mask(inputs) if name == "amlp" else None
+    with torch.no_grad():
+        found = reader(torch.tensor(inputs), None if mask is None else torch.tensor(np.asarray(mask))).numpy()
+    np.testing.assert_allclose(found, logits, atol=1e-5 * np.abs(logits).max())
+    if name in ("amlp", "causal"):  # shorter texts
+        with torch.no_grad():
+            found = reader(torch.tensor(inputs[:, :7]), None if mask is None else torch.tensor(np.asarray(mask)[:, :7]))
+        np.testing.assert_allclose(found.numpy(), model.logits(inputs[:, :7]), atol=1e-5 * np.abs(logits).max())
+
+
+@pytest.mark.parametrize("name", ["amlp", "vit", "fnet"])
+def test_stablehlo(name, tmp_path):
+    """Any batch, and three platforms in one file."""
+    pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra: stablehlo)")
+    model, inputs, logits = make(name, tmp_path)
+    exported = jax.export.deserialize(bytearray(formats.FORMATS["stablehlo"].write(model)))
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+    for batch in (1, 3):
+        np.testing.assert_allclose(exported.call(inputs[:batch]), logits[:batch], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["gmlp", "amlp", "causal", "images", "mixer", "resmlp", "vit", "bert"])
+def test_onnx(name, tmp_path):
+    pytest.importorskip("jax2onnx", reason="jax2onnx is not installed (extra: onnx)")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: onnx)")
+    model, inputs, logits = make(name, tmp_path)
+    session = onnxruntime.InferenceSession(formats.FORMATS["onnx"].write(model))
+    (given,) = session.get_inputs()
+    for batch in (1, 3):
+        (found,) = session.run(None, {given.name: inputs[:batch]})
+        np.testing.assert_allclose(found, logits[:batch], atol=1e-4)
+
+
+def test_what_a_format_does_not_have(tmp_path, monkeypatch):
+    model, *_ = make("mixer", tmp_path)
+    with pytest.raises(RunError, match=r"^--format=torch does not have this model, mixer in \w+ \(it has"):
+        formats.FORMATS["torch"].write(model)
+    monkeypatch.setitem(sys.modules, "jax2onnx", None)
+    with pytest.raises(RunError, match=r"--format=onnx needs jax2onnx, not installed: pip install 'gmlp_flax\[onnx\]'"):
+        formats.FORMATS["onnx"].write(model)

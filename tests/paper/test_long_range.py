@@ -31,22 +31,26 @@ def test_models_are_of_one_size(task):
     counts = {name: count(name) for name in long_range.MODELS}
     for name, found in counts.items():
         if name not in N_ALONE:
-            assert found == pytest.approx(budget, rel=0.06), (name, found, budget)
+            assert found == pytest.approx(budget, rel=0.08), (name, found, budget)
     assert all(counts[name] > 0.95 * budget for name in N_ALONE) and counts["resmlp"] > of.layers * 1024**2
     if task == "listops":  # where n leaves nothing for the channels, they keep half of the Transformer's width
         config = long_range.text_classifier("resmlp", task, of, length=2048, tokenizer=task, vocab_size=20)
         assert (config.model.d_ffn, of.d_ffn) == (512, 1024)
 
 
-def count_of(config) -> int:
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tasks.find(config.task).without_data(config).shapes()))
+def counts_of(config) -> tuple[int, int]:
+    """Parameters of the model without its head, and of the head."""
+    shapes = tasks.find(config.task).without_data(config).shapes()
+    count = {name: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(part)) for name, part in shapes.items()}
+    head = count.pop("head")
+    return sum(count.values()), head
 
 
 def test_the_first_published_image_model_has_the_parameters_that_were_counted():
-    """52,266 (issue 2 of google-research/long-range-arena); of them our head lacks a layer of 64 units."""
+    """52,266 (issue 2 of google-research/long-range-arena), of which 2,762 are its head of two layers."""
     of = long_range.SETTINGS["image"]._replace(d_model=32, heads=1, d_ffn=64, d_qkv=32)
     config = long_range.pixel_classifier("transformer", of, side=32, pool="cls")
-    assert count_of(config) == 52_266 - (32 * 64 + 64 + 64 * 10 + 10) + (32 * 10 + 10)
+    assert counts_of(config)[0] == 52_266 - (32 * 64 + 64 + 64 * 10 + 10)
 
 
 def test_published_transformers_have_the_parameters_of_their_sizes():
@@ -56,14 +60,14 @@ def test_published_transformers_have_the_parameters_of_their_sizes():
         return 4 * d * qkv + 2 * d * d_ffn + d_ffn + d + 2 * 2 * d
 
     image, listops, retrieval = (
-        count_of(config_lib.from_file(f"configs/lra_{name}.py", "transformer"))
+        counts_of(config_lib.from_file(f"configs/lra_{name}.py", "transformer"))
         for name in ("image", "listops", "retrieval")
     )
-    assert image == (256 + 1 + 1025) * 128 + layer(128, 64, 128) + 2 * 128 + 128 * 10 + 10
+    assert image[0] == (256 + 1 + 1025) * 128 + layer(128, 64, 128) + 2 * 128
     segments = 2 * 512
-    assert listops == (20 + 2048) * 512 + segments + 4 * layer(512, 512, 1024) + 2 * 512 + 512 * 10 + 10
+    assert listops == ((20 + 2048) * 512 + segments + 4 * layer(512, 512, 1024) + 2 * 512, 512 * 10 + 10)
     head = 256 * 512 + 512 + 512 * 256 + 256 + 256 * 2 + 2
-    assert retrieval == (261 + 4096) * 128 + 4 * layer(128, 128, 512) + 2 * 128 + head
+    assert retrieval == ((261 + 4096) * 128 + 4 * layer(128, 128, 512) + 2 * 128, head)
 
 
 def test_short_trees_are_read_by_models_of_one_size():

@@ -217,17 +217,20 @@ def parquet_records(path: str, column: str, start: int, stop: int | None) -> Ite
             row += len(values)
 
 
+def parquet_columns(path: str) -> tuple[str, ...]:
+    """The names of the columns of a parquet or .arrow file."""
+    with _parquet(path) as file:
+        return tuple(field.name for field in file.schema_arrow)
+
+
 def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
     """Yields (row, name -> value) for those of the wanted columns that the file has; see also parquet_records.
 
     The numbers of classes are replaced by their names, None for -1, if the package datasets named them (as in Hugging
-    Face's parquet files). A row with text that is not UTF-8 comes out as a BadRecord. Two columns of one wanted name
-    raise DataError.
+    Face's parquet files). A row with text that is not UTF-8 comes out as a BadRecord.
     """
     with _parquet(path) as file:
         names = [field.name for field in file.schema_arrow if field.name in wanted]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise DataError(f"{path}: two columns are named {twice[0]!r}: rename one")
         classes = _classes(file.schema_arrow.metadata or {})
         batches = _parquet_batches(file, names, 0, None)
         rows = itertools.chain.from_iterable(zip(*columns, strict=True) for columns in batches)

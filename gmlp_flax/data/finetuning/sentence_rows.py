@@ -245,12 +245,12 @@ def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str
     """Names of the columns, by the first line; in CoLA's and Retrieval's files that line may be an example."""
     if twice := [cell for cell in cells if cell in task.columns and cells.count(cell) > 1]:
         raise DataError(f"{where}: two columns of the header are named {twice[0]!r}: rename one")
-    missing = [names for names in task.texts if not set(names) & set(cells)]
+    missing = [names for names in (*task.texts, *[task.label] * task.own) if not set(names) & set(cells)]
     if missing and not task.headerless:
         raise DataError(
             f"{where}: no column {' or '.join(map(repr, missing[0]))} in the header, found "
             f"{', '.join(repr(cell[:40]) for cell in cells[:15])}; give a file whose "
-            "first line names this column, or config.own.text and own.second for data of your own"
+            "first line names this column, or set config.own.text, own.second and own.label for data of your own"
         )
     return task.headerless if missing else cells
 
@@ -262,6 +262,7 @@ def _json_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
 
 
 def _parquet_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
+    _header(path, records.parquet_columns(path), task)
     columns = {*task.columns, *IDS, *TAGS}
     return ((f"{path}, row {number}", record) for number, record in records.parquet_rows(path, columns))
 

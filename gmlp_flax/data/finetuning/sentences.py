@@ -248,6 +248,8 @@ def _label_numbers(task: SentenceTask) -> dict[str, int]:
 def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | str:
     """The number of the row's class, or UNLABELLED; its value as text if the task has no labels yet."""
     value = _field(record, task.label)
+    if value is None and task.own and record.keys().isdisjoint(task.label):
+        raise BadRecord(f"no label {_either(task.label)}, found {', '.join(map(repr, sorted(record)))}")
     if value is None:
         return UNLABELLED
     if isinstance(value, list | dict) or (task.own and _LIST.fullmatch(str(value))):

@@ -38,12 +38,6 @@ _BESIDE = (
     ".cls",
     ".db",
 )
-# What may lie where images were expected: by suffix, what it is and what to do.
-_DATA_SETS = {
-    ".gz": "packed files: unpack them into class folders",
-    ".zip": "zip files: unpack them",
-    ".tfrecord": "TFRecord files without TFDS's features.json and dataset_info.json: give a folder that TFDS prepared",
-}
 
 
 def is_junk(name: str) -> bool:
@@ -209,9 +203,9 @@ class Layout:
             self._note(f"{len(deeper):,} folders inside class folders count to these, such as {first!r}")
 
     def _no_images(self) -> DataError:
-        what = next((told for suffix, told in _DATA_SETS.items() if any(suffix in x.lower() for x in self.others)), "")
-        found = f"it holds {what}" if what else f"{EXPECTED}, with files that Pillow reads"
-        return DataError(f"{self.path!r} has no classes, as there are no images: {found}")
+        found = ", ".join(sorted({tables.suffix(name) for name in self.others} - {""})[:_SHOWN])
+        expected = f"{EXPECTED}, with files that Pillow reads{found and f' (found {found}; unpack archives)'}"
+        return DataError(f"{self.path!r} has no classes, as there are no images: {expected}")
 
 
 def _by_folder(images: Iterable[str], base: str) -> dict[str, list[str]]:

@@ -255,6 +255,30 @@ def test_classes_of_tfds_may_be_numbers(tmp_path):
     assert task.labels == ("1", "2") and found.first == ["a", "b"] and found.labels.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "arrow"])
+@pytest.mark.parametrize(("text", "label", "missing"), [("texts", "score", "texts"), ("sentence", "label", "label")])
+def test_a_wrong_column_is_answered_with_those_that_are_there(tmp_path, suffix, text, label, missing):
+    path, rows = tmp_path / f"own.{suffix}", [{"sentence": f"line {i}", "score": i % 2} for i in range(4)]
+    if suffix in ("parquet", "arrow"):
+        import pyarrow
+        import pyarrow.feather
+        import pyarrow.parquet
+
+        save = pyarrow.parquet.write_table if suffix == "parquet" else pyarrow.feather.write_feather
+        save(pyarrow.Table.from_pylist(rows), str(path))
+    elif suffix == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        mark = {"csv": ",", "tsv": "\t"}[suffix]
+        path.write_text(
+            "\n".join(mark.join(map(str, row)) for row in [rows[0], *(row.values() for row in rows)]) + "\n"
+        )
+    with pytest.raises(DataError) as caught:
+        open_sentences(str(path), own_task((text,), label), "train", heldout_share=0.5)
+    for word in (repr(missing), "'sentence'", "'score'"):
+        assert word in str(caught.value)
+
+
 def test_own_columns_and_labels(tmp_path):
     """Labels are those of the data: numbers by size, words by letters; a column that holds no classes is refused."""
     rows = ["review\tstars\ttag"] + [f"text {i}\t{(10, 9, 2)[i % 3]}\t{'dev' if i > 5 else 'train'}" for i in range(8)]
@@ -266,7 +290,7 @@ def test_own_columns_and_labels(tmp_path):
     assert heldout.notes == (f"the column 'tag' or 'split' of {path} decides what is trained on and what is held out",)
     for text, label, words in (
         ("stars", "review", "6 different values in 6 rows in the column of labels, 'review'"),
-        ("review", "star", "has no labels to train on: expected a column 'star'"),
+        ("review", "star", "no column 'star' in the header, found 'review', 'stars', 'tag'"),
         ("reviews", "stars", "no column 'reviews'"),
     ):
         with pytest.raises(DataError, match=words):

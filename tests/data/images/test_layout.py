@@ -74,7 +74,7 @@ def test_classes_and_splits(tmp_path, names, expected):
         (["train/1.jpg", "test1/2.jpg"], "/train/' has no classes: 1 images in no class folders; expected one folder"),
         (["trainval/a/1.jpg", "test/a/2.jpg"], "'trainval' can be read as the split 'train' or 'validation'"),
         (["images/1.jpg", "masks/1.png"], "image 'images/1.jpg' lies outside of the class folders"),
-        (["data/x.zip"], "zip files: unpack them"),
+        (["data/x.zip"], "(found .zip; unpack archives)"),
     ],
 )
 def test_what_can_be_read_in_two_ways(tmp_path, names, message):

@@ -17,6 +17,7 @@ COMMANDS = {
     "train": ("train", "train a model, or go on with a run that was stopped"),
     "evaluate": ("evaluate", "score a checkpoint on held-out data"),
     "predict": ("predict", "use a trained model on text or images"),
+    "demo": ("demo", "a page in the browser on which a model answers"),
     "launch": ("launch", "start a run on a slice of TPUs, a cluster or a cloud"),
     "sweep": ("sweep", "train a config at many points, with several seeds"),
     "reproduce": ("reproduce", "make a table or a figure of the paper again"),

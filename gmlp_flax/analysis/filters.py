@@ -53,12 +53,15 @@ def draw(trained: loading.Trained, workdir: str, tokens: Sequence[int] = ()) -> 
     Raises:
         RunError: the run's blocks have no filters, there is no such patch, or `tokens` are given for a model of text.
     """
-    weights, shape = between_tokens(trained)
-    images = trained.task.predicts_files
-    if tokens and not images:
+    if tokens and not trained.task.predicts_files:
         raise RunError(f"--tokens chooses patches of an image, and {workdir} holds a model of text: leave it out")
-    figure = draw_images(weights, shape, tokens) if images else draw_text(weights)
-    return drawing.save(figure, workdir, "filters")
+    return drawing.save(figure(trained, tokens), workdir, "filters")
+
+
+def figure(trained: loading.Trained, tokens: Sequence[int] = ()) -> Figure:
+    """The figure of `draw`; raises RunError as it does."""
+    weights, shape = between_tokens(trained)
+    return draw_images(weights, shape, tokens) if trained.task.predicts_files else draw_text(weights)
 
 
 @drawing.style()

@@ -304,8 +304,9 @@ class Task(abc.ABC):
     def read_answer(self, prepared: Prepared, outputs: list[Outputs], top: int) -> list[Candidates]:
         """The predictions of an input; its context, if it has one, is how many there are."""
         [ranked], names, predictions = outputs, self.prediction_names, []
-        for values, indices in list(zip(ranked["values"], ranked["indices"], strict=True))[: prepared.context or 1]:
-            predictions.append([(names[int(i)], float(value)) for value, i in zip(values, indices, strict=True)])
+        for place in range(prepared.context or 1):
+            values, indices = ranked["values"][place].tolist(), ranked["indices"][place].tolist()
+            predictions.append([(names[i], value) for value, i in zip(values, indices, strict=True)])
         return predictions
 
     @functools.cache  # noqa: B019 - a task lives as long as its run

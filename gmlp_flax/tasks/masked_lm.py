@@ -185,16 +185,16 @@ class MaskedLanguageModeling(LanguageModeling):
         Raises:
             RunError: a line has no [MASK], or is longer than the model's sequences.
         """
-        tokenizer = self.tokenizer
+        tokenizer, length = self.tokenizer, self.length
         ids = [tokenizer.cls_id, *tokenizer.encode_masked(given), tokenizer.sep_id]
         note = self.note_of_cut(len(ids), given, truncate)
         if note:
-            ids = [*ids[: self.length - 1], tokenizer.sep_id]
+            ids = [*ids[: length - 1], tokenizer.sep_id]
         positions = [position for position, token in enumerate(ids) if token == tokenizer.mask_id]
         if not positions:
-            where = f" in the first {self.length} tokens of" if note else " in"
+            where = f" in the first {length} tokens of" if note else " in"
             raise RunError(f"there is no [MASK]{where} {given[:60]!r}; put one where a token is to be predicted")
-        ids += [] if self._hidden else [tokenizer.pad_id] * (self.length - len(ids))
+        ids += [] if self._hidden else [tokenizer.pad_id] * (length - len(ids))
         arrays = {"tokens": np.array(ids, np.int32), "positions": np.array(positions, np.int32)}
         return Prepared([arrays], len(positions), note)
 

@@ -59,12 +59,13 @@ class Stream(NamedTuple):
     def __call__(self, inputs: Iterable[Any]) -> Iterator[Answer]:
         """Yields the answer to each input, in order; at PAUSE, all that are due, before it asks for the next input. A
         DataError in the place of an input is its own answer."""
-        window, running = [], iter(())
-        with ThreadPoolExecutor(usable_cores()) as pool:
+        window, running, threads = [], iter(()), usable_cores()
+        with ThreadPoolExecutor(threads) as pool:
             for given in itertools.chain(inputs, [PAUSE]):
                 window += [] if given is PAUSE else [given]
                 if given is PAUSE or len(window) == _WINDOW * self.batch_size:
-                    parts = [window[first : first + 16] for first in range(0, len(window), 16)]
+                    size = -(-len(window) // (2 * threads)) or 1
+                    parts = [window[first : first + size] for first in range(0, len(window), size)]
                     items = [item for part in pool.map(self._prepare, parts) for item in part]
                     started = self._start(items)  # the device runs them while the next are prepared
                     yield from running

@@ -1,5 +1,6 @@
 """Chromium without a window, driven by chromedriver's HTTP interface (W3C WebDriver): no Python package, no network."""
 
+import base64
 import contextlib
 import json
 import shutil
@@ -52,6 +53,22 @@ class Browser:
     def run(self, script: str) -> Any:
         """What the body of a JavaScript function returns."""
         return _call("POST", f"{self.address}/execute/sync", {"script": script, "args": []})
+
+    def click(self, selector: str) -> None:
+        """A click on the first element that a CSS selector finds."""
+        _call("POST", f"{self._element(selector)}/click", {})
+
+    def type(self, selector: str, text: str) -> None:
+        """Keys into the first such element; or, into a field of files, the path of one."""
+        _call("POST", f"{self._element(selector)}/value", {"text": text})
+
+    def _element(self, selector: str) -> str:
+        by = {"using": "css selector", "value": selector}
+        return f"{self.address}/element/{next(iter(_call('POST', f'{self.address}/element', by).values()))}"
+
+    def picture(self) -> bytes:
+        """The page as it is shown, a PNG file."""
+        return base64.b64decode(_call("GET", f"{self.address}/screenshot"))
 
     def console(self) -> list[str]:
         """Errors and warnings since the last call."""

@@ -1,0 +1,96 @@
+"""A page in the browser on which a model fills in masks, continues a text or classifies an image.
+
+    gmlp demo runs/text
+    gmlp demo hf-hub:timm/gmlp_s16_224.ra3_in1k --port=7861
+
+It takes what gmlp_flax.load takes, and serves this machine alone, until Ctrl-C. Beside the answers stand the filters
+that the model's layers learned, as `gmlp draw filters` draws them. Needs the extra demo.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from gmlp_flax.commands import cli
+from gmlp_flax.errors import DataError, RunError, install
+from gmlp_flax.tasks.sampling import Sampling
+
+if TYPE_CHECKING:
+    from gmlp_flax.library.model import Model
+
+HOST = "127.0.0.1"
+
+
+def main(argv: list[str]) -> None:
+    """Serves the page until Ctrl-C."""
+    try:
+        import gradio
+    except ImportError as error:
+        raise RunError(f"gmlp demo needs Gradio ({error}): {install('demo')}") from None
+    from gmlp_flax.library import sources
+
+    page, port = build(sources.load(argv[1], flags.FLAGS.checkpoint), argv[1], gradio), flags.FLAGS.port
+    options: dict[str, Any] = dict(ssr_mode=False, prevent_thread_lock=True, quiet=True, footer_links=[])
+    try:
+        page.launch(server_name=HOST, server_port=port, share=False, **options)
+    except OSError as error:
+        raise RunError(f"--port={port} cannot be used ({error}): give another one") from None
+    print(f"http://{HOST}:{port} shows {argv[1]}; Ctrl-C ends it", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
+    page.close(verbose=False)
+
+
+def build(model: Model, name: str, gradio: Any) -> Any:
+    """The page, a `gradio.Blocks`."""
+    from gmlp_flax.analysis import filters
+
+    task = model.task
+    with gradio.Blocks(title=f"gmlp demo: {name}", analytics_enabled=False) as page:
+        gradio.Markdown(f"## {name}: {model.config.model.block}, {model.config.task}")
+        with gradio.Row():
+            with gradio.Column():
+                if task.predicts_files:
+                    given = gradio.Image(type="filepath", label="image")
+                else:
+                    given = gradio.Textbox(lines=3, label="text", info=model.config.task.replace("_", " "))
+                button = gradio.Button("Predict", variant="primary")
+
+                @gradio.render(inputs=given, triggers=[button.click])
+                def predict(text: str | None) -> None:
+                    """A bar for each of the likeliest answers."""
+                    [answer] = task.predict_stream(model.weights, [text or ""], truncate=True)
+                    for line in filter(None, [answer.note, answer.error and str(answer.error)]):
+                        gradio.Textbox(line, label="note")
+                    for number, candidates in enumerate(answer.predictions, 1):
+                        gradio.Label(
+                            dict(candidates), label=task.prediction_label.format(number).strip(" :") or "class"
+                        )
+
+                if task.generates:
+                    tokens = gradio.Slider(1, 500, 100, step=1, label="tokens")
+                    temperature = gradio.Slider(0, 2, 0.8, label="temperature")
+                    text = gradio.Textbox(lines=6, label="continued")
+
+                    def go_on(prompt: str, tokens: float, temperature: float) -> str:
+                        sampling = Sampling(tokens=int(tokens), temperature=float(temperature))
+                        try:
+                            return prompt + task.generate(model.weights, prompt, sampling).text
+                        except (DataError, RunError) as error:
+                            return f"error: {error}"
+
+                    gradio.Button("Continue").click(go_on, [given, tokens, temperature], text)
+            with contextlib.suppress(RunError):  # the model has no filters
+                gradio.Plot(filters.figure(model), label="learned filters")
+    return page
+
+
+def run() -> None:
+    """The command line."""
+    flags.DEFINE_string("checkpoint", "best", "Of a run: latest, best, or a step.")
+    flags.DEFINE_integer("port", 7860, f"The port at {HOST}.", lower_bound=1, upper_bound=65535)
+    cli.run(main, "RUN_OR_MODEL")

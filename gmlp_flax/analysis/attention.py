@@ -80,7 +80,7 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
     tokens, segments = sentences.tokens[None], sentences.segments[None]
     padding_mask = task.padding_mask(tokens)
 
-    def every_layer(params: Any) -> jax.Array:
+    def stacked_weights(params: Any) -> jax.Array:
         text_model = task.bind(params)
         encoder = text_model.encoder
         # The model embeds the tokens; a function that returns the maps stands in for its encoder.
@@ -90,7 +90,7 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
         )
         return text_model.hidden(tokens, None, segments, padding_mask)
 
-    return np.asarray(jax.jit(every_layer)(trained.weights))[:, 0]
+    return np.asarray(jax.jit(stacked_weights)(trained.weights))[:, 0]
 
 
 def layer_numbers(trained: loading.Trained) -> tuple[list[int], int]:

@@ -10,7 +10,7 @@ from typing import Any
 import ml_collections
 
 from gmlp_flax import tasks
-from gmlp_flax.config import optimizers
+from gmlp_flax.config.optimizers import HYPERPARAMETERS, OPTIMIZERS, find
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks
 from gmlp_flax.models.spec import BlockSpec
@@ -41,12 +41,12 @@ COMMON = {
     ),
     "data.cache": Option("", "folder for tokenizers, token ids and indexes; empty: ~/.cache/gmlp_flax"),
     "data.workers": Option(0, "processes that prepare batches; 0: threads of this one", SIZE_OR_0),
-    OPTIMIZER: Option("adamw", f"{', '.join(optimizers.OPTIMIZERS)}, or my_package.my_module:my_function"),
+    OPTIMIZER: Option("adamw", f"{', '.join(OPTIMIZERS)}, or my_package.my_module:my_function"),
     "optimizer.learning_rate": Option(1e-3, "peak of the schedule", AT_LEAST_0),
     "optimizer.schedule": Option("cosine", "after the warmup; rsqrt: peak * sqrt(warmup / step)", SCHEDULES),
     "optimizer.decay_share": Option(0.2, "of wsd: share of the steps that end in a linear decay to 0", INNER_SHARE),
     "optimizer.warmup": Option(100, "steps of linear warmup", AT_LEAST_0),
-    **{f"optimizer.{name}": option for name, option in optimizers.HYPERPARAMETERS.items()},
+    **{f"optimizer.{name}": option for name, option in HYPERPARAMETERS.items()},
     "optimizer.decay_all": Option(False, "whether weight decay is of all parameters, norms and biases among them"),
     "optimizer.clip": Option(1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0),
     "optimizer.skip_spikes": Option(0.0, "skip steps of this many times the usual loss or gradient norm", AT_LEAST_0),
@@ -92,7 +92,7 @@ _FIXED_KEYS = (OPTIMIZER, "optimizer.ema", "optimizer.freeze", "optimizer.skip_s
 def may_change(name: str, block: str, optimizer: str = "adamw") -> bool:
     """Whether a key may change in the middle of a run with these kinds. Raises ConfigError as `of_block`."""
     if name in COMMON:
-        fixed = (*_FIXED_KEYS, "optimizer.b1") if optimizers.find(optimizer).averages else _FIXED_KEYS
+        fixed = (*_FIXED_KEYS, "optimizer.b1") if find(optimizer).averages else _FIXED_KEYS
         return name in _CHANGING_KEYS or (name.partition(".")[0] in _CHANGING_GROUPS and name not in fixed)
     declared = of_block(block).get(name)
     return declared is not None and declared.numerics_only

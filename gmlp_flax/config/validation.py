@@ -7,7 +7,7 @@ import ml_collections
 from flax.traverse_util import flatten_dict
 
 from gmlp_flax import tasks
-from gmlp_flax.config import optimizers
+from gmlp_flax.config.optimizers import check as check_optimizer
 from gmlp_flax.config.parsing import check_pattern, lr_multipliers, mesh_rules, profile_steps
 from gmlp_flax.config.schema import BLOCK, RENAMED, TASK, all_keys, keys, owners
 from gmlp_flax.errors import ConfigError, did_you_mean
@@ -86,7 +86,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
     lr_multipliers(optimizer.lr_multipliers)
     for pattern in optimizer.freeze:
         check_pattern(pattern, "optimizer.freeze")
-    optimizers.check(optimizer)
+    check_optimizer(optimizer)
     task = tasks.find(config.task)
     task.check(config)
     try:

@@ -83,14 +83,14 @@ def main(argv: list[str]) -> None:
     else:
         options = dict(batch_size=values.batch_size, truncate=values.truncate)
         answers = task.predict_stream(trained.weights, inputs, values.top, **options)
-    answered, failed = write(answers, task, typed=not words and sys.stdin.isatty())
+    answered, failed = write(answers, task, values.json, typed=not words and sys.stdin.isatty())
     if task.predicts_files and not answered:
         raise ConfigError("give image files or folders of them: gmlp predict --workdir=DIR IMAGE [IMAGE ...]")
     if failed:
         raise SystemExit(1)
 
 
-def write(answers: Iterable[Answer], task: Task, typed: bool) -> tuple[int, int]:
+def write(answers: Iterable[Answer], task: Task, as_json: bool, typed: bool) -> tuple[int, int]:
     """Prints each answer as soon as it is there, with a bar on a terminal on which nobody types.
 
     Returns:
@@ -107,7 +107,7 @@ def write(answers: Iterable[Answer], task: Task, typed: bool) -> tuple[int, int]
                 say(f"error: {where}{' '.join(str(answer.error).split())}", file=sys.stderr)
             if answer.note:
                 say(f"note: {where}{answer.note}", file=sys.stderr)
-            if flags.FLAGS.json:
+            if as_json:
                 say(json.dumps(as_record(answer), ensure_ascii=False))
             elif not answer.error:
                 say(as_text(answer, task))

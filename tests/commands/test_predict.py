@@ -8,7 +8,6 @@ import threading
 import jax
 import numpy as np
 import pytest
-from absl import flags
 from PIL import Image
 
 import gmlp_flax
@@ -141,16 +140,13 @@ def test_texts_from_files(text_run, tmp_path):
 
 
 def test_a_bar_shows_progress_on_a_terminal(image_run, tmp_path, monkeypatch, capsys):
-    if "json" not in flags.FLAGS:
-        predict.define_flags()
-    flags.FLAGS(["predict"])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     task = loading.load(str(image_run), "best").task
     answers = [Answer("a.png", [[("3", 0.5)]]), Answer("b.png", [], DataError("b.png is missing"))]
-    assert predict.write(answers, task, typed=False) == (2, 1)
+    assert predict.write(answers, task, as_json=False, typed=False) == (2, 1)
     out, err = capsys.readouterr()
     assert out.strip() == "a.png: 3 50.0%" and "2 inputs" in err and "error: b.png is missing\n" in err
-    assert predict.write(answers, task, typed=True) == (2, 1)
+    assert predict.write(answers, task, as_json=False, typed=True) == (2, 1)
     assert capsys.readouterr().err == "error: b.png is missing\n"
 
 

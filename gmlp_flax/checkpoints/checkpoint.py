@@ -209,17 +209,12 @@ class Checkpoints:
             about = reading.read(path, lambda: About.from_json(files.pop(ABOUT)))
             if sorted(files) != about.files:
                 raise Damaged(f"{path}: it has other files than were saved: {', '.join(about.files)}")
-            self._require_own(step, about)
+            if about.step != step:
+                raise RunError(f"{path} is the checkpoint of step {about.step}: rename it back, or move it away")
+            if self.run and about.run != self.run:
+                raise RunError(f"{path} is of another run ({about.run}) than its folder ({self.run}): move it away")
             self._contents[step] = about, files
         return self._contents[step]
-
-    def _require_own(self, step: int, about: About) -> None:
-        """Raises RunError if a checkpoint was copied from another run, or renamed."""
-        path = self._path(step)
-        if about.step != step:
-            raise RunError(f"{path} is the checkpoint of step {about.step}: rename it back, or move it away")
-        if self.run and about.run != self.run:
-            raise RunError(f"{path} is of another run ({about.run}) than its folder ({self.run}): move it away")
 
     def _read(self, step: int, item: dict) -> Any:
         """The parts of a checkpoint that are named in `item`, a tree of shapes."""

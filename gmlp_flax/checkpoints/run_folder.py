@@ -114,17 +114,12 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
         for left in Path(path).glob(pattern):  # by a killed write
             io_files.remove(str(left))
     if restart:
-        aside = _next_aside(path)
+        earlier = [name.removeprefix(BEFORE) for name in io_files.listdir(path) if name.startswith(BEFORE)]
+        aside = os.path.join(path, f"{BEFORE}{1 + max(map(int, filter(str.isdecimal, earlier)), default=0)}")
         closing.callback(_put_back, path, aside, lease)
         _put_aside(path, aside)
     _refuse_lost(path)
     return lease
-
-
-def _next_aside(path: str) -> str:
-    names = [name.removeprefix(BEFORE) for name in io_files.listdir(path) if name.startswith(BEFORE)]
-    number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)
-    return os.path.join(path, f"{BEFORE}{number}")
 
 
 def _put_aside(path: str, aside: str) -> None:

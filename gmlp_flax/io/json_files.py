@@ -64,9 +64,6 @@ def _whole(text: str) -> int:
 def _is_deep(value: Any) -> bool:
     level = [value]
     for _ in range(DEPTH + 1):
-        level = [entry for node in level if isinstance(node, dict | list) for entry in _entries(node)]
+        nodes = [node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list)]
+        level = [entry for entries in nodes for entry in entries]
     return bool(level)
-
-
-def _entries(node: dict | list) -> Any:
-    return node.values() if isinstance(node, dict) else node

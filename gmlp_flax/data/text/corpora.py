@@ -171,7 +171,9 @@ def open_corpus(path: str, split: str = "") -> Corpus:
     parts = tuple(itertools.chain.from_iterable(_parts(*file) for file in chosen))
     used = tuple(file for file, _, _ in chosen)
     others = sorted(file for file in {*present} - {*used} if not _NOT_TEXT.fullmatch(os.path.basename(file.name)))
-    return Corpus(f"{path} ({split})" if split else path, parts, _fingerprint(used, split), used, tuple(others))
+    lines = [split, *(f"{file.name}\t{file.size}\t{file.version}\t{_ends(file)}" for file in used)]
+    fingerprint = hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+    return Corpus(f"{path} ({split})" if split else path, parts, fingerprint, used, tuple(others))
 
 
 def splits(path: str) -> tuple[str, ...]:
@@ -203,11 +205,6 @@ def _look(path: str) -> tuple[str, tfds_folders.Folder | None, tuple[File, ...]]
     if folder:
         tfds_folders.require_text(folder)
     return path, folder, present
-
-
-def _fingerprint(chosen: Iterable[File], split: str) -> str:
-    lines = [split, *(f"{file.name}\t{file.size}\t{file.version}\t{_ends(file)}" for file in chosen)]
-    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _ends(file: File) -> str:

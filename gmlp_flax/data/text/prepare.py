@@ -245,7 +245,8 @@ def _write_shards(shards: list[_Shard], cores: int) -> list[dict[str, Any]]:
     drawing = {"delay": DELAY, "mininterval": 0.25 if sys.stderr.isatty() else BEAT, "miniters": 0, "smoothing": 0}
     drawing |= {"initial": total - sum(shard.size for shard in waiting), "file": sys.stderr}
     bar = tqdm.tqdm(total=total, desc="tokenising", unit="B", unit_scale=True, **drawing)
-    with bar, _executor(processes) as executor:
+    spawned = processes, multiprocessing.get_context("spawn"), _begin_process
+    with bar, futures.ProcessPoolExecutor(*spawned) if processes > 1 else futures.ThreadPoolExecutor(1) as executor:
         pending = {executor.submit(_write_shard, shard, max(1, cores // processes)): shard for shard in waiting}
         try:
             while pending:
@@ -264,12 +265,6 @@ def _write_shards(shards: list[_Shard], cores: int) -> list[dict[str, Any]]:
             (shards[0].work / _UNFINISHED / _STOP).touch()
             executor.shutdown(cancel_futures=True)
     return [results[shard.number] for shard in shards]
-
-
-def _executor(processes: int) -> futures.Executor:
-    if processes == 1:
-        return futures.ThreadPoolExecutor(1)
-    return futures.ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _begin_process)
 
 
 def _begin_process() -> None:

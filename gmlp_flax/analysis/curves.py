@@ -22,7 +22,10 @@ def chart(workdir: str) -> charts.Chart:
     training = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     heldout = [(line["step"], line["eval"]["loss"]) for line in lines if "loss" in line.get("eval", ())]
     looks = drawing.Look(drawing.GREY, "."), drawing.Look(drawing.FAMILIES["gMLP"])
-    names = f"training{_of_targets(workdir)}", "held out"
+    path = os.path.join(workdir, CONFIG_FILE)
+    config = config_lib.load(path) if files.exists(path) else {}
+    softened = ", of softened targets" if any(config.get(key) for key in SOFTENING) else ""
+    names = f"training{softened}", "held out"
     series = [
         charts.Series(name, look, [step for step, _ in points], [loss for _, loss in points])
         for name, look, points in zip(names, looks, (training, heldout), strict=True)
@@ -31,10 +34,3 @@ def chart(workdir: str) -> charts.Chart:
     name = os.path.basename(files.absolute(workdir))
     title = f"{name}: held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps" if heldout else name
     return charts.Chart([charts.Panel(title, charts.Scale("step"), charts.Scale("loss (nats)"), series)])
-
-
-def _of_targets(workdir: str) -> str:
-    """What makes the loss in training another one than that held out, for its name."""
-    path = os.path.join(workdir, CONFIG_FILE)
-    config = config_lib.load(path) if files.exists(path) else {}
-    return ", of softened targets" if any(config.get(key) for key in SOFTENING) else ""

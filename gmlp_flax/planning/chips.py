@@ -38,17 +38,8 @@ class Chip(NamedTuple):
     network: float = 0.0
 
     def usable_bytes(self) -> float:
-        """The memory that JAX gives to programs: three quarters of a GPU's, or the share in the variable SHARE.
-
-        Raises:
-            RunError: the environment's value is no share.
-        """
-        if not self.node:
-            return self.hbm_bytes
-        share = os.environ.get(SHARE, "0.75")
-        if not re.fullmatch(r"0?\.\d*[1-9]\d*|1(\.0*)?", share):
-            raise RunError(f"{SHARE} is {share!r} in the environment: expected a share above 0 and at most 1")
-        return float(share) * self.hbm_bytes
+        """The memory that JAX gives to programs: three quarters of a GPU's, or the share in the variable SHARE."""
+        return self.hbm_bytes * (float(os.environ.get(SHARE, "0.75")) if self.node else 1.0)
 
     def link_seconds(self, size: float, chips: int) -> float:
         """Seconds in which each of some chips receives `size` bytes. The GPUs of a node first add up among themselves;

@@ -7,17 +7,9 @@ import pytest
 from gmlp_flax import config, tasks
 from gmlp_flax.benchmarks import torch_models
 from gmlp_flax.checkpoints.pytree import path_name
-from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.models import attention
 
 N, HEADS = 12, 2
-
-
-@pytest.fixture
-def transformers():
-    pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
-    pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
-    return import_beside_torch("transformers")
 
 
 def small(positions):

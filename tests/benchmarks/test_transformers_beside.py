@@ -10,20 +10,12 @@ import pytest
 from gmlp_flax import tasks
 from gmlp_flax.benchmarks import transformers_beside as beside
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.interop.timm import import_beside_torch
 from tests import preloaded
 from tests.training import tiny
 
 STEPS = 6
 COPIED = [name for name, candidate in beside.CANDIDATES.items() if candidate.copied]
 OWN = ["hf_bert", "hf_mpnet"]
-
-
-@pytest.fixture
-def transformers():
-    pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
-    pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
-    return import_beside_torch("transformers")
 
 
 @pytest.fixture(scope="module")

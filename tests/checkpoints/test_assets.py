@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmlp_flax import config
@@ -30,6 +30,7 @@ def digest(content: bytes) -> str:
 
 
 @pytest.mark.smoke
+@settings(max_examples=30)
 @given(contents)
 def test_round_trip(files):
     tree = assets.pack(files)
@@ -38,6 +39,7 @@ def test_round_trip(files):
     assert all(tree[name]["sha256"].tobytes() == hashlib.sha256(content).digest() for name, content in files.items())
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.text(min_size=1), st.binary(min_size=1), min_size=1), st.data())
 def test_any_flipped_bit_is_told(files, data):
     name = data.draw(st.sampled_from(sorted(files)))

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import time
 
@@ -125,13 +126,14 @@ def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path, kills, file
     whole = run(*command, f"--out={tmp_path}/whole", "--workers=1")
     assert whole.returncode == 0, whole.stderr
     while_it_starts = (time.perf_counter() - begin) / 3  # or a little later, whatever the machine
-    killed, rng = tmp_path / "killed", random.Random(kills)
+    killed, rng, halfway = tmp_path / "killed", random.Random(kills), 0
     for kill in range(kills):
         within = while_it_starts if kill % 4 == 3 else None
         kill_at_work([*command, f"--out={killed}", f"--workers={1 + kill % 3}"], killed, rng, within)
+        halfway += any(killed.glob("unfinished/shard-*.json"))
         if is_prepared(killed):  # on a busy machine it may come to its end before the signal
-            assert kill > kills // 3, "finished too early to be killed so often: give it more files"
-            break
+            shutil.rmtree(killed)
+    assert halfway, "it always came to its end before the signal: give it more files"
     done = run(*command, f"--out={killed}", "--workers=2")
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert content(killed) == content(tmp_path / "whole") and len(content(killed)) == 2 * files + 2
@@ -154,7 +156,7 @@ def test_workers_end_with_a_killed_parent(folder, tmp_path):
     assert len(found) == 3
     process.kill()
     process.communicate()
-    deadline = time.time() + 20
+    deadline = time.time() + 120
     while any(os.path.exists(f"/proc/{child}/exe") for child in found) and time.time() < deadline:
         time.sleep(0.05)
     assert not any(os.path.exists(f"/proc/{child}/exe") for child in found)

@@ -29,6 +29,10 @@ def broken(example, *_):
     raise DataError(f"example {example['x']} is broken")
 
 
+def square(number):
+    return {"x": np.array([number * number])}
+
+
 class Broken(Numbers):
     """A source whose examples cannot be read."""
 

@@ -1,5 +1,6 @@
 """One process at a time in a folder. Leases: real processes on this machine; others by what their leases look like."""
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -28,26 +29,35 @@ time.sleep(600)
 """
 
 
-def hold(folder, ready, seconds):
-    with folder_lock(folder):
-        ready.set()
-        time.sleep(seconds)
+def hold(folder, held, release):
+    for _ in range(2):
+        with folder_lock(folder):
+            held.set()
+            release.wait()
+            release.clear()
 
 
-def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, capfd):
+def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, monkeypatch):
     context = multiprocessing.get_context("spawn")
-    for seconds in (0.5, 100):
-        ready = context.Event()
-        process = context.Process(target=hold, args=(tmp_path / "a", ready, seconds))
-        process.start()
-        assert ready.wait(20)
-        if seconds == 100:
-            process.kill()
-            process.join()
-        with folder_lock(tmp_path / "a"):
-            process.join(10)
-            assert process.exitcode == (0 if seconds == 0.5 else -signal.SIGKILL)
-    assert "waiting for another process that prepares" in capfd.readouterr().err
+    held, release, said = context.Event(), context.Event(), []
+    process = context.Process(target=hold, args=(tmp_path / "a", held, release))
+    process.start()
+
+    def waiting(what):
+        said.append(what)
+        held.clear()
+        release.set()
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(locks, "heartbeat", waiting)
+    assert held.wait(100)
+    with folder_lock(tmp_path / "a"):
+        assert said == [f"waiting for another process that prepares {str(tmp_path / 'a')!r}"]
+    assert held.wait(100)
+    process.kill()
+    process.join()
+    with folder_lock(tmp_path / "a"):
+        assert len(said) == 1
 
 
 @pytest.fixture
@@ -113,13 +123,12 @@ def test_second_process_is_refused_by_name(tmp_path, holder, quick):
         holder.send_signal(signal.SIGSTOP)
 
 
-def test_lease_of_a_killed_process_is_taken_over_at_once(tmp_path, holder, lease):
+def test_lease_of_a_killed_process_is_taken_over_at_once(tmp_path, holder, lease, capsys):
     holder.kill()
     holder.wait()
     assert written(tmp_path)["process"] == holder.pid
-    begin = time.monotonic()
     lease.take()
-    assert written(tmp_path)["process"] == os.getpid() and time.monotonic() - begin < locks.BEAT
+    assert written(tmp_path)["process"] == os.getpid() and "waiting" not in capsys.readouterr().err
     lease.close()
     assert os.listdir(tmp_path) == []
 
@@ -145,7 +154,7 @@ def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys, 
     leave(tmp_path)
     begin = time.monotonic()
     lease.take()
-    assert 1.0 <= time.monotonic() - begin < 5 and written(tmp_path)["process"] == os.getpid()
+    assert time.monotonic() - begin >= 1.0 and written(tmp_path)["process"] == os.getpid()
     assert f"{tmp_path} has the lease of process 7" in capsys.readouterr().err
 
 
@@ -157,7 +166,8 @@ def test_lease_that_makes_no_sense_is_taken_over(tmp_path, content, lease):
     assert written(tmp_path)["process"] == os.getpid()
 
 
-def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick):
+def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(locks, "STALE", 100.0)
     leave(tmp_path)
     beat = threading.Timer(0.5, leave, (tmp_path,), {"beats": 2})
     beat.start()
@@ -169,11 +179,13 @@ def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick):
 
 def test_beats_and_a_lost_lease(tmp_path, quick, lease):
     lease.take()
-    time.sleep(0.7)
+    while written(tmp_path)["beats"] < 2:
+        time.sleep(0.02)
     lease.check()
-    assert written(tmp_path)["beats"] >= 2 and lease.is_own
+    assert lease.is_own
     leave(tmp_path)
-    time.sleep(0.7)
+    while lease.is_own:
+        time.sleep(0.02)
     with pytest.raises(RunError, match=rf"^{tmp_path} is not this run's any more: process 7 on elsewhere, since "):
         lease.check()
     lease.close()
@@ -183,15 +195,17 @@ def test_beats_and_a_lost_lease(tmp_path, quick, lease):
 def test_late_beat_is_made_up_for_before_writing(tmp_path, quick, monkeypatch, lease):
     """A process that slept finds out at its first write, not at its next beat."""
     monkeypatch.setattr(locks, "BEAT", 100.0)
+    monkeypatch.setattr(locks, "STALE", 100.0)
     lease.take()
     leave(tmp_path)
     lease.check()  # the last sign of life is young: no file is read
-    time.sleep(0.6)
+    monkeypatch.setattr(locks, "STALE", 0.0)
     with pytest.raises(RunError, match="is not this run's any more"):
         lease.check()
 
 
 def test_lease_that_cannot_be_renewed(quick, monkeypatch, lease):
+    monkeypatch.setattr(locks, "STALE", 100.0)
     lease.take()
 
     def broken(*_):
@@ -199,8 +213,8 @@ def test_lease_that_cannot_be_renewed(quick, monkeypatch, lease):
 
     monkeypatch.setattr(files, "write", broken)
     lease.check()
-    time.sleep(1.2)
-    with pytest.raises(RunError, match="lease.json could not be written for 1 s"):
+    monkeypatch.setattr(locks, "STALE", 0.0)
+    with pytest.raises(RunError, match=r"lease.json could not be written for \d+ s"):
         lease.check()
 
 

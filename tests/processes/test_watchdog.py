@@ -1,7 +1,8 @@
 import subprocess
 import sys
+import types
 
-import pytest
+from gmlp_flax.processes import watchdog
 
 START = "import time\nfrom gmlp_flax.processes.watchdog import Watchdog\nwatchdog = Watchdog({seconds})\n"
 
@@ -23,17 +24,22 @@ def test_hang_before_the_first_step_ends_too():
     assert done.returncode == 1 and done.stderr.startswith("Timeout (0:00:00.500000)!\n")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "rest"),
-    [
-        (0.2, "time.sleep(1)"),  # before the first sign of life: compilation
-        (2, "for _ in range(30):\n  watchdog.alive()\n  time.sleep(0.1)"),
-        (0.2, "watchdog.begin()\ntime.sleep(1)\nwatchdog.close()"),
-        (0.2, "watchdog.alive()\nwatchdog.close()\ntime.sleep(1)"),
-        (0, "watchdog.alive()\ntime.sleep(0.2)\nwatchdog.close()"),
-    ],
-    ids=["not yet begun", "alive", "begins", "closed", "off"],
-)
-def test_no_hang(seconds, rest):
-    done = run(seconds, rest)
-    assert (done.returncode, done.stderr) == (0, "")
+def test_the_clock_starts_with_an_hour_goes_on_and_stops(monkeypatch):
+    set_to, now = [], [0.0]
+    clock = types.SimpleNamespace(
+        dump_traceback_later=lambda seconds, **_: set_to.append(seconds),
+        cancel_dump_traceback_later=lambda: set_to.append("stopped"),
+    )
+    monkeypatch.setattr(watchdog, "faulthandler", clock)
+    monkeypatch.setattr(watchdog, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    dog = watchdog.Watchdog(100.0)
+    assert set_to == []  # before the first step is compiled
+    dog.begin()
+    for now[0] in (0.0, 0.5, 2.0):  # a step as short as the second does not set it anew
+        dog.alive()
+    dog.close()
+    assert set_to == [3600.0, 100.0, 100.0, "stopped"]
+    off = watchdog.Watchdog(0)
+    for call in (off.begin, off.alive, off.close):
+        call()
+    assert len(set_to) == 4

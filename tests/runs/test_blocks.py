@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.checkpoints.metrics_file import read_result
 from gmlp_flax.training import loading, loop
 from tests.runs.command import assert_done
 from tests.training import tiny
@@ -36,19 +37,34 @@ def paths(params):
     return ["/".join(key.key for key in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
 
 
+@pytest.fixture(scope="module")
+def quick(commands, tmp_path_factory):
+    """The folder of a run of QUICK, trained from the command line, and what that printed."""
+    folder = tmp_path_factory.mktemp("quick")
+    changes = config_lib.differences(config_lib.from_file("quickstart_text"), quickstart(QUICK, folder))
+    values = {name: new for name, (_, new) in changes.items() if new is not None} | {"model.kernel_widths": "3,5"}
+    flags = [f"--config.{name}={value}" for name, value in values.items()]
+    done = commands("--config=configs/quickstart_text.py", *flags, f"--workdir={folder / 'run'}")
+    assert_done(done)
+    return folder / "run", done.stdout
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow][: name != QUICK]) for name in TRAINED])
-def test_text_is_pretrained_and_finetuned(name, tmp_path):
-    config = quickstart(name, tmp_path)
-    result = loop.train(config, str(tmp_path / "run"))
-    assert 200 < result["eval"]["perplexity"] < 500  # About the vocabulary's 320: nothing is learned in 3 steps.
-    trained = loading.load(str(tmp_path / "run"))
+def test_text_is_pretrained_and_finetuned(name, tmp_path, request):
+    if name == QUICK:
+        run, _ = request.getfixturevalue("quick")
+    else:
+        loop.train(quickstart(name, tmp_path), str(run := tmp_path / "run"))
+    config, perplexity = config_lib.load(str(run / "config.json")), read_result(str(run))["eval"]["perplexity"]
+    assert 200 < perplexity < 500  # About the vocabulary's 320: nothing is learned in 3 steps.
+    trained = loading.load(str(run))
     assert any(TRAINED[name][1] in path for path in paths(trained.params))
     ((ranked,),) = trained.task.predict(trained.weights, ["the [MASK] of"], top=4)
     assert len(ranked) == 4
     lines = "".join(f"the {word} of\t{number % 2}\n" for number, word in enumerate(tiny.WORDS))
     (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + lines)
     options = config_lib.from_file("finetune_glue", "sst2,scale=small")
-    options.update(steps=2, batch_size=4, init_from=str(tmp_path / "run"))
+    options.update(steps=2, batch_size=4, init_from=str(run))
     options.model.length = 16 if name in ("mixer", "synthesizer") else 12  # token MLPs and factors are made for n
     options.optimizer.warmup, options.eval.every = 1, 2
     data = str(tmp_path / "train.tsv")
@@ -59,12 +75,16 @@ def test_text_is_pretrained_and_finetuned(name, tmp_path):
 
 
 @pytest.mark.smoke
-def test_from_the_command_line(commands, tmp_path):
+def test_from_the_command_line(quick):
     """A list and a word, as flags give them; and what comes next is what the model has."""
-    sizes = {"layers": 2, "d_model": 16, "d_ffn": 16, "block": "convolution", "kernel_widths": "3,5"}
-    flags = [f"--config.model.{name}={value}" for name, value in sizes.items()]
-    flags += ["--config.steps=2", "--config.batch_size=4", "--config.optimizer.warmup=1"]
-    done = commands("--config=configs/quickstart_image.py", *flags, f"--workdir={tmp_path / 'run'}")
-    assert_done(done)
-    assert "gmlp predict" in done.stdout and "gmlp draw filters" not in done.stdout
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["model"]["kernel_widths"] == [3, 5]
+    run, printed = quick
+    assert "gmlp predict" in printed and "gmlp draw filters" not in printed
+    assert json.loads((run / "config.json").read_text())["model"]["kernel_widths"] == [3, 5]
+
+
+@pytest.mark.slow
+def test_images(tmp_path):
+    config = config_lib.changed(config_lib.from_file("quickstart_image"), block=QUICK)
+    config.steps, config.batch_size, config.optimizer.warmup = 2, 4, 1
+    config.model.update(TRAINED[QUICK][0] | {"layers": 2, "d_model": 16, "d_ffn": 16})
+    assert loop.train(config, str(tmp_path / "run"))["eval"]["examples"] == 382

@@ -1,4 +1,4 @@
-"""What a run folder says is true, and nothing of it is lost: real commands, as processes."""
+"""What a run folder says is true, and nothing of it is lost: real commands, and what they call in this process."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import record
+from gmlp_flax.training import loading, loop, record
 from tests.runs.command import assert_done, assert_one_line_error, metrics
 
 # Root reads what it may not, unless it gives that right up.
@@ -35,6 +35,20 @@ def workdir(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
 
 
+@pytest.fixture
+def goes_on(workdir, capsys):
+    """Trains on in this process with some keys changed; returns what is said."""
+
+    def train(changes: dict[str, object], **options) -> str:
+        config = gmlp_config.load(str(workdir / "config.json"))
+        config.update_from_flattened_dict(changes)
+        capsys.readouterr()
+        loop.train(config, str(workdir), **options)
+        return capsys.readouterr().err
+
+    return train
+
+
 def obeys_permissions(folder: Path) -> bool:
     """Whether this system can start a process that may not read a file of mode 000."""
     secret = folder / "secret"
@@ -45,23 +59,21 @@ def obeys_permissions(folder: Path) -> bool:
         return False
 
 
-def test_files_without_permission_are_not_damage(commands, text, workdir, finished, tmp_path):
+def test_files_without_permission_are_not_damage(commands, text, workdir, finished, tmp_path, goes_on):
     """Nothing of a checkpoint is put aside, and once it may be read the run goes on."""
     if not obeys_permissions(tmp_path):
         pytest.skip("no process here can give up reading what it may not")
-    before, flags = content(workdir), (text, "--config.steps=13", f"--workdir={workdir}")
+    before = content(workdir)
     paths = list(workdir.glob("checkpoints/*/default/d/*"))
     assert paths
     for path in paths:
         path.chmod(0)
-    result = commands(*flags, prefix=WITHOUT_RIGHTS)
+    result = commands(text, "--config.steps=13", f"--workdir={workdir}", prefix=WITHOUT_RIGHTS)
     for path in paths:
         path.chmod(0o755)
     assert_one_line_error(result, "Permission denied")
     assert content(workdir) == before
-    again = commands(*flags)
-    assert_done(again)
-    assert f"resuming {workdir} at step 12" in again.stderr
+    assert f"resuming {workdir} at step 12" in goes_on({"steps": 13})
     assert metrics(workdir)[: len(metrics(finished))] == metrics(finished)
 
 
@@ -91,17 +103,16 @@ def test_each_sign_of_a_run_keeps_it_from_beginning_again(commands, text, finish
     assert content(workdir) == before
 
 
-def test_restart_puts_the_run_aside(commands, text, workdir, finished):
+def test_restart_puts_the_run_aside(workdir, finished, goes_on):
     shutil.rmtree(workdir / "figures")
-    result = commands(text, "--restart", "--config.seed=5", "--config.steps=6", f"--workdir={workdir}")
-    assert_done(result)
-    assert f"the run before is put aside in {workdir}/before-1" in result.stderr
+    said = goes_on({"seed": 5, "steps": 6}, restart=True)
+    assert f"the run before is put aside in {workdir}/before-1" in said
     assert content(workdir / "before-1") == content(finished)
     assert json.loads((workdir / "config.json").read_text())["seed"] == 5
     assert {line["step"] for line in metrics(workdir)} == {3, 6}
     ids = {json.loads((folder / "run.json").read_text())["id"] for folder in (workdir, finished)}
     assert len(ids) == 2
-    assert_done(commands(f"--workdir={workdir / 'before-1'}", "--checkpoint=8", command="evaluate"))
+    assert loading.load(str(workdir / "before-1"), "8").step == 8
 
 
 def test_a_run_that_lost_its_id_keeps_its_checkpoints(commands, text, workdir):
@@ -120,11 +131,9 @@ def test_refused_command_leaves_no_folder(commands, text, finished, tmp_path):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_settings_that_no_step_uses_are_not_recorded(commands, text, workdir, finished):
-    flags = ["--config.optimizer.learning_rate=0.9", "--config.log.every=1", f"--workdir={workdir}"]
-    result = commands(text, *flags)
-    assert_done(result)
-    assert "note: config.optimizer.learning_rate was 0.001 and is now 0.9, which no step uses" in result.stderr
+def test_settings_that_no_step_uses_are_not_recorded(workdir, finished, goes_on):
+    said = goes_on({"optimizer.learning_rate": 0.9, "log.every": 1})
+    assert "note: config.optimizer.learning_rate was 0.001 and is now 0.9, which no step uses" in said
     assert content(workdir) == content(finished)
 
 
@@ -138,18 +147,16 @@ def test_keys_that_may_not_change(finished, key, value):
         record.refuse_changes(str(finished), config)
 
 
-def test_change_is_a_line_at_its_step(commands, text, workdir, finished):
-    """Also of the mesh, and each is told. The same command again adds none, and one that goes back tells so."""
-    flags = [text, "--config.steps=14", "--config.optimizer.learning_rate=0.002", f"--workdir={workdir}"]
-    changed = commands(*flags, "--config.mesh.data=1")
-    assert_done(changed)
-    assert "note: config.steps was 12 and is now 14" in changed.stderr
-    assert_done(commands(*flags, "--config.mesh.data=1"))
+def test_change_is_a_line_at_its_step(workdir, finished, goes_on):
+    """Also of the mesh, and each is told. The same config again adds none, and one that goes back tells so."""
+    changed = {"steps": 14, "optimizer.learning_rate": 0.002, "mesh.data": 1}
+    assert "note: config.steps was 12 and is now 14" in goes_on(changed)
+    goes_on(changed)
     changes = [line for line in metrics(workdir) if "changed" in line]
     first = {"steps": [12, 14], "optimizer.learning_rate": [0.001, 0.002], "mesh.data": [-1, 1]}
     assert changes == [{"step": 12, "changed": first}]
     assert metrics(workdir)[: len(metrics(finished))] == metrics(finished)
-    assert_done(commands(*flags[:2], "--config.steps=15", flags[-1]))
+    goes_on({"steps": 15, "optimizer.learning_rate": 0.001, "mesh.data": -1})
     changes = [line for line in metrics(workdir) if "changed" in line]
     again = {"steps": [14, 15], "optimizer.learning_rate": [0.002, 0.001], "mesh.data": [1, -1]}
     assert changes == [{"step": 12, "changed": first}, {"step": 14, "changed": again}]
@@ -203,10 +210,11 @@ def test_command_to_go_on_does_not_restart(commands, text, workdir):
     assert process.returncode == 0 and "to go on: " in stderr and "--restart" not in stderr.partition("to go on: ")[2]
 
 
-def test_a_run_does_not_go_on_over_other_data_in_silence(commands, workdir, tmp_path):
+def test_a_run_does_not_go_on_over_other_data_in_silence(commands, workdir, tmp_path, goes_on, monkeypatch):
     """The same command where the same relative path leads to another file."""
     flags = ["--config=RUN/config.json", "--workdir=RUN", "--config.steps=13", "--config.data.train=corpus.jsonl"]
     flags = [word.replace("RUN", str(workdir)) for word in flags]
+    relative = {"data.train": "corpus.jsonl"}
     kept = json.loads((workdir / "run.json").read_text())["data"]["train"]["path"]
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, there):
@@ -218,11 +226,13 @@ def test_a_run_does_not_go_on_over_other_data_in_silence(commands, workdir, tmp_
     refused = commands(*flags, cwd=str(there))
     assert_one_line_error(refused, "config.data.train is corpus.jsonl", f"trained with {kept}", "--other_data")
     assert content(workdir) == before
-    assert_done(commands(*flags, cwd=str(here)))  # the same data elsewhere
-    flags[2] = "--config.steps=14"
-    assert_one_line_error(commands(*flags, cwd=str(there)), f"trained with {here}/corpus.jsonl")
+    monkeypatch.chdir(here)
+    goes_on(relative)  # the same data elsewhere
     done = commands(*flags, "--other_data", cwd=str(there))
     assert_done(done)
     assert "note: config.data.train is corpus.jsonl" in done.stderr
-    flags[2] = "--config.steps=15"
-    assert_done(commands(*flags, cwd=str(there)))
+    assert json.loads((workdir / "run.json").read_text())["data"]["train"]["path"] == f"{there}/corpus.jsonl"
+    with pytest.raises(RunError, match=f"trained with {there}/corpus.jsonl"):
+        goes_on(relative)
+    monkeypatch.chdir(there)
+    goes_on(relative)

@@ -24,6 +24,12 @@ def test_parameter_source_of_nothing(tmp_path):
             loading.parameter_source(str(path))
 
 
+def test_parameter_source_of_one_checkpoint(text_run):
+    source, step, _ = loading.parameter_source(f"{text_run}/checkpoints/6")
+    source.close()
+    assert step == 6
+
+
 def test_metric_that_evaluations_do_not_find(text_task):
     config = text_task.config.copy_and_resolve_references()  # other tests share the task
     for metric, ema in (("", 0.0), ("loss", 0.0), ("accuracy", 0.9), ("ema_perplexity", 0.9)):

@@ -35,34 +35,6 @@ def test_a_finished_run_does_not_train_again_nor_fewer_steps(text_run, tmp_path)
         loop.train(options, str(again))
 
 
-def test_the_result_is_written_last(tmp_path):
-    """A run that is killed while its figure is drawn is not finished: it draws again, and nothing of it is left."""
-    options, run = small_text_config(tmp_path / "cache"), tmp_path / "run"
-    options.steps, figures = 3, run / "figures"
-
-    def killed():
-        assert not (run / "result.json").exists()
-        figures.mkdir()
-        (figures / ".loss.png.01234567.tmp").touch()
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        loop.train(options, str(run), at_end=killed)
-    assert not (run / "result.json").exists() and (run / "checkpoints" / "3").exists()
-    assert loop.train(options, str(run), at_end=lambda: (figures / "loss.png").touch())["step"] == 3
-    assert not [*run.rglob("*tmp*")] and (figures / "loss.png").exists() and not (run / "lease.json").exists()
-
-
-def test_the_step_is_compiled_once_in_a_run_and_in_its_resumption(tmp_path, monkeypatch):
-    """It is not compiled again for a state that comes from initialization or from a checkpoint."""
-    made, make = [], loop.Training
-    monkeypatch.setattr(loop, "Training", lambda *given: made.append(make(*given)) or made[-1])
-    options = small_text_config(tmp_path / "cache")
-    for options.steps in (3, 6):
-        loop.train(options, str(tmp_path / "run"))
-    assert [training.step._cache_size() for training in made] == [1, 1]
-
-
 def test_restart_that_fails_in_its_first_step_leaves_the_run_as_it_was(text_run, tmp_path, monkeypatch):
     """Its folder of checkpoints had been made anew by then."""
     again = shutil.copytree(text_run, tmp_path / "run")
@@ -104,7 +76,10 @@ def test_an_evaluation_whose_data_cannot_be_read_leaves_a_checkpoint(tmp_path, m
 
 
 def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp_path, monkeypatch):
-    """All lines are those of a run that was not stopped, and so is the choice of the best checkpoint."""
+    """All lines are those of a run that was not stopped, and so is the choice of the best checkpoint. The step is
+    compiled once in each, for a state that comes from initialization or from a checkpoint."""
+    made, make = [], loop.Training
+    monkeypatch.setattr(loop, "Training", lambda *given: made.append(make(*given)) or made[-1])
     options, workdir = small_text_config(tmp_path / "cache"), tmp_path / "run"
     options.steps = options.checkpoint.every = 6
     options.log.every = options.eval.every = options.eval.batch_size = 3
@@ -127,7 +102,7 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
     loop.train(options, str(tmp_path / "whole"))
     batches = len(scored) // 2
     assert batches > 2
-    for stopping_at, saved, evaluated in (2, 3, []), (1, 3, []), (batches + 2, 6, [3]), (1, 6, [3]):
+    for stopping_at, saved, evaluated in (2, 3, []), (batches + 2, 6, [3]), (1, 6, [3]):
         scored.clear()
         begun.clear()
         assert loop.train(options, str(workdir)) is None and len(scored) == stopping_at
@@ -139,26 +114,41 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
     stopping_at = 0
     assert loop.train(options, str(workdir))["step"] == 6
     assert metrics(workdir) == metrics(tmp_path / "whole")
+    assert [training.step._cache_size() for training in made] == [1, 1, 1, 0, 0]
     losses = {line["step"]: line["eval"]["loss"] for line in metrics(workdir) if "eval" in line}
     assert loading.load(str(workdir), "best").step == min(losses, key=losses.__getitem__)
 
 
-def test_a_run_that_goes_on_is_not_finished_any_more(tmp_path, monkeypatch):
-    """Not for a moment: killed after config.json has more steps, a sweep would take the old result for the new one."""
-    options, workdir, write = small_text_config(tmp_path / "cache"), str(tmp_path / "run"), loop.files.write
+def test_the_result_is_written_last_and_deleted_first(tmp_path, monkeypatch):
+    """A run that is killed while its figure is drawn is not finished: it draws again, and nothing of it is left. Nor is
+    one that goes on: killed after config.json has more steps, a sweep would take the old result for the new one."""
+    options, run, write = small_text_config(tmp_path / "cache"), tmp_path / "run", loop.files.write
     options.steps = options.checkpoint.every = 3
-    first = loop.train(options, workdir)
+    figures = run / "figures"
 
-    def killed(path, content):
+    def killed():
+        assert not (run / "result.json").exists()
+        figures.mkdir()
+        (figures / ".loss.png.01234567.tmp").touch()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(options, str(run), at_end=killed)
+    assert not (run / "result.json").exists() and (run / "checkpoints" / "3").exists()
+    first = loop.train(options, str(run), at_end=lambda: (figures / "loss.png").touch())
+    assert first["step"] == 3 and (figures / "loss.png").exists()
+    assert not [*run.rglob("*tmp*")] and not (run / "lease.json").exists()
+
+    def killed_in_a_step(path, content):
         if path.endswith("config.json"):
             raise KeyboardInterrupt
         write(path, content)
 
     options.steps = 6
     with monkeypatch.context() as patched:
-        patched.setattr(loop.files, "write", killed)
+        patched.setattr(loop.files, "write", killed_in_a_step)
         with pytest.raises(KeyboardInterrupt):
-            loop.train(options, workdir)
-    assert not (tmp_path / "run" / "result.json").exists()
+            loop.train(options, str(run))
+    assert not (run / "result.json").exists()
     options.steps = 3
-    assert loop.train(options, workdir)["eval"] == first["eval"]
+    assert loop.train(options, str(run))["eval"] == first["eval"]

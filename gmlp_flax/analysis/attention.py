@@ -47,17 +47,14 @@ def encode(trained: loading.Trained, first: str, second: str | None = None) -> E
     task: Any = trained.task  # a task of text, which has a tokenizer
     tokenizer, model = task.tokenizer, trained.config.model
     if second is not None and getattr(task, "dual_encoder", False):
-        raise RunError(
-            "--second: the run reads the texts of a pair apart (model.pairs), without attention between them"
-        )
+        raise RunError("--second: the run reads the texts of a pair apart, without attention between them")
     ids = [np.array(tokenizer.encode(text), np.int32) for text in (first, second) if text is not None]
     for flag, tokens in zip(("text", "second"), ids, strict=False):
         if not tokens.size:
             raise RunError(f"--{flag} has no words: give a sentence")
     count = sum(map(len, ids)) + 1 + len(ids)
     if count > model.length:
-        most = f"the model reads at most {model.length}: give a shorter text"
-        raise RunError(f"the text has {count} tokens with [CLS] and [SEP], {most}")
+        raise RunError(f"the text has {count} tokens with [CLS] and [SEP], the model reads at most {model.length}")
     spec = trained.task.spec()
     filled = isinstance(trained.task, Finetuning) or not spec.supports_length(count)
     tokens, segments = pairs.assemble(ids, model.length if filled else count, tokenizer)

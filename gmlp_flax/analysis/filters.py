@@ -32,9 +32,7 @@ def matrices(trained: loading.Trained) -> np.ndarray:
         definition, stacked = nnx.split(stack)
         if nnx.merge(definition, jax.tree.map(lambda x: x[0], stacked)).spatial_matrix() is None:
             block = trained.config.model.block
-            raise RunError(
-                f"the run's config.model.block is {block!r}, which has no spatial matrices: give another run"
-            )
+            raise RunError(f"config.model.block is {block!r}, which has no spatial matrices: give another run")
         of_stacks.append(jax.vmap(lambda params: nnx.merge(definition, params).spatial_matrix())(stacked))  # noqa: B023
     return np.concatenate(of_stacks)
 

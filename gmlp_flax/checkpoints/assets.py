@@ -25,10 +25,7 @@ def check_names(names: Iterable[str], where: str) -> None:
     the run folder, or over its record."""
     for name in names:
         if not NAME.fullmatch(name) or name in FILES:
-            raise RunError(
-                f"{where} has a file named {name!r}: expected the base name of a .model, .json or .txt file that "
-                "a model needs, such as tokenizer.model; do not use what you do not trust"
-            )
+            raise RunError(f"{where} has a file named {name!r}, which is no .model, .json or .txt: do not use it")
 
 
 def check_sizes(tree: Mapping[str, Any], where: str) -> None:
@@ -39,10 +36,7 @@ def check_sizes(tree: Mapping[str, Any], where: str) -> None:
         if any(
             leaf is None or leaf.dtype != np.uint8 or len(leaf.shape) != 1 or leaf.shape[0] > SMALL for leaf in leaves
         ):
-            raise RunError(
-                f"{where} has a file {name!r} that is none: expected uint8, at most {SMALL:,} bytes; do not use what "
-                "you do not trust"
-            )
+            raise RunError(f"{where} has a file {name!r} that is not uint8, at most {SMALL:,} bytes: do not use it")
 
 
 def pack(files: Files) -> dict[str, dict[str, np.ndarray]]:
@@ -63,7 +57,4 @@ def require_same(saved: Files, own: Files, checkpoint: str) -> None:
     for name, content in own.items():
         if name in saved and saved[name] != content:
             then, now = (hashlib.sha256(file).hexdigest()[:12] for file in (saved[name], content))
-            raise RunError(
-                f"the checkpoint {checkpoint} was trained with another {name} (SHA-256 {then}...) than this run has "
-                f"({now}...): give the one it was trained with, or start in a new folder"
-            )
+            raise RunError(f"{checkpoint} was trained with another {name} (SHA-256 {then}, here {now}): give that one")

@@ -109,10 +109,7 @@ class Checkpoints:
         tree = to_dict(state)
         checksums, finite = examine(tree)
         if not finite:
-            raise RunError(
-                f"the state of step {step} is not finite and was not saved; {self.last_good()}; lower "
-                "config.optimizer.learning_rate or clip, and start from there"
-            )
+            raise RunError(f"the state of step {step} is not finite: {self.last_good()}; lower learning_rate or clip")
         about = About(self.run, step, metrics, sorted(self.files), digest(tree))
         item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files)}
         item |= assets.pack({ABOUT: json.dumps(about._asdict()).encode()})
@@ -165,8 +162,9 @@ class Checkpoints:
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
         wrong = [path_name(path) for path, (now, saved) in leaves if now != saved]
         if wrong:
-            names = ", ".join(wrong[:SHOWN])
-            raise Damaged(f"{self._path(step)}: the checksum of {names} differs ({len(wrong)} in all)")
+            raise Damaged(
+                f"{self._path(step)}: the checksum of {', '.join(wrong[:SHOWN])} differs ({len(wrong)} in all)"
+            )
         state = from_dict(template, restored["state"])
         chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
         return state
@@ -192,10 +190,7 @@ class Checkpoints:
         if step not in self._contents:
             path, tree = self._path(step), self._tree(step)
             if ABOUT not in tree:
-                raise RunError(
-                    f"{path} does not say of which run it is: an older version of gmlp_flax wrote it; use that "
-                    "version, or train anew"
-                )
+                raise RunError(f"{path} does not say of which run it is, as of an older version: train anew")
             names = tree.get("files") or {}
             if not isinstance(names, dict):
                 raise Damaged(f"{path}: its files have no names")

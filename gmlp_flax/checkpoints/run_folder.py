@@ -98,10 +98,7 @@ def hold(path: str, restart: bool = False) -> Iterator[RunFolder]:
 def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
     scheme = path.partition("://")[0]
     if io_files.is_remote(path) and scheme != "gs":
-        raise RunError(
-            f"{path}: Orbax writes checkpoints to disks and to gs://, not to {scheme}://; give a bucket of gs://, or "
-            "the folder at which this bucket is mounted"
-        )
+        raise RunError(f"{path}: Orbax writes checkpoints to disks and to gs://, not to {scheme}://; give one of these")
     inside = Path(path, CHECKPOINTS)
     for folder in reversed([inside, *inside.parents]):  # the deepest is deleted first
         if not io_files.is_remote(path) and not os.path.exists(folder):
@@ -167,10 +164,7 @@ def _refuse_lost(path: str) -> None:
     signs += [name for name in (RESULT_FILE, DAMAGED) if name in names]
     signs += [f"a {RUN_FILE} that tells of checkpoints"] if identity.get("saved") else []
     if signs:
-        raise RunError(
-            f"{path} has {' and '.join(signs)}, but no checkpoint to go on from: bring back {CHECKPOINTS}/, or begin "
-            f"anew with --restart, which keeps the old record in {BEFORE}1"
-        )
+        raise RunError(f"{path} has {' and '.join(signs)}, but no checkpoint to go on from: bring it back or --restart")
     if MetricsFile.read(os.path.join(path, METRICS_FILE)):
         distributed.say(f"no checkpoint was finished before {path} was stopped: it begins again at step 0")
 

@@ -23,6 +23,7 @@ augmentations     one row per training image: the centre crop of evaluation, the
                   images, rows of samples before and after mixing follow, each with the weight of its own label
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -86,9 +87,7 @@ def main(argv: list[str], config: ConfigDict | None) -> None:
         raise ConfigError(f"--{unknown[0]} is not for gmlp draw {figure}, which takes {takes}")
     needs_run = "workdir" in names
     if len(runs) > needs_run or (runs and FLAGS.workdir):
-        raise ConfigError(
-            f"{runs[-1]!r} is one word too many: expected gmlp draw {figure} {'RUN' if needs_run else ''}"
-        )
+        raise ConfigError(f"{runs[-1]!r} is one word too many: see {sys.argv[0]} --help")
     draw(runs[0] if runs else cli.require("workdir") if needs_run else "", config)
 
 

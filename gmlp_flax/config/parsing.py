@@ -47,10 +47,7 @@ def lr_multipliers(lines: Iterable[str]) -> tuple[Multiplier, ...]:
         except ValueError:
             factors = [math.nan]
         if not pattern or not all(0 < factor < math.inf for factor in factors):
-            raise ConfigError(
-                f"config.optimizer.lr_multipliers: {line!r} is not PATTERN=FACTOR or PATTERN=FIRST..LAST with factors "
-                "above 0, such as 'relative/bias=8'; config.optimizer.freeze keeps parameters as they are"
-            )
+            raise ConfigError(f"config.optimizer.lr_multipliers: {line!r} is not PATTERN=FACTOR or FIRST..LAST above 0")
         multipliers.append(Multiplier(pattern, *factors))
     return tuple(multipliers)
 
@@ -81,6 +78,5 @@ def profile_steps(text: str, steps: int) -> range:
         return range(0)
     match = re.fullmatch(r"([0-9]{1,10}):([0-9]{1,10})", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]) <= steps:
-        expected = f"FIRST:LAST, both from 1 to config.steps={steps}"
-        raise ConfigError(f"config.profile.steps is {text!r}: expected {expected}")
+        raise ConfigError(f"config.profile.steps is {text!r}: expected FIRST:LAST, from 1 to config.steps={steps}")
     return range(int(match[1]), int(match[2]) + 1)

@@ -77,10 +77,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
         raise ConfigError(f"the config has {next(iter(values))}, which its task and block do not know: {begin}")
     optimizer, steps = config.optimizer, config.steps
     if config.batch_size % optimizer.grad_accum_steps:
-        raise ConfigError(
-            f"config.batch_size is {config.batch_size}: it must divide into {optimizer.grad_accum_steps} microbatches "
-            "(config.optimizer.grad_accum_steps)"
-        )
+        raise ConfigError(f"config.batch_size is {config.batch_size}: optimizer.grad_accum_steps must divide it")
     profile_steps(config.profile.steps, steps)
     mesh_rules(config.mesh.rules)
     lr_multipliers(optimizer.lr_multipliers)

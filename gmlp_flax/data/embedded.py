@@ -43,10 +43,7 @@ def embedded_text(side: str) -> list[str]:
     try:
         from pydoc_data.topics import topics  # Some distributions leave it out.
     except ImportError as error:
-        raise DataError(
-            "this Python comes without its manual (pydoc_data.topics); install it (Debian: apt install "
-            "libpython3-stdlib), or use your own text with --config=own_text"
-        ) from error
+        raise DataError("Python comes without its manual: install pydoc_data, or take --config=own_text") from error
     heldout = [topics[name] for name in HELDOUT_TOPICS if name in topics]
     if side == HELDOUT:
         return heldout

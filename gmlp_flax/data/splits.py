@@ -147,16 +147,12 @@ def missing_split(path: str, split: str, known: Sequence[str]) -> DataError:
     """The error of data that do not have the split a user asked for."""
     if not any(known):
         return DataError(f"{path!r} has no split {split!r}: it names no splits; leave the split empty")
-    return DataError(
-        f"{path!r} has no split {split!r}: it has {_listed(known)}; set split or heldout_split to one of these"
-    )
+    return DataError(f"{path!r} has no split {split!r}: it has {_listed(known)}; give one of these")
 
 
 def without_splits(path: str) -> DataError:
     """The error if a user asks for a split of data that cannot have splits."""
-    return DataError(
-        f"{path!r} has no splits: config.data.split and heldout_split are for TFDS folders; leave both empty"
-    )
+    return DataError(f"{path!r} has no splits: config.data.split and heldout_split are for TFDS folders")
 
 
 def empty_side(examples: str, side: str, share: float, instead: str) -> DataError:
@@ -165,8 +161,7 @@ def empty_side(examples: str, side: str, share: float, instead: str) -> DataErro
     `instead` says what to give if no other share will do.
     """
     return DataError(
-        f"{examples} leave nothing on the side {side!r} with heldout_share={share}; use another heldout_share, or "
-        f"{instead}"
+        f"{examples} leave nothing on the side {side!r} with heldout_share={share}; change it, or {instead}"
     )
 
 

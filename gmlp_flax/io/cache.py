@@ -151,10 +151,7 @@ def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
     """Deletes the copies used longest ago, until the file has room, or all that is left is in use; takes that room."""
     most = limit()
     if file.size > most:
-        raise DataError(
-            f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: set {GIGABYTES} to more "
-            "gigabytes, or make the file's shards smaller"
-        )
+        raise DataError(f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: raise {GIGABYTES}")
     with file_lock(folder / ".lock", os.O_RDWR | os.O_CREAT):
         target.truncate(file.size)
         # Of many small copies, only one per hundredth of the limit has the folder listed, which takes long.

@@ -151,10 +151,7 @@ class TFRecordFile:
                 raise self._truncated(number)
             length, checksum = _HEADER.unpack(header)
             if checksum != _masked_crc32c(header[:8]):
-                raise DataError(
-                    f"{self.path}, record {number}: not a TFRecord file, or damaged (the length of the record "
-                    "fails its checksum); copy or download it again"
-                )
+                raise DataError(f"{self.path}, record {number}: not a TFRecord file, or damaged; copy it again")
             end = offset + _HEADER.size + length + _FOOTER.size
             if end > size:
                 raise self._truncated(number)
@@ -333,10 +330,7 @@ def _array_record(reader: Any, number: int) -> bytes | BadRecord:
 
 def _check_count(path: str, count: int, expected: int | None) -> None:
     if expected is not None and count < expected:
-        raise DataError(
-            f"{path}: {count} records where {expected} or more were expected: truncated, damaged or of another format; "
-            "copy or download it again"
-        )
+        raise DataError(f"{path}: {count} records where {expected} or more were expected: copy or download it again")
 
 
 def _checked(data: bytes, number: int) -> bytes:

@@ -100,9 +100,7 @@ class Engine:
             if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
                 raise RunError(f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see")
             if not (mount.startswith("/") or self.mounts_buckets):
-                raise RunError(
-                    f"--mount={mount}: --on={name} mounts no buckets: attach it to the cluster, give /FOLDER"
-                )
+                raise RunError(f"--mount={mount}: --on={name} mounts no buckets: attach it, and give its /FOLDER")
 
     def _hardware(self, topology: str) -> Topology:
         hardware = chips.parse(topology)
@@ -121,8 +119,9 @@ class Engine:
         count = self.hardware.count
         on_each = min(self.options.gpus_per_node or self.hardware.chip.node, count)
         if count % on_each:
-            advice = "give a multiple, or --gpus_per_node"
-            raise RunError(f"{count} GPUs are no whole number of nodes of {on_each}: {advice}")
+            raise RunError(
+                f"{count} GPUs are no whole number of nodes of {on_each}: give a multiple, or --gpus_per_node"
+            )
         return count // on_each, on_each
 
     def check(self, job: Job) -> None:
@@ -132,9 +131,7 @@ class Engine:
             RunError: saying where the folder may lie.
         """
         if job.slices > 1 and not self.joins_slices:
-            raise RunError(
-                f"config.mesh.slices is {job.slices}, and --on={self.name} gives one slice: --on=xpk joins them"
-            )
+            raise RunError(f"config.mesh.slices is {job.slices}, and --on={self.name} gives one slice: --on=xpk joins")
         if "://" in job.workdir:
             return
         folder, refused = os.path.normpath(job.workdir), f"--workdir={job.workdir}"

@@ -50,8 +50,7 @@ class SkyPilot(Engine):
         else:
             accelerators = f"{GPUS[kind]}:{gpus}"
         if not (options.image or os.path.exists(SETUP)):
-            advice = "run this in a checkout of the repository, or give --image"
-            raise RunError(f"there is no {SETUP} in this folder: {advice}")
+            raise RunError(f"there is no {SETUP} here: run this in a checkout of the repository, or give --image")
         named = [mount.rpartition(":") for mount in options.mount if not mount.startswith("/")]
         sources = {folder: bucket if "://" in bucket else f"gs://{bucket}" for bucket, _, folder in named}
         resources = {

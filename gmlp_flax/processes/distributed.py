@@ -161,9 +161,7 @@ def require_alike(values: Mapping[str, bytes]) -> None:
         digests = multihost_utils.process_allgather(np.frombuffer(hashlib.sha256(value).digest(), np.uint8))
         differs = np.flatnonzero((digests != digests[0]).any(-1))
         if differs.size:
-            raise RunError(
-                f"{name} of process {differs[0]} is not that of process 0: start all with the same command and data"
-            )
+            raise RunError(f"{name} of process {differs[0]} is not that of process 0: start all alike")
 
 
 def end_if_process_lost(error: Exception) -> None:

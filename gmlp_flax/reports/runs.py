@@ -263,8 +263,7 @@ def _check_tokenizers(runs: Sequence[Run]) -> None:
     contents = {path: files.read_small(path) for path in paths}
     for path, content in contents.items():
         if content != contents[paths[0]]:
-            both = f"{paths[0]} and {path}"
-            raise RunError(f"runs of different tokenizers: {both} differ: give runs of one tokenizer")
+            raise RunError(f"runs of different tokenizers: {paths[0]} and {path} differ: give runs of one tokenizer")
 
 
 def _compare(one: Run, other: Run, keys: Sequence[str]) -> None:

@@ -115,8 +115,7 @@ def define(
         trial = Trial(point, flags, config)
         marks = trial.name, config_lib.to_json(config)
         if same := [names[mark] for mark in marks if mark in names]:
-            what = "two points are one run, or share the name of its folder"
-            raise ConfigError(f"{what}: {same[0]} and {trial.name}: leave one out")
+            raise ConfigError(f"two points are one run, or share the name of its folder: {same[0]} and {trial.name}")
         names |= dict.fromkeys(marks, trial.name)
         path = os.path.join(out, trial.name, CONFIG_FILE)
         if files.exists(path) and (difference := _difference(config_lib.load(path), config)):
@@ -124,8 +123,7 @@ def define(
         trials.append(trial)
     best = dict.fromkeys(tasks.find(trial.config.task).best for trial in trials)
     if len(best) > 1:
-        metrics = ", ".join(metric for metric, _ in best)
-        raise ConfigError(f"the points differ in their held-out metric ({metrics}): make a sweep of each")
+        raise ConfigError(f"the points differ in their held-out metric ({', '.join(dict(best))}): make a sweep of each")
     ((metric, mode),) = best
     return Sweep(source, overrides, tuple(trials), choosing, metric, mode, out)
 

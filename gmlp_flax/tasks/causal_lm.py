@@ -42,15 +42,11 @@ class CausalLanguageModeling(LanguageModeling):
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
         if not blocks.find(config.model.block).can_be_causal:
-            able = [name for name, block in blocks.BLOCKS.items() if block.can_be_causal]
-            raise ConfigError(
-                f"config.task is 'causal_lm' and config.model.block is {config.model.block!r}, which mixes all tokens: "
-                f"expected one of {', '.join(able)}"
-            )
+            able = ", ".join(name for name, block in blocks.BLOCKS.items() if block.can_be_causal)
+            what = f"config.model.block is {config.model.block!r}, which mixes all tokens"
+            raise ConfigError(f"{what}: expected one of {able}")
         if not config.model.causal:
-            raise ConfigError(
-                "config.task is 'causal_lm' and config.model.causal is False: set it to True, or config.task=masked_lm"
-            )
+            raise ConfigError("config.task is 'causal_lm' and config.model.causal is False: set it to True")
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         model = self.config.model

@@ -112,14 +112,9 @@ class ImageClassification(Task):
         """See `Task`."""
         mixes = config.augment.mixup or config.augment.cutmix
         if mixes and config.batch_size // config.optimizer.grad_accum_steps % 2:
-            raise ConfigError(
-                f"config.batch_size is {config.batch_size}: mixup and CutMix mix pairs, so a microbatch (batch_size / "
-                "optimizer.grad_accum_steps) must be even"
-            )
+            raise ConfigError(f"config.batch_size is {config.batch_size}: mixup and CutMix need even microbatches")
         if config.model.get("causal") and config.model.pool == "cls":
-            raise ConfigError(
-                "config.model.pool is 'cls', and the model is causal: the class token sees no patch; set it to 'mean'"
-            )
+            raise ConfigError("config.model.pool is 'cls', and the model is causal: it sees no patch; set it to 'mean'")
         model, table = config.model, "config.model.stem is 'table', a vector for each grey value"
         if model.stem == "table" and (model.channels != 1 or model.patch_size != (1, 1)):
             raise ConfigError(f"{table}: set config.model.channels=1 and config.model.patch_size=(1,1)")

@@ -93,10 +93,7 @@ class LanguageModeling(TextTask):
         """See Task.summarize; raises DataError if no token was to be predicted."""
         loss, predictions = sums["loss"]
         if not predictions:
-            raise DataError(
-                "the held-out text has no token that the model could predict, only such as [UNK]: give text that the "
-                "vocabulary knows as config.data.heldout"
-            )
+            raise DataError("the held-out text has no token to predict, only [UNK]: give other config.data.heldout")
         mean = loss / predictions
         perplexity = math.exp(mean) if mean < 700 else math.inf
         return {
@@ -214,10 +211,7 @@ class LanguageModeling(TextTask):
         if path == sides.EMBEDDED:
             corpus, selected = corpora.in_memory(f"{path}, {side}", embedded.embedded_text(side)), selection.EVERYTHING
         elif prepared.is_prepared(path):
-            raise DataError(
-                f"config.data.{sides.key_of(self.config, side)}={path} holds prepared tokens of one side; prepare the "
-                "held-out side as well and give it as --config.data.heldout"
-            )
+            raise DataError(f"config.data.train={path} holds prepared tokens of one side: give data.heldout as well")
         else:
             corpus, selected = sides.open_side(self.config, side, selection.open_side)
         return corpus, {"selection": selected, "max_bad_records": self.config.data.max_bad_records}

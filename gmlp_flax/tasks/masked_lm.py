@@ -87,15 +87,10 @@ class MaskedLanguageModeling(LanguageModeling):
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
         if config.model.causal:
-            raise ConfigError(
-                "config.task is 'masked_lm', which reads tokens on both sides, and config.model.causal is True: set it "
-                "to False, or config.task=causal_lm"
-            )
+            raise ConfigError("config.task is 'masked_lm' and config.model.causal is True: set it to False")
         mask, random = config.masking.mask_share, config.masking.random_share
         if mask + random > 1:
-            raise ConfigError(
-                f"config.masking.mask_share is {mask} and random_share is {random}: lower one, their sum is at most 1"
-            )
+            raise ConfigError(f"config.masking.mask_share is {mask} and random_share is {random}: their sum is over 1")
 
     def notes(self) -> list[str]:
         """See `Task`: max_predictions may be too few for the rate in a long sequence."""

@@ -56,10 +56,7 @@ class QuestionAnswering(Finetuning):
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """See `Task`."""
         if self.config.model.causal and self.config.squad.version == "v2.0":
-            raise ConfigError(
-                "the model is causal: at [CLS], where v2.0 scores having no answer, it sees no other token; "
-                "take squad.version=v1.1, or a model that is not causal"
-            )
+            raise ConfigError("the model is causal: [CLS] sees no other token, as v2.0 needs: take squad.version=v1.1")
         return SpanPredictor(self.spec(), self.config.model.vocab_size, rngs, **self.embedding())
 
     def example_shapes(self) -> Shapes:

@@ -66,9 +66,7 @@ class TextClassification(Finetuning):
         """See `Task`."""
         model = self.config.model
         if model.causal and model.pool == "cls":
-            raise ConfigError(
-                "config.model.pool is 'cls', and the model is causal: its [CLS] sees no other token; set it to 'mean'"
-            )
+            raise ConfigError("config.model.pool is 'cls', and the model is causal: it sees no token; set it to 'mean'")
         sizes = self.spec(), model.vocab_size, len(self.glue.labels), rngs
         if self.dual_encoder:
             return PairClassifier(*sizes, pool=model.pool, interaction=model.interaction, **self.embedding())

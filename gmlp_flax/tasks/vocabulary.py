@@ -193,10 +193,7 @@ class Finetuning(TextTask):
             DataError: there is none, two differ, or one is damaged.
         """
         if (tokenizer := given_tokenizer(self)) is None:
-            raise DataError(
-                "there is no vocabulary: give --config.init_from=RUN, a pretrained text model, or, to train a new one, "
-                "--config.data.tokenizer=FILE"
-            )
+            raise DataError("there is no vocabulary: give --config.init_from=RUN or --config.data.tokenizer=FILE")
         return tokenizer
 
     def encode(self, inputs: Sequence[str]) -> dict[str, np.ndarray]:

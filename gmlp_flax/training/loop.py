@@ -170,8 +170,7 @@ def _resume(training: Training, checkpoints: Checkpoints) -> tuple[TrainState, i
     if newest is not None:
         done, state = newest
         if done > config.steps:
-            advice = "raise config.steps, or give another --workdir"
-            raise RunError(f"{workdir} is at step {done}, beyond config.steps={config.steps}: {advice}")
+            raise RunError(f"{workdir} is at step {done}, beyond config.steps={config.steps}: raise it")
         distributed.say(f"resuming {workdir} at step {done}")
     else:
         starts_from = config.init_from and config.init_parameters

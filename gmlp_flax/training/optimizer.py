@@ -81,9 +81,7 @@ def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
         by_path[name] = own.reshape(-1, *[1] * (len(leaf.shape) - 1))
     if unused := [multiplier.pattern for multiplier in multipliers if multiplier not in used]:
         example = next(iter(by_path))
-        raise RunError(
-            f"config.optimizer.lr_multipliers: {unused[0]!r} matches no parameter that is left, e.g. {example}"
-        )
+        raise RunError(f"config.optimizer.lr_multipliers: {unused[0]!r} matches no parameter left, e.g. {example}")
     return by_path
 
 

@@ -205,10 +205,7 @@ class Partition:
             held.setdefault(device.process_index, set()).add(int(rows[position[:2]]))
         parts = sorted({tuple(sorted(part)) for part in held.values()})
         if sum(map(len, parts)) != rows.size or len(set(map(len, parts))) != 1:
-            raise RunError(
-                "config.mesh gives hosts overlapping parts of the batch: let fsdp x tensor divide, or be a multiple "
-                "of, a host's devices"
-            )
+            raise RunError("config.mesh gives hosts overlapping parts of the batch: change fsdp x tensor")
         return parts.index(tuple(sorted(held[jax.process_index()]))), len(parts)
 
     def put_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:

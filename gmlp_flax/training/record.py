@@ -76,10 +76,7 @@ def refuse_changes(workdir: str, config: ConfigDict) -> None:
     ]
     if fixed and checkpoint_steps(workdir):
         more = f" (and {len(fixed) - SHOWN} more)" if len(fixed) > SHOWN else ""
-        raise RunError(
-            f"{', '.join(fixed[:SHOWN])}{more}: use another --workdir, or set it back; {workdir} has taken steps with "
-            "the old value"
-        )
+        raise RunError(f"{', '.join(fixed[:SHOWN])}{more}: use another --workdir, or set it back: it has steps")
 
 
 def check_data(workdir: str, task: Task, advice: str, chosen: bool = False, sides: Sequence[str] = SIDES) -> Any:

@@ -78,7 +78,5 @@ def test_a_class_token_of_a_causal_model_is_refused():
     """It stands first, and would see no patch."""
     options = config.default("image_classification", "transformer")
     options.model.update(causal=True, pool="cls")
-    with pytest.raises(
-        ConfigError, match="config.model.pool is 'cls', and the model is causal: the class token sees no patch"
-    ):
+    with pytest.raises(ConfigError, match="config.model.pool is 'cls', and the model is causal: it sees no patch"):
         config.validate(options)

@@ -127,7 +127,7 @@ def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path, o
     [
         ("freeze", ("/spatial/", "/spatail/"), "'/spatail/'"),
         ("lr_multipliers", ("spatail=8",), "'spatail'"),
-        ("lr_multipliers", ("bias=2", "spatial/bias=8"), "'spatial/bias' matches no parameter that is left"),
+        ("lr_multipliers", ("bias=2", "spatial/bias=8"), "'spatial/bias' matches no parameter left"),
         ("lr_multipliers", ("^bias=0.1..1",), "'^bias' matches bias, which has no layers"),
     ],
 )

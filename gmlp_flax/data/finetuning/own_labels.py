@@ -56,25 +56,14 @@ def _refuse(counts: Counter[str], where: str) -> None:
     total, single = sum(counts.values()), sorted(name for name, rows in counts.items() if rows < 2)
     scores = [name for name in counts if not re.fullmatch(r"[+-]?\d+", name)]
     if scores and all(map(_NUMBER.fullmatch, counts)):
-        raise DataError(
-            f"real numbers such as {scores[0]!r} {where}, where classes were expected: regression is not offered for "
-            "data of your own; write names of classes (low, middle, high) in their place, or give another column"
-        )
+        raise DataError(f"real numbers such as {scores[0]!r} {where}: expected classes; regression is not offered")
     if not 2 <= len(counts) <= MOST_LABELS or len(counts) == total:
-        raise DataError(
-            f"{len(counts)} different values in {total} rows {where}: expected 2 to {MOST_LABELS} classes of two or "
-            "more rows each; give another column or file"
-        )
+        raise DataError(f"{len(counts)} different values in {total} rows {where}: expected 2 to {MOST_LABELS} classes")
     if single:
         more = f", as have {len(single) - 1} more classes" if len(single) > 1 else ""
-        raise DataError(
-            f"one row of the class {single[0][:60]!r}{more} {where}: expected two or more; mend or remove it"
-        )
+        raise DataError(f"one row of the class {single[0][:60]!r}{more} {where}: add another, or remove it")
     spelled: dict[str, str] = {}
     for name in counts:
         bare = " ".join(unicodedata.normalize("NFKC", name).casefold().replace("\u200b", "").split())
         if (other := spelled.setdefault(bare, name)) != name:
-            raise DataError(
-                f"two labels, {other!r} ({counts[other]} rows) and {name!r} ({counts[name]}), {where}, that differ "
-                "only in capitals, blanks or forms of characters: write them alike"
-            )
+            raise DataError(f"two labels, {other!r} and {name!r}, {where}, differ in form alone: write them alike")

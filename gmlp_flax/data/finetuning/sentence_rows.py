@@ -70,10 +70,7 @@ def file_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
         DataError: the file is of no such format, cannot be read or in two ways, or its header lacks a column.
     """
     if files.suffix(path) not in READERS:
-        raise DataError(
-            f"{path!r} has no format in which labelled sentences are read; expected {', '.join(READERS)}, or text "
-            f"with {' or '.join(files.COMPRESSIONS)}"
-        )
+        raise DataError(f"{path!r} has no format of labelled sentences; expected {', '.join(READERS)}, or packed")
     return READERS[files.suffix(path)](path, task, notes)
 
 
@@ -113,18 +110,12 @@ def _split_files(path: str, contents: tuple[File, ...], own: bool) -> dict[str, 
     whole = next((splits for splits in formats.values() if splits.keys() == names), None)
     if not names or whole is None:
         problem = f"has no format with all of its splits {', '.join(sorted(names))}" if names else "holds no GLUE task"
-        raise DataError(
-            f"folder {path!r} {problem}: expected train.tsv and dev.tsv (or .jsonl, .csv, .parquet), or TFDS's files; "
-            "give a folder with them, or single files as config.data.train and heldout"
-        )
+        raise DataError(f"folder {path!r} {problem}: expected train.tsv and dev.tsv (or .jsonl, .csv, .parquet)")
     for name, group in whole.items():
         shards = [files.SHARD.match(file.name) for file in group]
         sets = {(shard["stem"], shard["count"]) if shard else file for shard, file in zip(shards, group, strict=True)}
         if len(sets) > 1:
-            raise DataError(
-                f"{path!r} holds two files of the split {name!r}, {group[0].name!r} and {group[-1].name!r}; give a "
-                "folder of one task, or single files as config.data.train and heldout"
-            )
+            raise DataError(f"{path!r} holds two files of the split {name!r}, {group[0].name!r} and {group[-1].name!r}")
         files.check_shards(path, group)
     return whole
 
@@ -206,10 +197,7 @@ def _quoted(path: str, texts: list[int], notes: list[str]) -> bool:
     if not styles and not any(_DOUBLED.fullmatch(cell) for _, cell in marked):
         notes.append(f"{given} and the like keep their quotation marks, as the file is not quoted by rules")
         return False
-    raise DataError(
-        f"{given} can be read in two ways: with quotation marks of the program that wrote the file, or of the text "
-        "itself; give JSON lines, or a table that pandas has written (to_csv)"
-    )
+    raise DataError(f"{given} can be read in two ways, with its quotation marks or without: give JSON lines")
 
 
 def _styles(row: list[str], text: str, texts: list[int]) -> tuple[bool, bool]:

@@ -112,10 +112,7 @@ def open_sentences(
     heldout = _parts_of(path, known, heldout_split, HELDOUT_SPLIT) or (() if heldout_share else only)
     choice = splits.choose(path, side, train, heldout, heldout_share, known=known, explicit=bool(heldout_split))
     if not choice.splits:
-        raise DataError(
-            f"{path!r} has no split for this side, only {', '.join(map(repr, known))}; give one as config.data.split "
-            "or heldout_split"
-        )
+        raise DataError(f"{path!r} has no split for this side, only {', '.join(map(repr, known))}: see data.split")
     examples = [example for name in choice.splits for example in by_split[name]()]
     if choice.share:
         examples = [e for e in examples if splits.is_heldout(e.texts[0], choice.share) == (side == HELDOUT)]
@@ -124,9 +121,7 @@ def open_sentences(
             raise splits.empty_side(f"the examples of {path!r}", side, choice.share, advice)
     labelled = [example for example in examples if example.label != UNLABELLED]
     if not labelled and side != HELDOUT:
-        raise DataError(
-            f"{path!r} has no labels to train on: expected a column {_either(task.label)}; give another file or split"
-        )
+        raise DataError(f"{path!r} has no labels to train on: expected a column {_either(task.label)}")
     used = labelled or examples  # all examples if none has a label, as in a test set
     texts, labels, ids, parts, _ = zip(*used, strict=True)
     first, *second = map(list, zip(*texts, strict=True))

@@ -72,10 +72,7 @@ class Windows:
         training: bool = False,
     ):
         if length < max_query + SPECIALS + 1:
-            raise DataError(
-                f"length={length} has no room for a passage beside squad.max_query={max_query} tokens of a "
-                f"question and {SPECIALS} special ones; raise the one or lower the other"
-            )
+            raise DataError(f"length={length} has no room for a passage beside squad.max_query={max_query} tokens")
         self.length, self._tokenizer = length, tokenizer
         # Context -> the ids of its tokens and their spans, see Tokenizer.encode_with_offsets.
         encoded = {context: tokenizer.encode_with_offsets(context) for context in {q.context for q in questions}}

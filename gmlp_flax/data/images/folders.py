@@ -269,10 +269,7 @@ class _TarContent:
             opened()
             self._unpacked += member.size if self._compressed else 0
             if self._unpacked > UNPACKED_BYTES:
-                raise DataError(
-                    f"{self._path}: its images have more than {UNPACKED_BYTES >> 30} GiB, which lie in memory if the "
-                    "tar file is compressed: extract it to a folder, or do not compress it"
-                )
+                raise DataError(f"{self._path}: images of more than {UNPACKED_BYTES >> 30} GiB: extract it to a folder")
             first = start + member.offset_data
             self.members[name] = content() if self._compressed else (first, first + member.size)
 

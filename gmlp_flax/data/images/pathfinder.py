@@ -56,10 +56,7 @@ class PathfinderImages(ImageSource):
         for name in lists:
             labels |= _read_labels(contents[name])
         if missing := sorted(labels.keys() - contents.keys()):
-            raise DataError(
-                f"{self.path!r}: {len(missing)} of the {len(labels)} images that {_METADATA} names are missing, such "
-                f"as {missing[0]!r}; copy or download them again"
-            )
+            raise DataError(f"{self.path!r}: {len(missing)} of {len(labels)} images are missing, as {missing[0]!r}")
         self.names = sorted(name for name in labels if contents[name].size)
         if not self.names:
             raise DataError(f"{self.path!r} holds no image that has bytes; copy or download it again")

@@ -59,15 +59,9 @@ class RealLabels(ImageSource):
     def _number(self, name: str) -> int:
         match = _NUMBER.search(name)
         if not match:
-            raise DataError(
-                f"{_KEY}: image {name!r} of {self.path!r} has no number in its name, expected names with "
-                "ILSVRC2012_val_00000001 and so on"
-            )
+            raise DataError(f"{_KEY}: image {name!r} has no number in its name, expected names with ILSVRC2012_val_N")
         if not 1 <= int(match[1]) <= len(self.real):
-            raise DataError(
-                f"{self.file}: labels of {len(self.real)} images, but none for {name!r} of {self.path!r}; give the "
-                "file of these images"
-            )
+            raise DataError(f"{self.file}: labels of {len(self.real)} images, but none for {name!r}; give theirs")
         return int(match[1]) - 1
 
 

@@ -92,10 +92,7 @@ class Tables:
             return None
         (table, classes), *others = sorted(found.items(), key=lambda item: -len(item[1]))
         if missing := [name for name in images if name not in classes]:
-            raise DataError(
-                f"{table}: no class for {len(missing):,} of {len(images):,} images, such as {missing[0]!r}; add them, "
-                "or remove the images"
-            )
+            raise DataError(f"{table}: no class for {len(missing):,} of {len(images):,} images, such as {missing[0]!r}")
         if other := next((name for name, own in others if any(classes[image] != own[image] for image in own)), ""):
             raise DataError(f"{table!r} and {other!r} give other classes for the same images; remove one of them")
         self.used.add(table)

@@ -151,10 +151,7 @@ def _records(shard: Shard, local: str, index: np.ndarray | None) -> Any:
     except RuntimeError as error:  # ArrayRecord gives no reason
         raise DataError(f"{path}: truncated or damaged; copy or prepare it again") from error
     if count != shard.records:
-        raise DataError(
-            f"{path}: {count} records where {shard.records} were expected: truncated, or of another "
-            "preparation; copy or prepare it again"
-        )
+        raise DataError(f"{path}: {count} records where {shard.records} were expected: copy or prepare it again")
     return file
 
 

@@ -50,10 +50,7 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
             `trees.generate`.
     """
     if not 0 <= grammar.shortest < grammar.longest - 1 <= 2**20:
-        raise DataError(
-            f"lengths {grammar.shortest},{grammar.longest}: expected two numbers with one between them, up to "
-            "1,048,577; a tree has more symbols than the first and fewer than the second"
-        )
+        raise DataError(f"lengths {grammar.shortest},{grammar.longest}: expected two numbers with one between them")
     if not 2 <= grammar.depth <= _DEEPEST:
         raise DataError(f"depth {grammar.depth}: expected 2 to {_DEEPEST}")
     asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
@@ -61,9 +58,7 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
     if FACTS in names:  # it is written last
         facts = _read_facts(folder)
         if facts.get("made of") != asked or not isinstance(facts.get("statistics"), dict):
-            raise DataError(
-                f"{folder!r} holds another data set, {facts.get('made of', 'unknown')}: give another folder"
-            )
+            raise DataError(f"{folder!r} holds another data set, {facts.get('made of', 'unknown')}: give another")
         return facts["statistics"]
     if {name for name in names if not name.startswith(".")} - {*FILES.values()}:
         raise DataError(f"{folder!r} holds other files: give a new folder")

@@ -28,9 +28,7 @@ class Symbols(FixedVocabulary):
         try:
             return [self._numbers[word] for word in text.split() if word not in trees.BRACES]
         except KeyError as error:
-            raise DataError(
-                f"the symbol {str(error.args[0])[:40]!r}; expected one of {' '.join(trees.SYMBOLS)}"
-            ) from None
+            raise DataError(f"the symbol {error.args[0][:40]!r}; expected one of {' '.join(trees.SYMBOLS)}") from None
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """See Tokenizer.encode_with_offsets."""

@@ -231,10 +231,7 @@ def _texts(path: str, present: tuple[File, ...]) -> list[File]:
             f"{found and f' (found {found}; unpack archives)'}"
         )
     if files.suffix(texts[0].path) in _TABLES:
-        raise DataError(
-            f"{path!r} is a table, which as plain text would be one document: write its column of text as JSON lines "
-            'such as {"text": "..."}, or name it .txt to have it read as plain text'
-        )
+        raise DataError(f'{path!r} is a table: write its text as JSON lines {{"text": ...}}, or name it .txt')
     return texts
 
 
@@ -269,10 +266,7 @@ def _split(root: str, name: str, depth: int) -> str:
     common = [split for split in (read[0] if read else ()) if all(split in words for words in read)]
     if read and len(common) != 1:
         words = " or ".join(map(repr, dict.fromkeys(word for words in read for word in words.values())))
-        raise DataError(
-            f"{files.join(root, name)} can be read as of the split {words}: rename the file or its folder, or train on "
-            f"all files with split={EVERYTHING}"
-        )
+        raise DataError(f"{files.join(root, name)} can be read as of the split {words}: rename, or split={EVERYTHING}")
     return read[0][common[0]] if read else ""
 
 

@@ -212,9 +212,7 @@ def _is_done(shards: list[_Shard], plan: dict[str, Any]) -> bool:
     there = prepared.read_index(folder) if done else _read(shards[0].work / _UNFINISHED / _PLAN)
     differs = [f"{name} {there.get(name)!r}, not {value!r}" for name, value in plan.items() if there.get(name) != value]
     if there and differs:
-        raise DataError(
-            f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder, or remove it"
-        )
+        raise DataError(f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder")
     ours = {path.name for shard in shards for path in shard.paths}
     if not there and any(name not in ours and not name.startswith(f"{_UNFINISHED}/") for name in _sizes(folder)):
         raise DataError(f"{folder!r} is not empty and holds no preparation; give a folder of its own")
@@ -257,10 +255,7 @@ def _write_shards(shards: list[_Shard], cores: int) -> list[dict[str, Any]]:
                 _check_limit(results.values(), shards[0].max_bad_records)
                 bar.update(0)
         except futures.BrokenExecutor as error:
-            raise DataError(
-                "a worker process was ended from outside, perhaps for want of memory; run again with fewer workers to "
-                "go on from here"
-            ) from error
+            raise DataError("a worker was ended from outside, perhaps for want of memory: give fewer") from error
         finally:
             (shards[0].work / _UNFINISHED / _STOP).touch()
             executor.shutdown(cancel_futures=True)

@@ -209,9 +209,7 @@ def read_index(folder: str) -> dict[str, Any]:
     """The content of a folder's `index.json`; raises DataError if there is none, or a damaged one."""
     path = files.join(folder, INDEX)
     if not is_prepared(folder):
-        raise DataError(
-            f"no prepared corpus in {folder!r}: it has no {INDEX}; make it, or finish it, with gmlp prepare"
-        )
+        raise DataError(f"no prepared corpus in {folder!r}: it has no {INDEX}; make or finish it with gmlp prepare")
     index = json_files.read(path, dict)
     if (version := index.get("format")) != FORMAT:
         raise DataError(f"{path}: format {version!r}, expected {FORMAT}; prepare the corpus again")

@@ -92,10 +92,8 @@ def open_side(
     train, heldout = split or _named(known, splits.TRAIN_SPLIT), heldout_split or _named(known, splits.HELDOUT_SPLIT)
     key, needed = ("split", train) if heldout_share or side == TRAIN else ("heldout_split", heldout)
     if needed == splits.ALL_SPLITS and len(known) > 1 and any(map(splits.split_words, known)):
-        raise DataError(
-            f"{path!r} has the splits {', '.join(map(repr, known))}, and none for the side {side!r}: name one with "
-            f"{key}, or give single files"
-        )
+        listed = ", ".join(map(repr, known))
+        raise DataError(f"{path!r} has the splits {listed}, and none for the side {side!r}: name one with {key}")
     heldout = (heldout,) if heldout or not heldout_share else ()
     options = {"known": known, "explicit": bool(heldout_split)}
     chosen = splits.choose(path, side, (train,), heldout, heldout_share, **options)

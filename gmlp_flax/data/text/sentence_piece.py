@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import sentencepiece
 
-from gmlp_flax.data.text.byte_level import SPECIAL_PIECES, is_blank, utf8
+from gmlp_flax.data.text.byte_level import is_blank, utf8
 from gmlp_flax.errors import DataError, decode_errors
 
 # Everything that decides the trained model besides the corpus, the vocabulary size and the number of threads.
@@ -149,10 +149,7 @@ def train(documents: Iterable[str], vocab_size: int) -> bytes:
             raise DataError("no text to train a tokenizer on; give documents with text in them") from error
         if "ocabulary size" not in str(error) and "insert_id" not in str(error):
             raise
-        raise DataError(
-            f"vocab_size={vocab_size} is too small: {len(SPECIAL_PIECES)} special pieces, 256 bytes and every "
-            "character of the corpus need one each; raise it"
-        ) from error
+        raise DataError(f"vocab_size={vocab_size} is too small for 256 bytes and all characters; raise it") from error
     return model.getvalue()
 
 

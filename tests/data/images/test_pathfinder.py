@@ -51,9 +51,7 @@ def test_a_remote_folder(tmp_path):
 
 def test_missing_files(tmp_path):
     path = folder(tmp_path / "a", **{"imgs/1/sample_0.png": None, "imgs/1/sample_2.png": None})
-    assert "2 of the 10 images that metadata names are missing, such as 'imgs/1/sample_0.png'" in failure(
-        open_images, path
-    )
+    assert "2 of 10 images are missing, as 'imgs/1/sample_0.png'" in failure(open_images, path)
     assert "images and no metadata/*.npy" in failure(
         open_images, folder(tmp_path / "b", **{"metadata/0.npy": None, "metadata/1.npy": None})
     )
@@ -70,7 +68,7 @@ def test_missing_files(tmp_path):
         (b"imgs/0 sample_0.png 0 1 1\nimgs/0 sample_1.png 1 2 1\n", "line 2: 'imgs/0 sample_1.png 1 2 1'; expected"),
         (b"imgs/0 sampl\xff.png 0 1 1\n", "line 1: not UTF-8 (byte 0xff)"),
         (b"\x93NUMPY\x01\x00", "line 1: not UTF-8 (byte 0x93)"),
-        (b"../.. secret.png 0 1 1\n", "1 of the 5 images that metadata names are missing, such as '../../secret.png'"),
+        (b"../.. secret.png 0 1 1\n", "1 of 5 images are missing, as '../../secret.png'"),
     ],
 )
 def test_lines_of_another_form(tmp_path, data, message):

@@ -36,7 +36,7 @@ def test_labels_follow_the_number_in_the_name(tmp_path):
         ({"a": 1}, "real_labels: .*real.json holds a dict: expected a list"),
         ([[0], 1], "expected a list of labels for each image"),
         ([[0], [2]], "real.json: label 2, but '.*' has 2 classes; evaluate on ImageNet's validation set"),
-        ([[0]], "labels of 1 images, but none for 'b/ILSVRC2012_val_00000002.JPEG' of '.*'; give the file of these"),
+        ([[0]], "labels of 1 images, but none for 'b/ILSVRC2012_val_00000002.JPEG'; give theirs"),
     ],
 )
 def test_wrong_files(tmp_path, labels, message):
@@ -55,7 +55,7 @@ def test_a_damaged_record_has_no_name_to_check(tmp_path):
 
 def test_names_without_numbers(tmp_path):
     labels = written(tmp_path, [[0], []])
-    expected = "config.eval.real_labels: image '{}' of '.*' has no number in its name, expected names with ILSVRC2012"
+    expected = "config.eval.real_labels: image '{}' has no number in its name, expected names with ILSVRC2012"
     with pytest.raises(DataError, match=expected.format("a/photo.png")):
         RealLabels(folder(tmp_path, "a/photo.png"), labels)
     with pytest.raises(DataError, match=expected.format("image 0")):

@@ -170,7 +170,7 @@ def test_a_worker_that_dies_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PARENT", str(os.getpid()))
     whole = corpus(2)
     ending = Corpus("texts", tuple(Ending(*part) for part in whole.parts), whole.fingerprint)
-    with pytest.raises(DataError, match="worker process was ended from outside"):
+    with pytest.raises(DataError, match="worker was ended from outside"):
         prepare(ending, tokenizer(), tmp_path, shard_bytes=1, workers=2)
     assert ids(prepare(whole, tokenizer(), tmp_path, **EACH_PART)) == stream(TEXTS)
 

@@ -88,10 +88,8 @@ def make_listops(name: str, values: flags.FlagValues) -> None:
     statistics = folder.make(out, sizes, Grammar(shortest, longest, values.depth), values.seed)
     print(f"{'split':<12}{'trees':>8}  {'symbols':<26}{'depth':<24}share of the values 0 to 9, %")
     for split, of in statistics.items():
-        symbols, depth = (
-            "{0} to {2}, mean {1:.0f}".format(*of["length"]),
-            "{0} to {2}, mean {1:.2f}".format(*of["depth"]),
-        )
+        symbols = "{0} to {2}, mean {1:.0f}".format(*of["length"])
+        depth = "{0} to {2}, mean {1:.2f}".format(*of["depth"])
         shares = " ".join(f"{100 * share:.1f}" for share in of["values"])
         print(f"{split:<12}{of['trees']:>8,}  {symbols:<26}{depth:<24}{shares}")
     most = max(of["length"][2] for of in statistics.values())

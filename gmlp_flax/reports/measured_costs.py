@@ -37,11 +37,8 @@ class Cost(NamedTuple):
     @property
     def per_thousand(self) -> Spread | None:
         """Milliseconds for 1,000 tokens, over repeats."""
-        return (
-            Spread.median(1e6 * seconds / (self.batch * self.tokens) for seconds in self.seconds)
-            if self.seconds
-            else None
-        )
+        tokens = self.batch * self.tokens
+        return Spread.median(1e6 * seconds / tokens for seconds in self.seconds) if self.seconds else None
 
     @property
     def speed(self) -> float:

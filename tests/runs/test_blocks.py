@@ -44,8 +44,7 @@ def quick(commands, tmp_path_factory):
     changes = config_lib.differences(config_lib.from_file("quickstart_text"), quickstart(QUICK, folder))
     values = {name: new for name, (_, new) in changes.items() if new is not None} | {"model.kernel_widths": "3,5"}
     flags = [f"--config.{name}={value}" for name, value in values.items()]
-    done = commands("--config=configs/quickstart_text.py", *flags, f"--workdir={folder / 'run'}")
-    assert_done(done)
+    assert_done(done := commands("--config=configs/quickstart_text.py", *flags, f"--workdir={folder / 'run'}"))
     return folder / "run", done.stdout
 
 
@@ -80,11 +79,3 @@ def test_from_the_command_line(quick):
     run, printed = quick
     assert "gmlp predict" in printed and "gmlp draw filters" not in printed
     assert json.loads((run / "config.json").read_text())["model"]["kernel_widths"] == [3, 5]
-
-
-@pytest.mark.slow
-def test_images(tmp_path):
-    config = config_lib.changed(config_lib.from_file("quickstart_image"), block=QUICK)
-    config.steps, config.batch_size, config.optimizer.warmup = 2, 4, 1
-    config.model.update(TRAINED[QUICK][0] | {"layers": 2, "d_model": 16, "d_ffn": 16})
-    assert loop.train(config, str(tmp_path / "run"))["eval"]["examples"] == 382

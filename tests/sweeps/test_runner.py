@@ -86,9 +86,7 @@ def test_failing_run_ends_those_beside_it(monkeypatch, tmp_path):
     trainer.plan({"a": "hangs", "b": "fails"})
     with pytest.raises(RunError, match=r"^the run .*/out/b failed \(the reason of b\): its output is in .*/out/b.log$"):
         results(monkeypatch, trainer, "abc", jobs=2)
-    assert (
-        "b says fails" in trainer.log("b").read_text() and not (trainer.folder / "out" / "a" / "result.json").exists()
-    )
+    assert "b says fails" in trainer.log("b").read_text()
     wait_until(lambda: not alive(int((tmp_path / "hanging").read_text())))
 
 

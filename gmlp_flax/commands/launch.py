@@ -83,8 +83,7 @@ def start(runs: Sequence[Run], folder: str) -> None:
 def _name(given: str, folder: str) -> str:
     """A name that all engines take."""
     if given and not (re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", given) and len(given) <= LONGEST_NAME):
-        expected = f"at most {LONGEST_NAME} lower-case letters, digits and hyphens, such as --name=my-run"
-        raise RunError(f"--name={given}: expected {expected}")
+        raise RunError(f"--name={given}: expected at most {LONGEST_NAME} lower-case letters, digits and hyphens")
     name = given or re.sub("[^a-z0-9]+", "-", os.path.basename(os.path.normpath(folder)).lower()).strip("-")
     name = name if name[:1].isalpha() else f"run-{name}".strip("-")
     return name if given else name[:LONGEST_NAME].strip("-")

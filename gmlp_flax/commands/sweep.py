@@ -71,8 +71,7 @@ def _config(values: flags.FlagValues) -> str:
     if not values.sweep:
         return cli.given_config(values)
     if values.config:
-        what = "exclude each other: a sweep file's points name their configs"
-        raise ConfigError(f"--config={values.config} and --sweep={values.sweep} {what}")
+        raise ConfigError(f"--config={values.config} and --sweep={values.sweep} exclude each other: leave one out")
     values.set_default("choose", "none")
     return definition.from_file(values.sweep)[0][points.CONFIG]
 
@@ -151,8 +150,7 @@ def train(sweep: Sweep) -> None:
             try:
                 value = run.result().get(sweep.metric, math.nan)
                 if not math.isfinite(value):
-                    what = f"{sweep.metric} {value}: it cannot be compared; leave its point out"
-                    raise RunError(f"the run {name} ended with {what}")
+                    raise RunError(f"the run {name} ended with {sweep.metric} {value}: it cannot be compared")
                 print(f"{name}: {sweep.metric} {value:.5g}", file=sys.stderr, flush=True)
                 metrics[name] = run.result()
             except RunError as error:

@@ -63,8 +63,7 @@ def mesh_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
         axes = tuple(None if name == "-" else name for name in names.split(",") if name)
         check_pattern(pattern, "mesh.rules")
         if not (pattern and equals) or not {*axes} <= {*AXES, None}:
-            known = ", ".join(AXES)
-            raise ConfigError(f"config.mesh.rules: {line!r} is not PATTERN=AXIS,..., each axis one of {known}, -")
+            raise ConfigError(f"config.mesh.rules: {line!r} is not PATTERN=AXIS,..., each axis {', '.join(AXES)} or -")
         rules.append((pattern, axes))
     return tuple(rules)
 

@@ -179,8 +179,7 @@ def open_file(path: str, decompress: bool = True, buffer: int = BUFFER) -> Itera
             yield stack.enter_context(compressed.decompress(raw, kind)) if kind else raw
         except compressed.ERRORS as error:
             if kind and getattr(error, "errno", None) is None:
-                what = f"{path}: truncated or not a {kind} archive"
-                raise DataError(f"{what} ({error}); copy or download it again") from error
+                raise DataError(f"{path}: truncated or not a {kind} archive ({error}); copy it again") from error
             raise storage_error(f"reading {path}", error) from error
 
 

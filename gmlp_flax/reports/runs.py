@@ -218,9 +218,8 @@ def _runs(
     for name, config in rows.items():
         first = names.setdefault(tuple(config.get(key) for key in (*identity, *steps)), name)
         if first != name:
-            raise RunError(
-                f"the rows {first} and {name} have the same model and {STEPS}: leave out the flag that does so"
-            )
+            advice = "leave out the --config flag that makes them equal"
+            raise RunError(f"the rows {first} and {name} have the same model and {STEPS}: {advice}")
     for folder in files.glob(pattern):
         for path in (folder, *(os.path.join(folder, name) for name in files.listdir(folder))):
             if files.exists(os.path.join(path, CONFIG_FILE)):

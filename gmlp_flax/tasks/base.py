@@ -319,7 +319,7 @@ class Task(abc.ABC):
         Raises:
             RunError: the prompt does not suit this model, or the task generates no text.
         """
-        raise RunError(f"a model of the task {self.config.task} does not continue texts: train a causal_lm")
+        raise RunError(f"the task {self.config.task} does not continue texts: train with config.task=causal_lm")
 
     def encode(self, inputs: Sequence[Any]) -> Any:
         """Inputs as `predict` takes them, as the arrays that `forward` reads."""

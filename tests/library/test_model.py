@@ -39,7 +39,7 @@ def test_predictions_of_text(text):
     assert text.predict([]) == []
     with pytest.raises(RunError, match="top is 0: expected 1 or more"):
         text.predict(["A [MASK]"], top=0)
-    with pytest.raises(RunError, match=r"train one with config\.task=causal_lm"):
+    with pytest.raises(RunError, match=r"train with config\.task=causal_lm"):
         text.generate("It was")
 
 

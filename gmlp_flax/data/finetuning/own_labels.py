@@ -66,4 +66,7 @@ def _refuse(counts: Counter[str], where: str) -> None:
     for name in counts:
         bare = " ".join(unicodedata.normalize("NFKC", name).casefold().replace("\u200b", "").split())
         if (other := spelled.setdefault(bare, name)) != name:
-            raise DataError(f"two labels, {other!r} and {name!r}, {where}, differ in form alone: write them alike")
+            raise DataError(
+                f"two labels, {other!r} ({counts[other]} rows) and {name!r} ({counts[name]}), {where}, that differ "
+                "only in capitals, blanks or forms of characters: write them alike"
+            )

@@ -12,7 +12,6 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.interop import transformers as ours
-from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.interop.timm_names import to_torch
 from gmlp_flax.io import weight_files
 from gmlp_flax.paper import recipes
@@ -30,13 +29,6 @@ CONFIG = {
     "fnet": {"model_type": "fnet", "hidden_act": "gelu_new"},
 }
 BOTH = pytest.mark.parametrize("name", ours.FAMILIES)
-
-
-@pytest.fixture
-def transformers():
-    pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
-    pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
-    return import_beside_torch("transformers")
 
 
 @pytest.fixture(scope="module")

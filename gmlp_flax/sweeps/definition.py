@@ -123,7 +123,8 @@ def define(
         trials.append(trial)
     best = dict.fromkeys(tasks.find(trial.config.task).best for trial in trials)
     if len(best) > 1:
-        raise ConfigError(f"the points differ in their held-out metric ({', '.join(dict(best))}): make a sweep of each")
+        metrics = ", ".join(name for name, _ in best)
+        raise ConfigError(f"the points differ in their held-out metric ({metrics}): make a sweep of each")
     ((metric, mode),) = best
     return Sweep(source, overrides, tuple(trials), choosing, metric, mode, out)
 

@@ -29,30 +29,33 @@ time.sleep(600)
 """
 
 
-def hold(folder, held, release):
-    for _ in range(2):
+def hold(folder, begin, held, release):
+    while begin.wait():
+        begin.clear()
         with folder_lock(folder):
             held.set()
             release.wait()
-            release.clear()
 
 
 def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, monkeypatch):
     context = multiprocessing.get_context("spawn")
-    held, release, said = context.Event(), context.Event(), []
-    process = context.Process(target=hold, args=(tmp_path / "a", held, release))
+    begin, held, release = events = [context.Event() for _ in range(3)]
+    process, said = context.Process(target=hold, args=(tmp_path / "a", *events)), []
     process.start()
 
     def waiting(what):
         said.append(what)
-        held.clear()
         release.set()
         return contextlib.nullcontext()
 
     monkeypatch.setattr(locks, "heartbeat", waiting)
+    begin.set()
     assert held.wait(100)
     with folder_lock(tmp_path / "a"):
         assert said == [f"waiting for another process that prepares {str(tmp_path / 'a')!r}"]
+    for event in (held, release):
+        event.clear()
+    begin.set()
     assert held.wait(100)
     process.kill()
     process.join()

@@ -75,9 +75,9 @@ def validate(config: ml_collections.ConfigDict) -> None:
             raise ConfigError(f"config.{name} is {shown(value)}: {problem}")
     if values:
         raise ConfigError(f"the config has {next(iter(values))}, which its task and block do not know: {begin}")
-    optimizer, steps = config.optimizer, config.steps
-    if config.batch_size % optimizer.grad_accum_steps:
-        raise ConfigError(f"config.batch_size is {config.batch_size}: optimizer.grad_accum_steps must divide it")
+    optimizer, steps, batch = config.optimizer, config.steps, config.batch_size
+    if batch % (parts := optimizer.grad_accum_steps):
+        raise ConfigError(f"config.batch_size is {batch}: config.optimizer.grad_accum_steps={parts} must divide it")
     profile_steps(config.profile.steps, steps)
     mesh_rules(config.mesh.rules)
     lr_multipliers(optimizer.lr_multipliers)

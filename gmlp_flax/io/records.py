@@ -151,7 +151,7 @@ class TFRecordFile:
                 raise self._truncated(number)
             length, checksum = _HEADER.unpack(header)
             if checksum != _masked_crc32c(header[:8]):
-                raise DataError(f"{self.path}, record {number}: not a TFRecord file, or damaged; copy it again")
+                raise DataError(f"{self.path}, record {number}: not a TFRecord file, or damaged: copy it again")
             end = offset + _HEADER.size + length + _FOOTER.size
             if end > size:
                 raise self._truncated(number)

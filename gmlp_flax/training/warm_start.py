@@ -201,7 +201,7 @@ def adapt(
         before = tasks.find(old_config.task).without_data(old_config).length
         if grids or before == task.length:  # images of another size were resized above
             raise
-        raise Unfit(f"{error}; the saved model is of {before} tokens and this config has {task.length}") from None
+        raise Unfit(f"{error}; the saved model was made for {before} tokens, this config has {task.length}") from None
     return traverse_util.unflatten_dict({name: flat[name] for name in wanted}, sep="/")
 
 

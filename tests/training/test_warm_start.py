@@ -8,7 +8,6 @@ from jax.sharding import PartitionSpec
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
-from gmlp_flax.checkpoints.metrics_file import read_result
 from gmlp_flax.errors import RunError
 from gmlp_flax.models import toeplitz
 from gmlp_flax.tasks.image_classification import ImageClassification
@@ -285,16 +284,16 @@ def test_images_are_normalised_as_in_the_run_that_starts_them(capsys):
     assert warm_start.inherit_keys(found, found, names) == found and not capsys.readouterr().err
 
 
-def test_a_run_that_starts_from_another_scores_as_that_one(image_run, tmp_path):
-    """With a rate of 0 the held-out loss is the same to the last digit, with that run's own mean and deviation of
-    pixels, and it is after a resume."""
-    old = shutil.copytree(image_run, tmp_path / "old")
-    expected = read_result(str(old))["eval"]["ema_loss"]
-    new = gmlp_config.load(str(old / "config.json"))
-    new.data.update(mean=(0.1, 0.1, 0.1), std=(0.2, 0.2, 0.2))
-    new.init_from, new.steps = str(old), 1
-    new.optimizer.update(learning_rate=0.0, weight_decay=0.0, ema=0.0)
-    assert loop.train(new, str(tmp_path / "new"))["eval"]["loss"] == expected
-    shutil.rmtree(old)
+def test_a_run_that_starts_from_another_scores_as_that_one(tmp_path):
+    """With a rate of 0 the held-out loss is the same to the last digit, and it is after a resume."""
+    old = tiny.image_config()
+    old.data.update(mean=(0.1, 0.1, 0.1), std=(0.2, 0.2, 0.2))
+    first = loop.train(old, str(tmp_path / "old"))
+    new = tiny.image_config()
+    new.init_from, new.steps = str(tmp_path / "old"), 1
+    new.optimizer.update(learning_rate=0.0, weight_decay=0.0)
+    second = loop.train(new, str(tmp_path / "new"))
+    assert first["eval"]["loss"] == second["eval"]["loss"]
+    shutil.rmtree(tmp_path / "old")
     new.steps = 2
-    assert loop.train(new, str(tmp_path / "new"))["eval"]["loss"] == expected
+    assert loop.train(new, str(tmp_path / "new"))["eval"]["loss"] == first["eval"]["loss"]

@@ -81,7 +81,7 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
         text_model = task.bind(params)
         encoder = text_model.encoder
         # The model embeds the tokens; a function that returns the maps stands in for its encoder.
-        stacks = encoder.stacks()
+        stacks = encoder.stacks
         text_model.encoder = lambda x, key, padding_mask: jnp.concatenate(
             stack_weights(stacks, x.astype(encoder.spec.stream_dtype), padding_mask)
         )

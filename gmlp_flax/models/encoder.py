@@ -46,6 +46,7 @@ class Encoder(nnx.Module):
         self.norm = spec.block.final_norm(spec, spec.d_model)
         self.spec = spec
 
+    @property
     def stacks(self) -> list[Any]:
         """The stacked blocks, first layers first; `stack_specs` are their specs."""
         count = len(self.stack_specs)
@@ -69,7 +70,7 @@ class Encoder(nnx.Module):
             x = dropout(x, spec.dropout, keys[-1])
         x = sharding.constrain(x.astype(spec.stream_dtype), sharding.BATCH)
         survival, first = spec.survival_by_layer(), 0
-        for stack_spec, stack in zip(self.stack_specs, self.stacks(), strict=True):
+        for stack_spec, stack in zip(self.stack_specs, self.stacks, strict=True):
             layers = slice(first, first + stack_spec.layers)
             x, _ = _scan(stack_spec, stack, x, padding_mask, survival[layers], None if keys is None else keys[layers])
             first = layers.stop
@@ -89,7 +90,7 @@ class Encoder(nnx.Module):
         if wrong := [layer for layer in layers if not -count <= layer < count]:
             raise ValueError(f"there is no layer {wrong[0]}: the encoder has {count}, from 0 to {count - 1}")
         numbers, kept, first = [layer % count for layer in layers], {}, 0
-        for spec, stack in zip(self.stack_specs, self.stacks(), strict=True):
+        for spec, stack in zip(self.stack_specs, self.stacks, strict=True):
             definition, params = nnx.split(stack)
             start, last = first, first + spec.layers - 1
             for end in sorted({number for number in numbers if first <= number <= last} | {last}):
@@ -116,7 +117,7 @@ class Encoder(nnx.Module):
             [batch, tokens, d_model], as `__call__` gives for these positions; and the updated caches.
         """
         updated, caches, x = [], caches or [{} for _ in self.stack_specs], x.astype(self.spec.stream_dtype)
-        for spec, stack, cache in zip(self.stack_specs, self.stacks(), caches, strict=True):
+        for spec, stack, cache in zip(self.stack_specs, self.stacks, caches, strict=True):
             x, cache = _scan(spec, stack, x, None, spec.survival_by_layer(), None, cache, first)
             updated.append(cache)
         return self.norm(x).astype(self.spec.compute_dtype), updated

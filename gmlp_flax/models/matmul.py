@@ -1,9 +1,13 @@
 """The two matrix products of every mixer, over channels and over tokens, and the sum with a bias.
 
-The products carry a name, so that a remat policy can save exactly them, and have gradients of their own, because the
+The products carry a name, so that a remat policy can save exactly them, and have derivatives of their own, because the
 order of axes that suits accelerators costs a CPU half of its speed: the compiler transposes whole activations around
 the products. On a CPU the tokens are flattened (over channels) or W is repeated for each example (over tokens), which
 needs no transposition. The platform is chosen when the program is lowered; the other branch is not in the program.
+
+Each derivative is a linear function of a tangent (`jax.custom_jvp`), which JAX transposes for gradients: forward and
+reverse mode nest in any order. `_linear` keeps its factors alone for the backward pass, as of a choice of platforms JAX
+would keep what every branch needs.
 """
 
 import functools
@@ -15,25 +19,28 @@ from jax.ad_checkpoint import checkpoint_name
 from gmlp_flax.models import sharding
 
 NAME = "matrix product"
+_linear = functools.partial(jax.checkpoint, prevent_cse=False, policy=jax.checkpoint_policies.nothing_saveable)
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return x @ kernel
 
 
-def _over_channels_backward(saved, g):
-    x, kernel = saved
-    d_kernel = jax.lax.platform_dependent(
-        x,
-        g,
-        cpu=lambda x, g: x.reshape(-1, x.shape[-1]).T @ g.reshape(-1, g.shape[-1]),
-        default=lambda x, g: jnp.einsum("...i,...o->io", x, g),
-    )
-    return g @ kernel.T, d_kernel
+@_over_channels.defjvp
+def _over_channels_jvp(primals, tangents):
+    (x, kernel), (d_x, d_kernel) = primals, tangents
+    return _over_channels(x, kernel), _over_channels(d_x, kernel) + _in_rows(x, d_kernel)
 
 
-_over_channels.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _over_channels_backward)
+@_linear
+def _in_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x kernel, for a gradient of the kernel that transposes no activations."""
+
+    def flattened(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
+
+    return jax.lax.platform_dependent(x, kernel, cpu=flattened, default=jnp.matmul)
 
 
 def over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -41,7 +48,7 @@ def over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return checkpoint_name(_over_channels(x, kernel), NAME)
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
     """x + bias in the type of x. The gradient of the bias is summed in float32: a sum over a batch in bfloat16 stops
     growing.
@@ -53,47 +60,53 @@ def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
     return x + bias.astype(x.dtype)
 
 
-def _add_bias_backward(bias, g):
-    summed = [axis for axis in range(g.ndim) if axis < g.ndim - bias.ndim or bias.shape[axis - g.ndim] == 1]
-    total = jnp.sum(g, summed, dtype=jnp.promote_types(g.dtype, jnp.float32))
-    return g, total.reshape(bias.shape).astype(bias.dtype)
+@add_bias.defjvp
+def _add_bias_jvp(primals, tangents):
+    (x, bias), (d_x, d_bias) = primals, tangents
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    return add_bias(x, bias), (d_x.astype(wide) + d_bias.astype(wide)).astype(x.dtype)
 
 
-add_bias.defvjp(lambda x, bias: (add_bias(x, bias), bias), _add_bias_backward)
+@jax.custom_jvp
+def _over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
+    return jax.lax.platform_dependent(weight, x, cpu=_repeated, default=_einsum)
 
 
-def _weight_times_x(weight, x):
-    return jax.lax.platform_dependent(
-        weight,
-        x,
-        cpu=lambda w, x: jnp.broadcast_to(w, (x.shape[0], *w.shape)) @ x,
-        default=lambda w, x: jnp.einsum("ij,bjc->bic", w, x),
-    )
+@_over_tokens.defjvp
+def _over_tokens_jvp(primals, tangents):
+    (weight, x), (d_weight, d_x) = primals, tangents
+    return _over_tokens(weight, x), _of_x(weight, d_x) + _of_weight(x, d_weight)
 
 
-def _sum_of_outer_products(g, x):
-    wide = jnp.promote_types(g.dtype, jnp.float32)  # a sum over a batch in bfloat16 stops growing
-
-    def add(total, pair):
-        return total + jnp.matmul(pair[0], pair[1].T, preferred_element_type=wide), None
-
-    total, _ = jax.lax.scan(add, jnp.zeros((g.shape[1], x.shape[1]), wide), (g, x))
-    return total.astype(g.dtype)
+def _repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(weight, (*x.shape[:-2], *weight.shape)) @ x
 
 
-def _over_tokens_backward(saved, g):
-    weight, x = saved
-    einsum = functools.partial(jnp.einsum, "bic,bjc->ij")
+def _einsum(weight: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.einsum("ij,...jc->...ic", weight, x)
+
+
+@_linear
+def _of_x(weight: jax.Array, x: jax.Array) -> jax.Array:
+    return jax.lax.platform_dependent(weight, x, cpu=_repeated, default=_einsum)
+
+
+@_linear
+def _of_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """weight x, for a gradient of the weight that a loop over examples adds up, in float32: a sum over a batch in
+    bfloat16 stops growing."""
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+
+    def in_turn(weight: jax.Array, x: jax.Array) -> jax.Array:
+        examples = x.reshape(-1, *x.shape[-2:])
+        products = jax.lax.map(lambda one: (weight.astype(wide) @ one.astype(wide)).astype(x.dtype), examples)
+        return products.reshape(*x.shape[:-2], *products.shape[-2:])
+
     # A loop over examples cannot be sharded: every device would gather the batch.
-    on_cpu = einsum if sharding.compiler_axes() else _sum_of_outer_products
-    d_weight = jax.lax.platform_dependent(g, x, cpu=on_cpu, default=einsum)
-    return d_weight, _weight_times_x(weight.T, g)
-
-
-_over_tokens = jax.custom_vjp(_weight_times_x)
-_over_tokens.defvjp(lambda weight, x: (_weight_times_x(weight, x), (weight, x)), _over_tokens_backward)
+    on_cpu = _einsum if sharding.compiler_axes() else in_turn
+    return jax.lax.platform_dependent(weight, x, cpu=on_cpu, default=_einsum)
 
 
 def over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
-    """weight x over the token axis: [out, in] and [batch, in, channels] to [batch, out, channels]."""
+    """weight x over the token axis: [out, in] and [..., in, channels] to [..., out, channels]."""
     return checkpoint_name(_over_tokens(weight, x), NAME)

@@ -31,18 +31,15 @@ def expand(taps: jax.Array) -> jax.Array:
     return _expand(taps) if length_of(taps) > BAND else _in_bands(taps, length_of(taps))
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _expand(taps: jax.Array) -> jax.Array:
     one, many = (functools.partial(_in_bands, height=height) for height in (length_of(taps), BAND))
     return jax.lax.platform_dependent(taps, cpu=one, default=many)
 
 
-def _transposed(_: None, d_matrix: jax.Array) -> tuple[jax.Array]:
-    taps = jax.ShapeDtypeStruct((2 * len(d_matrix) - 1,), d_matrix.dtype)
-    return jax.linear_transpose(functools.partial(_in_bands, height=BAND), taps)(d_matrix)
-
-
-_expand.defvjp(lambda taps: (_expand(taps), None), _transposed)
+@_expand.defjvp
+def _expand_jvp(primals, tangents):
+    return _expand(*primals), _in_bands(*tangents, height=BAND)
 
 
 def _in_bands(taps: jax.Array, height: int) -> jax.Array:

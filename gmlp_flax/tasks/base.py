@@ -387,7 +387,7 @@ class Task(abc.ABC):
 
     def stacks(self, params: Any) -> list[blocks.Block]:
         """The stacked blocks of the model's encoder, first layers first, each parameter's leading axis the layer."""
-        return self.bind(params).encoder.stacks()
+        return self.bind(params).encoder.stacks
 
     def evaluation_batch_size(self, shares: int) -> int:
         """Examples of an evaluation batch, over all hosts: not more than are held out, in even shares."""

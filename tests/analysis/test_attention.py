@@ -220,7 +220,7 @@ def test_maps_of_a_model_with_several_kinds_of_layers():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 6)), jnp.float32)
 
     def stacks(**fields):
-        return Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0)).stacks()
+        return Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0)).stacks
 
     hybrid = stacks(block="fnet_hybrid", attention_layers=2)
     (found,) = attention.stack_weights(hybrid, x, None)

@@ -72,7 +72,7 @@ def test_the_scan_applies_the_blocks_one_by_one(kind):
 
     @quick_jit
     def one_by_one(x):
-        for spec, stack in zip(module.stack_specs, module.stacks(), strict=True):
+        for spec, stack in zip(module.stack_specs, module.stacks, strict=True):
             definition, stacked = nnx.split(stack)
             for layer in range(spec.layers):
                 block = nnx.merge(definition, jax.tree.map(lambda p, layer=layer: p[layer], stacked))
@@ -187,8 +187,8 @@ def test_layers_drop_their_branches_independently(fields, survival):
     """By a schedule that goes on through all stacks. The branch of layer l adds to channel l alone."""
     spec, samples = small_spec(block="convolution", layers=4, survival=0.6, dtype="float32", **fields), 4000
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
-    biases = iter(np.split(1000 * jnp.eye(4, 6), len(module.stacks())))
-    for stack in module.stacks():
+    biases = iter(np.split(1000 * jnp.eye(4, 6), len(module.stacks)))
+    for stack in module.stacks:
         stack.convolution.out.bias[...] = next(biases)
     module.norm.scale[...] = jnp.ones(6)
     y = quick_jit(module)(jnp.zeros((samples, 5, 6)), keys(0, samples))[:, 0]

@@ -60,17 +60,14 @@ def by_platform(x: jax.Array) -> jax.Array:
 ALGORITHMS = {"auto": by_platform, "matmul": by_matmul, "fft": by_fft}
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=1)
 def fourier(x: jax.Array, algorithm: str) -> jax.Array:
     """The real part of the 2-D DFT over tokens and channels: [batch, tokens, channels] to the same.
 
-    `algorithm` is a key of ALGORITHMS, which differ by rounding alone. C and S are symmetric, so the transform is its
-    own transpose: its gradient is one more transform, and nothing is saved for it.
+    `algorithm` is a key of ALGORITHMS, which differ by rounding alone. It is linear: its gradient is one more transform,
+    and nothing is saved for it.
     """
     return ALGORITHMS[algorithm](x)
-
-
-fourier.defvjp(lambda x, algorithm: (fourier(x, algorithm), None), lambda algorithm, _, g: (fourier(g, algorithm),))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

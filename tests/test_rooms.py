@@ -27,7 +27,14 @@ ORDER = (
     ("commands",),
 )
 FLOORS = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}
-FACES = {"gmlp_flax", "gmlp_flax.__main__", "gmlp_flax.train", "gmlp_flax.evaluate", "gmlp_flax.predict"}  # the ways in
+FACES = {
+    "gmlp_flax",
+    "gmlp_flax.layers",
+    "gmlp_flax.__main__",
+    "gmlp_flax.train",
+    "gmlp_flax.evaluate",
+    "gmlp_flax.predict",
+}  # the ways in
 NAME = re.compile(r"(gmlp_flax(?:\.\w+)+)(?::\w+)?")
 
 

@@ -57,7 +57,7 @@ def _in_bands(taps: jax.Array, height: int) -> jax.Array:
 def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
     """W x over the token axis by a circular convolution of at least 2n - 1 points: O(n log n) work, O(n) memory.
 
-    Taps [2n - 1] and x [batch, n, channels] give [batch, n, channels] in the type of x. The transform runs in float32
+    Taps [2n - 1] and x [..., n, channels] give [..., n, channels] in the type of x. The transform runs in float32
     (float64 for float64).
     """
     n = length_of(taps)

@@ -19,7 +19,11 @@ _armed: dict[int, threading.Timer] = {}
 
 @contextlib.contextmanager
 def handle(names: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Inside, these signals call `handler`, but for SIGHUP if nohup has it ignored."""
+    """Inside, these signals call `handler`, but for SIGHUP if nohup has it ignored. Only the main thread can handle
+    signals: another one goes on without."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {name: signal.getsignal(name) for name in names}
     before = {name: old for name, old in before.items() if name != signal.SIGHUP or old != signal.SIG_IGN}
     for name in before:

@@ -41,6 +41,33 @@ def test_values_and_gradients_are_einsums(order, product, formula, shapes):
         np.testing.assert_allclose(found, wanted, atol=1e-13)
 
 
+@PRODUCTS
+@in_float64
+def test_forward_mode_and_second_derivatives(order, product, formula, shapes):
+    left, right = (normal(seed, *shape) for seed, shape in enumerate(shapes))
+    tangents = tuple(normal(seed + 2, *shape) for seed, shape in enumerate(shapes))
+    expected = squares(lambda left, right: jnp.einsum(formula, left, right))
+    for function in (jax.jvp, lambda f, args, tangents: jax.vmap(lambda t: jax.jvp(f, args, t))(tangents)):
+        given = tangents if function is jax.jvp else tuple(t[None] for t in tangents)
+        for found, wanted in zip(
+            function(squares(product), (left, right), given), function(expected, (left, right), given), strict=True
+        ):
+            np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    found, wanted = (jax.hessian(f, argnums=(0, 1))(left, right) for f in (squares(product), expected))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-11), found, wanted)
+
+
+@pytest.mark.parametrize("axes", [(), (3,), (2, 3, 2)])
+@in_float64
+def test_over_tokens_takes_any_leading_axes(order, axes):
+    """Also none: a single example has the shape of its tokens and channels."""
+    weight, x = normal(0, 3, 4), normal(1, *axes, 4, 5)
+    y = matmul.over_tokens(weight, x)
+    np.testing.assert_allclose(y, np.einsum("ij,...jc->...ic", weight, x), atol=1e-13)
+    d_weight = jax.grad(squares(matmul.over_tokens))(weight, x)
+    np.testing.assert_allclose(d_weight, np.einsum("...ic,...jc->ij", 2 * y, x), atol=1e-12)
+
+
 @pytest.mark.parametrize("shape", [(8,), (128, 1), (128, 8), (1,)])
 def test_a_biass_gradient_is_summed_in_float32(shape):
     """Ones of 256 examples: a sum in bfloat16 would stand still at 256 times what one step of it can hold."""

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -31,6 +32,15 @@ def test_what_nohup_ignores_stays_ignored():
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
     assert seen == [signal.SIGTERM] and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+
+
+def test_in_a_thread_signals_stay_as_they_are():
+    def run():
+        with handle(STOPPING, print):
+            return [signal.getsignal(name) for name in STOPPING]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(run).result() == [signal.getsignal(name) for name in STOPPING]
 
 
 @pytest.mark.parametrize(("same", "ends"), [(600, False), (0.1, True)])

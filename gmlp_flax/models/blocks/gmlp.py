@@ -145,7 +145,7 @@ class SpatialGatingUnit(nnx.Module):
         cache: DecodeCache | None = None,
         padding_mask: jax.Array | None = None,
     ) -> jax.Array:
-        """[batch, tokens, d_ffn] to [batch, tokens, gate_width]. The output of tiny attention, of the latter shape, is
+        """[..., tokens, d_ffn] to [..., tokens, gate_width]. The output of tiny attention, of the latter shape, is
         added to f(Z) (Figure 6); `cache` as in `Block`; `padding_mask` counts if the spec has `hide_padding`."""
         u, v = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
         v = self.norm(v)
@@ -181,9 +181,9 @@ class SpatialProjection(nnx.Module):
         self.spec = spec
 
     def __call__(self, z: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
-        """[batch, tokens, channels] to the same. With a cache, W's rows for these tokens sum over the earlier ones too.
+        """[..., tokens, channels] to the same. With a cache, W's rows for these tokens sum over the earlier ones too.
         Raises ValueError for a number of tokens that `spec.supports_length` refuses."""
-        tokens, first = z.shape[1], 0
+        tokens, first = z.shape[-2], 0
         if not self.spec.supports_length(tokens):
             accepts = f"{'at most' if self.spec.supports_length(1) else 'exactly'} {self.spec.length}"
             raise ValueError(f"the spatial projection was made for {accepts} tokens and was given {tokens}")
@@ -192,7 +192,7 @@ class SpatialProjection(nnx.Module):
         if self.spec.by_fft:
             mixed = toeplitz.apply_fft(toeplitz.crop(self.taps[...], tokens), z)
         else:
-            mixed = over_tokens(self._rows(first, tokens, z.shape[1], z.dtype), z)
+            mixed = over_tokens(self._rows(first, tokens, z.shape[-2], z.dtype), z)
         return add_bias(mixed, jax.lax.dynamic_slice_in_dim(self.bias[...], first, tokens)[:, None])
 
     def matrix(self) -> jax.Array:
@@ -229,13 +229,13 @@ class TinyAttention(nnx.Module):
         padding_mask: jax.Array | None = None,
         cache: DecodeCache | None = None,
     ) -> jax.Array:
-        """[batch, tokens, d_model] to [batch, tokens, d_out]. `keys` [batch] are for dropout on the weights."""
+        """[..., tokens, d_model] to [..., tokens, d_out]. `keys` [batch] are for dropout on the weights."""
         q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
         first = 0
         if cache is not None:
             first, k, v = cache.first, cache.update("keys", k), cache.update("values", v)
         logits = dot_products(q, k, self.spec, first)
-        return self.out(attend(logits, v, x.shape[1], padding_mask, self.spec.attention_dropout, keys))
+        return self.out(attend(logits, v, x.shape[-2], padding_mask, self.spec.attention_dropout, keys))
 
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, tokens, tokens]."""

@@ -64,8 +64,8 @@ ALGORITHMS = {"auto": by_platform, "matmul": by_matmul, "fft": by_fft}
 def fourier(x: jax.Array, algorithm: str) -> jax.Array:
     """The real part of the 2-D DFT over tokens and channels: [batch, tokens, channels] to the same.
 
-    `algorithm` is a key of ALGORITHMS, which differ by rounding alone. It is linear: its gradient is one more transform,
-    and nothing is saved for it.
+    `algorithm` is a key of ALGORITHMS, which differ by rounding alone. The gradient is one more transform, and nothing
+    is saved for it.
     """
     return ALGORITHMS[algorithm](x)
 

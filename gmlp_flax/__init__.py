@@ -15,13 +15,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gmlp_flax.interop.exported import export, push
     from gmlp_flax.library.model import Model
+    from gmlp_flax.library.runs import evaluate, train
     from gmlp_flax.library.sources import create, list_models, list_pretrained, load
 
 __version__ = "0.2.0"
-__all__ = ["Model", "create", "export", "list_models", "list_pretrained", "load", "push"]
+__all__ = [
+    "Model",
+    "create",
+    "evaluate",
+    "export",
+    "list_models",
+    "list_pretrained",
+    "load",
+    "push",
+    "train",
+]
 
-_MODULES = {"Model": "library.model"} | dict.fromkeys(("export", "push"), "interop.exported")
-_MODULES |= dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "library.sources")
+_MODULES = {
+    "Model": "library.model",
+    **dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "library.sources"),
+    **dict.fromkeys(("evaluate", "train"), "library.runs"),
+    **dict.fromkeys(("export", "push"), "interop.exported"),
+}
 
 
 def __getattr__(name: str) -> Any:

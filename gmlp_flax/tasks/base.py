@@ -337,6 +337,30 @@ class Task(abc.ABC):
     def _side_by_side(self, states: list[jax.Array], pool: str | None, mask: jax.Array | None = None) -> jax.Array:
         return jnp.concatenate([pooled_states(state, pool, mask) if pool else state for state in states], axis=-1)
 
+    def labelled(self, side: str) -> Any:
+        """The examples of a side as evaluation reads them, with their "label"."""
+        return self.examples(side)
+
+    @classmethod
+    def write_examples(
+        cls, config: ConfigDict, examples: Iterable[tuple[Sequence[Any], Any]], folder: str, classes: list[str]
+    ) -> str:
+        """Writes examples that a program gives, each its inputs and its label or None, as files.
+
+        Args:
+            config: of the run that will read them.
+            examples: in order.
+            folder: a new one, on this machine.
+            classes: the names of the classes; if there are none yet, they are added as they come.
+
+        Returns:
+            What config.data.train or config.data.heldout is to be.
+
+        Raises:
+            DataError, RunError: an example does not suit the task.
+        """
+        raise RunError(f"the task {cls.__name__} takes no examples from a program: give a path")
+
     def init(self, key: jax.Array) -> Any:
         """Fresh parameters as a nested dict; traceable."""
         return nnx.to_pure_dict(nnx.state(self.module(nnx.Rngs(key)), nnx.Param))

@@ -253,6 +253,25 @@ class ImageClassification(Task):
         transform = self.training_example if side == "train" else self.evaluation_example
         return ReadableExamples(self.source(side), transform, self._bad)
 
+    def labelled(self, side: str) -> ReadableExamples:
+        return ReadableExamples(self.source(side), self.evaluation_example, self._bad)
+
+    @classmethod
+    def write_examples(cls, config: ConfigDict, examples: Any, folder: str, classes: list[str]) -> str:
+        """See `Task`: a folder of PNG files for each class, called by its number, which config.data.class_map names."""
+        grows = not classes
+        for number, (images, label) in enumerate(examples):
+            name = str(label)
+            if grows and label is not None and name not in classes:
+                classes.append(name)
+            if name not in classes:
+                raise DataError(f"an example has the label {label!r}: expected one of {', '.join(classes[:5])}, ...")
+            record = image_examples.record_of(images[0], config.model.channels)
+            path = os.path.join(folder, str(classes.index(name)), f"{number}.png")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            image_examples.write_image(record["image"], path)
+        return folder
+
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
         images, repeats = self.examples("train"), self.config.augment.repeats
         positions: Any = range(len(images))

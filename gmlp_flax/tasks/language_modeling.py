@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, fingerprints, pipeline
 from gmlp_flax.data.text import corpora, overlap, packing, prepare, prepared, selection, tokenizer_training
@@ -64,6 +65,11 @@ class LanguageModeling(TextTask):
         """The sums of an evaluation batch: its scores, the examples, and how often each token is a target."""
         examples = weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"])
         return scores | {"targets": self.token_counts(targets, weights), "examples": examples}
+
+    @classmethod
+    def row(cls, config: ConfigDict, texts: Sequence[str], label: Any) -> dict[str, Any]:
+        """See `TextTask`."""
+        return {"text": texts[0]}
 
     def padded(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
         """Texts as int32 [batch, tokens], as many tokens as the longest has, or n if the model reads n alone.

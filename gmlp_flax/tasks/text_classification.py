@@ -20,7 +20,7 @@ from gmlp_flax.data.finetuning import pairs, sentences
 from gmlp_flax.data.finetuning.glue import SENTENCE_TASKS, SentenceTask, own_task
 from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.data.text.tokenizer import report_unknown
-from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import PairClassifier, SequenceClassifier
 from gmlp_flax.options import Option
@@ -107,6 +107,16 @@ class TextClassification(Finetuning):
         for note in notes:
             sides.warn("train", "labels", note)
         return task._replace(labels=labels)
+
+    @classmethod
+    def row(cls, config: ConfigDict, texts: Sequence[str], label: Any) -> dict[str, Any]:
+        """See `TextTask`."""
+        own, known = config.own, SENTENCE_TASKS.get(config.glue.task)
+        columns = [name[0] for name in known.texts] if known else [own.text, *([own.second] if own.second else [])]
+        if len(texts) != len(columns) or label is None:
+            advice = "set own.second to the name of a second text" if len(texts) == 2 else "give (text, label)"
+            raise DataError(f"an example has {len(texts)} text(s), label {label!r}; expected {len(columns)}: {advice}")
+        return dict(zip(columns, texts, strict=True)) | {known.label[0] if known else own.label: label}
 
     @property
     def class_names(self) -> Sequence[str]:

@@ -8,10 +8,11 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import optax
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
@@ -33,10 +34,24 @@ from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.profile import Profile
 from gmlp_flax.training.progress import Progress
 from gmlp_flax.training.step import Training, TrainState
-from gmlp_flax.training.trackers import Trackers
+from gmlp_flax.training.trackers import Callback, Trackers
 
 CLASSES_SHOWN = 8
 Window = tuple[int, Any]  # a step, and the sums of its log window, perhaps still computed on the devices
+
+
+class Given(NamedTuple):
+    """What a program gives a run beside its config.
+
+    Attributes:
+        init: the model that it starts from, in the place of config.init_from.
+        optimizer: from gradients to updates, in the place of the config's optimizer, with a rate of its own.
+        callbacks: see `Trackers`.
+    """
+
+    init: loading.Source | None = None
+    optimizer: optax.GradientTransformation | None = None
+    callbacks: Sequence[Callback] = ()
 
 
 def train(
@@ -46,6 +61,7 @@ def train(
     again: str = "",
     at_end: Callable[[], object] = lambda: None,
     other_data: bool = False,
+    given: Given = Given(),
 ) -> dict[str, Any] | None:
     """Trains from the start, or resumes from the newest good checkpoint in the run folder.
 
@@ -56,6 +72,7 @@ def train(
         again: the command that continues the run after a signal; empty for `gmlp train` with this program's arguments.
         other_data: goes on over other data than the steps before were taken on.
         at_end: called by the first process after the last step, before result.json is written.
+        given: parts of the run that no config holds.
 
     Returns:
         The content of result.json, or None if a signal stopped the run before its last step.
@@ -66,13 +83,16 @@ def train(
     config_lib.validate(config)
     with run_folder.hold(files.absolute(workdir), restart) as folder:
         with _closing() as close_later:
-            profile, trackers = close_later(Profile(config, folder.path)), close_later(Trackers(config.log))
-            training = build(config, folder, other_data)
+            profile, trackers = (
+                close_later(Profile(config, folder.path)),
+                close_later(Trackers(config.log, given.callbacks)),
+            )
+            training = build(config, folder, other_data, given)
             task, config = training.task, training.task.config
             checkpoints = close_later(loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id))
             watchdog = close_later(Watchdog(config.log.hang_seconds))
             watchdog.begin()
-            state, done = _resume(training, checkpoints)
+            state, done = _resume(training, checkpoints, given)
             file = os.path.join(folder.path, METRICS_FILE)
             metrics = close_later(MetricsFile(file, done, read_only=not distributed.is_first()))
             progress = close_later(Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit))
@@ -108,7 +128,9 @@ def _closing() -> Iterator[Callable[[Any], Any]]:
     closing.close()
 
 
-def build(config: ConfigDict, folder: run_folder.RunFolder, other_data: bool = False) -> Training:
+def build(
+    config: ConfigDict, folder: run_folder.RunFolder, other_data: bool = False, given: Given = Given()
+) -> Training:
     """Makes all checks that need no device time, and the programs of the run. All processes must agree. `other_data` as
     in `train`.
 
@@ -119,13 +141,16 @@ def build(config: ConfigDict, folder: run_folder.RunFolder, other_data: bool = F
     mesh.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
     mesh.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
     config, inherited = warm_start.inherit(config, folder.path)
+    if given.init:
+        shared = tasks.find(config.task).shared_assets
+        inherited = {name: content for name, content in given.init.files.items() if name in shared}
     record.refuse_changes(folder.path, config)
     distributed.say(_about_run(config, folder.path))
     task = tasks.create(config, folder.path, inherited)
     loading.check_metric(config, task)
     for line in task.data_notes():
         distributed.say(line)
-    training = Training(task, mesh)
+    training = Training(task, mesh, given.optimizer)
     examples = str(task.evaluation_examples())
     same = {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()}
     distributed.require_alike(same | task.assets())
@@ -163,7 +188,7 @@ def _about_data(task: tasks.Task) -> str:
     return f"{sizes}; {len(names):,} classes: {shown}" if names else sizes
 
 
-def _resume(training: Training, checkpoints: Checkpoints) -> tuple[TrainState, int]:
+def _resume(training: Training, checkpoints: Checkpoints, given: Given) -> tuple[TrainState, int]:
     """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
     config, workdir = training.task.config, os.path.dirname(checkpoints.folder)
     newest = checkpoints.restore_newest(training.template)
@@ -173,8 +198,8 @@ def _resume(training: Training, checkpoints: Checkpoints) -> tuple[TrainState, i
             raise RunError(f"{workdir} is at step {done}, beyond config.steps={config.steps}: raise it")
         distributed.say(f"resuming {workdir} at step {done}")
     else:
-        starts_from = config.init_from and config.init_parameters
-        params = warm_start.load(training.task, training.partition) if starts_from else None
+        starts_from = given.init or (config.init_from and config.init_parameters)
+        params = warm_start.load(training.task, training.partition, given.init) if starts_from else None
         done, state = 0, training.init(jax.random.key(config.seed), params)
     unused = ", which no step uses" if done == config.steps else ""
     for name, (old, new) in record.changes(workdir, config).items():

@@ -1,5 +1,6 @@
 """The state of a run and the training step, which is one compiled program."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import chex
@@ -43,6 +44,7 @@ class Training:
     Args:
         task: with the config of the run.
         mesh: the devices, and the config's rules.
+        transformation: from gradients to updates, in the place of the config's optimizer and its rate.
 
     Attributes:
         partition: the mesh with the model's own rules.
@@ -56,17 +58,19 @@ class Training:
         RunError: no model can be built from the config, or the mesh cannot split its parameters.
     """
 
-    def __init__(self, task: Task, mesh: Partition):
+    def __init__(self, task: Task, mesh: Partition, transformation: optax.GradientTransformation | None = None):
         try:
             shapes, metadata = task.shapes(), task.param_metadata()
         except ValueError as error:
             raise RunError(str(error)) from None
         self.task, self.partition = task, mesh.for_model(metadata)
         self.partition.check_parameters(shapes)
-        self.optimizer = optimizer.make(task.config, shapes, metadata)
+        self.optimizer = transformation or optimizer.make(task.config, shapes, metadata)
+        self.has_rate = transformation is None
 
         def init(key: Any, params: Any = None) -> TrainState:
-            return init_state(task, self.optimizer, task.init(key) if params is None else params)
+            rate = ["learning_rate"] * self.has_rate
+            return init_state(task, self.optimizer, task.init(key) if params is None else params, rate)
 
         self.template: TrainState = self.partition.describe(jax.eval_shape(init, None, shapes))
         shardings = jax.tree.map(lambda x: x.sharding, self.template)
@@ -93,10 +97,8 @@ class Training:
         else:
             mean = state.ema and optimizer.averaged(opt_state, params)
         unit_weight = jnp.ones((), jnp.float32)
-        sums = sums | {
-            "grad_norm": (optax.tree.norm(grads), unit_weight),
-            "learning_rate": (optimizer.learning_rate(config)(state.step), unit_weight),
-        }
+        rate = {"learning_rate": (optimizer.learning_rate(config)(state.step), unit_weight)} if self.has_rate else {}
+        sums = sums | {"grad_norm": (optax.tree.norm(grads), unit_weight)} | rate
         level = state.level
         if config.optimizer.skip_spikes:
             spike, level = find_spike(sums, level, config.optimizer.skip_spikes)
@@ -134,11 +136,13 @@ def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:
     return jax.random.split(example_key, config.batch_size), batch_key
 
 
-def init_state(task: Task, optimizer: optax.GradientTransformation, params: Any) -> TrainState:
-    """The state before the first step; traceable."""
+def init_state(
+    task: Task, optimizer: optax.GradientTransformation, params: Any, metrics: Iterable[str] = ("learning_rate",)
+) -> TrainState:
+    """The state before the first step; traceable. `metrics` are those beside the task's and the gradient's."""
     zero = jnp.zeros((), jnp.float32)
     level, skipped = (jnp.zeros(3), ["skipped"]) if task.config.optimizer.skip_spikes else (None, [])
-    window = dict.fromkeys((*task.metrics, "grad_norm", "learning_rate", *skipped), (zero, zero))
+    window = dict.fromkeys((*task.metrics, "grad_norm", *metrics, *skipped), (zero, zero))
     mean = jax.tree.map(jnp.copy, params) if keeps_mean(task.config.optimizer) else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), mean, window, level)
 

@@ -7,7 +7,7 @@ goes on without the tracker.
 import contextlib
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -17,6 +17,8 @@ from gmlp_flax import tasks
 from gmlp_flax.errors import RunError, install
 from gmlp_flax.io import files
 from gmlp_flax.processes import distributed
+
+Callback = Callable[[int, dict[str, float]], object]
 
 
 class _TensorBoard:
@@ -83,12 +85,14 @@ class Trackers:
 
     Args:
         log: config.log.
+        callbacks: functions (step, values) of the user's, called after the trackers; what they raise ends the run.
 
     Raises:
         RunError: the package of one is not installed; with the command that installs it.
     """
 
-    def __init__(self, log: Mapping[str, Any]):
+    def __init__(self, log: Mapping[str, Any], callbacks: Iterable[Callback] = ()):
+        self._callbacks = [*callbacks] if distributed.is_first() else []
         self._wanted, self._trackers = [name for name in TRACKERS if log[name]], {}
         for name in self._wanted:
             if importlib.util.find_spec(TRACKERS[name][0]) is None:
@@ -108,6 +112,8 @@ class Trackers:
         for name, tracker in [*self._trackers.items()]:
             with self._attempt(name):
                 tracker.log(step, scalars)
+        for callback in self._callbacks:
+            callback(step, scalars)
 
     def close(self) -> None:
         """Writes what is pending."""

@@ -92,9 +92,9 @@ def inherit_model(config: ConfigDict, old_config: ConfigDict) -> ConfigDict:
     return new
 
 
-def load(task: Task, partition: Partition) -> Any:
-    """The parameters of the run or checkpoint in `config.init_from`, adapted to a task's model. If the run kept their
-    running mean, with which it also predicts, that is taken.
+def load(task: Task, partition: Partition, source: loading.Source | None = None) -> Any:
+    """The parameters of a source, by default of the run or checkpoint in `config.init_from`, adapted to a task's model.
+    If the run kept their running mean, with which it also predicts, that is taken.
 
     Args:
         task: the task to train.
@@ -109,9 +109,9 @@ def load(task: Task, partition: Partition) -> Any:
             sees only earlier tokens and the other all.
     """
     config, own, partition = task.config, task.assets(), partition.for_model(task.param_metadata())
-    source = loading.open_source(config.init_from)
+    source = source or loading.open_source(config.init_from)
     params = source.read(partition, {name: own[name] for name in task.shared_assets})
-    compare_models(source.config, config)
+    compare_models(source.config, config, config.init_from or source.where)
     return carry_over(params, source.files, task, source.config, partition, source.where)
 
 
@@ -127,7 +127,7 @@ def carry_over(params: Any, files: Files, task: Task, old_config: ConfigDict, pa
     return adapt(params, task, old_config, where, fresh)
 
 
-def compare_models(old_config: ConfigDict, config: ConfigDict) -> None:
+def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> None:
     """Names what makes the saved parameters another function in the new model, though they may fit.
 
     Raises:
@@ -143,12 +143,11 @@ def compare_models(old_config: ConfigDict, config: ConfigDict) -> None:
         sees = ["all tokens", "only the tokens before it"]
         there, here = sees[old["model.causal"]], sees[new["model.causal"]]
         raise RunError(
-            f"in {config.init_from} each token sees {there}, and here {here}: start from a run of a task like "
-            f"{config.task}"
+            f"in {where} each token sees {there}, and here {here}: start from a run of a task like {config.task}"
         )
     if other and "model.block" not in other:
         shown = ", ".join(f"{name.removeprefix('model.')} {old[name]!r} (here {new[name]!r})" for name in other)
-        distributed.say(f"note: {config.init_from} was trained with another config.model: {shown}")
+        distributed.say(f"note: {where} was trained with another config.model: {shown}")
 
 
 def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from gmlp_flax.data.images import views
 from gmlp_flax.data.images.augment import Augmentation, augment
@@ -52,6 +53,15 @@ def record_of(image: Any, channels: int) -> dict[str, Any]:
     if isinstance(image, str | os.PathLike):
         return {"image": files.read_small(image, IMAGE_BYTES), "name": str(image), "label": 0}
     return {"image": views.pixels_of(image, channels), "name": "the array", "label": 0}
+
+
+def write_image(image: bytes | np.ndarray, path: str) -> None:
+    """Writes a file's bytes as they are, or pixels, uint8 [height, width, channels], as PNG."""
+    if isinstance(image, bytes):
+        with open(path, "wb") as file:
+            file.write(image)
+    else:
+        Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).save(path, "PNG")
 
 
 class SharedBadRecords:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gmlp_flax.interop.exported import export, push
     from gmlp_flax.library.model import Model
+    from gmlp_flax.library.probing import probe
     from gmlp_flax.library.runs import evaluate, train
     from gmlp_flax.library.sources import create, list_models, list_pretrained, load
 
@@ -27,12 +28,14 @@ __all__ = [
     "list_models",
     "list_pretrained",
     "load",
+    "probe",
     "push",
     "train",
 ]
 
 _MODULES = {
     "Model": "library.model",
+    "probe": "library.probing",
     **dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "library.sources"),
     **dict.fromkeys(("evaluate", "train"), "library.runs"),
     **dict.fromkeys(("export", "push"), "interop.exported"),

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import select
 import sys
 import time
@@ -144,12 +143,7 @@ def read_files(words: list[str], are_images: bool) -> Iterator[Any]:
     suffixes = SUFFIXES if are_images else TEXTS
     for word in words:
         try:
-            paths = [word] if files.exists(word) else files.glob(word) or [word]
-            if files.is_folder(word):
-                found = (file.path for file in files.find_files(word))
-                if not (paths := [path for path in found if os.path.splitext(path)[1].lower() in suffixes]):
-                    raise DataError(f"{word} has no file of these: {', '.join(suffixes)}; give files")
-            for path in paths:
+            for path in files.expand(word, suffixes):
                 if are_images:
                     yield Line(path)
                 else:

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -163,6 +163,21 @@ def glob(pattern: str) -> list[str]:
     with remote(pattern) as (system, name):
         paths = system.glob(name) if any(sign in name for sign in "*?[") else [name]
         return sorted(f"{pattern.partition('://')[0]}://{path.strip('/')}" for path in paths)
+
+
+def expand(name: str, suffixes: Sequence[str]) -> list[str]:
+    """The files that a name stands for: itself; the files below a folder that end in one of the suffixes, in any case;
+    or what a glob pattern matches. A name for which there is nothing comes back as it is.
+
+    Raises:
+        DataError: the folder has no such file, or cannot be read.
+    """
+    if not is_folder(name):
+        return [name] if exists(name) else glob(name) or [name]
+    paths = [file.path for file in find_files(name) if os.path.splitext(file.path)[1].lower() in suffixes]
+    if not paths:
+        raise DataError(f"{name} has no file of these: {', '.join(suffixes)}; give files")
+    return paths
 
 
 @contextmanager

@@ -8,13 +8,15 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
+import tqdm
 from flax import nnx
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.assets import Files
+from gmlp_flax.data.images.folders import SUFFIXES
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.io import json_files
+from gmlp_flax.io import files, json_files
 from gmlp_flax.models import parameters
 from gmlp_flax.tasks.base import Candidates
 from gmlp_flax.tasks.sampling import Sampling
@@ -108,27 +110,37 @@ class Model(Trained):
         except ValueError as error:
             raise error if isinstance(error, DataError) else RunError(str(error)) from None
 
-    def predict(self, inputs: Any, top: int = 5) -> Predictions | dict[str, Predictions]:
+    def predict(
+        self, inputs: Any, top: int = 5, *, batch_size: int = 32, progress: bool = False
+    ) -> Predictions | dict[str, list[Candidates]]:
         """What the model predicts.
 
         Args:
-            inputs: one input or a list of them. A masked language model takes text with one or more [MASK]; a causal
-                one any text; a classifier of text a sentence or, with a tab between them, a pair; a model that answers
-                questions a question, a tab and a passage. A classifier of images takes paths of files, Pillow images
-                and arrays.
+            inputs: one input or any number of them. A masked language model takes text with one or more [MASK]; a
+                causal one any text; a classifier of text a sentence or, with a tab between them, a pair; a model that
+                answers questions a question, a tab and a passage. A classifier of images takes paths of files, Pillow
+                images and arrays; or a folder, or a glob pattern, of files.
             top: how many candidates.
+            batch_size: inputs that the model reads at once.
+            progress: whether to show a bar on standard error.
 
         Returns:
             For each input, one list of (name, probability) per prediction in it, the best first: text with two [MASK]
-            has two lists.
+            has two lists. For a folder or a pattern, a dict of these by path.
 
         Raises:
             RunError, DataError: an input cannot be read, or does not suit this model.
         """
-        if top < 1:
-            raise RunError(f"top is {top}: expected 1 or more")
-        inputs = self._listed(inputs)
-        return self.task.predict(self.params, inputs, top) if len(inputs) else []
+        if top < 1 or batch_size < 1:
+            raise RunError(f"top is {top} and batch_size {batch_size}: expected 1 or more")
+        paths = None
+        if self.task.predicts_files and isinstance(inputs, str | os.PathLike):
+            name = os.fspath(inputs)
+            paths = None if (found := files.expand(name, SUFFIXES)) == [name] else found
+        listed = self._listed(inputs) if paths is None else paths
+        with tqdm.tqdm(listed, unit=" inputs", disable=not progress) as bar:
+            predictions = self.task.predict(self.params, bar, top, batch_size=batch_size)
+        return predictions if paths is None else dict(zip(paths, predictions, strict=True))
 
     def generate(self, texts: str | Sequence[str], **options: Any) -> list[str]:
         """How a causal language model continues texts.

@@ -97,8 +97,9 @@ class Training:
         else:
             mean = state.ema and optimizer.averaged(opt_state, params)
         unit_weight = jnp.ones((), jnp.float32)
-        rate = {"learning_rate": (optimizer.learning_rate(config)(state.step), unit_weight)} if self.has_rate else {}
-        sums = sums | {"grad_norm": (optax.tree.norm(grads), unit_weight)} | rate
+        sums = sums | {"grad_norm": (optax.tree.norm(grads), unit_weight)}
+        if self.has_rate:
+            sums |= {"learning_rate": (jnp.asarray(optimizer.learning_rate(config)(state.step)), unit_weight)}
         level = state.level
         if config.optimizer.skip_spikes:
             spike, level = find_spike(sums, level, config.optimizer.skip_spikes)

@@ -93,7 +93,8 @@ def test_a_dataset_of_hugging_face_and_one_of_grain(digits, tmp_path):
     """Both as examples: the columns of one, the tuples of the other."""
     grain = pytest.importorskip("grain")
     images, labels = digits
-    rows = grain.MapDataset.source([{"image": image, "label": label} for image, label in zip(images, labels, strict=True)])
+    pairs = [*zip(images, labels, strict=True)]
+    rows = grain.MapDataset.source([{"image": image, "label": label} for image, label in pairs])
 
     class Feature:
         names = tuple("abcdefghij")
@@ -101,7 +102,7 @@ def test_a_dataset_of_hugging_face_and_one_of_grain(digits, tmp_path):
     class Dataset(list):  # what is read of a datasets.Dataset: its rows, and the names of its labels
         features = {"img": object(), "label": Feature()}
 
-    named = Dataset({"img": image[..., 0], "label": int(label)} for image, label in zip(images, labels, strict=True))
+    named = Dataset({"img": image[..., 0], "label": int(label)} for image, label in pairs)
     gf.train(images_config(), tmp_path / "run", data={"train": rows, "test": rows}, options=SHORT)
     gf.train(images_config(), tmp_path / "named", data={"train": named, "test": named}, options=SHORT)
     assert gf.load(tmp_path / "named").classes == Feature.names
@@ -110,7 +111,7 @@ def test_a_dataset_of_hugging_face_and_one_of_grain(digits, tmp_path):
 
 def test_metrics_without_a_rate_are_whole(digits, tmp_path):
     gf.train(images_config(), tmp_path, data=digits, optimizer=optax.adam(1e-3), options=SHORT)
-    lines = [line for line in map(json.loads, open(tmp_path / "metrics.jsonl")) if "loss" in line]
+    lines = [line for line in map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()) if "loss" in line]
     assert lines and all("learning_rate" not in line for line in lines)
 
 

@@ -1,0 +1,24 @@
+"""Every example of the page on the Python API runs, one after the other."""
+
+import re
+
+import numpy as np
+
+from tests import preloaded
+
+
+def test_the_examples_run(text_run, image_run, tmp_path, monkeypatch):
+    from PIL import Image
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "photos").mkdir()
+    for name, run in (("text", text_run), ("digits", image_run)):
+        (tmp_path / "runs" / name).symlink_to(run)
+    Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(tmp_path / "photos" / "a.png")
+    page = (preloaded.ROOT / "docs" / "python.md").read_text()
+    examples, names = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE), {"__name__": "page"}
+    assert len(examples) > 6
+    for example in examples:
+        exec(compile(example, "docs/python.md", "exec"), names)
+    assert names["result"]["step"] == 2 and names["y"].shape == (2, 196, 32) and names["variables"]

@@ -1,6 +1,7 @@
 """The layers by themselves, under the transformations and tools of JAX and Flax."""
 
 import pickle
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +83,9 @@ def test_tools(name):
     table = nnx.tabulate(layer, x, console_kwargs={"force_terminal": False, "width": 200})
     assert type(layer).__name__ in table and "float32[2,6,16]" in table
     treescope = pytest.importorskip("treescope")
-    assert type(layer).__name__ in treescope.render_to_text(layer)
+    with warnings.catch_warnings():  # of NumPy, about names that treescope looks into
+        warnings.simplefilter("ignore", DeprecationWarning)
+        assert type(layer).__name__ in treescope.render_to_text(layer)
 
 
 def test_whole_models_are_tabulated():

@@ -3,7 +3,7 @@
     gmlp sweep --sweep=alternatives_rates --out=runs/rates --config.data.train=books.jsonl.xz
     gmlp sweep --sweep=alternatives_rates:cifar10 --out=runs/image_rates --config.data.train=cifar10/
 
-ARGUMENT: the round. No round uses a seed of a table.
+ARGUMENT: the round. No round uses a seed of a table, nor scores what it holds out (config.data.search).
     rates    (default) every row: five rates from one grid, for all 900 steps
     factors  rows whose logits are learned, apart from their inputs: factors on the rate of these, at two rates
     norms    every row with and without BERT's norm on the embedding, at its own rate and factors
@@ -75,4 +75,4 @@ def get_sweep(arg: str = "rates") -> points.Points:
         tried = _of_column(name)
     else:
         tried = points.product({"config": _configs(ROWS), "model.embedding_norm": (False, True)})
-    return points.product(tried, {"seed": [SEED]})
+    return points.product(tried, {"seed": [SEED], "data.search": [True]})

@@ -56,21 +56,19 @@ class Chance(NamedTuple):
     """The shares of matrices that are not Toeplitz."""
 
     noise: float  # of independent entries, expected
-    smooth: float  # of smooth fields, the mean
-    low: float  # the middle 95 % of those
+    smooth: float  # of smooth fields: the mean, and the middle 95 %
+    low: float
     high: float
 
     def words(self) -> str:
         """All of it, for people."""
-        smooth = f"{self.smooth:.3f} ({self.low:.3f} to {self.high:.3f})"
-        return f"{self.noise:.3f} for noise, {smooth} for smooth noise (Gaussian, {WIDTH} tokens)"
+        return f"{self.noise:.3f} for noise, {self.smooth:.3f} ({self.low:.3f} to {self.high:.3f}) for smooth noise"
 
 
 @functools.cache
 def chance(shape: tuple[int, ...]) -> Chance:
     """The shares of matrices over n tokens that lie as `shape`: of independent entries by their numbers, each less one
-    for the mean; of smooth fields, noise over both tokens' places through a Gaussian of WIDTH tokens, by 500 draws or,
-    of many tokens, fewer, the same in every call."""
+    for the mean; of smooth fields, noise over both tokens through a Gaussian of WIDTH tokens, by 500 draws or fewer."""
     from scipy import ndimage
 
     random, n = np.random.default_rng(0), math.prod(shape)
@@ -147,6 +145,6 @@ def shares_chart(measured: ShiftInvariance) -> charts.Chart:
         charts.Scale("step" if len(steps) > 1 else "layer"),
         charts.Scale("share of W's variance (1: Toeplitz)"),
     )
-    by_chance = chance(tuple(measured.shape))
-    lines = [("noise", by_chance.noise), ("smooth noise", by_chance.smooth), ("97.5 % of it", by_chance.high)]
+    noise, smooth, _, high = chance(tuple(measured.shape))
+    lines = [("noise", noise), ("smooth noise", smooth), ("97.5 % of it", high)]
     return charts.Chart([charts.Panel(title, over, share, series, lines)])

@@ -118,14 +118,18 @@ def make(plan: Plan) -> list[str]:
                 if callable(action):
                     run_folder.write_json(files[0], action())
                 elif action:
-                    code = run(*action)
-                    if code not in (0, 1):
-                        raise RunError(f"gmlp {action[0]} ended with exit code {code}: what it wrote stands above")
-                    failed = failed or code == 1
+                    failed |= some_fail(action)
             missing += [f"{name}: some runs failed"] if failed else []
         except (RunError, DataError) as error:
             missing.append(f"{name}: {error}")
     return missing
+
+
+def some_fail(words: Sequence[str]) -> bool:
+    """Runs a subcommand; whether some of its runs failed. Raises RunError: it ended otherwise."""
+    if (code := run(*words)) not in (0, 1):
+        raise RunError(f"gmlp {words[0]} ended with exit code {code}: what it wrote stands above")
+    return code == 1
 
 
 def run(*words: str) -> int:
@@ -174,18 +178,17 @@ def steps(plan: Plan, name: str, first: Mapping[str, str]) -> Iterator[tuple[lis
         chosen = "" if tuple(plan.rows) == alternatives.ROWS else f",rows={'+'.join(plan.rows)}"
         config = next(iter(column.configs(plan.scale, plan.rows).values()))
         changes = overrides.applying(config, overrides.named_overrides(plan.flags))
-        folder, sweep = plan.folder(name), f"--sweep=alternatives:{name},scale={plan.scale}{chosen}"
+        folder, sweep = plan.folder(name), f"alternatives:{name},scale={plan.scale}{chosen}"
         runs = [points.name(point) for point in column.points(plan.scale, plan.rows)]
-        words = ["sweep", sweep, f"--out={folder}", f"--jobs={plan.jobs}", "--", *data, *_flags(changes)]
+        words = ["sweep", f"--sweep={sweep}", f"--out={folder}", f"--jobs={plan.jobs}", "--", *data, *_flags(changes)]
         yield [os.path.join(folder, run, RESULT_FILE) for run in runs], words
     elif column.kind == FINETUNED:
         seeds = plan.finetune_seeds or column.seeds_at(plan.scale)
-        for (row, run), pretrained in itertools.product(first.items(), (True, False)):
+        for row, run in first.items():
             more = [*data, *_flags(column.settings(plan.scale, row)), *plan.finetune_flags]
-            config = column.of(row, plan.scale)
-            words = finetuning(config, plan.runs, name, row, run, pretrained, ",".join(map(str, seeds)), plan.jobs)
-            folder = finetuned(plan.runs, name, row, pretrained)
-            yield [os.path.join(folder, f"seed={seed}", RESULT_FILE) for seed in seeds], ["sweep", *words, *more]
+            sweep = finetuning(column.of(row, plan.scale), plan.runs, name, {row: run}, (True, False), seeds, plan.jobs)
+            for folder, words in sweep:
+                yield [os.path.join(folder, f"seed={seed}", RESULT_FILE) for seed in seeds], [*words, *more]
     else:
         rows, lengths = (first, (0,)) if name == "lengths" else (plan.rows, plan.lengths)
         for row, tokens in itertools.product(rows, lengths):
@@ -209,17 +212,14 @@ def _score_lengths(run: str) -> dict[str, Any]:
 
 
 def finetuning(
-    config: str, runs: str, task: str, row: str, run: str, pretrained: bool, seeds: str, jobs: int
-) -> list[str]:
-    """The words of the sweep that finetunes the model of a row's run, from its parameters or from random ones."""
-    out = f"--out={finetuned(runs, task, row, pretrained)}"
-    start = [f"--config.init_from={run}", f"--config.init_parameters={pretrained}"]
-    return [f"--config={config}", out, f"--seeds={seeds}", f"--jobs={jobs}", *start]
-
-
-def finetuned(runs: str, task: str, row: str, pretrained: bool) -> str:
-    """The folder of the runs of a task that start from a row's pretrained parameters, or from random ones."""
-    return os.path.join(runs, run_finder.FINETUNED, f"{task}-{row}{'' if pretrained else '-random'}")
+    config: str, runs: str, task: str, first: Mapping[str, str], starts: Sequence[bool], seeds: Sequence[int], jobs: int
+) -> Iterator[tuple[str, list[str]]]:
+    """The folder and the words of each sweep that finetunes a row's run, from its parameters or from random ones."""
+    for (row, run), pretrained in itertools.product(first.items(), starts):
+        folder = os.path.join(runs, run_finder.FINETUNED, f"{task}-{row}{'' if pretrained else '-random'}")
+        words = ["sweep", f"--config={config}", f"--out={folder}", f"--seeds={','.join(map(str, seeds))}"]
+        start = [f"--config.init_from={run}", f"--config.init_parameters={pretrained}"]
+        yield folder, [*words, f"--jobs={jobs}", *start]
 
 
 def first_finished(runs: Sequence[run_finder.Run]) -> dict[str, str]:

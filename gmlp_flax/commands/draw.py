@@ -16,8 +16,7 @@ attention         how much each token (a row) looks at each token (a column) of 
                   largest weight of the first half of the layers, or of all; and these layers one by one
 shift-invariance  how near spatial matrices without the Toeplitz constraint are to it (Figure 9): the share of their
                   variance that is left if each weight is replaced by the mean of all weights at its offset. It is 1
-                  for a Toeplitz matrix, about 2/n for noise on n tokens, and more for smooth noise. Every checkpoint of
-                  the run counts:
+                  for a Toeplitz matrix, about 2/n for noise on n tokens, more for smooth noise. All checkpoints count:
                   --config.checkpoint.every=50 --config.checkpoint.keep=100 make a curve of it
 augmentations     one row per training image: the centre crop of evaluation, then augmented samples. If the config mixes
                   images, rows of samples before and after mixing follow, each with the weight of its own label

@@ -21,6 +21,7 @@ from typing import Any
 from absl import flags
 
 from gmlp_flax.commands import cli
+from gmlp_flax.data import splits
 from gmlp_flax.data.listops import folder
 from gmlp_flax.data.listops.trees import Grammar
 from gmlp_flax.data.text import prepare, tokenizer_training
@@ -118,6 +119,8 @@ def main(argv: list[str]) -> None:
     if name.startswith(LISTOPS):
         make_listops(name, values)
         return
+    if values.heldout_share:
+        splits.check_share(values.heldout_share, "documents")
     selection = Selection(values.heldout_share, values.side)
     selection.check()
     corpus, _ = open_side(name, "train", split=values.split)

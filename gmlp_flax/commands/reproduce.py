@@ -42,12 +42,11 @@ Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 """
 
 import dataclasses
-import itertools
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 from absl import flags
@@ -125,7 +124,7 @@ def check_table(args: SimpleNamespace, table: PaperTable) -> None:
     if args.scale != "paper" and not args.data and not args.pattern and table.trained:
         cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
     args.finetune = dict(task.partition("=")[::2] for task in args.finetune)
-    args.finetune_seeds = ",".join(map(str, numbers("finetune_seeds", args.finetune_seeds or SEEDS, "0,1,2")))
+    args.finetune_seeds = numbers("finetune_seeds", args.finetune_seeds or SEEDS, "0,1,2")
     check_finetuning(args, table.tasks)
     columns.check_path(f"--data={args.data}", args.data)
 
@@ -203,48 +202,32 @@ def print_costs(table: PaperTable, topology: str) -> None:
         print(f"  {row:<16}{cost.run_days:8.2f} days{cost.chip_hours:10,.0f} chip-hours", flush=True)
 
 
-def sweep(*words: str) -> int:
-    """Runs `gmlp sweep`; its exit code: 1 if some runs failed, and the others can be reported. Other codes end this."""
-    code = columns.run("sweep", *words)
-    if code not in (0, 1):
-        raise SystemExit(code)
-    return code
-
-
-def train(args: SimpleNamespace) -> int:
-    """Trains what is missing; the sweep's exit code."""
-    data = [f"--config.data.train={args.data}"] if args.data else []
-    own = f"--sweep=paper:{args.name},scale={args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}"
-    return sweep(*own, "--", *data, *args.flags)
-
-
-def finetune(runs: Sequence[run_finder.Run], args: SimpleNamespace) -> int:
-    """Finetunes the first finished run of each row on every task; the worst exit code of the sweeps."""
-    starts = (True, False) if args.finetune_random else (True,)
-    first = sorted(columns.first_finished(runs).items())
-    worst = 0
-    for (task, given), (row, run), pretrained in itertools.product(args.finetune.items(), first, starts):
+def finetuning(args: SimpleNamespace, runs: Sequence[run_finder.Run]) -> Iterator[list[str]]:
+    """The sweeps that finetune the first finished run of each row on every task."""
+    starts, first = (True, False)[: 1 + args.finetune_random], dict(sorted(columns.first_finished(runs).items()))
+    for task, given in args.finetune.items():
         data = given or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
-        config = recipes.finetuning(task, args.scale)
-        words = columns.finetuning(config, args.runs, task, row, run, pretrained, args.finetune_seeds, args.jobs)
-        words += [f"--config.data.train={data}"] if data else []
-        worst = max(worst, sweep(*words, *args.finetune_flag))
-    return worst
+        flags = [*([f"--config.data.train={data}"] if data else []), *args.finetune_flag]
+        config, seeds = recipes.finetuning(task, args.scale), args.finetune_seeds
+        for _, words in columns.finetuning(config, args.runs, task, first, starts, seeds, args.jobs):
+            yield [*words, *flags]
 
 
-def report_on(args: SimpleNamespace) -> tuple[Report, int]:
-    """Trains what is missing, unless --from names runs; the report, and 1 if some runs failed."""
+def report_on(args: SimpleNamespace) -> tuple[Report, bool]:
+    """Trains what is missing, unless --from names runs; the report, and whether some runs failed."""
     table, changes = TABLES[args.name], overrides.named_overrides(args.flags)
     rows = {row: overrides.overridden(config, changes) for row, config in table.configs(args.scale).items()}
-    code = 0
+    failed = False
     if not args.pattern:
         if args.scale == "paper":
             print_costs(table, args.topology)
-        code = train(args)
+        own = [f"--sweep=paper:{args.name},scale={args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}", "--"]
+        data = [f"--config.data.train={args.data}"] if args.data else []
+        failed = columns.some_fail(["sweep", *own, *data, *args.flags])
     pattern = args.pattern or args.runs
     runs = run_finder.find(pattern, rows)
-    if args.finetune:
-        code = max(code, finetune(runs, args))
+    for words in finetuning(args, runs):
+        failed |= columns.some_fail(words)
     tuned = run_finder.find_finetuned(pattern, rows)
     counted = run_finder.at_budget(runs, args.tokens) if args.tokens else runs
     report = catalogue.of_runs(args.name, counted, args.scale, tuned)
@@ -253,7 +236,7 @@ def report_on(args: SimpleNamespace) -> tuple[Report, int]:
         left = ", ".join(f"{run.row} seed {run.config.seed}" for run in runs if run.path not in paths)
         note = f"Compared after {args.tokens:,} tokens{f'; not so far, and left out: {left}' if left else ''}."
         report = dataclasses.replace(report, notes=[note, *report.notes])
-    return report, code
+    return report, failed
 
 
 def report_on_all(args: SimpleNamespace) -> None:
@@ -276,12 +259,12 @@ def main(argv: list[str]) -> None:
     if args.print:
         print(columns.listing(args.plan))
         return
-    missing, code = [], 0
+    missing, failed = [], False
     if args.name == ALTERNATIVES:
         missing = [] if args.pattern else columns.make(args.plan)
         report = of_folder(args.plan.runs, args.scale, args.flags)
     elif TABLES[args.name].trained:
-        report, code = report_on(args)
+        report, failed = report_on(args)
     else:
         report = catalogue.of_sizes(args.name)
     path = page.write(report, os.path.join(args.out, args.name))
@@ -290,7 +273,7 @@ def main(argv: list[str]) -> None:
     print(f"\nthe report: {path}")
     if missing:
         raise RunError("; ".join(missing))
-    if code:
+    if failed:
         raise RunError("some runs failed: the table is made of the others")
 
 

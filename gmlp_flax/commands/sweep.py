@@ -10,9 +10,10 @@
 
 The points are all combinations of the values given with --grid, one flag for each key. Keys that change together share
 a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run of `gmlp train` in
-DIR/KEY=VALUE,...,seed=SEED. With --choose=best every point is trained with the first seed alone, and the other seeds at
-the point whose held-out metric is then the best; --choose=none trains every point with every seed. The table has a row
-for each point: median, mean, lowest and highest over its seeds. All metrics of all runs are written to DIR/sweep.json.
+DIR/KEY=VALUE,...,seed=SEED. With --choose=best the first seed of every point, with config.data.search=True, scores a
+part of the training data, and the best point there is trained with every seed: what is reported has chosen nothing.
+--choose=none trains every point with every seed. The table has a row for each point: median, mean, lowest and highest
+over its seeds. All metrics of all runs are written to DIR/sweep.json.
 
 --sweep.KEY=VALUE,... is --grid=KEY=VALUE,... with --choose=none; `lr` is short for optimizer.learning_rate, and with
 --sweep.seed there is no --seeds. A sweep file has get_sweep(arg) that returns points (gmlp_flax.sweeps.points), all of
@@ -50,6 +51,7 @@ from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
 from gmlp_flax.sweeps.runner import Metrics, TrainingPool
 
+SEARCH = "data.search"  # the key of the runs that choose
 SHORT = {"lr": "optimizer.learning_rate"}  # names that --sweep.NAME=... takes beside the keys
 
 
@@ -101,7 +103,8 @@ def plan_sweep(config: ConfigDict | None) -> Sweep:
         raise ConfigError("--on starts all runs, and --index one: give one of them")
     if choosing and (values.print or values.on or values.index is not None):
         raise ConfigError("--print, --on and --index cannot choose the best point: give --choose=none, for all seeds")
-    every = tuple(point | seed for point in bare for seed in seeds)
+    search = tuple(point | seeds[0] | {SEARCH: True} for point in bare) if choosing else ()
+    every = (*search, *(point | seed for point in bare for seed in seeds))
     sweep = definition.define(values.sweep or values.config, every, overrides, out, choosing, values.trust)
     return sweep._replace(trials=_share(sweep.trials, values.index, values.of))
 
@@ -161,13 +164,14 @@ def train(sweep: Sweep) -> None:
 
     with TrainingPool(sweep.out, values.jobs) as pool:
         if sweep.choosing:
-            seed = sweep.trials[0].config.seed
-            first = [trial for trial in sweep.trials if trial.config.seed == seed]
+            first = tuple(trial for trial in sweep.trials if SEARCH in trial.point)
             train_all(first)
             better = {"min": min, "max": max}[sweep.mode]
             best = better(first, key=lambda trial: metrics[trial.name][sweep.metric]).seedless
-            chosen = [row["point"] for row in tables.rows(sweep, metrics)].index(best)
-            train_all(trial for trial in sweep.trials if trial.seedless == best and trial.config.seed != seed)
+            rest = sweep.trials[len(first) :]
+            reported = tuple(trial for trial in rest if trial.seedless | {SEARCH: True} == best)
+            train_all(reported)
+            chosen, sweep = len(first), sweep._replace(trials=first + reported)
         else:
             train_all(sweep.trials)
     table = tables.rows(sweep, metrics)

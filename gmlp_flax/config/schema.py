@@ -36,6 +36,7 @@ COMMON = {
     "data.split": Option("", "the split to train on; empty: `train` if there are splits; `all`: all text"),
     "data.heldout_split": Option("", "the split held out; empty: `validation` if there is one, or (images) `test`"),
     "data.heldout_share": Option(0.05, "share of the training data held out if no path is given", INNER_SHARE),
+    "data.search": Option(False, "hold out another such share in its place, to choose settings by it"),
     "data.max_bad_records": Option(
         0, "unreadable records to skip (images: per host); one more ends the run", AT_LEAST_0
     ),

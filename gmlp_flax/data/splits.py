@@ -8,6 +8,7 @@ sides share the training split, and the CRC-32 of a key decides which examples a
     sentences    the first text of the example: examples with the same premise stay together
     questions    the title of the article: no passage is on both sides
 
+A negative share holds out as much from the other end, to choose settings by; neither side has the reported part.
 An example's side depends on its key and the share alone, not on the order of the examples or on additions to them.
 The one exception: if a class of images would have nothing on a side, one of its images moves there.
 """
@@ -64,19 +65,22 @@ def split_of(name: str) -> str:
     return next(iter(found), "")
 
 
-def is_heldout(key: str | bytes, share: float) -> bool:
-    """Whether the example with this key is held out when `share` of all examples are."""
-    return _hash(key) < share * 2**32
+def is_on(side: str, key: str | bytes, share: float) -> bool:
+    """Whether the example with this key is on a side when `share` of all examples are held out."""
+    place = _hash(key) / 2**32
+    heldout = place >= 1 + share if share < 0 else place < share
+    return heldout if side == HELDOUT else not heldout and place >= -share
 
 
 def heldout_members(keys: Iterable[str | bytes], share: float) -> np.ndarray:
     """The held-out members of a group with the keys of at least two examples, some of which must be on each side.
 
     Returns:
-        bool [keys]: `is_heldout`, unless that leaves a side empty; then the example whose hash is nearest moves there.
+        bool [keys]: as `is_on`, unless that leaves a side empty; then the example whose hash is nearest moves there.
     """
     hashes = np.fromiter(map(_hash, keys), np.uint32)
-    count = np.clip(np.sum(hashes < share * 2**32), 1, len(hashes) - 1)
+    hashes = ~hashes if share < 0 else hashes
+    count = np.clip(np.sum(hashes < abs(share) * 2**32), 1, len(hashes) - 1)
     heldout = np.zeros(len(hashes), bool)
     heldout[np.argsort(hashes, kind="stable")[:count]] = True
     return heldout
@@ -138,7 +142,7 @@ def choose(
                 f"config.data.split and heldout_split{has}"
             )
         heldout = ()
-    if share and not heldout:
+    if share < 0 or (share and not heldout):
         return Choice(train, share)
     return Choice({TRAIN: train, HELDOUT: heldout}[side], 0.0)
 

@@ -137,6 +137,7 @@ _SENTENCES: dict[str, Any] = {
     "cpu": _LENGTH | _warmed_up(150) | {"eval.every": 150},
     "gpu": _LENGTH | _warmed_up(2000),
 }
+_MEAN = {"model.pool": "mean"}  # of all rows: how an image is read counts as much as what mixes its patches
 # What its authors publish, with fewer steps; at cpu, what the configs call small.
 _LRA: dict[str, Any] = {"rows": LONG_RANGE, "scales": {"cpu": ",scale=small", "gpu": ""}}
 
@@ -148,8 +149,8 @@ _IMAGE_SETTINGS = {
     "factorized": _setting(2e-3, "rows|columns=16"),
     "growing": _setting(2e-3, "kernel/logits=16"),
     "lightweight": _setting(4e-3, "kernel/logits=16"),
-    **dict.fromkeys(("sgu", "amlp_36", "factorized_dense"), _setting(4e-3)),
-    **dict.fromkeys(("mixer", "feed_forward"), _setting(8e-3)),
+    **dict.fromkeys(("sgu", "amlp_36", "factorized_dense", "feed_forward"), _setting(4e-3)),
+    "mixer": _setting(8e-3),
     "resmlp": _setting(1.6e-2),
 }
 # The same of ListOps.
@@ -178,8 +179,8 @@ COLUMNS: dict[str, Column] = {
         rows=IMAGES,
         scales={"cpu": ",scale=small", "gpu": ",scale=gpu"},
         # Less than an epoch: what keeps a model from learning its images by heart would only slow all rows down.
-        cpu=_warmed_up(300) | {"augment.auto": "none", "augment.mixup": 0.0, "augment.cutmix": 0.0},
-        gpu=_warmed_up(3500),
+        cpu=_warmed_up(300) | {"augment.auto": "none", "augment.mixup": 0.0, "augment.cutmix": 0.0} | _MEAN,
+        gpu=_warmed_up(3500) | _MEAN,
         searched=_IMAGE_SETTINGS,
     ),
     "listops": Column(

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -12,7 +11,7 @@ from gmlp_flax.analysis.charts import Chart, Panel, Scale
 from gmlp_flax.config import overrides
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import alternatives, quoted
-from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, ROWS, TRAINED
+from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, NOTHING, ROWS, TRAINED
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.planning import workload
 from gmlp_flax.reports import claims as verdicts
@@ -60,8 +59,7 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
     floors = {
         name: (min if COLUMNS[name].lower else max)(models.values()) for name, models in baselines.items() if models
     }
-    notes = [*_notes(scale, configs, runs, baselines), *rank_notes(scores)]
-    notes += [*measured_costs.notes(costs), *_length_notes(lengths)]
+    notes = [*_notes(scale, configs, runs, baselines), *measured_costs.notes(costs), *_length_notes(lengths)]
     absent = {
         "Rows": [row for row in ROWS if row not in configs],
         "Columns": [n for n in COLUMNS if not columns.get(n)],
@@ -138,10 +136,7 @@ def _examples(runs: Sequence[Run]) -> int:
 
 
 def claims(
-    scores: Scores,
-    costs: Costs,
-    baselines: Mapping[str, float] = MappingProxyType({}),
-    examples: Mapping[str, int] = MappingProxyType({}),
+    scores: Scores, costs: Costs, baselines: Mapping[str, float] = NOTHING, examples: Mapping[str, int] = NOTHING
 ) -> list[Claim]:
     """Every statement of the papers for which both rows are there, with our numbers.
 
@@ -270,19 +265,6 @@ def _notes(
         f"One frame: {min(sizes):.3f} to {max(sizes):.3f} M parameters in the encoder ({same}), {layers} layers, the "
         "same text, steps, batches and masks. GFLOPs are the products of one sequence's forward pass with its loss."
     )
-
-
-def rank_notes(scores: Scores) -> Iterator[str]:
-    """Whether a low perplexity goes with a high score, column by column, over the rows that have both."""
-    found = scores.get("mlm", {})
-    for name, of_row in scores.items():
-        rows = [row for row in found if row in of_row]
-        if name != "mlm" and len(rows) > 2:
-            low, high = ([sign * of[row].centre for row in rows] for sign, of in ((-1, found), (1, of_row)))
-            rank = float(verdicts.spearman(low, high))
-            over = f"over {len(rows)} rows: {rank:.2f}; one-sided permutation p = {verdicts.chance(rank, high):.2g}"
-            title = COLUMNS[name.removesuffix(RANDOM)].title + ", from random parameters" * name.endswith(RANDOM)
-            yield f"{title}: rank correlation with a low perplexity {over}."
 
 
 def _length_notes(lengths: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

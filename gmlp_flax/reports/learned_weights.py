@@ -55,14 +55,13 @@ def image_filters(path: str) -> Drawn:
     rows = enumerate(np.concatenate([locality(weights, grid), shares[:, None]], axis=1), start=1)
     even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
     by_chance = shift_invariance.chance(tuple(grid))
-    beyond = [str(layer) for layer, share in enumerate(shares, start=1) if share > by_chance.high]
-    exceeded = f"exceeded in the layers {', '.join(beyond)}" if beyond else "exceeded in no layer"
+    beyond = ", ".join(str(layer) for layer, share in enumerate(shares, start=1) if share > by_chance.high) or "none"
     note = (
         "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to eight "
         "neighbours, on the rest. Distance: the root of the mean squared distance in patches, weighted by energy. A "
         f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}. Offsets: the "
         "share of W's variance that offsets between patches explain, "
-        f"1 if W depends on nothing else, {by_chance.words()}, {exceeded}."
+        f"1 if W depends on nothing else, {by_chance.words()}; layers beyond both: {beyond}."
     )
     columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)", "offsets")
     drawn = {"filters": filters.draw_images(weights, grid), "offsets_share": shift_invariance.shares_chart(measured)}

@@ -225,7 +225,8 @@ def _runs(
             if files.exists(os.path.join(path, CONFIG_FILE)):
                 config = config_lib.load(os.path.join(path, CONFIG_FILE))
                 trained_for = [pretrained(config)[key] for key in steps]
-                if row := names.get((*(config.get(key) for key in identity), *trained_for)):
+                row = names.get((*(config.get(key) for key in identity), *trained_for))
+                if row and not config.data.search:  # whose score chose a setting
                     yield Run(row, path, config, MetricsFile.read(os.path.join(path, METRICS_FILE)))
 
 

@@ -126,8 +126,8 @@ def text(sweep: Sweep, table: list[dict[str, Any]], chosen: int | None) -> str:
     lines = _align(rows, "<>>>>><")
     if chosen is not None:
         lines.append(
-            f"chosen: {rows[1 + chosen][0]}, for its held-out {sweep.metric} with seed {sweep.trials[0].config.seed} "
-            "(--choose=best; the paper does not say how it chose)"
+            f"chosen: {rows[1 + chosen][0]}, for its {sweep.metric} with seed {sweep.trials[0].config.seed} on data "
+            "held out for that (--choose=best; the paper does not say how it chose)"
         )
     return "\n".join(lines)
 

@@ -367,7 +367,9 @@ class ImageClassification(Task):
             DataError: there are none, or they have other classes.
         """
         if sides.path_of(self.config, side, "PATH or tfds:NAME") == sides.EMBEDDED:
-            source = embedded.embedded_digits(side)
+            source = embedded.embedded_digits("train" if self.config.data.search else side)
+            if self.config.data.search:
+                source = sources.split_images(source, sides.share_of(self.config))[side == "heldout"]
         else:
             options = dict(cache_folder=self.config.data.cache, order=self._class_order)
             source = sides.open_side(self.config, side, sources.open_side, **options)

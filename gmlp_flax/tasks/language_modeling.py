@@ -167,7 +167,7 @@ class LanguageModeling(TextTask):
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def windows(self, side: str) -> packing.Packing:
         """The sequences of a side, "train" or "heldout", as a random-access source of {"tokens", "index"}."""
-        path = self.config.data[side]
+        path = "" if self.config.data.search else self.config.data[side]
         if path and prepared.is_prepared(path):
             tokens = prepared.Prepared(path)
         else:
@@ -215,9 +215,14 @@ class LanguageModeling(TextTask):
         """The documents of a side, see `sides`, and how to read them; raises DataError if there is no such corpus."""
         path = sides.path_of(self.config, side, "PATH, a file or a folder")
         if path == sides.EMBEDDED:
-            corpus, selected = corpora.in_memory(f"{path}, {side}", embedded.embedded_text(side)), selection.EVERYTHING
+            search = self.config.data.search
+            corpus = corpora.in_memory(f"{path}, {side}", embedded.embedded_text("train" if search else side))
+            selected = selection.Selection(sides.share_of(self.config), side) if search else selection.EVERYTHING
         elif prepared.is_prepared(path):
-            raise DataError(f"config.data.train={path} holds prepared tokens of one side: give data.heldout as well")
+            raise DataError(
+                f"config.data.train={path} holds prepared tokens of one side: give data.heldout as well, or to search "
+                "settings (data.search, --choose=best) the text itself"
+            )
         else:
             corpus, selected = sides.open_side(self.config, side, selection.open_side)
         return corpus, {"selection": selected, "max_bad_records": self.config.data.max_bad_records}

@@ -1,7 +1,7 @@
 """The data of a side, "train" or "heldout": which key of config.data names them, and how a data set is split.
 
 The held-out side reads config.data.heldout. If that is empty, both sides share config.data.train: its splits, or a
-share of its examples (see data.splits).
+share of its examples (see data.splits). With config.data.search another share of the training data is held out.
 """
 
 import contextlib
@@ -18,7 +18,13 @@ EMBEDDED = "embedded"  # the value of config.data.train that stands for data whi
 
 def key_of(config: ConfigDict, side: str) -> str:
     """The key of config.data that names the data of a side."""
-    return "heldout" if side == "heldout" and config.data.heldout else "train"
+    return "heldout" if side == "heldout" and config.data.heldout and not config.data.search else "train"
+
+
+def share_of(config: ConfigDict) -> float:
+    """The share of the training data that is held out; negative (see data.splits) if settings are searched."""
+    share = config.data.heldout_share
+    return -min(share, 0.4) if config.data.search else 0.0 if config.data.heldout else share
 
 
 def path_of(config: ConfigDict, side: str, expected: str = "PATH") -> str:
@@ -41,8 +47,8 @@ def open_side(config: ConfigDict, side: str, opener: Callable[..., Any], expecte
             path,
             side=side,
             split=data.split,
-            heldout_split=data.heldout_split,
-            heldout_share=0.0 if data.heldout else data.heldout_share,
+            heldout_split="" if data.search else data.heldout_split,
+            heldout_share=share_of(config),
             **options,
         )
 

@@ -32,7 +32,7 @@ from gmlp_flax.tasks import sides as data_sides
 from gmlp_flax.tasks.base import Task
 
 DATA_KEYS = (  # that say which data are read
-    *("data.train", "data.heldout", "data.split", "data.heldout_split", "data.heldout_share"),
+    *("data.train", "data.heldout", "data.split", "data.heldout_split", "data.heldout_share", "data.search"),
     *("glue.task", "own.text", "own.second", "own.label", "squad.version"),
 )
 SHOWN = 3  # keys that a message names

@@ -46,25 +46,31 @@ def run(rate: str, batch: int, seed: int) -> str:
 def test_one_seed_chooses_and_the_others_follow(trainer):
     """Perplexity is better the lower; ties go to the first."""
     first = {run("1e-3", 32, 3): 30.0, run("1e-3", 64, 3): 20.0, run("2e-3", 32, 3): 40.0, run("2e-3", 64, 3): 20.0}
-    trainer.plan(first | {run("1e-3", 64, 1): 25.0, run("1e-3", 64, 2): 21.0})
+    first = {f"{name},data.search=True": value for name, value in first.items()}
+    reported = {run("1e-3", 64, seed): value for seed, value in {3: 20.0, 1: 25.0, 2: 21.0}.items()}
+    trainer.plan(first | reported)
     code, printed, told = sweep(trainer, *GRID, "--seeds=3,1,2")
     assert code == 0, told
-    assert trainer.names() == [*first, run("1e-3", 64, 1), run("1e-3", 64, 2)]
-    others = [f"{run('1e-3', 64, 1)}: perplexity 25", f"{run('1e-3', 64, 2)}: perplexity 21"]
-    assert told == [f"{name}: perplexity {value:.5g}" for name, value in first.items()] + others
-    assert [line.split() for line in printed[:3]] == [
+    assert trainer.names() == [*first, *reported]
+    assert ["--config.data.search=True" in call for call in trainer.calls()] == [True] * 4 + [False] * 3
+    assert told == [f"{name}: perplexity {value:.5g}" for name, value in (first | reported).items()]
+    lines = [line.split() for line in printed]
+    assert lines[:2] == [
         ["seeds", "median", "mean", "lowest", "highest", "perplexity", "of", "each", "seed"],
-        ["optimizer.learning_rate=1e-3,batch_size=32", "1", "30", "30", "30", "30", "30"],
-        ["optimizer.learning_rate=1e-3,batch_size=64", "3", "21", "22", "20", "25", "20", "25", "21"],
+        ["optimizer.learning_rate=1e-3,batch_size=32,data.search=True", "1", "30", "30", "30", "30", "30"],
     ]
-    chosen = "chosen: optimizer.learning_rate=1e-3,batch_size=64, for its held-out perplexity with seed 3 "
-    assert printed[-1].startswith(chosen) and len(printed) == 6
+    assert lines[5] == ["optimizer.learning_rate=1e-3,batch_size=64", "3", "21", "22", "20", "25", "20", "25", "21"]
+    chosen = "chosen: optimizer.learning_rate=1e-3,batch_size=64, for its perplexity with seed 3 on data held out"
+    assert printed[-1].startswith(chosen) and len(printed) == 7
+    assert report(trainer)["chosen"] == 4
 
 
 def test_accuracy_is_better_the_higher(trainer):
-    trainer.plan({f"batch_size={size},seed=0": {"top1": top1, "loss": 1.0} for size, top1 in ((32, 0.5), (64, 0.75))})
+    scores = {f"batch_size={size},seed=0,data.search=True": top1 for size, top1 in ((32, 0.5), (64, 0.75))}
+    scores["batch_size=64,seed=0"] = 0.7
+    trainer.plan({name: {"top1": top1, "loss": 1.0} for name, top1 in scores.items()})
     code, printed, told = sweep(trainer, "--grid=batch_size=32,64", "--seeds=0", config="configs/quickstart_image.py")
-    assert code == 0 and printed[-1].startswith("chosen: batch_size=64, for its held-out top1"), told
+    assert code == 0 and printed[-1].startswith("chosen: batch_size=64, for its top1 with"), told
 
 
 def test_report_holds_all_metrics_of_all_runs(trainer):

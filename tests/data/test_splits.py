@@ -60,15 +60,28 @@ def test_articles_that_are_held_out(tmp_path):
 
 
 def test_the_share_is_the_share():
-    assert 150 < sum(splits.is_heldout(f"document {i}", 0.1) for i in range(2000)) < 250
-    assert splits.is_heldout("\ud83d", 1) and not splits.is_heldout("\ud83d", 0)
-    assert splits.is_heldout("ä", 0.5) == splits.is_heldout("ä".encode(), 0.5)
+    assert 150 < sum(splits.is_on("heldout", f"document {i}", 0.1) for i in range(2000)) < 250
+    assert splits.is_on("heldout", "\ud83d", 1) and not splits.is_on("heldout", "\ud83d", 0)
+    assert splits.is_on("heldout", "ä", 0.5) == splits.is_on("heldout", "ä".encode(), 0.5)
+
+
+def test_what_a_search_holds_out_is_neither_reported_nor_trained_on():
+    keys = [f"document {i}" for i in range(2000)]
+    found = {
+        share: {side: {key for key in keys if splits.is_on(side, key, share)} for side in splits.SIDES}
+        for share in (0.1, -0.1)
+    }
+    reported, searched = found[0.1]["heldout"], found[-0.1]["heldout"]
+    assert 150 < len(searched) < 250 and not searched & reported
+    assert found[-0.1]["train"] == set(keys) - reported - searched
+    assert np.flatnonzero(splits.heldout_members(keys, -0.1)).tolist() == [keys.index(k) for k in keys if k in searched]
+    assert splits.choose("x", "heldout", ("train",), ("validation",), -0.1, explicit=True) == (("train",), -0.1)
 
 
 @given(st.lists(st.text(), min_size=2), st.floats(0.01, 0.99))
 def test_members_are_held_out_by_key_unless_a_side_is_empty(keys, share):
     heldout = splits.heldout_members(keys, share)
-    expected = np.array([splits.is_heldout(key, share) for key in keys])
+    expected = np.array([splits.is_on("heldout", key, share) for key in keys])
     if 0 < expected.sum() < len(keys):
         assert heldout.tolist() == expected.tolist()
     else:

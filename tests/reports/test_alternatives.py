@@ -153,14 +153,6 @@ def test_accuracies_within_two_standard_errors_decide_nothing(examples, verdict,
     assert found["sgu > mixer"].detail == f"50.0 and 45.0{said}"
 
 
-def test_rank_correlations_with_a_low_perplexity():
-    """Over the rows that have both; of three orders of three rows in six, one is the best."""
-    made = {"mlm": scores(sgu=(50.0,), bert=(60.0,), mixer=(70.0,), fnet=(1.0,))}
-    made |= {"sst2": scores(sgu=(80.0,), bert=(70.0,), mixer=(60.0,)), "imdb from random": scores(sgu=(1.0,))}
-    over = "SST-2 (%): rank correlation with a low perplexity over 3 rows: 1.00; one-sided permutation p = 0.17."
-    assert list(alternatives.rank_notes(made)) == [over]
-
-
 def test_what_has_hardly_begun_is_not_judged():
     """Of ln(450 / 50) = 2.20 a third is 0.73, a perplexity of 216; of the accuracies' 58 - 52 a third is 2. If no row
     is better than the most frequent label, none has begun."""

@@ -25,21 +25,22 @@ def test_the_rate_that_learns_is_chosen(commands, text, tmp_path):
     out = tmp_path / "out"
     done = commands(text, *GRID, f"--out={out}", command="sweep")
     assert_done(done)
-    names = [run("0.0", 0), run("1e-2", 0), run("1e-2", 1)]
+    search = [f"{run(rate, 0)},data.search=True" for rate in ("0.0", "1e-2")]
+    names = [*search, run("1e-2", 0), run("1e-2", 1)]
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == sorted(names)
-    worse, better, other = (perplexity(out, name) for name in names)
-    assert worse > better and better != other
+    worse, best, better, other = (perplexity(out, name) for name in names)
+    assert worse > best and len({best, better, other}) == 3  # of other texts, and another seed
     configs = [json.loads((out / name / "config.json").read_text()) for name in names]
-    found = [(config["optimizer"]["learning_rate"], config["seed"]) for config in configs]
-    assert found == [(0.0, 0), (0.01, 0), (0.01, 1)]
+    found = [(config["optimizer"]["learning_rate"], config["seed"], config["data"]["search"]) for config in configs]
+    assert found == [(0.0, 0, True), (0.01, 0, True), (0.01, 0, False), (0.01, 1, False)]
 
     report = json.loads((out / "sweep.json").read_text())
-    assert (report["metric"], report["mode"], report["chosen"]) == ("perplexity", "min", 1)
-    summary = report["points"][1]["summary"]["perplexity"]
+    assert (report["metric"], report["mode"], report["chosen"]) == ("perplexity", "min", 2)
+    summary = report["points"][2]["summary"]["perplexity"]
     assert summary["median"] == summary["mean"] == statistics.mean([better, other])
     assert (summary["lowest"], summary["highest"]) == (min(better, other), max(better, other))
     assert f"{better:.5g} {other:.5g}\n" in done.stdout
-    assert "\nchosen: optimizer.learning_rate=1e-2, for its held-out" in done.stdout
+    assert "\nchosen: optimizer.learning_rate=1e-2, for its perplexity" in done.stdout
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != "sweep.json"}
     assert commands(text, *GRID, f"--out={out}", command="sweep").stdout == done.stdout
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != "sweep.json"}

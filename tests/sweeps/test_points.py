@@ -135,7 +135,7 @@ def test_a_sweep_that_chooses_the_rates_of_a_column(name):
     for row in column.rows:
         chosen = column.points("cpu", (row,))[0]
         rate = config.open_config(chosen["config"]).optimizer.learning_rate
-        assert {"optimizer.learning_rate": rate, **chosen, "seed": 100} in tried
+        assert {"optimizer.learning_rate": rate, **chosen, "seed": 100, "data.search": True} in tried
     assert len(tried) == 5 * len(column.rows) and all(point.items() >= column.cpu.items() for point in tried)
 
 

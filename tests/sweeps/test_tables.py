@@ -51,6 +51,8 @@ def test_status_of_a_sweep_that_chooses(trainer):
     (trainer.folder / "out" / "batch_size=8,seed=1").mkdir(parents=True)
     code, printed, _ = sweep(trainer, f"--config={TEXT}", "--grid=batch_size=8,16", "--seeds=0,1", "--status")
     assert code == 0 and [line.split()[:3] for line in printed[1:-1]] == [
+        ["batch_size=8,seed=0,data.search=True", "not", "begun"],
+        ["batch_size=16,seed=0,data.search=True", "not", "begun"],
         ["batch_size=8,seed=0", "not", "begun"],
         ["batch_size=8,seed=1", "part", "way"],
         ["batch_size=16,seed=0", "not", "begun"],
@@ -97,4 +99,4 @@ def test_text_marks_what_has_not_ended_and_what_was_chosen():
         ["batch_size=16", "1", "9", "9", "9", "9", "9"],
         ["the", "config", "as", "it", "is", "0", "-", "-", "-", "-"],
     ]
-    assert lines[4].startswith("chosen: batch_size=16, for its held-out perplexity with seed 0")
+    assert lines[4].startswith("chosen: batch_size=16, for its perplexity with seed 0")

@@ -86,7 +86,7 @@ def test_embedded_text_and_a_corpus(config, tmp_path):
 def both(tmp_path):
     """The two sides of a corpus, prepared with one tokenizer, and its flags of a raw run."""
     corpus = corpora.open_corpus(str(write_lines(tmp_path / "raw.jsonl", LINES)))
-    tokenizer = Tokenizer.train((t for t in LINES if not splits.is_heldout(t, 0.2)), 320)
+    tokenizer = Tokenizer.train((t for t in LINES if not splits.is_on("heldout", t, 0.2)), 320)
     for name in ("train", "heldout"):
         prepare.prepare(corpus, tokenizer, tmp_path / name, selection=Selection(0.2, name), workers=1)
     return tmp_path

@@ -8,7 +8,7 @@ from gmlp_flax.tasks import sides
 
 
 def config(**data):
-    options = {"train": "t", "heldout": "", "split": "s", "heldout_split": "h", "heldout_share": 0.1}
+    options = {"train": "t", "heldout": "", "split": "s", "heldout_split": "h", "heldout_share": 0.1, "search": False}
     return ConfigDict({"data": options | data})
 
 
@@ -24,6 +24,13 @@ def test_a_side_has_data_of_its_own_or_a_share(heldout, side, path, share):
     found, options = sides.open_side(config(heldout=heldout), side, opener, more=1)
     assert found == path == sides.path_of(config(heldout=heldout), side)
     assert options == dict(side=side, split="s", heldout_split="h", heldout_share=share, more=1)
+
+
+@pytest.mark.parametrize("side", ["train", "heldout"])
+@pytest.mark.parametrize("heldout", ["", "o"])
+def test_a_search_shares_the_training_data(heldout, side):
+    found, options = sides.open_side(config(heldout=heldout, search=True), side, opener)
+    assert found == "t" and options == dict(side=side, split="s", heldout_split="", heldout_share=-0.1)
 
 
 def test_errors_name_the_key():

@@ -115,7 +115,7 @@ def open_sentences(
         raise DataError(f"{path!r} has no split for this side, only {', '.join(map(repr, known))}: see data.split")
     examples = [example for name in choice.splits for example in by_split[name]()]
     if choice.share:
-        examples = [e for e in examples if splits.is_heldout(e.texts[0], choice.share) == (side == HELDOUT)]
+        examples = [e for e in examples if splits.is_on(side, e.texts[0], choice.share)]
         if not examples:
             advice = "give the held-out examples a path of their own"
             raise splits.empty_side(f"the examples of {path!r}", side, choice.share, advice)

@@ -112,14 +112,16 @@ def read_side(
     path = tfds_folders.find(str(path))
     if files.exists(files.join(path, "features.json")):
         train, heldout = (split or TRAIN_SPLIT,), (heldout_split or HELDOUT_SPLIT,)
-        return read(path, version, splits.choose(path, side, train, heldout, heldout_share).splits[0], bad)
-    questions = read(path, version, heldout_split if side == HELDOUT else split, bad)
+        (name, *_), heldout_share = splits.choose(path, side, train, heldout, heldout_share)
+        questions = read(path, version, name, bad)
+    else:
+        questions = read(path, version, heldout_split if side == HELDOUT else split, bad)
     if not heldout_share:
         return questions
     titles: dict[str, str] = {}  # of each passage, which may stand under two: the first
     for question in questions:
         titles.setdefault(question.context, question.title)
-    chosen = [q for q in questions if splits.is_heldout(titles[q.context], heldout_share) == (side == HELDOUT)]
+    chosen = [q for q in questions if splits.is_on(side, titles[q.context], heldout_share)]
     if not chosen:
         advice = "give the held-out questions a file of their own"
         raise splits.empty_side(f"the articles of {path!r}", side, heldout_share, advice)

@@ -159,19 +159,22 @@ def split_images(source: ImageSource, heldout_share: float) -> tuple[Subset, Sub
     Raises:
         DataError: `heldout_share` is not between 0 and 1, or a class (or the whole TFDS split) has a single image.
     """
-    splits.check_share(heldout_share, "images")
+    splits.check_share(abs(heldout_share), "images")
     if isinstance(source, TFDSImages):
         labels, classes, name_of = np.zeros(len(source), np.int32), (source.split,), str
     else:
         labels, classes, name_of = source.labels, source.classes, source.names.__getitem__
-    heldout = np.zeros(len(labels), bool)
+    heldout, reported = np.zeros(len(labels), bool), np.zeros(len(labels), bool)
     order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=len(classes))
     for members, name in zip(np.split(order, np.cumsum(counts)[:-1]), classes, strict=True):
-        if len(members) < 2:
-            raise DataError(f"class {name!r} of {source!r} has a single image: add one, or remove the class")
-        keys = (name_of(i).encode("utf-8", "surrogateescape") for i in members.tolist())
+        if len(members) < 2 + (heldout_share < 0):
+            count = "a single image" if len(members) == 1 else "two images"
+            raise DataError(f"class {name!r} of {source!r} has {count}: add one, or remove the class")
+        keys = [name_of(i).encode("utf-8", "surrogateescape") for i in members.tolist()]
         heldout[members] = splits.heldout_members(keys, heldout_share)
-    return Subset(source, np.flatnonzero(~heldout)), Subset(source, np.flatnonzero(heldout))
+        if heldout_share < 0:
+            reported[members] = splits.heldout_members(keys, -heldout_share)
+    return Subset(source, np.flatnonzero(~(heldout | reported))), Subset(source, np.flatnonzero(heldout))
 
 
 def name_numbers(source: ImageSource, order: Sequence[str]) -> ImageSource:

@@ -28,7 +28,7 @@ class Selection(NamedTuple):
         """Raises DataError unless side and share are valid."""
         splits.check_side(self.side)
         if self.share:
-            splits.check_share(self.share, "documents")
+            splits.check_share(abs(self.share), "documents")
         elif self.side == HELDOUT:
             raise DataError("side 'heldout' needs a heldout_share above 0; 0.05 holds out 5 % of the documents")
 
@@ -47,14 +47,14 @@ class Selection(NamedTuple):
         first = list(itertools.islice(documents, 2)) if whole else []
         if len(first) == 1:
             return iter([self._cut(first[0])])
-        heldout = self.side == HELDOUT
         documents = itertools.chain(first, documents)
-        return (document for document in documents if splits.is_heldout(document, self.share) == heldout)
+        return (document for document in documents if splits.is_on(self.side, document, self.share))
 
     def _cut(self, document: str) -> str:
         """This side of a single document, cut at the start of the line that crosses 1 - share of its characters."""
-        cut = document.rfind("\n", 0, round(len(document) * (1 - self.share))) + 1
-        sides = {TRAIN: document[:cut], HELDOUT: document[cut:]}
+        shares = (1 - self.share, 1) if self.share > 0 else (1 + 2 * self.share, 1 + self.share)
+        cut, end = (document.rfind("\n", 0, round(len(document) * share)) + 1 for share in shares)
+        sides = {TRAIN: document[:cut], HELDOUT: document[cut : None if self.share > 0 else end]}
         for side, text in sides.items():
             if not text.strip():
                 raise splits.empty_side("the lines of the only document", side, self.share, "more documents or lines")
@@ -122,7 +122,7 @@ def describe(sides: Mapping[str, Corpus], share: float = 0.0) -> str:
             "give other files, or leave config.data.heldout empty: a share of the documents is held out"
         )
     parts = [f"{_listed(side.files)} {use}" for use, side in sides.items()]
-    parts += [f"{100 * share:.3g} % of the documents held out"] if share else []
+    parts += [f"{100 * abs(share):.3g} % of the documents held out"] if share else []
     others = {file.path: file for side in sides.values() for file in side.others}
     if unread := [file for path, file in others.items() if not any(path in paths.values() for paths in used)]:
         parts.append(f"not read: {_listed(unread)}")

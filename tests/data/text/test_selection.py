@@ -16,8 +16,8 @@ def picked(share: float, documents: list[str], whole: bool = True) -> tuple[list
 @pytest.mark.parametrize("whole", [True, False])
 def test_sides_are_by_content(whole):
     train, heldout = picked(0.3, TEXTS, whole)
-    assert heldout == [text for text in TEXTS if splits.is_heldout(text, 0.3)]
-    assert train == [text for text in TEXTS if not splits.is_heldout(text, 0.3)]
+    assert heldout == [text for text in TEXTS if splits.is_on("heldout", text, 0.3)]
+    assert train == [text for text in TEXTS if not splits.is_on("heldout", text, 0.3)]
     assert list(EVERYTHING.pick(iter(TEXTS), whole)) == TEXTS
 
 
@@ -29,6 +29,13 @@ def test_one_document_is_cut_at_a_line():
     (train,), (heldout,) = picked(0.2, [document])
     assert train + heldout == document and train.endswith("\n")
     assert 0.2 <= len(heldout) / len(document) < 0.22
+
+
+def test_a_search_holds_out_another_part():
+    (train, reported), (searched_train, searched) = picked(0.3, TEXTS), picked(-0.3, TEXTS)
+    assert set(searched_train) == set(TEXTS) - set(reported) - set(searched) and set(searched) <= set(train)
+    lines = [f"line {i}\n" for i in range(100, 200)]
+    assert picked(-0.2, ["".join(lines)]) == (["".join(lines[:60])], ["".join(lines[60:80])])
 
 
 def test_one_line_cannot_be_cut():

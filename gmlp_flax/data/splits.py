@@ -164,7 +164,9 @@ def empty_side(examples: str, side: str, share: float, instead: str) -> DataErro
 
     `instead` says what to give if no other share will do.
     """
-    return DataError(f"{examples} leave nothing on the side {side!r} with heldout_share={share}; or {instead}")
+    return DataError(
+        f"{examples} leave nothing on the side {side!r} with heldout_share={share}; change it, or {instead}"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -119,8 +119,7 @@ def main(argv: list[str]) -> None:
     if name.startswith(LISTOPS):
         make_listops(name, values)
         return
-    if values.heldout_share:
-        splits.check_share(values.heldout_share, "documents")
+    splits.check_share(values.heldout_share or 0.5, "documents")
     selection = Selection(values.heldout_share, values.side)
     selection.check()
     corpus, _ = open_side(name, "train", split=values.split)

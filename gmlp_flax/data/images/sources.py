@@ -167,9 +167,8 @@ def split_images(source: ImageSource, heldout_share: float) -> tuple[Subset, Sub
     heldout, reported = np.zeros(len(labels), bool), np.zeros(len(labels), bool)
     order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=len(classes))
     for members, name in zip(np.split(order, np.cumsum(counts)[:-1]), classes, strict=True):
-        if len(members) < 2 + (heldout_share < 0):
-            count = "a single image" if len(members) == 1 else "two images"
-            raise DataError(f"class {name!r} of {source!r} has {count}: add one, or remove the class")
+        if len(members) < 2:
+            raise DataError(f"class {name!r} of {source!r} has a single image: add one, or remove the class")
         keys = [name_of(i).encode("utf-8", "surrogateescape") for i in members.tolist()]
         heldout[members] = splits.heldout_members(keys, heldout_share)
         if heldout_share < 0:

@@ -68,14 +68,15 @@ def _add_bias_jvp(primals, tangents):
 
 
 @jax.custom_jvp
-def _over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
+def nameless_over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """`over_tokens` for what no policy is to save."""
     return jax.lax.platform_dependent(weight, x, cpu=_repeated, default=_einsum)
 
 
-@_over_tokens.defjvp
+@nameless_over_tokens.defjvp
 def _over_tokens_jvp(primals, tangents):
     (weight, x), (d_weight, d_x) = primals, tangents
-    return _over_tokens(weight, x), _of_x(weight, d_x) + _of_weight(x, d_weight)
+    return nameless_over_tokens(weight, x), _of_x(weight, d_x) + _of_weight(x, d_weight)
 
 
 def _repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
@@ -98,8 +99,8 @@ def _of_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
     wide = jnp.promote_types(x.dtype, jnp.float32)
 
     def in_turn(weight: jax.Array, x: jax.Array) -> jax.Array:
-        examples = x.reshape(-1, *x.shape[-2:])
-        products = jax.lax.map(lambda one: (weight.astype(wide) @ one.astype(wide)).astype(x.dtype), examples)
+        examples, precise = x.reshape(-1, *x.shape[-2:]), weight.astype(wide)
+        products = jax.lax.map(lambda one: (precise @ one.astype(wide)).astype(x.dtype), examples)
         return products.reshape(*x.shape[:-2], *products.shape[-2:])
 
     # A loop over examples cannot be sharded: every device would gather the batch.
@@ -109,4 +110,4 @@ def _of_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 def over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
     """weight x over the token axis: [out, in] and [..., in, channels] to [..., out, channels]."""
-    return checkpoint_name(_over_tokens(weight, x), NAME)
+    return checkpoint_name(nameless_over_tokens(weight, x), NAME)

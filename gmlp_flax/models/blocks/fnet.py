@@ -14,7 +14,7 @@ from gmlp_flax.models import sharding
 from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
 from gmlp_flax.models.blocks.base import Block, final_norm
 from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_normed
-from gmlp_flax.models.matmul import NAME, over_tokens
+from gmlp_flax.models.matmul import NAME, nameless_over_tokens
 from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
 from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import AT_LEAST_0, option
@@ -40,7 +40,8 @@ def dft(points: int, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
 def by_matmul(x: jax.Array) -> jax.Array:
     """`fourier` by matrix products over the channels and over the tokens: Re(F_n x F_d) = C_n x C_d - S_n x S_d."""
     (token_cos, token_sin), (channel_cos, channel_sin) = (dft(points, x.dtype) for points in x.shape[1:])
-    return over_tokens(token_cos, x @ channel_cos) - over_tokens(token_sin, x @ channel_sin)
+    real, imaginary = x @ channel_cos, x @ channel_sin
+    return nameless_over_tokens(token_cos, real) - nameless_over_tokens(token_sin, imaginary)
 
 
 def by_fft(x: jax.Array) -> jax.Array:
@@ -60,7 +61,7 @@ def by_platform(x: jax.Array) -> jax.Array:
 ALGORITHMS = {"auto": by_platform, "matmul": by_matmul, "fft": by_fft}
 
 
-@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=1)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def fourier(x: jax.Array, algorithm: str) -> jax.Array:
     """The real part of the 2-D DFT over tokens and channels: [batch, tokens, channels] to the same.
 
@@ -68,6 +69,13 @@ def fourier(x: jax.Array, algorithm: str) -> jax.Array:
     is saved for it.
     """
     return ALGORITHMS[algorithm](x)
+
+
+@fourier.defjvp
+def _fourier_jvp(algorithm, primals, tangents):
+    # Without the checkpoint, C and S would be saved for the backward pass.
+    transform = jax.checkpoint(ALGORITHMS[algorithm], prevent_cse=False)
+    return fourier(*primals, algorithm), transform(*tangents)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

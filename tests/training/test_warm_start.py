@@ -172,8 +172,8 @@ def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, partition, 
     own = task.init(jax.random.key(config.seed))
     for part in ("head", "pooler"):
         jax.tree.map(lambda new, fresh: np.testing.assert_allclose(new, fresh, rtol=1e-6), found[part], own[part])
-    note = capsys.readouterr().err
-    assert note.startswith("note: ") and note.count("\n") == 1
+    other, note = capsys.readouterr().err.splitlines()
+    assert "model.pooler False (here True)" in other and note.startswith("note: ")
     assert "head/bias, head/kernel, pooler/bias, pooler/kernel, segments/table" in note
 
 
@@ -206,7 +206,7 @@ def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
     old, new = gmlp_config.default(), gmlp_config.default(task="causal_lm")
     old.model.causal, new.model.causal = before, not before
     with pytest.raises(RunError, match=f"each token sees {sees}.*: .* causal_lm"):
-        warm_start.compare_models(old, new)
+        warm_start.compare_models(old, new, "runs/old")
 
 
 def test_the_running_mean_is_what_others_start_from(image_run, tmp_path, partition):

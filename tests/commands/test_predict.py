@@ -210,7 +210,7 @@ def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
     code, out, error = run(f"--workdir={causal_run}", "--tokens=2", text="a [MASK] b\nthe\n")
     assert code == 1 and out.startswith("the") and len(out.splitlines()) == 1
     assert error.startswith("error: standard input, line 1: a causal model continues a text and fills no [MASK]: ")
-    with pytest.raises(RunError, match="^a model of the task masked_lm does not continue texts"):
+    with pytest.raises(RunError, match="^the task masked_lm does not continue texts"):
         gmlp_flax.load(str(text_run)).generate(["a"])
 
 

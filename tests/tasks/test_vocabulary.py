@@ -83,7 +83,7 @@ def test_the_vocabulary_is_inherited_or_given(name, tokenizer, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_a_vocabulary_there_is_one_line(name, tmp_path):
-    with pytest.raises(DataError, match="--config.init_from=RUN, .*--config.data.tokenizer=FILE"):
+    with pytest.raises(DataError, match="--config.init_from=RUN .*--config.data.tokenizer=FILE"):
         tasks.create(finetuning_config(name), str(tmp_path))
 
 

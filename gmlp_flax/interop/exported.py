@@ -44,7 +44,7 @@ def export(
     converted.write(model.weights, config, files, out, dtype)
 
 
-def push(model: loading.Trained | str, repository: str, *, private: bool = False, **options) -> str:
+def push(model: loading.Trained | str, repository: str, *, private: bool = False, **options: Any) -> str:
     """Uploads a model to the Hugging Face hub, to a repository that is made if it does not exist.
 
     Args:

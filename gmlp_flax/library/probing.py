@@ -41,7 +41,8 @@ def probe(
             logistic regression on standardized features, by 100 steps of L-BFGS, L2 penalty 1e-3. "fewshot": ridge
             regression on 1, 5, 10 and 25 examples of each class (big_vision's fewshot_lsr, l2_reg 1024), the mean over
             three draws.
-        layers, pool: of the features, as in `Model.features`.
+        layers: of the features, as in `Model.features`.
+        pool: the same.
         batch_size: examples at once.
 
     Returns:

@@ -80,8 +80,9 @@ class Encoder(nnx.Module):
         """What some layers give in evaluation, each [batch, tokens, d_model] through the final norm.
 
         Args:
-            x, padding_mask: as in `__call__`.
+            x: as in `__call__`.
             layers: from 0, or from the end: -1 gives what `__call__` returns. No layer after the last one is run.
+            padding_mask: as in `__call__`.
 
         Raises:
             ValueError: there is no such layer.

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import ConfigError, RunError, install

@@ -132,7 +132,7 @@ def test_a_file_and_its_array_are_cropped_alike(seed, height, width, kind):
     of_file, of_array = (
         training_view(image, (24, 24), np.random.default_rng(seed)).astype(int) for image in (data, decode(data, "a"))
     )
-    assert abs(of_file - of_array)[..., :2].mean() < 5
+    assert abs(of_file - of_array)[..., :2].mean() < 6
 
 
 @pytest.mark.parametrize("kept", [3, 100, 700, 0.5, 0.95])

@@ -13,11 +13,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gmlp_flax.api.model import Model
+    from gmlp_flax.api.probing import probe
+    from gmlp_flax.api.runs import evaluate, train
+    from gmlp_flax.api.sources import create, list_models, list_pretrained, load
     from gmlp_flax.interop.exported import export, push
-    from gmlp_flax.library.model import Model
-    from gmlp_flax.library.probing import probe
-    from gmlp_flax.library.runs import evaluate, train
-    from gmlp_flax.library.sources import create, list_models, list_pretrained, load
 
 __version__ = "0.2.0"
 __all__ = [
@@ -34,10 +34,10 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Model": "library.model",
-    "probe": "library.probing",
-    **dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "library.sources"),
-    **dict.fromkeys(("evaluate", "train"), "library.runs"),
+    "Model": "api.model",
+    "probe": "api.probing",
+    **dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "api.sources"),
+    **dict.fromkeys(("evaluate", "train"), "api.runs"),
     **dict.fromkeys(("export", "push"), "interop.exported"),
 }
 

@@ -23,7 +23,7 @@ ORDER = (
     ("sweeps", "analysis"),
     ("paper", "launching"),
     ("reports", "interop"),
-    ("library",),
+    ("api",),
     ("commands",),
 )
 FLOORS = {room: floor for floor, rooms in enumerate(ORDER) for room in rooms}

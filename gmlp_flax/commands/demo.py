@@ -20,7 +20,7 @@ from gmlp_flax.errors import DataError, RunError, install
 from gmlp_flax.tasks.sampling import Sampling
 
 if TYPE_CHECKING:
-    from gmlp_flax.library.model import Model
+    from gmlp_flax.api.model import Model
 
 HOST = "127.0.0.1"
 
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
         import gradio
     except ImportError as error:
         raise RunError(f"gmlp demo needs Gradio ({error}): {install('demo')}") from None
-    from gmlp_flax.library import sources
+    from gmlp_flax.api import sources
 
     page, port = build(sources.load(argv[1], flags.FLAGS.checkpoint), argv[1], gradio), flags.FLAGS.port
     options: dict[str, Any] = dict(ssr_mode=False, prevent_thread_lock=True, quiet=True, footer_links=[])

@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
     """Prints the answer to each input."""
     values = flags.FLAGS
     source = values.model or cli.require("workdir")
-    from gmlp_flax.library import sources
+    from gmlp_flax.api import sources
 
     trained, words, ranks = sources.load(source, values.checkpoint), argv[1:], values["top"].present
     task = trained.task

@@ -150,7 +150,7 @@ class Engine:
         Raises:
             RunError: an option makes no sense for this run.
         """
-        raise NotImplementedError
+        raise RunError(f"--on={self.name} has no specification: its runs are processes of this machine")
 
     def show(self, job: Job) -> str:
         """The same, for reading."""

@@ -97,7 +97,7 @@ def _report(name: str, pattern: str, scale: str) -> Report:
     own = [path for folder in (f"{name}-{scale}", name) if files.exists(path := os.path.join(pattern, folder))]
     if not TABLES[name].trained:
         return of_sizes(name)
-    if name == alternatives.NAME:  # its columns are looked for nowhere else
+    if name == alternatives.NAME:  # all of its columns lie in one folder
         if not own:
             raise NoRuns(f"{pattern} has no folder {name}-{scale} or {name}")
         return alternatives.of_folder(own[0], scale)

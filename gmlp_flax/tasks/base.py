@@ -288,7 +288,7 @@ class Task(abc.ABC):
 
     def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
         """Logits of prepared examples, float32 [batch, predictions, names]; there may be more of both than are read."""
-        raise NotImplementedError
+        raise ConfigError(f"the task {type(self).__name__} has `prepare` alone: define `prediction_scores` too")
 
     @property
     def prediction_names(self) -> Sequence[str]:

@@ -7,9 +7,9 @@ import sys
 
 from absl import flags
 
+from gmlp_flax.api import sources
 from gmlp_flax.commands import predict
 from gmlp_flax.errors import ConfigError
-from gmlp_flax.library import sources
 from gmlp_flax.training import loading, loop
 from tests.fuzz import config as configs
 from tests.fuzz import images

@@ -11,11 +11,11 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.api import data as data_lib
+from gmlp_flax.api.model import Model
 from gmlp_flax.checkpoints.assets import Files, require_same
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files as io_files
-from gmlp_flax.library import data as data_lib
-from gmlp_flax.library.model import Model
 from gmlp_flax.training import loading, loop
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition

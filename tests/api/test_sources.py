@@ -34,7 +34,7 @@ def test_every_kind_is_created(name):
 def test_published_sizes():
     """The architectures are the published ones: counted without making them."""
     from gmlp_flax import tasks
-    from gmlp_flax.library import sources
+    from gmlp_flax.api import sources
 
     for name, millions in (("gmlp_s", 19.4), ("gmlp_base", 130)):
         config = sources._models()[name]()

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.api.model import Model, place
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.config.parsing import AXES
@@ -21,7 +22,6 @@ from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.interop import timm, timm_names
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files, weight_files
-from gmlp_flax.library.model import Model, place
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE
 from gmlp_flax.training import loading, pretrained, warm_start

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import gmlp_flax as gf
+from gmlp_flax.api import probing
 from gmlp_flax.data import embedded
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.library import probing
 
 CLASSES = 3
 

@@ -11,10 +11,10 @@ from scipy import optimize
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.api import data as data_lib
+from gmlp_flax.api.model import Model
 from gmlp_flax.data import pipeline
 from gmlp_flax.errors import RunError, did_you_mean
-from gmlp_flax.library import data as data_lib
-from gmlp_flax.library.model import Model
 
 NEIGHBOURS, TEMPERATURE = 20, 0.07  # as DINO (arXiv 2104.14294)
 SHOTS, SEEDS, RIDGE, BIAS = (1, 5, 10, 25), 3, 2.0**10, 100.0  # as big_vision's fewshot_lsr

@@ -64,7 +64,6 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
             run_folder.write_files(target, predictions, replace=True)
             print(f"wrote {', '.join(predictions)} to {target}", file=sys.stderr)
         folder = () if pretrained.is_exported(workdir) else (CHECKPOINTS, str(trained.step))
-        folder = () if pretrained.is_exported(workdir) else (CHECKPOINTS, str(trained.step))
         checkpoint = os.path.join(workdir, *folder)
         print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
 

@@ -140,7 +140,7 @@ OPTIMIZERS = {  # config.optimizer.name ->
         _ADAM,
         bounded=True,
         averages=True,
-        requires={"schedule": "constant", "ema": 0.0},
+        requires={"schedule": "constant", "ema": 0.0, "lora_rank": 0},
     ),
 }
 

@@ -59,6 +59,8 @@ COMMON = {
     ),
     "optimizer.freeze": Option((), "regular expressions of parameter paths that keep their initial values"),
     "optimizer.lr_multipliers": Option((), "REGEX=FACTOR on the rate of parameters; FIRST..LAST: growing with depth"),
+    "optimizer.lora_rank": Option(0, "of LoRA on channel projections, trained with heads alone; 0: none", SIZE_OR_0),
+    "optimizer.lora_alpha": Option(0.0, "A B counts lora_alpha / lora_rank times; 0: as lora_rank", AT_LEAST_0),
     "mesh.data": Option(-1, "groups of devices with a copy of the state each; -1, on one of three axes: the rest"),
     "mesh.fsdp": Option(1, "devices that share one copy of the state, and the batch; a layer is gathered when it runs"),
     "mesh.tensor": Option(1, "devices that share the products of a layer: d_ffn and the vocabulary are split"),
@@ -67,6 +69,7 @@ COMMON = {
     "eval.every": Option(0, "steps between evaluations; 0: only at the end", AT_LEAST_0),
     "eval.batch_size": Option(0, "examples per batch; 0: as in training", SIZE_OR_0),
     "log.every": Option(20, "steps that one line of metrics.jsonl averages", AT_LEAST_1),
+    "log.norms": Option(False, "also the norms of gradients, updates and parameters, by layer"),
     "log.tensorboard": Option(False, "also write TensorBoard files (extra: tensorboard)"),
     "log.wandb": Option("", "project on Weights & Biases to log to as well (extra: wandb)"),
     "log.hang_seconds": Option(1800.0, "a run without progress ends then (first step: an hour); 0: never", AT_LEAST_0),
@@ -87,7 +90,10 @@ RENAMED = {
 # its rates. Of a block's options, `numerics_only` says so. All other keys say what the run is.
 _CHANGING_GROUPS = ("log", "profile", "checkpoint", "mesh", "optimizer")
 _CHANGING_KEYS = ("steps", "eval.every", "eval.batch_size", "data.cache", "data.workers", "data.max_bad_records")
-_FIXED_KEYS = (OPTIMIZER, "optimizer.ema", "optimizer.freeze", "optimizer.skip_spikes")
+_FIXED_KEYS = (
+    *(OPTIMIZER, "optimizer.ema", "optimizer.freeze", "optimizer.skip_spikes", "log.norms"),
+    *("optimizer.lora_rank", "optimizer.lora_alpha"),
+)
 
 
 def may_change(name: str, block: str, optimizer: str = "adamw") -> bool:

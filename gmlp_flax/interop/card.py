@@ -16,7 +16,7 @@ TEXT = """---
 {metadata}---
 # {block}, {task}
 
-{count:,} parameters, trained for {step:,} steps{data}.
+{count:,} parameters{trained}.
 {scores}
 `FOLDER` is the path of this folder, or `hf-hub:OWNER/NAME`. `gmlp predict --workdir=FOLDER` predicts, `gmlp train
 --config.init_from=FOLDER` starts from it, and in Python:
@@ -54,8 +54,7 @@ def make(model: Trained, dtype: str, openers: Iterable[str] = (), license: str =
         block=config.model.block,
         task=config.task,
         count=parameters.count(model.params),
-        step=model.step,
-        data=f" on `{data}`" if data else "",
+        trained=f", trained for {model.step:,} steps" * bool(model.step) + f" on `{data}`" * bool(data),
         scores=f"\n| | on held-out data |\n|---|---|\n{table}" if table else "",
         openers="".join(f"    {line}\n" for line in openers),
         dtype=dtype,

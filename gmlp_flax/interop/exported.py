@@ -1,5 +1,6 @@
 """Any model as a folder of plain files, which need no gmlp_flax to be read, here or on the Hugging Face hub."""
 
+import os
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -39,6 +40,8 @@ def export(
     for name in format:
         files[FORMATS[name].file] = FORMATS[name].write(model)
     config = model.config.copy_and_resolve_references()
+    paths = {key: value for key, value in config.data.items() if isinstance(value, str) and "/" in value}
+    config.data.update({key: os.path.basename(value.rstrip("/")) for key, value in paths.items()})  # nobody's business
     if keeps_mean(config.optimizer):  # what was kept of it is what is written
         config.optimizer.update(name="adamw", ema=0.0)
     files[CARD] = card.make(model, dtype, [FORMATS[name].opener for name in format], license).encode()

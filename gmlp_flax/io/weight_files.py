@@ -7,6 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 
 from gmlp_flax.errors import RunError, decode_errors, install
 from gmlp_flax.io import files, json_files
@@ -40,7 +41,6 @@ def read(path: str) -> dict[str, np.ndarray]:
             return dict(np.load(file, allow_pickle=False))
     if not path.endswith(".safetensors"):
         raise RunError(f"{path} is of no kind that is read here: give a .safetensors, .pth or .npz file")
-    safetensors = _safetensors()
     with decode_errors(f"{path} is no safetensors file, or is damaged", "download it again", RunError):
         return safetensors.numpy.load_file(path)
 
@@ -111,7 +111,7 @@ def write(path: str, weights: dict[str, np.ndarray]) -> None:
     """Writes a .safetensors file, whole or not at all.
 
     Raises:
-        RunError: the path has another ending or is taken, or safetensors is not installed.
+        RunError: the path has another ending or is taken.
         DataError: the folder cannot be written to.
     """
     if not path.endswith(".safetensors"):
@@ -122,8 +122,8 @@ def write(path: str, weights: dict[str, np.ndarray]) -> None:
 
 
 def encode(weights: dict[str, np.ndarray]) -> bytes:
-    """The content of a .safetensors file; raises RunError if safetensors is not installed."""
-    return _safetensors().numpy.save(weights, metadata={"format": "pt"})  # readers in torch require this entry
+    """The content of a .safetensors file."""
+    return safetensors.numpy.save(weights, metadata={"format": "pt"})  # readers in torch require this entry
 
 
 def fetch(repository: str, name: str, revision: str | None = None, optional: bool = False) -> str:
@@ -184,11 +184,3 @@ def download(repository: str) -> tuple[str, dict[str, Any]]:
 def commit_of(path: str) -> str:
     """The commit of a file that `fetch` has found."""
     return os.path.basename(os.path.dirname(path))
-
-
-def _safetensors():
-    try:
-        import safetensors.numpy
-    except ImportError:
-        raise RunError(f".safetensors files need safetensors, which is not installed: {INSTALL}") from None
-    return safetensors

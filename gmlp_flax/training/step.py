@@ -1,6 +1,7 @@
 """The state of a run and the training step, which is one compiled program."""
 
-from collections.abc import Iterable
+import collections
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import chex
@@ -9,11 +10,15 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
+from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError
+from gmlp_flax.models.encoder import STACKED, depths
 from gmlp_flax.tasks.base import Batch, Sums, Task
 from gmlp_flax.training import optimizer
 from gmlp_flax.training.partition import Partition
+
+NORMS = ("grad_norm", "update_norm", "param_norm")  # with config.log.norms, by layer
 
 
 class TrainState(NamedTuple):
@@ -65,7 +70,9 @@ class Training:
             raise RunError(str(error)) from None
         self.task, self.partition = task, mesh.for_model(metadata)
         self.partition.check_parameters(shapes)
-        self.optimizer = transformation or optimizer.make(task.config, shapes, metadata)
+        self.optimizer = transformation or optimizer.make(
+            task.config, shapes, metadata, (*task.heads.values(), *task.new_params)
+        )
         self.has_rate = transformation is None
 
         def init(key: Any, params: Any = None) -> TrainState:
@@ -100,6 +107,8 @@ class Training:
         sums = sums | {"grad_norm": (optax.tree.norm(grads), unit_weight)}
         if self.has_rate:
             sums |= {"learning_rate": (jnp.asarray(optimizer.learning_rate(config)(state.step)), unit_weight)}
+        if config.log.norms:
+            sums |= norms(dict(zip(NORMS, (grads, updates, params), strict=True)))
         level = state.level
         if config.optimizer.skip_spikes:
             spike, level = find_spike(sums, level, config.optimizer.skip_spikes)
@@ -112,6 +121,23 @@ class Training:
         state = TrainState(state.step + 1, params, opt_state, mean, window, level)
         chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)  # else the next step would compile again
         return state, window
+
+
+def norms(trees: Mapping[str, Any]) -> Sums:
+    """The norms of trees like the parameters: of each layer of the encoder, as `NAME/encoder/blocks/3`, and of each of
+    the modules beside them, as `NAME/head`; each with the weight 1."""
+    squares: dict[str, Any] = collections.defaultdict(float)
+    for kind, tree in trees.items():
+        leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+        depth = depths({name: leaf.shape[0] for name, leaf in leaves.items() if name.startswith(STACKED)})
+        for name, leaf in leaves.items():
+            square = jnp.square(leaf.astype(jnp.float32))
+            if name not in depth:
+                squares[f"{kind}/{name.rpartition('/')[0] or name}"] += square.sum()
+                continue
+            for layer, value in enumerate(square.reshape(leaf.shape[0], -1).sum(1), depth[name][0]):
+                squares[f"{kind}/{STACKED}{layer}"] += value
+    return {name: (jnp.sqrt(square), jnp.ones((), jnp.float32)) for name, square in squares.items()}
 
 
 def find_spike(sums: Sums, level: jax.Array, factor: float) -> tuple[jax.Array, jax.Array]:
@@ -143,7 +169,8 @@ def init_state(
     """The state before the first step; traceable. `metrics` are those beside the task's and the gradient's."""
     zero = jnp.zeros((), jnp.float32)
     level, skipped = (jnp.zeros(3), ["skipped"]) if task.config.optimizer.skip_spikes else (None, [])
-    window = dict.fromkeys((*task.metrics, "grad_norm", *metrics, *skipped), (zero, zero))
+    by_layer = norms(dict.fromkeys(NORMS, params)) if task.config.log.norms else ()
+    window = dict.fromkeys((*task.metrics, "grad_norm", *metrics, *by_layer, *skipped), (zero, zero))
     mean = jax.tree.map(jnp.copy, params) if keeps_mean(task.config.optimizer) else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), mean, window, level)
 

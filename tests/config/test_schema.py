@@ -64,6 +64,8 @@ def test_what_may_change_in_the_middle_of_a_run(name, block, may):
         ("optimizer.decay_share", "adamw", True),
         ("optimizer.skip_spikes", "adamw", False),
         ("optimizer.name", "adamw", False),
+        ("optimizer.lora_rank", "adamw", False),
+        ("log.norms", "adamw", False),
     ],
 )
 def test_which_hyperparameters_may_change(name, optimizer, may):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import yaml
+from safetensors import numpy as safetensors
 
 import gmlp_flax
 from gmlp_flax import config as gmlp_config
@@ -20,8 +21,6 @@ from gmlp_flax.training import loading, warm_start
 from gmlp_flax.training.partition import Partition
 from tests import hub_server, preloaded
 from tests.runs.command import assert_one_line_error
-
-safetensors = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed (extra: weights)")
 
 
 @pytest.fixture(scope="module")

@@ -188,7 +188,6 @@ def bert(tmp_path_factory):
     """A folder as of Hugging Face: a random tiny BERT, with its config.json and a WordPiece vocabulary; and a run
     folder that the command has made of it."""
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
-    pytest.importorskip("safetensors", reason="safetensors is not installed (extra: weights)")
     folder = tmp_path_factory.mktemp("bert") / "hub"
     weight_files.write(str(folder / "model.safetensors"), with_heads("bert", random_weights("bert")[0]))
     (folder / "config.json").write_text(json.dumps(CONFIG["bert"]))

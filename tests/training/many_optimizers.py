@@ -1,4 +1,4 @@
-"""Updates the parameters of a tiny model with every optimizer on 1 and on 8 fake devices, and saves the results.
+"""Updates the parameters of a tiny model with every optimizer, and LoRA, on 1 and on 8 fake devices; saves the results.
 
 python many_optimizers.py FOLDER OUT.npz
 """
@@ -19,6 +19,7 @@ from gmlp_flax.training.partition import AXES, Partition
 from tests.training import tiny
 
 STEPS = 3
+KINDS = {name: {**row.requires, "name": name} for name, row in OPTIMIZERS.items()} | {"lora": {"lora_rank": 2}}
 
 
 def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.ndarray]:
@@ -26,7 +27,7 @@ def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.
     state's numbers those over `fsdp`, and the state's numbers over the parameters'."""
     config = tiny.text_config(folder)
     config.model.update(d_model=128, d_ffn=256)  # sizes whose second moments Adafactor keeps by rows and columns
-    config.optimizer.update(OPTIMIZERS[name].requires | {"name": name})
+    config.optimizer.update(KINDS[name])
     config.mesh.update(dict(zip(AXES, sizes, strict=True)))
     task = tasks.find(config.task).without_data(config)
     training = step.Training(task, Partition.make(config.mesh, jax.devices()[: int(np.prod(sizes))]))
@@ -54,7 +55,7 @@ def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.
 
 def main(folder: str, out: str) -> None:
     arrays = {}
-    for name in OPTIMIZERS:
+    for name in KINDS:
         for sizes in ((1, 1, 1), (1, 8, 1)):
             arrays |= {f"{name}:{sizes[1]}:{key}": x for key, x in train(Path(folder), name, sizes).items()}
     np.savez(out, **arrays)

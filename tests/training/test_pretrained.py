@@ -13,7 +13,6 @@ from gmlp_flax.training import loading, pretrained
 from tests import hub_server, preloaded
 from tests.runs.command import assert_one_line_error
 
-pytest.importorskip("safetensors", reason="safetensors is not installed (extra: weights)")
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra: weights)")
 
 

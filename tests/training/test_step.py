@@ -4,6 +4,7 @@ import numpy as np
 import optax
 import pytest
 
+from gmlp_flax import tasks
 from gmlp_flax.training import evaluation, step
 from tests.training import tiny
 
@@ -110,6 +111,31 @@ def test_gradient_norm_is_reported_before_clipping(line, partition):
     grads, _ = step.gradients(line, params, keyed, 1, partition)
     ((_, window),) = run(line, [batch], partition)
     assert float(window["grad_norm"][0]) == pytest.approx(float(optax.tree.norm(grads)), rel=1e-6)
+
+
+def test_norms_by_layer(tmp_path, partition):
+    """Against those of each layer's arrays; together they make the norm of the whole gradient."""
+    config = tiny.text_config(tmp_path)
+    config.log.norms, config.log.every, config.optimizer.warmup = True, 2, 0
+    task = tasks.create(config, str(tmp_path))
+    training, state = start(task, partition)
+    before = jax.device_get(state.params)
+    with task.train_batches(0, 0, 1) as batches:
+        state, window = training.step(state, partition.put_batch(next(batches)))
+        after = jax.device_get(state.params)
+        found = {name: float(total) for name, (total, weight) in window.items() if float(weight) == 1}
+        _, both = training.step(state, partition.put_batch(next(batches)))
+    moved = jax.tree.map(np.subtract, after, before)
+    for kind, tree in (("update_norm", moved), ("param_norm", after)):
+        assert found[f"{kind}/embedding"] == pytest.approx(np.linalg.norm(tree["embedding"]), rel=1e-4)
+        for layer in range(2):
+            leaves = [leaf[layer].ravel() for leaf in jax.tree.leaves(tree["encoder"]["blocks"])]
+            norm = np.linalg.norm(np.concatenate(leaves))
+            assert found[f"{kind}/encoder/blocks/{layer}"] == pytest.approx(norm, rel=1e-4)
+    of_gradient = [value for name, value in found.items() if name.startswith("grad_norm/")]
+    assert len(of_gradient) == 5  # the embedding, the bias, two layers and the last norm
+    assert np.linalg.norm(of_gradient) == pytest.approx(found["grad_norm"], rel=1e-5)
+    assert both["grad_norm/embedding"][1] == 2  # the line of the log has the mean
 
 
 def spiked(number):

@@ -41,6 +41,7 @@ class CausalLanguageModeling(LanguageModeling):
     @classmethod
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
+        super().check(config)
         if not blocks.find(config.model.block).can_be_causal:
             able = ", ".join(name for name, block in blocks.BLOCKS.items() if block.can_be_causal)
             what = f"config.model.block is {config.model.block!r}, which mixes all tokens"

@@ -12,10 +12,12 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, fingerprints, pipeline
+from gmlp_flax.data.splits import TRAIN
 from gmlp_flax.data.text import corpora, overlap, packing, prepare, prepared, selection, tokenizer_training
 from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer, report_unknown
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import cache
+from gmlp_flax.io.files import File
 from gmlp_flax.options import AT_LEAST_0, Option
 from gmlp_flax.tasks import sides
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Shapes, Sums, Totals, weighted_sum
@@ -47,12 +49,20 @@ class LanguageModeling(TextTask):
         "data.packing": Option(
             "concatenated", "windows over all documents in a row, or over each one alone", ("concatenated", "documents")
         ),
+        "data.mixture": Option(
+            (), "PATH=SHARE: further text to train on, and its share of the examples; data.train has the rest"
+        ),
         "eval.examples": Option(0, "held-out sequences to score, evenly spread over all; 0: all", AT_LEAST_0),
     }
     best = ("perplexity", "min")
     unit = "tokens"
     more_tokens = 0
     closed = True
+
+    @classmethod
+    def check(cls, config: ConfigDict) -> None:
+        """See `Task`."""
+        packing.read_shares(config.data.mixture)
 
     @property
     def units_per_example(self) -> int:
@@ -143,10 +153,13 @@ class LanguageModeling(TextTask):
             DataError: two of them differ, or one is damaged.
         """
         data = self.config.data
+        paths = {"train": data.train, "heldout": data.heldout} | {
+            path: path for path in packing.read_shares(data.mixture)
+        }
         of_prepared = {
-            f"the tokenizer of config.data.{key}": os.path.join(data[key], TOKENIZER_FILE)
-            for key in ("train", "heldout")
-            if data[key] and prepared.is_prepared(data[key])
+            f"the tokenizer of config.data.{key}": os.path.join(path, TOKENIZER_FILE)
+            for key, path in paths.items()
+            if path and prepared.is_prepared(path)
         }
         if (given := given_tokenizer(self, of_prepared)) is not None:
             return given
@@ -160,9 +173,13 @@ class LanguageModeling(TextTask):
         return windows if side == "train" else pipeline.Spread(windows, self.config.eval.examples)
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
-        return packing.train_batches(
-            self.windows("train"), start=start, host=host, hosts=hosts, **self.pipeline_options()
-        )
+        options = self.pipeline_options()
+        seed, own, shares = options.pop("seed"), self.windows("train"), packing.read_shares(self.config.data.mixture)
+        order = packing.Order(own, seed)
+        if shares:
+            windows = [own, *(further for further, _ in self.further.values())]
+            order = packing.Mixture(windows, [1 - sum(shares.values()), *shares.values()], seed)
+        return packing.train_batches(order, start=start, host=host, hosts=hosts, **options)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def windows(self, side: str) -> packing.Packing:
@@ -179,16 +196,38 @@ class LanguageModeling(TextTask):
                 sides.warn(side, "text", f"{tokens.skipped} bad record(s) skipped, the first: {first}")
         report_unknown(self.tokenizer, [{"tokens": tokens.first_documents(DOCUMENTS)}], f"{side} text")
         with sides.errors_name(f"data.{side}", "model.length"):
-            return packing.Packing(tokens, self.length + self.more_tokens, self.config.data.packing, self.closed)
+            return self._packed(tokens)
+
+    @functools.cached_property
+    def further(self) -> dict[str, tuple[packing.Packing, Sequence[File]]]:
+        """The windows of the corpora of config.data.mixture, by path, and their files; of one with splits, those to
+        train on."""
+        found = {}
+        for path in packing.read_shares(self.config.data.mixture):
+            with sides.errors_name("data.mixture"):
+                if prepared.is_prepared(path):
+                    tokens = prepared.Prepared(path)
+                    found[path] = self._packed(tokens), tokens.files
+                    continue
+                corpus, selected = selection.open_side(path, TRAIN)
+                bad = self.config.data.max_bad_records
+                options = {"selection": selected, "max_bad_records": bad}
+                tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, **options)
+                found[path] = self._packed(tokens), corpus.files
+        return found
+
+    def _packed(self, tokens: prepared.Prepared) -> packing.Packing:
+        return packing.Packing(tokens, self.length + self.more_tokens, self.config.data.packing, self.closed)
 
     def fingerprint(self, side: str) -> fingerprints.Fingerprint:
         """See `Task`."""
-        path = self.config.data[side]
+        path, further = self.config.data[side], [*self.further.values()] if side == TRAIN else []
+        more = [file for _, files in further for file in files]
         if path and prepared.is_prepared(path):
-            return fingerprints.of_files(self.windows(side).prepared.files)
+            return fingerprints.of_files([*self.windows(side).prepared.files, *more])
         corpus, _ = self._corpus(side)
         if corpus.files:
-            return fingerprints.of_files(corpus.files)
+            return fingerprints.of_files([*corpus.files, *more])
         return {"documents": sum(1 for _ in corpus.documents()), "content": corpus.fingerprint}
 
     @property
@@ -206,9 +245,14 @@ class LanguageModeling(TextTask):
                     opened[use] = corpus
         if opened:
             yield selection.describe(opened, share)
-        heldout, train = (self.windows(side).prepared for side in ("heldout", "train"))
-        if line := overlap.note(train, heldout):
-            yield line
+        shares = packing.read_shares(self.config.data.mixture)
+        for path, (windows, _) in self.further.items():
+            epochs = shares[path] * self.config.steps * self.config.batch_size / len(windows)
+            sequences = f"{len(windows):,} sequences, {epochs:.2g} epochs"
+            yield f"mixture: {100 * shares[path]:.4g} % of the examples from {path} ({sequences})"
+        for windows in (self.windows("train"), *(further for further, _ in self.further.values())):
+            if line := overlap.note(windows.prepared, self.windows("heldout").prepared):
+                yield line
 
     @functools.cache  # noqa: B019 - as above
     def _corpus(self, side: str) -> tuple[corpora.Corpus, dict[str, Any]]:

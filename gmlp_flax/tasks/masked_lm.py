@@ -86,6 +86,7 @@ class MaskedLanguageModeling(LanguageModeling):
     @classmethod
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
+        super().check(config)
         if config.model.causal:
             raise ConfigError("config.task is 'masked_lm' and config.model.causal is True: set it to False")
         mask, random = config.masking.mask_share, config.masking.random_share

@@ -1,5 +1,8 @@
 """Models made anew by name, and loaded from every kind of source, unchanged or for other classes and sizes."""
 
+import pathlib
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +13,7 @@ from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.interop import exported, timm_names
 from gmlp_flax.io import weight_files
 from gmlp_flax.models import parameters
+from gmlp_flax.training import pretrained
 
 TINY = dict(layers=2, d_model=16, d_ffn=32)
 
@@ -19,6 +23,25 @@ def test_names():
     names = gf.list_models()
     assert names == sorted(names) and {"mixer", "vit", "amlp_base", "bert_base"} <= {*names}
     assert gf.list_models("nothing*") == [] and gf.list_pretrained("nothing*") == []
+
+
+ASKED = {"books_gmlp": ("He put his hand in his [MASK] and drew out a letter.", "hand")}
+
+
+def test_models_that_ship():
+    """At most 8 MB, each with a card: data, licence, scores beside baselines, the command; and no path of ours."""
+    names, size = gf.list_pretrained(), 0
+    assert names == [*ASKED]
+    for name in names:
+        folder = pathlib.Path(pretrained.shipped()[name])
+        size += sum(file.stat().st_size for file in folder.iterdir())
+        card = (folder / "README.md").read_text()
+        assert "license: apache-2.0" in card and "| this model |" in card and "Made by `scripts/pretrained.sh`" in card
+        assert "Data: " in card and card.count("\n| ") >= 3
+        assert not re.search(r"\"/|/tmp|/home", (folder / "config.json").read_text())
+        asked, answer = ASKED[name]
+        assert answer in [word for word, _ in gf.load(name).predict(asked, top=5)[0][0]]
+    assert size < 8 << 20
 
 
 @pytest.mark.parametrize("name", ["gmlp_s", "vit", "mixer", "amlp_base", "deit_tiny_patch16_224", "fnet_hybrid"])

@@ -10,18 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gmlp_flax import config as gmlp_config
 from gmlp_flax.data import splits
 from gmlp_flax.data.embedded import embedded_text
 from gmlp_flax.data.text import corpora, prepare, prepared
 from gmlp_flax.data.text.selection import Selection
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading
 from tests.data import writers
 from tests.training import tiny
 
 LINES = [f"{' '.join(tiny.WORDS[i % 7 : i % 40 + 5])} and {i} more." for i in range(80)]
+
+OTHER = [f"{' '.join(tiny.WORDS[: i % 30 + 9])} or {i} less." for i in range(50)]
 
 
 @pytest.fixture
@@ -80,6 +83,29 @@ def test_embedded_text_and_a_corpus(config, tmp_path):
     config.data.update(train="embedded", heldout=own, tokenizer=str(tmp_path / "tokenizer.model"))
     found.tokenizer.save(config.data.tokenizer)
     assert side(task(config), "heldout") == ids(found, LINES)
+
+
+def test_a_mixture(config, tmp_path, capsys):
+    """Another corpus with a share of the examples: not of the vocabulary, and not held out; and a folder of its own
+    with splits, of which the training part is read. What is said, and what a run recognises."""
+    own, other = (str(write_lines(tmp_path / name, lines)) for name, lines in (("a.jsonl", LINES), ("b.jsonl", OTHER)))
+    config.data.update(train=own, heldout_share=0.2)
+    plain = task(config)
+    config.data.mixture = (f"{other}=0.25",)
+    found = task(config)
+    assert found.tokenizer == plain.tokenizer and side(found, "heldout") == side(plain, "heldout")
+    with found.train_batches(0, 0, 1) as batches:
+        index = np.concatenate([next(batches)["index"] for _ in range(8)])
+    assert (index >= len(found.windows("train"))).sum() == len(index) / 4
+    [note] = [line for line in found.data_notes() if line.startswith("mixture")]
+    assert note.startswith(f"mixture: 25 % of the examples from {other} (")
+    assert found.fingerprint("train")["files"] == 2 and found.fingerprint("heldout") == plain.fingerprint("heldout")
+    config.data.mixture = (f"{tmp_path / 'nothing'}=0.25",)
+    with pytest.raises(DataError, match=r"^config\.data\.mixture: "):
+        task(config).further  # noqa: B018
+    config.data.mixture = ("b.jsonl=1",)
+    with pytest.raises(ConfigError, match=r"b\.jsonl=1"):
+        gmlp_config.validate(config)
 
 
 @pytest.fixture

@@ -1,13 +1,15 @@
 """A prepared corpus to windows of equal length, and (seed, step) to a batch of windows."""
 
 import functools
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gmlp_flax.data import pipeline
 from gmlp_flax.data.text.prepared import Prepared
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.io.cache import ResultCache
 
 # Windows are read in groups of consecutive windows, and shuffled within pools of groups.
@@ -138,14 +140,18 @@ class Order:
             {"tokens": int32 [batch_size / hosts, length], "index": int32 [batch_size / hosts]}: windows, and their
             numbers in the corpus.
         """
-        share, done = batch_size // hosts, 0
-        tokens, index = np.empty((share, self.packing.length), np.int32), np.empty(share, np.int32)
-        while done < share:
-            epoch, position = divmod(step * batch_size + host * share + done, len(self.packing))
+        share = batch_size // hosts
+        return self.take(step * batch_size + host * share, share)
+
+    def take(self, begin: int, count: int) -> dict[str, np.ndarray]:
+        """`count` examples of the endless order, from number `begin` on; as `batch`."""
+        tokens, index, done = np.empty((count, self.packing.length), np.int32), np.empty(count, np.int32), 0
+        while done < count:
+            epoch, position = divmod(begin + done, len(self.packing))
             _, bounds = self._epochs(epoch)
             pool = int(np.searchsorted(bounds, position, "right")) - 1
             windows, order, numbers = self._pools((epoch, pool))
-            first, stop = position - int(bounds[pool]), min(share, done + int(bounds[pool + 1]) - position)
+            first, stop = position - int(bounds[pool]), min(count, done + int(bounds[pool + 1]) - position)
             rows = order[first : first + stop - done]
             tokens[done:stop], index[done:stop] = windows[rows], numbers[rows]
             done = stop
@@ -175,10 +181,72 @@ class Order:
         return Order, (self.packing, self.seed)
 
 
+class Mixture:
+    """Several corpora, each in an order of its own, among which the examples are shared out: after any number of them,
+    each corpus has had its share, to within an example or two. A small corpus begins a new epoch while others go on.
+
+    Args:
+        packings: windows of one length; their numbers in "index" go on from corpus to corpus.
+        shares: of each, above 0; they add up to 1.
+        seed: decides the orders; a non-negative integer.
+    """
+
+    def __init__(self, packings: Sequence[Packing], shares: Sequence[float], seed: int):
+        self.packings, self.shares, self.seed = packings, shares, seed
+        self._orders = [Order(packing, seed + number) for number, packing in enumerate(packings)]
+
+    def batch(self, step: int, batch_size: int, host: int = 0, hosts: int = 1) -> dict[str, np.ndarray]:
+        """See `Order.batch`."""
+        share = batch_size // hosts
+        begin = step * batch_size + host * share
+        taken = self._taken(np.arange(begin, begin + share + 1))
+        source, before = np.diff(taken).argmax(0), 0
+        batch = {"tokens": np.empty((share, self.packings[0].length), np.int32), "index": np.empty(share, np.int32)}
+        for number, order in enumerate(self._orders):
+            examples = order.take(int(taken[number, 0]), int(taken[number, -1] - taken[number, 0]))
+            examples["index"] += before
+            before += len(order.packing)
+            for name, values in examples.items():
+                batch[name][source == number] = values
+        return batch
+
+    def _taken(self, positions: np.ndarray) -> np.ndarray:
+        """How many of the examples before each position come from each corpus: [corpora, positions]. Each corpus takes
+        its part of what those before it leave, rounded; so of any two numbers in a row one alone grows, by 1."""
+        left, taken, of = positions, [], 1.0
+        for share in self.shares[:-1]:
+            taken.append(np.floor(left * (share / of) + 0.5).astype(np.int64))
+            left, of = left - taken[-1], of - share
+        return np.stack([*taken, left])
+
+    def __reduce__(self):
+        return Mixture, (self.packings, self.shares, self.seed)
+
+
+def read_shares(lines: Iterable[str]) -> dict[str, float]:
+    """Reads config.data.mixture, each `PATH=SHARE`. Raises ConfigError: a line has another form, or the shares leave
+    nothing to config.data.train."""
+    shares: dict[str, float] = {}
+    for line in lines:
+        path, _, given = line.rpartition("=")
+        try:
+            share = float(given)
+        except ValueError:
+            share = math.nan
+        if not path or not 0 < share < 1 or path in shares:
+            raise ConfigError(f"config.data.mixture: {line!r} is not PATH=SHARE, each path once, its share in (0, 1)")
+        shares[path] = share
+    if (total := sum(shares.values())) >= 1:
+        advice = "expected less than 1, as config.data.train has the rest"
+        raise ConfigError(f"config.data.mixture: the shares add up to {total:.4g}: {advice}")
+    return shares
+
+
 def train_batches(
-    packing: Packing, *, seed: int, start: int, batch_size: int, host: int = 0, hosts: int = 1, workers: int = 0
+    order: Order | Mixture, *, start: int, batch_size: int, host: int = 0, hosts: int = 1, workers: int = 0
 ) -> pipeline.Batches:
-    """Endless batches in the order of `Order`, from number `start` on; for the rest see `pipeline.train_batches`."""
-    pipeline.per_host(packing, batch_size, hosts)
-    make = functools.partial(Order(packing, seed).batch, batch_size=batch_size, host=host, hosts=hosts)
+    """Endless batches of an order, from number `start` on; for the rest see `pipeline.train_batches`."""
+    packings = order.packings if isinstance(order, Mixture) else [order.packing]
+    pipeline.per_host(packings[0], batch_size, hosts)
+    make = functools.partial(order.batch, batch_size=batch_size, host=host, hosts=hosts)
     return pipeline.read_ahead(make, start=start, workers=workers)

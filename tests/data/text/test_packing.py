@@ -1,4 +1,5 @@
 import pickle
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -7,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmlp_flax.data.text import packing
-from gmlp_flax.data.text.packing import Order, Packing, train_batches
+from gmlp_flax.data.text.packing import Mixture, Order, Packing, read_shares, train_batches
 from gmlp_flax.data.text.prepare import prepare
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import ConfigError, DataError
 from tests.data.text.preparing import TEXTS, corpus, tokenizer
 
 
@@ -150,10 +151,58 @@ def test_of_files(files, mode):
 @pytest.mark.parametrize(("workers", "start", "host"), [(0, 0, 0), (0, 70, 1), (1, 70, 1)])
 def test_train_batches(files, workers, start, host):
     windows = Packing(files, 16)
-    order, options = Order(windows, 5), {"seed": 5, "start": start, "batch_size": 6, "host": host, "hosts": 2}
-    with train_batches(windows, workers=workers, **options) as batches:
+    order, options = Order(windows, 5), {"start": start, "batch_size": 6, "host": host, "hosts": 2}
+    with train_batches(order, workers=workers, **options) as batches:
         for step in range(start, start + 5):
             np.testing.assert_equal(next(batches), order.batch(step, 6, host, 2))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=4), st.integers(0, 300), st.sampled_from([1, 2, 4]))
+def test_a_mixture_shares_out_the_examples(weights, step, hosts):
+    """Each corpus in its own order, each with its share to within an example a corpus; hosts' parts are the batch, and
+    a later batch, or a copy, is the same."""
+    packings = [Packing(Made([[[5 + number] * size] * 4]), 6) for number, size in enumerate((9, 3, 30, 12))][
+        : len(weights)
+    ]
+    shares = [weight / sum(weights) for weight in weights]
+    mixture = Mixture(packings, shares, 3)
+    batches = [mixture.batch(number, 8) for number in range(step, step + 3)]
+    parts = [pickle.loads(pickle.dumps(mixture)).batch(step, 8, host, hosts) for host in range(hosts)]
+    for name, values in batches[0].items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
+    tokens, index = mixture.batch(0, 8 * (step + 1)).values()
+    of = np.searchsorted(np.cumsum([len(packing) for packing in packings]), index, "right")
+    assert [set(row[row >= 5].tolist()) for row in tokens] == [{5 + number} for number in of]
+    counts = np.stack([np.cumsum(of == number) for number in range(len(weights))])
+    exact = np.outer(shares, np.arange(1, len(of) + 1))
+    assert np.abs(counts - exact).max() < len(weights)
+    before = 0
+    for number, windows in enumerate(packings):
+        own = index[of == number] - before
+        np.testing.assert_array_equal(own, Order(windows, 3 + number).take(0, len(own))["index"])
+        before += len(windows)
+    np.testing.assert_array_equal(batches[0]["index"], index[8 * step :])
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        (("a.txt",), "'a.txt' is not PATH=SHARE"),
+        (("a.txt=0",), "'a.txt=0' is not PATH=SHARE"),
+        (("a.txt=0.1", "a.txt=0.2"), "each path once"),
+        (("a.txt=0.5", "b/=0.5"), "add up to 1: expected less than 1"),
+        (("=0.5",), "'=0.5' is not"),
+        (("a.txt=nan",), "'a.txt=nan' is not"),
+    ],
+)
+def test_shares_that_make_no_sense(lines, named):
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        read_shares(lines)
+
+
+def test_shares():
+    assert read_shares(("s3://b/a=b.txt=0.25", "wiki/=0.5")) == {"s3://b/a=b.txt": 0.25, "wiki/": 0.5}
 
 
 def test_errors(files):
@@ -167,4 +216,4 @@ def test_errors(files):
     with pytest.raises(IndexError, match=f"window {len(windows)} of {len(windows)}"):
         windows[len(windows)]
     with pytest.raises(DataError, match="batch_size=3 counts examples over all hosts"):
-        train_batches(windows, seed=0, start=0, batch_size=3, hosts=2)
+        train_batches(Order(windows, 0), start=0, batch_size=3, hosts=2)

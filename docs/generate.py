@@ -29,9 +29,10 @@ DATA = FOLDER / "results" / "data"
 
 KEYS = """# Every config key
 
-**In short:** `--config.KEY=VALUE` on a command line, or `config.KEY = VALUE` in a config file. A config has the keys of
-every run, and those that its task and its block declare: [`config.model.heads`](#transformer) exists
-if the block has heads.
+For anyone who sets up a run: every key with its default, its range and its meaning.
+
+`--config.KEY=VALUE` on a command line, or `config.KEY = VALUE` in a config file. A config has the keys of every run,
+and those that its task and its block declare: [`config.model.heads`](#transformer) exists if the block has heads.
 
 ```bash
 gmlp train --config=quickstart_text --workdir=runs/text --config.optimizer.learning_rate=1e-3 --config.model.layers=6
@@ -44,6 +45,9 @@ or a task of your own [declares its own keys](extending.md). `docs/generate.py` 
 """
 
 SIZES = """# Published sizes
+
+For anyone who checks an implementation: parameters and FLOPs of every published model, counted here, beside
+what its paper prints.
 
 `gmlp sizes` builds every published configuration from shapes and counts it. Sources are tables of the gMLP
 paper or the arXiv numbers of others. If one prints multiply-adds, two operations each, its figure stands as 2x:

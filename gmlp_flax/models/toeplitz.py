@@ -26,7 +26,7 @@ def expand(taps: jax.Array) -> jax.Array:
     """Taps [2n - 1] to the matrix [n, n].
 
     Neither this nor its transpose gathers or scatters. A TPU moves the matrix once in bands of BAND rows, and 6 to 30
-    times in one band of n rows. A CPU is faster with one band, and its transpose with many (docs/toeplitz.md).
+    times in one band of n rows. A CPU is faster with one band, and its transpose with many (docs/mixers.md).
     """
     return _expand(taps) if length_of(taps) > BAND else _in_bands(taps, length_of(taps))
 

@@ -17,7 +17,17 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed (extra: docs)"),
 ]
 SEEN = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on PATH")
-MAIN = ("", "first-run/", "first-run-notebook/", "keys/", "api/", "sizes/", "results/", "results/table3/")
+MAIN = (
+    "",
+    "gmlp-in-five-minutes/",
+    "first-run/",
+    "first-run-notebook/",
+    "keys/",
+    "python/",
+    "sizes/",
+    "results/",
+    "results/table3/",
+)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +74,7 @@ def pages(site) -> list[str]:
 
 def test_pages_and_notebooks_are_all_there(site):
     built = pages(site)
-    assert {f"{name}/" for name in ("first-run", "first-run-notebook", "keys", "api", "results")} <= set(built)
+    assert {f"{name}/" for name in ("first-run", "first-run-notebook", "keys", "python", "results")} <= set(built)
     assert len(built) == sum(path.endswith((".md", ".ipynb")) for _, _, files in os.walk("docs") for path in files)
 
 

@@ -14,6 +14,7 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 GRACE = 2.0  # seconds that threads have to end after a failure
 # Subcommand -> its module in commands/, with the function that runs it if that is not `run`; and what it does.
 COMMANDS = {
+    "quickstart": ("quickstart", "train a small gMLP on data that needs no download"),
     "train": ("train", "train a model, or go on with a run that was stopped"),
     "evaluate": ("evaluate", "score a checkpoint on held-out data"),
     "predict": ("predict", "use a trained model on text or images"),
@@ -23,6 +24,7 @@ COMMANDS = {
     "reproduce": ("reproduce", "make a table or a figure of the paper again"),
     "plan": ("plan", "memory, time and cost of a run on hardware that is not here"),
     "prepare": ("prepare", "tokenise a corpus once, for many runs"),
+    "list": ("listing", "the names of configs, models, blocks, tasks, optimizers and tables"),
     "sizes": ("sizes", "parameters and FLOPs of every published model"),
     "score-squad": ("evaluate:run_score_squad", "score answers as SQuAD's official script does"),
     "draw": ("draw", "draw a run's curves, filters, attention or shift invariance, or augmentations"),
@@ -30,7 +32,7 @@ COMMANDS = {
     "export": ("weights:run_export", "write a run's weights for use elsewhere"),
     "push": ("weights:run_push", "upload a run or an exported folder to the Hugging Face hub"),
     "benchmark": ("benchmark", "measure speed and memory"),
-    "quickstart": ("quickstart", "train a small gMLP on data that needs no download"),
+    "completion": ("listing:run_completion", "complete subcommands and names in bash or zsh"),
 }
 MOVED = ("filters", "attention", "shift-invariance", "augmentations")  # to gmlp draw
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gmlp_flax as gf
+from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.interop import exported, timm_names
 from gmlp_flax.io import weight_files
@@ -25,7 +26,10 @@ def test_names():
     assert gf.list_models("nothing*") == [] and gf.list_pretrained("nothing*") == []
 
 
-ASKED = {"books_gmlp": ("He put his hand in his [MASK] and drew out a letter.", "hand")}
+ASKED = {
+    "books_gmlp": ("He put his hand in his [MASK] and drew out a letter.", "hand"),
+    "digits": (embedded_digits("heldout").images[0], "0"),
+}
 
 
 def test_models_that_ship():
@@ -40,7 +44,8 @@ def test_models_that_ship():
         assert "Data: " in card and card.count("\n| ") >= 3
         assert not re.search(r"\"/|/tmp|/home", (folder / "config.json").read_text())
         asked, answer = ASKED[name]
-        assert answer in [word.strip() for word, _ in gf.load(name).predict(asked, top=5)[0][0]]
+        [[candidates]] = gf.load(name).predict([asked], top=5)
+        assert answer in [word.strip() for word, _ in candidates]
     assert size < 8 << 20
 
 

@@ -1,0 +1,139 @@
+"""Prints the names that other commands take, each with a line on what it is.
+
+    gmlp list                      how many there are of each kind
+    gmlp list configs              of gmlp train --config=NAME:ARGUMENT
+    gmlp list models 'gmlp*'       of a kind, those that a pattern matches
+
+Kinds: configs, models (of gmlp_flax.create), pretrained (which ship, of gmlp predict --model), blocks
+(config.model.block), tasks (config.task), optimizers (config.optimizer.name), and tables (of gmlp reproduce).
+"""
+
+import ast
+import fnmatch
+import importlib.resources
+import inspect
+import shutil
+import textwrap
+from collections.abc import Callable, Mapping
+
+from gmlp_flax.commands import cli
+from gmlp_flax.errors import ConfigError, did_you_mean
+
+COMPLETION = """Prints a script that completes subcommands and names of configs in a shell.
+
+    source <(gmlp completion bash)     in ~/.bashrc
+    source <(gmlp completion zsh)      in ~/.zshrc
+"""
+BASH = """_gmlp() {{
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
+  if (( COMP_CWORD == 1 )); then COMPREPLY=($(compgen -W "{subcommands}" -- "$word"))
+  elif [[ $before == = && ${{COMP_WORDS[COMP_CWORD-2]}} == --config ]]; then COMPREPLY=($(compgen -W "{configs}" -- "$word"))
+  elif [[ $word == = && $before == --config ]]; then COMPREPLY=($(compgen -W "{configs}"))
+  elif [[ ${{COMP_WORDS[1]}} == reproduce ]]; then COMPREPLY=($(compgen -f -W "{tables}" -- "$word"))
+  else COMPREPLY=($(compgen -f -- "$word")); fi
+}}
+complete -o filenames -o bashdefault -F _gmlp gmlp"""
+SHELLS = {"bash": BASH, "zsh": f"autoload -U +X bashcompinit && bashcompinit\n{BASH}"}
+
+
+def _first_sentence(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def _configs() -> dict[str, str]:
+    files = sorted(importlib.resources.files("gmlp_flax.configs").iterdir(), key=lambda file: file.name)
+    named = {file.name.removesuffix(".py"): file for file in files if file.name.endswith(".py")}
+    about = {name: ast.get_docstring(ast.parse(file.read_text())) for name, file in named.items()}
+    return {name: _first_sentence(text) for name, text in about.items() if name != "__init__"}
+
+
+def _models() -> dict[str, str]:
+    import gmlp_flax
+    from gmlp_flax.paper.published import PUBLISHED
+
+    return {name: PUBLISHED[name].source if name in PUBLISHED else "" for name in gmlp_flax.list_models()}
+
+
+def _pretrained() -> dict[str, str]:
+    from pathlib import Path
+
+    from gmlp_flax.training import pretrained
+
+    cards = {name: (Path(folder) / "README.md").read_text() for name, folder in pretrained.shipped().items()}
+    return {name: _first_sentence(card.partition("\n# ")[2].partition("\n\n")[2]) for name, card in cards.items()}
+
+
+def _blocks() -> dict[str, str]:
+    from gmlp_flax.models.blocks import BLOCKS
+
+    return {name: _first_sentence(inspect.getmodule(block).__doc__) for name, block in BLOCKS.items()}
+
+
+def _tasks() -> dict[str, str]:
+    from gmlp_flax import tasks
+
+    return {name: _first_sentence(tasks.find(name).__doc__) for name in tasks.TASKS}
+
+
+def _optimizers() -> dict[str, str]:
+    from gmlp_flax.config.optimizers import OPTIMIZERS
+
+    return {name: ", ".join(row.hyperparameters) for name, row in OPTIMIZERS.items()}
+
+
+def _tables() -> dict[str, str]:
+    from gmlp_flax.paper.tables import TABLES
+
+    return {name: table.title for name, table in TABLES.items()}
+
+
+KINDS: Mapping[str, Callable[[], dict[str, str]]] = {
+    "configs": _configs,
+    "models": _models,
+    "pretrained": _pretrained,
+    "blocks": _blocks,
+    "tasks": _tasks,
+    "optimizers": _optimizers,
+    "tables": _tables,
+}
+
+
+def main(argv: list[str]) -> None:
+    """Prints the names of a kind, or how many there are of each."""
+    kind, pattern = [*argv[1:], *("", "*")[len(argv) - 1 :]]
+    if not kind:
+        for name, names in KINDS.items():
+            print(f"{name:<12}{len(names()):>4}  gmlp list {name}")
+        return
+    if kind not in KINDS:
+        advice = did_you_mean(kind, KINDS, f"expected one of {', '.join(KINDS)}")
+        raise ConfigError(f"there are no {kind!r} to list; {advice}")
+    found = KINDS[kind]()
+    names = fnmatch.filter(found, pattern)
+    if not names:
+        raise ConfigError(f"no name of {kind} matches {pattern!r}: gmlp list {kind} prints all {len(found)}")
+    width, room = max(map(len, names)), shutil.get_terminal_size((120, 24)).columns
+    for name in names:
+        print(
+            f"{name:<{width}}  {textwrap.shorten(found[name], max(20, room - width - 2), placeholder=' ...')}".rstrip()
+        )
+
+
+def completion(argv: list[str]) -> None:
+    """Prints the script."""
+    from gmlp_flax.__main__ import COMMANDS
+
+    if argv[1] not in SHELLS:
+        raise ConfigError(f"there is no completion for {argv[1]!r}: expected {' or '.join(SHELLS)}")
+    names = {"subcommands": COMMANDS, "configs": _configs(), "tables": _tables()}
+    print(SHELLS[argv[1]].format(**{key: " ".join(value) for key, value in names.items()}))
+
+
+def run() -> None:
+    """The command line of `gmlp list`."""
+    cli.run(main, "[KIND] [PATTERN]")
+
+
+def run_completion() -> None:
+    """The command line of `gmlp completion`."""
+    cli.run(completion, "SHELL", about=COMPLETION)

@@ -1,0 +1,62 @@
+"""`gmlp list` and `gmlp completion`, as they print and as bash reads them."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from gmlp_flax.__main__ import COMMANDS
+from gmlp_flax.commands import listing
+from gmlp_flax.models.blocks import BLOCKS
+from gmlp_flax.paper.tables import TABLES
+from tests import preloaded
+
+
+def test_every_kind_has_names_with_a_line_each():
+    found = {kind: names() for kind, names in listing.KINDS.items()}
+    assert found["blocks"].keys() == BLOCKS.keys() and found["tables"].keys() == TABLES.keys()
+    assert {"quickstart_text", "own_text", "c4_bert"} <= found["configs"].keys() and "sweeps" not in found["configs"]
+    assert found["models"]["gmlp_s"] == "Table 1"
+    for kind in ("configs", "blocks", "tasks", "optimizers", "tables", "pretrained"):
+        assert all(len(line) > 3 and "\n" not in line for line in found[kind].values()), kind
+    assert "48" not in found["pretrained"]["digits"] and "229,674 parameters" in found["pretrained"]["digits"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "printed"),
+    [
+        ((), 0, "configs  "),
+        (("blocks",), 0, "gmlp                The gMLP block"),
+        (("models", "gmlp_t*"), 0, "gmlp_ti"),
+        (("block",), 2, "did you mean 'blocks'?"),
+        (("models", "zz*"), 2, "no name of models matches 'zz*'"),
+    ],
+)
+def test_what_it_prints(words, code, printed):
+    done = preloaded.gmlp("list", *words)
+    assert done.returncode == code and printed in (done.stderr if code else done.stdout), done.stderr
+    assert code == 0 or done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
+@pytest.mark.parametrize(
+    ("words", "number", "expected"),
+    [
+        ("gmlp eval", 1, ["evaluate"]),
+        ("gmlp train --config = quick", 4, ["quickstart_image", "quickstart_text"]),
+        ("gmlp train --config =", 3, sorted(listing.KINDS["configs"]())),
+        ("gmlp reproduce table3", 2, ["table3"]),
+    ],
+)
+def test_completion(words, number, expected):
+    script = preloaded.gmlp("completion", "bash").stdout
+    command = f"{script}\nCOMP_WORDS=({words}); COMP_CWORD={number}; _gmlp; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd="/")
+    assert (sorted(done.stdout.split()), done.stderr) == (expected, "")
+
+
+def test_other_shells():
+    assert preloaded.gmlp("completion", "zsh").stdout.startswith("autoload -U +X bashcompinit")
+    done = preloaded.gmlp("completion", "fish")
+    assert done.returncode == 2 and "'fish': expected bash or zsh" in done.stderr
+    assert all(name in preloaded.gmlp("completion", "bash").stdout for name in COMMANDS)

@@ -129,6 +129,7 @@ def run(
         flags.DEFINE_bool("help_config", False, "Print every config key with its default and meaning, and exit.")
     with show_errors():
         _expand_flagfiles()
+    sys.argv[1:] = with_underscores(sys.argv[1:])
     platforms.choose()
     platforms.keep_freed_memory()
     platforms.keep_programs()
@@ -161,6 +162,17 @@ def _expand_flagfiles() -> None:
         sys.argv[1:] = flags.FLAGS.read_flags_from_files(sys.argv[1:])
     except flags.Error as error:
         raise ConfigError(" ".join(str(error).split())) from None
+
+
+def with_underscores(words: list[str]) -> list[str]:
+    """A command line in which --dry-run is written as the flag --dry_run; what stands after -- is left as it is."""
+    names = [word.partition("=")[0].removeprefix("--") for word in words]
+    known = {name: name.replace("-", "_") for name in names if name.replace("-", "_") in flags.FLAGS}
+    end = words.index("--") if "--" in words else len(words)
+    return [
+        word.replace(name, known.get(name, name), 1) if word.startswith("--") and index < end else word
+        for index, (word, name) in enumerate(zip(words, names, strict=True))
+    ]
 
 
 def _parse(

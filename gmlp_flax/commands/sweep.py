@@ -43,6 +43,7 @@ from ml_collections import ConfigDict
 from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.names import RESULT_FILE
 from gmlp_flax.commands import cli, launch
+from gmlp_flax.config import schema
 from gmlp_flax.config.overrides import named_overrides
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io import files
@@ -52,7 +53,6 @@ from gmlp_flax.sweeps.points import Point, Points
 from gmlp_flax.sweeps.runner import Metrics, TrainingPool
 
 SEARCH = "data.search"  # the key of the runs that choose
-SHORT = {"lr": "optimizer.learning_rate"}  # names that --sweep.NAME=... takes beside the keys
 
 
 def _with_grids(argv: list[str]) -> list[str]:
@@ -60,7 +60,7 @@ def _with_grids(argv: list[str]) -> list[str]:
     words = []
     for word in argv:
         if match := re.match(r"--?sweep\.([^=]+)", word):
-            keys = ":".join(SHORT.get(key, key) for key in match[1].split(":"))
+            keys = ":".join(schema.SHORT.get(key, key) for key in match[1].split(":"))
             # First, so that --choose=... further on counts.
             words = [words[0], "--choose=none", *words[1:], f"--grid={keys}{word[match.end() :]}"]
         elif word != "--":

@@ -86,6 +86,9 @@ RENAMED = {
     "optimizer.rates": "optimizer.lr_multipliers",
 }
 
+# What users call some keys: taken by --sweep.NAME=..., and what an unknown key of this name is said to mean.
+SHORT = {"lr": "optimizer.learning_rate", "wd": "optimizer.weight_decay"}
+
 # What may change on a run that has taken steps: how long it goes on, how it is watched and saved, on what it runs, and
 # its rates. Of a block's options, `numerics_only` says so. All other keys say what the run is.
 _CHANGING_GROUPS = ("log", "profile", "checkpoint", "mesh", "optimizer")

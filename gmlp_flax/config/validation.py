@@ -9,7 +9,7 @@ from flax.traverse_util import flatten_dict
 from gmlp_flax import tasks
 from gmlp_flax.config.optimizers import check as check_optimizer
 from gmlp_flax.config.parsing import check_pattern, lr_multipliers, mesh_rules, profile_steps
-from gmlp_flax.config.schema import BLOCK, RENAMED, TASK, all_keys, keys, owners
+from gmlp_flax.config.schema import BLOCK, RENAMED, SHORT, TASK, all_keys, keys, owners
 from gmlp_flax.errors import ConfigError, did_you_mean
 
 
@@ -39,7 +39,8 @@ def check_name(name: str, where: str, config: ml_collections.ConfigDict | None =
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    return f"there is no config key {name!r}; {did_you_mean(name, known, '--help_config lists them all')}"
+    meant = SHORT.get(name.rpartition(".")[2], name)
+    return f"there is no config key {name!r}; {did_you_mean(meant, known, '--help_config lists them all')}"
 
 
 def explain(error: Exception, where: str) -> ConfigError:

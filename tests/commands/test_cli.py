@@ -43,6 +43,8 @@ TEXT = "--config=configs/quickstart_text.py"
         (["--config.steps=5", "--workdir=RUN"], ["--config.steps=5", "--config=FILE:ARGUMENT"]),
         (["--config=configs/none.py:arg", "--workdir=RUN"], ["configs/none.py"]),
         ([TEXT, "--workdir=RUN", "--config.model.layrs=2"], ["--config.model.layrs=2", "'model.layers'"]),
+        ([TEXT, "--workdir=RUN", "--config.optimizer.lr=1e-3"], ["'optimizer.lr'", "'optimizer.learning_rate'"]),
+        ([TEXT, "--work-dir=RUN"], ["work-dir", "workdir"]),
         ([TEXT, "--workdir=RUN", "--config.model.gate=foo"], ["config.model.gate is 'foo'", "linear, additive"]),
         ([TEXT, "--workdir=RUN", "--confg.steps=3"], ["confg.steps"]),
         ([TEXT, "--workdir=RUN", "steps=3"], ["'steps=3'", "--name=value"]),
@@ -54,6 +56,13 @@ TEXT = "--config=configs/quickstart_text.py"
 )
 def test_bad_arguments(tmp_path, arguments, words):
     assert_one_line(train(*(word.replace("RUN", f"{tmp_path}/run") for word in arguments)), *words)
+
+
+def test_flags_may_have_hyphens(tmp_path):
+    words = ("launch", "--on=local", "--processes=2", TEXT, f"--workdir={tmp_path}/a-run")
+    commands = [preloaded.gmlp(*words, flag).stdout for flag in ("--dry_run", "--dry-run", "--dry-run=true")]
+    assert all(f"--workdir={tmp_path}/a-run" in command and "dry" not in command for command in commands)
+    assert train("--help-config").stdout == gmlp_config.help_text() + "\n"
 
 
 def test_words_of_a_flagfile(tmp_path):

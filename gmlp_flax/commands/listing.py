@@ -25,11 +25,11 @@ COMPLETION = """Prints a script that completes subcommands and names of configs 
     source <(gmlp completion zsh)      in ~/.zshrc
 """
 BASH = """_gmlp() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
+  local words="${{COMP_WORDS[*]:1:COMP_CWORD-1}}" word=${{COMP_WORDS[COMP_CWORD]}}
   if (( COMP_CWORD == 1 )); then COMPREPLY=($(compgen -W "{subcommands}" -- "$word"))
-  elif [[ $before == = && ${{COMP_WORDS[COMP_CWORD-2]}} == --config ]]; then COMPREPLY=($(compgen -W "{configs}" -- "$word"))
-  elif [[ $word == = && $before == --config ]]; then COMPREPLY=($(compgen -W "{configs}"))
-  elif [[ ${{COMP_WORDS[1]}} == reproduce ]]; then COMPREPLY=($(compgen -f -W "{tables}" -- "$word"))
+  elif [[ $words == *--config ]]; then COMPREPLY=($(compgen -W "{configs}"))
+  elif [[ $words == *"--config =" ]]; then COMPREPLY=($(compgen -W "{configs}" -- "$word"))
+  elif [[ $words == reproduce* ]]; then COMPREPLY=($(compgen -f -W "{tables}" -- "$word"))
   else COMPREPLY=($(compgen -f -- "$word")); fi
 }}
 complete -o filenames -o bashdefault -F _gmlp gmlp"""

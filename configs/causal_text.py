@@ -1,6 +1,6 @@
 """A causal language model, which continues texts: of CPython's reference manual, or of your own text.
 
-    gmlp train --config=causal_text:gmlp --workdir=runs/story --config.data.train=books.jsonl.xz
+    gmlp train --config=causal_text:gmlp --workdir=runs/story --config.data.train=books/data
     echo "It was a dark night" | gmlp predict --workdir=runs/story --tokens=200 --temperature=0.8 --top_p=0.9
 
 ARGUMENT: MODEL, with ,scale=SCALE and ,tokenizer=KIND behind it. MODEL is gmlp (default), amlp or transformer (with

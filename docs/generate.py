@@ -1,5 +1,5 @@
-"""Writes the pages that are made from the code, docs/keys.md and docs/sizes.md, and the parts of docs/results that
-reports make of the measured CSV files: between <!-- generated: NAME --> and <!-- end -->.
+"""Writes the pages that are made from the code, docs/keys.md, docs/sizes.md and docs/commands.md, and the parts of
+docs/results that reports make of the measured CSV files: between <!-- generated: NAME --> and <!-- end -->.
 
 python docs/generate.py
 """
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gmlp_flax import tasks
+from gmlp_flax.__main__ import COMMANDS
 from gmlp_flax.config import schema
 from gmlp_flax.models import blocks
 from gmlp_flax.models.spec import BlockSpec
@@ -57,6 +58,21 @@ paper or the arXiv numbers of others. If one prints multiply-adds, two operation
 
 `docs/generate.py` writes this page from the command's output.
 """
+
+COMMANDS_PAGE = """# Commands
+
+For anyone at a terminal: every subcommand of `gmlp`, and what `gmlp NAME --help` says of it.
+
+{listed}
+Flags are written `--name=value`; `--dry-run` and `--dry_run` are the same. A mistake ends a command with one line
+and exit code 2, before any device is used. All commands take `--trust=MODULE`, a module of your own whose classes the
+config of a run may name ([what is trusted](security.md)). Those with a config take `--config`, its name or a file,
+`--config.KEY=VALUE` for [each of its keys](keys.md), and `--help_config`, which prints them.
+
+`docs/generate.py` writes this page from the commands.
+
+{commands}"""
+SHARED = ("trust", "config", "help_config")  # flags that most commands have
 
 # What the range of an option says if the option names none, by the type of its default.
 ANY = {bool: "True, False", int: "an integer", float: "a number", str: "text", tuple: "a tuple"}
@@ -103,6 +119,21 @@ def keys_page() -> str:
 def sizes_page(printed: str) -> str:
     """docs/sizes.md, from what `gmlp sizes` prints."""
     return SIZES.format(printed=printed)
+
+
+def command_section(name: str, printed: str) -> str:
+    """A command's part of docs/commands.md, from what its --help prints."""
+    text, _, flags = printed.partition("\nflags:\n")
+    for flag in SHARED:
+        flags = re.sub(rf"^  --{flag}(=.*)?\n(      .*\n)+", "", flags + "\n" * (not flags.endswith("\n")), flags=re.M)
+    parts = (f"## gmlp {name}\n\n```", text.strip(), flags.strip() and f"\n{flags.rstrip()}", "```\n")
+    return "\n".join(part for part in parts if part)
+
+
+def commands_page(printed: Mapping[str, str]) -> str:
+    """docs/commands.md, from what the --help of each command prints."""
+    listed = "".join(f"- [`gmlp {name}`](#gmlp-{name}): {COMMANDS[name][1]}\n" for name in printed)
+    return COMMANDS_PAGE.format(listed=listed, commands="\n".join(command_section(*one) for one in printed.items()))
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -205,9 +236,16 @@ def results_page(name: str) -> str:
     return text
 
 
+def command(*words: str) -> str:
+    """What `gmlp WORDS` prints."""
+    given = [sys.executable, "-m", "gmlp_flax", *words]
+    return subprocess.run(given, capture_output=True, text=True, check=True).stdout
+
+
 if __name__ == "__main__":
     for page in PARTS:
         (FOLDER / "results" / f"{page}.md").write_text(results_page(page))
     (FOLDER / "keys.md").write_text(keys_page())
-    done = subprocess.run([sys.executable, "-m", "gmlp_flax", "sizes"], capture_output=True, text=True, check=True)
-    (FOLDER / "sizes.md").write_text(sizes_page(done.stdout))
+    helps = {name: command(name, "--help") for name in COMMANDS}
+    (FOLDER / "commands.md").write_text(commands_page(helps))
+    (FOLDER / "sizes.md").write_text(sizes_page(command("sizes")))

@@ -14,7 +14,7 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 
 case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 if (( $# < 3 )) || ! [[ $1 =~ ^[0-9]+$ ]]; then
-  echo "error: expected scripts/table3.sh MINUTES DATA RUNS, as in scripts/table3.sh 25 books.jsonl.xz runs/table3" >&2
+  echo "error: expected scripts/table3.sh MINUTES DATA RUNS, as in scripts/table3.sh 25 books/data runs/table3" >&2
   exit 2
 fi
 minutes=$1 data=$2 runs=$3

@@ -62,7 +62,7 @@ def check_flags(page: str, command: str, given: str) -> None:
 def test_commands_have_the_flags_that_they_are_given(page):
     for name, given in CALLS.findall(PAGES[page]):
         assert name in COMMANDS, f"{page}: gmlp {name}"
-        check_flags(page, name, given.partition(" -- ")[0].partition(" #")[0])
+        check_flags(page, name, re.split(" -- | #| gmlp ", given)[0])
 
 
 @EVERYWHERE

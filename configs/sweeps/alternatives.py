@@ -1,6 +1,6 @@
 """The runs of one column of `gmlp reproduce alternatives`: every token mixer in one frame.
 
-    gmlp sweep --sweep=alternatives:mlm --out=runs/mlm --config.data.train=books.jsonl.xz
+    gmlp sweep --sweep=alternatives:mlm --out=runs/mlm --config.data.train=books/data
     gmlp sweep --sweep=alternatives:cifar10,rows=sgu+mixer+fnet --out=runs/cifar10 --config.data.train=cifar10/
 
 ARGUMENT: COLUMN, with ,scale=SCALE and ,rows=ROW+ROW+... behind it. COLUMN is a trained column of

@@ -1,6 +1,6 @@
 """Searches the rates of the rows of `gmlp reproduce alternatives` (SIBLING_SETTINGS in configs/c4_ablation.py).
 
-    gmlp sweep --sweep=alternatives_rates --out=runs/rates --config.data.train=books.jsonl.xz
+    gmlp sweep --sweep=alternatives_rates --out=runs/rates --config.data.train=books/data
     gmlp sweep --sweep=alternatives_rates:cifar10 --out=runs/image_rates --config.data.train=cifar10/
 
 ARGUMENT: the round. No round uses a seed of a table, nor scores what it holds out (config.data.search).

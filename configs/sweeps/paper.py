@@ -1,6 +1,6 @@
 """The runs of a table or figure of the paper, in the settings of configs/c4_ablation.py, c4_bert.py and imagenet.py.
 
-    gmlp sweep --sweep=paper:table3 --out=runs/table3 --config.data.train=books.jsonl.xz
+    gmlp sweep --sweep=paper:table3 --out=runs/table3 --config.data.train=books/data
     gmlp sweep --sweep=paper:figure3,scale=gpu --out=runs/figure3 --config.data.train=cifar10/
 
 ARGUMENT: NAME or NAME,scale=SCALE. NAME is table3, table4, figure8, ...: gmlp_flax/paper/tables.py has each table's

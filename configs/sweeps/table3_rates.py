@@ -1,6 +1,6 @@
 """How the settings of the small models were chosen (SMALL_SETTINGS in configs/c4_ablation.py).
 
-    gmlp sweep --sweep=table3_rates --out=runs/rates --config.data.train=books.jsonl.xz
+    gmlp sweep --sweep=table3_rates --out=runs/rates --config.data.train=books/data
 
 ARGUMENT: the round. No round uses a seed of Table 3, nor scores what it holds out (config.data.search; the rounds that
 chose today's settings did, with the seed 100).

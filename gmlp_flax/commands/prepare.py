@@ -1,6 +1,6 @@
 """Tokenises a corpus once, on all cores, into a folder that training reads; trains the tokenizer if none is given.
 
-    gmlp prepare books.jsonl.xz --out=tokens/books --vocab_size=8000
+    gmlp prepare corpus.jsonl.xz --out=tokens/books --vocab_size=8000
     gmlp prepare CORPUS --out=DIR --tokenizer=FILE
     gmlp prepare listops:paper --out=lra/listops
 

@@ -1,15 +1,15 @@
 """Makes one of the paper's tables or figures again: trains what is missing and writes a report.
 
     gmlp reproduce table1
-    gmlp reproduce table3 --data=books.jsonl.xz --jobs=2
-    gmlp reproduce table4 --data=books.jsonl.xz --finetune=sst2=SST-2/ --finetune=mnli=MNLI/
+    gmlp reproduce table3 --data=books/data --jobs=2
+    gmlp reproduce table4 --data=books/data --finetune=sst2=SST-2/ --finetune=mnli=MNLI/
     gmlp reproduce table4 --from=runs/table4        # whatever is there, also half-finished
     gmlp reproduce figure4 --from=runs/table3       # from the first run of the gMLP there
     gmlp reproduce --all --from=runs/reproduce      # one site of all that is there
     gmlp reproduce NAME [--scale=cpu|gpu|paper] [--data=DATA] [--finetune=TASK=DATA ...] [--from=RUNS] [--runs=DIR]
         [--out=reports] [--tokens=N] [--jobs=1] [--topology=gpu:h100x8] [-- --config.KEY=VALUE ...]
     gmlp reproduce --all --from=RUNS [--scale=cpu|gpu|paper] [--out=reports]
-    gmlp reproduce alternatives --data=books.jsonl.xz --columns=mlm,lengths,costs,sst2=SST-2/,cifar10=cifar10/
+    gmlp reproduce alternatives --data=books/data --columns=mlm,lengths,costs,sst2=SST-2/,cifar10=cifar10/
     gmlp reproduce alternatives [--columns=COLUMN[=DATA],...] [--rows=ROW,...] [--lengths=N,...] [--print] ...
 
 NAME is a table or figure of gmlp_flax/paper/tables.py:

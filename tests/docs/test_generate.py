@@ -3,10 +3,14 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from docs import generate
 from gmlp_flax import tasks
+from gmlp_flax.__main__ import COMMANDS
 from gmlp_flax.config import schema
 from gmlp_flax.models import blocks
+from tests import preloaded
 
 ADVICE = "run: python docs/generate.py"
 
@@ -17,6 +21,12 @@ def test_keys():
 
 def test_sizes(printed_sizes):
     assert Path("docs/sizes.md").read_text() == generate.sizes_page(printed_sizes), ADVICE
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands(name):
+    part = generate.command_section(name, preloaded.gmlp(name, "--help").stdout)
+    assert part in Path("docs/commands.md").read_text(), ADVICE
 
 
 def test_every_key_has_a_row():

@@ -14,12 +14,13 @@ from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
 DATA_COLUMN = "data"  # of TFDS's parquet files: the serialised examples
-_READERS: dict[str, Callable[[str, int, int | None], Iterator[tuple[int, bytes | BadRecord | None]]]] = {
+# By format: the numbered records of a file, of which dataset_info.json tells how many it has.
+READERS: dict[str, Callable[[str, int | None], Iterator[tuple[int, bytes | BadRecord | None]]]] = {
     "array_record": records.array_records,
-    "tfrecord": lambda path, *ends: records.TFRecordFile(path).records(*ends),
-    "parquet": lambda path, *ends: records.parquet_records(path, DATA_COLUMN, *ends),
+    "tfrecord": lambda path, count: records.TFRecordFile(path).records(count),
+    "parquet": lambda path, _: records.parquet_records(path, DATA_COLUMN),
 }
-FORMATS = tuple(_READERS)
+FORMATS = tuple(READERS)
 
 _INFO = "dataset_info.json"
 _METADATA = ("features.json", _INFO)
@@ -70,9 +71,7 @@ class Folder(NamedTuple):
         """Yields the records of a split, in order, each with its name in messages. Raises DataError if a shard is
         missing, truncated or empty."""
         for shard in self.shards(split):
-            # Of parquet, ends are row groups.
-            end = None if self.file_format == "parquet" else shard.records
-            for number, data in _READERS[self.file_format](shard.file.path, 0, end):
+            for number, data in READERS[self.file_format](shard.file.path, shard.records):
                 data = b"" if data is None else data
                 # A bad record's own message has its number.
                 yield shard.file.path + ("" if isinstance(data, BadRecord) else f", record {number}"), data

@@ -1,4 +1,5 @@
-"""What mkdocs.yml cannot say of notebooks: their addresses and links, and that they load nothing from other hosts."""
+"""What mkdocs.yml cannot say: that flags in code stay whole where lines wrap; and of notebooks their addresses and
+links, and that they load nothing from other hosts."""
 
 import os
 import posixpath
@@ -8,6 +9,8 @@ from mkdocs.exceptions import PluginError
 
 # nbconvert adds MathJax and Mermaid, from a host of its own, to every notebook.
 SCRIPTS = re.compile(r"<script\b(?:(?!</script>).)*?https?://.*?</script>", re.S)
+CODE = re.compile(r"<code\b.*?</code>", re.S)
+FLAG = re.compile(r"(?<![\w-])--\w[\w.-]*")  # browsers would wrap a line after its hyphens
 LINKS = re.compile(r'(?<=href=")(?!\w+:)([^"#]+\.(?:md|ipynb))')
 
 
@@ -24,7 +27,7 @@ def on_files(files, config):
 def on_page_content(html: str, page, config, files) -> str:
     """Called by MkDocs with the HTML of each page."""
     if not page.file.src_uri.endswith(".ipynb"):
-        return html
+        return CODE.sub(lambda code: FLAG.sub(r'<span class="flag">\g<0></span>', code[0]), html)
 
     def address(link: re.Match) -> str:
         target = files.get_file_from_path(posixpath.join(posixpath.dirname(page.file.src_uri), link[1]))

@@ -107,7 +107,7 @@ def load(
 
     Args:
         source: a run folder, the --workdir of `gmlp train`; a folder that `gmlp export` has written; a .safetensors
-            file with timm's names; "hf-hub:OWNER/NAME"; or one of `list_pretrained`.
+            file of timm's, named after its model; "hf-hub:OWNER/NAME"; or one of `list_pretrained`.
         checkpoint: of a run: "latest", "best", or a step.
         classes: other classes, their number or names: the head starts anew. A language model becomes a classifier of
             texts.
@@ -163,8 +163,9 @@ def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
             return place(*timm.read(weight_files.read(path), config, name, path), mesh=mesh)
     elif source.endswith((".safetensors", *weight_files.PICKLES)):
         state = weight_files.read(source)
-        name = timm.model_of(state, source)
-        return place(*timm.read(state, timm_names.config_for(name), name, source), mesh=mesh)
+        name = os.path.basename(source).partition(".")[0]
+        config = timm_names.config_for(name, "a file is named after its model, as gmlp_s16_224.ra3_in1k.safetensors")
+        return place(*timm.read(state, config, name, source), mesh=mesh)
     elif source in _models() and not io_files.exists(source):
         raise RunError(f"{source!r} names an architecture, not a trained model: create({source!r}) makes one")
     config, folder = None, pretrained.locate(source)

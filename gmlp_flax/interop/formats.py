@@ -6,19 +6,18 @@ int32 [batch, length], tokens and, for models finetuned on text, segments (ONNX 
 
 import functools
 import importlib
+import importlib.resources
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
-from unittest import mock
 
 import jax
 
 from gmlp_flax.errors import RunError, decode_errors, install
+from gmlp_flax.models import blocks
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training.loading import Trained
 
-READER = Path(__file__).parent / "templates" / "modeling_gmlp.py"
 TORCH_TASKS = ("masked_lm", "causal_lm", "image_classification")
 
 
@@ -43,9 +42,10 @@ class Format(NamedTuple):
 
 
 def _torch(model: Trained) -> bytes:
-    if model.config.model.block != "gmlp" or model.config.task not in TORCH_TASKS:
+    reader = blocks.find(model.config.model.block).torch_reader
+    if not reader or model.config.task not in TORCH_TASKS:
         raise ValueError(f"it has gMLP and aMLP in {', '.join(TORCH_TASKS)}")
-    return READER.read_bytes()
+    return (importlib.resources.files("gmlp_flax.interop") / "templates" / reader).read_bytes()
 
 
 def _stablehlo(model: Trained) -> bytes:
@@ -61,14 +61,17 @@ def _onnx(model: Trained) -> bytes:
         logging.getLogger(name).setLevel(logging.ERROR)
     leaves, structure = jax.tree.flatten(_inputs(model.task))
     forward = functools.partial(model.task.forward, jax.device_get(model.weights))
-    # As jax2onnx does itself while it traces; it has no operator for a choice of platform.
-    with mock.patch.object(jax.lax, "platform_dependent", lambda *args, default, **_: default(*args)):
+    choose = jax.lax.platform_dependent
+    try:  # as jax2onnx does with other functions while it traces: it has no operator for a choice of platform
+        jax.lax.platform_dependent = lambda *args, default, **_: default(*args)
         exported = jax2onnx.to_onnx(lambda *arrays: forward(jax.tree.unflatten(structure, arrays)), inputs=leaves)
+    finally:
+        jax.lax.platform_dependent = choose
     return exported.SerializeToString()
 
 
 FORMATS = {
-    "torch": Format(READER.name, _torch, "json", "from modeling_gmlp import GMLP; GMLP.from_pretrained(FOLDER)"),
+    "torch": Format("modeling_gmlp.py", _torch, "json", "from modeling_gmlp import GMLP; GMLP.from_pretrained(FOLDER)"),
     "stablehlo": Format("model.stablehlo", _stablehlo, "flatbuffers", "jax.export.deserialize(CONTENT).call(inputs)"),
     "onnx": Format("model.onnx", _onnx, "jax2onnx", "onnxruntime.InferenceSession(FILE).run(None, {NAME: inputs})"),
 }

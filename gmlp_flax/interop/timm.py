@@ -4,12 +4,9 @@ import contextlib
 import importlib
 import importlib.resources
 import json
-import os
 from typing import Any
 
 import jax
-import numpy as np
-from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
@@ -87,33 +84,6 @@ def read(state: dict[str, Any], config: ConfigDict, name: str, where: str) -> tu
         config.model.activation = "gelu_tanh"
     task = ImageClassification.without_data(config, classes)
     return task, timm_names.from_torch(state, timm_names.MODELS[name].rows, task.shapes(), where)
-
-
-def model_of(state: dict[str, Any], path: str) -> str:
-    """The key in `timm_names.MODELS` of the model that a file of weights belongs to: the name that its own begins with,
-    as in gmlp_s16_224.ra3_in1k.safetensors; else the one model with such weights.
-
-    Raises:
-        RunError: no model, or several of them, which differ in preprocessing, have such weights.
-    """
-    named = os.path.basename(path).partition(".")[0]
-    if named in timm_names.MODELS:
-        return named
-    shapes = {key: array.shape for key, array in state.items() if not key.startswith("head.")}
-    fitting = [name for name in timm_names.MODELS if shapes == _torch_shapes(name)]
-    if len(fitting) == 1:
-        return fitting[0]
-    models = ", ".join(fitting) or "no model of timm that is known here"
-    raise RunError(f"{path} holds the weights of {models}: name it after its model, as in gmlp_s16_224.safetensors")
-
-
-def _torch_shapes(name: str) -> dict[str, tuple[int, ...]]:
-    """Of a model's tensors, but for its head's."""
-    shapes = ImageClassification.without_data(timm_names.config_for(name)).shapes()
-    flat: dict[str, Any] = traverse_util.flatten_dict(shapes, sep="/")
-    zeros = {path: np.broadcast_to(np.float32(0), leaf.shape) for path, leaf in flat.items()}
-    views = timm_names.torch_views(zeros, timm_names.MODELS[name].rows)
-    return {key: view.shape for key, view in views.items() if not key.startswith("head.")}
 
 
 def matching(config: ConfigDict) -> str:

@@ -228,14 +228,15 @@ def folded(state: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[
     return ours
 
 
-def config_for(name: str) -> ConfigDict:
+def config_for(name: str, advice: str = "") -> ConfigDict:
     """The config of one of `MODELS`, as a classifier without data.
 
     Raises:
-        RunError: there is no such model; the message gives the most similar name.
+        RunError: there is no such model; the message gives the most similar name, and `advice`.
     """
     if name not in MODELS:
-        raise RunError(f"there is no model {name!r} here; {did_you_mean(name.partition('.')[0], MODELS)}")
+        similar = did_you_mean(name.partition(".")[0], MODELS)
+        raise RunError(f"there is no model {name!r} here; {similar}{advice and f'; {advice}'}")
     model = MODELS[name]
     config = config_lib.default(task="image_classification", block=model.model["block"])
     config.data.train = ""

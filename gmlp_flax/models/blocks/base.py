@@ -28,6 +28,7 @@ class Block(nnx.Module):
         mixes_at_start: whether fresh blocks mix tokens. If so, embeddings are best scaled up (`scale_embeddings`).
         can_be_causal: whether the block obeys the option `causal`, so that no output depends on a later token.
         hides_padding: whether no output depends on what `padding_mask` marks as padding, nor on how much it is.
+        torch_reader: the file of interop/templates that reads the block's weights in PyTorch; "" if there is none.
     """
 
     Spec: ClassVar[type[BlockSpec]] = BlockSpec
@@ -35,6 +36,7 @@ class Block(nnx.Module):
     mixes_at_start: ClassVar[bool] = True
     can_be_causal: ClassVar[bool] = False
     hides_padding: ClassVar[bool] = False
+    torch_reader: ClassVar[str] = ""
 
     @abc.abstractmethod
     def __init__(self, spec: Any, rngs: nnx.Rngs):

@@ -90,6 +90,7 @@ class GMLPBlock(Block):
     Spec = GMLPSpec
     mixes_at_start = False
     can_be_causal = True
+    torch_reader = "modeling_gmlp.py"
 
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         d_model, d_ffn, width = spec.d_model, spec.d_ffn, spec.gate_width

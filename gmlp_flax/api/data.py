@@ -43,18 +43,34 @@ def store(data: Any, config: ConfigDict, folder: str, classes: list[str] | None 
         return json_files.read(marker, dict)
     shutil.rmtree(folder, ignore_errors=True)
     keys, names = {}, [*(classes or next(filter(None, map(_class_names, given.values())), []))]
+    grows, kind = not names, tasks.find(config.task)
     for side, one in given.items():
         if isinstance(one, str | os.PathLike):
             keys[f"data.{side}"] = os.fspath(one)
             continue
         os.makedirs(target := os.path.join(folder, side))
-        labelled = examples(one, names)
-        keys[f"data.{side}"] = tasks.find(config.task).write_examples(config, labelled, target, names)
-    if "class_map" in config.data:
+        keys[f"data.{side}"] = path = f"{target}.jsonl"
+        with open(path, "w", encoding="utf-8") as file:
+            for number, (inputs, label) in enumerate(examples(one, names)):
+                if kind.predicts_files:
+                    label = _number(label, names, grows)
+                elif not all(isinstance(text, str) for text in inputs):
+                    raise DataError(f"an example of text is {type(inputs[0]).__name__}: expected str")
+                print(json.dumps(kind.row(config, inputs, label, os.path.join(target, str(number)))), file=file)
+    if kind.predicts_files:  # images have the numbers of classes, which need not be in the order of their names
         keys["data.class_map"] = os.path.join(folder, CLASSES)
         files.write(keys["data.class_map"], "\n".join(names).encode())
     files.write(marker, json.dumps(keys).encode())
     return keys
+
+
+def _number(label: Any, names: list[str], grows: bool) -> int:
+    """The position of a label in the names, to which it is added if they grow."""
+    if grows and label is not None and str(label) not in names:
+        names.append(str(label))
+    if str(label) not in names:
+        raise DataError(f"an example has the label {label!r}: expected one of {', '.join(names[:5])}, ...")
+    return names.index(str(label))
 
 
 def examples(data: Any, names: list[str]) -> Iterator[tuple[tuple[Any, ...], Any]]:

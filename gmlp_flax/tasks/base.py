@@ -342,22 +342,12 @@ class Task(abc.ABC):
         return self.examples(side)
 
     @classmethod
-    def write_examples(
-        cls, config: ConfigDict, examples: Iterable[tuple[Sequence[Any], Any]], folder: str, classes: list[str]
-    ) -> str:
-        """Writes examples that a program gives, each its inputs and its label or None, as files.
-
-        Args:
-            config: of the run that will read them.
-            examples: in order.
-            folder: a new one, on this machine.
-            classes: the names of the classes; if there are none yet, they are added as they come.
-
-        Returns:
-            What config.data.train or config.data.heldout is to be.
+    def row(cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str) -> dict[str, Any]:
+        """An example that a program gives, its inputs and its label or None, as a JSON row of the data that the task
+        reads; `path`, without a suffix, is where it may write a file that the row names.
 
         Raises:
-            DataError, RunError: an example does not suit the task.
+            DataError, RunError: it does not suit the task.
         """
         raise RunError(f"the task {cls.__name__} takes no examples from a program: give a path")
 

@@ -257,20 +257,13 @@ class ImageClassification(Task):
         return ReadableExamples(self.source(side), self.evaluation_example, self._bad)
 
     @classmethod
-    def write_examples(cls, config: ConfigDict, examples: Any, folder: str, classes: list[str]) -> str:
-        """See `Task`: a folder of PNG files for each class, called by its number, which config.data.class_map names."""
-        grows = not classes
-        for number, (images, label) in enumerate(examples):
-            name = str(label)
-            if grows and label is not None and name not in classes:
-                classes.append(name)
-            if name not in classes:
-                raise DataError(f"an example has the label {label!r}: expected one of {', '.join(classes[:5])}, ...")
-            record = image_examples.record_of(images[0], config.model.channels)
-            path = os.path.join(folder, str(classes.index(name)), f"{number}.png")
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            image_examples.write_image(record["image"], path)
-        return folder
+    def row(cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str) -> dict[str, Any]:
+        """See `Task`: images that are no files become PNG files."""
+        image = inputs[0]
+        if not isinstance(image, str | os.PathLike):
+            image_examples.write_image(image, image_path := f"{path}.png", config.model.channels)
+            image = image_path
+        return {"image": files.absolute(os.fspath(image)), "label": label}
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
         images, repeats = self.examples("train"), self.config.augment.repeats

@@ -77,9 +77,9 @@ class LanguageModeling(TextTask):
         return scores | {"targets": self.token_counts(targets, weights), "examples": examples}
 
     @classmethod
-    def row(cls, config: ConfigDict, texts: Sequence[str], label: Any) -> dict[str, Any]:
-        """See `TextTask`."""
-        return {"text": texts[0]}
+    def row(cls, config: ConfigDict, inputs: Sequence[str], label: Any, path: str) -> dict[str, Any]:
+        """See `Task`."""
+        return {"text": inputs[0]}
 
     def padded(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
         """Texts as int32 [batch, tokens], as many tokens as the longest has, or n if the model reads n alone.

@@ -109,14 +109,14 @@ class TextClassification(Finetuning):
         return task._replace(labels=labels)
 
     @classmethod
-    def row(cls, config: ConfigDict, texts: Sequence[str], label: Any) -> dict[str, Any]:
-        """See `TextTask`."""
+    def row(cls, config: ConfigDict, inputs: Sequence[str], label: Any, path: str) -> dict[str, Any]:
+        """See `Task`."""
         own, known = config.own, SENTENCE_TASKS.get(config.glue.task)
         columns = [name[0] for name in known.texts] if known else [own.text, *([own.second] if own.second else [])]
-        if len(texts) != len(columns) or label is None:
-            advice = "set own.second to the name of a second text" if len(texts) == 2 else "give (text, label)"
-            raise DataError(f"an example has {len(texts)} text(s), label {label!r}; expected {len(columns)}: {advice}")
-        return dict(zip(columns, texts, strict=True)) | {known.label[0] if known else own.label: label}
+        if len(inputs) != len(columns) or label is None:
+            advice = "set own.second to the name of a second text" if len(inputs) == 2 else "give (text, label)"
+            raise DataError(f"an example has {len(inputs)} text(s), label {label!r}; expected {len(columns)}: {advice}")
+        return dict(zip(columns, inputs, strict=True)) | {known.label[0] if known else own.label: label}
 
     @property
     def class_names(self) -> Sequence[str]:

@@ -3,7 +3,6 @@
 import abc
 import functools
 import itertools
-import json
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -92,22 +91,6 @@ class TextTask(Task):
         given = TOKENIZER_FILE in files
         tokenizer = Tokenizer(files[TOKENIZER_FILE]) if given else StandInTokenizer(config.model.vocab_size)
         return cls(config, "", files, tokenizer=tokenizer)
-
-    @classmethod
-    def row(cls, config: ConfigDict, texts: Sequence[str], label: Any) -> dict[str, Any]:
-        """The columns of an example that a program gives; raises DataError, RunError as `write_examples`."""
-        raise RunError(f"the task {cls.__name__} takes no examples from a program: give a path")
-
-    @classmethod
-    def write_examples(cls, config: ConfigDict, examples: Any, folder: str, classes: list[str]) -> str:
-        """See `Task`: JSON lines."""
-        path = os.path.join(folder, "examples.jsonl")
-        with open(path, "w", encoding="utf-8") as file:
-            for texts, label in examples:
-                if not all(isinstance(text, str) for text in texts):
-                    raise DataError(f"an example of text is {type(texts[0]).__name__}: expected str")
-                print(json.dumps(cls.row(config, texts, label)), file=file)
-        return path
 
     def assets(self) -> dict[str, bytes]:
         """The tokenizer's file."""

@@ -55,13 +55,10 @@ def record_of(image: Any, channels: int) -> dict[str, Any]:
     return {"image": views.pixels_of(image, channels), "name": "the array", "label": 0}
 
 
-def write_image(image: bytes | np.ndarray, path: str) -> None:
-    """Writes a file's bytes as they are, or pixels, uint8 [height, width, channels], as PNG."""
-    if isinstance(image, bytes):
-        with open(path, "wb") as file:
-            file.write(image)
-    else:
-        Image.fromarray(image[..., 0] if image.shape[2] == 1 else image).save(path, "PNG")
+def write_image(image: Any, path: str, channels: int) -> None:
+    """Writes a Pillow image or an array (`views.pixels_of`) as PNG."""
+    pixels = views.pixels_of(image, channels)
+    Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(path, "PNG")
 
 
 class SharedBadRecords:

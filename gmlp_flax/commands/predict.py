@@ -9,8 +9,8 @@
 
     echo "The def statement" | gmlp predict --workdir=DIR --tokens=50 --temperature=0.8
 
-A masked language model fills in each [MASK]. A causal one continues each line, and says on standard error what that
-cost; with --top it ranks the next token instead. Of finetuned models, a classifier reads a sentence or, with a tab
+A masked language model fills in each [MASK]. A causal one continues each line, and says on standard error how long that
+took; with --top it ranks the next token instead. Of finetuned models, a classifier reads a sentence or, with a tab
 between them, a pair, and a model that answers questions reads a question and a passage.
 
 Without arguments, lines of standard input are the texts, or the paths of images: each is answered as soon as no other
@@ -196,8 +196,7 @@ def is_ready(stream: Any) -> bool:
 
 
 def continuations(trained: Trained, inputs: Iterable[Any], sampling: Sampling) -> Iterator[Answer]:
-    """Answers with the text that continues each line; says on standard error what it cost."""
-    from gmlp_flax.planning.workload import token_cost
+    """Answers with the text that continues each line; says on standard error how long it took."""
     from gmlp_flax.tasks.prediction import PAUSE, Answer
 
     task: CausalLanguageModeling = trained.task  # type: ignore[reportAssignmentType]
@@ -218,10 +217,6 @@ def continuations(trained: Trained, inputs: Iterable[Any], sampling: Sampling) -
         ended = ", where the model ended the text" if made.ended else ""
         rate = f"{made.new_tokens / seconds:,.0f} a second"
         print(f"{made.new_tokens} tokens in {seconds:.2f} s ({rate}){ended}{anew}", file=sys.stderr)
-    cost = token_cost(task.generator, task.shapes())
-    cached = f"as {cost.cache_bytes / 1e3:,.1f} kB are kept of the tokens before"
-    anew = f"to read a window anew costs {cost.window_flops / 1e6:,.2f} MFLOP"
-    print(f"a token costs {cost.flops / 1e6:,.2f} MFLOP, {cached}; {anew}", file=sys.stderr)
 
 
 def show(candidates: Candidates) -> str:

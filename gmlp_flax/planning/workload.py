@@ -10,7 +10,6 @@ from gmlp_flax import tasks
 from gmlp_flax.models import parameters
 from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.tasks.generation import TextGenerator
 from gmlp_flax.training import optimizer, step
 
 
@@ -90,26 +89,3 @@ def _saved(task: Task, params: Any, batch: Any) -> int:
 
 def _bytes(tree: Any) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-class TokenCost(NamedTuple):
-    """The cost of one more token.
-
-    Attributes:
-        flops: operations in matrix products.
-        window_flops: the same if all n tokens of a full window are read from scratch.
-        cache_bytes: the cache of a window.
-    """
-
-    flops: int
-    window_flops: int
-    cache_bytes: int
-
-
-def token_cost(generator: TextGenerator, params: Any) -> TokenCost:
-    """What a token of a causal model costs; `params` are parameters, or their shapes."""
-    token, position = jax.ShapeDtypeStruct((1, 1), "int32"), jax.ShapeDtypeStruct((), "int32")
-    window = params, jax.ShapeDtypeStruct((1, generator.length), "int32"), None, position, position
-    _, cache = jax.eval_shape(generator.extend, *window)
-    flops = matmul_flops(generator.extend, params, token, cache, position, position)
-    return TokenCost(flops, matmul_flops(generator.extend, *window), _bytes(cache))

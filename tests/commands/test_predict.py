@@ -183,10 +183,9 @@ def test_texts_are_continued(causal_run):
     assert code == 0, error
     first, second = gmlp_flax.load(str(causal_run)).generate(["The \u00e9tat", "If"], tokens=40, temperature=0.0)
     assert out == f"The \u00e9tat{first}\nIf{second}\n" and len(first) > 10
-    *lines, cost = error.splitlines()
+    lines = error.splitlines()
     assert len(lines) == 2 and all(re.match(r"\d+ tokens in [\d.]+ s \([\d,]+ a second\)", line) for line in lines)
     assert "windows of 32 tokens read: 3" in lines[0]
-    assert re.fullmatch(r"a token costs 0\.01 MFLOP, as 4\.1 kB are .* to read a window anew costs 0\.\d\d MFLOP", cost)
 
 
 def test_a_long_text_and_the_ranking_of_the_next_token(causal_run):

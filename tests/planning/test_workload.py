@@ -5,8 +5,6 @@ import pytest
 from gmlp_flax import config
 from gmlp_flax.paper import published
 from gmlp_flax.planning import workload
-from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
-from tests.tasks.test_causal_lm import causal_config
 
 
 @pytest.mark.parametrize(
@@ -57,13 +55,3 @@ def test_a_float32_residual_stream_is_planned():
     plain, wide = (workload.of(small(dtype="bfloat16", residual_dtype=stream)) for stream in ("", "float32"))
     assert wide.saved_bytes - plain.saved_bytes == 2 * 2 * 64 * 32
     assert wide.state_bytes == plain.state_bytes and wide.executed_flops == plain.executed_flops
-
-
-def test_the_cost_of_a_token(tmp_path):
-    """A gMLP of 2 layers: U, V and a row of W for the token, and the logits; the cache has the gate's n inputs."""
-    task = CausalLanguageModeling.without_data(causal_config(tmp_path))
-    cost = workload.token_cost(task.generator, task.shapes())
-    n, d, f, vocabulary = task.length, 8, 16, 320
-    assert cost.flops == 2 * 2 * (d * f + n * f // 2 + f // 2 * d) + 2 * d * vocabulary
-    assert cost.cache_bytes == 2 * n * (f // 2) * 4
-    assert cost.window_flops == n * (cost.flops - 2 * d * vocabulary) + 2 * d * vocabulary

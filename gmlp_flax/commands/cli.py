@@ -82,6 +82,12 @@ def numbers(name: str, kind: type[int] | type[float] = int) -> list[Any]:
         raise ConfigError(f"--{name}={','.join(given)}: expected numbers, as in --{name}={example}") from None
 
 
+def say(words: str) -> None:
+    """Tells whoever waits at a terminal what a command is doing; a log or another program gets no line."""
+    if sys.stderr.isatty():
+        print(words, file=sys.stderr, flush=True)
+
+
 def fail(message: object) -> NoReturn:
     """Ends the program with one line on standard error and exit code 2, or 1 if it is an error that may pass."""
     line = " ".join(str(message).split())

@@ -87,6 +87,7 @@ def main(argv: list[str], config: ConfigDict | None) -> None:
     needs_run = "workdir" in names
     if len(runs) > needs_run or (runs and FLAGS.workdir):
         raise ConfigError(f"{runs[-1]!r} is one word too many: see {sys.argv[0]} --help")
+    cli.say(f"drawing {figure}")
     draw(runs[0] if runs else cli.require("workdir") if needs_run else "", config)
 
 

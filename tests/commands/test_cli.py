@@ -65,6 +65,14 @@ def test_flags_may_have_hyphens(tmp_path):
     assert train("--help-config").stdout == gmlp_config.help_text() + "\n"
 
 
+def test_only_a_terminal_is_told_what_goes_on(capsys, monkeypatch):
+    cli.say("loading")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    cli.say("loading")
+    assert capsys.readouterr().err == "loading\n"
+
+
 def test_words_of_a_flagfile(tmp_path):
     """Of --config and its keys, nested, for a command that reads its own command line as well."""
     (tmp_path / "more").write_text("# a comment\n--config.steps=7\n")

@@ -38,7 +38,7 @@ COMMON = {
     "data.heldout_share": Option(0.05, "share of the training data held out if no path is given", INNER_SHARE),
     "data.search": Option(False, "hold out another such share in its place, to choose settings by it"),
     "data.max_bad_records": Option(
-        0, "unreadable records to skip (images: per host); one more ends the run", AT_LEAST_0
+        0, "unreadable records to skip (images: per process); one more ends the run", AT_LEAST_0
     ),
     "data.cache": Option("", "folder for tokenizers, token ids and indexes; empty: ~/.cache/gmlp_flax"),
     "data.workers": Option(0, "processes that prepare batches; 0: threads of this one", SIZE_OR_0),

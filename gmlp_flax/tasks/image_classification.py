@@ -23,7 +23,7 @@ from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.data.images import examples as image_examples
 from gmlp_flax.data.images import sources
 from gmlp_flax.data.images.augment import Augmentation
-from gmlp_flax.data.images.examples import UNREAD, ReadableExamples, SharedBadRecords
+from gmlp_flax.data.images.examples import UNREAD, DifferentBadRecords, ReadableExamples
 from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.io import files
@@ -349,8 +349,8 @@ class ImageClassification(Task):
         return []
 
     @functools.cached_property
-    def _bad(self) -> SharedBadRecords:
-        return SharedBadRecords(self.config.data.max_bad_records)
+    def _bad(self) -> DifferentBadRecords:
+        return DifferentBadRecords(self.config.data.max_bad_records)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def source(self, side: str) -> sources.ImageSource:

@@ -1,12 +1,8 @@
 """Records of images to what a model reads; one that cannot be read is counted, logged once, and replaced."""
 
-import hashlib
 import itertools
 import os
-import shutil
 import sys
-import tempfile
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -61,20 +57,16 @@ def write_image(image: Any, path: str, channels: int) -> None:
     Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(path, "PNG")
 
 
-class SharedBadRecords:
-    """Counts the different bad records that this process and its worker processes meet, and stops at a limit.
-
-    Picklable; copies count together, through a temporary folder with an empty file for each bad record. The folder is
-    removed with the original. Each host of a run counts for itself.
+class DifferentBadRecords:
+    """Counts the different bad records that this process meets, and stops at a limit. Picklable; each worker process
+    counts for itself.
 
     Args:
         limit: how many bad records may be skipped; the next one raises DataError.
     """
 
     def __init__(self, limit: int = 0):
-        self.limit = limit
-        self._folder = tempfile.mkdtemp(prefix="gmlp_flax_bad_records_")
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self.limit, self._met = limit, set()
 
     def skip(self, message: str) -> None:
         """Counts a bad record, but only the first time it is met; `message` names file and record.
@@ -82,16 +74,9 @@ class SharedBadRecords:
         Raises:
             DataError: the limit is exceeded.
         """
-        mark = os.path.join(self._folder, hashlib.sha256(message.encode("utf-8", "surrogateescape")).hexdigest())
-        is_new = True
-        try:
-            open(mark, "x").close()
-        except FileExistsError:
-            is_new = False
-        except FileNotFoundError:  # the run is over, but this worker process still reads ahead
-            return
-        # Threads that exceed the limit at the same time have all counted their records, but none of these was skipped.
-        check_limit(message, min(len(os.listdir(self._folder)) - 1, self.limit), 1, self.limit)
+        is_new = message not in self._met
+        self._met.add(message)  # before the limit is checked: threads may exceed it at the same time
+        check_limit(message, min(len(self._met) - 1, self.limit), 1, self.limit)
         if is_new:
             sys.stderr.write(f"skipped a bad record: {message}\n")  # one write: threads report at the same time
 
@@ -108,7 +93,7 @@ class ReadableExamples:
         bad: counts the bad records and limits their number.
     """
 
-    def __init__(self, source: ImageSource, transform: Callable[..., dict], bad: SharedBadRecords):
+    def __init__(self, source: ImageSource, transform: Callable[..., dict], bad: DifferentBadRecords):
         self.source, self.transform, self.bad = source, transform, bad
 
     def __len__(self) -> int:

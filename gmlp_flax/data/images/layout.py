@@ -22,22 +22,7 @@ from gmlp_flax.io import files
 EXPECTED = "expected one folder of images per class"
 
 _SHOWN = 4  # names in a message
-_BESIDE = (
-    ".xml",
-    ".txt",
-    ".csv",
-    ".tsv",
-    ".json",
-    ".jsonl",
-    ".mat",
-    ".npy",
-    ".md",
-    ".html",
-    ".pdf",
-    ".py",
-    ".cls",
-    ".db",
-)
+_BESIDE = ".xml .txt .csv .tsv .json .jsonl .mat .npy .md .html .pdf .py .cls .db".split()
 
 
 def is_junk(name: str) -> bool:

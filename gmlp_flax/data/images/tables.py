@@ -18,18 +18,7 @@ from gmlp_flax.io import files
 from gmlp_flax.io.records import decode_utf8
 
 EXPECTED = "val_annotations.txt, LOC_val_solution.csv, or a .csv or .tsv table with their file names and classes"
-CLASS_COLUMNS = (
-    "label",
-    "labels",
-    "class",
-    "classes",
-    "classid",
-    "classname",
-    "category",
-    "target",
-    "breed",
-    "species",
-)
+CLASS_COLUMNS = "label labels class classes classid classname category target breed species".split()
 
 _FIRST_WORD = ("val_annotations.txt", "loc_val_solution.csv", "loc_train_solution.csv")  # then boxes follow
 _ABOVE = 3  # folders between Kaggle's ILSVRC/Data/CLS-LOC/val and LOC_val_solution.csv

@@ -41,9 +41,6 @@ SHARD_BYTES = 16 << 20  # of a shard's parts, at least: less is not worth a work
 MAX_SHARDS = 1024  # as many as C4 has; more files would be unwieldy
 DELAY = 2.0  # seconds before a progress bar is shown
 
-# A result in the cache of no more tokens is read whole before it is used: 512 MB, which takes about a second.
-_CHECKED_TOKENS = 1 << 28
-
 # What is encoded by one call: enough to keep threads busy, little enough to stream.
 BATCH_CHARACTERS, BATCH_DOCUMENTS = 2**20, 4096
 
@@ -144,33 +141,10 @@ def prepare(
 
 
 def prepare_in_cache(corpus: Corpus, tokenizer: Tokenizer, cache: str | os.PathLike, **options: Any) -> Prepared:
-    """`prepare` into `prepared-<key>` in the cache folder; the key belongs to these arguments alone.
-
-    A damaged result is made again. Of one that is too large to be read at each start, only the sizes are checked;
-    damage inside shows when it is read.
-    """
+    """`prepare` into `prepared-<key>` in the cache folder; the key belongs to these arguments alone."""
     selection = options.get("selection", EVERYTHING)
     name = cache_key(prepared.FORMAT, corpus.digest, tokenizer.checksum, selection, options.get("shard_bytes"))
-    folder = Path(cache) / f"prepared-{name}"
-    if (made := _open_whole(folder)) is not None:
-        _check_limit(made.index["shards"], options.get("max_bad_records", 0))
-        return made
-    if folder.exists():
-        with folder_lock(folder):
-            if _open_whole(folder) is None:
-                (folder / prepared.INDEX).unlink(missing_ok=True)
-                (folder / TOKENIZER_FILE).unlink(missing_ok=True)
-    return prepare(corpus, tokenizer, folder, **options)
-
-
-def _open_whole(folder: Path) -> Prepared | None:
-    try:
-        made = Prepared(folder)
-        if made.tokens <= _CHECKED_TOKENS:
-            made.check()
-        return made
-    except DataError:
-        return None
+    return prepare(corpus, tokenizer, Path(cache) / f"prepared-{name}", **options)
 
 
 def _group(parts: tuple[Part, ...], shard_bytes: int) -> list[tuple[Part, ...]]:

@@ -10,6 +10,7 @@ Beside them lie `tokenizer.model`, a copy of the tokenizer's file, and `index.js
 that has one is whole.
 """
 
+import hashlib
 import io
 import os
 from collections.abc import Iterable
@@ -35,7 +36,7 @@ BLOCK = 65_536
 # Each block can be read alone. Not compressed: ids of a unigram vocabulary hardly shrink.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 
-_AGAIN = "copy or prepare it again"
+_AGAIN = "copy or prepare it again, or delete its folder if it is one of the cache"
 
 OPEN_READERS = 64  # fewer than the usual limit of open files, which a corpus of 1,024 shards would reach
 
@@ -118,9 +119,10 @@ class Prepared:
                     raise DataError(f"{self.folder}/{name}: missing, or not of the {size} bytes written; {_AGAIN}")
             self._files.append([present[name] for name in names])
         model = files.join(self.folder, TOKENIZER_FILE)
-        self.tokenizer = Tokenizer(files.read_small(model), model)
-        if self.tokenizer.checksum != self.index.get("tokenizer"):
+        content = files.read_small(model)
+        if hashlib.sha256(content).hexdigest() != self.index.get("tokenizer"):
             raise DataError(f"{model} is not the one that made the ids; {_AGAIN}")
+        self.tokenizer = Tokenizer(content, model)
         self.dtype = np.dtype(self.index["dtype"])
         self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)
         self.tokens = int(self.offsets[-1])
@@ -173,13 +175,6 @@ class Prepared:
     def first_documents(self, count: int) -> np.ndarray:
         """The ids of the first documents, with their [SEP], of the first shard at most, and not above 4 million."""
         return self.read(0, min(int(self.lengths(0)[:count].sum(dtype=np.int64)), 1 << 22))
-
-    def check(self) -> None:
-        """Reads every file once; raises DataError if one is damaged."""
-        for shard in range(len(self.index["shards"])):
-            self.lengths(shard)
-        for start in range(0, self.tokens, 64 * BLOCK):
-            self.read(start, min(start + 64 * BLOCK, self.tokens))
 
     def _read_shard(self, shard: int, start: int, stop: int) -> np.ndarray:
         first = start // BLOCK

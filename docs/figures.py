@@ -1,18 +1,20 @@
-"""Draws the figures of the front page, for a light and a dark page, without a background: what the Spatial Gating Unit
-does, and what its layers learned in the quickstart (docs/figures/filters.csv).
+"""Draws the figures of the pages, for a light and a dark page, without a background: what the Spatial Gating Unit does,
+what its layers learned in the quickstart (docs/figures/filters.csv), and how the blocks mix tokens.
 
 python docs/figures.py                                     # draws docs/figures/*.svg
 python docs/figures.py runs/quickstart-text                # takes the weights of a run first
 """
 
 import csv
+import math
+import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "figures"
 OFFSETS = 10  # to each side, of 63
-WIDTH, HEIGHT = 400, 270
+WIDTH = 400
 FONT = "font-family='system-ui, Segoe UI, Helvetica, Arial, sans-serif'"
 # Ink, secondary ink, lines of the axes, the weights, what is multiplied.
 COLOURS = {
@@ -85,6 +87,37 @@ def filters(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterato
     yield text(200, 268, "distance in tokens", second, 12)
 
 
+def mixers(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
+    """Which tokens each block reads for each token: as learned (blue), made from the input (orange), fixed (grey)."""
+    draw = random.Random(0).random
+    noise = [[draw() for _ in range(8)] for _ in range(8)]
+    taps = (0.15, 0.3, 0.9, 0.1, 0.6, 0.25, 0.15)  # over the distances -3 to 3
+
+    def by_distance(row: int, column: int) -> float:
+        return taps[column - row + 3] if abs(column - row) < 4 else 0.1
+
+    # Title, what each is, colour, its weight for a row (who reads) and a column (who is read).
+    panels: tuple[tuple[str, str, str, Callable[[int, int], float]], ...] = (
+        ("gMLP, in text", "one per distance", blue, by_distance),
+        ("gMLP in images", "one per pair", blue, lambda i, j: noise[i][j]),
+        ("MLP-Mixer", "two thin matrices", blue, lambda i, j: noise[i][0] * noise[0][j] + noise[1][j] * noise[i][1]),
+        ("convolution", "a window", blue, lambda i, j: (0.4, 0.9, 0.6)[j - i + 1] if abs(j - i) < 2 else 0.03),
+        ("distances alone", "a softmax of them", blue, lambda i, j: math.exp(-abs(j - i + 0.5) / 1.5)),
+        ("attention", "comparing tokens", orange, lambda i, j: noise[i][j] ** 3),
+        ("relative positions", "that, and distance", orange, lambda i, j: (noise[i][j] + by_distance(i, j)) / 2),
+        ("Synthesizer, dense", "the reader alone", orange, lambda i, j: (noise[i][2] * (1 + j)) % 1.0),
+        ("FNet", "waves", second, lambda i, j: 0.5 + 0.45 * math.cos(math.tau * i * j / 8)),
+    )
+    for number, (title, what, colour, weight) in enumerate(panels):
+        left, top = 8 + 134 * (number % 3), 6 + 142 * (number // 3)
+        yield text(left + 58, top + 12, title, ink, 12)
+        yield text(left + 58, top + 124, what, colour, 12)
+        for row in range(8):
+            for column in range(8):
+                x, y, shade = left + 14 + 11 * column, top + 21 + 11 * row, min(max(weight(row, column), 0.03), 1)
+                yield f"<rect x='{x}' y='{y}' width='10' height='10' fill='{colour}' fill-opacity='{shade:.2f}'/>"
+
+
 def read() -> dict[int, dict[int, float]]:
     """Layer -> distance -> weight."""
     weights: dict[int, dict[int, float]] = {}
@@ -110,15 +143,17 @@ def take(run: str) -> None:
 
 def drawn() -> dict[str, str]:
     """File name -> SVG."""
-    label = {gate: "The Spatial Gating Unit", filters: "Learned weights of four layers over distances"}
-    size = (
-        f"xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT + 6}' width='{WIDTH}' height='{HEIGHT + 6}'"
+    figures = (
+        (gate, 276, "The Spatial Gating Unit"),
+        (filters, 276, "Learned weights of four layers over distances"),
+        (mixers, 428, "The weights with which nine blocks mix tokens"),
     )
+    size = "xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {0} {1}' width='{0}' height='{1}'"
     return {
-        f"{draw.__name__}-{mode}.svg": f"<svg {size} role='img' aria-label='{words}' {FONT}>\n"
-        + "\n".join(draw(*colours))
-        + "\n</svg>\n"
-        for draw, words in label.items()
+        f"{draw.__name__}-{mode}.svg": "\n".join(
+            (f"<svg {size.format(WIDTH, height)} role='img' aria-label='{words}' {FONT}>", *draw(*colours), "</svg>\n")
+        )
+        for draw, height, words in figures
         for mode, colours in COLOURS.items()
     }
 

@@ -17,7 +17,7 @@ def test_the_files():
 
 def test_light_and_dark_differ_in_colours_alone():
     drawn = figures.drawn()
-    for name in ("gate", "filters"):
+    for name in ("gate", "filters", "mixers"):
         light, dark = drawn[f"{name}-light.svg"], drawn[f"{name}-dark.svg"]
         for one, other in zip(figures.COLOURS["light"], figures.COLOURS["dark"], strict=True):
             light = light.replace(one, other)

@@ -21,7 +21,7 @@ cd -- "$root"
 python=${VENV:-.venv}/bin/python
 JAX_PLATFORMS=cpu "$python" docs/generate.py
 # The link to the repository, at the top of each page: git's remote, as a browser opens it.
-remote=$(git config --get remote.origin.url | sed -E 's#^git@([^:]+):#https://\1/#' || true)
+remote=$(git config --get remote.origin.url | sed -nE 's#^git@([^:]+):#https://\1/#; s#\.git$##; /^https?:/p' || true)
 export REPOSITORY_URL=${REPOSITORY_URL-$remote}
 # The theme warns of MkDocs 2, which its requirements exclude.
 NO_MKDOCS_2_WARNING=1 exec "$python" -m mkdocs "${arguments[@]}"

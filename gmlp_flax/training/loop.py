@@ -6,6 +6,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -106,7 +107,8 @@ def train(
                 at_end()
             return _result(folder, metrics, progress.waiting)  # last: a run that has it is done, whatever ends it now
         words = [word for word in sys.argv[1:] if not re.match(r"--?(restart|other_data)(=|$)", word)]
-        again = again or shlex.join([sys.executable, "-m", "gmlp_flax.train", *words])
+        program = ["gmlp", "train"] if shutil.which("gmlp") else [sys.executable, "-m", "gmlp_flax.train"]
+        again = again or shlex.join([*program, *words])
         again = again if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"
         distributed.say(f"{loop.stop.agreed}: step {done} is saved in {folder.path}; to go on: {again}")
         return None

@@ -25,7 +25,7 @@ SCALE:
            Table 3's rows; their rates are the best of three up to 1 % (configs/sweeps/alternatives_rates.py has a grid
            of five).
     gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16, with small's
-           factors and norms and a rate of 4e-3, searched for three Transformers alone: docs/results/table3-gpu.md. SGU
+           factors and norms and a rate of 4e-3, searched for three Transformers alone: docs/results/table3.md. SGU
            reads 3.65 M tokens/s on an H200. Table 3's rows were run for 1,800 steps.
 Evaluation masks the same tokens of the same sequences for every model.
 """
@@ -120,7 +120,7 @@ SMALL_SETTINGS = {
     "amlp": Setting(4e-3, TAPS_4),
     "thin": Setting(4e-3, BIAS),
 }
-# The same of the siblings: docs/results/settings.md.
+# The same of the siblings: docs/results/table3.md.
 SIBLING_SETTINGS = {
     "bert_t5": Setting(4e-3, BIAS),
     "fnet": Setting(2e-3),

@@ -5,13 +5,15 @@ python docs/generate.py
 """
 
 import csv
+import itertools
 import re
 import statistics
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from gmlp_flax import tasks
 from gmlp_flax.__main__ import COMMANDS
@@ -185,55 +187,111 @@ def alternatives_claims() -> str:
     best = {name: (min if COLUMNS[name].lower else max)(models) for name, models in floors.items()}
     examples = {line["column"]: int(line["examples"]) for line in read("alternatives-heldout")}
     made = alternatives.claims(scores(), costs(), best, examples)
-    notes = "".join(f"- {note}\n" for note in rank_notes(scores()))
-    return f"{claims.tally(made)}\n\n{claims.as_table(made).markdown()}\n{notes}"
+    lines = [f"{claims.tally(made)}\n\n"]
+    for verdict in claims.PLURALS:
+        of_verdict = [f"- {one.text} ({one.detail}).\n" for one in made if one.verdict == verdict]
+        lines += [f"This {verdict}:\n\n", *of_verdict, "\n"]
+    ranks = "Does a low perplexity go with a high score?\n\n"
+    return "".join([*lines, ranks, *(f"- {note}\n" for note in rank_notes(scores()))])
 
 
-def orderings(name: str, **only: str) -> tuple[list[claims.Claim], float, float]:
-    """Of the runs of a table in a CSV file, those whose columns are `only` these: each ordering of the paper with its
-    verdict, the rank correlation of the rows' means with the paper's column, and its p."""
+class Orderings(NamedTuple):
+    """How far a table here has the order of the paper's column."""
+
+    claims: list[claims.Claim]  # of each ordering
+    agree: int  # orderings of the means
+    agree_p: float  # one-sided permutation p of so many or more
+    rank: float  # Spearman's, of the means
+    rank_p: float
+
+
+def of_curves(by_row: Mapping[str, Sequence[claims.Curve]]) -> Orderings:
+    """The orderings of the rows that the paper has, from the curve of each seed."""
+    last = {row: [curve[-1][1] for curve in of_row] for row, of_row in by_row.items()}
+    means = {row: statistics.mean(values) for row, values in last.items()}
+    papers = {row: PUBLISHED[row].perplexity or 0 for row in last}
+    near, others = claims.orderings(papers, last, by_row)
+    column, rank = list(papers.values()), float(claims.spearman(list(means.values()), list(papers.values())))
+    agree = agreeing(list(means.values()), column)
+    orders = list(itertools.permutations(range(len(column))))
+    agree_p = sum(agreeing(order, column) >= agree for order in orders) / len(orders)
+    return Orderings([*near, *others], agree, agree_p, rank, claims.chance(rank, column))
+
+
+def agreeing(values: Sequence[float], column: Sequence[float]) -> int:
+    """How many pairs have the order of a column."""
+    pairs = itertools.permutations(zip(values, column, strict=True), 2)
+    return sum(one[1] < other[1] and one[0] < other[0] for one, other in pairs)
+
+
+def orderings(name: str, **only: str) -> Orderings:
+    """Of the runs of a table in a CSV file, those whose columns are `only` these."""
     curves: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
     for line in read(name):
         if all(line[key] == value for key, value in only.items()) and PUBLISHED[line["row"]].perplexity:
             curves[line["row"]][line["seed"]].append((int(line["tokens"]), float(line["perplexity"])))
-    by_row = {row: [sorted(curve) for curve in seeds.values()] for row, seeds in curves.items()}
-    last = {row: [curve[-1][1] for curve in of_row] for row, of_row in by_row.items()}
-    papers = {row: PUBLISHED[row].perplexity or 0 for row in last}
-    near, others = claims.orderings(papers, last, by_row)
-    rank = float(claims.spearman([statistics.mean(of_row) for of_row in last.values()], list(papers.values())))
-    return [*near, *others], rank, claims.chance(rank, list(papers.values()))
+    return of_curves({row: [sorted(curve) for curve in seeds.values()] for row, seeds in curves.items()})
 
 
-def orderings_section(name: str, **only: str) -> str:
-    """The same for a page."""
-    made, rank, p = orderings(name, **only)
-    lines = [f"| of the paper's {len(made)} orderings | number | which |\n|---|---|---|\n"]
+def depth_orderings() -> Orderings:
+    """Of Table 4, whose middle depths are rows of Table 3."""
+    curves: dict[str, list[claims.Curve]] = defaultdict(list)
+    for line in (*read("settings-more"), *read("table3")):
+        row = {"bert_rel": "transformer_12", "sgu": "gmlp_36"}.get(line["row"], line["row"])
+        if line.get("experiment", "depth") == "depth" and re.fullmatch(r"(transformer|gmlp)_\d+", row):
+            curves[row].append([(1, float(line["perplexity"]))])
+    return of_curves(curves)
+
+
+def orderings_section(found: Orderings) -> str:
+    """The same for a page: how many orderings have which verdict, and which of them do not hold."""
+    lines, count = [], len(found.claims)
     for verdict, words in claims.PLURALS.items():
-        which = [f"`{claim.text}`" for claim in made if claim.verdict == verdict]
-        lines += [f"| {words} | {len(which)} | {', '.join(which)} |\n"] if which else []
+        which = [f"`{claim.text}`" for claim in found.claims if claim.verdict == verdict]
+        told = "" if verdict in (claims.HOLDS, claims.ONE_HOLDS) else f": {', '.join(which)}"
+        lines += [f"- {len(which)} {words}{told}.\n"] if which else []
     return (
-        f"{''.join(lines)}\nRank correlation with the paper's column: {rank:.2f}, one-sided permutation p = {p:.2g}.\n"
+        f"Of the paper's {count} orderings, of which chance gives {count / 2:g}:\n\n{''.join(lines)}\n"
+        f"By the means alone {found.agree} agree, one-sided permutation p = {found.agree_p:.2g}; the rank correlation "
+        f"with the paper's column is {found.rank:.2f}, p = {found.rank_p:.2g}. Both are exact, over all orders of the "
+        "rows; an interval over seeds would be none over rows.\n"
     )
 
 
-# Page -> name of a generated part -> its text.
-PARTS = {
-    "alternatives": {"claims": alternatives_claims},
-    "table3": {"orderings": lambda: orderings_section("table3")},
-    "table3-longer": {"orderings": lambda: orderings_section("table3-longer")},
-    "table3-gpu": {"orderings": lambda: orderings_section("table3-gpu", steps="1800")},
+def csv_table(name: str) -> str:
+    """A file of docs/results/data as a Markdown table."""
+    lines = list(csv.reader((DATA / f"{name}.csv").read_text().splitlines()))
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _advice() -> str:
+    from docs.results import advice  # which reads what this file makes
+
+    return advice.section()
+
+
+# Name of a generated part of a page of docs/results -> its text.
+PARTS: dict[str, Callable[[], str]] = {
+    "advice": _advice,
+    "claims": alternatives_claims,
+    "orderings table3": lambda: orderings_section(orderings("table3")),
+    "orderings table3-longer": lambda: orderings_section(orderings("table3-longer")),
+    "orderings table3-gpu": lambda: orderings_section(orderings("table3-gpu", steps="1800")),
+    "orderings table4": lambda: orderings_section(depth_orderings()),
 }
+MARKED = re.compile(r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end -->)", re.S)
+PAGES = [path.stem for path in sorted((FOLDER / "results").glob("*.md")) if MARKED.search(path.read_text())]
 
 
 def results_page(name: str) -> str:
-    """A page of docs/results with its generated parts made anew."""
-    text = (FOLDER / "results" / f"{name}.md").read_text()
-    for part, make in PARTS[name].items():
-        marks = f"<!-- generated: {part} -->", "<!-- end -->"
-        pattern = f"{re.escape(marks[0])}.*?{marks[1]}"
-        text, count = re.subn(pattern, lambda _, body=make(): f"{marks[0]}\n\n{body}\n{marks[1]}", text, flags=re.S)  # noqa: B023
-        assert count == 1, f"docs/results/{name}.md needs {marks[0]} and {marks[1]}"
-    return text
+    """A page of docs/results with its generated parts made anew: those of PARTS, and `csv NAME`, a file of DATA."""
+
+    def part(found: re.Match) -> str:
+        kind, _, argument = found[2].partition(" ")
+        return f"{found[1]}\n{csv_table(argument) if kind == 'csv' else PARTS[found[2]]()}\n{found[3]}"
+
+    return MARKED.sub(part, (FOLDER / "results" / f"{name}.md").read_text())
 
 
 def command(*words: str) -> str:
@@ -243,7 +301,8 @@ def command(*words: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in PARTS:
+    sys.path.append(str(FOLDER.parent))
+    for page in PAGES:
         (FOLDER / "results" / f"{page}.md").write_text(results_page(page))
     (FOLDER / "keys.md").write_text(keys_page())
     helps = {name: command(name, "--help") for name in COMMANDS}

@@ -1,5 +1,5 @@
-"""What mkdocs.yml cannot say: that flags in code stay whole where lines wrap; and of notebooks their addresses and
-links, and that they load nothing from other hosts."""
+"""What mkdocs.yml cannot say: that flags in code stay whole where lines wrap, that figures with named points are part
+of their page; and of notebooks their addresses and links, and that they load nothing from other hosts."""
 
 import os
 import posixpath
@@ -11,6 +11,8 @@ from mkdocs.exceptions import PluginError
 SCRIPTS = re.compile(r"<script\b(?:(?!</script>).)*?https?://.*?</script>", re.S)
 CODE = re.compile(r"<code\b.*?</code>", re.S)
 FLAG = re.compile(r"(?<![\w-])--\w[\w.-]*")  # browsers would wrap a line after its hyphens
+# A figure of docs/results whose points have tips, for a light or a dark page.
+TIPPED = re.compile(r'<img alt="([^"]*)" src="[^"]*?/(which-mixer-[\w-]+\.svg)#gh-(light|dark)-mode-only" */?>')
 LINKS = re.compile(r'(?<=href=")(?!\w+:)([^"#]+\.(?:md|ipynb))')
 
 
@@ -24,10 +26,18 @@ def on_files(files, config):
     return files
 
 
+def inlined(path: str, words: str, mode: str) -> str:
+    """An SVG file as a part of a page that is seen in one mode."""
+    with open(path) as file:
+        return f'<span class="figure-{mode}" role="group" aria-label="{words}">{file.read()}</span>'
+
+
 def on_page_content(html: str, page, config, files) -> str:
     """Called by MkDocs with the HTML of each page."""
     if not page.file.src_uri.endswith(".ipynb"):
-        return CODE.sub(lambda code: FLAG.sub(r'<span class="flag">\g<0></span>', code[0]), html)
+        html = CODE.sub(lambda code: FLAG.sub(r'<span class="flag">\g<0></span>', code[0]), html)
+        folder = os.path.join(config.docs_dir, os.path.dirname(page.file.src_uri), "figures")
+        return TIPPED.sub(lambda image: inlined(os.path.join(folder, image[2]), image[1], image[3]), html)
 
     def address(link: re.Match) -> str:
         target = files.get_file_from_path(posixpath.join(posixpath.dirname(page.file.src_uri), link[1]))

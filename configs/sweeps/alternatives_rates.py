@@ -10,7 +10,7 @@ ARGUMENT: the round. No round uses a seed of a table, nor scores what it holds o
     a column that is trained: cifar10, listops, bytes, pixels
              its rows at the same rates, as long as it trains
 The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was tried of the siblings is
-in docs/results/settings.md.
+in docs/results/table3.md.
 """
 
 from gmlp_flax.config import arguments

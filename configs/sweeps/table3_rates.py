@@ -10,7 +10,7 @@ chose today's settings did, with the seed 100).
     long      learned positions over ten times as many steps, where they leave their plateau
     depths    other depths with the factors and norms of the middle depth: rates around its own, for all 900 steps
     recipe    weight decay, warmup and clipping of the best and of the worst row of `settings`, one at a time
-docs/results/settings.md has what came of each.
+docs/results/table3.md has what came of each.
 """
 
 from collections.abc import Sequence

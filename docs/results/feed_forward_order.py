@@ -1,6 +1,6 @@
 """The feed-forward block in the order of the Mixer's two MLPs, and with other norms, to see which of them matters.
 
-docs/results/alternatives.md has what came of it. A run:
+docs/results/which-mixer.md has what came of it. A run:
 
     gmlp train --config=c4_ablation:feed_forward,scale=small --config.data.train=books.jsonl.xz --workdir=runs/order \\
         --config.model.block=docs.results.feed_forward_order:FeedForwardOrder --config.model.token_norm=tokens_rms

@@ -141,7 +141,7 @@ _MEAN = {"model.pool": "mean"}  # of all rows: how an image is read counts as mu
 # What its authors publish, with fewer steps; at cpu, what the configs call small.
 _LRA: dict[str, Any] = {"rows": LONG_RANGE, "scales": {"cpu": ",scale=small", "gpu": ""}}
 
-# How each row learns in the 300 steps of CIFAR-10: docs/results/settings.md. Searched with
+# How each row learns in the 300 steps of CIFAR-10: docs/results/table3.md. Searched with
 # configs/sweeps/alternatives_rates.py; logits that are learned apart from their inputs have a factor, unsearched.
 _IMAGE_SETTINGS = {
     **dict.fromkeys(("bert", "fnet", "hybrid", "fixed_random", "dense", "external", "dynamic"), _setting(2e-3)),

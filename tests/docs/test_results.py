@@ -1,18 +1,23 @@
 """What the pages of docs/results say is what the reports make of the measured CSV files."""
 
+import html
 import re
 import statistics
+import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from docs import generate
+from docs.results import advice, figures
+from gmlp_flax.analysis import shift_invariance
 from gmlp_flax.paper.published import PUBLISHED
-from gmlp_flax.reports import claims
+from gmlp_flax.reports import claims, scaling
 from gmlp_flax.reports.table import Spread
 
 RESULTS = Path("docs/results")
+PAGES = sorted(path.stem for path in RESULTS.glob("*.md"))
 TABLE_3 = {"table3": {}, "table3-longer": {}, "table3-gpu": {"steps": "1800"}}
 
 
@@ -37,14 +42,14 @@ def ranged(spread):
     return f"{spread.centre:.1f} ({min(spread.values):.1f} to {max(spread.values):.1f})"
 
 
-@pytest.mark.parametrize("name", generate.PARTS)
+@pytest.mark.parametrize("name", generate.PAGES)
 def test_generated_parts_are_what_the_report_makes_of_the_files(name):
     assert page(name) == generate.results_page(name), "run: python docs/generate.py"
 
 
 def test_the_table_of_the_alternatives():
     scores, costs = generate.scores(), generate.costs()
-    table = lines("alternatives", "row | what mixes tokens")
+    table = lines("which-mixer", "row | what mixes tokens")
     assert table.keys() == scores["mlm"].keys()
     centres = [scores["mlm"][row].centre for row in table]
     assert centres == sorted(centres)
@@ -62,7 +67,7 @@ def test_the_table_of_the_alternatives():
 
 
 def test_the_table_of_long_inputs():
-    scores, table = generate.scores(), lines("alternatives", "row | ListOps")
+    scores, table = generate.scores(), lines("which-mixer", "row | ListOps")
     for row, (trees, *others) in table.items():
         if row in scores["listops"]:
             assert trees == ranged(scores["listops"][row]), row
@@ -80,7 +85,7 @@ def rank(one, other):
 
 
 def test_rank_correlations_and_gains_of_the_alternatives():
-    text, scores = words("alternatives"), generate.scores()
+    text, scores = words("which-mixer"), generate.scores()
     assert f"the rank correlation is {rank('mlm', 'cifar10'):.2f}" in text
     assert f"(rank correlations {rank('mlm', 'sst2'):.2f} and {rank('mlm', 'imdb'):.2f})" in text
     assert f"from random parameters ({rank('mlm', 'sst2 from random'):.2f})" in text
@@ -94,7 +99,7 @@ def test_rank_correlations_and_gains_of_the_alternatives():
         with_gain = claims.spearman([scores["mlm"][row].centre for row in gain], list(gain.values()))
         ranks = (-rank("mlm", column), -rank("mlm", f"{column} from random"), float(with_gain))
         found.append("; ".join(f"{value:.2f}" for value in ranks))
-    table = lines("alternatives", "over the 21 rows")
+    table = lines("which-mixer", "over the 21 rows")
     assert found == next(cells for row, cells in table.items() if row.startswith("rank correlation"))
     numbers = ("no", "one", "two", "three", "four", "five", "six", "seven")
     expected = [
@@ -102,12 +107,11 @@ def test_rank_correlations_and_gains_of_the_alternatives():
         for gain in gains.values()
     ]
     assert table["gain by pretraining, mean"] == expected
-    listops = [rank("listops", name) for name in ("cifar10", "mlm", "pixels", "bytes", "sst2", "sst2 from random")]
-    said = (
-        "{:.2f} with CIFAR-10, {:.2f} with a low perplexity, {:.2f} with pixels, {:.2f} with bytes, {:.2f} and {:.2f}"
-    )
-    assert said.format(*listops) + " with SST-2" in text
-    assert f"{rank('listops', 'imdb'):.2f} and {rank('listops', 'imdb from random'):.2f} with IMDB" in text
+    trees = rank("listops", "cifar10")
+    p = claims.chance(trees, [scores["cifar10"][row].centre for row in scores["listops"]])
+    assert f"over these 11 rows is {trees:.2f} with CIFAR-10 (one-sided permutation p = {p:.2f})" in text
+    others = (rank("listops", name) for name in ("mlm", "pixels", "bytes", "sst2"))
+    assert max(others) < trees
 
 
 def test_rank_correlations_with_a_low_perplexity():
@@ -119,33 +123,130 @@ def test_rank_correlations_with_a_low_perplexity():
     assert list(generate.rank_notes(made)) == [over]
 
 
-@pytest.mark.parametrize("name", TABLE_3)
-def test_the_verdicts_of_table_3(name):
-    made, correlation, _ = generate.orderings(name, **TABLE_3[name])
-    holding = sum(claim.verdict in (claims.HOLDS, claims.ONE_HOLDS) for claim in made)
-    reversed_ = sum(claim.verdict in (claims.REVERSED, claims.ONE_REVERSED) for claim in made)
-    intro = words(name).partition("```")[0]
-    row = next(line for line in words("README").split(" | [") if f"]({name}.md)" in line)
-    assert f"{correlation:.2f}" in intro
-    assert f"{holding} of 28 orderings hold" in row or f"{holding} of its 28 orderings hold" in intro
-    assert f"{reversed_} are reversed" in row or f"All {reversed_} reversed orderings" in intro
+def test_the_verdicts_of_table_3():
+    """The introduction's, and the index's of each."""
+    found = {name: generate.orderings(name, **only) for name, only in TABLE_3.items()}
+    holding = [sum(c.verdict in (claims.HOLDS, claims.ONE_HOLDS) for c in of.claims) for of in found.values()]
+    assert "{} of 28 orderings hold after 1.8 M tokens, {} of 28 after 18 M, {} of 28 in".format(*holding) in words(
+        "README"
+    )
+    last = found["table3-gpu"]
+    assert last.agree == holding[2]
+    intro = words("table3").partition("## ")[0]
+    assert f"tokens {last.agree} of the paper's 28 orderings hold, where chance gives 14" in intro
+    assert f"p = {last.agree_p:.2f} for {last.agree} of 28, and {last.rank_p:.2f} for the rank correlation of" in intro
+    assert f"of {last.rank:.2f})" in intro
+
+
+def test_an_agreeing_pair_counts_once():
+    assert generate.agreeing([1, 2, 3], [10, 20, 30]) == 3
+    assert generate.agreeing([1, 3, 2], [10, 20, 20]) == 2
+    found = generate.of_curves({row: [[(1, float(n))]] for n, row in enumerate(("bert_rel", "sgu", "bert"))})
+    assert (found.agree, found.rank, found.rank_p) == (3, 1, pytest.approx(1 / 6))
+    assert found.agree_p == pytest.approx(1 / 6)
+
+
+def test_the_table_of_table_3():
+    """Means, lowest and highest over the seeds."""
+    table = lines("table3", "model | 1.8 M tokens")
+    names = {"Transformer, relative positions": "bert_rel", "SGU": "sgu", "additive gate": "additive"}
+    names |= {"Transformer, learned positions": "bert", "multiplicative gate": "multiplicative"}
+    names |= {"linear gate": "linear", "MLP-Mixer": "mixer", "aMLP": "amlp_36"}
+    names["Transformer, relative positions alone"] = "bert_rel_only"
+    assert table.keys() == names.keys()
+    last = {name: defaultdict(dict) for name in TABLE_3}
+    for name, only in TABLE_3.items():
+        for line in generate.read(name):
+            if all(line[key] == value for key, value in only.items()):
+                point = int(line["tokens"]), float(line["perplexity"])
+                seeds = last[name][line["row"]]
+                seeds[line["seed"]] = max(point, seeds.get(line["seed"], point))
+    for title, row in names.items():
+        short, long, wide = ([value for _, value in last[name][row].values()] for name in TABLE_3)
+        expected = [f"{statistics.mean(v):.1f} ({min(v):.1f}, {max(v):.1f})" for v in (short, long)]
+        assert table[title][:3] == [*expected, f"{wide[0]:.2f}"], title
+        paper = PUBLISHED[row].perplexity
+        assert table[title][3] == (f"{paper:.2f}" if paper else "not in the table")
 
 
 def test_the_verdicts_of_table_4():
     """The middle depths are rows of Table 3."""
-    last = defaultdict(list)
-    for line in (*generate.read("settings-more"), *generate.read("table3")):
-        row = {"bert_rel": "transformer_12", "sgu": "gmlp_36"}.get(line["row"], line["row"])
-        depth = line.get("experiment", "depth") == "depth" and re.fullmatch(r"(transformer|gmlp)_\d+", row)
-        if depth:
-            last[row].append(float(line["perplexity"]))
-    papers = {row: PUBLISHED[row].perplexity or 0 for row in last}
-    made = [*claims.orderings(papers, last, {row: [[(1, value)] for value in last[row]] for row in last})]
-    counts = [sum(claim.verdict == verdict for part in made for claim in part) for verdict in claims.PLURALS][:3]
-    correlation = claims.spearman([statistics.mean(values) for values in last.values()], list(papers.values()))
-    assert f"column is {correlation:.2f} (95 %" in words("table4")
-    table = lines("table4", "of the paper's 15 orderings")
-    assert [int(cells[0]) for cells in table.values()] == counts
+    found = generate.depth_orderings()
+    text = f"is {found.rank:.2f} over six models, one-sided permutation p = {found.rank_p:.2f}"
+    assert text in words("depth")
+    assert f"with the paper is {found.rank:.2f}, p = {found.rank_p:.2f} over six models" in words("README")
+
+
+def test_the_table_of_depths():
+    table = lines("depth", "model | M parameters")
+    for name, points in figures.depths().items():
+        rows = [cells for title, cells in table.items() if title.startswith(name)]
+        for (params, spread, paper), (size, perplexity, _, printed) in zip(points, rows, strict=True):
+            assert size == f"{params:.2f}"
+            assert perplexity == f"{spread.centre:.1f} ({min(spread.values):.1f}, {max(spread.values):.1f})"
+            assert printed == (f"{paper:.2f}" if paper else "not tabulated")
+
+
+def test_the_power_laws_of_depth():
+    """Of ours and of the paper's."""
+    for name, at in (("gMLP", "-0.20 for gMLP"), ("Transformer", "-0.07 for the Transformer"), ("aMLP", "for aMLP")):
+        points = figures.depths()[name]
+        law = scaling.power_law([params for params, _, _ in points], [spread.centre for _, spread, _ in points])
+        assert f"{law.exponent:.2f} {at.partition(' ')[2] if name != 'aMLP' else at}" in words("depth")
+        assert law.interval(1 if name == "Transformer" else 2) in words("depth")
+    assert {name: round(law, 2) for name, law in figures.PAPERS.items()} == {"gMLP": -0.23, "Transformer": -0.20}
+
+
+def test_advice_has_ten_sentences_each_with_a_number_and_a_limit():
+    sentences = advice.sentences()
+    assert len(sentences) == 10
+    for sentence in sentences:
+        told, _, limit = sentence.partition(" Limit: ")
+        assert re.search(r"\d", told) and limit
+
+
+def test_smooth_noise_of_the_figures():
+    """The bands are what the report draws."""
+    for shape, drawn in (((8, 8), figures.IMAGE_NOISE), ((128,), figures.TEXT_NOISE)):
+        chance = shift_invariance.chance(shape)
+        expected = [100 * value for value in (chance.smooth, chance.low, chance.high)]
+        assert drawn == pytest.approx(expected, abs=0.5 if shape == (8, 8) else 0.06)
+
+
+@pytest.mark.parametrize("name", figures.PANELS)
+def test_the_points_of_which_mixer(name):
+    """Every row whose step was measured, with its numbers, on a light and on a dark page."""
+    _, column, tokens = figures.PANELS[name]
+    tips = [mark.tip for mark in figures.marks(column, tokens)]
+    scores, costs = generate.scores()[column], generate.costs()
+    timed = [row for row in scores if tokens in costs.get(row, {}) and costs[row][tokens].seconds]
+    assert len(tips) == len(timed) > 8
+    for row, tip in zip(timed, tips, strict=True):
+        assert f"({row}): " in tip and f"{scores[row].centre:.1f}" in tip
+    for mode in figures.INK:
+        text = (figures.FOLDER / f"{name}-{mode}.svg").read_text()
+        ElementTree.fromstring(text)
+        found = re.findall(r'class="tip" tabindex="0" aria-label="([^"]*)"', text)
+        assert [html.unescape(tip) for tip in found] == tips, "run: python -m docs.results.figures"
+
+
+def test_the_figures_are_those_that_are_drawn():
+    expected = {f"{name}-{mode}.svg" for name in figures.plots() for mode in figures.INK}
+    assert {path.name for path in figures.FOLDER.glob("*")} == expected
+    assert {f"{name}.svg" for name in re.findall(r"figures/([\w-]+)\.svg", "".join(map(page, PAGES)))} == expected
+
+
+def test_a_figure_is_drawn_without_background_in_the_inks_of_its_page():
+    drawn = dict(figures.drawn(["depth"]))
+    for mode, (ink, _, _) in figures.INK.items():
+        text = drawn[f"depth-{mode}.svg"]
+        assert ink in text and "#ffffff" not in text
+    assert drawn["depth-light.svg"] != drawn["depth-dark.svg"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_pages_of_results_say_whom_they_are_for(name):
+    assert page(name).split("\n\n")[1].startswith("For anyone who")
 
 
 def test_the_verdicts_of_finetuning():
@@ -180,7 +281,7 @@ def test_the_order_of_the_feed_forward_stack():
     found = defaultdict(list)
     for line in generate.read("feed-forward-order"):
         found[line["token_norm"], line["token_mlp_first"]].append(float(line["perplexity"]))
-    table = lines("alternatives", "held-out perplexity: norm before")
+    table = lines("which-mixer", "held-out perplexity: norm before")
     rows = {"tokens": "over tokens, as published", "channels": "over channels"}
     rows["tokens_rms"] = "over tokens, without subtracting their mean"
     for norm, row in rows.items():

@@ -27,6 +27,7 @@ MAIN = (
     "sizes/",
     "results/",
     "results/table3/",
+    "results/which-mixer/",
 )
 
 
@@ -99,3 +100,16 @@ def test_no_page_is_wider_than_the_window(page, site, address, width):
         if needed > given:
             wide.append((name, needed))
     assert wide == []
+
+
+@SEEN
+def test_a_point_of_a_figure_says_what_it_is(page, address):
+    """Which it does in its own mode; the other mode's figure is not seen."""
+    page.open(address + "results/which-mixer/")
+    shown = "const point = document.querySelector('.figure-{}').getBoundingClientRect(); return point.width"
+    assert page.run(shown.format("light")) > 100
+    assert page.run(shown.format("dark")) == 0
+    said = page.run(
+        "document.querySelector('.figure-light .tip').focus(); return document.querySelector('.tip-box').innerText"
+    )
+    assert "gmlp train --config=c4_ablation:" in said

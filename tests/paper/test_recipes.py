@@ -47,7 +47,7 @@ def test_small_language_models_see_the_same_tokens_per_step(tokens):
 
 
 def test_on_a_gpu_a_small_language_model_keeps_its_norm_its_factors_and_its_width_over_tokens():
-    """The rate alone was searched anew: docs/results/table3-gpu.md."""
+    """The rate alone was searched anew: docs/results/table3.md."""
     config = gmlp_config.default(block="mixer")
     setting = recipes.Setting(3e-3, ("token_mlp=4",), True)
     recipes.small_language(config, "gpu", setting, 128, {"layers": 2, "d_spatial": 384, "d_ffn": 384})

@@ -1,0 +1,135 @@
+"""What docs/results/which-mixer.md advises: ten sentences, whose numbers come from the measured CSV files."""
+
+import statistics
+from collections import defaultdict
+from typing import Any
+
+from docs import generate
+from gmlp_flax.reports import claims, measured_costs
+
+ADVICE = """
+**Little text, any length: take a convolution.** `dynamic` and `lightweight` end at {ppl[dynamic]:.1f} and
+{ppl[lightweight]:.1f} perplexity, the lowest of all rows, and 1,000 tokens take `lightweight` {short[lightweight]:.0f}
+ms at 128 tokens and {long[lightweight]:.0f} at 8,192. Limit: 1.8 M tokens, 0.40 M parameters, three seeds; two kernels
+of 7 let no token see further than 6 away.
+
+**If you take attention, give it relative positions.** It ends at {ppl[bert_rel]:.1f} with them and at {ppl[bert]:.0f}
+with learned ones, hardly better than seeing no context ({no_context:.0f}). Limit: this is 1.8 M tokens; after 18 M the
+two stand at {ten[bert_rel]:.1f} and {ten[bert]:.1f}.
+
+**Take gMLP up to about 1,000 tokens.** It ends at {ppl[sgu]:.1f}, and 1,000 tokens take {short[sgu]:.0f} ms at 128
+tokens, {middle[sgu]:.0f} at 1,024, but {long[sgu]:.0f} at 8,192: the time of a sequence grows as n^{growth:.1f}. Limit:
+two shared cores of one CPU.
+
+**With more tokens, gMLP comes close to attention.** After 18 M tokens attention with relative positions has
+{ten[bert_rel]:.1f} and gMLP {ten[sgu]:.1f}; with 3.16 M parameters and 59 M tokens {wide[bert_rel]:.2f} and
+{wide[sgu]:.2f}. Limit: the last two are one seed each.
+
+**Avoid attention at 8,192 tokens on a CPU.** With relative biases 1,000 tokens take {long[bert_rel]:,.0f} ms,
+{times:.0f} times the convolution's. Limit: programs of 25 November, which held all scores (measured again beside other
+work, `bert` took 29 times the convolution's time, not 39); no kernel here fuses attention, as those of GPUs do.
+
+**Give what learns positions one by one more tokens.** {stuck} of {rows} rows, such as `mixer`
+({ppl[mixer]:.0f}) and `resmlp` ({ppl[resmlp]:.0f}), have hardly left what no context gives. Limit: this is how they
+start; after 18 M tokens `resmlp` has {later[resmlp]:.1f} and `mixer` {ten[mixer]:.1f}.
+
+**For images the order is another one: take ResMLP, gMLP or aMLP.** They have {top1[resmlp]:.1f}, {top1[sgu]:.1f} and
+{top1[amlp_36]:.1f} % of CIFAR-10 after 300 steps, convolutions over the row of patches at most {convolution:.1f} and
+attention {top1[bert]:.1f}. Limit: one seed and less than an epoch; chance is {chance:.0f} %, and over {shared} rows
+text and images agree to a rank correlation of {agree:.2f}.
+
+**Train longer before you choose for images.** After 3.7 epochs gMLP has {trained[gmlp]:.1f} %, ResMLP
+{trained[resmlp]:.1f}, the Mixer {trained[mixer]:.1f} and ViT {trained[vit]:.1f}. Limit: two seeds, one or two rates
+each, and ViT reads a class token where these others read the mean.
+
+**For trees of symbols, take gMLP or the Mixer.** On short ListOps they have {trees[sgu]:.1f} and {trees[mixer]:.1f} %,
+the convolution {trees[lightweight]:.1f}. Limit: trees of 4 to 29 symbols, where the standard error of a difference is
+{error:.1f}; the published length of 2,000 was never run.
+
+**For inputs longer than in training, take a convolution or T5's buckets.** At twice the length the perplexity of
+`lightweight` is {lengths[lightweight]:.2f} of what it was, gMLP's {lengths[sgu]:.2f}, that of the Synthesizer `random`
+{lengths[random]:.2f}; Mixer and ResMLP cannot read it. Limit: 256 tokens instead of 128.
+"""
+
+
+def sentences() -> list[str]:
+    """The advice, the most useful first, with its numbers and limits."""
+    told = ADVICE.format_map(numbers())
+    return [" ".join(paragraph.split()) for paragraph in told.strip().split("\n\n")]
+
+
+def numbers() -> dict[str, Any]:
+    """What ADVICE names."""
+    means = {name: {row: score.centre for row, score in of.items()} for name, of in generate.scores().items()}
+    costs, ppl, top1, trees = generate.costs(), means["mlm"], means["cifar10"], means["listops"]
+    steps = {n: {row: at[n].per_thousand for row, at in costs.items() if n in at} for n in (128, 1024, 8192)}
+    short, middle, long = ({row: step.centre for row, step in at.items() if step} for at in steps.values())
+    no_context = floors("mlm")["the shown token alone, without context"]
+    law = measured_costs.growth(costs["sgu"])
+    assert law
+    shared = [row for row in top1 if row in ppl]
+    best = trees["sgu"] / 100
+    return {
+        "ppl": ppl,
+        "top1": top1,
+        "trees": trees,
+        "short": short,
+        "middle": middle,
+        "long": long,
+        "no_context": no_context,
+        "growth": law.exponent,
+        "times": long["bert_rel"] / long["lightweight"],
+        "ten": ends("table3-longer"),
+        "wide": ends("table3-gpu", steps="1800"),
+        "later": ends("alternatives-longer", tokens="step", frame="pre"),
+        "stuck": sum(value > 0.93 * no_context for value in ppl.values()),
+        "rows": len(ppl),
+        "convolution": max(top1[row] for row in ("dynamic", "lightweight", "growing")),
+        "chance": floors("cifar10")["the most frequent class"],
+        "shared": len(shared),
+        "agree": float(claims.spearman([-ppl[row] for row in shared], [top1[row] for row in shared])),
+        "trained": images(),
+        "error": 100 * (2 * best * (1 - best) / 1000) ** 0.5,
+        "lengths": other_lengths(),
+    }
+
+
+def floors(column: str) -> dict[str, float]:
+    """Trivial model -> its score."""
+    read = generate.read("alternatives-heldout")
+    return {line["trivial_model"]: float(line["score"]) for line in read if line["column"] == column}
+
+
+def ends(name: str, tokens: str = "tokens", **only: str) -> dict[str, float]:
+    """Row -> the mean over seeds of its last perplexity, of the lines whose columns are `only` these."""
+    last: dict[str, dict[str, tuple[int, float]]] = defaultdict(dict)
+    for line in generate.read(name):
+        if all(line[key] == value for key, value in only.items()):
+            point = int(line[tokens]), float(line["perplexity"])
+            last[line["row"]][line["seed"]] = max(point, last[line["row"]].get(line["seed"], point))
+    return {row: statistics.mean(value for _, value in seeds.values()) for row, seeds in last.items()}
+
+
+def images() -> dict[str, float]:
+    """Model -> the mean over seeds of its last top-1 on CIFAR-10, at the rate that has two seeds."""
+    last: dict[tuple[str, str], dict[str, tuple[int, float]]] = defaultdict(dict)
+    for line in generate.read("cifar10"):
+        seeds = last[line["model"], line["rate"]]
+        point = int(line["step"]), float(line["top1"])
+        seeds[line["seed"]] = max(point, seeds.get(line["seed"], point))
+    both = {model: seeds for (model, _), seeds in last.items() if len(seeds) > 1}
+    return {model: statistics.mean(top1 for _, top1 in seeds.values()) + 1e-6 for model, seeds in both.items()}
+
+
+def other_lengths() -> dict[str, float]:
+    """Row -> perplexity at 256 tokens over that at 128, without more training; of those that can read it."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for line in generate.read("alternatives-lengths"):
+        if line["perplexity"]:
+            found[line["row"]][line["tokens"]] = float(line["perplexity"])
+    return {row: at["256"] / at["128"] for row, at in found.items() if "256" in at}
+
+
+def section() -> str:
+    """The sentences as a numbered list."""
+    return "".join(f"{number}. {sentence}\n" for number, sentence in enumerate(sentences(), start=1))

@@ -1,0 +1,435 @@
+"""Draws the figures of docs/results from the measured CSV files of docs/results/data, for light and for dark pages.
+
+python -m docs.results.figures
+"""
+
+import colorsys
+import dataclasses
+import io
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from docs import generate
+from gmlp_flax.analysis import drawing
+from gmlp_flax.models import parameters
+from gmlp_flax.paper.alternatives import COLUMNS
+from gmlp_flax.paper.published import PUBLISHED
+from gmlp_flax.reports import scaling
+from gmlp_flax.reports.runs import bare_task
+from gmlp_flax.reports.series import family, looks
+from gmlp_flax.reports.table import Spread
+
+FOLDER = Path(__file__).parent / "figures"
+INK = {"light": ("#1f2328", "#59636e", "#d0d5da"), "dark": ("#e6edf3", "#a9b3bd", "#454e58")}  # words, axes, grid
+DPI = 72
+STYLE: dict[Any, Any] = {
+    **drawing.STYLE,
+    "font.size": 12,
+    "axes.titlesize": 13,
+    "axes.labelsize": 12,
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "lines.linewidth": 2,
+    "lines.markersize": 7,
+    "axes.linewidth": 1,
+    "grid.linewidth": 0.8,
+    "figure.dpi": DPI,
+    "savefig.dpi": DPI,
+}
+FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
+# What rows are called where there is no room for what they are.
+SHORT = {"sgu": "gMLP", "amlp_36": "aMLP", "bert": "attention, learned", "bert_rel": "attention, relative"}
+SHORT |= {"bert_t5": "attention, T5's buckets", "bert_rel_only": "distances alone", "fnet": "FNet"}
+SHORT |= {"lightweight": "lightweight convolution", "dynamic": "dynamic convolution", "mixer": "Mixer"}
+SHORT |= {"resmlp": "ResMLP", "hybrid": "FNet, attention last", "feed_forward": "feed-forward stack"}
+SHORT |= {"external": "external attention", "growing": "convolution, growing", "random": "Synthesizer, random"}
+SHORT |= {"factorized": "Synthesizer, factorized", "dense": "Synthesizer, dense"}
+SHORT |= {"additive": "additive gate", "linear": "linear gate", "multiplicative": "multiplicative gate"}
+# Those that have a label if there is room for it, the first ones first.
+LABELLED = ("sgu", "lightweight", "bert_rel", "bert", "mixer", "fnet", "amlp_36", "resmlp", "random", "factorized")
+LABELLED += ("external", "feed_forward", "hybrid", "dense")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """A point of "which mixer": a row, where it stands, and what is said of it under the pointer."""
+
+    row: str
+    x: float
+    y: float
+    low: float
+    high: float
+    tip: str
+
+
+def seen(colour: str, mode: str) -> str:
+    """A colour of a family, light enough for a dark page."""
+    if mode == "light":
+        return colour
+    if colour == drawing.FAMILIES["FNet"]:
+        return "#b59a7a"  # else an orange, as of the Transformer
+    hue, light, full = colorsys.rgb_to_hls(*(value / 255 for value in bytes.fromhex(colour[1:])))
+    rgb = colorsys.hls_to_rgb(hue, 0.52 + 0.42 * light, min(full, 0.85))
+    return "#" + bytes(round(255 * value) for value in rgb).hex()
+
+
+def size(column: str, row: str) -> float:
+    """Millions of parameters of a row's encoder."""
+    [config] = COLUMNS[column].configs("cpu", (row,)).values()
+    return parameters.count(bare_task(config).shapes()["encoder"]) / 1e6
+
+
+def marks(column: str, tokens: int) -> list[Mark]:
+    """The rows of a column of the alternatives, over the milliseconds of 1,000 tokens at a length; those alone whose
+    step was measured there."""
+    scores, costs, found = generate.scores()[column], generate.costs(), []
+    for row, score in scores.items():
+        step = costs.get(row, {}).get(tokens)
+        if step and step.per_thousand:
+            spread = f" ({min(score.values):.1f} to {max(score.values):.1f})" if len(score.values) > 1 else ", one seed"
+            unit = "perplexity " if COLUMNS[column].lower else ""
+            tip = (
+                f"{SHORT.get(row, row)} ({row}): {unit}{score.centre:.1f}{' %' * (not unit)}{spread}; "
+                f"{step.per_thousand.centre:,.0f} ms per 1,000 tokens at n = {tokens:,}; "
+                f"{size(column, row):.3f} M parameters in the encoder. "
+                f"gmlp train --config={COLUMNS[column].of(row, 'cpu')}"
+            )
+            found.append(Mark(row, step.per_thousand.centre, score.centre, min(score.values), max(score.values), tip))
+    return found
+
+
+# Name -> title, column, tokens.
+PANELS = {
+    "which-mixer-128": ("Text, 128 tokens", "mlm", 128),
+    "which-mixer-1024": ("Text; time at 1,024 tokens", "mlm", 1024),
+    "which-mixer-8192": ("Text; time at 8,192 tokens", "mlm", 8192),
+    "which-mixer-images": ("CIFAR-10, 300 steps", "cifar10", 128),
+    "which-mixer-trees": ("ListOps, trees of 4 to 29 symbols", "listops", 128),
+}
+NAMES = {"mlm": "held-out perplexity", "cifar10": "held-out top-1 (%)", "listops": "held-out accuracy (%)"}
+
+
+def floors(column: str) -> list[tuple[str, float]]:
+    """What trivial models score."""
+    short = {"token frequencies alone": "frequencies alone", "the shown token alone, without context": "no context"}
+    return [
+        (short.get(line["trivial_model"], "most frequent class"), float(line["score"]))
+        for line in generate.read("alternatives-heldout")
+        if line["column"] == column
+    ]
+
+
+def scatter(axis: Axes, column: str, tokens: int, mode: str) -> None:
+    """A panel of "which mixer"."""
+    ink, second, _ = INK[mode]
+    found = marks(column, tokens)
+    look_of = looks([mark.row for mark in found])
+    for mark in found:
+        colour = seen(drawing.FAMILIES.get(family(mark.row), drawing.GREY), mode)
+        axis.vlines(mark.x, mark.low, mark.high, color=colour, linewidth=1.5, alpha=0.7)
+        [drawn] = axis.plot([mark.x], [mark.y], look_of[mark.row].marker, color=colour, linestyle="none")
+        drawn.set(gid=f"tip:{mark.tip}", markeredgewidth=0)
+    axis.set(xscale="log", yscale="log" if COLUMNS[column].lower else "linear", ylabel=NAMES[column])
+    axis.set_xlabel(f"ms per 1,000 tokens, n = {tokens:,}")
+    low, high = axis.get_xlim()
+    axis.set_xlim(low / 1.1, high * 1.5)
+    if COLUMNS[column].lower:
+        axis.set_ylim(30, 560)
+    for name, score in floors(column):
+        axis.axhline(score, color=second, linewidth=1.2, dashes=(4, 3))
+        axis.annotate(name, (1, score), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points").set(
+            ha="right", va="bottom", fontsize=10, color=second, gid="floor"
+        )
+    for one, log in ((axis.xaxis, True), (axis.yaxis, COLUMNS[column].lower)):
+        drawing.plain_axis(one, log)
+    label(axis, found, [score for _, score in floors(column)], ink)
+
+
+def settle(axis: Axes) -> None:
+    """Gives everything its place."""
+    figure: Any = axis.figure
+    figure.draw_without_rendering()
+
+
+def label(axis: Axes, found: Sequence[Mark], lines: Sequence[float], ink: str) -> None:
+    """Names at points, where they cover neither points nor other names."""
+    settle(axis)
+    places = [axis.transData.transform((mark.x, mark.y)) for mark in found]
+    boxes = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
+    boxes += [tuple(text.get_window_extent().extents) for text in axis.texts]
+    boxes += [(0, y - 1, 1e4, y + 1) for _, y in axis.transData.transform([(1, score) for score in lines])]
+    frame, wide = axis.get_window_extent().extents, 6.2
+    by_row = {mark.row: mark for mark in found}
+    for row in (row for row in LABELLED if row in by_row):
+        x, y = axis.transData.transform((by_row[row].x, by_row[row].y))
+        width, height = wide * len(SHORT[row]), 12
+        for dx, dy in ((8, -4), (-8 - width, -4), (-width / 2, 8), (-width / 2, -18), (4, 9), (4, -19), (-width, 9)):
+            box = (x + dx, y + dy, x + dx + width, y + dy + height)
+            inside = box[0] > frame[0] and box[1] > frame[1] and box[2] < frame[2] + 12 and box[3] < frame[3]
+            if inside and not any(
+                box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in boxes
+            ):
+                axis.annotate(SHORT[row], (x, y), (x + dx, y + dy), "figure pixels", "figure pixels").set(
+                    fontsize=10.5, color=ink, in_layout=False
+                )
+                boxes.append(box)
+                break
+
+
+def curves(name: str, **only: str) -> dict[str, dict[int, float]]:
+    """Row -> tokens -> mean perplexity over the seeds that have every evaluation, of runs whose columns are these."""
+    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in generate.read(name):
+        if all(line[key] == value for key, value in only.items()) and (name != "table3-longer" or line["seed"] != "0"):
+            found[line["row"]][int(line["tokens"])].append(float(line["perplexity"]))
+    return {row: {tokens: statistics.mean(of) for tokens, of in by.items()} for row, by in found.items()}
+
+
+RUNS = {"2 layers, 0.40 M parameters": ("table3-longer", {}), "4 layers, 3.16 M": ("table3-gpu", {"steps": "1800"})}
+
+
+def end_labels(axis: Axes, ends: Mapping[str, tuple[float, str]], gap: float) -> None:
+    """Names at the right, one below the other, in the order of the ends and as near to them as there is room."""
+    height = axis.get_window_extent().height
+    placed: list[tuple[float, str]] = []
+    for row in sorted(ends, key=lambda row: ends[row][0]):
+        y = axis.transAxes.inverted().transform(axis.transData.transform((1, ends[row][0])))[1] * height
+        placed.append((max(y, placed[-1][0] + gap) if placed else y, row))
+    over = max(0.0, placed[-1][0] - height)
+    for index in reversed(range(len(placed))):  # down again, as far as the frame
+        limit = placed[index + 1][0] - gap if index + 1 < len(placed) else height
+        placed[index] = (min(placed[index][0], limit) if over else placed[index][0], placed[index][1])
+    for y, row in placed:
+        axis.annotate(SHORT.get(row, row), (1, y / height), (8, -4), "axes fraction", "offset points").set(
+            fontsize=11, color=ends[row][1], annotation_clip=False
+        )
+
+
+def ratio(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
+    """Perplexity of each row of Table 3 beside the best row's, over tokens."""
+    found = curves(name, **only)
+    tokens = sorted(set.intersection(*(set(by) for by in found.values())))
+    best = {count: min(by[count] for by in found.values()) for count in tokens}
+    ends = {}
+    for row, look in looks(list(found)).items():
+        ratios = [found[row][count] / best[count] for count in tokens]
+        colour = seen(look.colour, mode)
+        axis.plot([count / 1e6 for count in tokens], ratios, color=colour, dashes=look.dashes or (1, 0))
+        ends[row] = (ratios[-1], colour)
+    axis.set(
+        yscale="log",
+        xlabel="M tokens",
+        ylabel="perplexity / the best row's",
+        xlim=(0, tokens[-1] / 1e6),
+        ylim=(0.98, 2.4),
+    )
+    axis.set_yticks([1, 1.2, 1.5, 2], ["1", "1.2", "1.5", "2"])
+    axis.minorticks_off()
+    settle(axis)
+    end_labels(axis, ends, 13)
+
+
+def ranks(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
+    """The place of each row of Table 3 over tokens, and in the paper."""
+    found = {row: by for row, by in curves(name, **only).items() if PUBLISHED[row].perplexity}
+    tokens = sorted(set.intersection(*(set(by) for by in found.values())))
+    end = tokens[-1] / 1e6
+    paper = sorted(found, key=lambda row: PUBLISHED[row].perplexity or 0)
+    for row, look in looks(list(found)).items():
+        places = [sorted(found, key=lambda one, at=at: found[one][at]).index(row) + 1 for at in tokens]
+        colour, place = seen(look.colour, mode), paper.index(row) + 1
+        axis.plot([count / 1e6 for count in tokens], places, color=colour, dashes=look.dashes or (1, 0))
+        axis.plot([end, 1.12 * end], [places[-1], place], color=colour, linewidth=1, dashes=(1.5, 1.5))
+        axis.plot([1.12 * end], [place], look.marker, color=colour, clip_on=False)
+        axis.annotate(SHORT.get(row, row), (1.12 * end, place), (9, -4), textcoords="offset points").set(
+            fontsize=11, color=colour, annotation_clip=False
+        )
+    axis.set(xlabel="M tokens", ylabel="place by perplexity", xlim=(0, 1.12 * end), yticks=range(1, len(found) + 1))
+    axis.set_xticks([tick for tick in axis.get_xticks() if 0 <= tick <= end] + [1.12 * end])
+    axis.set_xticklabels([f"{tick:g}" for tick in axis.get_xticks()[:-1]] + ["paper"])
+    axis.invert_yaxis()
+
+
+def depths() -> dict[str, list[tuple[float, Spread, float | None]]]:
+    """Family -> (M parameters, our perplexity over seeds, the paper's) of each depth."""
+    last: dict[str, list[float]] = defaultdict(list)
+    middle = {"bert_rel": "transformer_12", "sgu": "gmlp_36"}
+    for line in generate.read("settings-more"):
+        if line["experiment"] == "depth":
+            last[line["row"]].append(float(line["perplexity"]))
+    for line in generate.read("table3"):
+        if line["row"] in (*middle, "amlp_36"):
+            last[middle.get(line["row"], line["row"])].append(float(line["perplexity"]))
+    found: dict[str, list[tuple[float, Spread, float | None]]] = defaultdict(list)
+    for row in sorted(last, key=lambda row: int(row.rpartition("_")[2])):
+        [config] = COLUMNS["mlm"].configs("cpu", (row,)).values()
+        params = parameters.count(bare_task(config).shapes()) / 1e6
+        found[family(row)].append((params, Spread.mean(last[row]), PUBLISHED[row].perplexity))
+    return found
+
+
+def depth(axis: Axes, mode: str) -> None:
+    """Perplexity over parameters, at three depths."""
+    _, second, _ = INK[mode]
+    for name, points in depths().items():
+        colour, x = seen(drawing.FAMILIES[name], mode), [point[0] for point in points]
+        y = [point[1].centre for point in points]
+        axis.vlines(x, [min(p[1].values) for p in points], [max(p[1].values) for p in points], color=colour)
+        axis.plot(x, y, "o-", color=colour)
+        axis.annotate(name, (x[-1], y[-1]), (8, -4), textcoords="offset points").set(
+            fontsize=11, color=colour, annotation_clip=False
+        )
+        law = PAPERS.get(name)
+        if law is not None:
+            axis.plot(x, [y[1] * (at / x[1]) ** law for at in x], color=colour, linewidth=1.2, dashes=(4, 3))
+    axis.set(xscale="log", yscale="log", xlabel="M parameters", ylabel="held-out perplexity")
+    axis.set_xticks([0.5, 0.7, 1.0], ["0.5", "0.7", "1"])
+    axis.set_yticks([45, 50, 60], ["45", "50", "60"])
+    axis.minorticks_off()
+    axis.annotate(
+        "bars: lowest to highest seed\ndashed: the paper's slope", (0.03, 0.03), xycoords="axes fraction"
+    ).set(fontsize=10.5, color=second)
+
+
+def papers_law(rows: Sequence[str]) -> float:
+    """The exponent of perplexity over parameters through what the paper prints."""
+    points = [(PUBLISHED[row].params_m, PUBLISHED[row].perplexity) for row in rows]
+    return scaling.power_law(*zip(*points, strict=True)).exponent
+
+
+PAPERS = {
+    "gMLP": papers_law(("gmlp_18", "gmlp_36", "gmlp_72", "gmlp_144")),
+    "Transformer": papers_law(("transformer_6", "transformer_12", "transformer_24", "transformer_48")),
+}
+
+
+def shares(axis: Axes, name: str, chance: tuple[float, float, float], labels: Mapping[str, str], mode: str) -> None:
+    """The share of W's variance that offsets explain: a group of bars for each layer, beside smooth noise's."""
+    _, second, _ = INK[mode]
+    lines, width = generate.read(name), 0.8 / len(labels)
+    axis.axhspan(*chance[1:], color=second, alpha=0.18, linewidth=0)
+    axis.axhline(chance[0], color=second, linewidth=1.2, dashes=(4, 3))
+    for index, (column, words) in enumerate(labels.items()):
+        shade = seen(drawing.FAMILIES["gMLP"], mode)
+        at = [number + (index - (len(labels) - 1) / 2) * width for number in range(1, len(lines) + 1)]
+        values = [float(line[column].rstrip(" %")) for line in lines]
+        axis.bar(at, values, 0.92 * width, color=shade, alpha=(index + 1) / len(labels), label=words)
+    axis.set(
+        xlabel="layer",
+        ylabel="% of W's variance",
+        xticks=range(1, len(lines) + 1),
+        ylim=(0, 116),
+        yticks=range(0, 101, 20),
+    )
+    axis.legend(loc="upper left", ncols=len(labels), fontsize=11, handlelength=1, columnspacing=1, borderaxespad=0)
+    axis.annotate("smooth noise", (1, chance[0]), (4, -4), ("axes fraction", "data"), "offset points").set(
+        fontsize=10.5, color=second, annotation_clip=False
+    )
+
+
+def correlated(axis: Axes, mode: str) -> None:
+    """Figure 7, as far as it was run: accuracy over perplexity."""
+    for name in ("gMLP", "aMLP", "Transformer"):
+        points = [line for line in generate.read("figure7") if line["model"] == name]
+        x, y = ([float(line[key]) for line in points] for key in ("perplexity", "SST-2 accuracy"))
+        colour = seen(drawing.FAMILIES[name], mode)
+        axis.plot(x, y, "o-", color=colour)
+        axis.annotate(name, (x[0], y[0]), (0, -16), textcoords="offset points").set(
+            fontsize=11, color=colour, ha="center"
+        )
+    axis.set(xscale="log", xlabel="held-out perplexity (better to the right)", ylabel="SST-2 accuracy (%)")
+    axis.set_xticks([50, 70, 100, 200], ["50", "70", "100", "200"])
+    axis.minorticks_off()
+    axis.invert_xaxis()
+    axis.set_ylim(54, 72)
+
+
+def legend(axis: Axes, mode: str) -> None:
+    """The colours of the families."""
+    axis.set_axis_off()
+    for index, (name, colour) in enumerate(drawing.FAMILIES.items()):
+        row, column = divmod(index, 3)
+        x, y = 0.36 * column - 0.1, 1 - 0.32 * row
+        axis.plot([x], [y], "o", color=seen(colour, mode), clip_on=False)
+        axis.annotate(name, (x, y), (8, -4), textcoords="offset points").set(fontsize=11, annotation_clip=False)
+    axis.set(xlim=(0, 1), ylim=(0, 1))
+
+
+Draw = Callable[[Axes, str], None]
+IMAGE_NOISE, TEXT_NOISE = (28.0, 15.0, 47.0), (5.7, 3.7, 8.1)  # smooth fields: the mean, and the middle 95 %
+
+
+def plots() -> dict[str, tuple[str, float, Draw]]:
+    """File name -> title, width of what stands beside the axes in inches, and what draws them."""
+    made: dict[str, tuple[str, float, Draw]] = {
+        name: (title, 0.0, lambda axis, mode, column=column, n=n: scatter(axis, column, n, mode))
+        for name, (title, column, n) in PANELS.items()
+    }
+    for words, (name, only) in RUNS.items():
+        draw_ratio = lambda axis, mode, name=name, only=only: ratio(axis, name, only, mode)  # noqa: E731
+        draw_ranks = lambda axis, mode, name=name, only=only: ranks(axis, name, only, mode)  # noqa: E731
+        made[f"{name}-ratio"] = (words, 1.85, draw_ratio)
+        made[f"{name}-ranks"] = (words, 1.85, draw_ranks)
+    images = {"step 195": "step 195", "step 1300": "step 1,300"}
+    text = {"1.8": "1.8 M tokens", "3.7": "3.7", "7.4": "7.4", "18.4": "18.4"}
+    return made | {
+        "which-mixer-colours": ("", 0.0, legend),
+        "depth": ("Three depths, three seeds each", 1.1, depth),
+        "figure7": ("Earlier runs, before the search", 0.0, correlated),
+        "image-shares": (
+            "Images: offsets explain",
+            1.2,
+            lambda axis, mode: shares(axis, "image-filters", IMAGE_NOISE, images, mode),
+        ),
+        "text-shares": (
+            "Text: offsets explain",
+            1.2,
+            lambda axis, mode: shares(axis, "shift-invariance", TEXT_NOISE, text, mode),
+        ),
+    }
+
+
+def svg(figure: Figure) -> str:
+    """A figure without date, background and words as curves; a point with a tip as a group that has it."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    text = re.sub(r"^.*?(?=<svg)", "", file.getvalue(), flags=re.S)
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.S)
+    text = re.sub(
+        r"font(-family)?: ([\d.]+px )?[^;\"]*sans-serif[^;\"]*", lambda m: f"font{m[1] or ''}: {m[2] or ''}{FONT}", text
+    )
+    return re.sub(r'<g id="tip:([^"]*)">', r'<g class="tip" tabindex="0" aria-label="\1">', text) + "\n"
+
+
+def drawn(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """(file name, SVG) of each figure."""
+    for name, (title, beside, draw) in plots().items():
+        for mode, (ink, second, grid) in INK.items():
+            if not names or name in names:
+                inks: dict[Any, Any] = dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), ink)
+                inks |= {"xtick.color": second, "ytick.color": second, "axes.edgecolor": second, "grid.color": grid}
+                with matplotlib.rc_context(STYLE | inks | {"svg.hashsalt": f"{name}-{mode}"}):
+                    inner = 3.5 if beside else 4.45
+                    width = 0.72 + inner + (beside or 0.13)
+                    figure = Figure(figsize=(width, 4.2 if title else 1.25))
+                    left, wide = 0.72 / width, inner / width
+                    axis = figure.add_axes((left, 0.14, wide, 0.76))
+                    axis.set_title(title)
+                    draw(axis, mode)
+                    yield f"{name}-{mode}.svg", svg(figure)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for file_name, content in drawn():
+        (FOLDER / file_name).write_text(content)

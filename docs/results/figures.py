@@ -418,7 +418,8 @@ def drawn(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
             if not names or name in names:
                 inks: dict[Any, Any] = dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), ink)
                 inks |= {"xtick.color": second, "ytick.color": second, "axes.edgecolor": second, "grid.color": grid}
-                with matplotlib.rc_context(STYLE | inks | {"svg.hashsalt": f"{name}-{mode}"}):
+                inks["svg.hashsalt"] = f"{name}-{mode}"  # names in two figures of a page differ
+                with matplotlib.rc_context(STYLE | inks):
                     inner = 3.5 if beside else 4.45
                     width = 0.72 + inner + (beside or 0.13)
                     figure = Figure(figsize=(width, 4.2 if title else 1.25))

@@ -10,14 +10,14 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from gmlp_flax.models import toeplitz
+from gmlp_flax.models import fused_attention, sharding, toeplitz
 from gmlp_flax.models.decode_cache import DecodeCache
 from gmlp_flax.models.layers import Linear, dropout, fold_in
 from gmlp_flax.models.matmul import NAME
 from gmlp_flax.models.mlp import ChannelMLPSpec
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.resize import OFFSETS, PAST_OFFSETS
-from gmlp_flax.models.sharding import FSDP
+from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import RATE, SIZE, SIZE_OR_0, option
 
@@ -69,6 +69,13 @@ class AttentionSpec(HeadsSpec, WeightDropoutSpec):
     attention_bias: bool = option(True, "biases in the projections of attention", architecture=True)
     d_qkv: int = option(
         0, "width of queries, keys and values, over all heads; 0: d_model", SIZE_OR_0, architecture=True
+    )
+
+    attention: str = option(
+        "auto",
+        "auto: a kernel of TPUs, or cuDNN's on GPUs, where there is one; xla: none",
+        ("auto", "xla"),
+        numerics_only=True,
     )
 
     def check(self) -> None:
@@ -237,9 +244,33 @@ class MultiHeadAttention(nnx.Module):
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same; `dropout_keys` as in `mix`, `padding_mask` as in `hide_padding`, and a
         cache of the keys and values of earlier tokens."""
+        dropped = dropout_keys is not None and self.spec.attention_dropout > 0
+        plain = self.spec.attention == "xla" or dropped or cache is not None or self.spec.positions == "relative_only"
+        if not plain and (mixed := self._fused(x, padding_mask)) is not None:
+            return self.out(mixed)
         logits, v = self._logits_and_values(x, cache)
         mixed = attend(logits, v, x.shape[1], padding_mask, self.spec.attention_dropout, dropout_keys)
         return self.out(mixed.swapaxes(1, 2).reshape(*x.shape[:2], -1))
+
+    def _fused(self, x: jax.Array, padding_mask: jax.Array | None) -> jax.Array | None:
+        """[batch, tokens, heads d] by a kernel of the platform; None if it has none for these shapes."""
+        spec, (batch, tokens, _) = self.spec, x.shape
+        platform, width = sharding.platform(), spec.d_qkv or spec.d_model
+        if (
+            platform == "tpu"
+            and TENSOR not in sharding.compiler_axes()
+            and fused_attention.serves(tokens, width, spec.heads)
+        ):
+            bias = self.relative(0, tokens, tokens) if self.relative else None
+            options = {"heads": spec.heads, "causal": spec.causal}
+            return checkpoint_name(fused_attention.attention(self.proj_in(x), bias, padding_mask, **options), NAME)
+        d, half = width // spec.heads, spec.compute_dtype in (jnp.bfloat16, jnp.float16)
+        if platform == "gpu" and half and d % 8 == 0 and d <= 128 and tokens % 64 == 0 and padding_mask is None:
+            q, k, v = jnp.moveaxis(self.proj_in(x).reshape(batch, tokens, 3, spec.heads, d), 2, 0)
+            bias = self.relative(0, tokens, tokens)[None].astype(q.dtype) if self.relative else None
+            mixed = jax.nn.dot_product_attention(q, k, v, bias, is_causal=spec.causal, implementation="cudnn")
+            return checkpoint_name(mixed.reshape(batch, tokens, width), NAME)
+        return None
 
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens, tokens]; without content

@@ -5,6 +5,7 @@ compiler infers the sharding of activations from that, except at a few places, w
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.sharding import AxisType, PartitionSpec
@@ -31,14 +32,29 @@ def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, PartitionSpec(*map(only_free, axes))) if free else x
 
 
-def map_shards(function: Callable[[jax.Array], jax.Array], x: jax.Array) -> jax.Array:
-    """function(x) for a function of [batch, ...] that treats each example alone; each device runs it on its examples.
+def map_shards(function: Callable[..., jax.Array], batched: Any, *whole: Any) -> jax.Array:
+    """function(batched, *whole) for a function that treats each example alone; each device runs it on its examples.
 
-    It serves functions that the compiler cannot shard: for a Fourier transform it would gather the whole batch.
+    It serves functions that the compiler cannot shard: for a Fourier transform it would gather the whole batch, and
+    kernels it refuses wherever an axis is its own, even of one device.
+
+    Args:
+        function: gives an array [batch, ...].
+        batched: an array or a tree of arrays [batch, ...].
+        whole: trees of arrays that every device has.
     """
-    free = compiler_axes()
-    axes = tuple(name for name in BATCH if name in free)
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
     if not axes:
-        return function(x)
-    spec = PartitionSpec(axes)
-    return jax.shard_map(function, in_specs=spec, out_specs=spec, axis_names=set(axes), check_vma=False)(x)
+        return function(batched, *whole)
+    spec = PartitionSpec(tuple(name for name in BATCH if name in axes))
+    specs = spec, *[PartitionSpec()] * len(whole)
+    return jax.shard_map(function, in_specs=specs, out_specs=spec, axis_names=axes, check_vma=False)(batched, *whole)
+
+
+def platform() -> str:
+    """What the current program is compiled for: that of the mesh's devices, which may be others than this machine's;
+    "cpu", "gpu" or "tpu"."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    name = device.platform if device else jax.default_backend()
+    return "gpu" if name in ("cuda", "rocm") else name

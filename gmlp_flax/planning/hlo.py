@@ -31,6 +31,7 @@ _FREE = frozenset(
     "parameter constant tuple get-tuple-element bitcast while conditional call after-all partition-id replica-id iota "
     "async-start async-update opt-barrier".split()
 )
+_FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|ConcatBitcast|AssumeGatherIndicesInBound)"')  # of libtpu
 _SLICES = {"dynamic-slice", "slice", "gather"}
 
 
@@ -221,7 +222,8 @@ class Program:
         return self.devices
 
     def _traffic(self, computation: Computation, instruction: Instruction) -> float:
-        if instruction.opcode in _FREE or instruction.opcode.endswith("-done"):
+        free = instruction.opcode in _FREE or _FREE_CALLS.search(instruction.rest)
+        if free or instruction.opcode.endswith("-done"):
             return 0.0
         if instruction.opcode.endswith("-start"):  # (source, destination, context), one of which may be on the chip
             ends = list(_arrays(instruction.type))[:2]

@@ -197,3 +197,15 @@ def test_slices_of_stacked_layers_count_and_not_the_stack():
 def test_a_fusion_that_reads_the_stack_counts_all_of_it():
     whole = SLICED.replace("multiply(%row, %x)", "multiply(%row, %s)")
     assert Program(whole, devices=1).costs().traffic == pytest.approx(6 * 4096 + 4096)
+
+
+def test_memory_that_is_only_reserved_does_not_count():
+    """libtpu's AllocateBuffer; a kernel's custom call reads its operands and writes its result."""
+    kernel = """
+ENTRY %main (x: f32[1024]) -> f32[1024] {
+  %x = f32[1024]{0} parameter(0)
+  %room = f32[64,1024]{1,0} custom-call(), custom_call_target="AllocateBuffer"
+  ROOT %out = f32[1024]{0} custom-call(%x), custom_call_target="tpu_custom_call"
+}
+"""
+    assert Program(kernel, devices=1).costs().traffic == 2 * 4096

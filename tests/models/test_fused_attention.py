@@ -1,0 +1,137 @@
+"""The kernel against the plain form, values and gradients; interpreted, as there is no TPU."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax.models import fused_attention, sharding
+from gmlp_flax.models.attention import MultiHeadAttention
+from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
+from tests.models.reference import function_of, randomized, small_spec
+
+BATCH, TOKENS = 3, 16
+
+
+def plain(qkv, bias, padding_mask, heads, causal):
+    """The definition, in float64."""
+    q, k, v = (part.reshape(BATCH, TOKENS, heads, -1).swapaxes(1, 2) for part in np.split(qkv, 3, axis=-1))
+    logits = q @ k.mT / q.shape[-1] ** 0.5 + (0 if bias is None else bias)
+    if padding_mask is not None:
+        logits = jnp.where(padding_mask[:, None, None], logits, jnp.finfo(jnp.float64).min)
+    if causal:
+        logits = jnp.where(np.tri(TOKENS, dtype=bool), logits, -jnp.inf)
+    return (jax.nn.softmax(logits, axis=-1) @ v).swapaxes(1, 2).reshape(BATCH, TOKENS, -1)
+
+
+@pytest.mark.parametrize(
+    ("heads", "biased", "masked", "causal", "dtype", "error"),
+    [
+        (1, 1, 1, 1, "float32", 2e-6),  # of 256 columns
+        (2, 0, 1, 0, "bfloat16", 0.03),  # of 128
+        (4, 1, 1, 0, "float32", 2e-6),  # two share 128
+        (4, 1, 0, 1, "bfloat16", 0.03),
+        (4, 0, 0, 1, "float32", 2e-6),
+    ],
+)
+def test_values_and_gradients(heads, biased, masked, causal, dtype, error):
+    rng = np.random.default_rng(0)
+    exact = [rng.normal(size=(BATCH, TOKENS, 3 * 256)), rng.normal(size=(heads, TOKENS, TOKENS))]
+    qkv, bias = (jnp.asarray(x, kind) for x, kind in zip(exact, (dtype, "float32"), strict=True))
+    mask = np.arange(TOKENS) < np.array([[TOKENS], [11], [1]]) if masked else None
+    weights = rng.normal(size=(BATCH, TOKENS, 256))
+
+    def fused(qkv, bias):
+        options = {"heads": heads, "causal": bool(causal), "interpret": True}
+        mixed = fused_attention.attention(qkv, bias if biased else None, mask, **options)
+        assert mixed.dtype == dtype and mixed.shape == (BATCH, TOKENS, 256)
+        return (mixed * jnp.asarray(weights, "float32")).sum(), mixed
+
+    (_, mixed), found = jax.jit(jax.value_and_grad(fused, argnums=(0, 1), has_aux=True))(qkv, bias)
+    with jax.enable_x64(True):
+        given = [np.asarray(qkv, np.float64), np.asarray(bias, np.float64)]
+
+        def reference(qkv, bias):
+            mixed = plain(qkv, bias if biased else None, mask, heads, causal)
+            return (mixed * weights).sum(), mixed
+
+        (_, right), expected = jax.value_and_grad(reference, argnums=(0, 1), has_aux=True)(*map(jnp.asarray, given))
+    pairs = [(mixed, right), (found[0], expected[0]), *([(found[1], expected[1])] if biased else [])]
+    for one, other in pairs:
+        other = np.asarray(other)
+        assert np.abs(np.asarray(one, np.float64) - other).max() < error * np.abs(other).max()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "width", "heads", "served"),
+    [
+        (512, 768, 12, True),
+        (128, 1024, 8, True),
+        (1024, 768, 12, False),  # its logits do not fit
+        (196, 384, 6, False),  # not whole registers
+        (128, 192, 3, False),  # of 64 columns each, an odd number
+        (128, 768, 8, False),  # of 96 columns
+    ],
+)
+def test_which_shapes_it_has(tokens, width, heads, served):
+    assert fused_attention.serves(tokens, width, heads) is served
+
+
+@pytest.fixture
+def on_tpu(monkeypatch):
+    """Attention takes this machine for a TPU, and interprets the kernel; gives the calls of it."""
+    calls, kernel = [], functools.partial(fused_attention.attention, interpret=True)
+    monkeypatch.setattr(sharding, "platform", lambda: "tpu")
+    monkeypatch.setattr(
+        fused_attention, "attention", lambda *args, **options: (calls.append(options), kernel(*args, **options))[1]
+    )
+    return calls
+
+
+@pytest.mark.parametrize(("positions", "causal"), [("none", False), ("relative", True)])
+def test_the_layer_is_the_same(on_tpu, positions, causal):
+    fields = {"block": "transformer", "heads": 2, "d_qkv": 128, "length": 16, "dtype": "float32"}
+    fields |= {"positions": positions, "causal": causal}
+    found = []
+    for attention in ("auto", "xla"):
+        spec = small_spec(**fields, attention=attention)
+        state, call = function_of(randomized(lambda spec=spec: MultiHeadAttention(spec, nnx.Rngs(0))))
+        x = jax.random.normal(jax.random.key(1), (2, 16, 6))
+        mask = jnp.arange(16) < jnp.array([[16], [9]])
+        value = lambda state, x, call=call, mask=mask: jnp.square(call(state, x, None, mask)).sum()  # noqa: E731
+        found.append(jax.value_and_grad(value, argnums=(0, 1))(state, x))
+    assert len(on_tpu) == 1
+    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
+        assert np.abs(one - other).max() < 1e-5 * max(1, np.abs(other).max())
+
+
+def test_what_the_kernel_does_not_do_runs_without_it(on_tpu):
+    """Dropout on weights, other shapes, and weights without content."""
+    x, key = jnp.ones((2, 16, 6)), jax.random.split(jax.random.key(0), 2)
+    for more, dropout_keys in (
+        ({"attention_dropout": 0.5}, key),
+        ({"d_qkv": 6}, None),
+        ({"positions": "relative_only"}, None),
+    ):
+        fields = {"block": "transformer", "heads": 2, "d_qkv": 128, "length": 16, "dtype": "float32"} | more
+        state, call = function_of(
+            randomized(lambda fields=fields: MultiHeadAttention(small_spec(**fields), nnx.Rngs(0)))
+        )
+        assert np.isfinite(call(state, x, dropout_keys)).all()
+    assert not on_tpu
+
+
+def test_devices_that_share_a_batch_each_run_it():
+    """On a mesh whose axes are the compiler's, each device runs the kernel on its examples; of one device here."""
+    mesh = jax.make_mesh((1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    qkv, bias = jax.random.normal(jax.random.key(0), (2, 16, 384)), jax.random.normal(jax.random.key(1), (2, 16, 16))
+    value = lambda bias: fused_attention.attention(qkv, bias, None, heads=2, interpret=True).sum()  # noqa: E731
+    alone = jax.grad(value)(bias)
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+        text = str(jax.make_jaxpr(value)(bias))
+    with jax.set_mesh(mesh):
+        np.testing.assert_allclose(jax.jit(jax.grad(value))(bias), alone, rtol=1e-5, atol=1e-6)
+    assert "shard_map" in text

@@ -52,14 +52,14 @@ from types import SimpleNamespace
 from absl import flags
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.commands import cli, columns
+from gmlp_flax.commands import cli
 from gmlp_flax.config import overrides
 from gmlp_flax.errors import RunError, did_you_mean
 from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES, PaperTable
 from gmlp_flax.planning import plan
-from gmlp_flax.reports import catalogue, page
+from gmlp_flax.reports import catalogue, columns, page
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives import NAME as ALTERNATIVES
 from gmlp_flax.reports.alternatives import of_folder

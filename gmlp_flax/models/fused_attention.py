@@ -91,7 +91,7 @@ def _call(
     heads: int,
     interpret: bool,
     bias_gradient: bool = False,
-) -> list[Array | None]:
+) -> list[Any]:
     """Runs a kernel for each group of heads and, inside, each example; `more` are arrays like the output."""
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     columns = max(LANES, width // heads)

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.encoder import Encoder
-from gmlp_flax.models.layers import Linear
+from gmlp_flax.models.layers import LearnedPositions, Linear
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.positions import LearnedPositions
 from gmlp_flax.models.resize import OverPatches
 from gmlp_flax.models.spec import BlockSpec
 

@@ -1,4 +1,5 @@
-"""What blocks share: linear layers, layer norm, activations, and residual sums with dropout and stochastic depth."""
+"""What models share: linear layers, layer norm, activations, learned positions, and residual sums with dropout and
+stochastic depth."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from flax import nnx
 from gmlp_flax.models import sharding
 from gmlp_flax.models.matmul import add_bias, over_channels
 from gmlp_flax.models.parameters import parameter
+from gmlp_flax.models.resize import Resize
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
 
@@ -147,6 +149,43 @@ class LayerNorm(nnx.Module):
         # The output feeds matrix products. Without the barrier the compiler fuses the norm into each of them and
         # computes it in several layouts, which takes more memory on a TPU.
         return jax.lax.optimization_barrier(y.astype(self.dtype))
+
+
+class LearnedPositions(nnx.Module):
+    """One vector per position, `table` [length, d_model], as in BERT and ViT, for any number of tokens up to n.
+
+    `resize` says how the table is resized for another number of positions.
+    """
+
+    def __init__(self, spec: BlockSpec, rngs: nnx.Rngs, resize: Resize):
+        init = nnx.initializers.normal(0.02)  # BERT's and ViT's
+        table = init(rngs.params(), (spec.length, spec.d_model), spec.param_dtype)
+        self.table = parameter(table, decayed=False, resize=resize)
+
+    def __call__(self, x: jax.Array, first: jax.Array | int = 0) -> jax.Array:
+        """[batch, tokens, d_model] to the same, in the type of x; `first` is the position of the first token. Raises
+        ValueError for more tokens than the table has rows."""
+        rows, tokens = self.table.shape[0], x.shape[-2]
+        if tokens > rows:
+            raise ValueError(f"the positions were made for at most {rows} tokens and were given {tokens}")
+        return x + jax.lax.dynamic_slice_in_dim(self.table[...], first, tokens).astype(x.dtype)
+
+
+class LearnedSegments(nnx.Module):
+    """One vector per segment, `table` [rows, d_model], as in BERT for the two texts of a pair.
+
+    They start at 0, so that they do not change a model that was pretrained without them. With `rngs`, for models that
+    are pretrained with them, they start like positions.
+    """
+
+    def __init__(self, spec: BlockSpec, rows: int = 2, rngs: nnx.Rngs | None = None):
+        shape = rows, spec.d_model
+        table = jnp.zeros(shape) if rngs is None else nnx.initializers.normal(0.02)(rngs.params(), shape)
+        self.table = parameter(table.astype(spec.param_dtype), decayed=False)
+
+    def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
+        """[batch, tokens, d_model] and int [batch, tokens], below the number of rows, to the shape and type of x."""
+        return x + self.table[...][segments].astype(x.dtype)  # cast last: gradients are summed in the table's type
 
 
 def add_normed(

@@ -11,9 +11,16 @@ from flax import nnx
 from gmlp_flax.models import sharding
 from gmlp_flax.models.decode_cache import CacheArrays
 from gmlp_flax.models.encoder import Encoder, pooled_states
-from gmlp_flax.models.layers import LayerNorm, Linear, activation, dropout, split_keys
+from gmlp_flax.models.layers import (
+    LayerNorm,
+    LearnedPositions,
+    LearnedSegments,
+    Linear,
+    activation,
+    dropout,
+    split_keys,
+)
 from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.positions import LearnedPositions, LearnedSegments
 from gmlp_flax.models.resize import POSITIONS
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec

@@ -78,6 +78,7 @@ def wrap(
         return LoraState(adapters, make(jax.eval_shape(lambda: tree)).init(tree))
 
     def update(grads: Any, state: LoraState, params: Any) -> tuple[Any, LoraState]:
+        """As optax's: the adapters' own updates, and what they change in the kernels."""
         old, flat, by_factor = state.adapters, _flat(grads), {}
         for name in kernels:
             by_factor[f"{name}/a"] = factor * flat[name] @ old[f"{name}/b"].mT

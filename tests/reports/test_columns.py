@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.commands import columns
 from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.paper.alternatives import COST_LENGTHS, OTHER_LENGTHS, ROWS
+from gmlp_flax.reports import columns
 from tests import preloaded
 from tests.reports import made_up_columns
 
@@ -18,7 +18,8 @@ ROW = ("sgu", "fnet")
 # A command whose child saves when it is told to end.
 STOPPED = """
 import subprocess, sys
-from gmlp_flax.commands import cli, columns
+from gmlp_flax.commands import cli
+from gmlp_flax.reports import columns
 
 CHILD = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0))); " \\
     "print('ready', flush=True); time.sleep(60)"

@@ -27,7 +27,7 @@ two shared cores of one CPU.
 
 **Avoid attention at 8,192 tokens on a CPU.** With relative biases 1,000 tokens take {long[bert_rel]:,.0f} ms,
 {times:.0f} times the convolution's. Limit: programs of 25 November, which held all scores (measured again beside other
-work, `bert` took 29 times the convolution's time, not 39); no kernel here fuses attention, as those of GPUs do.
+work, `bert` took 29 times the convolution's time, not 39); accelerators have kernels that hold none.
 
 **Give what learns positions one by one more tokens.** {stuck} of {rows} rows, such as `mixer`
 ({ppl[mixer]:.0f}) and `resmlp` ({ppl[resmlp]:.0f}), have hardly left what no context gives. Limit: this is how they

@@ -179,7 +179,7 @@ def draw_largest(shown: np.ndarray, sentences: EncodedText, numbers: Sequence[in
     for boundary in np.flatnonzero(np.diff(sentences.segments[:count])) + 0.5:
         axis.axhline(boundary, color=drawing.GREY, linewidth=0.7)
         axis.axvline(boundary, color=drawing.GREY, linewidth=0.7)
-    axis.set_xlabel("each row's token looks at the columns' tokens")
+    axis.set(xlabel="key: the token that is looked at", ylabel="query: the token that looks")
     return figure
 
 

@@ -31,6 +31,5 @@ def chart(workdir: str) -> charts.Chart:
         for name, look, points in zip(names, looks, (training, heldout), strict=True)
         if points
     ]
-    name = os.path.basename(files.absolute(workdir))
-    title = f"{name}: held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps" if heldout else name
+    title = f"held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps" if heldout else "training loss"
     return charts.Chart([charts.Panel(title, charts.Scale("step"), charts.Scale("loss (nats)"), series)])

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 COLUMN, PAGE = 3.25, 6.75  # inches: one column of a paper, both columns
 DPI = 200
 MOST_TICKS = 7  # on one axis
+PLACE = "place by perplexity"
+WHOLE = ("step", "layer", PLACE)  # axes whose values are whole numbers
 IN_ROW = 6  # plots of a figure that has one for each layer
 FORMATS = ("png", "svg", "pdf")
 
@@ -197,5 +199,6 @@ def plain_axis(axis: Axis, log: bool) -> None:
         axis.set_major_locator(LogLocator(subs=digits, numticks=MOST_TICKS))
         axis.set_minor_locator(NullLocator())
     else:
-        axis.set_major_locator(MaxNLocator(6))  # as many labels such as "1.25 M" have room on a column
+        whole = axis.get_label_text() in WHOLE
+        axis.set_major_locator(MaxNLocator(6, integer=whole))  # as many labels such as "1.25 M" have room on a column
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))

@@ -18,6 +18,7 @@ from gmlp_flax.training import loading
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+NEAR = 10  # tokens to each side of a text's middle token
 TOKENS_SHOWN = 6  # columns of the image figure
 
 
@@ -64,20 +65,25 @@ def figure(trained: loading.Trained, tokens: Sequence[int] = ()) -> Figure:
 
 @drawing.style()
 def draw_text(weights: np.ndarray) -> Figure:
-    """The middle token's row of each layer's W, [layers, n, n], as in the paper's Figure 4; one scale for all."""
+    """The middle token's row of each layer's W, [layers, n, n], as in the paper's Figure 4, NEAR tokens to each side,
+    and the whole row in a small frame; one scale for all."""
     layers, n, _ = weights.shape
     columns, middle = min(drawing.IN_ROW, layers), n // 2
+    most = np.abs(weights[:, middle]).max()
     figure, axes = drawing.subplots(layers, columns, drawing.PAGE, 0.85, margin=0.7, sharex=True, sharey=True)
     for layer, axis in enumerate(axes):
-        row = weights[layer, middle]
-        axis.axvline(middle, color="black", linewidth=0.6, dashes=(2, 2))
-        axis.plot(np.arange(n), row, color=drawing.FAMILIES["gMLP"], linewidth=0.9)
-        axis.plot([middle], [row[middle]], "o", color="black", markersize=2.5)
+        row, distances = weights[layer, middle], np.arange(n) - middle
+        axis.axvline(0, color="black", linewidth=0.6, dashes=(2, 2))
+        axis.plot(distances, row, color=drawing.FAMILIES["gMLP"], linewidth=0.9)
+        axis.plot([0], [row[middle]], "o", color="black", markersize=2.5)
         axis.set_title(f"layer {layer + 1}")
-        axis.set_xticks([0, middle, n - 1], ["0", str(middle), str(n - 1)])
+        axis.set_xlim(-min(NEAR, middle), min(NEAR, n - 1 - middle))
+        if n > 2 * NEAR + 1:
+            whole = axis.inset_axes((0.68, 0.7, 0.32, 0.3), xticks=[], yticks=[], ylim=(-most, most))
+            whole.plot(distances, row, color=drawing.GREY, linewidth=0.5)
         axis.tick_params(labelbottom=layer + columns >= layers)
-    figure.suptitle(f"What each layer mixes into token {middle} (dashed), on one scale", fontsize=7.5)
-    figure.supxlabel("token that is read", fontsize=7)
+    figure.suptitle(f"How strongly each layer reads the tokens around token {middle}, on one scale", fontsize=7.5)
+    figure.supxlabel("distance in tokens; in the small frames the whole row", fontsize=7)
     figure.supylabel("weight", fontsize=7)
     return figure
 

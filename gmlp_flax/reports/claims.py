@@ -24,7 +24,7 @@ PLURALS = {
     ONE_REVERSED: "are reversed with one seed",
     EARLY: EARLY,
 }
-DRAWS = 2000  # of the bootstrap
+DRAWS = 100_000  # of orders of many rows
 
 
 class Claim(NamedTuple):
@@ -36,13 +36,11 @@ class Claim(NamedTuple):
 
 
 class RankPoint(NamedTuple):
-    """Spearman's rank correlation with the paper's column at a number of tokens, and its 95 % interval over seeds; None
-    if every row has one seed."""
+    """Spearman's rank correlation with the paper's column at a number of tokens, and each row's place from 1 on."""
 
     tokens: float
     correlation: float
-    low: float | None
-    high: float | None
+    places: Sequence[int]
 
 
 def tally(claims: Sequence[Claim]) -> str:
@@ -111,7 +109,7 @@ def chance(correlation: float, papers: Sequence[float]) -> float:
     if len(papers) <= 8:
         orders = np.array(list(itertools.permutations(range(len(papers)))))
     else:
-        orders = np.random.default_rng(0).permuted(np.tile(np.arange(len(papers)), (50 * DRAWS, 1)), axis=1)
+        orders = np.random.default_rng(0).permuted(np.tile(np.arange(len(papers)), (DRAWS, 1)), axis=1)
     return float(np.mean(spearman(orders, papers) > correlation - 1e-9))
 
 
@@ -139,20 +137,13 @@ def shared_tokens(curves: Sequence[Curve]) -> list[float]:
 def rank_curve(curves: Mapping[str, Sequence[Curve]], papers: Mapping[str, float]) -> list[RankPoint]:
     """The rank correlation of the rows' means with the paper's column, at each token count that all runs share.
 
-    The interval is a bootstrap's: each row's seeds are drawn again with replacement, the same seeds at every token
-    count, and the middle 95 % of the draws count. The draws are the same in every call.
-
     Args:
         curves: row -> the curve of each run, at least one.
         papers: row -> the paper's number, at least two that differ.
     """
     tokens = shared_tokens([curve for row in papers for curve in curves[row]])
-    values = [np.array([[dict(curve)[count] for count in tokens] for curve in curves[row]]) for row in papers]
-    random = np.random.default_rng(0)
-    draws = np.stack([row[random.integers(len(row), size=(DRAWS, len(row)))].mean(1) for row in values], axis=-1)
-    ranks = spearman(np.stack([row.mean(0) for row in values], axis=-1), list(papers.values()))
-    if max(map(len, values)) == 1:
-        return [RankPoint(count, float(rank), None, None) for count, rank in zip(tokens, ranks, strict=True)]
-    # A draw in which all rows are equal has no order: 0.
-    low, high = np.percentile(np.nan_to_num(spearman(draws, list(papers.values()))), (2.5, 97.5), axis=0)
-    return [RankPoint(count, *map(float, point)) for count, *point in zip(tokens, ranks, low, high, strict=True)]
+    ours = [[statistics.mean(dict(curve)[count] for curve in curves[row]) for row in papers] for count in tokens]
+    return [
+        RankPoint(count, float(spearman(means, list(papers.values()))), [int(p) for p in stats.rankdata(means, "min")])
+        for count, means in zip(tokens, ours, strict=True)
+    ]

@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from scipy.stats import rankdata
+
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
-from gmlp_flax.analysis.drawing import FAMILIES, Look, plain
+from gmlp_flax.analysis.drawing import PLACE, plain
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports import claims, scaling
@@ -19,7 +21,7 @@ COLUMNS = ("model", "M parameters", METRIC, "seeds", "paper", "difference", "rat
 # Why a chart is left out: what it needs.
 WHY = {
     "curves": f"{METRIC} over tokens, which needs two evaluations of a run",
-    "correlation": "rank correlation over tokens, which needs three models that the paper lists, evaluated twice",
+    "places": "places of rows over tokens, which need three models that the paper lists, evaluated twice",
     "scaling": f"{METRIC} over parameters, which needs two models of a family",
     "transfer": "finetuned scores over perplexity, which need two finetuned models of a family",
 }
@@ -101,7 +103,7 @@ def perplexities(table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapp
     curves = {name: compared[name].curves for name in papers}
     near, other = claims.orderings(papers, {name: compared[name].last.values for name in papers}, curves)
     ranks = claims.rank_curve(curves, papers) if len(papers) > 1 else []
-    charts = {"curves": curves_chart(rows, table.rows), "correlation": correlation_chart(ranks, papers)}
+    charts = {"curves": curves_chart(rows, table.rows), "places": places_chart(ranks, papers)}
     notes = [*unfinished(runs), *_notes(table.rows, rows, runs), *_rank_note(ranks, papers), *scores.notes()]
     if table.series:
         points = {name: scaling.Point(name, row.params, row.last, scores.of(name)) for name, row in compared.items()}
@@ -150,8 +152,7 @@ def _rank_note(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -
     if not ranks:
         return []
     last = ranks[-1]
-    interval = "" if last.low is None else f" (95 % interval over seeds {last.low:.2f} to {last.high:.2f})"
-    what = f"{last.correlation:.2f}{interval} over {len(papers)} models, after {last.tokens:,} tokens"
+    what = f"{last.correlation:.2f} over {len(papers)} models, after {last.tokens:,} tokens"
     p = claims.chance(last.correlation, list(papers.values()))
     return [f"Spearman's rank correlation with the paper's column: {what}; one-sided permutation p = {p:.2g}."]
 
@@ -179,16 +180,14 @@ def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:
     return Chart([Panel(title, Scale("tokens"), Scale(f"held-out {METRIC}", log=True), series)], " ".join(caption))
 
 
-def correlation_chart(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -> Chart | None:
-    """The rank correlation with the paper over tokens; None without three models or two points."""
+def places_chart(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -> Chart | None:
+    """Each row's place by perplexity over tokens, beside the paper's; None without three models or two points."""
     if len(papers) < 3 or len(ranks) < 2:
         return None
-    tokens, correlations, low, high = map(list, zip(*ranks, strict=True))
-    if low[0] is None:
-        low, high = [], []
-    series = Series("Spearman's rho", Look(FAMILIES["gMLP"]), tokens, correlations, low, high)
-    title = f"The order of {len(papers)} models agrees with the paper's to rho = {correlations[-1]:.2f} at the end"
-    band = "The band is the middle 95 % of a bootstrap over seeds; few seeds make it too narrow."
-    caption = band if low else "There is one seed per model, so no interval."
-    panel = Panel(title, Scale("tokens"), Scale("rank correlation with the paper"), [series], [("none", 0.0)])
-    return Chart([panel], caption)
+    last, tokens = rankdata(list(papers.values()), "min"), [at.tokens for at in ranks]
+    series = [
+        Series(f"{row} (paper: {last[number]:.0f})", look, tokens, [at.places[number] for at in ranks])
+        for number, (row, look) in enumerate(looks(list(papers)).items())
+    ]
+    title = f"Places of {len(papers)} models: rho = {ranks[-1].correlation:.2f} with the paper's at the end"
+    return Chart([Panel(title, Scale("tokens"), Scale(PLACE, backwards=True), series)])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
-from gmlp_flax.analysis.drawing import FORMATS, GREY, plain
+from gmlp_flax.analysis.drawing import FORMATS, GREY, PLACE, plain
 from gmlp_flax.io import files
 from gmlp_flax.reports.claims import EARLY, HOLDS, ONE_HOLDS, ONE_REVERSED, OPEN, REVERSED, Claim, tally
 from gmlp_flax.reports.report import Report
@@ -237,6 +237,7 @@ def _axis(scale: Scale, values: list[float]) -> dict[str, Any]:
         "linecolor": "#57606a",
         "ticks": "outside",
         "zeroline": False,
+        **({"dtick": 1} if scale.label == PLACE else {}),
     }
 
 

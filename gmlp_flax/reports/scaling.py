@@ -87,8 +87,7 @@ def scaling(lines: Lines) -> tuple[Chart | None, list[str]]:
     }
     if not laws:
         return None, []
-    exponents = ", ".join(f"{law.exponent:.2f} ({name})" for name, law in laws.items())
-    title = f"Perplexity goes as parameters to the power {exponents}"
+    title = "Perplexity over parameters"
     params, perplexity = Scale("M parameters", log=True), Scale(f"held-out {METRIC}", log=True)
     panels = [_panel(title, params, perplexity, lines, lambda point: point.params, lambda p: p.perplexity, laws)]
     panels += _scores(lines, params, lambda point: point.params)

@@ -14,7 +14,7 @@ def test_curve_has_training_and_heldout_points(tmp_path):
     training, heldout = panel.series
     assert (training.name, list(training.x), list(training.y)) == ("training", [5, 10], [3.0, 2.0])
     assert (heldout.name, list(heldout.x), list(heldout.y)) == ("held out", [10], [2.5])
-    assert panel.title == f"{tmp_path.name}: held-out loss 2.5 after 10 steps"
+    assert panel.title == "held-out loss 2.5 after 10 steps"
     assert path == str(tmp_path / "figures" / "loss.png")
     config = config_lib.default(task="image_classification")
     config.augment.mixup = 0.8

@@ -23,6 +23,14 @@ def test_matrices_are_toeplitz_for_text(text_run):
         assert weights[layer, i, j] == taps[layer, 31 + j - i]
 
 
+def test_a_long_row_is_seen_near_its_token_and_whole():
+    weights = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
+    for axis in filters.draw_text(weights).axes:
+        assert axis.get_xlim() == (-filters.NEAR, filters.NEAR)
+        [whole] = axis.child_axes
+        assert len(whole.lines[0].get_xdata()) == 64 and whole.get_xlim()[0] < -32
+
+
 def test_text_figure_shows_the_middle_row_of_each_layer():
     weights = np.arange(7 * 5 * 5, dtype=np.float32).reshape(7, 5, 5)
     figure = filters.draw_text(weights)
@@ -30,7 +38,8 @@ def test_text_figure_shows_the_middle_row_of_each_layer():
     assert [axis.get_title(loc="left") for axis in shown] == [f"layer {number}" for number in range(1, 8)]
     target, row, mark = shown[3].lines
     np.testing.assert_array_equal(row.get_ydata(), weights[3, 2])
-    assert set(target.get_xdata()) == {2} and mark.get_xydata().tolist() == [[2, weights[3, 2, 2]]]
+    assert set(target.get_xdata()) == {0} and mark.get_xydata().tolist() == [[0, weights[3, 2, 2]]]
+    assert row.get_xdata().tolist() == [-2, -1, 0, 1, 2] and not shown[3].child_axes
     assert len({axis.get_ylim() for axis in shown}) == 1
 
 

@@ -77,19 +77,7 @@ def test_rank_correlation_over_tokens():
     for point in found:
         ours = [np.mean([dict(each)[point.tokens] for each in curves[row]]) for row in papers]
         assert point.correlation == pytest.approx(claims.spearman(ours, list(papers.values())))
-
-
-def test_the_interval_is_of_the_seeds():
-    """Whose seeds agree in order, has none; else it reaches from one order to the other."""
-    papers = {"a": 1.0, "b": 2.0, "c": 3.0}
-    curves = {"a": [curve(1, 1), curve(1, 5)], "b": [curve(2, 2), curve(2, 2)], "c": [curve(3, 3), curve(3, 3)]}
-    sure, unsure = claims.rank_curve(curves, papers)
-    assert (sure.low, sure.high) == pytest.approx((1, 1))
-    # The mean of a's two draws is 1 (rho 1), 5 (-0.5) or 3 (a tie with c, 0), one quarter, one quarter and one half.
-    assert (unsure.low, unsure.high) == pytest.approx((-0.5, 1))
-    assert claims.rank_curve(curves, papers) == [sure, unsure]
-    [point] = claims.rank_curve({"a": [[(5, 1.0)]], "b": [[(5, 2.0)]]}, {"a": 4.0, "b": 3.0})
-    assert point == (5, pytest.approx(-1), None, None)  # of one seed
+    assert [point.places for point in found] == [[3, 2, 1], [1, 3, 2], [1, 2, 3]]
 
 
 def test_the_tally_counts_verdicts():

@@ -168,7 +168,7 @@ def test_files_of_a_report(tmp_path):
     made = gather("table3", tmp_path / "runs")
     assert page.write(made, str(tmp_path / "table3")) == str(tmp_path / "table3" / "index.html")
     found = {path.name: path for path in (tmp_path / "table3").iterdir()}
-    figures = {f"{name}.{kind}" for name in ("curves", "correlation") for kind in ("png", "svg", "pdf", "csv")}
+    figures = {f"{name}.{kind}" for name in ("curves", "places") for kind in ("png", "svg", "pdf", "csv")}
     assert set(found) == figures | {"table.md", "table.csv", "index.html", "plotly.min.js"}
     assert found["curves.png"].read_bytes()[16:20] == (650).to_bytes(4, "big")  # a paper's column, 200 dpi
     rows = list(csv.reader(found["table.csv"].read_text().splitlines()))

@@ -25,7 +25,7 @@ def test_a_panel_of_perplexities_and_one_of_each_score():
     assert (gmlp.low, gmlp.high, gmlp.band, gmlp.joined) == ([5.5, 3], [6.5, 3], False, False)
     assert gmlp.fit == pytest.approx([6, 3]) and not amlp.fit
     assert (gmlp.look.colour, amlp.look.colour) == (FAMILIES["gMLP"], FAMILIES["aMLP"])
-    assert perplexities.x.log and perplexities.y.log and perplexities.title.endswith("-1.00 (gMLP)")
+    assert perplexities.x.log and perplexities.y.log and perplexities.title == "Perplexity over parameters"
     [scores] = accuracies.series
     assert (scores.x, scores.y, scores.low, scores.joined) == ([50, 100], [90, 92], [89, 92], True)
     assert accuracies.y.label == "SST-2 (%)" and accuracies.title == "SST-2: gmlp_36 is best, 92.0 %"

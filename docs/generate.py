@@ -259,10 +259,10 @@ def orderings_section(found: Orderings) -> str:
 
 
 def csv_table(name: str) -> str:
-    """A file of docs/results/data as a Markdown table."""
+    """A file of docs/results/data as a Markdown table, and a link to it."""
     lines = list(csv.reader((DATA / f"{name}.csv").read_text().splitlines()))
     lines.insert(1, ["---"] * len(lines[0]))
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines) + f"\n[CSV](data/{name}.csv)\n"
 
 
 def _advice() -> str:

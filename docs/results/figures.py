@@ -221,7 +221,7 @@ def ratio(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
     tokens = sorted(set.intersection(*(set(by) for by in found.values())))
     best = {count: min(by[count] for by in found.values()) for count in tokens}
     ends = {}
-    for row, look in looks(list(found)).items():
+    for row, look in looks(sorted(found)).items():
         ratios = [found[row][count] / best[count] for count in tokens]
         colour = seen(look.colour, mode)
         axis.plot([count / 1e6 for count in tokens], ratios, color=colour, dashes=look.dashes or (1, 0))
@@ -245,7 +245,7 @@ def ranks(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
     tokens = sorted(set.intersection(*(set(by) for by in found.values())))
     end = tokens[-1] / 1e6
     paper = sorted(found, key=lambda row: PUBLISHED[row].perplexity or 0)
-    for row, look in looks(list(found)).items():
+    for row, look in looks(sorted(found)).items():
         places = [sorted(found, key=lambda one, at=at: found[one][at]).index(row) + 1 for at in tokens]
         colour, place = seen(look.colour, mode), paper.index(row) + 1
         axis.plot([count / 1e6 for count in tokens], places, color=colour, dashes=look.dashes or (1, 0))

@@ -36,7 +36,7 @@ def on_page_content(html: str, page, config, files) -> str:
     """Called by MkDocs with the HTML of each page."""
     if not page.file.src_uri.endswith(".ipynb"):
         html = CODE.sub(lambda code: FLAG.sub(r'<span class="flag">\g<0></span>', code[0]), html)
-        folder = os.path.join(config.docs_dir, os.path.dirname(page.file.src_uri), "figures")
+        folder = os.path.join(config.docs_dir, "results", "figures")
         return TIPPED.sub(lambda image: inlined(os.path.join(folder, image[2]), image[1], image[3]), html)
 
     def address(link: re.Match) -> str:

@@ -7,8 +7,9 @@
         --grid=optimizer.learning_rate=1e-5,2e-5,3e-5 \\
         --grid=batch_size:steps:optimizer.warmup=16:21046:2104,32:10523:1052 --seeds=0,1,2,3,4
 
-ARGUMENT: TASK or TASK,scale=SCALE. TASK is sst2 (default), mnli, cola, mrpc, qqp, qnli, rte, wnli, snli, or own: data
-    of your own, whose columns `--config.own.text`, `own.second` (pairs) and `own.label` name.
+ARGUMENT: TASK or TASK,scale=SCALE. TASK is sst2 (default), mnli, cola, mrpc, qqp, qnli, rte, wnli, snli, stsb, or own:
+    data of your own, whose columns `--config.own.text`, `own.second` (pairs) and `own.label` name; own_number if the
+    labels are numbers to predict.
     `--config.data.train` takes a TFDS folder, a folder as GLUE or Hugging Face ships it (train.tsv, dev.tsv; parquet),
     or a file: .tsv, .csv, .jsonl or .parquet; `--config.data.heldout` a path of its own for the examples to score.
 SCALE:
@@ -43,15 +44,18 @@ EXAMPLES = {
     "rte": 2_490,
     "wnli": 635,
     "snli": 549_367,
+    "stsb": 5_749,
     "own": 6_400,
+    "own_number": 6_400,
 }
+NUMBERS = ("stsb", "own_number")
 
 
 def get_config(arg: str = "sst2"):
     """See the module's docstring."""
     task, scale = gmlp_config.arguments(arg or "sst2", tuple(EXAMPLES), scale=("paper", "small", "gpu"))
-    config = gmlp_config.default(task="text_classification")
-    config.glue.task = task
+    config = gmlp_config.default(task="text_regression" if task in NUMBERS else "text_classification")
+    config.glue.task = task.removesuffix("_number")
     config.data.train = ""  # to be given
     config.batch_size, config.steps = 32, 5 * EXAMPLES[task] // 32
     config.model.update(length=128, dropout=0.1, attention_dropout=0.1, mask_padding=True, pool="cls", dtype="bfloat16")

@@ -130,6 +130,8 @@ def as_text(answer: Answer, task: Task) -> str:
     """An answer for people: one line for an image or a continuation, else the input and a line for each prediction."""
     if answer.text is not None:
         return answer.input + answer.text
+    if task.predicts_numbers:
+        return f"{answer.input}\n  {answer.predictions[0][0][1]:.4g}"
     if task.predicts_files:
         return f"{answer.input}: {show(answer.predictions[0])}"
     ranked = (f"  {task.prediction_label.format(i)}{show(each)}" for i, each in enumerate(answer.predictions, 1))

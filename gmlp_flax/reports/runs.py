@@ -185,7 +185,7 @@ def tables_of(config: ConfigDict) -> list[tuple[str, str]]:
 
 def task_of(config: ConfigDict) -> str:
     """The task of a finetuned run: a name in `recipes.FINETUNED`, or another task of GLUE."""
-    return config.glue.task if config.task == "text_classification" else f"squad_{config.squad.version}"
+    return config.glue.task if config.task.startswith("text_") else f"squad_{config.squad.version}"
 
 
 def setting(table: PaperTable, runs: Sequence[Run], scale: str) -> str:

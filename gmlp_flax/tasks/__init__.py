@@ -17,6 +17,7 @@ TASKS = {
     "causal_lm": "gmlp_flax.tasks.causal_lm:CausalLanguageModeling",
     "image_classification": "gmlp_flax.tasks.image_classification:ImageClassification",
     "text_classification": "gmlp_flax.tasks.text_classification:TextClassification",
+    "text_regression": "gmlp_flax.tasks.text_regression:TextRegression",
     "question_answering": "gmlp_flax.tasks.question_answering:QuestionAnswering",
 }
 

@@ -68,6 +68,7 @@ class Task(abc.ABC):
         unit: what throughput counts: "tokens", "images" or "examples"; an example has `units_per_example` of them.
         generates: whether a trained model writes on after a text, by `generate`.
         predicts_files: whether `predict` takes paths of files; else it takes lines of text.
+        predicts_numbers: whether a prediction is a number in a unit of its own, not the probability of a name.
         prediction_label: what is printed before a prediction of an input; {} stands for its number, from 1.
         pad_id: fills up "tokens" of shorter examples to predict to the length of others.
         shared_assets: the names in `assets` that a run must share with the run whose parameters start it.
@@ -91,6 +92,7 @@ class Task(abc.ABC):
     units_per_example: int = 1
     generates: ClassVar[bool] = False
     predicts_files: ClassVar[bool] = False
+    predicts_numbers: ClassVar[bool] = False
     prediction_label: ClassVar[str] = ""
     pad_id: int = 0
     shared_assets: tuple[str, ...] = ()

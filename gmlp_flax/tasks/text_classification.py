@@ -7,7 +7,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +55,7 @@ class TextClassification(Finetuning):
         "own.second": Option("", "of own data, the column of the pairs' second text; empty: there are no pairs"),
         "own.label": Option("label", "of own data, the column of the labels: words or numbers"),
     }
+    known: ClassVar[Mapping[str, SentenceTask]] = SENTENCE_TASKS
     best = ("accuracy", "max")
     hub_task = "text-classification"
     percent = dict.fromkeys(("accuracy", "accuracy_mm", "f1"), 100.0)
@@ -88,7 +89,7 @@ class TextClassification(Finetuning):
         if config.model.pairs != "apart":
             return
         task = config.glue.task
-        if len(SENTENCE_TASKS[task].texts) == 1 if task != OWN else not config.own.second:
+        if len(cls.known[task].texts) == 1 if task != OWN else not config.own.second:
             raise ConfigError(f"config.model.pairs is 'apart', and the task {task} has no pairs: set it to 'joined'")
         if config.model.pooler:
             raise ConfigError("config.model.pairs is 'apart', whose head has other layers: set model.pooler to False")
@@ -97,7 +98,7 @@ class TextClassification(Finetuning):
     def glue(self) -> SentenceTask:
         """The task that the config names. Labels of own data come from the run folder, or from the training data."""
         if self.config.glue.task != OWN:
-            return SENTENCE_TASKS[self.config.glue.task]
+            return self.known[self.config.glue.task]
         own = self.config.own
         task = own_task((own.text, own.second) if own.second else (own.text,), own.label)
         if labels := self.saved_names(LABELS_FILE):
@@ -111,7 +112,7 @@ class TextClassification(Finetuning):
     @classmethod
     def row(cls, config: ConfigDict, inputs: Sequence[str], label: Any, path: str) -> dict[str, Any]:
         """See `Task`."""
-        own, known = config.own, SENTENCE_TASKS.get(config.glue.task)
+        own, known = config.own, cls.known.get(config.glue.task)
         columns = [name[0] for name in known.texts] if known else [own.text, *([own.second] if own.second else [])]
         if len(inputs) != len(columns) or label is None:
             advice = "set own.second to the name of a second text" if len(inputs) == 2 else "give (text, label)"

@@ -1,7 +1,7 @@
 """Tasks of labelled sentences: their columns, labels, scores and submission files.
 
-They are GLUE's (without STS-B, which is a regression, and the diagnostics, which have no labels), SNLI, and those of
-Long Range Arena on long texts (2011.04006):
+They are GLUE's (without the diagnostics, which have no labels), SNLI, and those of Long Range Arena on long texts
+(2011.04006):
 
 listops     basic_train.tsv, basic_val.tsv, basic_test.tsv with the columns Source and Target, as
             `gmlp prepare listops:SIZE` makes them, too
@@ -29,6 +29,7 @@ class SentenceTask(NamedTuple):
         label: the names that the column of labels may have.
         unlabelled: the values of that column in rows without a label.
         words: all that its texts may consist of, with white space between; () for any text.
+        numbers: whether the labels are numbers of any size, to be predicted as such; `labels` then has one name.
         own: whether the data are the user's own: tables may be quoted, and labels have no numbers beside their names.
     """
 
@@ -42,6 +43,7 @@ class SentenceTask(NamedTuple):
     unlabelled: tuple[str, ...] = ("-", "-1")  # annotators did not agree (SNLI); a test set
     words: tuple[str, ...] = ()
     own: bool = False
+    numbers: bool = False
 
     @property
     def columns(self) -> set[str]:
@@ -85,12 +87,14 @@ LONG_RANGE_TASKS: dict[str, SentenceTask] = {
     ),
 }
 
+NUMBER_TASKS = {  # of regression
+    "stsb": SentenceTask(_PAIR, ("score",), submission=("STS-B.tsv",), label=("label", "score"), numbers=True)
+}
 SENTENCE_TASKS = GLUE_TASKS | LONG_RANGE_TASKS
 
 
-def own_task(texts: tuple[str, ...], label: str, labels: tuple[str, ...] = ()) -> SentenceTask:
-    """A task on data of the user's own: the columns of one or two texts, the column of labels, names of the classes."""
-    columns = tuple((name,) for name in texts)
-    return SentenceTask(
-        columns, labels, submission=("predictions.tsv",), names=True, label=(label,), unlabelled=MISSING, own=True
-    )
+def own_task(texts: tuple[str, ...], label: str, labels: tuple[str, ...] = (), numbers: bool = False) -> SentenceTask:
+    """A task on data of the user's own: the columns of one or two texts, the column of labels, names of the classes; or
+    `numbers`."""
+    task = SentenceTask(tuple((name,) for name in texts), labels, submission=("predictions.tsv",), names=True)
+    return task._replace(label=(label,), unlabelled=MISSING, own=True, numbers=numbers)

@@ -56,7 +56,8 @@ def _refuse(counts: Counter[str], where: str) -> None:
     total, single = sum(counts.values()), sorted(name for name, rows in counts.items() if rows < 2)
     scores = [name for name in counts if not re.fullmatch(r"[+-]?\d+", name)]
     if scores and all(map(_NUMBER.fullmatch, counts)):
-        raise DataError(f"real numbers such as {scores[0]!r} {where}: expected classes; regression is not offered")
+        advice = "expected classes; to predict numbers give --config=finetune_glue:own_number"
+        raise DataError(f"real numbers such as {scores[0]!r} {where}: {advice}")
     if not 2 <= len(counts) <= MOST_LABELS or len(counts) == total:
         raise DataError(f"{len(counts)} different values in {total} rows {where}: expected 2 to {MOST_LABELS} classes")
     if single:

@@ -14,7 +14,9 @@ A path is one of
 Columns are found by their names. A row that cannot be used is a bad record.
 """
 
+import contextlib
 import dataclasses
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -45,7 +47,7 @@ class Sentences:
         first: the sentences, or the first sentence of each pair.
         second: the second sentence of each pair, or None.
         labels: int32 [examples], positions in the task's labels; all UNLABELLED in a test set. If the task has no
-            labels yet, the column's values as text.
+            labels yet, the column's values as text; of a task of numbers float32, nan in a test set.
         ids: values of the column `index`, `idx`, `pairID` or `id`; if there is none, positions in the file.
         part: int32 [examples], 1 for MNLI's mismatched examples, else 0.
         dropped: how many examples without a label were left out.
@@ -119,13 +121,14 @@ def open_sentences(
         if not examples:
             advice = "give the held-out examples a path of their own"
             raise splits.empty_side(f"the examples of {path!r}", side, choice.share, advice)
-    labelled = [example for example in examples if example.label != UNLABELLED]
+    unlabelled = math.nan if task.numbers else UNLABELLED
+    labelled = [example for example in examples if example.label == example.label != unlabelled]
     if not labelled and side != HELDOUT:
         raise DataError(f"{path!r} has no labels to train on: expected a column {_either(task.label)}")
     used = labelled or examples  # all examples if none has a label, as in a test set
     texts, labels, ids, parts, _ = zip(*used, strict=True)
     first, *second = map(list, zip(*texts, strict=True))
-    labels, parts = np.array(labels, np.int32 if task.labels else object), np.array(parts, np.int32)
+    labels, parts = np.array(labels, _label_type(task)), np.array(parts, np.int32)
     dropped, told = len(examples) - len(used), tuple(dict.fromkeys(notes))
     return Sentences(first, second[0] if second else None, labels, list(ids), parts, dropped, told)
 
@@ -232,6 +235,10 @@ def _text(record: Record, names: tuple[str, ...], task: SentenceTask) -> str:
     return text
 
 
+def _label_type(task: SentenceTask) -> Any:
+    return np.float32 if task.numbers else np.int32 if task.labels else object
+
+
 def _label_numbers(task: SentenceTask) -> dict[str, int]:
     """Every accepted value of the column of labels -> the number of the class, or UNLABELLED."""
     labels = {own_labels.class_name(name): number for number, name in enumerate(task.labels)}
@@ -240,13 +247,19 @@ def _label_numbers(task: SentenceTask) -> dict[str, int]:
     return labels | dict.fromkeys(task.unlabelled, UNLABELLED)
 
 
-def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | str:
-    """The number of the row's class, or UNLABELLED; its value as text if the task has no labels yet."""
+def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | str | float:
+    """The number of the row's class, or UNLABELLED; its value as text if the task has no labels yet. Of a task of
+    numbers the number, or nan."""
     value = _field(record, task.label)
     if value is None and task.own and record.keys().isdisjoint(task.label):
         raise BadRecord(f"no label {_either(task.label)}, found {', '.join(map(repr, sorted(record)))}")
-    if value is None:
-        return UNLABELLED
+    if value is None or (task.numbers and str(value).strip() in task.unlabelled):
+        return math.nan if task.numbers else UNLABELLED
+    if task.numbers:
+        with contextlib.suppress(ValueError, TypeError):
+            if math.isfinite(number := float(value)):
+                return number
+        raise BadRecord(f"the label {value!r}; expected a number")
     if isinstance(value, list | dict) or (task.own and _LIST.fullmatch(str(value))):
         several = "; several labels of one text (multi-label classification) are not offered"
         raise BadRecord(f"the label {value!r}; expected a word or a number{several if task.own else ''}")

@@ -36,7 +36,7 @@ def test_numbers_go_by_size_and_words_by_letters():
     ("values", "words"),
     [
         ({"2.559": 1, "1": 9}, "real numbers such as '2.559' in the column of labels, 'stars'"),
-        ({"0.5": 5, "1.0": 5, "1.5": 5}, "regression is not offered"),
+        ({"0.5": 5, "1.0": 5, "1.5": 5}, "finetune_glue:own_number"),
         ({"3,25": 5, "4,0": 5}, "real numbers such as '3,25'"),
         ({"1e-3": 5, "2e-3": 5}, "real numbers"),
         ({"a": 1, "b": 1, "c": 1}, "3 different values in 3 rows"),

@@ -1,0 +1,118 @@
+"""Numbers of sentences and pairs: GLUE's STS-B and own columns, scores against scipy, the scale of the labels."""
+
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+import scipy.stats
+
+import gmlp_flax as gf
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
+from gmlp_flax.errors import DataError
+from gmlp_flax.tasks.text_regression import SCALE_FILE, TextRegression
+from gmlp_flax.training.evaluation import Evaluator
+from gmlp_flax.training.partition import Partition
+from tests import preloaded
+from tests.tasks.test_text_classification import vocabulary  # noqa: F401
+from tests.training import tiny
+
+WORDS = " ".join(tiny.WORDS)
+HEADER = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
+
+
+def pair(i: int) -> tuple[str, str]:
+    return WORDS[i % 40 : i % 40 + 9 + i], WORDS[(7 * i) % 90 :][:12]
+
+
+def stsb(folder, *, test: bool = False):
+    """Files as GLUE ships them."""
+    for name, count in (("train", 12), ("dev", 7)):
+        rows = (f"{i}\tmain\tf\t2012\t{i}\ta\tb\t{pair(i)[0]}\t{pair(i)[1]}\t{i % 11 / 2:.3f}" for i in range(count))
+        (folder / f"{name}.tsv").write_text("\n".join([HEADER, *rows]) + "\n")
+    if test:
+        rows = (f"{i}\tmain\tf\t2012\t{i}\ta\tb\t{pair(i)[0]}\t{pair(i)[1]}" for i in range(5))
+        (folder / "test.tsv").write_text("\n".join([HEADER.removesuffix("\tscore"), *rows]) + "\n")
+    return folder
+
+
+def config(vocabulary, train, task="stsb", **data):  # noqa: F811
+    options = gmlp_config.default(task="text_regression")
+    options.glue.task, options.batch_size = task, 4
+    sizes = dict(layers=2, d_model=8, d_ffn=16, length=32, vocab_size=320, spatial_init_std=0.5, mask_padding=True)
+    options.model.update(sizes)
+    options.data.update(train=str(train), tokenizer=vocabulary, **data)
+    return options
+
+
+def score(task, params):
+    return Evaluator(task, Partition.make(devices=jax.devices()[:1]))(params)
+
+
+def test_glues_files_and_scores(vocabulary, tmp_path):  # noqa: F811
+    """Correlations are scipy's; the loss is over the variance of the training labels, whose mean is the baseline."""
+    task = TextRegression(config(vocabulary, stsb(tmp_path)), "")
+    train, heldout = task.sentences("train").labels, task.sentences("heldout").labels
+    assert train.tolist() == [i % 11 / 2 for i in range(12)] and len(heldout) == 7
+    assert task.scale == pytest.approx((train.mean(), train.std()))
+    params = task.init(jax.random.key(1))
+    metrics, outputs = score(task, params)
+    predicted = outputs["label"]
+    assert metrics["spearman"] == pytest.approx(scipy.stats.spearmanr(heldout, predicted)[0])
+    assert metrics["pearson"] == pytest.approx(scipy.stats.pearsonr(heldout, predicted)[0])
+    assert metrics["loss"] == pytest.approx(np.square(heldout - predicted).mean() / train.var(), rel=1e-4)
+    [lines] = task.prediction_files(outputs).values()
+    assert lines.decode().splitlines()[:2] == ["index\tprediction", f"0\t{predicted[0]:.6g}"]
+    [answer] = task.predict(params, ["\t".join(pair(0))])
+    assert answer == [[("score", pytest.approx(float(predicted[0]), rel=1e-4))]]
+
+
+def test_a_test_set_has_no_scores(vocabulary, tmp_path):  # noqa: F811
+    options = config(vocabulary, stsb(tmp_path, test=True), heldout_split="test")
+    metrics, outputs = score(task := TextRegression(options, ""), task.init(jax.random.key(0)))
+    assert metrics == {"examples": 5, "unlabelled": 5} and np.isfinite(outputs["label"]).all()
+
+
+def test_own_numbers(vocabulary, tmp_path):  # noqa: F811
+    """Large, negative, -1 among them, an empty cell; a word is a bad record, and equal labels teach nothing."""
+    labels = [1e6, -1, 250.5, "", -3e5] * 8
+    rows = [{"words": f"{pair(i)[0]} {i}", "price": label} for i, label in enumerate(labels)]
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = config(vocabulary, path, "own", heldout_share=0.2)
+    options.own.text, options.own.label = "words", "price"
+    task = TextRegression(options, "")
+    train, heldout = (task.sentences(side).labels.tolist() for side in ("train", "heldout"))
+    assert sorted(train + heldout) == sorted(label for label in labels if label != "")
+    assert task.notes() == ["read: text 'words', numbers 'price' from -3e+05 to 1e+06"]
+    for wrong, message in (("dear", "the label 'dear'; expected a number"), (math.inf, "expected a number")):
+        path.write_text("".join(json.dumps(row | {"price": wrong}) + "\n" for row in rows))
+        with pytest.raises(DataError, match=message):
+            TextRegression(options, "").sentences("train")
+    path.write_text("".join(json.dumps(row | {"price": 3}) + "\n" for row in rows))
+    with pytest.raises(DataError, match="labels are 3.0: nothing can be learned"):
+        TextRegression(options, "").scale  # noqa: B018
+
+
+def test_a_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):  # noqa: F811
+    """How many words a text has, through the commands; the scale is the run's own, whatever the data are then."""
+    texts = [" ".join((tiny.WORDS * 2)[i % 9 : i % 9 + 2 + i % 20]) for i in range(300)]
+    lines = [json.dumps({"text": f"{text}", "label": 1000 + 100 * len(text.split())}) for text in texts]
+    (tmp_path / "own.jsonl").write_text("\n".join(dict.fromkeys(lines)) + "\n")
+    options = config(vocabulary, tmp_path / "own.jsonl", "own", heldout_share=0.2)
+    options.batch_size, options.steps, options.model.length = 32, 150, 64
+    options.optimizer.update(learning_rate=0.01, warmup=10)
+    run = tmp_path / "run"
+    result = gf.train(options, str(run))
+    assert result["eval"]["spearman"] > 0.8 and result["eval"]["loss"] < 0.4
+    assert json.loads((run / SCALE_FILE).read_text())["mean"] > 1000
+    done = preloaded.gmlp("predict", f"--workdir={run}", input=" ".join(tiny.WORDS[:16]) + "\n")
+    assert done.returncode == 0 and float(done.stdout.splitlines()[1]) == pytest.approx(2600, abs=500), done.stderr
+    asked = preloaded.gmlp("predict", f"--workdir={run}", "--json", input="the a of\n")
+    [[answer]] = json.loads(asked.stdout)["predictions"]
+    assert answer["label"] == "score" and answer["score"] == pytest.approx(1300, abs=500)
+    (run / SCALE_FILE).write_text('{"mean": "x"}')
+    with pytest.raises(DataError, match=r"scale\.json is damaged"):
+        tasks.create(options, str(run)).scale  # noqa: B018

@@ -37,6 +37,7 @@ def tpu_devices(topology: str) -> Devices:
         raise RunError(f"{topology} needs libtpu, which compiles for TPUs: {install('plan')}")
     for name, value in LIBTPU.items():
         os.environ.setdefault(name, value)
+    jax.config.update("jax_enable_compilation_cache", False)  # what was kept for devices that are not here warns
     # Without the chip config, v4 is described by its cores, each with half of a chip's memory.
     names = {"topology_name": topology} | ({"chip_config_name": "megacore"} if topology.startswith("v4:") else {})
     try:

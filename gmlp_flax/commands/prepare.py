@@ -78,7 +78,7 @@ def check(name: str, values: flags.FlagValues) -> None:
 
 
 def make_listops(name: str, values: flags.FlagValues) -> None:
-    """Makes the data set ListOps, and prints the statistics of each split and how to train on it.
+    """Makes the data set ListOps, and prints how to train on it.
 
     Raises:
         DataError: the size or a flag makes no sense, or as in `listops.folder.make`.
@@ -86,14 +86,8 @@ def make_listops(name: str, values: flags.FlagValues) -> None:
     sizes = folder.parse_sizes(name.removeprefix(LISTOPS))
     shortest, longest = folder.parse_numbers(values.lengths, f"--lengths={values.lengths}", 2)
     out = values.out if files.is_remote(values.out) else os.path.realpath(values.out)
-    statistics = folder.make(out, sizes, Grammar(shortest, longest, values.depth), values.seed)
-    print(f"{'split':<12}{'trees':>8}  {'symbols':<26}{'depth':<24}share of the values 0 to 9, %")
-    for split, of in statistics.items():
-        symbols = "{0} to {2}, mean {1:.0f}".format(*of["length"])
-        depth = "{0} to {2}, mean {1:.2f}".format(*of["depth"])
-        shares = " ".join(f"{100 * share:.1f}" for share in of["values"])
-        print(f"{split:<12}{of['trees']:>8,}  {symbols:<26}{depth:<24}{shares}")
-    most = max(of["length"][2] for of in statistics.values())
+    most = folder.make(out, sizes, Grammar(shortest, longest, values.depth), values.seed)
+    print(f"trees         {', '.join(f'{split} {size:,}' for split, size in zip(folder.SPLITS, sizes, strict=True))}")
     print(f"to use it     --config=lra_listops --config.data.train={shlex.quote(out)}")
     print(f"              with --config.model.length={most + 2} or more, no tree is cut")
 

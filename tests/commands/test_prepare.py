@@ -163,15 +163,12 @@ def test_workers_end_with_a_killed_parent(folder, tmp_path):
 
 
 def test_listops(tmp_path):
-    """Made once, with its statistics printed."""
+    """Made once."""
     words = ("listops:40,8,8", f"--out={tmp_path / 'a'}", "--lengths=10,60", "--depth=5", "--seed=2")
     done = run(*words)
     assert done.returncode == 0, done.stderr
-    header, train, validation, test, use, more = done.stdout.splitlines()
-    assert header.split()[:2] == ["split", "trees"] and train.split()[:2] == ["train", "40"]
-    assert validation.split()[:2] == ["validation", "8"] and test.split()[:2] == ["test", "8"]
+    trees, use, more = done.stdout.splitlines()
+    assert trees.split(maxsplit=1) == ["trees", "train 40, validation 8, test 8"]
     assert use.endswith(f"--config=lra_listops --config.data.train={tmp_path / 'a'}") and "model.length=" in more
     assert run(*words).stdout == done.stdout
-    shares = [float(share) for share in train.split()[-10:]]
-    assert sum(shares) == pytest.approx(100, abs=0.6)
     assert {path.suffix for path in (tmp_path / "a").iterdir()} == {".json", ".tsv"}

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-from typing import Any
 
 from gmlp_flax.data.listops import trees
 from gmlp_flax.data.listops.trees import Grammar
@@ -40,8 +39,8 @@ def parse_numbers(given: str, what: str, count: int) -> tuple[int, ...]:
     return tuple(map(int, given.split(",")))
 
 
-def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed: int = 0) -> dict[str, Any]:
-    """Makes the data set, unless the folder has it already, and returns the `trees.statistics` of each split.
+def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed: int = 0) -> int:
+    """Makes the data set, unless the folder has it already, and returns the symbols of its longest tree.
 
     The same arguments give the same bytes. The trees of all splits differ from each other.
 
@@ -56,23 +55,18 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
     asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
     names = files.listdir(folder)
     if FACTS in names:  # it is written last
-        facts = _read_facts(folder)
-        if facts.get("made of") != asked or not isinstance(facts.get("statistics"), dict):
+        facts = json_files.read(files.join(folder, FACTS), dict)
+        if facts.get("made of") != asked:
             raise DataError(f"{folder!r} holds another data set, {facts.get('made of', 'unknown')}: give another")
-        return facts["statistics"]
+        return facts.get("longest", grammar.longest - 1)
     if {name for name in names if not name.startswith(".")} - {*FILES.values()}:
         raise DataError(f"{folder!r} holds other files: give a new folder")
-    stream, statistics = trees.generate(grammar, seed), {}
+    stream, longest = trees.generate(grammar, seed), 0
     for name, size in zip(SPLITS, sizes, strict=True):
-        sample, content = [], bytearray(b"Source\tTarget\n")
+        content = bytearray(b"Source\tTarget\n")
         for tree in itertools.islice(stream, size):
-            sample.append(tree._replace(text=""))
+            longest = max(longest, tree.length)
             content += f"{tree.text}\t{tree.value}\n".encode()
         files.write(files.join(folder, FILES[name]), bytes(content))
-        statistics[name] = trees.statistics(sample)
-    files.write(files.join(folder, FACTS), (json.dumps({"made of": asked, "statistics": statistics}) + "\n").encode())
-    return _read_facts(folder)["statistics"]
-
-
-def _read_facts(folder: str) -> dict[str, Any]:
-    return json_files.read(files.join(folder, FACTS), dict)
+    files.write(files.join(folder, FACTS), (json.dumps({"made of": asked, "longest": longest}) + "\n").encode())
+    return longest

@@ -9,11 +9,9 @@ likely. Trees of other lengths than the wanted ones are thrown away, and no two 
 
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from statistics import median
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from gmlp_flax.errors import DataError
 
@@ -105,15 +103,3 @@ def draw_tree(draw: Any, grammar: Grammar) -> Tree | None:
     if value < 0 or len(symbols) >= grammar.longest:
         return None
     return Tree(" ".join(symbols), value, len(symbols), deepest)
-
-
-def statistics(sample: Sequence[Tree]) -> dict[str, Any]:
-    """Of one tree or more: how many, their lengths and depths, and the share of each value, 0 first."""
-    lengths, depths = (np.array([getattr(tree, name) for tree in sample]) for name in ("length", "depth"))
-    shares = np.bincount([tree.value for tree in sample], minlength=10) / len(sample)
-    return {
-        "trees": len(sample),
-        "length": [int(lengths.min()), float(lengths.mean()), int(lengths.max())],
-        "depth": [int(depths.min()), float(depths.mean()), int(depths.max())],
-        "values": shares.tolist(),
-    }

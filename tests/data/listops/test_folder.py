@@ -30,10 +30,9 @@ def test_splits_that_share_no_tree(tmp_path):
     texts = []
     for split, size in zip(folder.SPLITS, SIZES, strict=True):
         found = open_sentences(str(tmp_path), LONG_RANGE_TASKS["listops"], "heldout", heldout_split=split)
-        assert len(found) == size == told[split]["trees"]
-        assert told[split]["values"][3] == pytest.approx((found.labels == 3).mean())
+        assert len(found) == size
         texts += found.first
-    assert len(set(texts)) == sum(SIZES)
+    assert len(set(texts)) == sum(SIZES) and told == max(len(text.split()) for text in texts)
 
 
 def test_made_once(tmp_path):
@@ -62,7 +61,7 @@ def test_a_remote_folder(tmp_path):
     folder.make(str(tmp_path / "local"), SIZES, GRAMMAR)
     found = {file.name: file.size for file in files.find_files(address)}
     assert found == {path.name: path.stat().st_size for path in (tmp_path / "local").iterdir()}
-    assert json.loads(files.read_small(f"{address}/listops.json"))["statistics"] == told
+    assert json.loads(files.read_small(f"{address}/listops.json"))["longest"] == told
 
 
 @pytest.mark.parametrize("given", ["", "10,5", "10,5,0", "1e3,2,2", "-1,2,3", "99999999999,1,1"])

@@ -70,6 +70,10 @@ def check(name: str, values: flags.FlagValues) -> None:
     if wrong := [flag for flag in (CORPUS_FLAGS if is_listops else LISTOPS_FLAGS) if values[flag].present]:
         what = f"is not a flag of {LISTOPS}SIZE" if is_listops else f"is a flag of {LISTOPS}SIZE alone"
         raise ConfigError(f"--{wrong[0]} {what}: leave it out")
+    if values.side not in splits.SIDES:
+        raise ConfigError(f"--side={values.side}: expected one of {', '.join(splits.SIDES)}")
+    if not 0 <= values.heldout_share < 1 or (values.side == splits.HELDOUT and not values.heldout_share):
+        raise ConfigError(f"--heldout_share={values.heldout_share}: expected a share, 0.05 for 5 % of the documents")
     corpus, out = (path if files.is_remote(path) else os.path.realpath(path) for path in (name, values.out))
     if not is_listops and f"{out.rstrip('/')}/".startswith(f"{corpus.rstrip('/')}/"):
         raise ConfigError(f"--out={values.out} lies in the corpus, which would grow by it; give a folder beside it")
@@ -113,9 +117,7 @@ def main(argv: list[str]) -> None:
     if name.startswith(LISTOPS):
         make_listops(name, values)
         return
-    splits.check_share(values.heldout_share or 0.5, "documents")
     selection = Selection(values.heldout_share, values.side)
-    selection.check()
     corpus, _ = open_side(name, "train", split=values.split)
     to_stderr(describe({"read": corpus}, values.heldout_share))
     if values.tokenizer:

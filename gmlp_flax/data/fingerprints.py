@@ -22,9 +22,9 @@ _END = 64 << 10  # bytes
 _THREADS = 16
 
 
-def spread(count: int) -> list[int]:
-    """At most SAMPLE of `count` positions, evenly spread, the first and the last among them."""
-    return np.unique(np.linspace(0, count - 1, min(count, SAMPLE)).astype(int)).tolist()
+def spread(count: int, most: int = SAMPLE) -> list[int]:
+    """At most `most` of `count` positions, evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(int)).tolist()
 
 
 def digest(values: Iterable[str | bytes]) -> str:

@@ -91,18 +91,6 @@ def _hash(key: str | bytes) -> int:
     return zlib.crc32(key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass"))
 
 
-def check_side(side: str) -> None:
-    """Raises DataError unless `side` is one of SIDES."""
-    if side not in SIDES:
-        raise DataError(f"side {side!r}; expected one of {', '.join(map(repr, SIDES))}")
-
-
-def check_share(share: float, units: str) -> None:
-    """Raises DataError unless 0 < share < 1; `units` says what is held out, such as "documents"."""
-    if not 0 < share < 1:
-        raise DataError(f"heldout_share={share} is not between 0 and 1; 0.05 holds out 5 % of the {units}")
-
-
 class Choice(NamedTuple):
     """What a side reads."""
 
@@ -133,7 +121,6 @@ def choose(
     Raises:
         DataError: the user chose to hold out a split that is trained on.
     """
-    check_side(side)
     if share and heldout and (set(train) & set(heldout) or ALL_SPLITS in train):
         if explicit:
             has = f" (it has {_listed(known)})" if known else ""

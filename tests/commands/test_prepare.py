@@ -90,7 +90,7 @@ def test_mistakes_are_one_line(folder, tmp_path):
         ((text, out, "--tokenizer=nowhere.model"), "reading nowhere.model failed"),
         ((text, f"--out={folder}/t.model", "--train_tokenizer_only"), "would be overwritten"),
         ((text, out, "--vocab_size=0"), "--vocab_size=0"),
-        ((text, out, model, "--side=both"), "side 'both'"),
+        ((text, out, model, "--side=both"), "--side=both: expected one of train, heldout"),
         ((text, f"--out={text}/out", model), "lies in the corpus"),
         (("memory://b/corpus", "--out=memory://b/corpus/tokens", model), "lies in the corpus"),
         (("listops:tiny", out), "listops:tiny: expected 3 numbers"),

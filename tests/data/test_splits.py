@@ -114,16 +114,6 @@ def test_a_split_on_both_sides():
         assert "'test' of 'path'" in message and "(it has 'train', 'test')" in message
 
 
-@pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
-def test_invalid_shares(share):
-    assert f"heldout_share={share}" in failure(splits.check_share, share, "images")
-
-
-def test_an_unknown_side():
-    assert "side 'test'; expected one of 'train', 'heldout'" in failure(splits.check_side, "test")
-    assert "side 'test'" in failure(splits.choose, "path", "test", ("train",), (), 0.1)
-
-
 SPLITS_OF_NAMES = {
     "train": "train train_2 TRAIN en-train-part1 partial-train trainA trainB train2017 Training trainset Training_Set "
     "x_train wiki.train.tokens c4-train.00000-of-01024 train-00000-of-00002-a09b74b3ef9c3b50 train-clean-100 trn "

@@ -18,7 +18,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from gmlp_flax.data import splits
-from gmlp_flax.data.fingerprints import Fingerprint
+from gmlp_flax.data.fingerprints import Fingerprint, spread
 from gmlp_flax.data.images import rows, tfds
 from gmlp_flax.data.images.folders import ImageFolder, ImageSource, ImageTar
 from gmlp_flax.data.images.pathfinder import PathfinderImages, is_pathfinder
@@ -157,9 +157,8 @@ def split_images(source: ImageSource, heldout_share: float) -> tuple[Subset, Sub
     by the records' positions, over all classes.
 
     Raises:
-        DataError: `heldout_share` is not between 0 and 1, or a class (or the whole TFDS split) has a single image.
+        DataError: a class (or the whole TFDS split) has a single image.
     """
-    splits.check_share(abs(heldout_share), "images")
     if isinstance(source, TFDSImages):
         labels, classes, name_of = np.zeros(len(source), np.int32), (source.split,), str
     else:
@@ -221,7 +220,7 @@ def check_overlap(train: ImageSource, heldout: ImageSource) -> str:
     if repr(train) == repr(heldout):
         raise DataError(f"{train.path!r} would be both trained on and held out; {advice}")
     ours, theirs = (
-        {i: file for i in _evenly(range(len(source)), most) if (file := source.file_of(i))}
+        {i: file for i in spread(len(source), most) if (file := source.file_of(i))}
         for source, most in ((heldout, _SAMPLE), (train, _LOOKED_INTO))
     )
     same = {file for _, file in ours.values()} & {file for _, file in theirs.values()}
@@ -231,17 +230,13 @@ def check_overlap(train: ImageSource, heldout: ImageSource) -> str:
     sizes = {size for size, _ in ours.values()}
     remote = files.is_remote(train.path) or files.is_remote(heldout.path)  # where each look takes a request
     alike = [i for i, (size, _) in theirs.items() if size in sizes and not remote]
-    looked = _evenly(alike, _READ)
+    looked = [alike[i] for i in spread(len(alike), _READ)]
     known = {_digest(train, i) for i in looked} - {b""}
     equal = sum(_digest(heldout, i) in known for i in ours if alike)
     share = equal / max(1, len(ours)) * max(1, len(alike)) / max(1, len(looked)) * len(train) / max(1, len(theirs))
     if share <= 0.01:
         return ""
     return f"note: about {min(share, 1):.0%} of the held-out images are also among those to train on, byte for byte"
-
-
-def _evenly(members: Sequence[int], most: int) -> list[int]:
-    return [members[i * len(members) // min(most, len(members))] for i in range(min(most, len(members)))]
 
 
 def _digest(source: ImageSource, index: int) -> bytes:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from gmlp_flax.data import fingerprints
 from gmlp_flax.data.splits import EVERYTHING, TRAIN_SPLIT, missing_split, split_words
 from gmlp_flax.data.text.documents import READERS
 from gmlp_flax.errors import DataError
@@ -135,10 +136,7 @@ class Corpus:
 def in_memory(name: str, documents: Iterable[str]) -> Corpus:
     """A corpus of one part, recognised by its content; documents that are only white space are left out."""
     texts = tuple(document for document in documents if document.strip())
-    digest = hashlib.sha256()
-    for data in (document.encode("utf-8", "surrogatepass") for document in texts):
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return Corpus(name, (MemoryPart(name, texts),), digest.hexdigest())
+    return Corpus(name, (MemoryPart(name, texts),), fingerprints.digest(texts))
 
 
 def open_corpus(path: str, split: str = "") -> Corpus:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gmlp_flax.data.fingerprints import spread
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.io import files
 
@@ -32,7 +33,7 @@ def note(train: Prepared, heldout: Prepared) -> str:
 def _documents(tokens: Prepared, most: int) -> Iterator[bytes]:
     """The ids of some documents; of a remote folder, whose shards are copied to be read, from one shard."""
     count = len(tokens.offsets) - 1
-    picked = np.linspace(0, count - 1, 1 if files.is_remote(tokens.folder) else min(count, SHARDS)).astype(int).tolist()
+    picked = spread(count, 1 if files.is_remote(tokens.folder) else SHARDS)
     for shard in picked:
         ends = np.cumsum(tokens.lengths(shard), dtype=np.int64)[: max(1, most // len(picked))]
         ends = ends[ends <= TOKENS // len(picked)]

@@ -111,7 +111,6 @@ def prepare(
         DataError: `folder` holds something else or cannot be written to; the corpus cannot be read or has more bad
             records; no document is selected.
     """
-    selection.check()
     folder, groups = os.fspath(folder), _group(corpus.parts, shard_bytes)
     plan = {
         "format": prepared.FORMAT,

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
+from gmlp_flax.data import fingerprints
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import cache, files, json_files
@@ -156,7 +157,7 @@ class Prepared:
     def counts(self, vocab_size: int, most: int = 1 << 24) -> np.ndarray:
         """How often each id occurs, [vocab_size]: in all tokens or, if they are more than `most`, in spread blocks."""
         blocks, counts = -(-self.tokens // BLOCK), np.zeros(vocab_size, np.int64)
-        for block in np.unique(np.linspace(0, blocks - 1, min(blocks, max(1, most // BLOCK))).astype(int)).tolist():
+        for block in fingerprints.spread(blocks, max(1, most // BLOCK)):
             ids = self.read(block * BLOCK, min((block + 1) * BLOCK, self.tokens))
             counts += np.bincount(ids, minlength=vocab_size)
         return counts

@@ -24,14 +24,6 @@ class Selection(NamedTuple):
     share: float = 0.0
     side: str = TRAIN
 
-    def check(self) -> None:
-        """Raises DataError unless side and share are valid."""
-        splits.check_side(self.side)
-        if self.share:
-            splits.check_share(abs(self.share), "documents")
-        elif self.side == HELDOUT:
-            raise DataError("side 'heldout' needs a heldout_share above 0; 0.05 holds out 5 % of the documents")
-
     def pick(self, documents: Iterator[str], whole: bool) -> Iterator[str]:
         """The documents on this side.
 

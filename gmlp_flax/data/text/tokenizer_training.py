@@ -33,7 +33,6 @@ def cached_tokenizer(
     Raises:
         DataError: as in Tokenizer.train; or the corpus cannot be read, or has more than `max_bad_records`.
     """
-    selection.check()
 
     def model() -> bytes:
         with heartbeat(f"training a tokenizer of {vocab_size:,} pieces on {corpus.name}"):

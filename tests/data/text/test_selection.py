@@ -44,19 +44,6 @@ def test_one_line_cannot_be_cut():
 
 
 @pytest.mark.parametrize(
-    ("selection", "message"),
-    [
-        (Selection(0.1, "test"), "side 'test'"),
-        (Selection(1.0), "heldout_share=1.0"),
-        (Selection(0.0, "heldout"), "side 'heldout' needs a heldout_share"),
-    ],
-)
-def test_check(selection, message):
-    with pytest.raises(DataError, match=message):
-        selection.check()
-
-
-@pytest.mark.parametrize(
     ("names", "options", "train", "heldout"),
     [
         (("train", "validation"), {}, ("train", 0.0), ("validation", 0.0)),

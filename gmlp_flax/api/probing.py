@@ -7,6 +7,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from scipy import optimize
 
 from gmlp_flax import config as config_lib
@@ -106,21 +107,16 @@ def linear(train: Features, heldout: Features) -> dict[str, float]:
     """See `probe`."""
     x, test = _standardized(train[0], heldout[0])
     classes = int(max(train[1].max(), heldout[1].max())) + 1
-    hot = np.eye(classes)[train[1]]
 
-    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        """And its gradient; the last row are the biases."""
+    @jax.jit
+    @jax.value_and_grad
+    def loss(flat: jax.Array) -> jax.Array:
+        """The last row of the weights are the biases."""
         weights = flat.reshape(-1, classes)
-        logits = x @ weights[:-1] + weights[-1]
-        logits -= logits.max(-1, keepdims=True)
-        sums = np.exp(logits).sum(-1, keepdims=True)
-        errors = (np.exp(logits) / sums - hot) / len(x)
-        penalty = DECAY * weights[:-1]
-        nats = (np.log(sums) - (logits * hot).sum(-1, keepdims=True)).mean()
-        gradient = np.concatenate([x.T @ errors + penalty, errors.sum(0, keepdims=True)])
-        return nats + (penalty * weights[:-1]).sum() / 2, gradient.ravel()
+        losses = optax.softmax_cross_entropy_with_integer_labels(x @ weights[:-1] + weights[-1], train[1])
+        return losses.mean() + DECAY / 2 * (weights[:-1] ** 2).sum()
 
-    start = np.zeros((x.shape[1] + 1) * classes)
+    start = np.zeros((x.shape[1] + 1) * classes, np.float32)
     found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
     weights = found.x.reshape(-1, classes)
     return {"accuracy": _accuracy(test @ weights[:-1] + weights[-1], heldout[1])}

@@ -78,7 +78,7 @@ class TFDSImages(ImageSource):
             raise DataError(f"{folder.path!r}: feature {self._label!r} has no class names; prepare or copy it again")
         self._shards = folder.shards(split)
         self._stops = list(itertools.accumulate(shard.records for shard in self._shards))
-        self._files = _open_shards(folder, self._shards, cache_folder or cache.default_folder())
+        self._files = _Shards(folder, self._shards, cache_folder or cache.default_folder())
 
     def __len__(self) -> int:
         return self._stops[-1]
@@ -88,7 +88,7 @@ class TFDSImages(ImageSource):
         position = index - self._stops[number] + self._shards[number].records
         where = f"record {position} of {self._shards[number].file.name}"
         try:
-            return self._item(records.example_features(self._files[number][position]), where)
+            return self._item(records.example_features(self._files.open(number)[0][position]), where)
         except DataError:
             raise
         except (BadRecord, RuntimeError) as error:  # ArrayRecord raises RuntimeError
@@ -127,52 +127,40 @@ def _feature_of_kind(folder: Folder, kind: type, name: str) -> str:
     return name if name in names else names[0]
 
 
-def _open_shards(folder: Folder, shards: list[Shard], cache_folder: str) -> Any:
-    """Each shard's records, as a sequence with the number of records in the folder's metadata."""
-    if folder.file_format == "tfrecord":
-        indexes = _indexes(shards, cache_folder)
-    else:
-        indexes = [None] * len(shards)
-        _allow_open_files(len(shards))
-    if files.is_remote(folder.path):
-        return _RemoteShards(shards, indexes)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(_records, shards, [shard.file.path for shard in shards], indexes))
+class _Shards:
+    """The records of shards, each as a sequence with the number of records in the folder's metadata. Local ones are
+    checked at once; a remote one is copied to this disk when it is first read. Pickled without what is open."""
 
-
-def _records(shard: Shard, local: str, index: np.ndarray | None) -> Any:
-    """One shard's records; raises DataError if they are damaged or not as many as expected."""
-    from array_record.python.array_record_data_source import ArrayRecordDataSource
-
-    path = shard.file.path
-    try:
-        file = ArrayRecordDataSource(local) if index is None else TFRecordFile(local, index)
-        count = len(file)
-    except RuntimeError as error:  # ArrayRecord gives no reason
-        raise DataError(f"{path}: truncated or damaged; copy or prepare it again") from error
-    if count != shard.records:
-        raise DataError(f"{path}: {count} records where {shard.records} were expected: copy or prepare it again")
-    return file
-
-
-class _RemoteShards:
-    """The records of remote shards, each copied to this disk when it is first read; pickled without what is open."""
-
-    def __init__(self, shards: list[Shard], indexes: list[Any]):
-        self._shards, self._indexes = shards, indexes
-        # Open copies cannot be deleted: they take a quarter of the cache at most.
-        most = cache.limit() // 4 // max(shard.file.size for shard in shards)
-        self._open = ResultCache(self._open_shard, max(1, min(len(shards), most)))
+    def __init__(self, folder: Folder, shards: list[Shard], cache_folder: str):
+        self._arguments = folder, shards, cache_folder
+        self._shards, most = shards, len(shards)
+        self._indexes = _indexes(shards, cache_folder) if folder.file_format == "tfrecord" else [None] * most
+        is_remote = files.is_remote(folder.path)
+        if is_remote:  # open copies cannot be deleted: they take a quarter of the cache at most
+            most = max(1, min(most, cache.limit() // 4 // max(shard.file.size for shard in shards)))
+        elif folder.file_format != "tfrecord":
+            _allow_open_files(most)
+        self.open = ResultCache(self._open_shard, most)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(self.open, () if is_remote else range(len(shards))))
 
     def _open_shard(self, number: int) -> tuple[Any, cache.LocalCopy]:
-        copy = cache.LocalCopy(self._shards[number].file)
-        return _records(self._shards[number], copy.path, self._indexes[number]), copy
+        """A shard's records; raises DataError if they are damaged or not as many as expected."""
+        from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-    def __getitem__(self, number: int) -> Any:
-        return self._open(number)[0]
+        shard, index = self._shards[number], self._indexes[number]
+        copy, path = cache.LocalCopy(shard.file), shard.file.path
+        try:
+            file = ArrayRecordDataSource(copy.path) if index is None else TFRecordFile(copy.path, index)
+            count = len(file)
+        except RuntimeError as error:  # ArrayRecord gives no reason
+            raise DataError(f"{path}: truncated or damaged; copy or prepare it again") from error
+        if count != shard.records:
+            raise DataError(f"{path}: {count} records where {shard.records} were expected: copy or prepare it again")
+        return file, copy
 
     def __reduce__(self):
-        return _RemoteShards, (self._shards, self._indexes)
+        return _Shards, self._arguments
 
 
 def _indexes(shards: list[Shard], cache_folder: str) -> list[np.ndarray]:

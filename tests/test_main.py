@@ -84,7 +84,7 @@ def test_an_unknown_command_is_one_line(gmlp, name, advice):
 def test_every_file_is_a_command_or_shared():
     files = {path.stem for path in pathlib.Path(cli.__file__).parent.glob("*.py")}
     commands = {module.partition(":")[0] for module, _ in COMMANDS.values()}
-    assert files == commands | {"__init__", "cli", "columns"}
+    assert files == commands | {"__init__", "cli"}
 
 
 @pytest.mark.slow

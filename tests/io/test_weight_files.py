@@ -90,13 +90,11 @@ def test_other_files(tmp_path):
         weight_files.write("w.pth", WEIGHTS)
 
 
-@pytest.mark.parametrize(("package", "name"), [("torch", "w.pth"), ("safetensors", "w.safetensors")])
-def test_a_reader_that_is_not_installed(package, name, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setitem(sys.modules, f"{package}.numpy", None)
-    (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(RunError, match=rf"need.* {package}.*pip install"):
-        weight_files.read(str(tmp_path / name))
+def test_a_reader_that_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "w.pth").write_bytes(b"x")
+    with pytest.raises(RunError, match=r"needs torch.*pip install"):
+        weight_files.read(str(tmp_path / "w.pth"))
 
 
 def test_download_without_the_hubs_client(monkeypatch):

@@ -258,12 +258,12 @@ class ImageClassification(Task):
 
     @classmethod
     def row(cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str) -> dict[str, Any]:
-        """See `Task`: images that are no files become PNG files."""
+        """See `Task`: images that are no files on this disk become PNG files."""
         image = inputs[0]
-        if not isinstance(image, str | os.PathLike):
+        if not isinstance(image, str | os.PathLike) or files.is_remote(os.fspath(image)):
             image_examples.write_image(image, image_path := f"{path}.png", config.model.channels)
             image = image_path
-        return {"image": files.absolute(os.fspath(image)), "label": label}
+        return {"image": os.path.abspath(image), "label": label}
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
         images, repeats = self.examples("train"), self.config.augment.repeats

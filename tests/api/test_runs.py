@@ -1,16 +1,21 @@
 """Runs in Python: on data of the program, from a model, with an optimizer and callbacks of its own."""
 
+import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import fsspec
 import jax
 import numpy as np
 import optax
 import pytest
+from PIL import Image
 
 import gmlp_flax as gf
 from gmlp_flax import config as config_lib
+from gmlp_flax.api import data as data_lib
 from gmlp_flax.data import embedded
+from gmlp_flax.data.images.sources import open_side
 from gmlp_flax.errors import ConfigError, DataError, RunError
 
 SHORT = {"steps": 4, "batch_size": 4, "log.every": 2, "checkpoint.every": 4, "eval.batch_size": 8}
@@ -107,6 +112,17 @@ def test_a_dataset_of_hugging_face_and_one_of_grain(digits, tmp_path):
     gf.train(images_config(), tmp_path / "named", data={"train": named, "test": named}, options=SHORT)
     assert gf.load(tmp_path / "named").classes == Feature.names
     assert {*gf.load(tmp_path / "run").classes} == {*map(str, labels)}
+
+
+def test_images_that_are_files_stay_and_remote_ones_are_copied(tmp_path):
+    local, remote = str(tmp_path / "a.png"), "memory://own_images/b.png"
+    for path, level in ((local, 10), (remote, 200)):
+        with fsspec.open(path, "wb") as file:
+            Image.new("L", (8, 8), level).save(file, "PNG")
+    keys = data_lib.store([(local, "dark"), (remote, "light")], images_config(), str(tmp_path / "data"))
+    source = open_side(keys["data.train"], "train", order=["dark", "light"])
+    assert not (tmp_path / "data" / "train" / "0.png").exists() and source.labels.tolist() == [0, 1]
+    assert [np.asarray(Image.open(io.BytesIO(source[i]["image"])))[0, 0] for i in (0, 1)] == [10, 200]
 
 
 def test_metrics_without_a_rate_are_whole(digits, tmp_path):

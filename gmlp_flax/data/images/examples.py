@@ -34,10 +34,14 @@ def evaluation_example(
     record: dict, *, size: tuple[int, int], channels: int, eval_crop: float, transform: str = "exact"
 ) -> dict:
     """A record, without its name, whose "image" is uint8 [*size, channels], as `views.evaluation_view` makes it."""
-    image = record["image"]
-    pixels = image if isinstance(image, np.ndarray) else views.decode(image, record["name"], channels)
+    pixels = _decoded(record, channels)
     others = {key: value for key, value in record.items() if key != "name"}
     return others | {"image": views.evaluation_view(pixels, size, eval_crop, transform)}
+
+
+def _decoded(record: dict, channels: int) -> np.ndarray:
+    image = record["image"]
+    return image if isinstance(image, np.ndarray) else views.decode(image, record["name"], channels)
 
 
 def record_of(image: Any, channels: int) -> dict[str, Any]:
@@ -52,8 +56,8 @@ def record_of(image: Any, channels: int) -> dict[str, Any]:
 
 
 def write_image(image: Any, path: str, channels: int) -> None:
-    """Writes a Pillow image or an array (`views.pixels_of`) as PNG."""
-    pixels = views.pixels_of(image, channels)
+    """Writes an image, as `record_of` takes it, as PNG."""
+    pixels = _decoded(record_of(image, channels), channels)
     Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(path, "PNG")
 
 

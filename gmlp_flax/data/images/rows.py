@@ -81,7 +81,7 @@ def _rows(file: File) -> Iterator[Row]:
             raise DataError(f"{where}: {row}")
         image, kind = (next((row[name] for name in names if name in row), None) for names in (_IMAGES, _COLUMNS.label))
         if isinstance(image, str) and image:
-            image = image if files.is_remote(image) else files.join(folder, image)
+            image = files.join(folder, image)
         else:
             image = image.get("bytes") if isinstance(image, dict) else None
         name = f"{file.name}{where.removeprefix(file.path)}"  # the same wherever the data lie

@@ -1,7 +1,8 @@
-"""Files of many records: TFRecord, ArrayRecord and parquet, each record checked.
+"""Files of many records: TFRecord, ArrayRecord and parquet, read by ranges of records, each record checked.
 
-TFRecord allows random access through an index of offsets (its data must be walked once). A record that fails its check
-comes out as a BadRecord, in its place. Damage that hides where the next record begins is an error of the file.
+All three allow random access: TFRecord through an index of offsets (its data must be walked once), ArrayRecord through
+its own index, parquet by row groups. A record that fails its check comes out as a BadRecord, in its place. Damage that
+hides where the next record begins is an error of the file.
 """
 
 import itertools
@@ -114,19 +115,21 @@ class TFRecordFile:
         start, stop = map(int, self.offsets[index : index + 2])
         return _checked(files.read_range(self.path, start + _HEADER.size, stop), index)
 
-    def records(self, count: int | None = None) -> Iterator[tuple[int, bytes | BadRecord]]:
-        """Yields (position, record) for all records or the first `count`, in order, without building the index."""
+    def records(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes | BadRecord]]:
+        """Yields (position, record) for records [start, stop), in order, without building the index."""
         number = -1
         with files.open_file(self.path, decompress=False) as stream:
             for number, (_, length) in enumerate(self._walk(stream)):
-                if number == count:
+                if number == stop:
                     return
+                if number < start:
+                    continue
                 try:
                     record = _checked(stream.read(length + _FOOTER.size), number)
                 except BadRecord as error:
                     record = error
                 yield number, record
-        _check_count(self.path, number + 1, count)
+        _check_count(self.path, number + 1, stop)
 
     @cached_property
     def offsets(self) -> np.ndarray:
@@ -159,17 +162,17 @@ class TFRecordFile:
         return DataError(f"{self.path}, record {number}: the file is truncated; copy or download it again")
 
 
-def array_records(path: str, count: int | None = None) -> Iterator[tuple[int, bytes | BadRecord]]:
-    """Yields (position, record) for all records of an ArrayRecord file, or the first `count`. The library reads only
-    local files: a remote one is copied to the cache.
+def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | BadRecord]]:
+    """Yields (position, record) for records [start, stop) of an ArrayRecord file. The library reads only local files: a
+    remote one is copied to the cache.
 
     Raises DataError if the file cannot be read, or holds fewer records or none (the library's only sign of damage).
     """
     with LocalCopy(path) as copy, _array_reader(copy.path) as reader:
-        there = reader.num_records()
-        _check_count(path, there, count or 1)
-        end = there if count is None else count
-        for first in range(0, end, _BATCH):
+        count = reader.num_records()
+        _check_count(path, count, stop or 1)
+        end = count if stop is None else stop
+        for first in range(start, end, _BATCH):
             numbers = range(first, min(first + _BATCH, end))
             try:
                 batch = reader.read(numbers.start, numbers.stop)
@@ -194,18 +197,21 @@ def array_record_writer(path: Path, options: str) -> Iterator[Callable[[bytes], 
         call(writer.close)
 
 
-def parquet_records(path: str, column: str) -> Iterator[tuple[int, bytes | None]]:
-    """Yields (row, value) of a column of strings or bytes of a parquet or .arrow file.
+def parquet_records(path: str, column: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | None]]:
+    """Yields (row, value) of a column of strings or bytes, for row groups [start, stop) of a parquet or .arrow file.
 
     Pages are checked if the writer stored checksums (pyarrow's `write_page_checksum`). Raises DataError if the file is
     truncated, damaged or not parquet, or has no such column.
     """
     with _parquet(path) as file:
+        row = sum(file.metadata.row_group(group).num_rows for group in range(start))
         columns: dict[str, Any] = {field.name: field.type for field in file.schema_arrow}
         if not _is_text(columns.get(column)):
             names = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
             raise DataError(f"{path}: no column {column!r} of strings, found {names}; give a corpus with one")
-        yield from enumerate(value for (values,) in _parquet_batches(file, [column]) for value in values)
+        for (values,) in _parquet_batches(file, [column], start, stop):
+            yield from enumerate(values, row)
+            row += len(values)
 
 
 def parquet_columns(path: str) -> tuple[str, ...]:
@@ -223,7 +229,7 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
     with _parquet(path) as file:
         names = [field.name for field in file.schema_arrow if field.name in wanted]
         classes = _classes(file.schema_arrow.metadata or {})
-        batches = _parquet_batches(file, names)
+        batches = _parquet_batches(file, names, 0, None)
         rows = itertools.chain.from_iterable(zip(*columns, strict=True) for columns in batches)
         for number, values in enumerate(rows):
             try:
@@ -239,12 +245,13 @@ def _cell(value: Any, classes: Mapping[int, str | None]) -> Any:
     return classes.get(value, value) if isinstance(value, int) else value
 
 
-def _parquet_batches(file: Any, names: list[str]) -> Iterator[list[list[Any]]]:
-    """The columns of up to _BATCH rows. Strings come as bytes: read as strings, one that is not UTF-8 would make the
-    whole batch fail."""
+def _parquet_batches(file: Any, names: list[str], start: int, stop: int | None) -> Iterator[list[list[Any]]]:
+    """The columns of up to _BATCH rows of the row groups [start, stop). Strings come as bytes: read as strings, one
+    that is not UTF-8 would make the whole batch fail."""
     import pyarrow
 
-    for batch in file.iter_batches(_BATCH, columns=names, use_threads=False):
+    groups = range(start, file.num_row_groups if stop is None else stop)
+    for batch in file.iter_batches(_BATCH, row_groups=groups, columns=names, use_threads=False):
         columns = map(batch.column, names)
         yield [
             (column.cast(pyarrow.large_binary()) if _is_text(column.type) else column).to_pylist() for column in columns
@@ -267,6 +274,13 @@ def _is_text(kind: Any) -> bool:
     return str(kind).removeprefix("large_") in ("string", "binary")
 
 
+def parquet_sizes(path: str) -> list[int]:
+    """Compressed size, in bytes, of each row group of a parquet file; raises DataError as parquet_records does."""
+    with _parquet(path) as file:
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        return [sum(group.column(i).total_compressed_size for i in range(group.num_columns)) for group in groups]
+
+
 @contextmanager
 def _parquet(path: str) -> Iterator[Any]:
     import pyarrow.parquet  # slow, and only parquet needs it
@@ -278,7 +292,9 @@ def _parquet(path: str) -> Iterator[Any]:
 
 
 class _ArrowFile:
-    """As pyarrow's ParquetFile, for an Arrow file or, as the package datasets writes, a stream."""
+    """As pyarrow's ParquetFile, with one row group, for an Arrow file or, as the package datasets writes, a stream."""
+
+    num_row_groups = 1
 
     def __init__(self, stream: Any):
         import pyarrow.ipc

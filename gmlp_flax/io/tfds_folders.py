@@ -14,13 +14,12 @@ from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
 DATA_COLUMN = "data"  # of TFDS's parquet files: the serialised examples
-# By format: the numbered records of a file, of which dataset_info.json tells how many it has.
-READERS: dict[str, Callable[[str, int | None], Iterator[tuple[int, bytes | BadRecord | None]]]] = {
+_READERS: dict[str, Callable[[str, int, int | None], Iterator[tuple[int, bytes | BadRecord | None]]]] = {
     "array_record": records.array_records,
-    "tfrecord": lambda path, count: records.TFRecordFile(path).records(count),
-    "parquet": lambda path, _: records.parquet_records(path, DATA_COLUMN),
+    "tfrecord": lambda path, *ends: records.TFRecordFile(path).records(*ends),
+    "parquet": lambda path, *ends: records.parquet_records(path, DATA_COLUMN, *ends),
 }
-FORMATS = tuple(READERS)
+FORMATS = tuple(_READERS)
 
 _INFO = "dataset_info.json"
 _METADATA = ("features.json", _INFO)
@@ -71,7 +70,9 @@ class Folder(NamedTuple):
         """Yields the records of a split, in order, each with its name in messages. Raises DataError if a shard is
         missing, truncated or empty."""
         for shard in self.shards(split):
-            for number, data in READERS[self.file_format](shard.file.path, shard.records):
+            # Of parquet, ends are row groups.
+            end = None if self.file_format == "parquet" else shard.records
+            for number, data in _READERS[self.file_format](shard.file.path, 0, end):
                 data = b"" if data is None else data
                 # A bad record's own message has its number.
                 yield shard.file.path + ("" if isinstance(data, BadRecord) else f", record {number}"), data

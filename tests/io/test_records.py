@@ -23,8 +23,8 @@ def flip(path, offset: int, bit: int = 0):
     return path
 
 
-@given(st.lists(st.binary(max_size=300), max_size=20), st.integers(0, 25))
-def test_tfrecord_round_trip(tmp_path_factory, data, count):
+@given(st.lists(st.binary(max_size=300), max_size=20), st.integers(0, 25), st.integers(0, 25))
+def test_tfrecord_round_trip(tmp_path_factory, data, start, stop):
     path = writers.tfrecord(tmp_path_factory.mktemp("records") / "a.tfrecord", data)
     file = TFRecordFile(path)
     assert list(file.records()) == list(enumerate(data))
@@ -32,8 +32,8 @@ def test_tfrecord_round_trip(tmp_path_factory, data, count):
     assert [file[i] for i in reversed(range(len(file)))] == data[::-1]
     again = pickle.loads(pickle.dumps(file))
     assert [again[i] for i in range(len(again))] == data
-    count = min(count, len(data))
-    assert list(file.records(count)) == list(enumerate(data))[:count]
+    stop = min(stop, len(data))
+    assert list(file.records(start, stop)) == list(enumerate(data))[start:stop]
 
 
 def test_remote_tfrecord(tmp_path):
@@ -43,7 +43,7 @@ def test_remote_tfrecord(tmp_path):
     file = pickle.loads(pickle.dumps(TFRecordFile("memory://records/a.tfrecord")))
     assert len(file) == 5
     assert [file[i] for i in (4, 0, 2, 1, 3)] == [SOME[i] for i in (4, 0, 2, 1, 3)]
-    assert list(file.records(4)) == list(enumerate(SOME[:4]))
+    assert list(file.records(2, 4)) == [(2, SOME[2]), (3, SOME[3])]
     for index in (-1, 5):
         with pytest.raises(IndexError, match=f"record {index} of 5 in"):
             file[index]
@@ -66,8 +66,8 @@ def test_a_flipped_bit_of_a_tfrecord_is_always_found(tmp_path_factory, data):
         file[number]
 
 
-def read_all(path, count=None):
-    return list(TFRecordFile(path).records(count))
+def read_all(path, *span):
+    return list(TFRecordFile(path).records(*span))
 
 
 def test_truncated_tfrecord(tmp_path):
@@ -79,7 +79,7 @@ def test_truncated_tfrecord(tmp_path):
         path = tmp_path / "cut.tfrecord"
         path.write_bytes(whole[:size])
         if size in ends:  # whole records are left: found out where the number of records is known
-            assert "records where 5 or more were expected" in failure(read_all, path, 5)
+            assert "records where 5 or more were expected" in failure(read_all, path, 0, 5)
         else:
             assert "cut.tfrecord, record " in failure(read_all, path)
             assert "the file is truncated" in failure(len, TFRecordFile(path))
@@ -93,7 +93,7 @@ def test_not_a_tfrecord(tmp_path):
 
 def test_array_records(tmp_path):
     path = str(writers.array_record(tmp_path / "a.array_record", [b"%d" % i for i in range(1000)]))
-    assert list(records.array_records(path, 600)) == [(i, b"%d" % i) for i in range(600)]
+    assert list(records.array_records(path, 250, 600)) == [(i, b"%d" % i) for i in range(250, 600)]
 
 
 def test_damaged_array_record(tmp_path):
@@ -101,16 +101,16 @@ def test_damaged_array_record(tmp_path):
     path = writers.array_record(tmp_path / "a.array_record", data)
     whole = path.read_bytes()
     flip(path, 300)
-    read = [record for _, record in records.array_records(str(path))]
+    read = [record for _, record in records.array_records(str(path), 0, None)]
     (bad,) = (i for i, record in enumerate(read) if isinstance(record, BadRecord))
     assert str(read[bad]).startswith(f"record {bad}: Corrupted")
     assert [*read[:bad], *read[bad + 1 :]] == [*data[:bad], *data[bad + 1 :]]
     for damaged in (whole[: len(whole) // 2], b"no records at all", b""):
         path.write_bytes(damaged)
-        message = failure(lambda: list(records.array_records(str(path), 20)))
+        message = failure(lambda: list(records.array_records(str(path), 0, 20)))
         assert "a.array_record: 0 records where 20 or more were expected" in message
-        assert "0 records where 1 or more" in failure(lambda: list(records.array_records(str(path))))
-    assert "gone failed" in failure(lambda: list(records.array_records(str(tmp_path / "gone"))))
+        assert "0 records where 1 or more" in failure(lambda: list(records.array_records(str(path), 0, None)))
+    assert "gone failed" in failure(lambda: list(records.array_records(str(tmp_path / "gone"), 0, None)))
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), None])
@@ -120,11 +120,13 @@ def test_parquet_records(tmp_path, kind):
     column = pa.array(values, kind) if kind else pa.array(values).dictionary_encode()
     path = str(writers.parquet(tmp_path / "a.parquet", 300, text=column, id=list(range(701))))
     expected = [(i, value and value.encode()) for i, value in enumerate(values)]
-    assert list(records.parquet_records(path, "text")) == expected
+    assert list(records.parquet_records(path, "text", 0, None)) == expected
+    assert list(records.parquet_records(path, "text", 1, 2)) == expected[300:600]
+    assert [len(records.parquet_sizes(path)), min(records.parquet_sizes(path)) > 0] == [3, True]
 
 
-def parquet_values(path) -> list[bytes | None]:
-    return [value for _, value in records.parquet_records(str(path), "text")]
+def parquet_values(path, start: int = 0, stop: int | None = None) -> list[bytes | None]:
+    return [value for _, value in records.parquet_records(str(path), "text", start, stop)]
 
 
 def test_damaged_parquet(tmp_path):
@@ -132,7 +134,8 @@ def test_damaged_parquet(tmp_path):
     whole = path.read_bytes()
     for data in (whole[:-50], whole[: len(whole) // 2], b"no parquet at all", b""):
         path.write_bytes(data)
-        assert "a.parquet: truncated, damaged or not parquet (" in failure(parquet_values, path)
+        for read in (parquet_values, records.parquet_sizes):
+            assert "a.parquet: truncated, damaged or not parquet (" in failure(lambda read=read: read(str(path)))
     path.write_bytes(whole)
     flip(path, 500)
     assert "a.parquet: truncated, damaged or not parquet (" in failure(lambda: parquet_values(path))
@@ -161,7 +164,7 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
         for record in (b"one", b"", b"three"):
             write(record)
         assert not path.exists()
-    assert list(records.array_records(str(path))) == [(0, b"one"), (1, b""), (2, b"three")]
+    assert list(records.array_records(str(path), 0, None)) == [(0, b"one"), (1, b""), (2, b"three")]
     assert os.listdir(tmp_path) == [path.name]
     with pytest.raises(DataError, match="x.array_record/y failed"), records.array_record_writer(path / "y", ""):
         pass

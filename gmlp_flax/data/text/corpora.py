@@ -1,4 +1,4 @@
-"""Corpora of documents (strings): opening a path, its splits, and its files, which workers read in parallel.
+"""Corpora of documents (strings): opening a path, its splits, and the parts that workers read in parallel.
 
 A path is one of
 
@@ -12,7 +12,9 @@ A path is one of
     tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets; without a version, the
         newest.
 
-Files and folders may be remote (`gs://bucket/...`, or any other store of fsspec).
+Files and folders may be remote (`gs://bucket/...`, or any other store of fsspec). Large files are cut into several
+parts if their format allows it (see `documents`): parquet, JSON lines that are not packed and, on local disks, TFRecord
+and ArrayRecord.
 """
 
 import hashlib
@@ -28,10 +30,11 @@ from gmlp_flax.data import fingerprints
 from gmlp_flax.data.splits import EVERYTHING, TRAIN_SPLIT, missing_split, split_words
 from gmlp_flax.data.text.documents import READERS
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files, tfds_folders
+from gmlp_flax.io import files, records, tfds_folders
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
 
+PART_BYTES = 64 << 20  # of a file that is cut into parts, about; documents and their order do not depend on it
 _END = 64 << 10  # bytes
 
 _JSON_LINES = dict.fromkeys((".jsonl", ".ndjson", ".json"), "json_lines")
@@ -44,21 +47,22 @@ _TABLES = (".csv", ".tsv")
 
 @dataclass(frozen=True)
 class FilePart:
-    """A file of a corpus; picklable.
+    """A file of a corpus, or a range of one, that one worker reads; picklable.
 
     Attributes:
-        name: the file's name in the corpus.
+        name: the file's name in the corpus and, for a range, the records or bytes that it covers.
         path: the file.
         reader: key of documents.READERS.
-        size: bytes before unpacking.
-        records: how many a shard of TFDS has; None for other files.
+        size: bytes before unpacking; for a range, its share of them.
+        start, stop: the range, in the reader's unit; stop None is the end of the file.
     """
 
     name: str
     path: str
     reader: str
     size: int
-    records: int | None = None
+    start: int = 0
+    stop: int | None = None
 
     def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
         """Yields the documents in order, without those that are only white space.
@@ -67,17 +71,17 @@ class FilePart:
             bad: counts and limits the records that do not parse. Without it, the first one raises.
 
         Raises:
-            DataError: one bad record too many, a file that cannot be read, or one without a document, which only a .txt
-                file may be.
+            DataError: one bad record too many, a file that cannot be read, or a whole file without a document, which
+                only a .txt file may be.
         """
         bad, empty = bad or BadRecords(), True
-        for document in READERS[self.reader](self.path, self.records):
+        for document in READERS[self.reader](self.path, self.start, self.stop):
             if isinstance(document, BadRecord):
                 bad.skip(f"{self.path}, {document}")
             elif document and not document.isspace():
                 empty = False
                 yield document
-        if empty and self.reader != "text":
+        if empty and self.reader != "text" and self.start == 0 and self.stop is None:
             raise DataError(f"{self.path}: an empty shard, no document in it; copy or prepare it again, or remove it")
 
 
@@ -105,7 +109,7 @@ class Corpus:
 
     Attributes:
         name: its name in messages: the path and the split.
-        parts: its files, ordered by their names.
+        parts: ordered by the names of their files.
         fingerprint: SHA-256, in hexadecimal, of the files' names, sizes, versions and ends, and of the split. It
             recognises a corpus without reading it all, and stays the same when the folder moves.
         files: the files of the parts.
@@ -128,7 +132,7 @@ class Corpus:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of the fingerprint, the parts, and their readers."""
+        """SHA-256, in hexadecimal, of the fingerprint, the parts into which the corpus is cut, and their readers."""
         parts = [(part.name, part.size, getattr(part, "reader", "")) for part in self.parts]
         return hashlib.sha256(repr((self.fingerprint, parts)).encode()).hexdigest()
 
@@ -154,14 +158,15 @@ def open_corpus(path: str, split: str = "") -> Corpus:
     if split and split not in groups:
         raise missing_split(path, split, tuple(groups))
     if folder:
+        reader = "tfds_parquet" if folder.file_format == "parquet" else folder.file_format
         shards = [shard for name in ([split] if split else groups) for shard in folder.shards(name)]
-        chosen = [(shard.file, f"tfds_{folder.file_format}", shard.records) for shard in shards]
+        chosen = [(shard.file, reader, shard.records) for shard in shards]
     else:
         texts = groups[split] if split else _texts(path, present)
         if present[0].path != path:
             files.check_shards(path, texts)
         chosen = [(file, _READERS_BY_SUFFIX.get(files.suffix(file.name), "text"), None) for file in texts]
-    parts = tuple(FilePart(file.name, file.path, reader, file.size, count) for file, reader, count in chosen)
+    parts = tuple(itertools.chain.from_iterable(_parts(*file) for file in chosen))
     used = tuple(file for file, _, _ in chosen)
     others = sorted(file for file in {*present} - {*used} if not _NOT_TEXT.fullmatch(os.path.basename(file.name)))
     lines = [split, *(f"{file.name}\t{file.size}\t{file.version}\t{_ends(file)}" for file in used)]
@@ -261,3 +266,33 @@ def _split(root: str, name: str, depth: int) -> str:
         words = " or ".join(map(repr, dict.fromkeys(word for words in read for word in words.values())))
         raise DataError(f"{files.join(root, name)} can be read as of the split {words}: rename, or split={EVERYTHING}")
     return read[0][common[0]] if read else ""
+
+
+def _parts(file: File, reader: str, count: int | None) -> Iterator[FilePart]:
+    """Cuts a file into equal ranges, if its format allows it; `count`: the records of a TFDS shard, None for text."""
+    if reader in ("parquet", "tfds_parquet"):
+        yield from _row_group_parts(file, reader)
+        return
+    total, unit = (file.size, "bytes") if count is None else (count, "records")
+    pieces = max(1, min(total, -(-file.size // PART_BYTES)))
+    # Each part of a remote shard would fetch all records before it, or the whole file.
+    far = count is not None and files.is_remote(file.path)
+    if pieces == 1 or far or reader in ("text", "arrow") or files.compression(file.name):
+        yield FilePart(file.name, file.path, reader, file.size, 0, count)
+        return
+    for start, stop in itertools.pairwise(total * i // pieces for i in range(pieces + 1)):
+        name, size = f"{file.name}, {unit} {start} to {stop - 1}", file.size * (stop - start) // total
+        yield FilePart(name, file.path, reader, size, start, stop)
+
+
+def _row_group_parts(file: File, reader: str) -> Iterator[FilePart]:
+    """Joins row groups into parts of at least PART_BYTES; the footer of a small file is not read."""
+    sizes = records.parquet_sizes(file.path) if file.size > PART_BYTES else []
+    start = size = 0
+    for stop, group in enumerate(sizes, start=1):
+        size += group
+        if size >= PART_BYTES and stop < len(sizes):
+            yield FilePart(f"{file.name}, row groups {start} to {stop - 1}", file.path, reader, size, start, stop)
+            start, size = stop, 0
+    name = f"{file.name}, row groups {start} to {len(sizes) - 1}" if start else file.name
+    yield FilePart(name, file.path, reader, size or file.size, start, None)

@@ -1,7 +1,15 @@
 """Documents of one file: a reader for each format of a corpus.
 
-A reader takes a path, and how many records the file is known to have, or None. It yields a document (str) for each
-record, in order, or a BadRecord if the record does not parse. A file of `text` is one document.
+A reader takes (path, start, stop) and yields a document (str) for each record, in order, or a BadRecord if the record
+does not parse. The unit of [start, stop) depends on the format, and so does the cost of a range in the middle:
+
+    text           no unit: the file is one document
+    json_lines     bytes: the lines that begin among them; random access unless the file is packed (.gz)
+    parquet        row groups; random access
+    arrow          no unit: all rows
+    tfds_parquet   row groups; random access
+    tfrecord       records; earlier records are skipped by their lengths
+    array_record   records; random access
 """
 
 import functools
@@ -20,7 +28,7 @@ LONGEST = files.MOST  # bytes of a document, or of a line
 _MARKS = {b"PK\3\4": "zip", b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 _MARKS |= {b"PAR1": "parquet", b"ARROW1": "Arrow", b"\xff\xff\xff\xff": "Arrow", b"%PDF": "PDF", b"7z\xbc\xaf": "7z"}
 
-Reader = Callable[[str, int | None], Iterator[str | BadRecord]]
+Reader = Callable[[str, int, int | None], Iterator[str | BadRecord]]
 
 
 def read_whole(path: str) -> bytes:
@@ -32,16 +40,21 @@ def read_whole(path: str) -> bytes:
     return data
 
 
-def numbered_lines(path: str) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file, with their line feeds, numbered from 1.
+def numbered_lines(path: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """The lines that begin in the bytes [start, stop) of a file, with their line feeds, numbered from 1.
 
     Raises:
         DataError: a line has more than LONGEST bytes.
     """
     with files.open_file(path) as stream:
+        position = stream.seek(start - 1) + len(stream.readline()) if start else 0
         for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
             if len(line) > LONGEST:
+                number += _lines_before(path, start)
                 raise DataError(f"{path}, line {number} has more than {LONGEST >> 20:,} MiB")
+            if stop is not None and position >= stop:
+                return
+            position += len(line)
             yield number, line
 
 
@@ -57,7 +70,15 @@ def json_object(line: bytes) -> dict[str, Any]:
     return value
 
 
-def _read_text(path: str, _: int | None) -> Iterator[str]:
+def _lines_before(path: str, start: int) -> int:
+    """How many lines of an unpacked file precede the first one that begins at byte `start` or later."""
+    if not start:
+        return 0
+    with files.open_file(path) as stream:
+        return 1 + sum(stream.read(min(1 << 20, start - 1 - at)).count(b"\n") for at in range(0, start - 1, 1 << 20))
+
+
+def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
     data = read_whole(path)
     try:
         records.refuse_utf16(data[:1024])
@@ -70,9 +91,10 @@ def _read_text(path: str, _: int | None) -> Iterator[str]:
         raise DataError(f"{path}, line {line}: {error}") from error
 
 
-def _read_json_lines(path: str, _: int | None) -> Iterator[str | BadRecord]:
-    lines = ((number, line) for number, line in numbered_lines(path) if not line.isspace())
-    return _parse(lines, "line {}".format, _json_text)
+def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
+    before = functools.cache(lambda: _lines_before(path, start))  # asked for only if a line is bad
+    lines = ((number, line) for number, line in numbered_lines(path, start, stop) if not line.isspace())
+    return _parse(lines, lambda number: f"line {before() + number}", _json_text)
 
 
 def _parse(
@@ -109,18 +131,16 @@ def _example_text(record: bytes | None) -> str:
     return records.decode_utf8(values[0])
 
 
-def _read_column(path: str, _: int | None) -> Iterator[str | BadRecord]:
-    return _parse(records.parquet_records(path, TEXT), "row {}".format, _cell_text)
-
-
-def _read_examples(file_format: str, path: str, count: int | None) -> Iterator[str | BadRecord]:
-    return _parse(tfds_folders.READERS[file_format](path, count), "record {}".format, _example_text)
+def _read_examples(values: Iterator[tuple[int, bytes | BadRecord | None]]) -> Iterator[str | BadRecord]:
+    return _parse(values, "record {}".format, _example_text)
 
 
 READERS: dict[str, Reader] = {
     "text": _read_text,
     "json_lines": _read_json_lines,
-    "parquet": _read_column,
-    "arrow": _read_column,
-    **{f"tfds_{name}": functools.partial(_read_examples, name) for name in tfds_folders.FORMATS},
+    "parquet": lambda path, *ends: _parse(records.parquet_records(path, TEXT, *ends), "row {}".format, _cell_text),
+    "arrow": lambda path, *_: _parse(records.parquet_records(path, TEXT, 0, None), "row {}".format, _cell_text),
+    "tfds_parquet": lambda path, *ends: _read_examples(records.parquet_records(path, tfds_folders.DATA_COLUMN, *ends)),
+    "tfrecord": lambda path, *ends: _read_examples(records.TFRecordFile(path).records(*ends)),
+    "array_record": lambda path, *ends: _read_examples(records.array_records(path, *ends)),
 }

@@ -8,6 +8,7 @@ import shutil
 import pyarrow as pa
 import pytest
 
+from gmlp_flax.data.text import corpora
 from gmlp_flax.data.text.corpora import in_memory, open_corpus, splits
 from gmlp_flax.io import files, tfds_folders
 from gmlp_flax.io.records import BadRecords
@@ -75,9 +76,25 @@ def test_c4_in_every_form(c4, where):
     assert sum(part.size for part in whole.parts) == sum(f.size for f in files.find_files(path) if "-of-" in f.name)
 
 
-def test_fingerprint(c4, tmp_path):
+@pytest.mark.parametrize("where", [str, writers.remote])
+def test_large_files_are_cut_into_parts(c4, where, monkeypatch):
+    path = where(c4)
+    monkeypatch.setattr(corpora, "PART_BYTES", 150)
+    parts = open_corpus(path).parts
+    read = [list(part.documents()) for part in parts]
+    assert sum(read, []) == TEXTS
+    assert len({part.name for part in parts}) == len(parts)
+    uncut = files.compression(parts[0].path) or (files.is_remote(path) and "record" in parts[0].reader)
+    most = sum(-(-file.size // 150) for file in files.find_files(path))
+    assert len(parts) == 3 if uncut else 9 < len(parts) <= most
+
+
+def test_fingerprint(c4, tmp_path, monkeypatch):
     corpus = open_corpus(str(c4))
     assert open_corpus(str(c4)).fingerprint == corpus.fingerprint
+    with monkeypatch.context() as patch:
+        patch.setattr(corpora, "PART_BYTES", 200)
+        assert open_corpus(str(c4)).fingerprint == corpus.fingerprint
     assert open_corpus(str(c4), "train").fingerprint != corpus.fingerprint
     moved = shutil.copytree(c4, tmp_path / "moved" / "3.0.1")
     assert open_corpus(str(moved)).fingerprint == corpus.fingerprint

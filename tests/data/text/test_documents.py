@@ -1,4 +1,5 @@
 import gzip
+import itertools
 import json
 import tarfile
 import zipfile
@@ -16,9 +17,9 @@ from tests.data import writers
 TOLD = "iconv -f WINDOWS-1252 -t UTF-8 if that byte is 'é' (Latin-1)"
 
 
-def read(reader: str, path) -> list[str]:
+def read(reader: str, path, start: int = 0, stop: int | None = None) -> list[str]:
     """Documents, and the messages of bad records in < >."""
-    items = documents.READERS[reader](str(path), None)
+    items = documents.READERS[reader](str(path), start, stop)
     return [f"<{item}>" if isinstance(item, BadRecord) else item for item in items]
 
 
@@ -90,6 +91,7 @@ def test_bad_json_lines(tmp_path, line, found):
     first, bad, last = read("json_lines", path)
     assert (first, last) == ("one", "two\n€")
     assert bad.startswith(f"<line 3: {found}")
+    assert read("json_lines", path, 5)[:1] == [bad]
 
 
 def test_lone_surrogates_are_kept(tmp_path):
@@ -97,14 +99,17 @@ def test_lone_surrogates_are_kept(tmp_path):
     assert read("json_lines", tmp_path / "a.jsonl") == ["\ud83d"]
 
 
-@given(st.lists(st.one_of(st.text(max_size=20), st.none()), max_size=20), st.booleans())
-def test_json_lines(tmp_path_factory, texts, ended):
+@given(st.lists(st.one_of(st.text(max_size=20), st.none()), max_size=20), st.lists(st.integers(0, 500)), st.booleans())
+def test_byte_ranges_cover_json_lines_once(tmp_path_factory, texts, cuts, ended):
     """None stands for a line that does not parse."""
     path = tmp_path_factory.mktemp("ranges") / "a.jsonl"
     lines = ["broken" if text is None else json.dumps({"text": text}, ensure_ascii=False) for text in texts]
     data = "\n".join(lines).encode() + b"\n" * ended
     path.write_bytes(data)
+    bounds = [0, *sorted(cut for cut in cuts if cut < len(data)), None]
+    pieces = [read("json_lines", path, a, b) for a, b in itertools.pairwise(bounds)]
     whole = read("json_lines", path)
+    assert sum(pieces, []) == whole
     wrong = [number for number, text in enumerate(texts, start=1) if text is None]
     bad = [f"<line {number}: not JSON (Expecting value); expected one object per line>" for number in wrong]
     assert [item for item in whole if item.startswith("<line")] == bad
@@ -120,6 +125,7 @@ def test_parquet(tmp_path):
         "<row 2: null; expected a string>",
         "€",
     ]
+    assert read("parquet", path, 1)[0].startswith("<row 2: ")
 
 
 EXAMPLES = [
@@ -131,13 +137,13 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("reader", ["tfds_tfrecord", "tfds_array_record", "tfds_parquet"])
+@pytest.mark.parametrize("reader", ["tfrecord", "array_record", "tfds_parquet"])
 def test_examples(tmp_path, reader):
     path = tmp_path / "a"
     if reader == "tfds_parquet":
         writers.parquet(path, 2, data=EXAMPLES)
     else:
-        getattr(writers, reader.removeprefix("tfds_"))(path, EXAMPLES)
+        getattr(writers, reader)(path, EXAMPLES)
     assert read(reader, path) == [
         "one €",
         "<record 1: found features 'url'; expected one string 'text'>",
@@ -145,3 +151,4 @@ def test_examples(tmp_path, reader):
         "<record 3: not a tf.train.Example>",
         "last",
     ]
+    assert read(reader, path, 2)[-1:] == ["last"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.data.finetuning.glue import GLUE_TASKS
+from gmlp_flax.data.finetuning.glue import GLUE_TASKS, NUMBER_TASKS
 from gmlp_flax.sweeps import points as sweep
 from tests.runs.command import assert_done, final_state
 from tests.runs.processes import run_two
@@ -20,12 +20,14 @@ GOOD, BAD = tiny.WORDS[:20], tiny.WORDS[20:]
 
 def test_the_config_knows_every_task():
     examples = runpy.run_path("configs/finetune_glue.py")["EXAMPLES"]
-    assert set(examples) == {*GLUE_TASKS, "own"}
+    assert set(examples) == {*GLUE_TASKS, *NUMBER_TASKS, "own", "own_number"}
     for name in examples:
         for scale in ("paper", "small", "gpu"):
             options = gmlp_config.from_file("configs/finetune_glue.py", f"{name},scale={scale}")
             gmlp_config.validate(options)
-            assert options.glue.task == name and options.model.mask_padding and options.optimizer.clip == 0
+            assert options.task == ("text_regression" if name in ("stsb", "own_number") else "text_classification")
+            assert options.glue.task == name.removesuffix("_number")
+            assert options.model.mask_padding and options.optimizer.clip == 0
             assert options.optimizer.warmup == options.steps // 10 and options.steps % options.eval.every < 5
     mnli = gmlp_config.from_file("configs/finetune_glue.py", "mnli")
     assert (mnli.batch_size, mnli.steps, mnli.optimizer.warmup, mnli.model.length) == (32, 61_359, 6135, 128)

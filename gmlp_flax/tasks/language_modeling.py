@@ -245,13 +245,13 @@ class LanguageModeling(TextTask):
                     opened[use] = corpus
         if opened:
             yield selection.describe(opened, share)
-        shares = packing.read_shares(self.config.data.mixture)
+        heldout, shares = self.windows("heldout").prepared, packing.read_shares(self.config.data.mixture)
         for path, (windows, _) in self.further.items():
             epochs = shares[path] * self.config.steps * self.config.batch_size / len(windows)
             sequences = f"{len(windows):,} sequences, {epochs:.2g} epochs"
             yield f"mixture: {100 * shares[path]:.4g} % of the examples from {path} ({sequences})"
         for windows in (self.windows("train"), *(further for further, _ in self.further.values())):
-            if line := overlap.note(windows.prepared, self.windows("heldout").prepared):
+            if line := overlap.note(windows.prepared, heldout):
                 yield line
 
     @functools.cache  # noqa: B019 - as above

@@ -78,6 +78,7 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
     padding_mask = task.padding_mask(tokens)
 
     def stacked_weights(params: Any) -> jax.Array:
+        """The maps of all layers, float32 [layers, 1, tokens, tokens]."""
         text_model = task.bind(params)
         encoder = text_model.encoder
         # The model embeds the tokens; a function that returns the maps stands in for its encoder.

@@ -125,9 +125,8 @@ def main(argv: list[str]) -> None:
         raise ConfigError(f"no name of {kind} matches {pattern!r}: gmlp list {kind} prints all {len(found)}")
     width, room = max(map(len, names)), shutil.get_terminal_size((120, 24)).columns
     for name in names:
-        print(
-            f"{name:<{width}}  {textwrap.shorten(found[name], max(20, room - width - 2), placeholder=' ...')}".rstrip()
-        )
+        about = textwrap.shorten(found[name], max(20, room - width - 2), placeholder=" \u2026")
+        print(f"{name:<{width}}  {about}".rstrip())
 
 
 def sizes(_argv: list[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 
 from gmlp_flax.errors import RunError, decode_errors, install
-from gmlp_flax.models import blocks
+from gmlp_flax.models import blocks, sharding
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training.loading import Trained
 
@@ -50,7 +50,8 @@ def _torch(model: Trained) -> bytes:
 
 def _stablehlo(model: Trained) -> bytes:
     forward = jax.jit(functools.partial(model.task.forward, model.weights))
-    exported = jax.export.export(forward, platforms=("cpu", "cuda", "tpu"))(_inputs(model.task))
+    with sharding.portable():
+        exported = jax.export.export(forward, platforms=("cpu", "cuda", "tpu"))(_inputs(model.task))
     return bytes(exported.serialize())
 
 
@@ -64,7 +65,8 @@ def _onnx(model: Trained) -> bytes:
     choose = jax.lax.platform_dependent
     try:  # as jax2onnx does with other functions while it traces: it has no operator for a choice of platform
         jax.lax.platform_dependent = lambda *args, default, **_: default(*args)
-        exported = jax2onnx.to_onnx(lambda *arrays: forward(jax.tree.unflatten(structure, arrays)), inputs=leaves)
+        with sharding.portable():
+            exported = jax2onnx.to_onnx(lambda *arrays: forward(jax.tree.unflatten(structure, arrays)), inputs=leaves)
     finally:
         jax.lax.platform_dependent = choose
     return exported.SerializeToString()

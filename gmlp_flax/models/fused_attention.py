@@ -4,7 +4,8 @@
 
 The kernel reads queries, keys and values where the projection has written them, [batch, tokens, 3 heads d], and a bias
 that all examples share, [heads, tokens, tokens]. The backward pass computes the weights again from these, as the
-forward pass does: nothing of [batch, heads, tokens, tokens] is ever in memory.
+forward pass does: nothing of [batch, heads, tokens, tokens] is ever in memory. It has no forward mode: `jax.jvp` and
+`jax.hessian` need model.attention=xla.
 """
 
 import functools

@@ -4,13 +4,16 @@ Layers state how their parameters are sharded (`parameters.parameter`), and trai
 compiler infers the sharding of activations from that, except at a few places, which call `constrain`.
 """
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+_PORTABLE = contextvars.ContextVar("portable", default=False)
 BATCH = (DATA, FSDP)  # the examples are sharded over both
 
 
@@ -52,9 +55,21 @@ def map_shards(function: Callable[..., jax.Array], batched: Any, *whole: Any) ->
     return jax.shard_map(function, in_specs=specs, out_specs=spec, axis_names=axes, check_vma=False)(batched, *whole)
 
 
+@contextlib.contextmanager
+def portable() -> Iterator[None]:
+    """In this context programs are traced for any platform, without the kernels of one: those that are exported."""
+    token = _PORTABLE.set(True)
+    try:
+        yield
+    finally:
+        _PORTABLE.reset(token)
+
+
 def platform() -> str:
     """What the current program is compiled for: that of the mesh's devices, which may be others than this machine's;
     "cpu", "gpu" or "tpu"."""
+    if _PORTABLE.get():
+        return "cpu"
     device = jax.sharding.get_abstract_mesh().abstract_device
     name = device.platform if device else jax.default_backend()
     return "gpu" if name in ("cuda", "rocm") else name

@@ -228,7 +228,8 @@ class LanguageModeling(TextTask):
         corpus, _ = self._corpus(side)
         if corpus.files:
             return fingerprints.of_files([*corpus.files, *more])
-        return {"documents": sum(1 for _ in corpus.documents()), "content": corpus.fingerprint}
+        beside = {"mixture": fingerprints.of_files(more)["content"]} if more else {}
+        return {"documents": sum(1 for _ in corpus.documents()), "content": corpus.fingerprint} | beside
 
     @property
     def _cache(self) -> str | os.PathLike:

@@ -49,3 +49,13 @@ def test_axes_that_a_program_handles_itself_are_left_alone():
 def test_axes_that_a_mesh_does_not_have_are_left_alone():
     [(batch, *_)] = cuts(AbstractMesh((2,), ("data",), AUTO), sharding.BATCH, None, sharding.TENSOR)
     assert np.ravel(batch).tolist() == ["data"]
+
+
+def test_what_is_exported_is_traced_for_no_platform(monkeypatch):
+    """On a machine with GPUs or TPUs, too: their kernels are in no program for other platforms."""
+    for name, platform in (("cuda", "gpu"), ("tpu", "tpu"), ("cpu", "cpu")):
+        monkeypatch.setattr(jax, "default_backend", lambda name=name: name)
+        assert sharding.platform() == platform
+        with sharding.portable():
+            assert sharding.platform() == "cpu"
+        assert sharding.platform() == platform

@@ -100,6 +100,11 @@ def test_a_mixture(config, tmp_path, capsys):
     [note] = [line for line in found.data_notes() if line.startswith("mixture")]
     assert note.startswith(f"mixture: 25 % of the examples from {other} (")
     assert found.fingerprint("train")["files"] == 2 and found.fingerprint("heldout") == plain.fingerprint("heldout")
+    config.data.update(train="embedded", tokenizer=str(tmp_path / "tokenizer.model"))
+    found.tokenizer.save(config.data.tokenizer)
+    beside = task(config).fingerprint("train")
+    config.data.mixture = ()
+    assert beside.keys() - task(config).fingerprint("train").keys() == {"mixture"}
     config.data.mixture = (f"{tmp_path / 'nothing'}=0.25",)
     with pytest.raises(DataError, match=r"^config\.data\.mixture: "):
         task(config).further  # noqa: B018

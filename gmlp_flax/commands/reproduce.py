@@ -23,10 +23,10 @@ of the paper holds for every pair of seeds, and how its ranks correlate with the
 compares the runs after N tokens, as far as they have come by then. --all makes every report that RUNS has runs for,
 with an index: those of NAME are looked for in RUNS/NAME-SCALE, in RUNS/NAME, in RUNS and in its folders.
 
-Runs are trained by `gmlp sweep --sweep=paper:NAME,scale=SCALE` in --runs
-(runs/reproduce/NAME-SCALE): the same command goes on where a killed one stopped. --from trains nothing and reads a
-folder of runs, or the runs that a glob pattern in quotes names. --scale=paper first prints what its runs would take on
---topology; these need C4, or ImageNet for images.
+The runs are those of `gmlp sweep --sweep=paper:NAME,scale=SCALE`, in --runs (runs/reproduce/NAME-SCALE): the same
+command goes on where a killed one stopped. --from trains nothing and reads a folder of runs, or the runs that a glob
+pattern in quotes names. --scale=paper first prints what its runs would take on --topology; these need C4, or ImageNet
+for images.
 
 --finetune=TASK=DATA finetunes the first seed of each pretrained model by the configs finetune_glue and finetune_squad,
 in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does. DATA is what config.data.train takes; at paper scale it
@@ -37,11 +37,12 @@ RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best median 
 alternatives is not the paper's: it compares the token mixers of all papers in one frame. --columns chooses what is
 trained or measured ({columns}), with its data behind it; --data is that of mlm, masked LM, from which the finetuned
 columns start. Each column goes on where it stopped, and the report has those that are there. --rows chooses mixers,
---lengths those at which costs are measured; --print lists what each column has and would run, and runs nothing.
+--lengths those at which costs are measured; --print lists how much of each column is there, and runs nothing.
 Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 """
 
 import dataclasses
+import itertools
 import os
 import re
 import sys
@@ -64,6 +65,8 @@ from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives import NAME as ALTERNATIVES
 from gmlp_flax.reports.alternatives import of_folder
 from gmlp_flax.reports.report import Report
+from gmlp_flax.sweeps import definition, training
+from gmlp_flax.sweeps.definition import Sweep
 
 SEEDS = ",".join(map(str, FINETUNING_SEEDS))
 
@@ -102,6 +105,9 @@ def arguments(argv: list[str]) -> SimpleNamespace:
         cli.fail("--from= is empty: give a folder of runs, or leave it out")
     if not args.name:
         cli.fail(f"NAME is missing: expected one of {', '.join(TABLES)}, or --all --from=RUNS")
+    for flag in args.finetune_flag:
+        if not re.match(r"--?config\.[^=]+=", flag):
+            cli.fail(f"--finetune_flag={flag}: expected --finetune_flag=--config.KEY=VALUE")
     args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
     if args.name == ALTERNATIVES:
         args.plan = column_plan(args)
@@ -120,20 +126,14 @@ def check_table(args: SimpleNamespace, table: PaperTable) -> None:
     """Checks, and fills in, what the command line asks of a table of the paper."""
     if given := given_flags(args, "columns", "rows", "lengths", "print"):
         cli.fail(f"{given[0]} is for alternatives: {args.name} has no columns of its own")
-    args.tokens = checked_tokens(args.tokens, table)
+    if args.tokens and len(table.trained.get("cpu", ())) < 2:
+        cli.fail(f"--tokens={args.tokens:g}: {table.title} does not compare runs over tokens")
     if args.scale != "paper" and not args.data and not args.pattern and table.trained:
         cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
     args.finetune = dict(task.partition("=")[::2] for task in args.finetune)
-    args.finetune_seeds = numbers("finetune_seeds", args.finetune_seeds or SEEDS, "0,1,2")
+    args.finetune_seeds = cli.numbers("finetune_seeds") or FINETUNING_SEEDS
     check_finetuning(args, table.tasks)
     columns.check_path(f"--data={args.data}", args.data)
-
-
-def numbers(flag: str, given: str | None, example: str) -> list[int]:
-    """A flag's numbers; ends with one line if they are none."""
-    if given and not re.fullmatch(r"\d{1,9}(,\d{1,9})*", given):
-        cli.fail(f"--{flag}={given}: expected numbers, as in --{flag}={example}")
-    return [int(number) for number in given.split(",")] if given else []
 
 
 def column_plan(args: SimpleNamespace) -> columns.Plan:
@@ -144,44 +144,25 @@ def column_plan(args: SimpleNamespace) -> columns.Plan:
         everything = "trains nothing, and the report has every column that is there"
         cli.fail(f"--from={args.pattern} {everything}: leave out {given[0]}")
     data = columns.parse(args.columns or [columns.DEFAULT])
-    rows = tuple(args.rows.split(",")) if args.rows else alternatives.ROWS
     plan = columns.Plan(
         tuple(data),
-        alternatives.checked(rows, alternatives.ROWS, "--rows"),
+        alternatives.checked(args.rows or alternatives.ROWS, alternatives.ROWS, "--rows"),
         data | {"mlm": args.data or data.get("mlm", "")},
         args.scale,
         args.pattern or args.runs,
         args.jobs,
-        args.flags,
-        args.finetune_flag,
-        numbers("finetune_seeds", args.finetune_seeds, "0,1,2"),
-        numbers("lengths", args.lengths, "128,2048") or alternatives.COST_LENGTHS,
+        overrides.named_overrides(args.flags),
+        overrides.named_overrides(args.finetune_flag),
+        cli.numbers("finetune_seeds"),
+        cli.numbers("lengths") or alternatives.COST_LENGTHS,
     )
-    if not args.pattern:
-        columns.check(plan, needs_data=not args.print)
+    if not args.pattern and not args.print:
+        columns.check(plan)
     return plan
-
-
-def checked_tokens(given: str | None, table: PaperTable) -> int | None:
-    """--tokens as a number; ends with one line if it is none, or if the table does not compare runs over tokens."""
-    if given is None:
-        return None
-    try:
-        tokens = int(float(given.replace(",", "")))
-    except (ValueError, OverflowError):
-        tokens = 0
-    if tokens < 1:
-        cli.fail(f"--tokens={given}: expected a number of tokens, as in --tokens=1e6")
-    if len(table.trained.get("cpu", ())) < 2:
-        cli.fail(f"--tokens={given}: {table.title} does not compare runs over tokens")
-    return tokens
 
 
 def check_finetuning(args: SimpleNamespace, known: Sequence[str]) -> None:
     """Ends with one line, before hours of pretraining, if the finetuning after it could not run."""
-    for flag in args.finetune_flag:
-        if not re.match(r"--?config\.[^=]+=", flag):
-            cli.fail(f"--finetune_flag={flag}: expected --finetune_flag=--config.KEY=VALUE")
     for task, data in args.finetune.items():
         if task not in known:
             cli.fail(f"--finetune={task}: {args.name} takes {', '.join(known) or 'none'}")
@@ -202,41 +183,40 @@ def print_costs(table: PaperTable, topology: str) -> None:
         print(f"  {row:<16}{cost.run_days:8.2f} days{cost.chip_hours:10,.0f} chip-hours", flush=True)
 
 
-def finetuning(args: SimpleNamespace, runs: Sequence[run_finder.Run]) -> Iterator[list[str]]:
+def finetuning(args: SimpleNamespace, runs: Sequence[run_finder.Run]) -> Iterator[Sweep]:
     """The sweeps that finetune the first finished run of each row on every task."""
-    starts, first = (True, False)[: 1 + args.finetune_random], dict(sorted(columns.first_finished(runs).items()))
-    for task, given in args.finetune.items():
+    starts, first = columns.STARTS[: 1 + args.finetune_random], sorted(columns.first_finished(runs).items())
+    for (task, given), (row, run), start in itertools.product(args.finetune.items(), first, starts):
         data = given or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
-        flags = [*([f"--config.data.train={data}"] if data else []), *args.finetune_flag]
-        config, seeds = recipes.finetuning(task, args.scale), args.finetune_seeds
-        for _, words in columns.finetuning(config, args.runs, task, first, starts, seeds, args.jobs):
-            yield [*words, *flags]
+        changes = columns.data_change(data) | overrides.named_overrides(args.finetune_flag)
+        folder = columns.tuned_folder(args.runs, task, row, start)
+        yield columns.finetuning(recipes.finetuning(task, args.scale), folder, run, start, args.finetune_seeds, changes)
 
 
 def report_on(args: SimpleNamespace) -> tuple[Report, bool]:
     """Trains what is missing, unless --from names runs; the report, and whether some runs failed."""
     table, changes = TABLES[args.name], overrides.named_overrides(args.flags)
     rows = {row: overrides.overridden(config, changes) for row, config in table.configs(args.scale).items()}
-    failed = False
+    complete = True
     if not args.pattern:
         if args.scale == "paper":
             print_costs(table, args.topology)
-        own = [f"--sweep=paper:{args.name},scale={args.scale}", f"--out={args.runs}", f"--jobs={args.jobs}", "--"]
-        data = [f"--config.data.train={args.data}"] if args.data else []
-        failed = columns.some_fail(["sweep", *own, *data, *args.flags])
+        changed = columns.data_change(args.data) | changes
+        sweep = definition.define(f"paper:{args.name}", table.points(args.scale), changed, args.runs)
+        complete = training.train(sweep, args.jobs)
     pattern = args.pattern or args.runs
     runs = run_finder.find(pattern, rows)
-    for words in finetuning(args, runs):
-        failed |= columns.some_fail(words)
+    for sweep in finetuning(args, runs):
+        complete &= training.train(sweep, args.jobs)
     tuned = run_finder.find_finetuned(pattern, rows)
-    counted = run_finder.at_budget(runs, args.tokens) if args.tokens else runs
+    counted = run_finder.at_budget(runs, tokens) if (tokens := int(args.tokens or 0)) else runs
     report = catalogue.of_runs(args.name, counted, args.scale, tuned)
-    if args.tokens:
+    if tokens:
         paths = {run.path for run in counted}
         left = ", ".join(f"{run.row} seed {run.config.seed}" for run in runs if run.path not in paths)
-        note = f"Compared after {args.tokens:,} tokens{f'; not so far, and left out: {left}' if left else ''}."
+        note = f"Compared after {tokens:,} tokens{f'; not so far, and left out: {left}' if left else ''}."
         report = dataclasses.replace(report, notes=[note, *report.notes])
-    return report, failed
+    return report, not complete
 
 
 def report_on_all(args: SimpleNamespace) -> None:
@@ -291,17 +271,17 @@ def run() -> None:
     flags.DEFINE_multi_string("finetune_flag", [], "--config.KEY=VALUE for the finetuning; one flag for each.")
     flags.DEFINE_bool("finetune_random", False, "Finetune from random parameters as well.")
     seeds = f"Seeds of the finetuning; empty: {SEEDS}, of alternatives each column's own."
-    flags.DEFINE_string("finetune_seeds", None, seeds)
+    flags.DEFINE_list("finetune_seeds", [], seeds)
     flags.DEFINE_string("from", None, "Report on these runs and train nothing.")
     flags.DEFINE_string("runs", None, "Folder of the runs that are trained.")
     flags.DEFINE_string("out", "reports", "Folder of the reports.")
-    flags.DEFINE_string("tokens", None, "Compare the runs after this many tokens.")
+    flags.DEFINE_float("tokens", None, "Compare the runs after this many tokens.", 1, 1e18)
     flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
     flags.DEFINE_string("topology", "gpu:h100x8", "What --scale=paper is planned for.")
     which = f"Of alternatives: COLUMN[=DATA],...: which, and their data; empty: {columns.DEFAULT}."
     flags.DEFINE_multi_string("columns", [], which)
-    flags.DEFINE_string("rows", None, "Of alternatives: which mixers, with commas between them; empty: all.")
-    flags.DEFINE_string("lengths", None, "Of alternatives: tokens at which costs are measured; empty: 128 to 16384.")
+    flags.DEFINE_list("rows", [], "Of alternatives: which mixers, with commas between them; empty: all.")
+    flags.DEFINE_list("lengths", [], "Of alternatives: tokens at which costs are measured; empty: 128 to 16384.")
     flags.DEFINE_bool("print", False, "Of alternatives: list the columns and run nothing.")
     described = (__doc__ or "").replace("{names}", names()).replace("{columns}", ", ".join(COLUMNS))
     about = "\n".join(_filled(line) for line in described.splitlines())

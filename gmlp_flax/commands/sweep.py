@@ -29,30 +29,22 @@ one began. If a run fails under --choose=best, or Ctrl-C or SIGTERM asks to stop
 well. Otherwise the others go on, and the failed runs are listed at the end; the exit code is then 1.
 """
 
-import concurrent.futures
-import math
-import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable
 
 from absl import flags
 from ml_collections import ConfigDict
 
-from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.checkpoints.names import RESULT_FILE
 from gmlp_flax.commands import cli, launch
 from gmlp_flax.config import schema
 from gmlp_flax.config.overrides import named_overrides
-from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files
-from gmlp_flax.sweeps import definition, points, tables
-from gmlp_flax.sweeps.definition import Sweep, Trial
+from gmlp_flax.sweeps import definition, points, tables, training
+from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
-from gmlp_flax.sweeps.runner import Metrics, TrainingPool
-
-SEARCH = "data.search"  # the key of the runs that choose
 
 
 def _with_grids(argv: list[str]) -> list[str]:
@@ -92,8 +84,6 @@ def plan_sweep(config: ConfigDict | None) -> Sweep:
         raise ConfigError("--choose=best goes with --grid: all points of a sweep file are trained")
     bare = points.product(*([definition.from_file(values.sweep)] if values.sweep else []), points.parse(values.grid))
     overrides = {name: config[name] for name in named_overrides(sys.argv)}
-    if twice := [key for point in bare for key in point if key in overrides]:
-        raise ConfigError(f"--config.{twice[0]} and the sweep set the same key: give one")
     seeds = _seeds(bare, overrides)
     choosing = values.choose == "best" and len(bare) > 1
     engine_flags = [name for name in launch.OWN_FLAGS if values[name].present]
@@ -135,58 +125,6 @@ def _share(trials: tuple[Trial, ...], index: int | None, of: int | None) -> tupl
     return trials[index::count]
 
 
-def train(sweep: Sweep) -> None:
-    """Trains, prints the table, writes sweep.json; ends with exit code 1 if trials failed and the others went on.
-
-    Raises:
-        RunError: a trial failed and the others do not go on.
-    """
-    values, chosen = flags.FLAGS, None
-    metrics: dict[str, Metrics] = {}
-    failed: dict[str, RunError] = {}
-
-    def train_all(trials: Iterable[Trial]) -> None:
-        """Trains them and notes their metrics or why they failed."""
-        names = {pool.submit(trial.name, trial.flags): trial.name for trial in trials}
-        for run in concurrent.futures.as_completed(names):
-            name = names[run]
-            try:
-                value = run.result().get(sweep.metric, math.nan)
-                if not math.isfinite(value):
-                    raise RunError(f"the run {name} ended with {sweep.metric} {value}: it cannot be compared")
-                print(f"{name}: {sweep.metric} {value:.5g}", file=sys.stderr, flush=True)
-                metrics[name] = run.result()
-            except RunError as error:
-                if values.choose != "none":
-                    raise
-                failed[name] = error
-                print(f"{error}; the others go on", file=sys.stderr, flush=True)
-
-    with TrainingPool(sweep.out, values.jobs) as pool:
-        if sweep.choosing:
-            first = tuple(trial for trial in sweep.trials if SEARCH in trial.point)
-            train_all(first)
-            better = {"min": min, "max": max}[sweep.mode]
-            best = better(first, key=lambda trial: metrics[trial.name][sweep.metric]).seedless
-            rest = sweep.trials[len(first) :]
-            reported = tuple(trial for trial in rest if trial.seedless | {SEARCH: True} == best)
-            train_all(reported)
-            chosen, sweep = len(first), sweep._replace(trials=first + reported)
-        else:
-            train_all(sweep.trials)
-    table = tables.rows(sweep, metrics)
-    if metrics:
-        print(tables.text(sweep, table, chosen))
-    if values.index is None:
-        known = {"config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode}
-        report = known | {"chosen": chosen, "points": table} | ({"failed": list(failed)} if failed else {})
-        run_folder.write_json(os.path.join(sweep.out, "sweep.json"), report)
-    if failed:
-        count = f"{len(failed)} of {len(sweep.trials)} runs failed; the same command tries them again:"
-        print(count, *failed.values(), sep="\n", file=sys.stderr)
-        raise SystemExit(1)
-
-
 def command(sweep: Sweep, trial: Trial) -> list[str]:
     """Training's words for a trial."""
     return [trial.flags[0], f"--workdir={files.join(sweep.out, trial.name)}", *trial.flags[1:]]
@@ -215,8 +153,8 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
             print(shlex.join(["python", "-m", "gmlp_flax.train", *command(sweep, trial)]))
     elif flags.FLAGS.on:
         launch_unfinished(sweep)
-    else:
-        train(sweep)
+    elif not training.train(sweep, flags.FLAGS.jobs, flags.FLAGS.choose == "none", flags.FLAGS.index is None):
+        raise SystemExit(1)
 
 
 def run() -> None:

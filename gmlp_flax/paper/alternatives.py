@@ -111,15 +111,11 @@ class Column(NamedTuple):
 
     def points(self, scale: str, rows: Sequence[str] = ROWS) -> points.Points:
         """The sweep that trains the column. Raises ConfigError as `configs`."""
-        return points.chained(
-            *(
-                points.product(
-                    {"config": [self.of(row, scale)], "seed": self.seeds_at(scale)},
-                    {key: [value] for key, value in self.settings(scale, row).items()},
-                )
-                for row in self.configs(scale, rows)
-            )
-        )
+        sweeps = []
+        for row in self.configs(scale, rows):
+            settings = {key: [value] for key, value in self.settings(scale, row).items()}
+            sweeps.append(points.product({"config": [self.of(row, scale)], "seed": self.seeds_at(scale), **settings}))
+        return points.chained(*sweeps)
 
 
 def _warmed_up(steps: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from gmlp_flax.io import files
 from gmlp_flax.sweeps import points as points_lib
 from gmlp_flax.sweeps.points import CONFIG, Point, Points
 
+SEARCH = "data.search"  # the key of the runs that choose
 LONGEST_NAME = 200  # bytes; file systems allow 255, and the log's name is longer
 
 
@@ -97,7 +98,7 @@ def define(
     Args:
         source: the config of the points that name none, or the sweep file.
         points: the points, with their seeds.
-        overrides: keys that change in every trial.
+        overrides: keys that change in every trial; values may be text.
         out: the folder of the runs.
         choosing: whether only the best point is trained with more seeds than the first.
         trusted: modules whose classes the config of a run may name, such as of the run that the trials begin from.
@@ -110,6 +111,8 @@ def define(
     names: dict[str, str] = {}  # name or config of a trial -> its name
     trials = []
     for point in points:
+        if twice := [key for key in point if key in overrides]:
+            raise ConfigError(f"--config.{twice[0]} and the sweep set the same key: give one")
         full = {CONFIG: source} | overrides | point
         values = {key: value for key, value in full.items() if key != CONFIG}
         config = overrides_lib.overridden(open_config(full[CONFIG]), values)
@@ -130,6 +133,7 @@ def define(
         metrics = ", ".join(name for name, _ in best)
         raise ConfigError(f"the points differ in their held-out metric ({metrics}): make a sweep of each")
     ((metric, mode),) = best
+    overrides = {key: trials[0].config[key] for key in overrides}  # no longer as text
     return Sweep(source, overrides, tuple(trials), choosing, metric, mode, out)
 
 

@@ -1,32 +1,19 @@
 """What `gmlp reproduce alternatives` would run, what it refuses, and how each column goes on by itself."""
 
-import signal
 import subprocess
-import sys
 
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.paper.alternatives import COST_LENGTHS, OTHER_LENGTHS, ROWS
 from gmlp_flax.reports import columns
+from gmlp_flax.sweeps import training
+from gmlp_flax.sweeps.definition import from_file
 from tests import preloaded
 from tests.reports import made_up_columns
 
 ROW = ("sgu", "fnet")
-# A command whose child saves when it is told to end.
-STOPPED = """
-import subprocess, sys
-from gmlp_flax.commands import cli
-from gmlp_flax.reports import columns
-
-CHILD = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0))); " \\
-    "print('ready', flush=True); time.sleep(60)"
-columns.runner.tied_command = lambda words: [sys.executable, "-c", CHILD]
-with cli.show_errors():
-    columns.run("sweep")
-"""
 
 
 def plan(folder, *names, **options):
@@ -35,10 +22,19 @@ def plan(folder, *names, **options):
 
 
 @pytest.fixture
-def ran(monkeypatch):
-    """The commands that would have run; none of them fails."""
+def trained(monkeypatch):
+    """The sweeps that would have been trained, and the numbers of jobs; none of them fails."""
+    sweeps = []
+    monkeypatch.setattr(training, "train", lambda sweep, jobs: sweeps.append((sweep, jobs)) or True)
+    return sweeps
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The words of the commands that would have measured."""
     commands = []
-    monkeypatch.setattr(columns, "run", lambda *words: commands.append(list(words)) or 0)
+    done = subprocess.CompletedProcess([], 0)
+    monkeypatch.setattr(subprocess, "run", lambda words: commands.append(words[words.index("mixers") + 1 :]) or done)
     return commands
 
 
@@ -50,60 +46,62 @@ def test_columns_and_their_data():
         columns.parse(["sst"])
 
 
-def test_a_trained_column_is_one_sweep(tmp_path, ran):
-    flags = ("--config.steps=3", "--config.model.vocab_size=500")
-    assert columns.make(plan(tmp_path, "mlm", "cifar10", jobs=2, flags=flags)) == []
-    mlm, cifar10 = (f"--sweep=alternatives:{name},scale=cpu,rows=sgu+fnet" for name in ("mlm", "cifar10"))
-    same = ["--jobs=2", "--", "--config.data.train=embedded", "--config.steps=3"]
-    assert ran == [
-        ["sweep", mlm, f"--out={tmp_path}", *same, "--config.model.vocab_size=500"],
-        ["sweep", cifar10, f"--out={tmp_path}/cifar10", *same],  # no vocabulary
-    ]
+def test_a_trained_column_is_one_sweep(tmp_path, trained):
+    changes = {"model.layers": "1", "model.vocab_size": "500"}
+    assert columns.make(plan(tmp_path, "mlm", "cifar10", jobs=2, changes=changes)) == []
+    (mlm, jobs), (cifar10, _) = trained
+    assert (mlm.out, cifar10.out, jobs) == (str(tmp_path), f"{tmp_path}/cifar10", 2)
+    assert mlm.overrides == {"data.train": "embedded", "model.layers": 1, "model.vocab_size": 500}
+    assert cifar10.overrides == {"data.train": "embedded", "model.layers": 1}  # no vocabulary
+    for name, sweep in {"mlm": mlm, "cifar10": cifar10}.items():  # as `gmlp sweep` trains it
+        assert [trial.point for trial in sweep.trials] == [*from_file(f"alternatives:{name},rows=sgu+fnet")]
+    assert [trial.config.batch_size for trial in mlm.trials] == [16] * 6
 
 
-def test_costs_go_on_where_they_stopped(tmp_path, ran):
+def test_costs_go_on_where_they_stopped(tmp_path, measured):
     made_up_columns.write_cost(tmp_path, "sgu", 128, (1.0,))
-    columns.make(plan(tmp_path, "costs", lengths=(128, 512)))
+    assert columns.make(plan(tmp_path, "costs", lengths=(128, 512))) == []
     asked = (("sgu", 512), ("fnet", 128), ("fnet", 512))
-    assert [words[2:4] for words in ran] == [[f"--rows={row}", f"--lengths={length}"] for row, length in asked]
-    assert ran[0][-1] == f"--json={tmp_path}/costs/sgu-512.json" and len(COST_LENGTHS) == 8
+    assert [words[:2] for words in measured] == [[f"--rows={row}", f"--lengths={length}"] for row, length in asked]
+    assert f"--json={tmp_path}/costs/sgu-512.json" in measured[0] and len(COST_LENGTHS) == 8
 
 
-def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameters(tmp_path, ran):
+def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameters(tmp_path, trained):
     made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0), (9.0, 7.0))})
-    columns.make(plan(tmp_path, "imdb", finetune_seeds=(4,), finetune_flags=("--config.steps=5",)))
-    assert [words[2] for words in ran] == [f"--out={tmp_path}/finetuned/imdb-sgu{name}" for name in ("", "-random")]
-    for words, start in zip(ran, (True, False), strict=True):
-        assert words[:2] == ["sweep", "--config=finetune_glue:own,scale=small"] and "--seeds=4" in words
-        begin = {f"--config.init_from={tmp_path}/sgu-0", f"--config.init_parameters={start}"}
-        assert begin | {"--config.data.train=embedded", "--config.model.length=128"} < set(words)
-        assert words[-1] == "--config.steps=5"  # after the column's own 150
+    columns.make(plan(tmp_path, "imdb", finetune_seeds=(4,), finetune_changes={"steps": "50"}))
+    assert [sweep.out for sweep, _ in trained] == [f"{tmp_path}/finetuned/imdb-sgu{name}" for name in ("", "-random")]
+    for (sweep, _), start in zip(trained, (True, False), strict=True):
+        assert sweep.source == "finetune_glue:own,scale=small"
+        [trial] = sweep.trials
+        config = trial.config
+        assert (config.seed, config.init_from, config.init_parameters) == (4, f"{tmp_path}/sgu-0", start)
+        assert (config.data.train, config.model.length) == ("embedded", 128)
+        assert config.steps == 50  # not the column's own 150
 
 
-def test_what_a_search_found_for_a_row_is_set_for_it_alone(tmp_path, ran, monkeypatch):
+def test_what_a_search_found_for_a_row_is_set_for_it_alone(tmp_path, trained, monkeypatch):
     own = {"optimizer.learning_rate": 2e-3, "optimizer.lr_multipliers": ("relative/bias=16",)}
     monkeypatch.setitem(columns.COLUMNS, "imdb", columns.COLUMNS["imdb"]._replace(searched={"sgu": own}))
     made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "fnet": ((9.0, 8.0),)})
     columns.make(plan(tmp_path, "imdb"))
-    flags = [overrides.named_overrides([word for word in words if "optimizer." in word]) for words in ran]
-    assert len(ran) == 4 and [each.pop("optimizer.warmup") for each in flags] == ["15"] * 4
+    changed = [sweep.trials[0].config.optimizer for sweep, _ in trained]
     config = config_lib.open_config("finetune_glue:own,scale=small")
-    changed = [overrides.overridden(config, each).optimizer for each in flags]
+    assert [each.warmup for each in changed] == [15] * 4
     assert [each.learning_rate for each in changed] == [2e-3] * 2 + [config.optimizer.learning_rate] * 2
     assert [tuple(each.lr_multipliers) for each in changed] == [("relative/bias=16",)] * 2 + [()] * 2
 
 
-def test_a_column_that_cannot_be_made_does_not_stop_the_others(tmp_path, ran):
+def test_a_column_that_cannot_be_made_does_not_stop_the_others(tmp_path, measured):
     missing = columns.make(plan(tmp_path, "sst2", "costs", "lengths", lengths=(128,)))
     assert [line.partition(" holds")[0] for line in missing] == [f"sst2: {tmp_path}", f"lengths: {tmp_path}"]
-    assert len(ran) == 2
+    assert len(measured) == 2
 
 
-def test_failed_runs_are_said(tmp_path, monkeypatch):
-    for code, said in {1: "mlm: some runs failed", 2: "mlm: gmlp sweep ended with exit code 2: what it wrote"}.items():
-        monkeypatch.setattr(columns, "run", lambda *words, code=code: code)
-        [line] = columns.make(plan(tmp_path, "mlm"))
-        assert line.startswith(said)
+def test_failures_are_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "train", lambda *_: False)
+    monkeypatch.setattr(subprocess, "run", lambda words: subprocess.CompletedProcess(words, 2))
+    runs, costs = columns.make(plan(tmp_path, "mlm", "costs"))
+    assert runs == "mlm: some runs failed" and costs.startswith("costs: gmlp benchmark ended with exit code 2: ")
 
 
 def test_lengths_are_scored_once(tmp_path, monkeypatch):
@@ -114,7 +112,7 @@ def test_lengths_are_scored_once(tmp_path, monkeypatch):
     scored = []
     monkeypatch.setattr(lengths, "score", lambda *given: scored.append(given) or {"length": 128})
     columns.make(plan(tmp_path, "lengths"))
-    assert scored == [(f"{tmp_path}/sgu-0", OTHER_LENGTHS)]
+    assert scored == [(f"{tmp_path}/sgu-0", OTHER_LENGTHS)] and (tmp_path / "lengths" / "sgu.json").exists()
 
 
 def test_the_listing(tmp_path):
@@ -132,8 +130,6 @@ def test_the_listing(tmp_path):
         "costs: time and memory over n, measured here: 2 of 4 there",
         "lengths: other lengths than trained at: 2 of 2 there",
     ]
-    assert "    gmlp sweep --sweep=alternatives:mlm,scale=cpu,rows=sgu+fnet " in "\n".join(lines)
-    assert "--config.init_from=RUN" in "\n".join(lines)
     more = columns.listing(plan(tmp_path / "none", "sst2", finetune_seeds=(2, 3, 4)))
     assert "SST-2 (%): 0 of 12 there" in more
 
@@ -145,9 +141,10 @@ def test_the_listing(tmp_path):
         ({"data": {"mlm": "/nowhere"}}, "--columns=mlm=/nowhere"),
         ({"columns": ("listops",), "scale": "paper"}, "ListOps (%) has no scale paper"),
         ({"columns": ("cifar10",), "scale": "paper"}, "CIFAR-10, top-1 (%) has no scale paper"),
-        ({"flags": ("--config.steps=x",)}, "expected a whole number"),
-        ({"flags": ("--config.augment.mixup=1",)}, "--config.augment.mixup=1: no run of mlm has such a key"),
-        ({"columns": ("sst2",), "finetune_flags": ("--config.masking.rate=1",)}, "masking.rate"),
+        ({"changes": {"steps": "x"}}, "expected a whole number"),
+        ({"changes": {"augment.mixup": "1"}}, "--config.augment.mixup=1: no run of mlm has such a key"),
+        ({"columns": ("sst2",), "finetune_changes": {"masking.rate": "1"}}, "masking.rate"),
+        ({"columns": ("cifar10",), "changes": {"steps": "9"}}, "--config.steps and the sweep set the same key"),
     ],
 )
 def test_what_could_not_run_is_refused(tmp_path, options, message):
@@ -163,6 +160,7 @@ def test_what_could_not_run_is_refused(tmp_path, options, message):
         (("--columns=mlm",), "--columns: mlm needs its data"),
         (("--columns=costs", "--rows=sgv"), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
         (("--columns=costs", "--lengths=a"), "--lengths=a: expected numbers"),
+        (("--columns=costs", "--finetune_flag=steps=3"), "expected --finetune_flag=--config.KEY=VALUE"),
         (("--columns=costs", "--finetune=sst2=x"), "--finetune is not for alternatives"),
         (("--columns=costs", "--jobs=0"), "--jobs=0"),
         (("--from=/nowhere",), "/nowhere holds no run and no measurement of alternatives"),
@@ -184,12 +182,3 @@ def test_a_report_of_columns_that_are_there(tmp_path):
     for name in ("index.html", "table.csv", "speed_mlm.svg", "costs.png"):
         assert (tmp_path / "reports" / "alternatives" / name).exists()
     assert len(ROWS) == 21
-
-
-def test_what_runs_saves_when_the_command_is_told_to_stop():
-    pipe = subprocess.PIPE
-    process = subprocess.Popen([sys.executable, "-c", STOPPED], stdout=pipe, stderr=pipe, text=True)
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    said, errors = process.communicate(timeout=30)
-    assert (said, errors.splitlines(), process.returncode) == ("saved\n", ["interrupted"], 130)

@@ -1,9 +1,8 @@
-"""The benchmark's parts about models: training steps, long sequences, finetuning, memory, compile time, the loop."""
+"""The benchmark's parts about models: training steps, long sequences, FNet's and Toeplitz transforms, memory."""
 
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 
@@ -17,9 +16,8 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.models import matmul, toeplitz
 from gmlp_flax.models.blocks import fnet
-from gmlp_flax.paper import published, recipes
+from gmlp_flax.paper import published
 from gmlp_flax.planning import dry_run
-from gmlp_flax.training import loop
 from gmlp_flax.training.partition import Partition
 
 BATCH = 8
@@ -155,25 +153,6 @@ def bench_long(repeats: int) -> list[Row]:
     return rows
 
 
-def bench_finetune(repeats: int) -> list[Row]:
-    """The small models of configs/c4_ablation.py, in batches of 16: only heads and losses differ."""
-    rows = []
-    for name in ("sgu", "amlp_36", "bert_rel"):
-        pretraining = config.from_file("c4_ablation.py", f"{name},scale=small")
-        calls = {"pretraining": step_call(pretraining)}
-        for task in ("text_classification", "question_answering"):
-            finetuning = config.changed(pretraining, task)
-            finetuning.model.mask_padding = True
-            calls[task] = step_call(finetuning)
-        seconds = measure(calls, repeats)
-        rates = [pretraining.batch_size / value for value in seconds["pretraining"]]
-        rows.append(row(f"{name}: pretraining", rates, "examples/s"))
-        for task in list(calls)[1:]:
-            speed = ratios(seconds["pretraining"], seconds[task])
-            rows.append(row(f"{name}: {task}, share of its speed", speed, "x", ">= 0.9"))
-    return rows
-
-
 # Config, its argument, examples per step, TPU slice, limits: GB of temporaries per chip, and matrix products.
 PROGRAMS = (
     ("own_images.py", "gmlp_s", 4096, "v5e:4x4", 8.5, 17),
@@ -200,32 +179,3 @@ def bench_memory() -> list[Row]:
             products = len(re.findall(r"= \S+ (?:dot|convolution)\(", compiled.as_text() or ""))
             rows.append(row(f"{name}: matrix products beyond the needed {needed}", [products - needed], "", "0"))
     return rows
-
-
-def bench_compile() -> list[Row]:
-    """gMLP-xlarge from config to executable."""
-    options = recipes.language_model("gmlp_xlarge")
-    options.model.vocab_size = published.VOCAB_SIZE
-    options.batch_size = jax.device_count()
-    begin = time.perf_counter()
-    lowered = dry_run.lower(options, Partition.make())
-    lowered_after = time.perf_counter() - begin
-    lowered.compile()
-    total = time.perf_counter() - begin
-    return [
-        row("gMLP-xlarge: lower", [lowered_after], "s"),
-        row("gMLP-xlarge: lower and compile", [total], "s", "< 60"),
-    ]
-
-
-def bench_loop() -> list[Row]:
-    """150 steps of the quickstart's text run."""
-    options = config.from_file("quickstart_text.py")
-    options.steps = 150
-    with tempfile.TemporaryDirectory() as folder:
-        result = loop.train(options, folder)
-    if result is None:  # stopped by a signal
-        raise SystemExit(0)
-    waiting = result["waiting"]
-    rows = [row(f"the device may wait for {name}", [100 * share], "% of the time") for name, share in waiting.items()]
-    return [*rows, row("the device may wait, in all", [100 * sum(waiting.values())], "% of the time", "< 3")]

@@ -15,13 +15,8 @@ Without a PART, all of them:
                   model.residual_dtype=float32, of two models or all (--rows=all) and 12 blocks or others (--layers)
     text          tokens per second: preparing text beside the bare tokenizer, and batches from prepared ids
     images        images per second and core beside plain Pillow, of JPEG files (--images) or made-up photographs
-    finetune      the training step of finetuning beside that of pretraining, the same encoder at n = 128
     memory        the training step compiled for TPU slices (extra `plan`): temporaries per chip, recomputed products
-    compile       gMLP-xlarge, 144 layers: seconds to lower and compile its training step for this machine
-    loop          share of a short run's time that the device may wait for data, reports and checkpoints
     parity        models beside timm's and transformers' with the same weights (extra `parity`): largest relative errors
-    transformers  c4_ablation's Transformers beside those of transformers (extra `parity`), trained on the same batches;
-                  --models: bert, bert_rel, bert_full, bert_rel_full, hf_bert, hf_mpnet, hf_prenorm, hf_prenorm_rel
 
 Each figure is a median with its range over the repeats; compared candidates run alternately.
 """
@@ -46,12 +41,8 @@ PARTS = {
     "precision": "precision",
     "text": "text",
     "images": "images",
-    "finetune": "models",
     "memory": "models",
-    "compile": "models",
-    "loop": "models",
     "parity": "parity",
-    "transformers": "transformers_beside",
 }
 
 
@@ -61,7 +52,7 @@ def main(argv: list[str]) -> None:
     if unknown := [part for part in parts if part not in PARTS]:
         raise ConfigError(f"there is no part {unknown[0]!r}; {did_you_mean(unknown[0], PARTS)}")
     values = flags.FLAGS.flag_values_dict()
-    values |= {"seeds": cli.numbers("seeds"), "rate": cli.numbers("rate", float), "lengths": cli.numbers("lengths")}
+    values["lengths"] = cli.numbers("lengths")
     from gmlp_flax.checkpoints import run_folder  # imports JAX
 
     rows = []
@@ -87,12 +78,7 @@ def run() -> None:
     flags.DEFINE_integer("repeats", 9, "Measurements of each figure.", lower_bound=1)
     flags.DEFINE_string("json", None, "A file: also write the rows there.")
     flags.DEFINE_string("images", None, "JPEG files for the part images: a tar file or a folder.")
-    flags.DEFINE_integer("steps", 12, "transformers: steps of each run; c4_ablation has 900.", lower_bound=1)
-    flags.DEFINE_list("seeds", ["0"], "transformers: a run for each.")
-    flags.DEFINE_list("rate", ["4e-3"], "transformers: peak learning rates, a run for each.")
-    flags.DEFINE_list("models", [], "transformers: which; empty: all but bert and bert_rel. device: which; empty: all.")
-    flags.DEFINE_string("data", "embedded", "transformers: a text corpus, as config.data.train takes it.")
-    flags.DEFINE_float("bias_rate", None, "transformers: factor on the rate of relative biases; empty: c4_ablation's.")
+    flags.DEFINE_list("models", [], "device: which; empty: all.")
     flags.DEFINE_list("rows", [], "mixers: which; empty: all. precision: which, or all; empty: two.")
     flags.DEFINE_integer("layers", 12, "precision: number of blocks.", lower_bound=1)
     flags.DEFINE_list("lengths", ["128", "512", "2048"], "mixers: tokens.")

@@ -8,8 +8,7 @@ RECIPE:
     gmlp  (default) the paper's: 300 epochs of batch 4096, AdamW at 1e-3 with 10,000 warmup steps and a cosine,
           AutoAugment, mixup 0.8, CutMix 1.0, label smoothing 0.1, weight decay 0.05, clipping at 1. Survival
           probability as Table 1 states it; the rest is recalled from appendix A.1, not read. The policy of AutoAugment
-          is its paper's; `--config.augment.auto=autoaugment_v0` takes the one of EfficientNet's code. For mixer_b16
-          this recipe is Table 2's "our setup", top-1 77.3.
+          is its paper's. For mixer_b16 this recipe is Table 2's "our setup", top-1 77.3.
     deit  DeiT's: batch 1024, 5 warmup epochs, RandAugment, random erasing, repeated augmentation, stochastic depth up
           to 0.1, a running mean of the parameters.
 `--config.data.train=PATH` is a prepared TFDS folder or a folder of class folders (then `--config.data.heldout=PATH`

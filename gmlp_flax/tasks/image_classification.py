@@ -68,9 +68,8 @@ class ImageClassification(Task):
         ),
         "augment.auto": Option(
             "none",
-            "AutoAugment's ImageNet policy (the paper's), its policy v0 (EfficientNet's code), RandAugment "
-            "(DeiT's), or none of them",
-            ("none", "autoaugment", "autoaugment_v0", "randaugment"),
+            "AutoAugment's ImageNet policy (the paper's), RandAugment (DeiT's), or none of them",
+            ("none", "autoaugment", "randaugment"),
         ),
         "augment.randaugment_layers": Option(
             2, "operations drawn per image; each is applied to half of the images", Range("from 1 to 100", 1, 100)

@@ -7,18 +7,18 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from PIL import ImageEnhance
 
 from gmlp_flax.data.images import auto_augment
 
-# Brightness, contrast and saturation, each by what `enhance` starts from.
-_STARTS = (auto_augment.black, auto_augment.flat, auto_augment.grey)
+_JITTERED = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
 
 
 class Augmentation(NamedTuple):
     """Options of `augment`; the defaults do nothing.
 
     Attributes:
-        auto: none, a key of `auto_augment.POLICIES`, or randaugment.
+        auto: none, autoaugment or randaugment.
         randaugment_layers, randaugment_magnitude, randaugment_std: see `auto_augment.rand_augment`.
         color_jitter: see `color_jitter`; used only if `auto` is none.
         erasing: probability of `random_erasing`.
@@ -42,8 +42,8 @@ def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation)
     `rng` is the only source of chance; options that are switched off draw nothing.
     """
     fill = tuple(min(255, round(255 * value)) for value in options.mean[: pixels.shape[2]])
-    if options.auto in auto_augment.POLICIES:
-        pixels = auto_augment.auto_augment(pixels, rng, fill, auto_augment.POLICIES[options.auto])
+    if options.auto == "autoaugment":
+        pixels = auto_augment.auto_augment(pixels, rng, fill)
     elif options.auto == "randaugment":
         layers, magnitude, std = options.randaugment_layers, options.randaugment_magnitude, options.randaugment_std
         pixels = auto_augment.rand_augment(pixels, rng, fill, layers=layers, magnitude=magnitude, std=std)
@@ -60,8 +60,8 @@ def color_jitter(pixels: np.ndarray, rng: np.random.Generator, strength: float) 
     This is torchvision's ColorJitter(strength, strength, strength) on Pillow images; hue stays. uint8 [height, width,
     channels] to the same.
     """
-    for start in rng.permutation(len(_STARTS)):
-        pixels = auto_augment.enhance(pixels, _STARTS[start], rng.uniform(max(0.0, 1 - strength), 1 + strength))
+    for number in rng.permutation(len(_JITTERED)):
+        pixels = auto_augment.enhance(pixels, _JITTERED[number], rng.uniform(max(0.0, 1 - strength), 1 + strength))
     return pixels
 
 

@@ -1,4 +1,4 @@
-"""AutoAugment's ImageNet policies and RandAugment on arrays: Pillow's pixels, but for geometric operations.
+"""AutoAugment's ImageNet policy and RandAugment on arrays: Pillow's pixels, but for geometric operations.
 
 Magnitudes run from 0 to 10. Their meaning, and the probabilities of signs and layers, are timm's: the recipes of DeiT
 and of the published gMLP-S use them. Images are RGB or grey.
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageEnhance
 
 MAX_MAGNITUDE = 10
 
@@ -18,10 +18,8 @@ MAX_MAGNITUDE = 10
 LAYER_PROBABILITY = 0.5
 
 Fill = tuple[int, ...]
-Policy = tuple[tuple[tuple[str, float, int], ...], ...]
 
 _LEVELS = np.arange(256)
-_SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 
 
 class Operation(NamedTuple):
@@ -60,40 +58,6 @@ def _rotation(degrees: float, size: tuple[int, int]) -> tuple[float, ...]:
     return cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y
 
 
-def black(pixels: np.ndarray) -> np.ndarray:
-    """The start of `enhance` for brightness. This and the next three: uint8 [height, width, channels] to the same."""
-    return np.zeros_like(pixels)
-
-
-def flat(pixels: np.ndarray) -> np.ndarray:
-    """The start for contrast: the mean luminance everywhere."""
-    return np.full_like(pixels, int(_luminance(pixels).mean() + 0.5))
-
-
-def grey(pixels: np.ndarray) -> np.ndarray:
-    """The start for colour: each pixel's luminance in all its channels."""
-    return cv2.merge([_luminance(pixels)] * pixels.shape[2])
-
-
-def smooth(pixels: np.ndarray) -> np.ndarray:
-    """The start for sharpness: blurred by Pillow's filter SMOOTH, which does not change the outermost pixels."""
-    blurred, inside = pixels.copy(), np.s_[1:-1, 1:-1]
-    blurred[inside] = cv2.filter2D(pixels, -1, _SMOOTH).reshape(pixels.shape)[inside]
-    return blurred
-
-
-def _luminance(pixels: np.ndarray) -> np.ndarray:
-    """[height, width], rounded as Pillow does; OpenCV differs by one level in some pixels."""
-    return np.asarray(Image.fromarray(pixels).convert("L")) if pixels.shape[2] == 3 else pixels[..., 0]
-
-
-def enhance(pixels: np.ndarray, start: Callable[[np.ndarray], np.ndarray], factor: float) -> np.ndarray:
-    """Pillow's ImageEnhance: start + factor * (pixels - start), for a factor of at least 0."""
-    # As grey images of all channels side by side, of which Pillow makes no copies.
-    first, last = (Image.fromarray(array.reshape(len(array), -1)) for array in (start(pixels), pixels))
-    return np.asarray(Image.blend(first, last, factor)).reshape(pixels.shape)
-
-
 def _by_table(table: Callable[[float], np.ndarray]) -> Callable:
     """Replaces every level of every channel by its entry in `table(argument)`: numbers [256]."""
     return lambda pixels, argument, _: cv2.LUT(pixels, _bytes(table(argument)))
@@ -127,22 +91,22 @@ def _equalizing_table(counts: np.ndarray) -> np.ndarray:
     return (step // 2 + counts.cumsum() - counts) // step if step else _LEVELS
 
 
-def _posterize(pixels: np.ndarray, bits: int, _: Fill) -> np.ndarray:
-    """Keeps the highest bits; with none, which Pillow refuses, the image becomes black."""
-    return pixels & np.uint8(256 - 2 ** (8 - bits))
-
-
+_posterize = _by_table(lambda bits: _LEVELS & (256 - 2 ** (8 - bits)))
 _solarize = _by_table(lambda threshold: np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS))
 
 
-def _enhancement(start: Callable[[np.ndarray], np.ndarray], increasing: bool = False) -> Operation:
+def enhance(pixels: np.ndarray, kind: Callable[[Image.Image], Any], factor: float) -> np.ndarray:
+    """One of Pillow's ImageEnhance of an image, uint8 [height, width, channels]: 1 changes nothing, 0 removes all."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    return np.asarray(kind(image).enhance(factor)).reshape(pixels.shape)
+
+
+def _enhancement(kind: Callable[[Image.Image], Any], increasing: bool = False) -> Operation:
     """`enhance` by a factor of 0.1 to 1.9, where 1 changes nothing; if `increasing`, a greater magnitude has a factor
     that is further from 1, in either direction."""
     if increasing:
-        return Operation(
-            lambda pixels, change, _: enhance(pixels, start, max(0.1, 1 + change)), lambda m: m * 0.9, True
-        )
-    return Operation(lambda pixels, factor, _: enhance(pixels, start, factor), lambda m: m * 1.8 + 0.1)
+        return Operation(lambda pixels, change, _: enhance(pixels, kind, max(0.1, 1 + change)), lambda m: m * 0.9, True)
+    return Operation(lambda pixels, factor, _: enhance(pixels, kind, factor), lambda m: m * 1.8 + 0.1)
 
 
 OPERATIONS = {
@@ -154,10 +118,8 @@ OPERATIONS = {
     "ShearY": Operation(_affine(lambda a, _: (1, 0, 0, a, 1, 0)), lambda m: m * 0.3, signed=True),
     "TranslateX": Operation(_affine(lambda a, size: (1, 0, a * size[0], 0, 1, 0)), lambda m: m * 0.45, signed=True),
     "TranslateY": Operation(_affine(lambda a, size: (1, 0, 0, 0, 1, a * size[1])), lambda m: m * 0.45, signed=True),
-    # Bits to keep: in AutoAugment 4 to 8, more for a greater magnitude, in its policy v0 0 to 4; in RandAugment 4 to 0,
-    # fewer.
+    # The highest bits to keep: in AutoAugment 4 to 8, more for a greater magnitude; in RandAugment 4 to 0, fewer.
     "Posterize": Operation(_posterize, lambda m: int(m * 4) + 4),
-    "PosterizeV0": Operation(_posterize, lambda m: int(m * 4)),
     "PosterizeIncreasing": Operation(_posterize, lambda m: 4 - int(m * 4)),
     # The threshold: levels from there on are inverted.
     "Solarize": Operation(_solarize, lambda m: int(m * 256)),
@@ -166,13 +128,13 @@ OPERATIONS = {
     "SolarizeAdd": Operation(
         _by_table(lambda added: np.where(_LEVELS < 128, _LEVELS + added, _LEVELS)), lambda m: int(m * 110)
     ),
-    "Color": _enhancement(grey),
-    "ColorIncreasing": _enhancement(grey, increasing=True),
-    "Contrast": _enhancement(flat),
-    "ContrastIncreasing": _enhancement(flat, increasing=True),
-    "BrightnessIncreasing": _enhancement(black, increasing=True),
-    "Sharpness": _enhancement(smooth),
-    "SharpnessIncreasing": _enhancement(smooth, increasing=True),
+    "Color": _enhancement(ImageEnhance.Color),
+    "ColorIncreasing": _enhancement(ImageEnhance.Color, increasing=True),
+    "Contrast": _enhancement(ImageEnhance.Contrast),
+    "ContrastIncreasing": _enhancement(ImageEnhance.Contrast, increasing=True),
+    "BrightnessIncreasing": _enhancement(ImageEnhance.Brightness, increasing=True),
+    "Sharpness": _enhancement(ImageEnhance.Sharpness),
+    "SharpnessIncreasing": _enhancement(ImageEnhance.Sharpness, increasing=True),
 }
 
 # Pairs of (operation, probability, magnitude): Cubuk et al. 2018 (arXiv 1805.09501), appendix, ImageNet. As printed
@@ -205,39 +167,6 @@ IMAGENET_POLICY = (
     (("Equalize", 0.8, 8), ("Equalize", 0.6, 3)),
 )
 
-# The policy `v0` of the code that EfficientNet was published with; no paper prints it. Rows and operations are timm's.
-# PosterizeV0 at magnitude 2 keeps no bits, so the image becomes black; Solarize at magnitude 10 changes nothing.
-V0_POLICY = (
-    (("Equalize", 0.8, 1), ("ShearY", 0.8, 4)),
-    (("Color", 0.4, 9), ("Equalize", 0.6, 3)),
-    (("Color", 0.4, 1), ("Rotate", 0.6, 8)),
-    (("Solarize", 0.8, 3), ("Equalize", 0.4, 7)),
-    (("Solarize", 0.4, 2), ("Solarize", 0.6, 2)),
-    (("Color", 0.2, 0), ("Equalize", 0.8, 8)),
-    (("Equalize", 0.4, 8), ("SolarizeAdd", 0.8, 3)),
-    (("ShearX", 0.2, 9), ("Rotate", 0.6, 8)),
-    (("Color", 0.6, 1), ("Equalize", 1.0, 2)),
-    (("Invert", 0.4, 9), ("Rotate", 0.6, 0)),
-    (("Equalize", 1.0, 9), ("ShearY", 0.6, 3)),
-    (("Color", 0.4, 7), ("Equalize", 0.6, 0)),
-    (("PosterizeV0", 0.4, 6), ("AutoContrast", 0.4, 7)),
-    (("Solarize", 0.6, 8), ("Color", 0.6, 9)),
-    (("Solarize", 0.2, 4), ("Rotate", 0.8, 9)),
-    (("Rotate", 1.0, 7), ("TranslateY", 0.8, 9)),
-    (("ShearX", 0.0, 0), ("Solarize", 0.8, 4)),
-    (("ShearY", 0.8, 0), ("Color", 0.6, 4)),
-    (("Color", 1.0, 0), ("Rotate", 0.6, 2)),
-    (("Equalize", 0.8, 4), ("Equalize", 0.0, 8)),
-    (("Equalize", 1.0, 4), ("AutoContrast", 0.6, 2)),
-    (("ShearY", 0.4, 7), ("SolarizeAdd", 0.6, 7)),
-    (("PosterizeV0", 0.8, 2), ("Solarize", 0.6, 10)),
-    (("Solarize", 0.6, 8), ("Equalize", 0.6, 1)),
-    (("Color", 0.8, 6), ("Rotate", 0.4, 5)),
-)
-
-# Value of config.augment.auto -> its policy.
-POLICIES = {"autoaugment": IMAGENET_POLICY, "autoaugment_v0": V0_POLICY}
-
 # RandAugment's operations, in the variants whose severity increases with the magnitude (timm's `inc1`).
 RANDAUGMENT = (
     *("AutoContrast", "Equalize", "Invert", "Rotate", "PosterizeIncreasing", "SolarizeIncreasing", "SolarizeAdd"),
@@ -266,9 +195,9 @@ def apply(name: str, pixels: np.ndarray, magnitude: float, rng: np.random.Genera
     return operation.apply(pixels, argument, fill).reshape(pixels.shape)
 
 
-def auto_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill, policy: Policy) -> np.ndarray:
-    """AutoAugment: draws one of a policy's pairs; each operation is applied with its probability (see `apply`)."""
-    for name, probability, magnitude in policy[rng.integers(len(policy))]:
+def auto_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill) -> np.ndarray:
+    """AutoAugment: draws a pair of IMAGENET_POLICY; each operation is applied with its probability (see `apply`)."""
+    for name, probability, magnitude in IMAGENET_POLICY[rng.integers(len(IMAGENET_POLICY))]:
         if rng.random() < probability:
             pixels = apply(name, pixels, magnitude, rng, fill)
     return pixels

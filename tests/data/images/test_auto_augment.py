@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from gmlp_flax.data.images import auto_augment
-from gmlp_flax.data.images.auto_augment import OPERATIONS, POLICIES, RANDAUGMENT
+from gmlp_flax.data.images.auto_augment import IMAGENET_POLICY, OPERATIONS, RANDAUGMENT
 from tests.timm_modules import timm_module
 
 FILL = (124, 116, 104)
@@ -41,7 +41,6 @@ def as_image(pixels):
 def timm_name(name):
     others = {
         "Posterize": "PosterizeOriginal",
-        "PosterizeV0": "Posterize",
         "TranslateX": "TranslateXRel",
         "TranslateY": "TranslateYRel",
     }
@@ -54,9 +53,6 @@ def timm():
 
 
 def by_timm(timm, name, image, magnitude, negative):
-    """Black if no bits are kept, which Pillow refuses."""
-    if name == "PosterizeV0" and magnitude < 2.5:
-        return np.zeros_like(image)
     hparams = {"img_mean": FILL, "interpolation": Image.Resampling.BILINEAR}
     operation = timm.AugmentOp(timm_name(name), prob=1.0, magnitude=magnitude, hparams=hparams)
     with mock.patch.object(timm.random, "random", return_value=0.9 if negative else 0.1):
@@ -88,11 +84,10 @@ def test_moves_are_near_timms(timm, name, magnitude, negative):
     assert np.mean(differences <= 1) > 0.9 and differences.mean() < 2
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [("original", "autoaugment"), ("v0", "autoaugment_v0")])
-def test_policies_are_timms(timm, theirs, ours):
-    policy = timm.auto_augment_policy(theirs, timm._HPARAMS_DEFAULT)
+def test_the_policy_is_timms(timm):
+    policy = timm.auto_augment_policy("original", timm._HPARAMS_DEFAULT)
     rows = [[(op.name, op.prob, op.magnitude) for op in pair] for pair in policy]
-    assert [[(timm_name(name), *rest) for name, *rest in pair] for pair in POLICIES[ours]] == rows
+    assert [[(timm_name(name), *rest) for name, *rest in pair] for pair in IMAGENET_POLICY] == rows
 
 
 def test_operations_of_randaugment_are_timms(timm):
@@ -115,13 +110,12 @@ def applied(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_frequencies_of_auto_augment(applied, policy):
+def test_frequencies_of_auto_augment(applied):
     draws, rng = 20_000, np.random.default_rng(0)
     for _ in range(draws):
-        auto_augment.auto_augment(None, rng, FILL, policy)
+        auto_augment.auto_augment(None, rng, FILL)
     expected = collections.Counter()
-    for pair in policy:
+    for pair in IMAGENET_POLICY:
         for name, probability, magnitude in pair:
             expected[name, magnitude] += probability / 25 * draws
     found = collections.Counter(applied)

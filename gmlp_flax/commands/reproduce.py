@@ -5,10 +5,8 @@
     gmlp reproduce table4 --data=books/data --finetune=sst2=SST-2/ --finetune=mnli=MNLI/
     gmlp reproduce table4 --from=runs/table4        # whatever is there, also half-finished
     gmlp reproduce figure4 --from=runs/table3       # from the first run of the gMLP there
-    gmlp reproduce --all --from=runs/reproduce      # one site of all that is there
     gmlp reproduce NAME [--scale=cpu|gpu|paper] [--data=DATA] [--finetune=TASK=DATA ...] [--from=RUNS] [--runs=DIR]
-        [--out=reports] [--tokens=N] [--jobs=1] [--topology=gpu:h100x8] [-- --config.KEY=VALUE ...]
-    gmlp reproduce --all --from=RUNS [--scale=cpu|gpu|paper] [--out=reports]
+        [--out=reports] [--jobs=1] [-- --config.KEY=VALUE ...]
     gmlp reproduce alternatives --data=books/data --columns=mlm,lengths,costs,sst2=SST-2/,cifar10=cifar10/
     gmlp reproduce alternatives [--columns=COLUMN[=DATA],...] [--rows=ROW,...] [--lengths=N,...] [--print] ...
 
@@ -19,14 +17,11 @@ figure3 takes a folder of class folders as --data; figure10 needs --finetune=mnl
 The report goes to OUT/NAME: table.md and its tables as CSV; figures as PNG, SVG and PDF as wide as a paper's column
 or page; the numbers of each chart as CSV; and index.html, whose charts and table answer to the mouse. It opens from
 disk without a network, if plotly.min.js lies beside it. The report says what was scaled down, whether each ordering
-of the paper holds for every pair of seeds, and how its ranks correlate with the paper's over tokens. --tokens=N
-compares the runs after N tokens, as far as they have come by then. --all makes every report that RUNS has runs for,
-with an index: those of NAME are looked for in RUNS/NAME-SCALE, in RUNS/NAME, in RUNS and in its folders.
+of the paper holds for every pair of seeds, and how its ranks correlate with the paper's over tokens.
 
 The runs are those of `gmlp sweep --sweep=paper:NAME,scale=SCALE`, in --runs (runs/reproduce/NAME-SCALE): the same
 command goes on where a killed one stopped. --from trains nothing and reads a folder of runs, or the runs that a glob
-pattern in quotes names. --scale=paper first prints what its runs would take on --topology; these need C4, or ImageNet
-for images.
+pattern in quotes names. --scale=paper needs C4, or ImageNet for images; `gmlp plan` says what its runs would take.
 
 --finetune=TASK=DATA finetunes the first seed of each pretrained model by the configs finetune_glue and finetune_squad,
 in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does. DATA is what config.data.train takes; at paper scale it
@@ -41,7 +36,6 @@ columns start. Each column goes on where it stopped, and the report has those th
 Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 """
 
-import dataclasses
 import itertools
 import os
 import re
@@ -59,8 +53,7 @@ from gmlp_flax.errors import RunError, did_you_mean
 from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES, PaperTable
-from gmlp_flax.planning import plan
-from gmlp_flax.reports import catalogue, columns, page
+from gmlp_flax.reports import columns, language_models, learned_weights, page, sizes
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.alternatives import NAME as ALTERNATIVES
 from gmlp_flax.reports.alternatives import of_folder
@@ -94,17 +87,10 @@ def arguments(argv: list[str]) -> SimpleNamespace:
     args.flags = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
     if args.name and args.name not in TABLES:
         cli.fail(f"there is no table or figure {args.name!r}; {did_you_mean(args.name, TABLES)}")
-    if args.all:
-        given = given_flags(args, "name", "data", "finetune", "tokens", "runs", "flags")
-        if given:
-            cli.fail(f"--all and {given[0]} exclude each other: --all reports what --from has")
-        if not args.pattern:
-            cli.fail("--all needs --from=RUNS, a folder of runs: it trains nothing")
-        return args
     if args.pattern == "":
         cli.fail("--from= is empty: give a folder of runs, or leave it out")
     if not args.name:
-        cli.fail(f"NAME is missing: expected one of {', '.join(TABLES)}, or --all --from=RUNS")
+        cli.fail(f"NAME is missing: expected one of {', '.join(TABLES)}")
     for flag in args.finetune_flag:
         if not re.match(r"--?config\.[^=]+=", flag):
             cli.fail(f"--finetune_flag={flag}: expected --finetune_flag=--config.KEY=VALUE")
@@ -118,16 +104,13 @@ def arguments(argv: list[str]) -> SimpleNamespace:
 
 def given_flags(args: SimpleNamespace, *names: str) -> list[str]:
     """Those of the flags that the command line has, as it writes them."""
-    written = {"name": "NAME", "flags": "flags after --"}
-    return [written.get(flag, f"--{flag}") for flag in names if vars(args)[flag]]
+    return [f"--{flag}" for flag in names if vars(args)[flag]]
 
 
 def check_table(args: SimpleNamespace, table: PaperTable) -> None:
     """Checks, and fills in, what the command line asks of a table of the paper."""
     if given := given_flags(args, "columns", "rows", "lengths", "print"):
         cli.fail(f"{given[0]} is for alternatives: {args.name} has no columns of its own")
-    if args.tokens and len(table.trained.get("cpu", ())) < 2:
-        cli.fail(f"--tokens={args.tokens:g}: {table.title} does not compare runs over tokens")
     if args.scale != "paper" and not args.data and not args.pattern and table.trained:
         cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
     args.finetune = dict(task.partition("=")[::2] for task in args.finetune)
@@ -138,7 +121,7 @@ def check_table(args: SimpleNamespace, table: PaperTable) -> None:
 
 def column_plan(args: SimpleNamespace) -> columns.Plan:
     """What the command line asks of the alternatives; ends with one line if that cannot be."""
-    if given := given_flags(args, "finetune", "finetune_random", "tokens"):
+    if given := given_flags(args, "finetune", "finetune_random"):
         cli.fail(f"{given[0]} is not for alternatives: --columns chooses what is trained, also from random parameters")
     if args.pattern and (given := given_flags(args, "columns", "print", "data")):
         everything = "trains nothing, and the report has every column that is there"
@@ -175,14 +158,6 @@ def check_finetuning(args: SimpleNamespace, known: Sequence[str]) -> None:
         overrides.overridden(config, overrides.named_overrides(args.finetune_flag))
 
 
-def print_costs(table: PaperTable, topology: str) -> None:
-    """Prints the time of each run of a table at paper scale."""
-    print(f"on {topology}, at best, each run:")
-    for row, config in table.configs("paper").items():
-        cost = plan.make(config, topology)
-        print(f"  {row:<16}{cost.run_days:8.2f} days{cost.chip_hours:10,.0f} chip-hours", flush=True)
-
-
 def finetuning(args: SimpleNamespace, runs: Sequence[run_finder.Run]) -> Iterator[Sweep]:
     """The sweeps that finetune the first finished run of each row on every task."""
     starts, first = columns.STARTS[: 1 + args.finetune_random], sorted(columns.first_finished(runs).items())
@@ -199,8 +174,6 @@ def report_on(args: SimpleNamespace) -> tuple[Report, bool]:
     rows = {row: overrides.overridden(config, changes) for row, config in table.configs(args.scale).items()}
     complete = True
     if not args.pattern:
-        if args.scale == "paper":
-            print_costs(table, args.topology)
         changed = columns.data_change(args.data) | changes
         sweep = definition.define(f"paper:{args.name}", table.points(args.scale), changed, args.runs)
         complete = training.train(sweep, args.jobs)
@@ -209,33 +182,14 @@ def report_on(args: SimpleNamespace) -> tuple[Report, bool]:
     for sweep in finetuning(args, runs):
         complete &= training.train(sweep, args.jobs)
     tuned = run_finder.find_finetuned(pattern, rows)
-    counted = run_finder.at_budget(runs, tokens) if (tokens := int(args.tokens or 0)) else runs
-    report = catalogue.of_runs(args.name, counted, args.scale, tuned)
-    if tokens:
-        paths = {run.path for run in counted}
-        left = ", ".join(f"{run.row} seed {run.config.seed}" for run in runs if run.path not in paths)
-        note = f"Compared after {tokens:,} tokens{f'; not so far, and left out: {left}' if left else ''}."
-        report = dataclasses.replace(report, notes=[note, *report.notes])
-    return report, not complete
-
-
-def report_on_all(args: SimpleNamespace) -> None:
-    """Writes the site, and prints what is in it and what is not."""
-    written = catalogue.write_site(args.pattern, args.scale, args.out)
-    print(f"made: {', '.join(written.made)}")
-    if written.absent:
-        print(f"without runs: {', '.join(written.absent)}")
-    print(f"\nthe index: {written.path}")
-    if written.refused:
-        raise RunError("not made: " + "; ".join(f"{name}: {why}" for name, why in written.refused.items()))
+    if args.name in learned_weights.FIGURES:
+        return learned_weights.report(args.name, table, runs, args.scale, tuned), not complete
+    return language_models.perplexities(table, runs, args.scale, tuned), not complete
 
 
 def main(argv: list[str]) -> None:
     """Trains, collects the runs, writes the report."""
     args = arguments(argv)
-    if args.all:
-        report_on_all(args)
-        return
     if args.print:
         print(columns.listing(args.plan))
         return
@@ -246,7 +200,7 @@ def main(argv: list[str]) -> None:
     elif TABLES[args.name].trained:
         report, failed = report_on(args)
     else:
-        report = catalogue.of_sizes(args.name)
+        report = sizes.counts(TABLES[args.name])
     path = page.write(report, os.path.join(args.out, args.name))
     print(report.markdown())
     print("\n".join(report.sentences()))
@@ -264,7 +218,6 @@ def before_dashes(argv: list[str]) -> list[str]:
 
 def run() -> None:
     """The command line."""
-    flags.DEFINE_bool("all", False, "Every report that --from has runs for, as one site.")
     flags.DEFINE_enum("scale", "cpu", list(recipes.SCALES), "The size of models and runs.")
     flags.DEFINE_string("data", None, "As config.data.train takes it; at paper scale C4 or ImageNet unless given.")
     flags.DEFINE_multi_string("finetune", [], "TASK=DATA: finetune on a task; one flag for each.")
@@ -275,9 +228,7 @@ def run() -> None:
     flags.DEFINE_string("from", None, "Report on these runs and train nothing.")
     flags.DEFINE_string("runs", None, "Folder of the runs that are trained.")
     flags.DEFINE_string("out", "reports", "Folder of the reports.")
-    flags.DEFINE_float("tokens", None, "Compare the runs after this many tokens.", 1, 1e18)
     flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
-    flags.DEFINE_string("topology", "gpu:h100x8", "What --scale=paper is planned for.")
     which = f"Of alternatives: COLUMN[=DATA],...: which, and their data; empty: {columns.DEFAULT}."
     flags.DEFINE_multi_string("columns", [], which)
     flags.DEFINE_list("rows", [], "Of alternatives: which mixers, with commas between them; empty: all.")

@@ -95,7 +95,14 @@ def trained_rows(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Row]:
 
 
 def perplexities(table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]) -> Report:
-    """Held-out perplexities, and finetuned scores if there are any. Arguments: see `catalogue.of_runs`."""
+    """Held-out perplexities, and finetuned scores if there are any.
+
+    Args:
+        table: of the paper.
+        runs: from `runs.find`, at least one, finished or not.
+        scale: the scale at which they were trained.
+        tuned: row -> its finetuned runs, from `runs.find_finetuned`.
+    """
     rows = trained_rows(table.rows, runs)
     scores = Scores(table.tasks, {name: tuned.get(name, ()) for name in rows}, table.transfers)
     compared = {name: row for name, row in rows.items() if row.compared}

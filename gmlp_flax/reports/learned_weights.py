@@ -28,7 +28,7 @@ PAIR = ("A man is playing a guitar in the street.", "Nobody is making music outs
 
 def report(name: str, table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]) -> Report:
     """The report of a figure of FIGURES, drawn from the newest checkpoint of the first run, or of the first run that
-    was finetuned on the table's task. Arguments: see `catalogue.of_runs`.
+    was finetuned on the table's task. Other arguments: see `language_models.perplexities`.
 
     Raises:
         RunError: the run has no checkpoint, or there is no finetuned run.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import importlib.resources
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
@@ -35,37 +35,13 @@ HEIGHT = 430  # pixels of a panel
 LARGE = 1e4  # numbers from here on are written with k and M
 
 
-class Entry(NamedTuple):
-    """A report in the index of a site: its folder, its title, its claims, and its first figure, empty for none."""
-
-    folder: str
-    title: str
-    claims: Sequence[Claim]
-    figure: str
-
-
-def write_library(folder: str) -> None:
-    """Writes the charts' JavaScript, as the Python package of the same name brings it (4.8 MB)."""
-    source = importlib.resources.files("plotly") / "package_data" / LIBRARY
-    files.write(os.path.join(folder, LIBRARY), source.read_bytes())
-
-
-def write(report: Report, folder: str, library: str = "") -> str:
-    """Writes table.md, index.html, each table as CSV, each figure as PNG, SVG and PDF, and each chart's numbers as CSV.
-
-    Args:
-        report: what is written.
-        folder: of the files.
-        library: the path, from the folder, of the charts' JavaScript; by default it is written into the folder, if
-            there are charts.
-
-    Returns:
-        The path of index.html.
-    """
+def write(report: Report, folder: str) -> str:
+    """Writes table.md, index.html, each table and each chart's numbers as CSV, each figure as PNG, SVG and PDF, and the
+    charts' JavaScript (4.8 MB); returns the path of index.html."""
     sentences = "".join(f"- {sentence}\n" for sentence in report.sentences())
     texts = {
         "table.md": f"{report.markdown()}\n{sentences}".rstrip() + "\n",
-        "index.html": of_report(report, library or LIBRARY),
+        "index.html": of_report(report),
         **{f"{name}.csv": content.csv() for name, content in (report.tables | report.charts).items()},
     }
     content = {name: text.encode() for name, text in texts.items()}
@@ -74,18 +50,17 @@ def write(report: Report, folder: str, library: str = "") -> str:
         content |= {f"{name}.{kind}": drawing.content(drawn, kind) for kind in FORMATS}
     for name, data in content.items():
         files.write(os.path.join(folder, name), data)
-    if report.charts and not library:
-        write_library(folder)
+    if report.charts:  # the JavaScript that the Python package of the same name brings
+        source = importlib.resources.files("plotly") / "package_data" / LIBRARY
+        files.write(os.path.join(folder, LIBRARY), source.read_bytes())
     return os.path.join(folder, "index.html")
 
 
-def of_report(report: Report, library: str) -> str:
-    """A report's page; `library` is the path to the charts' JavaScript."""
-    folder = os.path.dirname(library)
+def of_report(report: Report) -> str:
+    """A report's page."""
     headings = ["", *(f"<h2>{escape(heading.capitalize())}</h2>" for heading in report.more_tables)]
     tables = zip(headings, report.tables.items(), strict=True)
     parts = [
-        f'<a href="{escape(folder)}/index.html">All reports</a>' if folder else "",
         f"<h1>{escape(report.title)}</h1>",
         _claims(report),
         f"<p>{escape(report.setting)}</p>" if report.setting else "",
@@ -93,32 +68,14 @@ def of_report(report: Report, library: str) -> str:
         *(_figure(name, figure) for name, figure in report.figures.items()),
         f"<h2>Notes</h2>{_list('notes', map(escape, report.notes))}" if report.notes else "",
     ]
-    return _page(report.title, parts, library if report.charts else "")
-
-
-def of_site(title: str, entries: Sequence[Entry], absent: Mapping[str, str]) -> str:
-    """The index of a site; `absent` says why a report was not made."""
-    cards = []
-    for entry in entries:
-        folder = escape(entry.folder)
-        claims = f"<p>{escape(tally(entry.claims))}</p>" if entry.claims else ""
-        image = f'<img loading="lazy" src="{folder}/{escape(entry.figure)}.svg" alt="">' if entry.figure else ""
-        link = f'<a href="{folder}/index.html">{escape(entry.title)}</a>'
-        cards.append(f"<small>{folder}</small>{link}{claims}{image}")
-    reasons = _list("notes", (f"<b>{escape(name)}</b>: {escape(why)}" for name, why in absent.items()))
-    parts = [f"<h1>{escape(title)}</h1>", _list("cards", cards), f"<h2>Not made</h2>{reasons}" if absent else ""]
-    return _page(title, parts, "")
-
-
-def _page(title: str, parts: Iterable[str], library: str) -> str:
     style, script = (
         (importlib.resources.files("gmlp_flax.reports") / f"page.{kind}").read_text() for kind in ("css", "js")
     )
-    loaded = f'<script src="{escape(library)}"></script>\n' if library else ""
+    loaded = f'<script src="{LIBRARY}"></script>\n' if report.charts else ""
     mark = '<script>if (window.Plotly) document.documentElement.className = "interactive";</script>\n'
     body = "\n".join(part for part in parts if part)
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(report.title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
         f"<style>\n{style}</style>\n{loaded}{mark}</head>\n<body><main>\n{body}\n</main>\n"
         f"<script>\n{script}</script></body></html>\n"

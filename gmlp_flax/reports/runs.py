@@ -120,23 +120,6 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     return in_order
 
 
-def at_budget(runs: Sequence[Run], tokens: int) -> list[Run]:
-    """The runs that have come as far as this number of tokens, without what came after it.
-
-    Raises:
-        RunError: there is none.
-    """
-    longest = max(runs, key=lambda run: run.last_step * run.per_step)
-    if (most := longest.last_step * longest.per_step) < tokens:
-        far = f"the longest, {longest.path}, has {most:,} tokens"
-        raise RunError(f"no run has come as far as {tokens:,} tokens; {far}: give fewer")
-    return [
-        dataclasses.replace(run, lines=[line for line in run.lines if line["step"] * run.per_step <= tokens])
-        for run in runs
-        if run.last_step * run.per_step >= tokens
-    ]
-
-
 def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, list[Run]]:
     """The finetuned runs of each row. They keep all of the row's model except its length.
 

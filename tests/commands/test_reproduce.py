@@ -3,7 +3,6 @@
 import pytest
 
 from tests import preloaded
-from tests.reports.test_catalogue import train_longer
 from tests.reports.test_language_models import write_runs
 
 TUNED = ("table4", "--data=x", "--finetune=sst2=setup.cfg")
@@ -29,27 +28,6 @@ def test_counts_need_no_runs(tmp_path):
     assert "| gmlp_b_cls | 73.4 | 73.4 | \u22120.05 |" in done.stdout
 
 
-def test_runs_are_compared_at_a_number_of_tokens(tmp_path):
-    write_runs(tmp_path / "runs")
-    write_runs(tmp_path / "runs", perplexities={"bert": ((40.0, 39.0),)}, finished=False)
-    path = tmp_path / "runs" / "bert-0" / "metrics.jsonl"
-    path.write_text("\n".join(path.read_text().splitlines()[:1]) + "\n")
-    done = reproduce("table3", f"--from={tmp_path}/runs", f"--out={tmp_path}/reports", "--tokens=1e6")
-    assert done.returncode == 0, done.stderr
-    assert "| sgu | 0.659 | 51.0 ± 1.4 | 2 |" in done.stdout
-    assert "Compared after 1,000,000 tokens; not so far, and left out: bert seed 0." in done.stdout
-
-
-@pytest.mark.slow
-def test_a_site_without_what_cannot_stand_in_one_report(tmp_path):
-    write_runs(tmp_path / "runs")
-    train_longer(tmp_path / "runs" / "multiplicative-1")
-    done = reproduce("--all", f"--from={tmp_path}/runs", f"--out={tmp_path}/site")
-    assert done.returncode == 2 and done.stdout.startswith("made: table1, table2, table4, ")
-    [line] = done.stderr.splitlines()
-    assert line.startswith("error: not made: table3: runs of different token budgets: steps is 900")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -69,12 +47,6 @@ def test_a_site_without_what_cannot_stand_in_one_report(tmp_path):
         (("table3", "--from=", "--data=setup.cfg"), "--from= is empty: give a folder of runs, or leave it out"),
         (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0"),
         ((), "NAME is missing: expected one of table1, table2"),
-        (("--all",), "--all needs --from=RUNS, a folder of runs: it trains nothing"),
-        (("--all", "--from=/nowhere"), "/nowhere: there is no such folder"),
-        (("--all", "table3", "--from=x"), "--all and NAME exclude each other"),
-        (("--all", "--from=x", "--tokens=3"), "--all and --tokens exclude each other"),
-        (("table3", "--from=x", "--tokens=few"), "--tokens=few"),
-        (("figure4", "--from=x", "--tokens=3"), "--tokens=3: Figure 4"),
         (("table3", "--from=x", "--rows=sgu"), "--rows is for alternatives: table3 has no columns of its own"),
     ],
 )
@@ -84,11 +56,3 @@ def test_mistakes_are_one_line(tmp_path, arguments, message):
     [line] = done.stderr.splitlines()
     assert line.startswith("error: ") and message in line
     assert not list(tmp_path.iterdir())
-
-
-def test_no_run_came_so_far(tmp_path):
-    write_runs(tmp_path / "runs")
-    done = reproduce("table3", f"--from={tmp_path}/runs", f"--out={tmp_path}/reports", "--tokens=1e9")
-    [line] = done.stderr.splitlines()
-    assert done.returncode == 2 and "no run has come as far as 1,000,000,000 tokens; the longest, " in line
-    assert "has 1,843,200 tokens: give fewer" in line and not (tmp_path / "reports").exists()

@@ -6,7 +6,7 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import catalogue, runs
+from gmlp_flax.reports import language_models, runs
 from gmlp_flax.reports.series import looks
 from gmlp_flax.training import warm_start
 from tests.reports.test_runs import write_run
@@ -31,7 +31,9 @@ def write_runs(folder, name="table3", perplexities=PERPLEXITIES, finished=True):
 
 def gather(name, folder):
     rows = TABLES[name].configs("cpu")
-    return catalogue.of_runs(name, runs.find(str(folder), rows), "cpu", runs.find_finetuned(str(folder), rows))
+    return language_models.perplexities(
+        TABLES[name], runs.find(str(folder), rows), "cpu", runs.find_finetuned(str(folder), rows)
+    )
 
 
 def cells(report, name="table"):

@@ -6,7 +6,7 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import catalogue, page
+from gmlp_flax.reports import learned_weights, page
 from gmlp_flax.reports.learned_weights import across, locality, spread
 from gmlp_flax.reports.runs import Run
 from gmlp_flax.training import loop
@@ -50,7 +50,7 @@ def runs(tmp_path_factory):
 
 def made(name, run, row="sgu"):
     loaded = Run(row, str(run), config_lib.load(str(run / "config.json")), ())
-    return catalogue.of_runs(name, [loaded], "cpu", {})
+    return learned_weights.report(name, TABLES[name], [loaded], "cpu", {})
 
 
 def test_filters(runs):
@@ -101,4 +101,4 @@ def test_shares_agree_with_their_definition():
 def test_a_run_that_was_not_finetuned(tmp_path):
     run = Run("amlp_36", str(tmp_path), TABLES["figure10"].config("amlp_36", "cpu"), ())
     with pytest.raises(RunError, match="amlp_36 was not finetuned on mnli, .*give --finetune=mnli=DATA"):
-        catalogue.of_runs("figure10", [run], "cpu", {"amlp_36": []})
+        learned_weights.report("figure10", TABLES["figure10"], [run], "cpu", {"amlp_36": []})

@@ -62,7 +62,7 @@ def report():
 
 @pytest.fixture(scope="module")
 def text():
-    return page.of_report(report(), page.LIBRARY)
+    return page.of_report(report())
 
 
 def test_nothing_is_loaded_from_elsewhere_and_everything_is_escaped(text):
@@ -88,15 +88,8 @@ def test_cells_footnotes_and_what_a_spread_is_over(text):
 
 
 def test_a_page_without_charts_needs_no_library():
-    plain = page.of_report(Report("A", Table(("a",), [("b",)])), page.LIBRARY)
+    plain = page.of_report(Report("A", Table(("a",), [("b",)])))
     assert page.LIBRARY not in plain and "<figure" not in plain
-
-
-def test_the_index():
-    entries = [page.Entry("table3", "T < 3", report().claims, "curves"), page.Entry("b", "B", (), "")]
-    text = page.of_site("All", entries, {"c": "no"})
-    assert '<a href="table3/index.html">T &lt; 3</a>' in text and 'src="table3/curves.svg"' in text
-    assert "3 claims: 1 hold" in text and "<b>c</b>: no" in text
 
 
 def test_what_plotly_is_given():

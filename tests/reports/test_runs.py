@@ -7,7 +7,7 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
-from gmlp_flax.reports.runs import at_budget, find, find_finetuned
+from gmlp_flax.reports.runs import find, find_finetuned
 
 GATES = ("split", "additive")
 
@@ -69,18 +69,6 @@ def test_tokenizers_must_be_the_same(tmp_path):
     assert len(find(f"{tmp_path}/[ab]", ROWS)) == 2
     with pytest.raises(RunError, match=r"a/tokenizer.model and .*c/tokenizer.model differ"):
         find(str(tmp_path), ROWS)
-
-
-def test_runs_up_to_a_number_of_tokens(tmp_path):
-    write_run(tmp_path / "a", config())
-    write_run(tmp_path / "b", config(seed=1), ((4, 9.0),), finished=False)
-    per_step = 4 * 128
-    found = find(str(tmp_path), ROWS)
-    assert [run.curve("perplexity") for run in at_budget(found, 4 * per_step)] == [[(4 * per_step, 9.0)]] * 2
-    assert [run.path for run in at_budget(found, 7 * per_step)] == [str(tmp_path / "a")]
-    assert at_budget(found, 7 * per_step)[0].curve("perplexity") == [(4 * per_step, 9.0)]
-    with pytest.raises(RunError, match="4,097 tokens; the longest, .*/a, has 4,096 tokens"):
-        at_budget(found, 8 * per_step + 1)
 
 
 def test_what_may_differ(tmp_path):

@@ -4,12 +4,12 @@ import pytest
 
 from gmlp_flax.paper import published
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import catalogue, learned_weights
+from gmlp_flax.reports import learned_weights, sizes
 
 
 @pytest.mark.parametrize("name", ["table1", "table5"])
 def test_tables_of_counts(name):
-    made = catalogue.of_sizes(name)
+    made = sizes.counts(TABLES[name])
     assert [row[0] for row in made.table.rows] == list(TABLES[name].rows)
     for row in made.table.rows:
         cells = dict(zip(made.table.columns, row, strict=True))
@@ -22,7 +22,7 @@ def test_tables_of_counts(name):
 
 
 def test_classifiers():
-    made = catalogue.of_sizes("figure2")
+    made = sizes.counts(TABLES["figure2"])
     table = TABLES["figure2"]
     rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
     assert {name: rows[name]["top-1 (%)"] for name in table.rows} == {
@@ -38,7 +38,7 @@ def test_classifiers():
 
 def test_every_classifier_is_drawn_and_named():
     """Also those above 100 M parameters, where the paper's axis ends."""
-    made = catalogue.of_sizes("figure2")
+    made = sizes.counts(TABLES["figure2"])
     [panel] = made.figures["accuracies"].panels
     series = {each.name: each for each in panel.series}
     assert sum(len(each.x) for each in series.values()) == len(made.table.rows)
@@ -54,6 +54,6 @@ def test_every_table_without_training_is_counted():
     assert set(counted) == {"table1", "table2", "table5", "figure2"}
     assert not set(learned_weights.FIGURES) & set(counted)
     for name, table in counted.items():
-        made = catalogue.of_sizes(name)
+        made = sizes.counts(TABLES[name])
         assert [row[0] for row in made.table.rows] == [*table.rows, *(row.name for row in table.quoted)]
         assert ("accuracies" in made.figures) == (name in ("table2", "figure2"))

@@ -40,17 +40,31 @@ class NotUTF8(BadRecord):
 
 
 class BadRecords:
-    """Counts bad records in `count`, keeps the messages of the first five in `first`, and raises DataError after
-    `limit` records."""
+    """The different bad records that this process meets, by their messages; picklable.
+
+    Args:
+        limit: how many may be skipped; the next one raises DataError.
+    """
 
     def __init__(self, limit: int = 0):
-        self.limit, self.count, self.first = limit, 0, []
+        self.limit, self._met = limit, {}
 
-    def skip(self, message: str) -> None:
-        """Counts one bad record; `message` names file and record."""
-        check_limit(message, self.count, 1, self.limit)
-        self.count += 1
-        self.first = [*self.first, message][:5]
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._met)
+
+    @property
+    def first(self) -> list[str]:
+        """The messages of the first five."""
+        return [*self._met][:5]
+
+    def skip(self, message: str) -> bool:
+        """Counts a bad record, whose file and number the message names; whether it was not met before."""
+        is_new = message not in self._met
+        self._met[message] = None  # before the limit is checked: threads may exceed it at the same time
+        check_limit(message, min(self.count - 1, self.limit), 1, self.limit)
+        return is_new
 
 
 def check_limit(message: str, before: int, added: int, limit: int) -> None:

@@ -23,11 +23,11 @@ from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.data.images import examples as image_examples
 from gmlp_flax.data.images import sources
 from gmlp_flax.data.images.augment import Augmentation
-from gmlp_flax.data.images.examples import UNREAD, DifferentBadRecords, ReadableExamples
+from gmlp_flax.data.images.examples import UNREAD, ReadableExamples
 from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.io import files
-from gmlp_flax.io.records import decode_utf8
+from gmlp_flax.io.records import BadRecords, decode_utf8
 from gmlp_flax.models.image import POOLS, STEMS, ImageClassifier, token_count
 from gmlp_flax.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, SIZE, Option, Range
 from gmlp_flax.tasks import base, sides
@@ -348,8 +348,8 @@ class ImageClassification(Task):
         return []
 
     @functools.cached_property
-    def _bad(self) -> DifferentBadRecords:
-        return DifferentBadRecords(self.config.data.max_bad_records)
+    def _bad(self) -> BadRecords:
+        return BadRecords(self.config.data.max_bad_records)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def source(self, side: str) -> sources.ImageSource:

@@ -91,7 +91,7 @@ def _equalizing_table(counts: np.ndarray) -> np.ndarray:
     return (step // 2 + counts.cumsum() - counts) // step if step else _LEVELS
 
 
-_posterize = _by_table(lambda bits: _LEVELS & (256 - 2 ** (8 - bits)))
+_posterize = _by_table(lambda bits: _LEVELS & int(256 - 2 ** (8 - bits)))
 _solarize = _by_table(lambda threshold: np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS))
 
 

@@ -14,7 +14,7 @@ from gmlp_flax.data.images.augment import Augmentation, augment
 from gmlp_flax.data.images.folders import IMAGE_BYTES, ImageSource
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
-from gmlp_flax.io.records import BadRecord, check_limit
+from gmlp_flax.io.records import BadRecord, BadRecords
 
 UNREAD = -1  # the label of an example that was replaced
 
@@ -61,30 +61,6 @@ def write_image(image: Any, path: str, channels: int) -> None:
     Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(path, "PNG")
 
 
-class DifferentBadRecords:
-    """Counts the different bad records that this process meets, and stops at a limit. Picklable; each worker process
-    counts for itself.
-
-    Args:
-        limit: how many bad records may be skipped; the next one raises DataError.
-    """
-
-    def __init__(self, limit: int = 0):
-        self.limit, self._met = limit, set()
-
-    def skip(self, message: str) -> None:
-        """Counts a bad record, but only the first time it is met; `message` names file and record.
-
-        Raises:
-            DataError: the limit is exceeded.
-        """
-        is_new = message not in self._met
-        self._met.add(message)  # before the limit is checked: threads may exceed it at the same time
-        check_limit(message, min(len(self._met) - 1, self.limit), 1, self.limit)
-        if is_new:
-            sys.stderr.write(f"skipped a bad record: {message}\n")  # one write: threads report at the same time
-
-
 class ReadableExamples:
     """The transformed examples of a source; one that cannot be read is replaced by the next one that can.
 
@@ -97,7 +73,7 @@ class ReadableExamples:
         bad: counts the bad records and limits their number.
     """
 
-    def __init__(self, source: ImageSource, transform: Callable[..., dict], bad: DifferentBadRecords):
+    def __init__(self, source: ImageSource, transform: Callable[..., dict], bad: BadRecords):
         self.source, self.transform, self.bad = source, transform, bad
 
     def __len__(self) -> int:
@@ -122,12 +98,16 @@ class ReadableExamples:
             try:
                 record = self.source[index]
             except BadRecord as error:
-                self.bad.skip(f"{self.source.path}: {error}")
+                self._skip(error)
                 continue
             try:
                 return index, self.transform(record, *rng)
             except DataError as error:
-                self.bad.skip(f"{self.source.path}: {error}")
+                self._skip(error)
             for generator, state in zip(rng, states, strict=True):
                 generator.bit_generator.state = state
         raise DataError(f"{self.source!r}: not one of {len(self)} images can be read; check the files")
+
+    def _skip(self, error: Exception) -> None:
+        if self.bad.skip(message := f"{self.source.path}: {error}"):
+            sys.stderr.write(f"skipped a bad record: {message}\n")  # one write: threads report at the same time

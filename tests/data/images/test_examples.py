@@ -10,9 +10,9 @@ from PIL import Image
 
 from gmlp_flax.data import pipeline
 from gmlp_flax.data.images import examples
-from gmlp_flax.data.images.examples import UNREAD, DifferentBadRecords, ReadableExamples
+from gmlp_flax.data.images.examples import UNREAD, ReadableExamples
 from gmlp_flax.errors import DataError
-from gmlp_flax.io.records import BadRecord
+from gmlp_flax.io.records import BadRecord, BadRecords
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
 
@@ -82,7 +82,7 @@ def decoded(record, *rng):
 
 
 def readable(source, limit=100, **options):
-    return ReadableExamples(source, decoded, DifferentBadRecords(limit), **options)
+    return ReadableExamples(source, decoded, BadRecords(limit), **options)
 
 
 def train(source, limit=100, count=6, **options):
@@ -151,7 +151,7 @@ def test_errors_of_the_whole_source_stop_at_once():
 
 def test_more_than_the_limit_is_always_refused():
     """By threads that meet them at the same time, and again when they are met again; as a copy has them."""
-    bad = DifferentBadRecords(2)
+    bad = BadRecords(2)
     for message in ("one", "one", "two"):
         bad.skip(message)
     for message in ("three", "four", "one"):

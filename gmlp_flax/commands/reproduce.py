@@ -7,8 +7,8 @@
     gmlp reproduce figure4 --from=runs/table3       # from the first run of the gMLP there
     gmlp reproduce NAME [--scale=cpu|gpu|paper] [--data=DATA] [--finetune=TASK=DATA ...] [--from=RUNS] [--runs=DIR]
         [--out=reports] [--jobs=1] [-- --config.KEY=VALUE ...]
-    gmlp reproduce alternatives --data=books/data --columns=mlm,lengths,costs,sst2=SST-2/,cifar10=cifar10/
-    gmlp reproduce alternatives [--columns=COLUMN[=DATA],...] [--rows=ROW,...] [--lengths=N,...] [--print] ...
+    gmlp reproduce alternatives --data=books/data --columns=mlm,costs,sst2=SST-2/,cifar10=cifar10/
+    gmlp reproduce alternatives [--columns=COLUMN[=DATA],...] [--rows=ROW,...] [--lengths=N,...] ...
 
 NAME is a table or figure of gmlp_flax/paper/tables.py:
 {names}
@@ -32,7 +32,7 @@ RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best median 
 alternatives is not the paper's: it compares the token mixers of all papers in one frame. --columns chooses what is
 trained or measured ({columns}), with its data behind it; --data is that of mlm, masked LM, from which the finetuned
 columns start. Each column goes on where it stopped, and the report has those that are there. --rows chooses mixers,
---lengths those at which costs are measured; --print lists how much of each column is there, and runs nothing.
+--lengths those at which costs are measured.
 Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 """
 
@@ -109,7 +109,7 @@ def given_flags(args: SimpleNamespace, *names: str) -> list[str]:
 
 def check_table(args: SimpleNamespace, table: PaperTable) -> None:
     """Checks, and fills in, what the command line asks of a table of the paper."""
-    if given := given_flags(args, "columns", "rows", "lengths", "print"):
+    if given := given_flags(args, "columns", "rows", "lengths"):
         cli.fail(f"{given[0]} is for alternatives: {args.name} has no columns of its own")
     if args.scale != "paper" and not args.data and not args.pattern and table.trained:
         cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
@@ -123,7 +123,7 @@ def column_plan(args: SimpleNamespace) -> columns.Plan:
     """What the command line asks of the alternatives; ends with one line if that cannot be."""
     if given := given_flags(args, "finetune", "finetune_random"):
         cli.fail(f"{given[0]} is not for alternatives: --columns chooses what is trained, also from random parameters")
-    if args.pattern and (given := given_flags(args, "columns", "print", "data")):
+    if args.pattern and (given := given_flags(args, "columns", "data")):
         everything = "trains nothing, and the report has every column that is there"
         cli.fail(f"--from={args.pattern} {everything}: leave out {given[0]}")
     data = columns.parse(args.columns or [columns.DEFAULT])
@@ -139,7 +139,7 @@ def column_plan(args: SimpleNamespace) -> columns.Plan:
         cli.numbers("finetune_seeds"),
         cli.numbers("lengths") or alternatives.COST_LENGTHS,
     )
-    if not args.pattern and not args.print:
+    if not args.pattern:
         columns.check(plan)
     return plan
 
@@ -190,9 +190,6 @@ def report_on(args: SimpleNamespace) -> tuple[Report, bool]:
 def main(argv: list[str]) -> None:
     """Trains, collects the runs, writes the report."""
     args = arguments(argv)
-    if args.print:
-        print(columns.listing(args.plan))
-        return
     missing, failed = [], False
     if args.name == ALTERNATIVES:
         missing = [] if args.pattern else columns.make(args.plan)
@@ -233,7 +230,6 @@ def run() -> None:
     flags.DEFINE_multi_string("columns", [], which)
     flags.DEFINE_list("rows", [], "Of alternatives: which mixers, with commas between them; empty: all.")
     flags.DEFINE_list("lengths", [], "Of alternatives: tokens at which costs are measured; empty: 128 to 16384.")
-    flags.DEFINE_bool("print", False, "Of alternatives: list the columns and run nothing.")
     described = (__doc__ or "").replace("{names}", names()).replace("{columns}", ", ".join(COLUMNS))
     about = "\n".join(_filled(line) for line in described.splitlines())
     cli.run(main, "[NAME]", words=before_dashes, about=about)

@@ -199,11 +199,9 @@ COLUMNS: dict[str, Column] = {
         "CIFAR-10 by pixels (%)", config="lra_image", metric="top1", gpu={"steps": 5000}, searched=_LOGITS, **_LRA
     ),
     "costs": Column("time and memory over n, measured here", MEASURED),
-    "lengths": Column("other lengths than trained at", MEASURED),
 }
-# Lengths at which `costs` trains; those at which `lengths` scores models that were trained at 128.
+# Lengths at which `costs` trains.
 COST_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-OTHER_LENGTHS = (64, 256)
 
 
 def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str, ...]:

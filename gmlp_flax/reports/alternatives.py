@@ -10,7 +10,7 @@ from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.charts import Chart, Panel, Scale
 from gmlp_flax.config import overrides
 from gmlp_flax.models import parameters
-from gmlp_flax.paper import alternatives, quoted
+from gmlp_flax.paper import quoted
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, NOTHING, ROWS, TRAINED
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.planning import workload
@@ -50,8 +50,7 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
     changes = overrides.named_overrides(flags)
     runs = {name: _runs(folder, name, scale, changes) for name in COLUMNS}
     scores, costs = _scores(runs), measured_costs.costs(folder, ROWS)
-    lengths = {row: files[0] for row, files in measured_costs.measurements(folder, "lengths", ROWS).items()}
-    columns: dict[str, Mapping[str, Any]] = {**scores, "costs": costs, "lengths": lengths}
+    columns: dict[str, Mapping[str, Any]] = {**scores, "costs": costs}
     configs = {row: TABLES[NAME].config(row, scale) for row in ROWS if any(row in has for has in columns.values())}
     if not configs:
         raise run_finder.NoRuns(f"{folder} holds no run and no measurement of {NAME}: make some of its columns first")
@@ -59,16 +58,13 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
     floors = {
         name: (min if COLUMNS[name].lower else max)(models.values()) for name, models in baselines.items() if models
     }
-    notes = [*_notes(scale, configs, runs, baselines), *measured_costs.notes(costs), *_length_notes(lengths)]
+    notes = [*_notes(scale, configs, runs, baselines), *measured_costs.notes(costs)]
     absent = {
         "Rows": [row for row in ROWS if row not in configs],
         "Columns": [n for n in COLUMNS if not columns.get(n)],
     }
     notes += [f"{what} without anything: {', '.join(names)}." for what, names in absent.items() if names]
     flops: Columns = {"GFLOPs": {row: workload.forward_flops(bare_task(c)) / 1e9 for row, c in configs.items()}}
-    more = {"costs": _table(configs, flops | measured_costs.columns(costs), over="repeats")}
-    if lengths:
-        more["other lengths"] = _table(configs, _lengths(lengths))
     return Report(
         TABLES[NAME].title,
         _table(configs, _columns(scores, runs["mlm"], configs)),
@@ -76,7 +72,7 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
         setting=run_finder.setting(TABLES[NAME], runs["mlm"], scale) if runs["mlm"] else "",
         notes=list(dict.fromkeys(notes)),
         figures=charts(scores, costs, scale),
-        more_tables=more,
+        more_tables={"costs": _table(configs, flops | measured_costs.columns(costs), over="repeats")},
     )
 
 
@@ -224,20 +220,6 @@ def _encoder_size(config: ConfigDict) -> float:
     return parameters.count(bare_task(config).shapes()["encoder"]) / 1e6
 
 
-def _lengths(lengths: Mapping[str, Mapping[str, Any]]) -> Columns:
-    """The perplexity at another length over that at its own; without one, whether the model takes that length."""
-
-    def cell(scores: Mapping[str, Any], tokens: str) -> Cell:
-        if value := scores["perplexity"].get(tokens):
-            return value / scores["perplexity"][str(scores["length"])]
-        return "yes" if scores["takes"].get(tokens) else "no"
-
-    return {
-        f"perplexity at {n} / at its own": {row: cell(scores, str(n)) for row, scores in lengths.items()}
-        for n in alternatives.OTHER_LENGTHS
-    }
-
-
 # Notes.
 
 
@@ -265,14 +247,6 @@ def _notes(
         f"One frame: {min(sizes):.3f} to {max(sizes):.3f} M parameters in the encoder ({same}), {layers} layers, the "
         "same text, steps, batches and masks. GFLOPs are the products of one sequence's forward pass with its loss."
     )
-
-
-def _length_notes(lengths: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Which models were resized to another length than they take."""
-    for n in map(str, alternatives.OTHER_LENGTHS):
-        resized = [row for row, at in lengths.items() if at["perplexity"].get(n) and not at["takes"].get(n)]
-        if resized:
-            yield f"Parameters were extended or cut for {n} tokens: {', '.join(resized)}."
 
 
 # Charts.

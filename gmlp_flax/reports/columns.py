@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.checkpoints import run_folder
-from gmlp_flax.checkpoints.names import RESULT_FILE
 from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.io import files as io_files
@@ -24,7 +22,7 @@ from gmlp_flax.sweeps import definition, points, runner, training
 from gmlp_flax.sweeps.definition import Sweep
 from gmlp_flax.tasks.sides import EMBEDDED
 
-DEFAULT = "mlm,lengths,costs"
+DEFAULT = "mlm,costs"
 REPEATS = 5
 STARTS = (True, False)  # of finetuning: from a run's parameters, and from random ones
 
@@ -62,22 +60,10 @@ class Plan(NamedTuple):
         """Of a finetuned column."""
         return self.finetune_seeds or COLUMNS[name].seeds_at(self.scale)
 
-    def files(self, name: str) -> list[str]:
-        """What is there once a column is made: its runs' results, or the file of each measurement, row by row."""
-        column = COLUMNS[name]
-        if column.kind == TRAINED:
-            trained = [points.name(point) for point in column.points(self.scale, self.rows)]
-            return [os.path.join(self.folder(name), run, RESULT_FILE) for run in trained]
-        if column.kind == FINETUNED:
-            tuned = itertools.product(self.rows, STARTS, self.seeds(name))
-            folders = [(tuned_folder(self.runs, name, row, start), f"seed={seed}") for row, start, seed in tuned]
-            return [os.path.join(*folder, RESULT_FILE) for folder in folders]
-        return [path for _, _, path in self.measurements(name)]
-
-    def measurements(self, name: str) -> list[tuple[str, int, str]]:
-        """The row, the number of tokens (0 for its own) and the file of each measurement of a column."""
-        cells = itertools.product(self.rows, (0,) if name == "lengths" else self.lengths)
-        return [(row, tokens, measured_costs.path(self.runs, name, row, tokens)) for row, tokens in cells]
+    def measurements(self) -> list[tuple[str, int, str]]:
+        """The row, the number of tokens and the file of each measurement of the column `costs`."""
+        cells = itertools.product(self.rows, self.lengths)
+        return [(row, tokens, measured_costs.path(self.runs, row, tokens)) for row, tokens in cells]
 
 
 def parse(words: Sequence[str]) -> dict[str, str]:
@@ -118,15 +104,6 @@ def check(plan: Plan) -> None:
             raise ConfigError(f"--config.{key}={value}: no run of {', '.join(plan.columns)} has such a key")
 
 
-def listing(plan: Plan) -> str:
-    """Every column: what it is, and how much of it is there."""
-    lines = [f"{len(plan.rows)} rows at scale {plan.scale}, in {plan.runs}"]
-    for name in plan.columns:
-        there = [io_files.exists(file) for file in plan.files(name)]
-        lines.append(f"{name}: {COLUMNS[name].title}: {sum(there)} of {len(there)} there")
-    return "\n".join(lines)
-
-
 def make(plan: Plan) -> list[str]:
     """Trains and measures what is missing, column by column.
 
@@ -141,7 +118,7 @@ def make(plan: Plan) -> list[str]:
                 complete = [training.train(sweep, plan.jobs) for sweep in _sweeps(plan, name)]
                 missing += [] if all(complete) else [f"{name}: some runs failed"]
             else:
-                _measure(plan, name)
+                _measure(plan)
         except (ConfigError, RunError, DataError) as error:
             missing.append(f"{name}: {error}")
     return missing
@@ -161,18 +138,10 @@ def _sweeps(plan: Plan, name: str) -> Iterator[Sweep]:
             yield finetuning(column.of(row, plan.scale), folder, run, start, plan.seeds(name), changes)
 
 
-def _measure(plan: Plan, name: str) -> None:
-    """Makes the files of a column that are not there: what runs of masked LM score at other lengths, or what a step
-    costs, each in a process that gives its memory back."""
-    from gmlp_flax.analysis import lengths
-
-    first = _first_runs(plan) if name == "lengths" else {}
-    for row, tokens, path in plan.measurements(name):
-        if io_files.exists(path):
-            continue
-        if row in first:
-            run_folder.write_json(path, lengths.score(first[row], alternatives.OTHER_LENGTHS))
-        elif name == "costs":
+def _measure(plan: Plan) -> None:
+    """Measures the costs that are not there, each in a process that gives its memory back."""
+    for row, tokens, path in plan.measurements():
+        if not io_files.exists(path):
             words = ["mixers", f"--rows={row}", f"--lengths={tokens}", f"--repeats={REPEATS}", f"--json={path}"]
             words.append(f"--scale={'gpu' if plan.scale == 'gpu' else 'small'}")
             command = runner.tied_command([sys.executable, "-m", "gmlp_flax", "benchmark", *words])
@@ -204,7 +173,7 @@ def first_finished(runs: Sequence[run_finder.Run]) -> dict[str, str]:
 
 
 def _first_runs(plan: Plan) -> dict[str, str]:
-    """The run of masked LM from which each row of a finetuned column, or of `lengths`, starts.
+    """The run of masked LM from which each row of a finetuned column starts.
 
     Raises:
         RunError: there is none.

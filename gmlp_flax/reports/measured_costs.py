@@ -49,39 +49,25 @@ class Cost(NamedTuple):
 Costs = Mapping[str, Mapping[int, Cost]]  # row -> tokens -> step
 
 
-def path(folder: str, column: str, row: str, tokens: int = 0) -> str:
-    """The file of a column for a row, and for a number of tokens if it has one file for each."""
-    return os.path.join(folder, column, f"{row}{f'-{tokens}' if tokens else ''}.json")
-
-
-def measurements(folder: str, column: str, rows: Sequence[str], kind: type = dict) -> dict[str, dict[int, Any]]:
-    """Row -> tokens -> the JSON of a column's file; 0 tokens if its name has none. Without rows that have no file.
-
-    Raises:
-        RunError: a file is damaged.
-    """
-    by_row: dict[str, dict[int, Any]] = {}
-    for name in files.listdir(os.path.join(folder, column)):
-        match = re.fullmatch(r"(\w+)(?:-(\d+))?\.json", name)
-        if match and match[1] in rows:
-            try:
-                content = json_files.read(os.path.join(folder, column, name), kind)
-            except DataError as error:
-                raise RunError(f"{error}: remove the file, and the same command measures it again") from None
-            by_row.setdefault(match[1], {})[int(match[2] or 0)] = content
-    return {row: dict(sorted(by_row[row].items())) for row in rows if row in by_row}
+def path(folder: str, row: str, tokens: int) -> str:
+    """The file of a row at a number of tokens."""
+    return os.path.join(folder, "costs", f"{row}-{tokens}.json")
 
 
 def costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
     """What `gmlp benchmark mixers` measured. Raises RunError: a file is damaged."""
-
-    def cost(entries: Sequence[Mapping[str, Any]]) -> Cost:
-        figures = {entry["figure"]: entry for entry in entries}
-        size, timed = figures["bytes"], figures.get("seconds", {"values": ()})
-        return Cost(size["tokens"], size["batch"], tuple(timed["values"]), size["median"])
-
-    measured = measurements(folder, "costs", rows, list)
-    return {row: {n: cost(entries) for n, entries in by_length.items()} for row, by_length in measured.items()}
+    by_row: dict[str, dict[int, Cost]] = {}
+    for name in files.listdir(os.path.join(folder, "costs")):
+        if (match := re.fullmatch(r"(\w+)-(\d+)\.json", name)) and match[1] in rows:
+            try:
+                entries: Any = json_files.read(os.path.join(folder, "costs", name), list)
+            except DataError as error:
+                raise RunError(f"{error}: remove the file, and the same command measures it again") from None
+            figures = {entry["figure"]: entry for entry in entries}
+            size, timed = figures["bytes"], figures.get("seconds", {"values": ()})
+            cost = Cost(size["tokens"], size["batch"], tuple(timed["values"]), size["median"])
+            by_row.setdefault(match[1], {})[int(match[2])] = cost
+    return {row: dict(sorted(by_row[row].items())) for row in rows if row in by_row}
 
 
 def growth(by_length: Mapping[int, Cost], memory: bool = False) -> PowerLaw | None:

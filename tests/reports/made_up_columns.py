@@ -62,14 +62,6 @@ def write_imdb(folder, row, accuracies, pretrained=True):
         (path / "metrics.jsonl").write_text(json.dumps({"step": 2, "eval": {"accuracy": accuracy}}) + "\n")
 
 
-def write_lengths(folder, row, takes=(True, False), perplexities=(75.0, None)):
-    """At 64 and 256 tokens; 60 at the 128 of training."""
-    (folder / "lengths").mkdir(parents=True, exist_ok=True)
-    at = dict(zip(("64", "256"), perplexities, strict=True)) | {"128": 60.0}
-    found = {"length": 128, "takes": dict(zip(("64", "256"), takes, strict=True)), "perplexity": at, "why": {}}
-    (folder / "lengths" / f"{row}.json").write_text(json.dumps(found))
-
-
 def write_everything(folder):
     """Something of most columns."""
     write_runs(folder, "alternatives", PERPLEXITIES)
@@ -80,8 +72,3 @@ def write_everything(folder):
     write_images(folder, {"bert": 0.4, "sgu": 0.5, "fnet": 0.3})
     write_costs(folder)
     write_cost(folder, "bert", 16384, (), size=2e10)
-    write_lengths(folder, "sgu")
-    write_lengths(folder, "fnet", (True, True), (66.0, 90.0))
-    write_lengths(folder, "mixer", (False, False), (None, None))
-    write_lengths(folder, "random", (True, False), (60.0, 120.0))
-    write_lengths(folder, "dynamic", (True, False), (None, None))

@@ -1,4 +1,4 @@
-"""The report of the token mixers: tables of scores, costs and lengths, claims, figures."""
+"""The report of the token mixers: tables of scores and costs, claims, figures."""
 
 import shutil
 
@@ -25,7 +25,7 @@ def made(tmp_path_factory):
 
 def test_every_score_stands_in_one_table(made):
     rows = cells(made)
-    assert list(rows) == ["bert", "mixer", "sgu", "fnet", "random", "dynamic"]  # in the order of the comparison
+    assert list(rows) == ["bert", "sgu", "fnet", "random", "dynamic"]  # in the order of the comparison
     bert = rows["bert"]
     assert bert["masked LM, perplexity"] == Spread(61.0, (60.0, 62.0))
     assert bert["SST-2 (%)"] == Spread(pytest.approx(81), (80.0, 82.0))
@@ -48,15 +48,6 @@ def test_costs_are_per_thousand_tokens(made):
     assert rows["bert"]["time grows as n^"] == pytest.approx(2)
     assert (rows["dynamic"]["time grows as n^"], rows["dynamic"]["memory grows as n^"]) == pytest.approx((1, 1))
     assert any(note.startswith("Compiled but not run, for want of memory: bert at 16,384.") for note in made.notes)
-
-
-def test_other_lengths(made):
-    rows = cells(made, "table-other-lengths")
-    shorter, longer = "perplexity at 64 / at its own", "perplexity at 256 / at its own"
-    assert (rows["sgu"][shorter], rows["sgu"][longer]) == (75 / 60, "no")
-    assert (rows["mixer"][shorter], rows["fnet"][longer], rows["random"][longer]) == ("no", 1.5, 2)
-    assert (rows["dynamic"][shorter], rows["dynamic"][longer]) == ("yes", "no")
-    assert "Parameters were extended or cut for 256 tokens: random." in made.notes
 
 
 def test_what_is_absent_is_said(made):

@@ -6,7 +6,7 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.paper.alternatives import COST_LENGTHS, OTHER_LENGTHS, ROWS
+from gmlp_flax.paper.alternatives import COST_LENGTHS, ROWS
 from gmlp_flax.reports import columns
 from gmlp_flax.sweeps import training
 from gmlp_flax.sweeps.definition import from_file
@@ -41,7 +41,7 @@ def measured(monkeypatch):
 def test_columns_and_their_data():
     found = columns.parse(["costs,mlm=a/b", "sst2=tfds:glue/sst2"])
     assert found == {"mlm": "a/b", "sst2": "tfds:glue/sst2", "costs": ""}
-    assert list(columns.parse([columns.DEFAULT])) == ["mlm", "costs", "lengths"]
+    assert list(columns.parse([columns.DEFAULT])) == ["mlm", "costs"]
     with pytest.raises(ConfigError, match="--columns: there is no 'sst'; did you mean 'sst2'?"):
         columns.parse(["sst"])
 
@@ -92,8 +92,8 @@ def test_what_a_search_found_for_a_row_is_set_for_it_alone(tmp_path, trained, mo
 
 
 def test_a_column_that_cannot_be_made_does_not_stop_the_others(tmp_path, measured):
-    missing = columns.make(plan(tmp_path, "sst2", "costs", "lengths", lengths=(128,)))
-    assert [line.partition(" holds")[0] for line in missing] == [f"sst2: {tmp_path}", f"lengths: {tmp_path}"]
+    missing = columns.make(plan(tmp_path, "sst2", "costs", lengths=(128,)))
+    assert [line.partition(" holds")[0] for line in missing] == [f"sst2: {tmp_path}"]
     assert len(measured) == 2
 
 
@@ -102,36 +102,6 @@ def test_failures_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(subprocess, "run", lambda words: subprocess.CompletedProcess(words, 2))
     runs, costs = columns.make(plan(tmp_path, "mlm", "costs"))
     assert runs == "mlm: some runs failed" and costs.startswith("costs: gmlp benchmark ended with exit code 2: ")
-
-
-def test_lengths_are_scored_once(tmp_path, monkeypatch):
-    from gmlp_flax.analysis import lengths
-
-    made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "fnet": ((9.0, 8.0),)})
-    made_up_columns.write_lengths(tmp_path, "fnet")
-    scored = []
-    monkeypatch.setattr(lengths, "score", lambda *given: scored.append(given) or {"length": 128})
-    columns.make(plan(tmp_path, "lengths"))
-    assert scored == [(f"{tmp_path}/sgu-0", OTHER_LENGTHS)] and (tmp_path / "lengths" / "sgu.json").exists()
-
-
-def test_the_listing(tmp_path):
-    made_up_columns.write_everything(tmp_path)
-    made_up_columns.write_runs(tmp_path / "mine", "alternatives", {"fnet": ((9.0, 8.0),)})
-    (tmp_path / "mine" / "fnet-0").rename(tmp_path / "c4_ablation-fnet-scale_small,seed=0")
-    lines = columns.listing(
-        plan(tmp_path, "mlm", "sst2", "cifar10", "costs", "lengths", lengths=(128, 256))
-    ).splitlines()
-    assert lines[0] == f"2 rows at scale cpu, in {tmp_path}"
-    assert [line for line in lines if line.endswith(" there")] == [
-        "mlm: masked LM, perplexity: 1 of 6 there",
-        "sst2: SST-2 (%): 2 of 8 there",
-        "cifar10: CIFAR-10, top-1 (%): 0 of 2 there",
-        "costs: time and memory over n, measured here: 2 of 4 there",
-        "lengths: other lengths than trained at: 2 of 2 there",
-    ]
-    more = columns.listing(plan(tmp_path / "none", "sst2", finetune_seeds=(2, 3, 4)))
-    assert "SST-2 (%): 0 of 12 there" in more
 
 
 @pytest.mark.parametrize(

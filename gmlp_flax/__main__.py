@@ -26,7 +26,6 @@ COMMANDS = {
     "prepare": ("prepare", "tokenise a corpus once, for many runs"),
     "list": ("listing", "the names of configs, models, blocks, tasks, optimizers and tables"),
     "sizes": ("listing:run_sizes", "parameters and FLOPs of every published model"),
-    "score-squad": ("evaluate:run_score_squad", "score answers as SQuAD's official script does"),
     "draw": ("draw", "draw a run's curves, filters, attention or shift invariance, or augmentations"),
     "import": ("weights:run_import", "make a model to use of weights from elsewhere"),
     "export": ("weights:run_export", "write a run's weights for use elsewhere"),

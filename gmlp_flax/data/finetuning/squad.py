@@ -49,9 +49,7 @@ class Question(NamedTuple):
         return not self.answers
 
 
-def read(
-    path: str, version: str, split: str = "", bad: BadRecords | None = None, check_spans: bool = True
-) -> list[Question]:
+def read(path: str, version: str, split: str = "", bad: BadRecords | None = None) -> list[Question]:
     """The questions at `path`, in order.
 
     Args:
@@ -59,7 +57,6 @@ def read(
         version: "v1.1", where every question has an answer, or "v2.0".
         split: of a TFDS folder.
         bad: counts and limits the questions that are left out, for the reasons below. Without it, the first one raises.
-        check_spans: whether answers must be at their `answer_start`, on which scores do not depend.
 
     Raises:
         DataError: there is nothing at `path`, no such split or no question, it is not SQuAD's JSON, or an id occurs
@@ -73,7 +70,7 @@ def read(
     for where, make in records:
         try:
             question = make()
-            _check(question, version, check_spans)
+            _check(question, version)
         except BadRecord as error:
             if bad is None:
                 raise DataError(f"{where}: {error}") from None
@@ -196,14 +193,14 @@ def _example(record: bytes | BadRecord, contexts: dict[str, str]) -> Question:
     )
 
 
-def _check(question: Question, version: str, check_spans: bool) -> None:
+def _check(question: Question, version: str) -> None:
     """Raises BadRecord if a question cannot be used."""
     for name in ("context", "question"):
         if not getattr(question, name).strip():
             raise BadRecord(f"an empty {name}; remove or mend it")
     if question.impossible and version == "v1.1":
         raise BadRecord("no answer, which only v2.0 allows; set config.squad.version=v2.0 or remove the question")
-    for text, start in question.answers if check_spans else ():
+    for text, start in question.answers:
         if not text.strip():
             raise BadRecord("an empty answer; a question without one has no 'answers'")
         if start < 0 or not question.context.startswith(text, start):

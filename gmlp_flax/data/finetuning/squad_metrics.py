@@ -44,22 +44,13 @@ def scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> np.
     return np.array(pairs, np.float64).reshape(-1, 2)
 
 
-def evaluate(
-    questions: Sequence[Question],
-    predictions: Mapping[str, str],
-    odds: Mapping[str, float] | None = None,
-    threshold: float = 1.0,
-) -> dict[str, float]:
+def evaluate(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
     """The official script's results, in percent: exact, f1 and total, of all questions, and with and without answers.
 
     `missing_filled_with_empty` counts the questions without a prediction. Predictions for other ids are ignored.
-    Questions whose odds of having no answer exceed the threshold count as answered by "".
     """
     values = scores(questions, predictions)
     answerable = np.array([not question.impossible for question in questions], bool)
-    if odds:
-        empty = np.array([odds.get(question.id, 0.0) > threshold for question in questions], bool)
-        values[empty] = ~answerable[empty, None]
     metrics = summary(values)
     for name, group in (("HasAns", answerable), ("NoAns", ~answerable)):
         if group.any():

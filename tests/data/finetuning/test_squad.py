@@ -73,11 +73,6 @@ def test_a_bad_question(tmp_path, change, message):
     assert "max_bad_records=0" in failure(squad.read, path, "v2.0", bad=BadRecords())
 
 
-def test_scores_do_not_need_the_places_of_answers(tmp_path):
-    path = write(tmp_path / "a.json", article("Capitals", PARIS, ENTRY | answer("the capitol", 0)))
-    assert squad.read(path, "v1.1", check_spans=False)[0].answers == (("the capitol", 0),)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -3,7 +3,6 @@
     gmlp launch --on=xpk --topology=v5e:4x4 --cluster=C --zone=Z --project=P --image=IMAGE \\
         --config=c4_bert:gmlp_base --workdir=gs://BUCKET/runs/base --config.steps=1000
     gmlp launch --on=slurm --topology=gpu:h100x32 --config=imagenet:gmlp_s --workdir=/shared/runs/s
-    gmlp launch --on=local --processes=2 --config=quickstart_text --workdir=runs/two
     gmlp launch --on=ENGINE --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...] [--dry_run] [--] ...
 
 XPK, SkyPilot and SLURM do the work; this command writes what they take, and --dry_run prints it. All words but its own
@@ -72,9 +71,8 @@ def start(runs: Sequence[Run], folder: str) -> None:
     engine = engines.find(values.on, options)
     for config, *_ in runs:
         config_lib.validate(config)
-        if engine.hardware:
-            partition = Partition.make(config.mesh, engine.hardware.count * config.mesh.slices)
-            partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
+        partition = Partition.make(config.mesh, engine.hardware.count * config.mesh.slices)
+        partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
     jobs = [Job(options.name + run.number, run.workdir, tuple(run.words), run.config.mesh.slices) for run in runs]
     if code := engines.launch(engine, jobs, values.dry_run):
         raise SystemExit(code)

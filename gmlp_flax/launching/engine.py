@@ -45,7 +45,6 @@ class Options:
 
     name: str = option("", "The name of the run or of the sweep, by default the last part of its folder.")
     topology: str = option("", "The hardware, as gmlp plan reads it: v5e:4x4, gpu:h100x8, ...")
-    processes: int = option(0, "How many processes.")
     gpus_per_node: int = option(0, "GPUs on a node, if they are not as many as one machine of this kind has.")
     cluster: str = option("", "The name of the GKE cluster.")
     zone: str = option("", "The zone, such as us-central1-a.")
@@ -62,10 +61,10 @@ class Engine:
 
     Attributes:
         summary: a line for the help.
-        tool, install: the command that it calls, if any, and how a user gets it.
+        tool, install: the command that it calls, and how a user gets it.
         suffix: of the file that it gives to the tool.
         required, optional: the options that must be given, and those that may be.
-        kinds: the kinds of chips that it gives, as `planning.chips` names them; empty if it has no topology.
+        kinds: the kinds of chips that it gives, as `planning.chips` names them.
         unavailable: topologies of these kinds that it does not give.
         remote: whether its machines have nothing in common with this one, so that the run folder must lie elsewhere.
         shares_disks: whether its machines see the file systems of this one, but for OWN_DISKS.
@@ -95,7 +94,7 @@ class Engine:
                 raise RunError(f"--on={name} needs --{flag}. {declared.comment}")
             if given and flag not in known:
                 raise RunError(f"--on={name} takes no --{flag}: its options are {', '.join(sorted(known))}")
-        self.hardware = self._hardware(options.topology) if self.kinds else None
+        self.hardware = self._hardware(options.topology)
         for mount in options.mount:
             if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
                 raise RunError(f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see")
@@ -115,7 +114,6 @@ class Engine:
 
     def nodes(self) -> tuple[int, int]:
         """The number of machines of a GPU cluster and of GPUs on each. Raises RunError if they do not divide."""
-        assert self.hardware
         count = self.hardware.count
         on_each = min(self.options.gpus_per_node or self.hardware.chip.node, count)
         if count % on_each:
@@ -150,7 +148,7 @@ class Engine:
         Raises:
             RunError: an option makes no sense for this run.
         """
-        raise RunError(f"--on={self.name} has no specification: its runs are processes of this machine")
+        raise NotImplementedError
 
     def show(self, job: Job) -> str:
         """The same, for reading."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from gmlp_flax.errors import RunError, did_you_mean
 from gmlp_flax.launching.engine import Engine, Job, Options
-from gmlp_flax.launching.local import Local
 from gmlp_flax.launching.skypilot import SkyPilot
 from gmlp_flax.launching.slurm import Slurm
 from gmlp_flax.launching.xpk import Xpk
@@ -15,7 +14,6 @@ ENGINES: dict[str, type[Engine]] = {
     "xpk": Xpk,
     "skypilot": SkyPilot,
     "slurm": Slurm,
-    "local": Local,
 }
 
 
@@ -44,7 +42,7 @@ def launch(engine: Engine, jobs: Sequence[Job], dry_run: bool) -> int:
     if dry_run:
         print(*map(engine.show, jobs), sep="\n")
         return 0
-    if engine.tool and not shutil.which(engine.tool):
+    if not shutil.which(engine.tool):
         raise RunError(f"there is no {engine.tool} here: {engine.install}")
     codes = []
     for job in jobs:

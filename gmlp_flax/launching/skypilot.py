@@ -42,7 +42,6 @@ class SkyPilot(Engine):
 
     def specification(self, job: Job) -> tuple[list[str], str]:
         """A task file, and the command that takes it."""
-        assert self.hardware
         options, kind = self.options, self.hardware.kind
         nodes, gpus = (1, 0) if kind in TPUS else self.nodes()
         if kind in TPUS:

@@ -21,7 +21,6 @@ class Xpk(Engine):
 
     def specification(self, job: Job) -> tuple[list[str], str]:
         """An `xpk workload create`. Kubernetes would read a dollar of the training command before bash does."""
-        assert self.hardware
         options, hardware = self.options, self.hardware
         words = [*PREFIX, *TRAIN, *job.words, "--multihost=on", f"--stopped_code={STOPPED}"]
         flags = {

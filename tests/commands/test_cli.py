@@ -33,6 +33,7 @@ def test_help_config_prints_all():
 
 
 TEXT = "--config=configs/quickstart_text.py"
+XPK = ("--topology=v5e:4x4", "--cluster=c", "--zone=z", "--project=p", "--image=i")
 
 
 @pytest.mark.parametrize(
@@ -58,10 +59,10 @@ def test_bad_arguments(tmp_path, arguments, words):
     assert_one_line(train(*(word.replace("RUN", f"{tmp_path}/run") for word in arguments)), *words)
 
 
-def test_flags_may_have_hyphens(tmp_path):
-    words = ("launch", "--on=local", "--processes=2", TEXT, f"--workdir={tmp_path}/a-run")
+def test_flags_may_have_hyphens():
+    words = ("launch", "--on=xpk", *XPK, TEXT, "--workdir=gs://bucket/a-run")
     commands = [preloaded.gmlp(*words, flag).stdout for flag in ("--dry_run", "--dry-run", "--dry-run=true")]
-    assert all(f"--workdir={tmp_path}/a-run" in command and "dry" not in command for command in commands)
+    assert all("--workdir=gs://bucket/a-run" in command and "dry" not in command for command in commands)
     assert train("--help-config").stdout == gmlp_config.help_text() + "\n"
 
 
@@ -79,7 +80,7 @@ def test_words_of_a_flagfile(tmp_path):
     (tmp_path / "flags").write_text(f"{TEXT}\n--flagfile={tmp_path}/more\n")
     shown = train(f"--flagfile={tmp_path}/flags", "--help_config")
     assert "config.steps = 7 " in shown.stdout, shown.stderr
-    words = "--on=local", "--processes=2", f"--workdir={tmp_path}/run", "--dry_run"
+    words = "--on=xpk", *XPK, "--workdir=gs://bucket/run", "--dry_run"
     planned = preloaded.gmlp("launch", f"--flagfile={tmp_path}/flags", *words)
     assert "--config.steps=7" in planned.stdout and "--flagfile" not in planned.stdout, planned
     assert_one_line(train(f"--flagfile={tmp_path}/none", "--workdir=RUN"), f"{tmp_path}/none")

@@ -9,15 +9,15 @@ from tests import preloaded
 from tests.launching import golden
 
 TEXT = "--config=quickstart_text"
-LOCAL = ("--on=local", "--processes=1", "--dry_run")
+SKY = ("--on=skypilot", "--topology=gpu:h100x1", "--mount=/tmp", "--dry_run")
 SLURM = ("--on=slurm", "--topology=gpu:h100x8", "--dry_run")
 
 
 def launched(*arguments: str) -> list[list[str]]:
-    """Training's words in each command that `gmlp ... --on=local --dry_run` prints."""
+    """Training's words in each task file that `gmlp ... --on=skypilot --dry_run` prints."""
     done = preloaded.gmlp(*arguments)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return [line[5:-4] for line in map(shlex.split, done.stdout.splitlines())]
+    return [shlex.split(line)[6:-1] for line in done.stdout.splitlines() if " gmlp_flax.train " in line]
 
 
 @pytest.mark.parametrize("name", golden.CALLS)
@@ -30,10 +30,10 @@ def test_engines_are_given_what_they_were_when_it_was_last_read(name):
 
 def test_words_reach_training_in_any_form():
     """Also after --, also with their value as a word of its own; the launcher's flags do not."""
-    train = ["--workdir", "runs/x", "--config.steps", "5", "--config.data.cache=a = b"]
+    train = ["--workdir", "/tmp/x", "--config.steps", "5", "--config.data.cache=a = b"]
     train += ["--config.log.tensorboard", "--noconfig.log.tensorboard"]
     after = ["--verbosity=1", "--config.seed=3", "--trust=json", "--trust", "csv"]
-    own = ["--name", "my-run", "--nospot", "-on=local", "--processes", "1", "--dry_run"]
+    own = ["--name", "my-run", "--nospot", "-on=skypilot", "--topology", "gpu:h100x1", "--mount=/tmp", "--dry_run"]
     assert launched("launch", TEXT, *train, *own, "--", *after) == [[TEXT, *train, *after]]
 
 
@@ -41,11 +41,10 @@ def test_words_reach_training_in_any_form():
     ("arguments", "words"),
     [
         (("--workdir=x", TEXT), "--on is missing: see gmlp launch --help"),
-        (("--on=local", "--workdir=x"), "--config is missing"),
-        (("--on=lokal", TEXT, "--workdir=x"), "did you mean 'local'?"),
-        ((*LOCAL, TEXT, "--workdir=x", "--config.model.gate=foo"), "config.model.gate is 'foo'"),
-        ((*LOCAL, TEXT, "--workdir=x", "--", "--multihost=on"), "multihost"),
-        (("--on=local", "--processes=0", TEXT, "--workdir=x"), "processes"),
+        (("--on=slurm", "--workdir=x"), "--config is missing"),
+        (("--on=slrum", TEXT, "--workdir=x"), "did you mean 'slurm'?"),
+        ((*SLURM, TEXT, "--workdir=x", "--config.model.gate=foo"), "config.model.gate is 'foo'"),
+        ((*SLURM, TEXT, "--workdir=x", "--", "--multihost=on"), "multihost"),
         ((*SLURM, TEXT, "--workdir=x", "--config.mesh.fsdp=16"), "config.mesh is data -1 x fsdp 16 x tensor 1"),
         ((*SLURM, TEXT, "--workdir=x", "--config.batch_size=12"), "config.batch_size is 12, which 8 devices"),
         ((*SLURM, TEXT, "--workdir=/tmp/x"), "own disk"),
@@ -71,7 +70,7 @@ def test_a_sweep_is_a_job_for_each_run_that_is_not_finished(tmp_path):
     rates = ("--sweep.lr=1e-3,2e-3", "--sweep.seed=0,1", "--config.data.cache=it's $x", "--trust=json")
     sweep = ("sweep", TEXT, f"--out={tmp_path}", *rates)
     printed = [shlex.split(line)[3:] for line in preloaded.gmlp(*sweep, "--print").stdout.splitlines()]
-    assert launched(*sweep, *LOCAL) == printed and len(printed) == 4
+    assert launched(*sweep, *SKY) == printed and len(printed) == 4
     shown = preloaded.gmlp(*sweep, "--on=slurm", "--topology=gpu:h100x8", "--dry_run", "--name=rates")
     assert "own disk" in shown.stderr and shown.returncode == 2
 
@@ -80,7 +79,7 @@ def test_a_sweep_is_a_job_for_each_run_that_is_not_finished(tmp_path):
         if place != 2:
             (tmp_path / folder).mkdir()
             (tmp_path / folder / RESULT_FILE).write_text('{"step": 1, "eval": {"perplexity": 5.0}}')
-    assert launched(*sweep, *LOCAL) == printed[2:3]
+    assert launched(*sweep, *SKY) == printed[2:3]
     (tmp_path / folders[2]).mkdir()
     (tmp_path / folders[2] / RESULT_FILE).write_text('{"step": 1, "eval": {"perplexity": 5.0}}')
-    assert preloaded.gmlp(*sweep, *LOCAL).stdout.endswith("4 done, 0 failed, 0 part way, 0 not begun\n")
+    assert preloaded.gmlp(*sweep, *SKY).stdout.endswith("4 done, 0 failed, 0 part way, 0 not begun\n")

@@ -37,8 +37,6 @@ def test_bash_reads_back_what_was_quoted(words, without_dollars):
     [
         ("skypliot", SKY, "no engine 'skypliot' for --on; did you mean 'skypilot'?"),
         ("xpk", replace(XPK, cluster=""), "--on=xpk needs --cluster. The name of the GKE cluster."),
-        ("local", Options(), "--on=local needs --processes"),
-        ("local", Options(processes=2, topology="v5e:4x4"), "takes no --topology: its options are name, processes"),
         ("slurm", replace(SLURM, cluster="c"), "--on=slurm takes no --cluster"),
         ("xpk", replace(XPK, topology="v5e:2x2"), "--on=xpk does not give v5e:2x2: take the next larger slice"),
         ("slurm", replace(SLURM, topology="v5e:4x4"), "--on=slurm does not give v5e:4x4: it gives gpu:a100"),
@@ -102,7 +100,6 @@ def test_run_folders_that_would_be_lost_are_refused():
         assert not check("skypilot", mounted, workdir)
     assert check("xpk", XPK, "runs/x").endswith("or a folder below a --mount=/FOLDER")
     assert "own disk" in check("slurm", SLURM, "/tmp/x") and not check("slurm", SLURM, "/shared/x")
-    assert not check("local", Options(processes=1), "/tmp/x")
 
 
 def test_several_slices_need_an_engine_that_joins_them():

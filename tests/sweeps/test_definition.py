@@ -163,7 +163,7 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
         ([FILE, "--index=2"], "--index=2 is out of range: expected 0 to 1"),
         ([FILE, "--index=3", "--of=3"], "--index=3 is out of range: expected 0 to 2"),
         ([FILE, "--of=3"], "--of=3 goes with --index"),
-        ([FILE, "--index=0", "--on=local", "--processes=1"], "--on starts all runs, and --index one"),
+        ([FILE, "--index=0", "--on=slurm"], "--on starts all runs, and --index one"),
         ([FILE, "--dry_run"], "--dry_run is for an engine"),
         ([FILE, "--out="], "--out is missing"),
         (

@@ -12,13 +12,9 @@ import ast
 import fnmatch
 import importlib.resources
 import inspect
-import json
 import shutil
 import textwrap
 from collections.abc import Callable, Mapping
-from typing import Any
-
-from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, did_you_mean
@@ -26,7 +22,6 @@ from gmlp_flax.errors import ConfigError, did_you_mean
 SIZES = """Prints every published configuration: exact parameters and FLOPs per example beside its paper's figures.
 
     gmlp sizes
-    gmlp sizes --json
 
 If a paper prints multiply-adds, two operations each, its figure is shown as 2x.
 """
@@ -130,35 +125,17 @@ def main(argv: list[str]) -> None:
 
 
 def sizes(_argv: list[str]) -> None:
-    """Prints the table, or with --json a list of objects. What a paper does not print is None there."""
+    """Prints the table."""
     from gmlp_flax.paper import published  # imports JAX
 
-    rows: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "params": published.param_count(model),
-            "paper_params_m": model.params_m,
-            "flops": published.forward_flops(model),
-            "paper_flops_g": model.flops_g,
-            "paper_madds_g": model.madds_g,
-            "source": model.source,
-            "paper_perplexity": model.perplexity,
-            "note": model.note,
-        }
-        for name, model in published.PUBLISHED.items()
-    ]
-    if flags.FLAGS.json:
-        print(json.dumps(rows, indent=2))
-        return
     print(f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source      note")
-    for row in rows:
-        params = "" if row["paper_params_m"] is None else f"{row['paper_params_m']:g}"
-        flops = "" if row["paper_flops_g"] is None else f"{row['paper_flops_g']:.1f}"
-        flops = flops if row["paper_madds_g"] is None else f"2x{row['paper_madds_g']:g}"
-        print(
-            f"{row['name']:<15}{row['params']:>13,}{row['params'] / 1e6:>8.1f}{params:>9}"
-            f"{row['flops'] / 1e9:>9.2f}{flops:>8}  {row['source']:<10}  {row['note']}".rstrip()
-        )
+    for name, model in published.PUBLISHED.items():
+        count, flops = published.param_count(model), published.forward_flops(model) / 1e9
+        papers = "" if model.params_m is None else f"{model.params_m:g}"
+        papers_flops = "" if model.flops_g is None else f"{model.flops_g:.1f}"
+        papers_flops = papers_flops if model.madds_g is None else f"2x{model.madds_g:g}"
+        figures = f"{count:>13,}{count / 1e6:>8.1f}{papers:>9}{flops:>9.2f}{papers_flops:>8}"
+        print(f"{name:<15}{figures}  {model.source:<10}  {model.note}".rstrip())
 
 
 def completion(argv: list[str]) -> None:
@@ -178,7 +155,6 @@ def run() -> None:
 
 def run_sizes() -> None:
     """The command line of `gmlp sizes`."""
-    flags.DEFINE_bool("json", False, "Print a list of objects.")
     cli.run(sizes, about=SIZES)
 
 

@@ -86,6 +86,9 @@ RENAMED = {
     "optimizer.rates": "optimizer.lr_multipliers",
 }
 
+# Keys of earlier releases that are gone, with the values at which the config.json of a run is still read.
+REMOVED = {"data.packing": ("concatenated",)}
+
 # What users call some keys: taken by --sweep.NAME=..., and what an unknown key of this name is said to mean.
 SHORT = {"lr": "optimizer.learning_rate", "wd": "optimizer.weight_decay"}
 

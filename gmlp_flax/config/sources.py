@@ -12,7 +12,7 @@ import ml_collections
 from flax.traverse_util import flatten_dict
 
 from gmlp_flax import registry
-from gmlp_flax.config.schema import BLOCK, COMMON, OPTIMIZER, RENAMED, TASK, default, keys
+from gmlp_flax.config.schema import BLOCK, COMMON, OPTIMIZER, REMOVED, RENAMED, TASK, default, keys
 from gmlp_flax.config.validation import check_name, explain, shown, validate, warmup_problem
 from gmlp_flax.errors import ConfigError, DataError, RunError, did_you_mean
 from gmlp_flax.io import json_files
@@ -27,13 +27,13 @@ def to_json(config: ml_collections.ConfigDict) -> str:
 
 def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
     """A config from nested values, as `to_json` writes them; keys that are left out take their defaults, and
-    old names count as the new ones: runs of earlier releases have them.
+    old names count as the new ones, as runs of earlier releases have them, and old keys as if they were left out.
 
     Raises ConfigError: a key is unknown, a value has another type, or it is code that `registry.refuse_foreign`
     refuses.
     """
     flat: dict[str, Any] = flatten_dict(values, sep=".")
-    given = {RENAMED.get(name, name): value for name, value in flat.items()}
+    given = {RENAMED.get(name, name): value for name, value in flat.items() if value not in REMOVED.get(name, ())}
     kinds = {name: given.get(name, COMMON[name].default) for name in (TASK, BLOCK, OPTIMIZER)}
     for name, kind in kinds.items():
         if not isinstance(kind, str):

@@ -13,8 +13,8 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, fingerprints, pipeline
 from gmlp_flax.data.splits import TRAIN
-from gmlp_flax.data.text import corpora, overlap, packing, prepare, prepared, selection, tokenizer_training
-from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer, report_unknown
+from gmlp_flax.data.text import corpora, packing, prepare, prepared, selection, tokenizer_training
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer, report_unknown
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import cache
 from gmlp_flax.io.files import File
@@ -22,6 +22,8 @@ from gmlp_flax.options import AT_LEAST_0, Option
 from gmlp_flax.tasks import sides
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Shapes, Sums, Totals, weighted_sum
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TextTask, given_tokenizer
+
+FIRST_TOKENS = 1 << 20  # of a text, among which [UNK] are counted
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> Sums:
@@ -45,9 +47,6 @@ class LanguageModeling(TextTask):
     options: ClassVar[dict[str, Option]] = TEXT_OPTIONS | {
         "model.transform": Option(
             False, "BERT's transform layer before the logits (the paper's counts have none)", architecture=True
-        ),
-        "data.packing": Option(
-            "concatenated", "windows over all documents in a row, or over each one alone", ("concatenated", "documents")
         ),
         "data.mixture": Option(
             (), "PATH=SHARE: further text to train on, and its share of the examples; data.train has the rest"
@@ -194,7 +193,7 @@ class LanguageModeling(TextTask):
             if tokens.skipped:
                 first = next(message for shard in tokens.index["shards"] for message in shard["skipped_first"])
                 sides.warn(side, "text", f"{tokens.skipped} bad record(s) skipped, the first: {first}")
-        report_unknown(self.tokenizer, [{"tokens": tokens.first_documents(DOCUMENTS)}], f"{side} text")
+        report_unknown(self.tokenizer, [{"tokens": tokens.read(0, min(tokens.tokens, FIRST_TOKENS))}], f"{side} text")
         with sides.errors_name(f"data.{side}", "model.length"):
             return self._packed(tokens)
 
@@ -217,7 +216,7 @@ class LanguageModeling(TextTask):
         return found
 
     def _packed(self, tokens: prepared.Prepared) -> packing.Packing:
-        return packing.Packing(tokens, self.length + self.more_tokens, self.config.data.packing, self.closed)
+        return packing.Packing(tokens, self.length + self.more_tokens, self.closed)
 
     def fingerprint(self, side: str) -> fingerprints.Fingerprint:
         """See `Task`."""
@@ -236,7 +235,7 @@ class LanguageModeling(TextTask):
         return self.config.data.cache or cache.default_folder()
 
     def data_notes(self) -> Iterator[str]:
-        """See Task.data_notes: the files of each side, and whether held-out documents are trained on."""
+        """See Task.data_notes: the files of each side, and what a mixture reads of each corpus."""
         opened = {}
         for side, use in (("train", "to train on"), ("heldout", "held out")):
             path = sides.path_of(self.config, side, "PATH, a file or a folder")
@@ -246,14 +245,11 @@ class LanguageModeling(TextTask):
                     opened[use] = corpus
         if opened:
             yield selection.describe(opened, share)
-        heldout, shares = self.windows("heldout").prepared, packing.read_shares(self.config.data.mixture)
+        shares = packing.read_shares(self.config.data.mixture)
         for path, (windows, _) in self.further.items():
             epochs = shares[path] * self.config.steps * self.config.batch_size / len(windows)
             sequences = f"{len(windows):,} sequences, {epochs:.2g} epochs"
             yield f"mixture: {100 * shares[path]:.4g} % of the examples from {path} ({sequences})"
-        for windows in (self.windows("train"), *(further for further, _ in self.further.values())):
-            if line := overlap.note(windows.prepared, heldout):
-                yield line
 
     @functools.cache  # noqa: B019 - as above
     def _corpus(self, side: str) -> tuple[corpora.Corpus, dict[str, Any]]:

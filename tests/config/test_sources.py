@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax.config import schema
 from gmlp_flax.errors import ConfigError
 
 
@@ -21,6 +22,13 @@ def test_json_round_trip(tmp_path):
     assert again.to_dict() == config.to_dict()
     assert gmlp_config.to_json(again) == path.read_text()
     assert again.is_locked
+
+
+def test_keys_that_are_gone_are_read_at_their_usual_values():
+    values = gmlp_config.default().to_dict()
+    for name, usual in schema.REMOVED.items():
+        values[name.partition(".")[0]][name.partition(".")[2]] = usual[0]
+    assert gmlp_config.from_dict(values, "RUN/config.json") == gmlp_config.default()
 
 
 @pytest.mark.parametrize(
@@ -40,6 +48,7 @@ def test_json_round_trip(tmp_path):
         (r'{"data": {"train": "a\u0000b"}}', r"config.data.train is 'a\x00b': expected text"),
         ('{"steps": ' + "[" * 40 + "]" * 40 + "}", "nested more than 32 deep"),
         ("[" * 100_000, ": not JSON ("),
+        ('{"data": {"packing": "documents"}}', "there is no config key 'data.packing'"),
     ],
 )
 def test_bad_json(tmp_path, text, message):

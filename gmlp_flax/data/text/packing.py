@@ -20,13 +20,9 @@ POOL_TOKENS = 2**24
 class Packing:
     """The windows of a prepared corpus, as a random-access source; no token is lost or doubled.
 
-    A window is [CLS], up to `length - 2` tokens, [SEP], and [PAD] to its length. Items are {"tokens": int32 [length],
-    "index": int32}. Consecutive items are read together; any other item costs the reading of a group of windows.
-
-    | mode | tokens of a window |
-    |---|---|
-    | concatenated | the next `length - 2` of all documents, each followed by its own [SEP] |
-    | documents | the next `length - 2` of one document, without its own [SEP]; a long one fills several windows |
+    A window is [CLS], the next `length - 2` tokens of all documents, each followed by its own [SEP], and another [SEP];
+    the last window has [PAD] to its length. Items are {"tokens": int32 [length], "index": int32}. Consecutive items are
+    read together; any other item costs the reading of a group of windows.
 
     If windows are not `closed`, no [SEP] is added at their end, and a token more has room: what follows [CLS] is the
     text itself, with a [SEP] at the end of each document and nowhere else.
@@ -34,24 +30,18 @@ class Packing:
     Args:
         prepared: the corpus; pickled as the name of its folder.
         length: the length of a window, including special tokens.
-        mode: see the table.
         closed: see above.
 
     Raises:
         DataError: `length` is too small, or there are fewer tokens than one window needs.
     """
 
-    def __init__(self, prepared: Prepared, length: int, mode: str = "concatenated", closed: bool = True):
+    def __init__(self, prepared: Prepared, length: int, closed: bool = True):
         if length < 3:
             raise DataError(f"length={length} leaves no room between [CLS] and [SEP]; give at least 3")
-        self.prepared, self.length, self.mode, self.closed = prepared, length, mode, closed
+        self.prepared, self.length, self.closed = prepared, length, closed
         self.room = length - 1 - closed
-        self._per_document = mode == "documents"
-        # Shard by shard: in a large corpus, the documents' lengths alone fill gigabytes.
-        shards = range(len(prepared.offsets) - 1 if self._per_document else 1)
-        self._first = np.cumsum([0, *(self._table(shard)[0][-1] for shard in shards)])  # window of each shard
-        self._tables = ResultCache(self._table, 8)
-        if not len(self) or (not self._per_document and prepared.tokens < self.room):
+        if prepared.tokens < self.room:
             raise DataError(
                 f"the corpus has {prepared.tokens} tokens, a sequence of length {length} needs {self.room}; "
                 f"lower the length to {prepared.tokens + length - self.room} or less, or give more text"
@@ -61,24 +51,20 @@ class Packing:
 
     def windows(self, first: int, stop: int) -> np.ndarray:
         """Windows [first, stop), or as many as there are: [windows, length], of the prepared ids' type."""
-        starts, sizes = self._spans(first, min(stop, len(self)))
-        room, tokenizer = self.room, self.prepared.tokenizer
-        ids = self.prepared.read(int(starts[0]), int(starts[-1] + sizes[-1]))
-        # Rows are copied whole; the excess of a short one is overwritten.
-        ids = np.concatenate([ids, np.full(room, tokenizer.pad_id, ids.dtype)])
-        windows = np.empty((len(starts), self.length), ids.dtype)
+        room, tokenizer, count = self.room, self.prepared.tokenizer, min(stop, len(self)) - first
+        ids = self.prepared.read(first * room, min((first + count) * room, self.prepared.tokens))
+        text = np.full(count * room, tokenizer.pad_id, ids.dtype)
+        text[: len(ids)] = ids
+        windows = np.full((count, self.length), tokenizer.pad_id, ids.dtype)
         windows[:, 0] = tokenizer.cls_id
-        windows[:, 1 : 1 + room] = np.lib.stride_tricks.sliding_window_view(ids, room)[starts - starts[0]]
-        windows[:, 1 + room :] = tokenizer.pad_id
-        short = np.flatnonzero(sizes < room)
-        is_text = np.arange(self.length - 1) < sizes[short, None]
-        windows[short, 1:] = np.where(is_text, windows[short, 1:], tokenizer.pad_id)
+        windows[:, 1 : 1 + room] = text.reshape(count, room)
         if self.closed:
-            windows[np.arange(len(starts)), 1 + sizes] = tokenizer.sep_id
+            sizes = np.minimum(room, len(ids) - room * np.arange(count))
+            windows[np.arange(count), 1 + sizes] = tokenizer.sep_id
         return windows
 
     def __len__(self) -> int:
-        return int(self._first[-1])
+        return -(-self.prepared.tokens // self.room)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if not 0 <= index < len(self):
@@ -86,32 +72,8 @@ class Packing:
         group, row = divmod(int(index), self.group)
         return {"tokens": self._groups(group)[row].astype(np.int32), "index": np.int32(index)}
 
-    def _spans(self, first: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of windows [first, stop): their first tokens in the stream of all documents, and their numbers of tokens."""
-        starts, sizes = [], []
-        while first < stop:
-            shard = int(np.searchsorted(self._first, first, "right")) - 1
-            begin, end = int(self._first[shard]), min(stop, int(self._first[shard + 1]))
-            first_windows, first_tokens, lengths = self._tables(shard)
-            numbers = np.arange(first - begin, end - begin)
-            document = np.searchsorted(first_windows, numbers, "right") - 1
-            skipped = (numbers - first_windows[document]) * self.room
-            starts.append(first_tokens[document] + skipped)
-            sizes.append(np.minimum(self.room, lengths[document] - skipped))
-            first = end
-        return np.concatenate(starts), np.concatenate(sizes)
-
-    def _table(self, shard: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of the documents in a shard, or of the stream as a single one: their first windows in the shard and the
-        shard's number of windows, their first tokens in the stream, and how many of their tokens go into windows."""
-        lengths = self.prepared.lengths(shard) if self._per_document else np.array([self.prepared.tokens])
-        ends = np.cumsum(lengths, dtype=np.int64)
-        used = lengths.astype(np.int64) - (self._per_document and self.closed)
-        windows = np.cumsum(np.append(0, -(-used // self.room)))
-        return windows, self.prepared.offsets[shard] + ends - lengths, used
-
     def __reduce__(self):
-        return Packing, (self.prepared, self.length, self.mode, self.closed)
+        return Packing, (self.prepared, self.length, self.closed)
 
 
 class Order:

@@ -66,13 +66,13 @@ class _Shard(NamedTuple):
 
     @property
     def record(self) -> Path:
-        """The file of the result, written after the shard's own files."""
+        """The file of the result, written after the shard's own file."""
         return self.work / _UNFINISHED / f"shard-{self.number:05}.json"
 
     @property
-    def paths(self) -> tuple[Path, Path]:
-        """The shard's files, as they are made."""
-        return prepared.shard_files(self.work, self.number, self.count)
+    def path(self) -> Path:
+        """The shard's file, as it is made."""
+        return prepared.shard_file(self.work, self.number, self.count)
 
     @property
     def size(self) -> int:
@@ -81,9 +81,8 @@ class _Shard(NamedTuple):
 
     def result(self, sizes: dict[str, int]) -> dict[str, Any]:
         """The content of the record, {} if the shard is not done; `sizes`: of the files in the result's folder."""
-        record, (ids, lengths) = _read(self.record), (sizes.get(path.name) for path in self.paths)
-        is_done = prepared.is_record(record) and (ids, lengths) == (record["ids_bytes"], record["lengths_bytes"])
-        return record if is_done else {}
+        record = _read(self.record)
+        return record if prepared.is_record(record) and sizes.get(self.path.name) == record["ids_bytes"] else {}
 
 
 def prepare(
@@ -186,7 +185,7 @@ def _is_done(shards: list[_Shard], plan: dict[str, Any]) -> bool:
     differs = [f"{name} {there.get(name)!r}, not {value!r}" for name, value in plan.items() if there.get(name) != value]
     if there and differs:
         raise DataError(f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder")
-    ours = {path.name for shard in shards for path in shard.paths}
+    ours = {shard.path.name for shard in shards}
     if not there and any(name not in ours and not name.startswith(f"{_UNFINISHED}/") for name in _sizes(folder)):
         raise DataError(f"{folder!r} is not empty and holds no preparation; give a folder of its own")
     return done
@@ -248,10 +247,10 @@ def _begin_process() -> None:
 
 
 def _write_shard(shard: _Shard, threads: int) -> dict[str, Any]:
-    """Writes a shard's files, then its record, and returns the record."""
+    """Writes a shard's file, then its record, and returns the record."""
     bad, stop = BadRecords(shard.max_bad_records), shard.work / _UNFINISHED / _STOP
 
-    def batches() -> Iterator[tuple[np.ndarray, list[int]]]:
+    def batches() -> Iterator[tuple[np.ndarray, int]]:
         documents = itertools.chain.from_iterable(part.documents(bad) for part in shard.parts)
         chosen = shard.selection.pick(documents, whole=shard.count == len(shard.parts) == 1)
         for batch in encode_documents(chosen, shard.tokenizer, threads):
@@ -259,9 +258,9 @@ def _write_shard(shard: _Shard, threads: int) -> dict[str, Any]:
                 raise InterruptedError
             yield batch
 
-    result = prepared.write_shard(*shard.paths, batches(), prepared.ids_dtype(shard.tokenizer.vocab_size))
+    result = prepared.write_shard(shard.path, batches(), prepared.ids_dtype(shard.tokenizer.vocab_size))
     if files.is_remote(shard.folder):
-        files.upload(shard.folder, shard.paths)
+        files.upload(shard.folder, [shard.path])
     result |= {"skipped": bad.count, "skipped_first": bad.first}
     files.write(shard.record, _json(result))
     return result
@@ -273,26 +272,18 @@ def _json(value: dict[str, Any]) -> bytes:
 
 def encode_documents(
     documents: Iterable[str], tokenizer: Tokenizer, threads: int = 1
-) -> Iterator[tuple[np.ndarray, list[int]]]:
+) -> Iterator[tuple[np.ndarray, int]]:
     """Encodes documents one after another, with [SEP] after each.
 
     Yields:
         ids: int32 [tokens] of one batch.
-        lengths: the tokens of each document that ends in the batch, including its [SEP] and its tokens in earlier
-            batches.
+        ended: the number of documents that end in it.
     """
-    sep, begun = np.array([tokenizer.sep_id], np.int32), 0
+    sep = np.array([tokenizer.sep_id], np.int32)
     for batch in _batches(documents):
-        parts, lengths = [], []
         encoded = tokenizer.encode_batch([text for text, _ in batch], threads)
-        for ids, (_, is_last) in zip(encoded, batch, strict=True):
-            parts.append(ids)
-            begun += len(ids)
-            if is_last:
-                parts.append(sep)
-                lengths.append(begun + 1)
-                begun = 0
-        yield np.concatenate(parts), lengths
+        parts = [part for ids, (_, is_last) in zip(encoded, batch, strict=True) for part in (ids, sep[:is_last])]
+        yield np.concatenate(parts), sum(is_last for _, is_last in batch)
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[tuple[str, bool]]]:

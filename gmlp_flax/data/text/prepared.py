@@ -1,17 +1,14 @@
 """A corpus as token ids on disk: the format that `prepare` writes and training reads.
 
-The corpus is a folder of shards. Shard i of n, counted from 0, is two files:
-
-    ids-0000i-of-0000n.array_record   the ids of its documents, with [SEP] after each, in records of BLOCK ids (the last
-                                      one is shorter): uint16 if the vocabulary allows, else uint32; little-endian
-    lengths-0000i-of-0000n.npy        uint32 [documents]: the tokens of each document, including its [SEP]
+The corpus is a folder of shards. Shard i of n, counted from 0, is ids-0000i-of-0000n.array_record: the ids of its
+documents, with [SEP] after each, in records of BLOCK ids (the last one is shorter): uint16 if the vocabulary allows,
+else uint32; little-endian. Folders of earlier versions also have the lengths of documents, which nobody reads.
 
 Beside them lie `tokenizer.model`, a copy of the tokenizer's file, and `index.json`. The index is written last: a folder
 that has one is whole.
 """
 
 import hashlib
-import io
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -47,30 +44,29 @@ def ids_dtype(vocab_size: int) -> np.dtype:
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
-def shard_files(folder: str | os.PathLike, number: int, count: int) -> tuple[Path, Path]:
-    """The two files of a shard: (ids, lengths)."""
-    name = f"{number:05}-of-{count:05}"
-    return Path(folder) / f"ids-{name}.array_record", Path(folder) / f"lengths-{name}.npy"
+def shard_file(folder: str | os.PathLike, number: int, count: int) -> Path:
+    """The file of a shard."""
+    return Path(folder) / f"ids-{number:05}-of-{count:05}.array_record"
 
 
-def write_shard(ids_path: Path, lengths_path: Path, batches: Iterable, dtype: np.dtype) -> dict[str, int]:
-    """Writes one shard; each file gets its name when it is whole.
+def write_shard(path: Path, batches: Iterable, dtype: np.dtype) -> dict[str, int]:
+    """Writes one shard, which gets its name when it is whole.
 
     Args:
-        ids_path, lengths_path: see `shard_files`.
-        batches: pairs of ids, integer [tokens], and the lengths of the documents that end in the batch, in order.
+        path: see `shard_file`.
+        batches: pairs of ids, integer [tokens], and the number of documents that end in the batch, in order.
         dtype: see `ids_dtype`.
 
     Returns:
-        {"documents", "tokens", "ids_bytes", "lengths_bytes"}: counts, and the sizes of the files.
+        {"documents", "tokens", "ids_bytes"}: counts, and the size of the file.
 
     Raises:
-        DataError: the files cannot be written.
+        DataError: the file cannot be written.
     """
-    unwritten, lengths = np.empty(0, dtype), [np.empty(0, np.uint32)]
-    with array_record_writer(ids_path, _WRITER_OPTIONS) as write:
+    unwritten, documents, tokens = np.empty(0, dtype), 0, 0
+    with array_record_writer(path, _WRITER_OPTIONS) as write:
         for ids, ended in batches:
-            lengths.append(np.array(ended, np.uint32))
+            documents, tokens = documents + ended, tokens + len(ids)
             unwritten = np.concatenate([unwritten, ids.astype(dtype)])
             whole = len(unwritten) - len(unwritten) % BLOCK
             for first in range(0, whole, BLOCK):
@@ -78,15 +74,7 @@ def write_shard(ids_path: Path, lengths_path: Path, batches: Iterable, dtype: np
             unwritten = unwritten[whole:]
         if len(unwritten):
             write(unwritten.tobytes())
-    content, all_lengths = io.BytesIO(), np.concatenate(lengths)
-    np.save(content, all_lengths)
-    files.write(lengths_path, content.getvalue())
-    return {
-        "documents": len(all_lengths),
-        "tokens": int(all_lengths.sum(dtype=np.int64)),
-        "ids_bytes": ids_path.stat().st_size,
-        "lengths_bytes": lengths_path.stat().st_size,
-    }
+    return {"documents": documents, "tokens": tokens, "ids_bytes": path.stat().st_size}
 
 
 class Prepared:
@@ -99,6 +87,7 @@ class Prepared:
         index: the content of `index.json`.
         tokenizer: the tokenizer that made the ids.
         dtype: the type of the stored ids.
+        files: the files of all shards, those of earlier versions among them.
         tokens, documents, skipped: totals over all shards: tokens (one [SEP] per document included), documents, and bad
             records.
         offsets: int64 [shards + 1], where each shard begins in the stream, and the end.
@@ -112,13 +101,17 @@ class Prepared:
         self.folder = str(folder)
         self.index = read_index(self.folder)
         shards, present = self.index["shards"], {file.name: file for file in files.find_files(self.folder)}
-        self._files: list[list[File]] = []  # of each shard: ids, lengths
+        self.files: list[File] = []
+        self._shards: list[File] = []
         for number, shard in enumerate(shards):
-            names = [path.name for path in shard_files("", number, len(shards))]
-            for name, size in zip(names, (shard["ids_bytes"], shard["lengths_bytes"]), strict=True):
-                if name not in present or present[name].size != size:
-                    raise DataError(f"{self.folder}/{name}: missing, or not of the {size} bytes written; {_AGAIN}")
-            self._files.append([present[name] for name in names])
+            name = shard_file("", number, len(shards)).name
+            if name not in present or present[name].size != shard["ids_bytes"]:
+                raise DataError(
+                    f"{self.folder}/{name}: missing, or not of the {shard['ids_bytes']} bytes written; {_AGAIN}"
+                )
+            self._shards.append(present[name])
+            beside = f"lengths-{name[4:].partition('.')[0]}.npy"
+            self.files += [present[one] for one in (name, beside) if one in present]
         model = files.join(self.folder, TOKENIZER_FILE)
         content = files.read_small(model)
         if hashlib.sha256(content).hexdigest() != self.index.get("tokenizer"):
@@ -132,11 +125,6 @@ class Prepared:
         largest, remote = max(shard["ids_bytes"] for shard in shards), files.is_remote(self.folder)
         most = max(1, min(OPEN_READERS, cache.limit() // 4 // largest)) if remote else OPEN_READERS
         self._readers = ResultCache(self._open_reader, most)
-
-    @property
-    def files(self) -> list[File]:
-        """The files of all shards."""
-        return [file for shard in self._files for file in shard]
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Ids [start, stop) of the stream: [stop - start], of `dtype`; thread-safe.
@@ -162,24 +150,9 @@ class Prepared:
             counts += np.bincount(ids, minlength=vocab_size)
         return counts
 
-    def lengths(self, shard: int) -> np.ndarray:
-        """uint32 [documents]: tokens of each document of a shard, with its [SEP]; raises DataError if damaged."""
-        file = self._files[shard][1]
-        with cache.LocalCopy(file) as copy, decode_errors(f"{file.path}: damaged", _AGAIN):
-            lengths = np.load(copy.path, mmap_mode="r", allow_pickle=False)  # a header of any shape takes no memory
-            expected = self.index["shards"][shard]
-            is_array = (lengths.dtype, lengths.shape) == (np.uint32, (expected["documents"],))
-            if not is_array or lengths.sum(dtype=np.int64) != expected["tokens"] or not lengths.all():
-                raise ValueError("other lengths than were written")
-            return np.array(lengths)
-
-    def first_documents(self, count: int) -> np.ndarray:
-        """The ids of the first documents, with their [SEP], of the first shard at most, and not above 4 million."""
-        return self.read(0, min(int(self.lengths(0)[:count].sum(dtype=np.int64)), 1 << 22))
-
     def _read_shard(self, shard: int, start: int, stop: int) -> np.ndarray:
         first = start // BLOCK
-        with decode_errors(f"{self._files[shard][0].path}: damaged or removed", _AGAIN):
+        with decode_errors(f"{self._shards[shard].path}: damaged or removed", _AGAIN):
             reader, _ = self._readers(shard)
             # One by one: the library would fetch a range with a pool of threads, which is slower.
             blocks = [reader.read([number])[0] for number in range(first, -(-stop // BLOCK))]
@@ -189,7 +162,7 @@ class Prepared:
             return ids
 
     def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, cache.LocalCopy]:
-        copy = cache.LocalCopy(self._files[shard][0])
+        copy = cache.LocalCopy(self._shards[shard])
         return ArrayRecordReader(copy.path, options="readahead_buffer_size:0"), copy
 
     def __reduce__(self):
@@ -220,5 +193,5 @@ def is_record(shard: Any) -> bool:
     """Whether it is what `write_shard` returned, with the bad records that were skipped."""
     if not isinstance(shard, dict) or not isinstance(shard.get("skipped_first"), list):
         return False
-    numbers = [shard.get(name) for name in ("documents", "tokens", "ids_bytes", "lengths_bytes", "skipped")]
+    numbers = [shard.get(name) for name in ("documents", "tokens", "ids_bytes", "skipped")]
     return all(type(number) is int and 0 <= number < 2**53 for number in numbers)

@@ -15,7 +15,7 @@ from tests.data.text.preparing import TEXTS, corpus, tokenizer
 
 
 class Made:
-    """The part of Prepared that packing uses: ids and lengths, here in memory, in shards."""
+    """The part of Prepared that packing uses: ids, here in memory, in shards."""
 
     def __init__(self, shards):
         self.tokenizer, self.dtype = tokenizer(), np.dtype(np.uint16)
@@ -29,38 +29,30 @@ class Made:
         assert 0 <= start <= stop <= self.tokens
         return self.ids[start:stop]
 
-    def lengths(self, shard):
-        return np.array([len(ids) for ids in self.shards[shard]], np.uint32)
-
 
 # Ids above the special ones. Documents and shards may be empty.
 SHARDS = st.lists(st.lists(st.lists(st.integers(5, 99), max_size=30), max_size=6), min_size=1, max_size=5)
 
 
-MODES = ["concatenated", "documents"]
-
-
-def expected_windows(made, length, mode, closed=True):
-    """The plain way: cut each stream, pad each piece."""
-    room, special, end = (length - 2, made.tokenizer, -1) if closed else (length - 1, made.tokenizer, None)
-    streams = [made.ids.tolist()] if mode == "concatenated" else [ids[:end].tolist() for s in made.shards for ids in s]
-    for ids in streams:
-        for start in range(0, len(ids), room):
-            window = [special.cls_id, *ids[start : start + room], *[special.sep_id] * closed]
-            yield window + [special.pad_id] * (length - len(window))
+def expected_windows(made, length, closed=True):
+    """The plain way: cut the stream, pad the last piece."""
+    room, special, ids = length - 1 - closed, made.tokenizer, made.ids.tolist()
+    for start in range(0, len(ids), room):
+        window = [special.cls_id, *ids[start : start + room], *[special.sep_id] * closed]
+        yield window + [special.pad_id] * (length - len(window))
 
 
 @settings(deadline=None)
-@given(SHARDS, st.integers(3, 20), st.integers(1, 200), st.sampled_from(MODES), st.booleans())
-def test_windows_are_the_corpus(shards, length, group_tokens, mode, closed):
+@given(SHARDS, st.integers(3, 20), st.integers(1, 200), st.booleans())
+def test_windows_are_the_corpus(shards, length, group_tokens, closed):
     """Windows that are not closed have no [SEP] but those of the documents: what follows [CLS] is the stream of ids."""
     made = Made(shards)
-    expected = list(expected_windows(made, length, mode, closed))
-    if not expected or (mode == "concatenated" and made.tokens < length - 1 - closed):
+    expected = list(expected_windows(made, length, closed))
+    if made.tokens < length - 1 - closed:
         with pytest.raises(DataError, match=f"has {made.tokens} tokens, a sequence of length {length} needs"):
-            Packing(made, length, mode, closed)
+            Packing(made, length, closed)
         return
-    windows = Packing(made, length, mode, closed)
+    windows = Packing(made, length, closed)
     windows.group = max(1, group_tokens // length)
     items = [windows[index] for index in range(len(windows))]
     assert [item["tokens"].tolist() for item in items] == expected
@@ -78,13 +70,12 @@ def test_windows_are_the_corpus(shards, length, group_tokens, mode, closed):
 @given(SHARDS, st.integers(3, 12), st.integers(1, 40), st.integers(1, 200), st.integers(0, 2**40), st.data())
 def test_each_window_once_per_epoch(shards, length, group_tokens, pool_tokens, seed, data):
     made = Made([*shards, [[7] * 40]])
-    mode = data.draw(st.sampled_from(MODES))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "GROUP_TOKENS", group_tokens)
         patch.setattr(packing, "POOL_TOKENS", pool_tokens)
-        windows = Packing(made, length, mode)
+        windows = Packing(made, length)
         order, again = Order(windows, seed), Order(windows, seed)
-    count, expected = len(windows), list(expected_windows(made, length, mode))
+    count, expected = len(windows), list(expected_windows(made, length))
     batch_size = data.draw(st.integers(1, 2 * count))
     steps = -(-3 * count // batch_size)
     batches = [order.batch(step, batch_size) for step in range(steps)]
@@ -107,7 +98,7 @@ def test_pools_are_of_equal_size_and_mix_groups():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "GROUP_TOKENS", 20)
         patch.setattr(packing, "POOL_TOKENS", 1000)
-        order = Order(Packing(made, 10, "documents"), 3)
+        order = Order(Packing(made, 10), 3)
     assert order.packing.group == 2 and len(order.packing) == 1000
     index = order.batch(0, 1000)["index"]
     first = set(index[:100].tolist())
@@ -139,10 +130,9 @@ def files(tmp_path_factory):
     return prepare(corpus(3), tokenizer(), folder, shard_bytes=1, workers=1)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_of_files(files, mode):
-    expected = list(expected_windows(Made([[tokenizer().encode(text) for text in TEXTS]]), 16, mode))
-    windows = Packing(files, 16, mode)
+def test_of_files(files):
+    expected = list(expected_windows(Made([[tokenizer().encode(text) for text in TEXTS]]), 16))
+    windows = Packing(files, 16)
     assert [windows[i]["tokens"].tolist() for i in range(len(windows))] == expected
     assert len(pickle.dumps((windows, Order(windows, 0)))) < 1000
     assert pickle.loads(pickle.dumps(windows))[5]["tokens"].tolist() == expected[5]

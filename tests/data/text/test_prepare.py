@@ -76,7 +76,7 @@ def test_shards_are_of_consecutive_parts_and_equal_size(tmp_path):
         made = prepare(corpus(10), tokenizer(), tmp_path / str(shards), shard_bytes=shard_bytes, workers=1)
         sizes = [shard["tokens"] for shard in made.index["shards"]]
         assert ids(made) == stream(TEXTS) and len(sizes) == shards and max(sizes) < 2 * min(sizes)
-    names = ["ids-00000-of-00001.array_record", "index.json", "lengths-00000-of-00001.npy", "tokenizer.model"]
+    names = ["ids-00000-of-00001.array_record", "index.json", "tokenizer.model"]
     assert sorted(content(tmp_path / "1")) == names
 
 
@@ -84,7 +84,7 @@ def test_workers_change_nothing(tmp_path):
     for workers in (1, 2):
         prepare(corpus(4), tokenizer(), tmp_path / str(workers), shard_bytes=1, workers=workers)
     assert content(tmp_path / "1") == content(tmp_path / "2")
-    assert len(content(tmp_path / "1")) == 10
+    assert len(content(tmp_path / "1")) == 6
 
 
 def test_finished_shards_are_kept(tmp_path, interrupted):
@@ -110,7 +110,7 @@ def test_a_remote_folder(tmp_path, monkeypatch, interrupted, is_emptied):
     target = f"memory://{tmp_path.name}/prepared"
     with pytest.raises(KeyboardInterrupt):
         prepare(interrupted, tokenizer(), target, **EACH_PART)
-    assert len(files.find_files(target)) == 4
+    assert len(files.find_files(target)) == 2
     if is_emptied:
         fsspec.filesystem("memory").rm(target, recursive=True)
     Interrupting.allowed.set()
@@ -205,7 +205,7 @@ def test_cache(tmp_path):
     assert len(list(tmp_path.glob("prepared-*"))) == 3
 
 
-@pytest.mark.parametrize("name", ["tokenizer.model", "ids-00000-of-00002.array_record", "lengths-00001-of-00002.npy"])
+@pytest.mark.parametrize("name", ["tokenizer.model", "ids-00000-of-00002.array_record"])
 def test_a_damaged_cache_is_refused(tmp_path, name):
     folder = Path(prepare_in_cache(corpus(2), tokenizer(), tmp_path, **EACH_PART).folder)
     (folder / name).write_bytes(b"x")
@@ -226,10 +226,10 @@ def test_damaged_work_in_the_cache_is_done_again(tmp_path, interrupted, name, da
     assert ids(prepare_in_cache(interrupted, tokenizer(), tmp_path, **EACH_PART)) == stream(TEXTS)
 
 
-def encode(documents: list[str], threads: int = 1) -> tuple[list[int], list[int]]:
-    """The ids of all documents, and the length of each."""
+def encode(documents: list[str], threads: int = 1) -> tuple[list[int], int]:
+    """The ids of all documents, and their number."""
     batches = list(encode_documents(documents, tokenizer(), threads))
-    return np.concatenate([tokens for tokens, _ in batches]).tolist(), [n for _, lengths in batches for n in lengths]
+    return np.concatenate([tokens for tokens, _ in batches]).tolist(), sum(ended for _, ended in batches)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -237,7 +237,7 @@ def encode(documents: list[str], threads: int = 1) -> tuple[list[int], list[int]
 def test_batches_change_nothing(monkeypatch, threads, characters, documents):
     monkeypatch.setattr(prepare_module, "BATCH_CHARACTERS", characters)
     monkeypatch.setattr(prepare_module, "BATCH_DOCUMENTS", documents)
-    assert encode(TEXTS, threads) == (stream(TEXTS), [len(stream([text])) for text in TEXTS])
+    assert encode(TEXTS, threads) == (stream(TEXTS), len(TEXTS))
     assert list(encode_documents([], tokenizer())) == []
 
 
@@ -245,7 +245,7 @@ def test_batches_change_nothing(monkeypatch, threads, characters, documents):
 def test_long_documents_are_cut_where_no_token_is(monkeypatch, piece):
     monkeypatch.setattr(prepare_module, "PIECE", piece)
     texts = ["the quick brown\nfox  jumps over \n lazy dogs " * 20, "the fox"]
-    assert encode(texts) == (stream(texts), [len(stream([text])) for text in texts])
+    assert encode(texts) == (stream(texts), len(texts))
     # Without white space, the cut is at the limit.
     unbroken = ["x" * piece] * 2 + ["x" * 7]
     assert encode(["".join(unbroken)])[0][:-1] == [token for text in unbroken for token in tokenizer().encode(text)]

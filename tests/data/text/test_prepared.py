@@ -27,8 +27,6 @@ def test_stream_and_totals(folder):
     assert made.tokenizer == tokenizer() and made.dtype == np.uint16
     assert made.read(0, made.tokens).tolist() == expected
     assert made.offsets.tolist() == [0, *(len(stream(TEXTS[: 40 * i])) for i in (1, 2, 3))]
-    lengths = np.concatenate([made.lengths(shard) for shard in range(3)])
-    assert lengths.dtype == np.uint32 and lengths.tolist() == [len(stream([text])) for text in TEXTS]
     assert made.counts(320).tolist() == np.bincount(expected, minlength=320).tolist()
 
 
@@ -46,51 +44,48 @@ def test_any_range(folder, monkeypatch, readers):
 
 def test_large_vocabularies(tmp_path):
     assert [ids_dtype(size).str for size in (2**16, 2**16 + 1)] == ["<u2", "<u4"]
-    files = prepared.shard_files(tmp_path, 0, 1)
-    result = write_shard(*files, [(np.array([70_000, 1], np.int32), [2])], ids_dtype(2**17))
+    file = prepared.shard_file(tmp_path, 0, 1)
+    result = write_shard(file, [(np.array([70_000, 1], np.int32), 1)], ids_dtype(2**17))
     assert (result["tokens"], result["documents"]) == (2, 1)
-    assert np.array([70_000, 1], "<u4").tobytes() in files[0].read_bytes()
-    result = write_shard(*prepared.shard_files(tmp_path, 1, 2), [], ids_dtype(9))
+    assert np.array([70_000, 1], "<u4").tobytes() in file.read_bytes()
+    result = write_shard(prepared.shard_file(tmp_path, 1, 2), [], ids_dtype(9))
     assert (result["tokens"], result["documents"]) == (0, 0)
 
 
 def test_a_shard_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"writing .*ids-00000-of-00001.array_record failed"):
-        write_shard(*prepared.shard_files(tmp_path / "file", 0, 1), [], ids_dtype(9))
+        write_shard(prepared.shard_file(tmp_path / "file", 0, 1), [], ids_dtype(9))
 
 
-@pytest.mark.parametrize("kind", ["ids", "lengths"])
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1])])
-def test_missing_or_truncated_shard(folder, kind, damage):
-    (path,) = folder.glob(f"{kind}-00001-of-*")
+def test_missing_or_truncated_shard(folder, damage):
+    (path,) = folder.glob("ids-00001-of-*")
     damage(path)
     with pytest.raises(DataError, match=f"{re.escape(str(path))}: missing, or not of the "):
         Prepared(folder)
 
 
-@pytest.mark.parametrize("kind", ["ids", "lengths"])
-def test_changed_byte(folder, kind):
-    (path,) = folder.glob(f"{kind}-00001-of-*")
+def test_changed_byte(folder):
+    (path,) = folder.glob("ids-00001-of-*")
     data = bytearray(path.read_bytes())
-    position = data.index(np.array(stream(TEXTS[40:41])[:8], "<u2").tobytes()) if kind == "ids" else len(data) - 4
+    position = data.index(np.array(stream(TEXTS[40:41])[:8], "<u2").tobytes())
     data[position] ^= 1
     path.write_bytes(data)
     made = Prepared(folder)
     with pytest.raises(DataError, match=f"{re.escape(str(path))}: damaged"):
-        made.read(0, made.tokens) if kind == "ids" else made.lengths(1)
+        made.read(0, made.tokens)
 
 
-@pytest.mark.parametrize(
-    ("kind", "shape"), [("<u4", "(999999999999,)"), ("|O", "(1,)"), ("<f4", "(40,)"), ("<u4", "(20, 2)")]
-)
-def test_lengths_of_another_type_or_shape(folder, kind, shape):
-    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
-    (path,) = folder.glob("lengths-00001-of-*")
-    data = path.read_bytes()
-    path.write_bytes(data[:10] + header.encode().ljust(len(data[10:128]) - 1) + b"\n" + data[128:])
-    with pytest.raises(DataError, match=f"{re.escape(str(path))}: damaged"):
-        Prepared(folder).lengths(1)
+def test_folders_of_earlier_versions(folder):
+    """Files of lengths change nothing, but count among the files that recognise the data of a run."""
+    before = Prepared(folder)
+    (folder / "lengths-00001-of-00003.npy").write_bytes(b"x")
+    made = Prepared(folder)
+    names = [f"ids-0000{shard}-of-00003.array_record" for shard in range(3)]
+    assert [file.name for file in before.files] == names
+    assert [file.name for file in made.files] == [*names[:2], "lengths-00001-of-00003.npy", names[2]]
+    assert made.read(0, made.tokens).tolist() == stream(TEXTS)
 
 
 def test_another_tokenizer_or_index(folder, tmp_path):

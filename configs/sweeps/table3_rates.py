@@ -6,7 +6,7 @@ ARGUMENT: the round. No round uses a seed of Table 3, nor scores what it holds o
 chose today's settings did, with the seed 100).
     first     (default) Table 3's rows and amlp_36: five rates per row, for 400 steps
     settings  the best rates for all 900 steps, with and without BERT's norm on the embedding, and with factors on the
-              rate of a bias on logits, of Toeplitz taps and of the Mixer's MLP over tokens (docs/rates.md)
+              rate of a bias on logits, of Toeplitz taps and of the Mixer's MLP over tokens (docs/choices.md)
     long      learned positions over ten times as many steps, where they leave their plateau
     depths    other depths with the factors and norms of the middle depth: rates around its own, for all 900 steps
     recipe    weight decay, warmup and clipping of the best and of the worst row of `settings`, one at a time

@@ -13,3 +13,6 @@ for (const button of document.querySelectorAll(".sortable th button"))
     rows.sort((a, b) => (key(a) === "") - (key(b) === "") || (down ? -1 : 1) * compare(key(a), key(b)));
     body.append(...rows);
   });
+
+// A chart was drawn as wide as its panel before the panels beside it were there.
+if (window.Plotly) for (const plot of document.querySelectorAll(".plotly-graph-div")) Plotly.Plots.resize(plot);

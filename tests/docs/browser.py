@@ -78,8 +78,14 @@ class Browser:
     def resize(self, width: int, height: int = 900) -> None:
         """Gives pages this size, also below the smallest that a window has."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        command = {"cmd": "Emulation.setDeviceMetricsOverride", "params": size}
-        _call("POST", f"{self.address}/goog/cdp/execute", command)
+        self._command("Emulation.setDeviceMetricsOverride", size)
+
+    def prefer(self, scheme: str) -> None:
+        """Pages are shown light or dark."""
+        self._command("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+
+    def _command(self, name: str, params: dict) -> None:
+        _call("POST", f"{self.address}/goog/cdp/execute", {"cmd": name, "params": params})
 
 
 @contextlib.contextmanager

@@ -1,10 +1,12 @@
 """The pages: what is in them, and what they do in a real browser that has no network."""
 
 import csv
+import io
 import re
 
 import plotly.graph_objects as plotly
 import pytest
+from PIL import Image
 
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.drawing import looks
@@ -144,6 +146,30 @@ def test_the_page_is_as_wide_as_the_window(opened, width):
     opened.resize(width)
     measure = "const root = document.documentElement; return root.scrollWidth <= root.clientWidth"
     wait_for(lambda: opened.run(measure))
+
+
+@WITH_BROWSER
+def test_charts_fill_their_panels_and_no_more(opened):
+    opened.resize(1400)
+    opened.open(opened.run("return location.href"))
+    measure = (
+        "return [...document.querySelectorAll('.panel')].map(panel =>"
+        " panel.querySelector('svg.main-svg').getBoundingClientRect().width / panel.clientWidth)"
+    )
+    wait_for(lambda: all(0.95 < share <= 1.001 for share in opened.run(measure)))
+
+
+@WITH_BROWSER
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_are_light_or_dark_as_the_page_is(opened, scheme):
+    opened.resize(1400)
+    opened.prefer(scheme)
+    opened.run("document.querySelector('.panels').scrollIntoView()")
+    with Image.open(io.BytesIO(opened.picture())) as picture:
+        seen = picture.convert("L").histogram()  # the charts fill the window
+    most = max(range(256), key=seen.__getitem__)
+    assert sum(seen[:64] if scheme == "dark" else seen[192:]) > 0.8 * sum(seen) and (most < 64) == (scheme == "dark")
+    opened.prefer("light")
 
 
 @WITH_BROWSER

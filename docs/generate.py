@@ -210,7 +210,7 @@ def of_curves(by_row: Mapping[str, Sequence[claims.Curve]]) -> Orderings:
     last = {row: [curve[-1][1] for curve in of_row] for row, of_row in by_row.items()}
     means = {row: statistics.mean(values) for row, values in last.items()}
     papers = {row: PUBLISHED[row].perplexity or 0 for row in last}
-    near, others = claims.orderings(papers, last, by_row)
+    near, others = claims.orderings(papers, last)
     column, rank = list(papers.values()), float(claims.spearman(list(means.values()), list(papers.values())))
     agree = agreeing(list(means.values()), column)
     orders = list(itertools.permutations(range(len(column))))

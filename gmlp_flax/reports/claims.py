@@ -74,23 +74,19 @@ def verdict(better: Sequence[float], worse: Sequence[float], lower: bool = True,
     return OPEN
 
 
-def orderings(
-    papers: Mapping[str, float], last: Mapping[str, Sequence[float]], curves: Mapping[str, Sequence[Curve]]
-) -> tuple[list[Claim], list[Claim]]:
+def orderings(papers: Mapping[str, float], last: Mapping[str, Sequence[float]]) -> tuple[list[Claim], list[Claim]]:
     """Each ordering of the paper's column, lower first: of neighbours in it, and of the other pairs.
 
     Args:
         papers: row -> the paper's number.
         last: row -> the last value of each run.
-        curves: row -> the curve of each run.
     """
     values = sorted(set(papers.values()))
     neighbours, others = [], []
     for better, worse in itertools.combinations(sorted(papers, key=lambda row: papers[row]), 2):
         if distance := values.index(papers[worse]) - values.index(papers[better]):
-            since = emerges(curves[better], curves[worse])
-            detail = "" if since is None else f"the means have this order from {since:,} tokens on"
-            claim = Claim(f"{better} < {worse}", verdict(last[better], last[worse]), detail)
+            means = f"means {statistics.mean(last[better]):.4g} and {statistics.mean(last[worse]):.4g}"
+            claim = Claim(f"{better} < {worse}", verdict(last[better], last[worse]), means)
             (neighbours if distance == 1 else others).append(claim)
     return neighbours, others
 
@@ -111,21 +107,6 @@ def chance(correlation: float, papers: Sequence[float]) -> float:
     else:
         orders = np.random.default_rng(0).permuted(np.tile(np.arange(len(papers)), (DRAWS, 1)), axis=1)
     return float(np.mean(spearman(orders, papers) > correlation - 1e-9))
-
-
-def emerges(better: Sequence[Curve], worse: Sequence[Curve]) -> float | None:
-    """The number of tokens from which the mean of `better` stays below the mean of `worse`; None if it ends above.
-
-    A mean is taken over the runs of a row, at token counts at which every run of both rows was evaluated.
-    """
-    since = None
-    for tokens in shared_tokens([*better, *worse]):
-        means = [statistics.mean(dict(curve)[tokens] for curve in group) for group in (better, worse)]
-        if means[0] >= means[1]:
-            since = None
-        elif since is None:
-            since = tokens
-    return since
 
 
 def shared_tokens(curves: Sequence[Curve]) -> list[float]:

@@ -108,7 +108,7 @@ def perplexities(table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapp
     compared = {name: row for name, row in rows.items() if row.compared}
     papers = {name: row.paper for name, row in compared.items() if row.paper is not None}
     curves = {name: compared[name].curves for name in papers}
-    near, other = claims.orderings(papers, {name: compared[name].last.values for name in papers}, curves)
+    near, other = claims.orderings(papers, {name: compared[name].last.values for name in papers})
     ranks = claims.rank_curve(curves, papers) if len(papers) > 1 else []
     charts = {"curves": curves_chart(rows, table.rows), "places": places_chart(ranks, papers)}
     notes = [*unfinished(runs), *_notes(table.rows, rows, runs), *_rank_note(ranks, papers), *scores.notes()]
@@ -176,7 +176,7 @@ def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:
         return None
     best = min((row for row in rows.values() if row.compared), key=lambda row: row.last.centre, default=None)
     several = any(len(row.runs) > 1 for row in rows.values())
-    bands = "Lines are means over seeds, bands go from the lowest to the highest seed."
+    bands = "Lines are means over seeds, ranges go from the lowest to the highest seed."
     caption = [bands if several else "One seed each."]
     title = f"Held-out {METRIC} over tokens"
     if best:

@@ -120,11 +120,9 @@ class Checkpoints:
     def set_metrics(self, step: int, metrics: dict[str, float]) -> None:
         """Sets the metrics of a state that may have been saved without them, because a signal ended its evaluation.
 
-        Its checkpoint then competes for the best. Runs that resume read these metrics from metrics.jsonl, which
-        no checksum verifies: there it competes with others of its kind.
+        Its checkpoint then competes for the best. Runs that resume read these metrics from metrics.jsonl.
         """
         self._retention.known[step] = metrics
-        self._retention.unverified.pop(step, None)
 
     def wait(self) -> None:
         """Returns when the last save is complete, and the checkpoints that need not stay after it are deleted. Raises
@@ -242,11 +240,8 @@ class Checkpoints:
             try:
                 if newest is None:
                     newest = step, self.restore(step, template)
-                own, later = reading.on_all_processes(self._path(step), lambda step=step: self._metrics(step))
-                if own is None and later is not None:
-                    self._retention.unverified[step] = later
-                else:
-                    self._retention.known[step] = own
+                metrics = reading.on_all_processes(self._path(step), lambda step=step: self._metrics(step))
+                self._retention.known[step] = metrics
             except Damaged as error:
                 self._put_aside(step, error)
         if steps and newest is None:
@@ -282,16 +277,15 @@ class Checkpoints:
     def _worth(self, step: int) -> tuple[bool, float]:
         """The rank of a checkpoint: by its metrics; a damaged one, which is named in the log, behind all others."""
         try:
-            own, later = self._metrics(step)
-            return True, self._retention.rank(later if own is None else own)
+            return True, self._retention.rank(self._metrics(step))
         except Damaged as error:
             logging.error("%s", error)
             return False, 0.0
 
-    def _metrics(self, step: int) -> tuple[dict[str, float] | None, dict[str, float] | None]:
-        """The metrics of a checkpoint: its own, or else those of a later evaluation, which nothing verifies."""
+    def _metrics(self, step: int) -> dict[str, float] | None:
+        """The metrics of a checkpoint: its own, or else those of a later evaluation."""
         own = self._content(step)[0].metrics
-        return own, self._evaluated_later.get(step) if own is None else None
+        return self._evaluated_later.get(step) if own is None else own
 
     @functools.cached_property
     def _evaluated_later(self) -> dict[int, dict[str, float]]:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gmlp_flax.io import files
@@ -40,14 +40,13 @@ class Retention:
 
     Args:
         keep: how many of the newest.
-        keep_best: how many of the best as well: of those whose metrics are verified, and as many of the others.
+        keep_best: how many of the best as well.
         best: a metric, and "min" or "max".
     """
 
     def __init__(self, keep: int, keep_best: int, best: tuple[str, str]):
         self.keep, self.keep_best, (self.metric, self.mode) = keep, keep_best, best
-        self.known: dict[int, dict[str, float] | None] = {}  # verified metrics by step
-        self.unverified: dict[int, dict[str, float]] = {}  # of steps that have no verified ones
+        self.known: dict[int, dict[str, float] | None] = {}  # metrics by step
 
     def rank(self, metrics: dict[str, float] | None) -> float:
         """More is better; a step without an evaluation comes last."""
@@ -56,18 +55,13 @@ class Retention:
 
     def kept(self, steps: Sequence[int]) -> set[int]:
         """Those of the steps, oldest first, whose checkpoints stay."""
-        unknown = filter(self._is_unknown, steps)
-        return {*steps[-self.keep :], *self._best(steps, self.known), *self._best(steps, self.unverified), *unknown}
-
-    def _best(self, steps: Iterable[int], metrics: Mapping[int, dict[str, float] | None]) -> list[int]:
-        ranks = sorted(((self.rank(metrics.get(step)), step) for step in steps), reverse=True)
-        return [step for rank, step in ranks[: self.keep_best] if rank > -math.inf]
+        ranks = sorted(((self.rank(self.known.get(step)), step) for step in steps), reverse=True)
+        best = [step for rank, step in ranks[: self.keep_best] if rank > -math.inf]
+        return {*steps[-self.keep :], *best, *filter(self._is_unknown, steps)}
 
     def _is_unknown(self, step: int) -> bool:
-        if step not in self.known:
-            return step not in self.unverified
-        metrics = self.known[step]
-        return bool(metrics) and bool(self.metric) and self.metric not in metrics
+        metrics = self.known.get(step)
+        return step not in self.known or bool(metrics and self.metric and self.metric not in metrics)
 
 
 def delete(folder: str, step: int) -> None:

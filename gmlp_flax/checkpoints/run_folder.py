@@ -84,7 +84,7 @@ def hold(path: str, restart: bool = False) -> Iterator[RunFolder]:
     """The folder of a run, which no other process writes to until the block ends.
 
     The folder is made if it does not exist, and deleted again if nothing was written to it. With `restart`, the run
-    that is there is put aside, and back again if no step is taken.
+    that is there is put aside.
 
     Raises:
         RunError: the folder cannot be written to, another process writes to it, or it holds a run that has lost its
@@ -113,43 +113,21 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
     if restart:
         earlier = [name.removeprefix(BEFORE) for name in io_files.listdir(path) if name.startswith(BEFORE)]
         aside = os.path.join(path, f"{BEFORE}{1 + max(map(int, filter(str.isdecimal, earlier)), default=0)}")
-        closing.callback(_put_back, path, aside, lease)
         _put_aside(path, aside)
     _refuse_lost(path)
     return lease
 
 
 def _put_aside(path: str, aside: str) -> None:
-    """Moves all of a run to a folder inside its own; first what says whose it is, for `_put_back` if this is cut short.
-    Raises RunError if there is something else than a run, such as a folder of other runs, which may be written to."""
+    """Moves all of a run to a folder inside its own; last what says that it had checkpoints, without which no run goes
+    on if this is cut short. Raises RunError if there is something else than a run, such as a folder of other runs."""
     names = [name for name in io_files.listdir(path) if name != LEASE_FILE and not name.startswith(BEFORE)]
     if names and not {RUN_FILE, CONFIG_FILE, CHECKPOINTS} & set(names):
         raise RunError(f"--restart: {path} holds no run, but {names[0]!r}: give the folder of the run to begin anew")
-    for name in sorted(names, key=lambda name: name != RUN_FILE):
+    for name in sorted(names, key=lambda name: name == RUN_FILE):
         io_files.move(os.path.join(path, name), os.path.join(aside, name))
     if names:
         distributed.say(f"the run before is put aside in {aside}")
-
-
-def _put_back(path: str, aside: str, lease: Lease) -> None:
-    """After a restart that took no step, all is as before."""
-    if lease.is_own and io_files.exists(aside) and not io_files.exists(os.path.join(path, RUN_FILE)):
-        for name in sorted(io_files.listdir(aside), key=lambda name: name == RUN_FILE):
-            _merge(os.path.join(aside, name), os.path.join(path, name))
-        io_files.remove_if_empty(aside)
-        distributed.say(f"no step was taken: the run before is back in {path}")
-
-
-def _merge(source: str, target: str) -> None:
-    """Moves a file or a folder; file by file if the target exists, as the folder of checkpoints does if half of them
-    were moved, or if the new run made it."""
-    io_files.remove_if_empty(target)
-    if not io_files.exists(target):
-        io_files.move(source, target)
-    elif not os.path.isfile(target):
-        for name in io_files.listdir(source):
-            _merge(os.path.join(source, name), os.path.join(target, name))
-        io_files.remove_if_empty(source)
 
 
 def _refuse_lost(path: str) -> None:

@@ -127,11 +127,6 @@ class Lease:
         if (silent := _clock() - self._renewed) > STALE:
             raise StorageError(f"{self._path} could not be written for {silent:.0f} s: another run may take the folder")
 
-    @property
-    def is_own(self) -> bool:
-        """Whether the lease was taken, and not lost."""
-        return self._thread is not None and not self._lost
-
     def close(self) -> None:
         """Gives the lease back."""
         self._closed.set()

@@ -16,9 +16,9 @@ from gmlp_flax.io import files as io_files
 from gmlp_flax.io import storage
 
 
-def kept(known: dict, steps=None, unverified=None, **options) -> list[int]:
+def kept(known: dict, steps=None, **options) -> list[int]:
     rules = Retention(**{"keep": 1, "keep_best": 1, "best": ("loss", "min"), **options})
-    rules.known, rules.unverified = known, unverified or {}
+    rules.known = known
     return sorted(rules.kept(list(steps or known)))
 
 
@@ -42,15 +42,6 @@ def test_the_best_stay_while_a_run_improves(keep, best):
 def test_what_is_not_known_stays():
     assert kept({2: {"loss": 0.1}, 4: {"loss": 0.2}}, [1, 2, 3, 4]) == [1, 2, 3, 4]
     assert kept({1: {"top1": 0.1}, 2: {"loss": 0.1}, 3: {"loss": 0.2}, 4: {"loss": 0.3}}) == [1, 2, 4]
-
-
-def test_the_best_of_those_that_are_not_verified_stay_too():
-    """They do not fill the disk, and never take the place of one that is verified."""
-    later = {step: {"loss": 0.1 * step} for step in (3, 4, 5)}
-    known = {1: {"loss": 0.5}, 2: {"loss": 0.6}, 6: {"loss": 0.7}}
-    assert kept(known, range(1, 7), later) == [1, 3, 6]
-    assert kept(known, range(1, 7), later, keep_best=2) == [1, 2, 3, 4, 6]
-    assert kept(known, range(1, 7), later, keep_best=0) == [6]
 
 
 WRONG = {"run": 1, "step": "2", "metrics": [1], "files": 3, "leaves": {}}

@@ -28,6 +28,7 @@ from gmlp_flax.data.text import prepare, tokenizer_training
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import Selection, describe, open_side
 from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer, report_unknown
+from gmlp_flax.data.text.word_piece import KEYS
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import cache, files
 from gmlp_flax.io.cores import usable_cores
@@ -41,6 +42,7 @@ _GRAMMAR = Grammar()
 CORPUS_FLAGS: dict[str, tuple] = {
     "split": ("", "A split, or all; empty: train, if the corpus has splits."),
     "tokenizer": ("", "A SentencePiece model, or BERT's vocab.txt or tokenizer.json; empty: train one."),
+    **{key: ("auto", f"With --tokenizer: {comment}.") for key, comment in KEYS.items()},
     "vocab_size": (32_000, "Pieces of a tokenizer that is trained.", 1),
     "tokenizer_sample": (tokenizer_training.SAMPLE, "Characters to train a tokenizer on, at most, from all parts.", 1),
     "train_tokenizer_only": (False, "Write the tokenizer to --out and end."),
@@ -119,7 +121,7 @@ def main(argv: list[str]) -> None:
     corpus, _ = open_side(name, "train", split=values.split)
     to_stderr(describe({"read": corpus}, values.heldout_share))
     if values.tokenizer:
-        tokenizer = Tokenizer.load(values.tokenizer)
+        tokenizer = Tokenizer.load(values.tokenizer, **{key: str(values[key].value) for key in KEYS})
         if tokenizer.note:
             to_stderr(tokenizer.note)
         documents = selection.pick(corpus.documents(BadRecords(values.max_bad_records)), whole=len(corpus.parts) == 1)

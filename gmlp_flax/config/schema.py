@@ -87,8 +87,7 @@ RENAMED = {
 }
 
 # Keys of earlier releases that are gone, with the values at which the config.json of a run is still read.
-_ANY = ("auto", "True", "False", "true", "false")  # which the tokenizer in the run's folder knows
-REMOVED = {"data.packing": ("concatenated",), "data.do_lower_case": _ANY, "data.strip_accents": _ANY}
+REMOVED = {"data.packing": ("concatenated",)}
 
 # What users call some keys: taken by --sweep.NAME=..., and what an unknown key of this name is said to mean.
 SHORT = {"lr": "optimizer.learning_rate", "wd": "optimizer.weight_decay"}

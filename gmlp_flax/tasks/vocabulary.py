@@ -14,6 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.text.tokenizer import NAMED, TOKENIZER_FILE, Tokenizer
+from gmlp_flax.data.text.word_piece import KEYS, VALUES
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.io.logs import to_stderr
@@ -51,6 +52,7 @@ TEXT_OPTIONS = {
         "a SentencePiece model, a WordPiece vocabulary or a tokenizer.json; `bytes`: no tokenizer; `listops`: its "
         "symbols; empty: trained on the text",
     ),
+    **{f"data.{key}": Option("auto", comment, VALUES) for key, comment in KEYS.items()},
 }
 
 
@@ -142,15 +144,17 @@ def given_tokenizer(task: Task, more: Mapping[str, str] = MappingProxyType({})) 
         DataError: two that are there differ, or one is damaged.
     """
     own, given = os.path.join(task.folder, TOKENIZER_FILE), task.config.data.tokenizer
+    keys = {key: task.config.data[key] for key in KEYS}
     paths = ({"this run's": own} if files.exists(own) else {}) | dict(more)
     tokenizers = {f"{source}, {path}": Tokenizer.load(path) for source, path in paths.items()}
     inherited = task.inherited.get(TOKENIZER_FILE)
     start = Tokenizer(inherited, task.config.init_from) if inherited and not tokenizers else None
     # A run folder has its own copy, and may have been moved away from the file that was given.
     if given in NAMED or files.exists(given):
-        tokenizer = Tokenizer.load(given)
-        settled = (one for one in (*tokenizers.values(), start) if one and one.same_pieces(tokenizer))
-        tokenizer = next(settled, tokenizer)
+        tokenizer = Tokenizer.load(given, **keys)
+        settled = next((one for one in (*tokenizers.values(), start) if one and one.same_pieces(tokenizer)), None)
+        if settled and [*keys.values()] == ["auto"] * len(keys):
+            tokenizer = settled
         if tokenizer.note:
             to_stderr(tokenizer.note)
         tokenizers[f"config.data.tokenizer, {given}"] = tokenizer
@@ -159,7 +163,10 @@ def given_tokenizer(task: Task, more: Mapping[str, str] = MappingProxyType({})) 
     for (source, tokenizer), (other, next_tokenizer) in itertools.pairwise(tokenizers.items()):
         if tokenizer != next_tokenizer:
             raise DataError(f"two different tokenizers: {source}, and {other}; train and evaluate with one of them")
-    return next(iter(tokenizers.values()), start)
+    tokenizer = next(iter(tokenizers.values()), start)
+    if tokenizer is not None:
+        tokenizer.check(keys, next(iter(tokenizers), "config.init_from"))
+    return tokenizer
 
 
 class Finetuning(TextTask):

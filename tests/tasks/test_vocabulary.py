@@ -119,3 +119,9 @@ def test_the_reading_of_a_run_stays(tmp_path, capsys):
     inherited = task(tmp_path, "new", {TOKENIZER_FILE: begun.model})
     inherited.config.data.tokenizer = run.config.data.tokenizer
     assert given_tokenizer(inherited) == begun
+    inherited.config.data.strip_accents = "True"
+    found = given_tokenizer(inherited)
+    assert found and found.cases == (False, True)
+    inherited.config.data.tokenizer = ""
+    with pytest.raises(DataError, match="strip_accents is True, but of .* its strip_accents is False"):
+        given_tokenizer(inherited)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from gmlp_flax.data.pipeline import Source
 from gmlp_flax.data.text import byte_level
 from gmlp_flax.data.text.byte_level import utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
-from gmlp_flax.data.text.word_piece import WordPieces, decide, find_beside
+from gmlp_flax.data.text.word_piece import KEYS, WordPieces, decide, find_beside
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cores import usable_cores
@@ -97,7 +97,7 @@ class Tokenizer:
         return cls(train(documents, vocab_size), "the trained model")
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> Tokenizer:
+    def load(cls, path: str | os.PathLike, **keys: str) -> Tokenizer:
         """Reads a tokenizer's file or the folder of one, or takes a name of NAMED.
 
         A WordPiece vocabulary does not say whether text is lower-cased and stripped of accents. A file named
@@ -105,9 +105,10 @@ class Tokenizer:
 
         Args:
             path: the file, or a folder as of Hugging Face.
+            keys: word_piece.KEYS, if they are not auto.
 
         Raises:
-            DataError: the file is missing or damaged, or what is beside it contradicts it.
+            DataError: the file is missing or damaged, or what is beside it contradicts it or the keys.
         """
         if path in NAMED:
             return cls(NAMED[str(path)][0], str(path))
@@ -119,14 +120,23 @@ class Tokenizer:
             path = found[0]
         tokenizer = cls(files.read_small(path), path)
         if isinstance(tokenizer._engine, WordPieces) and not path.endswith(TOKENIZER_FILE):
-            content, note = decide(path)
+            content, note = decide(path, keys)
             tokenizer = cls(content, path)
             tokenizer.note = note
         elif isinstance(tokenizer._engine, SentencePieces) and (beside := find_beside(path, "tokenizer_config.json")):
             lower = json_files.read(beside, dict).get("do_lower_case") is True
             if lower and tokenizer.encode("ABC") != tokenizer.encode("abc"):
                 raise DataError(f"{beside}: do_lower_case is true, which {path} does not do: lower-case texts, drop it")
+        tokenizer.check(keys, path)
         return tokenizer
+
+    def check(self, keys: Mapping[str, str], name: str) -> None:
+        """Raises DataError if it lower-cases or strips accents against word_piece.KEYS; `name` is its own."""
+        own = dict(zip(KEYS, self.cases or (), strict=False))
+        for key, value in keys.items():
+            if value != "auto" and str(own.get(key)) != value.title():
+                reading = f"its {key} is {own[key]}" if own else "it is no WordPiece vocabulary with BERT's normalizer"
+                raise DataError(f"config.data.{key} is {value}, but of {name} {reading}: leave the key auto")
 
     def same_pieces(self, other: Tokenizer) -> bool:
         """Whether both have the same pieces, though they may differ in lower case and accents."""
@@ -223,7 +233,7 @@ def report_unknown(tokenizer: Tokenizer, source: Source | Sequence[Any], where: 
     unknown = np.count_nonzero(ids == tokenizer.unk_id)
     share = unknown / max(1, unknown + np.count_nonzero(~np.isin(ids, tokenizer.special_ids)))
     line = f"{where}: {share:.1%} of the tokens of the first documents are [UNK]"
-    advice = "give a vocabulary of this language, or say do_lower_case and strip_accents in a tokenizer_config.json"
+    advice = "give a vocabulary of this language, or see data.do_lower_case and data.strip_accents"
     if share > 0.5:
         raise DataError(f"{line}, which teach a model nothing: {advice}")
     to_stderr(f"warning: {line}: {advice}" if share > 0.05 else line)

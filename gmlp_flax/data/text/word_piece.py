@@ -16,7 +16,13 @@ from gmlp_flax.io import files, json_files
 _ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _MODEL = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
 _PREFIX = "##"
-_KEYS = ("do_lower_case", "strip_accents")  # of tokenizer_config.json
+
+KEYS = {  # as in Hugging Face's tokenizer_config.json
+    "do_lower_case": "whether a WordPiece vocabulary lower-cases text; auto: as tokenizer_config.json or "
+    "tokenizer.json beside it says, or guessed from its pieces",
+    "strip_accents": "whether it also takes accents off letters, as in BERT's uncased models; auto: the same",
+}
+VALUES = ("auto", "True", "False", "true", "false")
 
 
 class WordPieces:
@@ -111,8 +117,12 @@ class WordPieces:
         return f" {piece}" if begins else piece.removeprefix(_PREFIX)
 
 
-def decide(path: str) -> tuple[bytes, str]:
+def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
     """Reads a vocabulary or a tokenizer.json, with what lies beside it, for a run that begins.
+
+    Args:
+        path: the file.
+        keys: KEYS -> VALUES; those that are missing are auto.
 
     Returns:
         The content of a file that says everything (see WordPieces), and a line that tells what was decided, and why.
@@ -122,29 +132,39 @@ def decide(path: str) -> tuple[bytes, str]:
     """
     content, name = files.read_small(path), PurePath(path).name
     own = WordPieces(content, path)
-    document, source, cases = own.document, path, own.cases if own.is_json else None
-    beside = "" if own.is_json else find_beside(path, "tokenizer.json")
+    document, cases, is_json = own.document, {name: own.cases}, own.is_json
+    beside = "" if is_json else find_beside(path, "tokenizer.json")
     if beside and _kind(json_files.read(beside, dict)) == "WordPiece":
-        other = WordPieces(files.read_small(beside), beside)
+        other, is_json = WordPieces(files.read_small(beside), beside), True
         same = other.document["model"]["vocab"] == document["model"]["vocab"]
         parts = ("normalizer", "pre_tokenizer", *(["added_tokens"] if same else []))
         document = document | {part: other.document[part] for part in parts}
-        source, cases = beside, other.cases
-    beside = "" if own.is_json or cases else find_beside(path, "added_tokens.json")
+        cases = {PurePath(beside).name: other.cases}
+    beside = "" if is_json else find_beside(path, "added_tokens.json")
     if beside and (more := [one for one in json_files.read(beside, dict) if one not in own.pieces]):
         raise DataError(f"{beside} adds {more[0]!r} ({len(more)} in all): give a tokenizer.json, which has them")
     normalizer = document["normalizer"] or {}
+    given = {key: value.lower() == "true" for key, value in keys.items() if value != "auto"}
     if normalizer.get("type") != "BertNormalizer":
-        return _json(document), f"{name}: text is normalised as {PurePath(source).name} says"
-    config = find_beside(path, "tokenizer_config.json")
-    stated, more = _stated(json_files.read(config, dict), config) if config else (None, {})
-    if cases and stated and cases != stated:
-        read = f"{source} {dict(zip(_KEYS, cases, strict=True))}, {config} {dict(zip(_KEYS, stated, strict=True))}"
-        raise DataError(f"{path}: lower case and accents are contradicted, by {read}: remove one of the two")
-    normalizer = normalizer if cases else normalizer | more
-    (lower, strip), why = cases or stated or _guess(own.pieces), f"as {PurePath(source if cases else config).name} says"
-    if not cases and not stated:
-        why = "guessed by its pieces; a tokenizer_config.json beside it may say do_lower_case and strip_accents"
+        if given:
+            raise DataError(f"{path} has a normalizer that is not BERT's: {next(iter(given))} must be auto")
+        return _json(document), f"{name}: text is normalised as {next(iter(cases))} says"
+    sources = {file: of for file, of in cases.items() if of and is_json}
+    if beside := find_beside(path, "tokenizer_config.json"):
+        stated, more = _stated(json_files.read(beside, dict), beside)
+        sources |= {PurePath(beside).name: stated} if stated else {}
+        normalizer = normalizer | ({} if is_json else more)
+    if len({*sources.values()}) > 1 and len(given) < len(KEYS):
+        read = "; ".join(f"{file}: {dict(zip(KEYS, of, strict=True))}" for file, of in sources.items())
+        raise DataError(
+            f"{path}: files contradict each other: {read}; set config.data.{' and config.data.'.join(KEYS)}"
+        )
+    found, why = _guess(own.pieces, given.get("do_lower_case"))
+    if sources:
+        found, why = next(iter(sources.values())), f"as {' and '.join(sources)} says"
+    if given:
+        why = f"as {' and '.join(f'{key}={value}' for key, value in given.items())} says; else {why}"
+    lower, strip = (given.get(key, value) for key, value in zip(KEYS, found, strict=True))
     document = document | {"normalizer": normalizer | {"lowercase": lower, "strip_accents": strip}}
     told = f"text is {'' if lower else 'not '}lower-cased, accents are {'stripped' if strip else 'kept'}"
     bare = content if not own.is_json else ("\n".join(own.pieces) + "\n").encode()
@@ -152,14 +172,20 @@ def decide(path: str) -> tuple[bytes, str]:
     return (bare if is_plain else _json(document)), f"{name}: {told}, {why}"
 
 
-def _guess(pieces: Sequence[str]) -> tuple[bool, bool]:
+def _guess(pieces: Sequence[str], lower: bool | None = None) -> tuple[tuple[bool, bool], str]:
     """Lower case and strip accents, as the pieces look. Single letters, names in brackets and a few pieces, such as
     those that someone wrote over [unused] ones, do not make a vocabulary cased."""
     words = {piece.removeprefix(_PREFIX) for piece in pieces if not _in_brackets(piece)}
     letters = [word for word in words if word.lower() != word.upper()]
     letters = [word for word in letters if len(word) > 1] or letters
-    lower = sum(word != word.lower() for word in letters) <= 0.1 * len(letters)
-    return lower, lower and sum(word != _without_accents(word) for word in words) <= 0.001 * len(words)
+    capitals = sum(word != word.lower() for word in letters)
+    accents = sum(word != _without_accents(word) for word in words)
+    lower = capitals <= 0.1 * len(letters) if lower is None else lower
+    why = (
+        f"guessed: {capitals:,} of {len(letters):,} pieces have capitals, {accents:,} of {len(words):,} accents"
+        f"; config.data.{' and config.data.'.join(KEYS)} say otherwise"
+    )
+    return (lower, lower and accents <= 0.001 * len(words)), why
 
 
 def _in_brackets(piece: str) -> bool:
@@ -190,7 +216,7 @@ def _stated(settings: Mapping[str, Any], path: str) -> tuple[tuple[bool, bool] |
                 f"{path}: {key} is {settings[key]!r}, which does not split text as BERT's WordPiece does: give a "
                 "tokenizer.json or a SentencePiece model"
             )
-    lower, strip, chinese = (settings.get(key) for key in (*_KEYS, "tokenize_chinese_chars"))
+    lower, strip, chinese = (settings.get(key) for key in (*KEYS, "tokenize_chinese_chars"))
     cases = (lower, strip if isinstance(strip, bool) else lower) if isinstance(lower, bool) else None
     return cases, {"handle_chinese_chars": chinese} if isinstance(chinese, bool) else {}
 

@@ -123,14 +123,15 @@ def write(folder, pieces, **jsons):
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 @pytest.mark.parametrize(("lower", "strip"), [(True, True), (True, False), (False, True), (False, False)])
 def test_equal_to_the_library(tmp_path, lower, strip, form):
-    """By tokenizer_config.json, by tokenizer.json beside and given, by a folder, and as stored in a run."""
+    """By keys, by tokenizer_config.json, by tokenizer.json beside and given, by a folder, and as stored in a run."""
     pieces = pieces_of(True, True)
     expected = reference(pieces, lower, strip)
-    folders = [tmp_path / name for name in ("config", "json")]
+    folders = [tmp_path / name for name in ("keys", "config", "json")]
     for folder in folders:
         folder.mkdir()
-    config, whole = folders
+    keys, config, whole = folders
     loaded = [
+        Tokenizer.load(write(keys, pieces), do_lower_case=str(lower), strip_accents=str(strip)),
         Tokenizer.load(write(config, pieces, tokenizer_config={"do_lower_case": lower, "strip_accents": strip})),
         Tokenizer.load(write(whole, pieces, tokenizer=expected.to_str())),
         Tokenizer.load(whole / "tokenizer.json"),
@@ -155,22 +156,20 @@ def test_equal_to_the_library(tmp_path, lower, strip, form):
 )
 def test_the_guess(tmp_path, lower, strip, added, guess):
     tokenizer = Tokenizer.load(write(tmp_path, [*pieces_of(lower, strip), *added]))
-    assert (
-        tokenizer.cases == guess
-        and "guessed" in tokenizer.note
-        and "strip_accents in a tokenizer_config.json" in tokenizer.note
-    )
+    assert tokenizer.cases == guess and "guessed" in tokenizer.note and "config.data.strip_accents" in tokenizer.note
     for text in TEXTS.values():
         assert tokenizer.unk_id not in tokenizer.encode(text)
 
 
 def test_old_copies_in_run_folders_keep_their_reading(tmp_path):
-    """A copy is read as version 0.2.0 read it."""
+    """A copy is read as version 0.2.0 read it, also under the keys' defaults."""
     pieces = pieces_of(True, False)
     (tmp_path / "tokenizer.model").write_bytes(vocabulary(pieces))
     for old in (Tokenizer(vocabulary(pieces)), Tokenizer.load(tmp_path / "tokenizer.model")):
         assert old.cases == (True, True) and old.model == vocabulary(pieces)
     assert Tokenizer(vocabulary([*pieces, "New"])).cases == (False, False)
+    with pytest.raises(DataError, match="strip_accents is False, but of .*tokenizer.model its strip_accents is True"):
+        Tokenizer.load(tmp_path / "tokenizer.model", strip_accents="False")
 
 
 def test_files_beside_with_the_vocabularys_own_name(tmp_path):
@@ -188,6 +187,7 @@ def test_two_files_that_contradict_each_other(tmp_path):
     path = write(tmp_path, pieces, tokenizer=given, tokenizer_config={"do_lower_case": False})
     with pytest.raises(DataError, match=r"tokenizer.json: .*True.*tokenizer_config.json: .*False"):
         Tokenizer.load(path)
+    assert Tokenizer.load(path, do_lower_case="true", strip_accents="False").cases == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -229,6 +229,8 @@ def test_added_tokens_and_other_normalizers(tmp_path):
     text = "Die COVID-19 Brücke"
     assert tokenizer.encode(text) == expected.encode(text, add_special_tokens=False).ids
     assert len(pieces) in tokenizer.encode(text)
+    with pytest.raises(DataError, match="do_lower_case must be auto"):
+        Tokenizer.load(tmp_path / "vocab.txt", do_lower_case="True")
 
 
 def test_the_share_of_unknown_tokens(capsys):
@@ -293,9 +295,10 @@ def test_any_string_as_bert(lower, examples):
     pieces = pieces_of(lower, lower)
     letters = [chr(code) for code in range(33, 383)]
     pieces = [*dict.fromkeys([*pieces, *letters, *(f"##{one}" for one in letters)])]
+    keys = {"do_lower_case": lower, "strip_accents": lower}
     theirs = bert(pieces, lowercase=lower, strip_accents=lower)
     ours = Tokenizer(json.dumps(json.loads(theirs.to_str()) | {"padding": None}).encode())
-    assert ours.cases == (lower, lower)
+    ours.check({key: str(value) for key, value in keys.items()}, "it")
 
     @settings(max_examples=examples, deadline=None, derandomize=True)
     @given(STRINGS)
@@ -328,8 +331,8 @@ def test_real_texts_as_bert(shared_data):
 def test_what_is_written_as_tokenizer_json(tmp_path, lower, strip):
     """The library reads it, with [CLS] a [SEP] b [SEP]; and it is read here as it was."""
     library = pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
-    config = {"do_lower_case": lower, "strip_accents": strip}
-    ours = Tokenizer.load(write(tmp_path, pieces_of(True, False), tokenizer_config=config))
+    keys = {"do_lower_case": str(lower), "strip_accents": str(strip)}
+    ours = Tokenizer.load(write(tmp_path, pieces_of(True, False)), **keys)
     ours.save(tmp_path / "tokenizer.json")
     read, theirs = (
         Tokenizer.load(tmp_path / "tokenizer.json"),

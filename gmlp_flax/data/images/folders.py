@@ -10,7 +10,7 @@ import posixpath
 import tarfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, BinaryIO, Self
 
@@ -98,6 +98,10 @@ class ImageSource:
             raise missing_split(self.path, split, tuple(self.splits))
         return split
 
+    def file_of(self, index: int) -> tuple[int, Hashable] | None:
+        """The bytes of the image at a position, and what is the same for the same file alone; None if not known."""
+        return None
+
 
 def read_image(file: File | str) -> bytes:
     """An image file, a remote one by a copy on this disk; raises BadRecord if it is gone."""
@@ -177,6 +181,15 @@ class ImageFolder(ImageFiles):
     def _read_file(self, name: str) -> bytes:
         return read_image(self._members.get(name) or os.path.join(self.path, name))
 
+    def file_of(self, index: int) -> tuple[int, Hashable] | None:
+        name = self.names[index]
+        if file := self._members.get(name):
+            return file.size, file.path
+        with contextlib.suppress(OSError):
+            status = os.stat(os.path.join(self.path, name))
+            return status.st_size, (status.st_dev, status.st_ino)
+        return None
+
 
 class ImageTar(ImageFiles):
     """A tar file with one folder of images per class; layout, items, order and errors as in ImageFolder.
@@ -199,6 +212,10 @@ class ImageTar(ImageFiles):
     def _read_file(self, name: str) -> bytes:
         member = self._members[name]
         return member if isinstance(member, bytes) else files.read_range(self._copy.path, *member)
+
+    def file_of(self, index: int) -> tuple[int, Hashable]:
+        member = self._members[self.names[index]]
+        return (len(member), member) if isinstance(member, bytes) else (member[1] - member[0], (self.path, member))
 
 
 class _TarContent:

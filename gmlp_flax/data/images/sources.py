@@ -10,14 +10,15 @@ A path is one of
 """
 
 import copy
+import hashlib
 import unicodedata
 import zlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
 from gmlp_flax.data import splits
-from gmlp_flax.data.fingerprints import Fingerprint
+from gmlp_flax.data.fingerprints import Fingerprint, spread
 from gmlp_flax.data.images import rows, tfds
 from gmlp_flax.data.images.folders import ImageFolder, ImageSource, ImageTar
 from gmlp_flax.data.images.pathfinder import PathfinderImages, is_pathfinder
@@ -25,10 +26,12 @@ from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.splits import SIDES
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
+from gmlp_flax.io.records import BadRecord
 
 _SHOWN = 5  # classes that a message names
 _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set has is held out
 _SIDES_READ = ("to train on", "held out")
+_SAMPLE, _LOOKED_INTO, _READ = 400, 100_000, 4000  # held-out images, images to train on, and how many of these are read
 
 
 class ImageArrays(ImageSource):
@@ -63,6 +66,9 @@ class Subset(ImageSource):
     def fingerprint(self) -> Fingerprint:
         """That of the whole source: its splits and shares are keys of the config."""
         return self.source.fingerprint()
+
+    def file_of(self, index: int) -> tuple[int, Hashable] | None:
+        return self.source.file_of(int(self.indices[index]))
 
     def read(self, index: int) -> bytes | np.ndarray:
         return self.source.read(int(self.indices[index]))
@@ -201,11 +207,43 @@ def class_sizes(source: ImageSource) -> np.ndarray | None:
     return None if labels is None else np.bincount(labels[indices], minlength=len(source.classes))
 
 
-def refuse_same(train: ImageSource, heldout: ImageSource) -> None:
-    """Raises DataError if the same images are trained on and held out, perhaps by a link or as a copy."""
-    if not isinstance(train, Subset) and train.fingerprint() == heldout.fingerprint():
-        advice = "give other images as config.data.heldout, or leave it empty to hold out a share"
-        raise DataError(f"the images of {heldout.path!r} would be both trained on and held out; {advice}")
+def check_overlap(train: ImageSource, heldout: ImageSource) -> str:
+    """Looks for held-out images among those to train on, in samples: same sizes first, then same bytes.
+
+    Returns:
+        A line if more than 1 % of the held-out images are also trained on; else "".
+
+    Raises:
+        DataError: a file is on both sides, by a link too, or the sides are the same.
+    """
+    advice = "give other images as config.data.heldout, or leave it empty to hold out a share"
+    if repr(train) == repr(heldout):
+        raise DataError(f"{train.path!r} would be both trained on and held out; {advice}")
+    ours, theirs = (
+        {i: file for i in spread(len(source), most) if (file := source.file_of(i))}
+        for source, most in ((heldout, _SAMPLE), (train, _LOOKED_INTO))
+    )
+    same = {file for _, file in ours.values()} & {file for _, file in theirs.values()}
+    if same and not isinstance(heldout, Subset):
+        both = next(i for i, (_, file) in ours.items() if file in same)
+        raise DataError(f"{heldout.path!r}: {heldout[both]['name']!r} is also among the images to train on; {advice}")
+    sizes = {size for size, _ in ours.values()}
+    remote = files.is_remote(train.path) or files.is_remote(heldout.path)  # where each look takes a request
+    alike = [i for i, (size, _) in theirs.items() if size in sizes and not remote]
+    looked = [alike[i] for i in spread(len(alike), _READ)]
+    known = {_digest(train, i) for i in looked} - {b""}
+    equal = sum(_digest(heldout, i) in known for i in ours if alike)
+    share = equal / max(1, len(ours)) * max(1, len(alike)) / max(1, len(looked)) * len(train) / max(1, len(theirs))
+    if share <= 0.01:
+        return ""
+    return f"note: about {min(share, 1):.0%} of the held-out images are also among those to train on, byte for byte"
+
+
+def _digest(source: ImageSource, index: int) -> bytes:
+    try:
+        return hashlib.blake2b(bytes(source.read(index))).digest()
+    except BadRecord:
+        return b""
 
 
 def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> None:

@@ -1,4 +1,4 @@
-import shutil
+import os
 import zipfile
 
 import numpy as np
@@ -8,11 +8,11 @@ from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.images.folders import ImageFolder
 from gmlp_flax.data.images.sources import (
     Subset,
+    check_overlap,
     class_sizes,
     name_numbers,
     open_images,
     open_side,
-    refuse_same,
     require_classes,
     split_images,
 )
@@ -126,16 +126,16 @@ def opened(path, names, shift=0):
 
 
 def test_images_on_both_sides(tmp_path):
-    train = opened(tmp_path / "train", range(20))
-    refuse_same(train, opened(tmp_path / "other", range(20), shift=1000))
-    refuse_same(*split_images(train, 0.5))
+    train = opened(tmp_path / "train", range(200))
+    assert check_overlap(train, opened(tmp_path / "other", range(100), shift=1000)) == ""
+    assert check_overlap(train, opened(tmp_path / "few", range(100), shift=198)).startswith(
+        "note: about 2% of the held"
+    )
+    assert check_overlap(train, opened(tmp_path / "one", range(100), shift=199)) == ""
+    assert "would be both trained on and held out" in failure(check_overlap, train, opened(tmp_path / "train", []))
     (tmp_path / "linked").symlink_to(tmp_path / "train")
-    shutil.copytree(tmp_path / "train", tmp_path / "copied")
-    for name in ("train", "linked", "copied"):
-        assert "would be both trained on and held out" in failure(refuse_same, train, opened(tmp_path / name, []))
-
-
-def test_splits_of_equal_size_are_not_the_same(tmp_path):
-    files = {f"{split}/{c}/{c}.png": image_files.png(len(split + c)) for split in ("train", "val") for c in ("a", "bb")}
-    path = str(make_folder(tmp_path / "root", files))
-    refuse_same(open_side(path, "train", heldout_share=0.1), open_side(path, "heldout", heldout_share=0.1))
+    assert "is also among the images to train on" in failure(check_overlap, train, opened(tmp_path / "linked", []))
+    (tmp_path / "hard" / "c").mkdir(parents=True)
+    os.link(tmp_path / "train" / "a" / "0.png", tmp_path / "hard" / "c" / "x.png")
+    assert "'c/x.png' is also among" in failure(check_overlap, train, opened(tmp_path / "hard", []))
+    assert check_overlap(*split_images(train, 0.5)) == ""

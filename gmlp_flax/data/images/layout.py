@@ -17,6 +17,7 @@ from gmlp_flax.data import splits
 from gmlp_flax.data.images import tables
 from gmlp_flax.data.splits import TRAIN_SPLIT
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
 
 EXPECTED = "expected one folder of images per class"
 
@@ -58,7 +59,7 @@ class Layout:
     ):
         self.path, self.images, self.others, self.notes = path, images, others, []
         self._folders = {*folders, *(name.rpartition("/")[0] for name in others if "/" in name)}
-        self._tables = tables.Tables(path, others, read)
+        self._tables = tables.Tables(path, images, others, read)
         if not images:
             raise self._no_images()
         base = self._unwrap("", images, to_splits=True)
@@ -83,8 +84,11 @@ class Layout:
         found: dict[str, str] = {}
         for folder in self.splits.get(split, self._bases):
             images = [name for name in self.images if name.startswith(folder)]
-            found |= self._classes(self._unwrap(folder, images), images)
+            found |= self._classes(self._unwrap(folder, images), images, split or self._split_of_path())
         return found
+
+    def _split_of_path(self) -> str:
+        return next(iter(splits.split_words(os.path.basename(files.absolute(self.path)))), "")
 
     def about_others(self) -> str:
         """A line that counts the files that are neither images nor were read as tables, by suffix; "" if none."""
@@ -139,19 +143,21 @@ class Layout:
         images = [name for name in self.images if name.startswith(folder)]
         tops = _by_folder(images, self._unwrap(folder, images))
         with contextlib.suppress(DataError):  # which reading it will raise
-            return len(tops) > 1 or self._tables.find(images) is not None
+            return (
+                len(tops) > 1 or self._tables.find(images, splits.split_of(folder[:-1].rpartition("/")[2])) is not None
+            )
         return True
 
-    def _classes(self, base: str, images: list[str]) -> dict[str, str]:
+    def _classes(self, base: str, images: list[str], split: str) -> dict[str, str]:
         tops = _by_folder(images, base)
-        if len(tops) == 1 and (found := self._tables.find(images)) is not None:
+        if len(tops) == 1 and (found := self._tables.find(images, split)) is not None:
             table, classes = found
             self._note(f"the classes of {len(images):,} images are those of {table}")
             return classes
         if {*tops} == {""}:
             raise DataError(
-                f"{os.path.join(self.path, base)!r} has no classes: {len(images):,} images in no class folders; "
-                f"{EXPECTED}, or in or beside their folder {tables.EXPECTED}"
+                f"{os.path.join(self.path, base)!r} has no classes: {len(images):,} images in no class folders"
+                f"{self._tables.about_unused(split)}; {EXPECTED}, or in or beside their folder {tables.EXPECTED}"
             )
         if "" in tops:
             raise DataError(f"{self.path!r}: image {tops[''][0]!r} lies outside of the class folders; move it into one")

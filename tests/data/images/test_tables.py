@@ -26,6 +26,10 @@ def classes(source):
     [
         {"val/val_annotations.txt": b"v_0.jpg\tn2\t0\t0\t1\t1\nv_1.jpg\tn1\t0\t0\t1\t1\nv_2.jpg\tn2\t2\t2\t3\t3\n"},
         {"LOC_val_solution.csv": SOLUTION},
+        {"val.csv": b"file,label\nv_0.jpg,n2\nv_1.jpg,n1\nv_2.jpg,n2\n"},
+        {"labels.tsv": b"class\tid\tsize\r\nn2\tv_0\t3\r\nn1\tv_1\t4\r\nn2\tv_2\t4\r\n"},
+        {"val/labels.csv": b"\xef\xbb\xbfpath;breed\nimages/v_0.jpg;n2\nimages/v_1.jpg;n1\nval/images/v_2.jpg;n2\n"},
+        {"sample_submission.csv": b"id,label\nv_0,n1\nv_1,n1\nv_2,n1\n", "val/val.csv": b"v_0,n2\nv_1,n1\nv_2,n2\n"},
         {f"val/images/{name}.cls": value.encode() for name, value in EXPECTED.items()},
     ],
 )
@@ -43,16 +47,36 @@ def test_a_flat_folder_or_tar_file_with_a_table_beside_it(tmp_path):
     (tmp_path / "kaggle" / "LOC_val_solution.csv").write_bytes(SOLUTION)
     assert classes(ImageFolder(str(path)).of_split()) == EXPECTED
     make_tar(path.parent, FLAT)
+    (path.parent / "own.csv").write_bytes(b"image,class\nv_0.jpg,n2\nv_1.jpg,n1\nv_2.jpg,n2\n")
     assert classes(open_side(str(path.parent / "images.tar"), "heldout")) == EXPECTED
+
+
+def test_numbers_of_another_split_are_not_taken(tmp_path):
+    """CIFAR-10 on Kaggle: train/1.png and test/1.png, with trainLabels.csv."""
+    names = {f"{split}/{i}.png": b"" for split in ("train", "test") for i in range(4)}
+    path = str(make_folder(tmp_path / "c", names | {"trainLabels.csv": b"id,label\n0,cat\n1,dog\n2,cat\n3,dog\n"}))
+    sides = [open_side(path, side, heldout_share=0.5) for side in ("train", "heldout")]
+    assert sorted(side[i]["name"] for side in sides for i in range(len(side))) == [f"train/{i}.png" for i in range(4)]
+    (tmp_path / "c" / "trainLabels.csv").rename(tmp_path / "c" / "labels.csv")
+    assert "/train/' has no classes" in failure(open_side, path, "train", heldout_share=0.5)
 
 
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"val_annotations.txt": b"v_0.jpg\tn2\nv_1.jpg\tn1\nv_2.jpg"}, "no class for 1 of 3 images, as 'v_2.jpg'"),
-        ({"val_annotations.txt": b"x"}, "has no classes: 3 images in no class folders"),
-        ({"labels.csv": b"id,label\nv_0,n2\nv_1,n1\nv_2,n2\n"}, "give a .csv table of paths and classes itself"),
-        ({"val_annotations.txt": "v_0\tné\n".encode("latin-1")}, "val_annotations.txt: not a table in UTF-8"),
+        (
+            {"a.csv": b"id,label,species\nv_0,n2,x\nv_1,n1,x\nv_2,n1,y"},
+            "columns 'label', 'species' is the class is not clear",
+        ),
+        ({"a.csv": b"id,age,name\nv_0,n2,x\nv_1,n1,x\nv_2,n1,y"}, "columns 'age', 'name' is the class is not clear"),
+        ({"a.csv": b"id,label\nv_0,n2\nv_1,n1\n"}, "no class for 1 of 3 images, such as 'v_2.jpg'"),
+        ({"a.csv": b"id,label\nv_0,n2\nv_0,n1\n"}, "'v_0' has no class, or two"),
+        (
+            {"a.csv": b"v_0,a\nv_1,a\nv_2,b\n", "b.csv": b"v_0,a\nv_1,b\nv_2,b\n"},
+            "give other classes for the same images",
+        ),
+        ({"val_annotations.txt": b"x"}, "val_annotations.txt names none of them"),
+        ({"a.csv": "id,label\nv_0,né\n".encode("latin-1")}, "a.csv: not a table in UTF-8"),
     ],
 )
 def test_tables_that_do_not_say_it(tmp_path, tables, message):

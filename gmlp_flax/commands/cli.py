@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import registry
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
+from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.processes import output, platforms
 
 # gmlp_flax.config is imported where it is needed: the help, and commands without a config, do without it.
@@ -82,10 +83,9 @@ def numbers(name: str, kind: type[int] | type[float] = int) -> list[Any]:
         raise ConfigError(f"--{name}={','.join(given)}: expected numbers, as in --{name}={example}") from None
 
 
-def say(words: str) -> None:
-    """Tells whoever waits at a terminal what a command is doing; a log or another program gets no line."""
-    if sys.stderr.isatty():
-        print(words, file=sys.stderr, flush=True)
+def waiting(what: str) -> contextlib.AbstractContextManager[None]:
+    """Tells whoever waits at a terminal what is done in the block, and how long it takes; a log gets no line."""
+    return heartbeat(what) if what and sys.stderr.isatty() else contextlib.nullcontext()
 
 
 def fail(message: object) -> NoReturn:
@@ -116,6 +116,7 @@ def run(
     config: Callable[[flags.FlagValues], str] | None = None,
     words: Callable[[list[str]], list[str]] = list,
     about: str | None = None,
+    doing: str = "",
 ) -> None:
     """Runs a subcommand under absl; the user's mistakes are shown as one line.
 
@@ -126,6 +127,7 @@ def run(
         config: if the command takes a config, chooses it by the other flags: `given_config`, `config_of_run`.
         words: changes the command line before it is parsed.
         about: what the help says before the flags, if it is not the docstring of the command's file.
+        doing: what a terminal is told that the command is doing, if it prints nothing before its end.
     """
     trust = "A module of your own, as my_package.my_block, whose classes the config of a run may name."
     flags.DEFINE_multi_string("trust", [], trust)
@@ -155,7 +157,7 @@ def run(
         if not flags.FLAGS["verbosity"].present:
             logging.set_verbosity(logging.ERROR)  # Orbax reports thirty lines per checkpoint at INFO.
             output.silence_orbax()
-        with show_errors():
+        with show_errors(), waiting(doing):
             main(argv, *configs)
 
     app.run(call_main, flags_parser=parse)

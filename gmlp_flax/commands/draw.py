@@ -87,7 +87,6 @@ def main(argv: list[str], config: ConfigDict | None) -> None:
     needs_run = "workdir" in names
     if len(runs) > needs_run or (runs and FLAGS.workdir):
         raise ConfigError(f"{runs[-1]!r} is one word too many: see {sys.argv[0]} --help")
-    cli.say(f"drawing {figure}")
     draw(runs[0] if runs else cli.require("workdir") if needs_run else "", config)
 
 
@@ -102,4 +101,4 @@ def run() -> None:
     flags.DEFINE_string("out", None, "Augmentations: the .png file to write.")
     flags.DEFINE_integer("images", 8, "Augmentations: how many images, one row each.", lower_bound=1)
     flags.DEFINE_integer("samples", 7, "Augmentations: augmented samples of each image.", lower_bound=1)
-    cli.run(main, "FIGURE [RUN]", config=cli.given_config)
+    cli.run(main, "FIGURE [RUN]", config=cli.given_config, doing="drawing")

@@ -35,13 +35,13 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
         from gmlp_flax.processes import distributed
         from gmlp_flax.training import evaluation, loading, record
 
-        cli.say(f"loading {workdir}")
-        trained = loading.load(workdir, flags.FLAGS.checkpoint, config)
+        with cli.waiting(f"loading {workdir}"):
+            trained = loading.load(workdir, flags.FLAGS.checkpoint, config)
         size = trained.config.eval.batch_size or trained.config.batch_size
         trained.partition.check_batch(size, 1, "config.eval.batch_size")
         record.check_heldout(workdir, trained.task, sys.argv)
-        cli.say("reading the held-out data, compiling and scoring")
-        metrics, outputs = evaluation.Evaluator(trained.task, trained.partition)(trained.params, trained.ema)
+        with cli.waiting("reading the held-out data, compiling and scoring"):
+            metrics, outputs = evaluation.Evaluator(trained.task, trained.partition)(trained.params, trained.ema)
         if not distributed.is_first():
             return
         if target := flags.FLAGS.predictions:

@@ -76,4 +76,4 @@ def run() -> None:
     mfu = "The share of the chips' peak that the model reaches, as you measured it."
     flags.DEFINE_float("mfu", None, mfu, lower_bound=1e-6, upper_bound=1)
     flags.DEFINE_bool("json", False, "Print one JSON object.")
-    cli.run(main, config=cli.given_config)
+    cli.run(main, config=cli.given_config, doing="planning")

@@ -67,8 +67,9 @@ def main(argv: list[str]) -> None:
     source = values.model or cli.require("workdir")
     from gmlp_flax.api import sources
 
-    cli.say(f"loading {source}")
-    trained, words, ranks = sources.load(source, values.checkpoint), argv[1:], values["top"].present
+    with cli.waiting(f"loading {source}; the first answer waits until its program is compiled"):
+        trained = sources.load(source, values.checkpoint)
+    words, ranks = argv[1:], values["top"].present
     task = trained.task
     sampling: dict[str, Any] = {name: values[name].value for name in SAMPLING if values[name].present}
     given = [*sampling]

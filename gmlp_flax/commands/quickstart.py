@@ -89,7 +89,9 @@ def main(argv: list[str]) -> None:
     result = train_once(kind, "", workdir, steps, again)
     print("2. the same with its spatial projections frozen as they start", file=sys.stderr)
     frozen = train_once(kind, "frozen", folders[1], steps, again)
-    trained = loading.load(workdir)
+    with cli.waiting("drawing"):
+        trained = loading.load(workdir)
+        figures = curves.draw(workdir), filters.draw(trained, workdir)
     show_answers, title, metric, form = SHOWN[kind]
     print(f"\nheld-out {title}")
     models = [(model["name"], model) for model in baselines_of(result)]
@@ -98,8 +100,7 @@ def main(argv: list[str]) -> None:
         print(f"  {name:<44} {scored['eval'][metric]:8{form}}")
     show_answers(trained)
     print("\nfigures")
-    for path in (curves.draw(workdir), filters.draw(trained, workdir)):
-        print(f"  {os.path.relpath(path)}")
+    print(*(f"  {os.path.relpath(path)}" for path in figures), sep="\n")
     print(f"\nthe run is in {os.path.relpath(workdir)}; {time.time() - began:.0f} s in all")
 
 

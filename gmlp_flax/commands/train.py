@@ -30,10 +30,15 @@ def main(_argv: list[str], config: ConfigDict) -> None:
         from gmlp_flax.training import loop
 
         figures: list[str] = []
+
+        def draw() -> None:
+            with cli.waiting("drawing the loss"):
+                figures.append(curves.draw(workdir))
+
         try:
             with stopping.terminable():
                 options = dict(restart=flags.FLAGS.restart, other_data=flags.FLAGS.other_data)
-                result = loop.train(config, workdir, at_end=lambda: figures.append(curves.draw(workdir)), **options)
+                result = loop.train(config, workdir, at_end=draw, **options)
         except stopping.Terminated as signal:
             print(f"{signal}: no step was running; give the same command again", file=sys.stderr)
             output.end_at_once(flags.FLAGS.stopped_code)

@@ -105,7 +105,7 @@ def run_import() -> None:
     flags.DEFINE_string("tokenizer", "", "Of a BERT or FNet, if it is not beside the weights: vocab.txt, spiece.model.")
     flags.DEFINE_string("out", None, "The folder to write.")
     flags.DEFINE_string("data", "", "Held-out images for `gmlp evaluate`, as config.data.heldout takes them.")
-    cli.run(import_weights, about=IMPORT)
+    cli.run(import_weights, about=IMPORT, doing="reading and converting weights")
 
 
 def run_export() -> None:
@@ -113,7 +113,7 @@ def run_export() -> None:
     cli.define_run_flags(checkpoint="best")
     flags.DEFINE_string("out", None, "The folder to write, or a .safetensors file with the names of timm.")
     _define_options()
-    cli.run(export_weights, about=EXPORT)
+    cli.run(export_weights, about=EXPORT, doing="exporting")
 
 
 def run_push() -> None:
@@ -121,4 +121,4 @@ def run_push() -> None:
     flags.DEFINE_string("checkpoint", "best", "Of a run: latest, best, or a step.")
     flags.DEFINE_bool("private", False, "A repository that is made is private.")
     _define_options()
-    cli.run(push, "RUN_OR_FOLDER OWNER/NAME", about=PUSH)
+    cli.run(push, "RUN_OR_FOLDER OWNER/NAME", about=PUSH, doing="uploading")

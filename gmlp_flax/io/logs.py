@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from gmlp_flax.io import files, storage
 
 HOLD = 5.0  # seconds for which lines are gathered before they are written to a bucket
-BEAT = 30.0  # seconds from one line of `heartbeat` to the next
+BEAT, SHORT_BEAT = 30.0, 5.0  # seconds from one line of `heartbeat` to the next: in a log, and at a terminal
 
 
 def to_stderr(text: str) -> None:
@@ -22,15 +22,17 @@ def to_stderr(text: str) -> None:
 
 
 @contextlib.contextmanager
-def heartbeat(what: str, say: Callable[[str], None] = to_stderr) -> Iterator[None]:
-    """Says what is being done, such as "compiling", and, while it goes on, how long it has taken."""
-    begin, done = time.monotonic(), threading.Event()
+def heartbeat(what: str, say: Callable[[str], None] = to_stderr, at_once: bool = True) -> Iterator[None]:
+    """Says what is being done, such as "compiling", at once or only if it lasts; and, while it goes on, how long it has
+    taken."""
+    begin, done, pause = time.monotonic(), threading.Event(), min(BEAT, SHORT_BEAT) if sys.stderr.isatty() else BEAT
 
     def remind() -> None:
-        while not done.wait(BEAT):
+        while not done.wait(pause):
             say(f"{what}: {time.monotonic() - begin:.0f} s so far")
 
-    say(what)
+    if at_once:
+        say(what)
     thread = threading.Thread(target=remind, daemon=True)
     thread.start()
     try:

@@ -341,7 +341,8 @@ class _Loop:
                 raise _Stopped
 
         try:
-            with self.progress.timed("evaluation"):
+            told = heartbeat("evaluating", self.progress.show, at_once=False)
+            with self.progress.timed("evaluation"), told:
                 metrics, _ = self.evaluator(state.params, state.ema, after_batch)
         except _Stopped:
             return

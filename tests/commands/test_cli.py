@@ -67,11 +67,11 @@ def test_flags_may_have_hyphens():
 
 
 def test_only_a_terminal_is_told_what_goes_on(capsys, monkeypatch):
-    cli.say("loading")
-    assert capsys.readouterr().err == ""
+    with cli.waiting("loading"):
+        assert capsys.readouterr().err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    cli.say("loading")
-    assert capsys.readouterr().err == "loading\n"
+    with cli.waiting("loading"), cli.waiting(""):
+        assert capsys.readouterr().err == "loading\n"
 
 
 def test_words_of_a_flagfile(tmp_path):

@@ -83,6 +83,16 @@ def test_says_what_is_done_and_how_long_it_has_taken(monkeypatch):
     assert len(told) == after, "it ends with the work"
 
 
+def test_what_is_soon_done_need_not_be_said(monkeypatch):
+    monkeypatch.setattr(logs, "SHORT_BEAT", 0.01)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    told = []
+    with logs.heartbeat("evaluating", told.append, at_once=False):
+        while not told:
+            time.sleep(0.001)
+    assert set(told) == {"evaluating: 0 s so far"}
+
+
 def test_an_error_passes_through(capsys):
     with pytest.raises(ZeroDivisionError), logs.heartbeat("dividing"):
         1 / 0  # noqa: B018

@@ -2,39 +2,36 @@
 
     gmlp plan --config=c4_bert:gmlp_base --topology=v5e:8x8
     gmlp plan --config=imagenet:gmlp_s --topology=gpu:h100x8 --price=2.5 --mfu=0.5
-    gmlp plan --config=FILE:ARGUMENT --topology=TOPOLOGY [--config.KEY=VALUE ...] [--json]
+    gmlp plan --config=FILE:ARGUMENT --topology=TOPOLOGY [--config.KEY=VALUE ...] [--suggest] [--json]
 
 TOPOLOGY is a TPU slice as libtpu names it (v5e:16x16, v4:2x2x2, ...) or gpu:KINDxNUMBER. For a slice the training step
-itself is compiled, on this machine, without a TPU (extra `plan`; 10 to 100 seconds), for the memory that it needs. The
-memory of GPUs, and all times, are estimated from the forward pass, at the chips' printed speeds, or at the share of
-their peak that --mfu gives. No data is read.
+itself is compiled, on this machine, without a TPU (extra `plan`; 10 to 100 seconds). For GPUs everything is estimated
+from the forward pass. No data is read. Times are the best that the chips' printed speeds allow, or at the share of
+their peak that --mfu gives.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 from ml_collections import ConfigDict
 
 from gmlp_flax.commands import cli
+from gmlp_flax.errors import RunError
 
 if TYPE_CHECKING:
     from gmlp_flax.planning.plan import Plan
-
-
-ADVICE = (
-    "to fit: --config.model.remat=full, a larger --config.optimizer.grad_accum_steps or --config.mesh.fsdp, more chips"
-)
 
 
 def describe(plan: Plan) -> str:
     """The plan for reading."""
     gb = {name: f"{size / 1e9:.2f}" for name, size in plan.per_chip_bytes.items()}
     memory = f"{gb['peak']} of {plan.hbm_bytes / 1e9:.2f} GB: {'fits' if plan.fits else 'DOES NOT FIT'}"
-    parts = [f"{name} {1e3 * value:.3g}" for name, value in plan.seconds.items()]
+    parts = [f"{name} {'unknown' if value is None else f'{1e3 * value:.3g}'}" for name, value in plan.seconds.items()]
     cost = "" if plan.cost is None else f", {plan.cost:,.0f} at the price given"
     rows = {
         "parameters": f"{plan.params:,}",
@@ -48,6 +45,37 @@ def describe(plan: Plan) -> str:
     return "\n".join([*lines, *(f"  note: {note}" for note in plan.notes)])
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """One line per alternative."""
+    lines = [f"{'':<24}{'memory GB':>10}{'of':>7}{'fits':>6}{'step ms':>10}{'days':>8}{'chip-hours':>12}"]
+    for row in rows:
+        if "error" in row:
+            lines.append(f"{row['change']:<24}  {row['error']}")
+            continue
+        # A time without the memory's share is too low to compare.
+        step = f"{'' if row['seconds']['memory'] is not None else '>'}{1e3 * row['step_seconds']:.4g}"
+        memory = f"{row['per_chip_bytes']['peak'] / 1e9:>10.2f}{row['hbm_bytes'] / 1e9:>7.2f}"
+        memory += f"{'yes' if row['fits'] else 'no':>6}"
+        lines.append(f"{row['change']:<24}{memory}{step:>10}{row['run_days']:>8.3g}{row['chip_hours']:>12,.0f}")
+    return "\n".join(lines)
+
+
+def suggest(config: ConfigDict, found: Plan, price: float | None, mfu: float | None) -> list[dict[str, Any]]:
+    """Plans of the alternatives; if one cannot be planned, its row has an `error` in place of its figures."""
+    from gmlp_flax.config import overrides
+    from gmlp_flax.planning import plan
+
+    rows = [{"change": "as it is"} | found.json()]
+    for each in plan.alternatives(config, found.topology):
+        print(f"planning {each.name}", file=sys.stderr, flush=True)
+        try:
+            other = plan.make(overrides.overridden(config, each.overrides), each.topology, price, mfu)
+            rows.append({"change": each.name} | other.json())
+        except RunError as error:
+            rows.append({"change": each.name, "error": str(error)})
+    return rows
+
+
 def main(_argv: list[str], config: ConfigDict) -> None:
     """Makes the plan and prints it."""
     from gmlp_flax import config as config_lib
@@ -58,12 +86,17 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     topology = cli.require("topology")
     config_lib.validate(config)
     found = plan.make(config, topology, values.price, values.mfu)
+    rows = suggest(config, found, values.price, values.mfu) if values.suggest else []
     if values.json:
-        print(json.dumps(found.json(), indent=2))
+        print(json.dumps(found.json() | ({"alternatives": rows} if rows else {}), indent=2))
         return
     print(describe(found))
-    if not found.fits:
-        print(f"  {ADVICE}")
+    if rows:
+        print(f"\n{table(rows)}")
+        fitting = [row["change"] for row in rows if row.get("fits")]
+        print(f"fits: {'; '.join(fitting)}" if fitting else "none of these fits")
+    elif not found.fits:
+        print("  --suggest plans changes that would make it fit")
 
 
 def run() -> None:
@@ -75,5 +108,7 @@ def run() -> None:
     flags.DEFINE_float("price", None, "The price of one chip for an hour.", lower_bound=0)
     mfu = "The share of the chips' peak that the model reaches, as you measured it."
     flags.DEFINE_float("mfu", None, mfu, lower_bound=1e-6, upper_bound=1)
+    suggest = "Also plan remat=full, gradient accumulation, parameters sharded over more chips (fsdp), larger slices."
+    flags.DEFINE_bool("suggest", False, suggest)
     flags.DEFINE_bool("json", False, "Print one JSON object.")
     cli.run(main, config=cli.given_config, doing="planning")

@@ -96,6 +96,12 @@ class Topology(NamedTuple):
         """The figures of one chip."""
         return CHIPS[self.kind]
 
+    def larger(self) -> list[str]:
+        """The two next larger topologies of this kind, as text."""
+        if self.chip.node:
+            return [f"{self.kind}x{2 * self.count}", f"{self.kind}x{4 * self.count}"]
+        return [f"{self.kind}:{shape}" for shape in self.chip.slices if _product(shape) > self.count][:2]
+
 
 def known() -> str:
     """The known topologies, in one line."""

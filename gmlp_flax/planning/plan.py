@@ -1,7 +1,7 @@
 """The memory, time and money that a run would need on chips that this machine does not have.
 
-For a TPU slice, the memory is that of the actual training step, which is compiled here, with libtpu (extra `plan`) but
-without a TPU. The memory of GPUs, and all times, are estimated from the workload.
+For a TPU slice, the actual training step is compiled, which needs libtpu (extra `plan`) but no TPU. For GPUs, the same
+figures are estimated from the workload.
 """
 
 import dataclasses
@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
 from gmlp_flax.planning import chips, dry_run, workload
+from gmlp_flax.planning.hlo import WIRE, Collectives, Program
 from gmlp_flax.planning.workload import Workload
 from gmlp_flax.training.partition import Partition
 
@@ -28,17 +29,17 @@ class Plan:
     Attributes:
         topology: as given, such as "v5e:4x4".
         chips: the number of its chips.
-        method: of the memory: "compiled", or "estimated" from the workload.
+        method: "compiled", or "estimated" from the workload.
         params: number of parameters.
         flops_per_step: operations in matrix products, over all chips, without recomputation.
         per_chip_bytes: bytes on one chip: arguments, temporaries, peak.
         hbm_bytes: memory of a chip; of a GPU, what JAX gives to programs.
         fits: whether the step fits into that memory.
-        collectives: by kind, for one step: count, and bytes of their results on one device. Those that data and fsdp
-            parallelism need; a compiler may split or merge them.
-        seconds: the time of a step if only one part took time: products, memory or links.
-        step_seconds: products and memory traffic run at the same time, so the longer of them counts; the links' time is
-            added. Speeds are the printed ones: a real step takes longer.
+        collectives: by kind, for one step: count, and bytes of their results on one device.
+        seconds: the time of a step if only one part took time: products, memory or links. Memory is None if the
+            compiled program could not be read.
+        step_seconds: a lower bound. Products, memory traffic and overlapping collectives run at the same time, so the
+            longest of them counts; collectives for which the program waits are added.
         run_days, chip_hours: of all steps, without evaluations, checkpoints and preemptions.
         cost: in the unit of the price; None without a price.
         notes: what the figures leave out.
@@ -53,7 +54,7 @@ class Plan:
     hbm_bytes: int
     fits: bool
     collectives: dict[str, dict[str, int]]
-    seconds: dict[str, float]
+    seconds: dict[str, float | None]
     step_seconds: float
     run_days: float
     chip_hours: float
@@ -71,6 +72,16 @@ class _Memory(NamedTuple):
     arguments: float
     temporaries: float
     peak: float
+
+
+class _Device(NamedTuple):
+    """What one device needs. `traffic` and `collectives` are None if the compiled program could not be read."""
+
+    memory: _Memory
+    exceeds: bool = False  # as the compiler says
+    traffic: float | None = None
+    collectives: dict[str, Collectives] | None = None
+    notes: tuple[str, ...] = ()
 
 
 def make(config: ConfigDict, topology: str, price: float | None = None, mfu: float | None = None) -> Plan:
@@ -93,17 +104,15 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
     task = tasks.find(config.task).without_data(config)
     partition.for_model(task.param_metadata()).check_parameters(task.shapes())
     work, per_chip = workload.of(config), partition.mesh.size // count  # libtpu lists two devices of some chips
-    estimate, traffic = _estimate(config, work, partition)
-    memory, exceeds = (estimate, False) if chip.node else _compile(config, estimate, partition)
-    collectives, wire_bytes = _exchange(config, work, partition)
+    device = (_estimate if chip.node else _compile)(config, work, partition)
+    collectives = _exchange(config, work, partition) if device.collectives is None else device.collectives
 
     peak = count * chip.flops
-    seconds = {
-        "products": max(work.executed_flops / peak, work.flops / (peak * (mfu or 1))),
-        "memory": traffic * per_chip / chip.hbm_bandwidth,
-        "links": chip.link_seconds(per_chip * wire_bytes, count),
-    }
-    step_seconds = max(seconds["products"], seconds["memory"]) + seconds["links"]
+    products = max(work.executed_flops / peak, work.flops / (peak * (mfu or 1)))
+    memory = None if device.traffic is None else device.traffic * per_chip / chip.hbm_bandwidth
+    links = chip.link_seconds(per_chip * sum(kind.wire_bytes for kind in collectives.values()), count)
+    waiting = chip.link_seconds(per_chip * sum(kind.waiting_bytes for kind in collectives.values()), count)
+    step_seconds = max(products, memory or 0.0, links - waiting) + waiting
     hours = config.steps * step_seconds / 3600
     return Plan(
         topology=topology,
@@ -111,30 +120,40 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
         method="estimated" if chip.node else "compiled",
         params=work.params,
         flops_per_step=work.flops,
-        per_chip_bytes={name: round(size * per_chip) for name, size in memory._asdict().items()},
+        per_chip_bytes={name: round(size * per_chip) for name, size in device.memory._asdict().items()},
         hbm_bytes=round(chip.usable_bytes()),
-        fits=not exceeds and memory.peak <= chip.usable_bytes() / per_chip,
-        collectives=collectives,
-        seconds=seconds,
+        fits=not device.exceeds and device.memory.peak <= chip.usable_bytes() / per_chip,
+        collectives={name: {"count": kind.count, "bytes": round(kind.bytes)} for name, kind in collectives.items()},
+        seconds={"products": products, "memory": memory, "links": links},
         step_seconds=step_seconds,
         run_days=hours / 24,
         chip_hours=count * hours,
         cost=None if price is None else price * count * hours,
-        notes=tuple(_notes(config, bool(chip.node))),
+        notes=(*device.notes, *_notes(config)),
     )
 
 
-def _compile(config: ConfigDict, estimate: _Memory, partition: Partition) -> tuple[_Memory, bool]:
-    """The memory of the actual step, which is compiled, and whether it exceeds a chip's; then the compiler's error
-    tells how much it needs."""
+def _compile(config: ConfigDict, work: Workload, partition: Partition) -> _Device:
+    """Compiles the actual step. If it exceeds the memory, the compiler's error tells how much it needs."""
     try:
-        sizes: Any = dry_run.lower(config, partition).compile().memory_analysis()
+        compiled = dry_run.lower(config, partition).compile()
     except jax.errors.JaxRuntimeError as error:
         peak = needed_bytes(str(error))
         if peak is None:
             raise
-        return _Memory(estimate.arguments, max(0.0, peak - estimate.arguments), peak), True
-    return _Memory(sizes.argument_size_in_bytes, sizes.temp_size_in_bytes, sizes.peak_memory_in_bytes), False
+        arguments = _arguments(config, work, partition)
+        note = "the program exceeds the memory: collectives are estimated, the time leaves out memory traffic"
+        return _Device(_Memory(arguments, max(0.0, peak - arguments), peak), exceeds=True, notes=(note,))
+    sizes: Any = compiled.memory_analysis()
+    memory = _Memory(sizes.argument_size_in_bytes, sizes.temp_size_in_bytes, sizes.peak_memory_in_bytes)
+    try:
+        costs = Program(str(compiled.as_text()), partition.mesh.size).costs()
+    except jax.errors.JaxRuntimeError:
+        note = "this jaxlib cannot print libtpu's program: collectives are estimated, time leaves out memory traffic"
+        return _Device(memory, notes=(note,))
+    loops = costs.unknown_loops
+    counted = f"{loops} loops whose length depends on the data, as in random draws, count as one iteration"
+    return _Device(memory, False, costs.traffic, costs.collectives, (counted,) if loops else ())
 
 
 def needed_bytes(message: str) -> float | None:
@@ -147,41 +166,78 @@ def needed_bytes(message: str) -> float | None:
     return float(match[1]) * 2 ** SUFFIXES[match[2]] if match and "RESOURCE_EXHAUSTED" in message else None
 
 
-def _estimate(config: ConfigDict, work: Workload, partition: Partition) -> tuple[_Memory, float]:
-    """The memory of a device, and the bytes that a step moves to and from it: the state, the gradients (twice with
-    accumulation: the sum and the newest), and the arrays that the forward pass saves for the backward pass."""
-    microbatches, fsdp = config.optimizer.grad_accum_steps, partition.mesh.shape["fsdp"]
-    arguments = work.state_bytes / fsdp + work.batch_bytes * config.batch_size / partition.batch_shares
+def _arguments(config: ConfigDict, work: Workload, partition: Partition) -> float:
+    batch_bytes = work.batch_bytes * config.batch_size
+    return work.state_bytes / partition.mesh.shape["fsdp"] + batch_bytes / partition.batch_shares
+
+
+def _estimate(config: ConfigDict, work: Workload, partition: Partition) -> _Device:
+    """Counts the state, the gradients (twice with accumulation: the sum and the newest), and the arrays that the
+    forward pass saves for the backward pass."""
+    microbatches = config.optimizer.grad_accum_steps
+    arguments = _arguments(config, work, partition)
     saved = work.saved_bytes * config.batch_size / partition.batch_shares / microbatches
-    gradients = work.param_bytes / fsdp * min(2, microbatches)
+    gradients = work.param_bytes / partition.mesh.shape["fsdp"] * min(2, microbatches)
     memory = _Memory(arguments, saved + gradients, arguments + saved + gradients)
     # The state, the gradients and every saved array are written once and read once.
-    return memory, 2 * (arguments + saved * microbatches + gradients * microbatches)
-
-
-def _exchange(config: ConfigDict, work: Workload, partition: Partition) -> tuple[dict[str, dict[str, int]], float]:
-    """The collectives that data and fsdp parallelism always need, of float32 gradients and gathered parameters; and the
-    least bytes that a device receives for them."""
-    fsdp, microbatches = partition.mesh.shape["fsdp"], config.optimizer.grad_accum_steps
-    shard, copies = work.param_bytes / fsdp, partition.batch_shares // fsdp
-    # Each microbatch gathers the parameters forward and backward, and scatters its gradients.
-    rows = (  # kind, count, bytes of a result, devices, bytes that one of them receives per byte of the result
-        ("all-reduce", 1, shard, copies, 2 * (copies - 1) / copies),
-        ("all-gather", 2 * microbatches, GATHERED_BYTES * work.params, fsdp, (fsdp - 1) / fsdp),
-        ("reduce-scatter", microbatches, shard, fsdp, fsdp - 1),
+    traffic = 2 * (arguments + saved * microbatches + gradients * microbatches)
+    notes = (
+        "an estimate from the workload, nothing was compiled: a compiler may need half as much memory again",
+        f"JAX gives programs 0.75 of a GPU's memory, or the share that {chips.SHARE} in the environment says",
     )
-    used = [row for row in rows if row[3] > 1]
-    collectives = {kind: {"count": count, "bytes": round(count * size)} for kind, count, size, *_ in used}
-    return collectives, sum(count * size * received for _, count, size, _, received in used)
+    return _Device(memory, traffic=traffic, notes=notes)
 
 
-def _notes(config: ConfigDict, on_gpus: bool) -> Iterator[str]:
-    if on_gpus:
-        yield "an estimate from the workload, nothing was compiled: a compiler may need half as much memory again"
-        yield f"JAX gives programs 0.75 of a GPU's memory, or the share that {chips.SHARE} in the environment says"
+def _exchange(config: ConfigDict, work: Workload, partition: Partition) -> dict[str, Collectives]:
+    """The collectives that data and fsdp parallelism always need: float32 gradients and gathered parameters."""
+    fsdp, microbatches = partition.mesh.shape["fsdp"], config.optimizer.grad_accum_steps
+    shard = work.param_bytes / fsdp
+    # Each microbatch gathers the parameters forward and backward, and scatters its gradients.
+    rows = (
+        ("all-reduce", 1, shard, partition.batch_shares // fsdp),
+        ("all-gather", 2 * microbatches, GATHERED_BYTES * work.params, fsdp),
+        ("reduce-scatter", microbatches, shard, fsdp),
+    )
+    collectives = {}
+    for kind, count, size, group in rows:
+        if group > 1:
+            wire = count * size * WIRE[kind](group)
+            collectives[kind] = Collectives(count, count * size, wire, wire)
+    return collectives
+
+
+def _notes(config: ConfigDict) -> Iterator[str]:
     if config.model.dtype != "bfloat16":
         yield f"the chips' peak is that of bfloat16, the config's type is {config.model.dtype}"
     if config.mesh.slices > 1:
         yield "the network between slices is not counted"
     if config.mesh.tensor > 1:
-        yield "the estimate of times leaves out what tensor parallelism shares and exchanges"
+        yield "an estimate leaves out what tensor parallelism shares and exchanges"
+
+
+class Alternative(NamedTuple):
+    """A change to a plan: its name, the config keys that it overrides, and the topology."""
+
+    name: str
+    overrides: dict[str, Any]
+    topology: str
+
+
+def alternatives(config: ConfigDict, topology: str) -> Iterator[Alternative]:
+    """Changes that may make a plan fit, the cheapest first. Only those that the batch and the devices allow."""
+    current = chips.parse(topology)
+    count = current.count
+    full, sharded = {"model.remat": "full"}, {"mesh.data": -1}
+    if config.model.remat != "full":
+        yield Alternative("remat=full", full, topology)
+    for times in (2, 4, 8):
+        if config.batch_size % (times * count) == 0 and config.optimizer.grad_accum_steps < times:
+            yield Alternative(f"grad_accum_steps={times}", {"optimizer.grad_accum_steps": times}, topology)
+    if config.mesh.fsdp == 1 and config.mesh.tensor == 1:
+        for size in [*(size for size in (2, 8, 32, 128) if size < count and count % size == 0), count]:
+            yield Alternative(f"fsdp={size}", sharded | {"mesh.fsdp": size}, topology)
+        if config.model.remat != "full":
+            yield Alternative(f"fsdp={count}, remat=full", full | sharded | {"mesh.fsdp": count}, topology)
+    for other in current.larger():
+        if config.batch_size % (chips.parse(other).count * config.optimizer.grad_accum_steps) == 0:
+            yield Alternative(other, {}, other)

@@ -61,15 +61,25 @@ SOME = ("gmlp_xlarge",)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS if os.environ.get("PLANS") == "all" else SOME)
 def test_plans_agree_with_the_golden_file(name):
-    """Memory within 3 %."""
+    """Memory within 3 %; collectives in kind and number."""
     found, known = planned(name), golden()[name]
     assert found.keys() == KEYS
     for field in ("params", "flops_per_step", "hbm_bytes", "fits"):
         assert found[field] == known[field], field
     for part, size in known["per_chip_bytes"].items():
         assert found["per_chip_bytes"][part] == pytest.approx(size, rel=0.03), part
-    assert found["collectives"] == known["collectives"]
+    assert {kind: each["count"] for kind, each in found["collectives"].items()} == {
+        kind: each["count"] for kind, each in known["collectives"].items()
+    }
     assert found["step_seconds"] > found["flops_per_step"] / found["chips"] / 1e15
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_attention_moves_no_logits_through_memory():
+    """The kernel: 16.1 ms; XLA's own program takes 55."""
+    done = command("--config=c4_bert:bert_base_rel", "--topology=v5e:4x4", "--json")
+    assert json.loads(done.stdout)["seconds"]["memory"] < 0.02, done.stderr
 
 
 def test_every_model_of_the_paper_is_known_and_fits():
@@ -86,17 +96,33 @@ TINY = [f"--config.model.{size}" for size in ("layers=2", "d_model=128", "d_ffn=
 def test_a_slice_that_is_too_small_is_said_to_be():
     done = command("--config=configs/c4_bert.py:gmlp_base", "--topology=v5e:2x2", "--config.batch_size=8192", *TINY)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "DOES NOT FIT" in done.stdout and "--config.model.remat=full" in done.stdout.splitlines()[-1]
+    assert "DOES NOT FIT" in done.stdout and "exceeds the memory" in done.stdout
+    assert done.stdout.splitlines()[-1].strip() == "--suggest plans changes that would make it fit"
     assert not done.stderr
 
 
-def test_gpus_are_estimated():
+@needs_libtpu
+def test_collectives_of_a_compiled_program():
+    """A layer's reductions run in the loop over layers, or all at the end: either way they carry every parameter."""
+    given = ("--config=configs/c4_bert.py:gmlp_base", "--topology=v5e:2x2", "--config.batch_size=8", *TINY)
+    done = command(*given, "--config.model.vocab_size=2000", "--json")
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    reduced = found["collectives"]["all-reduce"]["bytes"]
+    # 2 or 4 bytes each; of the tied table, those of its two uses.
+    assert found["fits"] and 2 * found["params"] <= reduced <= 6.1 * found["params"]
+    assert not done.stderr and not found["notes"]
+
+
+def test_gpus_are_estimated_and_alternatives_tabled():
     given = ("--config=configs/imagenet.py:gmlp_s", "--topology=gpu:h100x8", "--price=2.5", "--mfu=0.5")
-    done = command(*given)
+    done = command(*given, "--suggest")
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
     assert lines[0] == "gpu:h100x8: 8 chips, estimated" and "note: an estimate" in done.stdout
-    assert "at the price given" in done.stdout
+    for change in ("remat=full", "gpu:h100x16"):
+        assert any(line.startswith(change) for line in lines), change
+    assert "at the price given" in done.stdout and lines[-1].startswith("fits: as it is; remat=full")
     found = json.loads(command(*given, "--json").stdout)
     assert found.keys() == KEYS and found["cost"] == pytest.approx(2.5 * found["chip_hours"])
 

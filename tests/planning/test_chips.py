@@ -29,6 +29,11 @@ def test_an_unknown_topology_is_one_line_with_the_known_ones(topology):
     assert "\n" not in message and "v5e:2x2, 2x4" in message and "gpu:h100xN" in message
 
 
+def test_larger_slices_of_the_same_kind():
+    assert chips.parse("v5e:4x8").larger() == ["v5e:8x8", "v5e:8x16"]
+    assert chips.parse("v5p:16x16x16").larger() == []
+
+
 @pytest.mark.parametrize("kind", chips.CHIPS)
 def test_slices_go_from_small_to_large_and_figures_are_per_chip(kind):
     chip = chips.CHIPS[kind]

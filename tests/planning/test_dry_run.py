@@ -111,27 +111,28 @@ print(json.dumps([compiled.memory_analysis().temp_size_in_bytes, products]))
 
 
 @needs_libtpu
-def test_a_tpu_moves_a_toeplitz_matrix_a_few_times():
-    """Building W from its taps, and the gradient of the taps, by XLA's count, which takes the operand of a slice for
-    read as a whole. As one band of n rows, W moved 14 to 18 times and d W 17 to 27 times."""
+def test_a_tpu_moves_a_toeplitz_matrix_once():
+    """Building W from its taps writes it; the gradient of the taps reads it, if heads do not change its layout. As
+    one band of n rows, W moved 14 to 18 times and d W 17 to 27 times."""
     program = """
 import json
 import jax
 from jax.sharding import SingleDeviceSharding
 from gmlp_flax.models import toeplitz
 from gmlp_flax.planning import dry_run
+from gmlp_flax.planning.hlo import Program
 n, expand, moved = 4096, jax.vmap(toeplitz.expand), []
 chip = SingleDeviceSharding(dry_run.tpu_devices("v5e:1x1")[0])
 backward = lambda taps, d_w: jax.vjp(expand, taps)[1](d_w)[0]
 for heads in (1, 4):
     taps, w = (jax.ShapeDtypeStruct((heads, *shape), "float32", sharding=chip) for shape in ((2 * n - 1,), (n, n)))
     for function, given in ((expand, (taps,)), (backward, (taps, w))):
-        costs = jax.jit(function).lower(*given).compile().cost_analysis()
-        moved.append(costs["bytes accessed"] / (4 * heads * n * n))
+        text = jax.jit(function).lower(*given).compile().as_text()
+        moved.append(Program(text, 1).costs().traffic / (4 * heads * n * n))
 print(json.dumps(moved))
 """
     moved = json.loads(printed(program))
-    assert all(1 <= times < most for times, most in zip(moved, (7, 4, 4, 4), strict=True))
+    assert all(1 <= times < most for times, most in zip(moved, (1.2, 4, 1.2, 4), strict=True))
 
 
 def test_batches_have_the_shapes_of_the_task():

@@ -12,6 +12,7 @@ their peak that --mfu gives.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -65,12 +66,12 @@ def suggest(config: ConfigDict, found: Plan, price: float | None, mfu: float | N
     from gmlp_flax.config import overrides
     from gmlp_flax.planning import plan
 
-    rows = [{"change": "as it is"} | found.json()]
+    rows = [{"change": "as it is"} | dataclasses.asdict(found)]
     for each in plan.alternatives(config, found.topology):
         print(f"planning {each.name}", file=sys.stderr, flush=True)
         try:
             other = plan.make(overrides.overridden(config, each.overrides), each.topology, price, mfu)
-            rows.append({"change": each.name} | other.json())
+            rows.append({"change": each.name} | dataclasses.asdict(other))
         except RunError as error:
             rows.append({"change": each.name, "error": str(error)})
     return rows
@@ -88,7 +89,7 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     found = plan.make(config, topology, values.price, values.mfu)
     rows = suggest(config, found, values.price, values.mfu) if values.suggest else []
     if values.json:
-        print(json.dumps(found.json() | ({"alternatives": rows} if rows else {}), indent=2))
+        print(json.dumps(dataclasses.asdict(found) | ({"alternatives": rows} if rows else {}), indent=2))
         return
     print(describe(found))
     if rows:

@@ -36,14 +36,12 @@ class Optimizer:
         make: makes its transformation from the learning rate, the keys of config.optimizer, and the function that gives
             the mask of the parameters that weight decay changes.
         hyperparameters: the keys of HYPERPARAMETERS that it has.
-        bounded: whether a step moves a parameter by about the learning rate at most, whatever its gradient.
         averages: whether it is schedule-free: the average that it keeps of the parameters is what is used.
         requires: the values that other keys of config.optimizer must have.
     """
 
     make: Callable[[optax.Schedule, Any, Callable], optax.GradientTransformation]
     hyperparameters: tuple[str, ...]
-    bounded: bool = False
     averages: bool = False
     requires: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -127,18 +125,17 @@ def _muon(of: Any) -> optax.GradientTransformation:
 
 _ADAM = ("b1", "b2", "eps", "weight_decay")
 OPTIMIZERS = {  # config.optimizer.name ->
-    "adamw": from_optax(optax.adamw, bounded=True),
-    "nadamw": from_optax(optax.nadamw, bounded=True),
-    "adam": from_optax(optax.adam, bounded=True),
+    "adamw": from_optax(optax.adamw),
+    "nadamw": from_optax(optax.nadamw),
+    "adam": from_optax(optax.adam),
     "lamb": Optimizer(_decayed(_adam, _trust_ratio), _ADAM),
-    "lion": from_optax(optax.lion, bounded=True),
+    "lion": from_optax(optax.lion),
     "sgd": Optimizer(_decayed(lambda of: optax.trace(of.b1, of.nesterov)), ("b1", "nesterov", "weight_decay")),
     "adafactor": Optimizer(_decayed(_adafactor), ("decay_rate", "multiply_by_parameter_scale", "weight_decay")),
-    "muon": Optimizer(_decayed(_muon), (*_ADAM, "beta", "consistent_rms"), bounded=True),
+    "muon": Optimizer(_decayed(_muon), (*_ADAM, "beta", "consistent_rms")),
     "schedule_free": Optimizer(  # AdamW's, with b1 = 0 inside (Defazio et al., arXiv 2405.15682)
         _decayed(lambda of: optax.scale_by_rms(of.b2, of.eps, eps_in_sqrt=False, bias_correction=True)),
         _ADAM,
-        bounded=True,
         averages=True,
         requires={"schedule": "constant", "ema": 0.0, "lora_rank": 0},
     ),

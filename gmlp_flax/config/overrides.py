@@ -13,13 +13,6 @@ from gmlp_flax.config.schema import BLOCK, TASK, changed, flat, keys
 from gmlp_flax.config.validation import check_name, explain, validate, warmup_problem
 from gmlp_flax.errors import ConfigError
 
-# What the flags of ml_collections say of a value that they cannot convert, and what was expected.
-_REFUSALS = {
-    r"invalid literal for int\(\)": "a whole number",
-    "could not convert string to float": "a number",
-    r"\('Non-boolean argument to boolean flag'": "true or false",
-}
-
 
 def named_overrides(argv: Sequence[str]) -> dict[str, str]:
     """What a command line's words --config.KEY=VALUE, or --config.KEY VALUE, name, with their values as text."""
@@ -66,10 +59,7 @@ def apply(config: ml_collections.ConfigDict, words: Sequence[str]) -> tuple[ml_c
     try:
         left = parser(words, known_only=True)
     except flags.Error as error:
-        message = str(error)
-        for refusal, expected in _REFUSALS.items():
-            message = re.sub(f"{refusal}.*", f"expected {expected}", message)
-        raise ConfigError(message) from None
+        raise ConfigError(str(error)) from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # what ml_collections raises for a value
         raise explain(error, "the command line") from None
     new: ml_collections.ConfigDict = parser["config"].value  # type: ignore[assignment] - parsed, so not None

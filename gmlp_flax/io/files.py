@@ -8,7 +8,6 @@ import re
 import secrets
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -63,11 +62,6 @@ def exists(path: str | os.PathLike) -> bool:
 def is_folder(path: str) -> bool:
     """Whether there is a folder at `path`."""
     return _ask(path, lambda system, name: system.isdir(name), False)
-
-
-def age(path: str) -> float | None:
-    """Seconds since a file was written to; None if there is no such file."""
-    return _ask(path, lambda system, name: time.time() - system.modified(name).timestamp(), None)
 
 
 def _ask(path: str | os.PathLike, action: Callable[[Any, str], T], absent: T) -> T:

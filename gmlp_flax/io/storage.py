@@ -30,10 +30,9 @@ _AT_ONCE = (*FULL, errno.ENAMETOOLONG)  # no use to try again
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3"}  # by scheme
 CONNECT, SILENCE = 10.0, 30.0  # seconds to wait for a connection, and for the next bytes of an answer
 _MESSAGE = 240  # characters of a library's own words
-_DENIED = re.compile(r"Forbidden|AccessDenied|PermissionError|\b403\b")
-_CREDENTIALS = re.compile(
-    r"Invalid Credentials|\b401\b|RefreshError|DefaultCredentialsError|NoCredentialsError|Expired ?Token"
-    "|[Tt]oken (?:has )?expired"
+_REFUSED = re.compile(
+    r"Forbidden|AccessDenied|PermissionError|\b40[13]\b|Invalid Credentials|RefreshError|DefaultCredentialsError"
+    r"|NoCredentialsError|Expired ?Token|[Tt]oken (?:has )?expired"
 )
 _NAMES = re.compile(r"\S*(?:/|%2F)\S*|\b\d[\d,]* (?:of \d[\d,]* )?bytes")  # numbers in these are no HTTP codes
 
@@ -75,12 +74,9 @@ def storage_error(doing: str, error: BaseException) -> FileError:
         advice = install(EXTRAS[scheme]) if scheme in EXTRAS else "install it"
     elif number in _FOR_THE_USER or (isinstance(error, ValueError) and "://" not in doing):
         advice = "check the path, its permissions and the free space"
-    elif _CREDENTIALS.search(told):
-        reason = f"the store does not accept the credentials: {words}"
-        advice = "renew them, with gcloud auth application-default login or the service account's key"
-    elif _DENIED.search(told):
+    elif _REFUSED.search(told):
         reason = f"permission denied: {words}"
-        advice = "give the account the right to read and write the bucket"
+        advice = "renew the credentials (gcloud auth application-default login), or give the account the right"
     else:
         kind, advice = StorageError, "nothing was moved or deleted"
     return kind(f"{doing} failed ({reason[:_MESSAGE]}): {advice}; run the same command again")

@@ -1,7 +1,6 @@
 """Softmax attention: its logits, masks and weights; relative positions; the many heads of a Transformer."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 
 import jax
@@ -205,7 +204,7 @@ class RelativeBias(nnx.Module):
         if spec.relative_buckets:
             entries, resize = spec.relative_buckets, None
         bias = nnx.initializers.normal(0.02)(rngs.params(), (spec.heads, entries), spec.param_dtype)
-        self.bias = parameter(bias, decayed=False, resize=resize, max_logit_gap=math.log(max(spec.length - 1, 1)))
+        self.bias = parameter(bias, decayed=False, resize=resize)
         self.spec = spec
 
     def __call__(self, first: jax.Array | int, count: int, keys: int) -> jax.Array:

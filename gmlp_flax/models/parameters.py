@@ -20,14 +20,11 @@ class ParamMetadata(NamedTuple):
             as the layer, are not sharded.
         decayed: whether weight decay applies: not to norms, biases, cls tokens and learned positions.
         resize: how it is resized for another number of tokens; None if its shape does not depend on that.
-        max_logit_gap: how far its entries may have to move in training. A bias on the logits of a softmax over n tokens
-            must reach ln(n - 1) to put half of the weight on one token. 0 if nothing is known.
     """
 
     sharding: tuple[str | None, ...] = ()
     decayed: bool = True
     resize: Resize | None = None
-    max_logit_gap: float = 0.0
 
 
 def parameter(value: jax.Array, **metadata: Any) -> nnx.Param:

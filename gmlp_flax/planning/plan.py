@@ -61,10 +61,6 @@ class Plan:
     cost: float | None
     notes: tuple[str, ...]
 
-    def json(self) -> dict[str, Any]:
-        """Everything, as plain values."""
-        return dataclasses.asdict(self)
-
 
 class _Memory(NamedTuple):
     """Bytes on one device. `peak` is the largest sum of arguments and temporaries at any time."""

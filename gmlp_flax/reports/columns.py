@@ -18,7 +18,7 @@ from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, TRAINED
 from gmlp_flax.reports import measured_costs
 from gmlp_flax.reports import runs as run_finder
-from gmlp_flax.sweeps import definition, points, runner, training
+from gmlp_flax.sweeps import definition, points, training
 from gmlp_flax.sweeps.definition import Sweep
 from gmlp_flax.tasks.sides import EMBEDDED
 
@@ -144,7 +144,7 @@ def _measure(plan: Plan) -> None:
         if not io_files.exists(path):
             words = ["mixers", f"--rows={row}", f"--lengths={tokens}", f"--repeats={REPEATS}", f"--json={path}"]
             words.append(f"--scale={'gpu' if plan.scale == 'gpu' else 'small'}")
-            command = runner.tied_command([sys.executable, "-m", "gmlp_flax", "benchmark", *words])
+            command = [sys.executable, "-m", "gmlp_flax", "benchmark", *words]
             if code := subprocess.run(command).returncode:
                 raise RunError(f"gmlp benchmark ended with exit code {code}: what it wrote stands above")
 

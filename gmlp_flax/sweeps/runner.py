@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import ctypes
 import os
 import re
 import shlex
@@ -21,8 +20,6 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.io import files, storage
 from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.processes import signals
-
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 Metrics = dict[str, Any]
 
@@ -72,7 +69,7 @@ class TrainingPool:
                 if self._stopped:
                     return 0
                 process = subprocess.Popen(
-                    tied_command(command), env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
                 self._processes.add(process)
             code = process.wait()
@@ -127,25 +124,3 @@ def last_output(log: str) -> str:
     """What the last command in a log printed."""
     text = (files.read(log) or b"").decode(errors="replace")
     return re.split(r" -m gmlp_flax\.train '?--workdir=", text)[-1]  # the shell's quotes, if it needs some
-
-
-def tied_command(command: Sequence[str]) -> list[str]:
-    """A command that runs `command` and dies with this process: see `become_tied`."""
-    return [sys.executable, "-m", "gmlp_flax.sweeps.runner", str(os.getpid()), *command]
-
-
-def become_tied(parent: int, command: Sequence[str]) -> None:
-    """Becomes a command that, on Linux, is killed as soon as its parent ends, even if the parent is killed.
-
-    It is not asked to stop: whoever starts the parent again must not meet a training process that is still saving.
-    """
-    if sys.platform == "linux":
-        # The kernel watches the thread that started this process; in `TrainingPool` that thread waits for its end.
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            raise SystemExit("the command that started this run is gone")
-    os.execv(command[0], list(command))
-
-
-if __name__ == "__main__":
-    become_tied(int(sys.argv[1]), sys.argv[2:])

@@ -177,40 +177,23 @@ def open_source(name: str) -> Source:
             return jax.device_put(params, partition.shardings(params))
 
         return Source(folder, task.config, own, read)
-    checkpoints, step, config = parameter_source(folder)
-    where, own = f"{checkpoints.folder}/{step}", checkpoints.read_files(step)
-    checkpoints.close()
-    part = "ema" if keeps_mean(config.optimizer) else "params"
-
-    def restore(partition: Partition, shared: Files) -> Any:
-        checkpoints, _, _ = parameter_source(where)
-        checkpoints.files = shared
-        params = checkpoints.restore(step, {part: partition.describe(checkpoints.shapes(step)["params"])})[part]
-        checkpoints.close()
-        return params
-
-    return Source(where, config, own, restore)
-
-
-def parameter_source(path: str) -> tuple[Checkpoints, int, ConfigDict]:
-    """Finds the checkpoint that `config.init_from` names, if it names one.
-
-    Args:
-        path: a run folder, for its best checkpoint, or the folder of one checkpoint.
-
-    Returns:
-        The run's checkpoints, the step, and the run's config.
-
-    Raises:
-        ConfigError: the run's config cannot be read.
-        RunError: there is no such checkpoint.
-    """
-    run, which = source_folder(path)
+    run, which = source_folder(folder)
     if not io_files.exists(os.path.join(run, CHECKPOINTS, "" if which == "best" else which)):
         raise RunError(
-            f"config.init_from is {path}: expected a run folder, RUN/{CHECKPOINTS}/STEP, an exported folder, "
+            f"config.init_from is {name}: expected a run folder, RUN/{CHECKPOINTS}/STEP, an exported folder, "
             "hf-hub:OWNER/NAME or one of gmlp_flax.list_pretrained()"
         )
     config = config_lib.load(os.path.join(run, CONFIG_FILE))
     checkpoints = open_checkpoints(config, run, read_only=True)
-    return checkpoints, checkpoints.pick(which), config
+    step = checkpoints.pick(which)
+    own = checkpoints.read_files(step)
+    checkpoints.close()
+    part = "ema" if keeps_mean(config.optimizer) else "params"
+
+    def restore(partition: Partition, shared: Files) -> Any:
+        checkpoints = open_checkpoints(config, run, read_only=True, files=shared)
+        params = checkpoints.restore(step, {part: partition.describe(checkpoints.shapes(step)["params"])})[part]
+        checkpoints.close()
+        return params
+
+    return Source(f"{checkpoints.folder}/{step}", config, own, restore)

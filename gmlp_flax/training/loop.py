@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, signals, stopping
 from gmlp_flax.processes.watchdog import Watchdog
-from gmlp_flax.training import loading, optimizer, record, warm_start
+from gmlp_flax.training import loading, record, warm_start
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.profile import Profile
@@ -105,7 +104,7 @@ def train(
         if done == config.steps and done in metrics.evaluations:
             if distributed.is_first():
                 at_end()
-            return _result(folder, metrics, progress.waiting)  # last: a run that has it is done, whatever ends it now
+            return _result(folder, metrics)  # last: a run that has it is done, whatever ends it now
         words = [word for word in sys.argv[1:] if not re.match(r"--?(restart|other_data)(=|$)", word)]
         program = ["gmlp", "train"] if shutil.which("gmlp") else [sys.executable, "-m", "gmlp_flax.train"]
         again = again or shlex.join([*program, *words])
@@ -159,11 +158,10 @@ def build(
     same = {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()}
     distributed.require_alike(same | task.assets())
     distributed.say(f"{parameters.count(task.shapes()):,} parameters; {_about_data(task)}")
-    reach = optimizer.reach_notes(config, task.shapes(), task.param_metadata())
     advice = "begin anew with --restart, or go on over these with --other_data"
     folder.data = record.check_data(folder.path, task, advice, other_data)
     shortened = validation.warmup_problem(config)  # by config.steps alone, else it would have been refused
-    for line in [*([f"note: {shortened}"] if shortened else []), *reach, *task.notes()]:
+    for line in [*([f"note: {shortened}"] if shortened else []), *task.notes()]:
         distributed.say(line)
     return training
 
@@ -251,7 +249,7 @@ class _Loop:
         config, first, end = self.config, done + 1, False
         pending: Window | None = None
         while not end:
-            batch = self._next_batch(batches, pending)
+            batch = self.partition.put_batch(next(batches))  # only begins to copy it to the devices
             compiling = heartbeat("compiling the training step", self.progress.show)
             with compiling if done + 1 == first else contextlib.nullcontext():
                 state, window = self.profile.step(done + 1, self.training.step, state, batch)
@@ -268,8 +266,6 @@ class _Loop:
             if evaluate or save or done == first:
                 self._read(pending)
                 pending = None
-            if end:
-                self.progress.end()
             # Evaluation first: its metrics are a part of the checkpoint. But a signal leaves little time.
             if evaluate and not self.stop.agreed:
                 try:
@@ -282,14 +278,6 @@ class _Loop:
             if save or end:
                 self._save(state, done)
         return done
-
-    def _next_batch(self, batches: Iterator[Any], pending: Window | None) -> dict[str, jax.Array]:
-        """Starts to copy the next batch to the devices. Its time counts as waiting only if the step before is done."""
-        begin = time.perf_counter()
-        batch = self.partition.put_batch(next(batches))
-        if pending is None or pending[1]["loss"][0].is_ready():
-            self.progress.add("data", time.perf_counter() - begin)
-        return batch
 
     def _begin_trackers(self) -> None:
         self.trackers.begin(self.config, self.folder.path, self.folder.id, self.metrics.resume_step)
@@ -307,8 +295,7 @@ class _Loop:
         self.watchdog.alive()
         self.progress.advance(done)
         if done % self.config.log.every == 0 or done == self.config.steps:
-            with self.progress.timed("report"):
-                self._write_line(done, jax.device_get(window))
+            self._write_line(done, jax.device_get(window))
 
     def _write_line(self, done: int, sums: Any) -> None:
         sums = {"loss": sums["loss"], **sums}
@@ -342,7 +329,7 @@ class _Loop:
 
         try:
             told = heartbeat("evaluating", self.progress.show, at_once=False)
-            with self.progress.timed("evaluation"), told:
+            with told:
                 metrics, _ = self.evaluator(state.params, state.ema, after_batch)
         except _Stopped:
             return
@@ -360,22 +347,21 @@ class _Loop:
     def _save(self, state: TrainState, done: int) -> None:
         self.watchdog.alive()
         self.folder.check()
-        with self.progress.timed("checkpoints"):
-            self.metrics.flush()
-            self.checkpoints.save(done, state, self.metrics.evaluations.get(done))
-            if self.has_checkpoint:  # the one before is finished
-                self.folder.note_checkpoint()
+        self.metrics.flush()
+        self.checkpoints.save(done, state, self.metrics.evaluations.get(done))
+        if self.has_checkpoint:  # the one before is finished
+            self.folder.note_checkpoint()
         self.has_checkpoint = True
         self.watchdog.alive()
 
 
-def _result(folder: run_folder.RunFolder, metrics: MetricsFile, waiting: dict[str, float]) -> dict[str, Any]:
-    """Writes the result of a finished run, unless no step was taken."""
-    known = read_result(folder.path) if distributed.is_first() and not waiting else None
+def _result(folder: run_folder.RunFolder, metrics: MetricsFile) -> dict[str, Any]:
+    """Writes the result of a finished run, unless it is there: then no step was taken."""
+    known = read_result(folder.path) if distributed.is_first() else None
     done = max(metrics.evaluations)
     if known is not None and known.get("step") == done:
         return known
     baselines = {"baselines": metrics.baselines} if metrics.baselines else {}
-    result = {"step": done, "eval": metrics.evaluations[done], **baselines, "waiting": waiting}
+    result = {"step": done, "eval": metrics.evaluations[done], **baselines}
     folder.write_result(result)
     return result

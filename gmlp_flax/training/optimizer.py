@@ -2,7 +2,6 @@
 the model marks, learning-rate multipliers, and frozen parameters."""
 
 import functools
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -84,26 +83,6 @@ def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
         example = next(iter(by_path))
         raise RunError(f"config.optimizer.lr_multipliers: {unused[0]!r} matches no parameter left, e.g. {example}")
     return by_path
-
-
-def reach_notes(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]) -> list[str]:
-    """A line for each parameter that the schedule cannot move as far as the model says it may have to go.
-
-    Under Adam a parameter travels at most about the sum of its rates. A bias on the logits of a softmax over n tokens
-    needs a gap of ln(n - 1) for half of the mass to lie on one token.
-    """
-    if not optimizers.find(config.optimizer.name).bounded:
-        return []
-    travel = float(np.sum(learning_rate(config)(np.arange(config.steps))))
-    lines = []
-    for name, factor in factors(params, config.optimizer.lr_multipliers).items():
-        far, max_logit_gap = travel * float(np.min(factor)), metadata.get(name, ParamMetadata()).max_logit_gap
-        if travel and far < max_logit_gap:
-            lines.append(
-                f"note: in {config.steps:,} steps {name} can travel about {far:.2g}, and may need {max_logit_gap:.2g}: "
-                f"consider --config.optimizer.lr_multipliers=\"('{name}={math.ceil(max_logit_gap / travel)}',)\""
-            )
-    return lines
 
 
 def decay_mask(params: Any, metadata: Mapping[str, ParamMetadata], decay_all: bool = False) -> Any:

@@ -1,10 +1,7 @@
-"""The progress line: step, loss, throughput, time left; and the time in which the devices may wait for the host."""
+"""The progress line: step, loss, throughput, time left."""
 
-import collections
-import contextlib
 import sys
 import time
-from collections.abc import Iterator
 
 import tqdm
 
@@ -21,17 +18,11 @@ class Progress:
         steps: the last step of the run.
         per_step: units per step.
         unit: what is counted (`Task.unit`).
-
-    Attributes:
-        waiting: after `end`, the shares of the time, without evaluation, in which the devices may have waited for data,
-            reports or checkpoints. These are upper bounds. Empty if no step was taken.
     """
 
     def __init__(self, first: int, steps: int, per_step: int, unit: str):
         self.steps, self.per_step, self.unit = steps, per_step, unit
-        self.waiting: dict[str, float] = {}
         self._started: tuple[int, float] | None = None
-        self._seconds: dict[str, float] = collections.defaultdict(float)
         live = sys.stderr.isatty() and distributed.is_first()
         form = "{desc} {percentage:3.0f}%|{bar}| {postfix}"
         self._bar: tqdm.tqdm | None = (
@@ -50,27 +41,6 @@ class Progress:
             self._started = (step, time.perf_counter())
         if self._bar is not None:
             self._bar.update(step - self._bar.n)
-
-    @contextlib.contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        """Adds the time of the block to that of `data`, `report`, `checkpoints` or `evaluation`."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(what, time.perf_counter() - begin)
-
-    def add(self, what: str, seconds: float) -> None:
-        """Adds time, as `timed`."""
-        if self._started is not None:
-            self._seconds[what] += seconds
-
-    def end(self) -> None:
-        """Notes that the last step is done."""
-        if self._started is not None:
-            elapsed = time.perf_counter() - self._started[1] - self._seconds["evaluation"]
-            names = "data", "report", "checkpoints"
-            self.waiting = {name: round(self._seconds[name] / elapsed, 5) for name in names}
 
     def show_loss(self, step: int, loss: float) -> None:
         """Shows the newest loss."""

@@ -13,7 +13,6 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax import tasks
 from gmlp_flax.errors import RunError, install
 from gmlp_flax.io import files
 from gmlp_flax.processes import distributed
@@ -22,22 +21,15 @@ Callback = Callable[[int, dict[str, float]], object]
 
 
 class _TensorBoard:
-    """One file of events, with the config as hyperparameters: the points of a sweep are its table HPARAMS."""
+    """One file of events, with the config as text."""
 
     def __init__(self, config: ConfigDict, folder: str, _run: str, step: int):
         import tensorboardX  # type: ignore[import-not-found]  # an extra
-        from tensorboardX.summary import hparams  # type: ignore[import-not-found]
 
         # Events of steps that are taken again are not shown twice.
         self._staged = files.StagingFolder(os.path.join(folder, "tensorboard"))
         self._writer = tensorboardX.SummaryWriter(self._staged.path, purge_step=step + 1)
-        values = {
-            name: value if isinstance(value, bool | int | float) else str(value)
-            for name, value in config_lib.flat(config).items()
-        }
-        metric = config.checkpoint.metric or tasks.find(config.task).best[0]
-        for summary in hparams(values, {f"eval/{metric}": 0.0}):
-            self._writer.file_writer.add_summary(summary)
+        self._writer.add_text("config", f"```\n{config_lib.to_json(config)}```")
 
     def log(self, step: int, values: dict[str, float]) -> None:
         for name, value in values.items():

@@ -46,7 +46,7 @@ def test_error_that_passes():
     ("error", "kind", "words"),
     [
         (PermissionError("AccessDenied"), FileError, "permission denied"),
-        (OSError("https://storage.googleapis.com/b/x: 401"), FileError, "credentials"),
+        (OSError("https://storage.googleapis.com/b/x: 401"), FileError, "renew the credentials"),
         (OSError("ExpiredToken: The provided token has expired"), FileError, "credentials"),
         (ImportError("Please install s3fs"), FileError, "pip install 'gmlp_flax[s3]'"),
         (TimeoutError("no answer\nfor 30 s"), StorageError, "(TimeoutError: no answer for 30 s)"),

@@ -111,7 +111,7 @@ def test_failures_are_said(tmp_path, monkeypatch):
         ({"data": {"mlm": "/nowhere"}}, "--columns=mlm=/nowhere"),
         ({"columns": ("listops",), "scale": "paper"}, "ListOps (%) has no scale paper"),
         ({"columns": ("cifar10",), "scale": "paper"}, "CIFAR-10, top-1 (%) has no scale paper"),
-        ({"changes": {"steps": "x"}}, "expected a whole number"),
+        ({"changes": {"steps": "x"}}, "config.steps=x"),
         ({"changes": {"augment.mixup": "1"}}, "--config.augment.mixup=1: no run of mlm has such a key"),
         ({"columns": ("sst2",), "finetune_changes": {"masking.rate": "1"}}, "masking.rate"),
         ({"columns": ("cifar10",), "changes": {"steps": "9"}}, "--config.steps and the sweep set the same key"),

@@ -140,7 +140,7 @@ def test_what_a_store_refuses_for_a_moment_is_tried_again(commands, store, text,
     [
         ("503", 1, "failed (HttpError: Backend Error, 503)"),
         ("drop", 1, "failed (ServerDisconnectedError"),
-        ("401", 2, "does not accept the credentials"),
+        ("401", 2, "renew the credentials"),
     ],
 )
 @pytest.mark.parametrize("when", ["at the start", "in training"])

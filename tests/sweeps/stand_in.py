@@ -7,8 +7,6 @@ from pathlib import Path
 # Called as Python is: notes what it was called with, then does what plan.json says for the folder's name.
 TRAINER = """#!{python}
 import json, os, sys, time
-if sys.argv[2] == "gmlp_flax.sweeps.runner":  # it becomes the trainer
-    os.execv("{python}", ["{python}", *sys.argv[1:]])
 flags = dict(word[2:].split("=", 1) for word in sys.argv if word.startswith("--"))
 with open("{folder}/calls.jsonl", "a") as file:
     file.write(json.dumps(sys.argv[1:]) + "\\n")

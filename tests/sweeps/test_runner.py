@@ -1,7 +1,6 @@
 """Several runs, some at a time: what is resumed, what is stopped, and that none outlives the script."""
 
 import concurrent.futures
-import os
 import signal
 import subprocess
 import sys
@@ -129,21 +128,3 @@ def test_signal_ends_all_runs(trainer, name):
     printed, errors = process.communicate(timeout=30)
     assert (process.returncode, printed, errors) == (130, "", "interrupted\n")
     assert trainer.names() == ["first"] and not alive(int((trainer.folder / "hanging").read_text()))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not tell a run that its script is gone")
-def test_no_run_outlives_a_command_that_is_killed(trainer):
-    process = start(trainer)
-    run = int((trainer.folder / "hanging").read_text())
-    assert alive(run)
-    process.kill()
-    process.communicate(timeout=30)
-    wait_until(lambda: not alive(run))
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system does not tell a run that its script is gone")
-def test_run_whose_command_was_gone_before_does_not_begin():
-    command = [sys.executable, runner.__file__, "1", sys.executable, "-c", "print('begun')"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", "the command that started this run is gone\n")

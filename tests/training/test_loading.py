@@ -18,16 +18,14 @@ def test_load_without_a_checkpoint(tmp_path, text_task):
         (tmp_path / "checkpoints").mkdir(exist_ok=True)
 
 
-def test_parameter_source_of_nothing(tmp_path):
+def test_source_of_nothing(tmp_path):
     for path in (tmp_path, tmp_path / "checkpoints" / "3"):
         with pytest.raises(RunError, match=f"config.init_from is {path}: "):
-            loading.parameter_source(str(path))
+            loading.open_source(str(path))
 
 
-def test_parameter_source_of_one_checkpoint(text_run):
-    source, step, _ = loading.parameter_source(f"{text_run}/checkpoints/6")
-    source.close()
-    assert step == 6
+def test_source_of_one_checkpoint(text_run):
+    assert loading.open_source(f"{text_run}/checkpoints/6").where == f"{text_run}/checkpoints/6"
 
 
 def test_metric_that_evaluations_do_not_find(text_task):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +77,7 @@ class LightweightKernel(nnx.Module):
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         width = spec.kernel_widths[0]
         logits = nnx.initializers.glorot_uniform()(rngs.params(), (spec.heads, width), spec.param_dtype)
-        self.logits = parameter(logits, decayed=False, max_logit_gap=math.log(max(width - 1, 1)))
+        self.logits = parameter(logits, decayed=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [heads, width]."""

@@ -64,11 +64,6 @@ class SynthesizerSpec(HeadsSpec, WeightDropoutSpec):
         first = self.dense_factor or max(a for a in range(1, math.isqrt(n) + 1) if n % a == 0)
         return first, n // first
 
-    @property
-    def max_logit_gap(self) -> float:
-        """As in `ParamMetadata`, times the number of parts, since a fresh mixture gives each an equal share."""
-        return len(self.parts) * math.log(max(self.length - 1, 1))
-
 
 class RandomLogits(nnx.Module):
     """R, the same for every input: `logits` [heads, n, n]. Unless it is `trained`, its gradient is 0."""
@@ -76,8 +71,7 @@ class RandomLogits(nnx.Module):
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs, trained: bool = True):
         draw = nnx.initializers.normal(spec.random_std)
         value = draw(rngs.params(), (spec.heads, spec.length, spec.length), spec.param_dtype)
-        max_logit_gap = spec.max_logit_gap if trained else 0.0
-        self.logits = parameter(value, decayed=False, resize=token_logits(-2, -1), max_logit_gap=max_logit_gap)
+        self.logits = parameter(value, decayed=False, resize=token_logits(-2, -1))
         self.trained = trained
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -88,15 +82,11 @@ class RandomLogits(nnx.Module):
 
 
 class FactorizedRandomLogits(nnx.Module):
-    """R1 R2^T, the same for every input: `rows` and `columns`, each [heads, n, rank].
-
-    If every entry of both moves by t, a logit moves by rank t^2: hence their `max_logit_gap`.
-    """
+    """R1 R2^T, the same for every input: `rows` and `columns`, each [heads, n, rank]."""
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         draw = nnx.initializers.normal((spec.random_std / spec.rank**0.5) ** 0.5)
-        shape, max_logit_gap = (spec.heads, spec.length, spec.rank), (spec.max_logit_gap / spec.rank) ** 0.5
-        metadata = {"decayed": False, "resize": token_logits(-2), "max_logit_gap": max_logit_gap}
+        shape, metadata = (spec.heads, spec.length, spec.rank), {"decayed": False, "resize": token_logits(-2)}
         self.rows = parameter(draw(rngs.params(), shape, spec.param_dtype), **metadata)
         self.columns = parameter(draw(rngs.params(), shape, spec.param_dtype), **metadata)
 

@@ -8,7 +8,6 @@ from flax import nnx
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
-from gmlp_flax.models import parameters
 from gmlp_flax.models.blocks.convolution import ConvolutionBlock
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.training import optimizer
@@ -22,7 +21,6 @@ from tests.models.reference import (
     quick_jit,
     randomized,
     small_spec,
-    softmax,
 )
 
 KINDS = pytest.mark.parametrize("kind", ["lightweight", "dynamic"])
@@ -104,12 +102,6 @@ def test_rates_grow_over_the_depth_of_all_stacks():
     by_stack = [found[f"encoder/blocks/stack_{number}/mlp_norm/scale"] for number in range(3)]
     np.testing.assert_allclose(np.concatenate(by_stack)[:, 0], [0.125, 0.25, 0.5, 1], rtol=1e-6)
     assert [each.shape for each in by_stack] == [(2, 1), (1, 1), (1, 1)] and found["embedding"] == 1
-
-
-def test_the_gap_gives_one_entry_half_of_the_mass():
-    fact = parameters.metadata(nnx.eval_shape(lambda: block(dtype="float32")))["convolution/kernel/logits"]
-    assert fact.max_logit_gap == pytest.approx(math.log(6)) and not fact.decayed
-    assert softmax(np.eye(7)[2] * fact.max_logit_gap)[2] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("options", "message"), [

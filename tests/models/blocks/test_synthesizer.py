@@ -1,5 +1,3 @@
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,11 +6,10 @@ from flax import nnx
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
-from gmlp_flax.models import parameters
 from gmlp_flax.models.blocks.synthesizer import SynthesizerBlock
 from gmlp_flax.models.resize import Grids, token_logits
 from gmlp_flax.training import optimizer, warm_start
-from tests.models.reference import in_float64, small_spec
+from tests.models.reference import small_spec
 
 
 def block(kind="random", **fields):
@@ -60,35 +57,6 @@ def test_fixed_logits_stay_as_they_are_under_optimizers():
         old = before["encoder"]["blocks"]["synthesizer"]
         np.testing.assert_array_equal(made["fixed_random"]["logits"], old["fixed_random"]["logits"])
         assert np.abs(made["dense"]["proj_out"]["weight"] - old["dense"]["proj_out"]["weight"]).min() > 0
-
-
-@pytest.mark.parametrize(("kind", "name", "reach"), [
-    ("random", "random/logits", math.log(127)), ("random+attention", "random/logits", 2 * math.log(127)),
-    ("factorized_random", "factorized_random/rows", (math.log(127) / 8) ** 0.5),
-    ("factorized_random", "factorized_random/columns", (math.log(127) / 8) ** 0.5),
-    ("fixed_random", "fixed_random/logits", 0), ("dense", "dense/proj_out/bias", 0),
-])  # fmt: skip
-def test_how_far_logits_may_have_to_travel(kind, name, reach):
-    module = nnx.eval_shape(lambda: block(kind, length=128, dtype="float32"))
-    fact = parameters.metadata(module)[f"synthesizer/{name}"]
-    assert fact.max_logit_gap == pytest.approx(reach) and fact.decayed == (name == "dense/proj_out/weight")
-
-
-@in_float64
-def test_the_reach_gives_one_token_half_of_the_mass():
-    """Moved that far, from equal logits, by the shares of a fresh mixture too."""
-    n = 128
-    spec = small_spec(block="synthesizer", length=n, synthesizer="random+dense")
-    logits = np.zeros((1, n, n))
-    logits[:, :, 3] = spec.max_logit_gap
-    share = jax.nn.softmax(logits / 2)[0, 0, 3]
-    assert share == pytest.approx(0.5)
-    rank, facts = 8, parameters.metadata(nnx.eval_shape(lambda: block("factorized_random", length=n)))
-    reach = facts["synthesizer/factorized_random/rows"].max_logit_gap
-    columns = np.zeros((1, n, rank))
-    columns[:, 3] = reach
-    share = jax.nn.softmax(np.full((1, n, rank), reach) @ columns.swapaxes(1, 2))[0, 0, 3]
-    assert share == pytest.approx(0.5)
 
 
 def test_logits_are_fitted_to_other_lengths():

@@ -7,12 +7,12 @@ another copy.
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
 import threading
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -55,30 +55,21 @@ def cached_file(path: str | os.PathLike, make: Callable[[], bytes]) -> Path:
 class ResultCache:
     """Calls `make(key)` once for each key and keeps the `size` results last asked for; thread-safe.
 
-    Threads that ask for a result in the making wait for it; other threads do not. If `make` raises, all threads that
-    wait get the error, and the next call tries again.
+    Threads that ask for a result in the making wait for it; other threads do not. If `make` raises, the next call, or
+    thread that waits, tries again.
     """
 
     def __init__(self, make: Callable[[Any], Any], size: int):
-        self._make, self._size = make, size
-        self._lock, self._results = threading.Lock(), {}
+        self._make, self._lock = make, threading.Lock()
+        self._entries = functools.lru_cache(size)(lambda key: (threading.Lock(), []))
 
     def __call__(self, key: Hashable) -> Any:
-        with self._lock:
-            future = self._results.pop(key, None)
-            absent = future is None
-            self._results[key] = future = Future() if absent else future
-            if len(self._results) > self._size:
-                del self._results[next(iter(self._results))]
-        if absent:
-            try:
-                future.set_result(self._make(key))
-            except BaseException as error:
-                with self._lock:
-                    if self._results.get(key) is future:
-                        del self._results[key]
-                future.set_exception(error)
-        return future.result()
+        with self._lock:  # else two threads might each get an entry of their own
+            lock, result = self._entries(key)
+        with lock:
+            if not result:
+                result.append(self._make(key))
+        return result[0]
 
 
 def limit() -> int:

@@ -81,11 +81,7 @@ class Engine:
     remote = shares_disks = joins_slices = mounts_buckets = False
 
     def __init__(self, name: str, options: Options):
-        """Checks the options.
-
-        Raises:
-            RunError: one is missing, is for another engine, or has a value that makes no sense.
-        """
+        """Raises RunError if an option is missing, is for another engine, or has a value that makes no sense."""
         self.name, self.options = name, options
         known = {"name", *self.required, *self.optional}
         for flag, declared in options_of(Options).items():
@@ -123,11 +119,8 @@ class Engine:
         return count // on_each, on_each
 
     def check(self, job: Job) -> None:
-        """Refuses a run of more slices than there are, or whose folder the machines would not share or not keep.
-
-        Raises:
-            RunError: saying where the folder may lie.
-        """
+        """Raises RunError if a run has more slices than there are, or if the machines would not share or not keep its
+        folder; then it says where that may lie."""
         if job.slices > 1 and not self.joins_slices:
             raise RunError(f"config.mesh.slices is {job.slices}, and --on={self.name} gives one slice: --on=xpk joins")
         if "://" in job.workdir:
@@ -144,10 +137,7 @@ class Engine:
 
     def specification(self, job: Job) -> tuple[list[str], str]:
         """The tool's command for a run, and the text of a file whose path is the command's last word; empty for none.
-
-        Raises:
-            RunError: an option makes no sense for this run.
-        """
+        Raises RunError if an option makes no sense for this run."""
         raise NotImplementedError
 
     def show(self, job: Job) -> str:

@@ -18,11 +18,7 @@ ENGINES: dict[str, type[Engine]] = {
 
 
 def find(name: str, options: Options) -> Engine:
-    """The engine of a name, with its options.
-
-    Raises:
-        RunError: there is none, or an option is wrong.
-    """
+    """The engine of a name, with its options; raises RunError if there is none, or an option is wrong."""
     if name not in ENGINES:
         raise RunError(f"there is no engine {name!r} for --on; {did_you_mean(name, ENGINES)}")
     return ENGINES[name](name, options)

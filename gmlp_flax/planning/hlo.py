@@ -90,12 +90,8 @@ class Costs:
 
 
 def array_bytes(text: str, on_chip: bool = True) -> int:
-    """Bytes of all arrays in the text of a type, such as "(bf16[2,3]{1,0}, s32[])".
-
-    Args:
-        text: the type.
-        on_chip: whether to count arrays that a TPU keeps on the chip. Their layout names a memory space: S(1).
-    """
+    """Bytes of all arrays in the text of a type, such as "(bf16[2,3]{1,0}, s32[])"; without `on_chip` only of those
+    that a TPU does not keep on the chip. The layout of those names a memory space: S(1)."""
     return sum(size for size, in_memory in _arrays(text) if on_chip or in_memory)
 
 

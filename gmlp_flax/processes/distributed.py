@@ -147,14 +147,8 @@ def everywhere(true: bool) -> bool:
 
 
 def require_alike(values: Mapping[str, bytes]) -> None:
-    """Refuses processes with different values, which would wait for each other for ever. All must call this.
-
-    Args:
-        values: the name of a value in the message -> the value.
-
-    Raises:
-        RunError: on all processes. It names the first value that differs.
-    """
+    """Raises RunError on all processes, with the name of the first value that differs, if processes have different
+    ones: they would wait for each other for ever. All must call this; `values` are by their names in the message."""
     if jax.process_count() == 1:
         return
     for name, value in values.items():

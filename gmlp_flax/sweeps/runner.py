@@ -42,11 +42,8 @@ class TrainingPool:
         self._lock, self._stopped = threading.Lock(), False
 
     def submit(self, name: str, flags: Sequence[str]) -> concurrent.futures.Future[Metrics]:
-        """Trains OUT/NAME with these flags, unless it is finished; the output goes to OUT/NAME.log.
-
-        Returns:
-            A future that gives the run's last held-out metrics, or raises RunError.
-        """
+        """Trains OUT/NAME with these flags, unless it is finished; the output goes to OUT/NAME.log. The future gives
+        the run's last held-out metrics, or raises RunError."""
         return self._threads.submit(self._train, os.path.join(self._out, name), flags)
 
     def _train(self, workdir: str, flags: Sequence[str]) -> Metrics:

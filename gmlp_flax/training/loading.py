@@ -51,11 +51,7 @@ class Trained:
 
 
 def check_metric(config: ConfigDict, task: Task) -> None:
-    """Refuses a `config.checkpoint.metric` that the task's evaluation does not give.
-
-    Raises:
-        RunError: with the metrics that it gives.
-    """
+    """Raises RunError, with the metrics that the task's evaluation gives, if `config.checkpoint.metric` is none."""
     known = [*task.eval_metrics, *(f"ema_{name}" for name in task.eval_metrics if keeps_mean(config.optimizer))]
     if config.checkpoint.metric and config.checkpoint.metric not in known:
         raise RunError(f"config.checkpoint.metric is {config.checkpoint.metric!r}: expected one of {', '.join(known)}")

@@ -112,8 +112,8 @@ def make(
     """The transformation from gradients to updates.
 
     Args:
-        config: the config of the run.
-        params: the parameters or their shapes. Only their paths and shapes are used.
+        config: of the run.
+        params: the parameters or their shapes.
         metadata: what the model says of its parameters (`Task.param_metadata`).
         heads: with config.optimizer.lora_rank, how the paths begin of what is trained beside the adapters.
 

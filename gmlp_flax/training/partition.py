@@ -93,11 +93,7 @@ class Partition:
         return NamedSharding(self.mesh, PartitionSpec(BATCH))
 
     def check_batch(self, batch_size: int, microbatches: int, name: str) -> None:
-        """Refuses a batch that the devices cannot share evenly.
-
-        Raises:
-            RunError: with the nearest sizes that the devices can share.
-        """
+        """Raises RunError, with the nearest sizes that the devices can share, if they cannot share a batch evenly."""
         share = self.batch_shares * microbatches
         if batch_size % share:
             lower, upper = batch_size // share * share, -(-batch_size // share) * share
@@ -191,13 +187,8 @@ class Partition:
         )
 
     def host_share(self) -> tuple[int, int]:
-        """Which part of each batch this host reads, and the number of parts that the hosts read.
-
-        Hosts whose devices differ only along `tensor` read the same part.
-
-        Raises:
-            RunError: the devices of a host do not hold a part of their own.
-        """
+        """Which part of each batch this host reads, and the number of parts that the hosts read. Hosts whose devices
+        differ only along `tensor` read the same part. Raises RunError if a host's devices hold no part of their own."""
         devices = np.asarray(self.mesh.devices)
         rows = np.arange(self.batch_shares).reshape(devices.shape[:2])
         held: dict[int, set[int]] = {}
@@ -209,23 +200,14 @@ class Partition:
         return parts.index(tuple(sorted(held[jax.process_index()]))), len(parts)
 
     def put_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Puts this host's share of a batch on the devices, as a part of the global batch. Does not wait for the copy.
-
-        Args:
-            batch: arrays [examples of this host, ...].
-
-        Returns:
-            Arrays [examples of all hosts, ...].
-        """
+        """Puts this host's share of a batch, arrays [examples of this host, ...], on the devices, as a part of the
+        global batch, arrays [examples of all hosts, ...]. Does not wait for the copy."""
         return jax.make_array_from_process_local_data(self.over_batch, dict(batch))
 
 
 def axis_sizes(options: Mapping[str, Any], devices: int) -> tuple[int, int, int]:
-    """The number of devices along each of AXES, as config.mesh says.
-
-    Raises:
-        RunError: the sizes do not multiply to that number.
-    """
+    """The number of devices along each of AXES, as config.mesh says. Raises RunError if they do not multiply to that
+    number."""
     given = [options.get(axis, default) for axis, default in ((DATA, -1), (FSDP, 1), (TENSOR, 1))]
     words = " x ".join(f"{axis} {size}" for axis, size in zip(AXES, given, strict=True))
     known = math.prod(size for size in given if size != -1)

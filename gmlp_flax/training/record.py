@@ -40,15 +40,10 @@ PACKAGES = ("gmlp_flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "
 
 
 def changes(workdir: str, config: ConfigDict, undone: dict[str, Any] | None = None) -> dict[str, tuple[Any, Any]]:
-    """The keys in which a config differs from that of a run, with the old and the new value.
+    """The keys in which the config of the steps to come differs from that of a run, with the old and the new value.
 
-    Args:
-        workdir: the run folder.
-        config: the config of the steps to come.
-        undone: values before changes whose steps are lost (`MetricsFile.undone`).
-
-    Raises:
-        ConfigError: config.json is damaged.
+    `undone` are values before changes whose steps are lost (`MetricsFile.undone`). Raises ConfigError if config.json is
+    damaged.
     """
     path = os.path.join(workdir, CONFIG_FILE)
     if not io_files.exists(path):
@@ -61,12 +56,8 @@ def changes(workdir: str, config: ConfigDict, undone: dict[str, Any] | None = No
 
 
 def refuse_changes(workdir: str, config: ConfigDict) -> None:
-    """Refuses a config that contradicts the steps that the run has already taken.
-
-    Raises:
-        ConfigError: config.json is damaged.
-        RunError: names the keys.
-    """
+    """Raises RunError, with the keys, if a config contradicts the steps that the run has already taken; or ConfigError
+    if config.json is damaged."""
     changed, kind = changes(workdir, config), (config.model.block, config.optimizer.name)
     moved = ("data.train", "data.heldout") if run_folder.read_identity(workdir).get("data") else ()  # see `check_data`
     fixed = [

@@ -93,16 +93,9 @@ def inherit_model(config: ConfigDict, old_config: ConfigDict) -> ConfigDict:
 
 
 def load(task: Task, partition: Partition, source: loading.Source | None = None) -> Any:
-    """The parameters of a source, by default of the run or checkpoint in `config.init_from`, adapted to a task's model.
-    If the run kept their running mean, with which it also predicts, that is taken.
-
-    Args:
-        task: the task to train.
-        partition: the rules of the new run, which also place the parameters of the old one.
-
-    Returns:
-        Nested dict of arrays. A head for other classes than the task's is initialized anew, and so are the parameters
-        that only the task's model has.
+    """The parameters of a source, by default of the run or checkpoint in `config.init_from`, adapted to a task's model
+    and placed by the new run's partition: a nested dict of arrays. If the run kept their running mean, that is taken. A
+    head for other classes than the task's is initialized anew, and so are parameters that only the task's model has.
 
     Raises:
         RunError: there is no such checkpoint, it was trained with another vocabulary, it does not fit, or one model

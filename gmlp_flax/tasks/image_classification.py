@@ -244,8 +244,7 @@ class ImageClassification(Task):
 
     def fingerprint(self, side: str) -> Fingerprint:
         """See `Task`."""
-        source = self.source(side)
-        return (source.source if isinstance(source, RealLabels) else source).fingerprint()
+        return self.source(side).fingerprint()
 
     def examples(self, side: str) -> ReadableExamples:
         """The images of a side, decoded and cropped; see `ReadableExamples` for those that cannot be read."""

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, fingerprints, pipeline
 from gmlp_flax.data.splits import TRAIN
-from gmlp_flax.data.text import corpora, packing, prepare, prepared, selection, tokenizer_training
+from gmlp_flax.data.text import corpora, overlap, packing, prepare, prepared, selection, tokenizer_training
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer, report_unknown
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import cache
@@ -235,7 +235,7 @@ class LanguageModeling(TextTask):
         return self.config.data.cache or cache.default_folder()
 
     def data_notes(self) -> Iterator[str]:
-        """See Task.data_notes: the files of each side, and what a mixture reads of each corpus."""
+        """See Task.data_notes: the files of each side, and whether held-out documents are trained on."""
         opened = {}
         for side, use in (("train", "to train on"), ("heldout", "held out")):
             path = sides.path_of(self.config, side, "PATH, a file or a folder")
@@ -245,11 +245,14 @@ class LanguageModeling(TextTask):
                     opened[use] = corpus
         if opened:
             yield selection.describe(opened, share)
-        shares = packing.read_shares(self.config.data.mixture)
+        heldout, shares = self.windows("heldout").prepared, packing.read_shares(self.config.data.mixture)
         for path, (windows, _) in self.further.items():
             epochs = shares[path] * self.config.steps * self.config.batch_size / len(windows)
             sequences = f"{len(windows):,} sequences, {epochs:.2g} epochs"
             yield f"mixture: {100 * shares[path]:.4g} % of the examples from {path} ({sequences})"
+        for windows in (self.windows("train"), *(further for further, _ in self.further.values())):
+            if line := overlap.note(windows.prepared, heldout):
+                yield line
 
     @functools.cache  # noqa: B019 - as above
     def _corpus(self, side: str) -> tuple[corpora.Corpus, dict[str, Any]]:

@@ -179,14 +179,9 @@ class QuestionAnswering(Finetuning):
         with sides.errors_name("model.length"):
             windows = self._windows(questions, training)
         report_unknown(self.tokenizer, windows, f"{side} passages")
-        unaligned = sum(target.unaligned for target in windows.targets)
-        if training and unaligned + windows.left_out:
-            sides.warn(
-                side,
-                "questions",
-                f"{unaligned} of {len(questions)} have an answer that does not begin and end where tokens do: the "
-                f"tokens that hold it are trained on; {windows.left_out} have one that no token holds: left out",
-            )
+        if windows.left_out:
+            message = f"{windows.left_out} of {len(questions)} have an answer that no token holds, and are left out"
+            sides.warn(side, "questions", message)
         return windows
 
     def fingerprint(self, side: str) -> fingerprints.Fingerprint:

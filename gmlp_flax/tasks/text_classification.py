@@ -5,7 +5,7 @@ import csv
 import functools
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -213,13 +213,11 @@ class TextClassification(Finetuning):
         """
         heldout, files = self.sentences("heldout"), {}
         for part in np.unique(heldout.part):
-            rows = [("index", "prediction")]
+            rows = []
             for i in np.flatnonzero(heldout.part == part):
                 label = int(outputs["label"][i])
                 rows.append((heldout.ids[i], self.glue.labels[label] if self.glue.names else str(label)))
-            table = io.StringIO()
-            csv.writer(table, "excel-tab", lineterminator="\n").writerows(rows)
-            files[self.glue.submission[part]] = table.getvalue().encode("utf-8", "backslashreplace")
+            files[self.glue.submission[part]] = submission(rows)
         return files
 
     def prepare(self, given: str, truncate: bool = False) -> Prepared:
@@ -285,6 +283,13 @@ class TextClassification(Finetuning):
         if read.dropped:
             sides.warn(side, "examples", f"{read.dropped} without a gold label are left out, {len(read)} remain")
         return read
+
+
+def submission(rows: Iterable[tuple[str, str]]) -> bytes:
+    """GLUE's table of ids and predictions."""
+    table = io.StringIO()
+    csv.writer(table, "excel-tab", lineterminator="\n").writerows([("index", "prediction"), *rows])
+    return table.getvalue().encode("utf-8", "backslashreplace")
 
 
 def matthews(examples: int, positives: int, predicted: int, true_positives: int) -> float:

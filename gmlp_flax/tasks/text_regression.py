@@ -1,8 +1,6 @@
 """Regression on sentences and pairs: GLUE's STS-B, and a column of numbers of your own."""
 
-import csv
 import functools
-import io
 import json
 import math
 import os
@@ -21,7 +19,7 @@ from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.options import Option
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Shapes, Sums, Totals, model_keys, weighted_sum
-from gmlp_flax.tasks.text_classification import OWN, TextClassification
+from gmlp_flax.tasks.text_classification import OWN, TextClassification, submission
 
 SCALE_FILE = "scale.json"
 
@@ -145,11 +143,8 @@ class TextRegression(TextClassification):
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
         """What GLUE's server takes: a line per example with its id and the predicted number."""
-        table = io.StringIO()
         rows = zip(self.sentences("heldout").ids, outputs["label"].tolist(), strict=True)
-        lines = [("index", "prediction"), *((name, f"{value:.6g}") for name, value in rows)]
-        csv.writer(table, "excel-tab", lineterminator="\n").writerows(lines)
-        return {self.glue.submission[0]: table.getvalue().encode("utf-8", "backslashreplace")}
+        return {self.glue.submission[0]: submission((name, f"{value:.6g}") for name, value in rows)}
 
     def rank(self, params: Any, batch: Batch, top: int) -> Outputs:
         """See `Task`: the number itself, in the labels' unit."""

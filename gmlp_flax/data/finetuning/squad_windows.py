@@ -22,16 +22,13 @@ class Target(NamedTuple):
     """The first reference of a question, as tokens of its passage.
 
     Attributes:
-        first, last: the first and last token that overlap the answer; both -1 if there is no answer, or if no token
-            overlaps it.
-        unaligned: whether the answer begins or ends inside a token. Training then uses the tokens that overlap it,
-            which hold a little more than the answer.
+        first, last: the first and last token that overlap the answer, which may begin or end inside them; both -1 if
+            there is no answer, or if no token overlaps it.
         lost: whether there is an answer but no token overlaps it.
     """
 
     first: int = -1
     last: int = -1
-    unaligned: bool = False
     lost: bool = False
 
 
@@ -155,5 +152,5 @@ def find_target(question: Question, spans: np.ndarray) -> Target:
     first = int(np.searchsorted(spans[:, 1], start, side="right"))
     last = int(np.searchsorted(spans[:, 0], stop, side="left")) - 1
     if first > last:
-        return Target(unaligned=True, lost=True)
-    return Target(first, last, unaligned=(spans[first, 0], spans[last, 1]) != (start, stop))
+        return Target(lost=True)
+    return Target(first, last)

@@ -6,7 +6,6 @@ import copy
 import functools
 import io
 import os
-import posixpath
 import tarfile
 import warnings
 from collections import Counter
@@ -230,16 +229,9 @@ class _TarContent:
     def __init__(self, path: str, local: str):
         self.members: dict[str, bytes | tuple[int, int]] = {}
         self.others, self.folders, self._path, self._finder, self._unpacked = [], [], path, _Finder(), 0
-        self._links: dict[str, str] = {}
         self._compressed, self._end = _is_compressed(local), os.path.getsize(local)
         with tarfile.open(local, "r:*" if self._compressed else "r:") as tar:
             self._add_all(tar, "", 0)
-        others = {*self.others}
-        for name, target in self._links.items():
-            if target in self.members and target not in others:
-                self.members[name] = self.members[target]
-            elif tables.suffix(name) in SUFFIXES:
-                raise tarfile.ReadError(f"{name!r} is a link to {target!r}, which is no image before it")
 
     def _add_all(self, tar: tarfile.TarFile, prefix: str, start: int) -> None:
         """The members of a tar file that begins at byte `start`."""
@@ -249,10 +241,8 @@ class _TarContent:
                 self.folders.append(name)
             elif is_hidden(name):
                 continue
-            elif member.islnk():
-                self._links[name] = prefix + member.linkname.removeprefix("./")
-            elif member.issym():
-                self._links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
+            elif (member.islnk() or member.issym()) and tables.suffix(name) in SUFFIXES:
+                raise tarfile.ReadError(f"{name!r} is a link: extract it to a folder, where links are followed")
             elif member.isreg() and tables.suffix(name) == ".tar":
                 with tarfile.open(fileobj=self._open(tar, member, name), mode="r:") as inside:
                     self._add_all(inside, f"{name[:-4]}/", start + member.offset_data)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.data.images.folders import ImageSource
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import json_files
@@ -55,6 +56,10 @@ class RealLabels(ImageSource):
     def __getitem__(self, index: int) -> dict:
         item = self.source[index]
         return {**item, "real": self.real[self._number(item["name"])]}
+
+    def fingerprint(self) -> Fingerprint:
+        """That of the images alone."""
+        return self.source.fingerprint()
 
     def _number(self, name: str) -> int:
         match = _NUMBER.search(name)

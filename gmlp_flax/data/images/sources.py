@@ -217,7 +217,7 @@ def check_overlap(train: ImageSource, heldout: ImageSource) -> str:
         DataError: a file is on both sides, by a link too, or the sides are the same.
     """
     advice = "give other images as config.data.heldout, or leave it empty to hold out a share"
-    if repr(train) == repr(heldout):
+    if not isinstance(train, Subset) and train.fingerprint() == heldout.fingerprint():
         raise DataError(f"{train.path!r} would be both trained on and held out; {advice}")
     ours, theirs = (
         {i: file for i in spread(len(source), most) if (file := source.file_of(i))}

@@ -180,23 +180,11 @@ def test_a_tar_writes_nothing(tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_links_in_a_tar_are_images(tmp_path, suffix):
-    """Hard links by the whole name, as tar writes them; symbolic ones from their folder, even to another link."""
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_links_in_a_tar_are_refused(tmp_path, link):
     make_folder(tmp_path / "photos", {"cat/a.jpg": b"a", "dog/b.jpg": b"b"})
-    os.link(tmp_path / "photos/cat/a.jpg", tmp_path / "photos/cat/c.jpg")
-    os.symlink("../dog/b.jpg", tmp_path / "photos/cat/d.jpg")
-    os.symlink("../cat/d.jpg", tmp_path / "photos/dog/e.jpg")
-    path = tmp_path / f"x.tar{suffix}"
-    with tarfile.open(path, f"w:{suffix[1:]}") as tar:
-        for name in ("cat", "dog"):
-            tar.add(tmp_path / "photos" / name, name)
-    source = ImageTar(path).of_split()
-    found = {source[i]["name"]: (source[i]["image"], int(source[i]["label"])) for i in range(len(source))}
-    assert found["cat/a.jpg"] == found["cat/c.jpg"] and found["cat/d.jpg"] == (b"b", 0)
-    assert found["dog/e.jpg"] == found["dog/b.jpg"] == (b"b", 1) and len(found) == 5
-    os.symlink("/etc/nowhere.jpg", tmp_path / "photos/dog/f.jpg")
-    with tarfile.open(path, f"w:{suffix[1:]}") as tar:
-        tar.add(tmp_path / "photos/dog", "dog")
-    with pytest.raises(DataError, match="'dog/[ef].jpg' is a link to"):
-        ImageTar(path).of_split()
+    link(tmp_path / "photos/cat/a.jpg", tmp_path / "photos/cat/c.jpg")
+    with tarfile.open(tmp_path / "x.tar", "w:") as tar:
+        tar.add(tmp_path / "photos", "photos")
+    with pytest.raises(DataError, match=r"'photos/cat/[ac].jpg' is a link: extract it"):
+        ImageTar(tmp_path / "x.tar")

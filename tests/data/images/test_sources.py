@@ -134,8 +134,14 @@ def test_images_on_both_sides(tmp_path):
     assert check_overlap(train, opened(tmp_path / "one", range(100), shift=199)) == ""
     assert "would be both trained on and held out" in failure(check_overlap, train, opened(tmp_path / "train", []))
     (tmp_path / "linked").symlink_to(tmp_path / "train")
-    assert "is also among the images to train on" in failure(check_overlap, train, opened(tmp_path / "linked", []))
+    assert "would be both trained on and held out" in failure(check_overlap, train, opened(tmp_path / "linked", []))
     (tmp_path / "hard" / "c").mkdir(parents=True)
     os.link(tmp_path / "train" / "a" / "0.png", tmp_path / "hard" / "c" / "x.png")
     assert "'c/x.png' is also among" in failure(check_overlap, train, opened(tmp_path / "hard", []))
     assert check_overlap(*split_images(train, 0.5)) == ""
+
+
+def test_splits_of_equal_size_are_not_the_same(tmp_path):
+    files = {f"{split}/{c}/{c}.png": image_files.png(len(split + c)) for split in ("train", "val") for c in ("a", "bb")}
+    path = str(make_folder(tmp_path / "root", files))
+    assert check_overlap(*(open_side(path, side, heldout_share=0.1) for side in ("train", "heldout"))) == ""

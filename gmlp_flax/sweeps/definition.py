@@ -18,7 +18,6 @@ from gmlp_flax.sweeps import points as points_lib
 from gmlp_flax.sweeps.points import CONFIG, Point, Points
 
 SEARCH = "data.search"  # the key of the runs that choose
-LONGEST_NAME = 200  # bytes; file systems allow 255, and the log's name is longer
 
 
 class Trial(NamedTuple):
@@ -122,8 +121,6 @@ def define(
         if same := [names[mark] for mark in marks if mark in names]:
             raise ConfigError(f"two points are one run, or share the name of its folder: {same[0]} and {trial.name}")
         names |= dict.fromkeys(marks, trial.name)
-        if len(os.fsencode(trial.name)) > LONGEST_NAME:
-            raise ConfigError(f"{trial.name} is too long to name a folder: sweep over fewer keys at once")
         path = os.path.join(out, trial.name, CONFIG_FILE)
         if files.exists(path) and (difference := _difference(config_lib.load(path), config)):
             raise RunError(f"{os.path.dirname(path)} is a run of another config ({difference}): give another --out")

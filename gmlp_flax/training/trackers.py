@@ -46,9 +46,6 @@ class _Wandb:
     def __init__(self, config: ConfigDict, folder: str, run: str, _step: int):
         import wandb  # type: ignore[import-not-found]  # an extra
 
-        offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False)
-        if offline:
-            distributed.say(f"not logged in to W&B: the run is recorded in {folder}/wandb, for `wandb sync`")
         self._staged = files.StagingFolder(folder)
         self._run = wandb.init(
             project=config.log.wandb,
@@ -57,7 +54,6 @@ class _Wandb:
             resume="allow",
             dir=self._staged.path,
             config=config.to_dict(),
-            mode="offline" if offline else None,
         )
 
     def log(self, step: int, values: dict[str, float]) -> None:

@@ -68,8 +68,9 @@ For anyone at a terminal: every subcommand of `gmlp`, and what `gmlp NAME --help
 {listed}
 Flags are written `--name=value`; `--dry-run` and `--dry_run` are the same. A mistake ends a command with one line
 and exit code 2, before any device is used. All commands take `--trust=MODULE`, a module of your own whose classes the
-config of a run may name ([what is trusted](weights.md#what-is-trusted-and-what-is-not)). Those with a config take `--config`, its name or a file,
-`--config.KEY=VALUE` for [each of its keys](keys.md), and `--help_config`, which prints them.
+config of a run may name ([what is trusted](weights.md#what-is-trusted-and-what-is-not)). Those with a config take
+`--config`, its name or a file, `--config.KEY=VALUE` for [each of its keys](keys.md), and `--help_config`, which prints
+them.
 
 `docs/generate.py` writes this page from the commands.
 

@@ -13,7 +13,8 @@ a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run o
 DIR/KEY=VALUE,...,seed=SEED. With --choose=best the first seed of every point, with config.data.search=True, scores a
 part of the training data, and the best point there is trained with every seed: what is reported has chosen nothing.
 --choose=none trains every point with every seed. The table has a row for each point: median, mean, lowest and highest
-over its seeds. All metrics of all runs are written to DIR/sweep.json.
+over its seeds. DIR/report has it as a page with the held-out metric over the steps, as Markdown and as CSV; all metrics
+of all runs are in DIR/sweep.json.
 
 --sweep.KEY=VALUE,... is --grid=KEY=VALUE,... with --choose=none; `lr` is short for optimizer.learning_rate, and with
 --sweep.seed there is no --seeds. A sweep file has get_sweep(arg) that returns points (gmlp_flax.sweeps.points), all of
@@ -42,6 +43,8 @@ from gmlp_flax.config import schema
 from gmlp_flax.config.overrides import named_overrides
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files
+from gmlp_flax.reports import page
+from gmlp_flax.reports import sweep as report
 from gmlp_flax.sweeps import definition, points, tables, training
 from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
@@ -153,8 +156,15 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
             print(shlex.join(["python", "-m", "gmlp_flax.train", *command(sweep, trial)]))
     elif flags.FLAGS.on:
         launch_unfinished(sweep)
-    elif not training.train(sweep, flags.FLAGS.jobs, flags.FLAGS.choose == "none", flags.FLAGS.index is None):
-        raise SystemExit(1)
+    else:
+        is_whole = flags.FLAGS.index is None
+        complete = training.train(sweep, flags.FLAGS.jobs, flags.FLAGS.choose == "none", is_whole)
+        made = report.of_folder(sweep.out) if is_whole else None
+        if made and any(count for _, count, *_ in made.table.rows):
+            path = page.write(made, files.join(sweep.out, "report"))
+            print(made.markdown(), *made.sentences(), f"\nthe report: {path}", sep="\n")
+        if not complete:
+            raise SystemExit(1)
 
 
 def run() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.checkpoints.names import METRICS_FILE
 from gmlp_flax.io import files
-from gmlp_flax.sweeps import points, runner
+from gmlp_flax.sweeps import runner
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from gmlp_flax.sweeps.runner import Metrics
 
@@ -92,26 +92,10 @@ def rows(sweep: Sweep, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
     return table
 
 
-def text(sweep: Sweep, table: list[dict[str, Any]], chosen: int | None) -> str:
-    """The rows for reading, and which of them was chosen, if any."""
-    rows = [["", "seeds", *STATISTICS, f"{sweep.metric} of each seed"]]
-    for row in table:
-        values = row["summary"].get(sweep.metric, {})
-        rows.append(
-            [
-                points.name(row["point"]) or "the config as it is",
-                str(len(row["runs"])),
-                *(f"{values[name]:.5g}" if values else "-" for name in STATISTICS),
-                " ".join(f"{run['eval'][sweep.metric]:.5g}" for run in row["runs"]),
-            ]
-        )
-    lines = _align(rows, "<>>>>><")
-    if chosen is not None:
-        lines.append(
-            f"chosen: {rows[1 + chosen][0]}, for its {sweep.metric} with seed {sweep.trials[0].config.seed} on data "
-            "held out for that (--choose=best; the paper does not say how it chose)"
-        )
-    return "\n".join(lines)
+def steps_taken(sweep: Sweep) -> int:
+    """The steps of all trials together, as their last lines of metrics tell."""
+    files_of = (os.path.join(sweep.out, trial.name, METRICS_FILE) for trial in sweep.trials)
+    return sum(lines[-1]["step"] for path in files_of if (lines := MetricsFile.read(path)))
 
 
 def _align(rows: Sequence[Sequence[str]], sides: str) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gmlp_flax.reports import table
 from tests.runs.command import assert_done
 
 GRID = ("--grid=optimizer.learning_rate=0.0,1e-2", "--seeds=0,1")
@@ -27,7 +28,7 @@ def test_the_rate_that_learns_is_chosen(commands, text, tmp_path):
     assert_done(done)
     search = [f"{run(rate, 0)},data.search=True" for rate in ("0.0", "1e-2")]
     names = [*search, run("1e-2", 0), run("1e-2", 1)]
-    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == sorted(names)
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == sorted([*names, "report"])
     worse, best, better, other = (perplexity(out, name) for name in names)
     assert worse > best and len({best, better, other}) == 3  # of other texts, and another seed
     configs = [json.loads((out / name / "config.json").read_text()) for name in names]
@@ -39,8 +40,12 @@ def test_the_rate_that_learns_is_chosen(commands, text, tmp_path):
     summary = report["points"][2]["summary"]["perplexity"]
     assert summary["median"] == summary["mean"] == statistics.mean([better, other])
     assert (summary["lowest"], summary["highest"]) == (min(better, other), max(better, other))
-    assert f"{better:.5g} {other:.5g}\n" in done.stdout
+    assert f"| {table.shown(better)} {table.shown(other)} |" in done.stdout
+    curve = (out / "report" / "curves.csv").read_text().splitlines()
+    assert curve[0].startswith("series,label,step,perplexity") and len(curve) > 3
     assert "\nchosen: optimizer.learning_rate=1e-2, for its perplexity" in done.stdout
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != "sweep.json"}
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if not {"report", "sweep.json"} & {*path.parts}}
     assert commands(text, *GRID, f"--out={out}", command="sweep").stdout == done.stdout
-    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != "sweep.json"}
+    assert before == {
+        path: path.stat().st_mtime_ns for path in out.rglob("*") if not {"report", "sweep.json"} & {*path.parts}
+    }

@@ -87,14 +87,3 @@ def test_statistics_are_over_the_seeds_that_ended():
     }
     assert [run["seed"] for run in first["runs"]] == [0, 1, 2]
     assert second["point"] == {"batch_size": 16} and set(second["summary"]["perplexity"].values()) == {9.0}
-
-
-def test_text_marks_what_has_not_ended_and_what_was_chosen():
-    sweep, rows = made()
-    lines = tables.text(sweep, [*rows, {"point": {}, "runs": [], "summary": {}}], 1).splitlines()
-    assert [line.split() for line in lines[1:4]] == [
-        ["batch_size=8", "3", "11", "11.333", "10", "13", "10", "13", "11"],
-        ["batch_size=16", "1", "9", "9", "9", "9", "9"],
-        ["the", "config", "as", "it", "is", "0", "-", "-", "-", "-"],
-    ]
-    assert lines[4].startswith("chosen: batch_size=16, for its perplexity with seed 0")

@@ -1,7 +1,10 @@
 """A sweep is trained in this process: what it notes of runs that fail; what it chooses is in tests/commands."""
 
+import itertools
 import json
 import sys
+import types
+from concurrent.futures import Future
 
 import pytest
 
@@ -27,6 +30,19 @@ def test_the_others_go_on_if_one_fails(sweep, trainer, capfd):
     assert "the reason of seed=0" in capfd.readouterr().err
     trainer.plan({"seed=0": 10.0})
     assert training.train(sweep) is True and trainer.names() == ["seed=0", "seed=1", "seed=0"]
+
+
+def test_says_how_long_the_others_take(sweep, monkeypatch):
+    """After ten seconds half of the 14 steps are taken."""
+    clock, steps = itertools.chain([0.0], itertools.repeat(10.0)), itertools.chain([0], itertools.repeat(7))
+    monkeypatch.setattr(training, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(training.tables, "steps_taken", lambda _: next(steps))
+    first, second = Future(), Future()
+    first.set_result({})
+    ended = training.ended([first, second], sweep)
+    assert next(ended) == (first, "ETA 00:10")
+    second.set_result({})
+    assert [*ended] == [(second, "")]
 
 
 def test_or_do_not(sweep, trainer):

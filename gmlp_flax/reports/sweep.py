@@ -1,0 +1,51 @@
+"""The report of a sweep: the held-out metric of each point, over its seeds and over the steps."""
+
+import itertools
+import os
+
+from gmlp_flax.analysis import drawing
+from gmlp_flax.analysis.charts import Chart, Panel, Scale
+from gmlp_flax.checkpoints.metrics_file import MetricsFile
+from gmlp_flax.checkpoints.names import METRICS_FILE
+from gmlp_flax.io import files, json_files
+from gmlp_flax.reports.report import Report
+from gmlp_flax.reports.series import over_seeds
+from gmlp_flax.reports.table import Spread, Table, shown
+from gmlp_flax.sweeps import points
+from gmlp_flax.sweeps.tables import STATISTICS
+
+
+def of_folder(out: str) -> Report:
+    """A row and a curve for each point of the sweep in a folder.
+
+    Raises:
+        RunError: a run's metrics.jsonl is damaged.
+    """
+    made = json_files.read(files.join(out, "sweep.json"), dict)
+    metric = made["metric"]
+    named = {points.name(point["point"]) or "the config as it is": point for point in made["points"]}
+    rows, series = [], []
+    looks = drawing.looks([*itertools.islice(itertools.cycle(drawing.FAMILIES), len(named))])
+    for look, (name, point) in zip(looks, named.items(), strict=True):
+        values = [run["eval"][metric] for run in point["runs"]]
+        statistics = (STATISTICS[kind](values) if values else None for kind in STATISTICS)
+        rows.append((name, len(values), *statistics, " ".join(map(shown, values))))
+        curves = [_curve(os.path.join(out, run["workdir"]), metric) for run in point["runs"]]
+        steps = sorted(set.intersection(*map(set, curves))) if curves else []
+        series.append(over_seeds(name, look, steps, [Spread.mean(curve[step] for curve in curves) for step in steps]))
+    notes = []
+    if (chosen := made["chosen"]) is not None:
+        seed = made["points"][0]["runs"][0]["seed"]
+        why = f"for its {metric} with seed {seed} on data held out for that"
+        notes = [f"chosen: {[*named][chosen]}, {why} (--choose=best; the paper does not say how it chose)"]
+    panel = Panel(f"Held-out {metric} over steps", Scale("step"), Scale(metric, log=metric == "perplexity"), series)
+    chart = Chart([panel], "Lines are means over seeds, ranges go from the lowest to the highest seed.")
+    figures = {"curves": chart} if any(line.x for line in series) else {}
+    table = Table(("", "seeds", *STATISTICS, f"{metric} of each seed"), rows)
+    return Report(f"Sweep of {os.path.basename(made['config'])}", table, notes=notes, figures=figures)
+
+
+def _curve(folder: str, metric: str) -> dict[int, float]:
+    """Step -> the held-out metric."""
+    lines = MetricsFile.read(os.path.join(folder, METRICS_FILE))
+    return {line["step"]: line["eval"][metric] for line in lines if metric in line.get("eval", ())}

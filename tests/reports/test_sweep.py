@@ -1,0 +1,54 @@
+"""The report of a sweep, from the files that a sweep leaves."""
+
+import json
+
+import pytest
+
+from gmlp_flax.reports import sweep
+from gmlp_flax.reports.table import Spread
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Three points: two with two seeds, of which the first has run further with one, and one that has not ended."""
+    points = []
+    for batch, runs in ((8, {0: [90.0, 50.0, 40.0], 1: [70.0, 30.0]}), (16, {0: [80.0], 1: [60.0]}), (32, {})):
+        for seed, values in runs.items():
+            lines = [{"step": 10 * step, "eval": {"perplexity": value}} for step, value in enumerate(values, 1)]
+            (tmp_path / f"batch_size={batch},seed={seed}").mkdir()
+            text = "".join(json.dumps(line) + "\n" for line in [{"step": 5, "loss": 3.0}, *lines])
+            (tmp_path / f"batch_size={batch},seed={seed}" / "metrics.jsonl").write_text(text)
+        ended = [
+            {"seed": seed, "workdir": f"batch_size={batch},seed={seed}", "eval": {"perplexity": values[-1]}}
+            for seed, values in runs.items()
+        ]
+        points.append({"point": {"batch_size": batch}, "runs": ended, "summary": {}})
+    known = {"config": "quickstart_text", "overrides": {}, "metric": "perplexity", "mode": "min", "chosen": 1}
+    (tmp_path / "sweep.json").write_text(json.dumps(known | {"points": points}))
+    return tmp_path
+
+
+def test_a_row_and_a_curve_for_each_point(folder):
+    made = sweep.of_folder(str(folder))
+    assert made.table.rows == [
+        ("batch_size=8", 2, 35.0, 35.0, 30.0, 40.0, "40.0 30.0"),
+        ("batch_size=16", 2, 70.0, 70.0, 60.0, 80.0, "80.0 60.0"),
+        ("batch_size=32", 0, None, None, None, None, ""),
+    ]
+    first, second, third = made.charts["curves"].panels[0].series
+    assert (first.name, first.x, first.y, first.low, first.high) == (
+        "batch_size=8",
+        [10, 20],  # the steps that all seeds have
+        [80.0, 40.0],
+        [70.0, 30.0],
+        [90.0, 50.0],
+    )
+    assert (second.x, second.y) == ([10], [Spread.mean([80.0, 60.0]).centre]) and not third.x
+    assert len({line.look for line in (first, second, third)}) == 3
+    assert made.notes[0].startswith("chosen: batch_size=16, for its perplexity with seed 0")
+
+
+def test_without_metrics_there_is_no_figure(folder):
+    for path in folder.glob("*/metrics.jsonl"):
+        path.unlink()
+    assert sweep.of_folder(str(folder)).figures == {}

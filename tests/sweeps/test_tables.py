@@ -14,7 +14,7 @@ FOUND = {(8, 0): 10.0, (8, 1): 13.0, (8, 2): 11.0, (16, 0): 9.0}
 
 
 def test_status(trainer):
-    """A run that is done, one part way, two that failed; half a line ends the metrics."""
+    """A run that is done, one part way at two steps a second, two that failed; half a line ends the metrics."""
     out = trainer.folder / "out"
     lines = [
         {"step": 100, "loss": 5.0, "tokens_per_second": 0.0},
@@ -32,9 +32,9 @@ def test_status(trainer):
     code, printed, told = sweep(trainer, "--sweep=@points.py:2", "--status")
     assert code == 0, told
     assert [line.split() for line in printed] == [
-        ["state", "step", "steps", "perplexity"],
+        ["state", "step", "steps", "perplexity", "time", "left"],
         [FIRST + "0", "done", "500", "500", "45.678"],
-        [FIRST + "1", "part", "way", "200", "500", "90"],
+        [FIRST + "1", "part", "way", "200", "500", "90", "0:02:30"],
         [SECOND + "0", "failed", "0", "500"],
         [SECOND + "1", "failed", "0", "500"],
         [SECOND + "0:", "no", "text"],

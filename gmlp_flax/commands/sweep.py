@@ -6,7 +6,7 @@
         [--grid=KEY=VALUE,VALUE,... [--grid=...]] [--seeds=0,1,2,3,4] [--choose=best|none] [--jobs=1]
     gmlp sweep --config=FILE:ARGUMENT --out=DIR --sweep.KEY=VALUE,VALUE,... [--sweep.seed=0,1,2] ...
     gmlp sweep --sweep=FILE[:ARGUMENT] --out=DIR [--config.KEY=VALUE ...] ...
-    any of them with --print, --status, --on=ENGINE, or --index=I [--of=N]
+    any of them with --print, --status or --on=ENGINE
 
 The points are all combinations of the values given with --grid, one flag for each key. Keys that change together share
 a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run of `gmlp train` in
@@ -20,10 +20,9 @@ of all runs are in DIR/sweep.json.
 --sweep.seed there is no --seeds. A sweep file has get_sweep(arg) that returns points (gmlp_flax.sweeps.points), all of
 which are trained.
 
---print shows a command for each run and trains nothing; --status shows how far the runs in DIR are. --index=I --of=N
-trains the runs I, I+N, I+2N, ..., so that the tasks of an array share a sweep (SLURM: --index=$SLURM_ARRAY_TASK_ID);
-the command without --index then prints the table. --on=ENGINE starts a job for each run that is not finished on a
-cluster or a cloud, as `gmlp launch` does and with its flags.
+--print shows a command for each run and trains nothing, so that machines can share them; --status shows how far they
+are. --on=ENGINE starts a job for each run that is not finished on a cluster (slurm) or a cloud, as `gmlp launch` does
+and with its flags. When all have ended, the command without it prints the table.
 
 A run that is finished in DIR is not run again and an interrupted run goes on, so the same command ends what a killed
 one began. If a run fails under --choose=best, or Ctrl-C or SIGTERM asks to stop, the running ones save and stop as
@@ -92,14 +91,11 @@ def plan_sweep(config: ConfigDict | None) -> Sweep:
     engine_flags = [name for name in launch.OWN_FLAGS if values[name].present]
     if engine_flags and not values.on:
         raise ConfigError(f"--{engine_flags[0]} is for an engine: give --on=ENGINE with it; --print shows the commands")
-    if values.on and values.index is not None:
-        raise ConfigError("--on starts all runs, and --index one: give one of them")
-    if choosing and (values.print or values.on or values.index is not None):
-        raise ConfigError("--print, --on and --index cannot choose the best point: give --choose=none, for all seeds")
+    if choosing and (values.print or values.on):
+        raise ConfigError("--print and --on cannot choose the best point: give --choose=none, for all seeds")
     search = tuple(point | seeds[0] | {SEARCH: True} for point in bare) if choosing else ()
     every = (*search, *(point | seed for point in bare for seed in seeds))
-    sweep = definition.define(values.sweep or values.config, every, overrides, out, choosing, values.trust)
-    return sweep._replace(trials=_share(sweep.trials, values.index, values.of))
+    return definition.define(values.sweep or values.config, every, overrides, out, choosing, values.trust)
 
 
 def _seeds(bare: Points, overrides: Point) -> Points:
@@ -115,17 +111,6 @@ def _seeds(bare: Points, overrides: Point) -> Points:
     if own or "seed" in overrides:
         raise ConfigError("the key seed is set by --seeds: give it there alone")
     return tuple({"seed": seed} for seed in dict.fromkeys(map(int, values.seeds)))
-
-
-def _share(trials: tuple[Trial, ...], index: int | None, of: int | None) -> tuple[Trial, ...]:
-    """The trials that --index and --of name."""
-    if index is None:
-        if of is not None:
-            raise ConfigError(f"--of={of} goes with --index: give --index=I, from 0 to {of - 1}")
-        return trials
-    if not 0 <= index < (count := of or len(trials)):
-        raise ConfigError(f"--index={index} is out of range: expected 0 to {count - 1}")
-    return trials[index::count]
 
 
 def command(sweep: Sweep, trial: Trial) -> list[str]:
@@ -157,10 +142,9 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
     elif flags.FLAGS.on:
         launch_unfinished(sweep)
     else:
-        is_whole = flags.FLAGS.index is None
-        complete = training.train(sweep, flags.FLAGS.jobs, flags.FLAGS.choose == "none", is_whole)
-        made = report.of_folder(sweep.out) if is_whole else None
-        if made and any(count for _, count, *_ in made.table.rows):
+        complete = training.train(sweep, flags.FLAGS.jobs, flags.FLAGS.choose == "none")
+        made = report.of_folder(sweep.out)
+        if any(count for _, count, *_ in made.table.rows):
             path = page.write(made, files.join(sweep.out, "report"))
             print(made.markdown(), *made.sentences(), f"\nthe report: {path}", sep="\n")
         if not complete:
@@ -176,8 +160,6 @@ def run() -> None:
     what = "best: every point with the first seed, then the best point with the others; none: all with all seeds."
     flags.DEFINE_enum("choose", "best", ["best", "none"], what)
     flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
-    flags.DEFINE_integer("index", None, "Train this run alone, counted from 0; with --of=N, each N-th from it.")
-    flags.DEFINE_integer("of", None, "The number of tasks that share the runs; with --index.", lower_bound=1)
     flags.DEFINE_bool("print", False, "Print a command for each run, and train nothing.")
     flags.DEFINE_bool("status", False, "Print how far each run is, and train nothing.")
     launch.define_flags()

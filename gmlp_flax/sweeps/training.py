@@ -19,14 +19,13 @@ from gmlp_flax.sweeps.runner import Metrics, TrainingPool
 PAUSE = 2.0  # seconds from one look at the runs' steps to the next
 
 
-def train(sweep: Sweep, jobs: int = 1, go_on: bool = True, is_whole: bool = True) -> bool:
+def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
     """Trains, and says how each trial ended, and when all will have.
 
     Args:
         sweep: the sweep.
         jobs: processes at a time.
         go_on: whether the others go on if a trial fails; a sweep that chooses needs all of its first ones.
-        is_whole: whether all trials are there, and sweep.json is written.
 
     Returns:
         Whether no trial failed.
@@ -66,10 +65,9 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True, is_whole: bool = True
             train_all(reported)
             chosen, sweep = len(first), sweep._replace(trials=first + reported)
     table = tables.rows(sweep, metrics)
-    if is_whole:
-        known = {"config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode}
-        report = known | {"chosen": chosen, "points": table} | ({"failed": list(failed)} if failed else {})
-        run_folder.write_json(files.join(sweep.out, "sweep.json"), report)
+    known = {"config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode}
+    report = known | {"chosen": chosen, "points": table} | ({"failed": list(failed)} if failed else {})
+    run_folder.write_json(files.join(sweep.out, "sweep.json"), report)
     if failed:
         count = f"{len(failed)} of {len(sweep.trials)} runs failed; the same command tries them again:"
         print(count, *failed.values(), sep="\n", file=sys.stderr)

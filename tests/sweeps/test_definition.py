@@ -89,18 +89,6 @@ def test_keys_as_flags(trainer):
     assert len(report(trainer)["points"]) == 2 and len(report(trainer)["points"][1]["runs"]) == 2
 
 
-def test_shares_of_a_sweep(trainer):
-    """Each run is in one share; a share writes no sweep.json, the whole does and trains nothing more."""
-    file = "--sweep=@points.py:3"
-    names = [FIRST + seed for seed in "012"] + [SECOND + seed for seed in "012"]
-    assert sweep(trainer, file, "--index=1", "--of=4")[0] == 0 and trainer.names() == [names[1], names[5]]
-    assert sweep(trainer, file, "--index=2")[0] == 0 and trainer.names()[2:] == [names[2]]
-    assert sweep(trainer, file, "--index=6", "--of=7")[0] == 0 and len(trainer.names()) == 3
-    assert not (trainer.folder / "out" / "sweep.json").exists()
-    assert sweep(trainer, file)[0] == 0 and trainer.names()[3:] == [names[0], *names[3:5]]
-    assert (trainer.folder / "out" / "sweep.json").exists()
-
-
 def test_printed_commands(trainer):
     code, printed, _ = sweep(trainer, "--sweep=@points.py", "--print", "--", "--config.data.train=my books.jsonl")
     out = trainer.folder / "out"
@@ -159,17 +147,13 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
         ([FILE, "--seeds=1"], "--seeds and the sweep set the same key, seed"),
         ([FILE, "--sweep.seed=1"], "the sweep sets seed twice"),
         ([FILE, "--config.batch_size=4"], "--config.batch_size and the sweep set the same key"),
-        ([FILE, "--index=2"], "--index=2 is out of range: expected 0 to 1"),
-        ([FILE, "--index=3", "--of=3"], "--index=3 is out of range: expected 0 to 2"),
-        ([FILE, "--of=3"], "--of=3 goes with --index"),
-        ([FILE, "--index=0", "--on=slurm"], "--on starts all runs, and --index one"),
         ([FILE, "--dry_run"], "--dry_run is for an engine"),
         ([FILE, "--out="], "--out is missing"),
         (
             [CONFIG, "--sweep.lr=1,2", "--sweep.optimizer.learning_rate=3"],
             "the sweep sets optimizer.learning_rate",
         ),
-        ([CONFIG, "--grid=batch_size=4,8", "--index=0"], "--print, --on and --index cannot choose the best point"),
+        ([CONFIG, "--grid=batch_size=4,8", "--print"], "--print and --on cannot choose the best point"),
         ([CONFIG, "--seeds=0,x"], "--seeds=0,x: expected numbers"),
         ([CONFIG, "--config.seed=1"], "the key seed is set by --seeds"),
         (["--sweep.lr=1"], "--config is missing"),

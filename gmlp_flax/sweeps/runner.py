@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from gmlp_flax.checkpoints.metrics_file import read_result
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files, storage
 from gmlp_flax.io.cores import usable_cores
-from gmlp_flax.processes import signals
+from gmlp_flax.processes import stopping
 
 Metrics = dict[str, Any]
 
@@ -74,8 +73,8 @@ class TrainingPool:
             return code
 
     def __enter__(self) -> TrainingPool:
-        self._handled = signals.handle((signal.SIGTERM, signal.SIGHUP), _interrupt)
-        self._handled.__enter__()
+        self._terminable = stopping.terminable()
+        self._terminable.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -84,12 +83,7 @@ class TrainingPool:
             for process in list(self._processes):
                 process.terminate()
         self._threads.shutdown(cancel_futures=True)
-        self._handled.__exit__(None, None, None)
-
-
-def _interrupt(*_: object) -> None:
-    signals.end_on_the_next(signal.SIGTERM, signal.SIGHUP)
-    raise KeyboardInterrupt
+        self._terminable.__exit__(None, None, None)
 
 
 @contextlib.contextmanager

@@ -120,6 +120,8 @@ def test_long_inputs(length, scale):
         ("c4_ablation", "sgu,data=3", "data is one of 1, 2, 4, 8"),
         ("c4_ablation", "amlp_36_128,scale=small", "amlp_36_128 has no scale=small: expected one of bert,"),
         ("c4_bert", "gmlp_base,scale=cpu", "scale is one of paper, small, gpu"),
+        ("own_text", "tinny", "did you mean 'tiny'"),
+        ("own_text", "no/such.txt", "expected one of .*a file or a folder of text"),
         ("own_text", "amlp_base,scale=small", "has 'scale=small': expected nothing after the name"),
         ("long_text", "4097", "did you mean '4096'"),
         ("lra_image", "vit", "expected one of gmlp, amlp, "),
@@ -132,10 +134,25 @@ def test_a_wrong_argument_says_what_is_right(path, arg, message):
     assert type(caught.value).__name__ == "ConfigError" and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("arg", "layers"), [("", 6), ("small", 6), ("base", 48), ("amlp_base", 36)])
+@pytest.mark.parametrize(("arg", "layers"), [("", 6), ("small", 6), ("tiny", 4), ("base", 48), ("amlp_base", 36)])
 def test_own_text(arg, layers):
     options = valid("own_text", arg)
     assert options.model.layers == layers and options.data.train == "" and bool(options.model.d_attn) == ("amlp" in arg)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "layers"), [("a.txt", 9e6, 4), ("a.txt", 11e6, 6), ("a.jsonl.gz", 2e6, 4), ("a.jsonl.gz", 3e6, 6)]
+)
+def test_own_text_is_as_large_as_the_text_allows(tmp_path, capsys, name, size, layers):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    with open(folder / name, "wb") as file:
+        file.truncate(int(size))
+    for path in (folder / name, folder):
+        options = valid("own_text", str(path))
+        assert (options.model.layers, options.data.train) == (layers, str(path))
+        assert f"own_text:{'tiny' if layers == 4 else 'small'} for " in capsys.readouterr().err
+    assert (options.model.vocab_size, options.steps) == ((2000, 500) if layers == 4 else (8000, 2000))
 
 
 @pytest.mark.parametrize("name", ["gmlp", "amlp", "transformer"])

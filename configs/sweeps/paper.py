@@ -8,8 +8,8 @@ rows, seeds and settings, and `gmlp reproduce NAME` trains this sweep and writes
 SCALE: cpu (default; `small` in the config files), gpu or paper; the config files say what each scale is. At cpu and gpu
 --config.data.train must be given, and the deepest models of table4, figure5 and figure8 are left out.
 
---on=ENGINE starts a job for each run; --print prints their commands. Tables with the same runs can share a folder: after
-table4, figure8 with --out=runs/table4 trains the aMLPs alone.
+--on=ENGINE starts a job for each run; --print prints their commands. Tables with the same runs can share a folder:
+after table4, figure8 with --out=runs/table4 trains the aMLPs alone.
 """
 
 from gmlp_flax.config import arguments

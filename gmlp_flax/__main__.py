@@ -33,7 +33,6 @@ COMMANDS = {
     "benchmark": ("benchmark", "measure speed and memory"),
     "completion": ("listing:run_completion", "complete subcommands and names in bash or zsh"),
 }
-MOVED = ("filters", "attention", "shift-invariance", "augmentations")  # to gmlp draw
 
 
 def main(words: list[str] | None = None) -> None:
@@ -48,7 +47,6 @@ def main(words: list[str] | None = None) -> None:
             _run(name, arguments)
         else:
             advice = did_you_mean(name, COMMANDS, "gmlp --help lists the subcommands")
-            advice = f"it is now gmlp draw {name}" if name in MOVED else advice
             print(f"error: there is no subcommand {name!r}; {advice}", file=sys.stderr)
             raise SystemExit(2)
 

@@ -72,7 +72,7 @@ def test_help_lists_the_commands(gmlp):
     assert gmlp("--version") == (0, f"gmlp_flax {gmlp_flax.__version__}\n", "")
 
 
-ADVICE = {"trian": "'train'", "--config=x.py": "gmlp --help"} | {name: f"gmlp draw {name}" for name in gmlp_main.MOVED}
+ADVICE = {"trian": "'train'", "--config=x.py": "gmlp --help"}
 
 
 @pytest.mark.parametrize(("name", "advice"), ADVICE.items())

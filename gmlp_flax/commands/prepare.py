@@ -45,7 +45,6 @@ CORPUS_FLAGS: dict[str, tuple] = {
     **{key: ("auto", f"With --tokenizer: {comment}.") for key, comment in KEYS.items()},
     "vocab_size": (32_000, "Pieces of a tokenizer that is trained.", 1),
     "tokenizer_sample": (tokenizer_training.SAMPLE, "Characters to train a tokenizer on, at most, from all parts.", 1),
-    "train_tokenizer_only": (False, "Write the tokenizer to --out and end."),
     "heldout_share": (0.0, "Share of documents to hold out."),
     "side": ("train", "train or heldout: the documents to take if some are held out."),
     "workers": (usable_cores(), "Cores to use.", 1),
@@ -77,8 +76,6 @@ def check(name: str, values: flags.FlagValues) -> None:
     corpus, out = (path if files.is_remote(path) else os.path.realpath(path) for path in (name, values.out))
     if not is_listops and f"{out.rstrip('/')}/".startswith(f"{corpus.rstrip('/')}/"):
         raise ConfigError(f"--out={values.out} lies in the corpus, which would grow by it; give a folder beside it")
-    if values.train_tokenizer_only and files.exists(values.out):
-        raise ConfigError(f"--out={values.out} would be overwritten: give another name, or move it away")
 
 
 def make_listops(name: str, values: flags.FlagValues) -> None:
@@ -136,10 +133,6 @@ def main(argv: list[str]) -> None:
             sample=values.tokenizer_sample,
             max_bad_records=values.max_bad_records,
         )
-    if values.train_tokenizer_only:
-        tokenizer.save(values.out)
-        print(f"tokenizer        {values.out}, {tokenizer.vocab_size} pieces")
-        return
     began = time.perf_counter()
     limits: dict[str, Any] = {limit: values[limit].value for limit in ("workers", "max_bad_records", "shard_bytes")}
     made = prepare.prepare(corpus, tokenizer, values.out, selection=selection, **limits)
@@ -148,7 +141,7 @@ def main(argv: list[str]) -> None:
 
 def run() -> None:
     """The command line."""
-    flags.DEFINE_string("out", None, "Folder for the result; with --train_tokenizer_only, the file.")
+    flags.DEFINE_string("out", None, "Folder for the result.")
     for name, definition in (CORPUS_FLAGS | LISTOPS_FLAGS).items():
         cli.define(name, *definition)
     cli.run(main, "CORPUS")

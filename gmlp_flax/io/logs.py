@@ -23,8 +23,7 @@ def to_stderr(text: str) -> None:
 
 @contextlib.contextmanager
 def heartbeat(what: str, say: Callable[[str], None] = to_stderr, at_once: bool = True) -> Iterator[None]:
-    """Says what is being done, such as "compiling", at once or only if it lasts; and, while it goes on, how long it has
-    taken."""
+    """Says what is being done, such as "compiling", at once or only if it lasts, and how long it has taken so far."""
     begin, done, pause = time.monotonic(), threading.Event(), min(BEAT, SHORT_BEAT) if sys.stderr.isatty() else BEAT
 
     def remind() -> None:

@@ -35,8 +35,7 @@ def of_folder(out: str) -> Report:
         series.append(over_seeds(name, look, steps, [Spread.mean(curve[step] for curve in curves) for step in steps]))
     notes = []
     if (chosen := made["chosen"]) is not None:
-        seed = made["points"][0]["runs"][0]["seed"]
-        why = f"for its {metric} with seed {seed} on data held out for that"
+        why = f"for its {metric} with seed {made['points'][0]['runs'][0]['seed']} on data held out for that"
         notes = [f"chosen: {[*named][chosen]}, {why} (--choose=best; the paper does not say how it chose)"]
     panel = Panel(f"Held-out {metric} over steps", Scale("step"), Scale(metric, log=metric == "perplexity"), series)
     chart = Chart([panel], "Lines are means over seeds, ranges go from the lowest to the highest seed.")

@@ -4,7 +4,7 @@ import collections
 import datetime
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from gmlp_flax import tasks
@@ -37,7 +37,9 @@ def status(sweep: Sweep) -> str:
     states = collections.Counter(row[1] for row in rows[1:])
     failed = [name for name, state, *_ in rows if state == "failed"]
     reasons = [f"{name}: {_failure(f'{os.path.join(sweep.out, name)}.log')}" for name in failed]
-    return "\n".join([*_align(rows, "<<>>>>"), *reasons, ", ".join(f"{states[state]} {state}" for state in STATES)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map("{:{}{}}".format, row, "<<>>>>", widths)).rstrip() for row in rows]
+    return "\n".join([*lines, *reasons, ", ".join(f"{states[state]} {state}" for state in STATES)])
 
 
 def _row(sweep: Sweep, trial: Trial) -> list[str]:
@@ -108,10 +110,3 @@ def steps_taken(sweep: Sweep) -> int:
     """The steps of all trials together, as their last lines of metrics tell."""
     files_of = (os.path.join(sweep.out, trial.name, METRICS_FILE) for trial in sweep.trials)
     return sum(lines[-1]["step"] for path in files_of if (lines := MetricsFile.read(path)))
-
-
-def _align(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
-    """The rows as lines, with each column aligned to the left (<) or to the right (>)."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    cells = [[f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)] for row in rows]
-    return ["  ".join(row).rstrip() for row in cells]

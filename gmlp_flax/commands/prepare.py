@@ -87,7 +87,8 @@ def make_listops(name: str, values: flags.FlagValues) -> None:
     sizes = folder.parse_sizes(name.removeprefix(LISTOPS))
     shortest, longest = folder.parse_numbers(values.lengths, f"--lengths={values.lengths}", 2)
     out = values.out if files.is_remote(values.out) else os.path.realpath(values.out)
-    most = folder.make(out, sizes, Grammar(shortest, longest, values.depth), values.seed)
+    with cli.waiting("making trees"):
+        most = folder.make(out, sizes, Grammar(shortest, longest, values.depth), values.seed)
     print(f"trees         {', '.join(f'{split} {size:,}' for split, size in zip(folder.SPLITS, sizes, strict=True))}")
     print(f"to use it     --config=lra_listops --config.data.train={shlex.quote(out)}")
     print(f"              with --config.model.length={most + 2} or more, no tree is cut")

@@ -328,8 +328,7 @@ class _Loop:
                 raise _Stopped
 
         try:
-            told = heartbeat("evaluating", self.progress.show, at_once=False)
-            with told:
+            with heartbeat("evaluating", self.progress.show, at_once=False):
                 metrics, _ = self.evaluator(state.params, state.ema, after_batch)
         except _Stopped:
             return

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INCHES_PER_TOKEN, LARGEST = 0.12, 24.0  # inches of a map's side: for each token, and at most
-FIRST_HALF, ALL = "first_half", "all"  # layers
 
 
 class EncodedText(NamedTuple):
@@ -133,16 +132,13 @@ def stack_weights(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | N
     return of_stacks
 
 
-def draw(
-    trained: loading.Trained, workdir: str, first: str, second: str | None = None, layers: str = FIRST_HALF
-) -> list[str]:
-    """Draws the maps of a sentence or pair.
+def draw(trained: loading.Trained, workdir: str, first: str, second: str | None = None) -> list[str]:
+    """Draws the largest weights of a sentence or pair in the first half of the layers, and all layers one by one.
 
     Args:
         trained: a run.
         workdir: its folder.
         first, second: the sentences.
-        layers: FIRST_HALF of the network, at least one layer, or ALL.
 
     Returns:
         The paths of the figures, RUN/figures/attention.png and RUN/figures/attention_layers.png.
@@ -153,9 +149,9 @@ def draw(
     numbers, depth = layer_numbers(trained)
     sentences = encode(trained, first, second)
     count, weights = len(sentences.labels), maps(trained, sentences)
-    most = len(numbers) if layers == ALL else first_half(numbers, depth)
-    shown, numbers = weights[:most, :count, :count], numbers[:most]
-    figures = {"attention": draw_largest(shown, sentences, numbers), "attention_layers": draw_layers(shown, numbers)}
+    weights, half = weights[:, :count, :count], first_half(numbers, depth)
+    largest = draw_largest(weights[:half], sentences, numbers[:half])
+    figures = {"attention": largest, "attention_layers": draw_layers(weights, numbers)}
     return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -38,29 +37,19 @@ def matrices(trained: loading.Trained) -> np.ndarray:
     return np.concatenate(of_stacks)
 
 
-def draw(trained: loading.Trained, workdir: str, tokens: Sequence[int] = ()) -> str:
-    """Draws the filters of a run as RUN/figures/filters.png, .svg and .pdf.
-
-    Args:
-        trained: the run.
-        workdir: its folder.
-        tokens: the patches of an image model whose rows are shown; by default TOKENS_SHOWN of them.
-
-    Returns:
-        The path of the first.
+def draw(trained: loading.Trained, workdir: str) -> str:
+    """Draws the filters of a run as RUN/figures/filters.png, .svg and .pdf; returns the path of the first.
 
     Raises:
-        RunError: the run's blocks have no filters, there is no such patch, or `tokens` are given for a model of text.
+        RunError: the run's blocks have no filters.
     """
-    if tokens and not trained.task.predicts_files:
-        raise RunError(f"--tokens chooses patches of an image, and {workdir} holds a model of text: leave it out")
-    return drawing.save(figure(trained, tokens), workdir, "filters")
+    return drawing.save(figure(trained), workdir, "filters")
 
 
-def figure(trained: loading.Trained, tokens: Sequence[int] = ()) -> Figure:
+def figure(trained: loading.Trained) -> Figure:
     """The figure of `draw`; raises RunError as it does."""
     weights, shape = between_tokens(trained)
-    return draw_images(weights, shape, tokens) if trained.task.predicts_files else draw_text(weights)
+    return draw_images(weights, shape) if trained.task.predicts_files else draw_text(weights)
 
 
 @drawing.style()
@@ -103,19 +92,13 @@ def between_tokens(trained: loading.Trained) -> tuple[np.ndarray, tuple[int, ...
 
 
 @drawing.style()
-def draw_images(weights: np.ndarray, grid: tuple[int, ...], tokens: Sequence[int] = ()) -> Figure:
+def draw_images(weights: np.ndarray, grid: tuple[int, ...]) -> Figure:
     """Rows of each layer's W, [layers, patches, patches], as images on the grid (rows, columns), as in the paper's
-    Figure 3; one scale for all, and the patch that each row mixes into in a frame. `tokens` as in `draw`.
-
-    Raises:
-        RunError: there is no such patch.
-    """
+    Figure 3: of TOKENS_SHOWN patches, evenly spread, on one scale, with the patch that a row mixes into in a frame."""
     from matplotlib.patches import Rectangle
 
     patches = math.prod(grid)
-    if absent := [token for token in tokens if not 0 <= token < patches]:
-        raise RunError(f"--tokens: there is no patch {absent[0]}; expected 0 to {patches - 1}")
-    shown = tokens or np.linspace(0, patches - 1, min(TOKENS_SHOWN, patches)).round().astype(int)
+    shown = np.linspace(0, patches - 1, min(TOKENS_SHOWN, patches)).round().astype(int)
     count, row_height = len(weights) * len(shown), 0.38 * grid[0] / grid[1]
     figure, axes = drawing.subplots(count, len(shown), drawing.COLUMN, row_height, margin=0.6)
     figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, hspace=0.04, wspace=0.08)

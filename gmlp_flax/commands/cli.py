@@ -73,14 +73,13 @@ def require(name: str) -> str:
     return value
 
 
-def numbers(name: str, kind: type[int] | type[float] = int) -> list[Any]:
-    """The numbers of a flag that lists them with commas. Raises ConfigError: they are none."""
+def numbers(name: str) -> list[int]:
+    """The whole numbers of a flag that lists them with commas. Raises ConfigError: they are none."""
     given = flags.FLAGS[name].value or []
     try:
-        return [kind(number) for number in given]
+        return [int(number) for number in given]
     except ValueError:
-        example = "0,97" if kind is int else "1e-3,2e-3"
-        raise ConfigError(f"--{name}={','.join(given)}: expected numbers, as in --{name}={example}") from None
+        raise ConfigError(f"--{name}={','.join(given)}: expected numbers, as in --{name}=0,97") from None
 
 
 def waiting(what: str) -> contextlib.AbstractContextManager[None]:

@@ -2,8 +2,7 @@
 
     gmlp draw curves runs/text
     gmlp draw filters runs/text --checkpoint=best
-    gmlp draw filters runs/digits --tokens=0,97
-    gmlp draw attention runs/mnli --text="A man plays." --second="Nobody plays." [--layers=all]
+    gmlp draw attention runs/mnli --text="A man plays." --second="Nobody plays."
     gmlp draw shift-invariance runs/dense
     gmlp draw augmentations --config=imagenet:gmlp_s --config.data.train=photos/ --out=samples.png
 
@@ -11,9 +10,9 @@ The figures of a run are written to RUN/figures as PNG, SVG and PDF. RUN may als
 
 curves            the loss over the steps, in training and held out
 filters           rows of the spatial matrices of each layer, of text for the middle token (the paper's Figure 4), of
-                  images for some patches (Figure 3), which --tokens chooses, counted row by row
+                  images for some patches (Figure 3)
 attention         how much each token (a row) looks at each token (a column) of a sentence or a pair (Figure 10): the
-                  largest weight of the first half of the layers, or of all; and these layers one by one
+                  largest weight of the first half of the layers; and all layers one by one
 shift-invariance  how near spatial matrices without the Toeplitz constraint are to it (Figure 9): the share of their
                   variance that is left if each weight is replaced by the mean of all weights at its offset. It is 1
                   for a Toeplitz matrix, about 2/n for noise on n tokens, more for smooth noise. All checkpoints count:
@@ -38,14 +37,13 @@ FLAGS: Any = flags.FLAGS
 
 
 def _filters(workdir: str, _: ConfigDict | None) -> None:
-    patches = cli.numbers("tokens")
-    print(filters.draw(loading.load(workdir, FLAGS.checkpoint), workdir, patches))
+    print(filters.draw(loading.load(workdir, FLAGS.checkpoint), workdir))
 
 
 def _attention(workdir: str, _: ConfigDict | None) -> None:
     text = cli.require("text")
     trained = loading.load(workdir, FLAGS.checkpoint)
-    print(*attention.draw(trained, workdir, text, FLAGS.second, FLAGS.layers), sep="\n")
+    print(*attention.draw(trained, workdir, text, FLAGS.second), sep="\n")
 
 
 def _shift_invariance(workdir: str, _: ConfigDict | None) -> None:
@@ -67,8 +65,8 @@ def _augmentations(_: str, config: ConfigDict) -> None:
 # What is drawn -> the function that draws it, and the flags that it takes.
 FIGURES: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "curves": (lambda workdir, _: print(curves.draw(workdir)), ("workdir",)),
-    "filters": (_filters, ("workdir", "checkpoint", "tokens")),
-    "attention": (_attention, ("workdir", "checkpoint", "text", "second", "layers")),
+    "filters": (_filters, ("workdir", "checkpoint")),
+    "attention": (_attention, ("workdir", "checkpoint", "text", "second")),
     "shift-invariance": (_shift_invariance, ("workdir",)),
     "augmentations": (_augmentations, ("config", "out", "images", "samples")),
 }
@@ -93,11 +91,8 @@ def main(argv: list[str], config: ConfigDict | None) -> None:
 def run() -> None:
     """The command line."""
     cli.define_run_flags(checkpoint="latest")
-    flags.DEFINE_list("tokens", [], "Filters of images: the patches whose rows are drawn, counted row by row.")
     flags.DEFINE_string("text", None, "Attention: a sentence.")
     flags.DEFINE_string("second", None, "Attention: another sentence, for a pair.")
-    layers = attention.FIRST_HALF, attention.ALL
-    flags.DEFINE_enum("layers", layers[0], layers, "Attention: the layers that are drawn.")
     flags.DEFINE_string("out", None, "Augmentations: the .png file to write.")
     flags.DEFINE_integer("images", 8, "Augmentations: how many images, one row each.", lower_bound=1)
     flags.DEFINE_integer("samples", 7, "Augmentations: augmented samples of each image.", lower_bound=1)

@@ -52,7 +52,6 @@ def what_next(config: ConfigDict, workdir: str) -> list[str]:
     """Commands that use a finished run, one per line."""
     from gmlp_flax import tasks
     from gmlp_flax.models import blocks
-    from gmlp_flax.reports import runs
 
     block, task, path = blocks.find(config.model.block), tasks.find(config.task), shlex.quote(workdir)
     advice, reads_text = {}, task.prepare is not tasks.Task.prepare and not task.predicts_files
@@ -63,8 +62,6 @@ def what_next(config: ConfigDict, workdir: str) -> list[str]:
     elif reads_text and block.attention_scores is not blocks.Block.attention_scores:
         advice[f"gmlp draw attention {path} --text=SENTENCE"] = "draw what its attention looks at"
     advice[f"gmlp evaluate --workdir={path} --checkpoint=best"] = "score its best checkpoint"
-    for table, scale in runs.tables_of(config)[:1]:
-        advice[f"gmlp reproduce {table} --scale={scale} --from={path}"] = "report it beside the paper's"
     width = max(map(len, advice))
     return [f"  {command:<{width}}  {what}" for command, what in advice.items()]
 

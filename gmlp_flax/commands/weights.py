@@ -15,15 +15,15 @@ from gmlp_flax.training import loading, pretrained
 FILES = (".safetensors", *weight_files.PICKLES)  # what is named like this is no folder
 IMPORT = """Makes a model to use of timm's weights, or BERT's and FNet's as the package transformers saves them.
 
-    gmlp import --model=gmlp_s16_224 --checkpoint=FILE.safetensors --out=DIR [--data=PATH]
-    gmlp import --model=hf-hub:timm/gmlp_s16_224.ra3_in1k --out=DIR [--data=PATH]
+    gmlp import --model=gmlp_s16_224 --checkpoint=FILE.safetensors --out=DIR
+    gmlp import --model=hf-hub:timm/gmlp_s16_224.ra3_in1k --out=DIR
     gmlp import --model=bert|fnet --checkpoint=FOLDER --out=DIR
 
-The folder is used like a run's: by `gmlp predict`, `gmlp draw`, config.init_from and, if --data names images (as
-config.data.heldout does), by `gmlp evaluate`. 1,000 classes of timm's are taken for ImageNet-1k's, and named by their
-WordNet ids; other classes are named by their numbers. A BERT or FNet becomes a masked language model, with its pooler,
-without its head for pairs; FOLDER has config.json, model.safetensors or pytorch_model.bin, and the tokenizer, which
---tokenizer may name instead. What `gmlp export` has written needs no import.
+The folder is used like a run's: by `gmlp predict`, `draw` and `evaluate`, and by config.init_from. 1,000 classes of
+timm's are taken for ImageNet-1k's, and named by their WordNet ids; other classes are named by their numbers. A BERT or
+FNet becomes a masked language model, with its pooler, without its head for pairs; FOLDER has config.json,
+model.safetensors or pytorch_model.bin, and the tokenizer, which --tokenizer may name instead. What `gmlp export` has
+written needs no import.
 """
 EXPORT = """Writes a run's weights, for use elsewhere.
 
@@ -49,7 +49,7 @@ def import_weights(_argv: list[str]) -> None:
     """Converts a file, an exported folder, or weights from the hub."""
     name, out = cli.require("model"), cli.require("out")
     hub, text = name.startswith(weight_files.HUB), name in transformers.FAMILIES
-    ignored = {"checkpoint": hub, "tokenizer": not text, "data": text}
+    ignored = {"checkpoint": hub, "tokenizer": not text}
     if given := [flag for flag, unused in ignored.items() if unused and flags.FLAGS[flag].value]:
         raise RunError(f"--{given[0]} is not for --model={name}: leave it out")
     path = "" if hub else cli.require("checkpoint")
@@ -61,7 +61,6 @@ def import_weights(_argv: list[str]) -> None:
             path, config, name = timm.from_hub(name.removeprefix(weight_files.HUB))
         else:
             config = timm_names.config_for(name)
-        config.data.heldout = flags.FLAGS.data
         timm.convert(weight_files.read(path), config, name, out, path)
         print(f"wrote {out}: {name} from {path}")
 
@@ -104,7 +103,6 @@ def run_import() -> None:
     flags.DEFINE_string("checkpoint", None, "The file to convert, or its folder.")
     flags.DEFINE_string("tokenizer", "", "Of a BERT or FNet, if it is not beside the weights: vocab.txt, spiece.model.")
     flags.DEFINE_string("out", None, "The folder to write.")
-    flags.DEFINE_string("data", "", "Held-out images for `gmlp evaluate`, as config.data.heldout takes them.")
     cli.run(import_weights, about=IMPORT, doing="reading and converting weights")
 
 

@@ -90,31 +90,26 @@ def matching(config: ConfigDict) -> str:
     """The name of the timm model that a run trained; of equal models, one that preprocesses pixels as the run does.
 
     Raises:
-        RunError: timm has no such model; the message names the nearest one and the differences.
+        RunError: timm has no such model.
     """
-    otherwise = "give --out=FOLDER, for weights with their own names"
+    given, otherwise = config.model, "give --out=FOLDER, for weights with their own names"
     if config.task != "image_classification":
         raise RunError(f"timm has image classifiers, and the run's config.task is {config.task!r}: {otherwise}")
-    differences = {
-        name: [
-            f"{key} {config.model.get(key)}, not {value}"
-            for key, value in model.model.items()
-            if key not in FREE and config.model.get(key) != value
-        ]
+    equal = [
+        name
         for name, model in timm_names.MODELS.items()
         if name not in timm_names.FOLDED
-    }
+        and all(given.get(key) == value for key, value in model.model.items() if key not in FREE)
+    ]
+    if not equal:
+        sizes = ", ".join(f"{key} {given[key]}" for key in ("block", "layers", "d_model", "d_ffn"))
+        raise RunError(f"timm has no model with the run's config.model ({sizes}, ...): {otherwise}")
 
-    def distance(name: str) -> tuple[bool, int, int, bool]:
-        model = timm_names.MODELS[name].model
-        another, resized = model["block"] != config.model.block, model["image_size"] != tuple(config.model.image_size)
-        return another, len(differences[name]), len(_other_preprocessing(name, config)), resized
+    def distance(name: str) -> tuple[int, bool]:
+        resized = timm_names.MODELS[name].model["image_size"] != tuple(given.image_size)
+        return len(_other_preprocessing(name, config)), resized
 
-    nearest = min(differences, key=distance)
-    if problems := differences[nearest]:
-        what = f"{nearest} is nearest, but the run's config.model has {'; '.join(problems)}"
-        raise RunError(f"timm has no model like the run's: {what}; {otherwise}")
-    return nearest
+    return min(equal, key=distance)
 
 
 def _other_preprocessing(name: str, config: ConfigDict) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from gmlp_flax.config import schema
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files
 from gmlp_flax.models import parameters
-from gmlp_flax.paper.tables import TABLES, PaperTable
+from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TOKENIZER_FILE
 from gmlp_flax.training import loading
 
@@ -152,18 +152,6 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
             _compare(first, run, [*_compared([run], free), *(key for key in READING if key in both)])
             tuned[run.row].append(run)
     return tuned
-
-
-def tables_of(config: ConfigDict) -> list[tuple[str, str]]:
-    """The tables, with their scale, of which a config's model is a row, trained as long."""
-    names = []
-    for name, table in TABLES.items():
-        for scale, trained in table.trained.items():
-            rows = {row: table.config(row, scale) for row in trained}
-            keys = ("task", *_architecture(rows), "model.length", STEPS)
-            if any(all(row.get(key) == config.get(key) for key in keys) for row in rows.values()):
-                names.append((name, scale))
-    return names
 
 
 def task_of(config: ConfigDict) -> str:

@@ -43,28 +43,22 @@ def test_text_figure_shows_the_middle_row_of_each_layer():
     assert len({axis.get_ylim() for axis in shown}) == 1
 
 
-def test_rows_of_chosen_patches_are_laid_out_as_the_image(image_run):
+def test_rows_of_patches_are_laid_out_as_the_image(image_run, monkeypatch):
     trained = loading.load(str(image_run))
     weights, (rows, columns) = filters.between_tokens(trained)
     assert (rows, columns) == patch_grid(trained.config.model.image_size, trained.config.model.patch_size)
     np.testing.assert_array_equal(weights, filters.matrices(trained))  # there is no cls token
     np.testing.assert_array_equal(weights, trained.ema["encoder"]["blocks"]["gate"]["spatial"]["weight"])
-    figure = filters.draw_images(weights, (rows, columns), [1])
+    monkeypatch.setattr(filters, "TOKENS_SHOWN", 1)
+    figure = filters.draw_images(weights, (rows, columns))
     for layer in range(len(weights)):
         drawn = figure.axes[layer].images[0].get_array()
-        np.testing.assert_array_equal(drawn, weights[layer, 1].reshape(rows, columns))
+        np.testing.assert_array_equal(drawn, weights[layer, 0].reshape(rows, columns))
         [frame] = figure.axes[layer].patches
-        assert frame.get_xy() == (1 - 0.5, -0.5)  # patch 1: the first row, the second column
+        assert frame.get_xy() == (-0.5, -0.5)
         assert figure.axes[layer].get_ylabel() == f"layer {layer + 1}"
     assert len({axis.images[0].get_clim() for axis in figure.axes[: len(weights)]}) == 1
     assert figure.axes[-1].get_ylabel() == "weight"  # the colour bar
-    with pytest.raises(RunError, match=rf"no patch {rows * columns}; expected 0 to {rows * columns - 1}"):
-        filters.draw_images(weights, (rows, columns), [rows * columns])
-
-
-def test_patches_of_a_text_are_refused(text_run):
-    with pytest.raises(RunError, match="--tokens"):
-        filters.draw(loading.load(str(text_run)), str(text_run), [3])
 
 
 def test_a_run_without_spatial_gates(tmp_path):

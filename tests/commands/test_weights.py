@@ -11,7 +11,6 @@ from tests import preloaded
         ((), ["--model is missing", "gmlp import"]),
         (("--model=gmlp_s16_225", "--checkpoint=x.pth", "--out=run"), ["'gmlp_s16_225'", "'gmlp_s16_224'"]),
         (("--model=gmlp_s16_224", "--checkpoint=x.pth", "--out=run"), ["x.pth"]),
-        (("--model=fnet", "--checkpoint=x", "--data=y", "--out=run"), ["--data", "--model=fnet"]),
         (("--model=gmlp_s16_224", "--tokenizer=y", "--out=run"), ["--tokenizer", "--model=gmlp_s16_224"]),
         (("--model=hf-hub:timm/x", "--checkpoint=y", "--out=run"), ["--checkpoint", "--model=hf-hub:timm/x"]),
         (("--model=gmlp_s16_224", "--checkpoint=odd.safetensors", "--out=run"), ["odd.safetensors"]),
@@ -38,7 +37,7 @@ def test_a_folder_may_have_a_dot(text_run, tmp_path):
         ((), ["--workdir is missing", "gmlp export"]),
         (("--workdir=/nowhere", "--out=x.safetensors"), ["/nowhere is no run folder"]),
         (("--workdir=RUN", "--out=x.safetensors", "--checkpoint=7"), ["'7'", "12"]),
-        (("--workdir=RUN", "--out=x.safetensors"), ["gmlp_ti16_224"]),
+        (("--workdir=RUN", "--out=x.safetensors"), ["timm has no model", "--out=FOLDER"]),
     ],
 )
 def test_what_export_refuses_is_one_line(image_run, tmp_path, flags, words):

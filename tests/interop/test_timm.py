@@ -114,11 +114,11 @@ def test_models_alike_are_told_apart_by_their_pixels():
 def test_a_model_that_timm_has_not():
     config = timm_names.config_for("gmlp_s16_224")
     config.model.update(layers=2, d_attn=64)
-    with pytest.raises(RunError, match="gmlp_s16_224 .* layers 2, not 30; d_attn 64, not 0"):
+    with pytest.raises(RunError, match="no model .*block gmlp, layers 2, d_model 256"):
         timm.matching(config)
     causal = timm_names.config_for("deit_tiny_patch16_224")
     causal.model.causal = True
-    with pytest.raises(RunError, match="deit_tiny_patch16_224 .* causal True, not False"):
+    with pytest.raises(RunError, match="no model .*block transformer"):
         timm.matching(causal)
     with pytest.raises(RunError, match="config.task is 'masked_lm'"):
         timm.matching(config_lib.default())

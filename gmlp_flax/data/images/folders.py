@@ -29,7 +29,6 @@ from gmlp_flax.io.records import BadRecord
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 IMAGE_BYTES = 1 << 30  # of an encoded image, at most
-UNPACKED_BYTES = 8 << 30  # of a compressed tar file's images, at most
 
 _NO_PIXELS = ("BUFR", "EPS", "FITS", "GRIB", "HDF5", "MPEG", "WMF")  # which Pillow opens, and does not decode by itself
 _TRIES = 100  # files of one suffix in which no image is found, before all others count as none
@@ -193,44 +192,40 @@ class ImageFolder(ImageFiles):
 class ImageTar(ImageFiles):
     """A tar file with one folder of images per class; layout, items, order and errors as in ImageFolder.
 
-    Of an uncompressed tar file, only the images' offsets are kept, and each item is one read. A compressed one
-    (.tar.gz, .tar.xz) allows no random access: its images are unpacked into memory when it is opened, and copied to
-    every worker process. That is fine for CIFAR-10; extract a larger set to a folder, or do not compress it (JPEG files
-    hardly shrink).
+    The images' offsets are kept, and each item is one read. A compressed tar file allows no random access: extract it
+    to a folder, or do not compress it, as encoded images hardly shrink.
     """
 
     def __init__(self, path: str):
         self.path = str(path)
         self._copy = cache.LocalCopy(self.path)
-        advice = "copy or download it again, unpack other archives, or name it .parquet, .arrow, .csv or .npz"
+        advice = "unpack it if it is packed, copy it again if it is damaged, or name it .parquet, .arrow, .csv or .npz"
         with decode_errors(f"{self.path}: truncated or not a tar file", advice):
-            content = _TarContent(self.path, self._copy.path)
+            content = _TarContent(self._copy.path)
         self._members = content.members
         self._arrange(content.members.keys() - {*content.others}, content.others, content.folders)
 
     def _read_file(self, name: str) -> bytes:
-        member = self._members[name]
-        return member if isinstance(member, bytes) else files.read_range(self._copy.path, *member)
+        return files.read_range(self._copy.path, *self._members[name])
 
     def file_of(self, index: int) -> tuple[int, Hashable]:
-        member = self._members[self.names[index]]
-        return (len(member), member) if isinstance(member, bytes) else (member[1] - member[0], (self.path, member))
+        first, stop = self._members[self.names[index]]
+        return stop - first, (self.path, first)
 
 
 class _TarContent:
-    """What a tar file holds, also in uncompressed tar files inside it.
+    """What a tar file holds, also in tar files inside it.
 
     Attributes:
-        members: name of each image and table -> its bytes or, in an uncompressed tar file, the range that it lies in.
+        members: name of each image and table -> the range of the file that it lies in.
         others: names of the files that are no images.
         folders: names of the folders.
     """
 
-    def __init__(self, path: str, local: str):
-        self.members: dict[str, bytes | tuple[int, int]] = {}
-        self.others, self.folders, self._path, self._finder, self._unpacked = [], [], path, _Finder(), 0
-        self._compressed, self._end = _is_compressed(local), os.path.getsize(local)
-        with tarfile.open(local, "r:*" if self._compressed else "r:") as tar:
+    def __init__(self, path: str):
+        self.members: dict[str, tuple[int, int]] = {}
+        self.others, self.folders, self._finder, self._end = [], [], _Finder(), os.path.getsize(path)
+        with tarfile.open(path, "r:") as tar:
             self._add_all(tar, "", 0)
 
     def _add_all(self, tar: tarfile.TarFile, prefix: str, start: int) -> None:
@@ -250,33 +245,19 @@ class _TarContent:
                 self._add(tar, member, name, start)
 
     def _add(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, start: int) -> None:
-        opened = functools.partial(self._open, tar, member, name)
-        content = functools.cache(lambda: opened().read())  # a compressed tar file is best read once, and forward
-        is_image = self._finder.is_image(name, (lambda: io.BytesIO(content())) if self._compressed else opened)
+        is_image = self._finder.is_image(name, functools.partial(self._open, tar, member, name))
         if not is_image:
             self.others.append(name)
         if is_image or tables.is_label(name):
-            opened()
-            self._unpacked += member.size if self._compressed else 0
-            if self._unpacked > UNPACKED_BYTES:
-                raise DataError(f"{self._path}: images of more than {UNPACKED_BYTES >> 30} GiB: extract it to a folder")
+            self._open(tar, member, name)
             first = start + member.offset_data
-            self.members[name] = content() if self._compressed else (first, first + member.size)
+            self.members[name] = first, first + member.size
 
     def _open(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> Any:
-        most = self._end if tables.suffix(name) == ".tar" else IMAGE_BYTES
-        most = IMAGE_BYTES if self._compressed else min(most, self._end - member.offset_data)
+        most = min(self._end if tables.suffix(name) == ".tar" else IMAGE_BYTES, self._end - member.offset_data)
         if member.issparse() or not 0 <= member.size <= most:
             raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes")
         return tar.extractfile(member)
-
-
-def _is_compressed(path: str) -> bool:
-    try:
-        tarfile.open(path, "r:").close()
-    except tarfile.ReadError:
-        return True
-    return False
 
 
 def _header(file: File) -> BinaryIO:

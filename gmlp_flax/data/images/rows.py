@@ -10,10 +10,12 @@ from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.finetuning.sentence_rows import file_rows
 from gmlp_flax.data.images import tables
-from gmlp_flax.data.images.folders import SUFFIXES, UNPACKED_BYTES, ImageSource, ImageTar, read_image
+from gmlp_flax.data.images.folders import SUFFIXES, ImageSource, ImageTar, read_image
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import cache, files
 from gmlp_flax.io.files import File
+
+MEMORY_BYTES = 8 << 30  # of files whose rows lie in memory, at most
 
 Row = tuple[str, Any, Any]  # an image's name; its bytes, path, or source and position; its class
 
@@ -66,8 +68,8 @@ def open_rows(path: str) -> ImageRows | None:
     files.check_shards(path, chosen)
     if "" in parts and len(parts) > 1:
         raise DataError(f"{path!r}: {parts[''][0].name!r} is of no split, and others are: rename it, or move it away")
-    if sum(file.size for file in chosen if tables.suffix(file.name) != ".tar") > UNPACKED_BYTES:
-        raise DataError(f"{path!r} has more than {UNPACKED_BYTES >> 30} GiB: write its images to class folders")
+    if sum(file.size for file in chosen if tables.suffix(file.name) != ".tar") > MEMORY_BYTES:
+        raise DataError(f"{path!r} has more than {MEMORY_BYTES >> 30} GiB: write its images to class folders")
     if chosen and not parts:
         raise DataError(f"{path!r} has no images: expected arrays x and y, or x_train, y_train, x_test and y_test")
     return ImageRows(path, parts) if parts else None

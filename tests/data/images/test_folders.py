@@ -1,4 +1,3 @@
-import gzip
 import io
 import os
 import pickle
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gmlp_flax.data.images import folders
 from gmlp_flax.data.images.folders import ImageFolder, ImageTar
 from gmlp_flax.data.images.sources import open_images
 from gmlp_flax.errors import DataError
@@ -32,7 +30,7 @@ def make(kind, path, files):
     return open_images(make_folder(path, files) if kind == "folder" else make_tar(path, files, kind)).of_split()
 
 
-KINDS = pytest.mark.parametrize("kind", ["folder", "", "gz", "xz"])
+KINDS = pytest.mark.parametrize("kind", ["folder", ""])
 
 
 @KINDS
@@ -121,12 +119,11 @@ def test_files_of_a_suffix_without_images_are_not_all_opened(tmp_path, monkeypat
     assert len(opened) == 100
 
 
-@pytest.mark.parametrize("suffix", ["", "gz"])
-def test_a_tar_file_of_a_tar_file_per_class(tmp_path, suffix):
+def test_a_tar_file_of_a_tar_file_per_class(tmp_path):
     """ImageNet's archive of training images."""
     images = {f"n{c}": {f"n{c}_{i}.JPEG": f"{c}{i}".encode() * 999 for i in range(3)} for c in range(3)}
     inner = {f"{name}.tar": make_tar(tmp_path, files).read_bytes() for name, files in images.items()}
-    source = ImageTar(make_tar(tmp_path, inner, suffix)).of_split()
+    source = ImageTar(make_tar(tmp_path, inner)).of_split()
     for example in (source, pickle.loads(pickle.dumps(source))):
         found = {
             item["name"]: (item["image"], example.classes[item["label"]]) for item in (example[i] for i in range(9))
@@ -139,14 +136,13 @@ def test_truncated_tar(tmp_path, suffix):
     noise = np.random.default_rng(0).bytes(50_000)
     path = make_tar(tmp_path, {"cat/a.jpg": noise, "dog/b.jpg": noise[::-1]}, suffix)
     path.write_bytes(path.read_bytes()[:40_000])
-    with pytest.raises(DataError, match="images.tar.*: truncated or not a tar file .*; copy or download it again"):
+    with pytest.raises(DataError, match="images.tar.*: truncated or not a tar file .*copy it again"):
         ImageTar(path).of_split()
 
 
 @pytest.mark.parametrize(("kind", "size"), [("sparse", 600), ("sparse", 1 << 32), ("larger", 1 << 31)])
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_a_tar_that_unpacks_to_more_than_an_image_has(tmp_path, kind, size, suffix):
-    """A hundred bytes that claim gigabytes, which a sparse file has and a compressed one may have."""
+def test_a_tar_that_unpacks_to_more_than_an_image_has(tmp_path, kind, size):
+    """A hundred bytes that claim gigabytes, as a sparse file does."""
     member = tarfile.TarInfo("cat/a.png")
     member.size = size if kind == "larger" else 512
     header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
@@ -156,19 +152,17 @@ def test_a_tar_that_unpacks_to_more_than_an_image_has(tmp_path, kind, size, suff
         assert len(header) == 512
         header[148:156] = b" " * 8
         header[148:156] = b"%06o\0 " % sum(header)
-    path = tmp_path / f"a.tar{suffix}"
-    with (gzip.open if suffix else open)(path, "wb") as file:
-        file.write(header + b"x" * 512 + b"\0" * 1024)
+    path = tmp_path / "a.tar"
+    path.write_bytes(header + b"x" * 512 + b"\0" * 1024)
     with pytest.raises(DataError, match=rf"^{path}: .*'cat/a.png' is a sparse file or claims {size:,} bytes"):
         ImageTar(path).of_split()
 
 
-def test_a_compressed_tar_that_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(folders, "UNPACKED_BYTES", 2000)
-    content = {"cat/a.png": b"x" * 1500, "dog/b.png": b"y" * 600}
-    path = make_tar(tmp_path, content, "gz")
-    with pytest.raises(DataError, match=rf"^{path}: images of more than .* extract it to a folder$"):
-        ImageTar(path).of_split()
+@pytest.mark.parametrize("suffix", ["gz", "xz"])
+def test_a_compressed_tar_is_to_be_unpacked(tmp_path, suffix):
+    path = make_tar(tmp_path, {"cat/a.png": b"x", "dog/b.png": b"y"}, suffix)
+    with pytest.raises(DataError, match=rf"^{path}: .*unpack it"):
+        ImageTar(path)
 
 
 def test_a_tar_writes_nothing(tmp_path):

@@ -41,7 +41,6 @@ class Series:
         low, high: the range of each point over seeds; empty if there is none.
         labels: words at the points; empty for none.
         joined: whether a line joins the points.
-        band: whether the ranges are a band along the line; otherwise they are a bar at each point.
         fit: y of a curve fitted to the points, at each x; empty if there is none.
     """
 
@@ -53,7 +52,6 @@ class Series:
     high: Sequence[float] = ()
     labels: Sequence[str] = ()
     joined: bool = True
-    band: bool = True
     fit: Sequence[float] = ()
 
     def subset(self, indices: Sequence[int]) -> Series:
@@ -151,9 +149,7 @@ def _plot(axis: Axes, panel: Panel, letters: int) -> None:
     for series in panel.series:
         colour, marker, dashes = series.look
         line: dict[str, Any] = {"dashes": dashes} if dashes else {}
-        if series.low and series.band:
-            axis.fill_between(series.x, series.low, series.high, color=colour, alpha=0.16, linewidth=0)
-        elif series.low:
+        if series.low:
             axis.vlines(series.x, series.low, series.high, color=colour, linewidth=0.8, alpha=0.8)
         if series.fit:
             axis.plot(series.x, series.fit, color=colour, linewidth=0.8, dashes=(3, 2))

@@ -235,7 +235,8 @@ def _notes(
         if column.kind == TRAINED:
             yield from (f"{column.title}: {note}" for note in run_finder.unfinished(runs[name]))
     for row, of_row in language_models.trained_rows(ROWS, runs["mlm"]).items():
-        yield from (f"{row}: {note}." for note in of_row.footnotes())
+        if of_row.note:
+            yield f"{row}: {of_row.note}."
     for name, models in baselines.items():
         yield from (f"{COLUMNS[name].title}, to compare: {model}: {shown(value)}." for model, value in models.items())
     sizes = [_encoder_size(config) for config in configs.values()]
@@ -275,9 +276,8 @@ def over_speed(name: str, scores: Mapping[str, Spread], costs: Costs, scale: str
     members: dict[str, list[str]] = {}
     for row in speeds:
         members.setdefault(family(row), []).append(row)
-    options = {"joined": False, "band": False}
     series = [
-        over_seeds(name, look, [speeds[row] for row in rows], [scores[row] for row in rows], labels=rows, **options)
+        over_seeds(name, look, [speeds[row] for row in rows], [scores[row] for row in rows], labels=rows, joined=False)
         for (name, rows), look in zip(members.items(), drawing.looks(list(members)), strict=True)
     ]
     title = f"{best} is best ({shown(scores[best].centre)}){also}"

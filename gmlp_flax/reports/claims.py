@@ -74,8 +74,8 @@ def verdict(better: Sequence[float], worse: Sequence[float], lower: bool = True,
     return OPEN
 
 
-def orderings(papers: Mapping[str, float], last: Mapping[str, Sequence[float]]) -> tuple[list[Claim], list[Claim]]:
-    """Each ordering of the paper's column, lower first: of neighbours in it, and of the other pairs.
+def orderings(papers: Mapping[str, float], last: Mapping[str, Sequence[float]]) -> list[Claim]:
+    """Each ordering of the paper's column, lower first: first of neighbours in it, then of the other pairs.
 
     Args:
         papers: row -> the paper's number.
@@ -88,7 +88,7 @@ def orderings(papers: Mapping[str, float], last: Mapping[str, Sequence[float]]) 
             means = f"means {statistics.mean(last[better]):.4g} and {statistics.mean(last[worse]):.4g}"
             claim = Claim(f"{better} < {worse}", verdict(last[better], last[worse]), means)
             (neighbours if distance == 1 else others).append(claim)
-    return neighbours, others
+    return neighbours + others
 
 
 def spearman(ours: ArrayLike, papers: Sequence[float]) -> np.ndarray:

@@ -18,13 +18,6 @@ from gmlp_flax.reports.table import Cell, Printed, Spread, Table, difference, pr
 
 METRIC = scaling.METRIC
 COLUMNS = ("model", "M parameters", METRIC, "seeds", "paper", "difference", "rate")
-# Why a chart is left out: what it needs.
-WHY = {
-    "curves": f"{METRIC} over tokens, which needs two evaluations of a run",
-    "places": "places of rows over tokens, which need three models that the paper lists, evaluated twice",
-    "scaling": f"{METRIC} over parameters, which needs two models of a family",
-    "transfer": "finetuned scores over perplexity, which need two finetuned models of a family",
-}
 
 
 class Row(NamedTuple):
@@ -72,11 +65,12 @@ class Row(NamedTuple):
         paper = (printed(self.paper), difference(self.last.centre, self.paper))
         return (self.name, self.params, self.last, len(self.runs), *paper, rate)
 
-    def footnotes(self) -> list[str]:
-        """Which of its runs are behind the others, and whether they count."""
+    @property
+    def note(self) -> str | None:
+        """Which of its runs are behind the others, and whether they count; None if none is."""
         so_far = ", ".join(f"seed {run.config.seed} at {run.curve(METRIC)[-1][0]:,} tokens" for run in self.behind)
         use = "not counted" if self.compared else "shown, but compared with no other row"
-        return [f"{so_far}: behind the other runs, {use}"] if self.behind else []
+        return f"{so_far}: behind the other runs, {use}" if self.behind else None
 
 
 def trained_rows(names: Sequence[str], runs: Sequence[Run]) -> dict[str, Row]:
@@ -108,7 +102,7 @@ def perplexities(table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapp
     compared = {name: row for name, row in rows.items() if row.compared}
     papers = {name: row.paper for name, row in compared.items() if row.paper is not None}
     curves = {name: compared[name].curves for name in papers}
-    near, other = claims.orderings(papers, {name: compared[name].last.values for name in papers})
+    orderings = claims.orderings(papers, {name: compared[name].last.values for name in papers})
     ranks = claims.rank_curve(curves, papers) if len(papers) > 1 else []
     charts = {"curves": curves_chart(rows, table.rows), "places": places_chart(ranks, papers)}
     notes = [*unfinished(runs), *_notes(table.rows, rows, runs), *_rank_note(ranks, papers), *scores.notes()]
@@ -124,24 +118,21 @@ def perplexities(table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapp
     return Report(
         table.title,
         _table(table, rows, scores),
-        [*near, *scores.claims()],
-        other,
+        [*orderings, *scores.claims()],
         setting(table, runs, scale),
-        [*notes, *(f"Not drawn: {WHY[name]}." for name, chart in charts.items() if chart is None)],
+        notes,
         {name: chart for name, chart in charts.items() if chart},
     )
 
 
 def _table(table: PaperTable, rows: Mapping[str, Row], scores: Scores) -> Table:
     """A line per row that was trained, then the paper's own."""
-    lines: list[Sequence[Cell]] = [(*row.cells(), *scores.cells(name)) for name, row in rows.items()]
+    lines: list[Sequence[Cell]] = [(*row.cells(), *scores.cells(name), row.note) for name, row in rows.items()]
     empty = [None] * (len(COLUMNS) - 2)
-    lines += [(row.name, printed(row.params_m), *empty, *scores.quoted_cells(row)) for row in table.quoted]
-    notes = {name: row.footnotes() for name, row in rows.items()} | {
-        row.name: ["the paper's row, not trained here", *([row.note] if row.note else [])] for row in table.quoted
-    }
-    footnotes = {name: of_row for name, of_row in notes.items() if of_row}
-    return Table((*COLUMNS, *scores.titles), lines, footnotes).full()
+    for row in table.quoted:
+        note = "; ".join(filter(None, ("the paper's row, not trained here", row.note)))
+        lines.append((row.name, printed(row.params_m), *empty, *scores.quoted_cells(row), note))
+    return Table((*COLUMNS, *scores.titles, "note"), lines).full()
 
 
 def _notes(names: Sequence[str], rows: Mapping[str, Row], runs: Sequence[Run]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from gmlp_flax.analysis import charts, drawing
 from gmlp_flax.analysis.charts import Chart, Panel, Series
 from gmlp_flax.analysis.drawing import FORMATS, GREY, PLACE
 from gmlp_flax.io import files
-from gmlp_flax.reports.claims import EARLY, HOLDS, ONE_HOLDS, ONE_REVERSED, OPEN, REVERSED, Claim, tally
+from gmlp_flax.reports.claims import EARLY, HOLDS, ONE_HOLDS, ONE_REVERSED, OPEN, REVERSED, tally
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.table import Cell, Spread, Table, shown, sort_key
 
@@ -86,49 +86,33 @@ def _list(kind: str, items: Iterable[str]) -> str:
 
 
 def _claims(report: Report) -> str:
-    """The claims with their verdicts; further ones are folded away."""
-
-    def listed(claims: Sequence[Claim]) -> str:
-        items = []
-        for claim in claims:
-            style, sign = MARKS[claim.verdict]
-            detail = f"<small>{escape(claim.detail)}</small>" if claim.detail else ""
-            items.append(f'<li class="{style}">{escape(claim.text)} <b>{sign} {claim.verdict}</b>{detail}</li>')
-        return f'<ul class="claims">{"".join(items)}</ul>'
-
-    if not report.every_claim:
-        return ""
-    summary = f"<summary>The other {len(report.more_claims)} orderings</summary>"
-    more = f"<details>{summary}{listed(report.more_claims)}</details>" if report.more_claims else ""
-    counts = f"<p>{escape(tally(report.every_claim))}</p>"
-    return f'<section aria-label="claims">{counts}{listed(report.claims)}{more}</section>'
+    """The claims with their verdicts."""
+    items = []
+    for claim in report.claims:
+        style, sign = MARKS[claim.verdict]
+        detail = f"<small>{escape(claim.detail)}</small>" if claim.detail else ""
+        items.append(f'<li class="{style}">{escape(claim.text)} <b>{sign} {claim.verdict}</b>{detail}</li>')
+    counts = f'<p>{escape(tally(report.claims))}</p><ul class="claims">{"".join(items)}</ul>'
+    return f'<section aria-label="claims">{counts}</section>' if items else ""
 
 
 def _table(name: str, table: Table) -> str:
     """With three digits; columns sort by all of them."""
-    numbers, footnotes = table.numbered()
     head = "".join(f'<th scope="col"><button type="button">{escape(column)}</button></th>' for column in table.columns)
-    rows = []
-    for first, *others in table.rows:
-        cells = [_cell(first, table.over, numbers[str(first)]), *(_cell(cell, table.over) for cell in others)]
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    body = "\n".join(rows)
-    notes = "".join(f'<li id="note-{number}">{escape(note)}</li>' for number, note in enumerate(footnotes, start=1))
+    body = "\n".join(f"<tr>{''.join(_cell(cell, table.over) for cell in row)}</tr>" for row in table.rows)
     legend = f" {escape(table.legend())}" if table.legend() else ""
     return (
         f'<section class="table"><div class="wide"><table class="sortable"><thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody></table></div>"
-        f'<p><small><a href="{escape(name)}.csv" download>CSV</a>{legend}</small></p>'
-        f"{f'<ol class=footnotes>{notes}</ol>' if notes else ''}</section>"
+        f'<p><small><a href="{escape(name)}.csv" download>CSV</a>{legend}</small></p></section>'
     )
 
 
-def _cell(cell: Cell, over: str, footnotes: Sequence[int] = ()) -> str:
-    marks = "".join(f'<sup><a href="#note-{number}">{number}</a></sup>' for number in footnotes)
+def _cell(cell: Cell, over: str) -> str:
     seeds = ""
     if isinstance(cell, Spread) and len(cell.values) > 1:
         seeds = f' title="{over}: {", ".join(shown(float(value)) for value in cell.values)}"'
-    return f'<td data-key="{escape(sort_key(cell))}"{seeds}>{escape(shown(cell))}{marks}</td>'
+    return f'<td data-key="{escape(sort_key(cell))}"{seeds}>{escape(shown(cell))}</td>'
 
 
 def _figure(name: str, figure: Chart | Figure) -> str:

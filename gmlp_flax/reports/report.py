@@ -22,7 +22,6 @@ class Report:
         title: the heading.
         table: its numbers.
         claims: of the paper, unless they say otherwise, and whether the runs support them.
-        more_claims: further claims, which a page folds away.
         setting: what was scaled down; empty if nothing was trained.
         notes: sentences below the table.
         figures: by name: charts, which a page shows interactively, and figures that are images.
@@ -32,7 +31,6 @@ class Report:
     title: str
     table: Table
     claims: Sequence[Claim] = ()
-    more_claims: Sequence[Claim] = ()
     setting: str = ""
     notes: Sequence[str] = ()
     figures: Mapping[str, Chart | Figure] = dataclasses.field(default_factory=dict)
@@ -45,11 +43,6 @@ class Report:
         return {"table": self.table, **more}
 
     @property
-    def every_claim(self) -> list[Claim]:
-        """Shown and folded."""
-        return [*self.claims, *self.more_claims]
-
-    @property
     def charts(self) -> dict[str, Chart]:
         """The figures that a page shows interactively."""
         return {name: figure for name, figure in self.figures.items() if isinstance(figure, Chart)}
@@ -57,11 +50,11 @@ class Report:
     def markdown(self) -> str:
         """The title, the tables and the claims."""
         more = "".join(f"\n## {name.capitalize()}\n\n{table.markdown()}" for name, table in self.more_tables.items())
-        claims = f"\n## Claims\n\n{as_table(self.every_claim).markdown()}" if self.every_claim else ""
+        claims = f"\n## Claims\n\n{as_table(self.claims).markdown()}" if self.claims else ""
         return f"# {self.title}\n\n{self.table.markdown()}{more}{claims}"
 
     def sentences(self) -> list[str]:
         """All that is said beside the tables."""
-        sentences = [tally(self.every_claim)] if self.every_claim else []
+        sentences = [tally(self.claims)] if self.claims else []
         captions = [sentence for chart in self.charts.values() for sentence in (chart.caption, chart.missing())]
         return [*filter(None, [*sentences, self.setting, *self.notes, *dict.fromkeys(captions)])]

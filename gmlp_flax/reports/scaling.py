@@ -148,5 +148,5 @@ def _panel(
             options = {"labels": [point.row.split("_", 1)[-1] for point in points], "joined": law is None}
             fit = [law(value) for value in at] if law else ()
             look = look._replace(dashes=DASHES[0])
-            series.append(over_seeds(name, look, at, list(map(y_of, points)), band=False, fit=fit, **options))
+            series.append(over_seeds(name, look, at, list(map(y_of, points)), fit=fit, **options))
     return Panel(title, x, y, series)

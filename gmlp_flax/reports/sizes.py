@@ -21,16 +21,27 @@ def counts(table: PaperTable) -> Report:
     """A table of sizes; of classifiers (Table 2 and Figure 2), with the paper's accuracies over them."""
     models, classifiers = {name: PUBLISHED[name] for name in table.rows}, bool(table.quoted)
     lines: list[tuple[Cell, ...]] = [
-        (name, printed(model.top1) if classifiers else None, *_counted(model)) for name, model in models.items()
+        (name, printed(model.top1) if classifiers else None, *_counted(model), model.note or None)
+        for name, model in models.items()
     ]
     for row in table.quoted:
         flops = None if row.madds_g is None else 2 * row.madds_g
-        lines.append((row.name, printed(row.top1), None, printed(row.params_m), None, None, printed(flops), None))
-    noted = {name: model.note for name, model in models.items()} | {row.name: row.note for row in table.quoted}
-    footnotes = {name: [note] for name, note in noted.items() if note}
+        lines.append(
+            (
+                row.name,
+                printed(row.top1),
+                None,
+                printed(row.params_m),
+                None,
+                None,
+                printed(flops),
+                None,
+                row.note or None,
+            )
+        )
     return Report(
         table.title,
-        Table(("model", "top-1 (%)", *COLUMNS), lines, footnotes).full(),
+        Table(("model", "top-1 (%)", *COLUMNS, "note"), lines).full(),
         notes=(ACCURACIES, NOTE) if classifiers else (NOTE,),
         figures={"accuracies": _chart(table)} if classifiers else {},
     )

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 MINUS = "\u2212"
@@ -55,13 +55,11 @@ class Table:
     Attributes:
         columns: names.
         rows: cells in the order of the columns; the first names the row.
-        footnotes: name of a row -> notes on it.
         over: what the numbers of a Spread differ by.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    footnotes: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     over: str = "seeds"
 
     def full(self) -> Table:
@@ -70,20 +68,10 @@ class Table:
         rows = [[row[index] for index in full] for row in self.rows]
         return dataclasses.replace(self, columns=[self.columns[index] for index in full], rows=rows)
 
-    def numbered(self) -> tuple[dict[str, list[int]], list[str]]:
-        """Name of a row -> the numbers of its footnotes, from 1; and the footnotes in order, each once."""
-        notes = {str(row[0]): self.footnotes.get(str(row[0]), ()) for row in self.rows}
-        listed = list(dict.fromkeys(note for of_row in notes.values() for note in of_row))
-        return {name: [listed.index(note) + 1 for note in of_row] for name, of_row in notes.items()}, listed
-
     def markdown(self) -> str:
-        """With three digits; footnotes and what ± is stand below."""
-        numbers, listed = self.numbered()
-        marks = {name: "".join(f"[{number}]" for number in of_row) for name, of_row in numbers.items()}
-        named = [[f"{row[0]} {marks[str(row[0])]}".rstrip(), *map(shown, row[1:])] for row in self.rows]
-        cells = [self.columns, ["---"] * len(self.columns), *named]
+        """With three digits; what ± is stands below."""
+        cells = [self.columns, ["---"] * len(self.columns), *(list(map(shown, row)) for row in self.rows)]
         lines = "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in cells)
-        lines += "".join(f"\n[{number}] {note}\n" for number, note in enumerate(listed, start=1))
         return lines + (f"\n{legend}\n" if (legend := self.legend()) else "")
 
     def legend(self) -> str:
@@ -94,7 +82,7 @@ class Table:
         return f"± is the standard deviation between {self.over}; {centre}."
 
     def csv(self) -> str:
-        """With all digits. A number over seeds takes five columns; footnotes are a column of their own."""
+        """With all digits. A number over seeds takes five columns."""
         spread = [any(isinstance(row[index], Spread) for row in self.rows) for index in range(len(self.columns))]
         columns: list[str] = []
         for name, wide in zip(self.columns, spread, strict=True):
@@ -102,11 +90,10 @@ class Table:
             columns += [name, *(f"{name} {statistic}" for statistic in more)]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([*columns, *(["note"] if self.footnotes else [])])
+        writer.writerow(columns)
         for row in self.rows:
             cells = [value for cell, wide in zip(row, spread, strict=True) for value in _values(cell, wide)]
-            note = ["; ".join(self.footnotes.get(str(row[0]), ()))] if self.footnotes else []
-            writer.writerow(["" if value is None else value for value in (*cells, *note)])
+            writer.writerow(["" if value is None else value for value in cells])
         return text.getvalue()
 
 

@@ -5,8 +5,6 @@ import io
 import itertools
 import math
 
-import pytest
-
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series, draw
 from gmlp_flax.analysis.drawing import looks
 
@@ -55,16 +53,14 @@ def test_a_title_is_not_broken_between_a_number_and_its_unit():
     assert axis.get_title(loc="left").splitlines()[1] == "59\N{NO-BREAK SPACE}M tokens"
 
 
-def test_ranges_are_bands_or_bars_and_fits_are_dashed():
-    shape = {"labels": ["18", "36"], "joined": False, "band": False, "fit": [3.1, 3.9]}
+def test_ranges_are_bars_and_fits_are_dashed():
+    shape = {"labels": ["18", "36"], "joined": False, "fit": [3.1, 3.9]}
     series = Series("a", AMLP, [1, 2], [3, 4], [2, 3], [4, 6], **shape)
     [axis] = draw(Chart([Panel("", Scale("x"), Scale("y"), [series])])).axes
     [bars] = axis.collections
     assert [segment.tolist() for segment in bars.get_segments()] == [[[1, 2], [1, 4]], [[2, 3], [2, 6]]]
     assert [line.get_ydata().tolist() for line in axis.lines] == [[3.1, 3.9], [3, 4]]
     assert {"18", "36"} == {text.get_text() for text in axis.texts} and names(axis) == ["a"]
-    [band] = [each for axis in draw(chart()).axes for each in axis.collections]
-    assert band.get_alpha() == pytest.approx(0.16)
 
 
 def test_words_at_points_do_not_cover_each_other():

@@ -22,7 +22,7 @@ def test_a_panel_of_perplexities_and_one_of_each_score():
     perplexities, accuracies = chart.panels
     gmlp, amlp = perplexities.series
     assert (gmlp.name, gmlp.x, gmlp.y, gmlp.labels) == ("gMLP", [50, 100], [6, 3], ["18", "36"])
-    assert (gmlp.low, gmlp.high, gmlp.band, gmlp.joined) == ([5.5, 3], [6.5, 3], False, False)
+    assert (gmlp.low, gmlp.high, gmlp.joined) == ([5.5, 3], [6.5, 3], False)
     assert gmlp.fit == pytest.approx([6, 3]) and not amlp.fit
     assert (gmlp.look.colour, amlp.look.colour) == (FAMILIES["gMLP"], FAMILIES["aMLP"])
     assert perplexities.x.log and perplexities.y.log and perplexities.title == "Perplexity over parameters"

@@ -11,7 +11,6 @@ from gmlp_flax.reports.table import Difference, Printed, Spread, Table, shown, s
 TABLE = Table(
     ("model", "params", "perplexity", "none"),
     [("a|b", 1234567, Spread(4.123456789, (4.0, 4.246913578)), None), ("<c>", None, 10.0, None)],
-    {"a|b": ["a note", "another"], "<c>": ["another"]},
 )
 
 
@@ -44,16 +43,12 @@ def test_cells_sort_by_all_digits():
     assert [sort_key(cell) for cell in cells] == ["", "a", "3", "4.123456789", "2.5", "7.0"]
 
 
-def test_markdown_rounds_and_has_footnotes():
+def test_markdown_rounds():
     assert TABLE.markdown().splitlines() == [
         "| model | params | perplexity | none |",
         "| --- | --- | --- | --- |",
-        "| a\\|b [1][2] | 1,234,567 | 4.12 ± 0.17 |  |",
-        "| <c> [2] |  | 10.0 |  |",
-        "",
-        "[1] a note",
-        "",
-        "[2] another",
+        "| a\\|b | 1,234,567 | 4.12 ± 0.17 |  |",
+        "| <c> |  | 10.0 |  |",
         "",
         TABLE.legend(),
     ]
@@ -62,7 +57,7 @@ def test_markdown_rounds_and_has_footnotes():
 def test_csv_keeps_all_digits():
     head, first, second = csv.reader(io.StringIO(TABLE.csv()))
     statistics = [f"perplexity {name}" for name in ("deviation", "lowest", "highest", "seeds")]
-    assert head == ["model", "params", "perplexity", *statistics, "none", "note"]
+    assert head == ["model", "params", "perplexity", *statistics, "none"]
     deviation = str(TABLE.rows[0][2].deviation)
-    assert first == ["a|b", "1234567", "4.123456789", deviation, "4.0", "4.246913578", "2", "", "a note; another"]
-    assert second == ["<c>", "", "10.0", *[""] * 5, "another"]
+    assert first == ["a|b", "1234567", "4.123456789", deviation, "4.0", "4.246913578", "2", ""]
+    assert second == ["<c>", "", "10.0", *[""] * 5]

@@ -1,6 +1,6 @@
 """Model inputs of texts and pairs of texts: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, cut and padded as in BERT."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,34 +11,10 @@ from gmlp_flax.errors import DataError
 _TEXTS = 4096  # encoded in one call
 
 
-class TokenLists:
-    """Token ids of many texts, in one array; `lists[i]` are those of text i, int32 [tokens].
-
-    Args:
-        texts: the ids of each text.
-
-    Attributes:
-        ids: int32 [tokens of all texts].
-        lengths: int64 [texts]: tokens of each text.
-    """
-
-    def __init__(self, texts: Iterable[np.ndarray]):
-        texts = list(texts)
-        self.ids = np.concatenate([np.zeros(0, np.int32), *texts])
-        self.lengths = np.array([*map(len, texts)], np.int64)
-        self._ends = np.cumsum(self.lengths)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self.ids[self._ends[index] - self.lengths[index] : self._ends[index]]
-
-
-def encode(texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int | None = None) -> TokenLists:
-    """Encodes texts on all cores, without special tokens. Further tokens of a text are dropped."""
+def encode(texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int | None = None) -> list[np.ndarray]:
+    """Encodes texts on all cores, each int32 [tokens], without special tokens; further tokens of a text are dropped."""
     batches = (tokenizer.encode_batch(texts[start : start + _TEXTS]) for start in range(0, len(texts), _TEXTS))
-    return TokenLists(ids[:max_tokens].copy() for batch in batches for ids in batch)
+    return [ids[:max_tokens].copy() for batch in batches for ids in batch]
 
 
 def kept_lengths(lengths: Sequence[np.ndarray | int], length: int) -> list[np.ndarray]:
@@ -110,7 +86,7 @@ class Pairs:
 
     def __init__(
         self,
-        texts: Sequence[TokenLists],
+        texts: Sequence[Sequence[np.ndarray]],
         columns: Mapping[str, np.ndarray],
         *,
         length: int,
@@ -119,7 +95,7 @@ class Pairs:
     ):
         self.texts, self.columns, self.dual_encoder = texts, columns, dual_encoder and len(texts) == 2
         self.length, self.tokenizer = length, tokenizer
-        lengths = [tokens.lengths for tokens in texts]
+        lengths = [np.array([*map(len, tokens)], np.int64) for tokens in texts]
         layouts = [[counts] for counts in lengths] if self.dual_encoder else [lengths]
         self.cut = int(np.count_nonzero(sum(lengths) - sum(sum(kept_lengths(layout, length)) for layout in layouts)))
 

@@ -80,7 +80,8 @@ class Windows:
         self._passages = [encoded[question.context] for question in self.questions]
         self._queries = pairs.encode([question.question for question in self.questions], tokenizer, max_query)
         lengths = np.array([len(ids) for ids, _ in self._passages], np.int64)
-        self.number, self.begin, self.size = window_bounds(lengths, length - SPECIALS - self._queries.lengths, stride)
+        room = length - SPECIALS - np.array([*map(len, self._queries)], np.int64)
+        self.number, self.begin, self.size = window_bounds(lengths, room, stride)
         self._first_window = np.searchsorted(self.number, np.arange(len(self.questions) + 1))
 
     def __len__(self) -> int:
@@ -97,7 +98,7 @@ class Windows:
 
     def passage_offset(self, index: int) -> int:
         """The position in window `index` at which its part of the passage begins."""
-        return int(self._queries.lengths[self.number[index]]) + SPECIALS - 1
+        return len(self._queries[self.number[index]]) + SPECIALS - 1
 
     def of_question(self, number: int) -> range:
         """The windows of a question."""

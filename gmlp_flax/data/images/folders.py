@@ -9,7 +9,7 @@ import os
 import tarfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, BinaryIO, Self
 
@@ -197,13 +197,24 @@ class ImageTar(ImageFiles):
     """
 
     def __init__(self, path: str):
-        self.path = str(path)
+        self.path, self._members, others, folders, finder = str(path), {}, [], [], _Finder()
         self._copy = cache.LocalCopy(self.path)
         advice = "unpack it if it is packed, copy it again if it is damaged, or name it .parquet, .arrow, .csv or .npz"
-        with decode_errors(f"{self.path}: truncated or not a tar file", advice):
-            content = _TarContent(self._copy.path)
-        self._members = content.members
-        self._arrange(content.members.keys() - {*content.others}, content.others, content.folders)
+        with (
+            decode_errors(f"{self.path}: truncated or not a tar file", advice),
+            tarfile.open(self._copy.path, "r:") as tar,
+        ):
+            for name, place, open_file in _tar_content(tar, os.path.getsize(self._copy.path)):
+                if place is None:
+                    folders.append(name)
+                    continue
+                is_image = finder.is_image(name, open_file)
+                if not is_image:
+                    others.append(name)
+                if is_image or tables.is_label(name):
+                    open_file()
+                    self._members[name] = place
+        self._arrange(self._members.keys() - {*others}, others, folders)
 
     def _read_file(self, name: str) -> bytes:
         return files.read_range(self._copy.path, *self._members[name])
@@ -213,51 +224,32 @@ class ImageTar(ImageFiles):
         return stop - first, (self.path, first)
 
 
-class _TarContent:
-    """What a tar file holds, also in tar files inside it.
+def _tar_content(tar: tarfile.TarFile, end: int, prefix: str = "", start: int = 0) -> Iterator[tuple[str, Any, Any]]:
+    """What a tar file that begins at byte `start` of one with `end` bytes holds, also in tar files inside it.
 
-    Attributes:
-        members: name of each image and table -> the range of the file that it lies in.
-        others: names of the files that are no images.
-        folders: names of the folders.
+    Yields:
+        The name of each folder, None, None; of each file, its name, its range of bytes, and a function that opens it.
     """
 
-    def __init__(self, path: str):
-        self.members: dict[str, tuple[int, int]] = {}
-        self.others, self.folders, self._finder, self._end = [], [], _Finder(), os.path.getsize(path)
-        with tarfile.open(path, "r:") as tar:
-            self._add_all(tar, "", 0)
-
-    def _add_all(self, tar: tarfile.TarFile, prefix: str, start: int) -> None:
-        """The members of a tar file that begins at byte `start`."""
-        for member in tar:
-            name = prefix + member.name.removeprefix("./").strip("/")
-            if member.isdir() and name not in (prefix, f"{prefix}."):
-                self.folders.append(name)
-            elif is_hidden(name):
-                continue
-            elif (member.islnk() or member.issym()) and tables.suffix(name) in SUFFIXES:
-                raise tarfile.ReadError(f"{name!r} is a link: extract it to a folder, where links are followed")
-            elif member.isreg() and tables.suffix(name) == ".tar":
-                with tarfile.open(fileobj=self._open(tar, member, name), mode="r:") as inside:
-                    self._add_all(inside, f"{name[:-4]}/", start + member.offset_data)
-            elif member.isreg():
-                self._add(tar, member, name, start)
-
-    def _add(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str, start: int) -> None:
-        is_image = self._finder.is_image(name, functools.partial(self._open, tar, member, name))
-        if not is_image:
-            self.others.append(name)
-        if is_image or tables.is_label(name):
-            self._open(tar, member, name)
-            first = start + member.offset_data
-            self.members[name] = first, first + member.size
-
-    def _open(self, tar: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> Any:
-        most = min(self._end if tables.suffix(name) == ".tar" else IMAGE_BYTES, self._end - member.offset_data)
+    def open_member(member: tarfile.TarInfo, name: str) -> Any:
+        most = min(end if tables.suffix(name) == ".tar" else IMAGE_BYTES, end - member.offset_data)
         if member.issparse() or not 0 <= member.size <= most:
             raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes")
         return tar.extractfile(member)
+
+    for member in tar:
+        name, first = prefix + member.name.removeprefix("./").strip("/"), start + member.offset_data
+        if member.isdir() and name not in (prefix, f"{prefix}."):
+            yield name, None, None
+        elif is_hidden(name):
+            continue
+        elif (member.islnk() or member.issym()) and tables.suffix(name) in SUFFIXES:
+            raise tarfile.ReadError(f"{name!r} is a link: extract it to a folder, where links are followed")
+        elif member.isreg() and tables.suffix(name) == ".tar":
+            with tarfile.open(fileobj=open_member(member, name), mode="r:") as inside:
+                yield from _tar_content(inside, end, f"{name[:-4]}/", first)
+        elif member.isreg():
+            yield name, (first, first + member.size), functools.partial(open_member, member, name)
 
 
 def _header(file: File) -> BinaryIO:

@@ -211,12 +211,11 @@ def of_curves(by_row: Mapping[str, Sequence[claims.Curve]]) -> Orderings:
     last = {row: [curve[-1][1] for curve in of_row] for row, of_row in by_row.items()}
     means = {row: statistics.mean(values) for row, values in last.items()}
     papers = {row: PUBLISHED[row].perplexity or 0 for row in last}
-    near, others = claims.orderings(papers, last)
     column, rank = list(papers.values()), float(claims.spearman(list(means.values()), list(papers.values())))
     agree = agreeing(list(means.values()), column)
     orders = list(itertools.permutations(range(len(column))))
     agree_p = sum(agreeing(order, column) >= agree for order in orders) / len(orders)
-    return Orderings([*near, *others], agree, agree_p, rank, claims.chance(rank, column))
+    return Orderings(claims.orderings(papers, last), agree, agree_p, rank, claims.chance(rank, column))
 
 
 def agreeing(values: Sequence[float], column: Sequence[float]) -> int:

@@ -157,7 +157,7 @@ def _squad(folder):
     value = {"data": [squad_files.colours(0), squad_files.colours(1, impossible=True)], "version": "v2.0"}
 
     def read(path, rng):
-        squad.read(path, "v2.0")
+        squad.read_side(path, "train", "v2.0")
 
     return _file(folder / "squad.json", partial(damaged_json, value), read)
 

@@ -49,23 +49,55 @@ class Question(NamedTuple):
         return not self.answers
 
 
-def read(path: str, version: str, split: str = "", bad: BadRecords | None = None) -> list[Question]:
-    """The questions at `path`, in order.
+def read_side(
+    path: str,
+    side: str,
+    version: str,
+    *,
+    split: str = "",
+    heldout_split: str = "",
+    heldout_share: float = 0.0,
+    bad: BadRecords | None = None,
+) -> list[Question]:
+    """The questions at `path` to train on, or the held-out ones, in order.
+
+    In a TFDS folder, `train` is for training and `validation` is held out. In a JSON file, a share of the articles is
+    held out, by their titles: no passage is on both sides.
 
     Args:
         path: see the module's docstring.
         version: "v1.1", where every question has an answer, or "v2.0".
-        split: of a TFDS folder.
+        side, split, heldout_split, heldout_share: as in data.text.selection.open_side; JSON has no splits.
         bad: counts and limits the questions that are left out, for the reasons below. Without it, the first one raises.
 
     Raises:
         DataError: there is nothing at `path`, no such split or no question, it is not SQuAD's JSON, or an id occurs
-            twice. Without `bad`, also if a question lacks a field, a question or passage is empty, an answer is not at
-            its `answer_start`, or a question of v1.1 has no answer.
+            twice; a split would be both trained on and held out, or a side is empty. Without `bad`, also if a question
+            lacks a field, a question or passage is empty, an answer is not at its `answer_start`, or a question of v1.1
+            has no answer.
     """
     path = tfds_folders.find(str(path))
-    folder = tfds_folders.load(path, files.find_files(path))
-    records = _from_folder(folder, split) if folder else _from_json(path, split)
+    if folder := tfds_folders.load(path, files.find_files(path)):
+        train, heldout = (split or TRAIN_SPLIT,), (heldout_split or HELDOUT_SPLIT,)
+        (name, *_), heldout_share = splits.choose(path, side, train, heldout, heldout_share)
+        questions = _usable(_from_folder(folder, name), version, bad)
+    else:
+        questions = _usable(_from_json(path, heldout_split if side == HELDOUT else split), version, bad)
+    if not questions:
+        raise DataError(f"{path}: no question in it; give SQuAD's JSON file or a TFDS folder")
+    if not heldout_share:
+        return questions
+    titles: dict[str, str] = {}  # of each passage, which may stand under two: the first
+    for question in questions:
+        titles.setdefault(question.context, question.title)
+    chosen = [q for q in questions if splits.is_on(side, titles[q.context], heldout_share)]
+    if not chosen:
+        advice = "give the held-out questions a file of their own"
+        raise splits.empty_side(f"the articles of {path!r}", side, heldout_share, advice)
+    return chosen
+
+
+def _usable(records: _Records, version: str, bad: BadRecords | None) -> list[Question]:
     questions: dict[str, Question] = {}
     for where, make in records:
         try:
@@ -79,61 +111,13 @@ def read(path: str, version: str, split: str = "", bad: BadRecords | None = None
         if question.id in questions:
             raise DataError(f"{where}: the id {question.id!r} occurs twice; remove one of the two questions")
         questions[question.id] = question
-    if not questions:
-        raise DataError(f"{path}: no question in it; give SQuAD's JSON file or a TFDS folder")
     return list(questions.values())
-
-
-def read_side(
-    path: str,
-    side: str,
-    version: str,
-    *,
-    split: str = "",
-    heldout_split: str = "",
-    heldout_share: float = 0.0,
-    bad: BadRecords | None = None,
-) -> list[Question]:
-    """The questions at `path` to train on, or the held-out ones.
-
-    In a TFDS folder, `train` is for training and `validation` is held out. In a JSON file, a share of the articles is
-    held out, by their titles: no passage is on both sides.
-
-    Args:
-        path, version, bad: as in `read`.
-        side, split, heldout_split, heldout_share: as in data.text.selection.open_side; JSON has no splits.
-
-    Raises:
-        DataError: as in `read`; or a split would be both trained on and held out, or a side is empty.
-    """
-    path = tfds_folders.find(str(path))
-    if files.exists(files.join(path, "features.json")):
-        train, heldout = (split or TRAIN_SPLIT,), (heldout_split or HELDOUT_SPLIT,)
-        (name, *_), heldout_share = splits.choose(path, side, train, heldout, heldout_share)
-        questions = read(path, version, name, bad)
-    else:
-        questions = read(path, version, heldout_split if side == HELDOUT else split, bad)
-    if not heldout_share:
-        return questions
-    titles: dict[str, str] = {}  # of each passage, which may stand under two: the first
-    for question in questions:
-        titles.setdefault(question.context, question.title)
-    chosen = [q for q in questions if splits.is_on(side, titles[q.context], heldout_share)]
-    if not chosen:
-        advice = "give the held-out questions a file of their own"
-        raise splits.empty_side(f"the articles of {path!r}", side, heldout_share, advice)
-    return chosen
-
-
-def read_json(path: str) -> Any:
-    """The content of a JSON file, also packed; raises DataError if it cannot be read or is not JSON."""
-    return json_files.parse(read_whole(str(path)), str(path))
 
 
 def _from_json(path: str, split: str) -> _Records:
     if split:
         raise splits.without_splits(path)
-    values, where = read_json(path), path
+    values, where = json_files.parse(read_whole(path), path), path
     try:
         for i, article in enumerate(_field(values, "data", list), start=1):
             where = f"{path}, article {i}"

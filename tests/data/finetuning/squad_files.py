@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+from gmlp_flax.data.finetuning import squad
+
 COLOURS = "red green blue white black brown pink grey".split()
 THINGS = "house tree boat stone river garden bridge tower".split()
 
@@ -32,3 +34,8 @@ def colours(number: int, impossible: bool = False) -> dict:
     if impossible:
         entries.append(entry(f"{number}-road", "What is the road?", context, is_impossible=True))
     return article(f"article {number}", context, *entries)
+
+
+def read(path, version, split="", bad=None):
+    """All questions of a file or of a split."""
+    return squad.read_side(path, "train", version, split=split, bad=bad)

@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 from gmlp_flax.data.finetuning import squad
 from gmlp_flax.io.records import BadRecords
 from tests.data import writers
-from tests.data.finetuning.squad_files import article, colours, entry, write
+from tests.data.finetuning.squad_files import article, colours, entry, read, write
 from tests.failures import failure
 
 PARIS = "Paris is the capital of France. Lyon is not."
@@ -20,27 +20,27 @@ NOWHERE = entry("q3", "What is Rome?", PARIS, is_impossible=True)
 
 def test_official_json(tmp_path):
     path = write(tmp_path / "a.json", CAPITALS, version="1.1")
-    first, second = squad.read(path, "v1.1")
+    first, second = read(path, "v1.1")
     assert first == ("q1", "Capitals", PARIS, "What is Paris?", (("the capital", 9), ("capital of France", 13)))
     assert second.id == "q2" and not second.impossible
     for packed, module in (("a.json.gz", gzip), ("a.json.xz", lzma)):
         (tmp_path / packed).write_bytes(module.compress(path.read_bytes()))
-        assert squad.read(tmp_path / packed, "v1.1") == [first, second]
+        assert read(tmp_path / packed, "v1.1") == [first, second]
 
 
 def test_a_byte_order_mark_and_a_remote_file(tmp_path):
     path = write(tmp_path / "a.json", CAPITALS)
-    expected = squad.read(path, "v1.1")
+    expected = read(path, "v1.1")
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert squad.read(path, "v1.1") == expected == squad.read(f"{writers.remote(tmp_path)}/a.json", "v1.1")
+    assert read(path, "v1.1") == expected == read(f"{writers.remote(tmp_path)}/a.json", "v1.1")
 
 
 def test_questions_without_answers(tmp_path):
     path = write(tmp_path / "a.json", article("Capitals", PARIS, ENTRY | {"is_impossible": False}, NOWHERE))
-    first, second = squad.read(path, "v2.0")
+    first, second = read(path, "v2.0")
     assert second == ("q3", "Capitals", PARIS, "What is Rome?", ()) and second.impossible and not first.impossible
     assert "question q3: no answer, which only v2.0 allows; set config.squad.version=v2.0" in failure(
-        squad.read, path, "v1.1"
+        read, path, "v1.1"
     )
 
 
@@ -66,11 +66,11 @@ def answer(text, start):
 )
 def test_a_bad_question(tmp_path, change, message):
     path = write(tmp_path / "a.json", colours(0), article("Capitals", PARIS, NOWHERE, ENTRY | change))
-    found = failure(squad.read, path, "v2.0")
+    found = failure(read, path, "v2.0")
     assert found.startswith(f"{path}, article 2 ('Capitals'), paragraph 1, question q1: ") and message in found
     bad = BadRecords(1)
-    assert len(squad.read(path, "v2.0", bad=bad)) == 9 and bad.count == 1 and message in bad.first[0]
-    assert "max_bad_records=0" in failure(squad.read, path, "v2.0", bad=BadRecords())
+    assert len(read(path, "v2.0", bad=bad)) == 9 and bad.count == 1 and message in bad.first[0]
+    assert "max_bad_records=0" in failure(read, path, "v2.0", bad=BadRecords())
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ def test_a_bad_question(tmp_path, change, message):
 def test_a_bad_file(tmp_path, content, message):
     path = tmp_path / "a.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
-    found = failure(squad.read, path, "v1.1")
+    found = failure(read, path, "v1.1")
     assert found.startswith(str(path)) and message in found
 
 
 def test_what_is_no_file(tmp_path):
-    assert "nothing at " in failure(squad.read, tmp_path / "a.json", "v1.1")
+    assert "nothing at " in failure(read, tmp_path / "a.json", "v1.1")
     write(tmp_path / "b.json", CAPITALS)
-    assert f"reading {tmp_path} failed" in failure(squad.read, tmp_path, "v1.1")
-    assert "has no splits" in failure(squad.read, tmp_path / "b.json", "v1.1", "train")
+    assert f"reading {tmp_path} failed" in failure(read, tmp_path, "v1.1")
+    assert "has no splits" in failure(read, tmp_path / "b.json", "v1.1", "train")
 
 
 def test_sides_that_are_not_there(tmp_path):
@@ -150,7 +150,7 @@ def example(question, **changes) -> bytes:
 @pytest.fixture
 def questions(tmp_path):
     path = write(tmp_path / "written.json", article("Ä", PARIS, ENTRY, NOWHERE), *(colours(i, True) for i in range(3)))
-    return squad.read(path, "v2.0")
+    return read(path, "v2.0")
 
 
 @pytest.mark.parametrize("file_format", ["array_record", "tfrecord", "parquet"])
@@ -187,17 +187,17 @@ def test_damaged_tfds_records(tmp_path, questions, record, message):
     damaged = record if isinstance(record, bytes) else example(questions[0], **record)
     splits = {"train": [[example(questions[2]), damaged]]}
     folder = writers.tfds_folder(tmp_path / "1.0.0", splits, "tfrecord", **FEATURES)
-    assert message in failure(squad.read, folder, "v2.0", "train")
-    assert squad.read(folder, "v2.0", "train", bad=BadRecords(1)) == [questions[2]]
+    assert message in failure(read, folder, "v2.0", "train")
+    assert read(folder, "v2.0", "train", bad=BadRecords(1)) == [questions[2]]
 
 
 def test_tfds_folders_of_something_else(tmp_path, questions):
     folder = writers.tfds_folder(tmp_path / "1.0.0", {"train": [[b""]]}, "tfrecord")
-    assert "record 0: found 0 'id'" in failure(squad.read, folder, "v1.1", "train")
+    assert "record 0: found 0 'id'" in failure(read, folder, "v1.1", "train")
 
 
 @pytest.mark.parametrize(("version", "counts"), [("v1.1", (36, 7614, 0)), ("v2.0", (26, 8721, 4400))])
 def test_published(shared_data, version, counts):
-    questions = squad.read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
+    questions = read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
     titles = {question.title for question in questions}
     assert (len(titles), len(questions), sum(question.impossible for question in questions)) == counts

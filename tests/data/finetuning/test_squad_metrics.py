@@ -1,11 +1,14 @@
 import json
+import lzma
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gmlp_flax.data.finetuning import squad, squad_metrics
+from gmlp_flax.data.finetuning import squad_metrics
 from gmlp_flax.data.finetuning.squad import Question
+from tests.data.finetuning.squad_files import read
 
 
 def question(name, *answers):
@@ -96,8 +99,8 @@ def test_best_thresholds_against_every_threshold(odds, predicted):
     ],
 )
 def test_published_predictions_to_the_last_digit(shared_data, version, name):
-    questions = squad.read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
-    predictions = squad.read_json(shared_data(f"squad/{name}"))
+    questions = read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
+    predictions = json.loads(lzma.decompress(Path(shared_data(f"squad/{name}")).read_bytes()))
     with open(shared_data(f"squad/expected_{version}.json")) as file:
         expected = json.load(file)[name]
     found = squad_metrics.evaluate(questions, predictions)

@@ -46,7 +46,7 @@ def bench_text(repeats: int) -> list[Row]:
             ]
             for length, batch in ((128, 2048), (512, 256)):
                 with packing.train_batches(
-                    packing.Order(packing.Packing(made, length), 0), start=0, batch_size=batch
+                    packing.Mixture([packing.Packing(made, length)], [1.0], 0), start=0, batch_size=batch
                 ) as batches:
                     taken = measure({"20": lambda: [next(batches) for _ in range(20)]}, repeats)["20"]
                 rates = [20 * length * batch / value / 1e6 for value in taken]

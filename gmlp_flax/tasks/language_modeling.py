@@ -174,11 +174,9 @@ class LanguageModeling(TextTask):
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
         options = self.pipeline_options()
         seed, own, shares = options.pop("seed"), self.windows("train"), packing.read_shares(self.config.data.mixture)
-        order = packing.Order(own, seed)
-        if shares:
-            windows = [own, *(further for further, _ in self.further.values())]
-            order = packing.Mixture(windows, [1 - sum(shares.values()), *shares.values()], seed)
-        return packing.train_batches(order, start=start, host=host, hosts=hosts, **options)
+        windows = [own, *(further for further, _ in self.further.values())]
+        mixture = packing.Mixture(windows, [1 - sum(shares.values()), *shares.values()], seed)
+        return packing.train_batches(mixture, start=start, host=host, hosts=hosts, **options)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def windows(self, side: str) -> packing.Packing:

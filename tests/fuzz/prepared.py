@@ -27,7 +27,7 @@ def make(folder):
         else:
             (path / name).write_bytes(damaged(data, rng))
         found = Prepared(path)
-        packing.Order(packing.Packing(found, 16), 0).batch(rng.randrange(10), 8)
+        packing.Order(packing.Packing(found, 16), 0).take(8 * rng.randrange(10), 8)
         _ = found.documents, found.skipped, found.counts(320)
         if name.startswith("ids"):
             assert np.array_equal(found.read(0, found.tokens), right), "wrong ids without an error"

@@ -95,18 +95,9 @@ class Order:
         self._bounds = np.arange(pools + 1) * groups // pools  # of each pool, in groups
         self._epochs, self._pools = ResultCache(self._epoch, 2), ResultCache(self._pool, 2)
 
-    def batch(self, step: int, batch_size: int, host: int = 0, hosts: int = 1) -> dict[str, np.ndarray]:
-        """One host's part of a global batch; all hosts' parts, concatenated, are the batch.
-
-        Returns:
-            {"tokens": int32 [batch_size / hosts, length], "index": int32 [batch_size / hosts]}: windows, and their
-            numbers in the corpus.
-        """
-        share = batch_size // hosts
-        return self.take(step * batch_size + host * share, share)
-
     def take(self, begin: int, count: int) -> dict[str, np.ndarray]:
-        """`count` examples of the endless order, from number `begin` on; as `batch`."""
+        """`count` examples of the endless order, from number `begin` on: "tokens" int32 [count, length], and "index"
+        int32 [count], their numbers in the corpus."""
         tokens, index, done = np.empty((count, self.packing.length), np.int32), np.empty(count, np.int32), 0
         while done < count:
             epoch, position = divmod(begin + done, len(self.packing))
@@ -139,13 +130,11 @@ class Order:
         # Plus one, because NumPy ignores trailing zeros of a seed.
         return windows, np.random.default_rng([self.seed, epoch, pool + 1]).permutation(len(numbers)), numbers
 
-    def __reduce__(self):
-        return Order, (self.packing, self.seed)
-
 
 class Mixture:
-    """Several corpora, each in an order of its own, among which the examples are shared out: after any number of them,
-    each corpus has had its share, to within an example or two. A small corpus begins a new epoch while others go on.
+    """One corpus or several, each in an order of its own, among which the examples are shared out: after any number of
+    them, each corpus has had its share, to within an example or two. A small corpus begins a new epoch while others go
+    on.
 
     Args:
         packings: windows of one length; their numbers in "index" go on from corpus to corpus.
@@ -158,9 +147,11 @@ class Mixture:
         self._orders = [Order(packing, seed + number) for number, packing in enumerate(packings)]
 
     def batch(self, step: int, batch_size: int, host: int = 0, hosts: int = 1) -> dict[str, np.ndarray]:
-        """See `Order.batch`."""
+        """One host's part of a global batch, as `Order.take`; all hosts' parts, concatenated, are the batch."""
         share = batch_size // hosts
         begin = step * batch_size + host * share
+        if len(self._orders) == 1:
+            return self._orders[0].take(begin, share)
         taken = self._taken(np.arange(begin, begin + share + 1))
         source, before = np.diff(taken).argmax(0), 0
         batch = {"tokens": np.empty((share, self.packings[0].length), np.int32), "index": np.empty(share, np.int32)}
@@ -205,10 +196,9 @@ def read_shares(lines: Iterable[str]) -> dict[str, float]:
 
 
 def train_batches(
-    order: Order | Mixture, *, start: int, batch_size: int, host: int = 0, hosts: int = 1, workers: int = 0
+    mixture: Mixture, *, start: int, batch_size: int, host: int = 0, hosts: int = 1, workers: int = 0
 ) -> pipeline.Batches:
-    """Endless batches of an order, from number `start` on; for the rest see `pipeline.train_batches`."""
-    packings = order.packings if isinstance(order, Mixture) else [order.packing]
-    pipeline.per_host(packings[0], batch_size, hosts)
-    make = functools.partial(order.batch, batch_size=batch_size, host=host, hosts=hosts)
+    """Endless batches of a mixture, from number `start` on; for the rest see `pipeline.train_batches`."""
+    pipeline.per_host(mixture.packings[0], batch_size, hosts)
+    make = functools.partial(mixture.batch, batch_size=batch_size, host=host, hosts=hosts)
     return pipeline.read_ahead(make, start=start, workers=workers)

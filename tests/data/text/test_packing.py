@@ -74,7 +74,7 @@ def test_each_window_once_per_epoch(shards, length, group_tokens, pool_tokens, s
         patch.setattr(packing, "GROUP_TOKENS", group_tokens)
         patch.setattr(packing, "POOL_TOKENS", pool_tokens)
         windows = Packing(made, length)
-        order, again = Order(windows, seed), Order(windows, seed)
+        order, again = Mixture([windows], [1.0], seed), Mixture([windows], [1.0], seed)
     count, expected = len(windows), list(expected_windows(made, length))
     batch_size = data.draw(st.integers(1, 2 * count))
     steps = -(-3 * count // batch_size)
@@ -98,14 +98,14 @@ def test_pools_are_of_equal_size_and_mix_groups():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "GROUP_TOKENS", 20)
         patch.setattr(packing, "POOL_TOKENS", 1000)
-        order = Order(Packing(made, 10), 3)
-    assert order.packing.group == 2 and len(order.packing) == 1000
+        order = Mixture([Packing(made, 10)], [1.0], 3)
+    assert order.packings[0].group == 2 and len(order.packings[0]) == 1000
     index = order.batch(0, 1000)["index"]
     first = set(index[:100].tolist())
     assert {number ^ 1 for number in first} == first  # whole groups of two
     neighbours = np.abs(np.diff(index[:100]))
     assert 0 < (neighbours == 1).sum() < 20 and max(first) - min(first) > 800
-    others = [order.batch(1, 1000)["index"], Order(order.packing, 4).batch(0, 1000)["index"]]
+    others = [order.batch(1, 1000)["index"], Mixture(order.packings, [1.0], 4).batch(0, 1000)["index"]]
     assert all((other != index).mean() > 0.9 for other in others)
 
 
@@ -115,11 +115,11 @@ def test_each_group_is_read_once_also_by_threads(monkeypatch):
     packed = Packing(Made([[[5] * 50] * 40]), 10)
     reads, windows, steps = [], packed.windows, range(len(packed) // 5)
     monkeypatch.setattr(packed, "windows", lambda *ends: reads.append(ends) or windows(*ends))
-    single = Order(packed, 0)
+    single = Mixture([packed], [1.0], 0)
     expected = [single.batch(step, 5)["index"].tolist() for step in steps]
     assert sorted(sum(expected, [])) == list(range(len(packed)))
     assert len(reads) == len(set(reads)) == 51
-    order = Order(packed, 0)
+    order = Mixture([packed], [1.0], 0)
     with ThreadPoolExecutor(2) as threads:
         assert [batch["index"].tolist() for batch in threads.map(lambda step: order.batch(step, 5), steps)] == expected
 
@@ -134,14 +134,14 @@ def test_of_files(files):
     expected = list(expected_windows(Made([[tokenizer().encode(text) for text in TEXTS]]), 16))
     windows = Packing(files, 16)
     assert [windows[i]["tokens"].tolist() for i in range(len(windows))] == expected
-    assert len(pickle.dumps((windows, Order(windows, 0)))) < 1000
+    assert len(pickle.dumps((windows, Mixture([windows], [1.0], 0)))) < 1000
     assert pickle.loads(pickle.dumps(windows))[5]["tokens"].tolist() == expected[5]
 
 
 @pytest.mark.parametrize(("workers", "start", "host"), [(0, 0, 0), (0, 70, 1), (1, 70, 1)])
 def test_train_batches(files, workers, start, host):
     windows = Packing(files, 16)
-    order, options = Order(windows, 5), {"start": start, "batch_size": 6, "host": host, "hosts": 2}
+    order, options = Mixture([windows], [1.0], 5), {"start": start, "batch_size": 6, "host": host, "hosts": 2}
     with train_batches(order, workers=workers, **options) as batches:
         for step in range(start, start + 5):
             np.testing.assert_equal(next(batches), order.batch(step, 6, host, 2))
@@ -206,4 +206,4 @@ def test_errors(files):
     with pytest.raises(IndexError, match=f"window {len(windows)} of {len(windows)}"):
         windows[len(windows)]
     with pytest.raises(DataError, match="batch_size=3 counts examples over all hosts"):
-        train_batches(Order(windows, 0), start=0, batch_size=3, hosts=2)
+        train_batches(Mixture([windows], [1.0], 0), start=0, batch_size=3, hosts=2)

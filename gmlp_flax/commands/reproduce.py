@@ -25,8 +25,7 @@ pattern in quotes names. --scale=paper needs C4, or ImageNet for images; `gmlp p
 
 --finetune=TASK=DATA finetunes the first seed of each pretrained model by the configs finetune_glue and finetune_squad,
 in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does. DATA is what config.data.train takes; at paper scale it
-may be left out. --finetune_random finetunes from random parameters as well, to see what pretraining gives.
---finetune_flag=--config.KEY=VALUE changes these runs, --finetune_seeds=0,1,2 their seeds. Where
+may be left out. --finetune_flag=--config.KEY=VALUE changes these runs, --finetune_seeds=0,1,2 their seeds. Where
 RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best median counts.
 
 alternatives is not the paper's: it compares the token mixers of all papers in one frame. --columns chooses what is
@@ -121,8 +120,8 @@ def check_table(args: SimpleNamespace, table: PaperTable) -> None:
 
 def column_plan(args: SimpleNamespace) -> columns.Plan:
     """What the command line asks of the alternatives; ends with one line if that cannot be."""
-    if given := given_flags(args, "finetune", "finetune_random"):
-        cli.fail(f"{given[0]} is not for alternatives: --columns chooses what is trained, also from random parameters")
+    if args.finetune:
+        cli.fail("--finetune is not for alternatives: --columns chooses what is trained, also from random parameters")
     if args.pattern and (given := given_flags(args, "columns", "data")):
         everything = "trains nothing, and the report has every column that is there"
         cli.fail(f"--from={args.pattern} {everything}: leave out {given[0]}")
@@ -160,12 +159,12 @@ def check_finetuning(args: SimpleNamespace, known: Sequence[str]) -> None:
 
 def finetuning(args: SimpleNamespace, runs: Sequence[run_finder.Run]) -> Iterator[Sweep]:
     """The sweeps that finetune the first finished run of each row on every task."""
-    starts, first = columns.STARTS[: 1 + args.finetune_random], sorted(columns.first_finished(runs).items())
-    for (task, given), (row, run), start in itertools.product(args.finetune.items(), first, starts):
+    first = sorted(columns.first_finished(runs).items())
+    for (task, given), (row, run) in itertools.product(args.finetune.items(), first):
         data = given or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
         changes = columns.data_change(data) | overrides.named_overrides(args.finetune_flag)
-        folder = columns.tuned_folder(args.runs, task, row, start)
-        yield columns.finetuning(recipes.finetuning(task, args.scale), folder, run, start, args.finetune_seeds, changes)
+        folder = columns.tuned_folder(args.runs, task, row, pretrained=True)
+        yield columns.finetuning(recipes.finetuning(task, args.scale), folder, run, True, args.finetune_seeds, changes)
 
 
 def report_on(args: SimpleNamespace) -> tuple[Report, bool]:
@@ -219,7 +218,6 @@ def run() -> None:
     flags.DEFINE_string("data", None, "As config.data.train takes it; at paper scale C4 or ImageNet unless given.")
     flags.DEFINE_multi_string("finetune", [], "TASK=DATA: finetune on a task; one flag for each.")
     flags.DEFINE_multi_string("finetune_flag", [], "--config.KEY=VALUE for the finetuning; one flag for each.")
-    flags.DEFINE_bool("finetune_random", False, "Finetune from random parameters as well.")
     seeds = f"Seeds of the finetuning; empty: {SEEDS}, of alternatives each column's own."
     flags.DEFINE_list("finetune_seeds", [], seeds)
     flags.DEFINE_string("from", None, "Report on these runs and train nothing.")

@@ -270,9 +270,6 @@ def over_speed(name: str, scores: Mapping[str, Spread], costs: Costs, scale: str
     speeds = {row: step.speed for row, step in steps.items() if step.tokens == n}  # speeds of one length compare
     if len(speeds) < 2:
         return None
-    best = (min if column.lower else max)(speeds, key=lambda row: scores[row].centre)
-    fastest = max(speeds, key=lambda row: speeds[row])
-    also = " and fastest" if best == fastest else f", {fastest} the fastest"
     members: dict[str, list[str]] = {}
     for row in speeds:
         members.setdefault(family(row), []).append(row)
@@ -280,11 +277,10 @@ def over_speed(name: str, scores: Mapping[str, Spread], costs: Costs, scale: str
         over_seeds(name, look, [speeds[row] for row in rows], [scores[row] for row in rows], labels=rows, joined=False)
         for (name, rows), look in zip(members.items(), drawing.looks(list(members)), strict=True)
     ]
-    title = f"{best} is best ({shown(scores[best].centre)}){also}"
     speed = Scale(f"tokens per second in training, n = {n:,}", log=True)
     several = any(len(scores[row].values) > 1 for row in speeds)
     caption = "Bars go from the lowest to the highest seed." if several else "One seed each."
-    return Chart([Panel(title, speed, Scale(column.title, log=column.lower), series)], caption)
+    return Chart([Panel(f"{column.title} over speed", speed, Scale(column.title, log=column.lower), series)], caption)
 
 
 def length(name: str, scale: str) -> int:

@@ -42,34 +42,25 @@ def score(runs: Sequence[Run], column: ScoreColumn, pretrained: bool = True) -> 
     return max(scores, key=lambda score: (len(score.spread.values), score.spread.centre), default=None)
 
 
-def _higher(text: str, better: Spread, worse: Spread) -> claims.Claim:
-    """The claim that the first scores are higher than the second."""
-    verdict = claims.verdict(better.values, worse.values, lower=False)
-    return claims.Claim(text, verdict, f"medians {better.centre:.1f} and {worse.centre:.1f}")
-
-
 class Scores:
     """The scores of some rows in the columns of some tasks, for a report.
 
     Attributes:
         columns: without those in which neither the runs nor the paper have a score.
-        pretrained, random: column -> row -> its score, from pretrained parameters and from random ones.
+        by_column: column -> row -> its score, from pretrained parameters.
     """
 
     def __init__(self, tasks: Sequence[str], runs: Mapping[str, Sequence[Run]], transfers: Sequence[Statement] = ()):
         """Takes tasks of `recipes.FINETUNED`, each row's finetuned runs, and what the paper says of their order."""
         self.runs, self.transfers = runs, transfers
-        self.pretrained, self.random = (
-            {
-                column: {row: found for row in runs if (found := score(runs[row], column, pretrained))}
-                for column in SCORE_COLUMNS
-                if column.task in tasks
-            }
-            for pretrained in (True, False)
-        )
+        self.by_column = {
+            column: {row: found for row in runs if (found := score(runs[row], column))}
+            for column in SCORE_COLUMNS
+            if column.task in tasks
+        }
         self.columns = [
             column
-            for column, scores in self.pretrained.items()
+            for column, scores in self.by_column.items()
             if scores or any(printed_score(row, column) is not None for row in runs)
         ]
 
@@ -90,31 +81,28 @@ class Scores:
 
     def of(self, row: str) -> dict[str, Spread]:
         """Title of a column -> a row's median over seeds."""
-        scores = {column.title: self.pretrained[column].get(row) for column in self.columns}
+        scores = {column.title: self.by_column[column].get(row) for column in self.columns}
         return {title: score.spread for title, score in scores.items() if score}
 
     def claims(self) -> Iterator[claims.Claim]:
-        """Whether pretraining helps each row, and whether the paper's orderings of finetuned models hold: in both for
-        every pair of runs, for none, or for some."""
+        """Whether the paper's orderings of finetuned models hold: for every pair of runs, for none, or for some."""
         for column in self.columns:
-            scores, random = self.pretrained[column], self.random[column]
-            for row in scores:
-                if row in random:
-                    text = f"{column.title}: pretraining helps {row}{OURS}"
-                    yield _higher(text, scores[row].spread, random[row].spread)
+            scores = self.by_column[column]
             for _, better, worse, tasks, _ in self.transfers:
                 if column.task in tasks and better in scores and worse in scores:
-                    text = f"{column.title}: {better} > {worse}{OURS if column.task == 'rte' else ''}"
-                    yield _higher(text, scores[better].spread, scores[worse].spread)
+                    ours = OURS if column.task == "rte" else ""
+                    one, other = scores[better].spread, scores[worse].spread
+                    verdict = claims.verdict(one.values, other.values, lower=False)
+                    medians = f"medians {one.centre:.1f} and {other.centre:.1f}"
+                    yield claims.Claim(f"{column.title}: {better} > {worse}{ours}", verdict, medians)
 
     def notes(self) -> Iterator[str]:
         """Per column: the spread of each score with its chosen rate, and the rank correlation with the paper."""
         for column in self.columns:
-            title, scores = column.title, self.pretrained[column]
-            if words := _words(scores):
+            title, scores = column.title, self.by_column[column]
+            if scores:
+                words = ", ".join(f"{row} {score.words()}" for row, score in scores.items())
                 yield f"{title} is the median of runs; lowest to highest: {words}."
-            if words := _words(self.random[column]):
-                yield f"{title} from random parameters: {words}."
             if trivial := self._baseline(column):
                 yield f"{title}, to compare: {trivial[0]}: {column.percent * trivial[1]:.1f}."
             papers = {row: paper for row in scores if (paper := printed_score(row, column)) is not None}
@@ -128,7 +116,3 @@ class Scores:
         """What a trivial model scores in a column, as the last run that knows it says."""
         of_task = [run for of_row in self.runs.values() for run in of_row if task_of(run.config) == column.task]
         return next((model for run in reversed(of_task) for model in run.baselines(column.metric).items()), None)
-
-
-def _words(scores: Mapping[str, Score]) -> str:
-    return ", ".join(f"{row} {score.words()}" for row, score in scores.items())

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from scipy.stats import rankdata
 
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
-from gmlp_flax.analysis.drawing import PLACE, plain
+from gmlp_flax.analysis.drawing import PLACE
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports import claims, scaling
@@ -165,17 +165,13 @@ def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:
         series.append(over_seeds(name, look_of[name], tokens, spreads))
     if not any(len(line.x) > 1 for line in series):
         return None
-    best = min((row for row in rows.values() if row.compared), key=lambda row: row.last.centre, default=None)
     several = any(len(row.runs) > 1 for row in rows.values())
     bands = "Lines are means over seeds, ranges go from the lowest to the highest seed."
     caption = [bands if several else "One seed each."]
-    title = f"Held-out {METRIC} over tokens"
-    if best:
-        end = f"{shown(best.last.centre)} after {plain(best.curves[0][-1][0])} tokens"
-        title = f"{best.name} ends lowest: {METRIC} {end}" if len(rows) > 1 else f"{best.name}: {METRIC} {end}"
     if any(row.behind for row in rows.values()):
         caption.append("Runs that are behind the others of their row are not drawn.")
-    return Chart([Panel(title, Scale("tokens"), Scale(f"held-out {METRIC}", log=True), series)], " ".join(caption))
+    panel = Panel("Perplexity over tokens", Scale("tokens"), Scale(f"held-out {METRIC}", log=True), series)
+    return Chart([panel], " ".join(caption))
 
 
 def places_chart(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -> Chart | None:

@@ -156,7 +156,7 @@ def _rank_note(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -
 
 
 def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:
-    """Held-out perplexity over tokens: the mean of a row's seeds, and a band from the lowest to the highest. None if no
+    """Held-out perplexity over tokens: the mean of a row's seeds, and bars from the lowest to the highest. None if no
     row has two points."""
     look_of, series = looks(names), []
     for name, row in rows.items():
@@ -166,8 +166,7 @@ def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:
     if not any(len(line.x) > 1 for line in series):
         return None
     several = any(len(row.runs) > 1 for row in rows.values())
-    bands = "Lines are means over seeds, ranges go from the lowest to the highest seed."
-    caption = [bands if several else "One seed each."]
+    caption = ["Lines are means over seeds, bars go from the lowest to the highest." if several else "One seed each."]
     if any(row.behind for row in rows.values()):
         caption.append("Runs that are behind the others of their row are not drawn.")
     panel = Panel("Perplexity over tokens", Scale("tokens"), Scale(f"held-out {METRIC}", log=True), series)

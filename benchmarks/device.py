@@ -1,205 +1,215 @@
-"""The benchmark's part `device`: how near one accelerator comes to its own peak, each model at its best batch.
+"""The benchmark's part `device`: how near an accelerator comes to its own peak, and which forms of mixing are fast.
 
-Every program runs in a process of its own, one after another, so that each may take all the memory.
+Each row stands as soon as it is measured, and the part ends in time: what is left is left out. Every model runs in a
+process of its own, one after another, so that each may take all the memory.
 """
 
-import concurrent.futures
 import functools
 import multiprocessing
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax import config, tasks
-from gmlp_flax.benchmarks.timing import Row, Worker, measure, ratios, row, step_call
+from gmlp_flax.benchmarks.timing import Row, example_batch, measure, ratios, row
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.interop.timm import import_beside_torch
-from gmlp_flax.planning import dry_run, workload
+from gmlp_flax.models import blocks, matmul, toeplitz
+from gmlp_flax.models.attention import MultiHeadAttention
+from gmlp_flax.models.blocks.gmlp import SpatialGatingUnit
+from gmlp_flax.planning import workload
+from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
 
-# Name, config, its argument, timm's name, the goal for the share of the peak.
-MODELS = (
-    ("gMLP-S", "imagenet.py", "gmlp_s", "gmlp_s16_224", ""),
-    ("gMLP-B", "imagenet.py", "gmlp_b", "", ">= 0.5"),
-    ("gMLP-base, n = 512", "c4_bert.py", "gmlp_base", "", ""),
-    ("aMLP-base, n = 512", "c4_bert.py", "amlp_base", "", ""),
-)
-ENOUGH = 1.02  # a batch twice as large must be so much faster to be tried further
-OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "out of memory")
+PRODUCT = "one large product"
 
 
-class Device(NamedTuple):
-    """How a kind of device is measured: type of activations, side of the large matrices, batches, steps at once."""
-
-    dtype: str
-    matrix: int
-    batches: tuple[int, ...]
-    steps: int
-
-
-ACCELERATOR = Device("bfloat16", 8192, (32, 64, 128, 256, 512, 1024, 2048), 10)
-CPU = Device("float32", 2048, (2,), 1)  # shows that the part works, no more
-
-
-class Best(NamedTuple):
-    """The settings of a model's fastest step, and its peak memory in bytes, or 0 if unknown."""
+class Setting(NamedTuple):
+    """What is tried of a model: examples of a step, the remat policy, and whether layers run in one loop."""
 
     batch: int
     remat: str
+    scan_layers: bool
+
+    def __str__(self) -> str:
+        return f"batch {self.batch}, remat {self.remat}{'' if self.scan_layers else ', unrolled'}"
+
+
+class Model(NamedTuple):
+    """A model of the table: its config, settings of which the first that fits into memory is measured, or `every` one,
+    and the goal for the share of the peak."""
+
+    name: str
+    file: str
+    argument: str
+    settings: tuple[Setting, ...]
+    goal: str = ""
+    every: bool = False
+
+
+def _settings(batch: int) -> tuple[Setting, ...]:
+    return Setting(batch, "none", False), Setting(batch, "matmuls", True)
+
+
+MODELS = (
+    Model("gMLP-B", "imagenet.py", "gmlp_b", _settings(256), ">= 0.5", every=True),
+    Model("gMLP-S", "imagenet.py", "gmlp_s", _settings(256)),
+    Model("gMLP-base, n = 512", "c4_bert.py", "gmlp_base", _settings(64)),
+    Model("BERT-base, n = 512", "c4_bert.py", "bert_base", _settings(64)),
+    Model("aMLP-base, n = 512", "c4_bert.py", "amlp_base", _settings(64)),
+)
+
+
+class Device(NamedTuple):
+    """How a kind of device is measured: type of activations, side of the large matrices, tokens of a mixing layer and
+    its lengths, batch (0: as MODELS say) and steps at once."""
+
+    dtype: str
+    matrix: int
+    tokens: int
+    lengths: tuple[int, ...]
+    batch: int
+    steps: int
+
+
+ACCELERATOR = Device("bfloat16", 8192, 32768, (128, 512, 2048, 16384), 0, 10)
+CPU = Device("float32", 1024, 512, (128, 512), 2, 1)  # shows that the part works, no more
+
+
+class Measured(NamedTuple):
+    """Of one setting: seconds of a step, operations per second of the large product in turn with it, and peak bytes."""
+
+    setting: Setting
+    seconds: list[float]
+    product: list[float]
     peak: float
 
 
-def bench_device(repeats: int, models: Sequence[str]) -> list[Row]:
-    """Steps of gMLP and aMLP beside one large matrix product, and gMLP-S beside timm's under torch.compile.
+def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterator[Row]:
+    """Models beside one large matrix product; forms of attention, of the gate and of Toeplitz products at several
+    lengths; then timm and transformers under torch.compile, where they are installed.
 
     Args:
         repeats: measurements of each figure.
         models: the second words of some of MODELS' configs; none for all.
+        minutes: nothing is begun after them.
 
     Raises:
         ConfigError: there is no such model.
     """
-    known = [argument for _, _, argument, *_ in MODELS]
+    known = {model.argument: model for model in MODELS}
     if unknown := [model for model in models if model not in known]:
         raise ConfigError(f"there is no model {unknown[0]!r}: expected some of {', '.join(known)}")
     # By default a process takes three quarters of the memory at its start and leaves too little for the next one.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    device = CPU if jax.default_backend() == "cpu" else ACCELERATOR
-    rows: list[Row] = []
-    for name, file, argument, peer, goal in MODELS:
-        if models and argument not in models:
-            continue
+    end, device = time.monotonic() + 60 * minutes, CPU if jax.default_backend() == "cpu" else ACCELERATOR
+    fastest: dict[str, float] = {}
+    parts: list[tuple[str, Callable[[], Iterator[Row]]]] = [
+        (model.name, functools.partial(_of_model, model, device, repeats, end, fastest))
+        for model in MODELS
+        if not models or model.argument in models
+    ]
+    if not models:
+        parts += [(f"mixing, n = {n}", functools.partial(_of_mixing, n, device, repeats)) for n in device.lengths]
+    for name, peer, batch, make in PEERS:
+        if name in [part for part, _ in parts]:
+            batch = device.batch or batch
+            made = functools.partial(make, batch, device.dtype)
+            parts.append((peer, functools.partial(_beside, name, peer, batch, made, device, repeats, fastest)))
+    for name, part in parts:
+        if time.monotonic() > end:
+            print(f"{name} and what follows is left out: --minutes={minutes:g} are over", file=sys.stderr)
+            return
         print(f"{name} ...", file=sys.stderr, flush=True)
-        options = config.from_file(file, argument)
-        options.model.dtype = device.dtype
-        rows += rows_of(name, options, peer, goal, device, repeats)
-    return rows
+        try:
+            yield from part()
+        except RunError as error:
+            print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
 
 
-def rows_of(name: str, options: ConfigDict, peer: str, goal: str, device: Device, repeats: int) -> list[Row]:
-    """The rows of one model.
-
-    Args:
-        name: its name in the rows.
-        options: its config; batch and remat policy are searched for.
-        peer: timm's name for it, or "".
-        goal: the goal for the share of the peak, or "".
-        device: how to measure it.
-        repeats: measurements of each figure.
-    """
-    best = _apart(best_of_ours, options, device)
-    options = settled(options, best.batch, best.remat)
+def _of_model(model: Model, device: Device, repeats: int, end: float, fastest: dict[str, float]) -> Iterator[Row]:
+    """The rows of one model, of the fastest of its settings; keeps its examples per second in `fastest`."""
+    best: Measured | None = None
+    for setting in model.settings:
+        if best and (not model.every or time.monotonic() > end):
+            break
+        setting = setting._replace(batch=device.batch or setting.batch)
+        found = _apart(_measured, model, setting, device, repeats)
+        if found is None:
+            print(f"  {setting}: does not fit into memory", file=sys.stderr, flush=True)
+            continue
+        rates = [setting.batch / seconds for seconds in found.seconds]
+        yield row(f"{model.name}, {setting}: rate", rates, "examples/s")
+        if best is None or statistics.median(rates) > best.setting.batch / statistics.median(best.seconds):
+            best = found
+    if best is None:
+        return
+    options = _options(model, best.setting, device)
     task = tasks.find(options.task).without_data(options)
-    unit, examples = f"{task.unit}/s", best.batch * task.units_per_example
-    with Worker(functools.partial(our_calls, options, device)) as ours:
-        seconds = measure(ours.calls, repeats)
-    steps = [value / device.steps for value in seconds["step"]]
-    product = [2 * device.matrix**3 * device.steps / value for value in seconds["product"]]
-    flops = workload.of(options).flops
-    title = f"{name}, batch {best.batch}, remat {best.remat}"
-    rows = [
-        row(f"one large {device.dtype} product", [rate / 1e12 for rate in product], "TFLOP/s"),
-        row(f"{title}: step", [1e3 * value for value in steps], "ms"),
-        row(f"{title}: rate", [examples / value for value in steps], unit),
-        row(
-            f"{name}: model FLOPs, of the product's rate", ratios([flops / value for value in steps], product), "", goal
-        ),
-        row(f"{name}: memory at its peak", [best.peak / 1e9], "GB"),
-    ]
-    return rows + (_peer(name, peer, steps, best.batch, device, repeats) if peer else [])
+    examples = best.setting.batch
+    fastest[model.name] = examples / statistics.median(best.seconds)
+    yield row(
+        f"{PRODUCT} of {device.matrix} x {device.matrix} in {device.dtype}", [x / 1e12 for x in best.product], "TFLOP/s"
+    )
+    yield row(f"{model.name}: step", [1e3 * seconds for seconds in best.seconds], "ms")
+    if task.units_per_example > 1:
+        units = [examples * task.units_per_example / seconds for seconds in best.seconds]
+        yield row(f"{model.name}: rate", units, f"{task.unit}/s")
+    shares = ratios([workload.of(options).flops / seconds for seconds in best.seconds], best.product)
+    yield row(f"{model.name}: model FLOPs, of the product's rate", shares, "", model.goal)
+    yield row(f"{model.name}: memory at its peak", [best.peak / 1e9], "GB")
 
 
-def _peer(name: str, peer: str, ours: list[float], batch: int, device: Device, repeats: int) -> list[Row]:
-    """timm's model at its own best batch, beside the seconds of our step."""
-    try:
-        import_beside_torch("timm")
-    except RunError as error:
-        print(f"timm is left out: {error}", file=sys.stderr)
-        return []
-    best = _apart(best_of_timm, peer, device)
-    with Worker(functools.partial(timm_calls, peer, best.batch, device)) as timm:
-        seconds = [value / device.steps for value in measure(timm.calls, repeats)["step"]]
-    rates, our_rate = [best.batch / value for value in seconds], batch / statistics.median(ours)
-    memory = [row(f"timm {peer}: memory at its peak", [best.peak / 1e9], "GB")] if best.peak else []
-    return [
-        row(f"timm {peer}, torch.compile, batch {best.batch}: rate", rates, "images/s"),
-        *memory,
-        row(f"{name} step, ours / timm", [our_rate / rate for rate in rates], "x", ">= 1.3"),
-    ]
-
-
-def _apart(function: Callable, *args: Any) -> Any:
-    """Calls a function in a process of its own, which then gives its memory back."""
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        try:
-            return pool.submit(function, *args).result()
-        except BrokenProcessPool:
-            what = f"the process that ran {function.__name__} has died"
-            raise RunError(f"{what}: what it wrote stands above") from None
-
-
-def fastest(make: Callable[[int], Callable[[], Any]], batches: tuple[int, ...]) -> tuple[int, float]:
-    """The batch with the most examples per second, and their number; tries larger ones while they gain and fit.
-
-    Args:
-        make: gives a call that runs one or several steps of a batch.
-        batches: from the smallest; the first must fit.
-    """
-    found = (0, 0.0)
-    for batch in batches:
-        print(f"  batch {batch} ...", file=sys.stderr, flush=True)
-        try:
-            call = make(batch)
-            call()
-            begin = time.perf_counter()
-            call()
-        except Exception as error:
-            if not found[0] or not any(words in str(error) for words in OUT_OF_MEMORY):
-                raise
-            break
-        rate = batch / (time.perf_counter() - begin)
-        if rate < ENOUGH * found[1]:
-            break
-        found = (batch, rate)
-        del call  # frees its parameters before the next are made
-    return found
-
-
-def settled(options: ConfigDict, batch: int, remat: str) -> ConfigDict:
-    """A copy of the config with that batch and policy."""
-    options = options.copy_and_resolve_references()
-    options.batch_size, options.model.remat = batch, remat
+def _options(model: Model, setting: Setting, device: Device) -> ConfigDict:
+    options = config.from_file(model.file, model.argument).copy_and_resolve_references()
+    options.model.dtype, options.batch_size = device.dtype, setting.batch
+    options.model.remat, options.model.scan_layers = setting.remat, setting.scan_layers or device is CPU
     return options
 
 
-def best_of_ours(options: ConfigDict, device: Device) -> Best:
-    """Tries batches with every policy that could be the fastest."""
-    tried = {
-        remat: fastest(lambda batch, remat=remat: our_step(settled(options, batch, remat), device), device.batches)
-        for remat in ("matmuls", "none")
-    }
-    remat = max(tried, key=lambda remat: tried[remat][1])
-    batch = tried[remat][0]
-    compiled = dry_run.lower(settled(options, batch, remat), _one_device()).compile()
-    return Best(batch, remat, compiled.memory_analysis().peak_memory_in_bytes)
+def _measured(model: Model, setting: Setting, device: Device, repeats: int) -> Measured | None:
+    """Some training steps of a model, dispatched at once and then awaited, in turn with as many large products; None if
+    they do not fit into memory."""
+    options, partition = _options(model, setting, device), Partition.make(devices=jax.devices()[:1])
+    task = tasks.find(options.task).without_data(options)
+    training, batch = step.Training(task, partition), example_batch(task, partition)
+    try:
+        state = [training.init(jax.random.key(0))]
+        compiled = training.step.lower(state[0], batch).compile()
+
+        def steps() -> None:
+            window = None
+            for _ in range(device.steps):
+                state[0], window = compiled(state[0], batch)
+            jax.block_until_ready((state[0], window))
+
+        calls = {"product": _products(device), "step": steps}
+        seconds = measure(calls, repeats)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" in str(error) or "out of memory" in str(error).lower():
+            return None
+        raise
+    flops = 2 * device.matrix**3 * device.steps
+    peak = compiled.memory_analysis().peak_memory_in_bytes
+    return Measured(
+        setting,
+        [value / device.steps for value in seconds["step"]],
+        [flops / value for value in seconds["product"]],
+        peak,
+    )
 
 
-def our_step(options: ConfigDict, device: Device) -> Callable[[], None]:
-    """Several training steps of a config on one device, dispatched at once and awaited together."""
-    return step_call(options, _one_device(), device.steps)
-
-
-def our_calls(options: ConfigDict, device: Device) -> dict[str, Callable[[], None]]:
-    """The steps, and the same number of large products."""
+def _products(device: Device) -> Callable[[], None]:
     numbers = jax.random.normal(jax.random.key(0), (device.matrix, device.matrix))
     matrix = (numbers / device.matrix**0.5).astype(device.dtype)  # keeps its powers of one size
     product = jax.jit(jnp.matmul)
@@ -210,46 +220,175 @@ def our_calls(options: ConfigDict, device: Device) -> dict[str, Callable[[], Non
             x = product(x, matrix)
         jax.block_until_ready(x)
 
-    return {"product": products, "step": our_step(options, device)}
+    return products
 
 
-def _one_device() -> Partition:
-    return Partition.make(devices=jax.devices()[:1])
+def _apart(function: Callable, *args: Any) -> Any:
+    """Calls a function in a process of its own, which then gives its memory back."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return pool.submit(function, *args).result()
+        except BrokenProcessPool:
+            what = f"the process that ran {function.__name__} has died"
+            raise RunError(f"{what}: what it wrote stands above") from None
 
 
-def best_of_timm(name: str, device: Device) -> Best:
-    """Tries batches of timm's model."""
-    import torch
-
-    batch, _ = fastest(lambda batch: timm_calls(name, batch, device)["step"], device.batches)
-    if not torch.cuda.is_available():
-        return Best(batch, "none", 0.0)
-    torch.cuda.reset_peak_memory_stats()
-    timm_calls(name, batch, device)["step"]()
-    return Best(batch, "none", torch.cuda.max_memory_allocated())
+def _of_mixing(n: int, device: Device, repeats: int) -> Iterator[Row]:
+    """Forms of one layer's mixing at n tokens, forwards and backwards: milliseconds, and temporaries."""
+    for name, seconds, temporary in _apart(_mixing, n, device, repeats):
+        yield row(f"n {n}, {name}", [1e3 * value for value in seconds], "ms")
+        if temporary is not None:
+            yield row(f"n {n}, {name}: temporaries", [temporary / 1e9], "GB")
 
 
-def timm_calls(name: str, batch: int, device: Device) -> dict[str, Callable[[], None]]:
-    """Several training steps of timm's model, compiled by torch, with activations of the same type as ours."""
-    timm = import_beside_torch("timm")
-    import torch
+def _mixing(n: int, device: Device, repeats: int) -> list[tuple[str, list[float], float | None]]:
+    """(Name, seconds, temporaries in bytes) of each form; those that do not fit into memory are left out."""
+    batch, calls, temporaries = max(1, device.tokens // n), {}, {}
+    for name, (call, arrays) in _forms(n, batch, device.dtype).items():
+        gradient = jax.jit(
+            jax.grad(lambda *arrays, call=call: jnp.square(call(*arrays)).astype("float32").sum(), (0, 1))
+        )
+        try:
+            compiled = gradient.lower(*arrays).compile()
+            jax.block_until_ready(compiled(*arrays))
+        except jax.errors.JaxRuntimeError as error:
+            print(f"  n {n}, {name} is left out: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
+            continue
+        temporaries[name] = compiled.memory_analysis().temp_size_in_bytes
+        calls[name] = functools.partial(_in_a_row, compiled, arrays, device.steps)
+    seconds = measure(calls, repeats)
+    return [(name, [value / device.steps for value in seconds[name]], temporaries[name]) for name in calls]
 
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.set_float32_matmul_precision("high")
-    model = torch.compile(timm.create_model(name).to(kind).train())
-    adamw = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.05, fused=True)
-    images, labels = torch.randn(batch, 3, 224, 224, device=kind), torch.arange(batch, device=kind) % 1000
-    half = torch.autocast(kind, torch.bfloat16, enabled=device.dtype == "bfloat16")
+
+def _in_a_row(call: Callable, arrays: Sequence[jax.Array], count: int) -> None:
+    result = None
+    for _ in range(count):
+        result = call(*arrays)
+    jax.block_until_ready(result)
+
+
+def _forms(n: int, batch: int, dtype: str) -> dict[str, tuple[Callable, tuple[Any, jax.Array]]]:
+    """Name -> a function of parameters and activations, and both. As in BERT-base (12 heads of 64) and gMLP-base (1,536
+    channels in the gate, Toeplitz), and the two ways of a Toeplitz product alone, on as many channels."""
+    forms: dict[str, tuple[Callable, tuple[Any, jax.Array]]] = {}
+
+    def add(name: str, module: Callable[[], nnx.Module], width: int) -> None:
+        definition, params = nnx.split(module())
+        x = jax.random.normal(jax.random.key(1), (batch, n, width)).astype(dtype)
+        forms[name] = (lambda params, x: nnx.merge(definition, params)(x)), (params, x)
+
+    transformer, gmlp = blocks.find("transformer"), blocks.find("gmlp")
+    shape = {"layers": 1, "d_model": 768, "length": n, "dtype": dtype}
+    for form in ("auto", "xla"):
+        for positions in ("none", "relative"):
+            spec = transformer.Spec(
+                block=transformer, d_ffn=3072, heads=12, positions=positions, attention=form, **shape
+            )
+            add(
+                f"attention {form}, positions {positions}", lambda spec=spec: MultiHeadAttention(spec, nnx.Rngs(0)), 768
+            )
+    taps = jax.random.normal(jax.random.key(2), (2 * n - 1,)).astype(dtype)
+    x = jax.random.normal(jax.random.key(1), (batch, n, 1536)).astype(dtype)
+    for form in ("direct", "fft"):
+        spec = gmlp.Spec(block=gmlp, d_ffn=3072, toeplitz=form, **shape)
+        add(f"gate, Toeplitz {form}", lambda spec=spec: SpatialGatingUnit(spec, nnx.Rngs(0)), 3072)
+    forms["Toeplitz product direct"] = (lambda taps, x: matmul.over_tokens(toeplitz.expand(taps), x)), (taps, x)
+    forms["Toeplitz product fft"] = toeplitz.apply_fft, (taps, x)
+    return forms
+
+
+def _beside(
+    name: str,
+    peer: str,
+    batch: int,
+    make: Callable[[], Callable[[], None]],
+    device: Device,
+    repeats: int,
+    fastest: dict[str, float],
+) -> Iterator[Row]:
+    """A peer's examples per second under torch.compile, and ours by them; nothing where it is not installed."""
+    try:
+        seconds, memory = _apart(_torch_seconds, make, device, repeats)
+    except RunError as error:
+        print(f"{peer} is left out: {error}", file=sys.stderr)
+        return
+    rates = [batch / value for value in seconds]
+    yield row(f"{peer}, torch.compile, batch {batch}: rate", rates, "examples/s")
+    if memory:
+        yield row(f"{peer}: memory at its peak", [memory / 1e9], "GB")
+    if name in fastest:
+        yield row(f"{name}: rate, ours / {peer}", [fastest[name] / rate for rate in rates], "x", ">= 1.3")
+
+
+def _torch_seconds(make: Callable, device: Device, repeats: int) -> tuple[list[float], float]:
+    """Seconds of a step of a peer, and its peak memory on a GPU in bytes."""
+    one, torch = make(), __import__("torch")
+    on_gpu = torch.cuda.is_available()
 
     def steps() -> None:
         for _ in range(device.steps):
-            adamw.zero_grad()
-            with half:
-                loss = torch.nn.functional.cross_entropy(model(images), labels)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            adamw.step()
-        if kind == "cuda":
+            one()
+        if on_gpu:
             torch.cuda.synchronize()
 
-    return {"step": steps}
+    seconds = measure({"step": steps}, repeats)["step"]
+    return [value / device.steps for value in seconds], torch.cuda.max_memory_allocated() if on_gpu else 0.0
+
+
+def timm_step(batch: int, dtype: str) -> Callable[[], None]:
+    """A training step of timm's gmlp_s16_224 on images of 224 x 224, compiled by torch."""
+    timm = import_beside_torch("timm")
+    import torch
+
+    labels = torch.arange(batch, device=_torch_device()) % 1000
+    images = torch.randn(batch, 3, 224, 224, device=_torch_device())
+    return _torch_step(
+        timm.create_model("gmlp_s16_224"), lambda model: torch.nn.functional.cross_entropy(model(images), labels), dtype
+    )
+
+
+def hf_step(batch: int, dtype: str) -> Callable[[], None]:
+    """A training step of transformers' BERT-base with our vocabulary of 32,000, compiled by torch, on 512 tokens, of
+    which a seventh is predicted; its loss makes logits of all tokens, ours of those."""
+    transformers = import_beside_torch("transformers")
+    import torch
+
+    shape = transformers.BertConfig(vocab_size=32_000, max_position_embeddings=512)
+    ids = torch.randint(5, 32_000, (batch, 512), device=_torch_device())
+    labels = torch.where(torch.rand(batch, 512, device=_torch_device()) < 0.15, ids, -100)
+    return _torch_step(
+        transformers.BertForMaskedLM(shape), lambda model: model(input_ids=ids, labels=labels).loss, dtype
+    )
+
+
+def _torch_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _torch_step(model: Any, loss_of: Callable, dtype: str) -> Callable[[], None]:
+    """AdamW, clipped gradients, and activations of the same type as ours."""
+    import torch
+
+    torch.set_float32_matmul_precision("high")
+    model = torch.compile(model.to(_torch_device()).train())
+    adamw = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.05, fused=True)
+    half = torch.autocast(_torch_device(), torch.bfloat16, enabled=dtype == "bfloat16")
+
+    def one() -> None:
+        adamw.zero_grad()
+        with half:
+            loss = loss_of(model)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adamw.step()
+
+    return one
+
+
+# Whose peer, its name, examples of a step, and what makes its step.
+PEERS = (
+    ("gMLP-S", "timm gmlp_s16_224", 256, timm_step),
+    ("BERT-base, n = 512", "transformers BertForMaskedLM", 64, hf_step),
+)

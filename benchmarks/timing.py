@@ -110,16 +110,14 @@ def example_batch(task: Task, partition: Partition) -> dict[str, jax.Array]:
     return {name: jax.device_put(rng.integers(5, 200, x.shape, x.dtype), x.sharding) for name, x in shapes.items()}
 
 
-def step_call(options: ConfigDict, partition: Partition | None = None, steps: int = 1) -> Callable[[], None]:
-    """A call that makes some training steps of a config on one batch: dispatched at once, then awaited."""
-    task, partition = tasks.find(options.task).without_data(options), partition or Partition.make()
+def step_call(options: ConfigDict) -> Callable[[], None]:
+    """A call that makes a training step of a config on one batch, and waits for it."""
+    task, partition = tasks.find(options.task).without_data(options), Partition.make()
     training = step.Training(task, partition)
     state, batch = [training.init(jax.random.key(0))], example_batch(task, partition)
 
     def run() -> None:
-        window = None
-        for _ in range(steps):
-            state[0], window = training.step(state[0], batch)
+        state[0], window = training.step(state[0], batch)
         jax.block_until_ready((state[0], window))
 
     return run

@@ -6,7 +6,8 @@
 Without a PART, all of them:
 
     step          gMLP-S's training step and forward pass, beside one large product and timm's model (extra `bench`)
-    device        four models on one accelerator, each at its best batch; gMLP-S beside timm's under torch.compile
+    device        models on one accelerator, at the best of some settings; forms of attention, of the gate and of
+                  Toeplitz products; timm's and transformers' models under torch.compile (extra `parity`)
     long          the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
     toeplitz      the two Toeplitz algorithms at n = 64 to 8192: where FFT overtakes
     fourier       FNet's transform and its gradient by matrix products and by FFT, at 8 to 4,096 tokens
@@ -65,12 +66,12 @@ def main(argv: list[str]) -> None:
                 figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
                 goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
                 print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}", flush=True)
+                if values["json"]:  # each row at once: a machine that is lent may go
+                    run_folder.write_json(str(values["json"]), rows)
         except RunError as error:
             if parts:
                 raise
             print(f"{part} is left out: {error}", file=sys.stderr)
-        if values["json"]:
-            run_folder.write_json(str(values["json"]), rows)
 
 
 def run() -> None:
@@ -78,6 +79,7 @@ def run() -> None:
     flags.DEFINE_integer("repeats", 9, "Measurements of each figure.", lower_bound=1)
     flags.DEFINE_string("json", None, "A file: also write the rows there.")
     flags.DEFINE_string("images", None, "JPEG files for the part images: a tar file or a folder.")
+    flags.DEFINE_float("minutes", 9.0, "device: nothing is begun after them.", lower_bound=0.0)
     flags.DEFINE_list("models", [], "device: which; empty: all.")
     flags.DEFINE_list("rows", [], "mixers: which; empty: all. precision: which, or all; empty: two.")
     flags.DEFINE_integer("layers", 12, "precision: number of blocks.", lower_bound=1)

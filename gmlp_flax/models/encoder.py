@@ -1,4 +1,4 @@
-"""An encoder of any block: a `jax.lax.scan` over layers whose parameters are stacked."""
+"""An encoder of any block, whose layers' parameters are stacked: a `jax.lax.scan` over them, or each in turn."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -160,7 +160,15 @@ def _scan(
         decode_cache = DecodeCache(cache, first, spec.length)
         return block(x, rng, padding_mask, decode_cache), decode_cache.arrays
 
+    scanned = spec.scan_layers or first is not None
     if spec.remat != "none":
         # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against it.
-        layer = jax.checkpoint(layer, policy=REMAT_POLICIES[spec.remat], prevent_cse=False)
-    return jax.lax.scan(layer, x, (stacked, survival, keys, cache))
+        layer = jax.checkpoint(layer, policy=REMAT_POLICIES[spec.remat], prevent_cse=not scanned)
+    inputs = stacked, survival, keys, cache
+    if scanned:
+        return jax.lax.scan(layer, x, inputs)
+    # The gradient of a split is a concatenation; that of slices would be a sum of whole arrays.
+    leaves, structure = jax.tree.flatten(inputs)
+    for parts in zip(*(jax.lax.split(leaf, [1] * spec.layers) for leaf in leaves), strict=True):
+        x, _ = layer(x, jax.tree.unflatten(structure, [part[0] for part in parts]))
+    return x, None

@@ -2,6 +2,7 @@
 stochastic depth."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import sharding
-from gmlp_flax.models.matmul import add_bias, over_channels
+from gmlp_flax.models.matmul import add_bias, keeping_inputs, over_channels
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.resize import Resize
 from gmlp_flax.models.sharding import FSDP, TENSOR
@@ -141,14 +142,59 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., channels] to [..., channels]."""
-        x = x.astype(self.precise_dtype)
-        mean = x.mean(-1, keepdims=True)
-        centred = x - mean
-        variance = jnp.square(centred).mean(-1, keepdims=True)
-        y = centred * jax.lax.rsqrt(variance + self.eps) * self.scale[...] + self.bias[...]
+        y = layer_norm(x, self.scale[...], self.bias[...], self.eps, self.dtype)
         # The output feeds matrix products. Without the barrier the compiler fuses the norm into each of them and
         # computes it in several layouts, which takes more memory on a TPU.
-        return jax.lax.optimization_barrier(y.astype(self.dtype))
+        return jax.lax.optimization_barrier(y)
+
+
+def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance of x over its last axis, [..., 1]."""
+    mean = x.mean(-1, keepdims=True)
+    return mean, jnp.square(x - mean).mean(-1, keepdims=True)
+
+
+def moments_in_one_pass(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`moments`, reading x once: from sums of x less its first entry, whose squares lose nothing to a large mean."""
+    first = x[..., :1]
+    mean = (x - first).mean(-1, keepdims=True)
+    variance = jnp.square(x - first).mean(-1, keepdims=True) - jnp.square(mean)
+    return first + mean, jnp.maximum(variance, 0)
+
+
+def _statistics(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
+    """Mean and 1 / deviation over the last axis, [..., 1]. XLA reads x twice for `moments` on a GPU, and gains nothing
+    from one pass on a TPU."""
+    mean, variance = jax.lax.platform_dependent(x, cuda=moments_in_one_pass, default=moments)
+    return mean, jax.lax.rsqrt(variance + eps)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype) -> jax.Array:
+    """(x - mean) / deviation * scale + bias over the last axis of x [..., channels], computed in the type of `scale`
+    [channels], returned in `dtype`.
+
+    The derivative is written out: it keeps x alone of the forward pass, and needs fewer passes over memory.
+    """
+    x = x.astype(scale.dtype)
+    mean, inverse = _statistics(x, eps)
+    return ((x - mean) * inverse * scale + bias).astype(dtype)
+
+
+@layer_norm.defjvp
+def _layer_norm_jvp(eps: float, dtype: jnp.dtype, primals, tangents):
+    x, scale, bias = primals
+
+    @keeping_inputs
+    def derivative(x, scale, d_x, d_scale, d_bias):
+        x = x.astype(scale.dtype)
+        # With the barrier they are computed first. Without it a GPU writes what follows in float32 before it sums that.
+        mean, inverse = jax.lax.optimization_barrier(_statistics(x, eps))
+        normed, d_x = (x - mean) * inverse, d_x.astype(scale.dtype)
+        d_normed = inverse * (d_x - d_x.mean(-1, keepdims=True) - normed * (normed * d_x).mean(-1, keepdims=True))
+        return (d_normed * scale + normed * d_scale + d_bias).astype(dtype)
+
+    return layer_norm(x, scale, bias, eps, dtype), derivative(x, scale, *tangents)
 
 
 class LearnedPositions(nnx.Module):
@@ -198,12 +244,27 @@ def add_normed(
     return norm(add_branch(x, branch(x.astype(norm.compute_dtype)), rng, number, dropped))
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def activation(name: str, x: jax.Array) -> jax.Array:
     """The exact GELU x Phi(x), or its tanh approximation (`gelu_tanh`), computed in float32, in the type of x.
 
-    Phi is written with erf, as torch does: half the cost of erfc on a CPU, and an absolute error below 1e-6.
+    Phi is written with erf, as torch does: half the cost of erfc on a CPU, and an absolute error below 1e-6. The
+    derivative keeps x alone of the forward pass.
     """
-    precise = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    if name == "gelu_tanh":
-        return jax.nn.gelu(precise, approximate=True).astype(x.dtype)
-    return (0.5 * precise * (1 + jax.lax.erf(precise * 2**-0.5))).astype(x.dtype)
+    return _activated(name, x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)
+
+
+def _activated(name: str, x: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x) if name == "gelu_tanh" else 0.5 * x * (1 + jax.lax.erf(x * 2**-0.5))
+
+
+@activation.defjvp
+def _activation_jvp(name: str, primals, tangents):
+    @keeping_inputs
+    def derivative(x, d_x):
+        # In the backward pass the barrier holds the gradient in the type of x: else it is in memory in float32.
+        wide, d_x = jnp.promote_types(x.dtype, jnp.float32), jax.lax.optimization_barrier(d_x)
+        _, d_y = jax.jvp(functools.partial(_activated, name), (x.astype(wide),), (d_x.astype(wide),))
+        return d_y.astype(x.dtype)
+
+    return activation(name, *primals), derivative(*primals, *tangents)

@@ -1,13 +1,14 @@
 """The two matrix products of every mixer, over channels and over tokens, and the sum with a bias.
 
 The products carry a name, so that a remat policy can save exactly them, and have derivatives of their own, because the
-order of axes that suits accelerators costs a CPU half of its speed: the compiler transposes whole activations around
-the products. On a CPU the tokens are flattened (over channels) or W is repeated for each example (over tokens), which
-needs no transposition. The platform is chosen when the program is lowered; the other branch is not in the program.
+order of axes that suits TPUs costs a CPU half of its speed: the compiler transposes whole activations around the
+products. On a CPU the tokens are flattened (over channels) or W is repeated for each example (over tokens, on NVIDIA's
+GPUs too), which needs no transposition. The platform is chosen when the program is lowered; the other branches are not
+in the program.
 
 Each derivative is a linear function of a tangent (`jax.custom_jvp`), which JAX transposes for gradients: forward and
-reverse mode nest in any order. `_linear` keeps its factors alone for the backward pass, as of a choice of platforms JAX
-would keep what every branch needs.
+reverse mode nest in any order. `keeping_inputs` keeps its factors alone for the backward pass, as of a choice of
+platforms JAX would keep what every branch needs.
 """
 
 import functools
@@ -19,7 +20,7 @@ from jax.ad_checkpoint import checkpoint_name
 from gmlp_flax.models import sharding
 
 NAME = "matrix product"
-_linear = functools.partial(jax.checkpoint, prevent_cse=False, policy=jax.checkpoint_policies.nothing_saveable)
+keeping_inputs = functools.partial(jax.checkpoint, prevent_cse=False, policy=jax.checkpoint_policies.nothing_saveable)
 
 
 @jax.custom_jvp
@@ -33,7 +34,7 @@ def _over_channels_jvp(primals, tangents):
     return _over_channels(x, kernel), _over_channels(d_x, kernel) + _in_rows(x, d_kernel)
 
 
-@_linear
+@keeping_inputs
 def _in_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """x kernel, for a gradient of the kernel that transposes no activations."""
 
@@ -70,7 +71,7 @@ def _add_bias_jvp(primals, tangents):
 @jax.custom_jvp
 def nameless_over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
     """`over_tokens` for what no policy is to save."""
-    return jax.lax.platform_dependent(weight, x, cpu=_repeated, default=_einsum)
+    return jax.lax.platform_dependent(weight, x, cpu=_repeated, cuda=_repeated, default=_einsum)
 
 
 @nameless_over_tokens.defjvp
@@ -87,15 +88,15 @@ def _einsum(weight: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.einsum("ij,...jc->...ic", weight, x)
 
 
-@_linear
+@keeping_inputs
 def _of_x(weight: jax.Array, x: jax.Array) -> jax.Array:
-    return jax.lax.platform_dependent(weight, x, cpu=_repeated, default=_einsum)
+    return jax.lax.platform_dependent(weight, x, cpu=_repeated, cuda=_repeated, default=_einsum)
 
 
-@_linear
+@keeping_inputs
 def _of_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """weight x, for a gradient of the weight that a loop over examples adds up, in float32: a sum over a batch in
-    bfloat16 stops growing."""
+    """weight x, for a gradient of the weight that is added up over examples in float32: a sum over a batch in bfloat16
+    stops growing."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
 
     def in_turn(weight: jax.Array, x: jax.Array) -> jax.Array:
@@ -103,9 +104,12 @@ def _of_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
         products = jax.lax.map(lambda one: (precise @ one.astype(wide)).astype(x.dtype), examples)
         return products.reshape(*x.shape[:-2], *products.shape[-2:])
 
+    def repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(weight.astype(wide), (*x.shape[:-2], *weight.shape)).astype(x.dtype) @ x
+
     # A loop over examples cannot be sharded: every device would gather the batch.
     on_cpu = _einsum if sharding.compiler_axes() else in_turn
-    return jax.lax.platform_dependent(weight, x, cpu=on_cpu, default=_einsum)
+    return jax.lax.platform_dependent(weight, x, cpu=on_cpu, cuda=repeated, default=_einsum)
 
 
 def over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import tarfile
 import time
@@ -72,72 +73,91 @@ def test_steps_are_compiled_once(monkeypatch):
     """Else the first one that is timed would be a compilation."""
     made, make = [], step.Training
     monkeypatch.setattr(step, "Training", lambda *given: made.append(make(*given)) or made[-1])
-    call = timing.step_call(tiny_text(), steps=2)
+    call = timing.step_call(tiny_text())
     for _ in range(3):
         call()
     assert made[0].step._cache_size() == 1
 
 
-class OutOfMemory(RuntimeError):
-    pass
+TINY = device.Device("float32", 256, 64, (32,), 2, 2)
+
+
+def rows_of(parts):
+    return {row["name"]: row for row in parts}
 
 
 @pytest.mark.parametrize(
-    ("rates", "best"),
+    ("every", "seconds", "best", "tried"),
     [
-        ({2: 10, 4: 20, 8: 20.1, 16: 99}, 4),  # hardly faster: not worth the memory
-        ({2: 10, 4: 5, 8: 30, 16: 40}, 2),
-        ({2: 10, 4: 20}, 4),  # larger ones do not fit
+        (False, [0.2, 0.1], "batch 2, remat none, unrolled", 1),  # the first that fits, however slow
+        (True, [0.2, 0.1], "batch 2, remat matmuls", 2),
+        (True, [0.1, 0.2], "batch 2, remat none, unrolled", 2),
+        (False, [None, 0.1], "batch 2, remat matmuls", 2),  # None: does not fit
     ],
 )
-def test_fastest_batch(monkeypatch, rates, best):
-    clock = [0.0]
-    monkeypatch.setattr(device.time, "perf_counter", lambda: clock[0])
+def test_settings_of_a_model(monkeypatch, every, seconds, best, tried):
+    calls, alone = [], not every and seconds[0]
 
-    def make(batch):
-        if batch not in rates:
-            raise OutOfMemory("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 1 bytes.")
-        return lambda: clock.__setitem__(0, clock[0] + batch / rates[batch])
+    def measured(function, model, setting, *_):
+        calls.append(setting)
+        taken = seconds[len(calls) - 1]
+        return taken and device.Measured(setting, [taken], [1e9], 2e9)
 
-    assert device.fastest(make, (2, 4, 8, 16)) == (best, pytest.approx(rates[best]))
-
-
-def test_search_for_a_batch_hides_no_mistake():
-    def mistaken(batch):
-        raise OutOfMemory("RESOURCE_EXHAUSTED" if batch == 2 else "a shape is wrong")
-
-    with pytest.raises(OutOfMemory, match="RESOURCE_EXHAUSTED"):  # not even the smallest batch fits
-        device.fastest(mistaken, (2, 4))
-    with pytest.raises(OutOfMemory, match="a shape is wrong"):
-        device.fastest(mistaken, (4, 8))
+    monkeypatch.setattr(device, "_apart", measured)
+    fastest, model = {}, device.MODELS[1]._replace(every=every)
+    rows = rows_of(device._of_model(model, TINY, 1, math.inf, fastest))
+    assert len(calls) == tried and str(calls[0]) == "batch 2, remat none, unrolled"
+    rate = rows[f"gMLP-S, {best}: rate"]["median"]
+    step_ms = rows["gMLP-S: step"]["median"]
+    assert rate == fastest["gMLP-S"] == pytest.approx(2e3 / step_ms) and step_ms == pytest.approx(200 if alone else 100)
+    assert rows["gMLP-S: memory at its peak"]["median"] == 2.0
 
 
-def test_models_of_the_device_part(monkeypatch):
-    seen = []
-    monkeypatch.setattr(device, "rows_of", lambda name, options, *_: seen.append((name, options.model.block)) or [])
-    device.bench_device(1, ["gmlp_b"])
-    assert seen == [("gMLP-B", "gmlp")]
-    with pytest.raises(ConfigError, match="'gmlp': expected some of gmlp_s, gmlp_b, gmlp_base"):
-        device.bench_device(1, ["gmlp_s", "gmlp"])
+def test_what_the_device_part_begins(monkeypatch, capsys):
+    """Nothing after its time; a part that fails costs the others nothing."""
+    begun = []
+
+    def of_model(model, *_):
+        begun.append(model.argument)
+        if model.argument == "gmlp_b":
+            raise RunError("the process that ran it has died")
+        yield {"name": model.name}
+
+    monkeypatch.setattr(device, "_of_model", of_model)
+    monkeypatch.setattr(device, "_beside", lambda name, *_: iter([{"name": name}]))
+    assert list(device.bench_device(1, ["gmlp_b", "gmlp_s"], 1)) == [{"name": "gMLP-S"}] * 2
+    assert begun == ["gmlp_b", "gmlp_s"] and "gMLP-B is left out: the process" in capsys.readouterr().err
+    assert not list(device.bench_device(1, [], 0)) and "gMLP-B and what follows" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="'gmlp': expected some of gmlp_b, gmlp_s, gmlp_base"):
+        list(device.bench_device(1, ["gmlp_s", "gmlp"], 1))
 
 
 @pytest.mark.slow
-def test_device_part_on_a_cpu():
-    """The search, the measurements and their rows, each program in a process of its own."""
-    tiny = device.Device("float32", 256, (8,), 2)
-    rows = {row["name"]: row for row in device.rows_of("tiny", tiny_text(), "", ">= 0.5", tiny, 1)}
-    assert len(rows) == 5
-    [rate] = [row for name, row in rows.items() if name.startswith("tiny, batch ") and name.endswith(": rate")]
-    [step_ms] = [row for name, row in rows.items() if name.endswith(": step")]
-    options = tiny_text()
-    options.batch_size = int(rate["name"].split()[2].rstrip(","))
-    assert options.batch_size in tiny.batches
-    seconds = step_ms["median"] / 1e3
-    assert (rate["median"], rate["unit"]) == (pytest.approx(options.batch_size * 16 / seconds), "tokens/s")
-    product, share = rows["one large float32 product"], rows["tiny: model FLOPs, of the product's rate"]
+def test_the_device_part_on_a_cpu():
+    """A model, and every form of mixing, each in a process of its own."""
+    model, fastest = device.Model("tiny", "quickstart_text.py", "", device.MODELS[0].settings[1:]), {}
+    rows = rows_of(device._of_model(model, TINY, 1, math.inf, fastest))
+    options = config.from_file("configs/quickstart_text.py")
+    options.batch_size = 2
+    seconds = rows["tiny: step"]["median"] / 1e3
+    assert rows["tiny, batch 2, remat matmuls: rate"]["median"] == pytest.approx(2 / seconds)
+    assert rows["tiny: rate"]["median"] == pytest.approx(2 * options.model.length / seconds)
+    product, share = rows["one large product of 256 x 256 in float32"], rows["tiny: model FLOPs, of the product's rate"]
     assert share["median"] * product["median"] * 1e12 * seconds == pytest.approx(workload.of(options).flops)
-    assert share["goal"] == ">= 0.5"
-    assert 0 < rows["tiny: memory at its peak"]["median"] < 0.1
+    mixing = rows_of(device._of_mixing(32, TINY, 1))
+    assert len(mixing) == 16 and all(row["median"] > 0 for row in mixing.values())
+
+
+def test_forms_of_mixing_compute_the_same():
+    """Beside each other they are of use only so."""
+    forms = device._forms(32, 2, "float32")
+    results = {name: call(*arrays) for name, (call, arrays) in forms.items()}
+    for first, second in (
+        ("gate, Toeplitz direct", "gate, Toeplitz fft"),
+        ("Toeplitz product direct", "Toeplitz product fft"),
+        ("attention auto, positions relative", "attention xla, positions relative"),
+    ):
+        np.testing.assert_allclose(results[first], results[second], rtol=1e-4, atol=1e-4)
 
 
 def test_a_worker_that_dies_is_an_error_and_no_wait():

@@ -129,18 +129,22 @@ def test_parameters_are_stacked_and_differ_by_layer():
 )
 @in_float64
 def test_remat_changes_no_number(kind):
-    """Outputs and gradients of the three policies, under one key's dropout and stochastic depth."""
+    """Outputs and gradients of the three policies, and of layers one by one, under one key's dropout and stochastic
+    depth."""
     x, key, results = normal(0, 2, 5, 6), keys(0, 2), {}
-    for remat in ("none", "matmuls", "full"):
-        state, call = function_of(encoder(remat=remat, dropout=0.2, survival=0.8, **KINDS[kind]))
+    for name, options in {
+        **{remat: {"remat": remat} for remat in ("none", "matmuls", "full")},
+        "unrolled": {"remat": "matmuls", "scan_layers": False},
+    }.items():
+        state, call = function_of(encoder(dropout=0.2, survival=0.8, **options, **KINDS[kind]))
 
         def loss(state, x, call=call):
             y = call(state, x, key)
             return (y**2).sum(), y
 
-        results[remat] = jax.tree.leaves(quick_jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(state, x))
-    for remat in ("matmuls", "full"):
-        for found, expected in zip(results[remat], results["none"], strict=True):
+        results[name] = jax.tree.leaves(quick_jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(state, x))
+    for name in ("matmuls", "full", "unrolled"):
+        for found, expected in zip(results[name], results["none"], strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
 
 

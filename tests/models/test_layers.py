@@ -16,7 +16,9 @@ from gmlp_flax.models.layers import (
     add_branch,
     drop_path,
     dropout,
+    moments_in_one_pass,
 )
+from gmlp_flax.models.layers import layer_norm as plain_layer_norm
 from gmlp_flax.models.resize import POSITIONS
 from tests.models.reference import (
     function_of,
@@ -95,6 +97,40 @@ def test_layer_norm(own, eps):
     norm = randomized(lambda: LayerNorm(small_spec(norm_eps=0.1), 9, *own))
     x = 3 + 2 * normal(0, 4, 9)
     np.testing.assert_allclose(norm(x), layer_norm(params_of(norm), x, eps), atol=1e-12)
+
+
+@in_float64
+def test_the_derivatives_of_a_layer_norm():
+    """As JAX finds them for the formula: gradients, tangents, and gradients of gradients."""
+    x, scale, bias, weights = 3 + normal(0, 2, 5, 7), normal(1, 7), normal(2, 7), normal(3, 2, 5, 7)
+
+    def formula(x, scale, bias):
+        variance = jnp.square(x - x.mean(-1, keepdims=True)).mean(-1, keepdims=True)
+        return (x - x.mean(-1, keepdims=True)) / jnp.sqrt(variance + 1e-3) * scale + bias
+
+    def derivatives(norm):
+        def loss(*args):
+            return (jnp.sin(norm(*args)) * weights).sum()
+
+        gradients = jax.grad(loss, argnums=(0, 1, 2))
+        tangents = jax.jvp(norm, (x, scale, bias), (weights, bias, scale))
+        return gradients(x, scale, bias), tangents, jax.grad(lambda x: (gradients(x, scale, bias)[0] ** 2).sum())(x)
+
+    found, expected = derivatives(lambda *args: plain_layer_norm(*args, 1e-3, jnp.float64)), derivatives(formula)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+
+
+@in_float64
+@pytest.mark.parametrize("dtype, offset, tolerance", [("float64", 5, 1e-13), ("float32", 1e4, 2e-4)])
+def test_mean_and_variance_in_one_pass(dtype, offset, tolerance):
+    """As GPUs compute them, also of numbers whose squares lose their differences, and of a constant."""
+    x = (offset + normal(0, 4, 512)).astype(dtype)
+    mean, variance = moments_in_one_pass(x)
+    exact = x.astype(np.float64)
+    np.testing.assert_allclose(mean[:, 0], exact.mean(-1), rtol=tolerance)
+    np.testing.assert_allclose(variance[:, 0], exact.var(-1), rtol=tolerance)
+    assert moments_in_one_pass(jnp.full((1, 9), 0.1))[1] == 0
 
 
 def test_layer_norm_starts_as_a_plain_norm():

@@ -137,9 +137,9 @@ def lowered(function, platform, *args):
 @PRODUCTS
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_one_branch_is_lowered(platform, product, formula, shapes):
-    """Of each of the three products; only a CPU's two by W repeat it for each sample."""
+    """Of each of the three products; a CPU's two by W repeat it for each sample, and all of NVIDIA's GPUs."""
     left, right = (jnp.ones(shape) for shape in shapes)
     text = lowered(jax.grad(squares(product), argnums=(0, 1)), platform, left, right)
     assert text.count("stablehlo.dot_general") == 3
-    repeated_weight = product is matmul.over_tokens and platform == "cpu"
-    assert text.count("batching_dims") == (2 if repeated_weight else 0)
+    repeated = {"cpu": 2, "cuda": 3}.get(platform, 0) if product is matmul.over_tokens else 0
+    assert text.count("batching_dims") == repeated

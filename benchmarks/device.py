@@ -200,12 +200,12 @@ def _measured(model: Model, setting: Setting, device: Device, repeats: int) -> M
             return None
         raise
     flops = 2 * device.matrix**3 * device.steps
-    peak = compiled.memory_analysis().peak_memory_in_bytes
+    memory: Any = compiled.memory_analysis()
     return Measured(
         setting,
         [value / device.steps for value in seconds["step"]],
         [flops / value for value in seconds["product"]],
-        peak,
+        memory.peak_memory_in_bytes,
     )
 
 
@@ -254,7 +254,8 @@ def _mixing(n: int, device: Device, repeats: int) -> list[tuple[str, list[float]
         except jax.errors.JaxRuntimeError as error:
             print(f"  n {n}, {name} is left out: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
             continue
-        temporaries[name] = compiled.memory_analysis().temp_size_in_bytes
+        memory: Any = compiled.memory_analysis()
+        temporaries[name] = memory.temp_size_in_bytes
         calls[name] = functools.partial(_in_a_row, compiled, arrays, device.steps)
     seconds = measure(calls, repeats)
     return [(name, [value / device.steps for value in seconds[name]], temporaries[name]) for name in calls]
@@ -277,7 +278,8 @@ def _forms(n: int, batch: int, dtype: str) -> dict[str, tuple[Callable, tuple[An
         x = jax.random.normal(jax.random.key(1), (batch, n, width)).astype(dtype)
         forms[name] = (lambda params, x: nnx.merge(definition, params)(x)), (params, x)
 
-    transformer, gmlp = blocks.find("transformer"), blocks.find("gmlp")
+    transformer: Any = blocks.find("transformer")
+    gmlp: Any = blocks.find("gmlp")
     shape = {"layers": 1, "d_model": 768, "length": n, "dtype": dtype}
     for form in ("auto", "xla"):
         for positions in ("none", "relative"):

@@ -27,6 +27,7 @@ def test_names():
 
 
 ASKED = {
+    "books_amlp_causal": ("He did not know what to", "do"),
     "books_gmlp": ("He put his hand in his [MASK] and drew out a letter.", "hand"),
     "digits": (embedded_digits("heldout").images[0], "0"),
 }

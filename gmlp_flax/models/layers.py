@@ -155,7 +155,8 @@ def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def moments_in_one_pass(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`moments`, reading x once: from sums of x less its first entry, whose squares lose nothing to a large mean."""
+    """`moments`, reading x once: from sums of x less its first entry. A large mean costs their squares nothing;
+    that entry, at most sqrt(n) deviations from the mean of n, costs n roundings at most."""
     first = x[..., :1]
     mean = (x - first).mean(-1, keepdims=True)
     variance = jnp.square(x - first).mean(-1, keepdims=True) - jnp.square(mean)
@@ -163,8 +164,8 @@ def moments_in_one_pass(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _statistics(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
-    """Mean and 1 / deviation over the last axis, [..., 1]. XLA reads x twice for `moments` on a GPU, and gains nothing
-    from one pass on a TPU."""
+    """Mean and 1 / deviation over the last axis of x, [..., 1]. XLA reads x twice for `moments` on a GPU; on a TPU one
+    pass moves more bytes (docs/developers/measurements.md)."""
     mean, variance = jax.lax.platform_dependent(x, cuda=moments_in_one_pass, default=moments)
     return mean, jax.lax.rsqrt(variance + eps)
 

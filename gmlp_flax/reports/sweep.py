@@ -38,7 +38,7 @@ def of_folder(out: str) -> Report:
         why = f"for its {metric} with seed {made['points'][0]['runs'][0]['seed']} on data held out for that"
         notes = [f"chosen: {[*named][chosen]}, {why} (--choose=best; the paper does not say how it chose)"]
     panel = Panel(f"Held-out {metric} over steps", Scale("step"), Scale(metric, log=metric == "perplexity"), series)
-    chart = Chart([panel], "Lines are means over seeds, ranges go from the lowest to the highest seed.")
+    chart = Chart([panel], "Lines are means over seeds, bars go from the lowest to the highest.")
     figures = {"curves": chart} if any(line.x for line in series) else {}
     table = Table(("", "seeds", *STATISTICS, f"{metric} of each seed"), rows)
     return Report(f"Sweep of {os.path.basename(made['config'])}", table, notes=notes, figures=figures)

@@ -72,5 +72,6 @@ def test_a_model_of_other_classes_is_probed(image_run):
 
 def test_a_language_model_is_probed_on_labelled_texts(text_run):
     texts = [(f"{word} {i}", word) for i in range(4) for word in ("call", "name")]
-    scores = gf.probe(gf.load(text_run), {"train": texts, "heldout": texts}, batch_size=3)
+    # The same texts on both sides, fewer than channels: a linear classifier separates them, whatever was learned.
+    scores = gf.probe(gf.load(text_run), {"train": texts, "heldout": texts}, kind="linear", batch_size=3)
     assert scores == {"accuracy": 1.0, "examples": 8}

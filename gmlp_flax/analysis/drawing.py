@@ -151,7 +151,7 @@ def draw_matrices(matrices: np.ndarray, titles: Iterable[str], colours: str, hea
 def scaled_images(figure: Figure, axes: Sequence[Axes], images: Iterable[np.ndarray], colours: str) -> Colorbar:
     """Draws weights [rows, columns], an image on each axis; returns the bar that explains their one colour scale."""
     images = list(images)
-    largest = max(float(np.abs(image).max()) for image in images)
+    largest = max(float(np.nanmax(np.abs(image))) for image in images)
     for axis, image in zip(axes, images, strict=True):
         drawn = axis.imshow(image, cmap=colours, vmin=-largest if colours == SIGNED else 0.0, vmax=largest)
         axis.grid(False)

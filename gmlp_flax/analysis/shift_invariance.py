@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 1.5  # tokens: the deviation of the Gaussian that makes noise smooth
+REACH = 8  # tokens to either side that a band shows
 
 
 def toeplitz_share(weights: np.ndarray, shape: Sequence[int]) -> np.ndarray:
@@ -104,19 +105,21 @@ def of_run(workdir: str) -> ShiftInvariance:
 
 
 def draw(measured: ShiftInvariance, workdir: str) -> list[str]:
-    """Draws the matrices of the newest checkpoint (Figure 9) and the shares over the steps.
+    """Draws the matrices of the newest checkpoint (Figure 9), of a text's also the bands around their diagonals, and
+    the shares over the steps.
 
     Args:
         measured: what `of_run` returns.
         workdir: the run's folder.
 
     Returns:
-        The paths of the figures, RUN/figures/spatial_matrices.png and toeplitz_share.png; .svg and .pdf lie beside.
+        The paths of the figures, RUN/figures/spatial_matrices.png, spatial_bands.png and toeplitz_share.png; .svg and
+        .pdf lie beside.
     """
-    figures = {
-        "spatial_matrices": draw_matrices(measured.weights),
-        "toeplitz_share": charts.draw(shares_chart(measured)),
-    }
+    figures = {"spatial_matrices": draw_matrices(measured.weights)}
+    if len(measured.shape) == 1:
+        figures["spatial_bands"] = draw_bands(measured.weights)
+    figures["toeplitz_share"] = charts.draw(shares_chart(measured))
     return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
 
 
@@ -124,6 +127,32 @@ def draw_matrices(weights: np.ndarray) -> Figure:
     """The matrices of all layers, [layers, n, n], as in the paper's Figure 9; one scale for all."""
     titles = [f"layer {layer}" for layer in range(1, len(weights) + 1)]
     return drawing.draw_matrices(weights, titles, drawing.SIGNED, "From each token (columns) to each token (rows)")
+
+
+def band(weights: np.ndarray, reach: int = REACH) -> np.ndarray:
+    """What each token reads of its neighbours: [layers, n, n] to [layers, 2 * reach + 1, n].
+
+    Row `reach + offset`, column i has the weight from token i + offset to token i; NaN where there is no such token. Of
+    a Toeplitz matrix each row is one number.
+    """
+    n = weights.shape[-1]
+    sources = np.arange(-reach, reach + 1)[:, None] + np.arange(n)
+    near = weights[:, np.arange(n), sources.clip(0, n - 1)]
+    return np.where((sources >= 0) & (sources < n), near, np.nan)
+
+
+@drawing.style()
+def draw_bands(weights: np.ndarray) -> Figure:
+    """The bands of all layers' matrices, [layers, n, n], below each other; one scale for all."""
+    reach = min(REACH, weights.shape[-1] - 1)
+    figure, axes = drawing.subplots(len(weights), 1, drawing.PAGE, 0.75, margin=0.3, sharex=True)
+    drawing.scaled_images(figure, axes, band(weights, reach), drawing.SIGNED)
+    for layer, axis in enumerate(axes, 1):
+        axis.set(aspect="auto", ylabel=f"layer {layer}")
+        axis.set_yticks([0, reach, 2 * reach], [f"{-reach}", "0", f"+{reach}"])
+    axes[-1].set_xticks([0, weights.shape[-1] - 1], ["first token", "last token"])
+    figure.suptitle(f"What each token reads of those up to {reach} before and after it", fontsize=7.5)
+    return figure
 
 
 def shares_chart(measured: ShiftInvariance) -> charts.Chart:

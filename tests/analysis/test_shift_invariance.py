@@ -94,3 +94,18 @@ def test_shares_over_steps_or_over_layers():
 def test_a_matrix_of_each_layer_is_drawn():
     figure = shift_invariance.draw_matrices(np.ones((7, 5, 5)))
     assert sum(bool(axis.images) and axis.axison for axis in figure.axes) == 7
+
+
+def test_a_band_has_the_weights_beside_the_diagonal():
+    """Row reach + offset, column i is W[i, i + offset]; a Toeplitz matrix has one number in each row."""
+    weights = np.random.default_rng(3).standard_normal((2, 6, 6))
+    band = shift_invariance.band(weights, 2)
+    for offset in range(-2, 3):
+        for token in range(6):
+            expected = weights[:, token, token + offset] if 0 <= token + offset < 6 else np.nan
+            np.testing.assert_array_equal(band[:, 2 + offset, token], np.broadcast_to(expected, 2))
+    toeplitz = np.random.default_rng(4).standard_normal(11)[np.arange(6)[:, None] - np.arange(6) + 5]
+    assert np.all(np.nanstd(shift_invariance.band(toeplitz[None], 5), axis=-1) < 1e-12)
+    figure = shift_invariance.draw_bands(weights)
+    assert [axis.get_ylabel() for axis in figure.axes[:2]] == ["layer 1", "layer 2"]
+    assert figure.axes[0].images[0].get_array().shape == (11, 6)

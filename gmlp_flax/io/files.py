@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
+from unicodedata import normalize
 
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import compression as compressed
@@ -76,7 +77,10 @@ def find_files(path: str) -> tuple[File, ...]:
     """The file `path`, or all files below the folder `path`, ordered by name and without hidden files. Raises DataError
     if there is nothing at `path`, or a file or the store cannot be reached."""
     if not exists(path):
-        raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
+        folder, name = os.path.split(absolute(path))
+        alike = [other for other in listdir(folder) if normalize("NFC", other) == normalize("NFC", name)]
+        advice = f"there is {ascii(join(folder, alike[0]))}, in another Unicode form" if alike else "check the path"
+        raise DataError(f"nothing at {path!r}: expected a file or a folder; {advice}")
     files = call(path, lambda *at: list(_find_remote(path, *at))) if is_remote(path) else _find_local(path)
     visible = (file for file in files if not any(part.startswith(".") for part in file.name.split("/")))
     return tuple(sorted(visible, key=lambda file: file.name.split("/")))

@@ -55,6 +55,12 @@ def install(extra: str) -> str:
     return f"pip install 'gmlp_flax[{extra}]'"
 
 
+def listed(names: Iterable[str], most: int = 8, between: str = ", ") -> str:
+    """The first names, for messages, and how many more there are."""
+    names = [*names]
+    return between.join([*names[:most], *([f"and {len(names) - most:,} more"] if len(names) > most else [])])
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """For messages about a name that is not known: the most similar one, by the whole or by its last part after a dot.
 

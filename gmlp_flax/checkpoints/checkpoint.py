@@ -23,10 +23,10 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 from gmlp_flax.checkpoints import assets, reading, retention
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import DAMAGED, METRICS_FILE
-from gmlp_flax.checkpoints.pytree import SHOWN, digest, examine, from_dict, path_name, require_fit, to_dict
+from gmlp_flax.checkpoints.pytree import digest, examine, from_dict, path_name, require_fit, to_dict
 from gmlp_flax.checkpoints.reading import Damaged
 from gmlp_flax.checkpoints.retention import About, Retention
-from gmlp_flax.errors import RunError, StorageError
+from gmlp_flax.errors import RunError, StorageError, listed
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import storage
 from gmlp_flax.processes import distributed
@@ -160,9 +160,7 @@ class Checkpoints:
         leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
         wrong = [path_name(path) for path, (now, saved) in leaves if now != saved]
         if wrong:
-            raise Damaged(
-                f"{self._path(step)}: the checksum of {', '.join(wrong[:SHOWN])} differs ({len(wrong)} in all)"
-            )
+            raise Damaged(f"{self._path(step)}: the checksum of {listed(wrong)} differs")
         state = from_dict(template, restored["state"])
         chex.assert_trees_all_equal_shapes_and_dtypes(state, template)
         return state

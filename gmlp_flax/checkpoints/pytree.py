@@ -8,9 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from gmlp_flax.errors import RunError
-
-SHOWN = 3  # leaves that a message names
+from gmlp_flax.errors import RunError, listed
 
 
 class Unfit(RunError):
@@ -42,7 +40,7 @@ def digest(tree: dict) -> str:
 
 
 def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
-    """Compares flat dicts of arrays or shapes. Raises Unfit, with the first three, if wanted paths are missing or have
+    """Compares flat dicts of arrays or shapes. Raises Unfit, with the first eight, if wanted paths are missing or have
     another shape or type."""
     problems = []
     for name, leaf in wanted.items():
@@ -52,8 +50,7 @@ def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> No
             old = saved[name]
             problems.append(f"{name} is {old.dtype}{list(old.shape)}, not {leaf.dtype}{list(leaf.shape)}")
     if problems:
-        more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
-        raise Unfit(f"the checkpoint {where} does not fit this config: {'; '.join(problems[:SHOWN])}{more}")
+        raise Unfit(f"the checkpoint {where} does not fit this config: {listed(problems, between='; ')}")
 
 
 def checksum(x: jax.Array) -> jax.Array:

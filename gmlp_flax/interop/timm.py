@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
@@ -17,6 +18,7 @@ from gmlp_flax.io import weight_files
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
 from gmlp_flax.training import loading
 
+HEADS = ("head.bias", -1), ("head.weight", 0), ("head/bias", -1), ("head/kernel", -1)  # and their axes of classes
 IMAGENET = "datasets/imagenet2012/labels.txt"  # of TFDS: WordNet ids in the order of the labels
 # Keys of config.model in which a run may differ from timm's model: the initial value of scales, an epsilon (which
 # changes logits by about 1e-5), and the size of images, which timm takes as an argument.
@@ -79,7 +81,7 @@ def read(state: dict[str, Any], config: ConfigDict, name: str, where: str) -> tu
     Raises:
         RunError: the weights belong to another model.
     """
-    classes = class_files(next((state[key].size for key in ("head.bias", "head/bias") if key in state), 1000))
+    classes = class_files(next((state[key].shape[axis] for key, axis in HEADS if np.size(state.get(key, ()))), 1000))
     if "head/bias" in state:  # vision_transformer's, trained with Flax's GELU
         config.model.activation = "gelu_tanh"
     task = ImageClassification.without_data(config, classes)

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.errors import RunError, decode_errors
+from gmlp_flax.errors import RunError, decode_errors, listed
 from gmlp_flax.interop import converted
 from gmlp_flax.interop.timm_names import LINEAR, NORM, PACKED, SINGLE, Row, Tensors, from_torch
 from gmlp_flax.io import weight_files
@@ -57,6 +57,7 @@ _FNET = {
     "fnet.encoder.layer.*.fourier.output.LayerNorm": ("encoder/blocks/mixing_norm", NORM),
 }
 FRAME = {"norm": "post", "embedding_norm": True, "transform": True, "mask_padding": True}  # what both have
+TABLES = {"vocab_size": "word", "length": "position", "token_types": "token_type"}  # of embeddings: key of their rows
 FAMILIES = {"bert": _rows("bert", _BERT), "fnet": _rows("fnet", _FNET)}  # the names of their tensors
 
 
@@ -67,22 +68,21 @@ def config_for(name: str, state: dict[str, np.ndarray], described: dict[str, Any
     Raises:
         RunError, ConfigError: the weights are not of this family, or config.json asks for what our model has not.
     """
-    try:
-        tables = [f"{name}.embeddings.{table}_embeddings.weight" for table in ("word", "position", "token_type")]
-        (vocab_size, d_model), (length, _), (token_types, _) = (state[table].shape for table in tables)
-        d_ffn = state[f"{name}.encoder.layer.0.intermediate.dense.bias"].size
-    except (KeyError, ValueError):
-        names = ", ".join(sorted(state)[:3]) or "nothing"
-        raise RunError(
-            f"{where} does not hold a model that transformers calls {name} (it has {names}, ...): give another file"
-        ) from None
+    tables = {key: f"{name}.embeddings.{table}_embeddings.weight" for key, table in TABLES.items()}
+    shapes = {key: state[table].shape for key, table in tables.items() if np.ndim(state.get(table)) == 2}
+    if not shapes:
+        names = listed(sorted(state), 3) or "nothing"
+        raise RunError(f"{where} holds no model that transformers calls {name} (it has {names}): give another file")
+    sizes = {"token_types": 2} | {key: rows for key, (rows, _) in shapes.items()}  # else BERT-base's
+    sizes["d_model"] = next(iter(shapes.values()))[1]
+    if (bias := state.get(f"{name}.encoder.layer.0.intermediate.dense.bias")) is not None:
+        sizes["d_ffn"] = bias.size
     layers = len({match[1] for key in state if (match := re.match(rf"{name}\.encoder\.layer\.(\d+)\.", key))})
     allowed = ALLOWED | {"model_type": (name,)}
     if other := {key: value for key, value in described.items() if value not in allowed.get(key, (value,))}:
         raise RunError(f"{where}: its config.json has {other}, and --model={name} has no such model: give another")
     config = recipes.language_model(f"{name}_base")
-    sizes = {"vocab_size": vocab_size, "d_model": d_model, "layers": layers, "d_ffn": d_ffn, "length": length}
-    config.model.update(sizes | FRAME, token_types=token_types)
+    config.model.update(sizes | FRAME, layers=layers)
     config.model.activation = ACTIVATIONS.get(described.get("hidden_act", ""), config.model.activation)
     config.model.pooler = f"{name}.pooler.dense.weight" in state
     with decode_errors(f"{where}: its config.json", "expected num_attention_heads and layer_norm_eps", RunError):
@@ -101,8 +101,8 @@ def from_transformers(name: str, state: dict[str, np.ndarray], config: ConfigDic
         RunError: weights are missing, unexpected or of another shape, or the logits have weights of their own; the
             message names the source, `where`.
     """
-    decoder = state.get(f"{DECODER}.weight")
-    if decoder is not None and not np.array_equal(decoder, state[f"{name}.embeddings.word_embeddings.weight"]):
+    decoder, words = state.get(f"{DECODER}.weight"), state.get(f"{name}.embeddings.word_embeddings.weight")
+    if decoder is not None and words is not None and not np.array_equal(decoder, words):
         raise RunError(f"{where}: {DECODER}.weight is not the embedding, to which our logits are tied: give another")
     bias = {BIAS: state[f"{DECODER}.bias"]} if f"{DECODER}.bias" in state else {}
     ours = bias | {key: value for key, value in state.items() if not LEFT_OUT.match(key)}

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
-from gmlp_flax.errors import RunError, decode_errors, install
+from gmlp_flax.errors import RunError, decode_errors, install, listed
 from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cache import LocalCopy
 
@@ -19,7 +19,6 @@ PICKLES = (".pth", ".pt", ".bin")
 INNER = ("state_dict", "model")  # names that training scripts give the weights in a larger checkpoint
 INSTALL = install("weights")
 HUB_SECONDS = 4  # until a hub that is silent counts as unreachable
-SHOWN = 3  # names of each kind in a message
 
 
 def read(path: str) -> dict[str, np.ndarray]:
@@ -98,13 +97,8 @@ def require_all(state: dict[str, np.ndarray], wanted: dict[str, tuple[int, ...]]
             f"{name} {array.dtype}" for name, array, _ in shared if not jnp.issubdtype(array.dtype, np.floating)
         ],
     }
-    listed = [
-        f"{len(names)} {kind} ({', '.join(names[:SHOWN])}{', ...' * (len(names) > SHOWN)})"
-        for kind, names in problems.items()
-        if names
-    ]
-    if listed:
-        raise RunError(f"{where} does not hold the weights of this model: {'; '.join(listed)}")
+    if found := [f"{len(names)} {kind} ({listed(names)})" for kind, names in problems.items() if names]:
+        raise RunError(f"{where} does not hold the weights of this model: {'; '.join(found)}")
 
 
 def write(path: str, weights: dict[str, np.ndarray]) -> None:

@@ -24,7 +24,7 @@ from gmlp_flax.checkpoints.run_folder import RunFolder, checkpoint_steps, write_
 from gmlp_flax.config import schema
 from gmlp_flax.config.overrides import named_overrides
 from gmlp_flax.data.splits import SIDES
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, listed
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import tfds_folders
 from gmlp_flax.processes import distributed
@@ -35,7 +35,6 @@ DATA_KEYS = (  # that say which data are read
     *("data.train", "data.heldout", "data.split", "data.heldout_split", "data.heldout_share", "data.search"),
     *("glue.task", "own.text", "own.second", "own.label", "squad.version"),
 )
-SHOWN = 3  # keys that a message names
 PACKAGES = ("gmlp_flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
 
 
@@ -66,8 +65,7 @@ def refuse_changes(workdir: str, config: ConfigDict) -> None:
         if not schema.may_change(name, *kind) and not (name in moved and old and new)
     ]
     if fixed and checkpoint_steps(workdir):
-        more = f" (and {len(fixed) - SHOWN} more)" if len(fixed) > SHOWN else ""
-        raise RunError(f"{', '.join(fixed[:SHOWN])}{more}: use another --workdir, or set it back: it has steps")
+        raise RunError(f"{listed(fixed)}: use another --workdir, or set it back: it has steps")
 
 
 def check_data(workdir: str, task: Task, advice: str, chosen: bool = False, sides: Sequence[str] = SIDES) -> Any:

@@ -11,10 +11,13 @@ import pytest
 import gmlp_flax as gf
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.interop import exported, timm_names
+from gmlp_flax.interop import exported, timm_names, transformers
 from gmlp_flax.io import weight_files
 from gmlp_flax.models import parameters
-from gmlp_flax.training import pretrained
+from gmlp_flax.paper import recipes
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.training import loading, pretrained, warm_start
+from gmlp_flax.training.partition import Partition
 
 TINY = dict(layers=2, d_model=16, d_ffn=32)
 
@@ -145,6 +148,49 @@ def test_weights_of_timm(tmp_path, monkeypatch):
     weight_files.write(str(tmp_path / "wrong.safetensors"), {"a": np.zeros(2, np.float32)})
     with pytest.raises(RunError, match="no model 'wrong'.*a file is named after its model"):
         gf.load(tmp_path / "wrong.safetensors")
+
+
+@pytest.mark.parametrize("door", ["load", "init_from", "hub", "timm", "bert"])
+def test_all_tensors_that_do_not_fit_are_listed(door, image_run, tmp_path, monkeypatch):
+    """Missing, extra and misshapen ones in one line, of a folder, the hub, timm and Hugging Face alike."""
+    pytest.importorskip("safetensors")
+    path = tmp_path / "model.safetensors"
+    if door in ("load", "init_from", "hub"):
+        exported.export(gf.load(image_run), str(tmp_path))
+        state = weight_files.read(str(path))
+        path.unlink()
+    elif door == "timm":
+        small = timm_names.MODELS["gmlp_ti16_224"]
+        small = small._replace(model=small.model | TINY | {"image_size": (32, 32)})
+        monkeypatch.setitem(timm_names.MODELS, "gmlp_ti16_224", small)
+        state = timm_names.to_torch(jax.device_get(gf.create("gmlp_ti16_224", classes=5).params), small.rows)
+        path = tmp_path / "gmlp_ti16_224.safetensors"
+    else:
+        config = recipes.language_model("fnet_base")
+        config.model.update(transformers.FRAME, vocab_size=9, d_model=8, d_ffn=12, length=4, layers=1, token_types=2)
+        shapes = MaskedLanguageModeling.without_data(config).shapes()
+        params = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
+        state = timm_names.to_torch(params, transformers.FAMILIES["fnet"])
+    names = [name for name in sorted(state) if "word" not in name and state[name].ndim > 0 and "head" not in name]
+    changed = {f"extra{i}": np.ones(1, np.float32) for i in range(10)} | state
+    missing, wrong = names[:2], names[2:5]
+    for name in missing:
+        del changed[name]
+    weight_files.write(str(path), changed | {name: np.ones((1, 2, 3, 4), np.float32) for name in wrong})
+    monkeypatch.setattr(weight_files, "fetch", lambda repository, name, *_, **__: str(tmp_path / name))
+    opened = {
+        "load": lambda: gf.load(tmp_path),
+        "init_from": lambda: warm_start.load(gf.load(image_run).task, Partition.make(), loading.open_source(tmp_path)),
+        "hub": lambda: gf.load("hf-hub:me/it"),
+        "timm": lambda: gf.load(path),
+        "bert": lambda: transformers.convert("fnet", str(path), "", str(tmp_path / "out")),
+    }
+    with pytest.raises(RunError) as caught:
+        opened[door]()
+    message = str(caught.value)
+    assert "\n" not in message and "2 missing (" in message and "3 of another shape (" in message
+    assert "10 unexpected (extra0, " in message and message.count("extra") == 8 and ", and 2 more)" in message
+    assert all(f"{name} [1, 2, 3, 4], not [" in message for name in wrong) and all(one in message for one in missing)
 
 
 def test_what_is_no_model_is_told(tmp_path):

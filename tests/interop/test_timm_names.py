@@ -102,7 +102,8 @@ def test_what_lies_where():
         (lambda s: s.update(extra=np.zeros(1)), r": 1 unexpected \(extra\)$"),
         (lambda s: s.update({"norm.bias": np.zeros(4, int)}), r": 1 of a type .* \(norm.bias int64\)$"),
         (lambda s: s.update({"norm.bias": np.zeros(3)}), r": 1 of another shape \(norm.bias \[3\], not \[4\]\)$"),
-        (lambda s: [s.pop(key) for key in list(s) if "fc1" in key], r": 4 missing \(blocks.0.*, \.\.\.\)$"),
+        (lambda s: [s.pop(key) for key in list(s) if "fc" in key], r": 8 missing \(blocks.0.*fc2.bias\)$"),
+        (lambda s: [s.pop(key) for key in list(s) if "mlp" in key], r": 16 missing \(blocks.0.*, and 8 more\)$"),
     ],
 )
 def test_weights_that_do_not_fit_are_named_and_counted(change, message):

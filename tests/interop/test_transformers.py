@@ -152,10 +152,14 @@ def test_an_encoder_alone():
 
 def test_other_weights_are_refused():
     state, _ = random_weights("fnet")
-    with pytest.raises(RunError, match=r"FILE .* \(it has bert.x, ...\)"):
+    with pytest.raises(RunError, match=r"FILE .* \(it has bert.x\)"):
         ours.config_for("fnet", {"bert.x": np.ones(3)}, {}, "FILE")
-    with pytest.raises(RunError, match="FILE"):
-        ours.config_for("fnet", state | {words("fnet"): np.ones(3)}, {}, "FILE")
+    for table in ("word", "position", "token_type"):  # from which sizes are read
+        name = f"fnet.embeddings.{table}_embeddings.weight"
+        without = {key: value for key, value in with_heads("fnet", state).items() if key != name}
+        for other, message in ((state | {name: np.ones(3)}, rf"{name} \[3\], not"), (without, rf"missing \({name}\)")):
+            with pytest.raises(RunError, match=message):
+                ours.from_transformers("fnet", other, ours.config_for("fnet", other, {}, "FILE"), "FILE")
     config = ours.config_for("fnet", state, {}, "FILE")
     with pytest.raises(RunError, match="decoder.weight is not the embedding"):
         ours.from_transformers(

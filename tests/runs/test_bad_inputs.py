@@ -89,7 +89,7 @@ def test_workdir_that_cannot_be_written_to(commands, text, tmp_path):
 
 def test_parameters_of_another_shape(commands, text, finished, tmp_path):
     flags = ["--config.model.d_model=12", f"--config.init_from={finished}", f"--workdir={tmp_path / 'run'}"]
-    words = "embedding is float32[320, 8], not float32[320, 12]", "; and 5 more"
+    words = "embedding is float32[320, 8], not float32[320, 12]", "encoder/norm/scale is float32[8], not float32[12]"
     assert_one_line_error(commands(text, *flags), "does not fit this config", *words)
 
 

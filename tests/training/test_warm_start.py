@@ -227,14 +227,14 @@ def test_fresh_parameters_replace_the_saved_ones(tmp_path):
     np.testing.assert_array_equal(found["head"]["bias"], saved["head"]["bias"])
 
 
-def test_the_first_mismatches_are_listed(tmp_path):
+def test_all_mismatches_are_listed(tmp_path):
     """A stem for other patches never fits. A dense projection has no grid if only one side has a cls token."""
     old, new = images(tmp_path, 4, pool="cls"), images(tmp_path, 2)
     saved = random(old.shapes())
     del saved["encoder"]["norm"]["scale"]
     with pytest.raises(RunError) as caught:
         adapt(old, new, saved)
-    for words in ("there/3", "encoder/norm/scale is missing; and 1 more; ", "made for 5 tokens", "has 16"):
+    for words in ("there/3", "encoder/norm/scale is missing; ", "made for 5 tokens", "has 16"):
         assert words in str(caught.value)
     assert "spatial/weight is float32[2, 5, 5], not float32[2, 16, 16]" in str(caught.value)
 
@@ -250,7 +250,7 @@ def test_the_first_mismatches_are_listed(tmp_path):
         ),
         # A row of positions for the cls token would be taken for the first patch.
         (images, (4, VIT | {"pool": "cls"}), (4, VIT), r"positions/table is float32\[5, 8\], not float32\[4, 8\]"),
-        (images, (4, {"block": "mixer"}), (2, {"block": "mixer", "d_model": 12}), r"2, 8.*, not .*2, 12.*; and 7"),
+        (images, (4, {"block": "mixer"}), (2, {"block": "mixer", "d_model": 12}), r"2, 8.*, not .*2, 12.*; and 2 more"),
         (text, (12, VIT), (16, VIT), r"positions/table is float32\[12, 8\], not float32\[16, 8\]"),
         (text, (16, BERT | {"relative_buckets": 8}), (16, BERT), r"relative/bias is .*2, 2, 8.*, not .*2, 2, 31"),
         (text, (16, {"spatial": "dense"}), (12, {"spatial": "dense"}), r"weight is .*2, 16, 16.*, not .*2, 12, 12"),

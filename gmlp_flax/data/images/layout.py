@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable
 from gmlp_flax.data import splits
 from gmlp_flax.data.images import tables
 from gmlp_flax.data.splits import TRAIN_SPLIT
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files
 
 EXPECTED = "expected one folder of images per class"
 
-_SHOWN = 4  # names in a message
 _BESIDE = ".xml .txt .csv .tsv .json .jsonl .mat .npy .md .html .pdf .py .cls .db".split()
 
 
@@ -96,9 +95,8 @@ class Layout:
         if not others:
             return ""
         kinds = Counter(tables.suffix(name) or "no suffix" for name in others).most_common()
-        rest = [f"{sum(count for _, count in kinds[_SHOWN:]):,} others"] if len(kinds) > _SHOWN else []
-        listed = ", ".join([*(f"{kind} {count:,}" for kind, count in kinds[:_SHOWN]), *rest])
-        return f"{self.path!r}: ignored {len(others):,} files that are no images ({listed})"
+        counts = listed((f"{kind} {count:,}" for kind, count in kinds), 4)
+        return f"{self.path!r}: ignored {len(others):,} files that are no images ({counts})"
 
     def _note(self, line: str) -> None:
         if (line := f"{self.path!r}: {line}") not in self.notes:
@@ -132,11 +130,11 @@ class Layout:
         if all(
             {*splits.split_words(side)} == {TRAIN_SPLIT} and not self._is_labelled(f"{base}{side}/") for side in sides
         ):
-            self._note(f"{_listed(sides)} is taken as a class, like the {len(others)} folders beside it")
+            self._note(f"{listed(map(repr, sides))} is taken as a class, like the {len(others)} folders beside it")
             return False
         raise DataError(
-            f"{self.path!r}: {_listed(sides)} can be read as splits, or as classes like {_listed(others)} beside them: "
-            "move the folders of one kind away, or rename them"
+            f"{self.path!r}: {listed(map(repr, sides))} can be read as splits, or as classes like "
+            f"{listed(map(repr, others))} beside them: move the folders of one kind away, or rename them"
         )
 
     def _is_labelled(self, folder: str) -> bool:
@@ -188,7 +186,7 @@ class Layout:
             self._note(f"{len(deeper):,} folders inside class folders count to these, such as {first!r}")
 
     def _no_images(self) -> DataError:
-        found = ", ".join(sorted({tables.suffix(name) for name in self.others} - {""})[:_SHOWN])
+        found = listed(sorted({tables.suffix(name) for name in self.others} - {""}))
         expected = f"{EXPECTED}, with files that Pillow reads{found and f' (found {found}; unpack archives)'}"
         return DataError(f"{self.path!r} has no classes, as there are no images: {expected}")
 
@@ -200,8 +198,3 @@ def _by_folder(images: Iterable[str], base: str) -> dict[str, list[str]]:
         place = f"/{name.rpartition('/')[0]}".removesuffix("/images")[1:]
         found.setdefault(f"{place}/"[len(base) :].partition("/")[0], []).append(name)
     return found
-
-
-def _listed(folders: list[str]) -> str:
-    rest = [f"{len(folders) - _SHOWN} more"] if len(folders) > _SHOWN else []
-    return ", ".join([*(repr(folder.rstrip("/")) for folder in folders[:_SHOWN]), *rest])

@@ -24,11 +24,10 @@ from gmlp_flax.data.images.folders import ImageFolder, ImageSource, ImageTar
 from gmlp_flax.data.images.pathfinder import PathfinderImages, is_pathfinder
 from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.splits import SIDES
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files
 from gmlp_flax.io.records import BadRecord
 
-_SHOWN = 5  # classes that a message names
 _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set has is held out
 _SIDES_READ = ("to train on", "held out")
 _SAMPLE, _LOOKED_INTO, _READ = 400, 100_000, 4000  # held-out images, images to train on, and how many of these are read
@@ -251,7 +250,8 @@ def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> 
     own, expected = (tuple(unicodedata.normalize("NFC", name) for name in names) for names in (source.classes, classes))
     if own == expected:
         return
-    missing, added = (_listed(sorted({*one} - {*other})) for one, other in ((expected, own), (own, expected)))
+    pairs = (expected, own), (own, expected)
+    missing, added = (listed(map(repr, sorted({*one} - {*other}))) or "none" for one, other in pairs)
     what = f"{missing} only there, {added} only in {source.path!r}"
     if {*own} == {*expected}:
         label = next(label for label, name in enumerate(own) if name != expected[label])
@@ -261,8 +261,3 @@ def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> 
         f"{source.path!r} has {len(own)} classes which differ from those of {where}: {what}; give data with the same "
         f"list of classes{numbered}"
     )
-
-
-def _listed(names: list[str]) -> str:
-    rest = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
-    return ", ".join([*map(repr, names[:_SHOWN]), *rest]) or "none"

@@ -1,6 +1,5 @@
 """`gmlp import` and `gmlp export`: weights from elsewhere, and for use elsewhere."""
 
-import os
 from typing import Any
 
 from absl import flags
@@ -12,7 +11,6 @@ from gmlp_flax.interop.formats import FORMATS
 from gmlp_flax.io import weight_files
 from gmlp_flax.training import loading, pretrained
 
-FILES = (".safetensors", *weight_files.PICKLES)  # what is named like this is no folder
 IMPORT = """Makes a model to use of timm's weights, or BERT's and FNet's as the package transformers saves them.
 
     gmlp import --model=gmlp_s16_224 --checkpoint=FILE.safetensors --out=DIR
@@ -28,12 +26,11 @@ written needs no import.
 EXPORT = """Writes a run's weights, for use elsewhere.
 
     gmlp export --workdir=RUN --out=FOLDER [--dtype=bfloat16] [--format=torch] [--checkpoint=latest|best|STEP]
-    gmlp export --workdir=RUN --out=FILE.safetensors [--checkpoint=latest|best|STEP]
 
 FOLDER gets model.safetensors, which needs no gmlp_flax to be read, config.json, what predictions need besides, such as
 tokenizer.model, and a README.md. `gmlp predict` and `evaluate` read it as --workdir, and runs start from it by
 config.init_from. --format=torch adds modeling_gmlp.py, which reads it with torch alone; --format=stablehlo and onnx add
-the forward pass. FILE.safetensors has timm's names, for a model that timm has; the expression that loads it is printed.
+the forward pass.
 """
 PUSH = """Uploads a run, or a folder that `gmlp export` has written, to the Hugging Face hub.
 
@@ -66,14 +63,9 @@ def import_weights(_argv: list[str]) -> None:
 
 
 def export_weights(_argv: list[str]) -> None:
-    """Converts, and prints how to load the file."""
-    workdir, out, options = cli.require("workdir"), cli.require("out"), _options()
-    if os.path.splitext(out)[1] in FILES and not os.path.isdir(out):
-        if given := [name for name in options if flags.FLAGS[name].present]:
-            raise RunError(f"--{given[0]} is for a folder, and --out={out} is a file of timm's: leave it out")
-        print(f"wrote {out}: {timm.export(workdir, flags.FLAGS.checkpoint, out)}")
-        return
-    exported.export(loading.load(workdir, flags.FLAGS.checkpoint), out, **options)
+    """Writes the folder."""
+    workdir, out = cli.require("workdir"), cli.require("out")
+    exported.export(loading.load(workdir, flags.FLAGS.checkpoint), out, **_options())
     print(f"wrote {out}/{pretrained.WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
 
 
@@ -109,7 +101,7 @@ def run_import() -> None:
 def run_export() -> None:
     """The command line of `gmlp export`."""
     cli.define_run_flags(checkpoint="best")
-    flags.DEFINE_string("out", None, "The folder to write, or a .safetensors file with the names of timm.")
+    flags.DEFINE_string("out", None, "The folder to write.")
     _define_options()
     cli.run(export_weights, about=EXPORT, doing="exporting")
 

@@ -1,4 +1,4 @@
-"""timm's weights as folders that we load, and runs as timm's weights."""
+"""timm's weights, as models of ours."""
 
 import contextlib
 import importlib
@@ -6,7 +6,6 @@ import importlib.resources
 import json
 from typing import Any
 
-import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -16,13 +15,9 @@ from gmlp_flax.errors import RunError, decode_errors, install
 from gmlp_flax.interop import converted, timm_names
 from gmlp_flax.io import weight_files
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
-from gmlp_flax.training import loading
 
 HEADS = ("head.bias", -1), ("head.weight", 0), ("head/bias", -1), ("head/kernel", -1)  # and their axes of classes
 IMAGENET = "datasets/imagenet2012/labels.txt"  # of TFDS: WordNet ids in the order of the labels
-# Keys of config.model in which a run may differ from timm's model: the initial value of scales, an epsilon (which
-# changes logits by about 1e-5), and the size of images, which timm takes as an argument.
-FREE = ("layer_scale", "gate_norm_eps", "image_size")
 PREPROCESSING = {"mean": "mean", "std": "std", "eval_crop": "crop_pct"}  # our key in config.data -> timm's key
 SEEN = {"interpolation": "bicubic", "crop_mode": "center"}  # of timm's evaluation, what data.transform=timm does
 
@@ -86,61 +81,6 @@ def read(state: dict[str, Any], config: ConfigDict, name: str, where: str) -> tu
         config.model.activation = "gelu_tanh"
     task = ImageClassification.without_data(config, classes)
     return task, timm_names.from_torch(state, timm_names.MODELS[name].rows, task.shapes(), where)
-
-
-def matching(config: ConfigDict) -> str:
-    """The name of the timm model that a run trained; of equal models, one that preprocesses pixels as the run does.
-
-    Raises:
-        RunError: timm has no such model.
-    """
-    given, otherwise = config.model, "give --out=FOLDER, for weights with their own names"
-    if config.task != "image_classification":
-        raise RunError(f"timm has image classifiers, and the run's config.task is {config.task!r}: {otherwise}")
-    equal = [
-        name
-        for name, model in timm_names.MODELS.items()
-        if name not in timm_names.FOLDED
-        and all(given.get(key) == value for key, value in model.model.items() if key not in FREE)
-    ]
-    if not equal:
-        sizes = ", ".join(f"{key} {given[key]}" for key in ("block", "layers", "d_model", "d_ffn"))
-        raise RunError(f"timm has no model with the run's config.model ({sizes}, ...): {otherwise}")
-
-    def distance(name: str) -> tuple[int, bool]:
-        resized = timm_names.MODELS[name].model["image_size"] != tuple(given.image_size)
-        return len(_other_preprocessing(name, config)), resized
-
-    return min(equal, key=distance)
-
-
-def _other_preprocessing(name: str, config: ConfigDict) -> dict[str, Any]:
-    """The preprocessing in which the run's config.data differs from timm's default for a model: timm's key -> value."""
-    data = timm_names.MODELS[name].data
-    return {theirs: config.data[key] for key, theirs in PREPROCESSING.items() if config.data[key] != data[key]}
-
-
-def export(workdir: str, which: str, out: str) -> str:
-    """Writes the weights of an image classifier's checkpoint ("latest", "best", or a step) with timm's names, as the
-    .safetensors file `out`.
-
-    Returns:
-        The Python expression that loads it.
-
-    Raises:
-        ConfigError, RunError, DataError: there is no such run or checkpoint, timm has no such model, or `out` has
-            another ending or cannot be written.
-    """
-    trained = loading.load(workdir, which)
-    config, name = trained.config, matching(trained.config)
-    weight_files.write(out, timm_names.to_torch(jax.device_get(trained.weights), timm_names.MODELS[name].rows))
-    task: Any = trained.task  # `matching` has checked that it classifies images
-    arguments = {"num_classes": len(task.classes), "checkpoint_path": out}
-    if tuple(config.model.image_size) != timm_names.MODELS[name].model["image_size"]:
-        arguments["img_size"] = tuple(config.model.image_size)
-    if preprocessing := _other_preprocessing(name, config):
-        arguments["pretrained_cfg_overlay"] = preprocessing
-    return f"timm.create_model({name!r}, {', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
 def from_hub(repository: str) -> tuple[str, ConfigDict, str]:

@@ -1,7 +1,7 @@
 """The timm models that we have too: their sizes, and the names and layouts of their tensors.
 
 A state dict of torch is flat, with one tensor per layer. Our parameters are a nested dict, all layers stacked along a
-leading axis. One table per family maps between the two, and is read in both directions.
+leading axis. One table per family maps between the two.
 """
 
 import math
@@ -157,13 +157,11 @@ def _vits(form: str, sizes: str, data: dict = _HALF, crop: float = 0.0, **more) 
     return models
 
 
-# Whose tensors become ours by `folded`, which does not lead back.
-FOLDED: dict[str, TimmModel] = {
+MODELS: dict[str, TimmModel] = {
+    # The tensors of these become ours by `folded`.
     **_vits("deit3_{}_patch{}_{}", "small:16:224,384 medium:16:224 base:16:224,384 large:16:224,384", _IMAGENET),
     **_vits("deit3_{}_patch{}_{}", "huge:14:224", _IMAGENET),
     **_vits("vit_{}_patch{}_gap_{}", "medium:16:240,256,384 betwixt:16:256", crop=0.95, pool="mean"),
-}
-MODELS: dict[str, TimmModel] = FOLDED | {
     "gmlp_ti16_224": _model(GMLP, "gmlp", 30, 128, 16, _HALF, d_ffn=768, **_GATE),
     "gmlp_s16_224": _model(GMLP, "gmlp", 30, 256, 16, _HALF, d_ffn=1536, **_GATE),
     "gmlp_b16_224": _model(GMLP, "gmlp", 30, 512, 16, _HALF, d_ffn=3072, **_GATE),
@@ -272,9 +270,3 @@ def from_torch(state: dict[str, np.ndarray], rows: list[Row], like: dict, where:
     for name, view in views.items():
         view[...] = state[name]
     return traverse_util.unflatten_dict(params, sep="/")
-
-
-def to_torch(params: dict, rows: list[Row]) -> dict[str, np.ndarray]:
-    """Our parameters as a state dict of torch: the exact inverse of `from_torch`."""
-    flat = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params, sep="/").items()}
-    return {name: np.ascontiguousarray(view) for name, view in torch_views(flat, rows).items()}

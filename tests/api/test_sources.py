@@ -18,6 +18,7 @@ from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, pretrained, warm_start
 from gmlp_flax.training.partition import Partition
+from tests.interop import states
 
 TINY = dict(layers=2, d_model=16, d_ffn=32)
 
@@ -140,7 +141,7 @@ def test_weights_of_timm(tmp_path, monkeypatch):
     small = small._replace(model=small.model | TINY | {"image_size": (32, 32)})
     monkeypatch.setattr(timm_names, "MODELS", {"gmlp_ti16_224": small})
     model = gf.create("gmlp_ti16_224", classes=5, seed=3)
-    state = timm_names.to_torch(jax.device_get(model.params), small.rows)
+    state = states.to_torch(jax.device_get(model.params), small.rows)
     for name in ("gmlp_ti16_224.mine.safetensors", "gmlp_ti16_224.safetensors"):
         weight_files.write(str(tmp_path / name), state)
         found = gf.load(tmp_path / name)
@@ -163,14 +164,14 @@ def test_all_tensors_that_do_not_fit_are_listed(door, image_run, tmp_path, monke
         small = timm_names.MODELS["gmlp_ti16_224"]
         small = small._replace(model=small.model | TINY | {"image_size": (32, 32)})
         monkeypatch.setitem(timm_names.MODELS, "gmlp_ti16_224", small)
-        state = timm_names.to_torch(jax.device_get(gf.create("gmlp_ti16_224", classes=5).params), small.rows)
+        state = states.to_torch(jax.device_get(gf.create("gmlp_ti16_224", classes=5).params), small.rows)
         path = tmp_path / "gmlp_ti16_224.safetensors"
     else:
         config = recipes.language_model("fnet_base")
         config.model.update(transformers.FRAME, vocab_size=9, d_model=8, d_ffn=12, length=4, layers=1, token_types=2)
         shapes = MaskedLanguageModeling.without_data(config).shapes()
         params = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
-        state = timm_names.to_torch(params, transformers.FAMILIES["fnet"])
+        state = states.to_torch(params, transformers.FAMILIES["fnet"])
     names = [name for name in sorted(state) if "word" not in name and state[name].ndim > 0 and "head" not in name]
     changed = {f"extra{i}": np.ones(1, np.float32) for i in range(10)} | state
     missing, wrong = names[:2], names[2:5]

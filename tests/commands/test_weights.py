@@ -1,4 +1,4 @@
-"""`gmlp import` and `gmlp export`: what they refuse. Weights of timm's are read and written in tests/interop."""
+"""`gmlp import` and `gmlp export`: what they refuse. Weights of timm's are read in tests/interop."""
 
 import pytest
 
@@ -35,9 +35,8 @@ def test_a_folder_may_have_a_dot(text_run, tmp_path):
     ("flags", "words"),
     [
         ((), ["--workdir is missing", "gmlp export"]),
-        (("--workdir=/nowhere", "--out=x.safetensors"), ["/nowhere is no run folder"]),
-        (("--workdir=RUN", "--out=x.safetensors", "--checkpoint=7"), ["'7'", "12"]),
-        (("--workdir=RUN", "--out=x.safetensors"), ["timm has no model", "--out=FOLDER"]),
+        (("--workdir=/nowhere", "--out=x"), ["/nowhere is no run folder"]),
+        (("--workdir=RUN", "--out=x", "--checkpoint=7"), ["'7'", "12"]),
     ],
 )
 def test_what_export_refuses_is_one_line(image_run, tmp_path, flags, words):

@@ -1,4 +1,4 @@
-"""Weights of timm's as run folders, and runs as weights of timm's."""
+"""Weights of timm's as folders of models."""
 
 import json
 import sys
@@ -16,6 +16,7 @@ from gmlp_flax.interop import timm, timm_names
 from gmlp_flax.io import weight_files
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.training import evaluation, loading, warm_start
+from tests.interop import states
 
 TINY = {"layers": 2, "d_model": 8, "d_ffn": 16, "image_size": (16, 16), "patch_size": (4, 4)}
 
@@ -34,7 +35,7 @@ def random_state(name, classes, seed=0):
     shapes = ImageClassification.without_data(config, classes=classes).shapes()
     numbers = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes)
-    return timm_names.to_torch(params, timm_names.MODELS[name].rows), params
+    return states.to_torch(params, timm_names.MODELS[name].rows), params
 
 
 def write_image(path, seed=0):
@@ -69,59 +70,6 @@ def test_a_converted_folder_is_a_run_folder(converted, tmp_path):
     assert metrics["examples"] == 4 and metrics["top5"] == 1
     assert filters.matrices(trained).shape == (2, 16, 16)
     assert filters.draw(trained, str(run)) == str(run / "figures" / "filters.png")
-
-
-def test_there_and_back(converted, tiny, tmp_path):
-    pytest.importorskip("safetensors")
-    run, _ = converted
-    out = tmp_path / "w.safetensors"
-    loads = f"timm.create_model('gmlp_s16_224', num_classes=3, checkpoint_path='{out}')"
-    assert timm.export(str(run), "best", str(out)) == loads
-    expected, _ = random_state(tiny, 3)
-    found = weight_files.read(str(out))
-    assert found.keys() == expected.keys()
-    for key, array in expected.items():
-        np.testing.assert_array_equal(found[key], array, strict=True)
-
-
-def test_a_run_with_other_pixels_says_so(tiny, tmp_path):
-    pytest.importorskip("safetensors")
-    config = timm_names.config_for(tiny)
-    config.data.update(mean=(0.1, 0.2, 0.3), eval_crop=1.0)
-    config.model.image_size = (16, 32)
-    shapes = ImageClassification.without_data(config, classes=3).shapes()
-    ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
-    state = timm_names.to_torch(ones, timm_names.MODELS[tiny].rows)
-    timm.convert(state, config, tiny, str(tmp_path / "run"), "FILE")
-    said = timm.export(str(tmp_path / "run"), "0", str(tmp_path / "w.safetensors"))
-    assert "img_size=(16, 32), pretrained_cfg_overlay={'mean': (0.1, 0.2, 0.3), 'crop_pct': 1.0})" in said
-
-
-def test_each_model_is_recognised():
-    """But for those whose tensors were folded into others, for which an equal model stands in."""
-    for name in timm_names.MODELS:
-        found = timm.matching(timm_names.config_for(name)) if name not in timm_names.FOLDED else name
-        assert found == name
-
-
-def test_models_alike_are_told_apart_by_their_pixels():
-    config = timm_names.config_for("vit_base_patch16_224")
-    assert timm.matching(timm_names.config_for("deit_base_patch16_224")) == "deit_base_patch16_224"
-    config.data.update(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-    assert timm.matching(config) == "deit_base_patch16_224"
-
-
-def test_a_model_that_timm_has_not():
-    config = timm_names.config_for("gmlp_s16_224")
-    config.model.update(layers=2, d_attn=64)
-    with pytest.raises(RunError, match="no model .*block gmlp, layers 2, d_model 256"):
-        timm.matching(config)
-    causal = timm_names.config_for("deit_tiny_patch16_224")
-    causal.model.causal = True
-    with pytest.raises(RunError, match="no model .*block transformer"):
-        timm.matching(causal)
-    with pytest.raises(RunError, match="config.task is 'masked_lm'"):
-        timm.matching(config_lib.default())
 
 
 def test_imagenets_classes(monkeypatch):

@@ -12,13 +12,13 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.interop import transformers as ours
-from gmlp_flax.interop.timm_names import to_torch
 from gmlp_flax.io import weight_files
 from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, loop
 from tests import preloaded
 from tests.data.finetuning.squad_files import colours, write
+from tests.interop.states import to_torch
 from tests.training import tiny
 
 SIZES = {"layers": 2, "d_model": 8, "d_ffn": 12, "length": 32, "vocab_size": 320}

@@ -10,7 +10,7 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
-from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.errors import DataError, RunError, listed
 from gmlp_flax.io import files, json_files
 from gmlp_flax.processes import distributed
 
@@ -69,7 +69,8 @@ def _number(label: Any, names: list[str], grows: bool) -> int:
     if grows and label is not None and str(label) not in names:
         names.append(str(label))
     if str(label) not in names:
-        raise DataError(f"an example has the label {label!r}: expected one of {', '.join(names[:5])}, ...")
+        expected = listed(names) or f"(input, label), or a dict with one of {', '.join(LABELS)}"
+        raise DataError(f"an example has the label {label!r}: expected {expected}")
     return names.index(str(label))
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -15,9 +15,10 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.data.images.folders import SUFFIXES
-from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.errors import DataError, RunError, did_you_mean, listed
 from gmlp_flax.io import files, json_files
 from gmlp_flax.models import parameters
+from gmlp_flax.options import options_of
 from gmlp_flax.tasks.base import Candidates
 from gmlp_flax.tasks.sampling import Sampling
 from gmlp_flax.tasks.vocabulary import StandInTokenizer
@@ -25,6 +26,7 @@ from gmlp_flax.training.loading import Trained
 from gmlp_flax.training.partition import Partition
 
 Predictions = list[list[Candidates]]
+POOLS = ("mean", "cls")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -103,12 +105,14 @@ class Model(Trained):
         Raises:
             RunError, DataError: there is no such layer or pool; or as in `logits`.
         """
-        if pool not in (None, "mean", "cls"):
+        if pool not in (None, *POOLS):
             raise RunError(f"pool is {pool!r}: expected 'mean', 'cls' or None")
-        try:
-            return self._features(self.params, self._arrays(inputs), tuple(layers), pool)
-        except ValueError as error:
-            raise error if isinstance(error, DataError) else RunError(str(error)) from None
+        depth, numbers = self.config.model.layers, (layers,) if isinstance(layers, int) else tuple(layers)
+        if not numbers or not {*numbers} <= {*range(-depth, depth)}:
+            raise RunError(
+                f"layers is {layers!r}: expected some of 0 to {depth - 1}, or of -1 to {-depth} from the end"
+            )
+        return self._features(self.params, self._arrays(inputs), numbers, pool)
 
     def predict(
         self, inputs: Any, top: int = 5, *, batch_size: int = 32, progress: bool = False
@@ -131,14 +135,12 @@ class Model(Trained):
         Raises:
             RunError, DataError: an input cannot be read, or does not suit this model.
         """
-        if top < 1 or batch_size < 1:
-            raise RunError(f"top is {top} and batch_size {batch_size}: expected 1 or more")
+        require_counts(top=top, batch_size=batch_size)
         paths = None
         if self.task.predicts_files and isinstance(inputs, str | os.PathLike):
             name = os.fspath(inputs)
             paths = None if (found := files.expand(name, SUFFIXES)) == [name] else found
-        listed = self._listed(inputs) if paths is None else paths
-        with tqdm.tqdm(listed, unit=" inputs", disable=not progress) as bar:
+        with tqdm.tqdm(self._listed(inputs) if paths is None else paths, unit=" inputs", disable=not progress) as bar:
             predictions = self.task.predict(self.params, bar, top, batch_size=batch_size)
         return predictions if paths is None else dict(zip(paths, predictions, strict=True))
 
@@ -155,6 +157,9 @@ class Model(Trained):
         Raises:
             RunError: the model is not causal, a text has a [MASK], or an option has a value that makes no sense.
         """
+        known = options_of(Sampling)
+        if unknown := [name for name in options if name not in known]:
+            raise RunError(f"generate has no option {unknown[0]!r}; {did_you_mean(unknown[0], known)}")
         options = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
         texts = [texts] if isinstance(texts, str) else texts
         return [self.task.generate(self.params, text, Sampling(**options)).text for text in texts]
@@ -178,14 +183,55 @@ class Model(Trained):
     def _arrays(self, inputs: Any) -> Any:
         """The arrays that the model reads: `inputs` itself, or what it makes of things to predict."""
         if isinstance(inputs, dict) or (hasattr(inputs, "ndim") and inputs.ndim == (4 if self.transform else 2)):
+            _require_readable(self.task, inputs)
             return inputs
-        return self.task.encode(self._listed(inputs))
+        if not (given := [*self._listed(inputs)]):
+            raise DataError("there are no inputs: give one or more")
+        return self.task.encode(given)
 
-    def _listed(self, inputs: Any) -> Sequence[Any]:
-        """A list of inputs, of one too: a text, a path, a Pillow image, or an array of one image."""
-        if self.tokenizer is None and (getattr(inputs, "ndim", 0) in (2, 3) or hasattr(inputs, "getexif")):
-            return [inputs]
-        return [inputs] if isinstance(inputs, str | os.PathLike) else inputs
+    def _listed(self, inputs: Any) -> Iterable[Any]:
+        """Some inputs, of one too: a text, a path, a Pillow image, or an array of one image. Raises DataError for what
+        is no text, if the model reads text."""
+        text = self.tokenizer is not None
+        one = isinstance(inputs, str | os.PathLike) or (not text and getattr(inputs, "ndim", 0) in (2, 3))
+        given = [inputs] if one or not isinstance(inputs, Iterable) else inputs
+        given = [*given] if text else given
+        if text and (wrong := [one for one in given if not isinstance(one, str)]):
+            raise DataError(f"an input is {type(wrong[0]).__name__}: expected text, as str")
+        return given
+
+
+def require_counts(**options: Any) -> None:
+    """Raises RunError, with the name, unless all options are whole numbers from 1."""
+    for name, value in options.items():
+        if not isinstance(value, int | np.integer) or value < 1:
+            raise RunError(f"{name} is {value!r}: expected a whole number from 1")
+
+
+def require_model(model: Any) -> None:
+    """Raises RunError unless it is a model of `create` or `load`, with a tokenizer if it reads text."""
+    if not isinstance(model, Model):
+        raise RunError(f"the model is {model!r:.80}: expected what gmlp_flax.load or gmlp_flax.create gives")
+    _ = model.tokenizer
+
+
+def _require_readable(task: tasks.Task, inputs: Any) -> None:
+    """Raises DataError for arrays that `Task.forward` cannot read, or would read as others: ids out of range."""
+    shapes, model = task.example_shapes(), task.config.model
+    if isinstance(inputs, dict) and not inputs.keys() == {"tokens", "segments"} <= shapes.keys():
+        raise DataError(
+            f"inputs is a dict of {listed(map(str, inputs))}, which this model does not read: give an array"
+        )
+    array = np.asarray(inputs["tokens"] if isinstance(inputs, dict) else inputs)
+    fits, expected = True, ""
+    if "image" in shapes:
+        fits, expected = array.shape[1:] == shapes["image"][0], f"{['batch', *shapes['image'][0]]}, or a list of images"
+    elif "vocab_size" in model:
+        fits = np.issubdtype(array.dtype, np.integer) and task.spec().supports_length(array.shape[-1])
+        fits = fits and array.min(initial=0) >= 0 and array.max(initial=0) < model.vocab_size
+        expected = f"whole numbers from 0 to {model.vocab_size - 1}, of {task.length} tokens or fewer"
+    if not fits:
+        raise DataError(f"inputs is an array of {array.dtype} {[*array.shape]}: expected {expected}")
 
 
 def place(task: tasks.Task, params: Any, step: int = 0, mesh: Any = None) -> Model:

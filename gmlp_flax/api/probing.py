@@ -13,9 +13,9 @@ from scipy import optimize
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.api import data as data_lib
-from gmlp_flax.api.model import Model
+from gmlp_flax.api.model import POOLS, Model, require_counts, require_model
 from gmlp_flax.data import pipeline
-from gmlp_flax.errors import RunError, did_you_mean
+from gmlp_flax.errors import RunError
 
 NEIGHBOURS, TEMPERATURE = 20, 0.07  # as DINO (arXiv 2104.14294)
 SHOTS, SEEDS, RIDGE, BIAS = (1, 5, 10, 25), 3, 2.0**10, 100.0  # as big_vision's fewshot_lsr
@@ -53,8 +53,11 @@ def probe(
     Raises:
         ConfigError, DataError, RunError: the data cannot be read, have no labels, or do not suit the model.
     """
-    if kind not in KINDS:
-        raise RunError(f"kind is {kind!r}; {did_you_mean(kind, KINDS)}")
+    require_model(model)
+    require_counts(batch_size=batch_size)
+    for name, value, known in (("kind", kind, KINDS), ("pool", pool, POOLS)):
+        if value not in known:
+            raise RunError(f"{name} is {value!r}: expected one of {', '.join(known)}")
     config, files = model.config.copy_and_resolve_references(), model.task.assets()
     for key, value in model.task.as_classifier.items():
         config = config_lib.changed(config, task=value) if key == "task" else config

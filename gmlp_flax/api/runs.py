@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.api import data as data_lib
-from gmlp_flax.api.model import Model
+from gmlp_flax.api.model import Model, require_counts, require_model
 from gmlp_flax.checkpoints.assets import Files, require_same
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files as io_files
@@ -59,6 +59,7 @@ def train(
     config = config_lib.open_config(config) if isinstance(config, str) else config.copy_and_resolve_references()
     workdir = os.fspath(workdir)
     if init is not None:
+        require_model(init)
         config = _with_model_of(init, config)
     for name, value in (options or {}).items():
         config_lib.check_name(name, "options", config)
@@ -83,6 +84,8 @@ def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -
     Raises:
         ConfigError, DataError, RunError: the data cannot be read, or do not suit the model.
     """
+    require_model(model)
+    require_counts(batch_size=1 if batch_size is None else batch_size)
     config = model.config.copy_and_resolve_references()
     config.eval.batch_size = batch_size or config.eval.batch_size
     with tempfile.TemporaryDirectory() as folder:

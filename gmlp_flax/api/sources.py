@@ -1,10 +1,11 @@
 """Where models come from: made anew by name, or loaded with their weights."""
 
+import contextlib
 import fnmatch
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -204,7 +205,9 @@ def _changed(
         for key, value in kind.as_classifier.items():
             config = config_lib.changed(config, task=value) if key == "task" else config
             config.update_from_flattened_dict({key: value})
-        names = list(map(str, range(classes) if isinstance(classes, int) else classes))
+        given: Any = classes
+        given = range(given) if hasattr(given, "__index__") else given
+        names = [*map(str, given)] if isinstance(given, Iterable) and not isinstance(given, str) else []
         heads = [*tasks.find(config.task).heads]
         if not heads:
             raise ConfigError(f"{where}: a model of the task {config.task} has no classes: leave classes out")
@@ -215,7 +218,9 @@ def _changed(
     if image_size is not None:
         options = {**options, "image_size": (image_size, image_size) if isinstance(image_size, int) else image_size}
     if dtype is not None:
-        options = {**options, "dtype": dtype if isinstance(dtype, str) else jnp.dtype(dtype).name}
+        with contextlib.suppress(TypeError):  # what is no type is refused by its key
+            dtype = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
+        options = {**options, "dtype": dtype}
     values["model"].update(options)
     config = config_lib.from_dict(values, where)
     config_lib.validate(config)

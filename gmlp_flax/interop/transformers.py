@@ -69,7 +69,7 @@ def config_for(name: str, state: dict[str, np.ndarray], described: dict[str, Any
         RunError, ConfigError: the weights are not of this family, or config.json asks for what our model has not.
     """
     tables = {key: f"{name}.embeddings.{table}_embeddings.weight" for key, table in TABLES.items()}
-    shapes = {key: state[table].shape for key, table in tables.items() if np.ndim(state.get(table)) == 2}
+    shapes = {key: state[table].shape for key, table in tables.items() if table in state and state[table].ndim == 2}
     if not shapes:
         names = listed(sorted(state), 3) or "nothing"
         raise RunError(f"{where} holds no model that transformers calls {name} (it has {names}): give another file")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gmlp_flax as gf
-from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.models import parameters
 
 TINY = dict(layers=3, d_model=16, d_ffn=32)
@@ -37,7 +37,7 @@ def test_predictions_of_text(text):
     assert text.predict("A [MASK]") == text.predict(["A [MASK]"])  # one is a list of one
     assert text.tokenizer.vocab_size == 600 and text.transform is None and text.classes == ()
     assert text.predict([]) == []
-    with pytest.raises(RunError, match="top is 0 .*: expected 1 or more"):
+    with pytest.raises(RunError, match="top is 0: expected a whole number from 1"):
         text.predict(["A [MASK]"], top=0)
     with pytest.raises(RunError, match=r"train with config\.task=causal_lm"):
         text.generate("It was")
@@ -75,9 +75,7 @@ def test_states_of_layers_are_those_of_a_shorter_stack(images):
     np.testing.assert_allclose(short.task.features(params, x), first, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(images.features(x, pool="mean"), last.mean(1), rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(images.features(x, (0,), pool="cls"), first[:, 0])
-    for wrong, message in (({"layers": (3,)}, "no layer 3: the encoder has 3"), ({"pool": "max"}, "pool is 'max'")):
-        with pytest.raises(RunError, match=message):
-            images.features(x, **wrong)
+    np.testing.assert_array_equal(images.features(x, layers=0), first)
 
 
 def test_images_of_any_usual_type_give_the_same(images, tmp_path):
@@ -145,3 +143,67 @@ def test_pickles_and_copies(images, text):
         for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
             assert equal(other.params, model.params) and repr(other) == repr(model)
             assert other.predict(given) == model.predict(given) and other.classes == model.classes
+
+
+PIXELS, IDS = np.zeros((8, 32, 32, 3), np.uint8), np.zeros((2, 16), np.int32)
+LABELLED = PIXELS, [0, 1] * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m, t: m.predict(PIXELS, top=0), "top is 0: expected a whole number"),
+        (lambda m, t: m.predict(PIXELS, top=2.5), "top is 2.5: expected a whole number"),
+        (lambda m, t: m.predict(PIXELS, batch_size="8"), "batch_size is '8': expected a whole number"),
+        (lambda m, t: t.predict("A text.", top=3), r"no \[MASK\] in 'A text.'"),
+        (lambda m, t: t.predict([3]), "an input is int: expected text"),
+        (lambda m, t: t.predict(None), "an input is NoneType: expected text"),
+        (lambda m, t: m.predict(None), "an image is a path"),
+        (lambda m, t: m.generate("It", tokens=5), "image_classification does not continue texts"),
+        (lambda m, t: t.generate("It", token=5), "no option 'token'; did you mean 'tokens'"),
+        (lambda m, t: m.features(PIXELS, layers=(3,)), r"layers is \(3,\): expected some of 0 to 2, or of -1 to -3"),
+        (lambda m, t: m.features(PIXELS, layers=()), r"layers is \(\): expected"),
+        (lambda m, t: t.features("A text.", layers="last"), "layers is 'last': expected"),
+        (lambda m, t: m.features(PIXELS, pool="max"), "pool is 'max': expected 'mean', 'cls' or None"),
+        (lambda m, t: m.features([]), "no inputs: give one or more"),
+        (lambda m, t: m.logits(PIXELS[:, :16]), r"uint8 \[8, 16, 32, 3\]: expected \['batch', 32, 32, 3\]"),
+        (lambda m, t: m.logits({"tokens": IDS}), "a dict of tokens, which this model does not read"),
+        (lambda m, t: t.logits(PIXELS), "an input is ndarray: expected text"),
+        (
+            lambda m, t: t.logits(IDS + 600),
+            "int32 .2, 16.: expected whole numbers from 0 to 599, of 32 tokens or fewer",
+        ),
+        (lambda m, t: t.logits(IDS - 1), "expected whole numbers from 0"),
+        (lambda m, t: t.logits(IDS * 1.0), r"float64 \[2, 16\]: expected whole numbers"),
+        (lambda m, t: t.logits(np.zeros((1, 999), int)), r"int64 \[1, 999\]: expected .* tokens or fewer"),
+        (lambda m, t: gf.evaluate(m, LABELLED, batch_size=0), "batch_size is 0: expected a whole number"),
+        (lambda m, t: gf.evaluate("digits", LABELLED), "the model is 'digits': expected what gmlp_flax.load"),
+        (lambda m, t: gf.evaluate(m, (PIXELS, [7] * 8)), "label 7: expected cat, dog"),
+        (lambda m, t: gf.evaluate(t, LABELLED), "an example of text is ndarray: expected str"),
+        (lambda m, t: gf.probe(m, LABELLED, kind="svm"), "kind is 'svm': expected one of knn, linear, fewshot"),
+        (lambda m, t: gf.probe(m, LABELLED, pool=None), "pool is None: expected one of mean, cls"),
+        (lambda m, t: gf.probe(m, LABELLED, layers=(9,)), r"layers is \(9,\): expected"),
+        (lambda m, t: gf.probe(m, LABELLED, batch_size=0), "batch_size is 0: expected"),
+        (lambda m, t: gf.probe(m, [*PIXELS]), r"label None: expected \(input, label\), or a dict with one of label"),
+        (lambda m, t: gf.train("cifar10:gmlp", "run", init="digits"), "the model is 'digits': expected"),
+        (lambda m, t: gf.load("books_gmlp", image_size=32), "'masked_lm', which has no model.image_size"),
+        (lambda m, t: gf.load("digits", classes=2.5), "classes is 2.5: expected"),
+        (lambda m, t: gf.load("digits", dtype=3), "model.dtype is 3: expected"),
+    ],
+)
+def test_options_that_make_no_sense_are_told_in_a_line(call, message, images, text):
+    with pytest.raises((ConfigError, DataError, RunError), match=message) as raised:
+        call(images, text)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_model_without_a_tokenizer_reads_ids_alone():
+    bare = gf.create("gmlp_base", length=16, vocab_size=50, **TINY)
+    assert bare.logits(IDS).shape == (2, 16, 50)
+    for call in (
+        lambda: bare.predict("A [MASK]"),
+        lambda: gf.evaluate(bare, ["A"]),
+        lambda: gf.probe(bare, [("A", 1)]),
+    ):
+        with pytest.raises(RunError, match="created without a tokenizer"):
+            call()

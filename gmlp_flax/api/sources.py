@@ -107,8 +107,9 @@ def load(
         model.predict("The [MASK] statement is used to define a function.", top=3)
 
     Args:
-        source: a run folder, the --workdir of `gmlp train`; a folder that `gmlp export` has written; a .safetensors
-            file of timm's, named after its model; "hf-hub:OWNER/NAME"; or one of `list_pretrained`.
+        source: a run folder, the --workdir of `gmlp train`; a folder that `gmlp export` has written; one of timm's, with
+            its config.json, or a file of timm's weights, named after its model; "hf-hub:OWNER/NAME"; or one of
+            `list_pretrained`.
         checkpoint: of a run: "latest", "best", or a step.
         classes: other classes, their number or names: the head starts anew. A language model becomes a classifier of
             texts.
@@ -157,19 +158,22 @@ def _open(name: str) -> ConfigDict:
 
 
 def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
+    is_file = source.endswith((".safetensors", *weight_files.PICKLES))
+    folder, described = (os.path.dirname(source) or ".") if is_file else source, ""
     if source.startswith(weight_files.HUB):
-        repository = source.removeprefix(weight_files.HUB)
-        if "architecture" in json_files.read(weight_files.fetch(repository, CONFIG_FILE), dict):  # timm's entry
-            path, config, name = timm.from_hub(repository)
-            return place(*timm.read(weight_files.read(path), config, name, path), mesh=mesh)
-    elif source.endswith((".safetensors", *weight_files.PICKLES)):
+        described = weight_files.fetch(source.removeprefix(weight_files.HUB), CONFIG_FILE)
+    described = described or io_files.join(folder, CONFIG_FILE)
+    is_described = io_files.exists(described)
+    if is_described and "architecture" in json_files.read(described, dict):  # as timm saves its models
+        return place(*timm.read(*timm.from_folder(source)), mesh=mesh)
+    name = os.path.basename(source).partition(".")[0]
+    if is_file and (name in timm_names.MODELS or not is_described):
         state = weight_files.read(source)
-        name = os.path.basename(source).partition(".")[0]
         config = timm_names.config_for(name, "a file is named after its model, as gmlp_s16_224.ra3_in1k.safetensors")
         return place(*timm.read(state, config, name, source), mesh=mesh)
-    elif source in _models() and not io_files.exists(source):
+    if source in _models() and not io_files.exists(source):
         raise RunError(f"{source!r} names an architecture, not a trained model: create({source!r}) makes one")
-    config, folder = None, pretrained.locate(source)
+    config, folder = None, pretrained.locate(folder)
     if mesh and io_files.exists(path := io_files.join(folder, CONFIG_FILE)):
         Partition.make(mesh)  # else a run is loaded on all devices
         config = config_lib.load(path)

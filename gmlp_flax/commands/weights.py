@@ -55,10 +55,11 @@ def import_weights(_argv: list[str]) -> None:
         print(f"wrote {out}: {name} from {path}")
     else:
         if hub:
-            path, config, name = timm.from_hub(name.removeprefix(weight_files.HUB))
+            state, config, name, path = timm.from_folder(name)
         else:
             config = timm_names.config_for(name)
-        timm.convert(weight_files.read(path), config, name, out, path)
+            state = weight_files.read(path)
+        timm.convert(state, config, name, path, out)
         print(f"wrote {out}: {name} from {path}")
 
 

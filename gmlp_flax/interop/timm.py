@@ -57,7 +57,7 @@ def class_files(count: int) -> Files:
     return {file: json.dumps(classes, indent=1).encode() for file, classes in names.items()}
 
 
-def convert(state: dict[str, Any], config: ConfigDict, name: str, out: str, where: str) -> None:
+def convert(state: dict[str, Any], config: ConfigDict, name: str, where: str, out: str) -> None:
     """Writes a state dict of timm's weights as the folder `out`, which is loaded like a run. `config` is of the
     model, `name` its key in `timm_names.MODELS`, and `where` the source of the weights, for messages.
 
@@ -83,17 +83,20 @@ def read(state: dict[str, Any], config: ConfigDict, name: str, where: str) -> tu
     return task, timm_names.from_torch(state, timm_names.MODELS[name].rows, task.shapes(), where)
 
 
-def from_hub(repository: str) -> tuple[str, ConfigDict, str]:
-    """Downloads a model of timm from the Hugging Face hub: the path of the weights, the model's config with the hub's
-    normalisation and crop, and its key in `timm_names.MODELS`.
+def from_folder(source: str) -> tuple[dict[str, Any], ConfigDict, str, str]:
+    """A model as timm saves it, with its config.json, in a folder or on the hub (`weight_files.read_folder`).
+
+    Returns:
+        Its weights, its config with the normalisation and crop of its config.json, its key in `timm_names.MODELS`, and
+        the path of the weights: the arguments of `read` and `convert`.
 
     Raises:
-        RunError: the model cannot be downloaded, or we do not have it.
+        RunError, DataError: the files cannot be downloaded or read, or we do not have the model.
     """
-    path, described = weight_files.download(repository)
-    what = f"{weight_files.HUB}{repository}: its config.json describes no model of timm"
+    state, described, path = weight_files.read_folder(source)
+    what = f"{source}: its config.json describes no model of timm"
     with decode_errors(what, "give another", RunError):
-        name = described.get("architecture", repository)
+        name = described.get("architecture", source)
         config, hub = timm_names.config_for(name), described.get("pretrained_cfg", {})
         other = {key: hub[key] for key, own in SEEN.items() if hub.get(key, own) != own}
         if other := other | described.get("model_args", {}):
@@ -101,4 +104,4 @@ def from_hub(repository: str) -> tuple[str, ConfigDict, str]:
         given = {ours: hub[theirs] for ours, theirs in PREPROCESSING.items() if theirs in hub}
         config.data.update({key: type(config.data[key])(value) for key, value in given.items()})
         config_lib.validate(config)
-    return path, config, name
+    return state, config, name, path

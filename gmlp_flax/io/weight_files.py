@@ -45,12 +45,15 @@ def read(path: str) -> dict[str, np.ndarray]:
 
 
 def read_folder(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
-    """A model as Hugging Face's libraries save it, from its folder or the file of its weights: the weights as `read`
-    gives them, what config.json beside them says (empty if there is none), and the path of the weights.
+    """A model as Hugging Face's libraries save it, from its folder, the file of its weights, or the hub: the weights as
+    `read` gives them, what config.json beside them says (empty if there is none), and the path of the weights.
 
     Raises:
-        RunError, DataError: there are no weights, or a file cannot be read.
+        RunError, DataError: there are no weights, or a file cannot be read or downloaded.
     """
+    if path.startswith(HUB):
+        path, described = download(path.removeprefix(HUB))
+        return read(path), described, path
     if files.is_folder(path):
         found = [at for name in WEIGHTS if files.exists(at := files.join(path, name))]
         if not found:
@@ -99,20 +102,6 @@ def require_all(state: dict[str, np.ndarray], wanted: dict[str, tuple[int, ...]]
     }
     if found := [f"{len(names)} {kind} ({listed(names)})" for kind, names in problems.items() if names]:
         raise RunError(f"{where} does not hold the weights of this model: {'; '.join(found)}")
-
-
-def write(path: str, weights: dict[str, np.ndarray]) -> None:
-    """Writes a .safetensors file, whole or not at all.
-
-    Raises:
-        RunError: the path has another ending or is taken.
-        DataError: the folder cannot be written to.
-    """
-    if not path.endswith(".safetensors"):
-        raise RunError(f"--out={path}: expected a name that ends in .safetensors")
-    if files.exists(path):
-        raise RunError(f"--out={path} is there already, and would be overwritten: give another name, or move it away")
-    files.write(path, encode(weights))
 
 
 def encode(weights: dict[str, np.ndarray]) -> bytes:

@@ -1,5 +1,6 @@
 """Models made anew by name, and loaded from every kind of source, unchanged or for other classes and sizes."""
 
+import json
 import pathlib
 import re
 
@@ -133,6 +134,7 @@ def test_an_exported_folder(text_run, image_run, tmp_path):
         out = tmp_path / run.parent.name
         exported.export(gf.load(run), str(out))
         assert gf.load(out).predict(given) == gf.load(run).predict(given)
+        assert gf.load(out / "model.safetensors").predict(given) == gf.load(run).predict(given)
 
 
 def test_weights_of_timm(tmp_path, monkeypatch):
@@ -143,10 +145,18 @@ def test_weights_of_timm(tmp_path, monkeypatch):
     model = gf.create("gmlp_ti16_224", classes=5, seed=3)
     state = states.to_torch(jax.device_get(model.params), small.rows)
     for name in ("gmlp_ti16_224.mine.safetensors", "gmlp_ti16_224.safetensors"):
-        weight_files.write(str(tmp_path / name), state)
+        states.write(str(tmp_path / name), state)
         found = gf.load(tmp_path / name)
         assert jax.tree.all(jax.tree.map(np.array_equal, found.params, model.params)) and len(found.classes) == 5
-    weight_files.write(str(tmp_path / "wrong.safetensors"), {"a": np.zeros(2, np.float32)})
+    described = {"architecture": "gmlp_ti16_224", "num_classes": 5, "pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "config.json").write_text(json.dumps(described))
+    states.write(tmp_path / "hub" / "model.safetensors", state)
+    for source in (tmp_path / "hub", tmp_path / "hub" / "model.safetensors"):
+        found = gf.load(source)  # with the pixels of its config.json
+        assert jax.tree.all(jax.tree.map(np.array_equal, found.params, model.params)) and len(found.classes) == 5
+        assert found.config.data.mean == (0.1, 0.2, 0.3) and found.config.data.transform == "timm"
+    states.write(str(tmp_path / "wrong.safetensors"), {"a": np.zeros(2, np.float32)})
     with pytest.raises(RunError, match="no model 'wrong'.*a file is named after its model"):
         gf.load(tmp_path / "wrong.safetensors")
 
@@ -177,7 +187,7 @@ def test_all_tensors_that_do_not_fit_are_listed(door, image_run, tmp_path, monke
     missing, wrong = names[:2], names[2:5]
     for name in missing:
         del changed[name]
-    weight_files.write(str(path), changed | {name: np.ones((1, 2, 3, 4), np.float32) for name in wrong})
+    states.write(str(path), changed | {name: np.ones((1, 2, 3, 4), np.float32) for name in wrong})
     monkeypatch.setattr(weight_files, "fetch", lambda repository, name, *_, **__: str(tmp_path / name))
     opened = {
         "load": lambda: gf.load(tmp_path),

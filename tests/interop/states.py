@@ -1,12 +1,22 @@
 """State dicts as torch's packages name them, made of our parameters."""
 
+import os
+
 import numpy as np
 from flax import traverse_util
 
 from gmlp_flax.interop import timm_names
+from gmlp_flax.io import weight_files
 
 
 def to_torch(params: dict, rows: list[timm_names.Row]) -> dict[str, np.ndarray]:
     """Our parameters under torch's names and in its layouts: the exact inverse of `timm_names.from_torch`."""
     flat = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params, sep="/").items()}
     return {name: np.ascontiguousarray(view) for name, view in timm_names.torch_views(flat, rows).items()}
+
+
+def write(path: str | os.PathLike, state: dict[str, np.ndarray]) -> None:
+    """Writes a .safetensors file."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(weight_files.encode(state))

@@ -18,6 +18,7 @@ from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, loop
 from tests import preloaded
 from tests.data.finetuning.squad_files import colours, write
+from tests.interop import states
 from tests.interop.states import to_torch
 from tests.training import tiny
 
@@ -193,7 +194,7 @@ def bert(tmp_path_factory):
     folder that the command has made of it."""
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
     folder = tmp_path_factory.mktemp("bert") / "hub"
-    weight_files.write(str(folder / "model.safetensors"), with_heads("bert", random_weights("bert")[0]))
+    states.write(str(folder / "model.safetensors"), with_heads("bert", random_weights("bert")[0]))
     (folder / "config.json").write_text(json.dumps(CONFIG["bert"]))
     text = " ".join(question["context"] for i in range(8) for question in colours(i)["paragraphs"])
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -255,7 +256,7 @@ def test_a_tokenizer_that_is_too_large(spiece, tmp_path):
     state, _ = random_weights()
     state[words("fnet")], state[ours.BIAS] = state[words("fnet")][:290], state[ours.BIAS][:290]
     path = str(tmp_path / "model.safetensors")
-    weight_files.write(path, state)
+    states.write(path, state)
     with pytest.raises(RunError, match="300 pieces, the weights have 290 rows"):
         ours.convert("fnet", path, spiece, str(tmp_path / "run"))
     with pytest.raises(DataError, match="nowhere.model"):
@@ -266,7 +267,7 @@ def test_a_tokenizer_that_is_too_large(spiece, tmp_path):
 def test_fnet_from_a_file_or_a_folder(spiece, tmp_path):
     pytest.importorskip("safetensors")
     state, params = random_weights()
-    weight_files.write(str(tmp_path / "hub" / "model.safetensors"), with_heads("fnet", state))
+    states.write(str(tmp_path / "hub" / "model.safetensors"), with_heads("fnet", state))
     file = f"--checkpoint={tmp_path}/hub/model.safetensors"
     done = preloaded.gmlp("import", "--model=fnet", file, f"--out={tmp_path}/a")
     assert done.returncode == 2 and "hub has no tokenizer" in done.stderr and len(done.stderr.splitlines()) == 1

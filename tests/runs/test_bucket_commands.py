@@ -8,6 +8,7 @@ from flax import traverse_util
 
 from gmlp_flax.io import weight_files
 from tests import buckets
+from tests.interop import states
 from tests.interop.test_timm import random_state
 from tests.interop.test_transformers import random_weights
 from tests.runs.command import assert_done, assert_one_line_error
@@ -71,7 +72,7 @@ def test_a_table_of_runs_in_a_bucket(commands, store, tmp_path):
 def test_import(commands, store, tmp_path):
     """Weights and tokenizer from a bucket, the run to a bucket; a second run is not written over it."""
     state, _ = random_weights()
-    weight_files.write(str(tmp_path / "model.safetensors"), state)
+    states.write(str(tmp_path / "model.safetensors"), state)
     store.write("runs", "fnet/model.safetensors", (tmp_path / "model.safetensors").read_bytes())
     from gmlp_flax.data.text.tokenizer import Tokenizer
 
@@ -100,7 +101,7 @@ def test_export(commands, store, tmp_path):
     """The smallest model that timm has, from a bucket to a bucket: the same weights."""
     name, weights = "gmlp_ti16_224", tmp_path / "w.safetensors"
     state, params = random_state(name, 2)
-    weight_files.write(str(weights), state)
+    states.write(str(weights), state)
     imported = (f"--model={name}", f"--checkpoint={weights}", "--out=gs://runs/timm")
     assert_done(commands(*imported, command="import", **store.environment))
     assert_done(commands("--workdir=gs://runs/timm", "--out=gs://runs/out", command="export", **store.environment))

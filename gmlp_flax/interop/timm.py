@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.errors import RunError, decode_errors, install
-from gmlp_flax.interop import converted, timm_names
+from gmlp_flax.interop import timm_names
 from gmlp_flax.io import weight_files
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
 
@@ -57,21 +57,10 @@ def class_files(count: int) -> Files:
     return {file: json.dumps(classes, indent=1).encode() for file, classes in names.items()}
 
 
-def convert(state: dict[str, Any], config: ConfigDict, name: str, where: str, out: str) -> None:
-    """Writes a state dict of timm's weights as the folder `out`, which is loaded like a run. `config` is of the
-    model, `name` its key in `timm_names.MODELS`, and `where` the source of the weights, for messages.
-
-    Raises:
-        RunError, DataError: the weights belong to another model, or the folder holds a run or cannot be written to.
-    """
-    converted.require_free(out)
-    task, params = read(state, config, name, where)
-    converted.write(params, config, dict(task.inherited), out)
-
-
 def read(state: dict[str, Any], config: ConfigDict, name: str, where: str) -> tuple[ImageClassification, dict]:
     """The task and the parameters, a nested dict of numpy arrays, of a state dict or of a Mixer's arrays as
-    vision_transformer names them; arguments as in `convert`.
+    vision_transformer names them. `config` is of the model, `name` its key in `timm_names.MODELS`, and `where` the
+    source of the weights, for messages.
 
     Raises:
         RunError: the weights belong to another model.
@@ -100,7 +89,7 @@ def from_folder(source: str) -> tuple[dict[str, Any], ConfigDict, str, str]:
         config, hub = timm_names.config_for(name), described.get("pretrained_cfg", {})
         other = {key: hub[key] for key, own in SEEN.items() if hub.get(key, own) != own}
         if other := other | described.get("model_args", {}):
-            raise RunError(f"{what} that is here, as it has {other}: give its file by --checkpoint, as --model={name}")
+            raise RunError(f"{what} that is here, as it has {other}: give its file, named {name}.safetensors")
         given = {ours: hub[theirs] for ours, theirs in PREPROCESSING.items() if theirs in hub}
         config.data.update({key: type(config.data[key])(value) for key, value in given.items()})
         config_lib.validate(config)

@@ -5,6 +5,7 @@ leading axis. One table per family maps between the two.
 """
 
 import math
+import os
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -224,6 +225,13 @@ def folded(state: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[
     ):
         ours["pos_embed"] = np.concatenate([np.zeros_like(cls), patches], axis=-2)
     return ours
+
+
+def named_after(path: str) -> str:
+    """The model that a file of weights is named after: timm's, or a Mixer of vision_transformer, as Mixer-B_16.npz."""
+    name = os.path.basename(path).partition(".")[0]
+    mixer = re.fullmatch(r"(?:.*-)?Mixer-([SBL])_(\d+)", name)
+    return f"mixer_{mixer[1].lower()}{mixer[2]}_224" if mixer else name
 
 
 def config_for(name: str, advice: str = "") -> ConfigDict:

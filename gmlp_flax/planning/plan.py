@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
 from gmlp_flax.planning import chips, dry_run, workload
-from gmlp_flax.planning.hlo import WIRE, Collectives, Program
+from gmlp_flax.planning.hlo import WIRE, Collectives, Moved, Program
 from gmlp_flax.planning.workload import Workload
 from gmlp_flax.training.partition import Partition
 
@@ -43,6 +43,7 @@ class Plan:
         run_days, chip_hours: of all steps, without evaluations, checkpoints and preemptions.
         cost: in the unit of the price; None without a price.
         notes: what the figures leave out.
+        moved: what moves most bytes on one device, if that was asked for; the attributes of `Moved` by name.
     """
 
     topology: str
@@ -60,6 +61,7 @@ class Plan:
     chip_hours: float
     cost: float | None
     notes: tuple[str, ...]
+    moved: tuple[dict[str, Any], ...] = ()
 
 
 class _Memory(NamedTuple):
@@ -78,9 +80,12 @@ class _Device(NamedTuple):
     traffic: float | None = None
     collectives: dict[str, Collectives] | None = None
     notes: tuple[str, ...] = ()
+    moved: tuple[Moved, ...] = ()
 
 
-def make(config: ConfigDict, topology: str, price: float | None = None, mfu: float | None = None) -> Plan:
+def make(
+    config: ConfigDict, topology: str, price: float | None = None, mfu: float | None = None, moved: int = 0
+) -> Plan:
     """Plans the run of a config.
 
     Args:
@@ -88,6 +93,7 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
         topology: a TPU slice, such as "v5e:16x16", or GPUs, such as "gpu:h100x8".
         price: of one chip for one hour.
         mfu: the share of the chips' peak that the model's products reach, above 0 and at most 1. 1 if None.
+        moved: how many instructions are listed that move the most bytes.
 
     Raises:
         RunError: the topology is unknown, libtpu is missing, or the devices cannot share the batch or the
@@ -125,7 +131,12 @@ def make(config: ConfigDict, topology: str, price: float | None = None, mfu: flo
         run_days=hours / 24,
         chip_hours=count * hours,
         cost=None if price is None else price * count * hours,
-        notes=(*device.notes, *_notes(config)),
+        notes=(
+            *device.notes,
+            *_notes(config),
+            *["--moved needs a compiled program"] * bool(moved and not device.moved),
+        ),
+        moved=tuple(one._asdict() for one in device.moved[:moved]),
     )
 
 
@@ -149,7 +160,7 @@ def _compile(config: ConfigDict, work: Workload, partition: Partition) -> _Devic
         return _Device(memory, notes=(note,))
     loops = costs.unknown_loops
     counted = f"{loops} loops whose length depends on the data, as in random draws, count as one iteration"
-    return _Device(memory, False, costs.traffic, costs.collectives, (counted,) if loops else ())
+    return _Device(memory, False, costs.traffic, costs.collectives, (counted,) if loops else (), costs.moved)
 
 
 def needed_bytes(message: str) -> float | None:

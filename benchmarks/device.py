@@ -21,9 +21,9 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax import config, tasks
+from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.benchmarks.timing import Row, example_batch, measure, ratios, row
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.models import blocks, toeplitz
 from gmlp_flax.models.attention import MultiHeadAttention
 from gmlp_flax.models.blocks.gmlp import SpatialGatingUnit

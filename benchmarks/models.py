@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gmlp_flax import config, tasks
+from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.benchmarks.timing import Row, Worker, example_batch, measure, ratios, row, step_call
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.paper import published

@@ -20,7 +20,7 @@ from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.config.parsing import AXES
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
-from gmlp_flax.interop import timm, timm_names, transformers
+from gmlp_flax.interop import g_mlp_pytorch, timm, timm_names, transformers
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files, weight_files
 from gmlp_flax.paper import recipes
@@ -160,10 +160,8 @@ def _open(name: str) -> ConfigDict:
 
 def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
     is_file = source.endswith((".safetensors", ".npz", *weight_files.PICKLES))
-    folder, described = (os.path.dirname(source) or ".") if is_file else source, ""
-    if source.startswith(weight_files.HUB):
-        described = weight_files.fetch(source.removeprefix(weight_files.HUB), CONFIG_FILE)
-    described = described or io_files.join(folder, CONFIG_FILE)
+    folder, hub = (os.path.dirname(source) or ".") if is_file else source, source.removeprefix(weight_files.HUB)
+    described = io_files.join(folder, CONFIG_FILE) if hub == source else weight_files.fetch(hub, CONFIG_FILE)
     known = json_files.read(described, dict) if io_files.exists(described) else {}
     if "architecture" in known:  # as timm saves its models
         return place(*timm.read(*timm.from_folder(source)), mesh=mesh)
@@ -171,8 +169,11 @@ def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
         return place(*transformers.read(kind, source), mesh=mesh)
     name = timm_names.named_after(source)
     if is_file and (name in timm_names.MODELS or not known):
+        state = weight_files.read(source)
+        if "layers.0.fn.norm.weight" in state:
+            return place(*g_mlp_pytorch.read(state, source), mesh=mesh)
         config = timm_names.config_for(name, "a file is named after its model, as gmlp_s16_224.ra3_in1k.safetensors")
-        return place(*timm.read(weight_files.read(source), config, name, source), mesh=mesh)
+        return place(*timm.read(state, config, name, source), mesh=mesh)
     if source in _models() and not io_files.exists(source):
         raise RunError(f"{source!r} names an architecture, not a trained model: create({source!r}) makes one")
     config, folder = None, pretrained.locate(folder)

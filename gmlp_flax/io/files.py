@@ -79,7 +79,7 @@ def find_files(path: str) -> tuple[File, ...]:
     if not exists(path):
         folder, name = os.path.split(absolute(path))
         alike = [other for other in listdir(folder) if normalize("NFC", other) == normalize("NFC", name)]
-        advice = f"there is {ascii(join(folder, alike[0]))}, in another Unicode form" if alike else "check the path"
+        advice = f"there is {join(folder, alike[0])!a}, in another Unicode form" if alike else "check the path"
         raise DataError(f"nothing at {path!r}: expected a file or a folder; {advice}")
     files = call(path, lambda *at: list(_find_remote(path, *at))) if is_remote(path) else _find_local(path)
     visible = (file for file in files if not any(part.startswith(".") for part in file.name.split("/")))

@@ -13,7 +13,6 @@ def test_a_folder_may_have_a_dot(text_run, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--model=gmlp_s16_225.pth", "--out=x"), ["'gmlp_s16_225'", "'gmlp_s16_224'"]),
         (("--model=gmlp_s16_224.pth", "--out=x"), ["no file gmlp_s16_224.pth"]),
         ((), ["--model is missing", "gmlp export"]),
         (("--model=/nowhere", "--out=x"), ["/nowhere is no run folder"]),

@@ -10,6 +10,7 @@ from PIL import Image
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import filters
+from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.data.images import views
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.interop import timm, timm_names
@@ -84,7 +85,7 @@ def test_imagenets_classes(monkeypatch):
 
 def test_imagenets_words(tiny, tmp_path):
     try:
-        theirs = timm.import_beside_torch("timm").data.ImageNetInfo()
+        theirs = import_beside_torch("timm").data.ImageNetInfo()
     except RunError as error:
         pytest.skip(str(error))
     files = timm.class_files(1000)

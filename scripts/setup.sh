@@ -45,7 +45,7 @@ cd -- "$root"
 venv=${VENV:-.venv}
 stamp=$venv/gmlp_flax.stamp  # two lines: the extras, the fingerprint
 oldest=$(sed -n 's/^python_requires *= *>= *3\.\([0-9]*\).*/\1/p' setup.cfg)
-known=$(sed -n '/^\[options.extras_require\]/,/^\[/s/^\([a-z0-9]*\) *=.*/\1/p' setup.cfg)
+known=$(sed -n '/^\[options.extras_require\]/,/^\[/s/^\([a-z0-9-]*\) *=.*/\1/p' setup.cfg)
 for extra in "$@"; do
   grep -qxF -e "$extra" <<<"$known" || fail "unknown extra '$extra'; expected any of: ${known//$'\n'/ }"
 done

@@ -29,12 +29,13 @@ def made(name: str, **more):
 @each_layer
 def test_any_leading_axes(name):
     layer, x = made(name), np.float32(normal(1, 2, 3, TOKENS, 16))
+    call = jax.jit(layer)
     y = layer(x)
     assert y.shape == (2, 3, TOKENS, 8 if name in ("gate", "attention") else 16)
     for i, j in np.ndindex(2, 3):
-        np.testing.assert_allclose(layer(x[i, j]), y[i, j], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(jax.vmap(layer)(x[0]), y[0], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(jax.jit(lambda x: layer(x))(x), y, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(call(x[i, j]), y[i, j], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(jax.vmap(call)(x[0]), y[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(call(x), y, rtol=1e-5, atol=1e-5)
 
 
 @each_layer
@@ -46,11 +47,15 @@ def test_forward_mode_agrees_with_reverse_mode(name):
     def loss(state, x):
         return jnp.sin(nnx.merge(definition, state)(x)).sum()
 
-    _, slope = jax.jvp(lambda state: loss(state, x), (state,), (direction,))
-    products = jax.tree.map(jnp.vdot, jax.grad(loss)(state, x), direction)
-    np.testing.assert_allclose(slope, sum(jax.tree.leaves(products)), rtol=1e-9)
-    scaled = lambda factor: loss(state, factor * x)  # noqa: E731
-    np.testing.assert_allclose(jax.hessian(scaled)(1.0), jax.grad(jax.grad(scaled))(1.0), rtol=1e-8)
+    @jax.jit
+    def both(state, direction):
+        _, slope = jax.jvp(lambda state: loss(state, x), (state,), (direction,))
+        scaled = lambda factor: loss(state, factor * x)  # noqa: E731
+        return slope, jax.grad(loss)(state, x), jax.hessian(scaled)(1.0), jax.grad(jax.grad(scaled))(1.0)
+
+    slope, gradients, forward, reverse = both(state, direction)
+    np.testing.assert_allclose(slope, sum(jax.tree.leaves(jax.tree.map(np.vdot, gradients, direction))), rtol=1e-9)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-8)
 
 
 def test_the_gate_is_equation_4():

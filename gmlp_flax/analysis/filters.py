@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import jax
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NEAR = 10  # tokens to each side of a text's middle token
-TOKENS_SHOWN = 6  # columns of the image figure
+PATCHES_SHOWN = 4  # columns of the image figure, beside those of the means
+WIDTH = 1.5  # tokens: the deviation of the Gaussian that makes noise smooth
 
 
 def matrices(trained: loading.Trained) -> np.ndarray:
@@ -91,25 +93,66 @@ def between_tokens(trained: loading.Trained) -> tuple[np.ndarray, tuple[int, ...
     return weights[:, -n:, -n:], shape
 
 
+def offsets(shape: Sequence[int]) -> np.ndarray:
+    """A number for the offset of each token from each, int [n, n]; equal offsets have equal numbers, which count, row
+    by row, from the first token as the last one sees it."""
+    positions = np.indices(shape).reshape(len(shape), -1)
+    last = np.array(shape) - 1
+    steps = positions[:, None] - positions[:, :, None] + last[:, None, None]
+    return np.asarray(np.ravel_multi_index(tuple(steps), 2 * last + 1))
+
+
+def mean_filters(weights: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """The mean of all weights with one offset: each patch's filter moved to the middle, and their mean over patches.
+
+    Args:
+        weights: [layers, n, n].
+        shape: how the n tokens lie.
+
+    Returns:
+        [layers, *(2 * side - 1 for side in shape)]; what a patch reads of itself is in the middle.
+    """
+    index = offsets(shape).ravel()
+    sums = np.array([np.bincount(index, layer.ravel()) for layer in weights])
+    return (sums / np.bincount(index)).reshape(-1, *(2 * side - 1 for side in shape))
+
+
+def smooth_noise(shape: Sequence[int], random: np.random.Generator) -> np.ndarray:
+    """Weights [n, n] that are smooth and nothing else: noise over both tokens, through a Gaussian of WIDTH tokens."""
+    from scipy import ndimage
+
+    n = math.prod(shape)
+    field = ndimage.gaussian_filter(random.standard_normal((*shape, *shape)), WIDTH, mode="nearest")
+    return field.reshape(n, n)
+
+
 @drawing.style()
 def draw_images(weights: np.ndarray, grid: tuple[int, ...]) -> Figure:
     """Rows of each layer's W, [layers, patches, patches], as images on the grid (rows, columns), as in the paper's
-    Figure 3: of TOKENS_SHOWN patches, evenly spread, on one scale, with the patch that a row mixes into in a frame."""
+    Figure 3: of PATCHES_SHOWN patches, evenly spread, with the patch that a row mixes into in a frame; beside them the
+    mean filter, and that of smooth noise with the layer's deviation. One scale for all."""
     from matplotlib.patches import Rectangle
 
-    patches = math.prod(grid)
-    shown = np.linspace(0, patches - 1, min(TOKENS_SHOWN, patches)).round().astype(int)
-    count, row_height = len(weights) * len(shown), 0.38 * grid[0] / grid[1]
-    figure, axes = drawing.subplots(count, len(shown), drawing.COLUMN, row_height, margin=0.6)
+    random, patches = np.random.default_rng(0), math.prod(grid)
+    shown = np.linspace(0, patches - 1, min(PATCHES_SHOWN, patches)).round().astype(int)
+    noise = np.stack([smooth_noise(grid, random) for _ in weights])
+    noise *= (weights.std((1, 2)) / noise.std((1, 2)))[:, None, None]
+    rows = weights[:, shown].reshape(len(weights), len(shown), *grid)
+    means = zip(mean_filters(weights, grid), mean_filters(noise, grid), strict=True)
+    images = [image for row, pair in zip(rows, means, strict=True) for image in (*row, *pair)]
+    titles = [f"patch {shown[0]}", *map(str, shown[1:]), "mean", "noise"]
+    frames = [(int(patch) // grid[1], int(patch) % grid[1]) for patch in shown] + [(grid[0] - 1, grid[1] - 1)] * 2
+    row_height = 0.38 * grid[0] / grid[1]
+    figure, axes = drawing.subplots(len(images), len(titles), drawing.COLUMN, row_height, margin=0.6)
     figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, hspace=0.04, wspace=0.08)
-    drawing.scaled_images(figure, axes, weights[:, shown].reshape(count, *grid), drawing.SIGNED)
+    drawing.scaled_images(figure, axes, images, drawing.SIGNED)
     for index, axis in enumerate(axes):
-        layer, column = divmod(index, len(shown))
-        row, left = divmod(int(shown[column]), grid[1])
+        layer, column = divmod(index, len(titles))
+        row, left = frames[column]
         axis.add_patch(Rectangle((left - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="black", linewidth=0.8))
         if column == 0:
             axis.set_ylabel(f"layer {layer + 1}", rotation=0, ha="right", va="center", fontsize=6)
         if layer == 0:
-            axis.set_title(f"{'' if column else 'patch '}{shown[column]}", fontsize=6, loc="center", pad=2)
-    figure.suptitle("What is mixed into the framed patch, on one scale", fontsize=7.5)
+            axis.set_title(titles[column], fontsize=6, loc="center", pad=2)
+    figure.suptitle("What is mixed into the framed patch", fontsize=7.5)
     return figure

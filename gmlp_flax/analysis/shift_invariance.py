@@ -22,7 +22,6 @@ from gmlp_flax.training import loading
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WIDTH = 1.5  # tokens: the deviation of the Gaussian that makes noise smooth
 REACH = 8  # tokens to either side that a band shows
 
 
@@ -36,21 +35,13 @@ def toeplitz_share(weights: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     Returns:
         [layers], 0 to 1; 1 for weights that are all equal.
     """
-    offsets = _offsets(shape).ravel()
+    offsets = filters.offsets(shape).ravel()
     counts = np.bincount(offsets)
     flat = weights.reshape(len(weights), -1).astype(np.float64)
     flat -= flat.mean(-1, keepdims=True)
     explained = np.array([(np.bincount(offsets, layer) ** 2 / counts).sum() for layer in flat])
     whole = np.square(flat).sum(-1)
     return np.divide(explained, whole, out=np.ones_like(whole), where=whole > 0)
-
-
-def _offsets(shape: Sequence[int]) -> np.ndarray:
-    """A number for the offset of each token from each, int [n, n]; equal offsets have equal numbers."""
-    positions = np.indices(shape).reshape(len(shape), -1)
-    last = np.array(shape) - 1
-    steps = positions[:, None] - positions[:, :, None] + last[:, None, None]
-    return np.asarray(np.ravel_multi_index(tuple(steps), 2 * last + 1))
 
 
 class Chance(NamedTuple):
@@ -69,13 +60,10 @@ class Chance(NamedTuple):
 @functools.cache
 def chance(shape: tuple[int, ...]) -> Chance:
     """The shares of matrices over n tokens that lie as `shape`: of independent entries by their numbers, each less one
-    for the mean; of smooth fields, noise over both tokens through a Gaussian of WIDTH tokens, by 500 draws or fewer."""
-    from scipy import ndimage
-
+    for the mean; of `filters.smooth_noise` by 500 draws or fewer."""
     random, n = np.random.default_rng(0), math.prod(shape)
     draws = min(500, max(10, 2**25 // n**2))
-    fields = (ndimage.gaussian_filter(random.standard_normal(2 * shape), WIDTH, mode="nearest") for _ in range(draws))
-    shares = [toeplitz_share(field.reshape(1, n, n), shape)[0] for field in fields]
+    shares = [toeplitz_share(filters.smooth_noise(shape, random)[None], shape)[0] for _ in range(draws)]
     noise = (math.prod(2 * side - 1 for side in shape) - 1) / (n**2 - 1)
     return Chance(noise, float(np.mean(shares)), *map(float, np.percentile(shares, (2.5, 97.5))))
 

@@ -16,6 +16,7 @@ from gmlp_flax.api.model import Model, require_counts, require_model
 from gmlp_flax.checkpoints.assets import Files, require_same
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files as io_files
+from gmlp_flax.planning import meshes
 from gmlp_flax.training import loading, loop
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
@@ -70,7 +71,7 @@ def train(
     if data is not None:
         config.update_from_flattened_dict(data_lib.store(data, config, io_files.join(workdir, "data")))
     source = None if init is None else _source(init)
-    return loop.train(config, workdir, given=loop.Given(source, optimizer, callbacks))
+    return loop.train(meshes.settle(config, workdir), workdir, given=loop.Given(source, optimizer, callbacks))
 
 
 def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -> dict[str, float]:

@@ -2,12 +2,13 @@
 
     gmlp plan --config=c4_bert:gmlp_base --topology=v5e:8x8
     gmlp plan --config=imagenet:gmlp_s --topology=gpu:h100x8 --price=2.5 --mfu=0.5
-    gmlp plan --config=FILE:ARGUMENT --topology=TOPOLOGY [--config.KEY=VALUE ...] [--suggest] [--moved=N] [--json]
+    gmlp plan --config=FILE:ARGUMENT --topology=TOPOLOGY [--config.KEY=VALUE ...] [--suggest] [--json]
 
-TOPOLOGY is a TPU slice as libtpu names it (v5e:16x16, v4:2x2x2, ...) or gpu:KINDxNUMBER. For a slice the training step
-itself is compiled, on this machine, without a TPU (extra `plan`; 10 to 100 seconds). For GPUs everything is estimated
-from the forward pass. No data is read. Times are the best that the chips' printed speeds allow, or at the share of
-their peak that --mfu gives.
+TOPOLOGY is a TPU slice as libtpu names it (v5e:16x16, v4:2x2x2, ...) or gpu:KINDxNUMBER. The training step itself is
+compiled, on this machine, without a TPU (extra `plan`) or a GPU (extra `plan-gpu`; without it everything is estimated
+from the forward pass), in 10 to 100 seconds. --config.mesh=auto compiles several meshes and takes the fastest that
+fits. No data is read. Times are the best that the chips' printed speeds allow, or at the share of their peak that --mfu
+gives.
 """
 
 from __future__ import annotations
@@ -28,29 +29,25 @@ if TYPE_CHECKING:
     from gmlp_flax.planning.plan import Plan
 
 
-def describe(plan: Plan) -> str:
-    """The plan for reading."""
+def describe(plan: Plan, unit: str) -> str:
+    """The plan for reading; `unit` is what throughput counts."""
     gb = {name: f"{size / 1e9:.2f}" for name, size in plan.per_chip_bytes.items()}
     memory = f"{gb['peak']} of {plan.hbm_bytes / 1e9:.2f} GB: {'fits' if plan.fits else 'DOES NOT FIT'}"
     parts = [f"{name} {'unknown' if value is None else f'{1e3 * value:.3g}'}" for name, value in plan.seconds.items()]
-    cost = "" if plan.cost is None else f", {plan.cost:,.0f} at the price given"
+    cost = "" if plan.cost is None else f", {plan.cost:,.0f} at the price given, {plan.per_price:,.0f} {unit} for 1"
+    products = "memory takes longer than products at any batch"
+    if plan.products_bound:
+        products = f"products take longest from a batch of {plan.products_bound:,}"
     rows = {
         "parameters": f"{plan.params:,}",
         "FLOPs per step": f"{plan.flops_per_step:.4g}",
         "memory per chip": f"{memory} ({gb['arguments']} arguments, {gb['temporaries']} temporaries)",
         **{kind: f"{of['count']} per step, {of['bytes'] / 1e6:,.1f} MB" for kind, of in plan.collectives.items()},
         "step": f"{1e3 * plan.step_seconds:.4g} ms at least ({', '.join(parts)})",
+        "utilisation": f"{plan.utilisation:.0%} of the peak, in products of the model, at most; {products}",
         "run": f"{plan.run_days:.3g} days, {plan.chip_hours:,.0f} chip-hours{cost}",
     }
     lines = [f"{plan.topology}: {plan.chips} chips, {plan.method}", *(f"  {row:<16} {rows[row]}" for row in rows)]
-    if plan.moved:
-        lines += [
-            "",
-            f"{'MB per step':>11}{'runs':>7}{'MB a run':>10}  arrays written (*: kept on the chip) <- operation",
-        ]
-    for one in plan.moved:
-        size, runs = one["bytes"] / 1e6, one["runs"]
-        lines.append(f"{size:>11.1f}{runs:>7.0f}{size / runs:>10.1f}  {one['results']} <- {one['source']}")
     return "\n".join([*lines, *(f"  note: {note}" for note in plan.notes)])
 
 
@@ -88,24 +85,27 @@ def suggest(config: ConfigDict, found: Plan, price: float | None, mfu: float | N
 def main(_argv: list[str], config: ConfigDict) -> None:
     """Makes the plan and prints it."""
     from gmlp_flax import config as config_lib
-    from gmlp_flax.planning import plan
+    from gmlp_flax import tasks
+    from gmlp_flax.planning import meshes, plan
 
     values = flags.FLAGS
     cli.require("config")
     topology = cli.require("topology")
     config_lib.validate(config)
-    found = plan.make(config, topology, values.price, values.mfu, values.moved)
+    if config.mesh.auto:
+        choice = meshes.choose(config, topology)
+        config = meshes.with_mesh(config, choice.sizes)
+        print(f"mesh {meshes.named(choice.sizes)}: {choice.reason}", file=sys.stderr)
+    found = plan.make(config, topology, values.price, values.mfu)
     rows = suggest(config, found, values.price, values.mfu) if values.suggest else []
     if values.json:
         print(json.dumps(dataclasses.asdict(found) | ({"alternatives": rows} if rows else {}), indent=2))
         return
-    print(describe(found))
+    print(describe(found, tasks.find(config.task).unit))
     if rows:
         print(f"\n{table(rows)}")
-        fitting = [row for row in rows if row.get("fits")]
-        print(f"fits: {'; '.join(row['change'] for row in fitting)}" if fitting else "none of these fits")
-        if here := [row for row in fitting if row["topology"] == found.topology]:
-            print(f"fastest on {found.topology}: {min(here, key=lambda row: row['step_seconds'])['change']}")
+        fitting = [row["change"] for row in rows if row.get("fits")]
+        print(f"fits: {'; '.join(fitting)}" if fitting else "none of these fits")
     elif not found.fits:
         print("  --suggest plans changes that would make it fit")
 
@@ -121,6 +121,5 @@ def run() -> None:
     flags.DEFINE_float("mfu", None, mfu, lower_bound=1e-6, upper_bound=1)
     suggest = "Also plan remat=full, gradient accumulation, parameters sharded over more chips (fsdp), larger slices."
     flags.DEFINE_bool("suggest", False, suggest)
-    flags.DEFINE_integer("moved", 0, "Also list so many instructions, those that move most bytes.", lower_bound=0)
     flags.DEFINE_bool("json", False, "Print one JSON object.")
     cli.run(main, config=cli.given_config, doing="planning")

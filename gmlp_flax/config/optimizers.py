@@ -137,7 +137,7 @@ OPTIMIZERS = {  # config.optimizer.name ->
         _decayed(lambda of: optax.scale_by_rms(of.b2, of.eps, eps_in_sqrt=False, bias_correction=True)),
         _ADAM,
         averages=True,
-        requires={"schedule": "constant", "ema": 0.0},
+        requires={"schedule": "constant", "ema": 0.0, "lora_rank": 0},
     ),
 }
 

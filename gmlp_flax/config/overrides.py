@@ -51,6 +51,7 @@ def apply(config: ml_collections.ConfigDict, words: Sequence[str]) -> tuple[ml_c
 
     Raises ConfigError: there is no such key, or a value has another type than its key.
     """
+    words = ["--config.mesh.auto=True" if re.fullmatch("--?config.mesh=auto", word) else word for word in words]
     named = named_overrides(words)
     start = _change_task_and_block(config, named).copy_and_resolve_references()
     parser = flags.FlagValues()

@@ -59,9 +59,14 @@ COMMON = {
     ),
     "optimizer.freeze": Option((), "regular expressions of parameter paths that keep their initial values"),
     "optimizer.lr_multipliers": Option((), "REGEX=FACTOR on the rate of parameters; FIRST..LAST: growing with depth"),
+    "optimizer.lora_rank": Option(0, "of LoRA on channel projections, trained with heads alone; 0: none", SIZE_OR_0),
+    "optimizer.lora_alpha": Option(0.0, "A B counts lora_alpha / lora_rank times; 0: as lora_rank", AT_LEAST_0),
     "mesh.data": Option(-1, "groups of devices with a copy of the state each; -1, on one of three axes: the rest"),
     "mesh.fsdp": Option(1, "devices that share one copy of the state, and the batch; a layer is gathered when it runs"),
     "mesh.tensor": Option(1, "devices that share the products of a layer: d_ffn and the vocabulary are split"),
+    "mesh.auto": Option(
+        False, "the planner chooses these three, the fastest that fit; `--config.mesh=auto` is short for it"
+    ),
     "mesh.slices": Option(1, "TPU slices joined by a network; they divide the data axis", AT_LEAST_1),
     "mesh.rules": Option((), "REGEX=AXIS,...: sharding of parameters by path, before the model's own; -: not sharded"),
     "eval.every": Option(0, "steps between evaluations; 0: only at the end", AT_LEAST_0),
@@ -85,7 +90,7 @@ RENAMED = {
 }
 
 # Keys of earlier releases that are gone, with the values at which the config.json of a run is still read.
-REMOVED = {"data.packing": ("concatenated",), "optimizer.lora_rank": (0,), "optimizer.lora_alpha": (0.0,)}
+REMOVED = {"data.packing": ("concatenated",)}
 
 # What users call some keys: taken by --sweep.NAME=..., and what an unknown key of this name is said to mean.
 SHORT = {"lr": "optimizer.learning_rate", "wd": "optimizer.weight_decay"}
@@ -94,7 +99,10 @@ SHORT = {"lr": "optimizer.learning_rate", "wd": "optimizer.weight_decay"}
 # its rates. Of a block's options, `numerics_only` says so. All other keys say what the run is.
 _CHANGING_GROUPS = ("log", "profile", "checkpoint", "mesh", "optimizer")
 _CHANGING_KEYS = ("steps", "eval.every", "eval.batch_size", "data.cache", "data.workers", "data.max_bad_records")
-_FIXED_KEYS = (*(OPTIMIZER, "optimizer.ema", "optimizer.freeze", "optimizer.skip_spikes", "log.norms"),)
+_FIXED_KEYS = (
+    *(OPTIMIZER, "optimizer.ema", "optimizer.freeze", "optimizer.skip_spikes", "log.norms"),
+    *("optimizer.lora_rank", "optimizer.lora_alpha"),
+)
 
 
 def may_change(name: str, block: str, optimizer: str = "adamw") -> bool:

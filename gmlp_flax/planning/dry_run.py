@@ -1,10 +1,12 @@
 """The training step of a run without its data: lowered from shapes, for any device for which this machine can compile.
 
-For benchmarks and plans. With libtpu (extra `plan`), TPU programs compile on a machine without a TPU.
+For benchmarks and plans. With libtpu (extra `plan`), TPU programs compile on a machine without a TPU, with the CUDA
+plugin (extra `plan-gpu`) GPU programs on one without a GPU.
 """
 
 import importlib.util
 import os
+from typing import Any
 
 import jax
 from jax.experimental import topologies
@@ -45,6 +47,62 @@ def tpu_devices(topology: str) -> Devices:
     except Exception as error:
         line = (str(error).splitlines() or [""])[0]
         raise RunError(f"there is no TPU topology {topology!r} ({line}): {chips.known()}") from None
+
+
+def devices(topology: str) -> Devices | None:
+    """The devices of a topology that this machine does not have; None for GPUs without JAX's CUDA plugin.
+
+    Raises:
+        RunError: see `tpu_devices`.
+    """
+    return gpu_devices(topology) if chips.parse(topology).chip.processors else tpu_devices(topology)
+
+
+def gpu_plugin() -> str | None:
+    """The package of JAX's CUDA plugin, if one is installed."""
+    return next((name for name in ("jax_cuda12_plugin", "jax_cuda13_plugin") if importlib.util.find_spec(name)), None)
+
+
+def gpu_devices(topology: str) -> Devices | None:
+    """See `devices`. No driver is needed, and a GPU of this machine is not seen afterwards."""
+    if gpu_plugin() is None:
+        return None
+    os.environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+    jax.config.update("jax_enable_compilation_cache", False)
+    found = chips.parse(topology)
+    nodes, within = divmod(found.count, found.chip.node)
+    shape = f"1x{nodes}x{found.chip.node}" if nodes and not within else f"1x1x{found.count}"
+    described = topologies.get_topology_desc(platform="cuda", target_config=_described(found.chip), topology=shape)
+    return list(described.devices)
+
+
+def _described(chip: chips.Chip) -> str:
+    """A GPU, as XLA's GpuTargetConfigProto in text."""
+    processors: Any = chip.processors
+    major, minor = processors.capability.split(".")
+    limits = {f"block_dim_limit_{axis}": most for axis, most in (("x", 2**31 - 1), ("y", 2**16 - 1), ("z", 2**16 - 1))}
+    device = limits | {
+        "threads_per_block_limit": 1024,
+        "threads_per_warp": 32,
+        "threads_per_core_limit": processors.threads,
+        "shared_memory_per_block": 48 << 10,
+        "shared_memory_per_block_optin": processors.shared - 1024,
+        "shared_memory_per_core": processors.shared,
+        "registers_per_core_limit": 1 << 16,
+        "registers_per_block_limit": 1 << 16,
+        "core_count": processors.cores,
+        "fpus_per_core": processors.units,
+        "l2_cache_size": processors.cache,
+        "clock_rate_ghz": processors.clock,
+        "memory_bandwidth": round(chip.hbm_bandwidth),
+        "device_memory_size": round(chip.hbm_bytes),
+    }
+    numbers = " ".join(f"{name}: {value}" for name, value in device.items())
+    return (
+        f"gpu_device_info {{ {numbers} cuda_compute_capability {{ major: {major} minor: {minor} }} }} "
+        'platform_name: "CUDA" dnn_version_info { major: 9 minor: 10 } runtime_version { major: 12 minor: 8 } '
+        f'device_description_str: "{chip.device}"'
+    )
 
 
 def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:

@@ -1,10 +1,11 @@
 """The memory, time and money that a run would need on chips that this machine does not have.
 
-For a TPU slice, the actual training step is compiled, which needs libtpu (extra `plan`) but no TPU. For GPUs, the same
-figures are estimated from the workload.
+The actual training step is compiled: for a TPU slice, which needs libtpu (extra `plan`) but no TPU, and for GPUs with
+JAX's CUDA plugin (extra `plan-gpu`). Without the plugin the figures of GPUs are estimated from the workload.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,9 +15,9 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
 from gmlp_flax.planning import chips, dry_run, workload
-from gmlp_flax.planning.hlo import WIRE, Collectives, Moved, Program
+from gmlp_flax.planning.hlo import WIRE, Collectives, Program
 from gmlp_flax.planning.workload import Workload
-from gmlp_flax.training.partition import Partition
+from gmlp_flax.training.partition import Devices, Partition
 
 SUFFIXES = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 GATHERED_BYTES = 2  # per element of a sharded parameter, which is gathered in bfloat16
@@ -42,8 +43,11 @@ class Plan:
             longest of them counts; collectives for which the program waits are added.
         run_days, chip_hours: of all steps, without evaluations, checkpoints and preemptions.
         cost: in the unit of the price; None without a price.
+        utilisation: model FLOPs utilisation (MFU) of such a step.
+        per_price: tokens, images or examples for one unit of the price; None without a price.
+        products_bound: the batch size from which products take longest; None if memory does at any. Memory traffic is
+            taken for that of the state and a part that grows with the batch, links for independent of it.
         notes: what the figures leave out.
-        moved: what moves most bytes on one device, if that was asked for; the attributes of `Moved` by name.
     """
 
     topology: str
@@ -60,8 +64,10 @@ class Plan:
     run_days: float
     chip_hours: float
     cost: float | None
+    utilisation: float
+    per_price: float | None
+    products_bound: int | None
     notes: tuple[str, ...]
-    moved: tuple[dict[str, Any], ...] = ()
 
 
 class _Memory(NamedTuple):
@@ -80,11 +86,14 @@ class _Device(NamedTuple):
     traffic: float | None = None
     collectives: dict[str, Collectives] | None = None
     notes: tuple[str, ...] = ()
-    moved: tuple[Moved, ...] = ()
 
 
 def make(
-    config: ConfigDict, topology: str, price: float | None = None, mfu: float | None = None, moved: int = 0
+    config: ConfigDict,
+    topology: str,
+    price: float | None = None,
+    mfu: float | None = None,
+    devices: Devices | None = None,
 ) -> Plan:
     """Plans the run of a config.
 
@@ -93,7 +102,7 @@ def make(
         topology: a TPU slice, such as "v5e:16x16", or GPUs, such as "gpu:h100x8".
         price: of one chip for one hour.
         mfu: the share of the chips' peak that the model's products reach, above 0 and at most 1. 1 if None.
-        moved: how many instructions are listed that move the most bytes.
+        devices: of this machine, if they are what the topology says.
 
     Raises:
         RunError: the topology is unknown, libtpu is missing, or the devices cannot share the batch or the
@@ -101,12 +110,15 @@ def make(
     """
     hardware = chips.parse(topology)
     chip, count = hardware.chip, hardware.count
-    partition = Partition.make(config.mesh, count if chip.node else dry_run.tpu_devices(topology))
+    devices = dry_run.devices(topology) if devices is None else devices
+    partition = Partition.make(config.mesh, count if devices is None else devices)
     partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
     task = tasks.find(config.task).without_data(config)
     partition.for_model(task.param_metadata()).check_parameters(task.shapes())
     work, per_chip = workload.of(config), partition.mesh.size // count  # libtpu lists two devices of some chips
-    device = (_estimate if chip.node else _compile)(config, work, partition)
+    # Kernels for GPUs that are not here cannot be tried out.
+    options = {"xla_gpu_autotune_level": 0} if chip.processors and jax.default_backend() == "cpu" else None
+    device = _estimate(config, work, partition) if devices is None else _compile(config, work, partition, options)
     collectives = _exchange(config, work, partition) if device.collectives is None else device.collectives
 
     peak = count * chip.flops
@@ -116,10 +128,12 @@ def make(
     waiting = chip.link_seconds(per_chip * sum(kind.waiting_bytes for kind in collectives.values()), count)
     step_seconds = max(products, memory or 0.0, links - waiting) + waiting
     hours = config.steps * step_seconds / 3600
+    units = config.batch_size * task.units_per_example
+    state = 2 * (work.state_bytes + work.param_bytes) / partition.mesh.shape["fsdp"] * per_chip / chip.hbm_bandwidth
     return Plan(
         topology=topology,
         chips=count,
-        method="estimated" if chip.node else "compiled",
+        method="estimated" if devices is None else "compiled",
         params=work.params,
         flops_per_step=work.flops,
         per_chip_bytes={name: round(size * per_chip) for name, size in device.memory._asdict().items()},
@@ -131,19 +145,25 @@ def make(
         run_days=hours / 24,
         chip_hours=count * hours,
         cost=None if price is None else price * count * hours,
-        notes=(
-            *device.notes,
-            *_notes(config),
-            *["--moved needs a compiled program"] * bool(moved and not device.moved),
-        ),
-        moved=tuple(one._asdict() for one in device.moved[:moved]),
+        utilisation=work.flops / (peak * step_seconds),
+        per_price=3600 * units / (step_seconds * price * count) if price else None,
+        products_bound=_products_bound(config.batch_size, products, min(state, memory or 0.0), memory or 0.0, links),
+        notes=(*device.notes, *_notes(config)),
     )
 
 
-def _compile(config: ConfigDict, work: Workload, partition: Partition) -> _Device:
+def _products_bound(batch: int, products: float, state: float, memory: float, links: float) -> int | None:
+    """See `Plan.products_bound`; times of a step with `batch` examples, of which `state` is memory's at any batch."""
+    ahead = products - (memory - state)  # of the part of memory's that grows with the batch
+    if ahead <= 0:
+        return None
+    return max(1, math.ceil(batch * max(state / ahead, links / products)))
+
+
+def _compile(config: ConfigDict, work: Workload, partition: Partition, options: dict[str, Any] | None) -> _Device:
     """Compiles the actual step. If it exceeds the memory, the compiler's error tells how much it needs."""
     try:
-        compiled = dry_run.lower(config, partition).compile()
+        compiled = dry_run.lower(config, partition).compile(options)
     except jax.errors.JaxRuntimeError as error:
         peak = needed_bytes(str(error))
         if peak is None:
@@ -160,7 +180,7 @@ def _compile(config: ConfigDict, work: Workload, partition: Partition) -> _Devic
         return _Device(memory, notes=(note,))
     loops = costs.unknown_loops
     counted = f"{loops} loops whose length depends on the data, as in random draws, count as one iteration"
-    return _Device(memory, False, costs.traffic, costs.collectives, (counted,) if loops else (), costs.moved)
+    return _Device(memory, False, costs.traffic, costs.collectives, (counted,) if loops else ())
 
 
 def needed_bytes(message: str) -> float | None:

@@ -146,6 +146,8 @@ def build(
         shared = tasks.find(config.task).shared_assets
         inherited = {name: content for name, content in given.init.files.items() if name in shared}
     record.refuse_changes(folder.path, config)
+    if (rank := config.optimizer.lora_rank) and not (given.init or (config.init_from and config.init_parameters)):
+        raise RunError(f"config.optimizer.lora_rank is {rank}, and there is nothing to adapt: give --config.init_from")
     distributed.say(_about_run(config, folder.path))
     task = tasks.create(config, folder.path, inherited)
     loading.check_metric(config, task)

@@ -18,6 +18,7 @@ from gmlp_flax.config import optimizers, parsing
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.encoder import STACKED, depths
 from gmlp_flax.models.parameters import ParamMetadata
+from gmlp_flax.training import lora
 
 
 def learning_rate(config: ConfigDict) -> optax.Schedule:
@@ -105,17 +106,35 @@ def averaged(opt_state: Any, params: Any) -> Any:
     return jax.tree.map(average, params, state.z)
 
 
-def make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]) -> optax.GradientTransformation:
+def make(
+    config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata], heads: tuple[str, ...] = ()
+) -> optax.GradientTransformation:
     """The transformation from gradients to updates.
 
     Args:
         config: of the run.
         params: the parameters or their shapes.
         metadata: what the model says of its parameters (`Task.param_metadata`).
+        heads: with config.optimizer.lora_rank, how the paths begin of what is trained beside the adapters.
 
     Raises:
-        RunError: a pattern of config.optimizer.freeze or lr_multipliers does not fit the parameters.
+        RunError: a pattern of config.optimizer.freeze or lr_multipliers does not fit the parameters, or none of them
+            can have a LoRA.
     """
+    if not (rank := config.optimizer.lora_rank):
+        return _make(config, params, metadata)
+    if not (kernels := lora.adapted(params, metadata)):
+        raise RunError(f"config.optimizer.lora_rank is {rank}: {config.model.block} has no channel projections; give 0")
+    alpha = config.optimizer.lora_alpha or float(rank)
+    transformation = lora.wrap(
+        functools.partial(_make, config, metadata=metadata), kernels, heads, rank=rank, alpha=alpha, seed=config.seed
+    )
+    jax.eval_shape(transformation.init, params)  # names patterns that do not fit
+    return transformation
+
+
+def _make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]) -> optax.GradientTransformation:
+    """`make` without LoRA."""
     options, rate, chosen = config.optimizer, learning_rate(config), optimizers.find(config.optimizer.name)
     by_path = factors(params, options.lr_multipliers)
 

@@ -70,7 +70,9 @@ class Training:
             raise RunError(str(error)) from None
         self.task, self.partition = task, mesh.for_model(metadata)
         self.partition.check_parameters(shapes)
-        self.optimizer = transformation or optimizer.make(task.config, shapes, metadata)
+        self.optimizer = transformation or optimizer.make(
+            task.config, shapes, metadata, (*task.heads.values(), *task.new_params)
+        )
         self.has_rate = transformation is None
 
         def init(key: Any, params: Any = None) -> TrainState:

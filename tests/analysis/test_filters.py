@@ -49,16 +49,30 @@ def test_rows_of_patches_are_laid_out_as_the_image(image_run, monkeypatch):
     assert (rows, columns) == patch_grid(trained.config.model.image_size, trained.config.model.patch_size)
     np.testing.assert_array_equal(weights, filters.matrices(trained))  # there is no cls token
     np.testing.assert_array_equal(weights, trained.ema["encoder"]["blocks"]["gate"]["spatial"]["weight"])
-    monkeypatch.setattr(filters, "TOKENS_SHOWN", 1)
-    figure = filters.draw_images(weights, (rows, columns))
+    monkeypatch.setattr(filters, "PATCHES_SHOWN", 1)
+    figure, means = filters.draw_images(weights, (rows, columns)), filters.mean_filters(weights, (rows, columns))
     for layer in range(len(weights)):
-        drawn = figure.axes[layer].images[0].get_array()
-        np.testing.assert_array_equal(drawn, weights[layer, 0].reshape(rows, columns))
-        [frame] = figure.axes[layer].patches
-        assert frame.get_xy() == (-0.5, -0.5)
-        assert figure.axes[layer].get_ylabel() == f"layer {layer + 1}"
-    assert len({axis.images[0].get_clim() for axis in figure.axes[: len(weights)]}) == 1
+        first, mean, noise = figure.axes[3 * layer : 3 * layer + 3]
+        np.testing.assert_array_equal(first.images[0].get_array(), weights[layer, 0].reshape(rows, columns))
+        np.testing.assert_array_equal(mean.images[0].get_array(), means[layer])
+        assert noise.images[0].get_array().shape == means[layer].shape
+        assert [axis.patches[0].get_xy() for axis in (first, mean)] == [(-0.5, -0.5), (columns - 1.5, rows - 1.5)]
+        assert first.get_ylabel() == f"layer {layer + 1}"
+    assert len({axis.images[0].get_clim() for axis in figure.axes[: 3 * len(weights)]}) == 1
     assert figure.axes[-1].get_ylabel() == "weight"  # the colour bar
+
+
+def test_a_mean_filter_has_the_mean_of_each_offset():
+    weights, (rows, columns) = np.random.default_rng(0).standard_normal((2, 6, 6)), (2, 3)
+    at = {}
+    for to, target in enumerate(np.ndindex(rows, columns)):
+        for of, source in enumerate(np.ndindex(rows, columns)):
+            place = source[0] - target[0] + rows - 1, source[1] - target[1] + columns - 1
+            at.setdefault(place, []).append(weights[:, to, of])
+    found = filters.mean_filters(weights, (rows, columns))
+    assert found.shape == (2, 3, 5) and len(at) == 15
+    for (row, column), values in at.items():
+        np.testing.assert_allclose(found[:, row, column], np.mean(values, axis=0), rtol=1e-12)
 
 
 def test_a_run_without_spatial_gates(tmp_path):

@@ -1,7 +1,7 @@
 """The planner's command: its output, its errors, and plans that are known.
 
 `PLANS=all pytest tests/commands/test_plan.py` makes them all. `python tests/commands/test_plan.py` writes
-plan_golden.json anew (ten programs, about four minutes on two cores).
+plan_golden.json anew (ten programs, about four minutes on two cores); with JAX's CUDA plugin, plan_gpu_golden.json.
 """
 
 import importlib.util
@@ -12,12 +12,16 @@ import subprocess
 
 import pytest
 
+from gmlp_flax.planning import dry_run
 from tests import preloaded
 
 GOLDEN = pathlib.Path(__file__).parent / "plan_golden.json"
 FIELDS = ("params", "flops_per_step", "per_chip_bytes", "hbm_bytes", "fits", "collectives")
 KEYS = {
     *FIELDS,
+    "utilisation",
+    "per_price",
+    "products_bound",
     "topology",
     "chips",
     "step_seconds",
@@ -27,7 +31,6 @@ KEYS = {
     "method",
     "notes",
     "seconds",
-    "moved",
 }
 
 # Every model of the paper on a slice that suits it; all but the largest in copies on every chip.
@@ -44,6 +47,18 @@ PLANS = {
     "amlp_large": ("c4_bert", "v5e:8x8"),
 }
 
+GPU_GOLDEN = GOLDEN.with_name("plan_gpu_golden.json")
+GPU_PLANS = {
+    f"{model} on {topology}": (f"{file}:{model}", topology)
+    for file, model in (
+        ("imagenet", "gmlp_s"),
+        ("imagenet", "gmlp_b"),
+        ("c4_bert", "gmlp_base"),
+        ("c4_bert", "bert_base"),
+    )
+    for topology in ("gpu:h100x1", "gpu:h100x8")
+}
+needs_plugin = pytest.mark.skipif(dry_run.gpu_plugin() is None, reason="JAX's CUDA plugin is missing (extra: plan-gpu)")
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 
 
@@ -56,6 +71,14 @@ def planned(name: str) -> dict:
     """The plan of a model of the paper."""
     file, topology, *more = PLANS[name]
     done = command(f"--config=configs/{file}.py:{name}", f"--topology={topology}", "--json", *more)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def gpu_plan(name: str) -> dict:
+    """One of GPU_PLANS."""
+    config, topology = GPU_PLANS[name]
+    done = command(f"--config={config}", f"--topology={topology}", "--json")
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 
@@ -84,6 +107,19 @@ def test_plans_agree_with_the_golden_file(name):
         kind: each["count"] for kind, each in known["collectives"].items()
     }
     assert found["step_seconds"] > found["flops_per_step"] / found["chips"] / 1e15
+
+
+@needs_plugin
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GPU_PLANS if os.environ.get("PLANS") == "all" else ["bert_base on gpu:h100x8"])
+def test_plans_of_gpus_agree_with_the_golden_file(name):
+    """Memory and traffic within 5 %, as versions of XLA differ; bytes of collectives within 1 %."""
+    found, known = gpu_plan(name), json.loads(GPU_GOLDEN.read_text())[name]
+    assert (found["method"], found["fits"]) == ("compiled", known["fits"])
+    assert found["per_chip_bytes"]["peak"] == pytest.approx(known["per_chip_bytes"]["peak"], rel=0.05)
+    assert found["seconds"]["memory"] == pytest.approx(known["seconds"]["memory"], rel=0.05)
+    of = [sum(kind["bytes"] for kind in plan["collectives"].values()) for plan in (found, known)]
+    assert of[0] == pytest.approx(of[1], rel=0.01)
 
 
 @needs_libtpu
@@ -117,29 +153,24 @@ def test_a_slice_that_is_too_small_is_said_to_be():
 def test_collectives_of_a_compiled_program():
     """A layer's reductions run in the loop over layers, or all at the end: either way they carry every parameter."""
     given = ("--config=configs/c4_bert.py:gmlp_base", "--topology=v5e:2x2", "--config.batch_size=8", *TINY)
-    done = command(*given, "--config.model.vocab_size=2000", "--json", "--moved=3")
+    done = command(*given, "--config.model.vocab_size=2000", "--json")
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     reduced = found["collectives"]["all-reduce"]["bytes"]
     # 2 or 4 bytes each; of the tied table, those of its two uses.
     assert found["fits"] and 2 * found["params"] <= reduced <= 6.1 * found["params"]
     assert not done.stderr and not found["notes"]
-    sizes = [one["bytes"] for one in found["moved"]]
-    assert len(sizes) == 3 and sizes == sorted(sizes, reverse=True)
-    assert sum(sizes) < found["seconds"]["memory"] * 819e9
 
 
 def test_gpus_are_estimated_and_alternatives_tabled():
     given = ("--config=configs/imagenet.py:gmlp_s", "--topology=gpu:h100x8", "--price=2.5", "--mfu=0.5")
-    done = command(*given, "--suggest", "--moved=3")
+    done = command(*given, "--suggest")
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
     assert lines[0] == "gpu:h100x8: 8 chips, estimated" and "note: an estimate" in done.stdout
-    assert "--moved" in done.stdout
     for change in ("remat=full", "gpu:h100x16"):
         assert any(line.startswith(change) for line in lines), change
-    assert "at the price given" in done.stdout and lines[-2].startswith("fits: as it is; remat=full")
-    assert lines[-1] == "fastest on gpu:h100x8: as it is"
+    assert "at the price given" in done.stdout and lines[-1].startswith("fits: as it is; remat=full")
     found = json.loads(command(*given, "--json").stdout)
     assert found.keys() == KEYS and found["cost"] == pytest.approx(2.5 * found["chip_hours"])
 
@@ -160,7 +191,21 @@ def test_bad_input_is_one_line(arguments, message):
     assert line.startswith("error: ") and message in line
 
 
+def write_gpu_plans() -> None:
+    """Writes plan_gpu_golden.json anew."""
+    fields = ("per_chip_bytes", "hbm_bytes", "fits", "collectives", "seconds", "utilisation", "products_bound")
+    rows = {}
+    for name in GPU_PLANS:
+        plan = gpu_plan(name)
+        rows[name] = {field: plan[field] for field in fields}
+        print(name, rows[name], flush=True)
+    GPU_GOLDEN.write_text(json.dumps(rows, indent=1) + "\n")
+
+
 if __name__ == "__main__":
+    if dry_run.gpu_plugin():
+        write_gpu_plans()
+        raise SystemExit
     rows = {}
     for model in PLANS:
         plan = planned(model)

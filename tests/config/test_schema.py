@@ -64,6 +64,7 @@ def test_what_may_change_in_the_middle_of_a_run(name, block, may):
         ("optimizer.decay_share", "adamw", True),
         ("optimizer.skip_spikes", "adamw", False),
         ("optimizer.name", "adamw", False),
+        ("optimizer.lora_rank", "adamw", False),
         ("log.norms", "adamw", False),
     ],
 )

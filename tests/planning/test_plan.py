@@ -11,6 +11,14 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.planning import chips, dry_run, plan, workload
 from gmlp_flax.training.partition import Partition
 
+PLUGIN = dry_run.gpu_plugin()
+
+
+@pytest.fixture(autouse=True)
+def no_plugin(monkeypatch):
+    """Plans of GPUs are estimates, whatever is installed."""
+    monkeypatch.setattr(dry_run, "gpu_plugin", lambda: None)
+
 
 def small(**keys):
     """The embedded text's config, narrow."""
@@ -25,7 +33,8 @@ def fake_slice(monkeypatch, compiled):
     """Replaces a slice by four devices of this machine, and the compiler's result or error by `compiled`."""
 
     def lower(*_):
-        def compile():
+        def compile(options):
+            assert options is None  # of a TPU's compiler
             if isinstance(compiled, Exception):
                 raise compiled
             return compiled
@@ -88,6 +97,33 @@ def test_sharded_parameters_are_gathered_and_held_in_parts():
 def test_beyond_a_node_the_network_counts():
     one, two = (plan.make(small(), f"gpu:h100x{count}") for count in (8, 16))
     assert two.seconds["links"] > 1.5 * one.seconds["links"]
+
+
+def test_the_batch_from_which_products_take_longest():
+    """Milliseconds of a batch of 64: products 4, memory 5 of which 3 for the state, links 2."""
+    assert plan._products_bound(64, 4.0, 3.0, 5.0, 2.0) == 96  # 1.5 x (4, 5 - 3) = 6, 3 + 3 = 6
+    assert plan._products_bound(64, 4.0, 0.5, 1.0, 6.0) == 96  # links: 1.5 x 4 = 6
+    assert plan._products_bound(64, 4.0, 1.0, 5.5, 2.0) is None
+
+
+def test_utilisation_and_what_a_price_buys():
+    found = plan.make(small(), "gpu:h100x4", price=2.0, mfu=0.5)
+    assert found.utilisation == pytest.approx(found.flops_per_step / (4 * 989e12 * found.step_seconds))
+    tokens_per_hour = 64 * 64 / found.step_seconds * 3600
+    assert (
+        found.per_price == pytest.approx(tokens_per_hour / (2.0 * 4))
+        and plan.make(small(), "gpu:a100x4").per_price is None
+    )
+
+
+@pytest.mark.skipif(PLUGIN is None, reason="JAX's CUDA plugin is not installed (extra: plan-gpu)")
+@pytest.mark.parametrize("kind", [kind for kind, chip in chips.CHIPS.items() if chip.processors])
+def test_a_program_for_gpus_is_compiled_without_one(kind, monkeypatch):
+    """All gradients are added up among the GPUs of two nodes."""
+    monkeypatch.setattr(dry_run, "gpu_plugin", lambda: PLUGIN)
+    found = plan.make(small(), f"{kind}x16")
+    assert found.method == "compiled" and found.seconds["memory"] and found.fits
+    assert found.collectives["all-reduce"]["bytes"] == pytest.approx(4 * found.params, rel=0.01)
 
 
 def test_a_run_is_its_steps_and_costs_what_its_chips_do():

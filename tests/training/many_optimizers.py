@@ -1,4 +1,4 @@
-"""Updates the parameters of a tiny model with every optimizer on 1 and on 8 fake devices; saves the results.
+"""Updates the parameters of a tiny model with every optimizer, and LoRA, on 1 and on 8 fake devices; saves the results.
 
 python many_optimizers.py FOLDER OUT.npz
 """
@@ -19,7 +19,7 @@ from gmlp_flax.training.partition import AXES, Partition
 from tests.training import tiny
 
 STEPS = 3
-KINDS = {name: {**row.requires, "name": name} for name, row in OPTIMIZERS.items()}
+KINDS = {name: {**row.requires, "name": name} for name, row in OPTIMIZERS.items()} | {"lora": {"lora_rank": 2}}
 
 
 def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ def test_fsdp_changes_nothing_but_rounding_and_splits_the_state(tmp_path):
     fake_devices.run("many_optimizers", str(tmp_path), str(tmp_path / "out.npz"))
     with np.load(tmp_path / "out.npz") as arrays:
         found = dict(arrays)
-    for name in OPTIMIZERS:
+    for name in (*OPTIMIZERS, "lora"):
         alone, split = (
             {key.split(":")[2]: x for key, x in found.items() if key.startswith(f"{name}:{n}:")} for n in "18"
         )

@@ -21,10 +21,10 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax import config, tasks
+from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.benchmarks.timing import Row, example_batch, measure, ratios, row
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.interop.timm import import_beside_torch
-from gmlp_flax.models import blocks, matmul, toeplitz
+from gmlp_flax.models import blocks, toeplitz
 from gmlp_flax.models.attention import MultiHeadAttention
 from gmlp_flax.models.blocks.gmlp import SpatialGatingUnit
 from gmlp_flax.planning import workload
@@ -291,11 +291,10 @@ def _forms(n: int, batch: int, dtype: str) -> dict[str, tuple[Callable, tuple[An
             )
     taps = jax.random.normal(jax.random.key(2), (2 * n - 1,)).astype(dtype)
     x = jax.random.normal(jax.random.key(1), (batch, n, 1536)).astype(dtype)
-    for form in ("direct", "fft"):
+    for form in toeplitz.FORMS:
         spec = gmlp.Spec(block=gmlp, d_ffn=3072, toeplitz=form, **shape)
         add(f"gate, Toeplitz {form}", lambda spec=spec: SpatialGatingUnit(spec, nnx.Rngs(0)), 3072)
-    forms["Toeplitz product direct"] = (lambda taps, x: matmul.over_tokens(toeplitz.expand(taps), x)), (taps, x)
-    forms["Toeplitz product fft"] = toeplitz.apply_fft, (taps, x)
+    forms |= {f"Toeplitz product {form}": (apply, (taps, x)) for form, apply in toeplitz.FORMS.items()}
     return forms
 
 

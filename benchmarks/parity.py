@@ -8,10 +8,10 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.benchmarks.timing import Row, row
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import timm_names, transformers
-from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 

@@ -1,6 +1,6 @@
 """Finetunes an image model on images of your own or a TFDS set, at any resolution.
 
-    gmlp import --model=gmlp_s16_224 --checkpoint=gmlp_s16_224.safetensors --out=runs/gmlp_s_timm
+    gmlp export --model=gmlp_s16_224.safetensors --out=runs/gmlp_s_timm
     gmlp train --config=finetune_image:gmlp_s --workdir=runs/flowers \\
         --config.init_from=runs/gmlp_s_timm --config.data.train=tfds:oxford_flowers102
 

@@ -1,4 +1,4 @@
-"""A Toeplitz gMLP on long inputs: 4,096 or 16,384 tokens, the spatial projection as a convolution by FFT.
+"""A Toeplitz gMLP on long inputs: 4,096 or 16,384 tokens.
 
     gmlp train --config=long_text:16384,scale=small --workdir=runs/long
 
@@ -6,8 +6,8 @@ ARGUMENT: LENGTH or LENGTH,scale=SCALE; LENGTH is any of 512, 1024, 2048, 4096, 
     base   (default) the widths and depth of gMLP-base, bfloat16; --config.data.train=CORPUS. Never run here.
     small  4 layers of 64 channels, 100 steps, for CPUs: on the embedded text up to 8192 tokens; its held-out part is
            shorter than 16,384, which needs a --config.data.train=CORPUS too.
-No table of the paper has such lengths. Memory grows as n, work as n log n: `gmlp benchmark long` shows
-both beside the materialised matrix (`--config.model.toeplitz=direct`).
+No table of the paper has such lengths. W is applied by FFT on a CPU, in blocks on accelerators: memory grows as n.
+`gmlp benchmark long` shows it beside the materialised matrix (`--config.model.toeplitz=direct`).
 """
 
 from gmlp_flax import config as gmlp_config
@@ -21,7 +21,7 @@ def get_config(arg: str = "4096"):
     """See the module's docstring."""
     length, scale = gmlp_config.arguments(arg or "4096", LENGTHS, scale=("base", "small"))
     config = recipes.language_model("gmlp_base")
-    config.model.update(length=int(length), toeplitz="fft")
+    config.model.length = int(length)
     config.masking.max_predictions = round(0.15 * int(length))
     config.optimizer.update(schedule="linear", weight_decay=0.01)
     if scale == "base" or int(length) > 8192:

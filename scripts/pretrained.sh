@@ -20,7 +20,7 @@ make() {  # NAME, what the data are, and the flags of its training
   shift 2
   if [[ -e $out ]]; then return; fi
   "$venv/bin/python" -m gmlp_flax train --workdir="$runs/$name" "$@"
-  "$venv/bin/python" -m gmlp_flax export --workdir="$runs/$name" --out="$out" --dtype=bfloat16 --license=apache-2.0
+  "$venv/bin/python" -m gmlp_flax export --model="$runs/$name" --out="$out" --dtype=bfloat16 --license=apache-2.0
   printf '\nData: %s.\n\nMade by `scripts/pretrained.sh`, with `%s`.\n' "$data" "${*//$books/BOOKS}" >> "$out/README.md"
 }
 

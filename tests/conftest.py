@@ -18,7 +18,7 @@ import jax
 import pytest
 
 from gmlp_flax import config
-from gmlp_flax.interop.timm import import_beside_torch
+from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.training import loop
 from tests import preloaded
 

@@ -108,7 +108,7 @@ def test_the_full_settings_models_in_small_keep_their_order(scale):
 @pytest.mark.parametrize("scale", ["base", "small"])
 def test_long_inputs(length, scale):
     options = valid("long_text", f"{length},scale={scale}")
-    assert options.model.length == int(length) and options.model.toeplitz == "fft"
+    assert options.model.length == int(length) and options.model.toeplitz == "auto"
     taps = tasks.find(options.task).without_data(options).shapes()["encoder"]["blocks"]["gate"]["spatial"]["taps"]
     assert taps.shape == (options.model.layers, 2 * int(length) - 1)
 

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from gmlp_flax.interop.timm import import_beside_torch
+from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 
 
 def timm_module(name: str) -> ModuleType:

@@ -20,7 +20,7 @@ from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.config.parsing import AXES
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
-from gmlp_flax.interop import timm, timm_names
+from gmlp_flax.interop import g_mlp_pytorch, timm, timm_names, transformers
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files, weight_files
 from gmlp_flax.paper import recipes
@@ -107,8 +107,9 @@ def load(
         model.predict("The [MASK] statement is used to define a function.", top=3)
 
     Args:
-        source: a run folder, the --workdir of `gmlp train`; a folder that `gmlp export` has written; one of timm's,
-            with its config.json, or a file of timm's weights, named after its model; "hf-hub:OWNER/NAME"; or one of
+        source: a run folder, the --workdir of `gmlp train`; a folder that `gmlp export` has written; a folder of timm's
+            with its config.json, or a file of weights of timm's or vision_transformer's, named after its model; a
+            folder of a BERT or FNet as transformers saves it, or the weights in it; "hf-hub:OWNER/NAME"; or one of
             `list_pretrained`.
         checkpoint: of a run: "latest", "best", or a step.
         classes: other classes, their number or names: the head starts anew. A language model becomes a classifier of
@@ -158,17 +159,19 @@ def _open(name: str) -> ConfigDict:
 
 
 def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
-    is_file = source.endswith((".safetensors", *weight_files.PICKLES))
-    folder, described = (os.path.dirname(source) or ".") if is_file else source, ""
-    if source.startswith(weight_files.HUB):
-        described = weight_files.fetch(source.removeprefix(weight_files.HUB), CONFIG_FILE)
-    described = described or io_files.join(folder, CONFIG_FILE)
-    is_described = io_files.exists(described)
-    if is_described and "architecture" in json_files.read(described, dict):  # as timm saves its models
+    is_file = source.endswith((".safetensors", ".npz", *weight_files.PICKLES))
+    folder, hub = (os.path.dirname(source) or ".") if is_file else source, source.removeprefix(weight_files.HUB)
+    described = io_files.join(folder, CONFIG_FILE) if hub == source else weight_files.fetch(hub, CONFIG_FILE)
+    known = json_files.read(described, dict) if io_files.exists(described) else {}
+    if "architecture" in known:  # as timm saves its models
         return place(*timm.read(*timm.from_folder(source)), mesh=mesh)
-    name = os.path.basename(source).partition(".")[0]
-    if is_file and (name in timm_names.MODELS or not is_described):
+    if (kind := str(known.get("model_type"))) in transformers.FAMILIES:
+        return place(*transformers.read(kind, source), mesh=mesh)
+    name = timm_names.named_after(source)
+    if is_file and (name in timm_names.MODELS or not known):
         state = weight_files.read(source)
+        if "layers.0.fn.norm.weight" in state:
+            return place(*g_mlp_pytorch.read(state, source), mesh=mesh)
         config = timm_names.config_for(name, "a file is named after its model, as gmlp_s16_224.ra3_in1k.safetensors")
         return place(*timm.read(state, config, name, source), mesh=mesh)
     if source in _models() and not io_files.exists(source):

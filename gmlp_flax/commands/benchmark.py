@@ -9,7 +9,7 @@ Without a PART, all of them:
     device        models on one accelerator, at the best of some settings; forms of attention, of the gate and of
                   Toeplitz products; timm's and transformers' models under torch.compile (extra `parity`)
     long          the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
-    toeplitz      the two Toeplitz algorithms at n = 64 to 8192: where FFT overtakes
+    toeplitz      the forms of a Toeplitz product at n = 64 to 8192: where blocks and FFT overtake
     fourier       FNet's transform and its gradient by matrix products and by FFT, at 8 to 4,096 tokens
     mixers        the training step of each row of `gmlp reproduce alternatives` over the number of tokens
     precision     gradients in bfloat16 beside float32, by parameter: relative errors, with and without

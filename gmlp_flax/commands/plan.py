@@ -2,7 +2,7 @@
 
     gmlp plan --config=c4_bert:gmlp_base --topology=v5e:8x8
     gmlp plan --config=imagenet:gmlp_s --topology=gpu:h100x8 --price=2.5 --mfu=0.5
-    gmlp plan --config=FILE:ARGUMENT --topology=TOPOLOGY [--config.KEY=VALUE ...] [--suggest] [--json]
+    gmlp plan --config=FILE:ARGUMENT --topology=TOPOLOGY [--config.KEY=VALUE ...] [--suggest] [--moved=N] [--json]
 
 TOPOLOGY is a TPU slice as libtpu names it (v5e:16x16, v4:2x2x2, ...) or gpu:KINDxNUMBER. The training step itself is
 compiled, on this machine, without a TPU (extra `plan`) or a GPU (extra `plan-gpu`; without it everything is estimated
@@ -48,6 +48,14 @@ def describe(plan: Plan, unit: str) -> str:
         "run": f"{plan.run_days:.3g} days, {plan.chip_hours:,.0f} chip-hours{cost}",
     }
     lines = [f"{plan.topology}: {plan.chips} chips, {plan.method}", *(f"  {row:<16} {rows[row]}" for row in rows)]
+    if plan.moved:
+        lines += [
+            "",
+            f"{'MB per step':>11}{'runs':>7}{'MB a run':>10}  arrays written (*: kept on the chip) <- operation",
+        ]
+    for one in plan.moved:
+        size, runs = one["bytes"] / 1e6, one["runs"]
+        lines.append(f"{size:>11.1f}{runs:>7.0f}{size / runs:>10.1f}  {one['results']} <- {one['source']}")
     return "\n".join([*lines, *(f"  note: {note}" for note in plan.notes)])
 
 
@@ -96,7 +104,7 @@ def main(_argv: list[str], config: ConfigDict) -> None:
         choice = meshes.choose(config, topology)
         config = meshes.with_mesh(config, choice.sizes)
         print(f"mesh {meshes.named(choice.sizes)}: {choice.reason}", file=sys.stderr)
-    found = plan.make(config, topology, values.price, values.mfu)
+    found = plan.make(config, topology, values.price, values.mfu, values.moved)
     rows = suggest(config, found, values.price, values.mfu) if values.suggest else []
     if values.json:
         print(json.dumps(dataclasses.asdict(found) | ({"alternatives": rows} if rows else {}), indent=2))
@@ -104,8 +112,10 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     print(describe(found, tasks.find(config.task).unit))
     if rows:
         print(f"\n{table(rows)}")
-        fitting = [row["change"] for row in rows if row.get("fits")]
-        print(f"fits: {'; '.join(fitting)}" if fitting else "none of these fits")
+        fitting = [row for row in rows if row.get("fits")]
+        print(f"fits: {'; '.join(row['change'] for row in fitting)}" if fitting else "none of these fits")
+        if here := [row for row in fitting if row["topology"] == found.topology]:
+            print(f"fastest on {found.topology}: {min(here, key=lambda row: row['step_seconds'])['change']}")
     elif not found.fits:
         print("  --suggest plans changes that would make it fit")
 
@@ -121,5 +131,6 @@ def run() -> None:
     flags.DEFINE_float("mfu", None, mfu, lower_bound=1e-6, upper_bound=1)
     suggest = "Also plan remat=full, gradient accumulation, parameters sharded over more chips (fsdp), larger slices."
     flags.DEFINE_bool("suggest", False, suggest)
+    flags.DEFINE_integer("moved", 0, "Also list so many instructions, those that move most bytes.", lower_bound=0)
     flags.DEFINE_bool("json", False, "Print one JSON object.")
     cli.run(main, config=cli.given_config, doing="planning")

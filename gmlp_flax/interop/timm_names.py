@@ -5,6 +5,7 @@ leading axis. One table per family maps between the two.
 """
 
 import math
+import os
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,16 +19,8 @@ from gmlp_flax.errors import RunError, decode_errors, did_you_mean
 from gmlp_flax.io import weight_files
 from gmlp_flax.paper.recipes import IMAGENET_MEAN, IMAGENET_STD
 
-# Views of our arrays in the layout of torch's tensors.
+# Views of our arrays in the layout of torch's tensors (np.asarray: as they are).
 Layout = Callable[[np.ndarray], np.ndarray]
-
-
-def _same(ours: np.ndarray) -> np.ndarray:
-    return ours
-
-
-def _transposed(ours: np.ndarray) -> np.ndarray:
-    return ours.T
 
 
 def _led_by_ones(ours: np.ndarray) -> np.ndarray:
@@ -41,12 +34,12 @@ def _convolution(ours: np.ndarray) -> np.ndarray:
 
 # The tensors of a layer: what ends torch's name, what ends our path, and the layout.
 Tensors = tuple[tuple[str, str, Layout], ...]
-LINEAR: Tensors = ((".weight", "/kernel", _transposed), (".bias", "/bias", _same))
-OVER_TOKENS: Tensors = ((".weight", "/weight", _same), (".bias", "/bias", _same))
-PATCHES: Tensors = ((".weight", "/kernel", _convolution), (".bias", "/bias", _same))
-NORM: Tensors = ((".weight", "/scale", _same), (".bias", "/bias", _same))
+LINEAR: Tensors = ((".weight", "/kernel", np.transpose), (".bias", "/bias", np.asarray))
+OVER_TOKENS: Tensors = ((".weight", "/weight", np.asarray), (".bias", "/bias", np.asarray))
+PATCHES: Tensors = ((".weight", "/kernel", _convolution), (".bias", "/bias", np.asarray))
+NORM: Tensors = ((".weight", "/scale", np.asarray), (".bias", "/bias", np.asarray))
 AFFINE: Tensors = ((".alpha", "/scale", _led_by_ones), (".beta", "/bias", _led_by_ones))
-SINGLE: Tensors = (("", "", _same),)
+SINGLE: Tensors = (("", "", np.asarray),)
 PACKED: list[Tensors] = [  # q, k or v of a layer that computes all three
     (
         (".weight", "/kernel", lambda x, i=i: np.split(x, 3, -1)[i].T),
@@ -78,6 +71,8 @@ GMLP = _rows(
     ("mlp_channels.gate.norm", "gate/norm", NORM),
     ("mlp_channels.gate.proj", "gate/spatial", OVER_TOKENS),
     ("mlp_channels.fc2", "proj_out", LINEAR),
+    ("mlp_channels.attn.qkv", "attention/qkv", LINEAR),  # tiny attention, which timm has not
+    ("mlp_channels.attn.proj", "attention/out", LINEAR),
 )
 MIXER = _rows(
     "stem",
@@ -224,6 +219,13 @@ def folded(state: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[
     ):
         ours["pos_embed"] = np.concatenate([np.zeros_like(cls), patches], axis=-2)
     return ours
+
+
+def named_after(path: str) -> str:
+    """The model that a file of weights is named after: timm's, or a Mixer of vision_transformer, as Mixer-B_16.npz."""
+    name = os.path.basename(path).partition(".")[0]
+    mixer = re.fullmatch(r"(?:.*-)?Mixer-([SBL])_(\d+)", name)
+    return f"mixer_{mixer[1].lower()}{mixer[2]}_224" if mixer else name
 
 
 def config_for(name: str, advice: str = "") -> ConfigDict:

@@ -1,4 +1,4 @@
-"""Masked language models as the package transformers saves them (BERT, FNet), as folders that we load."""
+"""Masked language models as the package transformers saves them (BERT, FNet), as models of ours."""
 
 import os
 import re
@@ -10,7 +10,6 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError, decode_errors, listed
-from gmlp_flax.interop import converted
 from gmlp_flax.interop.timm_names import LINEAR, NORM, PACKED, SINGLE, Row, Tensors, from_torch
 from gmlp_flax.io import weight_files
 from gmlp_flax.io.logs import to_stderr
@@ -80,7 +79,7 @@ def config_for(name: str, state: dict[str, np.ndarray], described: dict[str, Any
     layers = len({match[1] for key in state if (match := re.match(rf"{name}\.encoder\.layer\.(\d+)\.", key))})
     allowed = ALLOWED | {"model_type": (name,)}
     if other := {key: value for key, value in described.items() if value not in allowed.get(key, (value,))}:
-        raise RunError(f"{where}: its config.json has {other}, and --model={name} has no such model: give another")
+        raise RunError(f"{where}: its config.json has {other}, and our {name} has no such model: give another")
     config = recipes.language_model(f"{name}_base")
     config.model.update(sizes | FRAME, layers=layers)
     config.model.activation = ACTIVATIONS.get(described.get("hidden_act", ""), config.model.activation)
@@ -109,30 +108,26 @@ def from_transformers(name: str, state: dict[str, np.ndarray], config: ConfigDic
     return from_torch(ours, FAMILIES[name], MaskedLanguageModeling.without_data(config).shapes(), where)
 
 
-def convert(name: str, path: str, tokenizer: str, out: str) -> None:
-    """Writes a model of FAMILIES as a folder `out`, which predicts masked tokens and which finetuning starts from.
-
-    `path` is a folder with config.json, the weights (`weight_files.WEIGHTS`) and the tokenizer, or the weights in it;
-    `tokenizer` its file or folder, empty if it lies beside the weights.
+def read(name: str, path: str) -> tuple[MaskedLanguageModeling, dict]:
+    """The task and the parameters, a nested dict of numpy arrays, of a model of FAMILIES: a folder with config.json,
+    the weights (`weight_files.WEIGHTS`) and the tokenizer, or the weights in it.
 
     Raises:
-        RunError, ConfigError, DataError: the weights are of another model, the folder holds a run or cannot be written
-            to, or the tokenizer is missing, damaged or larger than the model's.
+        RunError, ConfigError, DataError: the weights are of another model, or a file is missing, damaged or too large.
     """
-    converted.require_free(out)
     state, described, where = weight_files.read_folder(path)
     # TensorFlow's names of the two tensors of a norm, in the first models.
     state = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", key)): x for key, x in state.items()}
     config = config_for(name, state, described, where)
     params = from_transformers(name, state, config, where)
-    tokenizer = tokenizer or os.path.dirname(where) or "."
-    read = Tokenizer.load(tokenizer)
-    if read.note:
-        to_stderr(read.note)
-    if read.vocab_size > config.model.vocab_size:
+    folder = os.path.dirname(where) or "."
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer.note:
+        to_stderr(tokenizer.note)
+    if tokenizer.vocab_size > config.model.vocab_size:
         raise RunError(
-            f"--tokenizer={tokenizer} has {read.vocab_size} pieces, the weights have {config.model.vocab_size} rows: "
-            "give the tokenizer of these weights"
+            f"the tokenizer in {folder} has {tokenizer.vocab_size} pieces, the weights have {config.model.vocab_size} "
+            "rows: give the tokenizer of these weights"
         )
     config.data.train = ""
-    converted.write(params, config, {TOKENIZER_FILE: read.model}, out)
+    return MaskedLanguageModeling.without_data(config, {TOKENIZER_FILE: tokenizer.model}), params

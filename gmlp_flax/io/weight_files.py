@@ -17,7 +17,6 @@ HUB = "hf-hub:"  # what stands before the name of a repository
 WEIGHTS, CONFIG = ("model.safetensors", "pytorch_model.bin"), "config.json"  # as the hub's libraries name them
 PICKLES = (".pth", ".pt", ".bin")
 INNER = ("state_dict", "model")  # names that training scripts give the weights in a larger checkpoint
-INSTALL = install("weights")
 HUB_SECONDS = 4  # until a hub that is silent counts as unreachable
 
 
@@ -52,9 +51,9 @@ def read_folder(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
         RunError, DataError: there are no weights, or a file cannot be read or downloaded.
     """
     if path.startswith(HUB):
-        path, described = download(path.removeprefix(HUB))
-        return read(path), described, path
-    if files.is_folder(path):
+        repository = path.removeprefix(HUB)
+        path = fetch(repository, WEIGHTS[0], commit_of(fetch(repository, CONFIG)))
+    elif files.is_folder(path):
         found = [at for name in WEIGHTS if files.exists(at := files.join(path, name))]
         if not found:
             raise RunError(f"{path} has no {' and no '.join(WEIGHTS)}: give the folder of one model, not in shards")
@@ -126,7 +125,9 @@ def fetch(repository: str, name: str, revision: str | None = None, optional: boo
         import huggingface_hub
         from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
     except ImportError:
-        raise RunError(f"{HUB}{repository} needs huggingface_hub, which is not installed: {INSTALL}") from None
+        raise RunError(
+            f"{HUB}{repository} needs huggingface_hub, which is not installed: {install('weights')}"
+        ) from None
 
     def cached(**options: Any) -> str:
         return huggingface_hub.hf_hub_download(repository, name, revision=revision, **options)
@@ -155,13 +156,6 @@ def fetch(repository: str, name: str, revision: str | None = None, optional: boo
             f"{name} of {HUB}{repository} cannot be downloaded ({reason}): check the name and the network, or download "
             "the files elsewhere and give their folder"
         ) from None
-
-
-def download(repository: str) -> tuple[str, dict[str, Any]]:
-    """The path of a model's safetensors file, and its config.json, of one commit: see `fetch`."""
-    described = fetch(repository, "config.json")
-    path = fetch(repository, "model.safetensors", commit_of(described))
-    return path, json_files.read(described, dict)
 
 
 def commit_of(path: str) -> str:

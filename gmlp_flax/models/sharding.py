@@ -67,9 +67,9 @@ def portable() -> Iterator[None]:
 
 def platform() -> str:
     """What the current program is compiled for: that of the mesh's devices, which may be others than this machine's;
-    "cpu", "gpu" or "tpu"."""
+    "cpu", "gpu", "tpu", or "any" if it is `portable`."""
     if _PORTABLE.get():
-        return "cpu"
+        return "any"
     device = jax.sharding.get_abstract_mesh().abstract_device
     name = device.platform if device else jax.default_backend()
     return "gpu" if name in ("cuda", "rocm") else name

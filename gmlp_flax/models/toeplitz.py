@@ -8,11 +8,18 @@ import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
-from gmlp_flax.models.matmul import NAME
+from gmlp_flax.models import sharding
+from gmlp_flax.models.matmul import NAME, nameless_over_tokens, over_tokens
 
-BAND = 128  # rows of a band: the width of a TPU's tile
+BAND = 128  # rows of a band, and of a block: the width of a TPU's tile
+
+# Platform -> the largest n for which `direct` is the fastest form, and the fastest for more tokens. Measured on CPUs
+# and, up to 2,048, on an H100; otherwise by the bytes and operations of compiled programs
+# (docs/results/data/toeplitz-forms.csv). "any" serves programs that run anywhere.
+FASTEST = {"cpu": (512, "fft"), "gpu": (4096, "blocked"), "tpu": (2048, "blocked"), "any": (2048, "blocked")}
 
 
 def length_of(taps: jax.Array) -> int:
@@ -54,12 +61,60 @@ def _in_bands(taps: jax.Array, height: int) -> jax.Array:
     return jnp.concatenate([band[: n - first, n - 1 - first : 2 * n - 1 - first] for first in range(0, n, height)])
 
 
-def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
-    """W x over the token axis by a circular convolution of at least 2n - 1 points: O(n log n) work, O(n) memory.
+def fastest_form(n: int) -> str:
+    """The key of FORMS that is the fastest for n tokens on the platform that the program is compiled for."""
+    most, beyond = FASTEST[sharding.platform()]
+    return "direct" if n <= most else beyond
 
-    Taps [2n - 1] and x [..., n, channels] give [..., n, channels] in the type of x. The transform runs in float32
-    (float64 for float64).
+
+def apply_direct(taps: jax.Array, x: jax.Array) -> jax.Array:
+    """W x over the token axis by one matrix product: O(n^2) work and memory.
+
+    Taps [2n - 1] and x [..., n, channels] give [..., n, channels] in the type of x.
     """
+    return over_tokens(expand(taps.astype(x.dtype)), x)
+
+
+def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
+    """`apply_direct` by matrix products alone, O(n (BAND + n / BAND)) work and O(n) memory.
+
+    W is cut into blocks of BAND tokens, which depend on the difference of their indices alone. A discrete Fourier
+    transform over the index of a block, of twice as many points as there are blocks, therefore leaves one product
+    with a Toeplitz matrix [BAND, BAND] for each frequency. A complex number is a pair of real ones: products with
+    [2 BAND, 2 BAND].
+    """
+    n, channels, precise = length_of(taps), x.shape[-1], jnp.promote_types(x.dtype, jnp.float32)
+    blocks, examples = -(-n // BAND), x.shape[:-2]
+    forwards, backwards, of_taps = (jnp.asarray(matrix, precise) for matrix in _block_transforms(blocks))
+    padded = jnp.pad(taps.astype(precise), blocks * BAND - n + np.array([1, 0])).reshape(-1, BAND)
+    diagonals = jnp.concatenate([jnp.pad(padded, [(1, 0), (0, 0)])[:-1], padded], axis=1)[:, 1:]
+    spectrum = jnp.matmul(of_taps, diagonals, precision=jax.lax.Precision.HIGHEST).astype(x.dtype)
+    real, imaginary = jnp.split(jax.vmap(functools.partial(_in_bands, height=BAND))(spectrum), 2)
+    weights = jnp.block([[real, -imaginary], [imaginary, real]])  # [frequencies, 2 BAND, 2 BAND]
+
+    x = jnp.pad(x, [*[(0, 0)] * len(examples), (0, blocks * BAND - n), (0, 0)])
+    z = jnp.einsum("fb,...bm->...fm", forwards.astype(x.dtype), x.reshape(*examples, blocks, -1))
+    z = z.reshape(*examples, blocks + 1, 2 * BAND, channels)
+    z = jax.vmap(nameless_over_tokens, in_axes=(0, -3), out_axes=-3)(weights, z).reshape(*examples, 2 * blocks + 2, -1)
+    y = jnp.einsum("bf,...fm->...bm", backwards.astype(x.dtype), z).reshape(*x.shape)
+    return checkpoint_name(y[..., :n, :], NAME)
+
+
+def _block_transforms(blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Discrete Fourier transforms of 2 `blocks` points, real and imaginary parts as rows of their own: of blocks of
+    tokens, [2 (blocks + 1), blocks], one frequency after another; back, [blocks, 2 (blocks + 1)]; and of W's blocks
+    from the difference -blocks on, [2 (blocks + 1), 2 blocks], all real parts first."""
+    frequencies, points = np.arange(blocks + 1)[:, None], 2 * blocks
+    angles = 2 * np.pi / points * (frequencies * np.arange(-blocks, blocks) % points)
+    waves = np.stack([np.cos(angles), -np.sin(angles)])
+    forwards = waves[..., blocks:].swapaxes(0, 1).reshape(-1, blocks)
+    twice = np.where(frequencies % blocks == 0, 1, 2).repeat(2, axis=0) / points  # for the negative frequencies
+    return forwards, (twice * forwards).T, np.concatenate([waves[0], -waves[1]])
+
+
+def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
+    """`apply_direct` by a circular convolution of at least 2n - 1 points: O(n log n) work, O(n) memory. The transform
+    runs in float32 (float64 for float64)."""
     n = length_of(taps)
     points = 1 << (2 * n - 2).bit_length()
     precise = jnp.promote_types(x.dtype, jnp.float32)
@@ -91,3 +146,6 @@ def crop(taps: jax.Array, length: int) -> jax.Array:
     if length > n:
         raise ValueError(f"cannot crop Toeplitz taps for {n} tokens to {length}")
     return taps[..., n - length : n + length - 1]
+
+
+FORMS = {"direct": apply_direct, "blocked": apply_blocked, "fft": apply_fft}

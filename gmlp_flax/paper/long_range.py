@@ -75,8 +75,8 @@ def _options(name: str, of: Setting, n: int) -> dict[str, Any]:
     low_rank = {"synthesizer": "factorized_random", "rank": RANK}
     # Name -> options; parameters of a layer beside those of d_ffn, and those for each unit of it; the least d_ffn.
     rows: dict[str, tuple[dict[str, Any], float, float, int]] = {
-        "gmlp": ({"toeplitz": "fft"}, 0, 1.5 * d, d),
-        "amlp": ({"toeplitz": "fft", "d_attn": tiny}, 3 * d * tiny, 1.5 * d + tiny / 2, d),
+        "gmlp": ({}, 0, 1.5 * d, d),
+        "amlp": ({"d_attn": tiny}, 3 * d * tiny, 1.5 * d + tiny / 2, d),
         "transformer": (queries | {"attention_bias": False}, attention, 2 * d, 8),
         "mixer": ({"d_spatial": across}, 2 * n * across, 2 * d, half),
         "resmlp": ({}, n**2, 2 * d, half),

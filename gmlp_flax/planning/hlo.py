@@ -73,6 +73,24 @@ class Collectives:
     waiting_bytes: float = 0
 
 
+class Moved(NamedTuple):
+    """What one instruction moves to and from memory in one call of a program.
+
+    Attributes:
+        bytes: over all its runs.
+        runs: how often it runs.
+        name: of the instruction.
+        results: the arrays that it gives, such as "bf16[16,512] f32[512]*", a star for one that stays on the chip.
+        source: the JAX operation that it belongs to, after "backward" if that is a gradient's; "" if it is not said.
+    """
+
+    bytes: float
+    runs: float
+    name: str
+    results: str
+    source: str
+
+
 @dataclasses.dataclass(frozen=True)
 class Costs:
     """The costs of one call of a program on one device.
@@ -82,11 +100,13 @@ class Costs:
         traffic: bytes to and from memory, without arrays that stay on the chip. An operand that is only read in part
             counts in full, unless the part is a slice.
         unknown_loops: how many loops have an unknown number of iterations. They count as one iteration.
+        moved: the traffic of each instruction that has any, the largest first.
     """
 
     collectives: dict[str, Collectives]
     traffic: float
     unknown_loops: int
+    moved: tuple[Moved, ...] = ()
 
 
 def array_bytes(text: str, on_chip: bool = True) -> int:
@@ -125,12 +145,12 @@ class Program:
     def costs(self) -> Costs:
         """Counts one call of the program."""
         single: dict[object, tuple[str, float, float, int, bool, str]] = {}
-        traffic = 0.0
+        moved: list[Moved] = []
         for name, (times, fused) in self._runs().items():
             computation = self.computations[name]
             for instruction in computation.values():
-                if not fused:
-                    traffic += times * self._traffic(computation, instruction)
+                if not fused and (size := times * self._traffic(computation, instruction)):
+                    moved.append(_moved(size, times, instruction))
                 kind = instruction.opcode.removesuffix("-start")
                 if kind in WIRE:
                     channel = re.search(r"channel_id=\d+", instruction.rest)
@@ -151,7 +171,9 @@ class Program:
             total.bytes += times * size
             total.wire_bytes += wire
             total.waiting_bytes += 0 if overlaps else wire
-        return Costs(dict(sorted(collected.items())), traffic, self.unknown_loops)
+        traffic = sum(one.bytes for one in moved)
+        largest = tuple(sorted(moved, key=lambda one: -one.bytes))
+        return Costs(dict(sorted(collected.items())), traffic, self.unknown_loops, largest)
 
     def _runs(self) -> dict[str, tuple[float, bool]]:
         """How often each computation runs, and whether only inside fusions or as the operator of a reduction."""
@@ -263,6 +285,14 @@ class Program:
             elif instruction.opcode != "dynamic-update-slice" or uses != [0]:
                 return math.inf
         return total
+
+
+def _moved(size: float, runs: float, instruction: Instruction) -> Moved:
+    arrays = _ARRAY.finditer(instruction.type)
+    results = " ".join(array[0].partition("{")[0] + "*" * ("S(" in (array[3] or "")) for array in arrays)
+    path = re.search(r'op_name="([^"]*)"', instruction.rest)
+    source = "backward " * ("transpose(" in path[1]) + "/".join(path[1].split("/")[-2:]) if path else ""
+    return Moved(size, runs, instruction.name, results, source)
 
 
 def _written(fused: Computation, result: str) -> float:

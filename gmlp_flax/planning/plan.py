@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
 from gmlp_flax.planning import chips, dry_run, workload
-from gmlp_flax.planning.hlo import WIRE, Collectives, Program
+from gmlp_flax.planning.hlo import WIRE, Collectives, Moved, Program
 from gmlp_flax.planning.workload import Workload
 from gmlp_flax.training.partition import Devices, Partition
 
@@ -48,6 +48,7 @@ class Plan:
         products_bound: the batch size from which products take longest; None if memory does at any. Memory traffic is
             taken for that of the state and a part that grows with the batch, links for independent of it.
         notes: what the figures leave out.
+        moved: what moves most bytes on one device, if that was asked for; the attributes of `Moved` by name.
     """
 
     topology: str
@@ -68,6 +69,7 @@ class Plan:
     per_price: float | None
     products_bound: int | None
     notes: tuple[str, ...]
+    moved: tuple[dict[str, Any], ...] = ()
 
 
 class _Memory(NamedTuple):
@@ -86,6 +88,7 @@ class _Device(NamedTuple):
     traffic: float | None = None
     collectives: dict[str, Collectives] | None = None
     notes: tuple[str, ...] = ()
+    moved: tuple[Moved, ...] = ()
 
 
 def make(
@@ -93,6 +96,7 @@ def make(
     topology: str,
     price: float | None = None,
     mfu: float | None = None,
+    moved: int = 0,
     devices: Devices | None = None,
 ) -> Plan:
     """Plans the run of a config.
@@ -102,6 +106,7 @@ def make(
         topology: a TPU slice, such as "v5e:16x16", or GPUs, such as "gpu:h100x8".
         price: of one chip for one hour.
         mfu: the share of the chips' peak that the model's products reach, above 0 and at most 1. 1 if None.
+        moved: how many instructions are listed that move the most bytes.
         devices: of this machine, if they are what the topology says.
 
     Raises:
@@ -148,7 +153,12 @@ def make(
         utilisation=work.flops / (peak * step_seconds),
         per_price=3600 * units / (step_seconds * price * count) if price else None,
         products_bound=_products_bound(config.batch_size, products, min(state, memory or 0.0), memory or 0.0, links),
-        notes=(*device.notes, *_notes(config)),
+        notes=(
+            *device.notes,
+            *_notes(config),
+            *["--moved needs a compiled program"] * bool(moved and not device.moved),
+        ),
+        moved=tuple(one._asdict() for one in device.moved[:moved]),
     )
 
 
@@ -180,7 +190,7 @@ def _compile(config: ConfigDict, work: Workload, partition: Partition, options: 
         return _Device(memory, notes=(note,))
     loops = costs.unknown_loops
     counted = f"{loops} loops whose length depends on the data, as in random draws, count as one iteration"
-    return _Device(memory, False, costs.traffic, costs.collectives, (counted,) if loops else ())
+    return _Device(memory, False, costs.traffic, costs.collectives, (counted,) if loops else (), costs.moved)
 
 
 def needed_bytes(message: str) -> float | None:

@@ -7,7 +7,7 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
-from gmlp_flax.models import parameters
+from gmlp_flax.models import parameters, sharding
 from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import optimizer, step
@@ -37,6 +37,7 @@ class Workload(NamedTuple):
     saved_bytes: int
 
 
+@sharding.portable()
 def of(config: ConfigDict) -> Workload:
     """Counts the step of a config by tracing it on shapes."""
     task = tasks.find(config.task).without_data(config)
@@ -58,6 +59,7 @@ def of(config: ConfigDict) -> Workload:
     )
 
 
+@sharding.portable()
 def forward_flops(task: Task) -> float:
     """Operations in matrix products of one example's forward pass, with its loss."""
     return matmul_flops(task.loss, task.shapes(), _mixed(task, 2)) / 2

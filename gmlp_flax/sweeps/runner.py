@@ -107,11 +107,7 @@ def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
 
 def read_error(log: str) -> str:
     """The error that the last command in a log told; empty if it told none, or was killed."""
-    errors = re.findall(r"^error: (.*)", last_output(log), re.MULTILINE)
-    return errors[-1] if errors else ""
-
-
-def last_output(log: str) -> str:
-    """What the last command in a log printed."""
     text = (files.read(log) or b"").decode(errors="replace")
-    return re.split(r" -m gmlp_flax\.train '?--workdir=", text)[-1]  # the shell's quotes, if it needs some
+    last = re.split(r" -m gmlp_flax\.train '?--workdir=", text)[-1]  # the shell's quotes, if it needs some
+    errors = re.findall(r"^error: (.*)|^(Traceback) ", last, re.MULTILINE)
+    return next(filter(None, errors[-1])) if errors else ""

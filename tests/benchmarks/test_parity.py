@@ -7,9 +7,9 @@ import pytest
 from flax import traverse_util
 
 from gmlp_flax.benchmarks import parity
+from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import timm_names
-from gmlp_flax.interop.timm import import_beside_torch
 from gmlp_flax.tasks.image_classification import ImageClassification
 from tests.models.reference import in_float64
 

@@ -31,6 +31,7 @@ KEYS = {
     "method",
     "notes",
     "seconds",
+    "moved",
 }
 
 # Every model of the paper on a slice that suits it; all but the largest in copies on every chip.
@@ -153,24 +154,29 @@ def test_a_slice_that_is_too_small_is_said_to_be():
 def test_collectives_of_a_compiled_program():
     """A layer's reductions run in the loop over layers, or all at the end: either way they carry every parameter."""
     given = ("--config=configs/c4_bert.py:gmlp_base", "--topology=v5e:2x2", "--config.batch_size=8", *TINY)
-    done = command(*given, "--config.model.vocab_size=2000", "--json")
+    done = command(*given, "--config.model.vocab_size=2000", "--json", "--moved=3")
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     reduced = found["collectives"]["all-reduce"]["bytes"]
     # 2 or 4 bytes each; of the tied table, those of its two uses.
     assert found["fits"] and 2 * found["params"] <= reduced <= 6.1 * found["params"]
     assert not done.stderr and not found["notes"]
+    sizes = [one["bytes"] for one in found["moved"]]
+    assert len(sizes) == 3 and sizes == sorted(sizes, reverse=True)
+    assert sum(sizes) < found["seconds"]["memory"] * 819e9
 
 
 def test_gpus_are_estimated_and_alternatives_tabled():
     given = ("--config=configs/imagenet.py:gmlp_s", "--topology=gpu:h100x8", "--price=2.5", "--mfu=0.5")
-    done = command(*given, "--suggest")
+    done = command(*given, "--suggest", "--moved=3")
     assert done.returncode == 0, done.stderr[-2000:]
     lines = done.stdout.splitlines()
     assert lines[0] == "gpu:h100x8: 8 chips, estimated" and "note: an estimate" in done.stdout
+    assert "--moved" in done.stdout
     for change in ("remat=full", "gpu:h100x16"):
         assert any(line.startswith(change) for line in lines), change
-    assert "at the price given" in done.stdout and lines[-1].startswith("fits: as it is; remat=full")
+    assert "at the price given" in done.stdout and lines[-2].startswith("fits: as it is; remat=full")
+    assert lines[-1] == "fastest on gpu:h100x8: as it is"
     found = json.loads(command(*given, "--json").stdout)
     assert found.keys() == KEYS and found["cost"] == pytest.approx(2.5 * found["chip_hours"])
 

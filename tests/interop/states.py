@@ -4,8 +4,9 @@ import os
 
 import numpy as np
 from flax import traverse_util
+from ml_collections import ConfigDict
 
-from gmlp_flax.interop import timm_names
+from gmlp_flax.interop import converted, timm, timm_names
 from gmlp_flax.io import weight_files
 
 
@@ -20,3 +21,9 @@ def write(path: str | os.PathLike, state: dict[str, np.ndarray]) -> None:
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
         file.write(weight_files.encode(state))
+
+
+def write_timm(state: dict[str, np.ndarray], config: ConfigDict, name: str, out: str) -> None:
+    """A state dict of timm's as a folder of a model, whose config keeps the paths of data."""
+    task, params = timm.read(state, config, name, "FILE")
+    converted.write(params, task.config, task.assets() | dict(task.inherited), out)

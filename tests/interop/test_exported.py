@@ -26,7 +26,7 @@ from tests.runs.command import assert_one_line_error
 @pytest.fixture(scope="module")
 def text_export(text_run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports") / "text"
-    done = preloaded.gmlp("export", f"--workdir={text_run}", f"--out={folder}", cwd=folder.parent)
+    done = preloaded.gmlp("export", f"--model={text_run}", f"--out={folder}", cwd=folder.parent)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return folder
 
@@ -73,7 +73,7 @@ def test_images_and_their_running_mean(image_run, tmp_path):
 
 def test_bfloat16_in_the_file(text_run, tmp_path):
     """Parameters are float32 in memory."""
-    flags = f"--workdir={text_run}", f"--out={tmp_path / 'half'}", "--dtype=bfloat16"
+    flags = f"--model={text_run}", f"--out={tmp_path / 'half'}", "--dtype=bfloat16"
     done = preloaded.gmlp("export", *flags)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     weights = safetensors.load_file(tmp_path / "half" / "model.safetensors")

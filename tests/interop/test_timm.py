@@ -10,6 +10,7 @@ from PIL import Image
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import filters
+from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.data.images import views
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.interop import timm, timm_names
@@ -52,7 +53,7 @@ def converted(tiny, tmp_path):
         write_image(tmp_path / "images" / f"class {label}" / f"{number}.png", number)
     config = timm_names.config_for(tiny)
     config.data.heldout = str(tmp_path / "images")
-    timm.convert(state, config, tiny, "FILE", str(tmp_path / "run"))
+    states.write_timm(state, config, tiny, str(tmp_path / "run"))
     return tmp_path / "run", params
 
 
@@ -84,14 +85,14 @@ def test_imagenets_classes(monkeypatch):
 
 def test_imagenets_words(tiny, tmp_path):
     try:
-        theirs = timm.import_beside_torch("timm").data.ImageNetInfo()
+        theirs = import_beside_torch("timm").data.ImageNetInfo()
     except RunError as error:
         pytest.skip(str(error))
     files = timm.class_files(1000)
     assert json.loads(files["classes.json"]) == theirs.label_names()
     assert json.loads(files["names.json"])[207] == "golden retriever"
     state, params = random_state(tiny, 1000)
-    timm.convert(state, timm_names.config_for(tiny), tiny, "FILE", str(tmp_path / "run"))
+    states.write_timm(state, timm_names.config_for(tiny), tiny, str(tmp_path / "run"))
     trained = loading.load(str(tmp_path / "run"))
     pixels = np.random.default_rng(0).integers(0, 256, (1, 16, 16, 3), dtype=np.uint8)
     best = int(np.argmax(trained.task.apply(params, trained.task.encode([*pixels]))))  # cropped, as predict does
@@ -118,7 +119,7 @@ def test_a_folder_says_how_pixels_are_seen(tmp_path):
     assert ([*state], name, where) == (["a"], "mixer_b16_224", f"{folder}/model.safetensors")
     assert (config.data.mean, config.data.std, config.data.eval_crop) == ((0, 0, 0), (1, 1, 1), 0.9)
     for other in ({"model_args": {"global_pool": "max"}}, {"pretrained_cfg": pixels | {"crop_mode": "squash"}}):
-        with pytest.raises(RunError, match=r"has {'(global_pool|crop_mode)': '(max|squash)'}: give its file by"):
+        with pytest.raises(RunError, match=r"has {'(global_pool|crop_mode)': '(max|squash)'}: give its file, named"):
             opened(described | other)
     for odd in ({"mean": "red"}, {"mean": [1, 2]}, {"std": [0, 0, 0]}, {"crop_pct": []}):
         with pytest.raises((RunError, ConfigError), match="std|mean|config.json"):
@@ -173,7 +174,7 @@ def test_a_mixer_of_vision_transformer(tmp_path):
     np.savez(tmp_path / "Mixer.npz", **weights)
     config.model.update(layers=2, d_model=8, d_ffn=12, d_spatial=6, patch_size=(4, 4), image_size=(12, 12))
     state = weight_files.read(str(tmp_path / "Mixer.npz"))
-    timm.convert(state, config, "mixer_b16_224", "FILE", str(tmp_path / "run"))
+    states.write_timm(state, config, "mixer_b16_224", str(tmp_path / "run"))
     trained = loading.load(str(tmp_path / "run"))
     assert trained.config.model.activation == "gelu_tanh" and len(trained.task.classes) == 5
     pixels = np.random.default_rng(1).integers(0, 256, (12, 12, 3), dtype=np.uint8)
@@ -187,7 +188,7 @@ def test_a_mixer_of_vision_transformer(tmp_path):
 def test_an_imported_model_sees_timms_pixels(tiny, tmp_path):
     """By the path of `gmlp predict`: a photograph, scaled and then cropped; and a run that starts from it, too."""
     state, _ = random_state(tiny, 3)
-    timm.convert(state, timm_names.config_for(tiny), tiny, "FILE", str(tmp_path / "run"))
+    states.write_timm(state, timm_names.config_for(tiny), tiny, str(tmp_path / "run"))
     trained, photo = (
         loading.load(str(tmp_path / "run")),
         np.random.default_rng(0).integers(0, 256, (40, 53, 3), np.uint8),

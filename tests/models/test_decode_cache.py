@@ -180,6 +180,8 @@ def test_other_blocks_refuse_to_be_causal():
     for name in BLOCKS.keys() - able:
         with pytest.raises(ValueError, match=r"^model.causal is True: \w+Block mixes all tokens; set it to False$"):
             BLOCKS[name].spec(length=N, causal=True)
-    with pytest.raises(ValueError, match="^model.toeplitz is 'fft', whose rounding tells of later tokens"):
-        spec("split", toeplitz="fft")
-    assert spec("dense", toeplitz="fft")
+    for form in ("fft", "blocked"):
+        with pytest.raises(ValueError, match=f"^model.toeplitz is '{form}', whose rounding tells of later tokens"):
+            spec("split", toeplitz=form)
+        assert spec("dense", toeplitz=form)
+    assert dataclasses.replace(spec("split"), length=16384).form(16384) == "direct"

@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
+from gmlp_flax.models import toeplitz
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.models.matmul import over_channels, over_tokens
@@ -95,3 +96,12 @@ def test_other_blocks(fields, layer):
 def test_the_fft_is_not_a_matrix_product():
     state, call = traceable(toeplitz="fft")
     assert matmul_flops(call, state, jnp.ones((2, 5, 6))) == 3 * 2 * (2 * 5) * (6 * 8 + 4 * 6)
+
+
+def test_blocks_have_fewer_operations_than_the_matrix():
+    n, block = 16384, toeplitz.BAND
+    given = jnp.ones(2 * n - 1), jnp.ones((2, n, 64))
+    direct, blocked = (matmul_flops(toeplitz.FORMS[form], *given) for form in ("direct", "blocked"))
+    assert direct == 2 * n**2 * 2 * 64
+    # Complex products of all blocks, and two transforms over the blocks; what is made of taps is small.
+    assert 0 <= blocked / (8 * n * (block + n / block) * 2 * 64) - 1 < 0.1 and blocked < direct / 12

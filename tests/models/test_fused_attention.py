@@ -124,6 +124,34 @@ def test_what_the_kernel_does_not_do_runs_without_it(on_tpu):
     assert not on_tpu
 
 
+@pytest.mark.parametrize(
+    ("positions", "masked", "calls"),
+    [("none", True, 1), ("none", False, 1), ("relative", False, 1), ("relative", True, 0)],
+)
+def test_gpus_get_masks_with_padding_anywhere(monkeypatch, positions, masked, calls):
+    """What cuDNN's kernel is given, run by XLA: the same as without it. A bias and a mask together run without it."""
+    given, attention = [], jax.nn.dot_product_attention
+
+    def by_xla(q, k, v, bias, mask, *, is_causal, implementation):
+        given.append(implementation)
+        assert mask is None or mask.shape == (2, 1, 64, 64)  # [batch, heads, ...] is never in memory
+        return attention(q, k, v, bias, mask, is_causal=is_causal)
+
+    monkeypatch.setattr(sharding, "platform", lambda: "gpu")
+    monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
+    found, x = [], jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.bfloat16)
+    mask = jnp.ones((2, 64), bool).at[1, 40:].set(False).at[0, 3:9].set(False) if masked else None
+    for form in ("auto", "xla"):
+        fields = {"block": "transformer", "heads": 2, "d_model": 16, "length": 64, "dtype": "bfloat16"}
+        spec = small_spec(**fields, positions=positions, attention=form)
+        state, call = function_of(randomized(lambda spec=spec: MultiHeadAttention(spec, nnx.Rngs(0))))
+        value = lambda state, x, call=call: jnp.square(call(state, x, None, mask).astype(jnp.float32)).sum()  # noqa: E731
+        found.append(jax.value_and_grad(value, argnums=(0, 1))(state, x))
+    assert given == ["cudnn"] * calls
+    for one, other in zip(*map(jax.tree.leaves, found), strict=True):
+        assert np.abs(one - other).max() <= 0.03 * np.abs(other).max()
+
+
 def test_devices_that_share_a_batch_each_run_it():
     """On a mesh whose axes are the compiler's, each device runs the kernel on its examples; of one device here."""
     mesh = jax.make_mesh((1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(jax.sharding.AxisType.Auto,) * 3)

@@ -57,5 +57,5 @@ def test_what_is_exported_is_traced_for_no_platform(monkeypatch):
         monkeypatch.setattr(jax, "default_backend", lambda name=name: name)
         assert sharding.platform() == platform
         with sharding.portable():
-            assert sharding.platform() == "cpu"
+            assert sharding.platform() == "any"
         assert sharding.platform() == platform

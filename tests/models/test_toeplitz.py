@@ -4,17 +4,11 @@ import numpy as np
 import pytest
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.matmul import over_tokens
 from tests.models.reference import count, in_float64, largest_array, normal, program, quick_jit, toeplitz_matrix
 
-
-def apply_direct(taps, x):
-    return over_tokens(toeplitz.expand(taps.astype(x.dtype)), x)
-
-
-APPLY = pytest.mark.parametrize("apply", [apply_direct, toeplitz.apply_fft])
-# Odd, even, powers of two and their neighbours.
-LENGTHS = [1, 2, 8, 9, 17]
+APPLY = pytest.mark.parametrize("apply", toeplitz.FORMS.values(), ids=toeplitz.FORMS)
+# Odd, even, powers of two and their neighbours; of blocks one, two and three.
+LENGTHS = [1, 2, 8, 9, 17, 128, 129, 300]
 
 
 def test_expand_entry_by_entry():
@@ -49,10 +43,8 @@ def test_apply_and_its_gradients(apply, n):
         return y, *pullback(g)
 
     y, d_taps, d_x = value_and_gradients(taps, x, g)
-    expected = np.zeros_like(taps)
-    for i in range(n):
-        for j in range(n):
-            expected[n - 1 + j - i] += (g[:, i] * x[:, j]).sum()
+    products = np.einsum("bic,bjc->ij", g, x)
+    expected = [np.trace(products, offset) for offset in range(1 - n, n)]
     assert y.dtype == jnp.float64
     np.testing.assert_allclose(y, [w @ sample for sample in x], atol=1e-10)
     np.testing.assert_allclose(d_taps, expected, atol=1e-10)
@@ -76,13 +68,34 @@ def test_expand_neither_gathers_nor_scatters():
     assert "dot_general" not in names
 
 
+def gradient(form):
+    return jax.grad(lambda taps, x: (toeplitz.FORMS[form](taps, x) ** 2).sum(), argnums=(0, 1))
+
+
 def test_fft_never_holds_the_matrix():
     n = 300
-    gradient = jax.grad(lambda taps, x: (toeplitz.apply_fft(taps, x) ** 2).sum(), argnums=(0, 1))
-    assert largest_array(gradient, jnp.ones(2 * n - 1), jnp.ones((1, n, 2))) <= 1024 * 2
-    assert count("dot_general", gradient, jnp.ones(2 * n - 1), jnp.ones((1, n, 2))) == 0
-    direct = jax.grad(lambda taps, x: (apply_direct(taps, x) ** 2).sum(), argnums=(0, 1))
-    assert largest_array(direct, jnp.ones(2 * n - 1), jnp.ones((1, n, 2))) >= n * n
+    given = jnp.ones(2 * n - 1), jnp.ones((1, n, 2))
+    assert largest_array(gradient("fft"), *given) <= 1024 * 2
+    assert count("dot_general", gradient("fft"), *given) == 0
+    assert largest_array(gradient("direct"), *given) >= n * n
+
+
+def test_blocks_are_matrix_products_and_grow_as_n():
+    sizes = [(jnp.ones(2 * n - 1), jnp.ones((1, n, 2))) for n in (8192, 16384)]
+    assert count("fft", gradient("blocked"), *sizes[0]) == 0
+    largest = [largest_array(gradient("blocked"), *given) for given in sizes]
+    assert largest[1] <= 2.05 * largest[0] and largest[1] < 16384**2 / 20
+
+
+def test_the_fastest_form_of_each_platform(monkeypatch):
+    for platform, (most, beyond) in toeplitz.FASTEST.items():
+        monkeypatch.setattr(toeplitz.sharding, "platform", lambda name=platform: name)
+        assert [toeplitz.fastest_form(n) for n in (1, most, most + 1)] == ["direct", "direct", beyond]
+        assert beyond in toeplitz.FORMS
+    monkeypatch.undo()
+    assert toeplitz.fastest_form(16384) == "fft"  # on this CPU
+    with toeplitz.sharding.portable():
+        assert toeplitz.fastest_form(16384) == "blocked"
 
 
 def test_a_cropped_projection_is_a_corner():

@@ -135,6 +135,41 @@ print(json.dumps(moved))
     assert all(1 <= times < most for times, most in zip(moved, (1.2, 4, 1.2, 4), strict=True))
 
 
+def test_memory_of_a_toeplitz_gmlp_grows_as_n():
+    """The step of two layers of 16 channels on one sequence of 8,192 and 16,384 tokens, compiled here."""
+    temporaries = []
+    for length in ("8192", "16384"):
+        options = config.from_file("configs/long_text.py", f"{length},scale=small")
+        options.batch_size, options.masking.max_predictions = 1, 64
+        options.model.update(layers=2, d_model=16, d_ffn=32, vocab_size=100)
+        compiled = dry_run.lower(options, Partition.make({"data": 1}, jax.devices()[:1])).compile()
+        temporaries.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert 1.5 < temporaries[1] / temporaries[0] < 2.1
+
+
+@needs_libtpu
+@pytest.mark.slow
+def test_a_long_toeplitz_product_on_a_tpu_grows_as_n():
+    """In blocks, the bytes that move and that are held grow as n from 8,192 to 16,384 tokens; the matrix is never
+    made."""
+    program = """
+import json
+import jax
+from jax.sharding import SingleDeviceSharding
+from gmlp_flax.models import toeplitz
+from gmlp_flax.planning import dry_run
+from gmlp_flax.planning.hlo import Program
+chip, costs = SingleDeviceSharding(dry_run.tpu_devices("v5e:1x1")[0]), []
+for n in (8192, 16384):
+    taps, x = (jax.ShapeDtypeStruct(shape, "bfloat16", sharding=chip) for shape in ((2 * n - 1,), (1, n, 128)))
+    compiled = jax.jit(lambda taps, x, g: jax.vjp(toeplitz.apply_blocked, taps, x)[1](g)).lower(taps, x, x).compile()
+    costs.append([Program(compiled.as_text(), 1).costs().traffic, compiled.memory_analysis().temp_size_in_bytes])
+print(json.dumps(costs))
+"""
+    (moved, held), (moved_twice, held_twice) = json.loads(printed(program))
+    assert moved_twice <= 2.2 * moved and held_twice <= max(2.2 * held, 16384**2 / 20)
+
+
 def test_batches_have_the_shapes_of_the_task():
     partition = Partition.make()
     text = dry_run.batch_shapes(without_data(text_config("gmlp_base")), partition)

@@ -194,6 +194,16 @@ def test_slices_of_stacked_layers_count_and_not_the_stack():
     assert Program(SLICED, devices=1).costs().traffic == 2 * 4096
 
 
+def test_what_moves_most():
+    """By instruction, the largest first: in the loops 7 x 3 runs that read and write what is not on the chip."""
+    named = LOOPS.replace("to_apply=%add", 'to_apply=%add, metadata={op_name="jit(f)/transpose(jvp())/layer/psum"}')
+    costs = Program(named, devices=8).costs()
+    gathered, reduced, *others = costs.moved
+    assert gathered[:4] == (7 * (8 * 16 * 4 + 64 * 16 * 2), 7, "all-gather.1", "bf16[64,16]")
+    assert reduced == (21 * 8 * 16 * 4, 21, "all-reduce.1", "f32[8,16]*", "backward layer/psum")
+    assert costs.traffic == gathered.bytes + reduced.bytes + sum(one.bytes for one in others)
+
+
 def test_a_fusion_that_reads_the_stack_counts_all_of_it():
     whole = SLICED.replace("multiply(%row, %x)", "multiply(%row, %s)")
     assert Program(whole, devices=1).costs().traffic == pytest.approx(6 * 4096 + 4096)

@@ -1,5 +1,6 @@
 """Commands whose run, weights or reports are in a bucket: several processes, attention, tables, import and export."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from gmlp_flax.io import weight_files
 from tests import buckets
 from tests.interop import states
 from tests.interop.test_timm import random_state
-from tests.interop.test_transformers import random_weights
+from tests.interop.test_transformers import CONFIG, random_weights
 from tests.runs.command import assert_done, assert_one_line_error
 from tests.runs.processes import await_step, run_two, two_processes
 from tests.runs.test_buckets import assert_same, fetched
@@ -74,6 +75,8 @@ def test_import(commands, store, tmp_path):
     state, _ = random_weights()
     states.write(str(tmp_path / "model.safetensors"), state)
     store.write("runs", "fnet/model.safetensors", (tmp_path / "model.safetensors").read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG["fnet"]))
+    store.write("runs", "fnet/config.json", (tmp_path / "config.json").read_bytes())
     from gmlp_flax.data.text.tokenizer import Tokenizer
 
     with open(tiny.write_corpus(tmp_path / "corpus.jsonl")) as file:
@@ -81,8 +84,7 @@ def test_import(commands, store, tmp_path):
     store.write("runs", "fnet/spiece.model", (tmp_path / "spiece.model").read_bytes())
 
     def imported(folder, out):
-        given = [f"--checkpoint={folder}/model.safetensors", f"--tokenizer={folder}/spiece.model", f"--out={out}"]
-        return commands("--model=fnet", *given, command="import", **store.environment)
+        return commands(f"--model={folder}", f"--out={out}", command="export", **store.environment)
 
     assert_done(imported("gs://runs/fnet", "gs://runs/imported"))
     assert_done(imported(tmp_path, tmp_path / "run"))
@@ -93,18 +95,17 @@ def test_import(commands, store, tmp_path):
     assert told[0].stdout == told[1].stdout and "[MASK] 1:" in told[0].stdout, told[0].stderr
     again = imported("gs://runs/fnet", "gs://runs/imported")
     assert_one_line_error(again, "--out=gs://runs/imported holds config.json already")
-    assert_one_line_error(imported("gs://runs/no", "gs://runs/none"), "gs://runs/no/")
+    assert_one_line_error(imported("gs://runs/no", "gs://runs/none"), "gs://runs/no")
     assert not store.names("runs", "none")
 
 
 def test_export(commands, store, tmp_path):
     """The smallest model that timm has, from a bucket to a bucket: the same weights."""
-    name, weights = "gmlp_ti16_224", tmp_path / "w.safetensors"
-    state, params = random_state(name, 2)
+    weights = tmp_path / "gmlp_ti16_224.safetensors"
+    state, params = random_state("gmlp_ti16_224", 2)
     states.write(str(weights), state)
-    imported = (f"--model={name}", f"--checkpoint={weights}", "--out=gs://runs/timm")
-    assert_done(commands(*imported, command="import", **store.environment))
-    assert_done(commands("--workdir=gs://runs/timm", "--out=gs://runs/out", command="export", **store.environment))
+    assert_done(commands(f"--model={weights}", "--out=gs://runs/timm", command="export", **store.environment))
+    assert_done(commands("--model=gs://runs/timm", "--out=gs://runs/out", command="export", **store.environment))
     (tmp_path / "out.safetensors").write_bytes(store.read("runs", "out/model.safetensors"))
     found = weight_files.read(str(tmp_path / "out.safetensors"))
     for key, leaf in traverse_util.flatten_dict(params, sep="/").items():

@@ -179,7 +179,7 @@ def test_sweep_in_a_bucket(commands, store, text):
     first = [word.replace("1e-3,2e-3", "1e-3") for word in sweep]
     assert_done(commands(*first, command="sweep", **store.environment))
     shown = commands(*sweep, "--status", command="sweep", **store.environment)
-    assert shown.stdout.splitlines()[-1] == "1 done, 0 failed, 0 part way, 1 not begun", shown.stderr
+    assert shown.stdout.splitlines()[-1] == "1 of 2 runs are done", shown.stderr
     assert_done(commands(*sweep, command="sweep", **store.environment))
     table = json.loads(store.read("runs", "sweep/sweep.json"))
     assert len(table["points"]) == 2

@@ -33,7 +33,10 @@ class GMLPSpec(WeightDropoutSpec):
         architecture=True,
     )
     toeplitz: str = option(
-        "direct", "how taps are applied; docs say when fft is faster", ("direct", "fft"), numerics_only=True
+        "auto",
+        "how taps are applied: as a matrix, in blocks, by FFT, or the fastest for n (causal: direct)",
+        ("auto", *toeplitz.FORMS),
+        numerics_only=True,
     )
     spatial_init_std: float = option(
         1e-6, "standard deviation of spatial weights at the start (paper: near zero)", AT_LEAST_0
@@ -58,17 +61,19 @@ class GMLPSpec(WeightDropoutSpec):
     hide_padding: bool = False  # from the spatial projection too, as predictions do and training does not
 
     def check(self) -> None:
-        """Raises ValueError for channels that the gate cannot halve, and for a causal FFT."""
+        """Raises ValueError for channels that the gate cannot halve, and for a causal form that is none."""
         super().check()
         if self.gate == "split" and self.d_ffn % 2:
             raise ValueError(f"model.d_ffn is {self.d_ffn}: the split gate halves it, so it must be even")
-        if self.causal and self.by_fft:
-            raise ValueError("model.toeplitz is 'fft', whose rounding tells of later tokens: set it to 'direct'")
+        if self.causal and self.form(self.length) != "direct":
+            form = f"model.toeplitz is {self.toeplitz!r}, whose rounding tells of later tokens"
+            raise ValueError(f"{form}: set it to 'direct'")
 
-    @property
-    def by_fft(self) -> bool:
-        """Whether the spatial projection is a convolution by FFT."""
-        return self.spatial == "toeplitz" and self.toeplitz == "fft"
+    def form(self, tokens: int) -> str:
+        """How W is applied to so many tokens: a key of `toeplitz.FORMS`."""
+        if self.spatial == "dense" or (self.causal and self.toeplitz == "auto"):
+            return "direct"
+        return toeplitz.fastest_form(tokens) if self.toeplitz == "auto" else self.toeplitz
 
     @property
     def gate_width(self) -> int:
@@ -190,10 +195,11 @@ class SpatialProjection(nnx.Module):
             raise ValueError(f"the spatial projection was made for {accepts} tokens and was given {tokens}")
         if cache is not None:
             first, z = cache.first, cache.update("gate", z)
-        if self.spec.by_fft:
-            mixed = toeplitz.apply_fft(toeplitz.crop(self.taps[...], tokens), z)
-        else:
+        form = self.spec.form(tokens)
+        if form == "direct":
             mixed = over_tokens(self._rows(first, tokens, z.shape[-2], z.dtype), z)
+        else:
+            mixed = toeplitz.FORMS[form](toeplitz.crop(self.taps[...], tokens), z)
         return add_bias(mixed, jax.lax.dynamic_slice_in_dim(self.bias[...], first, tokens)[:, None])
 
     def matrix(self) -> jax.Array:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from gmlp_flax.models import toeplitz
 from gmlp_flax.models.blocks.gmlp import GMLPBlock, SpatialGatingUnit, SpatialProjection, TinyAttention
 from tests.models.reference import (
     function_of,
@@ -20,7 +21,7 @@ from tests.models.reference import (
     tiny_attention,
 )
 
-KINDS = {"dense": {"spatial": "dense"}, "direct": {"toeplitz": "direct"}, "fft": {"toeplitz": "fft"}}
+KINDS = {"dense": {"spatial": "dense"}} | {form: {"toeplitz": form} for form in toeplitz.FORMS}
 
 
 def block(**fields):

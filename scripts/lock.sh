@@ -13,7 +13,7 @@ case ${1:-} in
   *) printf "lock: unknown argument '%s'; expected --upgrade or nothing\n" "$1" >&2; exit 2 ;;
 esac
 for version in 3.11 3.13; do
-  uv pip compile setup.cfg --extra=test,lint,types,parity,docs,wordpiece,gcs,s3,tensorboard,wandb ${1:+"$1"} --python-version="$version.5" --quiet \
+  uv pip compile setup.cfg --extra=test,lint,types,parity,docs,onnx,stablehlo,wordpiece,gcs,s3,tensorboard,wandb ${1:+"$1"} --python-version="$version.5" --quiet \
     --no-annotate --no-emit-package=libtpu --output-file="constraints-$version.txt" \
     --custom-compile-command="scripts/lock.sh; scripts/setup.sh installs these versions, pip install -c FILE too"
 done

@@ -31,7 +31,8 @@ def store(data: Any, config: ConfigDict, folder: str, classes: list[str] | None 
     Raises:
         DataError, RunError: the data or an example do not suit the task, or the folder is remote.
     """
-    given = {side: data[name] for side, names in SIDES.items() for name in names[::-1] if _has(data, name)}
+    sides = data if isinstance(data, Mapping) else {}
+    given = {side: sides[name] for side, names in SIDES.items() for name in names[::-1] if name in sides}
     given = given or {"train": data}
     if all(isinstance(one, str | os.PathLike) for one in given.values()):
         return {f"data.{side}": os.fspath(one) for side, one in given.items()}
@@ -101,10 +102,6 @@ def examples(data: Any, names: list[str]) -> Iterator[tuple[tuple[Any, ...], Any
         yield inputs, label
     if row is None:
         raise DataError("there are no examples in the data: give one or more")
-
-
-def _has(data: Any, name: str) -> bool:
-    return isinstance(data, Mapping) and name in data
 
 
 def _is_input(value: Any) -> bool:

@@ -15,7 +15,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.data.images.folders import SUFFIXES
-from gmlp_flax.errors import DataError, RunError, did_you_mean, listed
+from gmlp_flax.errors import DataError, RunError, did_you_mean
 from gmlp_flax.io import files, json_files
 from gmlp_flax.models import parameters
 from gmlp_flax.options import options_of
@@ -109,9 +109,7 @@ class Model(Trained):
             raise RunError(f"pool is {pool!r}: expected 'mean', 'cls' or None")
         depth, numbers = self.config.model.layers, (layers,) if isinstance(layers, int) else tuple(layers)
         if not numbers or not {*numbers} <= {*range(-depth, depth)}:
-            raise RunError(
-                f"layers is {layers!r}: expected some of 0 to {depth - 1}, or of -1 to {-depth} from the end"
-            )
+            raise RunError(f"layers is {layers!r}: expected some of {-depth} to {depth - 1}, negative from the end")
         return self._features(self.params, self._arrays(inputs), numbers, pool)
 
     def predict(
@@ -218,10 +216,6 @@ def require_model(model: Any) -> None:
 def _require_readable(task: tasks.Task, inputs: Any) -> None:
     """Raises DataError for arrays that `Task.forward` cannot read, or would read as others: ids out of range."""
     shapes, model = task.example_shapes(), task.config.model
-    if isinstance(inputs, dict) and not inputs.keys() == {"tokens", "segments"} <= shapes.keys():
-        raise DataError(
-            f"inputs is a dict of {listed(map(str, inputs))}, which this model does not read: give an array"
-        )
     array = np.asarray(inputs["tokens"] if isinstance(inputs, dict) else inputs)
     fits, expected = True, ""
     if "image" in shapes:

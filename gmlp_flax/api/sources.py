@@ -1,6 +1,5 @@
 """Where models come from: made anew by name, or loaded with their weights."""
 
-import contextlib
 import fnmatch
 import functools
 import json
@@ -225,9 +224,7 @@ def _changed(
     if image_size is not None:
         options = {**options, "image_size": (image_size, image_size) if isinstance(image_size, int) else image_size}
     if dtype is not None:
-        with contextlib.suppress(TypeError):  # what is no type is refused by its key
-            dtype = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
-        options = {**options, "dtype": dtype}
+        options = {**options, "dtype": dtype if isinstance(dtype, str) else jnp.dtype(dtype).name}
     values["model"].update(options)
     config = config_lib.from_dict(values, where)
     config_lib.validate(config)

@@ -11,7 +11,7 @@ from gmlp_flax import tasks
 from gmlp_flax.analysis import attention
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import converted
+from gmlp_flax.interop import exported
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
@@ -202,7 +202,7 @@ def test_a_pair_that_is_read_apart_and_images(tokenizer, tmp_path):
 
 def test_command(tokenizer, tmp_path):
     trained, run = untrained(tokenizer, tmp_path, d_attn=4), str(tmp_path / "run")
-    converted.write(trained.params, trained.config, trained.task.assets(), run)
+    exported.write(trained.params, trained.config, trained.task.assets(), run)
     done = preloaded.gmlp("draw", "attention", run, "--text=the time $", "--second=of $")
     assert done.returncode == 0, done.stderr
     names = ("attention.png", "attention_layers.png")

@@ -6,7 +6,7 @@ import numpy as np
 from flax import traverse_util
 from ml_collections import ConfigDict
 
-from gmlp_flax.interop import converted, timm, timm_names
+from gmlp_flax.interop import exported, timm, timm_names
 from gmlp_flax.io import weight_files
 
 
@@ -26,4 +26,4 @@ def write(path: str | os.PathLike, state: dict[str, np.ndarray]) -> None:
 def write_timm(state: dict[str, np.ndarray], config: ConfigDict, name: str, out: str) -> None:
     """A state dict of timm's as a folder of a model, whose config keeps the paths of data."""
     task, params = timm.read(state, config, name, "FILE")
-    converted.write(params, task.config, task.assets() | dict(task.inherited), out)
+    exported.write(params, task.config, task.assets() | dict(task.inherited), out)

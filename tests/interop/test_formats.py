@@ -11,7 +11,7 @@ import pytest
 import gmlp_flax
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import converted, formats
+from gmlp_flax.interop import exported, formats
 
 IMAGES = {"image_size": (8, 12), "patch_size": (4, 4)}
 TEXT = {"length": 12, "vocab_size": 40}
@@ -65,7 +65,7 @@ def test_torch(name, tmp_path):
     model, inputs, logits = make(name, tmp_path)
     out = tmp_path / "model"
     files = {"modeling_gmlp.py": formats.FORMATS["torch"].write(model)}
-    converted.write(model.params, model.config, files, str(out))
+    exported.write(model.params, model.config, files, str(out))
     assert len(files["modeling_gmlp.py"].splitlines()) <= 200 and b"gmlp_flax." not in files["modeling_gmlp.py"]
     spec = importlib.util.spec_from_file_location("modeling_gmlp", out / "modeling_gmlp.py")
     module = importlib.util.module_from_spec(spec)

@@ -42,11 +42,13 @@ class Source(Protocol):
 class Batches(Iterator[Batch]):
     """An iterator over batches that owns threads or processes: use it in a `with` statement, or call `close`.
 
-    `close` stops reading ahead and ends the worker processes; it may be called more than once.
+    `close` stops reading ahead and ends the worker processes; it may be called more than once. `finish` is applied to
+    each batch.
     """
 
     def __init__(self, iterator: grain.DatasetIterator, workers: int):
         self._iterators = [iterator]
+        self.finish: Callable[[Batch], Batch] = lambda batch: batch
         # Also called at exit: a Grain iterator that outlives the interpreter's modules prints tracebacks.
         self.close = weakref.finalize(self, _close_and_drop, self._iterators, workers)
 
@@ -54,7 +56,7 @@ class Batches(Iterator[Batch]):
         if not self._iterators:
             raise ValueError("these batches are closed")
         try:
-            return next(self._iterators[0])
+            return self.finish(next(self._iterators[0]))
         except DataError as error:  # Grain adds lines about tracebacks
             raise type(error)(str(error).partition("\n")[0]) from error
 

@@ -264,11 +264,10 @@ class MultiHeadAttention(nnx.Module):
             options = {"heads": spec.heads, "causal": spec.causal}
             return checkpoint_name(fused_attention.attention(self.proj_in(x), bias, padding_mask, **options), NAME)
         d, half = width // spec.heads, spec.compute_dtype in (jnp.bfloat16, jnp.float16)
-        # A mask for each example and a bias for each head would be one array [batch, heads, tokens, tokens].
-        both = self.relative is not None and padding_mask is not None
+        both = self.relative and padding_mask is not None  # would be one array [batch, heads, tokens, tokens]
         if platform == "gpu" and half and d % 8 == 0 and d <= 128 and tokens % 64 == 0 and not both:
-            mask = None if padding_mask is None else padding_mask[:, None, None]
-            mask = mask if mask is None else jnp.broadcast_to(mask, (batch, 1, tokens, tokens))
+            shape = batch, 1, tokens, tokens
+            mask = None if padding_mask is None else jnp.broadcast_to(padding_mask[:, None, None], shape)
             q, k, v = jnp.moveaxis(self.proj_in(x).reshape(batch, tokens, 3, spec.heads, d), 2, 0)
             bias = self.relative(0, tokens, tokens)[None].astype(q.dtype) if self.relative else None
             mixed = jax.nn.dot_product_attention(q, k, v, bias, mask, is_causal=spec.causal, implementation="cudnn")

@@ -28,7 +28,8 @@ FINETUNED = "finetuned"  # the folder, beside a table's runs, of the runs finetu
 # Keys that may differ between the runs of one table: they say how a run was run.
 FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "eval.every", "profile.", "data.cache", "data.workers")
 # Of FREE, the keys in which finetuned runs must agree: they say how a model reads sentences.
-READING = tuple(f"model.{key}" for key in ("length", "dropout", "attention_dropout", "mask_padding", "pool", "pooler"))
+_READ = ("length", "dropout", "attention_dropout", "mask_padding", "hide_padding", "pool", "pooler")
+READING = tuple(f"model.{key}" for key in _READ)
 # Keys that a smaller scale shrinks; the report says by how much.
 SHAPES = ("layers", "d_model", "d_ffn", "vocab_size", "image_size")
 SCALED = (STEPS, "batch_size", *(f"model.{key}" for key in SHAPES), "data.train")

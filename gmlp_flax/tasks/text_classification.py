@@ -16,6 +16,7 @@ import optax
 from flax import nnx
 from ml_collections import ConfigDict
 
+from gmlp_flax.data import pipeline
 from gmlp_flax.data.finetuning import pairs, sentences
 from gmlp_flax.data.finetuning.glue import SENTENCE_TASKS, SentenceTask, own_task
 from gmlp_flax.data.fingerprints import Fingerprint
@@ -40,6 +41,10 @@ class TextClassification(Finetuning):
     options = TEXT_OPTIONS | {
         "model.pool": Option("mean", "the head reads the mean of the tokens, or [CLS] (BERT)", ("mean", "cls")),
         "model.pooler": Option(False, "BERT's tanh layer before the head"),
+        "model.hide_padding": Option(
+            False,
+            "with mask_padding, Toeplitz projections ignore [PAD] as well, so that batches of short texts are cut",
+        ),
         "model.pairs": Option(
             "joined",
             "both texts of a pair in one sequence; or apart, each of model.length tokens, compared by the head alone",
@@ -73,6 +78,31 @@ class TextClassification(Finetuning):
             return PairClassifier(*sizes, pool=model.pool, interaction=model.interaction, **self.embedding())
         return SequenceClassifier(*sizes, pool=model.pool, pooler=model.pooler, **self.embedding())
 
+    def spec(self) -> Any:
+        """See `Task`."""
+        spec = super().spec()
+        hiding = spec.hiding_padding() if self.config.model.hide_padding else spec
+        if hiding is None:
+            raise ValueError("model.hide_padding is True, and this model reads all n tokens: set it to False")
+        return hiding
+
+    @property
+    def hides_padding(self) -> bool:
+        """Whether the logits of a text do not depend on how much padding follows it, in training too."""
+        return self.config.model.mask_padding and (spec := self.spec()).hiding_padding() == spec
+
+    def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
+        return self._cut(super().train_batches(start, host, hosts), hosts)
+
+    def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
+        return self._cut(super().evaluation_batches(host, hosts, shares), hosts)
+
+    def _cut(self, batches: pipeline.Batches, hosts: int) -> pipeline.Batches:
+        """Batches as long as their longest text needs; several hosts, of which each sees its own texts, keep n."""
+        if hosts == 1 and self.hides_padding:
+            batches.finish = functools.partial(pairs.cut_padding, pad_id=self.pad_id)
+        return batches
+
     @property
     def dual_encoder(self) -> bool:
         """Whether each text of a pair is encoded alone."""
@@ -86,6 +116,8 @@ class TextClassification(Finetuning):
     @classmethod
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
+        if config.model.hide_padding and not config.model.mask_padding:
+            raise ConfigError("config.model.hide_padding is True, and model.mask_padding is not: set it to True, too")
         if config.model.pairs != "apart":
             return
         task = config.glue.task
@@ -234,8 +266,7 @@ class TextClassification(Finetuning):
         layouts = [[text] for text in ids] if self.dual_encoder else [ids]
         most = max(1 + sum(len(text) + 1 for text in layout) for layout in layouts)
         note = self.note_of_cut(most, given, truncate)
-        hidden = self.config.model.mask_padding and (spec := self.spec()).hiding_padding() is spec  # in training, too
-        length = min(most, self.length) if hidden else self.length
+        length = min(most, self.length) if self.hides_padding else self.length
         arrays = zip(*(pairs.assemble(layout, length, self.tokenizer) for layout in layouts), strict=True)
         tokens, segments = (np.stack(parts) if self.dual_encoder else parts[0] for parts in arrays)
         return Prepared([{"tokens": tokens, "segments": segments}], 1, note)

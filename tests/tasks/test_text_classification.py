@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax.data.finetuning import pairs
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.tasks import text_classification
 from gmlp_flax.tasks.text_classification import TextClassification
 from gmlp_flax.training.evaluation import Evaluator
@@ -264,3 +265,46 @@ def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):
     assert task.example_shapes()["tokens"][0] == (2, 12) and not task.examples("train")[0]["segments"].any()
     metrics, _ = Evaluator(task, Partition.make())(task.init(jax.random.key(0)))
     assert metrics["examples"] == 21 and metrics["loss"] == pytest.approx(math.log(2), rel=0.3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"hide_padding": True}, {"block": "transformer", "heads": 2, "positions": "relative"}],
+    ids=["gmlp", "bert"],
+)
+def test_batches_of_short_texts_are_cut_and_score_the_same(vocabulary, tmp_path, options):
+    """To one of a few lengths; several hosts, which see a part of a batch each, read whole sequences."""
+    options = {"d_ffn": 16, "d_model": 8, "layers": 2, "length": 200, "vocab_size": 320, "mask_padding": True} | options
+    given = config(vocabulary, rte(tmp_path))
+    given.model = gmlp_config.default(task="text_classification", block=options.pop("block", "gmlp")).model
+    given.model.update(options)
+    task = TextClassification(given, str(tmp_path))
+    params, loss = task.init(jax.random.key(0)), jax.jit(task.loss)
+    params = jax.tree.map(lambda x: x + jax.random.normal(jax.random.key(1), x.shape, x.dtype) / 2, params)
+    with task.train_batches(3, 0, 1) as cut, task.train_batches(3, 0, 2) as half:
+        batch, part = next(cut), next(half)
+    whole = {name: np.stack([task.examples("train")[i][name] for i in batch["index"]]) for name in batch}
+    used = int((whole["tokens"] != task.pad_id).any(0).nonzero()[0][-1]) + 1
+    length = batch["tokens"].shape[1]
+    assert used <= length < 200 and length in pairs.LENGTHS and part["tokens"].shape == (4, 200)
+    for name in ("tokens", "segments"):
+        np.testing.assert_array_equal(batch[name], whole[name][:, :length])
+    sums = [loss(params, of | {"key": jax.random.split(jax.random.key(0), 8)})[1] for of in (batch, whole)]
+    assert float(sums[0]["loss"][0]) == pytest.approx(float(sums[1]["loss"][0]), rel=1e-5)
+    metrics, _ = Evaluator(task, Partition.make())(params)
+    assert metrics["examples"] == 21
+    logits, labels = logits_of(task, params), task.examples("heldout").columns["label"]
+    assert metrics["accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == labels))
+
+
+def test_padding_that_cannot_be_hidden(vocabulary, tmp_path):
+    given = config(vocabulary, rte(tmp_path))
+    given.model.update(hide_padding=True, spatial="dense")
+    with pytest.raises(ValueError, match="model.hide_padding is True, and this model reads all n tokens"):
+        TextClassification(given, str(tmp_path)).spec()
+    given.model.mask_padding = False
+    with pytest.raises(ConfigError, match="hide_padding is True, and model.mask_padding is not"):
+        TextClassification.check(given)
+    given.model.hide_padding, task = False, TextClassification(given, str(tmp_path))
+    with task.train_batches(0, 0, 1) as batches:
+        assert next(batches)["tokens"].shape == (8, 16)

@@ -9,6 +9,7 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 
 _TEXTS = 4096  # encoded in one call
+LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # of batches that are cut: a program for each
 
 
 def encode(texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int | None = None) -> list[np.ndarray]:
@@ -65,6 +66,14 @@ def assemble(texts: Sequence[np.ndarray], length: int, tokenizer: Tokenizer) -> 
         tokens[start:stop], tokens[stop], segments[start : stop + 1] = text[:kept], tokenizer.sep_id, segment
         start = stop + 1
     return tokens, segments
+
+
+def cut_padding(batch: Mapping[str, np.ndarray], pad_id: int) -> dict[str, np.ndarray]:
+    """The batch with "tokens" and "segments" [..., n] cut to the least of LENGTHS that keeps all but [PAD], or to n."""
+    tokens = batch["tokens"]
+    used = 1 + int(np.flatnonzero((tokens != pad_id).reshape(-1, tokens.shape[-1]).any(0))[-1])
+    length = min([length for length in LENGTHS if length >= used], default=tokens.shape[-1])
+    return dict(batch) | {name: batch[name][..., :length] for name in ("tokens", "segments")}
 
 
 class Pairs:

@@ -66,8 +66,7 @@ class GMLPSpec(WeightDropoutSpec):
         if self.gate == "split" and self.d_ffn % 2:
             raise ValueError(f"model.d_ffn is {self.d_ffn}: the split gate halves it, so it must be even")
         if self.causal and self.form(self.length) != "direct":
-            form = f"model.toeplitz is {self.toeplitz!r}, whose rounding tells of later tokens"
-            raise ValueError(f"{form}: set it to 'direct'")
+            raise ValueError(f"model.toeplitz is {self.toeplitz!r}, whose rounding tells of later tokens: use 'direct'")
 
     def form(self, tokens: int) -> str:
         """How W is applied to so many tokens: a key of `toeplitz.FORMS`."""
@@ -195,8 +194,7 @@ class SpatialProjection(nnx.Module):
             raise ValueError(f"the spatial projection was made for {accepts} tokens and was given {tokens}")
         if cache is not None:
             first, z = cache.first, cache.update("gate", z)
-        form = self.spec.form(tokens)
-        if form == "direct":
+        if (form := self.spec.form(tokens)) == "direct":
             mixed = over_tokens(self._rows(first, tokens, z.shape[-2], z.dtype), z)
         else:
             mixed = toeplitz.FORMS[form](toeplitz.crop(self.taps[...], tokens), z)

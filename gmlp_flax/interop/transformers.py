@@ -57,6 +57,7 @@ _FNET = {
 }
 FRAME = {"norm": "post", "embedding_norm": True, "transform": True, "mask_padding": True}  # what both have
 TABLES = {"vocab_size": "word", "length": "position", "token_types": "token_type"}  # of embeddings: key of their rows
+TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_config.json")
 FAMILIES = {"bert": _rows("bert", _BERT), "fnet": _rows("fnet", _FNET)}  # the names of their tensors
 
 
@@ -110,7 +111,7 @@ def from_transformers(name: str, state: dict[str, np.ndarray], config: ConfigDic
 
 def read(name: str, path: str) -> tuple[MaskedLanguageModeling, dict]:
     """The task and the parameters, a nested dict of numpy arrays, of a model of FAMILIES: a folder with config.json,
-    the weights (`weight_files.WEIGHTS`) and the tokenizer, or the weights in it.
+    the weights (`weight_files.WEIGHTS`) and the tokenizer, or the weights in it; or such a folder on the hub.
 
     Raises:
         RunError, ConfigError, DataError: the weights are of another model, or a file is missing, damaged or too large.
@@ -120,6 +121,9 @@ def read(name: str, path: str) -> tuple[MaskedLanguageModeling, dict]:
     state = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", key)): x for key, x in state.items()}
     config = config_for(name, state, described, where)
     params = from_transformers(name, state, config, where)
+    if path.startswith(weight_files.HUB):
+        for file in TOKENIZER_FILES:
+            weight_files.fetch(path.removeprefix(weight_files.HUB), file, weight_files.commit_of(where), optional=True)
     folder = os.path.dirname(where) or "."
     tokenizer = Tokenizer.load(folder)
     if tokenizer.note:

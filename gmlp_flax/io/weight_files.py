@@ -52,7 +52,8 @@ def read_folder(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
     """
     if path.startswith(HUB):
         repository = path.removeprefix(HUB)
-        path = fetch(repository, WEIGHTS[0], commit_of(fetch(repository, CONFIG)))
+        commit = commit_of(fetch(repository, CONFIG))
+        path = fetch(repository, WEIGHTS[0], commit, optional=True) or fetch(repository, WEIGHTS[1], commit)
     elif files.is_folder(path):
         found = [at for name in WEIGHTS if files.exists(at := files.join(path, name))]
         if not found:

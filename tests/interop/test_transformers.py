@@ -16,7 +16,7 @@ from gmlp_flax.io import weight_files
 from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, loop
-from tests import preloaded
+from tests import hub_server, preloaded
 from tests.data.finetuning.squad_files import colours, write
 from tests.interop import states
 from tests.interop.states import to_torch
@@ -215,6 +215,17 @@ def test_what_a_folder_of_bert_becomes(bert):
     jax.tree.map(np.testing.assert_array_equal, trained.params, random_weights("bert")[1])
     ((ranked,),) = trained.predict(["the [MASK] of"], top=3)
     assert len(ranked) == 3 and trained.task.tokenizer.encode("THE") == trained.task.tokenizer.encode("the")
+
+
+def test_a_bert_of_the_hub_comes_with_its_tokenizer(bert, tmp_path):
+    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra: weights)")
+    folder, _ = bert
+    with hub_server.serve() as hub:
+        hub["me/bert"] = {file.name: file.read_bytes() for file in folder.iterdir()}
+        settings = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
+        done = preloaded.gmlp("predict", "--workdir=hf-hub:me/bert", input="the [MASK] of\n", **settings)
+        here = preloaded.gmlp("predict", f"--workdir={folder}", input="the [MASK] of\n")
+    assert done.returncode == 0 and done.stdout == here.stdout != "", done.stderr
 
 
 def test_glue_from_bert(bert, tmp_path):

@@ -33,6 +33,14 @@ def small_text_config(cache: str):
     return options
 
 
+@pytest.fixture(scope="session", autouse=True)
+def programs(tmp_path_factory):
+    """Programs that tests have in common, as those of runs with one config, are compiled once a session."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("programs")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def small_heap():
     """What earlier modules have left is not swept again whenever Python collects garbage."""

@@ -43,12 +43,6 @@ def test_the_papers_models(path, name):
     assert options.optimizer.clip == 0 and options.optimizer.schedule == "linear" and options.model.dtype == "bfloat16"
 
 
-def test_the_tables_are_complete():
-    """8 rows of Table 3, 8 of Table 4, 4 of appendix B, four aMLPs, 15 siblings; 7 of Table 5 and 2 with relative
-    positions."""
-    assert len(ABLATION) == 39 and len(BERT) == 9
-
-
 def encoder_size(options) -> int:
     """Parameters of the encoder: without embeddings, positions, stem and head."""
     shapes = tasks.find(options.task).without_data(options).shapes()["encoder"]

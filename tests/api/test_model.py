@@ -125,10 +125,10 @@ def test_grey_models_take_colours(image_run):
 def test_function_is_pure_and_transforms(images):
     forward, x = images.function(), jnp.ones((2, 32, 32, 3))
     np.testing.assert_allclose(jax.jit(forward)(images.params, x), images.logits(x), rtol=1e-5, atol=1e-6)
-    gradients = jax.grad(lambda params: forward(params, x).sum())(images.params)
+    gradients = jax.jit(jax.grad(lambda params: forward(params, x).sum()))(images.params)
     assert float(jnp.abs(gradients["head"]["bias"]).sum()) > 0
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), images.params)
-    assert jax.vmap(forward, (0, None))(several, x).shape == (2, 2, 2)
+    assert jax.eval_shape(jax.vmap(forward, (0, None)), several, x).shape == (2, 2, 2)
 
 
 def test_module_has_parameters_of_its_own(images):

@@ -53,6 +53,8 @@ def test_arrays_an_optimizer_and_callbacks(digits, tmp_path):
     assert {*model.classes} == {*map(str, labels)} and model.predict(images[0])
     again = gf.train(images_config(), out, data=data, optimizer=optax.sgd(0.1), options=options)  # it is done
     assert again["eval"] == result["eval"]
+    lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
+    assert all("learning_rate" not in line for line in lines)  # our optimizers alone have one
 
 
 def test_the_optimizer_is_the_one_that_was_given(digits, tmp_path):
@@ -123,12 +125,6 @@ def test_images_that_are_files_stay_and_remote_ones_are_copied(tmp_path):
     source = open_side(keys["data.train"], "train", order=["dark", "light"])
     assert not (tmp_path / "data" / "train" / "0.png").exists() and source.labels.tolist() == [0, 1]
     assert [np.asarray(Image.open(io.BytesIO(source[i]["image"])))[0, 0] for i in (0, 1)] == [10, 200]
-
-
-def test_metrics_without_a_rate_are_whole(digits, tmp_path):
-    gf.train(images_config(), tmp_path, data=digits, optimizer=optax.adam(1e-3), options=SHORT)
-    lines = [line for line in map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()) if "loss" in line]
-    assert lines and all("learning_rate" not in line for line in lines)
 
 
 @pytest.mark.parametrize(

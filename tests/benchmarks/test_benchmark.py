@@ -7,6 +7,7 @@ import os
 import tarfile
 import time
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -103,7 +104,7 @@ def test_settings_of_a_model(monkeypatch, every, seconds, best, tried):
         return taken and device.Measured(setting, [taken], [1e9], 2e9)
 
     monkeypatch.setattr(device, "_apart", measured)
-    fastest, model = {}, device.MODELS[1]._replace(every=every)
+    fastest, model = {}, device.MODELS[1]._replace(every=every, file="quickstart_image.py", argument="")
     rows = rows_of(device._of_model(model, TINY, 1, math.inf, fastest))
     assert len(calls) == tried and str(calls[0]) == "batch 2, remat none, unrolled"
     rate = rows[f"gMLP-S, {best}: rate"]["median"]
@@ -150,7 +151,7 @@ def test_the_device_part_on_a_cpu():
 def test_forms_of_mixing_compute_the_same():
     """Beside each other they are of use only so."""
     forms = device._forms(32, 2, "float32")
-    results = {name: call(*arrays) for name, (call, arrays) in forms.items()}
+    results = {name: jax.jit(call)(*arrays) for name, (call, arrays) in forms.items()}
     for first, second in (
         ("gate, Toeplitz direct", "gate, Toeplitz fft"),
         ("Toeplitz product direct", "Toeplitz product fft"),

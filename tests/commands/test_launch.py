@@ -43,7 +43,6 @@ def test_words_reach_training_in_any_form():
         (("--workdir=x", TEXT), "--on is missing: see gmlp launch --help"),
         (("--on=slurm", "--workdir=x"), "--config is missing"),
         (("--on=slrum", TEXT, "--workdir=x"), "did you mean 'slurm'?"),
-        ((*SLURM, TEXT, "--workdir=x", "--config.model.gate=foo"), "config.model.gate is 'foo'"),
         ((*SLURM, TEXT, "--workdir=x", "--", "--multihost=on"), "multihost"),
         ((*SLURM, TEXT, "--workdir=x", "--config.mesh.fsdp=16"), "config.mesh is data -1 x fsdp 16 x tensor 1"),
         ((*SLURM, TEXT, "--workdir=x", "--config.batch_size=12"), "config.batch_size is 12, which 8 devices"),

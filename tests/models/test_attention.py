@@ -50,7 +50,8 @@ def test_relative_bias_of_more_tokens():
     """One bias an offset has none for them; a bucket serves any distance."""
     with pytest.raises(ValueError, match="the relative bias was made for at most 5 tokens and was given 6"):
         relative(dtype="float32")(0, 6, 6)
-    far = np.asarray(randomized(lambda: relative(dtype="float32", relative_buckets=4))(0, 400, 400))
+    bias = randomized(lambda: relative(dtype="float32", relative_buckets=4))
+    far = np.asarray(quick_jit(lambda: bias(0, 400, 400))())
     assert far.shape == (3, 400, 400) and (far[:, 0, 128:] == far[:, :1, 399]).all()
 
 
@@ -138,13 +139,14 @@ def test_hide_padding_of_all_keys_leaves_no_nan():
 
 def test_dropout_is_of_weights():
     """Seen through values that are an identity: a weight is kept, times 1 / 0.8, or 0."""
-    scores, values = jnp.asarray(normal(0, 300, 8, 8), jnp.float32), jnp.broadcast_to(jnp.eye(8), (300, 8, 8))
-    found = np.asarray(mix(scores, values, 0.2, keys(0, 300)))
-    weights = np.asarray(jax.nn.softmax(scores, axis=-1))
+    scores, values = np.float32(normal(0, 300, 8, 8)), np.broadcast_to(np.eye(8, dtype=np.float32), (300, 8, 8))
+    both = quick_jit(lambda scores: (mix(scores, values, 0.2, keys(0, 300)), mix(scores, values, 0.2)))
+    found, kept = map(np.asarray, both(scores))
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     dropped = found == 0
     np.testing.assert_allclose(found[~dropped], weights[~dropped] / 0.8, rtol=1e-5)
     assert abs(dropped.mean() - 0.2) < 4 * np.sqrt(0.16 / scores.size)
-    np.testing.assert_allclose(mix(scores, values, 0.2), weights, rtol=1e-5)
+    np.testing.assert_allclose(kept, weights, rtol=1e-5)
 
 
 @pytest.fixture
@@ -195,11 +197,16 @@ def test_queries_in_blocks_are_those_at_once(kind, monkeypatch):
 @in_float64
 def test_blocks_of_queries_behind_those_that_were_read(kind, in_blocks):
     """Four tokens, then six: the second call's queries are in blocks, and begin at the fifth place."""
-    module, x = randomized(KINDS[kind]), jnp.asarray(normal(0, 2, 10, 6))
-    first = DecodeCache({}, jnp.array(0), 10)
-    before = module(x[:, :4], cache=first)
-    after = module(x[:, 4:], cache=DecodeCache(first.arrays, jnp.array(4), 10))
-    np.testing.assert_allclose(jnp.concatenate([before, after], 1), module(x), atol=1e-12)
+    module = randomized(KINDS[kind])
+
+    @quick_jit
+    def both(x):
+        first = DecodeCache({}, jnp.array(0), 10)
+        before = module(x[:, :4], cache=first)
+        after = module(x[:, 4:], cache=DecodeCache(first.arrays, jnp.array(4), 10))
+        return jnp.concatenate([before, after], 1), module(x)
+
+    np.testing.assert_allclose(*both(normal(0, 2, 10, 6)), atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -222,8 +229,8 @@ def test_blocks_hold_no_scores_of_all_queries(kind, monkeypatch):
 
 def test_weights_of_every_block_are_dropped_apart(in_blocks):
     """As `test_dropout_is_of_weights`, for ten queries in blocks; each block draws numbers of its own."""
-    values = jnp.broadcast_to(jnp.eye(10), (300, 10, 10))
-    found = np.asarray(attend(lambda first, count: jnp.zeros((count, 10)), values, 10, None, 0.2, keys(0, 300)))
+    values, scores = jnp.broadcast_to(jnp.eye(10), (300, 10, 10)), lambda first, count: jnp.zeros((count, 10))
+    found = np.asarray(quick_jit(lambda: attend(scores, values, 10, None, 0.2, keys(0, 300)))())
     dropped = found == 0
     np.testing.assert_allclose(found[~dropped], 0.1 / 0.8, rtol=1e-5)
     assert abs(dropped.mean() - 0.2) < 4 * np.sqrt(0.16 / found.size)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax.models import matmul
-from tests.models.reference import count, in_float64, normal
+from tests.models.reference import count, in_float64, normal, quick_jit
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 PRODUCTS = pytest.mark.parametrize(
@@ -32,13 +32,15 @@ def squares(product):
 @in_float64
 def test_values_and_gradients_are_einsums(order, product, formula, shapes):
     left, right = (normal(seed, *shape) for seed, shape in enumerate(shapes))
-    y, pullback = jax.vjp(product, left, right)
-    expected, expected_pullback = jax.vjp(lambda left, right: jnp.einsum(formula, left, right), left, right)
-    g = normal(2, *y.shape)
-    np.testing.assert_allclose(y, expected, atol=1e-13)
-    np.testing.assert_allclose(y, np.einsum(formula, left, right), atol=1e-13)
-    for found, wanted in zip(pullback(g), expected_pullback(g), strict=True):
-        np.testing.assert_allclose(found, wanted, atol=1e-13)
+    expected = np.einsum(formula, left, right)
+
+    def both(function):
+        y, pullback = jax.vjp(function, left, right)
+        return y, pullback(normal(2, *expected.shape))
+
+    found, wanted = quick_jit(lambda: (both(product), both(lambda *given: jnp.einsum(formula, *given))))()
+    np.testing.assert_allclose(found[0], expected, atol=1e-13)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-13), found, wanted)
 
 
 @PRODUCTS
@@ -50,15 +52,11 @@ def test_forward_mode_and_second_derivatives(order, product, formula, shapes):
 
     def slopes(function):
         one = jax.jvp(function, (left, right), tangents)
-        return one, jax.vmap(lambda factor: jax.jvp(function, (left * factor, right), tangents))(jnp.arange(3.0))
+        many = jax.vmap(lambda factor: jax.jvp(function, (left * factor, right), tangents))(jnp.arange(3.0))
+        return one, many, jax.hessian(function, argnums=(0, 1))(left, right)
 
-    jax.tree.map(
-        lambda found, wanted: np.testing.assert_allclose(found, wanted, rtol=1e-11),
-        slopes(squares(product)),
-        slopes(expected),
-    )
-    found, wanted = (jax.hessian(f, argnums=(0, 1))(left, right) for f in (squares(product), expected))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-11), found, wanted)
+    found, wanted = quick_jit(lambda: (slopes(squares(product)), slopes(expected)))()
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), found, wanted)
 
 
 @pytest.mark.parametrize("axes", [(), (3,), (2, 3, 2)])
@@ -66,9 +64,9 @@ def test_forward_mode_and_second_derivatives(order, product, formula, shapes):
 def test_over_tokens_takes_any_leading_axes(order, axes):
     """Also none: a single example has the shape of its tokens and channels."""
     weight, x = normal(0, 3, 4), normal(1, *axes, 4, 5)
-    y = matmul.over_tokens(weight, x)
+    function = lambda *given: (matmul.over_tokens(*given), jax.grad(squares(matmul.over_tokens))(*given))  # noqa: E731
+    y, d_weight = quick_jit(function)(weight, x)
     np.testing.assert_allclose(y, np.einsum("ij,...jc->...ic", weight, x), atol=1e-13)
-    d_weight = jax.grad(squares(matmul.over_tokens))(weight, x)
     outputs, inputs = (np.asarray(part).reshape(-1, *part.shape[-2:]) for part in (2 * y, x))
     np.testing.assert_allclose(d_weight, np.einsum("bic,bjc->ij", outputs, inputs), atol=1e-12)
 
@@ -77,8 +75,13 @@ def test_over_tokens_takes_any_leading_axes(order, axes):
 def test_a_biass_gradient_is_summed_in_float32(shape):
     """Ones of 256 examples: a sum in bfloat16 would stand still at 256 times what one step of it can hold."""
     x, bias = jnp.zeros((256, 128, 8), jnp.bfloat16), jnp.full(shape, 0.5, jnp.float32)
-    y, pullback = jax.vjp(matmul.add_bias, x, bias)
-    d_x, d_bias = pullback(jnp.ones_like(y))
+
+    @jax.jit
+    def both(x, bias):
+        y, pullback = jax.vjp(matmul.add_bias, x, bias)
+        return y, *pullback(jnp.ones_like(y))
+
+    y, d_x, d_bias = both(x, bias)
     assert (y.dtype, d_x.dtype, d_bias.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32) and np.all(y == 0.5)
     np.testing.assert_array_equal(d_x, 1)
     np.testing.assert_array_equal(d_bias, np.full(shape, x.size / bias.size))
@@ -88,23 +91,28 @@ def test_a_biass_gradient_is_summed_in_float32(shape):
 @in_float64
 def test_over_channels_takes_any_leading_axes(order, axes):
     x, kernel = normal(0, *axes, 4), normal(1, 4, 5)
-    d_kernel = jax.grad(squares(matmul.over_channels), argnums=1)(x, kernel)
-    rows = x.reshape(-1, 4)
-    np.testing.assert_allclose(matmul.over_channels(x, kernel), x @ kernel, atol=1e-13)
+    gradient, rows = jax.grad(squares(matmul.over_channels), argnums=1), x.reshape(-1, 4)
+    y, d_kernel = quick_jit(lambda *given: (matmul.over_channels(*given), gradient(*given)))(x, kernel)
+    np.testing.assert_allclose(y, x @ kernel, atol=1e-13)
     np.testing.assert_allclose(d_kernel, rows.T @ (2 * rows @ kernel), atol=1e-12)
 
 
 @PRODUCTS
 def test_types_stay(order, product, formula, shapes):
     left, right = (jnp.ones(shape, jnp.bfloat16) for shape in shapes)
-    y, pullback = jax.vjp(product, left, right)
-    assert [array.dtype for array in (y, *pullback(y))] == [jnp.bfloat16] * 3
+
+    def both(*given):
+        y, pullback = jax.vjp(product, *given)
+        return y, *pullback(y)
+
+    assert [array.dtype for array in jax.eval_shape(both, left, right)] == [jnp.bfloat16] * 3
 
 
 def test_gradients_in_bfloat16_are_summed_over_a_batch_in_float32(order):
     """1,024 equal examples, whose sum would stand still at 256."""
     ones = jnp.ones((1024, 2, 3), jnp.bfloat16)
-    d_weight = jax.grad(lambda weight: matmul.over_tokens(weight, ones).sum())(jnp.zeros((2, 2), jnp.bfloat16))
+    gradient = jax.jit(jax.grad(lambda weight: matmul.over_tokens(weight, ones).sum()))
+    d_weight = gradient(jnp.zeros((2, 2), jnp.bfloat16))
     np.testing.assert_array_equal(np.float32(d_weight), np.full((2, 2), 3 * 1024))
 
 

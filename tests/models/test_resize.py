@@ -1,5 +1,6 @@
 """Parameters of a model for n tokens, resized for another number of tokens or another grid of patches."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from gmlp_flax.models.resize import (
     OverPatches,
     resize_tokens,
 )
+from tests.models.reference import quick_jit
 
 LAYERS = 2
 
 
 def numbered(*shape):
-    return jnp.arange(np.prod(shape), dtype=jnp.float32).reshape(shape)
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
 def test_taps_keep_their_middle():
@@ -54,9 +56,9 @@ def test_causal_taps_keep_the_nearest():
 
 def test_only_the_named_axes_are_resized():
     grids, weight = Grids((2, 2), (4, 4), 1), numbered(LAYERS, 5, 5)
-    assert OverPatches(outputs=-2)(weight, (), grids).shape == (LAYERS, 17, 5)
-    assert OverPatches(inputs=-1)(weight, (), grids).shape == (LAYERS, 5, 17)
-    assert OverPatches(outputs=-2, inputs=-1)(weight, (), grids).shape == (LAYERS, 17, 17)
+    for axes, shape in (((-2, None), (17, 5)), ((None, -1), (5, 17)), ((-2, -1), (17, 17))):
+        rule = OverPatches(*axes)
+        assert jax.eval_shape(lambda weight, rule=rule: rule(weight, (), grids), weight).shape == (LAYERS, *shape)
     other = numbered(LAYERS, 6, 5)  # an axis that is not of these patches
     assert OverPatches(outputs=-2)(other, (), grids) is other and OverPatches(outputs=-2)(weight, (), None) is weight
 
@@ -71,7 +73,12 @@ def test_rules_are_values():
 
 def resize(weight, bias, *grids):
     """A dense projection for another resolution: W over the grids of its outputs and inputs, b over its one."""
-    return tuple(resize_tokens(x, 0, Grids(*grids)) for x in (resize_tokens(weight, 1, Grids(*grids), True), bias))
+
+    @quick_jit
+    def resized(weight, bias):
+        return [resize_tokens(x, 0, Grids(*grids)) for x in (resize_tokens(weight, 1, Grids(*grids), True), bias)]
+
+    return resized(weight, bias)
 
 
 def smooth_projection(grid):

@@ -81,22 +81,30 @@ def test_the_embeddings_of_fnet_against_numpy():
     assert p["segments"]["table"].shape == (4, 6) and p["embedding_projection"]["kernel"].shape == (6, 6)
     x = p["embedding"][TOKENS[0]] + p["segments"]["table"][0] + p["positions"]["table"]
     x = reference.linear(p["embedding_projection"], reference.layer_norm(p["embedding_norm"], x, 1e-12))
-    found = quick_jit(lambda x: module.encoder(x))(x[None])
-    states = quick_jit(lambda tokens: module.hidden(tokens, segments=jnp.zeros_like(tokens)))(TOKENS)
-    np.testing.assert_allclose(states[0], found[0], atol=1e-10)
-    np.testing.assert_allclose(
-        quick_jit(module)(TOKENS, POSITIONS)[0], module.logits(states[0, POSITIONS[0]]), atol=1e-10
-    )
+
+    @quick_jit
+    def parts(x, tokens):
+        states = module.hidden(tokens, segments=jnp.zeros_like(tokens))
+        return states[0], module.encoder(x)[0], module(tokens, POSITIONS)[0], module.logits(states[0, POSITIONS[0]])
+
+    states, encoded, logits, scored = parts(x[None], TOKENS)
+    np.testing.assert_allclose(states, encoded, atol=1e-10)
+    np.testing.assert_allclose(logits, scored, atol=1e-10)
 
 
 def test_kinds_of_text_start_where_they_are_pretrained_with():
     """At 0 where finetuning adds them, random where pretraining learns them; then a classifier has the same rows."""
-    assert model(dtype="float32").segments is None
-    pretrained = model(dtype="float32", token_types=4).segments.table
+    assert abstract(dtype="float32").segments is None
+
+    @quick_jit
+    def tables():
+        spec, made = small_spec(dtype="float32"), model(dtype="float32", token_types=4)
+        tuned = [SequenceClassifier(spec, VOCAB, 3, nnx.Rngs(0), token_types=types) for types in (0, 4)]
+        return [one.segments.table[...] for one in (made, *tuned)]
+
+    pretrained, added, kept = tables()
     assert 0.01 < pretrained.std() < 0.03
-    for types, rows in ((0, 2), (4, 4)):
-        found = SequenceClassifier(small_spec(dtype="float32"), VOCAB, 3, nnx.Rngs(0), token_types=types).segments.table
-        assert found.shape == (rows, 6) and found[...].any() == (types > 0)
+    assert added.shape == (2, 6) and not added.any() and kept.shape == (4, 6) and kept.any()
 
 
 @in_float64
@@ -211,13 +219,22 @@ def test_texts_that_are_read_apart(pool, interaction):
 @in_float64
 def test_the_two_texts_of_a_pair_draw_dropout_of_their_own():
     module = randomized(lambda: twins(dropout=0.5))
-    call, same = quick_jit(module), np.stack([TOKENS, TOKENS], axis=1)
-    assert np.abs(call(same, NO_SEGMENTS, None, keys(0, 2)) - call(same, NO_SEGMENTS)).max() > 1e-3
-    alone = call(same[:1], NO_SEGMENTS[:1], None, keys(0, 2)[:1])
-    np.testing.assert_allclose(call(same, NO_SEGMENTS, None, keys(0, 2))[:1], alone, atol=1e-12)
-    state, function = function_of(module)
-    gradient = quick_jit(jax.grad(lambda state: (function(state, same, NO_SEGMENTS, None, keys(0, 2)) ** 2).sum()))
-    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient(state)):
+    (state, call), same = function_of(module), np.stack([TOKENS, TOKENS], axis=1)
+
+    @quick_jit
+    def outputs_and_gradient(state):
+        def loss(state):
+            noisy = call(state, same, NO_SEGMENTS, None, keys(0, 2))
+            return (noisy**2).sum(), noisy
+
+        gradient, noisy = jax.grad(loss, has_aux=True)(state)
+        alone = call(state, same[:1], NO_SEGMENTS[:1], None, keys(0, 2)[:1])
+        return noisy, call(state, same, NO_SEGMENTS), alone, gradient
+
+    noisy, quiet, alone, gradient = outputs_and_gradient(state)
+    assert np.abs(noisy - quiet).max() > 1e-3
+    np.testing.assert_allclose(noisy[:1], alone, atol=1e-12)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
         assert np.isfinite(leaf).all() and np.abs(leaf).max() > 0, path
 
 
@@ -226,8 +243,8 @@ def test_the_two_texts_of_a_pair_draw_dropout_of_their_own():
 def test_transformers_ignore_hidden_padding(make):
     module = randomized(lambda: make(**BERT))
     other = np.where(MASK, TOKENS, 6)
-    found = quick_jit(module)(TOKENS, SEGMENTS, MASK)
-    again = quick_jit(module)(other, SEGMENTS, MASK)
+    call = quick_jit(module)
+    found, again = (call(tokens, SEGMENTS, MASK) for tokens in (TOKENS, other))
     places = MASK if found.ndim == 3 else slice(None)
     np.testing.assert_allclose(found[places], again[places], atol=1e-12)
 
@@ -236,11 +253,11 @@ def test_transformers_ignore_hidden_padding(make):
 def test_spatial_projections_see_padding_and_tiny_attention_need_not():
     """The paper masks nothing in gMLP's blocks: what a hidden token is still matters there, to all the same extent."""
     other = np.where(MASK, TOKENS, 6)
-    gmlp = randomized(classifier)
-    np.testing.assert_array_equal(quick_jit(gmlp)(TOKENS, SEGMENTS, MASK), quick_jit(gmlp)(TOKENS, SEGMENTS))
-    assert np.abs(quick_jit(gmlp)(TOKENS, SEGMENTS) - quick_jit(gmlp)(other, SEGMENTS))[1].max() > 1e-3
-    amlp = randomized(lambda: classifier(**AMLP))
-    hidden, open_ = quick_jit(amlp)(TOKENS, SEGMENTS, MASK), quick_jit(amlp)(TOKENS, SEGMENTS)
+    gmlp = quick_jit(randomized(classifier))
+    np.testing.assert_array_equal(gmlp(TOKENS, SEGMENTS, MASK), gmlp(TOKENS, SEGMENTS))
+    assert np.abs(gmlp(TOKENS, SEGMENTS) - gmlp(other, SEGMENTS))[1].max() > 1e-3
+    amlp = quick_jit(randomized(lambda: classifier(**AMLP)))
+    hidden, open_ = amlp(TOKENS, SEGMENTS, MASK), amlp(TOKENS, SEGMENTS)
     np.testing.assert_allclose(hidden[0], open_[0], atol=1e-12)
     assert np.abs(hidden[1] - open_[1]).max() > 1e-3
 

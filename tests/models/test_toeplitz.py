@@ -12,10 +12,9 @@ LENGTHS = [1, 2, 8, 9, 17, 128, 129, 300]
 
 
 def test_expand_entry_by_entry():
-    expand = quick_jit(toeplitz.expand)
-    for n in range(1, 41):
-        taps = np.arange(1, 2 * n, dtype=np.float32)
-        np.testing.assert_array_equal(expand(taps), toeplitz_matrix(taps), err_msg=f"n = {n}")
+    taps = [np.arange(1, 2 * n, dtype=np.float32) for n in range(1, 41)]
+    for one, found in zip(taps, quick_jit(lambda taps: [*map(toeplitz.expand, taps)])(taps), strict=True):
+        np.testing.assert_array_equal(found, toeplitz_matrix(one))
 
 
 @pytest.mark.parametrize("n", [toeplitz.BAND - 1, toeplitz.BAND, toeplitz.BAND + 1, 3 * toeplitz.BAND, 300])
@@ -23,10 +22,16 @@ def test_expand_entry_by_entry():
 def test_expand_in_bands(n):
     """And the transpose, which sums each diagonal. A TPU's bands and a CPU's single one are the same matrix."""
     taps, d_w = normal(n, 2 * n - 1), normal(n + 1, n, n)
-    w, pullback = jax.vjp(toeplitz.expand, taps)
-    for found in (w, toeplitz._in_bands(taps, toeplitz.BAND), toeplitz._in_bands(taps, n)):
+
+    @quick_jit
+    def forms_and_transpose(taps):
+        w, pullback = jax.vjp(toeplitz.expand, taps)
+        return (w, toeplitz._in_bands(taps, toeplitz.BAND), toeplitz._in_bands(taps, n)), *pullback(d_w)
+
+    forms, d_taps = forms_and_transpose(taps)
+    for found in forms:
         np.testing.assert_array_equal(found, toeplitz_matrix(taps))
-    np.testing.assert_allclose(pullback(d_w)[0], [np.trace(d_w, offset) for offset in range(1 - n, n)], atol=1e-11)
+    np.testing.assert_allclose(d_taps, [np.trace(d_w, offset) for offset in range(1 - n, n)], atol=1e-11)
 
 
 @pytest.mark.smoke
@@ -108,10 +113,17 @@ def test_a_cropped_projection_is_a_corner():
 def test_the_matrix_of_past_taps_and_its_rows(n):
     taps = np.arange(1, n + 1, dtype=np.float32)
     whole = toeplitz_matrix(np.concatenate([taps, np.zeros(n - 1, np.float32)]))
-    np.testing.assert_array_equal(toeplitz.expand(toeplitz.past_only(taps)), whole)
+    places = {(0, n), (n - 1, n), (n // 2, n)}
+
+    @quick_jit
+    def matrix_and_rows(taps):
+        past = toeplitz.past_only(taps)
+        return toeplitz.expand(past), [toeplitz.rows(past, first, last - first) for first, last in places]
+
+    matrix, parts = matrix_and_rows(taps)
+    np.testing.assert_array_equal(matrix, whole)
     assert (whole[np.tril_indices(n)] > 0).all() and (np.triu(whole, 1) == 0).all()
-    for first, last in {(0, n), (n - 1, n), (n // 2, n)}:
-        rows = toeplitz.rows(toeplitz.past_only(taps), first, last - first)
+    for (first, last), rows in zip(places, parts, strict=True):
         np.testing.assert_array_equal(rows, whole[first:last])
     assert largest_array(lambda taps: toeplitz.rows(taps, 5, 3), jnp.ones(2 * 300 - 1)) == 3 * 300
 

@@ -63,7 +63,7 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
     monkeypatch.setattr(loop, "Training", lambda *given: made.append(make(*given)) or made[-1])
     options, workdir = small_text_config(tmp_path / "cache"), tmp_path / "run"
     options.steps = options.checkpoint.every = 6
-    options.log.every = options.eval.every = options.eval.batch_size = 3
+    options.log.every, options.eval.every, options.eval.batch_size = 3, 3, 64
     scored, stopping_at = [], 0
 
     class Counted(evaluation.Evaluator):

@@ -18,7 +18,7 @@ WITHOUT_EFFECT = {
     "factorized_dense+fixed_random+dense": ("synthesizer/fixed_random/logits",),
 }
 EVERY = pytest.mark.parametrize("name", CASES)
-EVERY_BLOCK = pytest.mark.parametrize("name", {options["block"]: name for name, options in CASES.items()}.values())
+EVERY_BLOCK = pytest.mark.parametrize("name", [*{options["block"]: name for name, options in CASES.items()}.values()])
 
 
 @pytest.mark.smoke
@@ -53,19 +53,21 @@ def test_other_numbers_of_tokens_are_refused(name):
 @in_float64
 def test_hidden_padding_changes_nothing(name):
     spec = small_spec(**CASES[name]).hiding_padding()
+    if CASES[name]["block"] == "fnet_hybrid":  # its layers of attention hide padding, those of the transform do not
+        assert spec is None
+        spec = small_spec(**CASES[name])
     if spec is None:  # whatever is there is mixed by number
-        assert name == "gmlp, dense" or CASES[name]["block"] in (
-            "mixer",
-            "resmlp",
-            "feed_forward",
-            "fnet",
-            "fnet_hybrid",
-        )
+        assert name == "gmlp, dense" or CASES[name]["block"] in ("mixer", "resmlp", "feed_forward", "fnet")
         return
-    module, x = randomized(lambda: spec.block(spec, nnx.Rngs(0))), jnp.asarray(normal(0, 2, 5, 6))
-    mask = jnp.broadcast_to(jnp.arange(5) < 3, (2, 5))
-    padded = quick_jit(lambda x: module(x, padding_mask=mask))(x)
-    np.testing.assert_allclose(padded[:, :3], quick_jit(module)(x[:, :3]), atol=1e-10)
+    module, x, mask = randomized(lambda: spec.block(spec, nnx.Rngs(0))), normal(0, 2, 5, 6), np.arange(5)[None] < 3
+
+    @quick_jit
+    def both(x):
+        return module(x, padding_mask=mask)[:, :3], module(x[:, :3])
+
+    padded, shorter = both(x)
+    np.testing.assert_allclose(padded, shorter, atol=1e-12)
+    np.testing.assert_allclose(both(np.where(mask[..., None], x, 7.0))[0], shorter, atol=1e-12)
 
 
 @EVERY_BLOCK
@@ -74,53 +76,45 @@ def test_stochastic_depth_drops_each_branch_by_itself(name):
     """Equal examples then have as many different outputs as there are sets of branches."""
     module = randomized(lambda: block_of(name))
     x = jnp.broadcast_to(jnp.asarray(normal(0, 5, 6)), (64, 5, 6))
-    y = np.asarray(quick_jit(lambda x: module(x, LayerRng(keys(0, 64), 0.0, jnp.float32(0.5))))(x))
-    assert len(np.unique(y.round(9), axis=0)) == (2 if CASES[name]["block"] == "gmlp" else 4)
-    assert len(np.unique(np.asarray(quick_jit(module)(x)).round(9), axis=0)) == 1
+    both = quick_jit(lambda x: (module(x, LayerRng(keys(0, 64), 0.0, jnp.float32(0.5))), module(x)))
+    noisy, quiet = (len(np.unique(np.asarray(y).round(9), axis=0)) for y in both(x))
+    assert (noisy, quiet) == (2 if CASES[name]["block"] == "gmlp" else 4, 1)
+
+
+def outputs_and_gradients(name, *dtypes):
+    """Of the block in each of these types, on the same numbers, by one program."""
+    x = jnp.asarray(normal(0, 2, 5, 6), jnp.bfloat16)
+    made = [function_of(randomized(lambda dtype=dtype: block_of(name, dtype=dtype), std=0.3)) for dtype in dtypes]
+
+    def loss(states):
+        outputs = [call(state, x.astype(dtype)) for (_, call), state, dtype in zip(made, states, dtypes, strict=True)]
+        return sum(jnp.square(y.astype("float32")).sum() for y in outputs), outputs
+
+    gradients, outputs = quick_jit(jax.grad(loss, has_aux=True))([state for state, _ in made])
+    return outputs, [nnx.to_pure_dict(gradient) for gradient in gradients]
 
 
 @EVERY
-@in_float64
 def test_gradients_are_finite_and_reach_every_parameter(name):
-    state, call = function_of(randomized(lambda: block_of(name)))
-    gradient = quick_jit(jax.grad(lambda state, x: (call(state, x) ** 2).sum()))(state, normal(0, 2, 5, 6))
-    for path, leaf in jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(gradient)):
+    _, [gradient] = outputs_and_gradients(name, "float32")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
         reached = path_name(path) not in WITHOUT_EFFECT.get(name, ())
-        assert np.isfinite(leaf).all() and (np.abs(leaf).max() > 1e-6) == reached, path
+        assert np.isfinite(leaf).all() and (np.abs(leaf).max() > 1e-4) == reached, path
 
 
-@EVERY
+# The others differ in nothing that is rounded elsewhere.
+@pytest.mark.parametrize("name", sorted({
+    *EVERY_BLOCK.args[1], "split gate", "transformer", "relative", "dynamic", "random+attention", "factorized_dense",
+    "dense+factorized_random",
+}))  # fmt: skip
 def test_bfloat16_is_near_float32(name):
     """Outputs, and the gradients of all parameters together."""
-    outputs, gradients, x = [], [], jnp.asarray(normal(0, 2, 5, 6), jnp.bfloat16)
-    for dtype in ("bfloat16", "float32"):
-        state, call = function_of(randomized(lambda dtype=dtype: block_of(name, dtype=dtype), std=0.3))
-
-        def loss(state, x, call=call):
-            y = call(state, x)
-            return jnp.square(y.astype(jnp.float32)).sum(), y
-
-        gradient, y = quick_jit(jax.grad(loss, has_aux=True))(state, x.astype(dtype))
-        outputs.append(y)
-        gradients.append(np.concatenate([np.ravel(leaf).astype(np.float32) for leaf in jax.tree.leaves(gradient)]))
+    outputs, gradients = outputs_and_gradients(name, "bfloat16", "float32")
     assert outputs[0].dtype == jnp.bfloat16
     atol = 0.06 if not name.endswith("fnet, post-norm") else 0.2
     np.testing.assert_allclose(outputs[0].astype(jnp.float32), outputs[1], atol=atol)
-    assert np.linalg.norm(gradients[0] - gradients[1]) < 0.05 * np.linalg.norm(gradients[1])
-
-
-@pytest.mark.parametrize("name", [
-    "relative", "fnet_hybrid, pre-norm", "fnet_hybrid, post-norm", "random+attention", "dense", "external_attention",
-    "external_attention, memory", "lightweight", "dynamic",
-])  # fmt: skip
-@in_float64
-def test_padding_is_ignored(name):
-    """What stands there does not matter, and for layers that need not n tokens it might as well not be there."""
-    module, x, mask = randomized(lambda: block_of(name)), normal(0, 1, 5, 6), jnp.arange(5)[None] < 3
-    call = quick_jit(lambda x: module(x, padding_mask=mask))
-    found = call(x)[:, :3]
-    np.testing.assert_allclose(found, call(np.where(mask[..., None], x, 7.0))[:, :3], atol=1e-12)
-    np.testing.assert_allclose(found, quick_jit(module)(x[:, :3]), atol=1e-12)
+    rounded, exact = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]) for tree in gradients)
+    assert np.linalg.norm(rounded - exact) < 0.05 * np.linalg.norm(exact)
 
 
 def linear(path, d_in, d_out):

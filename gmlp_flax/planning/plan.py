@@ -17,6 +17,7 @@ from gmlp_flax import tasks
 from gmlp_flax.planning import chips, dry_run, workload
 from gmlp_flax.planning.hlo import WIRE, Collectives, Moved, Program
 from gmlp_flax.planning.workload import Workload
+from gmlp_flax.tasks.base import Task
 from gmlp_flax.training.partition import Devices, Partition
 
 SUFFIXES = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -110,20 +111,15 @@ def make(
         devices: of this machine, if they are what the topology says.
 
     Raises:
-        RunError: the topology is unknown, libtpu is missing, or the devices cannot share the batch or the
-            parameters. All this is checked before compiling.
+        RunError: before compiling: an unknown topology, no libtpu, or a batch or parameters that devices cannot share.
     """
     hardware = chips.parse(topology)
     chip, count = hardware.chip, hardware.count
     devices = dry_run.devices(topology) if devices is None else devices
-    partition = Partition.make(config.mesh, count if devices is None else devices)
-    partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
     task = tasks.find(config.task).without_data(config)
-    partition.for_model(task.param_metadata()).check_parameters(task.shapes())
+    partition = _partition(config, task, count if devices is None else devices)
     work, per_chip = workload.of(config), partition.mesh.size // count  # libtpu lists two devices of some chips
-    # Kernels for GPUs that are not here cannot be tried out.
-    options = {"xla_gpu_autotune_level": 0} if chip.processors and jax.default_backend() == "cpu" else None
-    device = _estimate(config, work, partition) if devices is None else _compile(config, work, partition, options)
+    device = _estimate(config, work, partition) if devices is None else _compile(config, work, partition, chip)
     collectives = _exchange(config, work, partition) if device.collectives is None else device.collectives
 
     peak = count * chip.flops
@@ -153,13 +149,17 @@ def make(
         utilisation=work.flops / (peak * step_seconds),
         per_price=3600 * units / (step_seconds * price * count) if price else None,
         products_bound=_products_bound(config.batch_size, products, min(state, memory or 0.0), memory or 0.0, links),
-        notes=(
-            *device.notes,
-            *_notes(config),
-            *["--moved needs a compiled program"] * bool(moved and not device.moved),
-        ),
+        notes=(*device.notes, *_notes(config, bool(moved and not device.moved))),
         moved=tuple(one._asdict() for one in device.moved[:moved]),
     )
+
+
+def _partition(config: ConfigDict, task: Task, devices: Devices | int) -> Partition:
+    """The devices' shares. Raises RunError if they cannot share the batch or the parameters."""
+    partition = Partition.make(config.mesh, devices)
+    partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
+    partition.for_model(task.param_metadata()).check_parameters(task.shapes())
+    return partition
 
 
 def _products_bound(batch: int, products: float, state: float, memory: float, links: float) -> int | None:
@@ -170,8 +170,12 @@ def _products_bound(batch: int, products: float, state: float, memory: float, li
     return max(1, math.ceil(batch * max(state / ahead, links / products)))
 
 
-def _compile(config: ConfigDict, work: Workload, partition: Partition, options: dict[str, Any] | None) -> _Device:
+def _compile(config: ConfigDict, work: Workload, partition: Partition, chip: chips.Chip) -> _Device:
     """Compiles the actual step. If it exceeds the memory, the compiler's error tells how much it needs."""
+    # Kernels for GPUs that are not here cannot be tried out.
+    options: dict[str, Any] | None = (
+        {"xla_gpu_autotune_level": 0} if chip.processors and jax.default_backend() == "cpu" else None
+    )
     try:
         compiled = dry_run.lower(config, partition).compile(options)
     except jax.errors.JaxRuntimeError as error:
@@ -243,7 +247,9 @@ def _exchange(config: ConfigDict, work: Workload, partition: Partition) -> dict[
     return collectives
 
 
-def _notes(config: ConfigDict) -> Iterator[str]:
+def _notes(config: ConfigDict, nothing_moved: bool) -> Iterator[str]:
+    if nothing_moved:
+        yield "--moved needs a compiled program"
     if config.model.dtype != "bfloat16":
         yield f"the chips' peak is that of bfloat16, the config's type is {config.model.dtype}"
     if config.mesh.slices > 1:

@@ -84,7 +84,6 @@ def test_the_pages_options_are_known(folder, command):
     [
         (["--config.task=my_package.fourier:FourierBlock"], "expected a class that extends"),
         ([BLOCK, "--config.model.first_weight=0"], "expected above 0"),
-        ([BLOCK, "--config.model.gate=linear"], "it is an option of gmlp"),
     ],
 )
 def test_mistakes_are_one_line(folder, flags, message):

@@ -21,7 +21,6 @@ def test_a_name_or_a_place():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gmpl", "config.model.block is 'gmpl'; did you mean 'gmlp'?"),
         ("qqqq", "config.model.block is 'qqqq'; expected one of gmlp, transformer, mixer, resmlp, feed_forward"),
         ("no_such.module:X", "which cannot be imported (ModuleNotFoundError: "),
         ("gmlp_flax.errors:X", "which cannot be imported (AttributeError: "),

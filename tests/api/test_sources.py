@@ -83,10 +83,7 @@ def test_text_models_with_and_without_a_tokenizer():
         ("gmlp_s", {"classes": 0}, "classes is 0"),
         ("gmlp_s", {"classes": ("a", "a")}, "different names"),
         ("gmlp_s", {"image_size": 50}, "do not tile"),
-        ("gmlp_s", {"heads": 2}, "has no model.heads"),
-        ("gmlp_s", {"layerz": 2}, "did you mean 'model.layers'"),
         ("gmlp_base", {"image_size": 32}, "image_size"),
-        ("gmlp_s", {"dtype": "int8"}, "model.dtype is 'int8'"),
         ("gmlp_s", {"mesh": {"rows": 2}}, "an axis 'rows'"),
     ],
 )

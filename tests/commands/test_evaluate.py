@@ -47,7 +47,6 @@ def test_a_step_and_the_best(text_run):
     ("flags", "message"),
     [
         (["--checkpoint=7"], "has no checkpoint '7': give latest, best, or one of 6, 12"),
-        (["--config.data.heldot=x"], "did you mean 'data.heldout'?"),
     ],
 )
 def test_mistakes_are_one_line(text_run, flags, message):

@@ -33,7 +33,6 @@ def test_another_block_brings_its_options(capsys):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model.heads": "8"}, "--config.model.heads=8: config.model.block is 'gmlp', which has no model.heads"),
         ({"steps": "x"}, "config.steps=x"),
         ({"": "5"}, "--config.=5: there is no config key ''"),
     ],

@@ -14,6 +14,8 @@ GPUS = {
     "gpu:h100": "H100",
     "gpu:h200": "H200",
     "gpu:b200": "B200",
+    "gpu:l4": "L4",
+    "gpu:rtx4090": "RTX4090",
 }
 TPUS = {"v2": 2, "v3": 2, "v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}  # by how much a chip counts in the cloud's type
 RUNTIMES = {"v5e": {"runtime_version": "v2-alpha-tpuv5-lite"}}  # where SkyPilot 0.14 would take that of another kind

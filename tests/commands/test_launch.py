@@ -81,4 +81,4 @@ def test_a_sweep_is_a_job_for_each_run_that_is_not_finished(tmp_path):
     assert launched(*sweep, *SKY) == printed[2:3]
     (tmp_path / folders[2]).mkdir()
     (tmp_path / folders[2] / RESULT_FILE).write_text('{"step": 1, "eval": {"perplexity": 5.0}}')
-    assert preloaded.gmlp(*sweep, *SKY).stdout.endswith("4 done, 0 failed, 0 part way, 0 not begun\n")
+    assert preloaded.gmlp(*sweep, *SKY).stdout.endswith("\n4 of 4 runs are done\n")

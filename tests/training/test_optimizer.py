@@ -218,7 +218,6 @@ def chosen(folder, name, **model):
     return tasks.create(config, str(folder))
 
 
-# Adam's, NAdam's and Lion's state have the parts of AdamW's.
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(tmp_path, partition, name):
     training = step.Training(chosen(tmp_path, name), partition)

@@ -145,7 +145,7 @@ def test_the_device_part_on_a_cpu():
     product, share = rows["one large product of 256 x 256 in float32"], rows["tiny: model FLOPs, of the product's rate"]
     assert share["median"] * product["median"] * 1e12 * seconds == pytest.approx(workload.of(options).flops)
     mixing = rows_of(device._of_mixing(32, TINY, 1))
-    assert len(mixing) == 16 and all(row["median"] > 0 for row in mixing.values())
+    assert len(mixing) == 20 and all(row["median"] > 0 for row in mixing.values())
 
 
 def test_forms_of_mixing_compute_the_same():

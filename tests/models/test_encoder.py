@@ -131,12 +131,12 @@ def test_parameters_are_stacked_and_differ_by_layer():
 def test_remat_changes_no_number(kind):
     """Outputs and gradients of the three policies, and of layers one by one, under one key's dropout and stochastic
     depth."""
-    x, key, results = normal(0, 2, 5, 6), keys(0, 2), {}
+    x, key, results, layers = normal(0, 2, 5, 6), keys(0, 2), {}, 3 if kind == "growing" else 2
     for name, options in {
         **{remat: {"remat": remat} for remat in ("none", "matmuls", "full")},
         "unrolled": {"remat": "matmuls", "scan_layers": False},
     }.items():
-        state, call = function_of(encoder(layers=2, dropout=0.2, survival=0.8, **options, **KINDS[kind]))
+        state, call = function_of(encoder(layers=layers, dropout=0.2, survival=0.8, **options, **KINDS[kind]))
 
         def loss(state, x, call=call):
             y = call(state, x, key)

@@ -255,11 +255,9 @@ class MultiHeadAttention(nnx.Module):
         """[batch, tokens, heads d] by a kernel of the platform; None if it has none for these shapes."""
         spec, (batch, tokens, _) = self.spec, x.shape
         platform, width = sharding.platform(), spec.d_qkv or spec.d_model
-        if (
-            platform == "tpu"
-            and TENSOR not in sharding.compiler_axes()
-            and fused_attention.serves(tokens, width, spec.heads)
-        ):
+        if TENSOR in sharding.compiler_axes():
+            return None
+        if platform == "tpu" and fused_attention.serves(tokens, width, spec.heads):
             bias = self.relative(0, tokens, tokens) if self.relative else None
             options = {"heads": spec.heads, "causal": spec.causal}
             return checkpoint_name(fused_attention.attention(self.proj_in(x), bias, padding_mask, **options), NAME)
@@ -268,9 +266,15 @@ class MultiHeadAttention(nnx.Module):
         if platform == "gpu" and half and d % 8 == 0 and d <= 128 and tokens % 64 == 0 and not both:
             shape = batch, 1, tokens, tokens
             mask = None if padding_mask is None else jnp.broadcast_to(padding_mask[:, None, None], shape)
-            q, k, v = jnp.moveaxis(self.proj_in(x).reshape(batch, tokens, 3, spec.heads, d), 2, 0)
-            bias = self.relative(0, tokens, tokens)[None].astype(q.dtype) if self.relative else None
-            mixed = jax.nn.dot_product_attention(q, k, v, bias, mask, is_causal=spec.causal, implementation="cudnn")
+            qkv = jnp.moveaxis(self.proj_in(x).reshape(batch, tokens, 3, spec.heads, d), 2, 0)
+            bias = self.relative(0, tokens, tokens)[None].astype(qkv.dtype) if self.relative else None
+
+            def on_shard(batched: tuple[tuple[jax.Array, ...], jax.Array | None], bias: jax.Array | None) -> jax.Array:
+                (q, k, v), mask = batched
+                options = {"is_causal": spec.causal, "implementation": "cudnn"}
+                return jax.nn.dot_product_attention(q, k, v, bias, mask, **options)
+
+            mixed = sharding.map_shards(on_shard, (tuple(qkv), mask), bias)
             return checkpoint_name(mixed.reshape(batch, tokens, width), NAME)
         return None
 

@@ -1,5 +1,6 @@
 """The kernel against the plain form, values and gradients; interpreted, as there is no TPU."""
 
+import dataclasses
 import functools
 
 import jax
@@ -150,6 +151,12 @@ def test_gpus_get_masks_with_padding_anywhere(monkeypatch, positions, masked, ca
     assert given == ["cudnn"] * calls
     for one, other in zip(*map(jax.tree.leaves, found), strict=True):
         assert np.abs(one - other).max() <= 0.03 * np.abs(other).max()
+    mesh = jax.make_mesh((1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    state, call = function_of(
+        nnx.eval_shape(lambda: MultiHeadAttention(dataclasses.replace(spec, attention="auto"), nnx.Rngs(0)))
+    )
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # JAX's own partitioner fails where an axis is its own
+        assert ("shard_map" in str(jax.make_jaxpr(call)(state, x, None, mask))) == bool(calls)
 
 
 def test_devices_that_share_a_batch_each_run_it():

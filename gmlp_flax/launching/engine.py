@@ -1,5 +1,6 @@
 """What every engine shares: the run that it starts, the launcher's options, the checks, and how words are quoted."""
 
+import abc
 import dataclasses
 import os
 import re
@@ -56,7 +57,7 @@ class Options:
     engine_flag: tuple[str, ...] = option((), "One more word for the engine's command: --engine_flag=--partition=long.")
 
 
-class Engine:
+class Engine(abc.ABC):
     """One way to start a run.
 
     Attributes:
@@ -135,10 +136,10 @@ class Engine:
                 f"or a folder below a --mount={'BUCKET:' if self.mounts_buckets else ''}/FOLDER"
             )
 
+    @abc.abstractmethod
     def specification(self, job: Job) -> tuple[list[str], str]:
         """The tool's command for a run, and the text of a file whose path is the command's last word; empty for none.
         Raises RunError if an option makes no sense for this run."""
-        raise NotImplementedError
 
     def show(self, job: Job) -> str:
         """The same, for reading."""

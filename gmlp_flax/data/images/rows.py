@@ -36,7 +36,9 @@ class ImageRows(ImageSource):
         """See ImageSource; raises DataError if an image has no class."""
         found, read = copy.copy(self), self._parts[self.default_split(split)]
         rows = [row for file in read for row in READERS[tables.suffix(file.path)](file)]
-        if bad := [name for name, image, kind in rows if image is None or kind in (None, "")]:
+        if bad := [
+            name for name, image, kind in rows if not isinstance(image, str | bytes | tuple) or kind in (None, "")
+        ]:
             columns = f"{' or '.join(_IMAGES)}, and {' or '.join(_COLUMNS.label)}"
             raise DataError(f"{self.path!r}: {bad[0]} has no image or no class: expected columns {columns}")
         found.names, found._images, kinds = ([row[part] for row in rows] for part in range(3))
@@ -82,10 +84,9 @@ def _rows(file: File) -> Iterator[Row]:
         if not isinstance(row, dict):
             raise DataError(f"{where}: {row}")
         image, kind = (next((row[name] for name in names if name in row), None) for names in (_IMAGES, _COLUMNS.label))
-        if isinstance(image, str) and image:
-            image = files.join(folder, image)
-        else:
-            image = image.get("bytes") if isinstance(image, dict) else None
+        if isinstance(image, dict):  # the package datasets stores only the path of an image that it did not read
+            image = image.get("path") if image.get("bytes") is None else image["bytes"]
+        image = files.join(folder, image) if isinstance(image, str) and image else image
         name = f"{file.name}{where.removeprefix(file.path)}"  # the same wherever the data lie
         yield name, image, kind if isinstance(kind, str | int | float) else None
 

@@ -84,7 +84,15 @@ def paths_in_a_table(folder):
     return folder / "labels.csv"
 
 
-KINDS = [parquet, shards_of_parquet, save_to_disk, web_dataset, paths_in_a_table]
+def paths_in_parquet(folder):
+    """As the package datasets keeps images of a folder that were never read: without their bytes."""
+    csv(folder / "labels.csv")
+    images = pyarrow.array([{"bytes": None, "path": f"images/{i}.png"} for i in range(6)])
+    pyarrow.parquet.write_table(table(image=images), folder / "all.parquet")
+    return folder / "all.parquet"
+
+
+KINDS = [parquet, shards_of_parquet, save_to_disk, web_dataset, paths_in_a_table, paths_in_parquet]
 
 
 @pytest.mark.parametrize("make", KINDS)

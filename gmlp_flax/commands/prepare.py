@@ -21,9 +21,8 @@ from typing import Any
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.data import splits
-from gmlp_flax.data.listops import folder
-from gmlp_flax.data.listops.trees import Grammar
+from gmlp_flax.data import listops, splits
+from gmlp_flax.data.listops import Grammar
 from gmlp_flax.data.text import prepare, tokenizer_training
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import Selection, describe, open_side
@@ -82,14 +81,15 @@ def make_listops(name: str, values: flags.FlagValues) -> None:
     """Makes the data set ListOps, and prints how to train on it.
 
     Raises:
-        DataError: the size or a flag makes no sense, or as in `listops.folder.make`.
+        DataError: the size or a flag makes no sense, or as in `listops.make`.
     """
-    sizes = folder.parse_sizes(name.removeprefix(LISTOPS))
-    shortest, longest = folder.parse_numbers(values.lengths, f"--lengths={values.lengths}", 2)
+    given = name.removeprefix(LISTOPS)
+    sizes = listops.PUBLISHED if given == "paper" else listops.parse_numbers(given, name, len(listops.FILES))
+    shortest, longest = listops.parse_numbers(values.lengths, f"--lengths={values.lengths}", 2)
     out = values.out if files.is_remote(values.out) else os.path.realpath(values.out)
     with cli.waiting("making trees"):
-        most = folder.make(out, sizes, Grammar(shortest, longest, values.depth), values.seed)
-    print(f"trees         {', '.join(f'{split} {size:,}' for split, size in zip(folder.SPLITS, sizes, strict=True))}")
+        most = listops.make(out, sizes, Grammar(shortest, longest, values.depth), values.seed)
+    print(f"trees         {', '.join(f'{split} {size:,}' for split, size in zip(listops.FILES, sizes, strict=True))}")
     print(f"to use it     --config=lra_listops --config.data.train={shlex.quote(out)}")
     print(f"              with --config.model.length={most + 2} or more, no tree is cut")
 

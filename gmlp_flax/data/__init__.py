@@ -8,5 +8,5 @@ Nothing here knows models or devices, and nothing imports jax. Import modules by
     text/        corpora, tokenizers; token ids on disk, made by `prepare` and read as windows by `packing`
     images/      folders, tar files and TFDS folders of images, Pathfinder's; decoding and augmentation; ReaL labels
     finetuning/  sentences, pairs and long texts (GLUE, SNLI, Long Range Arena), and SQuAD: windows, answers, scores
-    listops/     ListOps's trees: drawn by its grammar, their symbols
+    listops      trees drawn by its grammar, and its data set on disk
 """

@@ -5,8 +5,7 @@ import pytest
 from PIL import Image
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.data.listops import folder as listops_folder
-from gmlp_flax.data.listops import trees
+from gmlp_flax.data import listops
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.training import loading, loop
 from tests.runs.command import assert_only_one_line
@@ -23,7 +22,7 @@ def tiny(name: str, data, **options):
 
 
 def test_listops_from_trees_to_values(tmp_path):
-    listops_folder.make(str(tmp_path / "made"), (40, 12, 8), trees.Grammar(3, 40))
+    listops.make(str(tmp_path / "made"), (40, 12, 8), listops.Grammar(3, 40))
     config, run = tiny("listops", tmp_path / "made", length=48), str(tmp_path / "run")
     result = loop.train(config, run)
     assert result["eval"]["examples"] == 12 and result["eval"]["loss"] == pytest.approx(np.log(10), rel=0.2)

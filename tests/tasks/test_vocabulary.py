@@ -6,7 +6,7 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
-from gmlp_flax.data.text.byte_level import SPECIAL_PIECES
+from gmlp_flax.data.text.fixed_vocabulary import SPECIAL_PIECES
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling

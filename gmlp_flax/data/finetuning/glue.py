@@ -12,8 +12,8 @@ retrieval   new_aan_pairs.train.tsv, .eval.tsv, .test.tsv: no header, five colum
 import itertools
 from typing import NamedTuple
 
+from gmlp_flax.data import listops
 from gmlp_flax.data.finetuning.own_labels import MISSING
-from gmlp_flax.data.listops import trees
 
 
 class SentenceTask(NamedTuple):
@@ -73,10 +73,10 @@ GLUE_TASKS: dict[str, SentenceTask] = {
 LONG_RANGE_TASKS: dict[str, SentenceTask] = {
     "listops": SentenceTask(
         (("text", "Source"),),
-        trees.DIGITS,
+        listops.DIGITS,
         submission=("ListOps.tsv",),
         label=("label", "Target"),
-        words=(*trees.SYMBOLS, *trees.BRACES),
+        words=(*listops.SYMBOLS, *listops.BRACES),
     ),
     "imdb": SentenceTask((("text",),), ("neg", "pos"), submission=("IMDB.tsv",)),
     "retrieval": SentenceTask(

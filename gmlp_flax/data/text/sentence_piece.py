@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import sentencepiece
 
-from gmlp_flax.data.text.byte_level import is_blank, utf8
+from gmlp_flax.data.text.fixed_vocabulary import is_blank, utf8
 from gmlp_flax.errors import DataError, decode_errors
 
 # Everything that decides the trained model besides the corpus, the vocabulary size and the number of threads.
@@ -51,7 +51,7 @@ class SentencePieces:
         model: the serialized model.
         name: the file's name, for errors.
 
-    Attributes: as those of FixedVocabulary; special_ids include all other control pieces.
+    Attributes: as those of fixed_vocabulary.Bytes; special_ids include all other control pieces.
 
     Raises:
         DataError: `model` is damaged, or it lacks padding or an end of text.

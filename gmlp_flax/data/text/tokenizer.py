@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gmlp_flax.data.listops import symbols
 from gmlp_flax.data.pipeline import Source
-from gmlp_flax.data.text import byte_level
-from gmlp_flax.data.text.byte_level import utf8
+from gmlp_flax.data.text.fixed_vocabulary import NAMED, utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
 from gmlp_flax.data.text.word_piece import KEYS, WordPieces, decide, find_beside
 from gmlp_flax.errors import DataError
@@ -24,11 +22,6 @@ from gmlp_flax.io.logs import to_stderr
 TOKENIZER_FILE = "tokenizer.model"  # in a run folder, and beside prepared ids
 MASK = "[MASK]"
 DOCUMENTS = 1000  # whose [UNK] are counted at the start
-# Names in the place of a file's: nothing is trained. Each with its file in run folders, and its engine.
-NAMED = {
-    byte_level.NAME: (byte_level.MODEL, byte_level.Bytes),
-    symbols.NAME: (symbols.MODEL, symbols.Symbols),
-}
 _IN_FOLDERS = ("vocab.txt", "spiece.model", TOKENIZER_FILE, "tokenizer.json")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
@@ -74,7 +67,7 @@ class Tokenizer:
         if not model:
             raise DataError(f"{name}: damaged: an empty file is no tokenizer; train or copy it again")
         self.model, self.checksum = model, hashlib.sha256(model).hexdigest()
-        fixed = next((engine for content, engine in NAMED.values() if content == model), None)
+        fixed = {f"{known}\n".encode(): engine for known, engine in NAMED.items()}.get(model)
         self._engine = fixed() if fixed else (WordPieces if _is_text(model) else SentencePieces)(model, name)
         self.note, self.cases = "", getattr(self._engine, "cases", None)
         self.may_lack = isinstance(self._engine, WordPieces) or getattr(self._engine, "may_lack", False)
@@ -111,7 +104,7 @@ class Tokenizer:
             DataError: the file is missing or damaged, or what is beside it contradicts it or the keys.
         """
         if path in NAMED:
-            return cls(NAMED[str(path)][0], str(path))
+            return cls(f"{path}\n".encode(), str(path))
         path = os.fspath(path)
         if files.is_folder(path):
             found = [at for name in _IN_FOLDERS if files.exists(at := files.join(path, name))]

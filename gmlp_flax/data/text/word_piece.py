@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gmlp_flax.data.text.byte_level import utf8
+from gmlp_flax.data.text.fixed_vocabulary import utf8
 from gmlp_flax.errors import DataError, decode_errors, install
 from gmlp_flax.io import files, json_files
 
@@ -39,7 +39,7 @@ class WordPieces:
         model: the file's content.
         name: the file's name, for errors.
 
-    Attributes: as those of FixedVocabulary.
+    Attributes: as those of fixed_vocabulary.Bytes.
         document: what the library builds the tokenizer of, in the form of `tokenizer.json`.
         pieces: the text of each piece.
         is_json: whether the file is a tokenizer.json.

@@ -1,13 +1,16 @@
-"""Text as bytes."""
+"""Text as bytes, and ListOps's symbols as tokens."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gmlp_flax.data.text.byte_level import SPECIAL_PIECES
+from gmlp_flax.data import listops
+from gmlp_flax.data.text.fixed_vocabulary import SPECIAL_PIECES
 from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
 
-BYTES = Tokenizer.load("bytes")
+BYTES, SYMBOLS = Tokenizer.load("bytes"), Tokenizer.load("listops")
 
 
 def test_a_vocabulary_without_a_file():
@@ -52,3 +55,24 @@ def test_byte_counts(tokenizer):
     np.testing.assert_array_equal(BYTES.byte_counts(), [0] * 5 + [1] * 256)
     text, counts = "The object is 日本", tokenizer.byte_counts()
     assert counts[tokenizer.encode(text)].sum() == len(f" {text}".encode()) and (counts[:5] == 0).all()
+
+
+def test_symbols_without_a_file():
+    assert SYMBOLS.vocab_size == 20 and SYMBOLS.special_ids == (0, 1, 2, 3, 4)
+    assert [SYMBOLS.piece(i) for i in range(5, 20)] == list(listops.SYMBOLS)
+
+
+def test_one_token_per_symbol():
+    text = "[MAX 4 [SM 0 9 ] ]"
+    ids = SYMBOLS.encode(text)
+    assert ids == [6, 14, 8, 10, 19, 9, 9] and SYMBOLS.decode([2, *ids, 3, 0]) == text
+    published = "( ( ( [MAX 4 ) ( ( ( [SM 0 ) 9 ) ] ) ) ] )"  # the published files have pairs in brackets
+    assert SYMBOLS.encode(published) == ids
+    found, spans = SYMBOLS.encode_with_offsets(published)
+    assert found.tolist() == ids and [published[start:stop] for start, stop in spans] == text.split()
+
+
+@pytest.mark.parametrize("text", ["[AVG 1 2 ]", "[MAX 10 2 ]", "MAX 1"])
+def test_another_word_is_an_error(text):
+    with pytest.raises(DataError, match="the symbol '.*'; expected one of .MIN .MAX .MED .SM . 0 1"):
+        SYMBOLS.encode(text)

@@ -1,6 +1,8 @@
 """ListOps: the grammar and its statistics, and the value of every tree beside a slow, obvious evaluator."""
 
+import hashlib
 import itertools
+import json
 import math
 import random
 import statistics
@@ -8,10 +10,15 @@ from collections import Counter
 
 import pytest
 
-from gmlp_flax.data.listops import trees
-from gmlp_flax.data.listops.trees import Grammar
+from gmlp_flax.data import listops
+from gmlp_flax.data.finetuning.glue import LONG_RANGE_TASKS
+from gmlp_flax.data.finetuning.sentences import open_sentences
+from gmlp_flax.data.listops import Grammar
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
+from tests.data import writers
 
+SIZES, GRAMMAR = (30, 7, 5), Grammar(10, 60)
 SMALL = Grammar(shortest=5, longest=80, depth=6)
 
 
@@ -62,19 +69,19 @@ def length(tree) -> int:
 
 
 def taken(grammar, count, seed=0):
-    return list(itertools.islice(trees.generate(grammar, seed), count))
+    return list(itertools.islice(listops.generate(grammar, seed), count))
 
 
 @pytest.mark.parametrize(("grammar", "count"), [(SMALL, 1500), (Grammar(), 60)])
 def test_every_tree(grammar, count):
-    """Value, length and depth, counted again from the text; all texts differ."""
+    """Value and length, counted again from the text; all texts differ."""
     found = taken(grammar, count)
     assert len({tree.text for tree in found}) == count
     for tree in found:
         words = tree.text.split()
-        assert set(words) <= set(trees.SYMBOLS) and len(words) == tree.length
+        assert set(words) <= set(listops.SYMBOLS) and len(words) == tree.length
         again = parsed(words)
-        assert words == [] and value(again) == tree.value and depth(again) == tree.depth <= grammar.depth
+        assert words == [] and value(again) == tree.value and depth(again) <= grammar.depth
         assert grammar.shortest < tree.length == length(again) < grammar.longest
         assert all(2 <= arguments <= 10 and level < grammar.depth for _, arguments, level in operators(again))
 
@@ -87,7 +94,7 @@ def test_the_same_seed_gives_the_same_trees():
 def test_the_published_draws():
     """Before any tree is thrown away: operators with probability 1/4, 2 to 10 arguments, 4 operators equally likely."""
     draw = random.Random(0).random
-    found = [trees.draw_tree(draw, Grammar(0, 10**9, depth=3)) for _ in range(12_000)]
+    found = [listops.draw_tree(draw, Grammar(0, 10**9, depth=3)) for _ in range(12_000)]
     every = [each for tree in found if tree for each in operators(parsed(tree.text.split()))]
     roots = [each for each in every if each[2] == 1]
     below = len(every) - len(roots)
@@ -103,5 +110,61 @@ def test_the_published_draws():
 
 def test_a_grammar_without_such_trees_ends():
     with pytest.raises(DataError, match="none was new and had more than 500 and fewer than 502") as caught:
-        next(trees.generate(Grammar(500, 502, depth=2), 0))
+        next(listops.generate(Grammar(500, 502, depth=2), 0))
     assert "\n" not in str(caught.value)
+
+
+def checksums(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_splits_that_share_no_tree(tmp_path):
+    told = listops.make(str(tmp_path), SIZES, GRAMMAR)
+    texts = []
+    for split, size in zip(listops.FILES, SIZES, strict=True):
+        found = open_sentences(str(tmp_path), LONG_RANGE_TASKS["listops"], "heldout", heldout_split=split)
+        assert len(found) == size
+        texts += found.first
+    assert len(set(texts)) == sum(SIZES) and told == max(len(text.split()) for text in texts)
+
+
+def test_made_once(tmp_path):
+    """A whole folder is left alone, an unfinished one is made anew, another data set is refused."""
+    first = listops.make(str(tmp_path / "a"), SIZES, GRAMMAR)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    assert listops.make(str(tmp_path / "a"), SIZES, GRAMMAR) == first
+    assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").iterdir()}
+    whole = checksums(tmp_path / "a")
+    (tmp_path / "a" / "listops.json").unlink()
+    (tmp_path / "a" / "basic_train.tsv").write_bytes(b"broken off")
+    listops.make(str(tmp_path / "a"), SIZES, GRAMMAR)
+    assert checksums(tmp_path / "a") == whole
+    with pytest.raises(DataError, match="holds another data set"):
+        listops.make(str(tmp_path / "a"), SIZES, GRAMMAR, seed=1)
+
+
+def test_a_remote_folder(tmp_path):
+    writers.remote(tmp_path)
+    address = "memory://listops_folder"
+    told = listops.make(address, SIZES, GRAMMAR)
+    listops.make(str(tmp_path / "local"), SIZES, GRAMMAR)
+    found = {file.name: file.size for file in files.find_files(address)}
+    assert found == {path.name: path.stat().st_size for path in (tmp_path / "local").iterdir()}
+    assert json.loads(files.read_small(f"{address}/listops.json"))["longest"] == told
+
+
+@pytest.mark.parametrize("given", ["", "10,5", "1e3,2,2", "-1,2,3", "99999999999,1,1"])
+def test_numbers_that_make_no_sense(given):
+    with pytest.raises(DataError, match="listops: expected 3 numbers"):
+        listops.parse_numbers(given, "listops", 3)
+
+
+@pytest.mark.parametrize("grammar", [Grammar(500, 501), Grammar(0, 2**21), Grammar(1, 9, 1), Grammar(1, 9, 101)])
+def test_grammars_that_make_no_sense(grammar):
+    with pytest.raises(DataError, match="expected"):
+        listops.make("unused", SIZES, grammar)
+
+
+def test_a_split_without_trees():
+    with pytest.raises(DataError, match="expected some of each split"):
+        listops.make("unused", (10, 5, 0), GRAMMAR)

@@ -1,0 +1,144 @@
+"""ListOps as Long Range Arena makes it: long trees of operators on digits, and their values (2011.04006, section 2.2);
+and its data set on disk, in the form in which Long Range Arena publishes it.
+
+    [MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ]    has the value 5
+
+The grammar is that of the published generator (google-research/long-range-arena, data/listops.py): at each node above
+the greatest depth stands an operator with probability 1/4, else a digit; an operator has 2 to 10 arguments, all equally
+likely. Trees of other lengths than the wanted ones are thrown away, and no two trees are equal.
+"""
+
+import hashlib
+import itertools
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import NamedTuple
+
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, json_files
+
+OPERATORS = {
+    "[MIN": min,
+    "[MAX": max,
+    "[MED": lambda values: int(median(values)),  # of an even number of arguments, rounded down
+    "[SM": lambda values: sum(values) % 10,
+}
+END = "]"
+DIGITS = tuple("0123456789")
+SYMBOLS = (*OPERATORS, END, *DIGITS)  # the vocabulary of a model
+BRACES = ("(", ")")  # the published files group arguments in pairs by these, and its readers drop them
+
+FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}  # by split
+PUBLISHED = (96_000, 2_000, 2_000)  # trees of each
+FACTS = "listops.json"
+
+_DEEPEST = 100  # levels; each is a call in a call
+_OPERATOR_SHARE = 0.25
+_FRUITLESS = 200_000  # trees thrown away in a row
+
+
+class Grammar(NamedTuple):
+    """What trees are kept: with more symbols than `shortest` and fewer than `longest`, a digit 1 and an operator 2."""
+
+    shortest: int = 500
+    longest: int = 2000
+    depth: int = 10  # of a node, at most; the root has depth 1
+    arguments: int = 10  # of an operator, at most
+
+
+class Tree(NamedTuple):
+    """A tree: its symbols with a space between, its value from 0 to 9, and the number of its symbols."""
+
+    text: str
+    value: int
+    length: int
+
+
+def generate(grammar: Grammar, seed: int) -> Iterator[Tree]:
+    """Endless different trees, the same ones for the same grammar and seed, on any machine.
+
+    Raises:
+        DataError: the grammar hardly ever gives a tree of the wanted length that is not among the earlier ones.
+    """
+    # Of all that `random` draws, `random()` alone is promised to stay the same in later versions of Python.
+    draw, digests, thrown = random.Random(seed).random, set(), 0
+    while thrown < _FRUITLESS:
+        thrown += 1
+        tree = draw_tree(draw, grammar)
+        if tree is None or tree.length <= grammar.shortest:
+            continue
+        digest = hashlib.blake2b(tree.text.encode(), digest_size=16).digest()
+        if digest not in digests:
+            digests.add(digest)
+            thrown = 0
+            yield tree
+    raise DataError(
+        f"of {_FRUITLESS:,} trees of depth {grammar.depth} none was new and had more than {grammar.shortest} and fewer "
+        f"than {grammar.longest} symbols: choose fewer trees, other lengths or another depth"
+    )
+
+
+def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
+    """A tree; None as soon as it has too many symbols."""
+    symbols: list[str] = []
+
+    def node(depth: int) -> int:
+        """Adds a node's symbols and returns its value. Above it, `depth - 1` brackets are open."""
+        if len(symbols) + depth >= grammar.longest:
+            raise OverflowError
+        if depth >= grammar.depth or draw() > _OPERATOR_SHARE:
+            digit = int(10 * draw())
+            symbols.append(DIGITS[digit])
+            return digit
+        operator, arguments = list(OPERATORS)[int(4 * draw())], 2 + int((grammar.arguments - 1) * draw())
+        symbols.append(operator)
+        values = [node(depth + 1) for _ in range(arguments)]
+        symbols.append(END)
+        return OPERATORS[operator](values)
+
+    try:
+        value = node(1)
+    except OverflowError:
+        return None
+    return Tree(" ".join(symbols), value, len(symbols))
+
+
+def parse_numbers(given: str, what: str, count: int) -> tuple[int, ...]:
+    """So many numbers with commas between; raises DataError, naming `what`, if they are not that."""
+    if not re.fullmatch(rf"[0-9]{{1,9}}(,[0-9]{{1,9}}){{{count - 1}}}", given):
+        raise DataError(f"{what}: expected {count} numbers with commas between them")
+    return tuple(map(int, given.split(",")))
+
+
+def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed: int = 0) -> int:
+    """Makes the data set, unless the folder has it already, and returns the symbols of its longest tree.
+
+    The same arguments give the same bytes. The trees of all splits differ from each other.
+
+    Raises:
+        DataError: the sizes or the grammar make no sense; the folder holds another data set or cannot be written to; or
+            as in `generate`.
+    """
+    if not (0 <= grammar.shortest < grammar.longest - 1 <= 2**20 and 2 <= grammar.depth <= _DEEPEST and all(sizes)):
+        what = f"trees {sizes} of lengths {grammar.shortest},{grammar.longest} and depth {grammar.depth}"
+        raise DataError(
+            f"{what}: expected some of each split, two lengths with one between, 2 to {_DEEPEST} levels"
+        )
+    asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
+    if FACTS in files.listdir(folder):  # it is written last
+        facts = json_files.read(files.join(folder, FACTS), dict)
+        if facts.get("made of") != asked:
+            raise DataError(f"{folder!r} holds another data set, {facts.get('made of', 'unknown')}: give another")
+        return facts.get("longest", grammar.longest - 1)
+    stream, longest = generate(grammar, seed), 0
+    for name, size in zip(FILES.values(), sizes, strict=True):
+        content = bytearray(b"Source\tTarget\n")
+        for tree in itertools.islice(stream, size):
+            longest = max(longest, tree.length)
+            content += f"{tree.text}\t{tree.value}\n".encode()
+        files.write(files.join(folder, name), bytes(content))
+    files.write(files.join(folder, FACTS), (json.dumps({"made of": asked, "longest": longest}) + "\n").encode())
+    return longest

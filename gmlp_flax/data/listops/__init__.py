@@ -1,1 +1,0 @@
-"""ListOps: its trees, its data set on disk, and its symbols as tokens."""

@@ -124,9 +124,7 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
     """
     if not (0 <= grammar.shortest < grammar.longest - 1 <= 2**20 and 2 <= grammar.depth <= _DEEPEST and all(sizes)):
         what = f"trees {sizes} of lengths {grammar.shortest},{grammar.longest} and depth {grammar.depth}"
-        raise DataError(
-            f"{what}: expected some of each split, two lengths with one between, 2 to {_DEEPEST} levels"
-        )
+        raise DataError(f"{what}: expected some of each split, two lengths with one between, 2 to {_DEEPEST} levels")
     asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
     if FACTS in files.listdir(folder):  # it is written last
         facts = json_files.read(files.join(folder, FACTS), dict)

@@ -11,9 +11,9 @@ import optax
 from flax import nnx
 
 from gmlp_flax.data import fingerprints
-from gmlp_flax.data.finetuning import squad, squad_answers, squad_metrics
+from gmlp_flax.data.finetuning import squad, squad_answers
+from gmlp_flax.data.finetuning.squad import Windows
 from gmlp_flax.data.finetuning.squad_answers import Answer, SpanScores
-from gmlp_flax.data.finetuning.squad_windows import Windows
 from gmlp_flax.data.text.tokenizer import report_unknown
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io.records import BadRecords
@@ -30,7 +30,7 @@ GROUPS = ("", "HasAns_", "NoAns_", "best_")  # of v2.0's metrics; v1.1 has the f
 class QuestionAnswering(Finetuning):
     """Predicts where an answer starts and ends; batches have "start" and "end" int32 [batch] as well.
 
-    An example is a window of a passage (see squad_windows.Windows); if it holds no answer, both are at [CLS]. As in
+    An example is a window of a passage (see squad.Windows); if it holds no answer, both are at [CLS]. As in
     BERT, training scores every token but padding as a start or end, and an answer may only lie in the passage.
     """
 
@@ -96,12 +96,12 @@ class QuestionAnswering(Finetuning):
         windows = self.examples("heldout")
         questions = windows.questions
         answers, _, odds, predictions = self._answers(windows, outputs)
-        metrics = squad_metrics.evaluate(questions, predictions)
+        metrics = squad_answers.evaluate(questions, predictions)
         if odds is None:
             metrics = {name: metrics[name] for name in ("exact", "f1", "total")}
         else:
             del metrics["missing_filled_with_empty"]
-            metrics |= squad_metrics.best_thresholds(questions, squad_answers.predictions(questions, answers), odds)
+            metrics |= squad_answers.best_thresholds(questions, squad_answers.predictions(questions, answers), odds)
         means = {name: sums[name][0] / sums[name][1] for name in ("loss", "accuracy")}
         return metrics | means | {"windows": int(sums["examples"][1])}
 
@@ -110,7 +110,7 @@ class QuestionAnswering(Finetuning):
         questions, first = self.examples("heldout").questions, self.config.squad.version == "v1.1"
         name = "the whole passage as the answer" if first else "no answer to any question"
         answers = {question.id: question.context if first else "" for question in questions}
-        metrics = squad_metrics.evaluate(questions, answers)
+        metrics = squad_answers.evaluate(questions, answers)
         return [Baseline(name, {key: metrics[key] for key in ("exact", "f1")})]
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:

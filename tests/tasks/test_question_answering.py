@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.data.finetuning import squad_metrics
+from gmlp_flax.data.finetuning import squad_answers
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.tasks.question_answering import QuestionAnswering
@@ -104,7 +104,7 @@ def test_files_give_the_metrics(task, params):
     metrics, outputs = evaluation.Evaluator(task, Partition.make())(params)
     files = {name: json.loads(content) for name, content in task.prediction_files(outputs).items()}
     questions = task.examples("heldout").questions
-    scored = squad_metrics.evaluate(questions, files["predictions.json"])
+    scored = squad_answers.evaluate(questions, files["predictions.json"])
     assert scored["missing_filled_with_empty"] == 0
     assert all(metrics[name] == scored[name] for name in scored.keys() & metrics.keys()) and "f1" in metrics
     assert set(files["nbest_predictions.json"]) == {question.id for question in questions}
@@ -139,7 +139,7 @@ def test_an_oracle(folder):
     assert task.summarize(SUMS, oracle(task)) == scores
     assert set(task.eval_metrics) == {"exact", "f1", "loss", "accuracy"}
     passages = {question.id: question.context for question in task.examples("heldout").questions}
-    f1 = squad_metrics.evaluate(task.examples("heldout").questions, passages)["f1"]
+    f1 = squad_answers.evaluate(task.examples("heldout").questions, passages)["f1"]
     assert task.baselines(SUMS) == [("the whole passage as the answer", {"exact": 0, "f1": f1})] and 0 < f1 < 50
     task = make(folder, "v2.0")
     metrics = task.summarize(SUMS, oracle(task))

@@ -1,12 +1,17 @@
 import gzip
 import json
 import lzma
+import pickle
+import random
 
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gmlp_flax.data.finetuning import squad
+from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecords
 from tests.data import writers
 from tests.data.finetuning.squad_files import article, colours, entry, read, write
@@ -67,7 +72,7 @@ def answer(text, start):
 def test_a_bad_question(tmp_path, change, message):
     path = write(tmp_path / "a.json", colours(0), article("Capitals", PARIS, NOWHERE, ENTRY | change))
     found = failure(read, path, "v2.0")
-    assert found.startswith(f"{path}, article 2 ('Capitals'), paragraph 1, question q1: ") and message in found
+    assert found.startswith(f"{path}, question q1: ") and message in found
     bad = BadRecords(1)
     assert len(read(path, "v2.0", bad=bad)) == 9 and bad.count == 1 and message in bad.first[0]
     assert "max_bad_records=0" in failure(read, path, "v2.0", bad=BadRecords())
@@ -77,14 +82,15 @@ def test_a_bad_question(tmp_path, change, message):
     ("content", "message"),
     [
         ("{", "not JSON"),
-        ([1], "found list; expected SQuAD's"),
-        ({"articles": []}, "found fields 'articles'; expected SQuAD's"),
+        ([1], "not SQuAD's JSON"),
+        ({"articles": []}, "not SQuAD's JSON ('data')"),
         ({"data": []}, "no question in it"),
-        ({"data": [{"title": "x"}]}, ", article 1: found fields 'title'; expected "),
-        ({"data": [{"title": "x", "paragraphs": [{"qas": []}]}]}, ", article 1 ('x'), paragraph 1: found fields 'qas'"),
-        ({"data": [article("x", PARIS, "question")]}, ", paragraph 1, question 1: found str"),
-        ({"data": [article("x", "\t", ENTRY)]}, ", paragraph 1, question q1: an empty context"),
-        ({"data": [CAPITALS] * 2}, "article 2 ('Capitals'), paragraph 1, question q1: the id 'q1' occurs twice"),
+        ({"data": [{"title": "x"}]}, "not SQuAD's JSON ('paragraphs')"),
+        ({"data": [{"title": "x", "paragraphs": [{"qas": 1}]}]}, "not SQuAD's JSON"),
+        ({"data": [{"title": 1, "paragraphs": [{"context": "", "qas": [ENTRY]}]}]}, "question q1: found int 'title'"),
+        ({"data": [article("x", PARIS, "question")]}, ", question 1: found str"),
+        ({"data": [article("x", "\t", ENTRY)]}, ", question q1: an empty context"),
+        ({"data": [CAPITALS] * 2}, ", question q1: the id 'q1' occurs twice"),
     ],
 )
 def test_a_bad_file(tmp_path, content, message):
@@ -201,3 +207,94 @@ def test_published(shared_data, version, counts):
     questions = read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
     titles = {question.title for question in questions}
     assert (len(titles), len(questions), sum(question.impossible for question in questions)) == counts
+
+
+WORDS = "the name of a class is bound to an object in its scope . , 1984's ( x ) 日本 naïve 🙂".split()
+
+
+def slow_windows(tokens, room, stride):
+    """(begin, number of tokens) of each window, by BERT's loop."""
+    found, begin = [], 0
+    while True:
+        size = min(tokens - begin, room)
+        found.append((begin, size))
+        if begin + size == tokens:
+            return found
+        begin += min(size, stride)
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 30))
+def test_widest_context(tokens, room, stride):
+    windows = slow_windows(tokens, room, stride)
+    found = squad.widest_context(*map(np.array, zip(*windows, strict=True)), tokens)
+    for token in range(tokens):
+        best = None
+        for i, (begin, size) in enumerate(windows):
+            if begin <= token < begin + size:
+                context = min(token - begin, begin + size - 1 - token) + 0.01 * size
+                if best is None or context > best[0]:
+                    best = context, i
+        assert found[token] == best[1]
+
+
+@st.composite
+def passages(draw):
+    """A passage of words and spaces, and the begin and end of an answer in it."""
+    rng = random.Random(draw(st.integers(0, 10**6)))
+    text = "".join(rng.choice(WORDS) + rng.choice([" ", " ", "  ", ""]) for _ in range(draw(st.integers(1, 40))))
+    start = draw(st.integers(0, len(text) - 1))
+    return text, start, draw(st.integers(start + 1, len(text)))
+
+
+def make(text, start, stop, question="what is a class ?", name="q"):
+    answers = ((text[start:stop], start),) if start < stop else ()
+    return squad.Question(name, "title", text, question, answers)
+
+
+@given(passages(), st.integers(1, 8), st.integers(1, 10), st.sampled_from([1, 3, 9]))
+@settings(max_examples=100, deadline=None)
+def test_windows_against_a_slow_reference(tokenizer, passage, stride, spare, max_query):
+    text, start, stop = passage
+    # Two questions before it, one on another passage.
+    questions = [make("Some other text.", 0, 4), make(text, 0, 0), make(text, start, stop)]
+    length = max_query + squad.SPECIALS + spare
+    windows = squad.Windows(questions, tokenizer, length=length, stride=stride, max_query=max_query)
+    query = tokenizer.encode("what is a class ?")[:max_query]
+    ids, spans = tokenizer.encode_with_offsets(text)
+    answer = text[start:stop].strip()
+    left = start + text[start:stop].find(answer)
+    inside = [i for i, (a, b) in enumerate(spans) if b > left and a < left + len(answer) and answer]
+    room = length - len(query) - 3
+    expected = []
+    for begin, size in slow_windows(len(ids), room, stride):
+        tokens = [tokenizer.cls_id, *query, tokenizer.sep_id, *ids[begin : begin + size], tokenizer.sep_id]
+        segments = [0] * (len(query) + 2) + [1] * (size + 1)
+        whole = inside and begin <= inside[0] and inside[-1] < begin + size
+        places = [place - begin + len(query) + 2 for place in (inside[0], inside[-1])] if whole else [0, 0]
+        padding = [0] * (length - len(tokens))
+        expected.append((tokens + padding, segments + padding, *places))
+    numbers = windows.of_question(2)
+    found = [windows[i] for i in numbers]
+    assert [(w["tokens"].tolist(), w["segments"].tolist(), w["start"], w["end"]) for w in found] == expected
+    assert [w["index"] for w in found] == list(numbers) and numbers.stop == len(windows)
+    assert {w["tokens"].dtype.name for w in found} == {"int32"} == {w["start"].dtype.name for w in found}
+    assert all(windows[i]["start"] == 0 == windows[i]["end"] for i in windows.of_question(1))
+    assert [target.lost for target in windows.targets] == [False, False, not inside]
+    np.testing.assert_array_equal(windows.spans(2), spans)
+    trained = squad.Windows(questions, tokenizer, length=length, stride=stride, max_query=max_query, training=True)
+    assert trained.left_out == (not inside) and trained.questions == questions[: 3 - trained.left_out]
+    for i in range(len(trained)):
+        assert all(np.array_equal(trained[i][name], value) for name, value in windows[i].items())
+
+
+def test_no_room(tokenizer):
+    with pytest.raises(DataError, match="^length=12 has no room for a passage beside squad.max_query=9 "):
+        squad.Windows([make("text", 0, 4)], tokenizer, length=12, stride=4, max_query=9)
+    assert len(squad.Windows([make("text", 0, 4)], tokenizer, length=13, stride=4, max_query=9)) > 0
+
+
+def test_a_source(tokenizer):
+    windows = squad.Windows([make("some text " * 9, 5, 9)], tokenizer, length=32, stride=8, max_query=8)
+    assert len(windows) > 1
+    copy = pickle.loads(pickle.dumps(windows))
+    assert all((copy[i]["tokens"] == windows[i]["tokens"]).all() for i in range(len(windows)))

@@ -160,7 +160,7 @@ def test_what_is_reported(folder, tmp_path, capsys):
     task.config.data.update(train=str(path), max_bad_records=1)
     assert [question.id for question in task.examples("train").questions] == ["a", "b"]
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith(f"train questions: 1 left out, the first: {path}, article 1 ('x'), paragraph 1, ")
+    assert lines[0].startswith(f"train questions: 1 left out, the first: {path}, question d: ")
     assert lines[1:] == ["train questions: 1 of 3 have an answer that no token holds, and are left out"]
     make(folder).examples("heldout")
     assert not capsys.readouterr().err

@@ -139,7 +139,7 @@ def draw_bands(weights: np.ndarray) -> Figure:
         axis.set(aspect="auto", ylabel=f"layer {layer}")
         axis.set_yticks([0, reach, 2 * reach], [f"{-reach}", "0", f"+{reach}"])
     axes[-1].set_xticks([0, weights.shape[-1] - 1], ["first token", "last token"])
-    figure.suptitle(f"What each token reads of those up to {reach} before and after it", fontsize=7.5)
+    figure.suptitle(f"The weights of each token's neighbours, up to {reach} before and after it", fontsize=7.5)
     return figure
 
 

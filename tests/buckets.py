@@ -59,6 +59,11 @@ class Store:
         query = urllib.parse.urlencode({"uploadType": "media", "name": name})
         self._send("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", content, "application/octet-stream")
 
+    def delete(self, bucket: str, name: str) -> None:
+        """Deletes an object, if there is one."""
+        if name in self.names(bucket, name):
+            self._fetch("DELETE", f"/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}")
+
     def _call(self, method: str, path: str, value: object = None) -> dict:
         return json.loads(self._fetch(method, path, value) or b"{}")
 

@@ -1,9 +1,11 @@
 """One process at a time: locks of files, which the system releases when their process ends, and a run folder's lease.
 
-On one machine the lock decides. In a bucket, which has no locks, and between machines that share storage the file
-lease.json does: its owner writes it anew every `BEAT` seconds. An owner that has not done so for `STALE` seconds, by
-the clock of whoever watches, is dead, and its lease is taken over.
+On a disk the lock decides, and the file lease.json is a note for people. In a bucket, which has no locks, that file
+decides: its owner writes it anew every `BEAT` seconds. An owner that has not done so for `STALE` seconds, by the clock
+of whoever watches, is dead, and its lease is taken over.
 """
+
+from __future__ import annotations
 
 import contextlib
 import datetime
@@ -65,61 +67,78 @@ def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
         yield
 
 
-def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
-    """Writes a file if its content is `old`, or if there is none and `old` is None. Returns whether it did.
-
-    On a bucket nobody can write in between, on a disk one may: there the lock decides.
-    """
-    if files.is_remote(path):
-        return storage.compare_and_swap(path, old, new)
-    if old is not None:
-        if same := files.read(path) == old:
-            files.write(path, new)
-        return same
-    try:
-        with open(path, "xb", buffering=0) as file:
-            file.write(new)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise storage.storage_error(f"writing {path}", error) from error
-    return True
+def lease(folder: str) -> Lease:
+    """The lease of a run's folder, which exists; nobody has it yet."""
+    return BucketLease(folder) if files.is_remote(folder) else Lease(folder)
 
 
 class Lease:
-    """The right to write to the folder of a run, which exists."""
+    """The right to write to a folder on a disk: the system's lock of it, if the disk has locks. The file says who has
+    it."""
 
     def __init__(self, folder: str):
-        self.folder, self._path = folder, files.join(folder, LEASE_FILE)
-        self._own = {
-            "host": socket.gethostname(),
-            "process": os.getpid(),
-            "since": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds"),
-            "machine": _machine(),
-            "token": secrets.token_hex(8),
-            "beats": 0,
-        }
-        self._lost, self._renewed, self._written = "", _clock(), b""
-        self._mutex, self._closed, self._lock = threading.Lock(), threading.Event(), contextlib.ExitStack()
-        self._thread: threading.Thread | None = None
+        self.folder, self._path, self._taken = folder, files.join(folder, LEASE_FILE), False
+        since = datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds")
+        self._own: dict[str, Any] = {"host": socket.gethostname(), "process": os.getpid(), "since": since}
+        self._lock = contextlib.ExitStack()
 
     def take(self) -> None:
         """Takes the lease, and keeps it until `close`; raises RunError, with its owner, if another process has it."""
-        locked, there = self._lock_folder(), files.read(self._path)
-        owner = {"machine": self._own["machine"]} | _parse(there)  # a full disk may have left an empty file
-        gone = owner["machine"] == self._own["machine"] and (locked or not _is_alive(owner.get("process")))
-        if there is not None and not gone:
+        deadline = time.monotonic() + ENDING
+        while True:
+            try:
+                self._lock.enter_context(file_lock(self.folder, mode=fcntl.LOCK_EX | fcntl.LOCK_NB))
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise self._refusal(files.read(self._path)) from None
+                time.sleep(0.1)
+                continue
+            except OSError:
+                pass  # some network file systems have no locks
+            break
+        files.write(self._path, self._content())
+        self._taken = True
+
+    def check(self) -> None:
+        """Raises RunError if the lease is lost: whoever writes to the folder asks first."""
+
+    def close(self) -> None:
+        """Gives the lease back."""
+        if self._taken:
+            with contextlib.suppress(RunError):  # whoever comes next finds that the owner is gone
+                files.remove(self._path)
+        self._lock.close()
+
+    def _content(self) -> bytes:
+        return json.dumps(self._own).encode() + b"\n"
+
+    def _refusal(self, content: bytes | None) -> RunError:
+        return RunError(f"{self.folder} is in use by {_name(content)}: wait for it, stop it, or give another --workdir")
+
+
+class BucketLease(Lease):
+    """The right to write to a folder in a bucket: the file there, which its owner renews."""
+
+    def __init__(self, folder: str):
+        super().__init__(folder)
+        self._own |= {"token": secrets.token_hex(8), "beats": 0}
+        self._lost, self._renewed, self._written = "", _clock(), b""
+        self._mutex, self._closed = threading.Lock(), threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+
+    def take(self) -> None:
+        """See Lease; waits for `STALE` seconds if the last owner did not give it back."""
+        there = files.read(self._path)
+        if there is not None:
             there = self._watch(there)
         self._written = self._content()
-        if not compare_and_swap(self._path, there, self._written):
+        if not storage.compare_and_swap(self._path, there, self._written):
             raise self._refusal(files.read(self._path))
-        self._renewed = _clock()
-        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
+        self._renewed, self._taken = _clock(), True
         self._thread.start()
 
     def check(self) -> None:
-        """Raises RunError if the lease is lost: whoever writes to the folder asks first. This reads no file, unless the
-        last beat is late."""
+        """See Lease. This reads no file, unless the last beat is late."""
         if _clock() - self._renewed > STALE / 2:
             self._renew()
         if self._lost:
@@ -128,30 +147,12 @@ class Lease:
             raise StorageError(f"{self._path} could not be written for {silent:.0f} s: another run may take the folder")
 
     def close(self) -> None:
-        """Gives the lease back."""
         self._closed.set()
-        if self._thread is not None:
+        if self._taken:
             self._thread.join()
-            with contextlib.suppress(RunError):  # whoever comes next finds that the owner is gone
-                if _parse(files.read(self._path)).get("token") == self._own["token"]:
-                    files.remove(self._path)
-        self._lock.close()
-
-    def _lock_folder(self) -> bool:
-        """Locks the folder for this process; False if its file system has no such locks. Raises RunError if another
-        process of this machine has it."""
-        deadline = _clock() + ENDING
-        while not files.is_remote(self.folder):
-            try:
-                self._lock.enter_context(file_lock(self.folder, mode=fcntl.LOCK_EX | fcntl.LOCK_NB))
-                return True
-            except BlockingIOError:
-                if _clock() > deadline:
-                    raise self._refusal(files.read(self._path)) from None
-                time.sleep(0.1)
-            except OSError:
-                break
-        return False
+            with contextlib.suppress(RunError):
+                self._taken = _parse(files.read(self._path)).get("token") == self._own["token"]
+        super().close()
 
     def _watch(self, content: bytes) -> bytes | None:
         """The lease, None if it is gone by now, if its owner is dead; raises RunError if it is alive."""
@@ -176,17 +177,11 @@ class Lease:
                 return
             self._own["beats"] += 1
             new = self._content()
-            there = new if compare_and_swap(self._path, self._written, new) else files.read(self._path)
+            there = new if storage.compare_and_swap(self._path, self._written, new) else files.read(self._path)
             if there and _parse(there).get("token") == self._own["token"]:
                 self._written, self._renewed = there, _clock()  # perhaps by a beat that seemed to fail
             else:
                 self._lost = f"{_name(there)} has taken it" if there else f"{LEASE_FILE} was deleted"
-
-    def _content(self) -> bytes:
-        return json.dumps(self._own).encode() + b"\n"
-
-    def _refusal(self, content: bytes | None) -> RunError:
-        return RunError(f"{self.folder} is in use by {_name(content)}: wait for it, stop it, or give another --workdir")
 
 
 def _parse(content: bytes | None) -> dict[str, Any]:
@@ -203,20 +198,3 @@ def _name(content: bytes | None) -> str:
 def _clock() -> float:
     """Seconds that also pass while the machine is suspended, in which another one may take the folder."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
-def _machine() -> str:
-    """Tells apart where numbers of processes mean the same: a host, or a container on it."""
-    with contextlib.suppress(OSError):
-        return f"{socket.gethostname()} {os.readlink('/proc/self/ns/pid')}"
-    return socket.gethostname()
-
-
-def _is_alive(process: Any) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, TypeError, OverflowError):
-        pass
-    return True

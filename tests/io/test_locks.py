@@ -1,4 +1,4 @@
-"""One process at a time in a folder. Leases: real processes on this machine; others by what their leases look like."""
+"""One process at a time in a folder: real processes on a disk; in a bucket, others by what their leases look like."""
 
 import contextlib
 import errno
@@ -16,14 +16,14 @@ import time
 import pytest
 
 from gmlp_flax.errors import FileError, RunError
-from gmlp_flax.io import files, locks
-from gmlp_flax.io.locks import Lease, folder_lock
+from gmlp_flax.io import files, locks, storage
+from gmlp_flax.io.locks import BucketLease, folder_lock
 
 HOLD = """
 import sys, time
 from gmlp_flax.io import locks
-locks.BEAT = 0.2
-locks.Lease(sys.argv[1]).take()
+lease = locks.lease(sys.argv[1])
+lease.take()
 print("taken", flush=True)
 time.sleep(600)
 """
@@ -65,7 +65,7 @@ def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, monkeypatch):
 
 @pytest.fixture
 def without_locks(monkeypatch):
-    """As in a bucket, and in some network file systems."""
+    """As in some network file systems."""
 
     def unsupported(*_):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -93,13 +93,21 @@ def written(folder) -> dict:
 
 def leave(folder, **values) -> None:
     """A lease of a process on another machine."""
-    other = {"host": "elsewhere", "process": 7, "since": "2026-11-25", "machine": "another", "token": "x", "beats": 1}
+    other = {"host": "elsewhere", "process": 7, "since": "2026-11-25", "token": "x", "beats": 1}
     (folder / "lease.json").write_text(json.dumps(other | values))
 
 
 @pytest.fixture
-def lease(tmp_path):
-    lease = Lease(str(tmp_path))
+def lease(tmp_path, monkeypatch):
+    """That of a bucket, which this folder stands for."""
+
+    def compare_and_swap(path, old, new):
+        if same := files.read(path) == old:
+            files.write(path, new)
+        return same
+
+    monkeypatch.setattr(storage, "compare_and_swap", compare_and_swap)
+    lease = BucketLease(str(tmp_path))
     yield lease
     lease.close()
 
@@ -116,9 +124,9 @@ def holder(tmp_path):
 
 
 def test_second_process_is_refused_by_name(tmp_path, holder, quick):
-    """Its lock speaks for it, also if it is stopped and gives no sign of life."""
+    """Its lock speaks for it, also if it is stopped."""
     for _ in range(2):
-        lease, since = Lease(str(tmp_path)), re.escape(written(tmp_path)["since"])
+        lease, since = locks.lease(str(tmp_path)), re.escape(written(tmp_path)["since"])
         with pytest.raises(RunError, match=rf"^{tmp_path} is in use by process {holder.pid} on \S+, since {since}: "):
             lease.take()
         lease.close()
@@ -126,30 +134,22 @@ def test_second_process_is_refused_by_name(tmp_path, holder, quick):
         holder.send_signal(signal.SIGSTOP)
 
 
-def test_lease_of_a_killed_process_is_taken_over_at_once(tmp_path, holder, lease, capsys):
+def test_folder_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
     holder.kill()
     holder.wait()
     assert written(tmp_path)["process"] == holder.pid
+    lease = locks.lease(str(tmp_path))
     lease.take()
-    assert written(tmp_path)["process"] == os.getpid() and "waiting" not in capsys.readouterr().err
+    assert written(tmp_path)["process"] == os.getpid()
     lease.close()
     assert os.listdir(tmp_path) == []
 
 
-def test_without_locks_the_process_number_decides(tmp_path, holder, quick, without_locks):
-    with pytest.raises(RunError, match=f"is in use by process {holder.pid} on"):
-        Lease(str(tmp_path)).take()
-    holder.kill()
-    holder.wait()
-    machine = written(tmp_path)["machine"]
-    lease = Lease(str(tmp_path))
+def test_disk_without_locks(tmp_path, without_locks):
+    lease = locks.lease(str(tmp_path))
     lease.take()
-    lease.close()
-    # A container that is started again gets the number of the process that was killed, which gives no sign of life.
-    leave(tmp_path, machine=machine, process=os.getpid())
-    lease = Lease(str(tmp_path))
-    lease.take()
-    assert written(tmp_path)["token"] != "x"
+    lease.check()
+    assert written(tmp_path)["process"] == os.getpid()
     lease.close()
 
 
@@ -161,21 +161,13 @@ def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys, 
     assert f"{tmp_path} has the lease of process 7" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"[" * 100_000])
-def test_lease_that_makes_no_sense_is_taken_over(tmp_path, content, lease):
-    """A full disk leaves an empty one."""
-    (tmp_path / "lease.json").write_bytes(content)
-    lease.take()
-    assert written(tmp_path)["process"] == os.getpid()
-
-
-def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick, monkeypatch):
+def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick, monkeypatch, lease):
     monkeypatch.setattr(locks, "STALE", 100.0)
     leave(tmp_path)
     beat = threading.Timer(0.5, leave, (tmp_path,), {"beats": 2})
     beat.start()
     with pytest.raises(RunError, match="is in use by process 7 on elsewhere, since 2026-11-25: wait"):
-        Lease(str(tmp_path)).take()
+        lease.take()
     beat.join()
     assert written(tmp_path)["beats"] == 2
 
@@ -218,12 +210,3 @@ def test_lease_that_cannot_be_renewed(quick, monkeypatch, lease):
     monkeypatch.setattr(locks, "STALE", 0.0)
     with pytest.raises(RunError, match=r"lease.json could not be written for \d+ s"):
         lease.check()
-
-
-def test_of_two_makers_of_a_local_file_one_succeeds(tmp_path, monkeypatch):
-    path = str(tmp_path / "lease")
-    assert locks.compare_and_swap(path, None, b"mine") and files.read(path) == b"mine"
-    monkeypatch.setattr(files, "read", lambda path: None)  # as another machine read before
-    assert not locks.compare_and_swap(path, None, b"yours")
-    with pytest.raises(FileError, match="gone/x failed .No such file"):
-        locks.compare_and_swap(str(tmp_path / "gone" / "x"), None, b"")

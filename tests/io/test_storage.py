@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gmlp_flax.errors import FileError, RunError, StorageError
-from gmlp_flax.io import files, locks, storage
+from gmlp_flax.io import files, storage
 
 
 @pytest.fixture(autouse=True)
@@ -72,10 +72,10 @@ def test_gs_without_the_extra(monkeypatch):
 
 def test_only_one_makes_a_file_and_only_its_content_is_replaced(store):
     path = "gs://test/swap"
-    assert not locks.compare_and_swap(path, b"", b"x") and not files.exists(path)
-    assert locks.compare_and_swap(path, None, b"mine") and not locks.compare_and_swap(path, None, b"yours")
+    assert not storage.compare_and_swap(path, b"", b"x") and not files.exists(path)
+    assert storage.compare_and_swap(path, None, b"mine") and not storage.compare_and_swap(path, None, b"yours")
     assert files.read(path) == b"mine"
-    assert not locks.compare_and_swap(path, b"yours", b"theirs") and locks.compare_and_swap(path, b"mine", b"ours")
+    assert not storage.compare_and_swap(path, b"yours", b"theirs") and storage.compare_and_swap(path, b"mine", b"ours")
     assert files.read(path) == b"ours"
 
 
@@ -103,7 +103,7 @@ def test_what_passes_is_tried_again(store, monkeypatch, kind):
     monkeypatch.setattr("gcsfs.retry.random.random", lambda: -1.0)  # of the second that gcsfs waits
     for old, new in ((None, b"1"), (b"1", b"2")):
         store.faults({"kind": kind, "method": "POST"})
-        assert locks.compare_and_swap(path, old, new) and store.met() == {kind: 1}
+        assert storage.compare_and_swap(path, old, new) and store.met() == {kind: 1}
     assert files.read(path) == b"2"
 
 
@@ -116,7 +116,7 @@ def test_missing_permission_is_one_line(store):
 
 
 def test_bucket_that_does_not_exist(store):
-    for act in (files.write, lambda path, content: locks.compare_and_swap(path, None, content)):
+    for act in (files.write, lambda path, content: storage.compare_and_swap(path, None, content)):
         with pytest.raises(RunError, match="^writing gs://nobody/x failed: there is no bucket 'nobody'"):
             act("gs://nobody/x", b"x")
     assert files.listdir("gs://nobody/x") == [] and not files.exists("gs://nobody/x")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests import buckets
-from tests.runs.command import assert_done, assert_only_one_line, final_state, metrics
+from tests.runs.command import assert_done, assert_one_line_error, assert_only_one_line, final_state, metrics
 from tests.runs.kill import kill_until_done
 from tests.runs.test_exact_resume import OPTIMISED
 
@@ -97,9 +97,12 @@ def test_run_that_is_killed_often(commands, store, text, tmp_path):
     assert_done(commands(*flags, f"--workdir={tmp_path / 'local'}", **OPTIMISED))
     command = [*flags, "--workdir=gs://runs/killed"]
     environment = OPTIMISED | store.environment
-    done, output = kill_until_done(
-        lambda: commands.start(*command, **environment), KILLS, 8.0, 14, random.Random(KILLS)
-    )
+
+    def start():
+        store.delete("runs", "killed/lease.json")  # as if the killed one had been silent for 40 seconds
+        return commands.start(*command, **environment)
+
+    done, output = kill_until_done(start, KILLS, 8.0, 14, random.Random(KILLS))
     assert done == KILLS, "the run finished too early to be killed so often: give it more steps"
     assert_done(commands(*command, **environment))
     run = fetched(store, "killed/", tmp_path)
@@ -110,6 +113,33 @@ def test_run_that_is_killed_often(commands, store, text, tmp_path):
         and not (run / "lease.json").exists()
         and not (run / "metrics.jsonl.parts").exists()
     )
+
+
+@pytest.mark.slow
+def test_run_that_loses_its_folder_ends(commands, store, text):
+    """It finds out at its next beat, ten seconds later at most."""
+    flags = "--config.steps=10000000", "--config.checkpoint.every=1000000", "--workdir=gs://runs/lost"
+    process = commands.start(text, *flags, **store.environment)
+    while not process.stderr.readline().startswith("step "):
+        pass
+    lease = json.loads(store.read("runs", "lost/lease.json")) | {"token": "x", "host": "elsewhere"}
+    store.write("runs", "lost/lease.json", json.dumps(lease).encode())
+    line = process.communicate(timeout=60)[1].splitlines()[-1]
+    assert process.returncode == 2
+    assert line.startswith("error: gs://runs/lost is not this run's any more: process ") and " on elsewhere" in line
+    assert json.loads(store.read("runs", "lost/lease.json")) == lease
+
+
+@pytest.mark.slow
+def test_second_run_in_a_folder_is_refused(commands, store, text):
+    flags = [text, "--config.steps=100000", "--workdir=gs://runs/two"]
+    first = commands.start(*flags, **store.environment)
+    while not first.stderr.readline().startswith("step "):
+        pass
+    second = commands(*flags, **store.environment)
+    first.kill()
+    first.communicate()
+    assert_one_line_error(second, "gs://runs/two is in use by process ")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from gmlp_flax.benchmarks.timing import Row, measure, ratios, row
 from gmlp_flax.data import pipeline
-from gmlp_flax.data.images import auto_augment, views
+from gmlp_flax.data.images import augment, views
 from gmlp_flax.data.images.augment import Augmentation
 from gmlp_flax.data.images.examples import training_example
 from gmlp_flax.errors import DataError
@@ -89,10 +89,10 @@ def _plain_view(data: bytes, rng: np.random.Generator) -> Image.Image:
 def _plain_augmented(data: bytes, rng: np.random.Generator) -> Image.Image:
     """Our policy and random draws, with Pillow's operations."""
     image = _plain_view(data, rng)
-    for name, probability, magnitude in auto_augment.IMAGENET_POLICY[rng.integers(len(auto_augment.IMAGENET_POLICY))]:
+    for name, probability, magnitude in augment.IMAGENET_POLICY[rng.integers(len(augment.IMAGENET_POLICY))]:
         if rng.random() < probability:
-            _, argument, signed = auto_augment.OPERATIONS[name]
-            value = argument(magnitude / auto_augment.MAX_MAGNITUDE) if argument else 0
+            _, argument, signed = augment.OPERATIONS[name]
+            value = argument(magnitude / augment.MAX_MAGNITUDE) if argument else 0
             image = PLAIN[name](image, -value if signed and rng.random() < 0.5 else value)
     return image
 

@@ -11,7 +11,8 @@ from ml_collections import ConfigDict
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.benchmarks.timing import Row, row
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import timm_names, transformers
+from gmlp_flax.interop import timm as timm_models
+from gmlp_flax.interop import transformers
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 
@@ -84,7 +85,7 @@ def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (22
     """Runs both models on the same random pixels.
 
     Args:
-        name: a key of `timm_names.MODELS`.
+        name: a key of `interop.timm.MODELS`.
         dtype: "float32", or "float64" if jax_enable_x64 is on.
         image_size: height and width.
         seed: for the weights, the pixels, and the direction in which the logits are differentiated.
@@ -95,7 +96,7 @@ def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (22
     timm = import_beside_torch("timm")
     import torch
 
-    config = timm_names.config_for(name)
+    config = timm_models.config_for(name)
     config.model.update(dtype=dtype, image_size=image_size)
     model = (
         timm.create_model(name, img_size=image_size, num_classes=CLASSES)
@@ -111,7 +112,7 @@ def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (22
 
     task = ImageClassification.without_data(config, classes=model.num_classes)
     state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
-    params = timm_names.from_torch(state, timm_names.MODELS[name].rows, task.shapes(), name)
+    params = timm_models.from_torch(state, timm_models.MODELS[name].rows, task.shapes(), name)
 
     @jax.jit
     def forward_and_back(params, pixels, direction):

@@ -19,7 +19,7 @@ from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.config.parsing import AXES
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
-from gmlp_flax.interop import g_mlp_pytorch, timm, timm_names, transformers
+from gmlp_flax.interop import timm, transformers
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files, weight_files
 from gmlp_flax.paper import recipes
@@ -138,7 +138,7 @@ def _models() -> dict[str, Callable[[], ConfigDict]]:
     small, file = recipes.SMALL_IMAGE_MODELS, f"{config_lib.PACKAGED}.cifar10"
     return {
         **{name: functools.partial(config_lib.from_file, file, name) for name in small},
-        **{name: functools.partial(timm_names.config_for, name) for name in timm_names.MODELS},
+        **{name: functools.partial(timm.config_for, name) for name in timm.MODELS},
         **{name: functools.partial(_published, name) for name in PUBLISHED},
     }
 
@@ -166,12 +166,12 @@ def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
         return place(*timm.read(*timm.from_folder(source)), mesh=mesh)
     if (kind := str(known.get("model_type"))) in transformers.FAMILIES:
         return place(*transformers.read(kind, source), mesh=mesh)
-    name = timm_names.named_after(source)
-    if is_file and (name in timm_names.MODELS or not known):
+    name = timm.named_after(source)
+    if is_file and (name in timm.MODELS or not known):
         state = weight_files.read(source)
         if "layers.0.fn.norm.weight" in state:
-            return place(*g_mlp_pytorch.read(state, source), mesh=mesh)
-        config = timm_names.config_for(name, "a file is named after its model, as gmlp_s16_224.ra3_in1k.safetensors")
+            return place(*timm.read_g_mlp_pytorch(state, source), mesh=mesh)
+        config = timm.config_for(name, "a file is named after its model, as gmlp_s16_224.ra3_in1k.safetensors")
         return place(*timm.read(state, config, name, source), mesh=mesh)
     if source in _models() and not io_files.exists(source):
         raise RunError(f"{source!r} names an architecture, not a trained model: create({source!r}) makes one")

@@ -7,7 +7,7 @@ from absl import flags
 from gmlp_flax.api import sources
 from gmlp_flax.commands import cli
 from gmlp_flax.interop import exported
-from gmlp_flax.interop.formats import FORMATS
+from gmlp_flax.interop.exported import FORMATS
 from gmlp_flax.training import loading, pretrained
 
 EXPORT = """Writes the weights of a run or of a model from elsewhere to a folder, for use elsewhere and here.

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError, decode_errors, listed
-from gmlp_flax.interop.timm_names import LINEAR, NORM, PACKED, SINGLE, Row, Tensors, from_torch
+from gmlp_flax.interop.timm import LINEAR, NORM, PACKED, SINGLE, Row, Tensors, from_torch, renamed
 from gmlp_flax.io import weight_files
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.paper import recipes
@@ -118,7 +118,7 @@ def read(name: str, path: str) -> tuple[MaskedLanguageModeling, dict]:
     """
     state, described, where = weight_files.read_folder(path)
     # TensorFlow's names of the two tensors of a norm, in the first models.
-    state = {re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", key)): x for key, x in state.items()}
+    state = renamed(state, {r"\.gamma$": ".weight", r"\.beta$": ".bias"})
     config = config_for(name, state, described, where)
     params = from_transformers(name, state, config, where)
     if path.startswith(weight_files.HUB):

@@ -24,7 +24,6 @@ from gmlp_flax.data.images import examples as image_examples
 from gmlp_flax.data.images import sources
 from gmlp_flax.data.images.augment import Augmentation
 from gmlp_flax.data.images.examples import UNREAD, ReadableExamples
-from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.io import files
 from gmlp_flax.io.records import BadRecords, decode_utf8
@@ -373,5 +372,5 @@ class ImageClassification(Task):
         elif side == "heldout":
             sources.require_classes(source, self.classes, self.source("train").path)
         if side == "heldout" and self.config.eval.real_labels:
-            source = RealLabels(source, self.config.eval.real_labels)
+            source = sources.RealLabels(source, self.config.eval.real_labels)
         return source

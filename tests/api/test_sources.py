@@ -12,7 +12,7 @@ import pytest
 import gmlp_flax as gf
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.interop import exported, timm_names, transformers
+from gmlp_flax.interop import exported, timm, transformers
 from gmlp_flax.io import weight_files
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import recipes
@@ -125,9 +125,9 @@ def test_an_exported_folder(text_run, image_run, tmp_path):
 
 def test_weights_of_timm(tmp_path, monkeypatch):
     pytest.importorskip("safetensors")
-    small = timm_names.MODELS["gmlp_ti16_224"]
+    small = timm.MODELS["gmlp_ti16_224"]
     small = small._replace(model=small.model | TINY | {"image_size": (32, 32)})
-    monkeypatch.setattr(timm_names, "MODELS", {"gmlp_ti16_224": small})
+    monkeypatch.setattr(timm, "MODELS", {"gmlp_ti16_224": small})
     model = gf.create("gmlp_ti16_224", classes=5, seed=3)
     state = states.to_torch(jax.device_get(model.params), small.rows)
     for name in ("gmlp_ti16_224.mine.safetensors", "gmlp_ti16_224.safetensors"):
@@ -157,9 +157,9 @@ def test_all_tensors_that_do_not_fit_are_listed(door, image_run, tmp_path, monke
         state = weight_files.read(str(path))
         path.unlink()
     elif door == "timm":
-        small = timm_names.MODELS["gmlp_ti16_224"]
+        small = timm.MODELS["gmlp_ti16_224"]
         small = small._replace(model=small.model | TINY | {"image_size": (32, 32)})
-        monkeypatch.setitem(timm_names.MODELS, "gmlp_ti16_224", small)
+        monkeypatch.setitem(timm.MODELS, "gmlp_ti16_224", small)
         state = states.to_torch(jax.device_get(gf.create("gmlp_ti16_224", classes=5).params), small.rows)
         path = tmp_path / "gmlp_ti16_224.safetensors"
     else:

@@ -10,7 +10,7 @@ from flax import traverse_util
 from gmlp_flax.benchmarks import parity
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import timm_names
+from gmlp_flax.interop import timm as timm_models
 from gmlp_flax.tasks.image_classification import ImageClassification
 from tests.models.reference import in_float64
 
@@ -33,20 +33,20 @@ QUICK = (
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow][: name not in QUICK]) for name in timm_names.MODELS]
+    "name", [pytest.param(name, marks=[pytest.mark.slow][: name not in QUICK]) for name in timm_models.MODELS]
 )
 def test_names_and_shapes(name, timm):
     """Each tensor of each model, what shapes do not say, and how pixels are seen, are timm's; nothing is allocated."""
     import torch
 
-    config, zero = timm_names.config_for(name), np.float32(0)
+    config, zero = timm_models.config_for(name), np.float32(0)
     ours = ImageClassification.without_data(config, classes=1000).shapes()
     flat = {path: np.broadcast_to(zero, leaf.shape) for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()}
-    views = timm_names.torch_views(flat, timm_names.MODELS[name].rows)
+    views = timm_models.torch_views(flat, timm_models.MODELS[name].rows)
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=1000)
     state = {key: np.broadcast_to(zero, tuple(tensor.shape)) for key, tensor in model.state_dict().items()}
-    folded = timm_names.folded(state, views)
+    folded = timm_models.folded(state, views)
     assert {key: view.shape for key, view in views.items()} == {key: value.shape for key, value in folded.items()}
     seen = model.pretrained_cfg
     assert (seen["mean"], seen["std"], seen["crop_pct"]) == (config.data.mean, config.data.std, config.data.eval_crop)
@@ -74,9 +74,9 @@ def test_float64(name, timm, monkeypatch):
     """One a family, oblong and small, ViTs of two layers; tight enough to see a wrong epsilon, which changes logits by
     about 1e-5."""
     if "it" in name:  # timm's other models have no argument for it
-        row = timm_names.MODELS[name]
+        row = timm_models.MODELS[name]
         monkeypatch.setattr(timm, "create_model", functools.partial(timm.create_model, depth=2))
-        monkeypatch.setitem(timm_names.MODELS, name, row._replace(model=row.model | {"layers": 2}))
+        monkeypatch.setitem(timm_models.MODELS, name, row._replace(model=row.model | {"layers": 2}))
     errors = parity.compare(name, "float64", image_size=(32, 64))
     assert errors.logits < 1e-12 and errors.gradient < 1e-12, errors
 

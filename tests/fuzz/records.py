@@ -18,7 +18,6 @@ import safetensors.numpy
 from gmlp_flax.data.finetuning import sentences, squad
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS, LONG_RANGE_TASKS
 from gmlp_flax.data.images import sources
-from gmlp_flax.data.images.real_labels import RealLabels
 from gmlp_flax.data.text.corpora import open_corpus
 from gmlp_flax.io import weight_files
 from gmlp_flax.io.records import BadRecord, BadRecords
@@ -199,7 +198,7 @@ def _real_labels(folder):
     source = sources.open_images(str(image_files.make_folder(folder / "real", names)))
 
     def read(path, _):
-        labelled = RealLabels(source, path)
+        labelled = sources.RealLabels(source, path)
         [labelled[index]["real"] for index in range(len(labelled))]
 
     return _file(folder / "real.json", partial(damaged_json, LABELS), read)

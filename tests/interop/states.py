@@ -6,14 +6,14 @@ import numpy as np
 from flax import traverse_util
 from ml_collections import ConfigDict
 
-from gmlp_flax.interop import exported, timm, timm_names
+from gmlp_flax.interop import exported, timm
 from gmlp_flax.io import weight_files
 
 
-def to_torch(params: dict, rows: list[timm_names.Row]) -> dict[str, np.ndarray]:
-    """Our parameters under torch's names and in its layouts: the exact inverse of `timm_names.from_torch`."""
+def to_torch(params: dict, rows: list[timm.Row]) -> dict[str, np.ndarray]:
+    """Our parameters under torch's names and in its layouts: the exact inverse of `timm.from_torch`."""
     flat = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params, sep="/").items()}
-    return {name: np.ascontiguousarray(view) for name, view in timm_names.torch_views(flat, rows).items()}
+    return {name: np.ascontiguousarray(view) for name, view in timm.torch_views(flat, rows).items()}
 
 
 def write(path: str | os.PathLike, state: dict[str, np.ndarray]) -> None:

@@ -11,7 +11,8 @@ import pytest
 import gmlp_flax
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import exported, formats
+from gmlp_flax.interop import exported
+from gmlp_flax.interop.exported import FORMATS
 
 IMAGES = {"image_size": (8, 12), "patch_size": (4, 4)}
 TEXT = {"length": 12, "vocab_size": 40}
@@ -64,7 +65,7 @@ def test_torch(name, tmp_path):
     pytest.importorskip("safetensors")
     model, inputs, logits = make(name, tmp_path)
     out = tmp_path / "model"
-    files = {"modeling_gmlp.py": formats.FORMATS["torch"].write(model)}
+    files = {"modeling_gmlp.py": FORMATS["torch"].write(model)}
     exported.write(model.params, model.config, files, str(out))
     assert len(files["modeling_gmlp.py"].splitlines()) <= 200 and b"gmlp_flax." not in files["modeling_gmlp.py"]
     spec = importlib.util.spec_from_file_location("modeling_gmlp", out / "modeling_gmlp.py")
@@ -86,10 +87,10 @@ def test_stablehlo(name, tmp_path):
     """Any batch, and three platforms in one file."""
     pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra: stablehlo)")
     model, inputs, logits = make(name, tmp_path)
-    exported = jax.export.deserialize(bytearray(formats.FORMATS["stablehlo"].write(model)))
-    assert exported.platforms == ("cpu", "cuda", "tpu")
+    program = jax.export.deserialize(bytearray(FORMATS["stablehlo"].write(model)))
+    assert program.platforms == ("cpu", "cuda", "tpu")
     for batch in (1, 3):
-        np.testing.assert_allclose(exported.call(inputs[:batch]), logits[:batch], atol=1e-5)
+        np.testing.assert_allclose(program.call(inputs[:batch]), logits[:batch], atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")  # jax2onnx loads parts of itself that warn, and drops them if that raises
@@ -98,7 +99,7 @@ def test_onnx(name, tmp_path):
     pytest.importorskip("jax2onnx", reason="jax2onnx is not installed (extra: onnx)")
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: onnx)")
     model, inputs, logits = make(name, tmp_path)
-    session = onnxruntime.InferenceSession(formats.FORMATS["onnx"].write(model))
+    session = onnxruntime.InferenceSession(FORMATS["onnx"].write(model))
     (given,) = session.get_inputs()
     for batch in (1, 3):
         (found,) = session.run(None, {given.name: inputs[:batch]})
@@ -108,7 +109,7 @@ def test_onnx(name, tmp_path):
 def test_what_a_format_does_not_have(tmp_path, monkeypatch):
     model, *_ = make("mixer", tmp_path)
     with pytest.raises(RunError, match=r"^--format=torch does not have this model, mixer in \w+ \(it has"):
-        formats.FORMATS["torch"].write(model)
+        FORMATS["torch"].write(model)
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
     with pytest.raises(RunError, match=r"--format=onnx needs jax2onnx, not installed: pip install 'gmlp_flax\[onnx\]'"):
-        formats.FORMATS["onnx"].write(model)
+        FORMATS["onnx"].write(model)

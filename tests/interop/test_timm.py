@@ -13,7 +13,7 @@ from gmlp_flax.analysis import filters
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.data.images import views
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.interop import timm, timm_names
+from gmlp_flax.interop import timm
 from gmlp_flax.io import weight_files
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.training import evaluation, loading, warm_start
@@ -25,18 +25,18 @@ TINY = {"layers": 2, "d_model": 8, "d_ffn": 16, "image_size": (16, 16), "patch_s
 @pytest.fixture
 def tiny(monkeypatch):
     """A tiny gMLP as a row of the table, in gmlp_s16_224's place."""
-    model = timm_names.MODELS["gmlp_s16_224"]
-    monkeypatch.setitem(timm_names.MODELS, "gmlp_s16_224", model._replace(model=model.model | TINY))
+    model = timm.MODELS["gmlp_s16_224"]
+    monkeypatch.setitem(timm.MODELS, "gmlp_s16_224", model._replace(model=model.model | TINY))
     return "gmlp_s16_224"
 
 
 def random_state(name, classes, seed=0):
     """A state dict for a row of the table, and our parameters with the same numbers."""
-    config = timm_names.config_for(name)
+    config = timm.config_for(name)
     shapes = ImageClassification.without_data(config, classes=classes).shapes()
     numbers = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes)
-    return states.to_torch(params, timm_names.MODELS[name].rows), params
+    return states.to_torch(params, timm.MODELS[name].rows), params
 
 
 def write_image(path, seed=0):
@@ -51,7 +51,7 @@ def converted(tiny, tmp_path):
     state, params = random_state(tiny, 3)
     for number, label in enumerate((0, 1, 2, 2)):
         write_image(tmp_path / "images" / f"class {label}" / f"{number}.png", number)
-    config = timm_names.config_for(tiny)
+    config = timm.config_for(tiny)
     config.data.heldout = str(tmp_path / "images")
     states.write_timm(state, config, tiny, str(tmp_path / "run"))
     return tmp_path / "run", params
@@ -92,7 +92,7 @@ def test_imagenets_words(tiny, tmp_path):
     assert json.loads(files["classes.json"]) == theirs.label_names()
     assert json.loads(files["names.json"])[207] == "golden retriever"
     state, params = random_state(tiny, 1000)
-    states.write_timm(state, timm_names.config_for(tiny), tiny, str(tmp_path / "run"))
+    states.write_timm(state, timm.config_for(tiny), tiny, str(tmp_path / "run"))
     trained = loading.load(str(tmp_path / "run"))
     pixels = np.random.default_rng(0).integers(0, 256, (1, 16, 16, 3), dtype=np.uint8)
     best = int(np.argmax(trained.task.apply(params, trained.task.encode([*pixels]))))  # cropped, as predict does
@@ -101,7 +101,7 @@ def test_imagenets_words(tiny, tmp_path):
 
 def test_unknown_models():
     with pytest.raises(RunError, match="'gmlp_s16_224.ra3_in1k' here; did you mean 'gmlp_s16_224'"):
-        timm_names.config_for("gmlp_s16_224.ra3_in1k")
+        timm.config_for("gmlp_s16_224.ra3_in1k")
 
 
 def test_a_folder_says_how_pixels_are_seen(tmp_path):
@@ -170,7 +170,7 @@ def flax_mixer_logits(w, pixels, patch=4):
 
 def test_a_mixer_of_vision_transformer(tmp_path):
     """Its .npz file by the command's own path, against arithmetic written down by hand."""
-    weights, config = flax_mixer(), timm_names.config_for("mixer_b16_224")
+    weights, config = flax_mixer(), timm.config_for("mixer_b16_224")
     np.savez(tmp_path / "Mixer.npz", **weights)
     config.model.update(layers=2, d_model=8, d_ffn=12, d_spatial=6, patch_size=(4, 4), image_size=(12, 12))
     state = weight_files.read(str(tmp_path / "Mixer.npz"))
@@ -188,7 +188,7 @@ def test_a_mixer_of_vision_transformer(tmp_path):
 def test_an_imported_model_sees_timms_pixels(tiny, tmp_path):
     """By the path of `gmlp predict`: a photograph, scaled and then cropped; and a run that starts from it, too."""
     state, _ = random_state(tiny, 3)
-    states.write_timm(state, timm_names.config_for(tiny), tiny, str(tmp_path / "run"))
+    states.write_timm(state, timm.config_for(tiny), tiny, str(tmp_path / "run"))
     trained, photo = (
         loading.load(str(tmp_path / "run")),
         np.random.default_rng(0).integers(0, 256, (40, 53, 3), np.uint8),

@@ -1,17 +1,226 @@
 """Augmentation of a training image after crop and flip: AutoAugment, RandAugment or colour jitter; then erasing.
 
-The order and the meaning of every option are timm's. The training step mixes images with each other.
+The order and the meaning of every option are timm's: the recipes of DeiT and of the published gMLP-S use them.
+Magnitudes run from 0 to 10. Images are RGB or grey arrays, and operations give Pillow's pixels, but for the geometric
+ones. The training step mixes images with each other.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
-from PIL import ImageEnhance
-
-from gmlp_flax.data.images import auto_augment
+from PIL import Image, ImageEnhance
 
 _JITTERED = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+MAX_MAGNITUDE = 10
+
+# RandAugment draws an operation for each layer, and applies it with this probability.
+LAYER_PROBABILITY = 0.5
+
+Fill = tuple[int, ...]
+
+_LEVELS = np.arange(256)
+
+
+class Operation(NamedTuple):
+    """One operation on an image."""
+
+    apply: Callable[[np.ndarray, Any, Fill], np.ndarray]  # (pixels, argument, colour of uncovered areas) -> pixels
+    argument: Callable[[float], float] | None = None  # of the magnitude, scaled to 0 to 1; None if there is none
+    signed: bool = False  # whether the argument's sign is random
+
+
+def _affine(matrix: Callable[[float, tuple[int, int]], tuple[float, ...]]) -> Callable:
+    """Moves pixels by `matrix(argument, (width, height))`: output x, y shows input a x + b y + c, d x + e y + f.
+
+    Bilinear (timm chooses at random between that and bicubic); pixels differ from Pillow's by about one grey level.
+    """
+
+    def apply(pixels: np.ndarray, argument: float, fill: Fill) -> np.ndarray:
+        """The image after the move, of the same size; uncovered areas have the colour `fill`."""
+        height, width, channels = pixels.shape
+        size, colours = (width, height), channels == 3
+        a, b, c, d, e, f = matrix(argument, size)
+        # These matrices, like Pillow's, count from a pixel's corner; OpenCV counts from its centre.
+        centred = np.array([[a, b, c + (a + b - 1) / 2], [d, e, f + (d + e - 1) / 2]])
+        # OpenCV moves four channels faster than three, to the same pixels.
+        wide = cv2.cvtColor(pixels, cv2.COLOR_RGB2RGBA) if colours else pixels
+        moved = cv2.warpAffine(wide, centred, size, flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderValue=fill)
+        return cv2.cvtColor(moved, cv2.COLOR_RGBA2RGB) if colours else moved
+
+    return apply
+
+
+def _rotation(degrees: float, size: tuple[int, int]) -> tuple[float, ...]:
+    """Counter-clockwise about the centre."""
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    x, y = size[0] / 2, size[1] / 2
+    return cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y
+
+
+def _by_table(table: Callable[[float], np.ndarray]) -> Callable:
+    """Replaces every level of every channel by its entry in `table(argument)`: numbers [256]."""
+    return lambda pixels, argument, _: cv2.LUT(pixels, _bytes(table(argument)))
+
+
+def _by_histogram(table: Callable[[np.ndarray], np.ndarray]) -> Operation:
+    """Replaces every level of a channel by its entry in `table(histogram of the channel)`: both [256]."""
+
+    def apply(pixels: np.ndarray, *_: object) -> np.ndarray:
+        counts = (cv2.calcHist([pixels], [channel], None, [256], [0, 256]) for channel in range(pixels.shape[2]))
+        return cv2.LUT(pixels, _bytes(np.stack([table(count.ravel().astype(int)) for count in counts], axis=-1)[None]))
+
+    return Operation(apply)
+
+
+def _bytes(table: np.ndarray) -> np.ndarray:
+    """Clips a table to 0 to 255 and drops fractions."""
+    return table.clip(0, 255).astype(np.uint8)
+
+
+def _contrast_table(counts: np.ndarray) -> np.ndarray:
+    """Maps the darkest level that occurs to 0, and the brightest to 255."""
+    low, high = counts.nonzero()[0][[0, -1]]
+    scale = 255.0 / max(high - low, 1)
+    return _LEVELS * scale - low * scale if low < high else _LEVELS  # in this order, as Pillow rounds
+
+
+def _equalizing_table(counts: np.ndarray) -> np.ndarray:
+    """Maps each level to the number of darker pixels, in units of a 255th of all pixels except the brightest."""
+    step = (counts.sum() - counts[counts.nonzero()[0][-1]]) // 255
+    return (step // 2 + counts.cumsum() - counts) // step if step else _LEVELS
+
+
+_posterize = _by_table(lambda bits: _LEVELS & int(256 - 2 ** (8 - bits)))
+_solarize = _by_table(lambda threshold: np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS))
+
+
+def enhance(pixels: np.ndarray, kind: Callable[[Image.Image], Any], factor: float) -> np.ndarray:
+    """One of Pillow's ImageEnhance of an image, uint8 [height, width, channels]: 1 changes nothing, 0 removes all."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+    return np.asarray(kind(image).enhance(factor)).reshape(pixels.shape)
+
+
+def _enhancement(kind: Callable[[Image.Image], Any], increasing: bool = False) -> Operation:
+    """`enhance` by a factor of 0.1 to 1.9, where 1 changes nothing; if `increasing`, a greater magnitude has a factor
+    that is further from 1, in either direction."""
+    if increasing:
+        return Operation(lambda pixels, change, _: enhance(pixels, kind, max(0.1, 1 + change)), lambda m: m * 0.9, True)
+    return Operation(lambda pixels, factor, _: enhance(pixels, kind, factor), lambda m: m * 1.8 + 0.1)
+
+
+OPERATIONS = {
+    "AutoContrast": _by_histogram(_contrast_table),
+    "Equalize": _by_histogram(_equalizing_table),
+    "Invert": Operation(lambda pixels, *_: ~pixels),
+    "Rotate": Operation(_affine(_rotation), lambda m: m * 30, signed=True),
+    "ShearX": Operation(_affine(lambda a, _: (1, a, 0, 0, 1, 0)), lambda m: m * 0.3, signed=True),
+    "ShearY": Operation(_affine(lambda a, _: (1, 0, 0, a, 1, 0)), lambda m: m * 0.3, signed=True),
+    "TranslateX": Operation(_affine(lambda a, size: (1, 0, a * size[0], 0, 1, 0)), lambda m: m * 0.45, signed=True),
+    "TranslateY": Operation(_affine(lambda a, size: (1, 0, 0, 0, 1, a * size[1])), lambda m: m * 0.45, signed=True),
+    # The highest bits to keep: in AutoAugment 4 to 8, more for a greater magnitude; in RandAugment 4 to 0, fewer.
+    "Posterize": Operation(_posterize, lambda m: int(m * 4) + 4),
+    "PosterizeIncreasing": Operation(_posterize, lambda m: 4 - int(m * 4)),
+    # The threshold: levels from there on are inverted.
+    "Solarize": Operation(_solarize, lambda m: int(m * 256)),
+    "SolarizeIncreasing": Operation(_solarize, lambda m: 256 - int(m * 256)),
+    # Levels below 128 become brighter.
+    "SolarizeAdd": Operation(
+        _by_table(lambda added: np.where(_LEVELS < 128, _LEVELS + added, _LEVELS)), lambda m: int(m * 110)
+    ),
+    "Color": _enhancement(ImageEnhance.Color),
+    "ColorIncreasing": _enhancement(ImageEnhance.Color, increasing=True),
+    "Contrast": _enhancement(ImageEnhance.Contrast),
+    "ContrastIncreasing": _enhancement(ImageEnhance.Contrast, increasing=True),
+    "BrightnessIncreasing": _enhancement(ImageEnhance.Brightness, increasing=True),
+    "Sharpness": _enhancement(ImageEnhance.Sharpness),
+    "SharpnessIncreasing": _enhancement(ImageEnhance.Sharpness, increasing=True),
+}
+
+# Pairs of (operation, probability, magnitude): Cubuk et al. 2018 (arXiv 1805.09501), appendix, ImageNet. As printed
+# there, some rows occur twice, some operations ignore their magnitude, and some probabilities are 0 or 1.
+IMAGENET_POLICY = (
+    (("Posterize", 0.4, 8), ("Rotate", 0.6, 9)),
+    (("Solarize", 0.6, 5), ("AutoContrast", 0.6, 5)),
+    (("Equalize", 0.8, 8), ("Equalize", 0.6, 3)),
+    (("Posterize", 0.6, 7), ("Posterize", 0.6, 6)),
+    (("Equalize", 0.4, 7), ("Solarize", 0.2, 4)),
+    (("Equalize", 0.4, 4), ("Rotate", 0.8, 8)),
+    (("Solarize", 0.6, 3), ("Equalize", 0.6, 7)),
+    (("Posterize", 0.8, 5), ("Equalize", 1.0, 2)),
+    (("Rotate", 0.2, 3), ("Solarize", 0.6, 8)),
+    (("Equalize", 0.6, 8), ("Posterize", 0.4, 6)),
+    (("Rotate", 0.8, 8), ("Color", 0.4, 0)),
+    (("Rotate", 0.4, 9), ("Equalize", 0.6, 2)),
+    (("Equalize", 0.0, 7), ("Equalize", 0.8, 8)),
+    (("Invert", 0.6, 4), ("Equalize", 1.0, 8)),
+    (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
+    (("Rotate", 0.8, 8), ("Color", 1.0, 2)),
+    (("Color", 0.8, 8), ("Solarize", 0.8, 7)),
+    (("Sharpness", 0.4, 7), ("Invert", 0.6, 8)),
+    (("ShearX", 0.6, 5), ("Equalize", 1.0, 9)),
+    (("Color", 0.4, 0), ("Equalize", 0.6, 3)),
+    (("Equalize", 0.4, 7), ("Solarize", 0.2, 4)),
+    (("Solarize", 0.6, 5), ("AutoContrast", 0.6, 5)),
+    (("Invert", 0.6, 4), ("Equalize", 1.0, 8)),
+    (("Color", 0.6, 4), ("Contrast", 1.0, 8)),
+    (("Equalize", 0.8, 8), ("Equalize", 0.6, 3)),
+)
+
+# RandAugment's operations, in the variants whose severity increases with the magnitude (timm's `inc1`).
+RANDAUGMENT = (
+    *("AutoContrast", "Equalize", "Invert", "Rotate", "PosterizeIncreasing", "SolarizeIncreasing", "SolarizeAdd"),
+    *("ColorIncreasing", "ContrastIncreasing", "BrightnessIncreasing", "SharpnessIncreasing"),
+    *("ShearX", "ShearY", "TranslateX", "TranslateY"),
+)
+
+
+def apply(name: str, pixels: np.ndarray, magnitude: float, rng: np.random.Generator, fill: Fill) -> np.ndarray:
+    """Applies one of OPERATIONS.
+
+    Args:
+        name: of the operation.
+        pixels: uint8 [height, width, channels], 1 or 3 channels, as the result; not changed.
+        magnitude: 0 to 10.
+        rng: draws the sign, if the operation has one.
+        fill: the colour of uncovered areas, 0 to 255 for each channel.
+    """
+    operation, argument = OPERATIONS[name], 0.0
+    if operation.argument is not None:
+        argument = operation.argument(magnitude / MAX_MAGNITUDE)
+    if operation.signed and rng.random() < 0.5:
+        argument = -argument
+    cv2.setNumThreads(1)  # the pipeline has its own threads
+    # OpenCV drops the axis of a single channel.
+    return operation.apply(pixels, argument, fill).reshape(pixels.shape)
+
+
+def auto_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill) -> np.ndarray:
+    """AutoAugment: draws a pair of IMAGENET_POLICY; each operation is applied with its probability (see `apply`)."""
+    for name, probability, magnitude in IMAGENET_POLICY[rng.integers(len(IMAGENET_POLICY))]:
+        if rng.random() < probability:
+            pixels = apply(name, pixels, magnitude, rng, fill)
+    return pixels
+
+
+def rand_augment(
+    pixels: np.ndarray, rng: np.random.Generator, fill: Fill, *, layers: int, magnitude: float, std: float
+) -> np.ndarray:
+    """RandAugment (Cubuk et al. 2019); timm's `rand-m9-n2-mstd0.5-inc1` is 2 layers, magnitude 9 and std 0.5.
+
+    Args:
+        pixels, rng, fill: as in `apply`.
+        layers: how many operations to draw, with replacement; each is applied with probability 0.5.
+        magnitude: the mean magnitude of an operation, 0 to 10.
+        std: the standard deviation of the magnitudes, which are normal and clipped to 0 to 10.
+    """
+    for choice in rng.integers(len(RANDAUGMENT), size=layers):
+        if rng.random() < LAYER_PROBABILITY:
+            severity = min(max(rng.normal(magnitude, std), 0), MAX_MAGNITUDE)
+            pixels = apply(RANDAUGMENT[choice], pixels, severity, rng, fill)
+    return pixels
 
 
 class Augmentation(NamedTuple):
@@ -19,7 +228,7 @@ class Augmentation(NamedTuple):
 
     Attributes:
         auto: none, autoaugment or randaugment.
-        randaugment_layers, randaugment_magnitude, randaugment_std: see `auto_augment.rand_augment`.
+        randaugment_layers, randaugment_magnitude, randaugment_std: see `rand_augment`.
         color_jitter: see `color_jitter`; used only if `auto` is none.
         erasing: probability of `random_erasing`.
         mean, std: of the pixels, in 0 to 1, for each channel; further values are not used. The mean fills the areas
@@ -43,10 +252,10 @@ def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation)
     """
     fill = tuple(min(255, round(255 * value)) for value in options.mean[: pixels.shape[2]])
     if options.auto == "autoaugment":
-        pixels = auto_augment.auto_augment(pixels, rng, fill)
+        pixels = auto_augment(pixels, rng, fill)
     elif options.auto == "randaugment":
         layers, magnitude, std = options.randaugment_layers, options.randaugment_magnitude, options.randaugment_std
-        pixels = auto_augment.rand_augment(pixels, rng, fill, layers=layers, magnitude=magnitude, std=std)
+        pixels = rand_augment(pixels, rng, fill, layers=layers, magnitude=magnitude, std=std)
     elif options.color_jitter:
         pixels = color_jitter(pixels, rng, options.color_jitter)
     if options.erasing and rng.random() < options.erasing:
@@ -61,7 +270,7 @@ def color_jitter(pixels: np.ndarray, rng: np.random.Generator, strength: float) 
     channels] to the same.
     """
     for number in rng.permutation(len(_JITTERED)):
-        pixels = auto_augment.enhance(pixels, _JITTERED[number], rng.uniform(max(0.0, 1 - strength), 1 + strength))
+        pixels = enhance(pixels, _JITTERED[number], rng.uniform(max(0.0, 1 - strength), 1 + strength))
     return pixels
 
 

@@ -17,8 +17,7 @@ import numpy as np
 from PIL import Image
 
 from gmlp_flax.data import fingerprints
-from gmlp_flax.data.images import tables
-from gmlp_flax.data.images.layout import Layout, is_hidden, is_junk
+from gmlp_flax.data.images.layout import Layout, is_hidden, is_junk, is_label, suffix
 from gmlp_flax.data.splits import TRAIN_SPLIT, missing_split
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import cache, files
@@ -120,12 +119,8 @@ class ImageFiles(ImageSource, abc.ABC):
     _members: dict[str, Any]  # what the file of each name is read by, if not by the name
 
     def _arrange(self, images: Iterable[str], others: Iterable[str], folders: Iterable[str]) -> None:
-        images, others, folders = (
-            sorted(name for name in names if not is_hidden(name)) for names in (images, others, folders)
-        )
         self._layout = Layout(self.path, images, others, folders, self._read_file)
         self.splits, self.without_classes = self._layout.splits, self._layout.without_classes
-        self.names, self.labels, self.classes = [], np.zeros(0, np.int32), ()
 
     def of_split(self, split: str = "") -> Self:
         """The images of a split with their labels: by default all if there are no splits, or those to train on.
@@ -136,10 +131,9 @@ class ImageFiles(ImageSource, abc.ABC):
         """
         found, labelled = self._layout.classes(self.default_split(split)), copy.copy(self)
         labelled.names = sorted(found)
-        labelled.classes = tuple(sorted({*found.values()}))
-        position = {name: label for label, name in enumerate(labelled.classes)}
-        labelled.labels = np.array([position[found[name]] for name in labelled.names], np.int32)
-        labelled.notes = tuple(filter(None, [*self._layout.notes, self._layout.about_others()]))
+        classes, labels = np.unique(np.array([found[name] for name in labelled.names]), return_inverse=True)
+        labelled.classes, labelled.labels = tuple(classes.tolist()), labels.astype(np.int32)
+        labelled.notes = (*self._layout.notes, *self._layout.about_others())
         labelled._members = {name: self._members[name] for name in labelled.names if name in self._members}
         del labelled._layout  # which worker processes need not know
         return labelled
@@ -211,7 +205,7 @@ class ImageTar(ImageFiles):
                 is_image = finder.is_image(name, open_file)
                 if not is_image:
                     others.append(name)
-                if is_image or tables.is_label(name):
+                if is_image or is_label(name):
                     open_file()
                     self._members[name] = place
         self._arrange(self._members.keys() - {*others}, others, folders)
@@ -232,7 +226,7 @@ def _tar_content(tar: tarfile.TarFile, end: int, prefix: str = "", start: int = 
     """
 
     def open_member(member: tarfile.TarInfo, name: str) -> Any:
-        most = min(end if tables.suffix(name) == ".tar" else IMAGE_BYTES, end - member.offset_data)
+        most = min(end if suffix(name) == ".tar" else IMAGE_BYTES, end - member.offset_data)
         if member.issparse() or not 0 <= member.size <= most:
             raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes")
         return tar.extractfile(member)
@@ -243,9 +237,9 @@ def _tar_content(tar: tarfile.TarFile, end: int, prefix: str = "", start: int = 
             yield name, None, None
         elif is_hidden(name):
             continue
-        elif (member.islnk() or member.issym()) and tables.suffix(name) in SUFFIXES:
+        elif (member.islnk() or member.issym()) and suffix(name) in SUFFIXES:
             raise tarfile.ReadError(f"{name!r} is a link: extract it to a folder, where links are followed")
-        elif member.isreg() and tables.suffix(name) == ".tar":
+        elif member.isreg() and suffix(name) == ".tar":
             with tarfile.open(fileobj=open_member(member, name), mode="r:") as inside:
                 yield from _tar_content(inside, end, f"{name[:-4]}/", first)
         elif member.isreg():
@@ -264,7 +258,7 @@ class _Finder:
 
     def is_image(self, name: str, open_file: Callable[[], Any]) -> bool:
         """Whether the file with this name, which `open_file` opens, is an image."""
-        kind = tables.suffix(name)
+        kind = suffix(name)
         if kind in SUFFIXES:
             return True
         if kind and self._misses[kind] >= _TRIES:

@@ -3,25 +3,41 @@
 The first folder below the root is the class; folders below it count to it. If the first folders have words of splits in
 their names (see splits.split_words), they are the splits, and the folders in them the classes. A folder called `images`
 is part of the folder around it (Tiny-ImageNet's form). A folder that holds nothing but one folder of folders is a
-wrapper, which is looked into. Images of one folder, or of none, get their classes from a table in or beside it (see
-tables). What can be read in two ways is refused.
+wrapper, which is looked into. What can be read in two ways is refused.
+
+Images of one folder, or of none, get their classes from a table in or beside it: a .csv or .tsv file,
+val_annotations.txt (Tiny-ImageNet) or LOC_val_solution.csv (Kaggle's ImageNet), with the images' file names, with or
+without their suffix, in one column. The other column is the class, or else the one whose name is in CLASS_COLUMNS. A
+file NAME.cls beside each image (WebDataset) holds its class.
 """
 
 import contextlib
+import csv
+import functools
+import io
 import os
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
 
 from gmlp_flax.data import splits
-from gmlp_flax.data.images import tables
 from gmlp_flax.data.splits import TRAIN_SPLIT
-from gmlp_flax.errors import DataError, listed
+from gmlp_flax.errors import DataError, decode_errors, listed
 from gmlp_flax.io import files
+from gmlp_flax.io.records import decode_utf8
 
 EXPECTED = "expected one folder of images per class"
+TABLES = "val_annotations.txt, LOC_val_solution.csv, or a .csv or .tsv table with their file names and classes"
+CLASS_COLUMNS = "label labels class classes classid classname category target breed species".split()
 
 _BESIDE = ".xml .txt .csv .tsv .json .jsonl .mat .npy .md .html .pdf .py .cls .db".split()
+_FIRST_WORD = ("val_annotations.txt", "loc_val_solution.csv", "loc_train_solution.csv")  # then boxes follow
+_ABOVE = 3  # folders between Kaggle's ILSVRC/Data/CLS-LOC/val and LOC_val_solution.csv
+
+
+def suffix(name: str) -> str:
+    """The suffix of a file's name in small letters, with its dot, or ""."""
+    return os.path.splitext(name)[1].lower()
 
 
 def is_junk(name: str) -> bool:
@@ -34,12 +50,17 @@ def is_hidden(path: str) -> bool:
     return any(map(is_junk, path.split("/")))
 
 
+def is_label(name: str) -> bool:
+    """Whether a file may hold classes of images."""
+    return _is_table(name) or suffix(name) == ".cls"
+
+
 class Layout:
-    """Reads the names of a folder's or a tar file's content; `/` stands between folders.
+    """Reads the names of a folder's or a tar file's content; `/` stands between folders, and hidden names are left out.
 
     Args:
         path: of the folder or tar file, for tables beside it and for messages.
-        images: names of the files that are images, in order.
+        images: names of the files that are images.
         others: names of all other files.
         folders: names of all folders, as far as they are known.
         read: a file's content by its name.
@@ -54,20 +75,27 @@ class Layout:
     """
 
     def __init__(
-        self, path: str, images: list[str], others: list[str], folders: Iterable[str], read: Callable[[str], bytes]
+        self,
+        path: str,
+        images: Iterable[str],
+        others: Iterable[str],
+        folders: Iterable[str],
+        read: Callable[[str], bytes],
     ):
-        self.path, self.images, self.others, self.notes = path, images, others, []
-        self._folders = {*folders, *(name.rpartition("/")[0] for name in others if "/" in name)}
-        self._tables = tables.Tables(path, images, others, read)
-        if not images:
-            raise self._no_images()
-        base = self._unwrap("", images, to_splits=True)
-        tops = _by_folder(images, base)
-        words = {top: splits.split_words(top) for top in tops if top}
+        self.images, self.others = (sorted(name for name in x if not is_hidden(name)) for x in (images, others))
+        self.path, self.notes, self._read, self._used = path, [], read, set()
+        self._folders = {name for name in folders if not is_hidden(name)}
+        self._folders |= {name.rpartition("/")[0] for name in self.others if "/" in name}
+        if not self.images:
+            found = listed(sorted({suffix(name) for name in self.others} - {""}))
+            expected = f"{EXPECTED}, with files that Pillow reads{found and f' (found {found}; unpack archives)'}"
+            raise DataError(f"{path!r} has no classes, as there are no images: {expected}")
+        base = self._unwrap("", self.images, to_splits=True)
+        tops = _by_folder(self.images, base)
         self._bases = [base]
         self.splits: dict[str, list[str]] = {}
         self.without_classes: list[str] = []
-        sides = [top for top in words if words[top]]
+        sides = [top for top in tops if splits.split_words(top)]
         if sides and self._are_splits(base, tops, sides):
             for top in sides:
                 self.splits.setdefault(splits.split_of(top), []).append(f"{base}{top}/")
@@ -81,22 +109,18 @@ class Layout:
             DataError: there is an image without a class, or the images can be read in two ways.
         """
         found: dict[str, str] = {}
+        of_path = next(iter(splits.split_words(os.path.basename(files.absolute(self.path)))), "")
         for folder in self.splits.get(split, self._bases):
             images = [name for name in self.images if name.startswith(folder)]
-            found |= self._classes(self._unwrap(folder, images), images, split or self._split_of_path())
+            found |= self._classes(self._unwrap(folder, images), images, split or of_path)
         return found
 
-    def _split_of_path(self) -> str:
-        return next(iter(splits.split_words(os.path.basename(files.absolute(self.path)))), "")
-
-    def about_others(self) -> str:
-        """A line that counts the files that are neither images nor were read as tables, by suffix; "" if none."""
-        others = [name for name in self.others if name not in self._tables.used]
-        if not others:
-            return ""
-        kinds = Counter(tables.suffix(name) or "no suffix" for name in others).most_common()
+    def about_others(self) -> list[str]:
+        """A line that counts the files that are neither images nor were read as tables, by suffix, if any."""
+        kinds = Counter(suffix(name) or "no suffix" for name in self.others if name not in self._used).most_common()
         counts = listed((f"{kind} {count:,}" for kind, count in kinds), 4)
-        return f"{self.path!r}: ignored {len(others):,} files that are no images ({counts})"
+        total = sum(count for _, count in kinds)
+        return [f"{self.path!r}: ignored {total:,} files that are no images ({counts})"] if kinds else []
 
     def _note(self, line: str) -> None:
         if (line := f"{self.path!r}: {line}") not in self.notes:
@@ -118,8 +142,8 @@ class Layout:
         """The first folders below `base` that may be meant as classes: without images, empty or of unknown files."""
         full = {name[len(base) :].partition("/")[0] for name in self.images if name.startswith(base)}
         inside = {name[len(base) :].partition("/")[0] for name in self._folders if f"{name}/".startswith(base)}
-        unread = sorted(name for name in inside - full - {""} if not is_junk(name))
-        kinds = {name: {tables.suffix(x) for x in self.others if x.startswith(f"{base}{name}/")} for name in unread}
+        unread = sorted(inside - full - {""})
+        kinds = {name: {suffix(x) for x in self.others if x.startswith(f"{base}{name}/")} for name in unread}
         return [name for name in unread if not kinds[name] or kinds[name] - {*_BESIDE}]
 
     def _are_splits(self, base: str, tops: dict[str, list[str]], sides: list[str]) -> bool:
@@ -127,9 +151,7 @@ class Layout:
         if not (others := [top for top in tops if top and top not in sides]):
             return True
         # A class may be called "train" or "bullet train"; a split without class folders or a table cannot be read.
-        if all(
-            {*splits.split_words(side)} == {TRAIN_SPLIT} and not self._is_labelled(f"{base}{side}/") for side in sides
-        ):
+        if all({*splits.split_words(x)} == {TRAIN_SPLIT} and not self._is_labelled(f"{base}{x}/") for x in sides):
             self._note(f"{listed(map(repr, sides))} is taken as a class, like the {len(others)} folders beside it")
             return False
         raise DataError(
@@ -139,24 +161,21 @@ class Layout:
 
     def _is_labelled(self, folder: str) -> bool:
         images = [name for name in self.images if name.startswith(folder)]
-        tops = _by_folder(images, self._unwrap(folder, images))
+        split = splits.split_of(folder[:-1].rpartition("/")[2])
         with contextlib.suppress(DataError):  # which reading it will raise
-            return (
-                len(tops) > 1 or self._tables.find(images, splits.split_of(folder[:-1].rpartition("/")[2])) is not None
-            )
+            return len(_by_folder(images, self._unwrap(folder, images))) > 1 or bool(self._by_table(images, split))
         return True
 
     def _classes(self, base: str, images: list[str], split: str) -> dict[str, str]:
         tops = _by_folder(images, base)
-        if len(tops) == 1 and (found := self._tables.find(images, split)) is not None:
+        if len(tops) == 1 and (found := self._by_table(images, split)):
             table, classes = found
             self._note(f"the classes of {len(images):,} images are those of {table}")
             return classes
         if {*tops} == {""}:
-            raise DataError(
-                f"{os.path.join(self.path, base)!r} has no classes: {len(images):,} images in no class folders"
-                f"{self._tables.about_unused(split)}; {EXPECTED}, or in or beside their folder {tables.EXPECTED}"
-            )
+            unused = "".join(f", and {table} names none of them" for table in self._tables(split))
+            what = f"{os.path.join(self.path, base)!r} has no classes: {len(images):,} images in no class folders"
+            raise DataError(f"{what}{unused}; {EXPECTED}, or in or beside their folder {TABLES}")
         if "" in tops:
             raise DataError(f"{self.path!r}: image {tops[''][0]!r} lies outside of the class folders; move it into one")
         if unread := self._unread(base):
@@ -169,26 +188,81 @@ class Layout:
 
     def _check_deeper(self, base: str, tops: dict[str, list[str]]) -> None:
         """Says that folders inside class folders count to these; raises DataError if they are called as splits."""
-        deeper = {
-            f"{base}{top}/{inner}"
-            for top, members in tops.items()
-            for inner in _by_folder(members, f"{base}{top}/")
-            if inner
-        }
-        for folder in sorted(deeper):
+        inside = {f"{base}{top}/": members for top, members in tops.items()}
+        deeper = sorted({top + inner for top, members in inside.items() for inner in _by_folder(members, top) if inner})
+        for folder in deeper:
             if {*splits.split_words(folder.rpartition("/")[2])} - {TRAIN_SPLIT}:
                 raise DataError(
                     f"{self.path!r}: {folder!r} can be read as a split of a class, or as a part of it: put the splits "
                     "first, as train/CLASS and val/CLASS, or rename it"
                 )
         if deeper:
-            first = min(deeper)
-            self._note(f"{len(deeper):,} folders inside class folders count to these, such as {first!r}")
+            self._note(f"{len(deeper):,} folders inside class folders count to these, such as {deeper[0]!r}")
 
-    def _no_images(self) -> DataError:
-        found = listed(sorted({tables.suffix(name) for name in self.others} - {""}))
-        expected = f"{EXPECTED}, with files that Pillow reads{found and f' (found {found}; unpack archives)'}"
-        return DataError(f"{self.path!r} has no classes, as there are no images: {expected}")
+    def _by_table(self, images: list[str], split: str) -> tuple[str, dict[str, str]] | None:
+        """The table that has all `images`, and the class of each; None if no table has one of them.
+
+        Raises:
+            DataError: a table lacks images, or its columns or two tables can be read in two ways.
+        """
+        beside = {name: f"{os.path.splitext(name)[0]}.cls" for name in images}
+        if {*beside.values()} <= {*self.others}:
+            self._used |= {*beside.values()}
+            return "the files .cls beside them", {x: decode_utf8(self._read(y)).strip() for x, y in beside.items()}
+        found, wanted = {}, set(images)
+        for table in self._tables(split):
+            # Numbers may name images of two splits.
+            keys = _keys(images if splits.split_words(os.path.basename(table)) else self.images)
+            found[table] = {name: value for name, value in self._lookup(table, keys).items() if name in wanted}
+        known = [table for table in found if _is_first_word(table) and found[table]]
+        found = {table: found[table] for table in known or found if found[table]}
+        if not found:
+            return None
+        (table, classes), *others = sorted(found.items(), key=lambda item: -len(item[1]))
+        if missing := [name for name in images if name not in classes]:
+            raise DataError(f"{table}: no class for {len(missing):,} of {len(images):,} images, such as {missing[0]!r}")
+        if other := next((name for name, own in others if any(classes[image] != own[image] for image in own)), ""):
+            raise DataError(f"{table!r} and {other!r} give other classes for the same images; remove one of them")
+        self._used.add(table)
+        return table, classes
+
+    def _tables(self, split: str) -> list[str]:
+        """The tables in the folder or beside it that may be for a split, if that is known: one whose name has the word
+        of a split is for the images of this split."""
+        tables = [*filter(_is_table, self.others), *self._tables_beside]
+        words = {table: splits.split_words(os.path.basename(table)) for table in tables}
+        return [table for table in tables if not (words[table] and split) or split in words[table]]
+
+    @functools.cached_property
+    def _tables_beside(self) -> list[str]:
+        """Paths of the tables beside the folder, and of Kaggle's above it."""
+        folder, found = files.absolute(self.path), []
+        for level in range(_ABOVE + 1):
+            folder = folder.rpartition("/")[0]
+            with contextlib.suppress(DataError):  # a folder above that may not be listed
+                names = [name for name in files.listdir(folder) if _is_table(name)]
+                found += [files.join(folder, name) for name in names if level == 0 or _is_first_word(name)]
+        return found
+
+    def _lookup(self, table: str, keys: dict[str, str]) -> dict[str, str]:
+        """The images among `keys` that a table has, and their classes."""
+        with decode_errors(f"{table}: not a table in UTF-8", "save it as UTF-8, or remove it"):
+            text = decode_utf8((self._read if table in self.others else files.read_small)(table))
+            head = text.partition("\n")[0]
+            rows = [row for row in csv.reader(io.StringIO(text), delimiter=max(",\t;", key=head.count)) if row]
+        width = max(map(len, rows), default=0)
+        hits = [sum(len(row) > column and row[column] in keys for row in rows) for column in range(width)]
+        if not any(hits):
+            return {}
+        name_column = hits.index(max(hits))
+        class_column = _class_column(table, rows[0], name_column)
+        found: dict[str, str] = {}
+        for row in (row for row in rows if len(row) > name_column and row[name_column] in keys):
+            image, value = keys[row[name_column]], row[class_column].strip() if len(row) > class_column else ""
+            value = value.partition(" ")[0] if _is_first_word(table) else value
+            if not value or found.setdefault(image, value) != value:
+                raise DataError(f"{table}: {row[name_column]!r} has no class, or two; mend it")
+        return found
 
 
 def _by_folder(images: Iterable[str], base: str) -> dict[str, list[str]]:
@@ -198,3 +272,38 @@ def _by_folder(images: Iterable[str], base: str) -> dict[str, list[str]]:
         place = f"/{name.rpartition('/')[0]}".removesuffix("/images")[1:]
         found.setdefault(f"{place}/"[len(base) :].partition("/")[0], []).append(name)
     return found
+
+
+def _is_first_word(table: str) -> bool:
+    return os.path.basename(table).lower() in _FIRST_WORD
+
+
+def _is_table(name: str) -> bool:
+    # A sample of a submission has the names of the test images, and made-up classes.
+    return _is_first_word(name) or (
+        suffix(name) in (".csv", ".tsv") and "submission" not in os.path.basename(name).lower()
+    )
+
+
+def _keys(images: list[str]) -> dict[str, str]:
+    """What a table may call each image -> its name: all ends of its path, with or without the suffix."""
+    found: dict[str, str | None] = {}
+    for name in images:
+        parts = name.split("/")
+        for end in {"/".join(parts[depth:]) for depth in range(len(parts))}:
+            for key in dict.fromkeys((end, os.path.splitext(end)[0])):
+                found[key] = None if key in found else name
+    return {key: name for key, name in found.items() if name is not None}
+
+
+def _class_column(table: str, header: list[str], name_column: int) -> int:
+    if _is_first_word(table):
+        return 1
+    others = [column for column in range(len(header)) if column != name_column]
+    called = [column for column in others if "".join(filter(str.isalnum, header[column])).lower() in CLASS_COLUMNS]
+    if len(others) == 1 or len(called) == 1:
+        return (others if len(others) == 1 else called)[0]
+    raise DataError(
+        f"{table}: which of its columns {', '.join(map(repr, (header[column] for column in others)))} is the class is "
+        f"not clear: keep one, or call one 'label'"
+    )

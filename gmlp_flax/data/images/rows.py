@@ -1,6 +1,15 @@
-"""Labelled images in files of many: Hugging Face's parquet and Arrow, NumPy's .npz, tables of paths, shards of tars."""
+"""Labelled images in files of many: Hugging Face's parquet and Arrow, NumPy's .npz, tables of paths, shards of tars.
+
+Also Pathfinder as Long Range Arena publishes it: whether a dashed path joins two dots (2011.04006, section 2.2.5;
+google-research/long-range-arena, data/pathfinder.py). A folder of one difficulty, such as
+pathfinder32/curv_contour_length_14 (the hard one), holds
+
+    metadata/N.npy           lines of text, no NumPy arrays: FOLDER FILE NUMBER LABEL and more, with spaces between
+    imgs/N/sample_K.png      the images that they name as FOLDER and FILE; label 1 if there is such a path
+"""
 
 import copy
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,8 +18,8 @@ import numpy as np
 from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.finetuning.sentence_rows import file_rows
-from gmlp_flax.data.images import tables
 from gmlp_flax.data.images.folders import SUFFIXES, ImageSource, ImageTar, read_image
+from gmlp_flax.data.images.layout import CLASS_COLUMNS, suffix
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import cache, files
 from gmlp_flax.io.files import File
@@ -21,7 +30,7 @@ Row = tuple[str, Any, Any]  # an image's name; its bytes, path, or source and po
 
 # Columns, of which the first that is there counts.
 _IMAGES = ("image", "img", "image_path", "file_name", "filename", "file", "path")
-_COLUMNS = SentenceTask((_IMAGES,), (), label=(*tables.CLASS_COLUMNS, "fine_label"), own=True)
+_COLUMNS = SentenceTask((_IMAGES,), (), label=(*CLASS_COLUMNS, "fine_label"), own=True)
 
 
 class ImageRows(ImageSource):
@@ -35,7 +44,7 @@ class ImageRows(ImageSource):
     def of_split(self, split: str = "") -> "ImageRows":
         """See ImageSource; raises DataError if an image has no class."""
         found, read = copy.copy(self), self._parts[self.default_split(split)]
-        rows = [row for file in read for row in READERS[tables.suffix(file.path)](file)]
+        rows = [row for file in read for row in READERS[suffix(file.path)](file)]
         if bad := [
             name for name, image, kind in rows if not isinstance(image, str | bytes | tuple) or kind in (None, "")
         ]:
@@ -58,19 +67,19 @@ def open_rows(path: str) -> ImageRows | None:
     and words of splits if there are splits."""
     is_folder, parts = files.is_folder(path), {}
     walked = files.walk(path) if is_folder and not files.is_remote(path) else ()
-    if any(tables.suffix(name) in SUFFIXES for _, _, names in walked for name in names):
+    if any(suffix(name) in SUFFIXES for _, _, names in walked for name in names):
         return None
     known = {".parquet", ".arrow", ".tar", ".npz"} if is_folder else {*READERS} - {".tar"}
-    chosen = [file for file in files.find_files(path) if tables.suffix(file.name) in known]
+    chosen = [file for file in files.find_files(path) if suffix(file.name) in known]
     for file in chosen:
-        if tables.suffix(file.name) == ".npz":
+        if suffix(file.name) == ".npz":
             parts |= {splits.split_of(x): [file._replace(name=x)] for x in _load(file) if x.startswith("x")}
         elif not file.name.rpartition("/")[2].startswith("cache-"):  # of the package datasets
             parts.setdefault(splits.split_of(file.name) if is_folder else "", []).append(file)
     files.check_shards(path, chosen)
     if "" in parts and len(parts) > 1:
         raise DataError(f"{path!r}: {parts[''][0].name!r} is of no split, and others are: rename it, or move it away")
-    if sum(file.size for file in chosen if tables.suffix(file.name) != ".tar") > MEMORY_BYTES:
+    if sum(file.size for file in chosen if suffix(file.name) != ".tar") > MEMORY_BYTES:
         raise DataError(f"{path!r} has more than {MEMORY_BYTES >> 30} GiB: write its images to class folders")
     if chosen and not parts:
         raise DataError(f"{path!r} has no images: expected arrays x and y, or x_train, y_train, x_test and y_test")
@@ -121,3 +130,55 @@ def _pixels(file: File) -> Iterator[Row]:
 
 
 READERS = {**dict.fromkeys((".parquet", ".arrow", ".csv", ".tsv", ".jsonl"), _rows), ".tar": _shard, ".npz": _pixels}
+
+
+def is_pathfinder(path: str) -> bool:
+    """Whether a folder has Pathfinder's layout, even if the metadata are missing.
+
+    Raises:
+        DataError: it is the folder around those of the difficulties.
+    """
+    inside = files.subfolders(path)
+    if curves := [name for name in inside if name.startswith("curv_")]:
+        raise DataError(f"{path!r} holds one folder per difficulty of Pathfinder: give one of {', '.join(curves)}")
+    if inside == ("imgs",):
+        return all(map(str.isdecimal, files.subfolders(files.join(path, "imgs"))))
+    return {"metadata", "imgs"} <= {*inside}
+
+
+class PathfinderImages(ImageSource):
+    """The images of one difficulty, ordered by name, but those without bytes, which Long Range Arena's reader leaves
+    out too. An item raises BadRecord if its file is gone.
+
+    Raises:
+        DataError: a part is missing, a line has another form, or an image that a line names is not there.
+    """
+
+    def __init__(self, path: str):
+        self.path, self.classes = str(path), ("apart", "joined")
+        contents = {file.name: file for file in files.find_files(self.path)}
+        lists = sorted(name for name in contents if re.fullmatch(r"metadata/[^/]+\.npy", name))
+        if not lists:
+            raise DataError(f"{self.path!r} has images and no metadata/*.npy with their labels: copy it as well")
+        labels = dict(label for name in lists for label in _pathfinder_labels(contents[name]))
+        if missing := sorted(labels.keys() - contents.keys()):
+            raise DataError(f"{self.path!r}: {len(missing)} of {len(labels)} images are missing, as {missing[0]!r}")
+        self.names = sorted(name for name in labels if contents[name].size)
+        if not self.names:
+            raise DataError(f"{self.path!r} holds no image that has bytes; copy or download it again")
+        self.labels = np.array([labels[name] for name in self.names], np.int32)
+        self._files = [contents[name] for name in self.names]
+
+    def read(self, index: int) -> bytes:
+        return read_image(self._files[index])
+
+
+def _pathfinder_labels(file: File) -> Iterator[tuple[str, int]]:
+    """The name of each image below the folder, and its label, by one file of lines."""
+    for number, line in enumerate(files.read_small(file.path).decode("utf-8", "replace").split("\n"), start=1):
+        words = line.split()
+        if words and (len(words) < 4 or words[3] not in ("0", "1")):
+            expected = "expected FOLDER FILE NUMBER LABEL, the label 0 or 1"
+            raise DataError(f"{file.path}, line {number}: {' '.join(words)[:60]!r}; {expected}")
+        if words:
+            yield f"{words[0]}/{words[1]}", int(words[3])

@@ -4,16 +4,19 @@ A path is one of
 
     a folder with one folder of images per class, or a tar file of one (see `folders`).
     files of many images, of parquet, Arrow, .npz, .csv, or a folder of them or of tar files (see `rows`).
-    a folder of one difficulty of Pathfinder, with metadata/ and imgs/ (see `pathfinder`).
+    a folder of one difficulty of Pathfinder, with metadata/ and imgs/ (see `rows`).
     a TFDS folder: .../imagenet2012/5.1.0, with features.json and dataset_info.json, as ArrayRecord or TFRecord.
     tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets (see tfds_folders).
 """
 
 import copy
 import hashlib
+import itertools
+import re
 import unicodedata
 import zlib
 from collections.abc import Hashable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,16 +24,17 @@ from gmlp_flax.data import splits
 from gmlp_flax.data.fingerprints import Fingerprint, spread
 from gmlp_flax.data.images import rows, tfds
 from gmlp_flax.data.images.folders import ImageFolder, ImageSource, ImageTar
-from gmlp_flax.data.images.pathfinder import PathfinderImages, is_pathfinder
 from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.splits import SIDES
 from gmlp_flax.errors import DataError, listed
-from gmlp_flax.io import files
+from gmlp_flax.io import files, json_files
 from gmlp_flax.io.records import BadRecord
 
 _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set has is held out
 _SIDES_READ = ("to train on", "held out")
 _SAMPLE, _LOOKED_INTO, _READ = 400, 100_000, 4000  # held-out images, images to train on, and how many of these are read
+_NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
+_REAL = "config.eval.real_labels"
 
 
 class ImageArrays(ImageSource):
@@ -86,7 +90,7 @@ def open_images(path: str) -> ImageSource:
     if (found := rows.open_rows(path)) is not None:
         return found
     if files.is_folder(path):
-        return PathfinderImages(path) if is_pathfinder(path) else ImageFolder(path)
+        return rows.PathfinderImages(path) if rows.is_pathfinder(path) else ImageFolder(path)
     return ImageTar(path)
 
 
@@ -261,3 +265,70 @@ def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> 
         f"{source.path!r} has {len(own)} classes which differ from those of {where}: {what}; give data with the same "
         f"list of classes{numbered}"
     )
+
+
+class RealLabels(ImageSource):
+    """ReaL labels of ImageNet's validation set (Beyer et al. 2020, "Are we done with ImageNet?"): a source whose items
+    have one more entry, "real": the image's labels, int32 [most labels], filled with -1.
+
+    An image without a ReaL label has only -1. Labels and images are matched by the number in the images' names.
+
+    Args:
+        source: images with file names: a folder, a tar file, or TFDS's imagenet2012.
+        path: of the JSON file: a list of labels for each image, ordered by the images' numbers from 1 on.
+
+    Raises:
+        DataError: the file is missing or not of this format, or its labels are not among the classes; or the images'
+            names have no numbers, or numbers that the file does not have.
+    """
+
+    def __init__(self, source: ImageSource, path: str):
+        self.source, self.classes, self.path, self.file = source, source.classes, source.path, path
+        try:
+            lists = json_files.read(path, list)
+        except DataError as error:
+            raise DataError(f"{_REAL}: {error}") from error
+        labels: list[Any] = [
+            *itertools.chain.from_iterable(entry if isinstance(entry, list) else [None] for entry in lists)
+        ]
+        if not labels or not all(type(label) is int and 0 <= label < 2**31 for label in labels):
+            raise DataError(f"{_REAL}={path}: expected a list of labels for each image, as in real.json")
+        if max(labels) >= len(self.classes):
+            raise DataError(
+                f"{path}: label {max(labels)}, but {self.path!r} has {len(self.classes)} classes; evaluate on "
+                "ImageNet's validation set, with its 1,000 classes"
+            )
+        self.real = np.array([*itertools.zip_longest(*lists, fillvalue=-1)], np.int32).T
+        for name in _known_names(source):
+            self._number(name)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> dict:
+        item = self.source[index]
+        return {**item, "real": self.real[self._number(item["name"])]}
+
+    def fingerprint(self) -> Fingerprint:
+        """That of the images alone."""
+        return self.source.fingerprint()
+
+    def _number(self, name: str) -> int:
+        match = _NUMBER.search(name)
+        if not match:
+            raise DataError(f"{_REAL}: image {name!r} has no number in its name, expected names with ILSVRC2012_val_N")
+        if not 1 <= int(match[1]) <= len(self.real):
+            raise DataError(f"{self.file}: labels of {len(self.real)} images, but none for {name!r}; give theirs")
+        return int(match[1]) - 1
+
+
+def _known_names(source: ImageSource) -> list[str]:
+    """The names of all images if they are known without reading, else the name of the first that can be read."""
+    if hasattr(source, "names"):
+        return source.names
+    for index in range(len(source)):
+        try:
+            return [source[index]["name"]]
+        except BadRecord:
+            continue
+    return []

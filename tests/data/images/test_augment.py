@@ -58,7 +58,7 @@ def test_a_function_of_image_and_draws(options, channels):
 
 
 def test_what_comes_into_view_has_the_mean_colour(monkeypatch):
-    monkeypatch.setattr(augment.auto_augment, "IMAGENET_POLICY", ((("TranslateX", 1.0, 10),),))
+    monkeypatch.setattr(augment, "IMAGENET_POLICY", ((("TranslateX", 1.0, 10),),))
     found = augment.augment(noise(20, 40), np.random.default_rng(0), Augmentation("autoaugment", mean=MEAN))
     edge = found[:, 0] if (found[:, 0] == found[0, 0]).all() else found[:, -1]
     assert edge.tolist() == [[124, 116, 104]] * 20

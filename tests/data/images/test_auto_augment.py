@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from gmlp_flax.data.images import auto_augment
-from gmlp_flax.data.images.auto_augment import IMAGENET_POLICY, OPERATIONS, RANDAUGMENT
+from gmlp_flax.data.images import augment
+from gmlp_flax.data.images.augment import IMAGENET_POLICY, OPERATIONS, RANDAUGMENT
 from tests.timm_modules import timm_module
 
 FILL = (124, 116, 104)
@@ -69,7 +69,7 @@ IMAGES = st.tuples(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1, 3
 @given(pixels=IMAGES, magnitude=st.sampled_from([0, 2, 4.7, 5, 8, 9, 9.9]), negative=st.booleans())
 @settings(deadline=None, max_examples=60)
 def test_levels_are_timms(timm, name, pixels, magnitude, negative):
-    found = auto_augment.apply(name, pixels, magnitude, Coin(negative), ())
+    found = augment.apply(name, pixels, magnitude, Coin(negative), ())
     expected = by_timm(timm, name, as_image(pixels), magnitude, negative)
     np.testing.assert_array_equal(found, expected.reshape(pixels.shape))
 
@@ -79,7 +79,7 @@ def test_levels_are_timms(timm, name, pixels, magnitude, negative):
 def test_moves_are_near_timms(timm, name, magnitude, negative):
     """Within one grey level, or more at the fill's border, which OpenCV blends."""
     pixels = smooth_image(height=160, width=224)
-    found = auto_augment.apply(name, pixels, magnitude, Coin(negative), FILL).astype(int)
+    found = augment.apply(name, pixels, magnitude, Coin(negative), FILL).astype(int)
     differences = np.abs(found - by_timm(timm, name, as_image(pixels), magnitude, negative))
     assert np.mean(differences <= 1) > 0.9 and differences.mean() < 2
 
@@ -94,26 +94,26 @@ def test_operations_of_randaugment_are_timms(timm):
     rand = timm.rand_augment_transform("rand-m9-n2-mstd0.5-inc1", dict(timm._HPARAMS_DEFAULT))
     assert [timm_name(name) for name in RANDAUGMENT] == [op.name for op in rand.ops]
     assert rand.num_layers == 2
-    assert {(op.prob, op.magnitude, op.magnitude_std) for op in rand.ops} == {(auto_augment.LAYER_PROBABILITY, 9, 0.5)}
+    assert {(op.prob, op.magnitude, op.magnitude_std) for op in rand.ops} == {(augment.LAYER_PROBABILITY, 9, 0.5)}
 
 
 @pytest.fixture
 def applied(monkeypatch):
-    """Records (name, magnitude) of each call of `auto_augment.apply`."""
+    """Records (name, magnitude) of each call of `augment.apply`."""
     seen = []
 
     def record(name, pixels, magnitude, rng, fill):
         seen.append((name, magnitude))
         return pixels
 
-    monkeypatch.setattr(auto_augment, "apply", record)
+    monkeypatch.setattr(augment, "apply", record)
     return seen
 
 
 def test_frequencies_of_auto_augment(applied):
     draws, rng = 20_000, np.random.default_rng(0)
     for _ in range(draws):
-        auto_augment.auto_augment(None, rng, FILL)
+        augment.auto_augment(None, rng, FILL)
     expected = collections.Counter()
     for pair in IMAGENET_POLICY:
         for name, probability, magnitude in pair:
@@ -127,7 +127,7 @@ def test_frequencies_of_auto_augment(applied):
 def test_frequencies_and_severities_of_rand_augment(applied):
     draws, rng = 20_000, np.random.default_rng(0)
     for _ in range(draws):
-        auto_augment.rand_augment(None, rng, FILL, layers=2, magnitude=9, std=0.5)
+        augment.rand_augment(None, rng, FILL, layers=2, magnitude=9, std=0.5)
     names, severities = zip(*applied, strict=True)
     for name in RANDAUGMENT:
         assert abs(names.count(name) - draws / 15) < 5 * (draws / 15) ** 0.5

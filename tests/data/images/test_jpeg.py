@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from gmlp_flax.data.images import jpeg
+from gmlp_flax.data.images import views
 
 KINDS = {
     "4:4:4": {"subsampling": 0},
@@ -35,8 +35,8 @@ def encoded(height: int, width: int, mode: str = "RGB", **options) -> bytes:
 
 def decoded(data: bytes, channels: int = 3, reduction: int = 1, rows: int | None = None) -> np.ndarray:
     with Image.open(io.BytesIO(data)) as image:
-        assert jpeg.can_decode(image, channels)
-        return jpeg.decode(image, data, channels, reduction, image.height if rows is None else rows)
+        assert views.is_plain_jpeg(image, channels)
+        return views.decode_jpeg(image, data, channels, reduction, image.height if rows is None else rows)
 
 
 @given(

@@ -5,8 +5,7 @@ import pytest
 
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.images.folders import ImageFolder
-from gmlp_flax.data.images.real_labels import RealLabels
-from gmlp_flax.data.images.sources import open_side
+from gmlp_flax.data.images.sources import RealLabels, open_side
 from gmlp_flax.errors import DataError
 from tests.data import writers
 from tests.data.images import image_files

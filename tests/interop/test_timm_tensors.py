@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import timm_names
+from gmlp_flax.interop import timm
 from gmlp_flax.tasks.image_classification import ImageClassification
 from tests.interop import states
 
@@ -59,7 +59,7 @@ def state_of(name, seed=0):
 
 def like(name):
     """Shapes of our parameters for the same tiny model."""
-    config = timm_names.config_for(name)
+    config = timm.config_for(name)
     config.model.update(layers=LAYERS, d_model=D, d_ffn=12, image_size=(4, 4), patch_size=PATCH[1:])
     config.model.update({key: size for key, size in {"d_spatial": 3, "heads": 2}.items() if key in config.model})
     return ImageClassification.without_data(config, classes=CLASSES).shapes()
@@ -67,14 +67,14 @@ def like(name):
 
 def converted(name, state=None):
     state = state_of(name) if state is None else state
-    return timm_names.from_torch(state, timm_names.MODELS[name].rows, like(name), "FILE")
+    return timm.from_torch(state, timm.MODELS[name].rows, like(name), "FILE")
 
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_there_and_back(name):
     state, params = state_of(name), converted(name)
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, like(name))
-    back = states.to_torch(params, timm_names.MODELS[name].rows)
+    back = states.to_torch(params, timm.MODELS[name].rows)
     assert back.keys() == state.keys()
     for key, array in state.items():
         np.testing.assert_array_equal(back[key], array, strict=True)

@@ -13,7 +13,8 @@ import itertools
 from typing import NamedTuple
 
 from gmlp_flax.data import listops
-from gmlp_flax.data.finetuning.own_labels import MISSING
+
+MISSING = ("", "nan", "NaN", "<NA>", "#N/A", "NaT")  # what pandas and Excel write for a cell without a value
 
 
 class SentenceTask(NamedTuple):

@@ -18,15 +18,15 @@ import contextlib
 import dataclasses
 import math
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gmlp_flax.data import fingerprints, splits
-from gmlp_flax.data.finetuning import own_labels
-from gmlp_flax.data.finetuning.glue import SentenceTask
+from gmlp_flax.data.finetuning.glue import MISSING, SentenceTask
 from gmlp_flax.data.finetuning.sentence_rows import IDS, PARTS, TAGS, Record, Rows, rows_by_split, split_name
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN, TRAIN_SPLIT
 from gmlp_flax.errors import DataError
@@ -35,6 +35,12 @@ from gmlp_flax.io.records import BadRecord, BadRecords
 
 UNLABELLED = -1
 _LIST = re.compile(r"\s*(\[.*\]|\{.*\})\s*", re.DOTALL)  # as pandas writes lists
+
+MOST_LABELS = 1000  # a column with more values than these does not hold classes
+_PERHAPS_MISSING = ("none", "null", "na", "n/a", "-", "?", "-1")  # or classes
+_WHOLE = re.compile(r"([+-]?\d{1,18})\.0*")
+_NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
+_JOINTS = re.compile(r"\s*[|;,+/]\s*")
 
 _WORDS = {word + part for word in SPLIT_WORDS for part in PARTS}
 
@@ -139,7 +145,7 @@ def label_names(path: str, task: SentenceTask, side: str = TRAIN, **options: Any
     The options are those of `open_sentences`.
 
     Raises:
-        DataError: as in `open_sentences`, or the column holds no classes (see own_labels.classes).
+        DataError: as in `open_sentences`, or the column holds no classes (see classes).
     """
     path = tfds_folders.find(str(path))
     folder = tfds_folders.load(path, files.find_files(path))
@@ -147,9 +153,66 @@ def label_names(path: str, task: SentenceTask, side: str = TRAIN, **options: Any
         return tuple(named), []
     values = Counter(open_sentences(path, task, side, **options).labels)
     try:
-        return own_labels.classes(values, task.label[0])
+        return classes(values, task.label[0])
     except DataError as error:
         raise DataError(f"{path!r} has {error}") from None
+
+
+def class_name(value: Any) -> str:
+    """The name of a class: in NFC, without blanks around it, and 1 for 1.0, which pandas writes if cells are empty."""
+    name = unicodedata.normalize("NFC", str(value)).strip()
+    whole = _WHOLE.fullmatch(name)
+    return str(int(whole[1])) if whole else name
+
+
+def classes(values: Mapping[str, int], column: str) -> tuple[tuple[str, ...], list[str]]:
+    """The classes of a column: numbers by size, then words by letters; and a line for each assumption about them.
+
+    Args:
+        values: each value of the column in the training data -> its number of rows.
+        column: its name, for messages.
+
+    Raises:
+        DataError: the values are no classes, a class has a single row, or two are the same but for their spelling.
+    """
+    counts: Counter[str] = Counter()
+    for value, rows in values.items():
+        counts[class_name(value)] += rows
+    _refuse(counts, f"in the column of labels, {column!r}")
+    notes = []
+    if changed := [value for value in values if value != class_name(value)]:
+        listed = ", ".join(f"{value!a} as {class_name(value)!r}" for value in changed[:3])
+        notes.append(f"{sum(values[value] for value in changed):,} labels are read in another form: {listed}")
+    parts = Counter(part for name in counts for part in _JOINTS.split(name))
+    joined = [name for name in counts if any(parts[part] > 1 for part in _JOINTS.split(name) if part != name)]
+    missing = [name for name in counts if name.lower() in _PERHAPS_MISSING]
+    for names, meaning in ((joined, "several labels, which are not offered"), (missing, "no label: empty their cells")):
+        if names:
+            listed = ", ".join(f"{name[:60]!r} ({counts[name]:,} rows)" for name in names[:3])
+            notes.append(f"{listed}, taken as {len(names)} classes, may mean {meaning}")
+    numbers = {name: int(name) for name in counts if re.fullmatch(r"-?\d{1,18}", name)}
+    return tuple(sorted(counts, key=lambda name: (name not in numbers, numbers.get(name, 0), name))), notes
+
+
+def _refuse(counts: Counter[str], where: str) -> None:
+    total, single = sum(counts.values()), sorted(name for name, rows in counts.items() if rows < 2)
+    scores = [name for name in counts if not re.fullmatch(r"[+-]?\d+", name)]
+    if scores and all(map(_NUMBER.fullmatch, counts)):
+        advice = "expected classes; to predict numbers give --config=finetune_glue:own_number"
+        raise DataError(f"real numbers such as {scores[0]!r} {where}: {advice}")
+    if not 2 <= len(counts) <= MOST_LABELS or len(counts) == total:
+        raise DataError(f"{len(counts)} different values in {total} rows {where}: expected 2 to {MOST_LABELS} classes")
+    if single:
+        more = f", as have {len(single) - 1} more classes" if len(single) > 1 else ""
+        raise DataError(f"one row of the class {single[0][:60]!r}{more} {where}: add another, or remove it")
+    spelled: dict[str, str] = {}
+    for name in counts:
+        bare = " ".join(unicodedata.normalize("NFKC", name).casefold().replace("\u200b", "").split())
+        if (other := spelled.setdefault(bare, name)) != name:
+            raise DataError(
+                f"two labels, {other!r} ({counts[other]} rows) and {name!r} ({counts[name]}), {where}, that differ "
+                "only in capitals, blanks or forms of characters: write them alike"
+            )
 
 
 def _parts_of(path: str, known: tuple[str, ...], wanted: str, default: str) -> tuple[str, ...]:
@@ -228,7 +291,7 @@ def _text(record: Record, names: tuple[str, ...], task: SentenceTask) -> str:
     if not isinstance(value, str):
         raise BadRecord(f"no text {_either(names)}, found {', '.join(map(repr, sorted(record)))}")
     text = value.strip()  # so that equal premises are equal
-    if not text or (task.own and text in own_labels.MISSING):
+    if not text or (task.own and text in MISSING):
         raise BadRecord(f"an empty sentence {_either(names)}{text and f', {text!r}'}")
     if task.words and (unknown := next((word for word in text.split() if word not in task.words), None)):
         raise BadRecord(f"the symbol {unknown[:40]!r}; expected one of {' '.join(task.words)}")
@@ -241,7 +304,7 @@ def _label_type(task: SentenceTask) -> Any:
 
 def _label_numbers(task: SentenceTask) -> dict[str, int]:
     """Every accepted value of the column of labels -> the number of the class, or UNLABELLED."""
-    labels = {own_labels.class_name(name): number for number, name in enumerate(task.labels)}
+    labels = {class_name(name): number for number, name in enumerate(task.labels)}
     if not task.own and not any(map(str.isdecimal, task.labels)):
         labels |= {str(number): number for number in labels.values()}
     return labels | dict.fromkeys(task.unlabelled, UNLABELLED)
@@ -263,7 +326,7 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | 
     if isinstance(value, list | dict) or (task.own and _LIST.fullmatch(str(value))):
         several = "; several labels of one text (multi-label classification) are not offered"
         raise BadRecord(f"the label {value!r}; expected a word or a number{several if task.own else ''}")
-    name = own_labels.class_name(value)
+    name = class_name(value)
     if name in labels or not task.labels:
         return labels.get(name, str(value))
     listed = ", ".join(map(repr, task.labels[:10])) + (", ..." if len(task.labels) > 10 else "")

@@ -23,7 +23,7 @@ from absl import flags
 from gmlp_flax.commands import cli
 from gmlp_flax.data import listops, splits
 from gmlp_flax.data.listops import Grammar
-from gmlp_flax.data.text import prepare, tokenizer_training
+from gmlp_flax.data.text import prepare
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import Selection, describe, open_side
 from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer, report_unknown
@@ -43,7 +43,7 @@ CORPUS_FLAGS: dict[str, tuple] = {
     "tokenizer": ("", "A SentencePiece model, or BERT's vocab.txt or tokenizer.json; empty: train one."),
     **{key: ("auto", f"With --tokenizer: {comment}.") for key, comment in KEYS.items()},
     "vocab_size": (32_000, "Pieces of a tokenizer that is trained.", 1),
-    "tokenizer_sample": (tokenizer_training.SAMPLE, "Characters to train a tokenizer on, at most, from all parts.", 1),
+    "tokenizer_sample": (prepare.SAMPLE, "Characters to train a tokenizer on, at most, from all parts.", 1),
     "heldout_share": (0.0, "Share of documents to hold out."),
     "side": ("train", "train or heldout: the documents to take if some are held out."),
     "workers": (usable_cores(), "Cores to use.", 1),
@@ -126,7 +126,7 @@ def main(argv: list[str]) -> None:
         texts = [text[: prepare.PIECE] for text in itertools.islice(documents, DOCUMENTS)]
         report_unknown(tokenizer, [{"tokens": ids} for ids in tokenizer.encode_batch(texts)], corpus.name)
     else:
-        tokenizer = tokenizer_training.cached_tokenizer(
+        tokenizer = prepare.cached_tokenizer(
             corpus,
             values.vocab_size,
             values.cache or cache.default_folder(),

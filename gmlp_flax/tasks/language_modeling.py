@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, fingerprints, pipeline
 from gmlp_flax.data.splits import TRAIN
-from gmlp_flax.data.text import corpora, overlap, packing, prepare, prepared, selection, tokenizer_training
+from gmlp_flax.data.text import corpora, packing, prepare, prepared, selection
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer, report_unknown
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import cache
@@ -164,7 +164,7 @@ class LanguageModeling(TextTask):
             return given
         corpus, options = self._corpus("train")
         with sides.errors_name("data.train"):
-            return tokenizer_training.cached_tokenizer(corpus, self.config.model.vocab_size, self._cache, **options)
+            return prepare.cached_tokenizer(corpus, self.config.model.vocab_size, self._cache, **options)
 
     def examples(self, side: str) -> pipeline.Source:
         """The sequences of a side; of the held-out ones, as many as config.eval.examples says."""
@@ -249,7 +249,7 @@ class LanguageModeling(TextTask):
             sequences = f"{len(windows):,} sequences, {epochs:.2g} epochs"
             yield f"mixture: {100 * shares[path]:.4g} % of the examples from {path} ({sequences})"
         for windows in (self.windows("train"), *(further for further, _ in self.further.values())):
-            if line := overlap.note(windows.prepared, heldout):
+            if line := prepared.overlap_note(windows.prepared, heldout):
                 yield line
 
     @functools.cache  # noqa: B019 - as above

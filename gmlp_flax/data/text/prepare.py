@@ -1,4 +1,5 @@
-"""Corpus to token ids on disk (see `prepared`): on all cores, and resumed if it was interrupted.
+"""Corpus to a trained tokenizer, and to token ids on disk (see `prepared`): on all cores, and resumed if it was
+interrupted.
 
 The result, byte for byte, depends on the corpus, the tokenizer and the selection alone: neither on the number of
 workers nor on how often the work was interrupted.
@@ -10,12 +11,13 @@ shard that is done. The shards of a remote folder are made in the cache folder a
 import itertools
 import json
 import multiprocessing
+import operator
 import os
 import shutil
 import signal
 import sys
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,26 +25,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import tqdm
 
-from gmlp_flax.data import splits
 from gmlp_flax.data.text import prepared
 from gmlp_flax.data.text.corpora import Corpus, Part
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import EVERYTHING, Selection
+from gmlp_flax.data.text.sentence_piece import TRAINING, TRAINING_THREADS
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files
-from gmlp_flax.io.cache import cache_key, default_folder
+from gmlp_flax.io.cache import cache_key, cached_file, default_folder
 from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.io.locks import folder_lock
-from gmlp_flax.io.logs import BEAT, to_stderr
+from gmlp_flax.io.logs import BEAT, heartbeat, to_stderr
 from gmlp_flax.io.records import BadRecords, check_limit
 
+SAMPLE = 64_000_000  # characters to train a tokenizer on, at most
 SHARD_BYTES = 16 << 20  # of a shard's parts, at least: less is not worth a worker, which takes seconds to start
 MAX_SHARDS = 1024  # as many as C4 has; more files would be unwieldy
 DELAY = 2.0  # seconds before a progress bar is shown
 
-# What is encoded by one call: enough to keep threads busy, little enough to stream.
-BATCH_CHARACTERS, BATCH_DOCUMENTS = 2**20, 4096
+BATCH = 1024  # pieces encoded by one call: enough to keep threads busy, little enough to stream
 
 # A longer document is encoded in pieces: SentencePiece adds up the scores of a text's tokens in float32, which rounds
 # them in a whole book, and takes thirty bytes of memory per character.
@@ -82,7 +84,47 @@ class _Shard(NamedTuple):
     def result(self, sizes: dict[str, int]) -> dict[str, Any]:
         """The content of the record, {} if the shard is not done; `sizes`: of the files in the result's folder."""
         record = _read(self.record)
-        return record if prepared.is_record(record) and sizes.get(self.path.name) == record["ids_bytes"] else {}
+        return record if sizes.get(self.path.name) == record.get("ids_bytes") else {}
+
+
+def cached_tokenizer(
+    corpus: Corpus,
+    vocab_size: int,
+    cache: str | os.PathLike,
+    *,
+    selection: Selection = EVERYTHING,
+    sample: int = SAMPLE,
+    max_bad_records: int = 0,
+) -> Tokenizer:
+    """Trains a tokenizer (see Tokenizer.train) on a corpus; it is kept in the folder `cache` as
+    `tokenizer-<key>.model`.
+
+    Each part contributes its beginning, in proportion to its size, until there are `sample` characters; a smaller
+    corpus is used as a whole. The same corpus gives the same tokenizer.
+
+    Raises:
+        DataError: as in Tokenizer.train; or the corpus cannot be read, or has more than `max_bad_records`.
+    """
+
+    def model() -> bytes:
+        with heartbeat(f"training a tokenizer of {vocab_size:,} pieces on {corpus.name}"):
+            documents = sample_documents(corpus, selection, sample, BadRecords(max_bad_records))
+            return Tokenizer.train(documents, vocab_size).model
+
+    name = cache_key(corpus.digest, vocab_size, selection, sample, TRAINING_THREADS, TRAINING)
+    return Tokenizer.load(cached_file(Path(cache) / f"tokenizer-{name}.model", model))
+
+
+def sample_documents(corpus: Corpus, selection: Selection, sample: int, bad: BadRecords) -> Iterator[str]:
+    """The beginnings of the corpus's parts, of about `sample` characters together."""
+    total = max(1, sum(part.size for part in corpus.parts))
+    for part in corpus.parts:
+        room = -(-sample * part.size // total)
+        for document in selection.pick(part.documents(bad), whole=len(corpus.parts) == 1):
+            yield document[:room]
+            room -= len(document)
+            if room <= 0:
+                break
 
 
 def prepare(
@@ -128,13 +170,19 @@ def prepare(
     with folder_lock(work):
         if not _is_done(shards, plan):
             to_stderr(f"tokenising {corpus.name}{f', {selection.side}' if selection.share else ''}")
-            _begin(corpus, shards, plan)
+            _begin(shards, plan)
             results = _write_shards(shards, workers or usable_cores())
+            if not any(result["documents"] for result in results):
+                shutil.rmtree(work / _UNFINISHED)  # the folder may be given again
+                given = f"the side {selection.side!r} with heldout_share={selection.share}"
+                raise DataError(f"{corpus.name!r} holds no text for {given}: give more documents, or another share")
             files.write(files.join(folder, TOKENIZER_FILE), tokenizer.model)
             files.write(files.join(folder, prepared.INDEX), _json(plan | {"shards": results}))
         shutil.rmtree(work if remote else work / _UNFINISHED, ignore_errors=True)
     made = Prepared(folder)
-    _check_limit(made.index["shards"], max_bad_records)
+    if made.skipped > max_bad_records:
+        message = next((message for shard in made.index["shards"] for message in shard["skipped_first"]), "bad records")
+        check_limit(message, 0, made.skipped, max_bad_records)
     return made
 
 
@@ -147,21 +195,14 @@ def prepare_in_cache(corpus: Corpus, tokenizer: Tokenizer, cache: str | os.PathL
 
 def _group(parts: tuple[Part, ...], shard_bytes: int) -> list[tuple[Part, ...]]:
     """The parts of each shard."""
-    total, done, groups = max(1, sum(part.size for part in parts)), 0, {}
+    sizes = np.array([part.size for part in parts], np.int64)
+    total, ends = max(1, int(sizes.sum())), np.cumsum(sizes)
     most = max(1, min(MAX_SHARDS, total // shard_bytes))
-    for part in parts:
-        # The middle of the part decides, as if all shards had one size. An empty last part would fall past the last
-        # shard, hence the limit.
-        groups.setdefault(min(most - 1, (2 * done + part.size) * most // (2 * total)), []).append(part)
-        done += part.size
-    return list(map(tuple, groups.values()))
-
-
-def _check_limit(shards: Collection[dict[str, Any]], limit: int) -> None:
-    """Raises DataError if the records that were skipped, perhaps with a higher limit, are more than are allowed."""
-    skipped = sum(shard["skipped"] for shard in shards)
-    messages = [message for shard in shards for message in shard["skipped_first"]] or ["bad records"]
-    check_limit(messages[min(limit, len(messages) - 1)], limit, skipped - limit, limit)
+    # The middle of a part decides, as if all shards had one size. An empty last part would fall past the last shard,
+    # hence the limit.
+    numbers = np.minimum(most - 1, (2 * ends - sizes) * most // (2 * total)).tolist()
+    grouped = itertools.groupby(zip(numbers, parts, strict=True), operator.itemgetter(0))
+    return [tuple(part for _, part in group) for _, group in grouped]
 
 
 def _sizes(folder: str) -> dict[str, int]:
@@ -170,11 +211,8 @@ def _sizes(folder: str) -> dict[str, int]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The content of a JSON file of the folder `unfinished`; {} if there is none, or a damaged one."""
-    try:
-        return json_files.read(path, dict)
-    except DataError:
-        return {}
+    """The content of a JSON file of the folder `unfinished`; {} if there is none."""
+    return json_files.read(path, dict) if path.exists() else {}
 
 
 def _is_done(shards: list[_Shard], plan: dict[str, Any]) -> bool:
@@ -191,16 +229,10 @@ def _is_done(shards: list[_Shard], plan: dict[str, Any]) -> bool:
     return done
 
 
-def _begin(corpus: Corpus, shards: list[_Shard], plan: dict[str, Any]) -> None:
-    """Writes the plan, and removes what killed processes left; raises DataError if no document is selected."""
-    selection, unfinished = shards[0].selection, shards[0].work / _UNFINISHED
-    if _read(unfinished / _PLAN) != plan:
-        documents = corpus.documents(BadRecords(shards[0].max_bad_records))
-        if next(selection.pick(documents, whole=len(corpus.parts) == 1), None) is None:
-            what = f"the documents of {corpus.name!r}"
-            raise splits.empty_side(what, selection.side, selection.share, "more documents")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        files.write(unfinished / _PLAN, _json(plan))
+def _begin(shards: list[_Shard], plan: dict[str, Any]) -> None:
+    """Writes the plan, and removes what killed processes left."""
+    unfinished = shards[0].work / _UNFINISHED
+    files.write(unfinished / _PLAN, _json(plan))
     for path in [*unfinished.parent.glob(".*.tmp"), *unfinished.glob(".*.tmp"), unfinished / _STOP]:
         path.unlink(missing_ok=True)
 
@@ -224,7 +256,6 @@ def _write_shards(shards: list[_Shard], cores: int) -> list[dict[str, Any]]:
                     shard = pending.pop(future)
                     results[shard.number] = future.result()
                     bar.update(shard.size)
-                _check_limit(results.values(), shards[0].max_bad_records)
                 bar.update(0)
         except futures.BrokenExecutor as error:
             raise DataError("a worker was ended from outside, perhaps for want of memory: give fewer") from error
@@ -280,23 +311,11 @@ def encode_documents(
         ended: the number of documents that end in it.
     """
     sep = np.array([tokenizer.sep_id], np.int32)
-    for batch in _batches(documents):
+    pieces = itertools.chain.from_iterable(map(_pieces, documents))
+    while batch := list(itertools.islice(pieces, BATCH)):
         encoded = tokenizer.encode_batch([text for text, _ in batch], threads)
         parts = [part for ids, (_, is_last) in zip(encoded, batch, strict=True) for part in (ids, sep[:is_last])]
         yield np.concatenate(parts), sum(is_last for _, is_last in batch)
-
-
-def _batches(documents: Iterable[str]) -> Iterator[list[tuple[str, bool]]]:
-    """Pieces of documents, as in `_pieces`, in lists of limited size."""
-    batch, characters = [], 0
-    for piece in itertools.chain.from_iterable(map(_pieces, documents)):
-        batch.append(piece)
-        characters += len(piece[0])
-        if characters >= BATCH_CHARACTERS or len(batch) == BATCH_DOCUMENTS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 def _pieces(document: str) -> Iterator[tuple[str, bool]]:

@@ -10,14 +10,15 @@ that has one is whole.
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
-from gmlp_flax.data import fingerprints
+from gmlp_flax.data.fingerprints import spread
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import cache, files, json_files
@@ -37,6 +38,12 @@ _WRITER_OPTIONS = "group_size:1,uncompressed"
 _AGAIN = "copy or prepare it again, or delete its folder if it is one of the cache"
 
 OPEN_READERS = 64  # fewer than the usual limit of open files, which a corpus of 1,024 shards would reach
+OPEN_COPIES = 4  # of remote shards, which cannot be deleted while they are open
+
+# What `overlap_note` compares at most: documents, tokens of each side, and shards, evenly spread, whose first documents
+# are taken.
+COMPARED, SEARCHED, TOKENS, SHARDS = 4096, 1 << 18, 1 << 24, 16
+TOLD = 0.01  # a smaller share of equal documents is not worth a line
 
 
 def ids_dtype(vocab_size: int) -> np.dtype:
@@ -121,10 +128,7 @@ class Prepared:
         self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)
         self.tokens = int(self.offsets[-1])
         self.documents, self.skipped = (sum(shard[name] for shard in shards) for name in ("documents", "skipped"))
-        # Open copies of remote files cannot be deleted: they take a quarter of the cache at most.
-        largest, remote = max(shard["ids_bytes"] for shard in shards), files.is_remote(self.folder)
-        most = max(1, min(OPEN_READERS, cache.limit() // 4 // largest)) if remote else OPEN_READERS
-        self._readers = ResultCache(self._open_reader, most)
+        self._readers = ResultCache(self._open_reader, OPEN_COPIES if files.is_remote(self.folder) else OPEN_READERS)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Ids [start, stop) of the stream: [stop - start], of `dtype`; thread-safe.
@@ -145,7 +149,7 @@ class Prepared:
     def counts(self, vocab_size: int, most: int = 1 << 24) -> np.ndarray:
         """How often each id occurs, [vocab_size]: in all tokens or, if they are more than `most`, in spread blocks."""
         blocks, counts = -(-self.tokens // BLOCK), np.zeros(vocab_size, np.int64)
-        for block in fingerprints.spread(blocks, max(1, most // BLOCK)):
+        for block in spread(blocks, max(1, most // BLOCK)):
             ids = self.read(block * BLOCK, min((block + 1) * BLOCK, self.tokens))
             counts += np.bincount(ids, minlength=vocab_size)
         return counts
@@ -183,15 +187,43 @@ def read_index(folder: str) -> dict[str, Any]:
     if (version := index.get("format")) != FORMAT:
         raise DataError(f"{path}: format {version!r}, expected {FORMAT}; prepare the corpus again")
     shards = index.get("shards")
-    whole = isinstance(shards, list) and shards and all(map(is_record, shards))
+    whole = isinstance(shards, list) and shards and all(map(_is_record, shards))
     if not whole or index.get("dtype") not in ("<u2", "<u4"):
         raise DataError(f"{path}: damaged; {_AGAIN}")
     return index
 
 
-def is_record(shard: Any) -> bool:
+def _is_record(shard: Any) -> bool:
     """Whether it is what `write_shard` returned, with the bad records that were skipped."""
     if not isinstance(shard, dict) or not isinstance(shard.get("skipped_first"), list):
         return False
     numbers = [shard.get(name) for name in ("documents", "tokens", "ids_bytes", "skipped")]
     return all(type(number) is int and 0 <= number < 2**53 for number in numbers)
+
+
+def overlap_note(train: Prepared, heldout: Prepared) -> str:
+    """A line if more than TOLD of COMPARED held-out documents are, token by token, among SEARCHED that are trained on,
+    else ""; raises DataError if a file is damaged."""
+    compared, searched, equal = Counter(_documents(heldout, COMPARED)), 0, 0
+    total = compared.total()
+    for document in _documents(train, SEARCHED):
+        searched += 1
+        equal += compared.pop(document, 0)
+    if equal <= TOLD * total:
+        return ""
+    return (
+        f"warning: {equal:,} of {total:,} held-out documents ({equal / total:.1%}) are also trained on, by a look at "
+        f"{searched:,} of the {train.documents:,} training documents: their scores are too good; remove them"
+    )
+
+
+def _documents(tokens: Prepared, most: int) -> Iterator[bytes]:
+    """The ids of some documents; of a remote folder, whose shards are copied to be read, from one shard."""
+    count = len(tokens.offsets) - 1
+    picked = spread(count, 1 if files.is_remote(tokens.folder) else SHARDS)
+    for shard in picked:
+        start, end = (int(tokens.offsets[at]) for at in (shard, shard + 1))
+        ids = tokens.read(start, min(end, start + TOKENS // len(picked))).astype(np.uint32)
+        ends = np.flatnonzero(ids == tokens.tokenizer.sep_id)[: max(1, most // len(picked))] + 1
+        ids = ids[: int(ends.max(initial=0))]
+        yield from (document.tobytes() for document in np.split(ids, ends[:-1]) if len(document))

@@ -13,12 +13,13 @@ import pytest
 
 from gmlp_flax.data.text import prepare as prepare_module
 from gmlp_flax.data.text.corpora import Corpus, MemoryPart, open_corpus
-from gmlp_flax.data.text.prepare import encode_documents, prepare, prepare_in_cache
+from gmlp_flax.data.text.prepare import cached_tokenizer, encode_documents, prepare, prepare_in_cache, sample_documents
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.selection import Selection
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
+from gmlp_flax.io.records import BadRecords
 from tests.data.text.preparing import TEXTS, content, corpus, stream, tokenizer
 
 EACH_PART = {"shard_bytes": 1, "workers": 1}  # a shard for each part, made in this process
@@ -160,7 +161,7 @@ def test_an_empty_corpus_is_refused(tmp_path, make):
     empty = open_corpus(str(tmp_path / "empty.txt"))
     for texts, selection, message in (
         (empty, Selection(), "holds no text"),
-        (corpus(1), Selection(1e-9, "heldout"), "of 'texts' leave nothing on the side 'heldout'"),
+        (corpus(1), Selection(1e-9, "heldout"), "'texts' holds no text for the side 'heldout'"),
     ):
         with pytest.raises(DataError, match=message):
             make(texts, tokenizer(), tmp_path / "deep" / "er", selection=selection, workers=1)
@@ -213,19 +214,6 @@ def test_a_damaged_cache_is_refused(tmp_path, name):
         prepare_in_cache(corpus(2), tokenizer(), tmp_path, **EACH_PART)
 
 
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [("plan.json", ""), ("plan.json", "[]"), ("shard-00000.json", ""), ("shard-00000.json", '{"tokens": 7}')],
-)
-def test_damaged_work_in_the_cache_is_done_again(tmp_path, interrupted, name, damage):
-    with pytest.raises(KeyboardInterrupt):
-        prepare_in_cache(interrupted, tokenizer(), tmp_path, **EACH_PART)
-    (folder,) = tmp_path.glob("prepared-*")
-    (folder / "unfinished" / name).write_text(damage)
-    Interrupting.allowed.set()
-    assert ids(prepare_in_cache(interrupted, tokenizer(), tmp_path, **EACH_PART)) == stream(TEXTS)
-
-
 def encode(documents: list[str], threads: int = 1) -> tuple[list[int], int]:
     """The ids of all documents, and their number."""
     batches = list(encode_documents(documents, tokenizer(), threads))
@@ -233,10 +221,9 @@ def encode(documents: list[str], threads: int = 1) -> tuple[list[int], int]:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize(("characters", "documents"), [(1, 1), (100, 3), (10**6, 10**6)])
-def test_batches_change_nothing(monkeypatch, threads, characters, documents):
-    monkeypatch.setattr(prepare_module, "BATCH_CHARACTERS", characters)
-    monkeypatch.setattr(prepare_module, "BATCH_DOCUMENTS", documents)
+@pytest.mark.parametrize("pieces", [1, 3, 10**6])
+def test_batches_change_nothing(monkeypatch, threads, pieces):
+    monkeypatch.setattr(prepare_module, "BATCH", pieces)
     assert encode(TEXTS, threads) == (stream(TEXTS), len(TEXTS))
     assert list(encode_documents([], tokenizer())) == []
 
@@ -249,3 +236,48 @@ def test_long_documents_are_cut_where_no_token_is(monkeypatch, piece):
     # Without white space, the cut is at the limit.
     unbroken = ["x" * piece] * 2 + ["x" * 7]
     assert encode(["".join(unbroken)])[0][:-1] == [token for text in unbroken for token in tokenizer().encode(text)]
+
+
+def sample(parts, characters, selection=Selection()):
+    return list(sample_documents(corpus(parts), selection, characters, BadRecords()))
+
+
+def test_all_of_a_small_corpus():
+    assert sample(3, sum(map(len, TEXTS))) == TEXTS
+
+
+def test_a_share_of_each_part_of_a_large_one():
+    total, parts = sum(map(len, TEXTS)), corpus(4).parts
+    taken = sample(4, total // 2)
+    assert total // 2 <= sum(map(len, taken)) <= total // 2 + 4
+    for part in parts:
+        begun = "".join(text for text in taken if text in part.texts)
+        assert "".join(part.texts).startswith(begun) and abs(len(begun) - part.size / 2) < max(map(len, TEXTS))
+
+
+def test_heldout_documents_are_not_trained_on():
+    chosen = Selection(0.3, "train")
+    assert sample(1, 10**9, chosen) == list(chosen.pick(iter(TEXTS), True))
+
+
+def test_cache_of_tokenizers(tmp_path):
+    first = cached_tokenizer(corpus(2), 320, tmp_path)
+    (file,) = tmp_path.glob("tokenizer-*.model")
+    assert cached_tokenizer(corpus(2), 320, tmp_path) == first == Tokenizer.load(file) == tokenizer()
+    file.write_bytes(file.read_bytes()[:-9])
+    assert cached_tokenizer(corpus(2), 320, tmp_path) == first
+    assert cached_tokenizer(corpus(2), 310, tmp_path).vocab_size == 310
+    cached_tokenizer(corpus(2), 320, tmp_path, sample=2000)
+    assert len(list(tmp_path.glob("tokenizer-*.model"))) == 3
+
+
+@pytest.mark.parametrize("error", [DataError("line 3: found list"), KeyboardInterrupt()])
+@pytest.mark.parametrize("after", [0, 50])
+def test_what_stops_the_documents_is_raised_as_it_is(error, after):
+    def documents():
+        yield from TEXTS[:after]
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        Tokenizer.train(documents(), 320)
+    assert caught.value is error

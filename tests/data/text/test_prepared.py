@@ -6,7 +6,7 @@ import pytest
 
 from gmlp_flax.data.text import prepared
 from gmlp_flax.data.text.prepare import prepare
-from gmlp_flax.data.text.prepared import Prepared, ids_dtype, is_prepared, write_shard
+from gmlp_flax.data.text.prepared import Prepared, ids_dtype, is_prepared, overlap_note, write_shard
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from tests.data.text.preparing import TEXTS, corpus, stream, tokenizer
@@ -112,3 +112,34 @@ def test_another_tokenizer_or_index(folder, tmp_path):
         (folder / prepared.INDEX).write_text(wrong if isinstance(wrong, str) else json.dumps(index | wrong))
         with pytest.raises(DataError, match=r"index.json.* (damaged|expected|not JSON)"):
             Prepared(folder)
+
+
+NUMBERED = [f"Text {i} of {i * i} words." for i in range(200)]
+
+
+def made(folder, texts, parts=3):
+    return prepare(corpus(parts, texts), tokenizer(), folder, workers=1, shard_bytes=1)
+
+
+@pytest.mark.parametrize("equal", [0, 1, 2, 100])
+def test_equal_documents_are_counted(tmp_path, equal):
+    train, heldout = made(tmp_path / "a", NUMBERED[:100]), made(tmp_path / "b", NUMBERED[100 - equal : 200 - equal])
+    note = overlap_note(train, heldout)
+    assert bool(note) == (equal > 1), "one per cent is not worth a line"
+    if note:
+        assert f"{equal} of 100 held-out documents ({equal:.1f}%)" in note and "at 100 of the 100 training" in note
+
+
+def test_repeated_documents_count_each_time(tmp_path):
+    train, heldout = made(tmp_path / "a", NUMBERED[:50]), made(tmp_path / "b", NUMBERED[49:52] * 2)
+    assert "2 of 6 held-out documents" in overlap_note(train, heldout)
+
+
+def test_the_work_is_bounded(tmp_path, monkeypatch):
+    train, heldout = made(tmp_path / "a", NUMBERED, 20), made(tmp_path / "b", NUMBERED, 20)
+    monkeypatch.setattr(prepared, "COMPARED", 16)
+    monkeypatch.setattr(prepared, "SEARCHED", 32)
+    assert "16 of 16 held-out documents (100.0%)" in (note := overlap_note(train, heldout))
+    assert "at 32 of the 200 training" in note
+    monkeypatch.setattr(prepared, "TOKENS", 16)  # one a shard: no document is so short
+    assert overlap_note(train, heldout) == ""

@@ -24,8 +24,8 @@ from gmlp_flax.commands import cli
 from gmlp_flax.data import listops, splits
 from gmlp_flax.data.listops import Grammar
 from gmlp_flax.data.text import prepare
+from gmlp_flax.data.text.corpora import Selection, describe, open_side
 from gmlp_flax.data.text.prepared import Prepared
-from gmlp_flax.data.text.selection import Selection, describe, open_side
 from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer, report_unknown
 from gmlp_flax.data.text.word_piece import KEYS
 from gmlp_flax.errors import ConfigError

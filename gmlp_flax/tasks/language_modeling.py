@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, fingerprints, pipeline
 from gmlp_flax.data.splits import TRAIN
-from gmlp_flax.data.text import corpora, packing, prepare, prepared, selection
+from gmlp_flax.data.text import corpora, packing, prepare, prepared
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer, report_unknown
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import cache
@@ -206,7 +206,7 @@ class LanguageModeling(TextTask):
                     tokens = prepared.Prepared(path)
                     found[path] = self._packed(tokens), tokens.files
                     continue
-                corpus, selected = selection.open_side(path, TRAIN)
+                corpus, selected = corpora.open_side(path, TRAIN)
                 bad = self.config.data.max_bad_records
                 options = {"selection": selected, "max_bad_records": bad}
                 tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, **options)
@@ -242,7 +242,7 @@ class LanguageModeling(TextTask):
                 if not (share := options["selection"].share) or side == "train":
                     opened[use] = corpus
         if opened:
-            yield selection.describe(opened, share)
+            yield corpora.describe(opened, share)
         heldout, shares = self.windows("heldout").prepared, packing.read_shares(self.config.data.mixture)
         for path, (windows, _) in self.further.items():
             epochs = shares[path] * self.config.steps * self.config.batch_size / len(windows)
@@ -259,12 +259,12 @@ class LanguageModeling(TextTask):
         if path == sides.EMBEDDED:
             search = self.config.data.search
             corpus = corpora.in_memory(f"{path}, {side}", embedded.embedded_text("train" if search else side))
-            selected = selection.Selection(sides.share_of(self.config), side) if search else selection.EVERYTHING
+            selected = corpora.Selection(sides.share_of(self.config), side) if search else corpora.EVERYTHING
         elif prepared.is_prepared(path):
             raise DataError(
                 f"config.data.train={path} holds prepared tokens of one side: give data.heldout as well, or to search "
                 "settings (data.search, --choose=best) the text itself"
             )
         else:
-            corpus, selected = sides.open_side(self.config, side, selection.open_side)
+            corpus, selected = sides.open_side(self.config, side, corpora.open_side)
         return corpus, {"selection": selected, "max_bad_records": self.config.data.max_bad_records}

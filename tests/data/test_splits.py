@@ -13,7 +13,7 @@ from gmlp_flax.data.finetuning.glue import GLUE_TASKS
 from gmlp_flax.data.finetuning.sentences import open_sentences
 from gmlp_flax.data.images.folders import ImageFolder
 from gmlp_flax.data.images.sources import open_side, split_images
-from gmlp_flax.data.text.selection import Selection
+from gmlp_flax.data.text.corpora import Selection
 from tests.data.finetuning import squad_files
 from tests.data.images import image_files
 from tests.failures import failure

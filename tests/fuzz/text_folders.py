@@ -8,7 +8,7 @@ import zlib
 
 import pyarrow as pa
 
-from gmlp_flax.data.text.selection import open_side
+from gmlp_flax.data.text.corpora import open_side
 from gmlp_flax.errors import DataError
 from tests.data import writers
 

@@ -14,7 +14,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.data import splits
 from gmlp_flax.data.embedded import embedded_text
 from gmlp_flax.data.text import corpora, prepare, prepared
-from gmlp_flax.data.text.selection import Selection
+from gmlp_flax.data.text.corpora import Selection
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling

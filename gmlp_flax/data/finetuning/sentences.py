@@ -105,7 +105,7 @@ def open_sentences(
     Args:
         path: see the module's docstring.
         task: the names of the columns and of the labels.
-        side, split, heldout_split, heldout_share: as in data.text.selection.open_side.
+        side, split, heldout_split, heldout_share: as in data.text.corpora.open_side.
         bad: counts and limits the rows that cannot be used. Without it, the first one raises.
 
     Raises:

@@ -74,7 +74,7 @@ def read_side(
     Args:
         path: see the module's docstring.
         version: "v1.1", where every question has an answer, or "v2.0".
-        side, split, heldout_split, heldout_share: as in data.text.selection.open_side; JSON has no splits.
+        side, split, heldout_split, heldout_share: as in data.text.corpora.open_side; JSON has no splits.
         bad: counts and limits the questions that are left out, for the reasons below. Without it, the first one raises.
 
     Raises:

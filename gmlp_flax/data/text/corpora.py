@@ -1,4 +1,5 @@
-"""Corpora of documents (strings): opening a path, its splits, and the parts that workers read in parallel.
+"""Corpora of documents (strings): opening a path, its splits, the parts that workers read in parallel, and which
+documents a side takes: all of a split, or a share of the documents by their text.
 
 A path is one of
 
@@ -21,13 +22,13 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from gmlp_flax.data import fingerprints
-from gmlp_flax.data.splits import EVERYTHING, TRAIN_SPLIT, missing_split, split_words
+from gmlp_flax.data import fingerprints, splits
+from gmlp_flax.data.splits import HELDOUT, TRAIN, TRAIN_SPLIT, split_words
 from gmlp_flax.data.text.documents import READERS
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, records, tfds_folders
@@ -148,7 +149,7 @@ def open_corpus(path: str, split: str = "") -> Corpus:
 
     Args:
         path: see the module's docstring.
-        split: one of `splits(path)`, or '' for all documents, whatever the names of the files.
+        split: one of `split_names(path)`, or '' for all documents, whatever the names of the files.
 
     Raises:
         DataError: there is nothing at `path` or no such split, shards are missing, or the store cannot be reached.
@@ -156,7 +157,7 @@ def open_corpus(path: str, split: str = "") -> Corpus:
     path, folder, present = _look(path)
     groups = _groups(path, folder, present) if split or folder else {}
     if split and split not in groups:
-        raise missing_split(path, split, tuple(groups))
+        raise splits.missing_split(path, split, tuple(groups))
     if folder:
         reader = "tfds_parquet" if folder.file_format == "parquet" else folder.file_format
         shards = [shard for name in ([split] if split else groups) for shard in folder.shards(name)]
@@ -174,7 +175,7 @@ def open_corpus(path: str, split: str = "") -> Corpus:
     return Corpus(f"{path} ({split})" if split else path, parts, fingerprint, used, tuple(others))
 
 
-def splits(path: str) -> tuple[str, ...]:
+def split_names(path: str) -> tuple[str, ...]:
     """Names of the splits of a corpus, by TFDS or by the names of its files; () if there are none.
 
     A split is a word in the name of a file or of a folder around it, anywhere in the name (see splits.split_words):
@@ -251,7 +252,7 @@ def _groups(path: str, folder: tfds_folders.Folder | None, present: tuple[File, 
         raise DataError(
             f"{others[0].path}: a text file of no split, beside files of the splits {', '.join(groups)}, such as "
             f"{next(iter(groups.values()))[0].name!r}: move it away, give single files, or train on all files with "
-            f"split={EVERYTHING}"
+            f"split=all"
         )
     return {} if others else groups
 
@@ -264,7 +265,7 @@ def _split(root: str, name: str, depth: int) -> str:
     common = [split for split in (read[0] if read else ()) if all(split in words for words in read)]
     if read and len(common) != 1:
         words = " or ".join(map(repr, dict.fromkeys(word for words in read for word in words.values())))
-        raise DataError(f"{files.join(root, name)} can be read as of the split {words}: rename, or split={EVERYTHING}")
+        raise DataError(f"{files.join(root, name)} can be read as of the split {words}: rename, or split=all")
     return read[0][common[0]] if read else ""
 
 
@@ -296,3 +297,116 @@ def _row_group_parts(file: File, reader: str) -> Iterator[FilePart]:
             start, size = stop, 0
     name = f"{file.name}, row groups {start} to {len(sizes) - 1}" if start else file.name
     yield FilePart(name, file.path, reader, size or file.size, start, None)
+
+
+class Selection(NamedTuple):
+    """Which documents of a corpus to take.
+
+    Attributes:
+        share: of the documents, held out by their text (see data.splits); 0 takes all documents.
+        side: "train" or "heldout".
+    """
+
+    share: float = 0.0
+    side: str = TRAIN
+
+    def pick(self, documents: Iterator[str], whole: bool) -> Iterator[str]:
+        """The documents on this side.
+
+        Args:
+            documents: some documents of the corpus, or all.
+            whole: whether they are all. If there is only one, it is cut at a line: its last `share` is held out.
+
+        Raises:
+            DataError: a single document leaves a side empty.
+        """
+        if not self.share:
+            return documents
+        first = list(itertools.islice(documents, 2)) if whole else []
+        if len(first) == 1:
+            return iter([self._cut(first[0])])
+        documents = itertools.chain(first, documents)
+        return (document for document in documents if splits.is_on(self.side, document, self.share))
+
+    def _cut(self, document: str) -> str:
+        """This side of a single document, cut at the start of the line that crosses 1 - share of its characters."""
+        shares = (1 - self.share, 1) if self.share > 0 else (1 + 2 * self.share, 1 + self.share)
+        cut, end = (document.rfind("\n", 0, round(len(document) * share)) + 1 for share in shares)
+        sides = {TRAIN: document[:cut], HELDOUT: document[cut : None if self.share > 0 else end]}
+        for side, text in sides.items():
+            if not text.strip():
+                raise splits.empty_side("the lines of the only document", side, self.share, "more documents or lines")
+        return sides[self.side]
+
+
+EVERYTHING = Selection()
+
+
+def open_side(
+    path: str, side: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0
+) -> tuple[Corpus, Selection]:
+    """The corpus at `path` that has the documents of a side, and which of them to take.
+
+    In a corpus with splits, `train` is for training and `validation` (or a word that `splits.SPLIT_WORDS` maps to it)
+    is held out. In any other, a share is held out.
+
+    Args:
+        path: see the module's docstring.
+        side: "train" or "heldout".
+        split, heldout_split: other splits than these; `split` "all" stands for all documents, whatever splits the names
+            of the files tell of.
+        heldout_share: the share of the training data to hold out if there is no held-out split, 0 to 1; 0 if `path`
+            holds one side alone.
+
+    Raises:
+        DataError: as in open_corpus; a split would be both trained on and held out; or none of several splits
+            is one for this side.
+    """
+    everything = split == splits.EVERYTHING and (side == TRAIN or bool(heldout_share))
+    known, split = ((), "") if everything else (split_names(path), split)
+    for name in (split, heldout_split) if heldout_share else (heldout_split if side == HELDOUT else split,):
+        if name and name not in known:
+            raise splits.missing_split(path, name, known)
+    train, heldout = split or _named(known, splits.TRAIN_SPLIT), heldout_split or _named(known, splits.HELDOUT_SPLIT)
+    key, needed = ("split", train) if heldout_share or side == TRAIN else ("heldout_split", heldout)
+    if needed == splits.ALL_SPLITS and len(known) > 1 and any(map(splits.split_words, known)):
+        listed = ", ".join(map(repr, known))
+        raise DataError(f"{path!r} has the splits {listed}, and none for the side {side!r}: name one with {key}")
+    heldout = (heldout,) if heldout or not heldout_share else ()
+    options = {"known": known, "explicit": bool(heldout_split)}
+    chosen = splits.choose(path, side, (train,), heldout, heldout_share, **options)
+    return open_corpus(path, *chosen.splits), Selection(chosen.share, side) if chosen.share else EVERYTHING
+
+
+def _named(known: Sequence[str], meaning: str) -> str:
+    """The first of the splits that means the split `meaning` of TFDS, or ALL_SPLITS."""
+    return next((name for name in known if [*splits.split_words(name)] == [meaning]), splits.ALL_SPLITS)
+
+
+def describe(sides: Mapping[str, Corpus], share: float = 0.0) -> str:
+    """A line on the files of one or two corpora, and on those at the same paths that are not read.
+
+    Args:
+        sides: what the files are for ("to train on", "held out") -> the corpus.
+        share: the share of the documents that is held out.
+
+    Raises:
+        DataError: a file, perhaps under two names, is in both corpora.
+    """
+    used = [{os.path.realpath(file.path): file.path for file in side.files} for side in sides.values()]
+    for path in used[0].keys() & used[1].keys() if len(used) > 1 else ():
+        raise DataError(
+            f"{used[1][path]!r} is held out and also trained on{'' if used[0][path] == path else f' ({path!r})'}: "
+            "give other files, or leave config.data.heldout empty: a share of the documents is held out"
+        )
+    parts = [f"{_listed(side.files)} {use}" for use, side in sides.items()]
+    parts += [f"{100 * abs(share):.3g} % of the documents held out"] if share else []
+    others = {file.path: file for side in sides.values() for file in side.others}
+    if unread := [file for path, file in others.items() if not any(path in paths.values() for paths in used)]:
+        parts.append(f"not read: {_listed(unread)}")
+    return f"text: {'; '.join(parts)}"
+
+
+def _listed(files: Sequence[File]) -> str:
+    names = ", ".join([file.name for file in files[:3]] + ["..."] * (len(files) > 3))
+    return f"{len(files):,} file{'s' * (len(files) != 1)} ({names})"

@@ -26,9 +26,8 @@ import numpy as np
 import tqdm
 
 from gmlp_flax.data.text import prepared
-from gmlp_flax.data.text.corpora import Corpus, Part
+from gmlp_flax.data.text.corpora import EVERYTHING, Corpus, Part, Selection
 from gmlp_flax.data.text.prepared import Prepared
-from gmlp_flax.data.text.selection import EVERYTHING, Selection
 from gmlp_flax.data.text.sentence_piece import TRAINING, TRAINING_THREADS
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError

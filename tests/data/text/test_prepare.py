@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from gmlp_flax.data.text import prepare as prepare_module
-from gmlp_flax.data.text.corpora import Corpus, MemoryPart, open_corpus
+from gmlp_flax.data.text.corpora import Corpus, MemoryPart, Selection, open_corpus
 from gmlp_flax.data.text.prepare import cached_tokenizer, encode_documents, prepare, prepare_in_cache, sample_documents
 from gmlp_flax.data.text.prepared import Prepared
-from gmlp_flax.data.text.selection import Selection
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files

@@ -34,7 +34,7 @@ from gmlp_flax.checkpoints.names import (
 from gmlp_flax.checkpoints.reading import on_all_processes
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
-from gmlp_flax.io import json_files, locks
+from gmlp_flax.io import json_files
 from gmlp_flax.io.locks import Lease
 from gmlp_flax.processes import distributed
 
@@ -104,7 +104,7 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
         if not io_files.is_remote(path) and not os.path.exists(folder):
             closing.callback(io_files.remove_if_empty, str(folder))
     io_files.make_folder(path)
-    lease = locks.lease(path)
+    lease = Lease(path)
     closing.callback(lease.close)
     lease.take()
     for pattern in () if io_files.is_remote(path) else (".*.json*.????????.tmp", f"{FIGURES}/.*.????????.tmp"):

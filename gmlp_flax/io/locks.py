@@ -1,11 +1,9 @@
 """One process at a time: locks of files, which the system releases when their process ends, and a run folder's lease.
 
-On a disk the lock decides, and the file lease.json is a note for people. In a bucket, which has no locks, that file
-decides: its owner writes it anew every `BEAT` seconds. An owner that has not done so for `STALE` seconds, by the clock
-of whoever watches, is dead, and its lease is taken over.
+On one machine the lock decides. In a bucket, which has no locks, and between machines that share storage the file
+lease.json does: its owner writes it anew every `BEAT` seconds. An owner that has not done so for `STALE` seconds, by
+the clock of whoever watches, is dead, and its lease is taken over.
 """
-
-from __future__ import annotations
 
 import contextlib
 import datetime
@@ -67,78 +65,38 @@ def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
         yield
 
 
-def lease(folder: str) -> Lease:
-    """The lease of a run's folder, which exists; nobody has it yet."""
-    return BucketLease(folder) if files.is_remote(folder) else Lease(folder)
-
-
 class Lease:
-    """The right to write to a folder on a disk: the system's lock of it, if the disk has locks. The file says who has
-    it."""
+    """The right to write to the folder of a run, which exists."""
 
     def __init__(self, folder: str):
-        self.folder, self._path, self._taken = folder, files.join(folder, LEASE_FILE), False
-        since = datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds")
-        self._own: dict[str, Any] = {"host": socket.gethostname(), "process": os.getpid(), "since": since}
-        self._lock = contextlib.ExitStack()
+        self.folder, self._path = folder, files.join(folder, LEASE_FILE)
+        self._own: dict[str, Any] = {
+            "host": socket.gethostname(),
+            "process": os.getpid(),
+            "since": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds"),
+            "token": secrets.token_hex(8),
+            "beats": 0,
+        }
+        self._lost, self._renewed, self._written = "", _clock(), b""
+        self._mutex, self._closed, self._lock = threading.Lock(), threading.Event(), contextlib.ExitStack()
+        self._thread: threading.Thread | None = None
 
     def take(self) -> None:
         """Takes the lease, and keeps it until `close`; raises RunError, with its owner, if another process has it."""
-        deadline = time.monotonic() + ENDING
-        while True:
-            try:
-                self._lock.enter_context(file_lock(self.folder, mode=fcntl.LOCK_EX | fcntl.LOCK_NB))
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise self._refusal(files.read(self._path)) from None
-                time.sleep(0.1)
-                continue
-            except OSError:
-                pass  # some network file systems have no locks
-            break
-        files.write(self._path, self._content())
-        self._taken = True
-
-    def check(self) -> None:
-        """Raises RunError if the lease is lost: whoever writes to the folder asks first."""
-
-    def close(self) -> None:
-        """Gives the lease back."""
-        if self._taken:
-            with contextlib.suppress(RunError):  # whoever comes next finds that the owner is gone
-                files.remove(self._path)
-        self._lock.close()
-
-    def _content(self) -> bytes:
-        return json.dumps(self._own).encode() + b"\n"
-
-    def _refusal(self, content: bytes | None) -> RunError:
-        return RunError(f"{self.folder} is in use by {_name(content)}: wait for it, stop it, or give another --workdir")
-
-
-class BucketLease(Lease):
-    """The right to write to a folder in a bucket: the file there, which its owner renews."""
-
-    def __init__(self, folder: str):
-        super().__init__(folder)
-        self._own |= {"token": secrets.token_hex(8), "beats": 0}
-        self._lost, self._renewed, self._written = "", _clock(), b""
-        self._mutex, self._closed = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
-
-    def take(self) -> None:
-        """See Lease; waits for `STALE` seconds if the last owner did not give it back."""
-        there = files.read(self._path)
-        if there is not None:
+        is_locked, there = self._lock_folder(), files.read(self._path)
+        host = ({"host": self._own["host"]} | _parse(there))["host"]  # a full disk may have left an empty file
+        if there is not None and not (is_locked and host == self._own["host"]):
             there = self._watch(there)
         self._written = self._content()
-        if not storage.compare_and_swap(self._path, there, self._written):
+        if not _compare_and_swap(self._path, there, self._written):
             raise self._refusal(files.read(self._path))
-        self._renewed, self._taken = _clock(), True
+        self._renewed = _clock()
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """See Lease. This reads no file, unless the last beat is late."""
+        """Raises RunError if the lease is lost: whoever writes to the folder asks first. This reads no file, unless the
+        last beat is late."""
         if _clock() - self._renewed > STALE / 2:
             self._renew()
         if self._lost:
@@ -147,12 +105,30 @@ class BucketLease(Lease):
             raise StorageError(f"{self._path} could not be written for {silent:.0f} s: another run may take the folder")
 
     def close(self) -> None:
+        """Gives the lease back."""
         self._closed.set()
-        if self._taken:
+        if self._thread is not None:
             self._thread.join()
-            with contextlib.suppress(RunError):
-                self._taken = _parse(files.read(self._path)).get("token") == self._own["token"]
-        super().close()
+            with contextlib.suppress(RunError):  # whoever comes next finds that the owner is gone
+                if _parse(files.read(self._path)).get("token") == self._own["token"]:
+                    files.remove(self._path)
+        self._lock.close()
+
+    def _lock_folder(self) -> bool:
+        """Locks a folder on a disk for this process; False if there are no such locks, as in buckets. Raises RunError
+        if another process of this machine has it."""
+        deadline = _clock() + ENDING
+        while not files.is_remote(self.folder):
+            try:
+                self._lock.enter_context(file_lock(self.folder, mode=fcntl.LOCK_EX | fcntl.LOCK_NB))
+                return True
+            except BlockingIOError:
+                if _clock() > deadline:
+                    raise self._refusal(files.read(self._path)) from None
+                time.sleep(0.1)
+            except OSError:  # some network file systems have none
+                break
+        return False
 
     def _watch(self, content: bytes) -> bytes | None:
         """The lease, None if it is gone by now, if its owner is dead; raises RunError if it is alive."""
@@ -177,11 +153,29 @@ class BucketLease(Lease):
                 return
             self._own["beats"] += 1
             new = self._content()
-            there = new if storage.compare_and_swap(self._path, self._written, new) else files.read(self._path)
+            there = new if _compare_and_swap(self._path, self._written, new) else files.read(self._path)
             if there and _parse(there).get("token") == self._own["token"]:
                 self._written, self._renewed = there, _clock()  # perhaps by a beat that seemed to fail
             else:
                 self._lost = f"{_name(there)} has taken it" if there else f"{LEASE_FILE} was deleted"
+
+    def _content(self) -> bytes:
+        return json.dumps(self._own).encode() + b"\n"
+
+    def _refusal(self, content: bytes | None) -> RunError:
+        return RunError(f"{self.folder} is in use by {_name(content)}: wait for it, stop it, or give another --workdir")
+
+
+def _compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
+    """Writes a file if its content is `old`, or if there is none and `old` is None. Returns whether it did.
+
+    On a bucket nobody can write in between, on a disk one may: there the lock decides.
+    """
+    if files.is_remote(path):
+        return storage.compare_and_swap(path, old, new)
+    if same := files.read(path) == old:
+        files.write(path, new)
+    return same
 
 
 def _parse(content: bytes | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One process at a time in a folder: real processes on a disk; in a bucket, others by what their leases look like."""
+"""One process at a time in a folder. Leases: real processes on this machine; others by what their leases look like."""
 
 import contextlib
 import errno
@@ -16,14 +16,14 @@ import time
 import pytest
 
 from gmlp_flax.errors import FileError, RunError
-from gmlp_flax.io import files, locks, storage
-from gmlp_flax.io.locks import BucketLease, folder_lock
+from gmlp_flax.io import files, locks
+from gmlp_flax.io.locks import Lease, folder_lock
 
 HOLD = """
 import sys, time
 from gmlp_flax.io import locks
-lease = locks.lease(sys.argv[1])
-lease.take()
+locks.BEAT = 0.2
+locks.Lease(sys.argv[1]).take()
 print("taken", flush=True)
 time.sleep(600)
 """
@@ -98,16 +98,8 @@ def leave(folder, **values) -> None:
 
 
 @pytest.fixture
-def lease(tmp_path, monkeypatch):
-    """That of a bucket, which this folder stands for."""
-
-    def compare_and_swap(path, old, new):
-        if same := files.read(path) == old:
-            files.write(path, new)
-        return same
-
-    monkeypatch.setattr(storage, "compare_and_swap", compare_and_swap)
-    lease = BucketLease(str(tmp_path))
+def lease(tmp_path):
+    lease = Lease(str(tmp_path))
     yield lease
     lease.close()
 
@@ -126,7 +118,7 @@ def holder(tmp_path):
 def test_second_process_is_refused_by_name(tmp_path, holder, quick):
     """Its lock speaks for it, also if it is stopped."""
     for _ in range(2):
-        lease, since = locks.lease(str(tmp_path)), re.escape(written(tmp_path)["since"])
+        lease, since = Lease(str(tmp_path)), re.escape(written(tmp_path)["since"])
         with pytest.raises(RunError, match=rf"^{tmp_path} is in use by process {holder.pid} on \S+, since {since}: "):
             lease.take()
         lease.close()
@@ -138,19 +130,30 @@ def test_folder_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
     holder.kill()
     holder.wait()
     assert written(tmp_path)["process"] == holder.pid
-    lease = locks.lease(str(tmp_path))
+    lease = Lease(str(tmp_path))
     lease.take()
     assert written(tmp_path)["process"] == os.getpid()
     lease.close()
     assert os.listdir(tmp_path) == []
 
 
-def test_disk_without_locks(tmp_path, without_locks):
-    lease = locks.lease(str(tmp_path))
+def test_without_locks_signs_of_life_decide(tmp_path, holder, quick, without_locks):
+    with pytest.raises(RunError, match=f"is in use by process {holder.pid} on"):
+        Lease(str(tmp_path)).take()
+    holder.kill()
+    holder.wait()
+    lease = Lease(str(tmp_path))
     lease.take()
-    lease.check()
     assert written(tmp_path)["process"] == os.getpid()
     lease.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"[" * 100_000])
+def test_lease_that_makes_no_sense_is_taken_over(tmp_path, content, lease):
+    """A full disk leaves an empty one."""
+    (tmp_path / "lease.json").write_bytes(content)
+    lease.take()
+    assert written(tmp_path)["process"] == os.getpid()
 
 
 def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys, lease):

@@ -1,13 +1,18 @@
 """Local and remote files: read, written, listed and moved, with errors of one line (see storage)."""
 
+import bz2
 import contextlib
 import glob as local_glob
+import gzip
+import io
 import itertools
+import lzma
 import os
 import re
 import secrets
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,13 +20,19 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from unicodedata import normalize
 
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import compression as compressed
 from gmlp_flax.io import storage
-from gmlp_flax.io.compression import BUFFER, compression, suffix
 from gmlp_flax.io.storage import ABSENT, call, file_errors, is_remote, remote, retry, storage_error
 
 T = TypeVar("T")
-COMPRESSIONS = compressed.COMPRESSIONS
+BUFFER = 1 << 20
+_DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)  # raised by what is damaged
+_DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
+    ".xz": lambda raw: _Streams(raw, lzma.LZMADecompressor),
+    ".bz2": lambda raw: _Streams(raw, bz2.BZ2Decompressor),
+    ".zst": lambda raw: _zstandard(raw),
+}
+COMPRESSIONS = tuple(_DECOMPRESSORS)  # suffixes of compressed files
 # A vocabulary of a million pieces has some 20 MB, and no index or list of names is longer.
 SMALL = 64 << 20
 MOST = 1 << 30  # bytes that are held at once: a small compressed file can hold more than the memory
@@ -48,6 +59,16 @@ def join(folder: str, *names: str) -> str:
 def absolute(path: str) -> str:
     """The path, independent of the current folder."""
     return path.rstrip("/") if is_remote(path) else os.path.abspath(path)
+
+
+def compression(path: str) -> str:
+    """The suffix among COMPRESSIONS that `path` ends with, or ''."""
+    return next((kind for kind in COMPRESSIONS if path.lower().endswith(kind)), "")
+
+
+def suffix(path: str) -> str:
+    """The suffix of `path` in small letters, without that of its compression: ".jsonl" of "A.JSONL.gz"; or ''."""
+    return os.path.splitext(path.lower().removesuffix(compression(path)))[1]
 
 
 def exists(path: str | os.PathLike) -> bool:
@@ -189,11 +210,54 @@ def open_file(path: str, decompress: bool = True, buffer: int = BUFFER) -> Itera
     with ExitStack() as stack:
         raw = stack.enter_context(_open_raw(path, buffer))
         try:
-            yield stack.enter_context(compressed.decompress(raw, kind)) if kind else raw
-        except compressed.ERRORS as error:
+            yield stack.enter_context(_decompress(raw, kind)) if kind else raw
+        except _DAMAGE as error:
             if kind and getattr(error, "errno", None) is None:
                 raise DataError(f"{path}: truncated or not a {kind} archive ({error}); copy it again") from error
             raise storage_error(f"reading {path}", error) from error
+
+
+def _decompress(raw: BinaryIO, kind: str) -> BinaryIO:
+    """The content of a compressed file, which cannot seek; reading it raises one of _DAMAGE if the file is damaged."""
+    if not raw.read(1):
+        raise EOFError("the file is empty")  # gzip accepts it as an empty archive
+    raw.seek(0)
+    return io.BufferedReader(_DECOMPRESSORS[kind](raw), BUFFER)
+
+
+def _zstandard(raw: BinaryIO) -> Any:
+    import pyarrow  # slow, and Python has no reader of its own before 3.14
+
+    return pyarrow.CompressedInputStream(raw, "zstd")
+
+
+class _Streams(io.RawIOBase):
+    """The content of a file of one or more compressed streams, with zeros between them if any; `decompressor()` makes
+    the decompressor of one. bz2.BZ2File and lzma.LZMAFile drop all that follows a good stream if it does not begin as
+    another, damaged or not."""
+
+    def __init__(self, raw: BinaryIO, decompressor: Callable[[], Any]):
+        self._raw, self._decompressor, self._stream = raw, decompressor, decompressor()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See io.RawIOBase; raises EOFError if the last stream has no end."""
+        while True:
+            data = b""
+            if self._stream.eof:
+                data = self._stream.unused_data.lstrip(b"\0")
+                while not data and (more := self._raw.read(BUFFER)):
+                    data = more.lstrip(b"\0")
+                if not data:
+                    return 0
+                self._stream = self._decompressor()
+            elif self._stream.needs_input and not (data := self._raw.read(BUFFER)):
+                raise EOFError("its end is missing")
+            if content := self._stream.decompress(data, len(buffer)):
+                buffer[: len(content)] = content
+                return len(content)
 
 
 def _open_raw(path: str, buffer: int) -> Any:

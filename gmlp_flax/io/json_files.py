@@ -7,10 +7,7 @@ from typing import Any
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 
-DEPTH = 32  # of lists and objects in each other
 DIGITS = 300  # of a whole number, which then has a float
-
-_DEEP = f"nested more than {DEPTH} deep"
 
 
 def read(path: str | os.PathLike, kind: type | tuple[type, ...] = object) -> Any:
@@ -22,7 +19,7 @@ def parse(data: bytes, where: str, kind: type | tuple[type, ...] = object) -> An
     """The value that JSON stands for, in UTF-8, also with a byte-order mark.
 
     Raises DataError, which begins with `where`, if the bytes are not that, or if the value is of another kind (dict,
-    list), is nested more than DEPTH deep, or has a whole number of more than DIGITS digits.
+    list), is nested too deep for Python's reader, or has a whole number of more than DIGITS digits.
     """
     try:
         value = loads(data.decode("utf-8-sig"))
@@ -47,23 +44,12 @@ def parse_object(data: bytes) -> dict[str, Any] | None:
 def loads(text: str) -> Any:
     """`json.loads` within the limits; every error is a ValueError."""
     try:
-        value = json.loads(text, parse_int=_whole)
+        return json.loads(text, parse_int=_whole)
     except RecursionError:
-        raise ValueError(_DEEP) from None
-    if _is_deep(value):
-        raise ValueError(_DEEP)
-    return value
+        raise ValueError("nested too deep") from None
 
 
 def _whole(text: str) -> int:
     if len(text.removeprefix("-")) > DIGITS:
         raise ValueError(f"a number of {len(text):,} digits")
     return int(text)
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEPTH + 1):
-        nodes = [node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list)]
-        level = [entry for entries in nodes for entry in entries]
-    return bool(level)

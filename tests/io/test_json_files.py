@@ -10,8 +10,6 @@ def test_values(tmp_path):
     path = tmp_path / "a.json"
     path.write_bytes(b'\xef\xbb\xbf{"a": [1, -2.5, "\xc3\xa9", null, Infinity]}')
     assert json_files.read(path, dict) == {"a": [1, -2.5, "é", None, float("inf")]}
-    nested = "[" * json_files.DEPTH + "]" * json_files.DEPTH
-    assert json_files.parse(nested.encode(), "x", list)
     assert json_files.parse(b"1" * json_files.DIGITS, "x", int) > 10**298
 
 
@@ -22,8 +20,7 @@ def test_values(tmp_path):
         (b'{"a":\n3', "x: not JSON (line 2: "),
         (b"1" * 301, "x: not JSON (a number of 301 digits)"),
         (b"-" + b"1" * 5999, "x: not JSON (a number of 6,000 digits)"),
-        (b'{"a": ' + b"[" * 32 + b"1" + b"]" * 32 + b"}", "x: not JSON (nested more than 32 deep)"),
-        (b"[" * 100_000, "x: not JSON (nested more than 32 deep)"),
+        (b"[" * 100_000, "x: not JSON (nested too deep)"),
         (b"[]", "x holds a list: expected a dict"),
     ],
 )

@@ -172,7 +172,7 @@ def test_json_lines(tmp_path):
         (3, "<found list; expect"),
         (4, "<not JSON (Expectin"),
         (5, NOT_UTF8),
-        (6, "<not JSON (nested m"),
+        (6, "<not JSON (nested t"),
     ]
 
 

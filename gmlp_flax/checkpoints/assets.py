@@ -6,15 +6,13 @@ which it was trained, and a run with other files does not restore it.
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import jax
 import numpy as np
 
 from gmlp_flax.checkpoints.names import FILES
 from gmlp_flax.errors import RunError
-from gmlp_flax.io.files import SMALL
 
 Files = dict[str, bytes]
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(model|json|txt)")  # data in one folder; no code
@@ -26,17 +24,6 @@ def check_names(names: Iterable[str], where: str) -> None:
     for name in names:
         if not NAME.fullmatch(name) or name in FILES:
             raise RunError(f"{where} has a file named {name!r}, which is no .model, .json or .txt: do not use it")
-
-
-def check_sizes(tree: Mapping[str, Any], where: str) -> None:
-    """Raises RunError if an array in a tree of `pack`, of which this has shapes and types, is no file, or larger than
-    any: a small checkpoint can claim more than the memory holds."""
-    for name, entry in tree.items():
-        leaves = [entry.get(part) if isinstance(entry, Mapping) else None for part in ("data", "sha256")]
-        if any(
-            leaf is None or leaf.dtype != np.uint8 or len(leaf.shape) != 1 or leaf.shape[0] > SMALL for leaf in leaves
-        ):
-            raise RunError(f"{where} has a file {name!r} that is not uint8, at most {SMALL:,} bytes: do not use it")
 
 
 def pack(files: Files) -> dict[str, dict[str, np.ndarray]]:

@@ -7,9 +7,11 @@ a SHA-256, which run it is of, its step, the metrics that decide how long it is 
 
 import functools
 import json
+import math
 import os
-from collections.abc import Callable
-from typing import Any
+import shutil
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import chex
 import jax
@@ -20,18 +22,18 @@ from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
-from gmlp_flax.checkpoints import assets, reading, retention
+from gmlp_flax.checkpoints import assets, reading
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import DAMAGED, METRICS_FILE
 from gmlp_flax.checkpoints.pytree import digest, examine, from_dict, path_name, require_fit, to_dict
 from gmlp_flax.checkpoints.reading import Damaged
-from gmlp_flax.checkpoints.retention import About, Retention
 from gmlp_flax.errors import RunError, StorageError, listed
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import storage
 from gmlp_flax.processes import distributed
 
 ABOUT = "about"
+DELETED = "deleted"  # the folder, among the checkpoints, of those that are being deleted
 # TensorStore's own 32 attempts, with up to 32 s between them, would be a quarter of an hour of silence.
 RETRIES = {"max_retries": 8, "initial_delay": "500ms", "max_delay": "16s"}
 
@@ -40,6 +42,16 @@ def limit_retries() -> None:
     """Makes TensorStore tell within about a minute that a bucket does not answer; Orbax has no option for it."""
     for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
         context["gcs_request_retries"] = RETRIES
+
+
+class About(NamedTuple):
+    """What a checkpoint says of itself."""
+
+    run: str  # the id of its run
+    step: int
+    metrics: dict[str, float] | None  # of an evaluation of its state
+    files: list[str]  # their names
+    leaves: str  # SHA-256 of the names, shapes and types of all leaves of its state
 
 
 class Checkpoints:
@@ -80,7 +92,7 @@ class Checkpoints:
                 if ".orbax-checkpoint-tmp" in name:
                     logging.error("%s/%s was never finished and is ignored", folder, name)
             if not read_only:
-                retention.finish_deletion(folder)
+                finish_deletion(folder)
         distributed.wait_for_all(f"looked into {folder}")
         options = ocp.CheckpointManagerOptions(  # which keep all checkpoints: see `wait`
             create=not read_only, read_only=read_only, cleanup_tmp_directories=not read_only
@@ -132,7 +144,7 @@ class Checkpoints:
         for step in sorted({*steps} - self._retention.kept(steps)) if self._saved else ():
             self._deleted.add(step)
             if distributed.is_first():
-                self._saving(f"deleting step {step}", lambda step=step: retention.delete(self.folder, step))
+                self._saving(f"deleting step {step}", lambda step=step: delete(self.folder, step))
 
     def close(self) -> None:
         """Ends the background threads. Only `wait` tells of a failed save."""
@@ -191,13 +203,13 @@ class Checkpoints:
             if not isinstance(names, dict):
                 raise Damaged(f"{path}: its files have no names")
             assets.check_names(names, path)
-            assets.check_sizes({**names, ABOUT: tree[ABOUT]}, path)
-            shapes = _shapes({"files": names, ABOUT: tree[ABOUT]})
-            content = self._read(step, {name: shape for name, shape in shapes.items() if shape})
-            files, wrong = assets.unpack({**content.get("files", {}), ABOUT: content[ABOUT]})
+            parts = ({"files": names} if names else {}) | {ABOUT: tree[ABOUT]}
+            content = self._read(step, reading.read(path, lambda: _shapes(parts)))
+            packed = {**content.get("files", {}), ABOUT: content[ABOUT]}
+            files, wrong = reading.read(path, lambda: assets.unpack(packed))
             if wrong:
                 raise Damaged(f"{path}: the checksum of its {', '.join(wrong)} differs")
-            about = reading.read(path, lambda: About.from_json(files.pop(ABOUT)))
+            about = reading.read(path, lambda: About(**json.loads(files.pop(ABOUT))))
             if sorted(files) != about.files:
                 raise Damaged(f"{path}: it has other files than were saved: {', '.join(about.files)}")
             if about.step != step:
@@ -324,3 +336,53 @@ class Checkpoints:
 def _shapes(tree: Any) -> Any:
     """The shape and type of each leaf."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+class Retention:
+    """Which checkpoints stay: the newest, the best, and those whose metrics are unknown.
+
+    Args:
+        keep: how many of the newest.
+        keep_best: how many of the best as well.
+        best: a metric, and "min" or "max".
+    """
+
+    def __init__(self, keep: int, keep_best: int, best: tuple[str, str]):
+        self.keep, self.keep_best, (self.metric, self.mode) = keep, keep_best, best
+        self.known: dict[int, dict[str, float] | None] = {}  # metrics by step
+
+    def rank(self, metrics: dict[str, float] | None) -> float:
+        """More is better; a step without an evaluation comes last."""
+        value = (metrics or {}).get(self.metric, math.nan)
+        return -math.inf if not math.isfinite(value) else -value if self.mode == "min" else value
+
+    def kept(self, steps: Sequence[int]) -> set[int]:
+        """Those of the steps, oldest first, whose checkpoints stay."""
+        ranks = sorted(((self.rank(self.known.get(step)), step) for step in steps), reverse=True)
+        best = [step for rank, step in ranks[: self.keep_best] if rank > -math.inf]
+        return {*steps[-self.keep :], *best, *filter(self._is_unknown, steps)}
+
+    def _is_unknown(self, step: int) -> bool:
+        metrics = self.known.get(step)
+        return step not in self.known or bool(metrics and self.metric and self.metric not in metrics)
+
+
+def delete(folder: str, step: int) -> None:
+    """Deletes a checkpoint, which is never half there: a process may be killed at any moment.
+
+    On a disk it is first moved to the folder `DELETED` in one stroke. In a bucket Orbax's mark of a finished
+    checkpoint goes first, and a checkpoint without the mark counts as unfinished. Raises RunError if it is not moved.
+    """
+    checkpoint = os.path.join(folder, str(step))
+    if io_files.is_remote(checkpoint):
+        io_files.remove_all(checkpoint)
+    else:
+        io_files.move(checkpoint, os.path.join(folder, DELETED, str(step)))
+        finish_deletion(folder)
+
+
+def finish_deletion(folder: str) -> None:
+    """Deletes what `delete` moved, in this process or one that was killed. What cannot be deleted now, as it is open on
+    another machine, is tried again next time."""
+    if not io_files.is_remote(folder):
+        shutil.rmtree(os.path.join(folder, DELETED), ignore_errors=True)

@@ -1,5 +1,6 @@
 """metrics.jsonl, the metrics of a run by step, and result.json, how it ended."""
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -115,22 +116,15 @@ def _parse_line(line: bytes, where: str) -> dict[str, Any]:
 
 
 def _is_line(line: dict[str, Any]) -> bool:
-    step, evaluation, changed = line.get("step"), line.get("eval", {}), line.get("changed", {})
-    baselines = baselines_of(line)
-    return (
-        type(step) is int
-        and 0 <= step < 1 << 63
-        and _are_numbers({"loss": line.get("loss", 0)})
-        and _are_numbers(evaluation)
-        and isinstance(baselines, list)
-        and all(isinstance(model, dict) and isinstance(model.get("name"), str) for model in baselines)
-        and all(_are_numbers(model.get("eval")) for model in baselines)
-        and isinstance(changed, dict)
-        and all(isinstance(pair, list) and len(pair) == 2 for pair in changed.values())
-    )
-
-
-def _are_numbers(values: Any) -> bool:
-    return isinstance(values, dict) and all(
-        type(value) is float or (type(value) is int and abs(value) < 1 << 63) for value in values.values()
-    )
+    with contextlib.suppress(AttributeError, KeyError, TypeError):
+        models, changes = baselines_of(line), line.get("changed", {}).values()
+        tables = [line.get("eval", {}), *(model["eval"] for model in models)]
+        numbers = [line["step"], line.get("loss", 0), *(number for table in tables for number in table.values())]
+        return (
+            type(line["step"]) is int
+            and line["step"] >= 0
+            and all(type(number) is float or (type(number) is int and abs(number) < 1 << 63) for number in numbers)
+            and all(isinstance(model["name"], str) for model in models)
+            and all(isinstance(pair, list) and len(pair) == 2 for pair in changes)
+        )
+    return False

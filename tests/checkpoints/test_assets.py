@@ -16,7 +16,6 @@ from gmlp_flax.checkpoints import assets
 from gmlp_flax.checkpoints.checkpoint import Checkpoints, Damaged
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.io import files
 from gmlp_flax.training import loading, loop
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
@@ -48,16 +47,6 @@ def test_any_flipped_bit_is_told(files, data):
     tree[name][part] = tree[name][part].copy()
     tree[name][part][data.draw(st.integers(0, len(tree[name][part]) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     assert assets.unpack(tree)[1] == [name]
-
-
-@pytest.mark.parametrize("wrong", [(10**9, np.uint8), (9, np.int64), None])
-def test_sizes_are_checked_before_anything_is_read(wrong):
-    sound = {"data": jax.ShapeDtypeStruct((files.SMALL,), np.uint8), "sha256": jax.ShapeDtypeStruct((32,), np.uint8)}
-    assets.check_sizes({"a.model": sound}, "there/3")
-    leaf = wrong and jax.ShapeDtypeStruct(wrong[:1], wrong[1])
-    for part in sound:
-        with pytest.raises(RunError, match="there/3 has a file 'b.model'"):
-            assets.check_sizes({"a.model": sound, "b.model": {**sound, part: leaf}}, "there/3")
 
 
 def test_other_files_are_refused():

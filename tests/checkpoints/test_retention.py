@@ -1,6 +1,5 @@
-"""Which checkpoints stay, what they say of themselves, and a deletion that is killed between any two of its strokes."""
+"""Which checkpoints stay, and a deletion that is killed between any two of its strokes."""
 
-import json
 import os
 import shutil
 import uuid
@@ -8,9 +7,8 @@ import uuid
 import jax.numpy as jnp
 import pytest
 
-from gmlp_flax.checkpoints import retention
-from gmlp_flax.checkpoints.checkpoint import Checkpoints
-from gmlp_flax.checkpoints.retention import DELETED, About, Retention
+from gmlp_flax.checkpoints import checkpoint
+from gmlp_flax.checkpoints.checkpoint import DELETED, Checkpoints, Retention
 from gmlp_flax.errors import StorageError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import storage
@@ -44,17 +42,6 @@ def test_what_is_not_known_stays():
     assert kept({1: {"top1": 0.1}, 2: {"loss": 0.1}, 3: {"loss": 0.2}, 4: {"loss": 0.3}}) == [1, 2, 4]
 
 
-WRONG = {"run": 1, "step": "2", "metrics": [1], "files": 3, "leaves": {}}
-
-
-@pytest.mark.parametrize("wrong", [*({name: value} for name, value in WRONG.items()), {"metrics": {"loss": "x"}}])
-def test_about_survives_json_and_makes_sense(wrong):
-    about = About("id", 3, {"loss": 0.1 + 2**-50}, ["a.txt"], "digest")
-    assert About.from_json(json.dumps(about._asdict()).encode()) == about
-    with pytest.raises((TypeError, ValueError)):
-        About.from_json(json.dumps(about._asdict() | wrong).encode())
-
-
 class Killed(BaseException):
     pass
 
@@ -79,7 +66,7 @@ def test_killed_while_the_files_of_a_step_are_deleted(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(shutil, "rmtree", killed)
-        retention.delete(str(folder), 1)
+        checkpoint.delete(str(folder), 1)
     assert sorted(path.name for path in folder.iterdir()) == ["2", DELETED]
     assert len([*(folder / DELETED / "1").rglob("*")]) == len(files) - 1
     reading = Checkpoints(str(folder), read_only=True)
@@ -114,5 +101,5 @@ def test_mark_goes_first_in_a_bucket(monkeypatch):
     system, _ = storage.file_system(folder)
     order = []
     monkeypatch.setattr(type(system), "rm_file", lambda self, path: order.append(path.partition("/7/")[2]))
-    retention.delete(folder, 7)
+    checkpoint.delete(folder, 7)
     assert order[0] == io_files.COMMIT_MARK and len(order) == 4

@@ -12,8 +12,8 @@ from scipy import optimize
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.api import data as data_lib
 from gmlp_flax.api.model import POOLS, Model, require_counts, require_model
+from gmlp_flax.api.runs import SIDES, store
 from gmlp_flax.data import pipeline
 from gmlp_flax.errors import RunError
 
@@ -65,9 +65,9 @@ def probe(
     if not (find := tasks.find(config.task)).heads:
         raise RunError(f"a model of the task {config.task} cannot be probed: give one of images or text")
     with tempfile.TemporaryDirectory() as folder:
-        config.update_from_flattened_dict(data_lib.store(data, config, folder))
+        config.update_from_flattened_dict(store(data, config, folder))
         task = find(config, folder, {name: content for name, content in files.items() if name not in find.heads})
-        train, heldout = (_features(model, task.labelled(side), layers, pool, batch_size) for side in data_lib.SIDES)
+        train, heldout = (_features(model, task.labelled(side), layers, pool, batch_size) for side in SIDES)
     return KINDS[kind](train, heldout) | {"examples": len(heldout[1])}
 
 

@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import RunError
 from gmlp_flax.launching import engines
-from gmlp_flax.launching.engine import Job, Options
+from gmlp_flax.launching.engines import Job, Options
 from gmlp_flax.options import options_of
 
 LONGEST_NAME = 35  # XPK's limit is 40, with the number of a sweep's run

@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+import yaml
 
 from gmlp_flax.checkpoints.metrics_file import RESULT_FILE
 from tests import preloaded
@@ -17,7 +18,8 @@ def launched(*arguments: str) -> list[list[str]]:
     """Training's words in each task file that `gmlp ... --on=skypilot --dry_run` prints."""
     done = preloaded.gmlp(*arguments)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return [shlex.split(line)[6:-1] for line in done.stdout.splitlines() if " gmlp_flax.train " in line]
+    runs = [yaml.safe_load(f"name: {text}")["run"] for text in done.stdout.split("name: ")[1:]]
+    return [shlex.split(run)[6:-1] for run in runs]
 
 
 @pytest.mark.parametrize("name", golden.CALLS)

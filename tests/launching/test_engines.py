@@ -1,14 +1,17 @@
-"""The table of engines, and the launch of several runs."""
+"""What an engine refuses, and the launch of several runs."""
+
+from dataclasses import replace
 
 import pytest
 
 from gmlp_flax.errors import RunError
 from gmlp_flax.launching import engines
-from gmlp_flax.launching.engine import Job, Options
+from gmlp_flax.launching.engines import Job, Options
+from gmlp_flax.planning.chips import CHIPS
 
 XPK = Options(topology="v5e:4x4", cluster="c", zone="z", project="p", image="i")
 SKY = Options(topology="v5e:4x4")
-GPU = Options(topology="gpu:h100x1")
+SLURM = Options(topology="gpu:h100x8")
 
 
 def test_nothing_is_started_if_one_run_is_refused(monkeypatch, tmp_path):
@@ -24,7 +27,7 @@ def test_nothing_is_started_if_one_run_is_refused(monkeypatch, tmp_path):
 
 def test_a_missing_tool_is_said_before_anything_is_started(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name, options, tool in (("xpk", XPK, "xpk"), ("skypilot", SKY, "sky"), ("slurm", GPU, "sbatch")):
+    for name, options, tool in (("xpk", XPK, "xpk"), ("skypilot", SKY, "sky"), ("slurm", SLURM, "sbatch")):
         with pytest.raises(RunError, match=f"there is no {tool} here: "):
             engines.launch(engines.find(name, options), [Job("run", "gs://b/x", ("--x",))], dry_run=False)
 
@@ -47,3 +50,77 @@ def test_all_runs_are_tried_and_the_first_failure_is_the_code(monkeypatch, tmp_p
     assert (out, err) == ("name: a\nname: b\n", "a: ended with code 1\n")
     for line in (tmp_path / "sky.files").read_text().splitlines():
         assert line.endswith(".yaml") and not (tmp_path / line).exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("skypliot", SKY, "no engine 'skypliot' for --on; did you mean 'skypilot'?"),
+        ("xpk", replace(XPK, cluster=""), "--on=xpk needs --cluster. The name of the GKE cluster."),
+        ("slurm", replace(SLURM, cluster="c"), "--on=slurm takes no --cluster"),
+        ("slurm", replace(SLURM, topology="v5e:4x4"), "--on=slurm does not give v5e:4x4: it gives gpu:a100"),
+        ("skypilot", replace(SKY, topology="v5e:2x8"), "no slice v5e:2x8 to be had: v5e comes as 2x2, 2x4, 4x4"),
+        ("skypilot", replace(SKY, topology="v9:4x4"), "there is no topology 'v9:4x4': TPU slices v2"),
+        ("skypilot", replace(SKY, mount=("my-bucket",)), "--mount=my-bucket: expected BUCKET:/FOLDER"),
+        ("xpk", replace(XPK, mount=("b:/mnt",)), "--mount=b:/mnt: --on=xpk mounts no buckets"),
+    ],
+)
+def test_options_that_an_engine_cannot_use(name, options, words):
+    with pytest.raises(RunError) as error:
+        engines.find(name, options)
+    assert words in str(error.value)
+
+
+def test_nodes_of_gpus():
+    def nodes(topology: str, gpus_per_node: int = 0) -> tuple[int, int]:
+        return engines.find("slurm", Options(topology=topology, gpus_per_node=gpus_per_node)).nodes()
+
+    assert (nodes("gpu:h100x32"), nodes("gpu:h100x32", 4), nodes("gpu:a100-40gbx2")) == ((4, 8), (8, 4), (1, 2))
+    with pytest.raises(RunError, match="32 GPUs are no whole number of nodes of 5"):
+        nodes("gpu:h100x32", 5)
+
+
+@pytest.mark.parametrize(
+    ("topology", "clouds", "shaped"),
+    [
+        ("v5e:2x4", "tpu-v5litepod-8", "v5litepod-2x4"),
+        ("v4:2x2x1", "tpu-v4-8", "v4-2x2x1"),
+        ("v5p:2x2x2", "tpu-v5p-16", "v5p-2x2x2"),
+        ("v6e:2x4", "tpu-v6e-8", "v6e-2x4"),
+    ],
+)
+def test_types_of_slices(topology, clouds, shaped):
+    """The types of v4 and v5p count cores, two of them in a chip."""
+    job = Job("run", "gs://b/x", ("--x",))
+    assert f"accelerators: {clouds}\n" in engines.find("skypilot", Options(topology=topology)).show(job)
+    assert f"--tpu-type={shaped} " in engines.find("xpk", replace(XPK, topology=topology)).show(job)
+
+
+def test_every_kind_that_is_planned_can_be_started():
+    assert {kind for engine in engines.ENGINES.values() for kind in engine.kinds} == set(CHIPS)
+    assert set(engines.GPUS) == set(engines.ENGINES["slurm"].kinds)
+
+
+def check(name: str, options: Options, workdir: str, slices: int = 1) -> str:
+    """The refusal of a run; empty if there is none."""
+    try:
+        engines.find(name, options).check(Job("run", workdir, ("--x",), slices))
+    except RunError as error:
+        return str(error)
+    return ""
+
+
+def test_run_folders_that_would_be_lost_are_refused():
+    mounted = replace(SKY, mount=("b:/mnt/runs", "/nfs/"))
+    for workdir in ("runs/x", "/home/me/x", "/mnt/runs/../x", "/mnt/runsx/y", "/mnt/runs"):
+        refused = check("skypilot", mounted, workdir)
+        assert refused.startswith(f"--workdir={workdir} would be lost with the machines of --on=skypilot: give gs://")
+    for workdir in ("gs://b/x", "s3://b/x", "/mnt/runs/x", "/nfs/a/b"):
+        assert not check("skypilot", mounted, workdir)
+    assert check("xpk", XPK, "runs/x").endswith("or a folder below a --mount=/FOLDER")
+    assert "own disk" in check("slurm", SLURM, "/tmp/x") and not check("slurm", SLURM, "/shared/x")
+
+
+def test_several_slices_need_an_engine_that_joins_them():
+    assert not check("xpk", XPK, "gs://b/x", slices=2)
+    assert "config.mesh.slices is 2, and --on=skypilot gives one slice" in check("skypilot", SKY, "gs://b/x", slices=2)

@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gmlp_flax.errors import RunError
 from gmlp_flax.launching import engines
-from gmlp_flax.launching.engine import Job, Options
+from gmlp_flax.launching.engines import Job, Options
 
 AWKWARD = ("--config=configs/x.py:base", "--workdir=/runs/it's mine", '--config.note=$HOME "*" \\ ;\n#')
 
@@ -62,7 +60,7 @@ echo "$*" >>"{folder}/requeued"
 PROGRAM = """
 import sys
 from gmlp_flax.launching import engines
-from gmlp_flax.launching.engine import Job, Options
+from gmlp_flax.launching.engines import Job, Options
 sys.exit(engines.launch(engines.find("slurm", {options!r}), [Job("a-run", "/runs/x", {words})], dry_run=False))
 """
 ONE = Options(topology="gpu:h100x1")
@@ -167,9 +165,3 @@ def test_what_is_shown_is_what_is_submitted(cluster):
     script, command = re.fullmatch(r"(.*\n)# submitted by: (.*)", shown, re.S).groups()
     assert script == cluster.read("script") and "--nodes=2" in script
     assert command == "sbatch '--partition=a b' a-run.sbatch"
-
-
-def test_a_flag_that_follows_from_the_topology_is_refused():
-    options = replace(ONE, engine_flag=("--ntasks=3",))
-    with pytest.raises(RunError, match="--engine_flag=--ntasks=3: it follows from --topology"):
-        engines.find("slurm", options).show(Job("a-run", "/runs/x", ("--x",)))

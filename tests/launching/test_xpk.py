@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -13,8 +12,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from gmlp_flax.launching.engine import Job, Options
-from gmlp_flax.launching.xpk import Xpk
+from gmlp_flax.launching.engines import Job, Options, Xpk
 from gmlp_flax.planning.chips import CHIPS
 from tests.launching import golden, tools
 
@@ -67,9 +65,7 @@ def test_the_container_hands_on_words_signals_and_codes(tmp_path):
     container = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
     shell, flag, script = container["command"]
     assert (shell, flag) == ("bash", "-c")
-    # Kubernetes replaces $(NAME) of its own variables, and two dollars by one.
-    line = next(line for line in script.splitlines() if "gmlp_flax.train" in line)
-    assert not re.search(r"\$[^'!]", line.replace("PID=$!", ""))
+    script = script.replace("$$", "$")  # as Kubernetes does
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text(TRAINING.format(python=sys.executable, folder=tmp_path))
@@ -95,7 +91,7 @@ def test_types_are_xpks(tmp_path):
     """For every topology that the engine gives."""
     python = tools.python_with("xpk", "xpk")
     topologies = [f"{kind}:{shape}" for kind in Xpk.kinds for shape in CHIPS[kind].slices]
-    topologies = [each for each in topologies if each not in Xpk.unavailable]
+    topologies.remove("v5e:2x2")  # which xpk does not give
     options, job = Options(cluster="c", zone="z", project="p", image="i"), Job("run", "gs://b/x", ("--x",))
     commands = [Xpk("xpk", replace(options, topology=each)).specification(job)[0] for each in topologies]
     types = [word.removeprefix("--tpu-type=") for words in commands for word in words if word.startswith("--tpu-type=")]

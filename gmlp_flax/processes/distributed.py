@@ -8,14 +8,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.processes import platforms
+from gmlp_flax.processes import output, platforms
 
 JOIN_SECONDS = 300
 # A process counts as dead after so long without a heartbeat. The other processes then end.
@@ -79,19 +79,15 @@ def initialize(
 
 
 def _check(multihost: str, coordinator: str, processes: int | None, process: int | None) -> None:
-    given = {"coordinator": coordinator or None, "processes": processes, "process": process}
-    first = next((f"--{name}={value}" for name, value in given.items() if value is not None), None)
-    if multihost == "off" and first:
-        raise RunError(f"--multihost=off, but {first} is given: leave one of them out")
-    if first and not coordinator:
-        raise RunError(f"{first} is given without --coordinator=HOST:PORT, where all processes reach process 0")
-    if (processes is None) != (process is None):
-        raise RunError("--processes=N and --process=I go together: give both, or neither if a launcher knows them")
-    if processes is not None and process is not None and not 0 <= process < processes:
-        raise RunError(f"--process={process} is not one of --processes={processes}: expected 0 to {processes - 1}")
-    port = re.fullmatch(r"[^\s/]+:(\d{1,5})", coordinator)
-    if coordinator and not (port and 0 < int(port[1]) < 65536):
-        raise RunError(f"--coordinator={coordinator}: expected HOST:PORT, port 1 to 65535, such as 10.0.0.1:8476")
+    given = coordinator or processes is not None or process is not None
+    numbered = processes is not None and process is not None and 0 <= process < processes
+    agree = numbered or (processes is None and process is None)
+    if given and not (multihost != "off" and agree and re.fullmatch(r"[^\s/]+:\d+", coordinator)):
+        raise RunError(
+            f"--coordinator={coordinator} --processes={processes} --process={process}: expected --coordinator=HOST:PORT "
+            "of process 0 and, unless a launcher knows them, --processes=N and --process=I (0 to N - 1), all without "
+            "--multihost=off"
+        )
 
 
 def find_job() -> Job | None:
@@ -121,7 +117,9 @@ def _cannot_join(coordinator: str, job: Job | None, error: Exception) -> str:
 def _not_all_joined(coordinator: str, processes: int | None, seconds: float) -> None:
     where = f" at {coordinator}" if coordinator else ""
     who = f"{processes} processes" if processes else "processes"
-    _end(f"not all {who} joined{where} within {seconds:g} s: see that all of them run and reach process 0", 1)
+    output.end_at_once(
+        1, f"error: not all {who} joined{where} within {seconds:g} s: see that all of them run and reach process 0"
+    )
 
 
 def is_first() -> bool:
@@ -164,10 +162,10 @@ def end_if_process_lost(error: Exception) -> None:
     It ends at once, because the exit handlers of Python, Orbax and JAX would wait for the other process.
     """
     if jax.distributed.is_initialized() and not isinstance(error, RunError) and _LOST.search(str(error)):
-        _end(
-            "lost a process of this run, or the connection to it: see what the others wrote; to go on from the newest "
-            "checkpoint, start all of them again",
+        output.end_at_once(
             1,
+            "error: lost a process of this run, or the connection to it: see what the others wrote; to go on from the "
+            "newest checkpoint, start all of them again",
         )
 
 
@@ -180,15 +178,7 @@ def end_failed(error: BaseException) -> None:
     if not jax.distributed.is_initialized():
         return
     if isinstance(error, SystemExit):
-        _end("", error.code if isinstance(error.code, int) else 1 if error.code else 0)
+        output.end_at_once(error.code if isinstance(error.code, int) else 1 if error.code else 0)
     if isinstance(error, Exception):
         end_if_process_lost(error)
-    _end("".join(traceback.format_exception(error)), 1)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    if message:
-        print(message if "\n" in message else f"error: {message}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    output.end_at_once(1, "".join(traceback.format_exception(error)))

@@ -49,8 +49,12 @@ class _Lossy:
             self._stream.flush()
 
 
-def end_at_once(code: int) -> NoReturn:
-    """Ends the program without waiting for its threads, which would crash if the interpreter went first."""
+def end_at_once(code: int, message: str = "") -> NoReturn:
+    """Ends the program, after a message, without waiting for its threads, which would crash if the interpreter went
+    first, or for other processes."""
+    if message:
+        print(message, file=sys.stderr)
+    sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 

@@ -26,8 +26,7 @@ from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
-from gmlp_flax.processes import distributed, signals, stopping
-from gmlp_flax.processes.watchdog import Watchdog
+from gmlp_flax.processes import distributed, stopping
 from gmlp_flax.training import loading, record, warm_start
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
@@ -90,14 +89,14 @@ def train(
             training = build(config, folder, other_data, given)
             task, config = training.task, training.task.config
             checkpoints = close_later(loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id))
-            watchdog = close_later(Watchdog(config.log.hang_seconds))
+            watchdog = close_later(stopping.Watchdog(config.log.hang_seconds))
             watchdog.begin()
             state, done = _resume(training, checkpoints, given)
             file = os.path.join(folder.path, METRICS_FILE)
             metrics = close_later(MetricsFile(file, done, read_only=not distributed.is_first()))
             progress = close_later(Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit))
             loop = _Loop(training, folder, checkpoints, metrics, progress, trackers, profile, watchdog)
-            with signals.handle(signals.STOPPING, loop.stop.on_signal):
+            with stopping.handle(stopping.STOPPING, loop.stop.on_signal):
                 done = loop.run(state, done)
                 checkpoints.wait()
                 folder.note_checkpoint()
@@ -224,7 +223,7 @@ class _Loop:
     progress: Progress
     trackers: Trackers
     profile: Profile
-    watchdog: Watchdog
+    watchdog: stopping.Watchdog
     stop: stopping.StopRequest = dataclasses.field(default_factory=stopping.StopRequest)
 
     def __post_init__(self):

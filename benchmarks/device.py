@@ -27,7 +27,7 @@ from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import blocks, toeplitz
 from gmlp_flax.models.attention import MultiHeadAttention
 from gmlp_flax.models.blocks.gmlp import SpatialGatingUnit
-from gmlp_flax.planning import workload
+from gmlp_flax.planning import dry_run
 from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
 
@@ -165,7 +165,7 @@ def _of_model(model: Model, device: Device, repeats: int, end: float, fastest: d
     if task.units_per_example > 1:
         units = [examples * task.units_per_example / seconds for seconds in best.seconds]
         yield row(f"{model.name}: rate", units, f"{task.unit}/s")
-    shares = ratios([workload.of(options).flops / seconds for seconds in best.seconds], best.product)
+    shares = ratios([dry_run.workload(options).flops / seconds for seconds in best.seconds], best.product)
     yield row(f"{model.name}: model FLOPs, of the product's rate", shares, "", model.goal)
     yield row(f"{model.name}: memory at its peak", [best.peak / 1e9], "GB")
 

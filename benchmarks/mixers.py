@@ -14,7 +14,7 @@ from gmlp_flax.benchmarks.timing import Row, example_batch, row
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import alternatives
-from gmlp_flax.planning import dry_run, workload
+from gmlp_flax.planning import dry_run
 from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
 
@@ -65,7 +65,7 @@ def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
         counted.model.dft = "matmul"
     figures = {
         "bytes": [float(size)],
-        "flops": [workload.forward_flops(tasks.find(options.task).without_data(counted))],
+        "flops": [dry_run.forward_flops(tasks.find(options.task).without_data(counted))],
         "parameters": [float(parameters.count(task.shapes()))],
     }
     if jax.default_backend() != "cpu" or size < SHARE * _memory():

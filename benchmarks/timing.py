@@ -106,7 +106,7 @@ def _serve(make: Callable[[], dict[str, Callable]], pipe) -> None:
 
 def example_batch(task: Task, partition: Partition) -> dict[str, jax.Array]:
     """A batch of a task's shapes, with random integers that are small enough for any vocabulary or label set."""
-    rng, shapes = np.random.default_rng(0), dry_run.batch_shapes(task, partition)
+    rng, shapes = np.random.default_rng(0), dry_run.batch_shapes(task, task.config.batch_size, partition.over_batch)
     return {name: jax.device_put(rng.integers(5, 200, x.shape, x.dtype), x.sharding) for name, x in shapes.items()}
 
 

@@ -13,8 +13,7 @@ import jax
 from flax import nnx
 
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
-from gmlp_flax.models.mlp import ChannelMLP, TokenMLP, TokenMLPSpec
+from gmlp_flax.models.layers import EVALUATION, ChannelMLP, LayerNorm, LayerRng, TokenMLP, TokenMLPSpec, add_branch
 from gmlp_flax.options import option
 
 TOKENS, CHANNELS, TOKENS_RMS = "tokens", "channels", "tokens_rms"

@@ -20,7 +20,7 @@ from gmlp_flax.io import files, json_files
 from gmlp_flax.models import parameters
 from gmlp_flax.options import options_of
 from gmlp_flax.tasks.base import Candidates
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.generation import Sampling
 from gmlp_flax.tasks.vocabulary import StandInTokenizer
 from gmlp_flax.training.loading import Trained
 from gmlp_flax.training.partition import Partition

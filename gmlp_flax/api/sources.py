@@ -24,7 +24,7 @@ from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files, weight_files
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE
-from gmlp_flax.training import loading, pretrained, warm_start
+from gmlp_flax.training import loading, warm_start
 from gmlp_flax.training.partition import Partition
 
 Classes = int | Sequence[str]
@@ -43,7 +43,7 @@ def list_models(pattern: str = "*") -> list[str]:
 
 def list_pretrained(pattern: str = "*") -> list[str]:
     """The names of the trained models that come with gmlp_flax, which `load` takes; `pattern` as in `list_models`."""
-    return fnmatch.filter(pretrained.shipped(), pattern)
+    return fnmatch.filter(loading.shipped(), pattern)
 
 
 def create(
@@ -175,7 +175,7 @@ def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
         return place(*timm.read(state, config, name, source), mesh=mesh)
     if source in _models() and not io_files.exists(source):
         raise RunError(f"{source!r} names an architecture, not a trained model: create({source!r}) makes one")
-    config, folder = None, pretrained.locate(folder)
+    config, folder = None, loading.locate(folder)
     if mesh and io_files.exists(path := io_files.join(folder, CONFIG_FILE)):
         Partition.make(mesh)  # else a run is loaded on all devices
         config = config_lib.load(path)

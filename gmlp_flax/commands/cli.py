@@ -103,9 +103,9 @@ def given_config(values: flags.FlagValues) -> str:
 def config_of_run(values: flags.FlagValues) -> str:
     """The config of --config, or else that of the run in --workdir, for `run`."""
     from gmlp_flax.io import files
-    from gmlp_flax.training import pretrained
+    from gmlp_flax.training import loading
 
-    path = os.path.join(pretrained.locate(values.workdir or ""), CONFIG_FILE)
+    path = os.path.join(loading.locate(values.workdir or ""), CONFIG_FILE)
     return values.config or (path if values.workdir and files.exists(path) else "")
 
 

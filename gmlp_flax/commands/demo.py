@@ -17,7 +17,7 @@ from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import DataError, RunError, install
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.generation import Sampling
 
 if TYPE_CHECKING:
     from gmlp_flax.api.model import Model

@@ -22,9 +22,9 @@ from gmlp_flax.errors import RunError
 
 def main(_argv: list[str], config: ConfigDict | None) -> None:
     """Prints the metrics of a checkpoint."""
-    from gmlp_flax.training import pretrained
+    from gmlp_flax.training import loading
 
-    workdir = pretrained.locate(cli.require("workdir"))
+    workdir = loading.locate(cli.require("workdir"))
     if config is not None:
         from gmlp_flax import config as config_lib
 
@@ -33,7 +33,7 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
         from gmlp_flax.checkpoints import run_folder
         from gmlp_flax.checkpoints.names import CHECKPOINTS
         from gmlp_flax.processes import distributed
-        from gmlp_flax.training import evaluation, loading, record
+        from gmlp_flax.training import evaluation, record
 
         with cli.waiting(f"loading {workdir}"):
             trained = loading.load(workdir, flags.FLAGS.checkpoint, config)
@@ -49,7 +49,7 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
                 raise RunError("--predictions is for tasks that write predictions: this run has none to write")
             run_folder.write_files(target, predictions, replace=True)
             print(f"wrote {', '.join(predictions)} to {target}", file=sys.stderr)
-        folder = () if pretrained.is_exported(workdir) else (CHECKPOINTS, str(trained.step))
+        folder = () if loading.is_exported(workdir) else (CHECKPOINTS, str(trained.step))
         checkpoint = os.path.join(workdir, *folder)
         print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
 

@@ -63,9 +63,9 @@ def _models() -> dict[str, str]:
 def _pretrained() -> dict[str, str]:
     from pathlib import Path
 
-    from gmlp_flax.training import pretrained
+    from gmlp_flax.training import loading
 
-    cards = {name: (Path(folder) / "README.md").read_text() for name, folder in pretrained.shipped().items()}
+    cards = {name: (Path(folder) / "README.md").read_text() for name, folder in loading.shipped().items()}
     return {name: _first_sentence(card.partition("\n# ")[2].partition("\n\n")[2]) for name, card in cards.items()}
 
 

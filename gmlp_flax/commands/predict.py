@@ -37,7 +37,7 @@ from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.io import files, json_files, records
 from gmlp_flax.options import options_of
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.generation import Sampling
 
 if TYPE_CHECKING:
     from gmlp_flax.tasks.base import Task

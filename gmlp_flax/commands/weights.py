@@ -8,7 +8,7 @@ from gmlp_flax.api import sources
 from gmlp_flax.commands import cli
 from gmlp_flax.interop import exported
 from gmlp_flax.interop.exported import FORMATS
-from gmlp_flax.training import loading, pretrained
+from gmlp_flax.training import loading
 
 EXPORT = """Writes the weights of a run or of a model from elsewhere to a folder, for use elsewhere and here.
 
@@ -41,13 +41,13 @@ def export_weights(_argv: list[str]) -> None:
     """Writes the folder."""
     model, out = cli.require("model"), cli.require("out")
     exported.export(sources.load(model, flags.FLAGS.checkpoint), out, **_options())
-    print(f"wrote {out}/{pretrained.WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
+    print(f"wrote {out}/{loading.WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
 
 
 def push(argv: list[str]) -> None:
     """Uploads, and prints where."""
     _, source, repository = argv
-    is_folder = pretrained.is_exported(pretrained.locate(source))
+    is_folder = loading.is_exported(loading.locate(source))
     model = source if is_folder else loading.load(source, flags.FLAGS.checkpoint)
     print(f"pushed {exported.push(model, repository, private=flags.FLAGS.private, **_options())}")
 

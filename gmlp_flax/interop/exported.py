@@ -31,7 +31,7 @@ from gmlp_flax.io import files as io_files
 from gmlp_flax.io import weight_files
 from gmlp_flax.models import blocks, parameters, sharding
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training import loading, pretrained
+from gmlp_flax.training import loading
 from gmlp_flax.training.loading import Trained
 
 CARD = "README.md"
@@ -162,7 +162,7 @@ def export(model: Trained, out: str, *, dtype: str = "float32", format: Sequence
 
 def require_free(out: str, *more: str) -> None:
     """Raises RunError if a folder holds a run or a model already, or a file with one of `more` names."""
-    entries = CONFIG_FILE, RUN_FILE, CHECKPOINTS, pretrained.WEIGHTS, *more
+    entries = CONFIG_FILE, RUN_FILE, CHECKPOINTS, loading.WEIGHTS, *more
     if taken := [entry for entry in entries if io_files.exists(os.path.join(out, entry))]:
         raise RunError(f"--out={out} holds {taken[0]} already, which would be overwritten: give another folder")
 
@@ -184,7 +184,7 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
         )
     contents = {
         **files,
-        pretrained.WEIGHTS: weight_files.encode(weights),
+        loading.WEIGHTS: weight_files.encode(weights),
         CONFIG_FILE: config_lib.to_json(config).encode(),
     }
     written = []
@@ -220,7 +220,7 @@ def push(model: Trained | str, repository: str, *, private: bool = False, **opti
         raise RunError(f"to push needs huggingface_hub, which is not installed: {install('weights')}") from None
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(model, str):
-            loading.load(folder := pretrained.locate(model))
+            loading.load(folder := loading.locate(model))
         else:
             export(model, folder, **options)
         try:

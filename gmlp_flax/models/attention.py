@@ -10,12 +10,9 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from gmlp_flax.models import fused_attention, sharding, toeplitz
-from gmlp_flax.models.decode_cache import DecodeCache
-from gmlp_flax.models.layers import Linear, dropout, fold_in
+from gmlp_flax.models.layers import ChannelMLPSpec, DecodeCache, Linear, dropout, fold_in
 from gmlp_flax.models.matmul import NAME
-from gmlp_flax.models.mlp import ChannelMLPSpec
-from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import OFFSETS, PAST_OFFSETS
+from gmlp_flax.models.parameters import OFFSETS, PAST_OFFSETS, parameter
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import RATE, SIZE, SIZE_OR_0, option

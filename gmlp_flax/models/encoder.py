@@ -9,8 +9,7 @@ import jax
 from flax import nnx
 
 from gmlp_flax.models import matmul, sharding
-from gmlp_flax.models.decode_cache import CacheArrays, DecodeCache
-from gmlp_flax.models.layers import LayerRng, dropout, split_keys
+from gmlp_flax.models.layers import CacheArrays, DecodeCache, LayerRng, dropout, split_keys
 from gmlp_flax.models.spec import BlockSpec
 
 STACKED = "encoder/blocks/"  # prefix of the paths of parameters whose leading axis is the layer

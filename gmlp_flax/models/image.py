@@ -9,8 +9,7 @@ from flax import nnx
 
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.layers import LearnedPositions, Linear
-from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import OverPatches
+from gmlp_flax.models.parameters import OverPatches, parameter
 from gmlp_flax.models.spec import BlockSpec
 
 POOLS = ("mean", "cls")

@@ -1,15 +1,126 @@
 """Metadata of parameters, stated where a parameter is made: sharding, weight decay, resizing for other lengths.
 
 Training reads it with `metadata`. No file outside the models lists parameters by name.
+
+A rule of resizing makes parameters for n tokens fit another number of tokens, or another grid of patches. It takes a
+parameter, whose leading axis may be the layer, its new shape, and the grids of patches of two image models (None for
+text). It returns the resized parameter or, if the rule does not apply, the parameter unchanged. Rules are compared by
+value.
 """
 
+import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models.resize import Resize
+
+class Grids(NamedTuple):
+    """Rows and columns of patches before and after, and the number of tokens (cls) before the first patch."""
+
+    old: tuple[int, int]
+    new: tuple[int, int]
+    prefix: int = 0
+
+
+Resize = Callable[[jax.Array, tuple[int, ...], Grids | None], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class OverPatches:
+    """Interpolates over the grid of patches.
+
+    Attributes:
+        outputs: axis of the tokens that the parameter produces, counted from the end; None if it has none.
+        inputs: axis of the tokens that it sums over, counted from the end; None if it has none.
+    """
+
+    outputs: int | None = None
+    inputs: int | None = None
+
+    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+        """A rule, as above."""
+        for axis, summed in ((self.outputs, False), (self.inputs, True)):
+            if grids and axis is not None and x.shape[axis] == grids.prefix + math.prod(grids.old):
+                x = resize_tokens(x, axis % x.ndim, grids, summed)
+        return x
+
+
+@dataclasses.dataclass(frozen=True)
+class CropOrPad:
+    """Crops or pads axes with one entry per token, or per offset between tokens.
+
+    Attributes:
+        keep: the entries that stay: "first" for tokens, "center" for offsets, "last" for offsets up to 0.
+        fill: new entries, as a mode of `jnp.pad`: "constant" for 0, "edge" or "mean"; empty if there can be none.
+        axes: counted from the end.
+        over_patches: whether to interpolate instead, if there are grids.
+    """
+
+    keep: str
+    fill: str
+    axes: tuple[int, ...] = (-1,)
+    over_patches: bool = False
+
+    def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
+        """A rule, as above."""
+        for axis in self.axes:
+            more = shape[axis] - x.shape[axis]
+            if grids and self.over_patches:
+                x = OverPatches(outputs=axis)(x, shape, grids)
+            elif (self.keep == "center" and more % 2) or (more > 0 and not self.fill):
+                return x  # an even number of biases belongs to buckets of offsets, which do not depend on n
+            else:
+                before = {"first": 0, "center": more // 2, "last": more}[self.keep]
+                after, size = more - before, x.shape[axis]
+                x = jax.lax.slice_in_dim(x, max(-before, 0), size - max(-after, 0), axis=axis % x.ndim)
+                widths = [(0, 0)] * x.ndim
+                widths[axis] = max(before, 0), max(after, 0)
+                x = jnp.pad(x, widths, mode=self.fill) if more > 0 else x
+        return x
+
+
+TAPS = CropOrPad("center", "constant")  # Toeplitz taps [..., 2n - 1]
+PAST_TAPS = CropOrPad("last", "constant")  # of a causal matrix [..., n], the largest distance first
+OFFSETS = CropOrPad("center", "edge")  # biases of offsets [..., 2n - 1]
+PAST_OFFSETS = CropOrPad("last", "edge")  # of offsets up to 0 [..., n]
+TOKEN_BIAS = CropOrPad("first", "mean")  # biases of tokens [..., n] beside Toeplitz taps
+POSITIONS = CropOrPad("first", "", axes=(-2,))  # a table of positions of text, [n, d_model]
+
+
+def of_offsets(resize: Resize | None) -> bool:
+    """Whether a rule is for parameters of offsets between tokens. On images their meaning depends on the length of a
+    row of patches."""
+    return isinstance(resize, CropOrPad) and resize.keep != "first"
+
+
+def token_logits(*axes: int) -> CropOrPad:
+    """The rule for logits of a softmax with one entry per token along these axes; for text, new entries are 0."""
+    return CropOrPad("first", "constant", axes, over_patches=True)
+
+
+def resize_tokens(x: jax.Array, axis: int, grids: Grids, summed: bool = False) -> jax.Array:
+    """Interpolates an axis of tokens over their 2-D grid of patches.
+
+    Args:
+        x: any shape; along `axis` first `grids.prefix` tokens, which do not change, then h * w patches, row-major.
+        axis: not negative.
+        grids: (h, w), (H, W) and the prefix.
+        summed: whether x are weights of a sum over these tokens. They are then scaled by the ratio of the numbers of
+            patches, so that the response to a smooth image stays the same.
+
+    Returns:
+        x with prefix + H * W entries along `axis`.
+    """
+    first, patches = jnp.split(x, [grids.prefix], axis)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    grid = patches.reshape(*before, *grids.old, *after)
+    resized = jax.image.resize(grid, (*before, *grids.new, *after), "bicubic")
+    resized = resized * (math.prod(grids.old) / math.prod(grids.new)) if summed else resized
+    return jnp.concatenate([first, resized.reshape(*before, -1, *after)], axis)
 
 
 class ParamMetadata(NamedTuple):

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import sharding
-from gmlp_flax.models.decode_cache import CacheArrays
 from gmlp_flax.models.encoder import Encoder, pooled_states
 from gmlp_flax.models.layers import (
+    CacheArrays,
     LayerNorm,
     LearnedPositions,
     LearnedSegments,
@@ -20,8 +20,7 @@ from gmlp_flax.models.layers import (
     dropout,
     split_keys,
 )
-from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import POSITIONS
+from gmlp_flax.models.parameters import POSITIONS, parameter
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
 

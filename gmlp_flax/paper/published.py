@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import blocks, parameters
-from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.models.image import ImageClassifier, token_count
+from gmlp_flax.models.matmul import matmul_flops
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.models.text import MaskedLM
 

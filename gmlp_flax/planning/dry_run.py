@@ -1,12 +1,14 @@
-"""The training step of a run without its data: lowered from shapes, for any device for which this machine can compile.
+"""The training step of a run without its data: its operations and memory, traced on shapes for no particular machine,
+and its program, lowered for any device for which this machine can compile.
 
 For benchmarks and plans. With libtpu (extra `plan`), TPU programs compile on a machine without a TPU, with the CUDA
 plugin (extra `plan-gpu`) GPU programs on one without a GPU.
 """
 
 import importlib.util
+import math
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax.experimental import topologies
@@ -14,9 +16,11 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
 from gmlp_flax.errors import RunError, install
+from gmlp_flax.models import parameters, sharding
+from gmlp_flax.models.matmul import matmul_flops
 from gmlp_flax.planning import chips
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training import step
+from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Devices, Partition
 
 # libtpu only compiles: it must not look for chips or other hosts, write logs, or refuse a second process.
@@ -108,13 +112,87 @@ def _described(chip: chips.Chip) -> str:
 def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:
     """The whole training step of a config, lowered for a partition and ready to compile."""
     training = step.Training(tasks.find(config.task).without_data(config), partition)
-    return training.step.lower(training.template, batch_shapes(training.task, partition))
+    return training.step.lower(training.template, batch_shapes(training.task, config.batch_size, partition.over_batch))
 
 
-def batch_shapes(task: Task, partition: Partition) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and shardings of a training batch."""
-    sharding = partition.over_batch
+def batch_shapes(task: Task, size: int, sharding: Any = None) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes, and shardings if they are given, of a training batch of `size` examples."""
     return {
-        name: jax.ShapeDtypeStruct((task.config.batch_size, *shape), dtype, sharding=sharding)
+        name: jax.ShapeDtypeStruct((size, *shape), dtype, sharding=sharding)
         for name, (shape, dtype) in task.example_shapes().items()
     }
+
+
+class Workload(NamedTuple):
+    """One training step.
+
+    Attributes:
+        params: number of parameters.
+        param_bytes: bytes of the parameters.
+        state_bytes: bytes of parameters, optimizer state and running mean.
+        batch_bytes: bytes of one example.
+        flops: operations in matrix products without recomputation, known as "model FLOPs": three times the
+            count of the forward pass, since the backward pass has two products for each of its products. Tied logits at
+            masked positions count.
+        executed_flops: operations in all matrix products of the step, with recomputation.
+        saved_bytes: what the forward pass of one example saves for the backward pass, under the config's remat policy.
+    """
+
+    params: int
+    param_bytes: int
+    state_bytes: int
+    batch_bytes: int
+    flops: float
+    executed_flops: float
+    saved_bytes: int
+
+
+@sharding.portable()
+def workload(config: ConfigDict) -> Workload:
+    """Counts the step of a config by tracing it on shapes."""
+    task = tasks.find(config.task).without_data(config)
+    params = task.shapes()
+    transformation = optimizer.make(config, params, task.param_metadata())
+    state = jax.eval_shape(lambda params: step.init_state(task, transformation, params), params)
+    two, four = _mixed(task, 2), _mixed(task, 4)  # mixup mixes pairs
+    forward = 2 * forward_flops(task)
+    both = matmul_flops(jax.grad(task.loss, has_aux=True), params, two)
+    pairs = config.batch_size / 2
+    return Workload(
+        params=parameters.count(params),
+        param_bytes=_bytes(params),
+        state_bytes=_bytes(state),
+        batch_bytes=_bytes(batch_shapes(task, 1)),
+        flops=3 * forward * pairs,
+        executed_flops=both * pairs,
+        saved_bytes=(_saved(task, params, four) - _saved(task, params, two)) // 2,
+    )
+
+
+@sharding.portable()
+def forward_flops(task: Task) -> float:
+    """Operations in matrix products of one example's forward pass, with its loss."""
+    return matmul_flops(task.loss, task.shapes(), _mixed(task, 2)) / 2
+
+
+def _mixed(task: Task, size: int) -> Any:
+    """A batch as the loss gets it: with one key per example, and with mixed images."""
+
+    def mix(batch: Any) -> Any:
+        key = jax.random.key(0)
+        return task.mix(batch | {"key": jax.random.split(key, size)}, key)
+
+    return jax.eval_shape(mix, batch_shapes(task, size))
+
+
+def _saved(task: Task, params: Any, batch: Any) -> int:
+    """Bytes that the forward pass saves for the backward pass, parameters included."""
+
+    def forward(params: Any, batch: Any) -> Any:
+        return jax.vjp(lambda params: task.loss(params, batch)[0], params)[1]
+
+    return _bytes(jax.eval_shape(forward, params, batch))
+
+
+def _bytes(tree: Any) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

@@ -14,9 +14,9 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
-from gmlp_flax.planning import chips, dry_run, workload
+from gmlp_flax.planning import chips, dry_run
+from gmlp_flax.planning.dry_run import Workload
 from gmlp_flax.planning.hlo import WIRE, Collectives, Moved, Program
-from gmlp_flax.planning.workload import Workload
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training.partition import Devices, Partition
 
@@ -118,7 +118,7 @@ def make(
     devices = dry_run.devices(topology) if devices is None else devices
     task = tasks.find(config.task).without_data(config)
     partition = _partition(config, task, count if devices is None else devices)
-    work, per_chip = workload.of(config), partition.mesh.size // count  # libtpu lists two devices of some chips
+    work, per_chip = dry_run.workload(config), partition.mesh.size // count  # libtpu lists two devices of some chips
     device = _estimate(config, work, partition) if devices is None else _compile(config, work, partition, chip)
     collectives = _exchange(config, work, partition) if device.collectives is None else device.collectives
 

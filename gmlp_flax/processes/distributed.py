@@ -84,9 +84,9 @@ def _check(multihost: str, coordinator: str, processes: int | None, process: int
     agree = numbered or (processes is None and process is None)
     if given and not (multihost != "off" and agree and re.fullmatch(r"[^\s/]+:\d+", coordinator)):
         raise RunError(
-            f"--coordinator={coordinator} --processes={processes} --process={process}: expected --coordinator=HOST:PORT "
-            "of process 0 and, unless a launcher knows them, --processes=N and --process=I (0 to N - 1), all without "
-            "--multihost=off"
+            f"--coordinator={coordinator} --processes={processes} --process={process}: expected "
+            "--coordinator=HOST:PORT of process 0 and, unless a launcher knows them, --processes=N and --process=I "
+            "(0 to N - 1), all without --multihost=off"
         )
 
 

@@ -13,7 +13,7 @@ from gmlp_flax.models import parameters
 from gmlp_flax.paper import quoted
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, NOTHING, ROWS, TRAINED
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.planning import workload
+from gmlp_flax.planning import dry_run
 from gmlp_flax.reports import claims as verdicts
 from gmlp_flax.reports import finetuned_scores, language_models, measured_costs
 from gmlp_flax.reports import runs as run_finder
@@ -64,7 +64,7 @@ def of_folder(folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
         "Columns": [n for n in COLUMNS if not columns.get(n)],
     }
     notes += [f"{what} without anything: {', '.join(names)}." for what, names in absent.items() if names]
-    flops: Columns = {"GFLOPs": {row: workload.forward_flops(bare_task(c)) / 1e9 for row, c in configs.items()}}
+    flops: Columns = {"GFLOPs": {row: dry_run.forward_flops(bare_task(c)) / 1e9 for row, c in configs.items()}}
     return Report(
         TABLES[NAME].title,
         _table(configs, _columns(scores, runs["mlm"], configs)),

@@ -22,8 +22,8 @@ from gmlp_flax.io import files, json_files
 from gmlp_flax.models import blocks, parameters
 from gmlp_flax.models.encoder import pooled_states
 from gmlp_flax.options import Option, options_of
+from gmlp_flax.tasks.generation import GeneratedText, Sampling
 from gmlp_flax.tasks.prediction import Answer, Candidates, Prepared, Stream
-from gmlp_flax.tasks.sampling import Sampling
 
 Batch = dict[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
@@ -38,16 +38,6 @@ class Baseline(NamedTuple):
 
     name: str  # what it answers, such as "token frequencies alone"
     metrics: dict[str, float]  # named as the task's own
-
-
-class GeneratedText(NamedTuple):
-    """A text that a model wrote after a prompt."""
-
-    text: str  # what follows the prompt
-    prompt_tokens: int
-    new_tokens: int
-    windows: int  # of the model that were read from scratch
-    ended: bool  # by the model
 
 
 class Task(abc.ABC):

@@ -17,10 +17,9 @@ from gmlp_flax.models import blocks
 from gmlp_flax.models.text import CausalLM
 from gmlp_flax.tasks import base
 from gmlp_flax.tasks.base import Batch, Outputs, Sums, Totals, model_keys, weighted_sum
-from gmlp_flax.tasks.generation import TextGenerator
+from gmlp_flax.tasks.generation import GeneratedText, Sampling, TextGenerator
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
 from gmlp_flax.tasks.prediction import Prepared
-from gmlp_flax.tasks.sampling import Sampling
 
 
 class CausalLanguageModeling(LanguageModeling):
@@ -89,7 +88,7 @@ class CausalLanguageModeling(LanguageModeling):
     def unpredicted(self) -> tuple[int, ...]:
         return self.tokenizer.pad_id, self.tokenizer.cls_id, self.tokenizer.mask_id
 
-    def generate(self, params: Any, prompt: str, sampling: Sampling) -> base.GeneratedText:
+    def generate(self, params: Any, prompt: str, sampling: Sampling) -> GeneratedText:
         """See `Task`."""
         _refuse_mask(prompt)
         return self.generator.generate(params, prompt, sampling)

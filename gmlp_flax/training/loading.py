@@ -1,11 +1,23 @@
-"""How a run is loaded from its folder."""
+"""How trained models are loaded: runs, from their folders, and plain files, the exported folders that lie on a disk, in
+this package, or on the Hugging Face hub.
+
+model.safetensors   the parameters, float32 or bfloat16, by their paths, such as encoder/blocks/proj_in/kernel. The
+                    first axis of what lies under encoder/ is the layer. y = x @ kernel + bias.
+config.json         the run's config
+tokenizer.model, classes.json, ...  what predictions need besides
+
+They may be anybody's: nothing in them is run, and all of it is checked before it is used.
+"""
 
 import dataclasses
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
@@ -18,10 +30,13 @@ from gmlp_flax.checkpoints.run_folder import read_identity, write_files
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
+from gmlp_flax.io import weight_files
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training import pretrained
 from gmlp_flax.training.partition import Partition
+
+WEIGHTS = "model.safetensors"
+SHIPPED = Path(__file__).parents[1] / "pretrained"  # with a folder for each model that comes with gmlp_flax
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,11 +89,81 @@ def best_metric(config: ConfigDict) -> tuple[str, str]:
     return (f"ema_{name}" if keeps_mean(config.optimizer) and not given else name), mode
 
 
+def shipped() -> dict[str, str]:
+    """The models that come with gmlp_flax: name -> folder."""
+    return {path.parent.name: str(path.parent) for path in sorted(SHIPPED.glob(f"*/{WEIGHTS}"))}
+
+
+def locate(name: str | os.PathLike[str]) -> str:
+    """The folder of a run or of a model, its absolute path.
+
+    Args:
+        name: a path; else one of `shipped`; or "hf-hub:OWNER/NAME", an exported model that is downloaded, or taken from
+            the hub's cache.
+
+    Raises:
+        RunError: the repository cannot be downloaded.
+        ConfigError: it is none of an exported model, or its config cannot be read.
+    """
+    name = os.fspath(name)
+    if not name.startswith(weight_files.HUB):
+        return io_files.absolute(name if io_files.exists(name) else shipped().get(name, name))
+    repository = name.removeprefix(weight_files.HUB)
+    described = weight_files.fetch(repository, CONFIG_FILE)
+    kind, commit = tasks.find(config_lib.load(described).task), weight_files.commit_of(described)
+    weight_files.fetch(repository, WEIGHTS, commit)
+    for asset in (*kind.shared_assets, *kind.heads, *kind.optional_assets):
+        weight_files.fetch(repository, asset, commit, optional=True)
+    return os.path.dirname(described)
+
+
+def is_exported(folder: str) -> bool:
+    """Whether a folder holds exported weights, and no checkpoints of a run."""
+    return io_files.exists(os.path.join(folder, WEIGHTS)) and not io_files.exists(os.path.join(folder, CHECKPOINTS))
+
+
+def open_task(folder: str, config: ConfigDict | None = None) -> Task:
+    """The task of an exported folder, with the files that it needs from there. `config` replaces the folder's own.
+
+    Raises:
+        ConfigError, RunError, DataError: the config or a file is missing, or cannot be read.
+    """
+    if config is None:
+        if not io_files.exists(described := os.path.join(folder, CONFIG_FILE)):
+            raise RunError(f"{folder} has no {CONFIG_FILE}: expected a folder that `gmlp export` has written")
+        config = config_lib.load(described)
+    if "tokenizer" in config.data:
+        config.data.tokenizer = ""  # a path on another machine; the folder has the file
+    kind = tasks.find(config.task)  # it makes anew what is missing, from the data that the config names
+    needed = (*kind.shared_assets, *kind.heads)
+    if missing := [name for name in needed if not io_files.exists(os.path.join(folder, name))]:
+        raise RunError(f"{folder} has no {missing[0]}, which the weights were trained with: export the run again")
+    return tasks.create(config, folder)
+
+
+def read_parameters(task: Task, folder: str, partition: Partition) -> dict[str, Any]:
+    """The parameters of an exported folder, for its task: a nested dict of arrays in the task's types, split over the
+    devices by a partition.
+
+    Raises:
+        RunError: there are weights missing, unexpected, of another shape, or not finite, or the file is damaged.
+    """
+    where = os.path.join(folder, WEIGHTS)
+    state = weight_files.read(where)
+    like: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
+    weight_files.require_all(state, {name: leaf.shape for name, leaf in like.items()}, where)
+    params = {name: state[name].astype(leaf.dtype) for name, leaf in like.items()}
+    if broken := [name for name, leaf in params.items() if not np.isfinite(leaf).all()]:
+        raise RunError(f"{where}: {broken[0]} has numbers that are not finite ({len(broken)} such parameters)")
+    tree = traverse_util.unflatten_dict(params, sep="/")
+    return jax.device_put(tree, partition.shardings(tree))
+
+
 def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigDict | None = None) -> Trained:
     """Loads a run at a checkpoint, or an exported model, which is at step 0.
 
     Args:
-        workdir: the run folder, an exported folder, "hf-hub:OWNER/NAME", or a name of `pretrained.shipped`.
+        workdir: the run folder, an exported folder, "hf-hub:OWNER/NAME", or a name of `shipped`.
         which: "latest", "best", or a step, of a run.
         config: replaces the run's own.
 
@@ -86,14 +171,13 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
         ConfigError, DataError, RunError: this is not such a folder, its files cannot be read or written, or the
             checkpoint does not exist or is damaged.
     """
-    workdir = pretrained.locate(workdir)
-    if pretrained.is_exported(workdir):
+    workdir = locate(workdir)
+    if is_exported(workdir):
         if which not in ("latest", "best", "0"):
             raise RunError(f"{workdir} holds exported weights, which have no checkpoint {which!r}: leave it out")
-        task = pretrained.open_task(workdir, config)
+        task = open_task(workdir, config)
         partition = _mesh(task.config).for_model(task.param_metadata())
-        params = pretrained.read_parameters(task, workdir)
-        return Trained(task.config, task, 0, jax.device_put(params, partition.shardings(params)), None, partition)
+        return Trained(task.config, task, 0, read_parameters(task, workdir, partition), None, partition)
     if not io_files.exists(os.path.join(workdir, CONFIG_FILE)):
         raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; give the --workdir of a training run")
     config = config or config_lib.load(os.path.join(workdir, CONFIG_FILE))
@@ -162,15 +246,14 @@ def open_source(name: str) -> Source:
     Raises:
         ConfigError, RunError, DataError: there is no such checkpoint or export, or it cannot be read.
     """
-    folder = pretrained.locate(name)
-    if pretrained.is_exported(folder):
-        task = pretrained.open_task(folder)
+    folder = locate(name)
+    if is_exported(folder):
+        task = open_task(folder)
         own = task.assets()
 
         def read(partition: Partition, shared: Files) -> Any:
             require_same(own, shared, folder)
-            params = pretrained.read_parameters(task, folder)
-            return jax.device_put(params, partition.shardings(params))
+            return read_parameters(task, folder, partition)
 
         return Source(folder, task.config, own, read)
     run, which = source_folder(folder)

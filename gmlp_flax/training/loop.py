@@ -29,11 +29,9 @@ from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, stopping
 from gmlp_flax.training import loading, record, warm_start
 from gmlp_flax.training.evaluation import Evaluator
+from gmlp_flax.training.observers import Callback, Profile, Progress, Trackers
 from gmlp_flax.training.partition import Partition
-from gmlp_flax.training.profile import Profile
-from gmlp_flax.training.progress import Progress
 from gmlp_flax.training.step import Training, TrainState
-from gmlp_flax.training.trackers import Callback, Trackers
 
 CLASSES_SHOWN = 8
 Window = tuple[int, Any]  # a step, and the sums of its log window, perhaps still computed on the devices

@@ -18,7 +18,7 @@ from gmlp_flax.config.overrides import named_overrides
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.models.image import patch_grid
-from gmlp_flax.models.resize import Grids, of_offsets
+from gmlp_flax.models.parameters import Grids, of_offsets
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import loading
@@ -159,7 +159,7 @@ def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[
 def adapt(
     saved: Any, task: Task, old_config: ConfigDict, where: str, fresh: Mapping[str, jax.Array] | None = None
 ) -> Any:
-    """Makes saved parameters fit a task's model, by the rules that its parameters state (`models.resize`).
+    """Makes saved parameters fit a task's model, by the rules that its parameters state (`models.parameters`).
 
     Args:
         saved: nested dict of arrays.

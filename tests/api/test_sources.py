@@ -17,7 +17,7 @@ from gmlp_flax.io import weight_files
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import loading, pretrained, warm_start
+from gmlp_flax.training import loading, warm_start
 from gmlp_flax.training.partition import Partition
 from tests.interop import states
 
@@ -43,7 +43,7 @@ def test_models_that_ship():
     names, size = gf.list_pretrained(), 0
     assert names == [*ASKED]
     for name in names:
-        folder = pathlib.Path(pretrained.shipped()[name])
+        folder = pathlib.Path(loading.shipped()[name])
         size += sum(file.stat().st_size for file in folder.iterdir())
         card = (folder / "README.md").read_text()
         assert "license: apache-2.0" in card and "| this model |" in card and "Made by `scripts/pretrained.sh`" in card

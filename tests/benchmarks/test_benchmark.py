@@ -15,7 +15,7 @@ from PIL import Image
 from gmlp_flax import config
 from gmlp_flax.benchmarks import device, images, timing
 from gmlp_flax.errors import ConfigError, DataError, RunError
-from gmlp_flax.planning import workload
+from gmlp_flax.planning import dry_run
 from gmlp_flax.training import step
 from tests import preloaded
 
@@ -143,7 +143,7 @@ def test_the_device_part_on_a_cpu():
     assert rows["tiny, batch 2, remat matmuls: rate"]["median"] == pytest.approx(2 / seconds)
     assert rows["tiny: rate"]["median"] == pytest.approx(2 * options.model.length / seconds)
     product, share = rows["one large product of 256 x 256 in float32"], rows["tiny: model FLOPs, of the product's rate"]
-    assert share["median"] * product["median"] * 1e12 * seconds == pytest.approx(workload.of(options).flops)
+    assert share["median"] * product["median"] * 1e12 * seconds == pytest.approx(dry_run.workload(options).flops)
     mixing = rows_of(device._of_mixing(32, TINY, 1))
     assert len(mixing) == 20 and all(row["median"] > 0 for row in mixing.values())
 

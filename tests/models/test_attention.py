@@ -7,7 +7,7 @@ from flax import nnx
 from gmlp_flax.models import attention as attention_lib
 from gmlp_flax.models.attention import MultiHeadAttention, RelativeBias, attend, buckets, hide_padding, mix
 from gmlp_flax.models.blocks.gmlp import TinyAttention
-from gmlp_flax.models.decode_cache import DecodeCache
+from gmlp_flax.models.layers import DecodeCache
 from tests.models.reference import (
     count,
     function_of,

@@ -9,8 +9,8 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.blocks import BLOCKS
-from gmlp_flax.models.decode_cache import DecodeCache
-from gmlp_flax.models.flops import matmul_flops
+from gmlp_flax.models.layers import DecodeCache
+from gmlp_flax.models.matmul import matmul_flops
 from gmlp_flax.models.text import CausalLM
 from tests.models import reference
 from tests.models.reference import count, function_of, in_float64, normal, params_of, quick_jit, randomized, small_spec

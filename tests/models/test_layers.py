@@ -7,11 +7,13 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models.layers import (
+    ChannelMLP,
     LayerNorm,
     LayerRng,
     LearnedPositions,
     LearnedSegments,
     Linear,
+    TokenMLP,
     activation,
     add_branch,
     drop_path,
@@ -19,7 +21,7 @@ from gmlp_flax.models.layers import (
     moments_in_one_pass,
 )
 from gmlp_flax.models.layers import layer_norm as plain_layer_norm
-from gmlp_flax.models.resize import POSITIONS
+from gmlp_flax.models.parameters import POSITIONS
 from tests.models.reference import (
     function_of,
     gelu,
@@ -27,6 +29,7 @@ from tests.models.reference import (
     in_float64,
     keys,
     layer_norm,
+    linear,
     normal,
     params_of,
     program,
@@ -248,3 +251,18 @@ def test_gradients_of_segments_are_summed_in_float32():
     loss = lambda state: call(state, jnp.zeros((32, 128, 1), jnp.bfloat16), segments).sum()  # noqa: E731
     gradient = jax.jit(jax.grad(loss))(state)
     np.testing.assert_array_equal(params_of(gradient)["table"][:, 0], [4096, 0])
+
+
+@in_float64
+def test_mlps_against_loops():
+    """With the other activation: blocks' own tests have gelu."""
+    spec, x = small_spec(activation="gelu_tanh", d_ffn=7, d_spatial=7, block="mixer"), normal(0, 2, 5, 6)
+    channels, tokens = (randomized(lambda kind=kind: kind(spec, nnx.Rngs(0))) for kind in (ChannelMLP, TokenMLP))
+    p, of = params_of(channels), params_of(tokens)
+    expected = [linear(p["proj_out"], gelu_tanh(linear(p["proj_in"], sample))) for sample in x]
+    np.testing.assert_allclose(quick_jit(channels)(x), expected, atol=1e-12)
+    into, out, expected = of["proj_in"], of["proj_out"], np.empty_like(x)
+    for sample, channel in np.ndindex(2, 6):
+        hidden = gelu_tanh(into["weight"] @ x[sample, :, channel] + into["bias"])
+        expected[sample, :, channel] = out["weight"] @ hidden + out["bias"]
+    np.testing.assert_allclose(quick_jit(tokens)(x), expected, atol=1e-12)

@@ -173,10 +173,9 @@ print(json.dumps(costs))
 
 
 def test_batches_have_the_shapes_of_the_task():
-    partition = Partition.make()
-    text = dry_run.batch_shapes(without_data(text_config("gmlp_base")), partition)
+    text = dry_run.batch_shapes(without_data(text_config("gmlp_base")), 2)
     assert {name: leaf.shape for name, leaf in text.items()} == {"tokens": (2, 512), "index": (2,)}
     options = config.from_file("configs/own_images.py", "gmlp_ti")
-    images = dry_run.batch_shapes(without_data(options), partition)
+    images = dry_run.batch_shapes(without_data(options), 1024)
     assert images["image"].shape == (1024, 224, 224, 3) and images["image"].dtype == "uint8"
     assert jax.tree.leaves(tasks.find(options.task).without_data(options).shapes())

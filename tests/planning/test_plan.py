@@ -8,7 +8,7 @@ import pytest
 
 from gmlp_flax import config
 from gmlp_flax.errors import RunError
-from gmlp_flax.planning import chips, dry_run, plan, workload
+from gmlp_flax.planning import chips, dry_run, plan
 from gmlp_flax.training.partition import Partition
 
 PLUGIN = dry_run.gpu_plugin()
@@ -64,7 +64,7 @@ def program(text):
 
 
 def test_the_estimate_of_a_gpu():
-    options, work = small(), workload.of(small())
+    options, work = small(), dry_run.workload(small())
     found = plan.make(options, "gpu:h100x8")
     arguments = work.state_bytes + 8 * work.batch_bytes
     assert found.method == "estimated" and found.chips == 8 and found.fits
@@ -214,7 +214,7 @@ def test_two_devices_of_a_chip_share_its_memory(monkeypatch):
     ],
 )
 def test_what_cannot_be_shared_is_refused_before_anything_is_counted(monkeypatch, keys, topology, message):
-    monkeypatch.setattr(workload, "of", lambda _: pytest.fail("counted"))
+    monkeypatch.setattr(dry_run, "workload", lambda _: pytest.fail("counted"))
     with pytest.raises(RunError, match=message):
         plan.make(small(**keys), topology)
 

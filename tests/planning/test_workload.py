@@ -4,7 +4,7 @@ import pytest
 
 from gmlp_flax import config
 from gmlp_flax.paper import published
-from gmlp_flax.planning import workload
+from gmlp_flax.planning.dry_run import workload
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from gmlp_flax.planning import workload
 def test_a_published_model_has_its_published_sizes(file, name):
     """The loss has the products of the table's forward pass, logits at 77 of 512 positions included."""
     options, model = config.from_file(f"configs/{file}.py", name), published.PUBLISHED[name]
-    work = workload.of(options)
+    work = workload(options)
     assert work.params == published.param_count(model) and work.param_bytes == 4 * work.params
     assert work.state_bytes == pytest.approx(12 * work.params, rel=1e-4)  # and two moments
     assert work.flops == 3 * options.batch_size * published.forward_flops(model)
@@ -27,18 +27,18 @@ def small(**model):
 
 
 def test_remat_saves_less_and_executes_more():
-    matmuls, full = (workload.of(small(remat=remat, d_attn=16)) for remat in ("matmuls", "full"))
+    matmuls, full = (workload(small(remat=remat, d_attn=16)) for remat in ("matmuls", "full"))
     assert full.saved_bytes < matmuls.saved_bytes and full.executed_flops > matmuls.executed_flops
     assert full.flops == matmuls.flops
-    without = workload.of(small(remat="matmuls"))
+    without = workload(small(remat="matmuls"))
     assert without.executed_flops == without.flops  # no product of a gMLP is computed twice
 
 
 def test_products_grow_with_the_batch_and_a_running_mean_is_state():
     options = small()
-    before = workload.of(options)
+    before = workload(options)
     options.batch_size, options.optimizer.ema = 2 * options.batch_size, 0.9
-    after = workload.of(options)
+    after = workload(options)
     assert after.flops == 2 * before.flops and after.saved_bytes == before.saved_bytes
     assert after.state_bytes == before.state_bytes + before.param_bytes
     assert before.batch_bytes == 64 * 4 + 4
@@ -46,12 +46,12 @@ def test_products_grow_with_the_batch_and_a_running_mean_is_state():
 
 def test_saved_are_at_least_the_products():
     """The products over channels and over tokens of each layer: 2 halves of d_ffn, the gate's, and the output's."""
-    work = workload.of(small(dtype="float32"))
+    work = workload(small(dtype="float32"))
     assert work.saved_bytes >= 2 * 4 * 64 * (128 + 64 + 32)
 
 
 def test_a_float32_residual_stream_is_planned():
     """Each of two layers, and the final norm, saves its input in 4 bytes in place of 2."""
-    plain, wide = (workload.of(small(dtype="bfloat16", residual_dtype=stream)) for stream in ("", "float32"))
+    plain, wide = (workload(small(dtype="bfloat16", residual_dtype=stream)) for stream in ("", "float32"))
     assert wide.saved_bytes - plain.saved_bytes == 3 * 2 * 64 * 32
     assert wide.state_bytes == plain.state_bytes and wide.executed_flops == plain.executed_flops

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gmlp_flax.training import pretrained
+from gmlp_flax.training import loading
 
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / f"constraints-3.{11 if sys.version_info[1] == 11 else 13}.txt"
@@ -102,8 +102,8 @@ def test_the_run_predicts(fresh, text):
 
 
 def test_the_models_that_come_with_it(fresh):
-    done = fresh.run("python", "-c", "from gmlp_flax.training import pretrained; print([*pretrained.shipped()])")
-    assert eval(done.stdout) == [*pretrained.shipped()], done.stderr
+    done = fresh.run("python", "-c", "from gmlp_flax.training import loading; print([*loading.shipped()])")
+    assert eval(done.stdout) == [*loading.shipped()], done.stderr
 
 
 def test_tables_plans_and_sizes(fresh):

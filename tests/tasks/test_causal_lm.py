@@ -12,7 +12,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.generation import Sampling
 from gmlp_flax.training import evaluation
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny

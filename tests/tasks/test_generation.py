@@ -1,15 +1,18 @@
-"""Texts continued with and without what is kept of earlier tokens."""
+"""From logits to tokens, compared with loops; texts continued with and without what is kept of earlier tokens."""
+
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.tasks import sampling
+from gmlp_flax.errors import RunError
 from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
-from gmlp_flax.tasks.generation import TextGenerator
-from gmlp_flax.tasks.sampling import Sampling
+from gmlp_flax.tasks.generation import Sampling, TextGenerator, draw, probabilities
 from tests.models.reference import in_float64
 from tests.tasks.test_causal_lm import KINDS, causal_config
 
@@ -52,7 +55,7 @@ def test_kept_or_not_gives_the_same_logits_and_tokens(kind, prompt, tmp_path):
         np.testing.assert_allclose(logits, expected, atol=1e-8)
         known = np.where(np.arange(len(expected)) >= 5, expected, -np.inf)[:261]
         known[BYTES.sep_id] = expected[BYTES.sep_id]
-        token = sampling.draw(sampling.probabilities(known, how), random)
+        token = draw(probabilities(known, how), random)
         if token == BYTES.sep_id:
             break
         new.append(token)
@@ -98,3 +101,52 @@ def test_a_seed_gives_a_text_and_lines_do_not_depend_on_each_other(tmp_path):
     task, params = made(tmp_path, "gmlp")
     first, again, other = (task.generate(params, "a", Sampling(tokens=10, seed=seed)).text for seed in (1, 1, 2))
     assert first == again != other
+
+
+def by_loops(logits, temperature, top_k, top_p):
+    """The definition, token by token."""
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))[: top_k or None]
+    weights = {i: math.exp((logits[i] - logits[order[0]]) / temperature) for i in order}
+    total, kept, reached = sum(weights.values()), {}, 0.0
+    for i in order:
+        if reached >= top_p:
+            break
+        kept[i] = weights[i]
+        reached += weights[i] / total
+    return [kept.get(i, 0.0) / sum(kept.values()) for i in range(len(logits))]
+
+
+LOGITS = st.lists(st.floats(-20, 20) | st.just(-math.inf), min_size=1, max_size=12).filter(lambda x: max(x) > -math.inf)
+
+
+@given(LOGITS, st.floats(0.05, 5), st.integers(0, 14), st.floats(0.01, 1))
+def test_shares_against_loops(logits, temperature, top_k, top_p):
+    found = probabilities(np.array(logits), Sampling(temperature=temperature, top_k=top_k, top_p=top_p))
+    np.testing.assert_allclose(found, by_loops(logits, temperature, top_k, top_p), atol=1e-8)
+    assert found.sum() == pytest.approx(1) and (found[np.isinf(logits)] == 0).all()
+
+
+def test_temperature_0_takes_the_first_of_the_likeliest():
+    logits = np.log([0.1, 0.4, 0.2, 0.3])
+    np.testing.assert_array_equal(probabilities(logits, Sampling(temperature=0.0)), [0, 1, 0, 0])
+    np.testing.assert_array_equal(probabilities(np.zeros(3), Sampling(temperature=0.0)), [1, 0, 0])
+
+
+def test_draws_follow_the_shares():
+    found, random = np.array([0.1, 0.0, 0.6, 0.3]), np.random.default_rng(0)
+    counts = np.bincount([draw(found, random) for _ in range(4000)], minlength=4) / 4000
+    assert counts[1] == 0 and np.abs(counts - found).max() < 5 * math.sqrt(0.25 / 4000)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"top_p": 0.0}, "^top_p is 0.0: expected a probability above 0 and at most 1$"),
+        ({"top_k": -1}, "^top_k is -1: expected at least 0"),
+        ({"tokens": 0}, "^tokens is 0: expected"),
+        ({"temperature": math.nan}, "^temperature is nan: expected"),
+    ],
+)
+def test_values_that_make_no_sense(options, message):
+    with pytest.raises(RunError, match=message):
+        Sampling(**options)

@@ -44,7 +44,9 @@ class Training:
     def train(self):
         """The state after a few steps, the sums of the window, and the text of the compiled step."""
         state = self.programs.init(jax.random.key(0))
-        train_step = self.programs.step.lower(state, dry_run.batch_shapes(self.task, self.partition)).compile()
+        train_step = self.programs.step.lower(
+            state, dry_run.batch_shapes(self.task, self.task.config.batch_size, self.partition.over_batch)
+        ).compile()
         with self.task.train_batches(0, *self.partition.host_share()) as batches:
             for _ in range(STEPS):
                 state, window = train_step(state, self.partition.put_batch(next(batches)))

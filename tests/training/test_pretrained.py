@@ -9,7 +9,7 @@ import gmlp_flax
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import exported
-from gmlp_flax.training import loading, pretrained
+from gmlp_flax.training import loading
 from tests import hub_server, preloaded
 from tests.runs.command import assert_one_line_error
 
@@ -77,19 +77,19 @@ def test_paths_of_a_stranger_are_not_read(text_run, tmp_path):
     config = gmlp_config.load(str(tmp_path / "text" / "config.json"))
     config.data.tokenizer = "/etc/hostname"
     (tmp_path / "text" / "config.json").write_text(gmlp_config.to_json(config))
-    assert pretrained.open_task(str(tmp_path / "text")).tokenizer.vocab_size == 600
+    assert loading.open_task(str(tmp_path / "text")).tokenizer.vocab_size == 600
     (tmp_path / "text" / "tokenizer.model").unlink()
     with pytest.raises(RunError, match=r"text has no tokenizer\.model"):
-        pretrained.open_task(str(tmp_path / "text"))
+        loading.open_task(str(tmp_path / "text"))
 
 
 def test_models_that_come_with_the_package(digits, tmp_path, monkeypatch):
     """A folder of the package is a name; a path that exists comes first."""
-    monkeypatch.setattr(pretrained, "SHIPPED", digits.parent)
+    monkeypatch.setattr(loading, "SHIPPED", digits.parent)
     monkeypatch.chdir(tmp_path)
-    assert pretrained.shipped() == {"digits": str(digits)} and gmlp_flax.list_pretrained() == ["digits"]
-    assert pretrained.locate("digits") == str(digits)
+    assert loading.shipped() == {"digits": str(digits)} and gmlp_flax.list_pretrained() == ["digits"]
+    assert loading.locate("digits") == str(digits)
     assert gmlp_flax.load("digits").classes == gmlp_flax.load(digits).classes
     assert loading.open_source("digits").where == str(digits)
     (tmp_path / "digits").mkdir()
-    assert pretrained.locate("digits") == str(tmp_path / "digits")
+    assert loading.locate("digits") == str(tmp_path / "digits")

@@ -8,8 +8,7 @@ from flax import nnx
 
 from gmlp_flax.models.attention import HeadsSpec
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch
-from gmlp_flax.models.mlp import ChannelMLP
+from gmlp_flax.models.layers import EVALUATION, ChannelMLP, LayerNorm, LayerRng, Linear, add_branch
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec

@@ -5,9 +5,17 @@ import jax
 from flax import nnx
 
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
-from gmlp_flax.models.mlp import ChannelMLP, TokenMLP, TokenMLPSpec, check_tokens
-from gmlp_flax.models.resize import OverPatches
+from gmlp_flax.models.layers import (
+    EVALUATION,
+    ChannelMLP,
+    LayerNorm,
+    LayerRng,
+    TokenMLP,
+    TokenMLPSpec,
+    add_branch,
+    check_tokens,
+)
+from gmlp_flax.models.parameters import OverPatches
 
 
 class FeedForwardBlock(Block):

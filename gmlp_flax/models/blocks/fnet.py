@@ -13,9 +13,8 @@ from jax.ad_checkpoint import checkpoint_name
 from gmlp_flax.models import sharding
 from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
 from gmlp_flax.models.blocks.base import Block, final_norm
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_normed
+from gmlp_flax.models.layers import EVALUATION, ChannelMLP, ChannelMLPSpec, LayerNorm, LayerRng, add_normed
 from gmlp_flax.models.matmul import NAME, nameless_over_tokens
-from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec
 from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import AT_LEAST_0, option
 

@@ -13,11 +13,9 @@ from flax import nnx
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.attention import WeightDropoutSpec, attend, dot_products
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.decode_cache import DecodeCache
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch
+from gmlp_flax.models.layers import EVALUATION, DecodeCache, LayerNorm, LayerRng, Linear, add_branch
 from gmlp_flax.models.matmul import add_bias, over_tokens
-from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import PAST_TAPS, TAPS, TOKEN_BIAS, OverPatches
+from gmlp_flax.models.parameters import PAST_TAPS, TAPS, TOKEN_BIAS, OverPatches, parameter
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.options import AT_LEAST_0, SIZE, Range, option
 

@@ -4,8 +4,7 @@ import jax
 from flax import nnx
 
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_branch
-from gmlp_flax.models.mlp import ChannelMLP, TokenMLP, TokenMLPSpec
+from gmlp_flax.models.layers import EVALUATION, ChannelMLP, LayerNorm, LayerRng, TokenMLP, TokenMLPSpec, add_branch
 
 
 class MixerBlock(Block):

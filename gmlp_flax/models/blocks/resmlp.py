@@ -7,10 +7,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, LayerRng, add_branch
-from gmlp_flax.models.mlp import ChannelMLP, ChannelMLPSpec, TokenLinear
-from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import OverPatches
+from gmlp_flax.models.layers import EVALUATION, ChannelMLP, ChannelMLPSpec, LayerRng, TokenLinear, add_branch
+from gmlp_flax.models.parameters import OverPatches, parameter
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import ABOVE_0, option
 

@@ -10,10 +10,8 @@ from flax import nnx
 
 from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec, dot_products, hide_padding, mix
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, Linear, add_branch
-from gmlp_flax.models.mlp import ChannelMLP
-from gmlp_flax.models.parameters import parameter
-from gmlp_flax.models.resize import Resize, token_logits
+from gmlp_flax.models.layers import EVALUATION, ChannelMLP, LayerNorm, LayerRng, Linear, add_branch
+from gmlp_flax.models.parameters import Resize, parameter, token_logits
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.options import ABOVE_0, AT_LEAST_0, SIZE, option
 

@@ -7,9 +7,7 @@ from flax import nnx
 
 from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
 from gmlp_flax.models.blocks.base import Block, final_norm
-from gmlp_flax.models.decode_cache import DecodeCache
-from gmlp_flax.models.layers import EVALUATION, LayerNorm, LayerRng, add_normed
-from gmlp_flax.models.mlp import ChannelMLP
+from gmlp_flax.models.layers import EVALUATION, ChannelMLP, DecodeCache, LayerNorm, LayerRng, add_normed
 from gmlp_flax.options import option
 
 

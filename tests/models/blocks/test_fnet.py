@@ -7,8 +7,8 @@ from flax import nnx
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.models.blocks.fnet import ALGORITHMS, FNetBlock, FNetHybridBlock, fourier
 from gmlp_flax.models.encoder import Encoder
-from gmlp_flax.models.flops import matmul_flops
 from gmlp_flax.models.layers import LayerRng
+from gmlp_flax.models.matmul import matmul_flops
 from tests.models import reference
 from tests.models.reference import (
     count,

@@ -7,7 +7,7 @@ from flax import nnx
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.models.blocks.synthesizer import SynthesizerBlock
-from gmlp_flax.models.resize import Grids, token_logits
+from gmlp_flax.models.parameters import Grids, token_logits
 from gmlp_flax.training import optimizer, warm_start
 from tests.models.reference import quick_jit, small_spec
 

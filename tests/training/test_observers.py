@@ -5,22 +5,99 @@ import types
 import pytest
 
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import trackers
+from gmlp_flax.training import loop, observers
+from tests.conftest import small_text_config
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that `Progress` reads. Tests set it."""
+    now = {"seconds": 100.0}
+    monkeypatch.setattr(observers.time, "perf_counter", lambda: now["seconds"])
+    return now
+
+
+def test_rate_leaves_the_first_step_out(clock):
+    line = observers.Progress(first=10, steps=100, per_step=32, unit="tokens")
+    assert line.rate(10) == 0
+    clock["seconds"] = 200.0  # the first step compiles
+    line.advance(11)
+    assert line.rate(11) == 0
+    clock["seconds"] = 202.0
+    line.advance(12)
+    assert line.rate(12) == 16
+    clock["seconds"] = 204.0
+    line.advance(15)
+    assert line.rate(15) == 32
+
+
+def test_plain_lines_without_a_terminal(clock, capsys):
+    line = observers.Progress(first=0, steps=5000, per_step=10, unit="images")
+    line.advance(1)
+    clock["seconds"] = 110.0
+    line.show_loss(11, 1.23456)
+    line.show("step 11  held out: top1 0.5")
+    line.close()
+    assert capsys.readouterr().err.splitlines() == [
+        "step 11/5000  loss 1.2346  10 images/s  ETA 1:23:09",
+        "step 11  held out: top1 0.5",
+    ]
+
+
+@pytest.mark.slow
+def test_a_run_writes_a_trace(tmp_path):
+    options = small_text_config(tmp_path / "cache")
+    options.steps, options.profile.steps = 6, "2:3"
+    loop.train(options, str(tmp_path / "run"))
+    assert list((tmp_path / "run").glob("profile/plugins/profile/*/*.xplane.pb"))
+
+
+@pytest.fixture
+def options(config):
+    config.steps, config.profile.steps = 20, "3:5"
+    return config
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    made = []
+    monkeypatch.setattr(observers.jax.profiler, "start_trace", lambda folder: made.append("start"))
+    monkeypatch.setattr(observers.jax.profiler, "stop_trace", lambda: made.append("stop"))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("traced", "steps", "expected"),
+    [
+        ("3:5", range(1, 8), [1, 2, "start", 3, 4, 5, "stop", 6, 7]),
+        ("", range(1, 3), [1, 2]),
+        # A run that goes on amid them, and one that ends there.
+        ("3:5", range(5, 7), ["start", 5, "stop", 6]),
+        ("3:5", range(1, 5), [1, 2, "start", 3, 4, "stop"]),
+    ],
+)
+def test_just_these_steps_are_traced(options, calls, tmp_path, traced, steps, expected):
+    options.profile.steps = traced
+    tracer = observers.Profile(options, str(tmp_path))
+    for number in steps:
+        assert tracer.step(number, lambda number: calls.append(number) or number, number) == number
+    tracer.close()
+    assert calls == expected
 
 
 @pytest.mark.parametrize(
     ("extra", "package", "value"), [("tensorboard", "tensorboardX", True), ("wandb", "wandb", "project")]
 )
 def test_missing_extra_is_one_line(config, monkeypatch, extra, package, value):
-    find = trackers.importlib.util.find_spec
-    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None if name == package else find(name))
+    find = observers.importlib.util.find_spec
+    monkeypatch.setattr(observers.importlib.util, "find_spec", lambda name: None if name == package else find(name))
     config.log[extra] = value
     with pytest.raises(RunError, match=rf"^config.log.{extra} .*pip install 'gmlp_flax\[{extra}\]'$"):
-        trackers.Trackers(config.log)
+        observers.Trackers(config.log)
 
 
 def begin(config, folder, step):
-    tracker = trackers.Trackers(config.log)
+    tracker = observers.Trackers(config.log)
     tracker.begin(config, str(folder), "abc123", step)
     return tracker
 

@@ -1,23 +1,120 @@
-"""TensorBoard and Weights & Biases: both optional, both imported only if a config asks for them.
+"""What watches a run: the progress line, a trace of some steps, TensorBoard and Weights & Biases.
 
-The metrics of a run are in its folder. So nothing that a tracker does ends the run: it is told in one line, and the run
-goes on without the tracker.
+Both trackers are optional, and imported only if a config asks for them. The metrics of a run are in its folder. So
+nothing that a tracker does ends the run: it is told in one line, and the run goes on without the tracker.
 """
 
 import contextlib
 import importlib.util
 import os
+import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import jax
+import tqdm
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.config import parsing
 from gmlp_flax.errors import RunError, install
 from gmlp_flax.io import files
 from gmlp_flax.processes import distributed
 
 Callback = Callable[[int, dict[str, float]], object]
+PROFILE = "profile"  # folder of the trace
+
+
+class Progress:
+    """On a terminal, one live line. Elsewhere, a plain line whenever the loss is logged. The first process shows them.
+
+    Times are measured from the end of the first step of this process, so that compilation does not count.
+
+    Args:
+        first: the step from which the run starts or resumes.
+        steps: the last step of the run.
+        per_step: units per step.
+        unit: what is counted (`Task.unit`).
+    """
+
+    def __init__(self, first: int, steps: int, per_step: int, unit: str):
+        self.steps, self.per_step, self.unit = steps, per_step, unit
+        self._started: tuple[int, float] | None = None
+        live = sys.stderr.isatty() and distributed.is_first()
+        form = "{desc} {percentage:3.0f}%|{bar}| {postfix}"
+        self._bar: tqdm.tqdm | None = (
+            tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr) if live else None
+        )
+
+    def rate(self, step: int) -> float:
+        """Units per second since the first step of this process; 0 before its end."""
+        if self._started is None or step <= self._started[0]:
+            return 0.0
+        return (step - self._started[0]) * self.per_step / (time.perf_counter() - self._started[1])
+
+    def advance(self, step: int) -> None:
+        """Notes that the devices have finished a step."""
+        if self._started is None:
+            self._started = (step, time.perf_counter())
+        if self._bar is not None:
+            self._bar.update(step - self._bar.n)
+
+    def show_loss(self, step: int, loss: float) -> None:
+        """Shows the newest loss."""
+        rate = self.rate(step)
+        left = (self.steps - step) * self.per_step / rate if rate else 0.0
+        text = f"loss {loss:.4f}  {rate:,.0f} {self.unit}/s  ETA {tqdm.tqdm.format_interval(left)}"
+        if self._bar is not None:
+            self._bar.set_description_str(f"step {step}/{self.steps}")
+            self._bar.set_postfix_str(text)
+        else:
+            distributed.say(f"step {step}/{self.steps}  {text}")
+
+    def show(self, text: str) -> None:
+        """Prints a line above the live one."""
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stderr)
+        else:
+            distributed.say(text)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class Profile:
+    """Writes a trace of the steps in `config.profile.steps` to the run folder, for XProf, TensorBoard and Perfetto.
+
+    Only the first process writes one: all run the same program, and its trace shows how long it waits for the others.
+    """
+
+    def __init__(self, config: ConfigDict, workdir: str):
+        asked = parsing.profile_steps(config.profile.steps, config.steps)
+        self._steps = asked if distributed.is_first() else range(0)
+        self._folder, self._tracing = os.path.join(workdir, PROFILE), False
+
+    def step(self, number: int, function: Callable, *arguments: Any) -> Any:
+        """Calls the program of a step. Waits for its result if this is the last traced step."""
+        if number not in self._steps:
+            return function(*arguments)
+        if not self._tracing:
+            self._staged = files.StagingFolder(self._folder)
+            jax.profiler.start_trace(self._staged.path)
+            self._tracing = True
+        with jax.profiler.StepTraceAnnotation("train", step_num=number):
+            result = function(*arguments)
+        if number == self._steps[-1]:
+            jax.block_until_ready(result)
+            self.close()
+        return result
+
+    def close(self) -> None:
+        """Writes the trace, even if the run ends before the last step to trace."""
+        if self._tracing:
+            jax.profiler.stop_trace()
+            self._tracing = False
+            self._staged.close()
 
 
 class _TensorBoard:

@@ -16,25 +16,15 @@ SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class Processors(NamedTuple):
-    """What XLA is told of a GPU that is not here, so as to compile for it.
+    """What XLA is told of a GPU that is not here, so as to compile for it, in the words of its GpuTargetConfigProto."""
 
-    Attributes:
-        capability: NVIDIA's compute capability.
-        cores: streaming multiprocessors.
-        units: of float32, of each of them.
-        shared: bytes of each one's shared memory; a program may have 1 KiB less.
-        threads: of each of them.
-        cache: bytes of the second-level cache.
-        clock: GHz.
-    """
-
-    capability: str
-    cores: int
-    units: int
-    shared: int
-    threads: int
-    cache: int
-    clock: float
+    capability: str  # NVIDIA's compute capability
+    core_count: int  # streaming multiprocessors
+    fpus_per_core: int
+    shared_memory_per_core: int  # bytes, of which a program may have all but 1 KiB
+    threads_per_core_limit: int
+    l2_cache_size: int  # bytes
+    clock_rate_ghz: float
 
 
 class Chip(NamedTuple):
@@ -80,6 +70,7 @@ _V2 = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
 
 _AMPERE = Processors("8.0", 108, 64, 164 << 10, 2048, 40 << 20, 1.41)
 _ADA = Processors("8.9", 58, 128, 100 << 10, 1536, 48 << 20, 2.04)
+_RTX = _ADA._replace(core_count=128, l2_cache_size=72 << 20, clock_rate_ghz=2.52)
 _HOPPER = Processors("9.0", 132, 128, 228 << 10, 2048, 50 << 20, 1.98)
 _BLACKWELL = Processors("10.0", 148, 128, 228 << 10, 2048, 132_644_864, 1.965)
 
@@ -117,14 +108,7 @@ CHIPS: dict[str, Chip] = {
     "gpu:l4": Chip(24 * GIGA, 300 * GIGA, 121 * TERA, 32 * GIGA, (), 8, 1.6 * GIGA, _ADA, "NVIDIA L4"),
     # RTX 4090: 165 TFLOP/s, 24 GB at 1008 GB/s, PCIe 64 GB/s both ways, and the same network. All recalled.
     "gpu:rtx4090": Chip(
-        24 * GIGA,
-        1008 * GIGA,
-        165 * TERA,
-        32 * GIGA,
-        node=8,
-        network=1.6 * GIGA,
-        processors=_ADA._replace(cores=128, cache=72 << 20, clock=2.52),
-        device="NVIDIA GeForce RTX 4090",
+        24 * GIGA, 1008 * GIGA, 165 * TERA, 32 * GIGA, (), 8, 1.6 * GIGA, _RTX, "NVIDIA GeForce RTX 4090"
     ),
 }
 

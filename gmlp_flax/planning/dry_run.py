@@ -82,22 +82,17 @@ def gpu_devices(topology: str) -> Devices | None:
 
 def _described(chip: chips.Chip) -> str:
     """A GPU, as XLA's GpuTargetConfigProto in text."""
-    processors: Any = chip.processors
-    major, minor = processors.capability.split(".")
+    processors = chip.processors._asdict() if chip.processors else {}
+    major, minor = processors.pop("capability").split(".")
     limits = {f"block_dim_limit_{axis}": most for axis, most in (("x", 2**31 - 1), ("y", 2**16 - 1), ("z", 2**16 - 1))}
-    device = limits | {
+    device = processors | limits
+    device |= {
         "threads_per_block_limit": 1024,
         "threads_per_warp": 32,
-        "threads_per_core_limit": processors.threads,
         "shared_memory_per_block": 48 << 10,
-        "shared_memory_per_block_optin": processors.shared - 1024,
-        "shared_memory_per_core": processors.shared,
+        "shared_memory_per_block_optin": processors["shared_memory_per_core"] - 1024,
         "registers_per_core_limit": 1 << 16,
         "registers_per_block_limit": 1 << 16,
-        "core_count": processors.cores,
-        "fpus_per_core": processors.units,
-        "l2_cache_size": processors.cache,
-        "clock_rate_ghz": processors.clock,
         "memory_bandwidth": round(chip.hbm_bandwidth),
         "device_memory_size": round(chip.hbm_bytes),
     }

@@ -78,8 +78,8 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
             return self.score(*batch)
 
     monkeypatch.setattr(loop, "Evaluator", Counted)
-    begin, begun = loop.Watchdog.begin, []
-    monkeypatch.setattr(loop.Watchdog, "begin", lambda watchdog: begun.append(len(scored)) or begin(watchdog))
+    begin, begun = loop.stopping.Watchdog.begin, []
+    monkeypatch.setattr(loop.stopping.Watchdog, "begin", lambda watchdog: begun.append(len(scored)) or begin(watchdog))
     loop.train(options, str(tmp_path / "whole"))
     batches = len(scored) // 2
     assert batches > 2

@@ -10,6 +10,8 @@ that the model's layers learned, as `gmlp draw filters` draws them. Needs the ex
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,8 @@ def main(argv: list[str]) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
     page.close(verbose=False)
+    sys.stdout.flush()
+    os._exit(0)  # a thread of the server that is inside JAX as Python ends would abort the process
 
 
 def build(model: Model, name: str, gradio: Any) -> Any:

@@ -14,7 +14,7 @@ from gmlp_flax.benchmarks.timing import Row, measure, ratios, row
 from gmlp_flax.data import pipeline
 from gmlp_flax.data.images import augment, views
 from gmlp_flax.data.images.augment import Augmentation
-from gmlp_flax.data.images.examples import training_example
+from gmlp_flax.data.images.views import training_example
 from gmlp_flax.errors import DataError
 
 SIZE = (224, 224)

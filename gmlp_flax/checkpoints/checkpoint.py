@@ -10,7 +10,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -83,7 +83,7 @@ class Checkpoints:
     ):
         self.folder, self.run, self.files = folder, run, files or {}
         assets.check_names(self.files, "the task")
-        self._retention, self._contents = Retention(keep, keep_best, best), {}
+        self._keep, self._metrics_by_step, self._contents = (keep, keep_best, best), {}, {}
         self._saved, self._deleted = False, set()  # whether this object saved a step; those that it deleted
         if io_files.is_remote(folder):
             limit_retries()
@@ -125,7 +125,7 @@ class Checkpoints:
         about = About(self.run, step, metrics, sorted(self.files), digest(tree))
         item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files)}
         item |= assets.pack({ABOUT: json.dumps(about._asdict()).encode()})
-        self._retention.known[step] = metrics
+        self._metrics_by_step[step] = metrics
         self._saving(f"saving step {step}", lambda: self._manager.save(step, args=ocp.args.PyTreeSave(item)))
         self._saved = True
 
@@ -134,14 +134,14 @@ class Checkpoints:
 
         Its checkpoint then competes for the best. Runs that resume read these metrics from metrics.jsonl.
         """
-        self._retention.known[step] = metrics
+        self._metrics_by_step[step] = metrics
 
     def wait(self) -> None:
         """Returns when the last save is complete, and the checkpoints that need not stay after it are deleted. Raises
         RunError if the save failed."""
         self._saving("saving", self._manager.wait_until_finished)
         steps = self.steps()
-        for step in sorted({*steps} - self._retention.kept(steps)) if self._saved else ():
+        for step in sorted({*steps} - kept(steps, self._metrics_by_step, *self._keep)) if self._saved else ():
             self._deleted.add(step)
             if distributed.is_first():
                 self._saving(f"deleting step {step}", lambda step=step: delete(self.folder, step))
@@ -251,7 +251,7 @@ class Checkpoints:
                 if newest is None:
                     newest = step, self.restore(step, template)
                 metrics = reading.on_all_processes(self._path(step), lambda step=step: self._metrics(step))
-                self._retention.known[step] = metrics
+                self._metrics_by_step[step] = metrics
             except Damaged as error:
                 self._put_aside(step, error)
         if steps and newest is None:
@@ -287,7 +287,7 @@ class Checkpoints:
     def _worth(self, step: int) -> tuple[bool, float]:
         """The rank of a checkpoint: by its metrics; a damaged one, which is named in the log, behind all others."""
         try:
-            return True, self._retention.rank(self._metrics(step))
+            return True, rank(self._metrics(step), self._keep[2])
         except Damaged as error:
             logging.error("%s", error)
             return False, 0.0
@@ -338,33 +338,30 @@ def _shapes(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
-class Retention:
-    """Which checkpoints stay: the newest, the best, and those whose metrics are unknown.
+def rank(metrics: dict[str, float] | None, best: tuple[str, str]) -> float:
+    """The worth of a checkpoint by the metric and the mode `best`, more is better; without an evaluation it is last."""
+    value = (metrics or {}).get(best[0], math.nan)
+    return -math.inf if not math.isfinite(value) else -value if best[1] == "min" else value
+
+
+def kept(
+    steps: Sequence[int], known: Mapping[int, dict[str, float] | None], keep: int, keep_best: int, best: tuple[str, str]
+) -> set[int]:
+    """Those of the steps, oldest first, whose checkpoints stay: the newest, the best, and those whose metrics are
+    unknown.
 
     Args:
-        keep: how many of the newest.
-        keep_best: how many of the best as well.
-        best: a metric, and "min" or "max".
+        known: the metrics of each step, None without an evaluation.
+        keep, keep_best, best: as in Checkpoints.
     """
 
-    def __init__(self, keep: int, keep_best: int, best: tuple[str, str]):
-        self.keep, self.keep_best, (self.metric, self.mode) = keep, keep_best, best
-        self.known: dict[int, dict[str, float] | None] = {}  # metrics by step
+    def is_unknown(step: int) -> bool:
+        metrics = known.get(step)
+        return step not in known or bool(metrics and best[0] and best[0] not in metrics)
 
-    def rank(self, metrics: dict[str, float] | None) -> float:
-        """More is better; a step without an evaluation comes last."""
-        value = (metrics or {}).get(self.metric, math.nan)
-        return -math.inf if not math.isfinite(value) else -value if self.mode == "min" else value
-
-    def kept(self, steps: Sequence[int]) -> set[int]:
-        """Those of the steps, oldest first, whose checkpoints stay."""
-        ranks = sorted(((self.rank(self.known.get(step)), step) for step in steps), reverse=True)
-        best = [step for rank, step in ranks[: self.keep_best] if rank > -math.inf]
-        return {*steps[-self.keep :], *best, *filter(self._is_unknown, steps)}
-
-    def _is_unknown(self, step: int) -> bool:
-        metrics = self.known.get(step)
-        return step not in self.known or bool(metrics and self.metric and self.metric not in metrics)
+    ranks = sorted(((rank(known.get(step), best), step) for step in steps), reverse=True)
+    first = [step for value, step in ranks[:keep_best] if value > -math.inf]
+    return {*steps[-keep:], *first, *filter(is_unknown, steps)}
 
 
 def delete(folder: str, step: int) -> None:

@@ -4,10 +4,8 @@ Orbax and TensorStore raise the same bare exceptions for both. So a checkpoint c
 its files can be read and the checkpoint still cannot.
 """
 
-import gc
 import re
 import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -34,17 +32,22 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
         Damaged: the content is wrong, or a file is missing.
         RunError: raised by `action` itself, or storage is in the way as `storage.storage_error` says.
     """
+    # Orbax abandons coroutines after an error.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     for pause in (*storage.PAUSES, None):
-        result, error = _attempt(action)
-        if error is None:
-            return result  # type: ignore[return-value] - there was no error
-        cause = _storage_error(checkpoint, error)
-        if cause is None and files.exists(checkpoint):
-            raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})")
-        if cause is None:
-            raise StorageError(f"{checkpoint} was deleted, as by a run that goes on: give the command again")
-        if pause is None:
-            raise storage.storage_error(f"reading {checkpoint}", cause)
+        try:
+            return action()
+        except RunError:
+            raise
+        except Exception as error:
+            cause = _storage_error(checkpoint, error)
+            if cause is None and files.exists(checkpoint):
+                raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})") from None
+            if cause is None:
+                told = f"{checkpoint} was deleted, as by a run that goes on: give the command again"
+                raise StorageError(told) from None
+            if pause is None:
+                raise storage.storage_error(f"reading {checkpoint}", cause) from None
         time.sleep(pause)
     raise AssertionError("unreachable")
 
@@ -64,22 +67,6 @@ def on_all_processes(checkpoint: str, action: Callable[[], T]) -> T:
     if not distributed.everywhere(problem is None):
         raise problem or Damaged(f"{checkpoint} is damaged, as another process reads it")
     return result  # type: ignore[return-value] - there was no problem
-
-
-def _attempt(action: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """The result, or the error without warnings about the coroutines that Orbax abandons after one."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            return action(), None
-        except RunError:
-            raise
-        except Exception as error:
-            for cause in chain(error):
-                traceback.clear_frames(cause.__traceback__)
-            problem = error
-        gc.collect()
-    return None, problem
 
 
 def _storage_error(checkpoint: str, error: BaseException) -> BaseException | None:

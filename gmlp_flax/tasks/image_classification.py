@@ -20,10 +20,9 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, pipeline
 from gmlp_flax.data.fingerprints import Fingerprint
-from gmlp_flax.data.images import examples as image_examples
-from gmlp_flax.data.images import sources
+from gmlp_flax.data.images import sources, views
 from gmlp_flax.data.images.augment import Augmentation
-from gmlp_flax.data.images.examples import UNREAD, ReadableExamples
+from gmlp_flax.data.images.sources import UNREAD, ReadableExamples
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.io import files
 from gmlp_flax.io.records import BadRecords, decode_utf8
@@ -255,7 +254,7 @@ class ImageClassification(Task):
         """See `Task`: images that are no files on this disk become PNG files."""
         image = inputs[0]
         if not isinstance(image, str | os.PathLike) or files.is_remote(os.fspath(image)):
-            image_examples.write_image(image, image_path := f"{path}.png", config.model.channels)
+            views.write_image(image, image_path := f"{path}.png", config.model.channels)
             image = image_path
         return {"image": os.path.abspath(image), "label": label}
 
@@ -273,7 +272,7 @@ class ImageClassification(Task):
     def evaluation_example(self) -> Callable[[dict], dict]:
         """A picklable function: a record to {"image" uint8 [height, width, channels], "label"}, without chance."""
         options = {key: self.config.data[key] for key in ("eval_crop", "transform")}
-        return functools.partial(image_examples.evaluation_example, **self._size, **options)
+        return functools.partial(views.evaluation_example, **self._size, **options)
 
     @property
     def training_example(self) -> Callable[[dict, np.random.Generator], dict]:
@@ -282,7 +281,7 @@ class ImageClassification(Task):
         options = {name: augment[name] for name in Augmentation._fields if name in augment}
         augmentation = Augmentation(mean=data.mean, std=data.std, **options)
         options = dict(flip=data.flip, min_scale=data.min_scale, augmentation=augmentation)
-        return functools.partial(image_examples.training_example, **options, **self._size)
+        return functools.partial(views.training_example, **options, **self._size)
 
     @property
     def _size(self) -> dict[str, Any]:
@@ -294,7 +293,7 @@ class ImageClassification(Task):
         Raises:
             DataError: a file is missing or does not decode, or an array is no such image.
         """
-        record = image_examples.record_of(given, self.config.model.channels)
+        record = views.record_of(given, self.config.model.channels)
         return Prepared([{"image": self.evaluation_example(record)["image"]}])
 
     def encode(self, inputs: Sequence[Any]) -> np.ndarray:

@@ -8,16 +8,15 @@ import jax.numpy as jnp
 import pytest
 
 from gmlp_flax.checkpoints import checkpoint
-from gmlp_flax.checkpoints.checkpoint import DELETED, Checkpoints, Retention
+from gmlp_flax.checkpoints.checkpoint import DELETED, Checkpoints
 from gmlp_flax.errors import StorageError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import storage
 
 
 def kept(known: dict, steps=None, **options) -> list[int]:
-    rules = Retention(**{"keep": 1, "keep_best": 1, "best": ("loss", "min"), **options})
-    rules.known = known
-    return sorted(rules.kept(list(steps or known)))
+    options = {"keep": 1, "keep_best": 1, "best": ("loss", "min"), **options}
+    return sorted(checkpoint.kept(list(steps or known), known, **options))
 
 
 def test_newest_and_best_stay():

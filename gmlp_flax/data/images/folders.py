@@ -157,16 +157,16 @@ class ImageFolder(ImageFiles):
 
     def __init__(self, path: str):
         self.path, images, others, folders = str(path), [], [], []
-        is_remote, finder = files.is_remote(self.path), _Finder()
+        is_remote, misses = files.is_remote(self.path), Counter()
         self._members = {file.name: file for file in files.find_files(self.path)} if is_remote else {}
         for name, file in self._members.items():
-            (images if finder.is_image(name, functools.partial(_header, file)) else others).append(name)
+            (images if _is_image(name, functools.partial(_header, file), misses) else others).append(name)
         for folder, subfolders, names in () if is_remote else files.walk(self.path):
             subfolders[:] = [name for name in subfolders if not is_junk(name)]
             inside = os.path.relpath(folder, self.path).replace(os.sep, "/")
             folders += [f"{inside}/{name}".removeprefix("./") for name in subfolders]
             for name in names:
-                is_image = finder.is_image(name, functools.partial(open, os.path.join(folder, name), "rb"))
+                is_image = _is_image(name, functools.partial(open, os.path.join(folder, name), "rb"), misses)
                 (images if is_image else others).append(f"{inside}/{name}".removeprefix("./"))
         self._arrange(images, others, folders)
 
@@ -191,7 +191,7 @@ class ImageTar(ImageFiles):
     """
 
     def __init__(self, path: str):
-        self.path, self._members, others, folders, finder = str(path), {}, [], [], _Finder()
+        self.path, self._members, others, folders, misses = str(path), {}, [], [], Counter()
         self._copy = cache.LocalCopy(self.path)
         advice = "unpack it if it is packed, copy it again if it is damaged, or name it .parquet, .arrow, .csv or .npz"
         with (
@@ -202,7 +202,7 @@ class ImageTar(ImageFiles):
                 if place is None:
                     folders.append(name)
                     continue
-                is_image = finder.is_image(name, open_file)
+                is_image = _is_image(name, open_file, misses)
                 if not is_image:
                     others.append(name)
                 if is_image or is_label(name):
@@ -250,23 +250,18 @@ def _header(file: File) -> BinaryIO:
     return io.BytesIO(files.read_range(file.path, 0, _HEADER))
 
 
-class _Finder:
-    """Tells images from other files, by known suffixes or else by what Pillow opens."""
-
-    def __init__(self):
-        self._misses: Counter[str] = Counter()
-
-    def is_image(self, name: str, open_file: Callable[[], Any]) -> bool:
-        """Whether the file with this name, which `open_file` opens, is an image."""
-        kind = suffix(name)
-        if kind in SUFFIXES:
-            return True
-        if kind and self._misses[kind] >= _TRIES:
-            return False
-        found = False
-        with contextlib.suppress(Exception), warnings.catch_warnings(), open_file() as file:
-            warnings.simplefilter("ignore")
-            with Image.open(file) as image:
-                found = image.format not in _NO_PIXELS
-        self._misses[kind] += 0 if found else 1
-        return found
+def _is_image(name: str, open_file: Callable[[], Any], misses: Counter[str]) -> bool:
+    """Whether the file with this name, which `open_file` opens, is an image: by a known suffix, or else if Pillow opens
+    it; `misses` counts the other files by suffix."""
+    kind = suffix(name)
+    if kind in SUFFIXES:
+        return True
+    if kind and misses[kind] >= _TRIES:
+        return False
+    with contextlib.suppress(Exception), warnings.catch_warnings(), open_file() as file:
+        warnings.simplefilter("ignore")
+        with Image.open(file) as image:
+            if image.format not in _NO_PIXELS:
+                return True
+    misses[kind] += 1
+    return False

@@ -1,4 +1,4 @@
-"""Labelled images as random-access sources: opening a path, its two sides, and its list of classes.
+"""Labelled images as random-access sources: opening a path, its two sides, its list of classes, and its examples.
 
 A path is one of
 
@@ -13,9 +13,10 @@ import copy
 import hashlib
 import itertools
 import re
+import sys
 import unicodedata
 import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.splits import SIDES
 from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files, json_files
-from gmlp_flax.io.records import BadRecord
+from gmlp_flax.io.records import BadRecord, BadRecords
+
+UNREAD = -1  # the label of an example that was replaced
 
 _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set has is held out
 _SIDES_READ = ("to train on", "held out")
@@ -332,3 +335,55 @@ def _known_names(source: ImageSource) -> list[str]:
         except BadRecord:
             continue
     return []
+
+
+class ReadableExamples:
+    """The transformed examples of a source; one that cannot be read is replaced by the next one that can.
+
+    The replacement depends on the source alone, and it draws the same random numbers as if the first example had not
+    been tried: batches stay a function of the seed and the step. Picklable.
+
+    Args:
+        source: read-only. An item that raises BadRecord is a bad record; DataError is an error of the whole source.
+        transform: takes a record and, for training, a random generator; DataError means that it does not decode.
+        bad: counts the bad records and limits their number.
+    """
+
+    def __init__(self, source: ImageSource, transform: Callable[..., dict], bad: BadRecords):
+        self.source, self.transform, self.bad = source, transform, bad
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __repr__(self) -> str:
+        return repr(self.source)
+
+    def __getitem__(self, index: int) -> dict:
+        """An example for evaluation, with the label UNREAD if it replaces another; see also `train`."""
+        found, example = self._first_readable(index)
+        return example if found == index else {**example, "label": np.int32(UNREAD)}
+
+    def train(self, index: int, rng: np.random.Generator) -> dict:
+        """An example for training; raises DataError if there are more bad records than allowed."""
+        return self._first_readable(index, rng)[1]
+
+    def _first_readable(self, start: int, *rng: np.random.Generator) -> tuple[int, dict]:
+        """The first example from `start` on that can be read, and its index."""
+        states = [generator.bit_generator.state for generator in rng]
+        for index in itertools.chain(range(start, len(self)), range(start)):
+            try:
+                record = self.source[index]
+            except BadRecord as error:
+                self._skip(error)
+                continue
+            try:
+                return index, self.transform(record, *rng)
+            except DataError as error:
+                self._skip(error)
+            for generator, state in zip(rng, states, strict=True):
+                generator.bit_generator.state = state
+        raise DataError(f"{self.source!r}: not one of {len(self)} images can be read; check the files")
+
+    def _skip(self, error: Exception) -> None:
+        if self.bad.skip(message := f"{self.source.path}: {error}"):
+            sys.stderr.write(f"skipped a bad record: {message}\n")  # one write: threads report at the same time

@@ -1,4 +1,4 @@
-"""Encoded images to arrays, and the two views of an image: for training and for evaluation.
+"""Encoded images to arrays, and the two views of an image, which a model reads: for training and for evaluation.
 
 simplejpeg, which is faster, decodes JPEG files, and only the rows that are needed; Pillow decodes all others and the
 files that simplejpeg refuses, to the same pixels.
@@ -8,6 +8,7 @@ Evaluation scales with Pillow, training with OpenCV, whose result is close and t
 import contextlib
 import io
 import math
+import os
 import re
 import struct
 from collections.abc import Iterator
@@ -18,7 +19,10 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
+from gmlp_flax.data.images.augment import Augmentation, augment
+from gmlp_flax.data.images.folders import IMAGE_BYTES
 from gmlp_flax.errors import DataError, decode_errors
+from gmlp_flax.io import files
 
 _MODES = {1: "L", 3: "RGB"}
 _SIDE, _PIXELS = 65_535, 89_478_485  # as of JPEG files, and as where Pillow begins to warn
@@ -29,6 +33,48 @@ _BLOCK = 16  # a multiple of the rows that are coded together
 _REST = re.compile("extraneous bytes before marker 0xd9$")
 _FRAME, _SCAN = b"\xff\xc0", b"\xff\xda"  # the markers of a baseline file's height and width, and of its pixels
 _RESTARTS = b"\xff\xdd\0\4"  # the marker of a file with restarts, and the length of its segment
+
+
+def training_example(
+    record: dict, rng: np.random.Generator, *, augmentation: Augmentation = Augmentation(), **view: Any
+) -> dict:
+    """A record to {"image" uint8 [*size, channels], "label"}: random crop and flip, then `augmentation`.
+
+    `view` are the options of `training_view`.
+    """
+    image = training_view(record["image"], rng=rng, name=record.get("name", ""), **view)
+    return {"image": augment(image, rng, augmentation), "label": record["label"]}
+
+
+def evaluation_example(
+    record: dict, *, size: tuple[int, int], channels: int, eval_crop: float, transform: str = "exact"
+) -> dict:
+    """A record, without its name, whose "image" is uint8 [*size, channels], as `evaluation_view` makes it."""
+    pixels = _decoded(record, channels)
+    others = {key: value for key, value in record.items() if key != "name"}
+    return others | {"image": evaluation_view(pixels, size, eval_crop, transform)}
+
+
+def _decoded(record: dict, channels: int) -> np.ndarray:
+    image = record["image"]
+    return image if isinstance(image, np.ndarray) else decode(image, record["name"], channels)
+
+
+def record_of(image: Any, channels: int) -> dict[str, Any]:
+    """A record of an image to predict: the path of a file, a Pillow image, or an array (`pixels_of`).
+
+    Raises:
+        DataError: the file cannot be read, or the array is no image.
+    """
+    if isinstance(image, str | os.PathLike):
+        return {"image": files.read_small(image, IMAGE_BYTES), "name": str(image), "label": 0}
+    return {"image": pixels_of(image, channels), "name": "the array", "label": 0}
+
+
+def write_image(image: Any, path: str, channels: int) -> None:
+    """Writes an image, as `record_of` takes it, as PNG."""
+    pixels = _decoded(record_of(image, channels), channels)
+    Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(path, "PNG")
 
 
 def decode(data: bytes, name: str, channels: int = 3) -> np.ndarray:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gmlp_flax.data import pipeline
-from gmlp_flax.data.images import examples
-from gmlp_flax.data.images.examples import UNREAD, ReadableExamples
+from gmlp_flax.data.images import views
+from gmlp_flax.data.images.sources import UNREAD, ReadableExamples
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecord, BadRecords
 
@@ -26,7 +26,7 @@ def png() -> bytes:
 @pytest.mark.parametrize("image", [png(), PIXELS])
 def test_an_image_of_the_models_size_is_read_as_it_is(image):
     record = {"image": image, "label": 3, "name": "a.png"}
-    found = examples.evaluation_example(record, size=(6, 8), channels=3, eval_crop=1.0)
+    found = views.evaluation_example(record, size=(6, 8), channels=3, eval_crop=1.0)
     np.testing.assert_array_equal(found["image"], PIXELS)
     assert found["label"] == 3
 
@@ -37,7 +37,7 @@ def test_without_crop_training_sees_the_image_or_its_mirror_image():
     mirrored = 0
     for seed in range(20):
         plain, flipped = (
-            examples.training_example(record, np.random.default_rng(seed), flip=flip, **size)["image"]
+            views.training_example(record, np.random.default_rng(seed), flip=flip, **size)["image"]
             for flip in (False, True)
         )
         np.testing.assert_array_equal(plain, square)
@@ -50,11 +50,11 @@ def test_without_crop_training_sees_the_image_or_its_mirror_image():
 def test_what_a_user_gives(tmp_path):
     path = tmp_path / "a.png"
     path.write_bytes(png())
-    assert examples.record_of(path, 3) == {"image": png(), "name": str(path), "label": 0}
-    np.testing.assert_array_equal(examples.record_of(PIXELS, 3)["image"], PIXELS)
+    assert views.record_of(path, 3) == {"image": png(), "name": str(path), "label": 0}
+    np.testing.assert_array_equal(views.record_of(PIXELS, 3)["image"], PIXELS)
     for wrong in (PIXELS.astype(np.int32) - 300, PIXELS[None], PIXELS[0, 0]):
         with pytest.raises(DataError):
-            examples.record_of(wrong, 3)
+            views.record_of(wrong, 3)
 
 
 class Numbers:

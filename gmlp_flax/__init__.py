@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gmlp_flax.api.model import Model
-    from gmlp_flax.api.probing import probe
-    from gmlp_flax.api.runs import evaluate, train
+    from gmlp_flax.api.runs import evaluate, probe, train
     from gmlp_flax.api.sources import create, list_models, list_pretrained, load
     from gmlp_flax.interop.exported import export, push
 
@@ -35,9 +34,8 @@ __all__ = [
 
 _MODULES = {
     "Model": "api.model",
-    "probe": "api.probing",
     **dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "api.sources"),
-    **dict.fromkeys(("evaluate", "train"), "api.runs"),
+    **dict.fromkeys(("evaluate", "probe", "train"), "api.runs"),
     **dict.fromkeys(("export", "push"), "interop.exported"),
 }
 

@@ -27,7 +27,7 @@ from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import DAMAGED, METRICS_FILE
 from gmlp_flax.checkpoints.pytree import digest, examine, from_dict, path_name, require_fit, to_dict
 from gmlp_flax.checkpoints.reading import Damaged
-from gmlp_flax.errors import RunError, StorageError, listed
+from gmlp_flax.errors import RunError, listed
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import storage
 from gmlp_flax.processes import distributed
@@ -300,13 +300,7 @@ class Checkpoints:
     @functools.cached_property
     def _evaluated_later(self) -> dict[int, dict[str, float]]:
         """The evaluations in metrics.jsonl, by step. A checkpoint may lack its own: see `set_metrics`."""
-        try:
-            lines = MetricsFile.read(os.path.join(os.path.dirname(self.folder), METRICS_FILE))
-        except StorageError:
-            raise
-        except RunError as error:
-            logging.error("%s", error)
-            return {}
+        lines = MetricsFile.read(os.path.join(os.path.dirname(self.folder), METRICS_FILE))
         return {line["step"]: line["eval"] for line in lines if "eval" in line}
 
     def last_good(self) -> str:

@@ -223,14 +223,11 @@ def push(model: Trained | str, repository: str, *, private: bool = False, **opti
             loading.load(folder := loading.locate(model))
         else:
             export(model, folder, **options)
-        try:
+        advice = "check the name and the network, and log in with `hf auth login` or HF_TOKEN"
+        with decode_errors(f"{repository} cannot be pushed to", advice, RunError):
             api = huggingface_hub.HfApi(library_name="gmlp_flax")
             api.create_repo(repository, private=private, exist_ok=True)
             return str(api.upload_folder(repo_id=repository, folder_path=folder).commit_url)
-        except Exception as error:
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            advice = "check the name and the network, and log in with `hf auth login` or HF_TOKEN"
-            raise RunError(f"{repository} cannot be pushed to ({reason}): {advice}") from None
 
 
 def card(model: Trained, dtype: str, openers: Iterable[str] = (), license: str = "") -> str:

@@ -130,25 +130,25 @@ def fetch(repository: str, name: str, revision: str | None = None, optional: boo
             f"{HUB}{repository} needs huggingface_hub, which is not installed: {install('weights')}"
         ) from None
 
-    def cached(**options: Any) -> str:
+    def download(**options: Any) -> str:
         return huggingface_hub.hf_hub_download(repository, name, revision=revision, **options)
 
     try:
-        if revision:
-            with contextlib.suppress(EntryNotFoundError):
-                return cached(local_files_only=True)
+        here = ""
+        with contextlib.suppress(EntryNotFoundError):
+            here = download(local_files_only=True)
+        if here and revision:
+            return here
         try:  # by itself, a download from a hub that does not answer is tried again for minutes
             url = huggingface_hub.hf_hub_url(repository, name, revision=revision)
             huggingface_hub.get_hf_file_metadata(url, timeout=HUB_SECONDS)
         except (EntryNotFoundError, RepositoryNotFoundError):
             raise
-        except Exception as unreachable:
-            with contextlib.suppress(EntryNotFoundError):
-                return cached(local_files_only=True)
-            if optional:
-                return ""
-            raise unreachable from None
-        return cached()
+        except Exception:
+            if here or optional:
+                return here
+            raise
+        return download()
     except Exception as error:
         if optional and isinstance(error, EntryNotFoundError):
             return ""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gmlp_flax as gf
-from gmlp_flax.api import probing
+from gmlp_flax.api import runs
 from gmlp_flax.data import embedded
 from gmlp_flax.errors import DataError, RunError
 
@@ -29,16 +29,16 @@ def test_neighbours_vote_by_their_similarity(clouds):
     right = 0
     for row, label in zip(test, labels, strict=True):
         similarity = x @ row / np.linalg.norm(x, axis=1) / np.linalg.norm(row)
-        nearest = np.argsort(-similarity)[: probing.NEIGHBOURS]
+        nearest = np.argsort(-similarity)[: runs.NEIGHBOURS]
         votes = [sum(np.exp(similarity[i] / 0.07) for i in nearest if y[i] == one) for one in range(CLASSES)]
         right += np.argmax(votes) == label
-    assert probing.nearest_neighbours(*clouds) == {"accuracy": pytest.approx(right / len(labels))}
+    assert runs.nearest_neighbours(*clouds) == {"accuracy": pytest.approx(right / len(labels))}
 
 
 def test_all_learn_what_can_be_learned_and_nothing_else(clouds):
     (x, y), (test, labels) = clouds
     noise = np.random.default_rng(1).normal(size=(120, 5)).astype(np.float32)
-    for classifier in probing.KINDS.values():
+    for classifier in runs.KINDS.values():
         scores = classifier((x, y), (test, labels))
         assert max(scores.values()) > 0.9
         assert max(classifier((noise[:90], y), (noise[90:], labels)).values()) < 0.7
@@ -46,14 +46,14 @@ def test_all_learn_what_can_be_learned_and_nothing_else(clouds):
 
 def test_the_linear_classifier_does_not_depend_on_the_scale_of_features(clouds):
     (x, y), (test, labels) = clouds
-    scores = probing.linear((100 * x + 7, y), (100 * test + 7, labels))
-    assert scores == probing.linear((x, y), (test, labels))
+    scores = runs.linear((100 * x + 7, y), (100 * test + 7, labels))
+    assert scores == runs.linear((x, y), (test, labels))
 
 
 def test_few_shots_are_those_that_each_class_has(clouds):
     (x, y), heldout = clouds
-    assert [*probing.few_shots((x, y), heldout)] == ["accuracy_1", "accuracy_5", "accuracy_10", "accuracy_25"]
-    assert [*probing.few_shots((x[:18], y[:18]), heldout)] == ["accuracy_1", "accuracy_5"]
+    assert [*runs.few_shots((x, y), heldout)] == ["accuracy_1", "accuracy_5", "accuracy_10", "accuracy_25"]
+    assert [*runs.few_shots((x[:18], y[:18]), heldout)] == ["accuracy_1", "accuracy_5"]
 
 
 def test_a_model_of_other_classes_is_probed(image_run):

@@ -71,17 +71,17 @@ class ImageSource:
         """The image at a position: encoded bytes or pixels. A source defines this or `__getitem__`."""
         return self[index]["image"]
 
+    def content(self, index: int) -> bytes:
+        """The bytes of the image at a position; none if it cannot be read."""
+        with contextlib.suppress(BadRecord):
+            return bytes(self.read(index))
+        return b""
+
     def fingerprint(self) -> fingerprints.Fingerprint:
         """See `data.fingerprints`: the names and labels of all images, and the content of some."""
 
-        def content(index: int) -> bytes:
-            try:
-                return bytes(self.read(index))
-            except BadRecord:
-                return b""
-
         names, labels = fingerprints.digest(self.names), fingerprints.digest([*self.classes, self.labels.tobytes()])
-        sample = fingerprints.digest(map(content, fingerprints.spread(len(self))))
+        sample = fingerprints.digest(map(self.content, fingerprints.spread(len(self))))
         return {"images": len(self), "names": names, "labels": labels, "content": sample}
 
     def of_split(self, split: str = "") -> "ImageSource":
@@ -226,8 +226,7 @@ def _tar_content(tar: tarfile.TarFile, end: int, prefix: str = "", start: int = 
     """
 
     def open_member(member: tarfile.TarInfo, name: str) -> Any:
-        most = min(end if suffix(name) == ".tar" else IMAGE_BYTES, end - member.offset_data)
-        if member.issparse() or not 0 <= member.size <= most:
+        if member.issparse() or not 0 <= member.size <= end - member.offset_data:
             raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes")
         return tar.extractfile(member)
 

@@ -99,10 +99,15 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
     scheme = path.partition("://")[0]
     if io_files.is_remote(path) and scheme != "gs":
         raise RunError(f"{path}: Orbax writes checkpoints to disks and to gs://, not to {scheme}://; give one of these")
+
+    def remove_if_empty(folder: Path) -> None:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
     inside = Path(path, CHECKPOINTS)
     for folder in reversed([inside, *inside.parents]):  # the deepest is deleted first
         if not io_files.is_remote(path) and not os.path.exists(folder):
-            closing.callback(io_files.remove_if_empty, str(folder))
+            closing.callback(remove_if_empty, folder)
     io_files.make_folder(path)
     lease = Lease(path)
     closing.callback(lease.close)

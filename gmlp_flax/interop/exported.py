@@ -173,7 +173,7 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
 
     Raises:
         RunError: a parameter is not finite, or the folder holds a model or one of the files; nothing is written then.
-        RunError, DataError: the folder or a file cannot be written to; what was written is deleted.
+        RunError, DataError: the folder or a file cannot be written to.
     """
     require_free(out, *files)
     flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(params), sep="/")
@@ -187,15 +187,8 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
         loading.WEIGHTS: weight_files.encode(weights),
         CONFIG_FILE: config_lib.to_json(config).encode(),
     }
-    written = []
-    try:
-        for name, content in contents.items():
-            io_files.write(path := os.path.join(out, name), content)
-            written.append(path)
-    except BaseException:  # the same command can be run again
-        for path in written:
-            io_files.remove(path)
-        raise
+    for name, content in contents.items():
+        io_files.write(os.path.join(out, name), content)
 
 
 def push(model: Trained | str, repository: str, *, private: bool = False, **options: Any) -> str:

@@ -399,13 +399,6 @@ def remove_all(path: str) -> None:
         remove(path)
 
 
-def remove_if_empty(folder: str) -> None:
-    """Deletes a folder in which there is nothing; anything else stays as it is."""
-    if not is_remote(folder):
-        with contextlib.suppress(OSError):
-            os.rmdir(folder)
-
-
 def _change(action: Callable[[], object], doing: str) -> None:
     """As `retry`, if what is absent or in the way is an error as well."""
     with file_errors(doing):

@@ -207,19 +207,3 @@ def test_what_is_refused_leaves_the_folder_as_it_was(tmp_path, value, names, mes
     with pytest.raises(RunError, match=message):
         exported.write(*tiny_weights(value), FILES, str(tmp_path))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "mine")
-
-
-def test_what_could_not_be_written_whole_is_deleted(tmp_path, monkeypatch):
-    """So the same command can run again, when there is space."""
-    (tmp_path / "mine.txt").write_text("mine")
-    given = *tiny_weights(), FILES, str(tmp_path)
-
-    def full(*_, **__):
-        raise RunError("no space is left")
-
-    with monkeypatch.context() as failing, pytest.raises(RunError, match="no space"):
-        failing.setattr(exported.io_files, "write", full)
-        exported.write(*given)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    exported.write(*given)
-    assert loading.load(str(tmp_path)).step == 0

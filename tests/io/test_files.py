@@ -171,15 +171,6 @@ def test_move_never_overwrites(tmp_path):
     assert [(tmp_path / "aside" / name / "file").read_bytes() for name in ("5", "5.1", "5.2")] == [b"1", b"2", b"3"]
 
 
-def test_only_empty_folders_are_deleted(tmp_path):
-    for name in ("empty", "full"):
-        files.make_folder(str(tmp_path / name))
-    files.write(tmp_path / "full" / "file", b"")
-    for name in ("empty", "full", "gone"):
-        files.remove_if_empty(str(tmp_path / name))
-    assert os.listdir(tmp_path) == ["full"]
-
-
 def test_what_is_staged_is_moved_to_the_bucket():
     staged = files.StagingFolder("memory://test/staged")
     files.write(os.path.join(staged.path, "a", "b"), b"trace")

@@ -71,3 +71,14 @@ def test_identity_that_makes_no_sense(run, content):
 def test_stores_that_orbax_does_not_write_to():
     with pytest.raises(RunError, match="not to s3://"), run_folder.hold("s3://b/x"):
         pass
+
+
+@pytest.mark.parametrize("name", ["", "checkpoints/", "figures/"])
+def test_only_folders_in_which_nothing_was_written_are_deleted(tmp_path, name):
+    path = tmp_path / "a" / "b"
+    with run_folder.hold(str(path)):
+        (path / "checkpoints").mkdir()
+    assert not (tmp_path / "a").exists()
+    with run_folder.hold(str(path)):
+        io_files.write(path / f"{name}file", b"x")
+    assert files(path) == {f"{name}file": "x"}

@@ -146,6 +146,25 @@ def test_second_run_in_a_folder_is_refused(commands, text, tmp_path):
     assert (workdir / "config.json").read_bytes() == before
 
 
+@pytest.mark.slow
+def test_run_that_loses_its_folder_ends(commands, text, tmp_path):
+    """It finds out at its next beat, ten seconds later at most."""
+    workdir = tmp_path / "run"
+    process = commands.start(
+        text, "--config.steps=10000000", "--config.checkpoint.every=1000000", f"--workdir={workdir}"
+    )
+    for line in process.stderr:
+        if line.startswith("step "):
+            break
+    lease = json.loads((workdir / "lease.json").read_text()) | {"token": "x", "host": "elsewhere"}
+    (workdir / "lease.json").write_text(json.dumps(lease))
+    line = process.communicate(timeout=60)[1].splitlines()[-1]
+    assert process.returncode == 2
+    assert line.startswith(f"error: {workdir} is not this run's any more: process ") and " on elsewhere" in line
+    assert not list((workdir / "checkpoints").glob("*"))
+    assert json.loads((workdir / "lease.json").read_text()) == lease
+
+
 def test_command_to_go_on_does_not_restart(commands, text, workdir):
     process = commands.start(text, "--restart", "--config.steps=100000", f"--workdir={workdir}")
     for line in process.stderr:

@@ -29,7 +29,7 @@ from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer, report_unknown
 from gmlp_flax.data.text.word_piece import KEYS
 from gmlp_flax.errors import ConfigError
-from gmlp_flax.io import cache, files
+from gmlp_flax.io import cache
 from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.io.records import BadRecords
@@ -38,7 +38,7 @@ LISTOPS = "listops:"  # what its name begins with
 _GRAMMAR = Grammar()
 
 # Flag -> default, meaning and, of a whole number, least value.
-CORPUS_FLAGS: dict[str, tuple] = {
+FLAGS: dict[str, tuple] = {
     "split": ("", "A split, or all; empty: train, if the corpus has splits."),
     "tokenizer": ("", "A SentencePiece model, or BERT's vocab.txt or tokenizer.json; empty: train one."),
     **{key: ("auto", f"With --tokenizer: {comment}.") for key, comment in KEYS.items()},
@@ -50,8 +50,6 @@ CORPUS_FLAGS: dict[str, tuple] = {
     "max_bad_records": (0, "Skip so many records that do not parse.", 0),
     "shard_bytes": (prepare.SHARD_BYTES, "Bytes of the corpus in a shard.", 1),
     "cache": ("", "Folder for trained tokenizers; empty: ~/.cache/gmlp_flax."),
-}
-LISTOPS_FLAGS: dict[str, tuple] = {
     "seed": (0, "Of listops:SIZE: decides all trees.", 0),
     "lengths": (
         f"{_GRAMMAR.shortest},{_GRAMMAR.longest}",
@@ -59,22 +57,6 @@ LISTOPS_FLAGS: dict[str, tuple] = {
     ),
     "depth": (_GRAMMAR.depth, "Of listops:SIZE: levels of a tree, at most.", 0),
 }
-
-
-def check(name: str, values: flags.FlagValues) -> None:
-    """Raises ConfigError if a flag is missing, does not count, or contradicts another."""
-    cli.require("out")
-    is_listops = name.startswith(LISTOPS)
-    if wrong := [flag for flag in (CORPUS_FLAGS if is_listops else LISTOPS_FLAGS) if values[flag].present]:
-        what = f"is not a flag of {LISTOPS}SIZE" if is_listops else f"is a flag of {LISTOPS}SIZE alone"
-        raise ConfigError(f"--{wrong[0]} {what}: leave it out")
-    if values.side not in splits.SIDES:
-        raise ConfigError(f"--side={values.side}: expected one of {', '.join(splits.SIDES)}")
-    if not 0 <= values.heldout_share < 1 or (values.side == splits.HELDOUT and not values.heldout_share):
-        raise ConfigError(f"--heldout_share={values.heldout_share}: expected a share, 0.05 for 5 % of the documents")
-    corpus, out = (path if files.is_remote(path) else os.path.realpath(path) for path in (name, values.out))
-    if not is_listops and f"{out.rstrip('/')}/".startswith(f"{corpus.rstrip('/')}/"):
-        raise ConfigError(f"--out={values.out} lies in the corpus, which would grow by it; give a folder beside it")
 
 
 def make_listops(name: str, values: flags.FlagValues) -> None:
@@ -86,11 +68,10 @@ def make_listops(name: str, values: flags.FlagValues) -> None:
     given = name.removeprefix(LISTOPS)
     sizes = listops.PUBLISHED if given == "paper" else listops.parse_numbers(given, name, len(listops.FILES))
     shortest, longest = listops.parse_numbers(values.lengths, f"--lengths={values.lengths}", 2)
-    out = values.out if files.is_remote(values.out) else os.path.realpath(values.out)
     with cli.waiting("making trees"):
-        most = listops.make(out, sizes, Grammar(shortest, longest, values.depth), values.seed)
+        most = listops.make(values.out, sizes, Grammar(shortest, longest, values.depth), values.seed)
     print(f"trees         {', '.join(f'{split} {size:,}' for split, size in zip(listops.FILES, sizes, strict=True))}")
-    print(f"to use it     --config=lra_listops --config.data.train={shlex.quote(out)}")
+    print(f"to use it     --config=lra_listops --config.data.train={shlex.quote(values.out)}")
     print(f"              with --config.model.length={most + 2} or more, no tree is cut")
 
 
@@ -109,12 +90,16 @@ def report(made: Prepared, seconds: float, side: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Prepares a corpus."""
+    """Prepares a corpus. Raises ConfigError if a flag is missing or does not count."""
     values, name = flags.FLAGS, argv[1]
-    check(name, values)
+    cli.require("out")
     if name.startswith(LISTOPS):
         make_listops(name, values)
         return
+    if values.side not in splits.SIDES:
+        raise ConfigError(f"--side={values.side}: expected one of {', '.join(splits.SIDES)}")
+    if not 0 <= values.heldout_share < 1 or (values.side == splits.HELDOUT and not values.heldout_share):
+        raise ConfigError(f"--heldout_share={values.heldout_share}: expected a share, 0.05 for 5 % of the documents")
     selection = Selection(values.heldout_share, values.side)
     corpus, _ = open_side(name, "train", split=values.split)
     to_stderr(describe({"read": corpus}, values.heldout_share))
@@ -143,6 +128,6 @@ def main(argv: list[str]) -> None:
 def run() -> None:
     """The command line."""
     flags.DEFINE_string("out", None, "Folder for the result.")
-    for name, definition in (CORPUS_FLAGS | LISTOPS_FLAGS).items():
+    for name, definition in FLAGS.items():
         cli.define(name, *definition)
     cli.run(main, "CORPUS")

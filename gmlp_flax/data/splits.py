@@ -141,11 +141,6 @@ def missing_split(path: str, split: str, known: Sequence[str]) -> DataError:
     return DataError(f"{path!r} has no split {split!r}: it has {_listed(known)}; give one of these")
 
 
-def without_splits(path: str) -> DataError:
-    """The error if a user asks for a split of data that cannot have splits."""
-    return DataError(f"{path!r} has no splits: config.data.split and heldout_split are for TFDS folders")
-
-
 def empty_side(examples: str, side: str, share: float, instead: str) -> DataError:
     """The error of a share that leaves a side without `examples`, such as "the 3 articles of 'squad.json'".
 

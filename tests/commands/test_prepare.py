@@ -90,15 +90,11 @@ def test_mistakes_are_one_line(folder, tmp_path):
         ((text, out, "--tokenizer=nowhere.model"), "reading nowhere.model failed"),
         ((text, out, "--vocab_size=0"), "--vocab_size=0"),
         ((text, out, model, "--side=both"), "--side=both: expected one of train, heldout"),
-        ((text, f"--out={text}/out", model), "lies in the corpus"),
-        (("memory://b/corpus", "--out=memory://b/corpus/tokens", model), "lies in the corpus"),
         (("listops:tiny", out), "listops:tiny: expected 3 numbers"),
         (("listops:1,1,1", out, "--lengths=9"), "--lengths=9: expected 2 numbers"),
-        (("listops:1,1,1", out, "--vocab_size=300"), "--vocab_size is not a flag of listops:SIZE"),
-        ((text, out, "--depth=3"), "--depth is a flag of listops:SIZE alone"),
     ):
         assert message in error(*words)
-    assert not (tmp_path / "out").exists() and not (text / "out").exists()
+    assert not (tmp_path / "out").exists()
     assert run(text, out, model).returncode == 0
     assert "heldout_share 0.0, not 0.5" in error(text, out, model, "--heldout_share=0.5")
 

@@ -23,12 +23,12 @@ IDS = ("index", "idx", "pairID", "id")
 TAGS = ("tag", "split")
 
 PARTS = ("", "_matched", "_mismatched")  # of a split; only MNLI's splits have parts
-_DOUBLED = re.compile(rb'"([^"]|"")*""([^"]|"")*"')
+_DOUBLED = re.compile(r'"([^"]|"")*""([^"]|"")*"')
 _SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(SPLIT_WORDS)})({'|'.join(PARTS[1:])}|)$")
 
 Record = dict[str, Any]  # name of the column -> value
 Rows = Iterator[tuple[str, Record | BadRecord]]  # each with the row's name in messages
-Cells = Iterator[tuple[int, list[bytes]]]  # of each row, with the number of its first line
+Cells = Iterator[tuple[int, list[str], str]]  # of each row: its first line's number, its cells, and its text
 
 
 def rows_by_split(path: str, task: SentenceTask, notes: list[str]) -> dict[str, Callable[[], Rows]]:
@@ -136,23 +136,15 @@ def _lines(path: str, notes: list[str]) -> Iterator[tuple[int, bytes]]:
     return enumerate(map(str.encode, io.StringIO(text, newline="\n")), start=1)
 
 
-def _tsv_cells(path: str, notes: list[str]) -> Cells:
-    lines = ((number, line.rstrip(b"\r\n")) for number, line in _lines(path, notes))
-    return ((number, line.split(b"\t")) for number, line in lines if line.strip(b" "))
-
-
-def _csv_cells(path: str, notes: list[str], delimiter: str = ",") -> Cells:
-    for number, cells, _ in _csv_rows(path, notes, delimiter):
-        yield number, [cell.encode("utf-8", "surrogateescape") for cell in cells]
-
-
-def _csv_rows(path: str, notes: list[str], delimiter: str) -> Iterator[tuple[int, list[str], str]]:
-    """The number of each row's first line, its cells and its text; characters that are not UTF-8 are escaped."""
-    mark, taken = "\ufeff", []  # in front of a quotation mark, the mark would belong to the cell
-    lines = (line.decode("utf-8", "surrogateescape").removeprefix(mark) for _, line in _lines(path, notes))
-    csv.field_size_limit(LONGEST)
-    reader = csv.reader((taken.append(line) or line for line in lines), strict=True, delimiter=delimiter)
-    number = 1
+def _cells(path: str, notes: list[str], delimiter: str, is_quoted: bool) -> Cells:
+    """The rows of a table that are not blank; characters that are not UTF-8 are escaped."""
+    mark = "\ufeff"  # in front of a quotation mark, it would belong to the cell
+    lines = ((at, line.decode("utf-8", "surrogateescape").removeprefix(mark)) for at, line in _lines(path, notes))
+    if not is_quoted:
+        yield from ((at, line.rstrip("\r\n").split(delimiter), line) for at, line in lines if line.strip(" \r\n"))
+        return
+    number, taken = 1, []
+    reader = csv.reader((taken.append(line) or line for _, line in lines), strict=True, delimiter=delimiter)
     try:
         for cells in reader:
             if "".join(cells).strip(" "):
@@ -163,34 +155,33 @@ def _csv_rows(path: str, notes: list[str], delimiter: str) -> Iterator[tuple[int
         raise DataError(f"{path}, line {number}: not CSV ({error}); check its quotation marks") from None
 
 
-def _own_cells(path: str, notes: list[str], task: SentenceTask, usual: str) -> Cells:
-    """The rows of a table of the user's own; `usual` is the delimiter of files with its suffix."""
-    csv.field_size_limit(LONGEST)
+def _layout(path: str, notes: list[str], task: SentenceTask, usual: str) -> tuple[str, bool]:
+    """The delimiter of a table of the user's own, and whether quotation marks around cells are the writer's; `usual` is
+    the delimiter of files with its suffix."""
     first = next((line for _, line in _lines(path, []) if line.strip()), b"").decode("utf-8-sig", "replace")
     headers = {mark: next(csv.reader(first.splitlines(), delimiter=mark), []) for mark in (usual, *",\t;|")}
     delimiter = max(headers, key=lambda mark: len(task.columns.intersection(headers[mark])))  # the first of these
     if delimiter != usual:
         notes.append(f"{path} has {delimiter!r} between its columns, by its header")
     texts = [at for at, name in enumerate(headers[delimiter]) if (name,) in task.texts]
-    plain = delimiter == "\t" and not _quoted(path, texts, notes)
-    return _tsv_cells(path, notes) if plain else _csv_cells(path, notes, delimiter)
+    return delimiter, delimiter != "\t" or _is_quoted(path, texts, notes)
 
 
-def _quoted(path: str, texts: list[int], notes: list[str]) -> bool:
+def _is_quoted(path: str, texts: list[int], notes: list[str]) -> bool:
     """Whether quotation marks around cells of a table with tabs are the writer's, as in those of pandas and Excel.
 
     They are if the file follows a writer's rules: only cells that need marks have them, or all texts, the columns at
     `texts`, have them. They are the text's if the file follows no rules of quoting.
     """
-    cells = ((number, cell) for number, row in _tsv_cells(path, []) for cell in row)
-    marked = [(number, cell) for number, cell in cells if cell.startswith(b'"')]
+    cells = ((number, cell) for number, row, _ in _cells(path, [], "\t", False) for cell in row)
+    marked = [(number, cell) for number, cell in cells if cell.startswith('"')]
     if not marked:
         return False
     try:
-        styles = [_styles(row, text, texts) for _, row, text in _csv_rows(path, [], "\t")]
+        styles = [_styles(row, text, texts) for _, row, text in _cells(path, [], "\t", True)]
     except DataError:
         styles = []
-    given = f"{path}, line {marked[0][0]}: the cell {marked[0][1].decode('utf-8', 'replace')[:40]!r}"
+    given = f"{path}, line {marked[0][0]}: the cell {marked[0][1][:40]!a}"
     if styles and (all(needed for needed, _ in styles) or all(always for _, always in styles[1:])):
         notes.append(f"{given} and the like lose their quotation marks, as pandas and Excel write them")
         return True
@@ -210,15 +201,16 @@ def _styles(row: list[str], text: str, texts: list[int]) -> tuple[bool, bool]:
 
 
 def _table_rows(usual: str, path: str, task: SentenceTask, notes: list[str]) -> Rows:
+    csv.field_size_limit(LONGEST)
     names: tuple[str, ...] = ()
-    published = _csv_cells if usual == "," else _tsv_cells
-    for number, line in _own_cells(path, notes, task, usual) if task.own else published(path, notes):
+    layout = _layout(path, notes, task, usual) if task.own else (usual, usual == ",")
+    for number, cells, _ in _cells(path, notes, *layout):
         where = f"{path}, line {number}"
         try:
-            cells = tuple(map(_text, line))
+            _text("".join(cells).encode("utf-8", "surrogateescape"))
             if not names:
-                names = _header(where, cells, task)
-                if names == cells:
+                names = _header(where, tuple(cells), task)
+                if names == tuple(cells):
                     continue
             if len(cells) != len(names):
                 raise BadRecord(f"{len(cells)} columns where {len(names)} were expected")

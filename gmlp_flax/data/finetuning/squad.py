@@ -121,7 +121,7 @@ def _usable(records: _Records, version: str, bad: BadRecords | None) -> list[Que
 
 def _from_json(path: str, split: str) -> _Records:
     if split:
-        raise splits.without_splits(path)
+        raise splits.missing_split(path, split, ())
     values: Any = json_files.parse(read_whole(path), path)
     with decode_errors(f"{path}: not SQuAD's JSON", "expected data, with paragraphs, with context and qas"):
         paragraphs = [(article, paragraph) for article in values["data"] for paragraph in article["paragraphs"]]

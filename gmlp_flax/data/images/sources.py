@@ -135,7 +135,7 @@ def open_side(
         sides = (split or splits.TRAIN_SPLIT,), tuple(heldout[:1])
         choice = splits.choose(path, side, *sides, heldout_share, known=known, explicit=bool(heldout_split))
     elif split or heldout_split:
-        raise splits.without_splits(path)
+        raise splits.missing_split(path, split or heldout_split, ())
     name = choice.splits[0]
     source = TFDSImages(folder, name, cache_folder) if folder else source.of_split(name)
     if source.splits:

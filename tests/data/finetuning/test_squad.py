@@ -104,13 +104,13 @@ def test_what_is_no_file(tmp_path):
     assert "nothing at " in failure(read, tmp_path / "a.json", "v1.1")
     write(tmp_path / "b.json", CAPITALS)
     assert f"reading {tmp_path} failed" in failure(read, tmp_path, "v1.1")
-    assert "has no splits" in failure(read, tmp_path / "b.json", "v1.1", "train")
+    assert "has no split 'train'" in failure(read, tmp_path / "b.json", "v1.1", "train")
 
 
 def test_sides_that_are_not_there(tmp_path):
     path = write(tmp_path / "a.json", CAPITALS)
     assert "the articles of " in failure(squad.read_side, path, "heldout", "v1.1", heldout_share=0.01)
-    assert "has no splits" in failure(squad.read_side, path, "train", "v1.1", split="train")
+    assert "has no split 'train'" in failure(squad.read_side, path, "train", "v1.1", split="train")
     assert squad.read_side(path, "heldout", "v1.1", split="train")
 
 

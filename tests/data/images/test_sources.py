@@ -54,9 +54,7 @@ def test_folder_and_tar_hold_out_a_share_or_nothing(tmp_path):
     train, heldout = (open_side(path, side, heldout_share=0.2) for side in ("train", "heldout"))
     assert sorted(names(train) + names(heldout)) == sorted(ImageFolder(path).of_split().names)
     assert len(open_side(path, "heldout")) == 40
-    assert "has no splits: config.data.split and heldout_split are for TFDS folders" in failure(
-        open_side, path, "train", split="train"
-    )
+    assert "has no split 'train': it names no splits" in failure(open_side, path, "train", split="train")
     assert "no images at 'nowhere': expected a folder or a tar file" in failure(open_side, "nowhere", "train")
 
 

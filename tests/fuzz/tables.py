@@ -110,7 +110,7 @@ def _compare(path, texts, labels, kind, encoding, quoting, content, delimiter):
         found = open_sentences(str(path), task._replace(labels=names), "train", bad=bad)
     except DataError as error:
         assert "\n" not in str(error)
-        undecodable = encoding == "utf-16-le" or (encoding == "latin-1" and not content.isascii())
+        undecodable = encoding.startswith("utf-16") or (encoding == "latin-1" and not content.isascii())
         two_ways = delimiter == "\t" and "two ways" in str(error)
         lost = quoting is None and any(text.startswith('"') for text in texts)
         few = min(collections.Counter(labels).values()) < 2 or len({*labels} - {""}) < 2

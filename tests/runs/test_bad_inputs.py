@@ -45,7 +45,7 @@ def test_text(commands, text, tmp_path, flags, words):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("empty.txt", b" \n", ["no text to train a tokenizer on"]),
+        ("empty.txt", b" \n", ["no tokenizer of vocab_size"]),
         ("truncated.json.gz", gzip.compress(LINES)[:-100], ["truncated or not a .gz archive"]),
         ("latin.jsonl", LINES + b'{"text": "caf\xe9"}\n', [", line 61: not UTF-8 (byte 0xe9)", "max_bad_records=0"]),
     ],

@@ -1,9 +1,7 @@
 """Rows of labelled sentences, as dicts: from tables in text, JSON lines, parquet and TFDS folders, by split."""
 
-import codecs
 import csv
 import functools
-import io
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -12,8 +10,8 @@ from typing import Any
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.splits import SPLIT_WORDS, split_of
 from gmlp_flax.data.text.corpora import stem
-from gmlp_flax.data.text.documents import LONGEST, json_object, numbered_lines, read_whole
-from gmlp_flax.errors import DataError, decode_errors
+from gmlp_flax.data.text.documents import LONGEST, json_object, numbered_lines
+from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, records, tfds_folders
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, decode_utf8, refuse_utf16
@@ -120,26 +118,19 @@ def _split_files(path: str, contents: tuple[File, ...], own: bool) -> dict[str, 
     return whole
 
 
-def _lines(path: str, notes: list[str]) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file in UTF-8, or in UTF-16 with a byte-order mark; numbered from 1, in UTF-8."""
-    with files.open_file(path) as stream:
-        start = stream.read(2)
-    try:
-        refuse_utf16(start)
-    except BadRecord as error:
-        raise DataError(f"{path}, line 1: {error}") from None
-    if start not in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return numbered_lines(path)
-    notes.append(f"{path} is read as UTF-16, by its byte-order mark")
-    with decode_errors(f"{path} begins as UTF-16 and is not", "copy it again, or convert it to UTF-8"):
-        text = read_whole(path).decode("utf-16")
-    return enumerate(map(str.encode, io.StringIO(text, newline="\n")), start=1)
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+    """The lines of a table, numbered from 1; bytes that are not UTF-8 are escaped, UTF-16 is refused."""
+    for number, line in numbered_lines(path):
+        try:
+            refuse_utf16(line)
+        except BadRecord as error:
+            raise DataError(f"{path}, line {number}: {error}") from None
+        yield number, line.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
 
 
-def _cells(path: str, notes: list[str], delimiter: str, is_quoted: bool) -> Cells:
-    """The rows of a table that are not blank; characters that are not UTF-8 are escaped."""
-    mark = "\ufeff"  # in front of a quotation mark, it would belong to the cell
-    lines = ((at, line.decode("utf-8", "surrogateescape").removeprefix(mark)) for at, line in _lines(path, notes))
+def _cells(path: str, delimiter: str, is_quoted: bool) -> Cells:
+    """The rows of a table that are not blank."""
+    lines = _lines(path)
     if not is_quoted:
         yield from ((at, line.rstrip("\r\n").split(delimiter), line) for at, line in lines if line.strip(" \r\n"))
         return
@@ -158,7 +149,7 @@ def _cells(path: str, notes: list[str], delimiter: str, is_quoted: bool) -> Cell
 def _layout(path: str, notes: list[str], task: SentenceTask, usual: str) -> tuple[str, bool]:
     """The delimiter of a table of the user's own, and whether quotation marks around cells are the writer's; `usual` is
     the delimiter of files with its suffix."""
-    first = next((line for _, line in _lines(path, []) if line.strip()), b"").decode("utf-8-sig", "replace")
+    first = next((line for _, line in _lines(path) if line.strip()), "")
     headers = {mark: next(csv.reader(first.splitlines(), delimiter=mark), []) for mark in (usual, *",\t;|")}
     delimiter = max(headers, key=lambda mark: len(task.columns.intersection(headers[mark])))  # the first of these
     if delimiter != usual:
@@ -173,15 +164,15 @@ def _is_quoted(path: str, texts: list[int], notes: list[str]) -> bool:
     They are if the file follows a writer's rules: only cells that need marks have them, or all texts, the columns at
     `texts`, have them. They are the text's if the file follows no rules of quoting.
     """
-    cells = ((number, cell) for number, row, _ in _cells(path, [], "\t", False) for cell in row)
+    cells = ((number, cell) for number, row, _ in _cells(path, "\t", False) for cell in row)
     marked = [(number, cell) for number, cell in cells if cell.startswith('"')]
     if not marked:
         return False
     try:
-        styles = [_styles(row, text, texts) for _, row, text in _cells(path, [], "\t", True)]
+        styles = [_styles(row, text, texts) for _, row, text in _cells(path, "\t", True)]
     except DataError:
         styles = []
-    given = f"{path}, line {marked[0][0]}: the cell {marked[0][1][:40]!a}"
+    given = f"{path}, line {marked[0][0]}: the cell {marked[0][1][:40]!r}"
     if styles and (all(needed for needed, _ in styles) or all(always for _, always in styles[1:])):
         notes.append(f"{given} and the like lose their quotation marks, as pandas and Excel write them")
         return True
@@ -204,10 +195,10 @@ def _table_rows(usual: str, path: str, task: SentenceTask, notes: list[str]) -> 
     csv.field_size_limit(LONGEST)
     names: tuple[str, ...] = ()
     layout = _layout(path, notes, task, usual) if task.own else (usual, usual == ",")
-    for number, cells, _ in _cells(path, notes, *layout):
+    for number, cells, _ in _cells(path, *layout):
         where = f"{path}, line {number}"
         try:
-            _text("".join(cells).encode("utf-8", "surrogateescape"))
+            decode_utf8("".join(cells).encode("utf-8", "surrogateescape"))
             if not names:
                 names = _header(where, tuple(cells), task)
                 if names == tuple(cells):
@@ -237,7 +228,7 @@ def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str
 
 def _json_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
     return _parse(
-        ((f"{path}, line {number}", line) for number, line in _lines(path, notes) if line.strip()), json_object
+        ((f"{path}, line {number}", line) for number, line in numbered_lines(path) if line.strip()), json_object
     )
 
 
@@ -260,15 +251,10 @@ READERS: dict[str, Callable[[str, SentenceTask, list[str]], Rows]] = {
 }
 
 
-def _text(data: bytes) -> str:
-    refuse_utf16(data)
-    return decode_utf8(data)
-
-
 def _value(feature: Any, classes: tuple[str, ...]) -> str | int | None:
     """The feature's only string or integer; of a feature with classes the name of the class, None for -1."""
     if len(feature.bytes_list.value) == 1:
-        return _text(feature.bytes_list.value[0])
+        return decode_utf8(feature.bytes_list.value[0])
     value = feature.int64_list.value[0] if len(feature.int64_list.value) == 1 else None
     if value is None or not classes or value >= len(classes):
         return value

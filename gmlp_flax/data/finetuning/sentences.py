@@ -27,7 +27,7 @@ import numpy as np
 
 from gmlp_flax.data import fingerprints, splits
 from gmlp_flax.data.finetuning.glue import MISSING, SentenceTask
-from gmlp_flax.data.finetuning.sentence_rows import IDS, PARTS, TAGS, Record, Rows, rows_by_split, split_name
+from gmlp_flax.data.finetuning.sentence_rows import IDS, PARTS, TAGS, Record, Rows, rows_by_split
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN, TRAIN_SPLIT
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, tfds_folders
@@ -41,8 +41,6 @@ _PERHAPS_MISSING = ("none", "null", "na", "n/a", "-", "?", "-1")  # or classes
 _WHOLE = re.compile(r"([+-]?\d{1,18})\.0*")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
 _JOINTS = re.compile(r"\s*[|;,+/]\s*")
-
-_WORDS = {word + part for word in SPLIT_WORDS for part in PARTS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,10 +150,7 @@ def label_names(path: str, task: SentenceTask, side: str = TRAIN, **options: Any
     if folder and (named := getattr(folder.fields.get(task.label[0]), "names", None)):
         return tuple(named), []
     values = Counter(open_sentences(path, task, side, **options).labels)
-    try:
-        return classes(values, task.label[0])
-    except DataError as error:
-        raise DataError(f"{path!r} has {error}") from None
+    return classes(values, f"in the column of labels, {task.label[0]!r}, of {path!r}")
 
 
 def class_name(value: Any) -> str:
@@ -165,12 +160,12 @@ def class_name(value: Any) -> str:
     return str(int(whole[1])) if whole else name
 
 
-def classes(values: Mapping[str, int], column: str) -> tuple[tuple[str, ...], list[str]]:
+def classes(values: Mapping[str, int], where: str) -> tuple[tuple[str, ...], list[str]]:
     """The classes of a column: numbers by size, then words by letters; and a line for each assumption about them.
 
     Args:
         values: each value of the column in the training data -> its number of rows.
-        column: its name, for messages.
+        where: the column, for messages.
 
     Raises:
         DataError: the values are no classes, a class has a single row, or two are the same but for their spelling.
@@ -178,7 +173,7 @@ def classes(values: Mapping[str, int], column: str) -> tuple[tuple[str, ...], li
     counts: Counter[str] = Counter()
     for value, rows in values.items():
         counts[class_name(value)] += rows
-    _refuse(counts, f"in the column of labels, {column!r}")
+    _refuse(counts, where)
     notes = []
     if changed := [value for value in values if value != class_name(value)]:
         listed = ", ".join(f"{value!a} as {class_name(value)!r}" for value in changed[:3])
@@ -218,8 +213,9 @@ def _refuse(counts: Counter[str], where: str) -> None:
 def _parts_of(path: str, known: tuple[str, ...], wanted: str, default: str) -> tuple[str, ...]:
     """The split with this name, or its parts, matched before mismatched; () if the default split is not there."""
     name = wanted or default
-    if name not in known and name in _WORDS:
-        name = split_name(name)
+    if name not in known:
+        word = name.partition("_")[0]  # of dev_matched
+        name = SPLIT_WORDS.get(word, word) + name.removeprefix(word)
     parts = tuple(name + part for part in PARTS if name + part in known)
     if wanted and not parts:
         raise splits.missing_split(path, wanted, known)

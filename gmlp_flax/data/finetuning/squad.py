@@ -25,7 +25,7 @@ from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import files, json_files, tfds_folders
 from gmlp_flax.io.records import BadRecord, BadRecords, decode_utf8, example_features
 
-VERSIONS = ("v1.1", "v2.0")
+NO_TARGET = -1, -1  # see Windows.targets
 SPECIALS = 3  # of a window: [CLS], and [SEP] after the question and after the passage
 
 # The name of each question in messages, and a function that returns the question or raises BadRecord.
@@ -191,20 +191,6 @@ def _check(question: Question, version: str) -> None:
             raise BadRecord(f"the answer {text!r} is not in the context at {start}, its answer_start; mend it")
 
 
-class Target(NamedTuple):
-    """The first reference of a question, as tokens of its passage.
-
-    Attributes:
-        first, last: the first and last token that overlap the answer, which may begin or end inside them; both -1 if
-            there is no answer, or if no token overlaps it.
-        lost: whether there is an answer but no token overlaps it.
-    """
-
-    first: int = -1
-    last: int = -1
-    lost: bool = False
-
-
 class Windows:
     """The windows of some questions, in order, as a random-access source.
 
@@ -221,11 +207,12 @@ class Windows:
         length: tokens of a window.
         stride: tokens from one window of a passage to the next.
         max_query: the most tokens of a question; longer questions are cut.
-        training: whether to leave out the questions whose answer is lost, see Target.
+        training: whether to leave out the questions whose answer is lost: no token overlaps it.
 
     Attributes:
         questions: the questions that are not left out.
-        targets: of these questions.
+        targets: their first references as tokens of the passage: the first and last token that overlap the answer,
+            which may begin or end inside them; -1 and -1 if there is no answer, or no token overlaps it.
         left_out: how many questions are left out.
         number: int64 [windows], the question of each window.
         begin, size: int64 [windows], the passage's first token in the window, and its number of tokens there.
@@ -250,7 +237,10 @@ class Windows:
         # Context -> the ids of its tokens and their spans, see Tokenizer.encode_with_offsets.
         encoded = {context: tokenizer.encode_with_offsets(context) for context in {q.context for q in questions}}
         targets = [find_target(question, encoded[question.context][1]) for question in questions]
-        used = [not (training and target.lost) for target in targets]
+        used = [
+            not training or question.impossible or target != NO_TARGET
+            for question, target in zip(questions, targets, strict=True)
+        ]
         self.questions, self.targets = [*itertools.compress(questions, used)], [*itertools.compress(targets, used)]
         self.left_out = len(questions) - len(self.questions)
         self._passages = [encoded[question.context] for question in self.questions]
@@ -267,7 +257,7 @@ class Windows:
         number, begin, size = int(self.number[index]), int(self.begin[index]), int(self.size[index])
         texts = [self._queries[number], self._passages[number][0][begin : begin + size]]
         tokens, segments = pairs.assemble(texts, self.length, self._tokenizer)
-        first, last = self.targets[number].first - begin, self.targets[number].last - begin
+        first, last = (token - begin for token in self.targets[number])
         inside = first >= 0 and last < size
         start, end = (np.int32(token + self.passage_offset(index) if inside else 0) for token in (first, last))
         return {"tokens": tokens, "segments": segments, "start": start, "end": end, "index": np.int32(index)}
@@ -319,15 +309,13 @@ def widest_context(begin: np.ndarray, size: np.ndarray, tokens: int) -> np.ndarr
     return context.argmax(axis=0)
 
 
-def find_target(question: Question, spans: np.ndarray) -> Target:
-    """The tokens of a question's first reference; `spans`, int32 [tokens, 2], are those of the passage's tokens."""
+def find_target(question: Question, spans: np.ndarray) -> tuple[int, int]:
+    """A question's target, see Windows; `spans`, int32 [tokens, 2], are those of the passage's tokens."""
     if question.impossible:
-        return Target()
+        return NO_TARGET
     text, start = question.answers[0]
     # Spans of tokens leave out white space at either end.
     start, stop = start + len(text) - len(text.lstrip()), start + len(text.rstrip())
     first = int(np.searchsorted(spans[:, 1], start, side="right"))
     last = int(np.searchsorted(spans[:, 0], stop, side="left")) - 1
-    if first > last:
-        return Target(lost=True)
-    return Target(first, last)
+    return (first, last) if first <= last else NO_TARGET

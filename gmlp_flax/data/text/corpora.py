@@ -124,12 +124,9 @@ class Corpus:
     others: tuple[File, ...] = ()
 
     def documents(self, bad: BadRecords | None = None) -> Iterator[str]:
-        """Yields the documents of all parts; raises DataError as FilePart.documents does, or if there are none."""
-        bad, document = bad or BadRecords(), None
-        for document in itertools.chain.from_iterable(part.documents(bad) for part in self.parts):
-            yield document
-        if document is None:
-            raise DataError(f"{self.name!r} holds no text: all files are empty; give a corpus with text in it")
+        """Yields the documents of all parts; raises DataError as FilePart.documents does."""
+        bad = bad or BadRecords()
+        return itertools.chain.from_iterable(part.documents(bad) for part in self.parts)
 
     @cached_property
     def digest(self) -> str:
@@ -260,8 +257,7 @@ def _groups(path: str, folder: tfds_folders.Folder | None, present: tuple[File, 
 def _split(root: str, name: str, depth: int) -> str:
     """The word of the split in a file's name, or of the nearest folder's but the first `depth` folders'; or ""."""
     *folders, last = name.split("/")
-    last = last[: len(last) - len(files.suffix(last) + files.compression(last))]
-    read = [words for part in (last, *reversed(folders[depth:])) if (words := split_words(part))]
+    read = [words for part in (stem(last), *reversed(folders[depth:])) if (words := split_words(part))]
     common = [split for split in (read[0] if read else ()) if all(split in words for words in read)]
     if read and len(common) != 1:
         words = " or ".join(map(repr, dict.fromkeys(word for words in read for word in words.values())))
@@ -364,9 +360,6 @@ def open_side(
     """
     everything = split == splits.EVERYTHING and (side == TRAIN or bool(heldout_share))
     known, split = ((), "") if everything else (split_names(path), split)
-    for name in (split, heldout_split) if heldout_share else (heldout_split if side == HELDOUT else split,):
-        if name and name not in known:
-            raise splits.missing_split(path, name, known)
     train, heldout = split or _named(known, splits.TRAIN_SPLIT), heldout_split or _named(known, splits.HELDOUT_SPLIT)
     key, needed = ("split", train) if heldout_share or side == TRAIN else ("heldout_split", heldout)
     if needed == splits.ALL_SPLITS and len(known) > 1 and any(map(splits.split_words, known)):

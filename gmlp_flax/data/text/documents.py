@@ -12,7 +12,6 @@ does not parse. The unit of [start, stop) depends on the format, and so does the
     array_record   records; random access
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,7 +40,7 @@ def read_whole(path: str) -> bytes:
 
 
 def numbered_lines(path: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """The lines that begin in the bytes [start, stop) of a file, with their line feeds, numbered from 1.
+    """The lines that begin in the bytes [start, stop) of a file, with their line feeds, the first of them number 1.
 
     Raises:
         DataError: a line has more than LONGEST bytes.
@@ -50,8 +49,7 @@ def numbered_lines(path: str, start: int = 0, stop: int | None = None) -> Iterat
         position = stream.seek(start - 1) + len(stream.readline()) if start else 0
         for number, line in enumerate(iter(lambda: stream.readline(LONGEST + 1), b""), start=1):
             if len(line) > LONGEST:
-                number += _lines_before(path, start)
-                raise DataError(f"{path}, line {number} has more than {LONGEST >> 20:,} MiB")
+                raise DataError(f"{path}, {_line_name(number, start)} has more than {LONGEST >> 20:,} MiB")
             if stop is not None and position >= stop:
                 return
             position += len(line)
@@ -70,12 +68,8 @@ def json_object(line: bytes) -> dict[str, Any]:
     return value
 
 
-def _lines_before(path: str, start: int) -> int:
-    """How many lines of an unpacked file precede the first one that begins at byte `start` or later."""
-    if not start:
-        return 0
-    with files.open_file(path) as stream:
-        return 1 + sum(stream.read(min(1 << 20, start - 1 - at)).count(b"\n") for at in range(0, start - 1, 1 << 20))
+def _line_name(number: int, start: int) -> str:
+    return f"line {number}" + (f" after byte {start:,}" if start else "")
 
 
 def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
@@ -92,9 +86,8 @@ def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
 
 
 def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
-    before = functools.cache(lambda: _lines_before(path, start))  # asked for only if a line is bad
     lines = ((number, line) for number, line in numbered_lines(path, start, stop) if not line.isspace())
-    return _parse(lines, lambda number: f"line {before() + number}", _json_text)
+    return _parse(lines, lambda number: _line_name(number, start), _json_text)
 
 
 def _parse(

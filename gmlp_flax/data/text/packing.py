@@ -1,7 +1,7 @@
 """A prepared corpus to windows of equal length, and (seed, step) to a batch of windows."""
 
+import contextlib
 import functools
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -182,16 +182,12 @@ def read_shares(lines: Iterable[str]) -> dict[str, float]:
     shares: dict[str, float] = {}
     for line in lines:
         path, _, given = line.rpartition("=")
-        try:
-            share = float(given)
-        except ValueError:
-            share = math.nan
-        if not path or not 0 < share < 1 or path in shares:
-            raise ConfigError(f"config.data.mixture: {line!r} is not PATH=SHARE, each path once, its share in (0, 1)")
-        shares[path] = share
-    if (total := sum(shares.values())) >= 1:
-        advice = "expected less than 1, as config.data.train has the rest"
-        raise ConfigError(f"config.data.mixture: the shares add up to {total:.4g}: {advice}")
+        with contextlib.suppress(ValueError):
+            if path and path not in shares and float(given) > 0 and sum(shares.values()) + float(given) < 1:
+                shares[path] = float(given)
+                continue
+        advice = "each path once, and shares above 0 that add up to less than 1, as config.data.train has the rest"
+        raise ConfigError(f"config.data.mixture: {line!r}: expected PATH=SHARE, {advice}")
     return shares
 
 

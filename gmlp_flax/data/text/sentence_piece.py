@@ -144,12 +144,8 @@ def train(documents: Iterable[str], vocab_size: int) -> bytes:
     except RuntimeError as error:
         if stopped_by:
             raise stopped_by[0] from None
-        # SentencePiece reports every failure as a RuntimeError that quotes its source code.
-        if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
-            raise DataError("no text to train a tokenizer on; give documents with text in them") from error
-        if "ocabulary size" not in str(error) and "insert_id" not in str(error):
-            raise
-        raise DataError(f"vocab_size={vocab_size} is too small for 256 bytes and all characters; raise it") from error
+        advice = "give more text, or a vocab_size with room for 256 bytes and all characters"
+        raise DataError(f"no tokenizer of vocab_size={vocab_size} can be trained on this text: {advice}") from error
     return model.getvalue()
 
 

@@ -43,6 +43,7 @@ class WordPieces:
         document: what the library builds the tokenizer of, in the form of `tokenizer.json`.
         pieces: the text of each piece.
         is_json: whether the file is a tokenizer.json.
+        name: the argument.
 
     Raises:
         DataError: a special piece is missing, a piece occurs twice, the tokenizer is of another kind than WordPiece, or
@@ -50,7 +51,7 @@ class WordPieces:
     """
 
     def __init__(self, model: bytes, name: str):
-        text = model.decode("utf-8-sig")
+        text, self.name = model.decode("utf-8-sig"), name
         self.is_json = text.lstrip().startswith("{") and text.rstrip().endswith("}")
         self.document = _read_json(model, name) if self.is_json else _read_vocabulary(text, name)
         ids = {
@@ -130,62 +131,52 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
     Raises:
         DataError: as in WordPieces; or two files contradict each other, or ask for what is not BERT's.
     """
-    content, name = files.read_small(path), PurePath(path).name
-    own = WordPieces(content, path)
-    document, cases, is_json = own.document, {name: own.cases}, own.is_json
-    beside = "" if is_json else find_beside(path, "tokenizer.json")
+    own = WordPieces(files.read_small(path), path)
+    beside = "" if own.is_json else find_beside(path, "tokenizer.json")
     if beside and _kind(json_files.read(beside, dict)) == "WordPiece":
-        other, is_json = WordPieces(files.read_small(beside), beside), True
-        same = other.document["model"]["vocab"] == document["model"]["vocab"]
-        parts = ("normalizer", "pre_tokenizer", *(["added_tokens"] if same else []))
-        document = document | {part: other.document[part] for part in parts}
-        cases = {PurePath(beside).name: other.cases}
-    beside = "" if is_json else find_beside(path, "added_tokens.json")
-    if beside and (more := [one for one in json_files.read(beside, dict) if one not in own.pieces]):
-        raise DataError(f"{beside} adds {more[0]!r} ({len(more)} in all): give a tokenizer.json, which has them")
-    normalizer = document["normalizer"] or {}
+        vocabulary, own = own.document["model"]["vocab"], WordPieces(files.read_small(beside), beside)
+        if own.document["model"]["vocab"] != vocabulary:
+            raise DataError(f"{path} and {beside} have different pieces: move the wrong one away")
+    elif not own.is_json and (beside := find_beside(path, "added_tokens.json")):
+        more = [one for one in json_files.read(beside, dict) if one not in own.pieces]
+        if more:
+            raise DataError(f"{beside} adds {more[0]!r} ({len(more)} in all): give a tokenizer.json, which has them")
+    name = PurePath(own.name).name
     given = {key: value.lower() == "true" for key, value in keys.items() if value != "auto"}
-    if normalizer.get("type") != "BertNormalizer":
+    if own.cases is None:
         if given:
             raise DataError(f"{path} has a normalizer that is not BERT's: {next(iter(given))} must be auto")
-        return _json(document), f"{name}: text is normalised as {next(iter(cases))} says"
-    sources = {file: of for file, of in cases.items() if of and is_json}
+        return _json(own.document), f"{name}: text is normalised as it says"
+    sources, normalizer = {name: own.cases} if own.is_json else {}, own.document["normalizer"]
     if beside := find_beside(path, "tokenizer_config.json"):
         stated, more = _stated(json_files.read(beside, dict), beside)
         sources |= {PurePath(beside).name: stated} if stated else {}
-        normalizer = normalizer | ({} if is_json else more)
+        normalizer = normalizer | ({} if own.is_json else more)
+    advice = f"config.data.{' and config.data.'.join(KEYS)}"
     if len({*sources.values()}) > 1 and len(given) < len(KEYS):
         read = "; ".join(f"{file}: {dict(zip(KEYS, of, strict=True))}" for file, of in sources.items())
-        raise DataError(
-            f"{path}: files contradict each other: {read}; set config.data.{' and config.data.'.join(KEYS)}"
-        )
-    found, why = _guess(own.pieces, given.get("do_lower_case"))
-    if sources:
-        found, why = next(iter(sources.values())), f"as {' and '.join(sources)} says"
+        raise DataError(f"{path}: files contradict each other: {read}; set {advice}")
+    found = next(iter(sources.values()), None) or _guess(own.pieces, given.get("do_lower_case"))
+    why = f"as {' and '.join(sources)} says" if sources else f"guessed from its pieces; {advice} say otherwise"
     if given:
         why = f"as {' and '.join(f'{key}={value}' for key, value in given.items())} says; else {why}"
     lower, strip = (given.get(key, value) for key, value in zip(KEYS, found, strict=True))
-    document = document | {"normalizer": normalizer | {"lowercase": lower, "strip_accents": strip}}
+    document = own.document | {"normalizer": normalizer | {"lowercase": lower, "strip_accents": strip}}
     told = f"text is {'' if lower else 'not '}lower-cased, accents are {'stripped' if strip else 'kept'}"
-    bare = content if not own.is_json else ("\n".join(own.pieces) + "\n").encode()
+    bare = ("\n".join(own.pieces) + "\n").encode() if own.is_json else files.read_small(path)
     is_plain = _read_vocabulary(bare.decode("utf-8-sig"), path) == document
     return (bare if is_plain else _json(document)), f"{name}: {told}, {why}"
 
 
-def _guess(pieces: Sequence[str], lower: bool | None = None) -> tuple[tuple[bool, bool], str]:
+def _guess(pieces: Sequence[str], lower: bool | None = None) -> tuple[bool, bool]:
     """Lower case and strip accents, as the pieces look. Single letters, names in brackets and a few pieces, such as
     those that someone wrote over [unused] ones, do not make a vocabulary cased."""
     words = {piece.removeprefix(_PREFIX) for piece in pieces if not _in_brackets(piece)}
     letters = [word for word in words if word.lower() != word.upper()]
     letters = [word for word in letters if len(word) > 1] or letters
     capitals = sum(word != word.lower() for word in letters)
-    accents = sum(word != _without_accents(word) for word in words)
     lower = capitals <= 0.1 * len(letters) if lower is None else lower
-    why = (
-        f"guessed: {capitals:,} of {len(letters):,} pieces have capitals, {accents:,} of {len(words):,} accents"
-        f"; config.data.{' and config.data.'.join(KEYS)} say otherwise"
-    )
-    return (lower, lower and accents <= 0.001 * len(words)), why
+    return lower, lower and sum(word != _without_accents(word) for word in words) <= 0.001 * len(words)
 
 
 def _in_brackets(piece: str) -> bool:

@@ -1,6 +1,7 @@
 import gzip
 import itertools
 import json
+import re
 import tarfile
 import zipfile
 
@@ -91,7 +92,7 @@ def test_bad_json_lines(tmp_path, line, found):
     first, bad, last = read("json_lines", path)
     assert (first, last) == ("one", "two\n€")
     assert bad.startswith(f"<line 3: {found}")
-    assert read("json_lines", path, 5)[:1] == [bad]
+    assert read("json_lines", path, 5)[0] == bad.replace("line 3", "line 2 after byte 5")
 
 
 def test_lone_surrogates_are_kept(tmp_path):
@@ -109,7 +110,9 @@ def test_byte_ranges_cover_json_lines_once(tmp_path_factory, texts, cuts, ended)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(data)), None]
     pieces = [read("json_lines", path, a, b) for a, b in itertools.pairwise(bounds)]
     whole = read("json_lines", path)
-    assert sum(pieces, []) == whole
+    assert [re.sub("<line [^:]*", "<line", item) for item in sum(pieces, [])] == [
+        re.sub("<line [^:]*", "<line", item) for item in whole
+    ]
     wrong = [number for number, text in enumerate(texts, start=1) if text is None]
     bad = [f"<line {number}: not JSON (Expecting value); expected one object per line>" for number in wrong]
     assert [item for item in whole if item.startswith("<line")] == bad

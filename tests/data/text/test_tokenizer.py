@@ -131,7 +131,12 @@ def test_what_is_no_file(path):
 
 @pytest.mark.parametrize(
     ("texts", "size", "message"),
-    [([], 500, "no text"), ([" "], 500, "no text"), (["some text"], 3, "=3"), (["some text"], 200, "vocab_size=200")],
+    [
+        ([], 500, "give more text"),
+        ([" "], 500, "=500"),
+        (["some text"], 3, "=3"),
+        (["some text"], 200, "vocab_size=200"),
+    ],
 )
 def test_training_errors(texts, size, message):
     with pytest.raises(DataError, match=message):

@@ -35,6 +35,7 @@ FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "bas
 PUBLISHED = (96_000, 2_000, 2_000)  # trees of each
 FACTS = "listops.json"
 
+_MOST = 10_000_000  # trees of a split
 _DEEPEST = 100  # levels; each is a call in a call
 _OPERATOR_SHARE = 0.25
 _FRUITLESS = 200_000  # trees thrown away in a row
@@ -122,9 +123,11 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
         DataError: the sizes or the grammar make no sense; the folder holds another data set or cannot be written to; or
             as in `generate`.
     """
-    if not (0 <= grammar.shortest < grammar.longest - 1 <= 2**20 and 2 <= grammar.depth <= _DEEPEST and all(sizes)):
+    makes_sense = 0 <= grammar.shortest < grammar.longest - 1 <= 2**20 and 2 <= grammar.depth <= _DEEPEST
+    if not makes_sense or not all(1 <= size <= _MOST for size in sizes):
         what = f"trees {sizes} of lengths {grammar.shortest},{grammar.longest} and depth {grammar.depth}"
-        raise DataError(f"{what}: expected some of each split, two lengths with one between, 2 to {_DEEPEST} levels")
+        limits = f"1 to {_MOST:,} of each split, two lengths with one between, 2 to {_DEEPEST} levels"
+        raise DataError(f"{what}: expected {limits}")
     asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
     if FACTS in files.listdir(folder):  # it is written last
         facts = json_files.read(files.join(folder, FACTS), dict)

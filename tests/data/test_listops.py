@@ -165,6 +165,7 @@ def test_grammars_that_make_no_sense(grammar):
         listops.make("unused", SIZES, grammar)
 
 
-def test_a_split_without_trees():
-    with pytest.raises(DataError, match="expected some of each split"):
-        listops.make("unused", (10, 5, 0), GRAMMAR)
+@pytest.mark.parametrize("sizes", [(10, 5, 0), (10**8, 5, 5)])
+def test_sizes_that_make_no_sense(sizes):
+    with pytest.raises(DataError, match="expected 1 to 10,000,000 of each split"):
+        listops.make("unused", sizes, GRAMMAR)

@@ -33,7 +33,7 @@ LINES = writers.json_lines(*({"text": text} for text in TEXTS))
         (["--config.data.heldout=nowhere.txt"], ["config.data.heldout: nothing at 'nowhere.txt'", "check the path"]),
         (["--config.data.tokenizer=nowhere.model"], ["config.data.tokenizer is 'nowhere.model'", "does not exist"]),
         (["--config.model.length=4000"], ["tokens, a sequence of length 4000 needs 3998", "config.model.length"]),
-        (["--config.model.vocab_size=100"], ["vocab_size=100 is too small"]),
+        (["--config.model.vocab_size=100"], ["no tokenizer of vocab_size=100"]),
         (["--config.init_from=/nowhere"], ["config.init_from is /nowhere", "expected a run folder"]),
     ],
     ids=lambda value: value[0].partition("=")[0].rpartition(".")[2] if value[0].startswith("--") else "",

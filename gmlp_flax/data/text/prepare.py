@@ -210,8 +210,11 @@ def _sizes(folder: str) -> dict[str, int]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The content of a JSON file of the folder `unfinished`; {} if there is none."""
-    return json_files.read(path, dict) if path.exists() else {}
+    """The content of a JSON file of the folder `unfinished`; {} if there is none. Raises DataError if it is damaged."""
+    try:
+        return json_files.read(path, dict) if path.exists() else {}
+    except DataError as error:
+        raise DataError(f"{error}: delete the folder {path.parent}, and what is done begins anew") from None
 
 
 def _is_done(shards: list[_Shard], plan: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@ import itertools
 import json
 import os
 import pickle
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -211,6 +212,17 @@ def test_a_damaged_cache_is_refused(tmp_path, name):
     (folder / name).write_bytes(b"x")
     with pytest.raises(DataError, match="delete its folder"):
         prepare_in_cache(corpus(2), tokenizer(), tmp_path, **EACH_PART)
+
+
+def test_damaged_work_is_an_error_that_names_the_folder(tmp_path, interrupted):
+    with pytest.raises(KeyboardInterrupt):
+        prepare(interrupted, tokenizer(), tmp_path, **EACH_PART)
+    (tmp_path / "unfinished" / "shard-00000.json").write_text("[]")
+    Interrupting.allowed.set()
+    with pytest.raises(DataError, match=f"delete the folder {tmp_path}/unfinished"):
+        prepare(interrupted, tokenizer(), tmp_path, **EACH_PART)
+    shutil.rmtree(tmp_path / "unfinished")
+    assert ids(prepare(interrupted, tokenizer(), tmp_path, **EACH_PART)) == stream(TEXTS)
 
 
 def encode(documents: list[str], threads: int = 1) -> tuple[list[int], int]:

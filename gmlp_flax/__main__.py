@@ -4,14 +4,12 @@ import importlib
 import os
 import sys
 import threading
-import time
 
 import gmlp_flax
 from gmlp_flax.errors import did_you_mean
 from gmlp_flax.processes import output
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
-GRACE = 2.0  # seconds that threads have to end after a failure
 # Subcommand -> its module in commands/, with the function that runs it if that is not `run`; and what it does.
 COMMANDS = {
     "quickstart": ("quickstart", "train a small gMLP on data that needs no download"),
@@ -62,24 +60,11 @@ def _run(name: str, arguments: list[str]) -> None:
         print("interrupted", file=sys.stderr)
         output.end_at_once(INTERRUPTED)
     except SystemExit as error:
-        if error.code == INTERRUPTED:
-            output.end_at_once(INTERRUPTED)
-        if error.code:
-            _end_if_kept([thread for thread in threading.enumerate() if thread not in before], error.code)
+        # Orbax's threads would wait ten minutes for the parts of a checkpoint that could not be written.
+        waiting = [thread for thread in threading.enumerate() if not (thread.daemon or thread in before)]
+        if error.code == INTERRUPTED or (error.code and waiting):
+            output.end_at_once(error.code if isinstance(error.code, int) else 1)
         raise
-
-
-def _end_if_kept(threads: list[threading.Thread], code: object) -> None:
-    """Ends a program that has failed, if threads of a library would keep it; returns if none does.
-
-    After a checkpoint that could not be written, Orbax's threads wait ten minutes for its parts.
-    """
-    waiting = [thread for thread in threads if not thread.daemon]
-    until = time.monotonic() + GRACE
-    for thread in waiting:
-        threading.Thread.join(thread, max(0.0, until - time.monotonic()))  # Orbax's own raises TimeoutError
-    if any(thread.is_alive() for thread in waiting):
-        output.end_at_once(code if isinstance(code, int) else 1)
 
 
 def help_text() -> str:

@@ -25,7 +25,7 @@ from gmlp_flax.data import pipeline
 from gmlp_flax.errors import ConfigError, DataError, RunError, listed
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files
-from gmlp_flax.planning import meshes
+from gmlp_flax.planning import plan
 from gmlp_flax.processes import distributed
 from gmlp_flax.training import loading, loop
 from gmlp_flax.training.evaluation import Evaluator
@@ -90,7 +90,7 @@ def train(
     if data is not None:
         config.update_from_flattened_dict(store(data, config, io_files.join(workdir, "data")))
     source = None if init is None else _source(init)
-    return loop.train(meshes.settle(config, workdir), workdir, given=loop.Given(source, optimizer, callbacks))
+    return loop.train(plan.settle_mesh(config, workdir), workdir, given=loop.Given(source, optimizer, callbacks))
 
 
 def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -> dict[str, float]:

@@ -94,16 +94,16 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     """Makes the plan and prints it."""
     from gmlp_flax import config as config_lib
     from gmlp_flax import tasks
-    from gmlp_flax.planning import meshes, plan
+    from gmlp_flax.planning import plan
 
     values = flags.FLAGS
     cli.require("config")
     topology = cli.require("topology")
     config_lib.validate(config)
     if config.mesh.auto:
-        choice = meshes.choose(config, topology)
-        config = meshes.with_mesh(config, choice.sizes)
-        print(f"mesh {meshes.named(choice.sizes)}: {choice.reason}", file=sys.stderr)
+        choice = plan.choose_mesh(config, topology)
+        config = plan.with_mesh(config, choice.sizes)
+        print(f"mesh {plan.mesh_name(choice.sizes)}: {choice.reason}", file=sys.stderr)
     found = plan.make(config, topology, values.price, values.mfu, values.moved)
     rows = suggest(config, found, values.price, values.mfu) if values.suggest else []
     if values.json:

@@ -26,7 +26,7 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     # Imported here so that --help_config and mistakes in flags answer at once.
     with cli.among_processes():
         from gmlp_flax.analysis import curves
-        from gmlp_flax.planning import meshes
+        from gmlp_flax.planning import plan
         from gmlp_flax.processes import distributed, output, stopping
         from gmlp_flax.training import loop
 
@@ -39,7 +39,7 @@ def main(_argv: list[str], config: ConfigDict) -> None:
         try:
             with stopping.terminable():
                 options = dict(restart=flags.FLAGS.restart, other_data=flags.FLAGS.other_data)
-                result = loop.train(meshes.settle(config, workdir), workdir, at_end=draw, **options)
+                result = loop.train(plan.settle_mesh(config, workdir), workdir, at_end=draw, **options)
         except stopping.Terminated as signal:
             print(f"{signal}: no step was running; give the same command again", file=sys.stderr)
             output.end_at_once(flags.FLAGS.stopped_code)

@@ -70,7 +70,7 @@ class ImageClassifier(nnx.Module):
 
     Raises:
         ValueError: an unknown pool or stem; a table stem for other patches than single grey pixels; `spec.length` is
-            not the number of tokens; fewer means or deviations than channels.
+            not the number of tokens.
     """
 
     def __init__(
@@ -100,8 +100,6 @@ class ImageClassifier(nnx.Module):
         tokens = token_count(image_size, patch_size, pool)
         if spec.length != tokens:
             raise ValueError(f"the encoder was made for {spec.length} tokens, but the images give {tokens}")
-        if min(len(mean), len(std)) < channels:
-            raise ValueError(f"mean and std have {len(mean)} and {len(std)} values, the images {channels} channels")
         self.stem = GreyTable(spec, rngs) if stem == "table" else Linear(spec, pixels, spec.d_model, rngs)
         self.cls = parameter(jnp.zeros((spec.d_model,), spec.param_dtype), decayed=False) if pool == "cls" else None
         self.positions = LearnedPositions(spec, rngs, OverPatches(outputs=-2)) if spec.positions == "absolute" else None

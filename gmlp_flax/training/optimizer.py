@@ -1,16 +1,23 @@
 """The optimizer of a run: a row of `config.optimizers` with a schedule, clipping, weight decay of the parameters that
-the model marks, learning-rate multipliers, and frozen parameters."""
+the model marks, learning-rate multipliers, frozen parameters, and LoRA (Hu et al. 2021, arXiv 2106.09685).
+
+With LoRA a kernel is W0 + alpha / rank * A B. The parameters of a run stay W, its value, so that it is evaluated, saved
+and exported like any other; A and B are in the state of the optimizer, which has moments of them alone. The gradient of
+the loss by A is alpha / rank * G B^T, and by B it is alpha / rank * A^T G, where G is that by W.
+"""
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import optax.contrib
+from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax.checkpoints.pytree import path_name
@@ -18,7 +25,11 @@ from gmlp_flax.config import optimizers, parsing
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.encoder import STACKED, depths
 from gmlp_flax.models.parameters import ParamMetadata
-from gmlp_flax.training import lora
+
+
+def leaves_by_path(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree of parameters by their paths, such as `encoder/norm/scale`."""
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def learning_rate(config: ConfigDict) -> optax.Schedule:
@@ -61,7 +72,7 @@ def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
     """
     multipliers = parsing.lr_multipliers(lines)
     by_path, used = {}, set()
-    leaves = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    leaves = leaves_by_path(params)
     depth = depths({name: leaf.shape[0] for name, leaf in leaves.items() if name.startswith(STACKED)})
     for name, leaf in leaves.items():
         matching = (multiplier for multiplier in multipliers if re.search(multiplier.pattern, name))
@@ -123,10 +134,10 @@ def make(
     """
     if not (rank := config.optimizer.lora_rank):
         return _make(config, params, metadata)
-    if not (kernels := lora.adapted(params, metadata)):
+    if not (kernels := lora_kernels(params, metadata)):
         raise RunError(f"config.optimizer.lora_rank is {rank}: {config.model.block} has no channel projections; give 0")
     alpha = config.optimizer.lora_alpha or float(rank)
-    transformation = lora.wrap(
+    transformation = with_lora(
         functools.partial(_make, config, metadata=metadata), kernels, heads, rank=rank, alpha=alpha, seed=config.seed
     )
     jax.eval_shape(transformation.init, params)  # names patterns that do not fit
@@ -152,7 +163,7 @@ def _make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]
         transformation = optax.contrib.schedule_free(transformation, rate, options.b1)
     if not options.freeze:
         return transformation
-    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    names = [*leaves_by_path(params)]
     for pattern in options.freeze:
         if not any(re.search(pattern, name) for name in names):
             raise RunError(f"config.optimizer.freeze: {pattern!r} matches no parameter, e.g. {names[0]}")
@@ -162,3 +173,80 @@ def _make(config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]
 
     labels = jax.tree_util.tree_map_with_path(label, params)
     return optax.multi_transform({"trained": transformation, "frozen": optax.set_to_zero()}, labels)
+
+
+class LoraState(NamedTuple):
+    """`adapters`: flat dict of A, [layers, inputs, rank], and B, [layers, rank, outputs], as `kernel/a` and `kernel/b`
+    behind the path; `inner`: the state of the optimizer that trains them, and the heads."""
+
+    adapters: dict[str, jax.Array]
+    inner: Any
+
+
+def lora_kernels(shapes: Any, metadata: Mapping[str, ParamMetadata]) -> list[str]:
+    """The paths of the kernels that get a rank: the channel projections of the encoder, [layers, inputs, outputs]. What
+    mixes tokens is no channel projection: its shape depends on their number."""
+    return [
+        name
+        for name, leaf in leaves_by_path(shapes).items()
+        if name.startswith(STACKED) and name.endswith("/kernel") and leaf.ndim == 3 and not metadata[name].resize
+    ]
+
+
+def with_lora(
+    make: Callable[[Any], optax.GradientTransformation],
+    kernels: list[str],
+    heads: tuple[str, ...],
+    *,
+    rank: int,
+    alpha: float,
+    seed: int,
+) -> optax.GradientTransformation:
+    """Trains A and B of each kernel, and the parameters whose paths begin with one of `heads`; all others keep their
+    values.
+
+    Args:
+        make: makes the optimizer of the trees that are trained, from their shapes.
+        kernels: paths, as of `lora_kernels`.
+        rank: of A B, the size between inputs and outputs.
+        alpha: A B counts alpha / rank times.
+        seed: of A, which is normal with standard deviation 1 / sqrt(inputs); B is 0.
+    """
+    factor = alpha / rank
+
+    def adapters_of(params: Any) -> dict[str, jax.Array]:
+        flat, made = leaves_by_path(params), {}
+        for name in kernels:
+            layers, inputs, outputs = flat[name].shape
+            key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
+            made[f"{name}/a"] = jax.random.normal(key, (layers, inputs, rank)) / inputs**0.5
+            made[f"{name}/b"] = jnp.zeros((layers, rank, outputs))
+        return made
+
+    def trained(adapters: Mapping[str, Any], tree: Any) -> Any:
+        """What the inner optimizer sees: the adapters, and the heads of a tree of parameters or gradients."""
+        own = {name: leaf for name, leaf in leaves_by_path(tree).items() if name.startswith(heads)} if heads else {}
+        return traverse_util.unflatten_dict({**adapters, **own}, sep="/")
+
+    def init(params: Any) -> LoraState:
+        adapters = adapters_of(params)
+        tree = trained(adapters, params)
+        return LoraState(adapters, make(jax.eval_shape(lambda: tree)).init(tree))
+
+    def update(grads: Any, state: LoraState, params: Any) -> tuple[Any, LoraState]:
+        """As optax's: the adapters' own updates, and what they change in the kernels."""
+        old, flat, by_factor = state.adapters, leaves_by_path(grads), {}
+        for name in kernels:
+            by_factor[f"{name}/a"] = factor * flat[name] @ old[f"{name}/b"].mT
+            by_factor[f"{name}/b"] = factor * old[f"{name}/a"].mT @ flat[name]
+        tree = trained(old, params)
+        updates, inner = make(jax.eval_shape(lambda: tree)).update(trained(by_factor, grads), state.inner, tree)
+        moved: dict[str, Any] = traverse_util.flatten_dict(updates, sep="/")
+        new = {name: leaf + moved[name] for name, leaf in old.items()}
+        for name in kernels:
+            before, after = (at[f"{name}/a"] @ at[f"{name}/b"] for at in (old, new))
+            moved[name] = factor * (after - before)
+        merged = {name: moved.get(name, jnp.zeros_like(leaf)) for name, leaf in flat.items()}
+        return traverse_util.unflatten_dict(merged, sep="/"), LoraState(new, inner)
+
+    return optax.GradientTransformation(init, update)  # type: ignore[reportArgumentType]  # it needs the parameters

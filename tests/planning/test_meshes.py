@@ -11,7 +11,7 @@ import pytest
 from gmlp_flax import config
 from gmlp_flax.config import overrides
 from gmlp_flax.errors import RunError
-from gmlp_flax.planning import chips, dry_run, meshes, plan
+from gmlp_flax.planning import chips, dry_run, plan
 from tests.planning.test_plan import small
 
 FILE = pathlib.Path(__file__).parent / "mesh_golden.json"
@@ -29,7 +29,7 @@ TOPOLOGIES = ("gpu:h100x1", "gpu:h100x8")
     ],
 )
 def test_meshes_that_make_sense(devices, slices, expected):
-    assert [*meshes.candidates(devices, slices)] == expected
+    assert [*plan.candidate_meshes(devices, slices)] == expected
 
 
 def planned(monkeypatch, figures):
@@ -57,7 +57,7 @@ def planned(monkeypatch, figures):
 
 def test_copies_are_taken_if_links_do_not_hold_them_up(monkeypatch):
     tried = planned(monkeypatch, {(8, 1, 1): (True, 5, 9, 8, 10)})
-    found = meshes.choose(small(), "gpu:h100x8")
+    found = plan.choose_mesh(small(), "gpu:h100x8")
     assert (found.sizes, tried) == ((8, 1, 1), [(8, 1, 1)])
     assert found.reason == "9 ms at least; it fits, and links do not hold it up"
 
@@ -65,11 +65,11 @@ def test_copies_are_taken_if_links_do_not_hold_them_up(monkeypatch):
 def test_the_fastest_of_those_that_fit_is_taken(monkeypatch):
     figures = {(8, 1, 1): (False, 5, 6, 8, 99), (1, 8, 1): (True, 5, 6, 9, 50), (1, 4, 2): (True, 5, 8, 8.5, 40)}
     planned(monkeypatch, figures)
-    found = meshes.choose(small(), "gpu:h100x8")
+    found = plan.choose_mesh(small(), "gpu:h100x8")
     assert found.sizes == (1, 4, 2)
     others = "data 8 x fsdp 1 x tensor 1 does not fit; data 1 x fsdp 8 x tensor 1 9 ms at least"
     assert found.reason == f"8.5 ms at least; the fastest that fits ({others})"
-    config = meshes.with_mesh(small(**{"mesh.auto": True}), found.sizes)
+    config = plan.with_mesh(small(**{"mesh.auto": True}), found.sizes)
     assert (config.mesh.auto, config.mesh.data, config.mesh.fsdp, config.mesh.tensor) == (False, 1, 4, 2)
 
 
@@ -77,10 +77,10 @@ def test_a_mesh_that_the_model_cannot_have_is_passed_over(monkeypatch):
     refusal = RunError("config.batch_size is 3")
     figures = {(8, 1, 1): (False, 5, 6, 8, 99), (1, 8, 1): refusal, (1, 4, 2): (True, 5, 8, 8.5, 40)}
     planned(monkeypatch, figures)
-    assert meshes.choose(small(), "gpu:h100x8").sizes == (1, 4, 2)
+    assert plan.choose_mesh(small(), "gpu:h100x8").sizes == (1, 4, 2)
     planned(monkeypatch, dict.fromkeys(figures, refusal))
     with pytest.raises(RunError, match=r"no mesh of gpu:h100x8 suits the run: config.batch_size is 3$"):
-        meshes.choose(small(), "gpu:h100x8")
+        plan.choose_mesh(small(), "gpu:h100x8")
 
 
 def test_what_would_fit_is_said(monkeypatch):
@@ -91,21 +91,21 @@ def test_what_would_fit_is_said(monkeypatch):
     with pytest.raises(
         RunError, match=r"no mesh of gpu:h100x1 fits; .* needs least, \d+\.\d of 60.0 GB a chip: remat="
     ):
-        meshes.choose(options, "gpu:h100x1")
+        plan.choose_mesh(options, "gpu:h100x1")
 
 
 def test_of_this_machine(monkeypatch, tmp_path, capsys):
     """One device has one mesh, devices without figures have copies, others are planned."""
     given = small(**{"mesh.auto": True})
-    assert meshes.settle(small(), str(tmp_path)).mesh.data == -1
-    assert meshes.settle(given, str(tmp_path)).mesh.data == 1 and capsys.readouterr().err.endswith(": one device\n")
+    assert plan.settle_mesh(small(), str(tmp_path)).mesh.data == -1
+    assert plan.settle_mesh(given, str(tmp_path)).mesh.data == 1 and capsys.readouterr().err.endswith(": one device\n")
     for kind, count, topology in (("cpu", 8, None), ("TPU v5 lite", 4, "v5e:2x2"), ("TPU v4", 2, None)):
         devices = [types.SimpleNamespace(device_kind=kind)] * count
         monkeypatch.setattr(jax, "devices", lambda devices=devices: devices)
         monkeypatch.setattr(jax, "device_count", lambda count=count: count)
-        choose = unittest.mock.Mock(return_value=meshes.Choice((1, 4, 1), "so"))
-        monkeypatch.setattr(meshes, "choose", choose)
-        found = meshes.settle(given, str(tmp_path)).mesh
+        choose = unittest.mock.Mock(return_value=plan.MeshChoice((1, 4, 1), "so"))
+        monkeypatch.setattr(plan, "choose_mesh", choose)
+        found = plan.settle_mesh(given, str(tmp_path)).mesh
         assert [call.args[1:] for call in choose.call_args_list] == ([(topology, devices)] if topology else [])
         assert (found.auto, found.data, found.fsdp) == ((False, 1, 4) if topology else (False, count, 1))
 
@@ -128,8 +128,8 @@ def chosen(name, topology):
     """What the golden file has of a model of the paper: the mesh, or what is said if none fits."""
     file = "imagenet" if name in MODELS[:3] else "c4_bert"
     try:
-        found = meshes.choose(config.from_file(f"configs/{file}.py", name), topology)
-        return {"mesh": meshes.named(found.sizes), "reason": found.reason}
+        found = plan.choose_mesh(config.from_file(f"configs/{file}.py", name), topology)
+        return {"mesh": plan.mesh_name(found.sizes), "reason": found.reason}
     except RunError as error:
         return {"mesh": "none", "reason": str(error)}
 

@@ -14,7 +14,7 @@ from gmlp_flax import tasks
 from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.parameters import ParamMetadata
-from gmlp_flax.training import loop, lora, optimizer, step
+from gmlp_flax.training import loop, optimizer, step
 from tests.training import tiny
 
 KERNEL = "encoder/blocks/proj/kernel"
@@ -42,7 +42,7 @@ def test_against_a_model_with_adapters_of_its_own():
         return loss({"encoder": encoder, "head": {"kernel": own["head"]}})
 
     adamw = optax.adamw(0.05, weight_decay=0.1)
-    transformation = lora.wrap(lambda _: adamw, [KERNEL], ("head/",), rank=rank, alpha=alpha, seed=7)
+    transformation = optimizer.with_lora(lambda _: adamw, [KERNEL], ("head/",), rank=rank, alpha=alpha, seed=7)
     state = transformation.init(params)
     own = {"a": state.adapters[f"{KERNEL}/a"], "b": state.adapters[f"{KERNEL}/b"], "head": head}
     inner = adamw.init(own)
@@ -64,7 +64,7 @@ def test_which_kernels_have_it():
     shapes = {"encoder": {"blocks": {"proj": {"kernel": leaf}, "tokens": {"kernel": leaf}}}, "stem": {"kernel": leaf}}
     resized = ParamMetadata(resize=lambda leaf, shape, grids: leaf)
     metadata = {KERNEL: ParamMetadata(), "encoder/blocks/tokens/kernel": resized, "stem/kernel": ParamMetadata()}
-    assert lora.adapted(shapes, metadata) == [KERNEL]
+    assert optimizer.lora_kernels(shapes, metadata) == [KERNEL]
 
 
 def test_the_state_has_adapters_alone(tmp_path, partition):

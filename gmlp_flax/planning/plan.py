@@ -348,8 +348,8 @@ def choose_mesh(config: ConfigDict, topology: str, devices: list | None = None) 
         sizes, least = min(plans.items(), key=lambda pair: pair[1].per_chip_bytes["peak"])
         peak, most = least.per_chip_bytes["peak"] / 1e9, least.hbm_bytes / 1e9
         raise RunError(
-            f"config.mesh=auto: no mesh of {topology} fits; {mesh_name(sizes)} needs least, {peak:.1f} of {most:.1f} GB "
-            f"a chip{_what_fits(with_mesh(config, sizes), topology, devices)}"
+            f"config.mesh=auto: no mesh of {topology} fits; {mesh_name(sizes)} needs least, {peak:.1f} of "
+            f"{most:.1f} GB a chip{_what_fits(with_mesh(config, sizes), topology, devices)}"
         )
     sizes = min(fitting, key=lambda sizes: fitting[sizes].step_seconds)
     others = [f"{mesh_name(each)} {_time(plans[each])}" for each in plans if each != sizes]

@@ -90,7 +90,8 @@ def train(
     if data is not None:
         config.update_from_flattened_dict(store(data, config, io_files.join(workdir, "data")))
     source = None if init is None else _source(init)
-    return loop.train(plan.settle_mesh(config, workdir), workdir, given=loop.Given(source, optimizer, callbacks))
+    config = plan.settle_mesh(config, workdir)
+    return loop.train(config, workdir, init=source, optimizer=optimizer, callbacks=callbacks)
 
 
 def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -> dict[str, float]:

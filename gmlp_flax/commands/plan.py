@@ -101,9 +101,9 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     topology = cli.require("topology")
     config_lib.validate(config)
     if config.mesh.auto:
-        choice = plan.choose_mesh(config, topology)
-        config = plan.with_mesh(config, choice.sizes)
-        print(f"mesh {plan.mesh_name(choice.sizes)}: {choice.reason}", file=sys.stderr)
+        sizes, reason = plan.choose_mesh(config, topology)
+        config = plan.with_mesh(config, sizes)
+        print(f"mesh {plan.mesh_name(sizes)}: {reason}", file=sys.stderr)
     found = plan.make(config, topology, values.price, values.mfu, values.moved)
     rows = suggest(config, found, values.price, values.mfu) if values.suggest else []
     if values.json:

@@ -293,20 +293,6 @@ def alternatives(config: ConfigDict, topology: str) -> Iterator[Alternative]:
             yield Alternative(other, {}, other)
 
 
-class MeshChoice(NamedTuple):
-    """A mesh for a config.
-
-    Attributes:
-        sizes: devices along data, fsdp and tensor.
-        reason: in a line.
-        plan: with it; None if nothing is known of the devices.
-    """
-
-    sizes: Sizes
-    reason: str
-    plan: Plan | None = None
-
-
 def candidate_meshes(devices: int, slices: int = 1) -> Iterator[Sizes]:
     """The meshes that make sense, in the order in which they exchange more: copies of the state; the state in parts
     that eight devices, or all of them, hold; and products in halves."""
@@ -319,13 +305,16 @@ def candidate_meshes(devices: int, slices: int = 1) -> Iterator[Sizes]:
         yield slices, within // 2, 2
 
 
-def choose_mesh(config: ConfigDict, topology: str, devices: list | None = None) -> MeshChoice:
+def choose_mesh(config: ConfigDict, topology: str, devices: list | None = None) -> tuple[Sizes, str]:
     """The mesh with the fastest step of those that fit, by the planner's bounds.
 
     Args:
         config: of the run, whose own mesh does not count.
         topology: as `make` takes it.
         devices: of this machine, if they are what the topology says.
+
+    Returns:
+        The devices along data, fsdp and tensor, and the reason in a line.
 
     Raises:
         RunError: no mesh fits; or none suits the batch and the model.
@@ -354,7 +343,7 @@ def choose_mesh(config: ConfigDict, topology: str, devices: list | None = None) 
     sizes = min(fitting, key=lambda sizes: fitting[sizes].step_seconds)
     others = [f"{mesh_name(each)} {_time(plans[each])}" for each in plans if each != sizes]
     beside = f"the fastest that fits ({'; '.join(others)})" if others else "it fits, and links do not hold it up"
-    return MeshChoice(sizes, f"{_time(plans[sizes])}; {beside}", plans[sizes])
+    return sizes, f"{_time(plans[sizes])}; {beside}"
 
 
 def settle_mesh(config: ConfigDict, workdir: str) -> ConfigDict:
@@ -369,17 +358,17 @@ def settle_mesh(config: ConfigDict, workdir: str) -> ConfigDict:
     """
     if not config.mesh.auto:
         return config
-    devices, alone = jax.devices(), (jax.device_count(), 1, 1)
+    devices, sizes = jax.devices(), (jax.device_count(), 1, 1)
     kind = chips.of_device(devices[0].device_kind)
     topology = chips.usual(kind, len(devices)) if kind else None
     if len(devices) == 1:
-        choice = MeshChoice(alone, "one device")
+        reason = "one device"
     elif topology is None:
-        choice = MeshChoice(alone, f"no figures of {len(devices)} devices {devices[0].device_kind!r} are known")
+        reason = f"no figures of {len(devices)} devices {devices[0].device_kind!r} are known"
     else:
-        choice = choose_mesh(warm_start.inherit(config, workdir)[0], topology, devices)
-    distributed.say(f"mesh {mesh_name(choice.sizes)}: {choice.reason}")
-    return with_mesh(config, choice.sizes)
+        sizes, reason = choose_mesh(warm_start.inherit(config, workdir)[0], topology, devices)
+    distributed.say(f"mesh {mesh_name(sizes)}: {reason}")
+    return with_mesh(config, sizes)
 
 
 def _what_fits(config: ConfigDict, topology: str, devices: list | None) -> str:

@@ -212,19 +212,20 @@ class Task(abc.ABC):
     def assets(self) -> dict[str, bytes]:
         """The files that predictions need beside the parameters, by name; run folder and checkpoints hold them."""
 
+    def saved_file(self, name: str) -> bytes | None:
+        """One of `assets` in the run folder, else that of the run which starts this one; None if there is none."""
+        path = os.path.join(self.folder, name)
+        return files.read_small(path) if self.folder and files.exists(path) else self.inherited.get(name)
+
     def saved_names(self, name: str) -> tuple[str, ...]:
         """The names of classes in a JSON file of the run folder: a list, or "labels" in an object; () without the file.
 
         Raises:
             DataError: there is no such list in it, or an empty one.
         """
-        path = os.path.join(self.folder, name)
-        if self.folder and files.exists(path):
-            values = json_files.read(path)
-        elif name in self.inherited:
-            values = json_files.parse(self.inherited[name], name)
-        else:
+        if (content := self.saved_file(name)) is None:
             return ()
+        values = json_files.parse(content, path := os.path.join(self.folder, name))
         values = values.get("labels") if isinstance(values, dict) else values
         if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
             raise DataError(f"{path} is damaged: expected a list of names; take it from the run's checkpoint again")

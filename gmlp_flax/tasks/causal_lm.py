@@ -121,11 +121,7 @@ class CausalLanguageModeling(LanguageModeling):
     @functools.cached_property
     def generator(self) -> TextGenerator:
         """The text generator of the model."""
-        return TextGenerator(self.extend, self.length, self.tokenizer)
-
-    def extend(self, params: Any, *inputs: Any) -> Any:
-        """`CausalLM.extend` with the given parameters."""
-        return self.bind(params).extend(*inputs)
+        return TextGenerator(lambda params, *inputs: self.bind(params).extend(*inputs), self.length, self.tokenizer)
 
 
 def _bits(loss: float, sums: Totals) -> float:

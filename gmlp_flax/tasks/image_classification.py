@@ -337,9 +337,9 @@ class ImageClassification(Task):
             raise DataError(f"{key}={given}: expected a line for each class, each another one")
         return words
 
-    @functools.cached_property
-    def _told(self) -> list[str]:
-        return []
+    @functools.cache  # noqa: B019 - what both sides have to say is said once
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr)
 
     @functools.cached_property
     def _bad(self) -> BadRecords:
@@ -360,9 +360,7 @@ class ImageClassification(Task):
             options = dict(cache_folder=self.config.data.cache, order=self._class_order)
             source = sides.open_side(self.config, side, sources.open_side, **options)
         for line in source.notes:
-            if line not in self._told:
-                self._told.append(line)
-                print(line, file=sys.stderr)
+            self._say(line)
         if self.saved_names(CLASSES_FILE):
             sources.require_classes(source, self.classes, os.path.join(self.folder, CLASSES_FILE))
         elif side == "heldout":

@@ -16,7 +16,7 @@ from scipy.stats import rankdata
 
 from gmlp_flax.data.finetuning.glue import NUMBER_TASKS, SentenceTask, own_task
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files, json_files
+from gmlp_flax.io import json_files
 from gmlp_flax.options import Option
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Shapes, Sums, Totals, model_keys, weighted_sum
 from gmlp_flax.tasks.text_classification import OWN, TextClassification, submission
@@ -60,17 +60,15 @@ class TextRegression(TextClassification):
     def scale(self) -> tuple[float, float]:
         """The mean and the standard deviation of the labels to train on; raises DataError if they are all the same, or
         the file of the run is damaged."""
-        path = os.path.join(self.folder, SCALE_FILE)
-        if self.folder and files.exists(path):
-            known = json_files.read(path, dict)
-        elif SCALE_FILE in self.inherited:
-            known = json_files.parse(self.inherited[SCALE_FILE], SCALE_FILE)
+        path, content = os.path.join(self.folder, SCALE_FILE), self.saved_file(SCALE_FILE)
+        if content is not None:
+            known = json_files.parse(content, path, dict)
         else:
             labels = self.sentences("train").labels.astype(np.float64)
             known = {"mean": float(labels.mean()), "deviation": float(labels.std())}
             if not known["deviation"]:
                 raise DataError(f"config.data.train: all {len(labels)} labels are {labels[0]}: nothing can be learned")
-        values: list[Any] = [known.get(name) if isinstance(known, dict) else None for name in ("mean", "deviation")]
+        values: list[Any] = [known.get(name) for name in ("mean", "deviation")]
         if not all(isinstance(value, float | int) and math.isfinite(value) for value in values):
             advice = "expected a mean and a deviation; take it from the run's checkpoint again"
             raise DataError(f"{path} is damaged: {advice}")

@@ -129,9 +129,7 @@ def open_task(folder: str, config: ConfigDict | None = None) -> Task:
         ConfigError, RunError, DataError: the config or a file is missing, or cannot be read.
     """
     if config is None:
-        if not io_files.exists(described := os.path.join(folder, CONFIG_FILE)):
-            raise RunError(f"{folder} has no {CONFIG_FILE}: expected a folder that `gmlp export` has written")
-        config = config_lib.load(described)
+        config = config_lib.load(os.path.join(folder, CONFIG_FILE))
     if "tokenizer" in config.data:
         config.data.tokenizer = ""  # a path on another machine; the folder has the file
     kind = tasks.find(config.task)  # it makes anew what is missing, from the data that the config names

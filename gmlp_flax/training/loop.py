@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import optax
@@ -37,20 +37,6 @@ CLASSES_SHOWN = 8
 Window = tuple[int, Any]  # a step, and the sums of its log window, perhaps still computed on the devices
 
 
-class Given(NamedTuple):
-    """What a program gives a run beside its config.
-
-    Attributes:
-        init: the model that it starts from, in the place of config.init_from.
-        optimizer: from gradients to updates, in the place of the config's optimizer, with a rate of its own.
-        callbacks: see `Trackers`.
-    """
-
-    init: loading.Source | None = None
-    optimizer: optax.GradientTransformation | None = None
-    callbacks: Sequence[Callback] = ()
-
-
 def train(
     config: ConfigDict,
     workdir: str,
@@ -58,7 +44,9 @@ def train(
     again: str = "",
     at_end: Callable[[], object] = lambda: None,
     other_data: bool = False,
-    given: Given = Given(),
+    init: loading.Source | None = None,
+    optimizer: optax.GradientTransformation | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any] | None:
     """Trains from the start, or resumes from the newest good checkpoint in the run folder.
 
@@ -69,7 +57,9 @@ def train(
         again: the command that continues the run after a signal; empty for `gmlp train` with this program's arguments.
         other_data: goes on over other data than the steps before were taken on.
         at_end: called by the first process after the last step, before result.json is written.
-        given: parts of the run that no config holds.
+        init: the model that the run starts from, in the place of config.init_from.
+        optimizer: from gradients to updates, in the place of the config's optimizer, with a rate of its own.
+        callbacks: see `Trackers`.
 
     Returns:
         The content of result.json, or None if a signal stopped the run before its last step.
@@ -82,14 +72,14 @@ def train(
         with _closing() as close_later:
             profile, trackers = (
                 close_later(Profile(config, folder.path)),
-                close_later(Trackers(config.log, given.callbacks)),
+                close_later(Trackers(config.log, callbacks)),
             )
-            training = build(config, folder, other_data, given)
+            training = build(config, folder, other_data, init, optimizer)
             task, config = training.task, training.task.config
             checkpoints = close_later(loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id))
             watchdog = close_later(stopping.Watchdog(config.log.hang_seconds))
             watchdog.begin()
-            state, done = _resume(training, checkpoints, given)
+            state, done = _resume(training, checkpoints, init)
             file = os.path.join(folder.path, METRICS_FILE)
             metrics = close_later(MetricsFile(file, done, read_only=not distributed.is_first()))
             progress = close_later(Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit))
@@ -127,10 +117,14 @@ def _closing() -> Iterator[Callable[[Any], Any]]:
 
 
 def build(
-    config: ConfigDict, folder: run_folder.RunFolder, other_data: bool = False, given: Given = Given()
+    config: ConfigDict,
+    folder: run_folder.RunFolder,
+    other_data: bool = False,
+    init: loading.Source | None = None,
+    optimizer: optax.GradientTransformation | None = None,
 ) -> Training:
-    """Makes all checks that need no device time, and the programs of the run. All processes must agree. `other_data` as
-    in `train`.
+    """Makes all checks that need no device time, and the programs of the run. All processes must agree. The
+    other arguments are those of `train`.
 
     Raises:
         ConfigError, DataError, RunError: the run cannot start or continue.
@@ -139,18 +133,18 @@ def build(
     mesh.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
     mesh.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
     config, inherited = warm_start.inherit(config, folder.path)
-    if given.init:
+    if init:
         shared = tasks.find(config.task).shared_assets
-        inherited = {name: content for name, content in given.init.files.items() if name in shared}
+        inherited = {name: content for name, content in init.files.items() if name in shared}
     record.refuse_changes(folder.path, config)
-    if (rank := config.optimizer.lora_rank) and not (given.init or (config.init_from and config.init_parameters)):
+    if (rank := config.optimizer.lora_rank) and not (init or (config.init_from and config.init_parameters)):
         raise RunError(f"config.optimizer.lora_rank is {rank}, and there is nothing to adapt: give --config.init_from")
     distributed.say(_about_run(config, folder.path))
     task = tasks.create(config, folder.path, inherited)
     loading.check_metric(config, task)
     for line in task.data_notes():
         distributed.say(line)
-    training = Training(task, mesh, given.optimizer)
+    training = Training(task, mesh, optimizer)
     examples = str(task.evaluation_examples())
     same = {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()}
     distributed.require_alike(same | task.assets())
@@ -187,7 +181,7 @@ def _about_data(task: tasks.Task) -> str:
     return f"{sizes}; {len(names):,} classes: {shown}" if names else sizes
 
 
-def _resume(training: Training, checkpoints: Checkpoints, given: Given) -> tuple[TrainState, int]:
+def _resume(training: Training, checkpoints: Checkpoints, init: loading.Source | None) -> tuple[TrainState, int]:
     """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
     config, workdir = training.task.config, os.path.dirname(checkpoints.folder)
     newest = checkpoints.restore_newest(training.template)
@@ -197,8 +191,8 @@ def _resume(training: Training, checkpoints: Checkpoints, given: Given) -> tuple
             raise RunError(f"{workdir} is at step {done}, beyond config.steps={config.steps}: raise it")
         distributed.say(f"resuming {workdir} at step {done}")
     else:
-        starts_from = given.init or (config.init_from and config.init_parameters)
-        params = warm_start.load(training.task, training.partition, given.init) if starts_from else None
+        starts_from = init or (config.init_from and config.init_parameters)
+        params = warm_start.load(training.task, training.partition, init) if starts_from else None
         done, state = 0, training.init(jax.random.key(config.seed), params)
     unused = ", which no step uses" if done == config.steps else ""
     for name, (old, new) in record.changes(workdir, config).items():

@@ -57,19 +57,19 @@ def planned(monkeypatch, figures):
 
 def test_copies_are_taken_if_links_do_not_hold_them_up(monkeypatch):
     tried = planned(monkeypatch, {(8, 1, 1): (True, 5, 9, 8, 10)})
-    found = plan.choose_mesh(small(), "gpu:h100x8")
-    assert (found.sizes, tried) == ((8, 1, 1), [(8, 1, 1)])
-    assert found.reason == "9 ms at least; it fits, and links do not hold it up"
+    sizes, reason = plan.choose_mesh(small(), "gpu:h100x8")
+    assert (sizes, tried) == ((8, 1, 1), [(8, 1, 1)])
+    assert reason == "9 ms at least; it fits, and links do not hold it up"
 
 
 def test_the_fastest_of_those_that_fit_is_taken(monkeypatch):
     figures = {(8, 1, 1): (False, 5, 6, 8, 99), (1, 8, 1): (True, 5, 6, 9, 50), (1, 4, 2): (True, 5, 8, 8.5, 40)}
     planned(monkeypatch, figures)
-    found = plan.choose_mesh(small(), "gpu:h100x8")
-    assert found.sizes == (1, 4, 2)
+    sizes, reason = plan.choose_mesh(small(), "gpu:h100x8")
+    assert sizes == (1, 4, 2)
     others = "data 8 x fsdp 1 x tensor 1 does not fit; data 1 x fsdp 8 x tensor 1 9 ms at least"
-    assert found.reason == f"8.5 ms at least; the fastest that fits ({others})"
-    config = plan.with_mesh(small(**{"mesh.auto": True}), found.sizes)
+    assert reason == f"8.5 ms at least; the fastest that fits ({others})"
+    config = plan.with_mesh(small(**{"mesh.auto": True}), sizes)
     assert (config.mesh.auto, config.mesh.data, config.mesh.fsdp, config.mesh.tensor) == (False, 1, 4, 2)
 
 
@@ -77,7 +77,7 @@ def test_a_mesh_that_the_model_cannot_have_is_passed_over(monkeypatch):
     refusal = RunError("config.batch_size is 3")
     figures = {(8, 1, 1): (False, 5, 6, 8, 99), (1, 8, 1): refusal, (1, 4, 2): (True, 5, 8, 8.5, 40)}
     planned(monkeypatch, figures)
-    assert plan.choose_mesh(small(), "gpu:h100x8").sizes == (1, 4, 2)
+    assert plan.choose_mesh(small(), "gpu:h100x8")[0] == (1, 4, 2)
     planned(monkeypatch, dict.fromkeys(figures, refusal))
     with pytest.raises(RunError, match=r"no mesh of gpu:h100x8 suits the run: config.batch_size is 3$"):
         plan.choose_mesh(small(), "gpu:h100x8")
@@ -103,7 +103,7 @@ def test_of_this_machine(monkeypatch, tmp_path, capsys):
         devices = [types.SimpleNamespace(device_kind=kind)] * count
         monkeypatch.setattr(jax, "devices", lambda devices=devices: devices)
         monkeypatch.setattr(jax, "device_count", lambda count=count: count)
-        choose = unittest.mock.Mock(return_value=plan.MeshChoice((1, 4, 1), "so"))
+        choose = unittest.mock.Mock(return_value=((1, 4, 1), "so"))
         monkeypatch.setattr(plan, "choose_mesh", choose)
         found = plan.settle_mesh(given, str(tmp_path)).mesh
         assert [call.args[1:] for call in choose.call_args_list] == ([(topology, devices)] if topology else [])
@@ -128,8 +128,8 @@ def chosen(name, topology):
     """What the golden file has of a model of the paper: the mesh, or what is said if none fits."""
     file = "imagenet" if name in MODELS[:3] else "c4_bert"
     try:
-        found = plan.choose_mesh(config.from_file(f"configs/{file}.py", name), topology)
-        return {"mesh": plan.mesh_name(found.sizes), "reason": found.reason}
+        sizes, reason = plan.choose_mesh(config.from_file(f"configs/{file}.py", name), topology)
+        return {"mesh": plan.mesh_name(sizes), "reason": reason}
     except RunError as error:
         return {"mesh": "none", "reason": str(error)}
 

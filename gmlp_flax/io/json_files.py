@@ -10,12 +10,12 @@ from gmlp_flax.io import files
 DIGITS = 300  # of a whole number, which then has a float
 
 
-def read(path: str | os.PathLike, kind: type | tuple[type, ...] = object) -> Any:
+def read(path: str | os.PathLike, kind: type = object) -> Any:
     """The value in a JSON file; raises DataError if it cannot be read, or as `parse` does."""
     return parse(files.read_small(path), os.fspath(path), kind)
 
 
-def parse(data: bytes, where: str, kind: type | tuple[type, ...] = object) -> Any:
+def parse(data: bytes, where: str, kind: type = object) -> Any:
     """The value that JSON stands for, in UTF-8, also with a byte-order mark.
 
     Raises DataError, which begins with `where`, if the bytes are not that, or if the value is of another kind (dict,
@@ -28,8 +28,7 @@ def parse(data: bytes, where: str, kind: type | tuple[type, ...] = object) -> An
     except ValueError as error:
         raise DataError(f"{where}: not JSON ({error}); copy or make it again") from None
     if not isinstance(value, kind):
-        expected = " or ".join(one.__name__ for one in (kind if isinstance(kind, tuple) else (kind,)))
-        raise DataError(f"{where} holds a {type(value).__name__}: expected a {expected}")
+        raise DataError(f"{where} holds a {type(value).__name__}: expected a {kind.__name__}")
     return value
 
 

@@ -195,7 +195,7 @@ def _pathfinder(folder):
 
 def _real_labels(folder):
     names = {f"{'ab'[i % 2]}/ILSVRC2012_val_{i + 1:08}.png": image_files.png(i) for i in range(8)}
-    source = sources.open_images(str(image_files.make_folder(folder / "real", names)))
+    source = sources.open_images(str(image_files.make_folder(folder / "real", names))).of_split()
 
     def read(path, _):
         labelled = sources.RealLabels(source, path)

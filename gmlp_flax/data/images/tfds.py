@@ -16,7 +16,7 @@ import numpy as np
 from gmlp_flax.data import fingerprints
 from gmlp_flax.data.images.folders import ImageSource
 from gmlp_flax.data.splits import missing_split
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import cache, files, records, tfds_folders
 from gmlp_flax.io.cache import ResultCache
 from gmlp_flax.io.records import BadRecord, TFRecordFile
@@ -87,13 +87,8 @@ class TFDSImages(ImageSource):
         number = bisect.bisect_right(self._stops, index)
         position = index - self._stops[number] + self._shards[number].records
         where = f"record {position} of {self._shards[number].file.name}"
-        try:
+        with decode_errors(f"{where} cannot be read", "copy or prepare it again", BadRecord):
             return self._item(records.example_features(self._files.open(number)[0][position]), where)
-        except DataError:
-            raise
-        except (BadRecord, RuntimeError) as error:  # ArrayRecord raises RuntimeError
-            reason = str(error).partition("\n")[0].partition(";")[0]
-            raise BadRecord(f"{where} cannot be read ({reason})") from error
 
     def _item(self, feature: Any, where: str) -> dict:
         images, labels = feature[self._image].bytes_list.value, feature[self._label].int64_list.value

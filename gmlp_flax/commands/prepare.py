@@ -43,7 +43,6 @@ FLAGS: dict[str, tuple] = {
     "tokenizer": ("", "A SentencePiece model, or BERT's vocab.txt or tokenizer.json; empty: train one."),
     **{key: ("auto", f"With --tokenizer: {comment}.") for key, comment in KEYS.items()},
     "vocab_size": (32_000, "Pieces of a tokenizer that is trained.", 1),
-    "tokenizer_sample": (prepare.SAMPLE, "Characters to train a tokenizer on, at most, from all parts.", 1),
     "heldout_share": (0.0, "Share of documents to hold out."),
     "side": ("train", "train or heldout: the documents to take if some are held out."),
     "workers": (usable_cores(), "Cores to use.", 1),
@@ -116,7 +115,6 @@ def main(argv: list[str]) -> None:
             values.vocab_size,
             values.cache or cache.default_folder(),
             selection=selection._replace(side="train"),
-            sample=values.tokenizer_sample,
             max_bad_records=values.max_bad_records,
         )
     began = time.perf_counter()

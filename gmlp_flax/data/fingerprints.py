@@ -36,16 +36,16 @@ def digest(values: Iterable[str | bytes]) -> str:
     return found.hexdigest()[:16]
 
 
+def ends(file: File) -> bytes:
+    """The first and the last bytes of a file, or all of a small one. Raises DataError if it cannot be read."""
+    start = files.read_range(file.path, 0, min(_END, file.size)) if file.size else b""
+    return start + (files.read_range(file.path, file.size - _END, file.size) if file.size > _END else b"")
+
+
 def of_files(present: Sequence[File]) -> Fingerprint:
     """The names and sizes of all files, and the two ends of some. Raises DataError if one cannot be read."""
-
-    def ends(position: int) -> bytes:
-        file = present[position]
-        start = files.read_range(file.path, 0, min(_END, file.size)) if file.size else b""
-        return start + (files.read_range(file.path, file.size - _END, file.size) if file.size > _END else b"")
-
     with ThreadPoolExecutor(_THREADS) as pool:
-        content = digest(pool.map(ends, spread(len(present))))
+        content = digest(pool.map(ends, [present[at] for at in spread(len(present))]))
     names, sizes = digest(file.name for file in present), [file.size for file in present]
     return {"files": len(present), "bytes": sum(sizes), "names": names, "content": digest([repr(sizes), content])}
 

@@ -17,11 +17,13 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from gmlp_flax.errors import DataError
+
+T = TypeVar("T")
 
 TRAIN, HELDOUT = "train", "heldout"
 SIDES = (TRAIN, HELDOUT)
@@ -141,14 +143,18 @@ def missing_split(path: str, split: str, known: Sequence[str]) -> DataError:
     return DataError(f"{path!r} has no split {split!r}: it has {_listed(known)}; give one of these")
 
 
-def empty_side(examples: str, side: str, share: float, instead: str) -> DataError:
-    """The error of a share that leaves a side without `examples`, such as "the 3 articles of 'squad.json'".
+def members(examples: Sequence[T], keys: Iterable[str], side: str, share: float, what: str) -> list[T]:
+    """The examples on a side, by their keys; raises DataError, naming `what` they are, if there is none."""
+    chosen = [example for example, key in zip(examples, keys, strict=True) if is_on(side, key, share)]
+    if not chosen:
+        raise empty_side(what, side, share)
+    return chosen
 
-    `instead` says what to give if no other share will do.
-    """
-    return DataError(
-        f"{examples} leave nothing on the side {side!r} with heldout_share={share}; change it, or {instead}"
-    )
+
+def empty_side(what: str, side: str, share: float) -> DataError:
+    """The error of a share that leaves a side without examples; `what` they are: "the articles of 'squad.json'"."""
+    advice = "change it, or give more data, or the held-out data a path of their own"
+    return DataError(f"{what} leave nothing on the side {side!r} with heldout_share={share}; {advice}")
 
 
 def _listed(names: Sequence[str]) -> str:

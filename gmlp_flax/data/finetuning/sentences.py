@@ -121,10 +121,8 @@ def open_sentences(
         raise DataError(f"{path!r} has no split for this side, only {', '.join(map(repr, known))}: see data.split")
     examples = [example for name in choice.splits for example in by_split[name]()]
     if choice.share:
-        examples = [e for e in examples if splits.is_on(side, e.texts[0], choice.share)]
-        if not examples:
-            advice = "give the held-out examples a path of their own"
-            raise splits.empty_side(f"the examples of {path!r}", side, choice.share, advice)
+        first_texts = [example.texts[0] for example in examples]
+        examples = splits.members(examples, first_texts, side, choice.share, f"the examples of {path!r}")
     unlabelled = math.nan if task.numbers else UNLABELLED
     labelled = [example for example in examples if example.label == example.label != unlabelled]
     if not labelled and side != HELDOUT:
@@ -132,7 +130,8 @@ def open_sentences(
     used = labelled or examples  # all examples if none has a label, as in a test set
     texts, labels, ids, parts, _ = zip(*used, strict=True)
     first, *second = map(list, zip(*texts, strict=True))
-    labels, parts = np.array(labels, _label_type(task)), np.array(parts, np.int32)
+    kind = np.float32 if task.numbers else np.int32 if task.labels else object
+    labels, parts = np.array(labels, kind), np.array(parts, np.int32)
     dropped, told = len(examples) - len(used), tuple(dict.fromkeys(notes))
     return Sentences(first, second[0] if second else None, labels, list(ids), parts, dropped, told)
 
@@ -292,10 +291,6 @@ def _text(record: Record, names: tuple[str, ...], task: SentenceTask) -> str:
     if task.words and (unknown := next((word for word in text.split() if word not in task.words), None)):
         raise BadRecord(f"the symbol {unknown[:40]!r}; expected one of {' '.join(task.words)}")
     return text
-
-
-def _label_type(task: SentenceTask) -> Any:
-    return np.float32 if task.numbers else np.int32 if task.labels else object
 
 
 def _label_numbers(task: SentenceTask) -> dict[str, int]:

@@ -98,11 +98,8 @@ def read_side(
     titles: dict[str, str] = {}  # of each passage, which may stand under two: the first
     for question in questions:
         titles.setdefault(question.context, question.title)
-    chosen = [q for q in questions if splits.is_on(side, titles[q.context], heldout_share)]
-    if not chosen:
-        advice = "give the held-out questions a file of their own"
-        raise splits.empty_side(f"the articles of {path!r}", side, heldout_share, advice)
-    return chosen
+    keys = [titles[question.context] for question in questions]
+    return splits.members(questions, keys, side, heldout_share, f"the articles of {path!r}")
 
 
 def _usable(records: _Records, version: str, bad: BadRecords | None) -> list[Question]:

@@ -36,7 +36,6 @@ from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
 
 PART_BYTES = 64 << 20  # of a file that is cut into parts, about; documents and their order do not depend on it
-_END = 64 << 10  # bytes
 
 _JSON_LINES = dict.fromkeys((".jsonl", ".ndjson", ".json"), "json_lines")
 _READERS_BY_SUFFIX = {".txt": "text", **_JSON_LINES, ".parquet": "parquet", ".arrow": "arrow"}
@@ -204,12 +203,9 @@ def _look(path: str) -> tuple[str, tfds_folders.Folder | None, tuple[File, ...]]
 
 
 def _ends(file: File) -> str:
-    """A hash of a local file's two ends, as its time may be that of an archive, and say nothing."""
-    if files.is_remote(file.path):
-        return ""  # the store's tag is of the content
-    start = files.read_range(file.path, 0, _END)
-    end = files.read_range(file.path, max(len(start), file.size - _END), file.size)
-    return hashlib.sha256(start + end).hexdigest()
+    """A hash of a local file's two ends, as its time may be that of an archive, and say nothing. Of a remote one the
+    store's tag is of the content."""
+    return "" if files.is_remote(file.path) else hashlib.sha256(fingerprints.ends(file)).hexdigest()
 
 
 def _is_text(name: str) -> bool:
@@ -331,7 +327,7 @@ class Selection(NamedTuple):
         sides = {TRAIN: document[:cut], HELDOUT: document[cut : None if self.share > 0 else end]}
         for side, text in sides.items():
             if not text.strip():
-                raise splits.empty_side("the lines of the only document", side, self.share, "more documents or lines")
+                raise splits.empty_side("the lines of the only document", side, self.share)
         return sides[self.side]
 
 

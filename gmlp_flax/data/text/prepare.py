@@ -92,13 +92,12 @@ def cached_tokenizer(
     cache: str | os.PathLike,
     *,
     selection: Selection = EVERYTHING,
-    sample: int = SAMPLE,
     max_bad_records: int = 0,
 ) -> Tokenizer:
     """Trains a tokenizer (see Tokenizer.train) on a corpus; it is kept in the folder `cache` as
     `tokenizer-<key>.model`.
 
-    Each part contributes its beginning, in proportion to its size, until there are `sample` characters; a smaller
+    Each part contributes its beginning, in proportion to its size, until there are SAMPLE characters; a smaller
     corpus is used as a whole. The same corpus gives the same tokenizer.
 
     Raises:
@@ -107,10 +106,10 @@ def cached_tokenizer(
 
     def model() -> bytes:
         with heartbeat(f"training a tokenizer of {vocab_size:,} pieces on {corpus.name}"):
-            documents = sample_documents(corpus, selection, sample, BadRecords(max_bad_records))
+            documents = sample_documents(corpus, selection, SAMPLE, BadRecords(max_bad_records))
             return Tokenizer.train(documents, vocab_size).model
 
-    name = cache_key(corpus.digest, vocab_size, selection, sample, TRAINING_THREADS, TRAINING)
+    name = cache_key(corpus.digest, vocab_size, selection, SAMPLE, TRAINING_THREADS, TRAINING)
     return Tokenizer.load(cached_file(Path(cache) / f"tokenizer-{name}.model", model))
 
 

@@ -50,10 +50,7 @@ FLAGS: dict[str, tuple] = {
     "shard_bytes": (prepare.SHARD_BYTES, "Bytes of the corpus in a shard.", 1),
     "cache": ("", "Folder for trained tokenizers; empty: ~/.cache/gmlp_flax."),
     "seed": (0, "Of listops:SIZE: decides all trees.", 0),
-    "lengths": (
-        f"{_GRAMMAR.shortest},{_GRAMMAR.longest}",
-        "Of listops:SIZE: a tree has more symbols than the first number and fewer than the second.",
-    ),
+    "lengths": (f"{_GRAMMAR.shortest},{_GRAMMAR.longest}", "Of listops:SIZE: a tree's symbols are between these."),
     "depth": (_GRAMMAR.depth, "Of listops:SIZE: levels of a tree, at most.", 0),
 }
 
@@ -110,13 +107,9 @@ def main(argv: list[str]) -> None:
         texts = [text[: prepare.PIECE] for text in itertools.islice(documents, DOCUMENTS)]
         report_unknown(tokenizer, [{"tokens": ids} for ids in tokenizer.encode_batch(texts)], corpus.name)
     else:
-        tokenizer = prepare.cached_tokenizer(
-            corpus,
-            values.vocab_size,
-            values.cache or cache.default_folder(),
-            selection=selection._replace(side="train"),
-            max_bad_records=values.max_bad_records,
-        )
+        train = {"selection": selection._replace(side="train"), "max_bad_records": values.max_bad_records}
+        folder = values.cache or cache.default_folder()
+        tokenizer = prepare.cached_tokenizer(corpus, values.vocab_size, folder, **train)
     began = time.perf_counter()
     limits: dict[str, Any] = {limit: values[limit].value for limit in ("workers", "max_bad_records", "shard_bytes")}
     made = prepare.prepare(corpus, tokenizer, values.out, selection=selection, **limits)

@@ -195,15 +195,8 @@ class Xpk(Engine):
 
 
 # Kind -> SkyPilot's name.
-GPUS = {
-    "gpu:a100": "A100-80GB",
-    "gpu:a100-40gb": "A100",
-    "gpu:h100": "H100",
-    "gpu:h200": "H200",
-    "gpu:b200": "B200",
-    "gpu:l4": "L4",
-    "gpu:rtx4090": "RTX4090",
-}
+GPUS = {kind: kind[4:].upper() for kind, chip in chips.CHIPS.items() if chip.node}
+GPUS |= {"gpu:a100": "A100-80GB", "gpu:a100-40gb": "A100"}
 TPUS = {"v2": 2, "v3": 2, "v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}  # by how much a chip counts in the cloud's type
 RUNTIMES = {"v5e": {"runtime_version": "v2-alpha-tpuv5-lite"}}  # where SkyPilot 0.14 would take that of another kind
 SETUP = "scripts/setup.sh"
@@ -320,7 +313,7 @@ class Slurm(Engine):
     summary = "GPU nodes under SLURM, from the login node"
     tool, install, suffix = "sbatch", "run this on the cluster's login node", ".sbatch"
     optional = ("gpus_per_node", "engine_flag")
-    kinds = tuple(kind for kind, chip in chips.CHIPS.items() if chip.node)
+    kinds = tuple(GPUS)
     shares_disks = True
 
     def specification(self, job: Job) -> tuple[list[str], str]:

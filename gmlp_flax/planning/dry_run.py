@@ -53,30 +53,28 @@ def tpu_devices(topology: str) -> Devices:
         raise RunError(f"there is no TPU topology {topology!r} ({line}): {chips.known()}") from None
 
 
-def devices(topology: str) -> Devices | None:
-    """The devices of a topology that this machine does not have; None for GPUs without JAX's CUDA plugin.
-
-    Raises:
-        RunError: see `tpu_devices`.
-    """
-    return gpu_devices(topology) if chips.parse(topology).chip.processors else tpu_devices(topology)
-
-
 def gpu_plugin() -> str | None:
     """The package of JAX's CUDA plugin, if one is installed."""
     return next((name for name in ("jax_cuda12_plugin", "jax_cuda13_plugin") if importlib.util.find_spec(name)), None)
 
 
-def gpu_devices(topology: str) -> Devices | None:
-    """See `devices`. No driver is needed, and a GPU of this machine is not seen afterwards."""
+def devices(topology: str) -> Devices | None:
+    """The devices of a topology that this machine does not have; None for GPUs without JAX's CUDA plugin. GPUs need no
+    driver, and those of this machine are not seen afterwards.
+
+    Raises:
+        RunError: see `tpu_devices`.
+    """
+    hardware = chips.parse(topology)
+    if not hardware.chip.node:
+        return tpu_devices(topology)
     if gpu_plugin() is None:
         return None
     os.environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "CUDA_VISIBLE_DEVICES": "-1"}
     jax.config.update("jax_enable_compilation_cache", False)
-    found = chips.parse(topology)
-    nodes, within = divmod(found.count, found.chip.node)
-    shape = f"1x{nodes}x{found.chip.node}" if nodes and not within else f"1x1x{found.count}"
-    described = topologies.get_topology_desc(platform="cuda", target_config=_described(found.chip), topology=shape)
+    nodes, within = divmod(hardware.count, hardware.chip.node)
+    shape = f"1x{nodes}x{hardware.chip.node}" if nodes and not within else f"1x1x{hardware.count}"
+    described = topologies.get_topology_desc(platform="cuda", target_config=_described(hardware.chip), topology=shape)
     return list(described.devices)
 
 

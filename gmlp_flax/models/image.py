@@ -94,7 +94,7 @@ class ImageClassifier(nnx.Module):
         pixels = patch_size[0] * patch_size[1] * channels
         if stem == "table" and pixels > 1:
             raise ValueError(
-                "model.stem is 'table', of grey pixels: set model.patch_size to (1, 1), model.channels to 1"
+                "model.stem is 'table', which reads grey pixels: set model.patch_size=(1, 1), model.channels=1"
             )
         tokens = token_count(image_size, patch_size, pool)
         if spec.length != tokens:

@@ -123,7 +123,7 @@ def test_errors():
     with pytest.raises(ValueError, match="model.stem is 'lookup': expected one of patches, table"):
         table(stem="lookup")
     for wrong in ({"patch_size": (2, 2)}, {"channels": 3}):
-        with pytest.raises(ValueError, match="reads single grey pixels: set model.patch_size to .1, 1., not"):
+        with pytest.raises(ValueError, match="reads grey pixels: set model.patch_size=.1, 1."):
             table(**wrong)
 
 

@@ -35,9 +35,7 @@ columns start. Each column goes on where it stopped, and the report has those th
 Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 """
 
-import itertools
 import os
-import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -48,7 +46,7 @@ from absl import flags
 from gmlp_flax import config as config_lib
 from gmlp_flax.commands import cli
 from gmlp_flax.config import overrides
-from gmlp_flax.errors import RunError, did_you_mean
+from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES, PaperTable
@@ -59,8 +57,6 @@ from gmlp_flax.reports.alternatives import of_folder
 from gmlp_flax.reports.report import Report
 from gmlp_flax.sweeps import definition, training
 from gmlp_flax.sweeps.definition import Sweep
-
-SEEDS = ",".join(map(str, FINETUNING_SEEDS))
 
 
 def names() -> str:
@@ -80,20 +76,18 @@ def _filled(line: str) -> str:
 
 
 def arguments(argv: list[str]) -> SimpleNamespace:
-    """The command line, checked: a mistake ends it with one line before anything is trained."""
+    """The command line, checked before anything is trained. Raises ConfigError."""
     args = SimpleNamespace(**{flag.name: flag.value for flag in flags.FLAGS.flags_by_module_dict()[__name__]})
-    args.pattern, args.name = vars(args)["from"], (argv[1:] or [None])[0]
-    args.flags = sys.argv[sys.argv.index("--") + 1 :] if "--" in sys.argv else []
-    if args.name and args.name not in TABLES:
-        cli.fail(f"there is no table or figure {args.name!r}; {did_you_mean(args.name, TABLES)}")
-    if args.pattern == "":
-        cli.fail("--from= is empty: give a folder of runs, or leave it out")
-    if not args.name:
-        cli.fail(f"NAME is missing: expected one of {', '.join(TABLES)}")
-    for flag in args.finetune_flag:
-        if not re.match(r"--?config\.[^=]+=", flag):
-            cli.fail(f"--finetune_flag={flag}: expected --finetune_flag=--config.KEY=VALUE")
-    args.runs = args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
+    args.name, args.pattern = argv[1], vars(args)["from"]
+    args.changes = overrides.named_overrides(sys.argv[sys.argv.index("--") :] if "--" in sys.argv else [])
+    args.finetune_changes = overrides.named_overrides(args.finetune_flag)
+    if args.name not in TABLES:
+        raise ConfigError(f"there is no table or figure {args.name!r}; {did_you_mean(args.name, TABLES)}")
+    if len(args.finetune_changes) < len(args.finetune_flag):
+        raise ConfigError(f"--finetune_flag={args.finetune_flag[0]}: expected --config.KEY=VALUE, each key once")
+    args.runs = args.pattern or args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
+    args.finetune = dict(task.partition("=")[::2] for task in args.finetune)
+    args.finetune_seeds = cli.numbers("finetune_seeds")
     if args.name == ALTERNATIVES:
         args.plan = column_plan(args)
     else:
@@ -101,86 +95,69 @@ def arguments(argv: list[str]) -> SimpleNamespace:
     return args
 
 
-def given_flags(args: SimpleNamespace, *names: str) -> list[str]:
-    """Those of the flags that the command line has, as it writes them."""
-    return [f"--{flag}" for flag in names if vars(args)[flag]]
-
-
 def check_table(args: SimpleNamespace, table: PaperTable) -> None:
-    """Checks, and fills in, what the command line asks of a table of the paper."""
-    if given := given_flags(args, "columns", "rows", "lengths"):
-        cli.fail(f"{given[0]} is for alternatives: {args.name} has no columns of its own")
+    """Raises ConfigError if what the command line asks of a table of the paper cannot be."""
+    if any(flags.FLAGS[name].present for name in ("columns", "rows", "lengths")):
+        raise ConfigError(f"--columns, --rows and --lengths are for {ALTERNATIVES}: {args.name} has no such columns")
     if args.scale != "paper" and not args.data and not args.pattern and table.trained:
-        cli.fail(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
-    args.finetune = dict(task.partition("=")[::2] for task in args.finetune)
-    args.finetune_seeds = cli.numbers("finetune_seeds") or FINETUNING_SEEDS
-    check_finetuning(args, table.tasks)
-    columns.check_path(f"--data={args.data}", args.data)
+        raise ConfigError(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
+    columns.check_path("--data", args.data)
+    for task, data in args.finetune.items():
+        if task not in table.tasks:
+            raise ConfigError(f"--finetune={task}: {args.name} takes {', '.join(table.tasks) or 'none'}")
+        if args.pattern:
+            raise ConfigError(f"--finetune={task} and --from={args.pattern} exclude each other: --from trains nothing")
+        if args.scale != "paper" and not data:
+            raise ConfigError(f"--finetune={task}: give its data, --finetune={task}=PATH")
+        columns.check_path(f"--finetune={task}", data)
+        overrides.overridden(config_lib.open_config(recipes.finetuning(task, args.scale)), args.finetune_changes)
 
 
 def column_plan(args: SimpleNamespace) -> columns.Plan:
-    """What the command line asks of the alternatives; ends with one line if that cannot be."""
+    """What the command line asks of the alternatives. Raises ConfigError: that cannot be."""
     if args.finetune:
-        cli.fail("--finetune is not for alternatives: --columns chooses what is trained, also from random parameters")
-    if args.pattern and (given := given_flags(args, "columns", "data")):
-        everything = "trains nothing, and the report has every column that is there"
-        cli.fail(f"--from={args.pattern} {everything}: leave out {given[0]}")
-    data = columns.parse(args.columns or [columns.DEFAULT])
+        raise ConfigError("--finetune is not for alternatives: --columns chooses what is trained or finetuned")
+    if args.pattern and (args.data or flags.FLAGS["columns"].present):
+        raise ConfigError(f"--from={args.pattern} trains nothing: leave out --columns and --data")
+    data = columns.parse(args.columns)
     plan = columns.Plan(
-        tuple(data),
+        {name: args.data or path if name == "mlm" else path for name, path in data.items()},
         alternatives.checked(args.rows or alternatives.ROWS, alternatives.ROWS, "--rows"),
-        data | {"mlm": args.data or data.get("mlm", "")},
         args.scale,
-        args.pattern or args.runs,
+        args.runs,
         args.jobs,
-        overrides.named_overrides(args.flags),
-        overrides.named_overrides(args.finetune_flag),
-        cli.numbers("finetune_seeds"),
-        cli.numbers("lengths") or alternatives.COST_LENGTHS,
+        args.changes,
+        args.finetune_changes,
+        args.finetune_seeds,
+        cli.numbers("lengths"),
     )
     if not args.pattern:
         columns.check(plan)
     return plan
 
 
-def check_finetuning(args: SimpleNamespace, known: Sequence[str]) -> None:
-    """Ends with one line, before hours of pretraining, if the finetuning after it could not run."""
-    for task, data in args.finetune.items():
-        if task not in known:
-            cli.fail(f"--finetune={task}: {args.name} takes {', '.join(known) or 'none'}")
-        if args.pattern:
-            cli.fail(f"--finetune={task} and --from={args.pattern} exclude each other: --from trains nothing")
-        if args.scale != "paper" and not data:
-            cli.fail(f"--finetune={task}: give its data, --finetune={task}=PATH")
-        columns.check_path(f"--finetune={task}={data}", data)
-        config = config_lib.open_config(recipes.finetuning(task, args.scale))
-        overrides.overridden(config, overrides.named_overrides(args.finetune_flag))
-
-
 def finetuning(args: SimpleNamespace, runs: Sequence[run_finder.Run]) -> Iterator[Sweep]:
     """The sweeps that finetune the first finished run of each row on every task."""
-    first = sorted(columns.first_finished(runs).items())
-    for (task, given), (row, run) in itertools.product(args.finetune.items(), first):
+    for task, given in args.finetune.items():
         data = given or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
-        changes = columns.data_change(data) | overrides.named_overrides(args.finetune_flag)
-        folder = columns.tuned_folder(args.runs, task, row, pretrained=True)
-        yield columns.finetuning(recipes.finetuning(task, args.scale), folder, run, True, args.finetune_seeds, changes)
+        changes = columns.data_change(data) | args.finetune_changes
+        config, seeds = recipes.finetuning(task, args.scale), args.finetune_seeds or FINETUNING_SEEDS
+        yield from columns.finetuning(runs, args.runs, task, config, seeds, changes)
 
 
 def report_on(args: SimpleNamespace) -> tuple[Report, bool]:
     """Trains what is missing, unless --from names runs; the report, and whether some runs failed."""
-    table, changes = TABLES[args.name], overrides.named_overrides(args.flags)
-    rows = {row: overrides.overridden(config, changes) for row, config in table.configs(args.scale).items()}
+    table = TABLES[args.name]
+    rows = {row: overrides.overridden(config, args.changes) for row, config in table.configs(args.scale).items()}
     complete = True
     if not args.pattern:
-        changed = columns.data_change(args.data) | changes
+        changed = columns.data_change(args.data) | args.changes
         sweep = definition.define(f"paper:{args.name}", table.points(args.scale), changed, args.runs)
         complete = training.train(sweep, args.jobs)
-    pattern = args.pattern or args.runs
-    runs = run_finder.find(pattern, rows)
+    runs = run_finder.find(args.runs, rows)
     for sweep in finetuning(args, runs):
         complete &= training.train(sweep, args.jobs)
-    tuned = run_finder.find_finetuned(pattern, rows)
+    tuned = run_finder.find_finetuned(args.runs, rows)
     if args.name in learned_weights.FIGURES:
         return learned_weights.report(args.name, table, runs, args.scale, tuned), not complete
     return language_models.perplexities(table, runs, args.scale, tuned), not complete
@@ -192,7 +169,7 @@ def main(argv: list[str]) -> None:
     missing, failed = [], False
     if args.name == ALTERNATIVES:
         missing = [] if args.pattern else columns.make(args.plan)
-        report = of_folder(args.plan.runs, args.scale, args.flags)
+        report = of_folder(args.runs, args.scale, args.changes)
     elif TABLES[args.name].trained:
         report, failed = report_on(args)
     else:
@@ -218,16 +195,16 @@ def run() -> None:
     flags.DEFINE_string("data", None, "As config.data.train takes it; at paper scale C4 or ImageNet unless given.")
     flags.DEFINE_multi_string("finetune", [], "TASK=DATA: finetune on a task; one flag for each.")
     flags.DEFINE_multi_string("finetune_flag", [], "--config.KEY=VALUE for the finetuning; one flag for each.")
-    seeds = f"Seeds of the finetuning; empty: {SEEDS}, of alternatives each column's own."
+    seeds = f"Seeds of the finetuning; empty: {FINETUNING_SEEDS}, of alternatives each column's own."
     flags.DEFINE_list("finetune_seeds", [], seeds)
     flags.DEFINE_string("from", None, "Report on these runs and train nothing.")
     flags.DEFINE_string("runs", None, "Folder of the runs that are trained.")
     flags.DEFINE_string("out", "reports", "Folder of the reports.")
     flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
-    which = f"Of alternatives: COLUMN[=DATA],...: which, and their data; empty: {columns.DEFAULT}."
-    flags.DEFINE_multi_string("columns", [], which)
+    flags.DEFINE_list("columns", ["mlm", "costs"], "Of alternatives: COLUMN[=DATA],...: which, and their data.")
     flags.DEFINE_list("rows", [], "Of alternatives: which mixers, with commas between them; empty: all.")
-    flags.DEFINE_list("lengths", [], "Of alternatives: tokens at which costs are measured; empty: 128 to 16384.")
+    lengths = list(map(str, alternatives.COST_LENGTHS))
+    flags.DEFINE_list("lengths", lengths, "Of alternatives: tokens at which costs are measured.")
     described = (__doc__ or "").replace("{names}", names()).replace("{columns}", ", ".join(COLUMNS))
     about = "\n".join(_filled(line) for line in described.splitlines())
-    cli.run(main, "[NAME]", words=before_dashes, about=about)
+    cli.run(main, "NAME", words=before_dashes, about=about)

@@ -8,7 +8,6 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.charts import Chart, Panel, Scale
-from gmlp_flax.config import overrides
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import quoted
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, NOTHING, ROWS, TRAINED
@@ -35,19 +34,18 @@ Scores = Mapping[str, Mapping[str, Spread]]  # column -> row -> its score over s
 Columns = dict[str, Mapping[str, Cell]]  # title -> row -> cell
 
 
-def of_folder(folder: str, scale: str, flags: Sequence[str] = ()) -> Report:
+def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> Report:
     """The report of all columns that a folder has.
 
     Args:
         folder: of `gmlp reproduce alternatives`: runs of masked LM, and a folder for each other column.
         scale: at which the runs were trained.
-        flags: words of a command line that changed every run that was not finetuned and has such a key.
+        changes: keys that a command line changed in every run that was not finetuned and has such a key.
 
     Raises:
         NoRuns: there is nothing of any column.
         RunError: runs of a column cannot stand in it, or a file of measurements is damaged.
     """
-    changes = overrides.named_overrides(flags)
     runs = {name: _runs(folder, name, scale, changes) for name in COLUMNS}
     scores, costs = _scores(runs), measured_costs.costs(folder, ROWS)
     columns: dict[str, Mapping[str, Any]] = {**scores, "costs": costs}

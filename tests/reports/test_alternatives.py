@@ -96,8 +96,8 @@ def test_flags_that_changed_the_runs(tmp_path):
     with pytest.raises(NoRuns):
         alternatives.of_folder(str(tmp_path), "cpu")
     with pytest.raises(ConfigError, match="model.vocab_size"):
-        alternatives.of_folder(str(tmp_path), "cpu", ["--config.model.vocab_size=x"])
-    made = alternatives.of_folder(str(tmp_path), "cpu", ["--config.model.vocab_size=500", "--config.augment.mixup=0"])
+        alternatives.of_folder(str(tmp_path), "cpu", {"model.vocab_size": "x"})
+    made = alternatives.of_folder(str(tmp_path), "cpu", {"model.vocab_size": "500", "augment.mixup": "0"})
     rows = cells(made)
     assert list(rows) == ["bert", "sgu"] and rows["sgu"]["IMDB (%)"].centre == pytest.approx(50)
 

@@ -4,7 +4,6 @@ import subprocess
 
 import pytest
 
-from gmlp_flax import config as config_lib
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.paper.alternatives import COST_LENGTHS, ROWS
 from gmlp_flax.reports import columns
@@ -17,8 +16,7 @@ ROW = ("sgu", "fnet")
 
 
 def plan(folder, *names, **options):
-    data = dict.fromkeys(names, "embedded") | {"mlm": "embedded"}
-    return columns.Plan(names, ROW, data, "cpu", str(folder), **options)
+    return columns.Plan(dict.fromkeys(names, "embedded"), ROW, "cpu", str(folder), **options)
 
 
 @pytest.fixture
@@ -39,9 +37,8 @@ def measured(monkeypatch):
 
 
 def test_columns_and_their_data():
-    found = columns.parse(["costs,mlm=a/b", "sst2=tfds:glue/sst2"])
+    found = columns.parse(["costs", "mlm=a/b", "sst2=tfds:glue/sst2"])
     assert found == {"mlm": "a/b", "sst2": "tfds:glue/sst2", "costs": ""}
-    assert list(columns.parse([columns.DEFAULT])) == ["mlm", "costs"]
     with pytest.raises(ConfigError, match="--columns: there is no 'sst'; did you mean 'sst2'?"):
         columns.parse(["sst"])
 
@@ -79,18 +76,6 @@ def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameter
         assert config.steps == 50  # not the column's own 150
 
 
-def test_what_a_search_found_for_a_row_is_set_for_it_alone(tmp_path, trained, monkeypatch):
-    own = {"optimizer.learning_rate": 2e-3, "optimizer.lr_multipliers": ("relative/bias=16",)}
-    monkeypatch.setitem(columns.COLUMNS, "imdb", columns.COLUMNS["imdb"]._replace(searched={"sgu": own}))
-    made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "fnet": ((9.0, 8.0),)})
-    columns.make(plan(tmp_path, "imdb"))
-    changed = [sweep.trials[0].config.optimizer for sweep, _ in trained]
-    config = config_lib.open_config("finetune_glue:own,scale=small")
-    assert [each.warmup for each in changed] == [15] * 4
-    assert [each.learning_rate for each in changed] == [2e-3] * 2 + [config.optimizer.learning_rate] * 2
-    assert [tuple(each.lr_multipliers) for each in changed] == [("relative/bias=16",)] * 2 + [()] * 2
-
-
 def test_a_column_that_cannot_be_made_does_not_stop_the_others(tmp_path, measured):
     missing = columns.make(plan(tmp_path, "sst2", "costs", lengths=(128,)))
     assert [line.partition(" holds")[0] for line in missing] == [f"sst2: {tmp_path}"]
@@ -107,18 +92,18 @@ def test_failures_are_said(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data": {}}, "--columns: mlm needs its data"),
+        ({"data": {"mlm": ""}}, "--columns: mlm needs its data"),
         ({"data": {"mlm": "/nowhere"}}, "--columns=mlm=/nowhere"),
-        ({"columns": ("listops",), "scale": "paper"}, "ListOps (%) has no scale paper"),
-        ({"columns": ("cifar10",), "scale": "paper"}, "CIFAR-10, top-1 (%) has no scale paper"),
+        ({"data": {"listops": "embedded"}, "scale": "paper"}, "ListOps (%) has no scale paper"),
+        ({"data": {"cifar10": "embedded"}, "scale": "paper"}, "CIFAR-10, top-1 (%) has no scale paper"),
         ({"changes": {"steps": "x"}}, "config.steps=x"),
         ({"changes": {"augment.mixup": "1"}}, "--config.augment.mixup=1: no run of mlm has such a key"),
-        ({"columns": ("sst2",), "finetune_changes": {"masking.rate": "1"}}, "masking.rate"),
-        ({"columns": ("cifar10",), "changes": {"steps": "9"}}, "--config.steps and the sweep set the same key"),
+        ({"data": {"sst2": "embedded"}, "finetune_changes": {"masking.rate": "1"}}, "masking.rate"),
+        ({"data": {"cifar10": "embedded"}, "changes": {"steps": "9"}}, "--config.steps and the sweep set the same key"),
     ],
 )
 def test_what_could_not_run_is_refused(tmp_path, options, message):
-    asked = plan(tmp_path, "mlm", "listops", "cifar10", "sst2")._replace(**{"columns": ("mlm",)} | options)
+    asked = plan(tmp_path, "mlm")._replace(**options)
     with pytest.raises((ConfigError, RunError)) as caught:
         columns.check(asked)
     assert message in str(caught.value)

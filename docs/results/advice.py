@@ -5,7 +5,7 @@ from collections import defaultdict
 from typing import Any
 
 from docs import generate
-from gmlp_flax.reports import claims, measured_costs
+from gmlp_flax.reports import alternatives, claims
 
 ADVICE = """
 **Little text, any length: take a convolution.** `dynamic` and `lightweight` end at {ppl[dynamic]:.1f} and
@@ -65,7 +65,7 @@ def numbers() -> dict[str, Any]:
     steps = {n: {row: at[n].per_thousand for row, at in costs.items() if n in at} for n in (128, 1024, 8192)}
     short, middle, long = ({row: step.centre for row, step in at.items() if step} for at in steps.values())
     no_context = floors("mlm")["the shown token alone, without context"]
-    law = measured_costs.growth(costs["sgu"])
+    law = alternatives.growth(costs["sgu"])
     assert law
     shared = [row for row in top1 if row in ppl]
     best = trees["sgu"] / 100

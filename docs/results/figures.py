@@ -23,8 +23,8 @@ from gmlp_flax.models import parameters
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.reports import scaling
+from gmlp_flax.reports.report import family, looks
 from gmlp_flax.reports.runs import bare_task
-from gmlp_flax.reports.series import family, looks
 from gmlp_flax.reports.table import Spread
 
 FOLDER = Path(__file__).parent / "figures"

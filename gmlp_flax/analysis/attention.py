@@ -132,32 +132,39 @@ def stack_weights(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | N
     return of_stacks
 
 
-def draw(trained: loading.Trained, workdir: str, first: str, second: str | None = None) -> list[str]:
-    """Draws the largest weights of a sentence or pair in the first half of the layers, and all layers one by one.
+class Attention(NamedTuple):
+    """How much each token of a text looks at each other token.
 
-    Args:
-        trained: a run.
-        workdir: its folder.
-        first, second: the sentences.
-
-    Returns:
-        The paths of the figures, RUN/figures/attention.png and RUN/figures/attention_layers.png.
-
-    Raises:
-        RunError: as in `layer_numbers` and `encode`.
+    Attributes:
+        text: what the model read.
+        weights: as `maps` returns them, but without padding.
+        numbers, depth: as `layer_numbers` returns them.
     """
+
+    text: EncodedText
+    weights: np.ndarray
+    numbers: list[int]
+    depth: int
+
+
+def of_text(trained: loading.Trained, first: str, second: str | None = None) -> Attention:
+    """The attention of a run in a sentence or pair. Raises RunError as `layer_numbers` and `encode`."""
     numbers, depth = layer_numbers(trained)
-    sentences = encode(trained, first, second)
-    count, weights = len(sentences.labels), maps(trained, sentences)
-    weights, half = weights[:, :count, :count], first_half(numbers, depth)
-    largest = draw_largest(weights[:half], sentences, numbers[:half])
-    figures = {"attention": largest, "attention_layers": draw_layers(weights, numbers)}
-    return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
+    text = encode(trained, first, second)
+    count = len(text.labels)
+    return Attention(text, maps(trained, text)[:, :count, :count], numbers, depth)
 
 
-def first_half(numbers: Sequence[int], layers: int) -> int:
-    """How many of the layers with attention lie in the first half of a network; at least one, the first of them."""
-    return max(1, sum(number <= layers // 2 for number in numbers))
+def figures(found: Attention) -> dict[str, Figure]:
+    """The largest weights in the layers of the network's first half, at least in one layer; and all layers one by one,
+    on one colour scale, with the largest weight of each in its title."""
+    half = max(1, sum(number <= found.depth // 2 for number in found.numbers))
+    layers = zip(found.numbers, found.weights, strict=True)
+    titles = [f"layer {number}, to {weights.max():.2g}" for number, weights in layers]
+    return {
+        "attention": draw_largest(found.weights[:half], found.text, found.numbers[:half]),
+        "attention_layers": drawing.draw_matrices(found.weights, titles, drawing.WEIGHTS),
+    }
 
 
 @drawing.style()
@@ -178,9 +185,3 @@ def draw_largest(shown: np.ndarray, sentences: EncodedText, numbers: Sequence[in
         axis.axvline(boundary, color=drawing.GREY, linewidth=0.7)
     axis.set(xlabel="key: the token that is looked at", ylabel="query: the token that looks")
     return figure
-
-
-def draw_layers(shown: np.ndarray, numbers: Sequence[int]) -> Figure:
-    """Maps [layers, tokens, tokens] one by one, on one colour scale, with the largest weight of each in its title."""
-    titles = [f"layer {number}, to {weights.max():.2g}" for number, weights in zip(numbers, shown, strict=True)]
-    return drawing.draw_matrices(shown, titles, drawing.WEIGHTS)

@@ -1,5 +1,6 @@
 """What a config's augmentation does to its training images, as one image for a person to judge."""
 
+import io
 import os
 from collections.abc import Sequence
 
@@ -11,7 +12,8 @@ from PIL import Image, ImageDraw
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.errors import ConfigError, DataError
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.io import files
 from gmlp_flax.tasks import mixing
 from gmlp_flax.tasks.image_classification import ImageClassification
 
@@ -46,10 +48,9 @@ def draw(config: ConfigDict, out: str, count: int, samples: int) -> int:
     several = np.concatenate(list(views[:, 1:].swapaxes(0, 1)))[: (samples + 1) // 2 * 2]
     for name, images, shares in mixed(several[: len(several) // 2 * 2], config):
         rows.append((images, [f"{name} {share:.2f}" if share < 1 else name for share in shares]))
-    try:
-        grid(rows).save(out)
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot write --out={out} ({error}): name a .png in a folder that exists") from None
+    image = io.BytesIO()
+    grid(rows).save(image, "PNG")
+    files.write(out, image.getvalue())
     return len(views)
 
 

@@ -3,7 +3,7 @@
 import os
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.analysis import charts, drawing
+from gmlp_flax.analysis import drawing
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import CONFIG_FILE, METRICS_FILE
 from gmlp_flax.io import files
@@ -11,12 +11,7 @@ from gmlp_flax.io import files
 SOFTENING = ("optimizer.label_smoothing", "augment.mixup", "augment.cutmix")
 
 
-def draw(workdir: str) -> str:
-    """Draws the losses in metrics.jsonl as RUN/figures/loss.png, .svg and .pdf; returns the path of the first."""
-    return drawing.save(charts.draw(chart(workdir)), workdir, "loss")
-
-
-def chart(workdir: str) -> charts.Chart:
+def chart(workdir: str) -> drawing.Chart:
     """The losses in metrics.jsonl."""
     lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
     training = [(line["step"], line["loss"]) for line in lines if "loss" in line]
@@ -27,9 +22,9 @@ def chart(workdir: str) -> charts.Chart:
     softened = ", of softened targets" if any(config.get(key) for key in SOFTENING) else ""
     names = f"training{softened}", "held out"
     series = [
-        charts.Series(name, look, [step for step, _ in points], [loss for _, loss in points])
+        drawing.Series(name, look, [step for step, _ in points], [loss for _, loss in points])
         for name, look, points in zip(names, looks, (training, heldout), strict=True)
         if points
     ]
     title = f"held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps" if heldout else "training loss"
-    return charts.Chart([charts.Panel(title, charts.Scale("step"), charts.Scale("loss (nats)"), series)])
+    return drawing.Chart([drawing.Panel(title, drawing.Scale("step"), drawing.Scale("loss (nats)"), series)])

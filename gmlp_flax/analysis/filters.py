@@ -39,17 +39,8 @@ def matrices(trained: loading.Trained) -> np.ndarray:
     return np.concatenate(of_stacks)
 
 
-def draw(trained: loading.Trained, workdir: str) -> str:
-    """Draws the filters of a run as RUN/figures/filters.png, .svg and .pdf; returns the path of the first.
-
-    Raises:
-        RunError: the run's blocks have no filters.
-    """
-    return drawing.save(figure(trained), workdir, "filters")
-
-
 def figure(trained: loading.Trained) -> Figure:
-    """The figure of `draw`; raises RunError as it does."""
+    """The filters of a run. Raises RunError: its blocks have none."""
     weights, shape = between_tokens(trained)
     return draw_images(weights, shape) if trained.task.predicts_files else draw_text(weights)
 

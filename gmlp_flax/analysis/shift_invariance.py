@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.analysis import charts, drawing, filters
+from gmlp_flax.analysis import drawing, filters
 from gmlp_flax.io import files
 from gmlp_flax.training import loading
 
@@ -92,23 +92,13 @@ def of_run(workdir: str) -> ShiftInvariance:
     return ShiftInvariance({step: toeplitz_share(w, shape) for step, w in by_step.items()}, weights, shape)
 
 
-def draw(measured: ShiftInvariance, workdir: str) -> list[str]:
-    """Draws the matrices of the newest checkpoint (Figure 9), of a text's also the bands around their diagonals, and
-    the shares over the steps.
-
-    Args:
-        measured: what `of_run` returns.
-        workdir: the run's folder.
-
-    Returns:
-        The paths of the figures, RUN/figures/spatial_matrices.png, spatial_bands.png and toeplitz_share.png; .svg and
-        .pdf lie beside.
-    """
-    figures = {"spatial_matrices": draw_matrices(measured.weights)}
+def figures(measured: ShiftInvariance) -> dict[str, drawing.Chart | Figure]:
+    """The matrices of the newest checkpoint (Figure 9), of a text's also the bands around their diagonals, and the
+    shares over the steps."""
+    shown = {"spatial_matrices": draw_matrices(measured.weights)}
     if len(measured.shape) == 1:
-        figures["spatial_bands"] = draw_bands(measured.weights)
-    figures["toeplitz_share"] = charts.draw(shares_chart(measured))
-    return [drawing.save(figure, workdir, name) for name, figure in figures.items()]
+        shown["spatial_bands"] = draw_bands(measured.weights)
+    return {**shown, "toeplitz_share": shares_chart(measured)}
 
 
 def draw_matrices(weights: np.ndarray) -> Figure:
@@ -143,25 +133,25 @@ def draw_bands(weights: np.ndarray) -> Figure:
     return figure
 
 
-def shares_chart(measured: ShiftInvariance) -> charts.Chart:
+def shares_chart(measured: ShiftInvariance) -> drawing.Chart:
     """The shares over the steps, or over the layers if there is one step; beside those of chance."""
     steps, newest = list(measured.shares), list(measured.shares.values())[-1]
     title = f"After {steps[-1]:,} steps offsets explain {newest.min():.2f} to {newest.max():.2f} of W's variance"
     looks = drawing.looks(["gMLP"] * len(newest))
     if len(steps) == 1:
         layers = list(range(1, len(newest) + 1))
-        series = [charts.Series(f"step {steps[0]}", drawing.Look(drawing.FAMILIES["gMLP"]), layers, newest.tolist())]
+        series = [drawing.Series(f"step {steps[0]}", drawing.Look(drawing.FAMILIES["gMLP"]), layers, newest.tolist())]
     else:
         series = [
-            charts.Series(f"layer {layer}", look._replace(dashes=()), steps, shares.tolist())
+            drawing.Series(f"layer {layer}", look._replace(dashes=()), steps, shares.tolist())
             for layer, (look, shares) in enumerate(
                 zip(looks, np.transpose(list(measured.shares.values())), strict=True), 1
             )
         ]
     over, share = (
-        charts.Scale("step" if len(steps) > 1 else "layer"),
-        charts.Scale("share of W's variance (1: Toeplitz)"),
+        drawing.Scale("step" if len(steps) > 1 else "layer"),
+        drawing.Scale("share of W's variance (1: Toeplitz)"),
     )
     noise, smooth, _, high = chance(tuple(measured.shape))
     lines = [("noise", noise), ("smooth noise", smooth), ("97.5 % of it", high)]
-    return charts.Chart([charts.Panel(title, over, share, series, lines)])
+    return drawing.Chart([drawing.Panel(title, over, share, series, lines)])

@@ -21,14 +21,13 @@ augmentations     one row per training image: the centre crop of evaluation, the
                   images, rows of samples before and after mixing follow, each with the weight of its own label
 """
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
 
-from gmlp_flax.analysis import attention, augmentations, curves, filters, shift_invariance
+from gmlp_flax.analysis import attention, augmentations, curves, drawing, filters, shift_invariance
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.training import loading
@@ -36,56 +35,44 @@ from gmlp_flax.training import loading
 FLAGS: Any = flags.FLAGS
 
 
-def _filters(workdir: str, _: ConfigDict | None) -> None:
-    print(filters.draw(loading.load(workdir, FLAGS.checkpoint), workdir))
-
-
-def _attention(workdir: str, _: ConfigDict | None) -> None:
+def _attention(workdir: str) -> dict[str, Any]:
     text = cli.require("text")
-    trained = loading.load(workdir, FLAGS.checkpoint)
-    print(*attention.draw(trained, workdir, text, FLAGS.second), sep="\n")
+    return attention.figures(attention.of_text(loading.load(workdir, FLAGS.checkpoint), text, FLAGS.second))
 
 
-def _shift_invariance(workdir: str, _: ConfigDict | None) -> None:
+def _shift_invariance(workdir: str) -> dict[str, Any]:
     result = shift_invariance.of_run(workdir)
     by_chance = shift_invariance.chance(tuple(result.shape)).words()
     print(f"share of the variance of W that offsets explain, by layer ({by_chance})")
     for step, shares in result.shares.items():
         print(f"step {step:>7}  " + "  ".join(f"{share:.3f}" for share in shares))
-    print(*shift_invariance.draw(result, workdir), sep="\n")
+    return shift_invariance.figures(result)
 
 
-def _augmentations(_: str, config: ConfigDict) -> None:
-    cli.require("config")
-    out = cli.require("out")
-    count = augmentations.draw(config, out, FLAGS.images, FLAGS.samples)
-    print(f"{count} images, {FLAGS.samples} samples of each: {out}")
-
-
-# What is drawn -> the function that draws it, and the flags that it takes.
-FIGURES: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
-    "curves": (lambda workdir, _: print(curves.draw(workdir)), ("workdir",)),
-    "filters": (_filters, ("workdir", "checkpoint")),
-    "attention": (_attention, ("workdir", "checkpoint", "text", "second")),
-    "shift-invariance": (_shift_invariance, ("workdir",)),
-    "augmentations": (_augmentations, ("config", "out", "images", "samples")),
+# What is drawn of a run -> figures by name.
+FIGURES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "curves": lambda workdir: {"loss": curves.chart(workdir)},
+    "filters": lambda workdir: {"filters": filters.figure(loading.load(workdir, FLAGS.checkpoint))},
+    "attention": _attention,
+    "shift-invariance": _shift_invariance,
 }
-OWN_FLAGS = sorted({flag for _, names in FIGURES.values() for flag in names})
+AUGMENTATIONS = "augmentations"  # of a config
 
 
 def main(argv: list[str], config: ConfigDict | None) -> None:
     """Draws what the command line names."""
     figure, *runs = argv[1:]
-    if figure not in FIGURES:
-        raise ConfigError(f"gmlp draw {figure}: {did_you_mean(figure, FIGURES)}")
-    draw, names = FIGURES[figure]
-    if unknown := [flag for flag in OWN_FLAGS if FLAGS[flag].present and flag not in names]:
-        takes = ", ".join(f"--{name}" for name in names)
-        raise ConfigError(f"--{unknown[0]} is not for gmlp draw {figure}, which takes {takes}")
-    needs_run = "workdir" in names
-    if len(runs) > needs_run or (runs and FLAGS.workdir):
-        raise ConfigError(f"{runs[-1]!r} is one word too many: see {sys.argv[0]} --help")
-    draw(runs[0] if runs else cli.require("workdir") if needs_run else "", config)
+    if figure in FIGURES:
+        workdir = runs[0] if runs else cli.require("workdir")
+        print(*drawing.save(FIGURES[figure](workdir), workdir), sep="\n")
+        return
+    if figure != AUGMENTATIONS:
+        raise ConfigError(f"gmlp draw {figure}: {did_you_mean(figure, (*FIGURES, AUGMENTATIONS))}")
+    if config is None:
+        raise ConfigError("--config is missing: see gmlp draw --help")
+    out = cli.require("out")
+    count = augmentations.draw(config, out, FLAGS.images, FLAGS.samples)
+    print(f"{count} images, {FLAGS.samples} samples of each: {out}")
 
 
 def run() -> None:

@@ -3,10 +3,10 @@
     gmlp launch --on=xpk --topology=v5e:4x4 --cluster=C --zone=Z --project=P --image=IMAGE \\
         --config=c4_bert:gmlp_base --workdir=gs://BUCKET/runs/base --config.steps=1000
     gmlp launch --on=slurm --topology=gpu:h100x32 --config=imagenet:gmlp_s --workdir=/shared/runs/s
-    gmlp launch --on=ENGINE --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...] [--dry_run] [--] ...
+    gmlp launch --on=ENGINE --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...] [--dry_run] ...
 
 XPK, SkyPilot and SLURM do the work; this command writes what they take, and --dry_run prints it. All words but its own
-flags go to `gmlp train` unchanged, also what stands after --. The config's mesh is checked against the topology, of
+flags go to `gmlp train` unchanged. The config's mesh is checked against the topology, of
 which there are config.mesh.slices. `gmlp sweep` takes the same flags, and starts a job for each of its runs.
 """
 
@@ -96,22 +96,16 @@ def training_words(argv: Sequence[str]) -> list[str]:
     return own(argv, known_only=True)[1:]
 
 
-def _without_dashes(argv: Sequence[str]) -> list[str]:
-    """A word -- may stand before training's words."""
-    index = argv.index("--") if "--" in argv else len(argv)
-    return [*argv[:index], *argv[index + 1 :]]
-
-
 def main(_argv: list[str], config: ConfigDict) -> None:
     """Starts the run."""
     for name in ("on", "config"):
         cli.require(name)
     workdir = cli.require("workdir")
-    start([Run(config, workdir, training_words(_without_dashes(sys.argv)))], workdir)
+    start([Run(config, workdir, training_words(sys.argv))], workdir)
 
 
 def run() -> None:
     """The command line."""
     flags.DEFINE_string("workdir", None, "The run folder, for all machines to see: gs://BUCKET/FOLDER, or mounted.")
     define_flags()
-    cli.run(main, config=cli.given_config, words=_without_dashes)
+    cli.run(main, config=cli.given_config)

@@ -72,12 +72,9 @@ def main(argv: list[str]) -> None:
     words, ranks = argv[1:], values["top"].present
     task = trained.task
     sampling: dict[str, Any] = {name: values[name].value for name in SAMPLING if values[name].present}
-    given = [*sampling]
-    if given and not task.generates:
-        what = f"for models that continue texts, and {source} holds one of the task {trained.config.task}"
-        raise ConfigError(f"--{given[0]} is {what}: leave it out, or train with --config.task=causal_lm")
-    if given and ranks:
-        raise ConfigError(f"--top ranks the next token, and --{given[0]} is for a continuation: give one of them")
+    if sampling and (ranks or not task.generates):
+        what = f"for continuations, without --top, of models of causal_lm; {source} is one of {trained.config.task}"
+        raise ConfigError(f"--{next(iter(sampling))} is {what}: leave it out")
     inputs = read_files(words, task.predicts_files) if words else read_lines("standard input", sys.stdin.buffer)
     if task.generates and not ranks:
         answers = continuations(trained, inputs, Sampling(**sampling))

@@ -44,20 +44,20 @@ from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files
 from gmlp_flax.reports import page
 from gmlp_flax.reports import sweep as report
-from gmlp_flax.sweeps import definition, points, tables, training
+from gmlp_flax.sweeps import definition, points, training
 from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
 
 
 def _with_grids(argv: list[str]) -> list[str]:
-    """--sweep.KEY=VALUE,... stands for --grid=KEY=VALUE,... and --choose=none. A word -- may precede the overrides."""
+    """--sweep.KEY=VALUE,... stands for --grid=KEY=VALUE,... and --choose=none."""
     words = []
     for word in argv:
         if match := re.match(r"--?sweep\.([^=]+)", word):
             keys = ":".join(schema.SHORT.get(key, key) for key in match[1].split(":"))
             # First, so that --choose=... further on counts.
             words = [words[0], "--choose=none", *words[1:], f"--grid={keys}{word[match.end() :]}"]
-        elif word != "--":
+        else:
             words.append(word)
     return words
 
@@ -100,17 +100,13 @@ def plan_sweep(config: ConfigDict | None) -> Sweep:
 
 def _seeds(bare: Points, overrides: Point) -> Points:
     """The seeds of each point; one empty point if the sweep or the points' configs set the seed."""
-    values, own = flags.FLAGS, any("seed" in point for point in bare)
+    values, own = flags.FLAGS, "seed" in overrides or any("seed" in point for point in bare)
     given = values["seeds"].present
-    if own and given:
-        raise ConfigError("--seeds and the sweep set the same key, seed: give one")
-    if values.choose == "none" and (own or (values.sweep and not given)):
+    if own and (given or values.choose == "best"):
+        raise ConfigError("--seeds sets the key seed: give it there alone, or --choose=none without --seeds")
+    if own or (values.sweep and not given):
         return ({},)
-    if not values.seeds or not all(seed.isdecimal() for seed in values.seeds):
-        raise ConfigError(f"--seeds={','.join(values.seeds)}: expected numbers, as in --seeds=0,1,2")
-    if own or "seed" in overrides:
-        raise ConfigError("the key seed is set by --seeds: give it there alone")
-    return tuple({"seed": seed} for seed in dict.fromkeys(map(int, values.seeds)))
+    return tuple({"seed": seed} for seed in dict.fromkeys(cli.numbers("seeds")))
 
 
 def command(sweep: Sweep, trial: Trial) -> list[str]:
@@ -128,14 +124,14 @@ def launch_unfinished(sweep: Sweep) -> None:
     if runs:
         launch.start(runs, sweep.out)
     else:
-        print(tables.status(sweep))
+        print(training.status(sweep))
 
 
 def main(_argv: list[str], config: ConfigDict | None) -> None:
     """Trains the sweep, or shows its commands or its state."""
     sweep = plan_sweep(config)
     if flags.FLAGS.status:
-        print(tables.status(sweep))
+        print(training.status(sweep))
     elif flags.FLAGS.print:
         for trial in sweep.trials:
             print(shlex.join(["python", "-m", "gmlp_flax.train", *command(sweep, trial)]))

@@ -145,14 +145,8 @@ def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple
     given: dict[str, str] = {}
     for word in rest:
         option, _, value = word.partition("=")
-        problem = ""
-        if option not in options:
-            problem = f"expected {', '.join(f'{known}=...' for known in options) or 'nothing after the name'}"
-        elif value not in options[option]:
-            problem = f"{option} is one of {', '.join(options[option])}"
-        elif option in given:
-            problem = f"{option}=... is given more than once: give it once"
-        if problem:
-            raise ConfigError(f"the config's argument has {word!r}: {problem}")
+        if value not in options.get(option, ()) or option in given:
+            expected = ", ".join(f"{known}={'|'.join(values)}" for known, values in options.items()) or "nothing more"
+            raise ConfigError(f"the config's argument has {word!r}: expected {expected}, each once")
         given[option] = value
     return name, *(given.get(option, values[0]) for option, values in options.items())

@@ -1,16 +1,18 @@
 """Whether a config makes sense: its keys, their values, and values that contradict each other."""
 
+import math
 import re
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import ml_collections
 from flax.traverse_util import flatten_dict
 
 from gmlp_flax import tasks
 from gmlp_flax.config.optimizers import check as check_optimizer
-from gmlp_flax.config.parsing import check_pattern, lr_multipliers, mesh_rules, profile_steps
 from gmlp_flax.config.schema import BLOCK, RENAMED, SHORT, TASK, all_keys, keys, owners
 from gmlp_flax.errors import ConfigError, did_you_mean
+from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
 
 
 def check_name(name: str, where: str, config: ml_collections.ConfigDict | None = None) -> None:
@@ -34,13 +36,9 @@ def check_name(name: str, where: str, config: ml_collections.ConfigDict | None =
         kind, names = next(iter(having.items()))
         reason = f"config.{kind} is {config[kind]!r}, which has no {name}: it is an option of {', '.join(names)}"
     else:
-        reason = _unknown(name, known)
+        meant = SHORT.get(name.rpartition(".")[2], name)
+        reason = f"there is no config key {name!r}; {did_you_mean(meant, known, '--help_config lists them all')}"
     raise ConfigError(f"{where}: {reason}")
-
-
-def _unknown(name: str, known: list[str]) -> str:
-    meant = SHORT.get(name.rpartition(".")[2], name)
-    return f"there is no config key {name!r}; {did_you_mean(meant, known, '--help_config lists them all')}"
 
 
 def explain(error: Exception, where: str) -> ConfigError:
@@ -49,14 +47,12 @@ def explain(error: Exception, where: str) -> ConfigError:
     if isinstance(error, ConfigError):
         return ConfigError(f"{where}: {message}")
     missing = re.search(r'Key "([^"]+)" does not exist', message)
-    if not missing:
+    names = [name for name in (*all_keys(), *RENAMED) if missing and name.rpartition(".")[2] == missing[1]]
+    if not missing or not names:
         return ConfigError(f"{where}: {type(error).__name__}: {message}")
-    known, last = all_keys(), missing[1]
-    meant = [f"config.{RENAMED.get(name, name)}" for name in (*known, *RENAMED) if name.rpartition(".")[2] == last]
-    if not meant:
-        return ConfigError(f"{where}: {_unknown(last, known)}")
+    meant = " or ".join(f"config.{RENAMED.get(name, name)}" for name in names)
     advice = "keys of another task or block need config.default(task=..., block=...)"
-    return ConfigError(f"{where}: there is no {last!r} there: set {' or '.join(meant)}; {advice}")
+    return ConfigError(f"{where}: there is no {missing[1]!r} there: set {meant}; {advice}")
 
 
 def validate(config: ml_collections.ConfigDict) -> None:
@@ -106,3 +102,76 @@ def shown(value: Any) -> str:
     """A value for a message, cut if it is long."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+AXES = (DATA, FSDP, TENSOR)  # of a mesh, in the order of its devices
+Axes = tuple[str | None, ...]
+Rule = tuple[str, Axes]
+
+
+class Multiplier(NamedTuple):
+    """A factor on the learning rate of the parameters whose path matches `pattern`.
+
+    `last` differs from `first` if the factor grows with depth: layer l of L has first^(1 - t) last^t, t = l / (L - 1).
+    """
+
+    pattern: str
+    first: float
+    last: float
+
+
+def check_pattern(pattern: str, key: str) -> None:
+    """Raises ConfigError if a pattern of `config.KEY` is no regular expression."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"config.{key}: {pattern!r} is no regular expression ({error})") from None
+
+
+def lr_multipliers(lines: Iterable[str]) -> tuple[Multiplier, ...]:
+    """Reads config.optimizer.lr_multipliers, each `PATTERN=FACTOR`, or `PATTERN=FIRST..LAST` for stacked layers.
+
+    Raises ConfigError: a line has another form.
+    """
+    multipliers = []
+    for line in lines:
+        pattern, _, given = line.rpartition("=")
+        first, dots, last = given.partition("..")
+        check_pattern(pattern, "optimizer.lr_multipliers")
+        try:
+            factors = [float(first), float(last if dots else first)]
+        except ValueError:
+            factors = [math.nan]
+        if not pattern or not all(0 < factor < math.inf for factor in factors):
+            raise ConfigError(f"config.optimizer.lr_multipliers: {line!r} is not PATTERN=FACTOR or FIRST..LAST above 0")
+        multipliers.append(Multiplier(pattern, *factors))
+    return tuple(multipliers)
+
+
+def mesh_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
+    """Reads config.mesh.rules, each `PATTERN=AXIS,AXIS,...` with `-` for an axis that stays whole.
+
+    Raises ConfigError: a line has another form.
+    """
+    rules = []
+    for line in lines:
+        pattern, equals, names = line.rpartition("=")
+        axes = tuple(None if name == "-" else name for name in names.split(",") if name)
+        check_pattern(pattern, "mesh.rules")
+        if not (pattern and equals) or not {*axes} <= {*AXES, None}:
+            raise ConfigError(f"config.mesh.rules: {line!r} is not PATTERN=AXIS,..., each axis {', '.join(AXES)} or -")
+        rules.append((pattern, axes))
+    return tuple(rules)
+
+
+def profile_steps(text: str, steps: int) -> range:
+    """The steps that config.profile.steps asks a trace of, in a run of `steps`; FIRST:LAST, or empty for none.
+
+    Raises ConfigError: it has another form, or there are no such steps.
+    """
+    if not text:
+        return range(0)
+    match = re.fullmatch(r"([0-9]{1,10}):([0-9]{1,10})", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]) <= steps:
+        raise ConfigError(f"config.profile.steps is {text!r}: expected FIRST:LAST, from 1 to config.steps={steps}")
+    return range(int(match[1]), int(match[2]) + 1)

@@ -214,3 +214,58 @@ def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str,
         if name not in known:
             raise ConfigError(f"{what}: there is no {name!r}; {did_you_mean(name, known)}")
     return tuple(name for name in known if name in names)
+
+
+class Statement(NamedTuple):
+    """A claim of a paper on two rows: in each of some columns `better` is better than `share` times `worse`.
+
+    Attributes:
+        source: what is claimed, and where.
+        better, worse: the rows.
+        columns: of `alternatives`, or tasks on which the rows were finetuned.
+        share: less than 1 if more is better, and more than 1 if less is, to allow a difference.
+    """
+
+    source: str
+    better: str
+    worse: str
+    columns: Sequence[str]
+    share: float = 1.0
+
+
+# Claims on the rows of `alternatives`.
+KEEPS_UP, LEVEL = 0.98, 1.02  # shares that allow a difference of 2 %, of accuracies and of perplexities
+_ACCURACIES = ("sst2", "imdb", "mnli")
+STATEMENTS = (
+    # The gMLP paper's Table 3: 4.35 and 4.37; 4.26; 5.34; 5.64.
+    Statement("gMLP matches BERT, Table 3", "sgu", "bert", ("mlm",), LEVEL),
+    Statement("gMLP is behind relative positions, Table 3", "bert_rel", "sgu", ("mlm",)),
+    Statement("gMLP beats the Mixer, Table 3", "sgu", "mixer", ("mlm",)),
+    Statement("gMLP beats positions alone, Table 3", "sgu", "bert_rel_only", ("mlm",)),
+    Statement("gMLP is behind on pairs, Table 4", "bert_rel", "sgu", ("mnli",)),
+    Statement("tiny attention helps on pairs, Figure 8", "amlp_36", "sgu", ("mnli",)),
+    # The gMLP paper's Table 2: gMLP-S 79.6, DeiT-S 79.8, ResMLP-12 and -24 76.6 and 79.4; gMLP-B 81.6, Mixer-B 76.4.
+    Statement("gMLP matches the Transformer on images, Table 2", "sgu", "bert", ("cifar10",), KEEPS_UP),
+    Statement("gMLP beats the Mixer on images, Table 2", "sgu", "mixer", ("cifar10",)),
+    Statement("gMLP beats ResMLP on images, Table 2", "sgu", "resmlp", ("cifar10",)),
+    Statement("FNet has 92 % of BERT's accuracy, 2105.03824", "fnet", "bert", _ACCURACIES, 0.92),
+    Statement("FNet is behind BERT, 2105.03824", "bert", "fnet", (*_ACCURACIES, "listops", "pixels")),
+    Statement("FNet beats the Transformer on bytes, 2105.03824 (recalled)", "fnet", "bert", ("bytes",)),
+    Statement("the random Synthesizer beats dynamic convolution, 2005.00743", "random", "dynamic", ("mlm",)),
+    Statement("learned logits beat fixed ones, 2005.00743", "random", "fixed_random", ("mlm",)),
+    Statement("random logits help attention, 2005.00743", "random_vanilla", "bert", ("mlm",)),
+    Statement("random logits alone are behind attention, 2005.00743", "bert", "random", ("mlm",)),
+    Statement("convolutions keep up on sentences, 2105.03322", "lightweight", "bert_t5", ("sst2", "imdb"), KEEPS_UP),
+    Statement("convolutions fall behind on pairs, 2105.03322", "bert_t5", "lightweight", ("mnli",)),
+)
+# (source, faster, slower): time per token.
+FASTER = (
+    ("FNet is faster than BERT, 2105.03824", "fnet", "bert"),
+    ("the random Synthesizer is faster than dynamic convolution, 2005.00743", "random", "dynamic"),
+)
+# (source, row): time grows about as the number of tokens.
+GROWS = (
+    ("external attention costs O(n), 2105.02358", "external"),
+    ("convolutions cost O(n), 2105.03322", "lightweight"),
+    ("FNet costs O(n log n), 2105.03824", "fnet"),
+)

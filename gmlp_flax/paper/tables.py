@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.paper import alternatives, recipes
-from gmlp_flax.paper.published import MAIN, PUBLISHED
-from gmlp_flax.paper.quoted import QUOTED, Quoted, Statement
+from gmlp_flax.paper.alternatives import Statement
+from gmlp_flax.paper.published import MAIN, PUBLISHED, QUOTED, Quoted
 from gmlp_flax.paper.recipes import SCALES
 from gmlp_flax.sweeps import points
 

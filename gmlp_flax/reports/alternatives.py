@@ -1,26 +1,30 @@
 """The report of `gmlp reproduce alternatives`: every column that is there, and what it says of the papers' claims."""
 
 import math
+import os
+import re
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
 from gmlp_flax.analysis import drawing
-from gmlp_flax.analysis.charts import Chart, Panel, Scale
+from gmlp_flax.analysis.drawing import Chart, Look, Panel, Scale, Series
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.io import files, json_files
 from gmlp_flax.models import parameters
-from gmlp_flax.paper import quoted
-from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, NOTHING, ROWS, TRAINED
+from gmlp_flax.paper.alternatives import COLUMNS, FASTER, FINETUNED, GROWS, NOTHING, ROWS, STATEMENTS, TRAINED
+from gmlp_flax.paper.published import ScoreColumn
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.planning import dry_run
 from gmlp_flax.reports import claims as verdicts
-from gmlp_flax.reports import finetuned_scores, language_models, measured_costs
+from gmlp_flax.reports import language_models
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED, Claim
-from gmlp_flax.reports.measured_costs import Costs, growth, nearest
-from gmlp_flax.reports.report import Report
+from gmlp_flax.reports.report import Report, family, looks, over_seeds
 from gmlp_flax.reports.runs import Run, bare_task
-from gmlp_flax.reports.series import family, over_seeds
+from gmlp_flax.reports.scaling import PowerLaw, power_law
 from gmlp_flax.reports.table import Cell, Printed, Spread, Table, shown
 
 NAME = "alternatives"
@@ -32,6 +36,151 @@ BEGUN = 1 / 3  # of the best row's gain over a trivial model: a row that gained 
 
 Scores = Mapping[str, Mapping[str, Spread]]  # column -> row -> its score over seeds, as shown
 Columns = dict[str, Mapping[str, Cell]]  # title -> row -> cell
+
+
+FITTED_FROM = 1024  # tokens: below, what does not grow with n takes most of a step
+
+
+class Cost(NamedTuple):
+    """A training step of a row.
+
+    Attributes:
+        tokens: in a sequence.
+        batch: sequences in a step.
+        seconds: of each repeat; empty if the step was compiled only.
+        size: bytes of its program: arguments and temporaries.
+    """
+
+    tokens: int
+    batch: int
+    seconds: tuple[float, ...]
+    size: float
+
+    @property
+    def per_thousand(self) -> Spread | None:
+        """Milliseconds for 1,000 tokens, over repeats."""
+        tokens = self.batch * self.tokens
+        return Spread.median(1e6 * seconds / tokens for seconds in self.seconds) if self.seconds else None
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return self.batch * self.tokens / statistics.median(self.seconds)
+
+
+Costs = Mapping[str, Mapping[int, Cost]]  # row -> tokens -> step
+
+
+def cost_path(folder: str, row: str, tokens: int) -> str:
+    """The file of a row at a number of tokens."""
+    return os.path.join(folder, "costs", f"{row}-{tokens}.json")
+
+
+def read_costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
+    """What `gmlp benchmark mixers` measured. Raises RunError: a file is damaged."""
+    by_row: dict[str, dict[int, Cost]] = {}
+    for name in files.listdir(os.path.join(folder, "costs")):
+        if (match := re.fullmatch(r"(\w+)-(\d+)\.json", name)) and match[1] in rows:
+            try:
+                entries: Any = json_files.read(os.path.join(folder, "costs", name), list)
+            except DataError as error:
+                raise RunError(f"{error}: remove the file, and the same command measures it again") from None
+            figures = {entry["figure"]: entry for entry in entries}
+            size, timed = figures["bytes"], figures.get("seconds", {"values": ()})
+            cost = Cost(size["tokens"], size["batch"], tuple(timed["values"]), size["median"])
+            by_row.setdefault(match[1], {})[int(match[2])] = cost
+    return {row: dict(sorted(by_row[row].items())) for row in rows if row in by_row}
+
+
+def growth(by_length: Mapping[int, Cost], memory: bool = False) -> PowerLaw | None:
+    """The power of n with which a sequence's time, or its memory, grows, fitted to all lengths from FITTED_FROM on;
+    None for fewer than two."""
+    points = [
+        (cost.tokens, cost.size / cost.batch if memory else statistics.median(cost.seconds) / cost.batch)
+        for cost in by_length.values()
+        if cost.tokens >= FITTED_FROM and (memory or cost.seconds)
+    ]
+    return power_law(*zip(*points, strict=True)) if len(points) > 1 else None
+
+
+def nearest(by_length: Mapping[int, Cost], tokens: int) -> Cost | None:
+    """The timed step whose length is nearest to a number of tokens, by their ratio; None if it is further than a factor
+    of two away."""
+    timed = [cost for cost in by_length.values() if cost.seconds]
+    best = min(timed, key=lambda cost: abs(math.log(cost.tokens / tokens)), default=None)
+    return best if best and abs(math.log2(best.tokens / tokens)) <= 1 else None
+
+
+def cost_columns(costs: Costs) -> dict[str, Mapping[str, Cell]]:
+    """Title -> row -> cell: time and memory at the shortest and at the longest length that was measured, and how they
+    grow."""
+    titles: dict[str, Mapping[str, Cell]] = {}
+    steps = [cost for by_length in costs.values() for cost in by_length.values()]
+    for n in _ends([cost.tokens for cost in steps if cost.seconds]):
+        titles[f"ms per 1,000 tokens, n = {n:,}"] = {
+            row: costs[row][n].per_thousand for row in costs if n in costs[row]
+        }
+    for n in _ends([cost.tokens for cost in steps]):
+        titles[f"MB of a step, n = {n:,}"] = {row: costs[row][n].size / 1e6 for row in costs if n in costs[row]}
+    for title, memory in (("time grows as n^", False), ("memory grows as n^", True)):
+        titles[title] = {row: law.exponent for row, steps in costs.items() if (law := growth(steps, memory))}
+    return titles
+
+
+def _ends(values: Sequence[int]) -> list[int]:
+    """The smallest and the largest, which may be one."""
+    return sorted({min(values), max(values)}) if values else []
+
+
+def cost_notes(costs: Costs) -> Iterator[str]:
+    """What the costs are, and the fitted powers with their intervals."""
+    if costs:
+        yield "Costs: a training step of the small shapes, of 2,048 tokens or two sequences; on a CPU, processor time."
+    laws = {row: (growth(steps), growth(steps, memory=True)) for row, steps in costs.items()}
+    fits = [
+        f"{row} {time.exponent:.2f} ({time.interval()}) and {size.exponent:.2f}"
+        for row, (time, size) in laws.items()
+        if time and size
+    ]
+    if fits:
+        fitted = f"fitted from {FITTED_FROM:,} tokens on, 95 % interval"
+        yield f"Time and memory of a sequence grow as n to a power ({fitted}): {'; '.join(fits)}."
+    steps = [(row, cost) for row, by_length in costs.items() for cost in by_length.values()]
+    if untimed := sorted({f"{row} at {cost.tokens:,}" for row, cost in steps if not cost.seconds}):
+        yield f"Compiled but not run, for want of memory: {', '.join(untimed)}."
+
+
+def cost_chart(costs: Costs, rows: Sequence[str]) -> Chart | None:
+    """Time and memory per 1,000 tokens over n, with the fitted powers; None for one length. `rows` choose the looks."""
+    if len({n for by_length in costs.values() for n in by_length}) < 2:
+        return None
+    powers = [law.exponent for by_length in costs.values() if (law := growth(by_length))]
+    title = "Time per token over n"
+    if powers:
+        title = f"A sequence's time grows as n^{min(powers):.2f} to n^{max(powers):.2f}"
+    n, look_of = Scale("n", log=True), looks(rows)
+
+    def panel(title: str, y: str, memory: bool) -> Panel:
+        lines = [_line(row, look_of[row], by_length, memory) for row, by_length in costs.items()]
+        return Panel(title, n, Scale(y, log=True), [line for line in lines if len(line.x)])
+
+    time = panel(title, "ms per 1,000 tokens", memory=False)
+    memory = panel("Memory of a training step", "MB per 1,000 tokens", memory=True)
+    return Chart([time, memory], f"Dashed: powers of n fitted from {FITTED_FROM:,} tokens on." if powers else "")
+
+
+def _line(row: str, look: Look, by_length: Mapping[int, Cost], memory: bool) -> Series:
+    """A row's line; if a power was fitted, it is drawn through the lengths that it was fitted to."""
+    y = {cost.tokens: cost.per_thousand for cost in by_length.values() if cost.per_thousand}
+    if memory:
+        sizes = {cost.tokens: cost.size / (1e3 * cost.batch * cost.tokens) for cost in by_length.values()}
+        y = {n: Spread(size, (size,)) for n, size in sizes.items()}
+    law, fit = growth(by_length, memory), []
+    if law:
+        # The law is of a sequence, in bytes or in seconds: a thousand tokens are 1,000 / n of it.
+        scale = 1e-3 if memory else 1e6
+        fit = [scale / n * law(n) if n >= FITTED_FROM else spread.centre for n, spread in y.items()]
+    return over_seeds(row, look, list(y), list(y.values()), fit=fit)
 
 
 def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> Report:
@@ -47,7 +196,7 @@ def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> 
         RunError: runs of a column cannot stand in it, or a file of measurements is damaged.
     """
     runs = {name: _runs(folder, name, scale, changes) for name in COLUMNS}
-    scores, costs = _scores(runs), measured_costs.costs(folder, ROWS)
+    scores, costs = _scores(runs), read_costs(folder, ROWS)
     columns: dict[str, Mapping[str, Any]] = {**scores, "costs": costs}
     configs = {row: TABLES[NAME].config(row, scale) for row in ROWS if any(row in has for has in columns.values())}
     if not configs:
@@ -56,7 +205,7 @@ def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> 
     floors = {
         name: (min if COLUMNS[name].lower else max)(models.values()) for name, models in baselines.items() if models
     }
-    notes = [*_notes(scale, configs, runs, baselines), *measured_costs.notes(costs)]
+    notes = [*_notes(scale, configs, runs, baselines), *cost_notes(costs)]
     absent = {
         "Rows": [row for row in ROWS if row not in configs],
         "Columns": [n for n in COLUMNS if not columns.get(n)],
@@ -70,7 +219,7 @@ def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> 
         setting=run_finder.setting(TABLES[NAME], runs["mlm"], scale) if runs["mlm"] else "",
         notes=list(dict.fromkeys(notes)),
         figures=charts(scores, costs, scale),
-        more_tables={"costs": _table(configs, flops | measured_costs.columns(costs), over="repeats")},
+        more_tables={"costs": _table(configs, flops | cost_columns(costs), over="repeats")},
     )
 
 
@@ -100,9 +249,9 @@ def _scores(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Spread]]:
     for name, column in COLUMNS.items():
         by_row = {row: [run for run in runs[name] if run.row == row] for row in ROWS}
         if column.kind == FINETUNED:
-            wanted = quoted.ScoreColumn(column.title, column.task, column.metric)
+            wanted = ScoreColumn(column.title, column.task, column.metric)
             for behind, pretrained in (("", True), (RANDOM, False)):
-                found = {row: finetuned_scores.score(own, wanted, pretrained) for row, own in by_row.items()}
+                found = {row: language_models.score(own, wanted, pretrained) for row, own in by_row.items()}
                 scores[name + behind] = {row: score.spread for row, score in found.items() if score}
         elif name == "mlm":
             trained = language_models.trained_rows(ROWS, runs[name])
@@ -143,7 +292,7 @@ def claims(
     """
     late = {name: late_starters(scores[name], baselines[name], COLUMNS[name].lower) for name in baselines}
     found = []
-    for source, better, worse, columns, share in quoted.STATEMENTS:
+    for source, better, worse, columns, share in STATEMENTS:
         for name in columns:
             of_row, column = scores.get(name, {}), COLUMNS[name]
             if better in of_row and worse in of_row:
@@ -179,14 +328,14 @@ def late_starters(scores: Mapping[str, Spread], baseline: float, lower: bool) ->
 
 
 def _cost_claims(costs: Costs) -> Iterator[Claim]:
-    for source, faster, slower in quoted.FASTER:
+    for source, faster, slower in FASTER:
         one, other = (nearest(costs.get(row, {}), SPEED_AT) for row in (faster, slower))
         if one and other and one.tokens == other.tokens:
             ratio = one.speed / other.speed
             verdict = OPEN if 1 / NOISE < ratio < NOISE else HOLDS if ratio > 1 else REVERSED
             text = f"{source}. A training step of {one.tokens:,} tokens: {faster} takes less time than {slower}"
             yield Claim(text, verdict, f"{ratio:.2f} times its speed here, where a factor of {NOISE} may be noise")
-    for source, row in quoted.GROWS:
+    for source, row in GROWS:
         if law := growth(costs.get(row, {})):
             verdict = HOLDS if law.high < LINEAR else REVERSED if law.low > LINEAR else OPEN
             detail = f"n^{law.exponent:.2f}, 95 % interval: {law.interval()}"
@@ -254,7 +403,7 @@ def _notes(
 def charts(scores: Scores, costs: Costs, scale: str) -> dict[str, Chart]:
     """A chart for each column that has two rows whose speed was measured, and one of the costs."""
     made = {f"speed_{name}": over_speed(name, scores[name], costs, scale) for name in COLUMNS if name in scores}
-    made["costs"] = measured_costs.chart(costs, ROWS)
+    made["costs"] = cost_chart(costs, ROWS)
     return {name: chart for name, chart in made.items() if chart}
 
 

@@ -16,8 +16,8 @@ from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, TRAINED
-from gmlp_flax.reports import measured_costs
 from gmlp_flax.reports import runs as run_finder
+from gmlp_flax.reports.alternatives import cost_path
 from gmlp_flax.sweeps import definition, points, training
 from gmlp_flax.sweeps.definition import Sweep
 from gmlp_flax.tasks.sides import EMBEDDED
@@ -135,7 +135,7 @@ def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
 def _measure(plan: Plan) -> None:
     """Measures the costs that are not there, each in a process that gives its memory back."""
     for row, tokens in itertools.product(plan.rows, plan.lengths):
-        path = measured_costs.path(plan.runs, row, tokens)
+        path = cost_path(plan.runs, row, tokens)
         if not io_files.exists(path):
             words = ["mixers", f"--rows={row}", f"--lengths={tokens}", f"--repeats={REPEATS}", f"--json={path}"]
             words.append(f"--scale={'gpu' if plan.scale == 'gpu' else 'small'}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gmlp_flax.analysis import attention, filters, shift_invariance
-from gmlp_flax.analysis.charts import Chart
+from gmlp_flax.analysis.drawing import Chart
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports.report import Report
@@ -89,17 +89,14 @@ def shift_invariant_matrices(path: str) -> Drawn:
         "Share of the variance of each W's weights that offsets explain: 1 for a Toeplitz matrix, "
         f"{shift_invariance.chance(tuple(measured.shape)).words()}."
     )
-    matrices, shares = shift_invariance.draw_matrices(measured.weights), shift_invariance.shares_chart(measured)
-    return columns, measured.shares.items(), note, {"matrices": matrices, "toeplitz_share": shares}
+    return columns, measured.shares.items(), note, shift_invariance.figures(measured)
 
 
 def attention_in_a_pair(path: str) -> Drawn:
     """Figure 10: how much each token of a pair looks at each other token."""
-    trained = loading.load(path)
-    sentences = attention.encode(trained, *PAIR)
-    count = len(sentences.labels)
-    maps, segments = attention.maps(trained, sentences)[:, :count, :count], sentences.segments[:count]
-    numbers, depth = attention.layer_numbers(trained)
+    found = attention.of_text(loading.load(path), *PAIR)
+    count = len(found.text.labels)
+    segments = found.text.segments[:count]
     even = float(across(np.full((1, count, count), 1 / count), segments)[0, 0])
     note = (
         f"The pair: {' / '.join(PAIR)} Across: the share of its weight that a token gives to the other sentence, a "
@@ -107,11 +104,9 @@ def attention_in_a_pair(path: str) -> Drawn:
         f"{count} tokens would give {even:.3f}. The image shows the largest weight in the layers of the first half, as "
         "in the paper, which sees sentences align there."
     )
-    half = attention.first_half(numbers, depth)
-    largest = attention.draw_largest(maps[:half], sentences, numbers[:half])
     columns = ("layer", "across", "within", "largest weight across")
-    rows = zip(numbers, across(maps, segments), strict=True)
-    return columns, rows, note, {"attention": largest, "layers": attention.draw_layers(maps, numbers)}
+    rows = zip(found.numbers, across(found.weights, segments), strict=True)
+    return columns, rows, note, {**attention.figures(found)}
 
 
 FIGURES: dict[str, Callable[[str], Drawn]] = {

@@ -12,9 +12,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from gmlp_flax.analysis import charts, drawing
-from gmlp_flax.analysis.charts import Chart, Panel, Series
-from gmlp_flax.analysis.drawing import FORMATS, GREY, PLACE
+from gmlp_flax.analysis.drawing import FORMATS, GREY, PLACE, Chart, Panel, Series, contents
 from gmlp_flax.io import files
 from gmlp_flax.reports.claims import EARLY, HOLDS, ONE_HOLDS, ONE_REVERSED, OPEN, REVERSED, tally
 from gmlp_flax.reports.report import Report
@@ -44,10 +42,7 @@ def write(report: Report, folder: str) -> str:
         **{f"{name}.csv": content.csv() for name, content in (report.tables | report.charts).items()},
     }
     content = {name: text.encode() for name, text in texts.items()}
-    for name, figure in report.figures.items():
-        drawn = charts.draw(figure) if isinstance(figure, Chart) else figure
-        content |= {f"{name}.{kind}": drawing.content(drawn, kind) for kind in FORMATS}
-    for name, data in content.items():
+    for name, data in (content | contents(report.figures)).items():
         files.write(os.path.join(folder, name), data)
     if report.charts:  # the JavaScript that the Python package of the same name brings
         source = importlib.resources.files("plotly") / "package_data" / LIBRARY
@@ -148,9 +143,9 @@ def plotly_figure(panel: Panel) -> Any:
     """A panel as a figure of Plotly, in its own white style; ranges over seeds are bars."""
     from plotly import graph_objects
 
-    panel = panel.drawable()
-    figure = graph_objects.Figure([trace for series in panel.series for trace in _traces(series)])
-    x = [value for series in panel.series for value in series.x]
+    lines = [line for line in map(panel.drawable, panel.series) if len(line.x)]
+    figure = graph_objects.Figure([trace for series in lines for trace in _traces(series)])
+    x = [value for series in lines for value in series.x]
     for name, y in panel.references if x else ():
         line = {"color": GREY, "width": 1.2, "dash": "dot"}
         figure.add_scatter(x=[min(x), max(x)], y=[y, y], mode="lines", name=name, line=line)
@@ -160,7 +155,7 @@ def plotly_figure(panel: Panel) -> Any:
         margin={"l": 62, "r": 12, "t": 30, "b": 46},
         hovermode="closest",
         legend={"orientation": "h", "y": -0.16},
-        showlegend=len(panel.series) + len(panel.references) > 1,
+        showlegend=len(lines) + len(panel.references) > 1,
     )
     for scale, update in ((panel.x, figure.update_xaxes), (panel.y, figure.update_yaxes)):
         backwards = "reversed" if scale.backwards else True

@@ -33,8 +33,6 @@ READING = tuple(f"model.{key}" for key in _READ)
 # Keys that a smaller scale shrinks; the report says by how much.
 SHAPES = ("layers", "d_model", "d_ffn", "vocab_size", "image_size")
 SCALED = (STEPS, "batch_size", *(f"model.{key}" for key in SHAPES), "data.train")
-# What messages call keys without which perplexities of one column do not compare.
-COLUMN_KEYS = {"token budgets": (STEPS, "batch_size"), "tokenizers": ("data.tokenizer",)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +109,7 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     in_order = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
     if not in_order:
         empty = f"{pattern} holds no run of {', '.join(rows)}, or only runs of other sizes"
-        what = empty if files.glob(pattern) else f"there is nothing at {pattern}"
-        raise NoRuns(f"{what}: give a folder of run folders")
+        raise NoRuns(f"{empty}: give a folder of run folders")
     keys, first_of_row = _compared(in_order, (*OWN, *_steps_key(rows))), {}
     for run in in_order:
         _compare(in_order[0], run, keys)
@@ -242,8 +239,7 @@ def _check_tokenizers(runs: Sequence[Run]) -> None:
 def _compare(one: Run, other: Run, keys: Sequence[str]) -> None:
     for key in keys:
         if one.config.get(key) != other.config.get(key):
-            what = next((what for what, names in COLUMN_KEYS.items() if key in names), "configs")
             raise RunError(
-                f"runs of different {what}: {key} is {one.config.get(key)!r} in {one.path} and "
+                f"runs that do not compare: {key} is {one.config.get(key)!r} in {one.path} and "
                 f"{other.config.get(key)!r} in {other.path}: give runs that differ in model, seed and rates alone"
             )

@@ -1,15 +1,15 @@
 """How models scale: power laws, and the paper's Figures 5 and 8 (over parameters) and 7 (over perplexity)."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from scipy import stats
 
-from gmlp_flax.analysis.charts import Chart, Panel, Scale
-from gmlp_flax.analysis.drawing import DASHES, looks
+from gmlp_flax.analysis.drawing import DASHES, Chart, Panel, Scale, looks
 from gmlp_flax.paper import published
-from gmlp_flax.reports.series import family, over_seeds
+from gmlp_flax.reports.report import family, over_seeds
 from gmlp_flax.reports.table import Spread
 
 METRIC = "perplexity"
@@ -89,7 +89,8 @@ def scaling(lines: Lines) -> tuple[Chart | None, list[str]]:
         return None, []
     title = "Perplexity over parameters"
     params, perplexity = Scale("M parameters", log=True), Scale(f"held-out {METRIC}", log=True)
-    panels = [_panel(title, params, perplexity, lines, lambda point: point.params, lambda p: p.perplexity, laws)]
+    points_of = {name: [(p.row, p.params, p.perplexity) for p in points] for name, points in lines.items()}
+    panels = [_panel(title, params, perplexity, points_of, laws)]
     panels += _scores(lines, params, lambda point: point.params)
     caption = "Points are means over seeds (scores: medians), bars go from lowest to highest; dashed: power laws."
     return Chart(panels, caption), [f"{name}: {law.sentence()}." for name, law in laws.items()]
@@ -119,13 +120,14 @@ def _scores(lines: Lines, x: Scale, x_of: Callable[[Point], float]) -> list[Pane
     """A panel for each column of scores in which some line has two models."""
     panels = []
     for title in dict.fromkeys(title for points in lines.values() for point in points for title in point.scores):
-        scored = {name: [point for point in points if title in point.scores] for name, points in lines.items()}
+        scored = {
+            name: [(point.row, x_of(point), point.scores[title]) for point in points if title in point.scores]
+            for name, points in lines.items()
+        }
         if max(map(len, scored.values())) > 1:
-            every = [point for points in scored.values() for point in points]
-            best = max(every, key=lambda point: point.scores[title].centre)
-            heading = f"{title}: {best.row} is best, {best.scores[title].centre:.1f} %"
-            y_of = lambda point, title=title: point.scores[title]  # noqa: E731
-            panels.append(_panel(heading, x, Scale(f"{title} (%)"), scored, x_of, y_of, {}))
+            best, _, score = max(itertools.chain(*scored.values()), key=lambda point: point[2].centre)
+            heading = f"{title}: {best} is best, {score.centre:.1f} %"
+            panels.append(_panel(heading, x, Scale(f"{title} (%)"), scored, {}))
     return panels
 
 
@@ -133,20 +135,14 @@ def _panel(
     title: str,
     x: Scale,
     y: Scale,
-    lines: Lines,
-    x_of: Callable[[Point], float],
-    y_of: Callable[[Point], Spread],
+    lines: Mapping[str, Sequence[tuple[str, float, Spread]]],
     laws: Mapping[str, PowerLaw],
 ) -> Panel:
-    """One series per line that has points; `laws` are drawn dashed, and then nothing joins the points."""
-    series = []
-    families = [family(points[0].row) if points else "" for points in lines.values()]
-    for (name, points), look in zip(lines.items(), looks(families), strict=True):
-        points = sorted(points, key=x_of)
-        if points:
-            law, at = laws.get(name), [x_of(point) for point in points]
-            options = {"labels": [point.row.split("_", 1)[-1] for point in points], "joined": law is None}
-            fit = [law(value) for value in at] if law else ()
-            look = look._replace(dashes=DASHES[0])
-            series.append(over_seeds(name, look, at, list(map(y_of, points)), fit=fit, **options))
+    """One series per line that has points (row, x, y); `laws` are drawn dashed, and then nothing joins the points."""
+    lines, series = {name: sorted(points, key=lambda point: point[1]) for name, points in lines.items() if points}, []
+    for (name, points), look in zip(lines.items(), looks([family(of[0][0]) for of in lines.values()]), strict=True):
+        rows, at, values = zip(*points, strict=True)
+        law, look = laws.get(name), look._replace(dashes=DASHES[0])
+        options = {"labels": [row.split("_", 1)[-1] for row in rows], "joined": law is None}
+        series.append(over_seeds(name, look, at, values, fit=list(map(law, at)) if law else (), **options))
     return Panel(title, x, y, series)

@@ -1,11 +1,9 @@
 """Reports of model sizes: counted parameters and operations beside the papers' numbers. They need no runs."""
 
-from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
-from gmlp_flax.analysis.drawing import DASHES, looks
+from gmlp_flax.analysis.drawing import DASHES, Chart, Panel, Scale, Series, looks
 from gmlp_flax.paper.published import PUBLISHED, Published, forward_flops, param_count
 from gmlp_flax.paper.tables import PaperTable
-from gmlp_flax.reports.report import Report
-from gmlp_flax.reports.series import family
+from gmlp_flax.reports.report import Report, family
 from gmlp_flax.reports.table import Cell, Table, difference, printed
 
 COLUMNS = ("M parameters", "the paper's", "difference", "GFLOPs", "the paper's GFLOPs", "difference of GFLOPs")
@@ -26,19 +24,8 @@ def counts(table: PaperTable) -> Report:
     ]
     for row in table.quoted:
         flops = None if row.madds_g is None else 2 * row.madds_g
-        lines.append(
-            (
-                row.name,
-                printed(row.top1),
-                None,
-                printed(row.params_m),
-                None,
-                None,
-                printed(flops),
-                None,
-                row.note or None,
-            )
-        )
+        size = (None, printed(row.params_m), None, None, printed(flops), None)
+        lines.append((row.name, printed(row.top1), *size, row.note or None))
     return Report(
         table.title,
         Table(("model", "top-1 (%)", *COLUMNS, "note"), lines).full(),

@@ -4,15 +4,14 @@ import itertools
 import os
 
 from gmlp_flax.analysis import drawing
-from gmlp_flax.analysis.charts import Chart, Panel, Scale
+from gmlp_flax.analysis.drawing import Chart, Panel, Scale
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import METRICS_FILE
 from gmlp_flax.io import files, json_files
-from gmlp_flax.reports.report import Report
-from gmlp_flax.reports.series import over_seeds
+from gmlp_flax.reports.report import Report, over_seeds
 from gmlp_flax.reports.table import Spread, Table, shown
 from gmlp_flax.sweeps import points
-from gmlp_flax.sweeps.tables import STATISTICS
+from gmlp_flax.sweeps.training import STATISTICS
 
 
 def of_folder(out: str) -> Report:

@@ -75,13 +75,8 @@ def from_file(given: str) -> Points:
     path, colon, argument = given.partition(":")
     path = config_lib.locate(path, "sweep")
     try:
-        names = runpy.run_path(path)
-        if "get_sweep" not in names:
-            raise ConfigError("there is no get_sweep in it: define get_sweep(arg='') that returns points")
-        points: Points = tuple(names["get_sweep"](*[argument] if colon else []) or ())
-        if not points:
-            raise ConfigError("a sweep of no points: let get_sweep return gmlp_flax.sweeps.points.product(...)")
-        points_lib.chained(points)  # checks the names
+        points: Points = tuple(runpy.run_path(path)["get_sweep"](*[argument] if colon else []))
+        points_lib.chained(points)  # checks the names, and that there are points
         if bare := [point for point in points if not isinstance(point.get(CONFIG), str)]:
             raise ConfigError(f"the point {bare[0]} names no config: set config to 'NAME:ARGUMENT'")
     except Exception as error:

@@ -1,22 +1,129 @@
 """Trains a sweep: all of its trials, or the best point's; says how far it is."""
 
+from __future__ import annotations
+
 import concurrent.futures
+import contextlib
 import math
+import os
+import re
+import shlex
+import statistics
+import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from typing import Any, BinaryIO
 
 import tqdm
 
 from gmlp_flax.checkpoints import run_folder
+from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
+from gmlp_flax.checkpoints.names import METRICS_FILE
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import files
-from gmlp_flax.sweeps import tables
+from gmlp_flax.io import files, storage
+from gmlp_flax.io.cores import usable_cores
+from gmlp_flax.processes import stopping
 from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
-from gmlp_flax.sweeps.runner import Metrics, TrainingPool
 
 PAUSE = 2.0  # seconds from one look at the runs' steps to the next
+
+
+Metrics = dict[str, Any]
+
+
+class TrainingPool:
+    """Trains runs in processes, some at a time. They work in the current folder.
+
+    If the `with` block ends early, the running ones save and stop, and no other begins; so do Ctrl-C and SIGTERM.
+
+    Args:
+        out: the folder of the runs, made if need be.
+        jobs: processes at a time, each on its share of the processor's cores. An accelerator has room for one.
+    """
+
+    def __init__(self, out: str, jobs: int):
+        self._out, self._threads = files.absolute(out), concurrent.futures.ThreadPoolExecutor(jobs)
+        # XLA makes as many threads as it believes to have cores.
+        self._environment = os.environ | {"PJRT_NPROC": str(max(1, usable_cores() // jobs))}
+        self._processes: set[subprocess.Popen] = set()
+        self._lock, self._stopped = threading.Lock(), False
+
+    def submit(self, name: str, flags: Sequence[str]) -> concurrent.futures.Future[Metrics]:
+        """Trains OUT/NAME with these flags, unless it is finished; the output goes to OUT/NAME.log. The future gives
+        the run's last held-out metrics, or raises RunError."""
+        return self._threads.submit(self._train, os.path.join(self._out, name), flags)
+
+    def _train(self, workdir: str, flags: Sequence[str]) -> Metrics:
+        if (result := read_result(workdir)) is None:
+            command = [sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags]
+            if self._run(command, f"{workdir}.log"):
+                reason = read_error(f"{workdir}.log")
+                told = f" ({reason})" if reason else ""
+                raise RunError(f"the run {workdir} failed{told}: its output is in {workdir}.log")
+            if (result := read_result(workdir)) is None:
+                raise RunError(f"the run {workdir} was stopped before its end: the same command again goes on")
+        return result["eval"]
+
+    def _run(self, command: list[str], log_path: str) -> int:
+        """Runs a command, its output in a log; returns its exit code. After the block's end nothing begins."""
+        if self._stopped:
+            return 0  # before the log is there, which says that a run was begun
+        with _open_log(log_path, command) as log:
+            with self._lock:
+                if self._stopped:
+                    return 0
+                process = subprocess.Popen(
+                    command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+                self._processes.add(process)
+            code = process.wait()
+            self._processes.discard(process)
+            return code
+
+    def __enter__(self) -> TrainingPool:
+        self._terminable = stopping.terminable()
+        self._terminable.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._stopped = True
+            for process in list(self._processes):
+                process.terminate()
+        self._threads.shutdown(cancel_futures=True)
+        self._terminable.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
+    """A file to be added to, which a command begins; one in a bucket is written there when the block ends."""
+    line = os.fsencode(f"{shlex.join(command)}\n")
+    if files.is_remote(path):
+        with tempfile.TemporaryFile() as log:
+            log.write(line)
+            log.flush()
+            yield log
+            log.seek(0)
+            files.write(path, (files.read(path) or b"") + log.read())
+        return
+    files.make_folder(os.path.dirname(path))
+    with storage.file_errors(f"writing {path}"):
+        log = open(path, "ab", buffering=0)  # noqa: SIM115 - closed below
+    with log:
+        log.write(line)
+        yield log
+
+
+def read_error(log: str) -> str:
+    """The error that the last command in a log told; empty if it told none, or was killed."""
+    text = (files.read(log) or b"").decode(errors="replace")
+    last = re.split(r" -m gmlp_flax\.train '?--workdir=", text)[-1]  # the shell's quotes, if it needs some
+    errors = re.findall(r"^error: (.*)|^(Traceback) ", last, re.MULTILINE)
+    return next(filter(None, errors[-1])) if errors else ""
 
 
 def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
@@ -64,7 +171,7 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
             reported = tuple(trial for trial in rest if trial.seedless | {SEARCH: True} == best)
             train_all(reported)
             chosen, sweep = len(first), sweep._replace(trials=first + reported)
-    table = tables.rows(sweep, metrics)
+    table = rows(sweep, metrics)
     known = {"config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode}
     report = known | {"chosen": chosen, "points": table} | ({"failed": list(failed)} if failed else {})
     run_folder.write_json(files.join(sweep.out, "sweep.json"), report)
@@ -77,14 +184,71 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
 def ended(runs: Iterable[Future], sweep: Sweep) -> Iterator[tuple[Future, str]]:
     """The runs of a sweep as they end, each with the time that the others will take; a terminal has a bar of steps."""
     began, pending, steps = time.monotonic(), set(runs), sum(trial.config.steps for trial in sweep.trials)
-    before = tables.steps_taken(sweep)
+    before = steps_taken(sweep)
     form = "{percentage:3.0f}%|{bar:20}| {n_fmt} of {total_fmt} steps  {desc}"
     with tqdm.tqdm(total=steps, initial=before, bar_format=form, disable=not sys.stderr.isatty()) as bar:
         while pending:
             done, pending = concurrent.futures.wait(pending, PAUSE, concurrent.futures.FIRST_COMPLETED)
-            taken, seconds = tables.steps_taken(sweep), time.monotonic() - began
+            taken, seconds = steps_taken(sweep), time.monotonic() - began
             left = (steps - taken) * seconds / (taken - before) if taken > before else math.nan
             eta = f"ETA {tqdm.tqdm.format_interval(left)}" if pending and math.isfinite(left) else ""
             bar.set_description_str(eta)
             bar.update(taken - bar.n)
             yield from ((run, eta) for run in done)
+
+
+STATISTICS = {"median": statistics.median, "mean": statistics.mean, "lowest": min, "highest": max}
+
+
+def status(sweep: Sweep) -> str:
+    """A line for each run, done, failed and why, or at which step, and how many are done. Of a sweep that chooses, runs
+    that have not begun are left out: most of them will never.
+
+    Raises:
+        RunError: a run's metrics.jsonl is damaged.
+    """
+    lines, done = [], 0
+    for trial in sweep.trials:
+        folder = os.path.join(sweep.out, trial.name)
+        step = (MetricsFile.read(os.path.join(folder, METRICS_FILE)) or [{"step": 0}])[-1]["step"]
+        if (result := read_result(folder)) is not None:
+            state, done = f"done, {sweep.metric} {result['eval'].get(sweep.metric, math.nan):.5g}", done + 1
+        else:
+            reason = read_error(f"{folder}.log")
+            state = f"failed: {reason}" if reason else f"step {step} of {trial.config.steps}"
+        if result is not None or not sweep.choosing or files.exists(folder) or files.exists(f"{folder}.log"):
+            lines.append(f"{trial.name}: {state}")
+    return "\n".join([*lines, f"{done} of {len(sweep.trials)} runs are done"])
+
+
+def rows(sweep: Sweep, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
+    """A row for each point: its finished trials, and the statistics of each metric over their seeds.
+
+    Args:
+        sweep: the sweep.
+        found: name of a finished trial -> its held-out metrics.
+    """
+    by_point: dict[str, list[Trial]] = {}
+    for trial in sweep.trials:
+        by_point.setdefault(str(trial.seedless), []).append(trial)
+    table = []
+    for trials in by_point.values():
+        runs = [
+            {"seed": trial.config.seed, "workdir": trial.name, "eval": found[trial.name]}
+            for trial in trials
+            if trial.name in found
+        ]
+        columns = {key: [run["eval"].get(key) for run in runs] for key in (runs[0]["eval"] if runs else ())}
+        summary = {
+            key: {name: statistic(values) for name, statistic in STATISTICS.items()}
+            for key, values in columns.items()
+            if all(isinstance(value, int | float) for value in values)
+        }
+        table.append({"point": trials[0].seedless, "runs": runs, "summary": summary})
+    return table
+
+
+def steps_taken(sweep: Sweep) -> int:
+    """The steps of all trials together, as their last lines of metrics tell."""
+    files_of = (os.path.join(sweep.out, trial.name, METRICS_FILE) for trial in sweep.trials)
+    return sum(lines[-1]["step"] for path in files_of if (lines := MetricsFile.read(path)))

@@ -17,7 +17,7 @@ import tqdm
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.config import parsing
+from gmlp_flax.config import validation
 from gmlp_flax.errors import RunError, install
 from gmlp_flax.io import files
 from gmlp_flax.processes import distributed
@@ -95,7 +95,7 @@ class Profile:
     def __init__(self, config: ConfigDict, workdir: str):
         if config.profile.steps:
             _check_profiler()
-        asked = parsing.profile_steps(config.profile.steps, config.steps)
+        asked = validation.profile_steps(config.profile.steps, config.steps)
         self._steps = asked if distributed.is_first() else range(0)
         self._folder, self._tracing = os.path.join(workdir, PROFILE), False
 

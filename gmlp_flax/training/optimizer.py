@@ -21,7 +21,7 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax.checkpoints.pytree import path_name
-from gmlp_flax.config import optimizers, parsing
+from gmlp_flax.config import optimizers, validation
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.encoder import STACKED, depths
 from gmlp_flax.models.parameters import ParamMetadata
@@ -70,13 +70,13 @@ def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
     Raises:
         RunError: a line matches no parameter, or asks depth of one that has no layers.
     """
-    multipliers = parsing.lr_multipliers(lines)
+    multipliers = validation.lr_multipliers(lines)
     by_path, used = {}, set()
     leaves = leaves_by_path(params)
     depth = depths({name: leaf.shape[0] for name, leaf in leaves.items() if name.startswith(STACKED)})
     for name, leaf in leaves.items():
         matching = (multiplier for multiplier in multipliers if re.search(multiplier.pattern, name))
-        multiplier = next(matching, parsing.Multiplier("", 1.0, 1.0))
+        multiplier = next(matching, validation.Multiplier("", 1.0, 1.0))
         used.add(multiplier)
         by_path[name] = multiplier.first
         if multiplier.first == multiplier.last:

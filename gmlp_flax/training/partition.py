@@ -21,8 +21,8 @@ from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from gmlp_flax.checkpoints.pytree import path_name
-from gmlp_flax.config import parsing
-from gmlp_flax.config.parsing import AXES, Axes, Rule
+from gmlp_flax.config import validation
+from gmlp_flax.config.validation import AXES, Axes, Rule
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.models.sharding import BATCH, DATA, FSDP, TENSOR
@@ -71,7 +71,7 @@ class Partition:
             mesh = Mesh(devices_by_axis, AXES, axis_types=axis_types)
         else:
             mesh = jax.make_mesh(shape, AXES, axis_types=axis_types, devices=devices)
-        return cls(mesh, parsing.mesh_rules(options.get("rules", ())))
+        return cls(mesh, validation.mesh_rules(options.get("rules", ())))
 
     def for_model(self, metadata: Mapping[str, ParamMetadata]) -> Partition:
         """The same, with what a model says of its parameters (`Task.param_metadata`)."""

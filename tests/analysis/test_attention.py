@@ -134,21 +134,12 @@ def test_labels(piece, label):
     assert attention.label(piece) == label
 
 
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that are saved, by name."""
-    figures = {}
-    monkeypatch.setattr(attention.drawing, "save", lambda figure, workdir, name: figures.update({name: figure}) or name)
-    return figures
-
-
-def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path, drawn):
+def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, "text_classification", d_attn=4)
-    sentences = attention.encode(trained, *PAIR)
+    sentences, found, *_ = measured = attention.of_text(trained, *PAIR)
     count = len(sentences.labels)
-    found = attention.maps(trained, sentences)[:, :count, :count]
-
-    assert attention.draw(trained, "run", *PAIR) == ["attention", "attention_layers"]
+    np.testing.assert_array_equal(found, attention.maps(trained, sentences)[:, :count, :count])
+    drawn = attention.figures(measured)
     axis = drawn["attention"].axes[0]
     np.testing.assert_array_equal(axis.images[0].get_array(), found[0])  # The first half of three layers is one.
     for ticks in (axis.get_xticklabels(), axis.get_yticklabels()):
@@ -162,13 +153,13 @@ def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path, dra
         np.testing.assert_array_equal(axis.images[0].get_array(), weights)
 
 
-def test_layers_keep_their_numbers(tokenizer, tmp_path, drawn):
+def test_layers_keep_their_numbers(tokenizer, tmp_path):
     """Of a hybrid the last two alone have attention, also with a residual stream of another type."""
     mixed = {"dtype": "bfloat16", "residual_dtype": "float32"}
     trained = untrained(tokenizer, tmp_path, block="fnet_hybrid", attention_layers=2, **mixed)
     assert attention.layer_numbers(trained) == ([2, 3], 3)
     assert len(attention.maps(trained, attention.encode(trained, *PAIR))) == 2
-    attention.draw(trained, "run", *PAIR)
+    drawn = attention.figures(attention.of_text(trained, *PAIR))
     assert drawn["attention_layers"].axes[0].get_title(loc="left").startswith("layer 2,")
     assert drawn["attention"].axes[1].get_ylabel() == "largest weight in layer 2"
     titles = [axis.get_title(loc="left").partition(",")[0] for axis in drawn["attention_layers"].axes[:2]]
@@ -186,18 +177,18 @@ def test_layers_keep_their_numbers(tokenizer, tmp_path, drawn):
 )
 def test_mistakes(tokenizer, tmp_path, model, texts, message):
     with pytest.raises(RunError, match=message):
-        attention.draw(untrained(tokenizer, tmp_path, **model), str(tmp_path), *texts)
+        attention.of_text(untrained(tokenizer, tmp_path, **model), *texts)
 
 
 def test_a_pair_that_is_read_apart_and_images(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, d_attn=4)
     trained.task.dual_encoder = True
     with pytest.raises(RunError, match="--second: the run reads the texts of a pair apart"):
-        attention.draw(trained, str(tmp_path), "the", "the")
+        attention.of_text(trained, "the", "the")
     config = tiny.image_config()
     images = loading.Trained(config, ImageClassification.without_data(config), 0, {}, None, None)
     with pytest.raises(RunError, match="image_classification"):
-        attention.draw(images, str(tmp_path), "the")
+        attention.of_text(images, "the")
 
 
 def test_command(tokenizer, tmp_path):

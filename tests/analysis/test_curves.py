@@ -3,13 +3,13 @@
 import json
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.analysis import curves
+from gmlp_flax.analysis import curves, drawing
 
 
 def test_curve_has_training_and_heldout_points(tmp_path):
     lines = [{"step": 5, "loss": 3.0}, {"step": 10, "loss": 2.0}, {"step": 10, "eval": {"loss": 2.5}}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    path = curves.draw(str(tmp_path))
+    [path] = drawing.save({"loss": curves.chart(str(tmp_path))}, str(tmp_path))
     [panel] = curves.chart(str(tmp_path)).panels
     training, heldout = panel.series
     assert (training.name, list(training.x), list(training.y)) == ("training", [5, 10], [3.0, 2.0])

@@ -31,12 +31,12 @@ def test_engines_are_given_what_they_were_when_it_was_last_read(name):
 
 
 def test_words_reach_training_in_any_form():
-    """Also after --, also with their value as a word of its own; the launcher's flags do not."""
+    """Also with their value as a word of its own; the launcher's flags do not."""
     train = ["--workdir", "/tmp/x", "--config.steps", "5", "--config.data.cache=a = b"]
     train += ["--config.log.tensorboard", "--noconfig.log.tensorboard"]
     after = ["--verbosity=1", "--config.seed=3", "--trust=json", "--trust", "csv"]
     own = ["--name", "my-run", "--nospot", "-on=skypilot", "--topology", "gpu:h100x1", "--mount=/tmp", "--dry_run"]
-    assert launched("launch", TEXT, *train, *own, "--", *after) == [[TEXT, *train, *after]]
+    assert launched("launch", TEXT, *train, *own, *after) == [[TEXT, *train, *after]]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_words_reach_training_in_any_form():
         (("--workdir=x", TEXT), "--on is missing: see gmlp launch --help"),
         (("--on=slurm", "--workdir=x"), "--config is missing"),
         (("--on=slrum", TEXT, "--workdir=x"), "did you mean 'slurm'?"),
-        ((*SLURM, TEXT, "--workdir=x", "--", "--multihost=on"), "multihost"),
+        ((*SLURM, TEXT, "--workdir=x", "--multihost=on"), "multihost"),
         ((*SLURM, TEXT, "--workdir=x", "--config.mesh.fsdp=16"), "config.mesh is data -1 x fsdp 16 x tensor 1"),
         ((*SLURM, TEXT, "--workdir=x", "--config.batch_size=12"), "config.batch_size is 12, which 8 devices"),
         ((*SLURM, TEXT, "--workdir=/tmp/x"), "own disk"),

@@ -199,8 +199,8 @@ def test_a_long_text_and_the_ranking_of_the_next_token(causal_run):
 def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
     cases = [
         (causal_run, ("--top_p=1.5",), "a", "top_p is 1.5"),
-        (causal_run, ("--top=3", "--tokens=2"), "a", "--top ranks the next token, and --tokens is for a continuation"),
-        (text_run, ("--tokens=5",), "a [MASK]", r"--tokens is for models that continue texts, .* masked_lm"),
+        (causal_run, ("--top=3", "--tokens=2"), "a", "--tokens is for continuations, without --top"),
+        (text_run, ("--tokens=5",), "a [MASK]", r"--tokens is for continuations, .* masked_lm"),
     ]
     for folder, options, text, message in cases:
         code, _, error = run(f"--workdir={folder}", *options, text=text)

@@ -42,7 +42,7 @@ def test_counts_need_no_runs(tmp_path):
         ((*TUNED, "--finetune_flag=steps=3"), "expected --config.KEY=VALUE"),
         (("table4", "--data=setup.cfg", "--", "--config.step=3"), "did you mean 'steps'"),
         (("table4", "--from=x", "--finetune=sst2=y"), "--finetune=sst2 and --from=x exclude each other"),
-        (("table3", "--from=/nowhere"), "there is nothing at /nowhere: give a folder of run folders"),
+        (("table3", "--from=/nowhere"), "/nowhere holds no run of bert, bert_rel"),
         (("table3", "--from=tests"), "tests holds no run of bert, bert_rel"),
         (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0"),
         ((), "NAME is missing"),

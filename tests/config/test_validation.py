@@ -5,7 +5,7 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
-from gmlp_flax.config import schema
+from gmlp_flax.config import schema, validation
 from gmlp_flax.errors import ConfigError
 
 
@@ -116,3 +116,38 @@ def test_what_a_block_refuses_is_told_before_any_data_is_read():
 
 def test_a_config_without_all_keys():
     assert_refused(ml_collections.ConfigDict({"steps": 3}), "no task", "gmlp_flax.config.default()")
+
+
+def test_multipliers_of_one_factor_and_of_a_factor_that_grows():
+    found = validation.lr_multipliers(["a=b=8", "^encoder/=0.25..1"])
+    assert found == (("a=b", 8.0, 8.0), ("^encoder/", 0.25, 1.0))
+
+
+@pytest.mark.parametrize(
+    "line", ["bias", "bias=", "=2", "bias=0", "bias=-1", "bias=1..", "bias=nan", "bias=inf", "(=2"]
+)
+def test_multipliers_that_do_not_parse(line):
+    with pytest.raises(ConfigError, match="config.optimizer.lr_multipliers"):
+        validation.lr_multipliers([line])
+
+
+def test_rules_of_the_mesh():
+    found = validation.mesh_rules(["proj_in/kernel$=-,fsdp", "norm="])
+    assert found == (("proj_in/kernel$", (None, "fsdp")), ("norm", ()))
+
+
+@pytest.mark.parametrize("line", ["kernel$", "kernel$=rows", "(=fsdp", "=fsdp"])
+def test_rules_that_do_not_parse(line):
+    with pytest.raises(ConfigError, match="config.mesh.rules"):
+        validation.mesh_rules([line])
+
+
+def test_steps_to_profile():
+    assert validation.profile_steps("", 20) == range(0)
+    assert validation.profile_steps("10:15", 20) == range(10, 16)
+
+
+@pytest.mark.parametrize("text", ["5", "0:5", "9:5", "10:21", "a:b", "1:2:3"])
+def test_steps_that_a_run_does_not_have(text):
+    with pytest.raises(ConfigError, match="config.profile.steps"):
+        validation.profile_steps(text, 20)

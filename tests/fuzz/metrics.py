@@ -5,12 +5,12 @@ import io
 import json
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.analysis import curves
+from gmlp_flax.analysis import curves, drawing
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import METRICS_FILE, RESULT_FILE
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.reports import runs
-from gmlp_flax.sweeps import tables
+from gmlp_flax.sweeps import training
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from tests.fuzz import config as configs
 from tests.fuzz.damage import damaged, damaged_json
@@ -40,7 +40,7 @@ def make(folder):
         (workdir / "config.json").write_text(gmlp_config.to_json(whole))
         refused = None
         with contextlib.redirect_stderr(io.StringIO()):
-            for read in (resumed, lambda: drawn(rng), lambda: tables.status(sweep), reported):
+            for read in (resumed, lambda: drawn(rng), lambda: training.status(sweep), reported):
                 try:
                     read()
                 except (DataError, RunError) as error:
@@ -53,7 +53,9 @@ def make(folder):
         _ = found.evaluations, found.baselines
 
     def drawn(rng):
-        curves.draw(str(workdir)) if rng.random() < 0.02 else curves.chart(str(workdir))
+        chart = curves.chart(str(workdir))
+        if rng.random() < 0.02:
+            drawing.save({"loss": chart}, str(workdir))
 
     def reported():
         for run in runs.find(str(workdir), {"row": whole}):

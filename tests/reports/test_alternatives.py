@@ -5,9 +5,8 @@ import shutil
 import pytest
 
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.paper.alternatives import COLUMNS, MEASURED, ROWS
-from gmlp_flax.paper.quoted import FASTER, GROWS, STATEMENTS
-from gmlp_flax.reports import alternatives, measured_costs
+from gmlp_flax.paper.alternatives import COLUMNS, FASTER, GROWS, MEASURED, ROWS, STATEMENTS
+from gmlp_flax.reports import alternatives
 from gmlp_flax.reports.alternatives import claims, late_starters, over_speed
 from gmlp_flax.reports.runs import NoRuns
 from gmlp_flax.reports.table import Spread
@@ -167,7 +166,7 @@ def test_speeds_and_growth(tmp_path):
     rows = {"bert": (0.8, 2), "fnet": (0.2, 1), "random": (0.5, 2), "dynamic": (0.3, 1), "lightweight": (0.3, 1.5)}
     made_up_columns.write_costs(tmp_path, rows, (512, 1024, 2048, 4096))
     made_up_columns.write_costs(tmp_path, {"external": (1.0, 1.0)}, (1024, 2048))
-    found = claims({}, measured_costs.costs(str(tmp_path), ROWS))
+    found = claims({}, alternatives.read_costs(str(tmp_path), ROWS))
     by_text = verdicts(found)
     assert by_text["A training step of 512 tokens: fnet takes less time than bert"] == "holds"
     # 1.2 times as fast: another process may find the opposite.
@@ -181,13 +180,13 @@ def test_speeds_and_growth(tmp_path):
     assert (by_text[two_points], details[two_points][:6]) == ("is inside the spread", "n^1.00")
     for row, tokens in {"fnet": 512, "bert": 1024}.items():  # speeds of different lengths are not compared
         made_up_columns.write_cost(tmp_path / "apart", row, tokens, (1.0,))
-    assert claims({}, measured_costs.costs(str(tmp_path / "apart"), ROWS)) == []
+    assert claims({}, alternatives.read_costs(str(tmp_path / "apart"), ROWS)) == []
 
 
 @pytest.fixture
 def costs(tmp_path):
     made_up_columns.write_costs(tmp_path)
-    return measured_costs.costs(str(tmp_path), ROWS)
+    return alternatives.read_costs(str(tmp_path), ROWS)
 
 
 def test_a_score_over_speed(costs):
@@ -209,7 +208,7 @@ def test_a_score_over_speed(costs):
 
 def test_speeds_of_one_length_alone_compare(costs, tmp_path):
     made_up_columns.write_cost(tmp_path, "mixer", 256, (1.0,))
-    both = measured_costs.costs(str(tmp_path), ROWS)
+    both = alternatives.read_costs(str(tmp_path), ROWS)
     scores = {row: Spread(50.0, (50.0,)) for row in ("bert", "sgu", "mixer")}
     [panel] = over_speed("mlm", scores, both, "cpu").panels
     assert [each.labels for each in panel.series] == [["bert"], ["sgu"]]
@@ -220,7 +219,7 @@ def test_speeds_of_one_length_alone_compare(costs, tmp_path):
 
 
 def test_costs_over_tokens_with_their_powers(costs):
-    time, memory = measured_costs.chart(costs, ROWS).panels
+    time, memory = alternatives.cost_chart(costs, ROWS).panels
     assert time.title == "A sequence's time grows as n^1.00 to n^2.00"
     series = {each.name: each for each in time.series}
     assert series["bert"].x == [128, 1024, 2048, 4096]
@@ -228,4 +227,33 @@ def test_costs_over_tokens_with_their_powers(costs):
     assert series["bert"].fit == pytest.approx(series["bert"].y, rel=1e-6)
     assert {each.name: each for each in memory.series}["bert"].y[1] == pytest.approx(1 / 1.024)  # MB
     one_length = {row: {128: by_length[128]} for row, by_length in costs.items()}
-    assert measured_costs.chart(one_length, ROWS) is None
+    assert alternatives.cost_chart(one_length, ROWS) is None
+
+
+def test_growth_is_that_of_a_sequence_from_1024_tokens_on(tmp_path):
+    made_up_columns.write_costs(tmp_path)
+    made_up_columns.write_cost(tmp_path, "sgu", 256, (100.0,))  # too short to count
+    found = alternatives.read_costs(str(tmp_path), ("bert", "sgu"))
+    assert alternatives.growth(found["sgu"]).exponent == pytest.approx(1.5)
+    assert alternatives.growth(found["sgu"], memory=True).exponent == pytest.approx(1)
+    assert alternatives.growth(found["bert"], memory=True).exponent == pytest.approx(2)
+    assert alternatives.growth({1024: found["bert"][1024]}) is None and alternatives.growth({}) is None
+
+
+def test_the_nearest_length(tmp_path):
+    made_up_columns.write_costs(tmp_path, {"sgu": (1.0, 1.0)}, (128, 1024))
+    made_up_columns.write_cost(tmp_path, "sgu", 2048, ())
+    found = alternatives.read_costs(str(tmp_path), ("sgu",))["sgu"]
+    for tokens, near in {64: 128, 128: 128, 1000: 1024, 2000: 1024}.items():
+        assert alternatives.nearest(found, tokens).tokens == near
+    assert all(alternatives.nearest(found, tokens) is None for tokens in (300, 4096))
+    assert alternatives.nearest({}, 128) is None
+
+
+def test_a_damaged_file_is_one_line(tmp_path):
+    (tmp_path / "costs").mkdir()
+    (tmp_path / "costs" / "sgu-128.json").write_text("{")
+    (tmp_path / "costs" / "notes.txt").write_text("not ours")
+    assert alternatives.read_costs(str(tmp_path), ("fnet",)) == {}
+    with pytest.raises(RunError, match="costs/sgu-128.json.*remove the file"):
+        alternatives.read_costs(str(tmp_path), ("sgu",))

@@ -5,9 +5,12 @@ import json
 import pytest
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.paper.alternatives import Statement
+from gmlp_flax.paper.published import SCORE_COLUMNS, printed_score
 from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.reports import language_models, runs
-from gmlp_flax.reports.series import looks
+from gmlp_flax.reports import claims, language_models, runs
+from gmlp_flax.reports.report import looks
+from gmlp_flax.reports.runs import Run
 from gmlp_flax.training import warm_start
 from tests.reports.test_runs import write_run
 
@@ -171,3 +174,90 @@ def test_finetuned_runs_stand_beside_the_papers(tmp_path):
         in made.notes
     )
     assert set(made.figures) == {"curves", "scaling", "transfer"} and len(made.figures["scaling"].panels) == 2
+
+
+SST2, MNLI, *_ = SCORE_COLUMNS
+
+
+TRIVIAL = {"name": "the most frequent label", "eval": {"accuracy": 0.509}}
+
+
+def tuned_runs(folder, values, task="sst2", metric="accuracy", finished=True, **changes):
+    """Runs that end with these values, one a seed."""
+    for seed, value in enumerate(values):
+        made = config_lib.from_file("configs/finetune_glue.py", f"{task},scale=small")
+        made.update_from_flattened_dict({"seed": seed, **changes})
+        path = folder / f"{len(list(folder.iterdir())) if folder.exists() else 0}"
+        write_run(path, made, finished=finished)
+        lines = [{"step": 1, "eval": {metric: 0.1}}, {"step": 2, "eval": {metric: value}, "baseline": TRIVIAL}]
+        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        yield Run("gmlp_36", str(path), made, lines)
+
+
+def test_the_median_of_the_best_rate_counts(tmp_path):
+    slow = list(tuned_runs(tmp_path / "slow", (0.80, 0.84, 0.81)))
+    fast = list(tuned_runs(tmp_path / "fast", (0.90, 0.70, 0.75), **{"optimizer.learning_rate": 0.5}))
+    half = list(tuned_runs(tmp_path / "half", (0.99,), finished=False))
+    found = language_models.score([*slow, *fast, *half], SST2)
+    assert found == ((pytest.approx(81), pytest.approx((80, 84, 81))), 4e-3, 32)
+    assert language_models.score(fast, SST2).rate == 0.5
+    assert language_models.score(half, SST2) is None and language_models.score(slow, MNLI) is None
+
+
+def test_a_lucky_run_of_one_seed_is_not_the_best(tmp_path):
+    """As `gmlp sweep` leaves them, which gives all seeds to the best point alone."""
+    lucky = tuned_runs(tmp_path / "a", [0.95], **{"optimizer.learning_rate": 0.5})
+    many = tuned_runs(tmp_path / "b", [0.92, 0.91, 0.93], **{"optimizer.learning_rate": 0.25})
+    assert language_models.score([*lucky, *many], SST2).rate == 0.25
+
+
+def test_cells_and_notes(tmp_path):
+    large, small = list(tuned_runs(tmp_path / "b", (0.5,))), list(tuned_runs(tmp_path / "a", (0.6, 0.7, 0.8)))
+    scores = language_models.Scores(("sst2",), {"gmlp_36": small, "gmlp_72": large, "sgu": []})
+    assert scores.titles == ["SST-2", "paper's SST-2"]
+    ours, paper = scores.cells("gmlp_36")
+    assert ours == (pytest.approx(70), pytest.approx((60, 70, 80))) and paper == 92.3
+    assert scores.cells("gmlp_72")[0].centre == pytest.approx(50) and scores.cells("gmlp_72")[1] == 93.5
+    assert scores.cells("sgu") == [None, None] and scores.cells("absent") == [None, None]
+    spread, trivial, ranks = scores.notes()
+    assert trivial == "SST-2, to compare: the most frequent label: 50.9."
+    assert "gmlp_36 60.0 to 80.0 (3 runs, rate 0.004, batch 32), gmlp_72 50.0 to 50.0 (1 runs" in spread
+    assert ranks == "SST-2: rank correlation with the paper's column -1.00 over 2 models; one-sided permutation p = 1."
+
+
+def test_orderings_are_claims(tmp_path):
+    """Each is about every pair of runs of two rows; what began from random parameters does not count."""
+    random = tuned_runs(tmp_path / "c", (0.55, 0.65), init_parameters=False)
+    others = [*tuned_runs(tmp_path / "b", (0.5, 0.59)), *tuned_runs(tmp_path / "d", (0.4,), init_parameters=False)]
+    by_row = {"gmlp_36": [*tuned_runs(tmp_path / "a", (0.6, 0.7, 0.8)), *random], "transformer_12": others}
+    transfers = [
+        Statement("Table 4", "gmlp_36", "transformer_12", ("sst2",)),
+        Statement("Table 4", "transformer_12", "gmlp_36", ("mnli",)),
+        Statement("Table 4", "amlp_36", "gmlp_36", ("sst2",)),
+    ]
+    scores = language_models.Scores(("sst2",), by_row, transfers)
+    assert [(claim.text.partition(" (")[0], *claim[1:]) for claim in scores.claims()] == [
+        ("SST-2: gmlp_36 > transformer_12", claims.HOLDS, "medians 70.0 and 54.5"),
+    ]
+    assert scores.of("gmlp_36")["SST-2"].values == pytest.approx((60, 70, 80))
+
+
+def test_the_papers_claims_on_finetuning_are_its_numbers():
+    """What the tables claim agrees with the scores that they print; of aMLP at other depths there are none."""
+    claimed = [*TABLES["table4"].transfers, *TABLES["figure8"].transfers, *TABLES["table6"].transfers]
+    for _, better, worse, tasks, _ in claimed:
+        column = next(each for each in SCORE_COLUMNS if each.task == tasks[0])
+        if not better.startswith("amlp_") or better == "amlp_base":
+            assert printed_score(better, column) > printed_score(worse, column), (better, worse, tasks)
+    assert len(claimed) == 8 + 11 + 3
+
+
+def test_mnli_has_two_columns(tmp_path):
+    made = list(tuned_runs(tmp_path / "a", (0.4,), "mnli", "accuracy_mm"))
+    scores = language_models.Scores(("mnli",), {"gmlp_base": made})
+    assert scores.titles == ["MNLI-m", "paper's MNLI-m", "MNLI-mm", "paper's MNLI-mm"]
+    spread = (pytest.approx(40), (pytest.approx(40),))
+    assert scores.cells("gmlp_base") == [None, 83.7, spread, 84.1]
+    assert scores.of("gmlp_base") == {"MNLI-mm": spread}
+    neither = language_models.Scores(("sst2", "mnli"), {"gmlp_36": [], "amlp_36": []})  # of MNLI-mm
+    assert neither.titles == ["SST-2", "paper's SST-2", "MNLI-m", "paper's MNLI-m"]

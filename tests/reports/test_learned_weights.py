@@ -80,7 +80,7 @@ def test_matrices_without_the_constraint(dense_run, tmp_path):
     assert all(0 < share < 0.5 for row in report.table.rows for share in row[1:])  # six steps leave noise as it was
     assert "0.118 for noise" in report.notes[-2]  # 30 / 255
     page.write(report, str(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} >= {"matrices.svg", "toeplitz_share.pdf", "table.csv"}
+    assert {path.name for path in tmp_path.iterdir()} >= {"spatial_matrices.svg", "toeplitz_share.pdf", "table.csv"}
     [panel] = report.figures["toeplitz_share"].panels
     assert panel.series[0].y == [row[1] for row in report.table.rows]
 

@@ -7,8 +7,7 @@ import re
 import pytest
 from PIL import Image
 
-from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
-from gmlp_flax.analysis.drawing import looks
+from gmlp_flax.analysis.drawing import Chart, Panel, Scale, Series, looks
 from gmlp_flax.reports import page
 from gmlp_flax.reports.claims import HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.report import Report

@@ -48,8 +48,8 @@ def test_runs_are_known_by_their_models_whatever_their_folders_are_called(tmp_pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"seed": 1, "steps": 9}, "token budgets: steps is 8 in .*a and 9 in .*b"),
-        ({"seed": 1, "data.tokenizer": "other"}, "tokenizers: data.tokenizer is '' in .*a and 'other'"),
+        ({"seed": 1, "steps": 9}, "steps is 8 in .*a and 9 in .*b"),
+        ({"seed": 1, "data.tokenizer": "other"}, "data.tokenizer is '' in .*a and 'other'"),
         ({"seed": 1, "optimizer.lr_multipliers": ("norm=2",)}, "optimizer.lr_multipliers is .* in .*a and .*norm=2"),
         ({}, "a and .*b are both the row split with seed 0"),
     ],
@@ -101,7 +101,7 @@ def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
     ("changes", "message"),
     [
         ({}, "sst2/a and .*sst2/b are both sst2 from anywhere with seed 0: leave one out"),
-        ({"seed": 1, "steps": 9}, "token budgets: steps is 8 in .*a and 9 in .*b"),
+        ({"seed": 1, "steps": 9}, "steps is 8 in .*a and 9 in .*b"),
         ({"gate": "additive", "init_from": "elsewhere", "model.dropout": 0.1}, "model.dropout is 0.0 in .*a and 0.1"),
         ({"seed": 1, "model.pool": "cls"}, "model.pool is 'mean' in .*a and 'cls'"),
     ],

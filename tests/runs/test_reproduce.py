@@ -41,7 +41,7 @@ def test_a_model_is_pretrained_finetuned_and_drawn(commands, tmp_path):
     assert_done(commands(*command, command="reproduce"))
     assert sorted(os.listdir(tmp_path / "runs" / "finetuned" / "mnli-amlp_36"))[:2] == ["seed=0", "seed=0.log"]
     report = tmp_path / "reports" / "figure10"
-    assert {"attention.png", "layers.svg", "table.csv", "index.html"} <= set(os.listdir(report))
+    assert {"attention.png", "attention_layers.svg", "table.csv", "index.html"} <= set(os.listdir(report))
     header, row = (line.split(",") for line in (report / "table.csv").read_text().splitlines())
     shares = dict(zip(header, map(float, row), strict=True))
     assert 0 < shares["across"] < shares["within"] < 1 and shares["across"] + shares["within"] <= 1 + 1e-6

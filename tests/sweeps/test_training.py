@@ -1,16 +1,28 @@
 """A sweep is trained in this process: what it notes of runs that fail; what it chooses is in tests/commands."""
 
+import concurrent.futures
 import itertools
 import json
+import signal
+import subprocess
 import sys
+import time
 import types
 from concurrent.futures import Future
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from gmlp_flax import config as config_lib
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.sweeps import definition, training
+from gmlp_flax.sweeps.definition import Sweep, Trial
+from tests import preloaded
 from tests.commands.test_sweep import TEXT
+from tests.sweeps.stand_in import Trainer
+from tests.sweeps.test_definition import FIRST, SECOND
+from tests.sweeps.test_definition import sweep as sweep_command
 
 
 @pytest.fixture
@@ -36,7 +48,7 @@ def test_says_how_long_the_others_take(sweep, monkeypatch):
     """After ten seconds half of the 14 steps are taken."""
     clock, steps = itertools.chain([0.0], itertools.repeat(10.0)), itertools.chain([0], itertools.repeat(7))
     monkeypatch.setattr(training, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(training.tables, "steps_taken", lambda _: next(steps))
+    monkeypatch.setattr(training, "steps_taken", lambda _: next(steps))
     first, second = Future(), Future()
     first.set_result({})
     ended = training.ended([first, second], sweep)
@@ -54,3 +66,185 @@ def test_or_do_not(sweep, trainer):
 def test_a_key_of_the_points_is_not_changed_besides(trainer):
     with pytest.raises(ConfigError, match="--config.seed and the sweep"):
         definition.define(TEXT, ({"seed": 0},), {"seed": "1"}, str(trainer.folder))
+
+
+FOUND = {(8, 0): 10.0, (8, 1): 13.0, (8, 2): 11.0, (16, 0): 9.0}
+
+
+def test_status(trainer):
+    """A run that is done, one part way, two that failed; half a line ends the metrics."""
+    out = trainer.folder / "out"
+    lines = [{"step": 100, "eval": {"perplexity": 90.0}}, {"step": 200, "loss": 4.0}]
+    for run in (FIRST + "0", FIRST + "1"):
+        (out / run).mkdir(parents=True)
+        (out / run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3')
+    (out / (FIRST + "0") / "result.json").write_text('{"step": 500, "eval": {"perplexity": 45.678}}')
+    command = f"python -m gmlp_flax.train --workdir={out}/x\n"
+    (out / f"{FIRST}1.log").write_text(f"{command}error: no text\n{command}step 100/500\n")
+    (out / f"{SECOND}0.log").write_text(f"{command}error: no text\n")
+    (out / f"{SECOND}1.log").write_text(f"{command}Traceback (most recent call last):\nKeyError\n")
+    code, printed, told = sweep_command(trainer, "--sweep=@points.py:2", "--status")
+    assert code == 0, told
+    assert printed == [
+        f"{FIRST}0: done, perplexity 45.678",
+        f"{FIRST}1: step 200 of 500",
+        f"{SECOND}0: failed: no text",
+        f"{SECOND}1: failed: Traceback",
+        "1 of 4 runs are done",
+    ]
+    assert not trainer.calls()
+
+
+def test_status_of_a_sweep_that_chooses(trainer):
+    """Only runs that have begun are shown."""
+    (trainer.folder / "out" / "batch_size=8,seed=1").mkdir(parents=True)
+    code, printed, _ = sweep_command(trainer, f"--config={TEXT}", "--grid=batch_size=8,16", "--seeds=0,1", "--status")
+    assert code == 0 and printed[0].startswith("batch_size=8,seed=1: step 0 of ") and len(printed) == 2
+
+
+def made():
+    """Two points with three seeds each; of the second, one has ended."""
+    trials = []
+    for batch in (8, 16):
+        for seed in range(3):
+            config = config_lib.default()
+            config.batch_size, config.seed = batch, seed
+            trials.append(Trial({"batch_size": batch, "seed": seed}, [], config))
+    ended = {
+        trial.name: {"perplexity": FOUND[key], "note": "text"}
+        for trial in trials
+        if (key := (trial.config.batch_size, trial.config.seed)) in FOUND
+    }
+    sweep = Sweep("x.py", {}, tuple(trials), False, "perplexity", "min", "out")
+    return sweep, training.rows(sweep, ended)
+
+
+def test_statistics_are_over_the_seeds_that_ended():
+    _, (first, second) = made()
+    values = np.array([10.0, 13.0, 11.0])
+    assert first["summary"] == {
+        "perplexity": {
+            "median": np.median(values),
+            "mean": values.mean(),
+            "lowest": values.min(),
+            "highest": values.max(),
+        }
+    }
+    assert [run["seed"] for run in first["runs"]] == [0, 1, 2]
+    assert second["point"] == {"batch_size": 16} and set(second["summary"]["perplexity"].values()) == {9.0}
+
+
+ROOT = Path(__file__).parents[2]
+# A script of its own that trains two runs.
+PROGRAM = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Shells start background jobs, perhaps these tests, without.
+sys.executable = {executable!r}
+from gmlp_flax.commands import cli
+from gmlp_flax.sweeps.training import TrainingPool
+
+def main():
+    with TrainingPool({out!r}, {jobs}) as pool:
+        print([run.result() for run in [pool.submit(name, []) for name in ("first", "second")]])
+
+with cli.show_errors():
+    main()
+"""
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    return Trainer(tmp_path)
+
+
+def results(patch, trainer, names, jobs=1):
+    with patch.context() as patched, training.TrainingPool(str(trainer.folder / "out"), jobs) as pool:
+        patched.setattr(sys, "executable", str(trainer.executable))
+        runs = {pool.submit(name, [f"--config={name}.py"]): name for name in names}
+        return {runs[run]: run.result() for run in concurrent.futures.as_completed(runs)}
+
+
+def start(trainer: Trainer, jobs: int = 1) -> subprocess.Popen:
+    """A script whose first run hangs, once it does."""
+    trainer.plan({"first": "hangs"})
+    program = PROGRAM.format(executable=str(trainer.executable), out=str(trainer.folder / "out"), jobs=jobs)
+    process = preloaded.start("-c", program)
+    wait_until(lambda: (trainer.folder / "hanging").exists())
+    return process
+
+
+def wait_until(true) -> None:
+    deadline = time.monotonic() + 60
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert true()
+
+
+def alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_each_run_gives_its_metrics(monkeypatch, trainer):
+    trainer.plan({"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}})
+    metrics = results(monkeypatch, trainer, "ab")
+    assert metrics == {"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}}
+    train, out = ["-m", "gmlp_flax.train"], trainer.folder / "out"
+    assert trainer.calls() == [[*train, f"--workdir={out}/{name}", f"--config={name}.py"] for name in "ab"]
+    # What is there is read, not trained again.
+    assert results(monkeypatch, trainer, "abc")["b"] == {"accuracy": 0.25}
+    assert trainer.names() == ["a", "b", "c"]
+
+
+def test_failing_run_ends_those_beside_it(monkeypatch, tmp_path):
+    """Though it is the second, and the first would go on for long."""
+    trainer = Trainer(tmp_path, waits=True)
+    trainer.plan({"a": "hangs", "b": "fails"})
+    with pytest.raises(RunError, match=r"^the run .*/out/b failed \(the reason of b\): its output is in .*/out/b.log$"):
+        results(monkeypatch, trainer, "abc", jobs=2)
+    assert "b says fails" in trainer.log("b").read_text()
+    wait_until(lambda: not alive(int((tmp_path / "hanging").read_text())))
+
+
+def test_a_failed_run_has_the_reason_of_its_last_start(monkeypatch, trainer):
+    """Also if the log holds an older one, and none if it tells none."""
+    trainer.log("a").parent.mkdir()
+    trainer.log("a").write_bytes(b"error: an older one\n\xff\n")
+    trainer.plan({"a": "fails"})
+    with pytest.raises(RunError, match=r"failed \(the reason of a\): its output"):
+        results(monkeypatch, trainer, "a")
+    trainer.executable.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(RunError, match="/out/a failed: its output"):
+        results(monkeypatch, trainer, "a")
+
+
+def test_log_that_cannot_be_written_is_one_line(monkeypatch, trainer):
+    out = trainer.folder / "out"
+    out.write_text("")
+    with pytest.raises(RunError, match=r"^making .*/out failed \(File exists\): "):
+        results(monkeypatch, trainer, "a")
+    out.unlink()
+    out.mkdir()
+    (out / "a.log").symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"^writing .*/out/a.log failed \(No space left on device\): .*free space"):
+        results(monkeypatch, trainer, "a")
+    assert not trainer.calls()
+
+
+def test_run_that_something_else_stopped(monkeypatch, trainer):
+    """A trainer that is told to stop saves and ends well, without a result."""
+    trainer.plan({"a": "stops"})
+    with pytest.raises(RunError, match="^the run .*/out/a was stopped before its end: the same command again goes on$"):
+        results(monkeypatch, trainer, "a")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_signal_ends_all_runs(trainer, name):
+    process = start(trainer)
+    process.send_signal(getattr(signal, name))
+    printed, errors = process.communicate(timeout=30)
+    assert (process.returncode, printed, errors) == (130, "", "interrupted\n")
+    assert trainer.names() == ["first"] and not alive(int((trainer.folder / "hanging").read_text()))

@@ -8,7 +8,7 @@ from jax.sharding import AbstractMesh, PartitionSpec
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
-from gmlp_flax.config.parsing import AXES, mesh_rules
+from gmlp_flax.config.validation import AXES, mesh_rules
 from gmlp_flax.errors import RunError
 from gmlp_flax.models import parameters
 from gmlp_flax.models.parameters import ParamMetadata

@@ -3,14 +3,14 @@
 from gmlp_flax.analysis import drawing
 from gmlp_flax.models import blocks
 from gmlp_flax.paper.published import PUBLISHED
-from gmlp_flax.reports import series
+from gmlp_flax.reports import report
 
 
 def test_families():
     rows = {"bert_rel_only": "Transformer", "gmlp_36,data=4": "gMLP", "amlp_base": "aMLP", "fnet_hybrid": "FNet"}
-    assert {row: series.family(row) for row in rows} == rows
+    assert {row: report.family(row) for row in rows} == rows
 
 
 def test_every_published_model_has_a_colour():
-    assert {series.family(row) for row in PUBLISHED} == set(drawing.FAMILIES)
-    assert set(series.NAMES) == set(blocks.BLOCKS) | {"amlp"}
+    assert {report.family(row) for row in PUBLISHED} == set(drawing.FAMILIES)
+    assert set(report.NAMES) == set(blocks.BLOCKS) | {"amlp"}

@@ -281,6 +281,13 @@ class Panel:
         return dataclasses.replace(series, **values)
 
 
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows of cells as CSV; None is an empty cell."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
 @dataclasses.dataclass(frozen=True)
 class Chart:
     """Panels side by side, and a caption: what the marks mean, and what is not drawn."""
@@ -313,9 +320,7 @@ class Chart:
                 blank = [""] * len(line.x)
                 columns = (line.labels or blank, line.x, line.y, line.low or blank, line.high or blank)
                 rows += [(panel.y.label, line.name, *cells) for cells in zip(*columns, strict=True)]
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows if several else [row[1:] for row in rows])
-        return text.getvalue()
+        return csv_text(rows if several else [row[1:] for row in rows])
 
 
 @style()

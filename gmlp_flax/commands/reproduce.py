@@ -110,7 +110,8 @@ def check_table(args: SimpleNamespace, table: PaperTable) -> None:
         if args.scale != "paper" and not data:
             raise ConfigError(f"--finetune={task}: give its data, --finetune={task}=PATH")
         columns.check_path(f"--finetune={task}", data)
-        overrides.overridden(config_lib.open_config(recipes.finetuning(task, args.scale)), args.finetune_changes)
+        config = config_lib.open_config(recipes.FINETUNED[task] + recipes.SCALES[args.scale])
+        overrides.overridden(config, args.finetune_changes)
 
 
 def column_plan(args: SimpleNamespace) -> columns.Plan:
@@ -141,8 +142,8 @@ def finetuning(args: SimpleNamespace, runs: Sequence[run_finder.Run]) -> Iterato
     for task, given in args.finetune.items():
         data = given or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
         changes = columns.data_change(data) | args.finetune_changes
-        config, seeds = recipes.finetuning(task, args.scale), args.finetune_seeds or FINETUNING_SEEDS
-        yield from columns.finetuning(runs, args.runs, task, config, seeds, changes)
+        config = recipes.FINETUNED[task] + recipes.SCALES[args.scale]
+        yield from columns.finetuning(runs, args.runs, task, config, args.finetune_seeds or FINETUNING_SEEDS, changes)
 
 
 def report_on(args: SimpleNamespace) -> tuple[Report, bool]:

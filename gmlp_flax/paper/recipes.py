@@ -165,16 +165,6 @@ def added(scale: str) -> str:
     return SCALES[scale]
 
 
-def finetuning(task: str, scale: str) -> str:
-    """The config, FILE:ARGUMENT, that finetunes a language model on a task of FINETUNED, at the scale at which it was
-    pretrained.
-
-    Raises:
-        ConfigError: there is no such scale.
-    """
-    return FINETUNED[task] + added(scale)
-
-
 class Setting(NamedTuple):
     """How a language model trains on 2 CPU cores: what configs/sweeps/table3_rates.py searches.
 

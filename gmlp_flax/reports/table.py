@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from gmlp_flax.analysis.drawing import csv_text
 
 MINUS = "\u2212"
 
@@ -88,13 +88,8 @@ class Table:
         for name, wide in zip(self.columns, spread, strict=True):
             more = ("deviation", "lowest", "highest", self.over) if wide else ()
             columns += [name, *(f"{name} {statistic}" for statistic in more)]
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        for row in self.rows:
-            cells = [value for cell, wide in zip(row, spread, strict=True) for value in _values(cell, wide)]
-            writer.writerow(["" if value is None else value for value in cells])
-        return text.getvalue()
+        rows = (zip(row, spread, strict=True) for row in self.rows)
+        return csv_text([columns, *([value for cell, wide in row for value in _values(cell, wide)] for row in rows)])
 
 
 def shown(cell: Cell) -> str:

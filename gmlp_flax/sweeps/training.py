@@ -228,24 +228,17 @@ def rows(sweep: Sweep, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
         sweep: the sweep.
         found: name of a finished trial -> its held-out metrics.
     """
-    by_point: dict[str, list[Trial]] = {}
+    table: dict[str, dict[str, Any]] = {}
     for trial in sweep.trials:
-        by_point.setdefault(str(trial.seedless), []).append(trial)
-    table = []
-    for trials in by_point.values():
-        runs = [
-            {"seed": trial.config.seed, "workdir": trial.name, "eval": found[trial.name]}
-            for trial in trials
-            if trial.name in found
-        ]
-        columns = {key: [run["eval"].get(key) for run in runs] for key in (runs[0]["eval"] if runs else ())}
-        summary = {
-            key: {name: statistic(values) for name, statistic in STATISTICS.items()}
-            for key, values in columns.items()
-            if all(isinstance(value, int | float) for value in values)
-        }
-        table.append({"point": trials[0].seedless, "runs": runs, "summary": summary})
-    return table
+        row = table.setdefault(str(trial.seedless), {"point": trial.seedless, "runs": [], "summary": {}})
+        if trial.name in found:
+            row["runs"].append({"seed": trial.config.seed, "workdir": trial.name, "eval": found[trial.name]})
+    for row in table.values():
+        for key in row["runs"][0]["eval"] if row["runs"] else ():
+            values = [run["eval"].get(key) for run in row["runs"]]
+            if all(isinstance(value, int | float) for value in values):
+                row["summary"][key] = {name: statistic(values) for name, statistic in STATISTICS.items()}
+    return list(table.values())
 
 
 def steps_taken(sweep: Sweep) -> int:

@@ -31,7 +31,7 @@ def test_where_a_published_model_is_trained(model, scale, path):
 
 @pytest.mark.parametrize(("scale", "added"), [("paper", ""), ("gpu", ",scale=gpu"), ("cpu", ",scale=small")])
 def test_a_finetuning_has_the_scale_of_its_pretraining(scale, added):
-    config = recipes.finetuning("sst2", scale)
+    config = recipes.FINETUNED["sst2"] + recipes.added(scale)
     assert config == f"finetune_glue:sst2{added}"
     gmlp_config.validate(gmlp_config.from_file(*config.split(":")))
 

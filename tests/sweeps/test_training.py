@@ -152,11 +152,6 @@ with cli.show_errors():
 """
 
 
-@pytest.fixture
-def trainer(tmp_path):
-    return Trainer(tmp_path)
-
-
 def results(patch, trainer, names, jobs=1):
     with patch.context() as patched, training.TrainingPool(str(trainer.folder / "out"), jobs) as pool:
         patched.setattr(sys, "executable", str(trainer.executable))

@@ -111,10 +111,9 @@ def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
             files.write(path, (files.read(path) or b"") + log.read())
         return
     files.make_folder(os.path.dirname(path))
-    with storage.file_errors(f"writing {path}"):
-        log = open(path, "ab", buffering=0)  # noqa: SIM115 - closed below
-    with log:
+    with storage.file_errors(f"writing {path}"), open(path, "ab") as log:
         log.write(line)
+    with open(path, "ab") as log:
         yield log
 
 

@@ -1,25 +1,29 @@
 """What a config's augmentation does to its training images, as one image for a person to judge."""
 
+from __future__ import annotations
+
 import io
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
-from PIL import Image, ImageDraw
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.analysis import drawing
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files
 from gmlp_flax.tasks import mixing
 from gmlp_flax.tasks.image_classification import ImageClassification
 
-GAP = 4  # pixels between images
-CAPTION = 14  # pixels below an image
-LEAST_SIDE = 96  # pixels; smaller images are drawn larger
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INCHES = 1.0  # of an image's side
 
 
 def draw(config: ConfigDict, out: str, count: int, samples: int) -> int:
@@ -49,7 +53,7 @@ def draw(config: ConfigDict, out: str, count: int, samples: int) -> int:
     for name, images, shares in mixed(several[: len(several) // 2 * 2], config):
         rows.append((images, [f"{name} {share:.2f}" if share < 1 else name for share in shares]))
     image = io.BytesIO()
-    grid(rows).save(image, "PNG")
+    grid(rows).savefig(image, format="png")
     files.write(out, image.getvalue())
     return len(views)
 
@@ -83,19 +87,15 @@ def mixed(views: np.ndarray, config: ConfigDict) -> list[tuple[str, np.ndarray, 
     return rows if len(rows) > 1 else []
 
 
-def grid(rows: Sequence[tuple[np.ndarray, Sequence[str]]]) -> Image.Image:
-    """One image of rows of (images, uint8 [columns, height, width, channels], and a word below each)."""
-    height, width = rows[0][0].shape[1:3]
-    scale = -(-LEAST_SIDE // min(height, width))
-    width, height = width * scale, height * scale
+@drawing.style()
+def grid(rows: Sequence[tuple[np.ndarray, Sequence[str]]]) -> Figure:
+    """Rows of (images, uint8 [columns, height, width, channels], and a word above each)."""
     columns = max(len(images) for images, _ in rows)
-    size = columns * (width + GAP) + GAP, len(rows) * (height + CAPTION + GAP) + GAP
-    canvas = Image.new("RGB", size, "white")
-    pen = ImageDraw.Draw(canvas)
+    figure, axes = drawing.subplots(len(rows) * columns, columns, columns * INCHES, 1.15 * INCHES)
+    for axis in axes:
+        axis.set_axis_off()
     for row, (images, words) in enumerate(rows):
-        for column, (pixels, word) in enumerate(zip(images, words, strict=True)):
-            left, top = GAP + column * (width + GAP), GAP + row * (height + CAPTION + GAP)
-            image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-            canvas.paste(image.resize((width, height), Image.Resampling.NEAREST), (left, top))
-            pen.text((left, top + height), word, fill="black")
-    return canvas
+        for axis, pixels, word in zip(axes[row * columns :], images, words, strict=False):
+            axis.imshow(pixels, cmap="gray", vmin=0, vmax=255)
+            axis.set_title(word, fontsize=6)
+    return figure

@@ -27,7 +27,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from gmlp_flax.analysis import attention, augmentations, curves, drawing, filters, shift_invariance
+from gmlp_flax.analysis import attention, augmentations, curves, drawing, filters
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.training import loading
@@ -41,12 +41,12 @@ def _attention(workdir: str) -> dict[str, Any]:
 
 
 def _shift_invariance(workdir: str) -> dict[str, Any]:
-    result = shift_invariance.of_run(workdir)
-    by_chance = shift_invariance.chance(tuple(result.shape)).words()
+    result = filters.shift_invariance(workdir)
+    by_chance = filters.chance(tuple(result.shape)).words()
     print(f"share of the variance of W that offsets explain, by layer ({by_chance})")
     for step, shares in result.shares.items():
         print(f"step {step:>7}  " + "  ".join(f"{share:.3f}" for share in shares))
-    return shift_invariance.figures(result)
+    return filters.shift_figures(result)
 
 
 # What is drawn of a run -> figures by name.

@@ -82,8 +82,6 @@ def plan_sweep(config: ConfigDict | None) -> Sweep:
     if config is None:
         raise ConfigError("--config is missing: give --config=NAME[:ARGUMENT], or --sweep=FILE")
     out = cli.require("out")
-    if values.sweep and values.choose != "none":
-        raise ConfigError("--choose=best goes with --grid: all points of a sweep file are trained")
     bare = points.product(*([definition.from_file(values.sweep)] if values.sweep else []), points.parse(values.grid))
     overrides = {name: config[name] for name in named_overrides(sys.argv)}
     seeds = _seeds(bare, overrides)

@@ -124,15 +124,6 @@ def of_task(task: str) -> dict[str, Option]:
     return dict(tasks.find(task).options)
 
 
-def owners(name: str) -> dict[str, list[str]]:
-    """Under "model.block" and "task", the blocks and the tasks that have a key; nothing if none has."""
-    having = {
-        BLOCK: [block for block in blocks.BLOCKS if name in of_block(block)],
-        TASK: [task for task in tasks.TASKS if name in of_task(task)],
-    }
-    return {kind: names for kind, names in having.items() if names}
-
-
 def all_keys() -> list[str]:
     """The names of all keys, of whatever task and block."""
     options = [COMMON, *map(of_block, blocks.BLOCKS), *map(of_task, tasks.TASKS)]

@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict
 
 from gmlp_flax import tasks
 from gmlp_flax.config.optimizers import check as check_optimizer
-from gmlp_flax.config.schema import BLOCK, RENAMED, SHORT, TASK, all_keys, keys, owners
+from gmlp_flax.config.schema import BLOCK, RENAMED, SHORT, TASK, all_keys, keys
 from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
 
@@ -32,13 +32,17 @@ def check_name(name: str, where: str, config: ml_collections.ConfigDict | None =
         reason = f"{name} is now called {RENAMED[name]}"
     elif inside := [key for key in known if key.startswith(f"{name}.")]:
         reason = f"{name} is a group of keys; set one of {', '.join(inside)}"
-    elif config is not None and (having := owners(name)):
-        kind, names = next(iter(having.items()))
-        reason = f"config.{kind} is {config[kind]!r}, which has no {name}: it is an option of {', '.join(names)}"
+    elif config is not None and name in all_keys():
+        kind = BLOCK if name.startswith("model.") else TASK
+        reason = f"config.{kind} is {config[kind]!r}, which has no {name}: --help_config lists who has it"
     else:
-        meant = SHORT.get(name.rpartition(".")[2], name)
-        reason = f"there is no config key {name!r}; {did_you_mean(meant, known, '--help_config lists them all')}"
+        reason = _unknown(name, known)
     raise ConfigError(f"{where}: {reason}")
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    meant = SHORT.get(name.rpartition(".")[2], name)
+    return f"there is no config key {name!r}; {did_you_mean(meant, known, '--help_config lists them all')}"
 
 
 def explain(error: Exception, where: str) -> ConfigError:
@@ -46,10 +50,11 @@ def explain(error: Exception, where: str) -> ConfigError:
     message = " ".join(str(error).split())
     if isinstance(error, ConfigError):
         return ConfigError(f"{where}: {message}")
-    missing = re.search(r'Key "([^"]+)" does not exist', message)
-    names = [name for name in (*all_keys(), *RENAMED) if missing and name.rpartition(".")[2] == missing[1]]
-    if not missing or not names:
+    if not (missing := re.search(r'Key "([^"]+)" does not exist', message)):
         return ConfigError(f"{where}: {type(error).__name__}: {message}")
+    names = [name for name in (*all_keys(), *RENAMED) if name.rpartition(".")[2] == missing[1]]
+    if not names:
+        return ConfigError(f"{where}: {_unknown(missing[1], all_keys())}")
     meant = " or ".join(f"config.{RENAMED.get(name, name)}" for name in names)
     advice = "keys of another task or block need config.default(task=..., block=...)"
     return ConfigError(f"{where}: there is no {missing[1]!r} there: set {meant}; {advice}")

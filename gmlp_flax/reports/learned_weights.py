@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gmlp_flax.analysis import attention, filters, shift_invariance
+from gmlp_flax.analysis import attention, filters
 from gmlp_flax.analysis.drawing import Chart
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import PaperTable
@@ -49,12 +49,12 @@ def report(name: str, table: PaperTable, runs: Sequence[Run], scale: str, tuned:
 def image_filters(path: str) -> Drawn:
     """Figure 3: rows of W of an image classifier, layer by layer, and how close W came to depending on the offset
     between two patches alone, at every checkpoint that the run kept."""
-    measured = shift_invariance.of_run(path)
+    measured = filters.shift_invariance(path)
     weights, grid = measured.weights, measured.shape
     shares = list(measured.shares.values())[-1]
     rows = enumerate(np.concatenate([locality(weights, grid), shares[:, None]], axis=1), start=1)
     even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
-    by_chance = shift_invariance.chance(tuple(grid))
+    by_chance = filters.chance(tuple(grid))
     beyond = ", ".join(str(layer) for layer, share in enumerate(shares, start=1) if share > by_chance.high) or "none"
     note = (
         "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to eight "
@@ -64,7 +64,7 @@ def image_filters(path: str) -> Drawn:
         f"1 if W depends on nothing else, {by_chance.words()}; layers beyond both: {beyond}."
     )
     columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)", "offsets")
-    drawn = {"filters": filters.draw_images(weights, grid), "offsets_share": shift_invariance.shares_chart(measured)}
+    drawn = {"filters": filters.draw_images(weights, grid), "offsets_share": filters.shares_chart(measured)}
     return columns, rows, note, drawn
 
 
@@ -83,13 +83,13 @@ def text_filters(path: str) -> Drawn:
 def shift_invariant_matrices(path: str) -> Drawn:
     """Figure 9: matrices learned without the Toeplitz constraint, and how close they come to it, at every checkpoint
     that the run kept."""
-    measured = shift_invariance.of_run(path)
+    measured = filters.shift_invariance(path)
     columns = ("step", *(f"layer {layer + 1}" for layer in range(len(measured.weights))))
     note = (
         "Share of the variance of each W's weights that offsets explain: 1 for a Toeplitz matrix, "
-        f"{shift_invariance.chance(tuple(measured.shape)).words()}."
+        f"{filters.chance(tuple(measured.shape)).words()}."
     )
-    return columns, measured.shares.items(), note, shift_invariance.figures(measured)
+    return columns, measured.shares.items(), note, filters.shift_figures(measured)
 
 
 def attention_in_a_pair(path: str) -> Drawn:

@@ -54,7 +54,7 @@ def test_command(tmp_path):
     assert (result.returncode, result.stdout) == (0, f"2 images, 3 samples of each: {out}\n"), result.stderr
     with Image.open(out) as image:
         # Two rows of samples, one before and one after CutMix; four columns.
-        assert image.size == (4 * 100 + 4, 4 * 114 + 4)
+        assert image.size == (4 * 200, 4 * 230)
 
 
 def test_images_of_a_text_model_are_refused(tmp_path):

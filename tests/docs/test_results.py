@@ -11,7 +11,7 @@ import pytest
 
 from docs import generate
 from docs.results import advice, figures
-from gmlp_flax.analysis import shift_invariance
+from gmlp_flax.analysis import filters
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.reports import claims, scaling
 from gmlp_flax.reports.table import Spread
@@ -208,7 +208,7 @@ def test_advice_has_ten_sentences_each_with_a_number_and_a_limit():
 def test_smooth_noise_of_the_figures():
     """The bands are what the report draws."""
     for shape, drawn in (((8, 8), figures.IMAGE_NOISE), ((128,), figures.TEXT_NOISE)):
-        chance = shift_invariance.chance(shape)
+        chance = filters.chance(shape)
         expected = [100 * value for value in (chance.smooth, chance.low, chance.high)]
         assert drawn == pytest.approx(expected, abs=0.5 if shape == (8, 8) else 0.06)
 

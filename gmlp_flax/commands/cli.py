@@ -201,12 +201,11 @@ def _parse(
         if not choose:
             return words, []
         from gmlp_flax import config as config_lib
-        from gmlp_flax.config import overrides
 
         given, config = choose(values), None
         if given:
-            config, words = overrides.apply(config_lib.open_config(given), words)
-        elif named := overrides.named_overrides(words):
+            config, words = config_lib.apply_overrides(config_lib.open_config(given), words)
+        elif named := config_lib.named_overrides(words):
             key, value = next(iter(named.items()))
             raise ConfigError(f"--config.{key}={value} changes no config: give --config=FILE:ARGUMENT as well")
         if values.help_config:

@@ -76,14 +76,14 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def suggest(config: ConfigDict, found: Plan, price: float | None, mfu: float | None) -> list[dict[str, Any]]:
     """Plans of the alternatives; if one cannot be planned, its row has an `error` in place of its figures."""
-    from gmlp_flax.config import overrides
+    from gmlp_flax import config as config_lib
     from gmlp_flax.planning import plan
 
     rows = [{"change": "as it is"} | dataclasses.asdict(found)]
     for each in plan.alternatives(config, found.topology):
         print(f"planning {each.name}", file=sys.stderr, flush=True)
         try:
-            other = plan.make(overrides.overridden(config, each.overrides), each.topology, price, mfu)
+            other = plan.make(config_lib.overridden(config, each.overrides), each.topology, price, mfu)
             rows.append({"change": each.name} | dataclasses.asdict(other))
         except RunError as error:
             rows.append({"change": each.name, "error": str(error)})

@@ -45,7 +45,6 @@ from absl import flags
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.commands import cli
-from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.alternatives import COLUMNS
@@ -79,8 +78,8 @@ def arguments(argv: list[str]) -> SimpleNamespace:
     """The command line, checked before anything is trained. Raises ConfigError."""
     args = SimpleNamespace(**{flag.name: flag.value for flag in flags.FLAGS.flags_by_module_dict()[__name__]})
     args.name, args.pattern = argv[1], vars(args)["from"]
-    args.changes = overrides.named_overrides(sys.argv[sys.argv.index("--") :] if "--" in sys.argv else [])
-    args.finetune_changes = overrides.named_overrides(args.finetune_flag)
+    args.changes = config_lib.named_overrides(sys.argv[sys.argv.index("--") :] if "--" in sys.argv else [])
+    args.finetune_changes = config_lib.named_overrides(args.finetune_flag)
     if args.name not in TABLES:
         raise ConfigError(f"there is no table or figure {args.name!r}; {did_you_mean(args.name, TABLES)}")
     if len(args.finetune_changes) < len(args.finetune_flag):
@@ -111,7 +110,7 @@ def check_table(args: SimpleNamespace, table: PaperTable) -> None:
             raise ConfigError(f"--finetune={task}: give its data, --finetune={task}=PATH")
         columns.check_path(f"--finetune={task}", data)
         config = config_lib.open_config(recipes.FINETUNED[task] + recipes.SCALES[args.scale])
-        overrides.overridden(config, args.finetune_changes)
+        config_lib.overridden(config, args.finetune_changes)
 
 
 def column_plan(args: SimpleNamespace) -> columns.Plan:
@@ -149,7 +148,7 @@ def finetuning(args: SimpleNamespace, runs: Sequence[run_finder.Run]) -> Iterato
 def report_on(args: SimpleNamespace) -> tuple[Report, bool]:
     """Trains what is missing, unless --from names runs; the report, and whether some runs failed."""
     table = TABLES[args.name]
-    rows = {row: overrides.overridden(config, args.changes) for row, config in table.configs(args.scale).items()}
+    rows = {row: config_lib.overridden(config, args.changes) for row, config in table.configs(args.scale).items()}
     complete = True
     if not args.pattern:
         changed = columns.data_change(args.data) | args.changes

@@ -38,8 +38,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.checkpoints.names import RESULT_FILE
 from gmlp_flax.commands import cli, launch
-from gmlp_flax.config import schema
-from gmlp_flax.config.overrides import named_overrides
+from gmlp_flax.config import named_overrides, schema
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files
 from gmlp_flax.reports import page

@@ -5,11 +5,26 @@ A config file is Python with `get_config(arg="")` that returns `config.default(t
 """
 
 from gmlp_flax.config.schema import changed, default, differences, flat, help_text, keys
-from gmlp_flax.config.sources import PACKAGED, arguments, from_dict, from_file, load, locate, open_config, to_json
+from gmlp_flax.config.sources import (
+    PACKAGED,
+    apply_overrides,
+    applying,
+    arguments,
+    from_dict,
+    from_file,
+    load,
+    locate,
+    named_overrides,
+    open_config,
+    overridden,
+    to_json,
+)
 from gmlp_flax.config.validation import check_name, explain, validate
 
 __all__ = [
     "PACKAGED",
+    "apply_overrides",
+    "applying",
     "arguments",
     "changed",
     "check_name",
@@ -23,7 +38,9 @@ __all__ = [
     "keys",
     "load",
     "locate",
+    "named_overrides",
     "open_config",
+    "overridden",
     "to_json",
     "validate",
 ]

@@ -1,18 +1,22 @@
-"""Where configs come from: files in Python, as `--config=FILE:ARGUMENT` names them, and the config.json of runs."""
+"""Where configs come from: files in Python, as `--config=FILE:ARGUMENT` names them, and the config.json of runs;
+and the keys of them that a command line or a sweep sets, their values as text."""
 
 import importlib.resources
 import json
 import os
+import re
 import runpy
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_collections
+from absl import flags
 from flax.traverse_util import flatten_dict
+from ml_collections import ConfigDict, config_flags
 
 from gmlp_flax import registry
-from gmlp_flax.config.schema import BLOCK, COMMON, OPTIMIZER, REMOVED, RENAMED, TASK, default, keys
+from gmlp_flax.config.schema import BLOCK, COMMON, OPTIMIZER, REMOVED, RENAMED, TASK, changed, default, flat, keys
 from gmlp_flax.config.validation import check_name, explain, shown, validate, warmup_problem
 from gmlp_flax.errors import ConfigError, DataError, RunError, did_you_mean
 from gmlp_flax.io import json_files
@@ -20,12 +24,12 @@ from gmlp_flax.io import json_files
 PACKAGED = "gmlp_flax.configs"
 
 
-def to_json(config: ml_collections.ConfigDict) -> str:
+def to_json(config: ConfigDict) -> str:
     """The full resolved config, as it is written to the run folder."""
     return json.dumps(config.to_dict(), indent=2) + "\n"
 
 
-def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
+def from_dict(values: dict, where: str) -> ConfigDict:
     """A config from nested values, as `to_json` writes them; keys that are left out take their defaults, and
     old names count as the new ones, as runs of earlier releases have them, and old keys as if they were left out.
 
@@ -52,7 +56,7 @@ def from_dict(values: dict, where: str) -> ml_collections.ConfigDict:
     return config
 
 
-def load(path: str) -> ml_collections.ConfigDict:
+def load(path: str) -> ConfigDict:
     """Reads a run's config.json, which may be anybody's.
 
     Raises ConfigError: the file is missing, is not JSON, or holds an unknown key or a value that makes no sense.
@@ -65,7 +69,7 @@ def load(path: str) -> ml_collections.ConfigDict:
     return config
 
 
-def _from_json(path: str) -> ml_collections.ConfigDict:  # whose values may still make no sense
+def _from_json(path: str) -> ConfigDict:  # whose values may still make no sense
     try:
         return from_dict(json_files.read(path, dict), path)
     except DataError as error:
@@ -102,7 +106,7 @@ def locate(name: str, kind: str = "config") -> str:
     return str(paths[0])
 
 
-def open_config(given: str) -> ml_collections.ConfigDict:
+def open_config(given: str) -> ConfigDict:
     """The config that --config=GIVEN names: FILE or FILE:ARGUMENT, the file as `locate` finds it, or a config.json.
 
     Raises:
@@ -124,7 +128,7 @@ def open_config(given: str) -> ml_collections.ConfigDict:
     return config
 
 
-def from_file(name: str, arg: str = "") -> ml_collections.ConfigDict:
+def from_file(name: str, arg: str = "") -> ConfigDict:
     """Evaluates a config file as `--config=NAME:ARG` does."""
     return open_config(f"{name}:{arg}" if arg else name)
 
@@ -150,3 +154,68 @@ def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple
             raise ConfigError(f"the config's argument has {word!r}: expected {expected}, each once")
         given[option] = value
     return name, *(given.get(option, values[0]) for option, values in options.items())
+
+
+def named_overrides(argv: Sequence[str]) -> dict[str, str]:
+    """What a command line's words --config.KEY=VALUE, or --config.KEY VALUE, name, with their values as text."""
+    found = {}
+    for word, following in zip(argv, [*argv[1:], ""], strict=False):
+        if match := re.match(r"--?config\.([^=]*)(?:=(.*))?$", word, re.DOTALL):
+            found[match[1]] = following if match[2] is None else match[2]
+    return found
+
+
+def applying(config: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides whose keys a config has."""
+    known = keys(config)
+    return {name: value for name, value in values.items() if name in known}
+
+
+def _change_task_and_block(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
+    """A config with the task and block that some overrides name, whose keys are checked; nothing else is set yet."""
+    task, block = str(values.get(TASK, config.task)), str(values.get(BLOCK, config.model.block))
+    new = config if (task, block) == (config.task, config.model.block) else changed(config, task, block)
+    for name in values:
+        check_name(name, f"--config.{name}={values[name]}", new)
+    values, old, kept = flat(config), keys(config), keys(new)
+    lost = [f"{name}={values[name]!r}" for name in old if name not in kept and values[name] != old[name].default]
+    if lost:
+        print(f"note: {task} with {block} has no such keys, which the config sets: {', '.join(lost)}", file=sys.stderr)
+    return new
+
+
+def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDict, list[str]]:
+    """A copy with the overrides of a command line applied; and the words of the command line that are something else.
+
+    Args:
+        config: the config.
+        words: the command line, of which the first is the program's name.
+
+    Raises ConfigError: there is no such key, or a value has another type than its key.
+    """
+    words = ["--config.mesh.auto=True" if re.fullmatch("--?config.mesh=auto", word) else word for word in words]
+    named = named_overrides(words)
+    start = _change_task_and_block(config, named).copy_and_resolve_references()
+    parser = flags.FlagValues()
+    parser.set_gnu_getopt(True)
+    config_flags.DEFINE_config_dict("config", start, flag_values=parser, sys_argv=list(words))
+    try:
+        left = parser(words, known_only=True)
+    except flags.Error as error:
+        raise ConfigError(str(error)) from None
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # what ml_collections raises for a value
+        raise explain(error, "the command line") from None
+    new: ConfigDict = parser["config"].value  # type: ignore[assignment] - parsed, so not None
+    if "optimizer.warmup" in named and (problem := warmup_problem(new)):
+        raise ConfigError(problem)
+    return new, left
+
+
+def overridden(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
+    """A copy with some keys set, whose values may be text.
+
+    Raises ConfigError: there is no such key, a value has another type than its key, or makes no sense.
+    """
+    new, _ = apply_overrides(config, ["config", *(f"--config.{name}={value}" for name, value in values.items())])
+    validate(new)
+    return new

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.models import blocks
 from gmlp_flax.paper import recipes
@@ -104,7 +103,7 @@ class Column(NamedTuple):
             if row in (self.rows or rows):
                 config = config_lib.open_config(self.of(row, scale))
                 config.update_from_flattened_dict(self.settings(scale, row))
-                configs[row] = overrides.overridden(config, overrides.applying(config, changes))
+                configs[row] = config_lib.overridden(config, config_lib.applying(config, changes))
         if not configs:
             raise ConfigError(f"{self.title} has none of the rows {', '.join(rows)}")
         return configs

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import jax
 from ml_collections import ConfigDict
 
+from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.config import overrides
 from gmlp_flax.errors import RunError
 from gmlp_flax.planning import chips, dry_run
 from gmlp_flax.planning.dry_run import Workload
@@ -376,7 +376,7 @@ def _what_fits(config: ConfigDict, topology: str, devices: list | None) -> str:
     for other in alternatives(config, topology):
         try:
             there = devices if other.topology == topology else None
-            if make(overrides.overridden(config, other.overrides), other.topology, devices=there).fits:
+            if make(config_lib.overridden(config, other.overrides), other.topology, devices=there).fits:
                 return f": {other.name} would fit"
         except RunError:
             continue

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.config import overrides
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.paper import alternatives
@@ -80,7 +79,7 @@ def check(plan: Plan) -> None:
             known = known.union(*(config_lib.keys(trial.config) for trial in _training(plan, name).trials))
         elif column.kind == FINETUNED:
             [config] = column.configs(plan.scale, plan.rows[:1]).values()
-            overrides.overridden(config, plan.finetune_changes)
+            config_lib.overridden(config, plan.finetune_changes)
     for key, value in plan.changes.items():
         if key not in known:
             config_lib.check_name(key, f"--config.{key}={value}")
@@ -112,7 +111,7 @@ def _training(plan: Plan, name: str) -> Sweep:
     """What trains a column: masked LM in the folder itself, where other tables look for it as well."""
     column = COLUMNS[name]
     first = next(iter(column.configs(plan.scale, plan.rows).values()))
-    changes = data_change(plan.data[name]) | overrides.applying(first, plan.changes)
+    changes = data_change(plan.data[name]) | config_lib.applying(first, plan.changes)
     folder = plan.runs if name == "mlm" else os.path.join(plan.runs, name)
     return definition.define(name, column.points(plan.scale, plan.rows), changes, folder)
 

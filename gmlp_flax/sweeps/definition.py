@@ -11,7 +11,6 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.names import CONFIG_FILE
-from gmlp_flax.config import overrides as overrides_lib
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.sweeps import points as points_lib
@@ -109,7 +108,7 @@ def define(
             raise ConfigError(f"--config.{twice[0]} and the sweep set the same key: give one")
         full = {CONFIG: source} | overrides | point
         values = {key: value for key, value in full.items() if key != CONFIG}
-        config = overrides_lib.overridden(open_config(full[CONFIG]), values)
+        config = config_lib.overridden(open_config(full[CONFIG]), values)
         flags = [*points_lib.flags(full), *(f"--trust={module}" for module in trusted)]
         trial = Trial(point, flags, config)
         marks = trial.name, config_lib.to_json(config)

@@ -21,8 +21,7 @@ from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import CONFIG_FILE, ENVIRONMENT_FILE
 from gmlp_flax.checkpoints.reading import on_all_processes
 from gmlp_flax.checkpoints.run_folder import RunFolder, checkpoint_steps, write_json
-from gmlp_flax.config import schema
-from gmlp_flax.config.overrides import named_overrides
+from gmlp_flax.config import named_overrides, schema
 from gmlp_flax.data.splits import SIDES
 from gmlp_flax.errors import RunError, listed
 from gmlp_flax.io import files as io_files

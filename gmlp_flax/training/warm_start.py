@@ -14,7 +14,7 @@ from gmlp_flax import tasks
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.checkpoints.pytree import Unfit, require_fit
-from gmlp_flax.config.overrides import named_overrides
+from gmlp_flax.config import named_overrides
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.models.image import patch_grid

@@ -24,10 +24,10 @@ def assert_refused(config, *words):
 @pytest.mark.parametrize(
     ("task", "block", "name", "words"),
     [
-        ("masked_lm", "gmlp", "model.heads", ["config.model.block is 'gmlp'", "transformer"]),
-        ("masked_lm", "mixer", "model.gate", ["config.model.block is 'mixer'", "gmlp"]),
-        ("masked_lm", "gmlp", "augment.mixup", ["config.task is 'masked_lm'", "image_classification"]),
-        ("image_classification", "gmlp", "squad.stride", ["question_answering"]),
+        ("masked_lm", "gmlp", "model.heads", ["masked_lm with gmlp has no"]),
+        ("masked_lm", "mixer", "model.gate", ["masked_lm with mixer has no"]),
+        ("masked_lm", "gmlp", "augment.mixup", ["masked_lm with gmlp has no"]),
+        ("image_classification", "gmlp", "squad.stride", ["image_classification with gmlp has no"]),
     ],
 )
 def test_options_of_another_task_or_block_are_refused(task, block, name, words):

@@ -8,7 +8,6 @@ import shutil
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints import run_folder
-from gmlp_flax.config import overrides
 from gmlp_flax.models import blocks
 from gmlp_flax.training import loop
 from tests.data.finetuning import squad_files
@@ -30,7 +29,7 @@ def make(folder):
         how = rng.randrange(3)
         with contextlib.redirect_stderr(io.StringIO()):
             if how == 0:
-                config = overrides.overridden(config, {name: rng.choice(TEXTS)})
+                config = gmlp_config.overridden(config, {name: rng.choice(TEXTS)})
             elif how == 1:
                 values = config.to_dict()
                 group, _, last = name.rpartition(".")

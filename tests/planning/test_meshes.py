@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from gmlp_flax import config
-from gmlp_flax.config import overrides
+from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
 from gmlp_flax.planning import chips, dry_run, plan
 from tests.planning.test_plan import small
@@ -111,7 +111,7 @@ def test_of_this_machine(monkeypatch, tmp_path, capsys):
 
 
 def test_the_short_form_of_the_flag():
-    new, left = overrides.apply(small(), ["gmlp train", "--config.mesh=auto", "--workdir=x"])
+    new, left = config_lib.apply_overrides(small(), ["gmlp train", "--config.mesh=auto", "--workdir=x"])
     assert new.mesh.auto and left == ["gmlp train", "--workdir=x"]
 
 

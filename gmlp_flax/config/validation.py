@@ -33,9 +33,7 @@ def check_name(name: str, where: str, config: ml_collections.ConfigDict | None =
     elif inside := [key for key in known if key.startswith(f"{name}.")]:
         reason = f"{name} is a group of keys; set one of {', '.join(inside)}"
     elif config is not None and name in all_keys():
-        reason = (
-            f"{config.task} with {config.model.block} has no {name}: --help_config lists which tasks and blocks have"
-        )
+        reason = f"{config.task} with {config.model.block} has no {name}: --help_config lists those that have it"
     else:
         reason = _unknown(name, known)
     raise ConfigError(f"{where}: {reason}")

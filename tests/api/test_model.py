@@ -185,7 +185,7 @@ LABELLED = PIXELS, [0, 1] * 4
         (lambda m, t: gf.probe(m, LABELLED, batch_size=0), "batch_size is 0: expected"),
         (lambda m, t: gf.probe(m, [*PIXELS]), r"label None: expected \(input, label\), or a dict with one of label"),
         (lambda m, t: gf.train("cifar10:gmlp", "run", init="digits"), "the model is 'digits': expected"),
-        (lambda m, t: gf.load("books_gmlp", image_size=32), "'masked_lm', which has no model.image_size"),
+        (lambda m, t: gf.load("books_gmlp", image_size=32), "masked_lm with gmlp has no model.image_size"),
         (lambda m, t: gf.load("digits", classes=2.5), "classes is 2.5: expected"),
     ],
 )

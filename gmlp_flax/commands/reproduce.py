@@ -5,14 +5,11 @@
     gmlp reproduce table4 --data=books/data --finetune=sst2=SST-2/ --finetune=mnli=MNLI/
     gmlp reproduce table4 --from=runs/table4        # whatever is there, also half-finished
     gmlp reproduce figure4 --from=runs/table3       # from the first run of the gMLP there
-    gmlp reproduce NAME [--scale=cpu|gpu|paper] [--data=DATA] [--finetune=TASK=DATA ...] [--from=RUNS] [--runs=DIR]
-        [--out=reports] [--jobs=1] [-- --config.KEY=VALUE ...]
+    gmlp reproduce table3 --data=books/data --scale=gpu -- --config.steps=1000
     gmlp reproduce alternatives --data=books/data --columns=mlm,costs,sst2=SST-2/,cifar10=cifar10/
-    gmlp reproduce alternatives [--columns=COLUMN[=DATA],...] [--rows=ROW,...] [--lengths=N,...] ...
 
-NAME is a table or figure of gmlp_flax/paper/tables.py:
-{names}
-figure3 takes a folder of class folders as --data; figure10 needs --finetune=mnli.
+NAME is a table or figure that `gmlp list tables` names. figure3 takes a folder of class folders as --data; figure10
+needs --finetune=mnli.
 
 The report goes to OUT/NAME: table.md and its tables as CSV; figures as PNG, SVG and PDF as wide as a paper's column
 or page; the numbers of each chart as CSV; and index.html, whose charts and table answer to the mouse. It opens from
@@ -29,7 +26,7 @@ may be left out. --finetune_flag=--config.KEY=VALUE changes these runs, --finetu
 RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best median counts.
 
 alternatives is not the paper's: it compares the token mixers of all papers in one frame. --columns chooses what is
-trained or measured ({columns}), with its data behind it; --data is that of mlm, masked LM, from which the finetuned
+trained or measured, with its data behind it; --data is that of mlm, masked LM, from which the finetuned
 columns start. Each column goes on where it stopped, and the report has those that are there. --rows chooses mixers,
 --lengths those at which costs are measured.
 Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
@@ -37,8 +34,6 @@ Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 
 import os
 import sys
-import textwrap
-from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 from absl import flags
@@ -55,23 +50,6 @@ from gmlp_flax.reports.alternatives import NAME as ALTERNATIVES
 from gmlp_flax.reports.alternatives import of_folder
 from gmlp_flax.reports.report import Report
 from gmlp_flax.sweeps import definition, training
-from gmlp_flax.sweeps.definition import Sweep
-
-
-def names() -> str:
-    """One line per table: its name, its title, and what is not trained or can be finetuned."""
-    lines = []
-    for name, table in TABLES.items():
-        tasks = f"; finetuned on {', '.join(table.tasks)}" if table.tasks else ""
-        about = f"    {name:<14}{table.title}{tasks if table.trained else '; counted, nothing is trained'}"
-        lines.append(textwrap.fill(about, 118, subsequent_indent=16 * " "))
-    return "\n".join(lines)
-
-
-def _filled(line: str) -> str:
-    """A long line of the help in several, indented as it is."""
-    indent = line[: len(line) - len(line.lstrip())]
-    return line if len(line) <= 118 else textwrap.fill(line, 118, subsequent_indent=indent)
 
 
 def arguments(argv: list[str]) -> SimpleNamespace:
@@ -136,17 +114,8 @@ def column_plan(args: SimpleNamespace) -> columns.Plan:
     return plan
 
 
-def finetuning(args: SimpleNamespace, runs: Sequence[run_finder.Run]) -> Iterator[Sweep]:
-    """The sweeps that finetune the first finished run of each row on every task."""
-    for task, given in args.finetune.items():
-        data = given or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
-        changes = columns.data_change(data) | args.finetune_changes
-        config = recipes.FINETUNED[task] + recipes.SCALES[args.scale]
-        yield from columns.finetuning(runs, args.runs, task, config, args.finetune_seeds or FINETUNING_SEEDS, changes)
-
-
-def report_on(args: SimpleNamespace) -> tuple[Report, bool]:
-    """Trains what is missing, unless --from names runs; the report, and whether some runs failed."""
+def report_on(args: SimpleNamespace) -> tuple[Report, list[str]]:
+    """Trains what is missing, unless --from names runs; the report, and what went wrong."""
     table = TABLES[args.name]
     rows = {row: config_lib.overridden(config, args.changes) for row, config in table.configs(args.scale).items()}
     complete = True
@@ -155,23 +124,28 @@ def report_on(args: SimpleNamespace) -> tuple[Report, bool]:
         sweep = definition.define(f"paper:{args.name}", table.points(args.scale), changed, args.runs)
         complete = training.train(sweep, args.jobs)
     runs = run_finder.find(args.runs, rows)
-    for sweep in finetuning(args, runs):
-        complete &= training.train(sweep, args.jobs)
+    for task, given in args.finetune.items():
+        data = given or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
+        changes = columns.data_change(data) | args.finetune_changes
+        config, seeds = recipes.FINETUNED[task] + recipes.SCALES[args.scale], args.finetune_seeds or FINETUNING_SEEDS
+        for sweep in columns.finetuning(runs, args.runs, task, config, seeds, changes):
+            complete &= training.train(sweep, args.jobs)
+    missing = [] if complete else ["some runs failed: the table is made of the others"]
     tuned = run_finder.find_finetuned(args.runs, rows)
     if args.name in learned_weights.FIGURES:
-        return learned_weights.report(args.name, table, runs, args.scale, tuned), not complete
-    return language_models.perplexities(table, runs, args.scale, tuned), not complete
+        return learned_weights.report(args.name, table, runs, args.scale, tuned), missing
+    return language_models.perplexities(table, runs, args.scale, tuned), missing
 
 
 def main(argv: list[str]) -> None:
     """Trains, collects the runs, writes the report."""
     args = arguments(argv)
-    missing, failed = [], False
+    missing: list[str] = []
     if args.name == ALTERNATIVES:
         missing = [] if args.pattern else columns.make(args.plan)
         report = of_folder(args.runs, args.scale, args.changes)
     elif TABLES[args.name].trained:
-        report, failed = report_on(args)
+        report, missing = report_on(args)
     else:
         report = sizes.counts(TABLES[args.name])
     path = page.write(report, os.path.join(args.out, args.name))
@@ -180,13 +154,6 @@ def main(argv: list[str]) -> None:
     print(f"\nthe report: {path}")
     if missing:
         raise RunError("; ".join(missing))
-    if failed:
-        raise RunError("some runs failed: the table is made of the others")
-
-
-def before_dashes(argv: list[str]) -> list[str]:
-    """The words of a command line up to --."""
-    return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def run() -> None:
@@ -201,10 +168,8 @@ def run() -> None:
     flags.DEFINE_string("runs", None, "Folder of the runs that are trained.")
     flags.DEFINE_string("out", "reports", "Folder of the reports.")
     flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
-    flags.DEFINE_list("columns", ["mlm", "costs"], "Of alternatives: COLUMN[=DATA],...: which, and their data.")
+    flags.DEFINE_list("columns", ["mlm", "costs"], f"Of alternatives: COLUMN[=DATA],... of {', '.join(COLUMNS)}.")
     flags.DEFINE_list("rows", [], "Of alternatives: which mixers, with commas between them; empty: all.")
     lengths = list(map(str, alternatives.COST_LENGTHS))
     flags.DEFINE_list("lengths", lengths, "Of alternatives: tokens at which costs are measured.")
-    described = (__doc__ or "").replace("{names}", names()).replace("{columns}", ", ".join(COLUMNS))
-    about = "\n".join(_filled(line) for line in described.splitlines())
-    cli.run(main, "NAME", words=before_dashes, about=about)
+    cli.run(main, "NAME", words=lambda argv: argv[: argv.index("--")] if "--" in argv else argv)

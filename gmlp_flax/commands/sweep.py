@@ -2,9 +2,7 @@
 
     gmlp sweep --config=quickstart_image --out=runs/digits_sweep \\
         --grid=optimizer.learning_rate=1e-3,2e-3 --grid=batch_size=32,64
-    gmlp sweep --config=FILE:ARGUMENT --out=DIR [--config.KEY=VALUE ...]
-        [--grid=KEY=VALUE,VALUE,... [--grid=...]] [--seeds=0,1,2,3,4] [--choose=best|none] [--jobs=1]
-    gmlp sweep --config=FILE:ARGUMENT --out=DIR --sweep.KEY=VALUE,VALUE,... [--sweep.seed=0,1,2] ...
+    gmlp sweep --config=quickstart_text --out=runs/rates --sweep.lr=1e-3,5e-3 --sweep.seed=0,1,2
     gmlp sweep --sweep=FILE[:ARGUMENT] --out=DIR [--config.KEY=VALUE ...] ...
     any of them with --print, --status or --on=ENGINE
 

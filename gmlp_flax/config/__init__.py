@@ -20,27 +20,3 @@ from gmlp_flax.config.sources import (
     to_json,
 )
 from gmlp_flax.config.validation import check_name, explain, validate
-
-__all__ = [
-    "PACKAGED",
-    "apply_overrides",
-    "applying",
-    "arguments",
-    "changed",
-    "check_name",
-    "default",
-    "differences",
-    "explain",
-    "flat",
-    "from_dict",
-    "from_file",
-    "help_text",
-    "keys",
-    "load",
-    "locate",
-    "named_overrides",
-    "open_config",
-    "overridden",
-    "to_json",
-    "validate",
-]

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks
 from gmlp_flax.paper.published import MAIN_SETTING, PUBLISHED
 
@@ -139,30 +138,15 @@ def published(row: str, scale: str) -> str:
     Image models take ImageNet or, at a smaller scale, CIFAR-10, for which each family has one size.
 
     Args:
-        row: a name in `PUBLISHED`, or for the ablation also a name that `longer` returns.
+        row: a name in `PUBLISHED`; behind one of the ablation may stand ",data=2", 4 or 8 for so many times the data.
         scale: a key of SCALES.
-
-    Raises:
-        ConfigError: there is no such scale.
     """
     model = PUBLISHED[row.partition(",")[0]]
     if model.pool:
         file, row = ("imagenet", row) if scale == "paper" else ("cifar10", row.partition("_")[0])
     else:
         file = "c4_bert" if model.source in MAIN_SETTING else "c4_ablation"
-    return f"{file}:{row}{added(scale)}"
-
-
-def longer(row: str, times: int) -> str:
-    """The name of a row of the ablation that is trained on 2, 4 or 8 times as much data."""
-    return f"{row},data={times}"
-
-
-def added(scale: str) -> str:
-    """What a scale adds to the argument of a config file. Raises ConfigError: there is no such scale."""
-    if scale not in SCALES:
-        raise ConfigError(f"there is no scale {scale!r}: expected one of {', '.join(SCALES)}")
-    return SCALES[scale]
+    return f"{file}:{row}{SCALES[scale]}"
 
 
 class Setting(NamedTuple):

@@ -28,7 +28,7 @@ class PaperTable:
 
     Attributes:
         title: of its report.
-        rows: names in `PUBLISHED`, in the paper's order; also names that `recipes.longer` gives.
+        rows: as `recipes.published` takes them, in the paper's order.
         trained: scale -> the rows that its sweep trains, in this order; empty if nothing is trained.
         seeds: scale -> the seeds of each row; empty for the seed of the config.
         settings: config keys that differ from the published model's config, and their values.
@@ -51,11 +51,7 @@ class PaperTable:
     transfers: Sequence[Statement] = ()
 
     def config(self, row: str, scale: str) -> ConfigDict:
-        """A row's config at scale "cpu", "gpu" or "paper".
-
-        Raises:
-            ConfigError: there is no such scale, or it does not have the row.
-        """
+        """A row's config at scale "cpu", "gpu" or "paper". Raises ConfigError: the scale does not have the row."""
         config = config_lib.open_config(recipes.published(row, scale))
         config.update_from_flattened_dict(dict(self.settings))
         return config
@@ -90,7 +86,7 @@ _DEPTHS = {
 _DEEPEST = ("gmlp_144", "transformer_48")  # trained at scale "paper" only
 _DEPTHS_WITH_AMLP = _DEPTHS | {"aMLP": ("amlp_18", "amlp_36", "amlp_72")}
 _MORE_DATA = {
-    f"{name}, more data": (middle, *(recipes.longer(middle, times) for times in (2, 4, 8)))
+    f"{name}, more data": (middle, *(f"{middle},data={times}" for times in (2, 4, 8)))
     for name, (_, middle, *_) in _DEPTHS_WITH_AMLP.items()
 }
 

@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from gmlp_flax.reports.table import Table
-
 Curve = Sequence[tuple[float, float]]  # (tokens, held-out metric) of one run
 
 HOLDS, REVERSED, OPEN = "holds", "is reversed", "is inside the spread"
@@ -49,11 +47,6 @@ def tally(claims: Sequence[Claim]) -> str:
     always = (HOLDS, REVERSED, OPEN)
     parts = (f"{count} {PLURALS[verdict]}" for verdict, count in counts.items() if count or verdict in always)
     return f"{len(claims)} claims: {', '.join(parts)}."
-
-
-def as_table(claims: Sequence[Claim]) -> Table:
-    """A line per claim."""
-    return Table(("claim", "here", "verdict"), [(claim.text, claim.detail, claim.verdict) for claim in claims])
 
 
 def verdict(better: Sequence[float], worse: Sequence[float], lower: bool = True, noise: float = 0.0) -> str:

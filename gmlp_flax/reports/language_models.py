@@ -91,8 +91,7 @@ class Scores:
 
     def of(self, row: str) -> dict[str, Spread]:
         """Title of a column -> a row's median over seeds."""
-        scores = {column.title: self.by_column[column].get(row) for column in self.columns}
-        return {title: score.spread for title, score in scores.items() if score}
+        return {column.title: scores[row].spread for column, scores in self.by_column.items() if row in scores}
 
     def claims(self) -> Iterator[claims.Claim]:
         """Whether the paper's orderings of finetuned models hold: for every pair of runs, for none, or for some."""

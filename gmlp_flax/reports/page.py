@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.resources
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -54,13 +54,14 @@ def of_report(report: Report) -> str:
     """A report's page."""
     headings = ["", *(f"<h2>{escape(heading.capitalize())}</h2>" for heading in report.more_tables)]
     tables = zip(headings, report.tables.items(), strict=True)
+    notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
     parts = [
         f"<h1>{escape(report.title)}</h1>",
         _claims(report),
         f"<p>{escape(report.setting)}</p>" if report.setting else "",
         *(heading + _table(name, table) for heading, (name, table) in tables),
         *(_figure(name, figure) for name, figure in report.figures.items()),
-        f"<h2>Notes</h2>{_list('notes', map(escape, report.notes))}" if report.notes else "",
+        f'<h2>Notes</h2><ul class="notes">{notes}</ul>' if notes else "",
     ]
     style, script = (
         (importlib.resources.files("gmlp_flax.reports") / f"page.{kind}").read_text() for kind in ("css", "js")
@@ -74,10 +75,6 @@ def of_report(report: Report) -> str:
         f"<style>\n{style}</style>\n{loaded}{mark}</head>\n<body><main>\n{body}\n</main>\n"
         f"<script>\n{script}</script></body></html>\n"
     )
-
-
-def _list(kind: str, items: Iterable[str]) -> str:
-    return f'<ul class="{kind}">{"".join(f"<li>{item}</li>" for item in items)}</ul>'
 
 
 def _claims(report: Report) -> str:

@@ -10,7 +10,7 @@ from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.drawing import Chart, Series
 from gmlp_flax.models import blocks
 from gmlp_flax.paper.published import PUBLISHED
-from gmlp_flax.reports.claims import Claim, as_table, tally
+from gmlp_flax.reports.claims import Claim, tally
 from gmlp_flax.reports.table import Spread, Table
 
 if TYPE_CHECKING:
@@ -53,8 +53,9 @@ class Report:
     def markdown(self) -> str:
         """The title, the tables and the claims."""
         more = "".join(f"\n## {name.capitalize()}\n\n{table.markdown()}" for name, table in self.more_tables.items())
-        claims = f"\n## Claims\n\n{as_table(self.claims).markdown()}" if self.claims else ""
-        return f"# {self.title}\n\n{self.table.markdown()}{more}{claims}"
+        claims = Table(("claim", "here", "verdict"), [(one.text, one.detail, one.verdict) for one in self.claims])
+        said = f"\n## Claims\n\n{claims.markdown()}" if self.claims else ""
+        return f"# {self.title}\n\n{self.table.markdown()}{more}{said}"
 
     def sentences(self) -> list[str]:
         """All that is said beside the tables."""
@@ -69,7 +70,7 @@ NAMES["fnet_hybrid"] = "FNet"
 
 
 def family(row: str) -> str:
-    """The family of a row of `PUBLISHED`, or of one that `recipes.longer` gives."""
+    """The family of a row of `PUBLISHED`, or of one on more data."""
     model = blocks.settings(PUBLISHED[row.partition(",")[0]].spec)
     block: str = model["block"]
     name = NAMES.get(block, block)

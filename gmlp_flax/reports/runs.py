@@ -230,9 +230,8 @@ def _compared(runs: Sequence[Run], free: Sequence[str]) -> list[str]:
 def _check_tokenizers(runs: Sequence[Run]) -> None:
     """Refuses runs of different tokenizers: perplexities per token of one do not compare with those of another."""
     paths = [path for run in runs if files.exists(path := os.path.join(run.path, TOKENIZER_FILE))]
-    contents = {path: files.read_small(path) for path in paths}
-    for path, content in contents.items():
-        if content != contents[paths[0]]:
+    for path in paths[1:]:
+        if files.read_small(path) != files.read_small(paths[0]):
             raise RunError(f"runs of different tokenizers: {paths[0]} and {path} differ: give runs of one tokenizer")
 
 

@@ -12,7 +12,7 @@ from gmlp_flax.paper.published import PUBLISHED
     ("model", "scale", "path"),
     [
         ("sgu", "cpu", "c4_ablation:sgu,scale=small"),
-        (recipes.longer("gmlp_36", 4), "gpu", "c4_ablation:gmlp_36,data=4,scale=gpu"),
+        ("gmlp_36,data=4", "gpu", "c4_ablation:gmlp_36,data=4,scale=gpu"),
         ("gmlp_base", "gpu", "c4_bert:gmlp_base,scale=gpu"),
         ("bert_base_rel", "cpu", "c4_bert:bert_base_rel,scale=small"),
         ("gmlp_s", "paper", "imagenet:gmlp_s"),
@@ -31,7 +31,7 @@ def test_where_a_published_model_is_trained(model, scale, path):
 
 @pytest.mark.parametrize(("scale", "added"), [("paper", ""), ("gpu", ",scale=gpu"), ("cpu", ",scale=small")])
 def test_a_finetuning_has_the_scale_of_its_pretraining(scale, added):
-    config = recipes.FINETUNED["sst2"] + recipes.added(scale)
+    config = recipes.FINETUNED["sst2"] + recipes.SCALES[scale]
     assert config == f"finetune_glue:sst2{added}"
     gmlp_config.validate(gmlp_config.from_file(*config.split(":")))
 

@@ -41,7 +41,7 @@ def test_every_trained_table_has_a_sweep(get_sweep):
 
 @pytest.mark.parametrize(
     ("argument", "message"),
-    [("table1", "'table1'; did you mean"), ("", "table3, table4"), ("table3,scale=tpu", "cpu, gpu, paper")],
+    [("table1", "'table1'; did you mean"), ("", "table3, table4"), ("table3,scale=tpu", r"cpu\|gpu\|paper")],
 )
 def test_arguments_that_name_no_sweep(get_sweep, argument, message):
     with pytest.raises(ConfigError, match=message):

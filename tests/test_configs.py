@@ -111,15 +111,15 @@ def test_long_inputs(length, scale):
     ("path", "arg", "message"),
     [
         ("c4_ablation", "sgv", "did you mean 'sgu'"),
-        ("c4_ablation", "sgu,data=3", "data is one of 1, 2, 4, 8"),
+        ("c4_ablation", "sgu,data=3", r"data=1\|2\|4\|8"),
         ("c4_ablation", "amlp_36_128,scale=small", "amlp_36_128 has no scale=small: expected one of bert,"),
-        ("c4_bert", "gmlp_base,scale=cpu", "scale is one of paper, small, gpu"),
+        ("c4_bert", "gmlp_base,scale=cpu", r"scale=paper\|small\|gpu"),
         ("own_text", "tinny", "did you mean 'tiny'"),
         ("own_text", "no/such.txt", "expected one of .*a file or a folder of text"),
-        ("own_text", "amlp_base,scale=small", "has 'scale=small': expected nothing after the name"),
+        ("own_text", "amlp_base,scale=small", "has 'scale=small': expected nothing more"),
         ("long_text", "4097", "did you mean '4096'"),
         ("lra_image", "vit", "expected one of gmlp, amlp, "),
-        ("lra_text", "gmlp,length=1000", "length is one of 1024, 2048, 3072, 4096, 256"),
+        ("lra_text", "gmlp,length=1000", r"length=1024\|2048\|3072\|4096\|256"),
     ],
 )
 def test_a_wrong_argument_says_what_is_right(path, arg, message):

@@ -41,16 +41,13 @@ def encode(trained: loading.Trained, first: str, second: str | None = None) -> E
     """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, filled up with [PAD] if the run's model needs it.
 
     Raises:
-        RunError: a sentence has no tokens, or the text has more tokens than the model reads.
+        RunError: the text has more tokens than the model reads.
     """
     task: Any = trained.task  # a task of text, which has a tokenizer
     tokenizer, model = task.tokenizer, trained.config.model
     if second is not None and getattr(task, "dual_encoder", False):
         raise RunError("--second: the run reads the texts of a pair apart, without attention between them")
     ids = [np.array(tokenizer.encode(text), np.int32) for text in (first, second) if text is not None]
-    for flag, tokens in zip(("text", "second"), ids, strict=False):
-        if not tokens.size:
-            raise RunError(f"--{flag} has no words: give a sentence")
     count = sum(map(len, ids)) + 1 + len(ids)
     if count > model.length:
         raise RunError(f"the text has {count} tokens with [CLS] and [SEP], the model reads at most {model.length}")

@@ -273,21 +273,16 @@ def shares_chart(measured: ShiftInvariance) -> drawing.Chart:
     """The shares over the steps, or over the layers if there is one step; beside those of chance."""
     steps, newest = list(measured.shares), list(measured.shares.values())[-1]
     title = f"After {steps[-1]:,} steps offsets explain {newest.min():.2f} to {newest.max():.2f} of W's variance"
-    looks = drawing.looks(["gMLP"] * len(newest))
-    if len(steps) == 1:
-        layers = list(range(1, len(newest) + 1))
-        series = [drawing.Series(f"step {steps[0]}", drawing.Look(drawing.FAMILIES["gMLP"]), layers, newest.tolist())]
-    else:
-        series = [
-            drawing.Series(f"layer {layer}", look._replace(dashes=()), steps, shares.tolist())
-            for layer, (look, shares) in enumerate(
-                zip(looks, np.transpose(list(measured.shares.values())), strict=True), 1
-            )
-        ]
-    over, share = (
-        drawing.Scale("step" if len(steps) > 1 else "layer"),
-        drawing.Scale("share of W's variance (1: Toeplitz)"),
-    )
+    layers, over = list(range(1, len(newest) + 1)), "step" if len(steps) > 1 else "layer"
+    curves = {f"step {steps[0]}": (layers, newest)}
+    if len(steps) > 1:
+        by_layer = np.transpose(list(measured.shares.values()))
+        curves = {f"layer {layer}": (steps, shares) for layer, shares in zip(layers, by_layer, strict=True)}
+    series = [
+        drawing.Series(name, look._replace(dashes=()), x, shares.tolist())
+        for look, (name, (x, shares)) in zip(drawing.looks(["gMLP"] * len(curves)), curves.items(), strict=True)
+    ]
+    scales = drawing.Scale(over), drawing.Scale("share of W's variance (1: Toeplitz)")
     noise, smooth, _, high = chance(tuple(measured.shape))
     lines = [("noise", noise), ("smooth noise", smooth), ("97.5 % of it", high)]
-    return drawing.Chart([drawing.Panel(title, over, share, series, lines)])
+    return drawing.Chart([drawing.Panel(title, *scales, series, lines)])

@@ -1,7 +1,6 @@
 """Scores a checkpoint on held-out data.
 
     gmlp evaluate --workdir=runs/text --checkpoint=best
-    gmlp evaluate --workdir=DIR [--checkpoint=latest|best|STEP] [--config.KEY=VALUE ...] [--predictions=FOLDER]
 
 Prints one JSON object: `step`, `checkpoint` (its folder) and `eval`, the metrics over the run's held-out data. Keys of
 the run's config may be changed: --config.data.heldout=tfds:imagenet2012 scores other data of the same classes,

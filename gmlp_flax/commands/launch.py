@@ -3,7 +3,6 @@
     gmlp launch --on=xpk --topology=v5e:4x4 --cluster=C --zone=Z --project=P --image=IMAGE \\
         --config=c4_bert:gmlp_base --workdir=gs://BUCKET/runs/base --config.steps=1000
     gmlp launch --on=slurm --topology=gpu:h100x32 --config=imagenet:gmlp_s --workdir=/shared/runs/s
-    gmlp launch --on=ENGINE --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...] [--dry_run] ...
 
 XPK, SkyPilot and SLURM do the work; this command writes what they take, and --dry_run prints it. All words but its own
 flags go to `gmlp train` unchanged. The config's mesh is checked against the topology, of

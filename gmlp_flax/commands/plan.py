@@ -2,7 +2,6 @@
 
     gmlp plan --config=c4_bert:gmlp_base --topology=v5e:8x8
     gmlp plan --config=imagenet:gmlp_s --topology=gpu:h100x8 --price=2.5 --mfu=0.5
-    gmlp plan --config=FILE:ARGUMENT --topology=TOPOLOGY [--config.KEY=VALUE ...] [--suggest] [--moved=N] [--json]
 
 TOPOLOGY is a TPU slice as libtpu names it (v5e:16x16, v4:2x2x2, ...) or gpu:KINDxNUMBER. The training step itself is
 compiled, on this machine, without a TPU (extra `plan`) or a GPU (extra `plan-gpu`; without it everything is estimated

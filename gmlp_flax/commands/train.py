@@ -1,7 +1,6 @@
 """Trains a model, or goes on where a run was interrupted.
 
     gmlp train --config=quickstart_text --workdir=runs/text --config.steps=1000
-    gmlp train --config=FILE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
 
 The same command again goes on where the run was interrupted; --restart, given once, begins anew, and deletes nothing.
 On several hosts the same command runs on each.

@@ -11,7 +11,6 @@ import ml_collections
 
 from gmlp_flax import tasks
 from gmlp_flax.config.optimizers import HYPERPARAMETERS, OPTIMIZERS, find
-from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import AT_LEAST_0, AT_LEAST_1, DECAY, INNER_SHARE, SIZE, SIZE_OR_0, Option, options_of
@@ -146,13 +145,11 @@ def default(task: str = "masked_lm", block: str = "gmlp") -> ml_collections.Conf
     """A config of a task and a block with every key at its default; no other key can be set on it.
 
     Raises:
-        ConfigError: there is no such task or block, or a key of it would hide a method of a config.
+        ConfigError: there is no such task or block.
     """
     values: dict[str, Any] = {}
     for name, option in keys_of(task, block).items():
         group, _, last = name.rpartition(".")
-        if hasattr(ml_collections.ConfigDict, last):
-            raise ConfigError(f"the key {name} has the name of a method of ConfigDict: give it another")
         (values.setdefault(group, {}) if group else values)[last] = option.default
     values["task"], values["model"]["block"] = task, block
     return ml_collections.ConfigDict(values).lock()

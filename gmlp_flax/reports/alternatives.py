@@ -201,7 +201,10 @@ def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> 
     configs = {row: TABLES[NAME].config(row, scale) for row in ROWS if any(row in has for has in columns.values())}
     if not configs:
         raise run_finder.NoRuns(f"{folder} holds no run and no measurement of {NAME}: make some of its columns first")
-    baselines = {name: _baselines(name, runs[name]) for name in COLUMNS}
+    baselines = {
+        name: {model: column.percent * score for model, score in run_finder.baselines(of, column.metric).items()}
+        for (name, column), of in zip(COLUMNS.items(), runs.values(), strict=True)
+    }
     floors = {
         name: (min if COLUMNS[name].lower else max)(models.values()) for name, models in baselines.items() if models
     }
@@ -262,12 +265,6 @@ def _scores(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Spread]]:
                 if values := [column.percent * curve[-1][1] for curve in curves if curve]:
                     scores.setdefault(name, {})[row] = Spread.mean(values)
     return {name: of_row for name, of_row in scores.items() if of_row}
-
-
-def _baselines(name: str, runs: Sequence[Run]) -> dict[str, float]:
-    """What trivial models score in a column: their names and scores."""
-    column = COLUMNS[name]
-    return {model: column.percent * score for run in runs for model, score in run.baselines(column.metric).items()}
 
 
 def _examples(runs: Sequence[Run]) -> int:

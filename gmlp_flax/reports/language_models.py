@@ -11,7 +11,7 @@ from gmlp_flax.paper.published import PUBLISHED, SCORE_COLUMNS, Quoted, ScoreCol
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports import claims, scaling
 from gmlp_flax.reports.report import Report, looks, over_seeds
-from gmlp_flax.reports.runs import Run, setting, task_of, unfinished
+from gmlp_flax.reports.runs import Run, baselines, setting, task_of, unfinished
 from gmlp_flax.reports.table import Cell, Printed, Spread, Table, difference, printed, shown
 
 METRIC = scaling.METRIC
@@ -112,19 +112,15 @@ class Scores:
             if scores:
                 words = ", ".join(f"{row} {score.words()}" for row, score in scores.items())
                 yield f"{title} is the median of runs; lowest to highest: {words}."
-            if trivial := self._baseline(column):
-                yield f"{title}, to compare: {trivial[0]}: {column.percent * trivial[1]:.1f}."
+            of_task = [run for of_row in self.runs.values() for run in of_row if task_of(run.config) == column.task]
+            for name, value in baselines(of_task, column.metric).items():
+                yield f"{title}, to compare: {name}: {column.percent * value:.1f}."
             papers = {row: paper for row in scores if (paper := printed_score(row, column)) is not None}
             if len(papers) > 1:
                 rank = claims.spearman([scores[row].spread.centre for row in papers], list(papers.values()))
                 p = claims.chance(float(rank), list(papers.values()))
                 over = f"over {len(papers)} models; one-sided permutation p = {p:.2g}"
                 yield f"{title}: rank correlation with the paper's column {rank:.2f} {over}."
-
-    def _baseline(self, column: ScoreColumn) -> tuple[str, float] | None:
-        """What a trivial model scores in a column, as the last run that knows it says."""
-        of_task = [run for of_row in self.runs.values() for run in of_row if task_of(run.config) == column.task]
-        return next((model for run in reversed(of_task) for model in run.baselines(column.metric).items()), None)
 
 
 class Row(NamedTuple):
@@ -246,10 +242,9 @@ def _notes(names: Sequence[str], rows: Mapping[str, Row], runs: Sequence[Run]) -
     """Which rows have no run, with the paper's numbers; and what a model without any context scores."""
     papers = {name: PUBLISHED[name].perplexity if name in PUBLISHED else None for name in names if name not in rows}
     absent = ", ".join(name if paper is None else f"{name} (paper: {paper})" for name, paper in papers.items())
-    baselines = dict.fromkeys(model for run in runs for model in run.baselines(METRIC).items())
     return [
         *([f"Without a run, and so not in the table and the figures: {absent}."] if absent else []),
-        *(f"To compare: {name}: {METRIC} {shown(value)}." for name, value in baselines),
+        *(f"To compare: {name}: {METRIC} {shown(value)}." for name, value in baselines(runs, METRIC).items()),
     ]
 
 

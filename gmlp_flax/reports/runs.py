@@ -76,14 +76,15 @@ class Run:
         lines = (line for line in self.lines if metric in line.get("eval", ()))
         return [(line["step"] * self.per_step, line["eval"][metric]) for line in lines]
 
-    def baselines(self, metric: str) -> dict[str, float]:
-        """What trivial models score on the same held-out data: name -> value."""
-        models = [model for line in self.lines for model in baselines_of(line)]
-        return {model["name"]: model["eval"][metric] for model in models if metric in model["eval"]}
-
 
 class NoRuns(RunError):
     """There is no run of any row."""
+
+
+def baselines(runs: Sequence[Run], metric: str) -> dict[str, float]:
+    """What trivial models score on the held-out data of runs: name -> value, as the last run says that knows it."""
+    models = [model for run in runs for line in run.lines for model in baselines_of(line)]
+    return {model["name"]: model["eval"][metric] for model in models if metric in model["eval"]}
 
 
 def bare_task(config: ConfigDict) -> Any:

@@ -22,7 +22,7 @@ from gmlp_flax.analysis import drawing
 from gmlp_flax.models import parameters
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.published import PUBLISHED
-from gmlp_flax.reports import scaling
+from gmlp_flax.reports import language_models
 from gmlp_flax.reports.report import family, looks
 from gmlp_flax.reports.runs import bare_task
 from gmlp_flax.reports.table import Spread
@@ -304,7 +304,7 @@ def depth(axis: Axes, mode: str) -> None:
 def papers_law(rows: Sequence[str]) -> float:
     """The exponent of perplexity over parameters through what the paper prints."""
     points = [(PUBLISHED[row].params_m, PUBLISHED[row].perplexity) for row in rows]
-    return scaling.power_law(*zip(*points, strict=True)).exponent
+    return language_models.power_law(*zip(*points, strict=True)).exponent
 
 
 PAPERS = {

@@ -27,9 +27,10 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from gmlp_flax.analysis import attention, augmentations, curves, drawing, filters
+from gmlp_flax.analysis import attention, augmentations, drawing, filters
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, did_you_mean
+from gmlp_flax.reports import curves
 from gmlp_flax.training import loading
 
 FLAGS: Any = flags.FLAGS
@@ -51,7 +52,7 @@ def _shift_invariance(workdir: str) -> dict[str, Any]:
 
 # What is drawn of a run -> figures by name.
 FIGURES: dict[str, Callable[[str], dict[str, Any]]] = {
-    "curves": lambda workdir: {"loss": curves.chart(workdir)},
+    "curves": lambda workdir: {"loss": curves.of_run(workdir)},
     "filters": lambda workdir: {"filters": filters.figure(loading.load(workdir, FLAGS.checkpoint))},
     "attention": _attention,
     "shift-invariance": _shift_invariance,

@@ -17,11 +17,12 @@ from typing import Any
 from absl import flags
 
 from gmlp_flax import config
-from gmlp_flax.analysis import curves, drawing, filters
+from gmlp_flax.analysis import drawing, filters
 from gmlp_flax.checkpoints.metrics_file import baselines_of
 from gmlp_flax.checkpoints.names import CONFIG_FILE, RESULT_FILE
 from gmlp_flax.commands import cli, predict
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
+from gmlp_flax.reports import curves
 from gmlp_flax.training import loading, loop
 
 SENTENCES = (
@@ -91,7 +92,7 @@ def main(argv: list[str]) -> None:
     frozen = train_once(kind, "frozen", folders[1], steps, again)
     with cli.waiting("drawing"):
         trained = loading.load(workdir)
-        figures = drawing.save({"loss": curves.chart(workdir), "filters": filters.figure(trained)}, workdir)
+        figures = drawing.save({"loss": curves.of_run(workdir), "filters": filters.figure(trained)}, workdir)
     show_answers, title, metric, form = SHOWN[kind]
     print(f"\nheld-out {title}")
     models = [(model["name"], model) for model in baselines_of(result)]

@@ -39,8 +39,7 @@ from gmlp_flax.commands import cli, launch
 from gmlp_flax.config import named_overrides, schema
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files
-from gmlp_flax.reports import page
-from gmlp_flax.reports import sweep as report
+from gmlp_flax.reports import curves, page
 from gmlp_flax.sweeps import definition, points, training
 from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
 from gmlp_flax.sweeps.points import Point, Points
@@ -134,7 +133,7 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
         launch_unfinished(sweep)
     else:
         complete = training.train(sweep, flags.FLAGS.jobs, flags.FLAGS.choose == "none")
-        made = report.of_folder(sweep.out)
+        made = curves.of_sweep(sweep.out)
         if any(count for _, count, *_ in made.table.rows):
             path = page.write(made, files.join(sweep.out, "report"))
             print(made.markdown(), *made.sentences(), f"\nthe report: {path}", sep="\n")

@@ -24,16 +24,17 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     workdir = cli.require("workdir")
     # Imported here so that --help_config and mistakes in flags answer at once.
     with cli.among_processes():
-        from gmlp_flax.analysis import curves, drawing
+        from gmlp_flax.analysis import drawing
         from gmlp_flax.planning import plan
         from gmlp_flax.processes import distributed, output, stopping
+        from gmlp_flax.reports import curves
         from gmlp_flax.training import loop
 
         figures: list[str] = []
 
         def draw() -> None:
             with cli.waiting("drawing the loss"):
-                figures.extend(drawing.save({"loss": curves.chart(workdir)}, workdir))
+                figures.extend(drawing.save({"loss": curves.of_run(workdir)}, workdir))
 
         try:
             with stopping.terminable():

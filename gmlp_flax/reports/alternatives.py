@@ -22,9 +22,9 @@ from gmlp_flax.reports import claims as verdicts
 from gmlp_flax.reports import language_models
 from gmlp_flax.reports import runs as run_finder
 from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED, Claim
+from gmlp_flax.reports.language_models import PowerLaw, power_law
 from gmlp_flax.reports.report import Report, family, looks, over_seeds
 from gmlp_flax.reports.runs import Run, bare_task
-from gmlp_flax.reports.scaling import PowerLaw, power_law
 from gmlp_flax.reports.table import Cell, Printed, Spread, Table, shown
 
 NAME = "alternatives"

@@ -13,7 +13,7 @@ from docs import generate
 from docs.results import advice, figures
 from gmlp_flax.analysis import filters
 from gmlp_flax.paper.published import PUBLISHED
-from gmlp_flax.reports import claims, scaling
+from gmlp_flax.reports import claims, language_models
 from gmlp_flax.reports.table import Spread
 
 RESULTS = Path("docs/results")
@@ -191,7 +191,7 @@ def test_the_power_laws_of_depth():
     """Of ours and of the paper's."""
     for name, at in (("gMLP", "-0.20 for gMLP"), ("Transformer", "-0.07 for the Transformer"), ("aMLP", "for aMLP")):
         points = figures.depths()[name]
-        law = scaling.power_law([params for params, _, _ in points], [spread.centre for _, spread, _ in points])
+        law = language_models.power_law([params for params, _, _ in points], [spread.centre for _, spread, _ in points])
         assert f"{law.exponent:.2f} {at.partition(' ')[2] if name != 'aMLP' else at}" in words("depth")
         assert law.interval(1 if name == "Transformer" else 2) in words("depth")
     assert {name: round(law, 2) for name, law in figures.PAPERS.items()} == {"gMLP": -0.23, "Transformer": -0.20}

@@ -5,11 +5,11 @@ import io
 import json
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.analysis import curves, drawing
+from gmlp_flax.analysis import drawing
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.names import METRICS_FILE, RESULT_FILE
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.reports import runs
+from gmlp_flax.reports import curves, runs
 from gmlp_flax.sweeps import training
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from tests.fuzz import config as configs
@@ -53,7 +53,7 @@ def make(folder):
         _ = found.evaluations, found.baselines
 
     def drawn(rng):
-        chart = curves.chart(str(workdir))
+        chart = curves.of_run(str(workdir))
         if rng.random() < 0.02:
             drawing.save({"loss": chart}, str(workdir))
 

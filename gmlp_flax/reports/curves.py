@@ -1,12 +1,13 @@
-"""The report of a sweep: the held-out metric of each point, over its seeds and over the steps."""
+"""Curves over the steps: the loss of a run, and the report of a sweep, with each point's held-out metric."""
 
 import itertools
 import os
 
+from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import drawing
-from gmlp_flax.analysis.drawing import Chart, Panel, Scale
+from gmlp_flax.analysis.drawing import Chart, Panel, Scale, Series
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.checkpoints.names import METRICS_FILE
+from gmlp_flax.checkpoints.names import CONFIG_FILE, METRICS_FILE
 from gmlp_flax.io import files, json_files
 from gmlp_flax.reports.report import Report, over_seeds
 from gmlp_flax.reports.table import Spread, Table, shown
@@ -14,7 +15,7 @@ from gmlp_flax.sweeps import points
 from gmlp_flax.sweeps.training import STATISTICS
 
 
-def of_folder(out: str) -> Report:
+def of_sweep(out: str) -> Report:
     """A row and a curve for each point of the sweep in a folder.
 
     Raises:
@@ -47,3 +48,25 @@ def _curve(folder: str, metric: str) -> dict[int, float]:
     """Step -> the held-out metric."""
     lines = MetricsFile.read(os.path.join(folder, METRICS_FILE))
     return {line["step"]: line["eval"][metric] for line in lines if metric in line.get("eval", ())}
+
+
+SOFTENING = ("optimizer.label_smoothing", "augment.mixup", "augment.cutmix")
+
+
+def of_run(workdir: str) -> Chart:
+    """The losses in metrics.jsonl."""
+    lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
+    training = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+    heldout = [(line["step"], line["eval"]["loss"]) for line in lines if "loss" in line.get("eval", ())]
+    looks = drawing.Look(drawing.GREY, "."), drawing.Look(drawing.FAMILIES["gMLP"])
+    path = os.path.join(workdir, CONFIG_FILE)
+    config = config_lib.load(path) if files.exists(path) else {}
+    softened = ", of softened targets" if any(config.get(key) for key in SOFTENING) else ""
+    names = f"training{softened}", "held out"
+    series = [
+        Series(name, look, [step for step, _ in points], [loss for _, loss in points])
+        for name, look, points in zip(names, looks, (training, heldout), strict=True)
+        if points
+    ]
+    title = f"held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps" if heldout else "training loss"
+    return Chart([Panel(title, Scale("step"), Scale("loss (nats)"), series)])

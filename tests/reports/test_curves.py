@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from gmlp_flax.reports import sweep
+from gmlp_flax import config as config_lib
+from gmlp_flax.analysis import drawing
+from gmlp_flax.reports import curves
 from gmlp_flax.reports.table import Spread
 
 
@@ -29,7 +31,7 @@ def folder(tmp_path):
 
 
 def test_a_row_and_a_curve_for_each_point(folder):
-    made = sweep.of_folder(str(folder))
+    made = curves.of_sweep(str(folder))
     assert made.table.rows == [
         ("batch_size=8", 2, 35.0, 35.0, 30.0, 40.0, "40.0 30.0"),
         ("batch_size=16", 2, 70.0, 70.0, 60.0, 80.0, "80.0 60.0"),
@@ -51,4 +53,21 @@ def test_a_row_and_a_curve_for_each_point(folder):
 def test_without_metrics_there_is_no_figure(folder):
     for path in folder.glob("*/metrics.jsonl"):
         path.unlink()
-    assert sweep.of_folder(str(folder)).figures == {}
+    assert curves.of_sweep(str(folder)).figures == {}
+
+
+def test_curve_has_training_and_heldout_points(tmp_path):
+    lines = [{"step": 5, "loss": 3.0}, {"step": 10, "loss": 2.0}, {"step": 10, "eval": {"loss": 2.5}}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    [path] = drawing.save({"loss": curves.of_run(str(tmp_path))}, str(tmp_path))
+    [panel] = curves.of_run(str(tmp_path)).panels
+    training, heldout = panel.series
+    assert (training.name, list(training.x), list(training.y)) == ("training", [5, 10], [3.0, 2.0])
+    assert (heldout.name, list(heldout.x), list(heldout.y)) == ("held out", [10], [2.5])
+    assert panel.title == "held-out loss 2.5 after 10 steps"
+    assert path == str(tmp_path / "figures" / "loss.png")
+    config = config_lib.default(task="image_classification")
+    config.augment.mixup = 0.8
+    (tmp_path / "config.json").write_text(config_lib.to_json(config))
+    assert curves.of_run(str(tmp_path)).panels[0].series[0].name == "training, of softened targets"
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {"loss.png", "loss.svg", "loss.pdf"}

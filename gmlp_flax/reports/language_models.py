@@ -256,7 +256,7 @@ def _panel(
         rows, at, values = zip(*points, strict=True)
         law, look = laws.get(name), look._replace(dashes=DASHES[0])
         options = {"labels": [row.split("_", 1)[-1] for row in rows], "joined": law is None}
-        series.append(over_seeds(name, look, at, values, fit=list(map(law, at)) if law else (), **options))
+        series.append(over_seeds(name, look, list(at), values, fit=list(map(law, at)) if law else (), **options))
     return Panel(title, x, y, series)
 
 

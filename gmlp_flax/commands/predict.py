@@ -5,8 +5,6 @@
     find photos -name '*.jpg' | gmlp predict --workdir=DIR --json > answers.jsonl
     gmlp predict --workdir=DIR --truncate lines.txt more.jsonl --json
     printf 'A man plays.\\tNobody plays.\\n' | gmlp predict --workdir=DIR
-    printf 'Who plays?\\tIn the park, a man plays.\\n' | gmlp predict --workdir=DIR
-
     echo "The def statement" | gmlp predict --workdir=DIR --tokens=50 --temperature=0.8
 
 A masked language model fills in each [MASK]. A causal one continues each line, and says on standard error how long that

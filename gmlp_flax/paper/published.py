@@ -1,7 +1,7 @@
 """The published models: how each is built, and the numbers that its paper prints."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -301,7 +301,7 @@ SCORE_COLUMNS = (
 )
 
 # In the order of SCORE_COLUMNS: Table 4 prints the first two columns, Table 6 the first five.
-FINETUNED_SCORES: dict[str, tuple[float, ...]] = {
+FINETUNED_SCORES: dict[str, tuple[float | None, ...]] = {
     "transformer_6": (90.4, 81.5),
     "gmlp_18": (91.2, 77.7),
     "transformer_12": (91.3, 83.3),
@@ -317,16 +317,14 @@ FINETUNED_SCORES: dict[str, tuple[float, ...]] = {
     "gmlp_large": (94.8, 86.2, 86.5, 89.5, 78.3),
     "amlp_large": (94.8, 88.4, 88.4, 92.2, 85.4),
     "gmlp_xlarge": (95.6, 87.7, 87.7, 90.9, 82.1),
+    "BERT-base (Devlin et al.)": (92.7, 84.4, None, 88.5, 76.3),
+    "BERT-large (Devlin et al.)": (93.7, 86.6, None, 90.9, 81.8),
 }
 
 
 def printed_score(name: str, column: ScoreColumn) -> float | None:
-    """The paper's percentage for a model, if it prints one."""
-    return _in_column(FINETUNED_SCORES.get(name, ()), column)
-
-
-def _in_column(scores: Sequence[float | None], column: ScoreColumn) -> float | None:
-    return dict(zip(SCORE_COLUMNS, scores, strict=False)).get(column)
+    """The paper's percentage for a model, or for a row of `QUOTED`, if it prints one."""
+    return dict(zip(SCORE_COLUMNS, FINETUNED_SCORES.get(name, ()), strict=False)).get(column)
 
 
 class Quoted(NamedTuple):
@@ -337,8 +335,6 @@ class Quoted(NamedTuple):
         params_m: parameters in millions.
         madds_g: multiply-adds per image in billions; None for a language model.
         top1: ImageNet-1K accuracy without extra data in percent; None for a language model.
-        scores: percentages after finetuning in the order of SCORE_COLUMNS, None if nothing is printed; empty for an
-            image model.
         note: what to know of the row.
     """
 
@@ -346,12 +342,7 @@ class Quoted(NamedTuple):
     params_m: float
     madds_g: float | None = None
     top1: float | None = None
-    scores: tuple[float | None, ...] = ()
     note: str = ""
-
-    def score(self, column: ScoreColumn) -> float | None:
-        """The percentage in a column, if the paper prints one."""
-        return _in_column(self.scores, column)
 
 
 _OWN_RECIPE = "mixer_b16 in the recipe of the gMLPs, which imagenet:mixer_b16 has; 76.4 is its own paper's"
@@ -370,8 +361,8 @@ QUOTED: dict[str, tuple[Quoted, ...]] = {
         Quoted("Mixer-B/16 (our setup)", 59, 12.7, 77.3, note=_OWN_RECIPE),
     ),
     "Table 6": (
-        Quoted("BERT-base (Devlin et al.)", 110, scores=(92.7, 84.4, None, 88.5, 76.3), note=_DEVLIN_BASE),
-        Quoted("BERT-large (Devlin et al.)", 336, scores=(93.7, 86.6, None, 90.9, 81.8), note=_DEVLIN),
+        Quoted("BERT-base (Devlin et al.)", 110, note=_DEVLIN_BASE),
+        Quoted("BERT-large (Devlin et al.)", 336, note=_DEVLIN),
     ),
 }
 

@@ -10,7 +10,7 @@ from scipy import stats
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.drawing import DASHES, PLACE, Chart, Panel, Scale, Series
 from gmlp_flax.paper.alternatives import Statement
-from gmlp_flax.paper.published import PUBLISHED, SCORE_COLUMNS, Quoted, ScoreColumn, printed_score
+from gmlp_flax.paper.published import PUBLISHED, SCORE_COLUMNS, ScoreColumn, printed_score
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports import claims
 from gmlp_flax.reports.report import Report, family, looks, over_seeds
@@ -83,14 +83,10 @@ class Scores:
         return [title for column in self.columns for title in (column.title, f"paper's {column.title}")]
 
     def cells(self, row: str) -> list[Cell]:
-        """A row's cells in the columns of `titles`."""
+        """A row's cells in the columns of `titles`; of one that only the paper has, without ours."""
         ours = self.of(row)
         pairs = ((ours.get(column.title), printed(printed_score(row, column))) for column in self.columns)
         return [cell for pair in pairs for cell in pair]
-
-    def quoted_cells(self, row: Quoted) -> list[Cell]:
-        """The cells of a row that only the paper has."""
-        return [cell for column in self.columns for cell in (None, printed(row.score(column)))]
 
     def of(self, row: str) -> dict[str, Spread]:
         """Title of a column -> a row's median over seeds."""
@@ -345,7 +341,12 @@ def perplexities(table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapp
     orderings = claims.orderings(papers, {name: compared[name].last.values for name in papers})
     ranks = claims.rank_curve(curves, papers) if len(papers) > 1 else []
     charts = {"curves": curves_chart(rows, table.rows), "places": places_chart(ranks, papers)}
-    notes = [*unfinished(runs), *_notes(table.rows, rows, runs), *_rank_note(ranks, papers), *scores.notes()]
+    notes = [*unfinished(runs), *_notes(table.rows, rows, runs)]
+    if ranks:
+        what = f"{ranks[-1].correlation:.2f} over {len(papers)} models, after {ranks[-1].tokens:,} tokens"
+        p = f"one-sided permutation p = {claims.chance(ranks[-1].correlation, list(papers.values())):.2g}"
+        notes.append(f"Spearman's rank correlation with the paper's column: {what}; {p}.")
+    notes += scores.notes()
     if table.series:
         points = {name: Point(name, row.params, row.last, scores.of(name)) for name, row in compared.items()}
         by_depth, by_data = (
@@ -371,7 +372,7 @@ def _table(table: PaperTable, rows: Mapping[str, Row], scores: Scores) -> Table:
     empty = [None] * (len(COLUMNS) - 2)
     for row in table.quoted:
         note = "; ".join(filter(None, ("the paper's row, not trained here", row.note)))
-        lines.append((row.name, printed(row.params_m), *empty, *scores.quoted_cells(row), note))
+        lines.append((row.name, printed(row.params_m), *empty, *scores.cells(row.name), note))
     return Table((*COLUMNS, *scores.titles, "note"), lines).full()
 
 
@@ -383,15 +384,6 @@ def _notes(names: Sequence[str], rows: Mapping[str, Row], runs: Sequence[Run]) -
         *([f"Without a run, and so not in the table and the figures: {absent}."] if absent else []),
         *(f"To compare: {name}: {METRIC} {shown(value)}." for name, value in baselines(runs, METRIC).items()),
     ]
-
-
-def _rank_note(ranks: Sequence[claims.RankPoint], papers: Mapping[str, float]) -> list[str]:
-    if not ranks:
-        return []
-    last = ranks[-1]
-    what = f"{last.correlation:.2f} over {len(papers)} models, after {last.tokens:,} tokens"
-    p = claims.chance(last.correlation, list(papers.values()))
-    return [f"Spearman's rank correlation with the paper's column: {what}; one-sided permutation p = {p:.2g}."]
 
 
 def curves_chart(rows: Mapping[str, Row], names: Sequence[str]) -> Chart | None:

@@ -54,7 +54,7 @@ SOFTENING = ("optimizer.label_smoothing", "augment.mixup", "augment.cutmix")
 
 
 def of_run(workdir: str) -> Chart:
-    """The losses in metrics.jsonl."""
+    """The loss of a run over its steps, in training and held out, as its metrics.jsonl has it."""
     lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
     training = [(line["step"], line["loss"]) for line in lines if "loss" in line]
     heldout = [(line["step"], line["eval"]["loss"]) for line in lines if "loss" in line.get("eval", ())]

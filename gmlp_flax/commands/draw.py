@@ -63,6 +63,8 @@ AUGMENTATIONS = "augmentations"  # of a config
 def main(argv: list[str], config: ConfigDict | None) -> None:
     """Draws what the command line names."""
     figure, *runs = argv[1:]
+    if runs and (FLAGS.workdir or figure == AUGMENTATIONS):
+        raise ConfigError(f"{runs[0]!r} is one word too many: see gmlp draw --help")
     if figure in FIGURES:
         workdir = runs[0] if runs else cli.require("workdir")
         print(*drawing.save(FIGURES[figure](workdir), workdir), sep="\n")

@@ -78,6 +78,8 @@ def plan_sweep(config: ConfigDict | None) -> Sweep:
     if config is None:
         raise ConfigError("--config is missing: give --config=NAME[:ARGUMENT], or --sweep=FILE")
     out = cli.require("out")
+    if values.sweep and values.choose != "none":
+        raise ConfigError("--choose=best goes with --grid: all points of a sweep file are trained")
     bare = points.product(*([definition.from_file(values.sweep)] if values.sweep else []), points.parse(values.grid))
     overrides = {name: config[name] for name in named_overrides(sys.argv)}
     seeds = _seeds(bare, overrides)
@@ -100,6 +102,7 @@ def _seeds(bare: Points, overrides: Point) -> Points:
         raise ConfigError("--seeds sets the key seed: give it there alone, or --choose=none without --seeds")
     if own or (values.sweep and not given):
         return ({},)
+    cli.require("seeds")
     return tuple({"seed": seed} for seed in dict.fromkeys(cli.numbers("seeds")))
 
 

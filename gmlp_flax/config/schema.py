@@ -145,11 +145,13 @@ def default(task: str = "masked_lm", block: str = "gmlp") -> ml_collections.Conf
     """A config of a task and a block with every key at its default; no other key can be set on it.
 
     Raises:
-        ConfigError: there is no such task or block.
+        ConfigError: there is no such task or block, or a key of it would hide a method of a config.
     """
     values: dict[str, Any] = {}
     for name, option in keys_of(task, block).items():
         group, _, last = name.rpartition(".")
+        if hasattr(ml_collections.ConfigDict, last):
+            raise ConfigError(f"the key {name} has the name of a method of ConfigDict: give it another")
         (values.setdefault(group, {}) if group else values)[last] = option.default
     values["task"], values["model"]["block"] = task, block
     return ml_collections.ConfigDict(values).lock()

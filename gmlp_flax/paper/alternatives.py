@@ -44,7 +44,7 @@ class Column(NamedTuple):
         metric: of an evaluation.
         seeds: of each row at scale cpu; the first alone elsewhere.
         cpu, gpu: config keys that the scale sets further, and their values: the column is shortened by them.
-        searched: row -> what scale cpu sets for that row alone, as a search showed.
+        searched: of TRAINED, row -> what scale cpu sets for that row alone, as a search showed.
         rows: row -> what the config calls it; empty for all rows, by their names.
         scales: scale -> what it adds to the config's argument.
     """

@@ -12,6 +12,8 @@ from tests import preloaded
         (("circles", "run"), "gmlp draw circles: did you mean"),
         (("filters",), "--workdir is missing: see gmlp draw --help"),
         (("augmentations",), "--config is missing: see gmlp draw --help"),
+        (("filters", "run", "--workdir=other"), "'run' is one word too many"),
+        (("augmentations", "run"), "'run' is one word too many"),
     ],
 )
 def test_mistakes_are_one_line(words, message):

@@ -143,6 +143,8 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
     [
         (["--sweep=@no.py:cpu"], "there is no sweep file @no.py; expected one of alternatives, "),
         ([FILE, CONFIG], f"{CONFIG} and {FILE} exclude each other"),
+        ([FILE, "--choose=best"], "--choose=best goes with --grid"),
+        ([CONFIG, "--seeds="], "--seeds is missing"),
         ([FILE, "--seeds=1"], "--seeds sets the key seed: give it there alone"),
         ([FILE, "--sweep.seed=1"], "the sweep sets seed twice"),
         ([FILE, "--config.batch_size=4"], "--config.batch_size and the sweep set the same key"),

@@ -11,6 +11,7 @@ import ml_collections
 
 from gmlp_flax import tasks
 from gmlp_flax.config.optimizers import HYPERPARAMETERS, OPTIMIZERS, find
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import AT_LEAST_0, AT_LEAST_1, DECAY, INNER_SHARE, SIZE, SIZE_OR_0, Option, options_of

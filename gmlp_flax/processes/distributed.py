@@ -56,7 +56,11 @@ def initialize(
     jax.config.update("jax_enable_preemption_service", False)
     if job:
         processes, process = job.processes, job.process
-    patience = threading.Timer(join_seconds, _not_all_joined, (coordinator, processes, join_seconds))
+    late = (
+        f"error: not all {processes or 'other'} processes joined at {coordinator or 'the coordinator'} within "
+        f"{join_seconds:g} s: see that all of them run and reach process 0"
+    )
+    patience = threading.Timer(join_seconds, output.end_at_once, (1, late))
     patience.daemon = True
     patience.start()
     try:
@@ -112,14 +116,6 @@ def _cannot_join(coordinator: str, job: Job | None, error: Exception) -> str:
         reason = f"{job.launcher} does not say where process 0 is" if job else "found no TPU slice, SLURM or Open MPI"
         return f"cannot join other processes ({reason}): give --coordinator=HOST:PORT, --processes=N and --process=I"
     return f"cannot join the other processes at {coordinator or 'the coordinator'} ({line}); --multihost=off runs alone"
-
-
-def _not_all_joined(coordinator: str, processes: int | None, seconds: float) -> None:
-    where = f" at {coordinator}" if coordinator else ""
-    who = f"{processes} processes" if processes else "processes"
-    output.end_at_once(
-        1, f"error: not all {who} joined{where} within {seconds:g} s: see that all of them run and reach process 0"
-    )
 
 
 def is_first() -> bool:

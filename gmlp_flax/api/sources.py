@@ -162,9 +162,12 @@ def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
     folder, hub = (os.path.dirname(source) or ".") if is_file else source, source.removeprefix(weight_files.HUB)
     described = io_files.join(folder, CONFIG_FILE) if hub == source else weight_files.fetch(hub, CONFIG_FILE)
     known = json_files.read(described, dict) if io_files.exists(described) else {}
+    kind = str(known.get("model_type"))
+    if (is_file or "architecture" in known or kind in transformers.FAMILIES) and checkpoint not in ("latest", "best"):
+        raise RunError(f"{source} holds weights, which have no checkpoint {checkpoint!r}: leave it out")
     if "architecture" in known:  # as timm saves its models
         return place(*timm.read(*timm.from_folder(source)), mesh=mesh)
-    if (kind := str(known.get("model_type"))) in transformers.FAMILIES:
+    if kind in transformers.FAMILIES:
         return place(*transformers.read(kind, source), mesh=mesh)
     name = timm.named_after(source)
     if is_file and (name in timm.MODELS or not known):

@@ -28,7 +28,7 @@ from gmlp_flax.checkpoints.names import CHECKPOINTS, CONFIG_FILE
 from gmlp_flax.checkpoints.reading import Damaged
 from gmlp_flax.checkpoints.run_folder import read_identity, write_files
 from gmlp_flax.config.optimizers import keeps_mean
-from gmlp_flax.errors import RunError
+from gmlp_flax.errors import RunError, did_you_mean
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import weight_files
 from gmlp_flax.processes import distributed
@@ -177,7 +177,8 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
         partition = _mesh(task.config).for_model(task.param_metadata())
         return Trained(task.config, task, 0, read_parameters(task, workdir, partition), None, partition)
     if not io_files.exists(os.path.join(workdir, CONFIG_FILE)):
-        raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; give the --workdir of a training run")
+        advice = did_you_mean(os.path.basename(workdir), shipped(), "give the --workdir of a training run")
+        raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; {advice}")
     config = config or config_lib.load(os.path.join(workdir, CONFIG_FILE))
     if not io_files.exists(os.path.join(workdir, CHECKPOINTS)):
         raise RunError(f"there is no checkpoint in {workdir} yet: wait for the first one, or train it")

@@ -196,6 +196,10 @@ def test_what_is_no_model_is_told(tmp_path):
         gf.load("gmlp_s")
     with pytest.raises(RunError, match="no run folder"):
         gf.load(tmp_path)
+    with pytest.raises(RunError, match="did you mean 'books_gmlp'"):
+        gf.load("books_gmpl")
+    with pytest.raises(RunError, match="no checkpoint '3'"):
+        gf.load(tmp_path / "gmlp_s16_224.safetensors", checkpoint=3)
 
 
 def test_a_mesh(text_run):

@@ -8,12 +8,14 @@ import numpy as np
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 
+_TEXTS = 4096  # encoded in one call: the tokenizers library holds kilobytes for each
 LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)  # of batches that are cut: a program for each
 
 
 def encode(texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int | None = None) -> list[np.ndarray]:
     """Encodes texts on all cores, each int32 [tokens], without special tokens; further tokens of a text are dropped."""
-    return [ids[:max_tokens].copy() for ids in tokenizer.encode_batch(texts)]
+    batches = (tokenizer.encode_batch(texts[start : start + _TEXTS]) for start in range(0, len(texts), _TEXTS))
+    return [ids[:max_tokens].copy() for batch in batches for ids in batch]
 
 
 def kept_lengths(lengths: Sequence[np.ndarray | int], length: int) -> list[np.ndarray]:

@@ -204,7 +204,10 @@ class Checkpoints:
                 raise Damaged(f"{path}: its files have no names")
             assets.check_names(names, path)
             parts = ({"files": names} if names else {}) | {ABOUT: tree[ABOUT]}
-            content = self._read(step, reading.read(path, lambda: _shapes(parts)))
+            shapes = reading.read(path, lambda: _shapes(parts))
+            if any(math.prod(leaf.shape) > io_files.SMALL for leaf in jax.tree.leaves(shapes)):
+                raise RunError(f"{path} claims a file of more than {io_files.SMALL:,} bytes: do not use it")
+            content = self._read(step, shapes)
             packed = {**content.get("files", {}), ABOUT: content[ABOUT]}
             files, wrong = reading.read(path, lambda: assets.unpack(packed))
             if wrong:

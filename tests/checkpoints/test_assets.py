@@ -16,6 +16,7 @@ from gmlp_flax.checkpoints import assets
 from gmlp_flax.checkpoints.checkpoint import Checkpoints, Damaged
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.io import files
 from gmlp_flax.training import loading, loop
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
@@ -66,6 +67,14 @@ def saved(tmp_path):
         checkpoints.save(step, {"x": jnp.float32(step)}, None)
         checkpoints.wait()
     yield checkpoints, content, Partition.make().describe({"x": jax.ShapeDtypeStruct((), jnp.float32)})
+    checkpoints.close()
+
+
+def test_sizes_are_checked_before_anything_is_read(saved, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "SMALL", 99_999)
+    checkpoints = Checkpoints(str(tmp_path / "checkpoints"), keep=3, read_only=True)
+    with pytest.raises(RunError, match=r"checkpoints/2 claims a file of more than 99,999 bytes"):
+        checkpoints.read_files(2)
     checkpoints.close()
 
 

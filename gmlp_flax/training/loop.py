@@ -70,10 +70,8 @@ def train(
     config_lib.validate(config)
     with run_folder.hold(files.absolute(workdir), restart) as folder:
         with _closing() as close_later:
-            profile, trackers = (
-                close_later(Profile(config, folder.path)),
-                close_later(Trackers(config.log, callbacks)),
-            )
+            profile = close_later(Profile(config, folder.path))
+            trackers = close_later(Trackers(config.log, callbacks))
             training = build(config, folder, other_data, init, optimizer)
             task, config = training.task, training.task.config
             checkpoints = close_later(loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id))

@@ -112,8 +112,12 @@ class ImageClassification(Task):
             raise ConfigError(f"config.batch_size is {config.batch_size}: mixup and CutMix need even microbatches")
         if config.model.get("causal") and config.model.pool == "cls":
             raise ConfigError("config.model.pool is 'cls', and the model is causal: it sees no patch; set it to 'mean'")
-        if config.model.stem == "table" and mixes:
-            raise ConfigError("config.model.stem is 'table', and mixed pixels have no vector: set mixup=0 and cutmix=0")
+        is_grey = config.model.channels == 1 and config.model.patch_size == (1, 1)
+        if config.model.stem == "table" and (mixes or not is_grey):
+            raise ConfigError(
+                "config.model.stem is 'table', a vector for each grey value: set config.model.channels=1 and "
+                "config.model.patch_size=(1,1), and set config.augment.mixup=0 and cutmix=0"
+            )
 
     @property
     def class_names(self) -> Sequence[str]:

@@ -107,7 +107,10 @@ class Tokenizer:
             return cls(f"{path}\n".encode(), str(path))
         path = os.fspath(path)
         if files.is_folder(path):
-            path = next((at for name in _IN_FOLDERS if files.exists(at := files.join(path, name))), path)
+            found = [at for name in _IN_FOLDERS if files.exists(at := files.join(path, name))]
+            if not found:
+                raise DataError(f"{path} has no tokenizer ({', '.join(_IN_FOLDERS)}): give its file")
+            path = found[0]
         tokenizer = cls(files.read_small(path), path)
         if isinstance(tokenizer._engine, WordPieces) and not path.endswith(TOKENIZER_FILE):
             content, note = decide(path, keys)

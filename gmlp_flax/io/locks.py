@@ -84,8 +84,9 @@ class Lease:
     def take(self) -> None:
         """Takes the lease, and keeps it until `close`; raises RunError, with its owner, if another process has it."""
         is_locked, there = self._lock_folder(), files.read(self._path)
-        host = ({"host": self._own["host"]} | _parse(there))["host"]  # a full disk may have left an empty file
-        if there is not None and not (is_locked and host == self._own["host"]):
+        owner = {"host": self._own["host"]} | _parse(there)  # a full disk may have left an empty file
+        is_gone = owner["host"] == self._own["host"] and (is_locked or not _is_alive(owner.get("process")))
+        if there is not None and not is_gone:
             there = self._watch(there)
         self._written = self._content()
         if not _compare_and_swap(self._path, there, self._written):
@@ -192,3 +193,14 @@ def _name(content: bytes | None) -> str:
 def _clock() -> float:
     """Seconds that also pass while the machine is suspended, in which another one may take the folder."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+def _is_alive(process: Any) -> bool:
+    """Whether there is a process of this number on this machine."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, TypeError, OverflowError):
+        pass
+    return True

@@ -59,6 +59,6 @@ def make(folder):
 
     def reported():
         for run in runs.find(str(workdir), {"row": whole}):
-            _ = run.last_step, run.curve("perplexity"), run.baselines("perplexity"), run.finished
+            _ = run.last_step, run.curve("perplexity"), runs.baselines([run], "perplexity"), run.finished
 
     return check

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -137,7 +138,7 @@ def test_folder_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
     assert os.listdir(tmp_path) == []
 
 
-def test_without_locks_signs_of_life_decide(tmp_path, holder, quick, without_locks):
+def test_without_locks_the_process_number_and_signs_of_life_decide(tmp_path, holder, quick, without_locks):
     with pytest.raises(RunError, match=f"is in use by process {holder.pid} on"):
         Lease(str(tmp_path)).take()
     holder.kill()
@@ -145,6 +146,12 @@ def test_without_locks_signs_of_life_decide(tmp_path, holder, quick, without_loc
     lease = Lease(str(tmp_path))
     lease.take()
     assert written(tmp_path)["process"] == os.getpid()
+    lease.close()
+    # A machine that is started again may have given the number of the process to another one.
+    leave(tmp_path, host=socket.gethostname(), process=os.getpid())
+    lease = Lease(str(tmp_path))
+    lease.take()
+    assert written(tmp_path)["token"] != "x"
     lease.close()
 
 

@@ -97,12 +97,9 @@ def test_run_that_is_killed_often(commands, store, text, tmp_path):
     assert_done(commands(*flags, f"--workdir={tmp_path / 'local'}", **OPTIMISED))
     command = [*flags, "--workdir=gs://runs/killed"]
     environment = OPTIMISED | store.environment
-
-    def start():
-        store.delete("runs", "killed/lease.json")  # as if the killed one had been silent for 40 seconds
-        return commands.start(*command, **environment)
-
-    done, output = kill_until_done(start, KILLS, 8.0, 14, random.Random(KILLS))
+    done, output = kill_until_done(
+        lambda: commands.start(*command, **environment), KILLS, 8.0, 14, random.Random(KILLS)
+    )
     assert done == KILLS, "the run finished too early to be killed so often: give it more steps"
     assert_done(commands(*command, **environment))
     run = fetched(store, "killed/", tmp_path)

@@ -15,7 +15,7 @@ from gmlp_flax.planning import chips, dry_run, plan
 from tests.planning.test_plan import small
 
 FILE = pathlib.Path(__file__).parent / "mesh_golden.json"
-TOPOLOGIES = ("gpu:h100x1", "gpu:h100x8")
+TOPOLOGIES = ("gpu:h100x1", "gpu:h100x8", "v5e:4x4", "v5e:8x8")
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,22 @@ from typing import Any, NoReturn
 
 @contextlib.contextmanager
 def guard() -> Iterator[None]:
-    """Ends the program in silence if nobody reads its standard output any more, as when `head` has read enough. Lines
-    leave at once, also into a pipe. What standard error cannot take is lost."""
+    """Ends the program if its standard output is lost: in silence if nobody reads it any more, as when `head` has read
+    enough, else with one line. Lines leave at once, also into a pipe. What standard error cannot take is lost."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     sys.stderr = sys.stderr if isinstance(sys.stderr, _Lossy) else _Lossy(sys.stderr)
     try:
         yield
         print(end="", flush=True)
-    except BrokenPipeError:
+    except OSError as error:
+        if error.filename is not None:  # of a file
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes when it ends
-        raise SystemExit(128 + signal.SIGPIPE) from None
+        if isinstance(error, BrokenPipeError):
+            raise SystemExit(128 + signal.SIGPIPE) from None
+        print(f"error: standard output cannot be written to ({error.strerror}): free space", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 class _Lossy:

@@ -120,8 +120,10 @@ def open_config(given: str) -> ConfigDict:
         config = runpy.run_path(path)["get_config"](*[argument] if colon else [])
     except Exception as error:
         raise explain(error, given) from None
-    if config is None:
-        raise ConfigError(f"{given}: get_config() returned nothing: return the config")
+    if not isinstance(config, ConfigDict):
+        raise ConfigError(
+            f"{given}: get_config() returned {config!r:.60}: expected a ConfigDict, as config.default makes"
+        )
     warmup = config.get("optimizer", {}).get("warmup")  # the default is for any number of steps
     if warmup not in (None, COMMON["optimizer.warmup"].default) and (problem := warmup_problem(config)):
         raise ConfigError(f"{given}: {problem}")

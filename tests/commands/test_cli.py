@@ -121,7 +121,10 @@ def test_config_file_that_returns_nothing(tmp_path):
     path.write_text(HEAD)
     result = train(f"--config={path}", f"--workdir={tmp_path}/run")
     assert result.returncode == 2
-    assert result.stderr.splitlines()[-1] == f"error: {path}: get_config() returned nothing: return the config"
+    assert (
+        result.stderr.splitlines()[-1]
+        == f"error: {path}: get_config() returned None: expected a ConfigDict, as config.default makes"
+    )
 
 
 def test_a_saved_config_with_overrides(tmp_path):

@@ -164,9 +164,9 @@ class TextClassification(Finetuning):
         return task
 
     def notes(self) -> list[str]:
-        """See `Task`: of own data, the columns that were read, the sizes of classes, and what is on both sides."""
+        """See `Finetuning`; of own data, the columns that were read, the classes' sizes, and what is on both sides."""
         if not self.glue.own:
-            return []
+            return super().notes()
         train, heldout, names = self.sentences("train"), self.sentences("heldout"), self.glue.labels
         counts = np.bincount(train.labels, minlength=len(names)).tolist()
         columns = [name for (name,) in self.glue.texts]
@@ -174,10 +174,14 @@ class TextClassification(Finetuning):
         least, most = (f"{names[at]!r} with {counts[at]:,}" for at in (by_size[0], by_size[-1]))
         trained = {*zip(train.first, train.second or train.first, strict=True)}
         again = sum(texts in trained for texts in zip(heldout.first, heldout.second or heldout.first, strict=True))
-        return [
+        notes = [
+            *super().notes(),
             f"read: text {' and '.join(map(repr, columns))}, label {self.glue.label[0]!r}; smallest class to train on "
-            f"{least}, largest {most}; {train.dropped + heldout.dropped:,} rows without a label left out"
-        ] + [f"note: {again:,} of {len(heldout):,} held-out examples have texts that are trained on, too"] * (again > 0)
+            f"{least}, largest {most}; {train.dropped + heldout.dropped:,} rows without a label left out",
+        ]
+        if again:
+            notes.append(f"note: {again:,} of {len(heldout):,} held-out examples have texts that are trained on, too")
+        return notes
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """Cross-entropy and hits of a batch."""

@@ -20,6 +20,7 @@ from gmlp_flax.io import json_files
 from gmlp_flax.options import Option
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Shapes, Sums, Totals, model_keys, weighted_sum
 from gmlp_flax.tasks.text_classification import OWN, TextClassification, submission
+from gmlp_flax.tasks.vocabulary import Finetuning
 
 SCALE_FILE = "scale.json"
 
@@ -86,11 +87,14 @@ class TextRegression(TextClassification):
         return super().example_shapes() | {"label": ((), jnp.float32)}
 
     def notes(self) -> list[str]:
-        """See `Task`: the columns that were read, and the labels' range."""
+        """See `Finetuning`; the columns that were read, and the labels' range."""
         train = self.sentences("train")
         columns = " and ".join(repr(names[0]) for names in self.glue.texts)
         low, high = train.labels.min(), train.labels.max()
-        return [f"read: text {columns}, numbers {self.glue.label[0]!r} from {low:.4g} to {high:.4g}"]
+        return [
+            *Finetuning.notes(self),
+            f"read: text {columns}, numbers {self.glue.label[0]!r} from {low:.4g} to {high:.4g}",
+        ]
 
     def predicted(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
         """What the model predicts, float32 [batch], on the scale that it is trained on."""

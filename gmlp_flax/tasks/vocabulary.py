@@ -22,6 +22,7 @@ from gmlp_flax.options import SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Batch, Shapes, Task
 from gmlp_flax.tasks.prediction import batch_of
 
+LARGE_MODELS_RATE, SMALL_WIDTH = 1e-4, 256  # BERT's papers finetune at 5e-5 at most, and from 768 channels on
 EMBEDDING = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")  # options of a `TextModel`
 
 TEXT_OPTIONS = {
@@ -193,8 +194,19 @@ class Finetuning(TextTask):
             DataError: there is none, two differ, or one is damaged.
         """
         if (tokenizer := given_tokenizer(self)) is None:
-            raise DataError("there is no vocabulary: give --config.init_from=RUN or --config.data.tokenizer=FILE")
+            starts = "--config.init_from=RUN (books_gmlp comes with gmlp_flax)"
+            raise DataError(f"there is no vocabulary: give {starts}, or --config.data.tokenizer=FILE")
         return tokenizer
+
+    def notes(self) -> list[str]:
+        """See `Task`: a rate for models of 100 M parameters, which leaves a small one as it was."""
+        rate, width = self.config.optimizer.learning_rate, self.config.model.d_model
+        if rate > LARGE_MODELS_RATE or width > SMALL_WIDTH:
+            return []
+        return [
+            f"note: the rate {rate:g} suits models as large as BERT-base; this one, {width} wide, learns little at it: "
+            f"give the config's argument scale=small, or --config.optimizer.learning_rate=4e-3"
+        ]
 
     def encode(self, inputs: Sequence[str]) -> dict[str, np.ndarray]:
         """See `Task`: "tokens" and "segments", of a long passage those of its first window."""

@@ -244,6 +244,15 @@ def test_the_start_says_what_own_data_were_read_as(vocabulary, tmp_path, capsys)
     assert task.class_names == ("0", "1")
 
 
+def test_a_rate_for_large_models_on_a_small_one_is_told(vocabulary, tmp_path):
+    task = own(vocabulary, tmp_path, "abababab")
+    with task.config.unlocked():
+        task.config.optimizer.learning_rate = 2e-5
+    assert "the rate 2e-05" in task.notes()[0] and "scale=small" in task.notes()[0]
+    task.config.model.d_model = 768
+    assert not any("scale=small" in line for line in task.notes())
+
+
 def test_own_labels_that_are_only_held_out(vocabulary, tmp_path):
     task = own(vocabulary, tmp_path, "aabb", "new,c\n")
     with pytest.raises(DataError, match="config.data.heldout: .*the label 'c'; expected 'a', 'b'"):

@@ -16,8 +16,8 @@ The one exception: if a class of images would have nothing on a side, one of its
 import re
 import unicodedata
 import zlib
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,8 +33,11 @@ SPLIT_WORDS = {
     **dict.fromkeys(("train", "training", "trn"), "train"),
     **dict.fromkeys(("validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation"), "validation"),
     **dict.fromkeys(("heldout", "holdout"), "validation"),
-    **dict.fromkeys(("test", "testing", "tests", "tst"), "test"),
+    **dict.fromkeys(("test", "testing", "tests", "tst", "devtest"), "test"),
 }
+# Names of columns that may say which split a row is of, where not all columns are read.
+COLUMNS = ("split", "tag", "set", "subset", "partition", "dataset", "phase", "is_train", "is_valid", "is_test")
+_MANY = 8  # different values of a column that names no splits
 _WORD = re.compile(r"\bh[eo]ld\Wout(?:set|data)?\b|\w+")  # held_out is one word
 
 TRAIN_SPLIT, HELDOUT_SPLIT = "train", "validation"  # which training and evaluation read by default, by TFDS's names
@@ -65,6 +68,25 @@ def split_of(name: str) -> str:
     if len(found) > 1:
         raise DataError(f"{name!r} can be read as the split {' or '.join(map(repr, found))}: rename it to one of them")
     return next(iter(found), "")
+
+
+def add_values(columns: dict[str, set[str]], row: Mapping[str, Any]) -> None:
+    """Adds the values of a row to those of each column, of which a few are kept."""
+    for name, value in row.items():
+        if len(values := columns.setdefault(name, set())) < _MANY:
+            values.add(str(value)[:40])
+
+
+def refuse_column(columns: Mapping[str, Collection[str]], path: str) -> None:
+    """Raises DataError if a column that is not read says which rows of a table are held out: `columns` as `add_values`
+    makes them."""
+    for name, values in columns.items():
+        words = [(*split_words(value),) for value in values]
+        named = len({*words}) > 1 and all(len(found) == 1 for found in words)
+        is_flag = name.lower().startswith("is") and split_words(name) and len(values) == 2
+        if len(values) < _MANY and (named or is_flag):
+            what = f"the column {name!r} seems to name splits ({_listed(sorted(values))}), and is not read"
+            raise DataError(f"{path}: {what}: give the data of config.data.train and heldout as two files, or drop it")
 
 
 def is_on(side: str, key: str | bytes, share: float) -> bool:

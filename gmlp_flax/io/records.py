@@ -86,10 +86,14 @@ def decode_utf8(data: bytes, keep_mark: bool = False) -> str:
 
 
 def refuse_utf16(data: bytes) -> None:
-    """Raises NotUTF8 at a zero byte: UTF-16 without a byte-order mark is valid UTF-8 full of zero characters."""
+    """Raises NotUTF8 at a zero byte, as UTF-16 without a byte-order mark is valid UTF-8 full of zero characters, or at
+    the mark of UTF-16, which Chinese text may have without a zero byte."""
     if b"\0" in data:
         offset = data.index(b"\0")
-        raise NotUTF8("a zero byte, as UTF-16 has", offset, f"UTF-16{'LE' if offset % 2 else 'BE'} -t UTF-8")
+        encoding = "UTF-32" if b"\0\0" in data[:8] else f"UTF-16{'LE' if offset % 2 else 'BE'}"
+        raise NotUTF8(f"a zero byte, as {encoding[:6]} has", offset, f"{encoding} -t UTF-8 if it is no binary file")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise NotUTF8("it begins as UTF-16 does", 0, "UTF-16 -t UTF-8")
 
 
 def example_features(record: bytes) -> Mapping[str, Any]:

@@ -121,7 +121,7 @@ SPLITS_OF_NAMES = {
     "validation": "val val_1 valid01 validation_small Validation dev dev-clean devset dev_matched eval held-out "
     "held_out held-outset hold.out evaluation LOC_val_solution ILSVRC2012_val_00000001 01val wiki.valid devel VAL",
     "test": "test test1 Testing test_2 corpus_test_v2 testset testA 2021-test tst2013 tests unit-test "
-    "TestData testData",
+    "TestData testData devtest",
     "": "latest contest trains trainer trained developers evaluate evaluator attest testament protest valley value "
     "interval validate device devil trainee tr\xe4in traine\u0301 test\xe9 asset dataset set data heldoutside holdouts "
     "newstest2014 a 0001 _ restraint",
@@ -140,6 +140,31 @@ def test_a_name_of_two_splits_is_ambiguous(name):
     message = failure(splits.split_of, name)
     assert all(repr(text) in message for text in (name, first, second))
     assert splits.split_of("valid-dev") == "validation", "two words for one split are one reading"
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "refused"),
+    [
+        ("set", ["train", "train", "test"], True),
+        ("Dataset_type", ["TRAIN", "VAL_1", "Test set"], True),
+        ("Usage", ["Training", "PublicTest"], True),  # FER-2013
+        ("is_valid", [True, False], True),  # fastai
+        ("isTest", [0, 1], True),
+        ("set", ["train", "train"], False),
+        ("set", ["train", "test", "spare"], False),
+        ("island", [True, False], False),
+        ("comment", ["train", "test", *map(str, range(9))], False),
+    ],
+)
+def test_a_column_that_names_splits(column, values, refused):
+    columns = {}
+    for value in values:
+        splits.add_values(columns, {column: value, "text": f"a {value}", "number": 3})
+    columns.pop("text")
+    if refused:
+        assert f"the column {column!r} seems to name splits" in failure(splits.refuse_column, columns, "a.csv")
+    else:
+        splits.refuse_column(columns, "a.csv")
 
 
 def test_the_word_of_a_split_is_kept():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gmlp_flax.data.finetuning.glue import SentenceTask
-from gmlp_flax.data.splits import SPLIT_WORDS, split_of
+from gmlp_flax.data.splits import COLUMNS, SPLIT_WORDS, split_of
 from gmlp_flax.data.text.corpora import stem
 from gmlp_flax.data.text.documents import LONGEST, json_object, numbered_lines
 from gmlp_flax.errors import DataError
@@ -43,7 +43,7 @@ def rows_by_split(path: str, task: SentenceTask, notes: list[str]) -> dict[str, 
     is_file = contents and contents[0].path == path
     groups = {"": list(contents)} if is_file else _split_files(path, contents, task.own)
     if task.own and (unread := {file.name for file in contents} - {file.name for file in sum(groups.values(), [])}):
-        notes.append(f"not read of {path}, as {len(unread)} names tell of no split: {', '.join(sorted(unread)[:3])}")
+        notes.append(f"not read of {path}: {len(unread)} files of no split, or double: {', '.join(sorted(unread)[:3])}")
 
     def rows(group: list[File]) -> Rows:
         return itertools.chain.from_iterable(file_rows(file.path, task, notes) for file in group)
@@ -107,7 +107,7 @@ def _split_files(path: str, contents: tuple[File, ...], own: bool) -> dict[str, 
     names = {name for splits in formats.values() for name in splits}
     whole = next((splits for splits in formats.values() if splits.keys() == names), None)
     if not names or whole is None:
-        problem = f"has no format with all of its splits {', '.join(sorted(names))}" if names else "holds no GLUE task"
+        problem = f"has no format with all of its splits {', '.join(sorted(names))}" if names else "names no split"
         raise DataError(f"folder {path!r} {problem}: expected train.tsv and dev.tsv (or .jsonl, .csv, .parquet)")
     for name, group in whole.items():
         shards = [files.SHARD.match(file.name) for file in group]
@@ -150,6 +150,8 @@ def _layout(path: str, notes: list[str], task: SentenceTask, usual: str) -> tupl
     """The delimiter of a table of the user's own, and whether quotation marks around cells are the writer's; `usual` is
     the delimiter of files with its suffix."""
     first = next((line for _, line in _lines(path) if line.strip()), "")
+    if "\r" in first.rstrip("\r\n") and '"' not in first:
+        raise DataError(f"{path}, line 1: not CSV, as its lines end in \\r alone: save it with \\n or \\r\\n")
     headers = {mark: next(csv.reader(first.splitlines(), delimiter=mark), []) for mark in (usual, *",\t;|")}
     delimiter = max(headers, key=lambda mark: len(task.columns.intersection(headers[mark])))  # the first of these
     if delimiter != usual:
@@ -234,7 +236,7 @@ def _json_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
 
 def _parquet_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
     _header(path, records.parquet_columns(path), task)
-    columns = {*task.columns, *IDS, *TAGS}
+    columns = {*task.columns, *IDS, *TAGS, *COLUMNS}
     return ((f"{path}, row {number}", record) for number, record in records.parquet_rows(path, columns))
 
 

@@ -190,22 +190,28 @@ def classes(values: Mapping[str, int], where: str) -> tuple[tuple[str, ...], lis
 
 def _refuse(counts: Counter[str], where: str) -> None:
     total, single = sum(counts.values()), sorted(name for name, rows in counts.items() if rows < 2)
-    scores = [name for name in counts if not re.fullmatch(r"[+-]?\d+", name)]
-    if scores and all(map(_NUMBER.fullmatch, counts)):
-        advice = "expected classes; to predict numbers give --config=finetune_glue:own_number"
-        raise DataError(f"real numbers such as {scores[0]!r} {where}: {advice}")
+    refuse_names(counts, where, "; to predict numbers give --config=finetune_glue:own_number")
     if not 2 <= len(counts) <= MOST_LABELS or len(counts) == total:
         raise DataError(f"{len(counts)} different values in {total} rows {where}: expected 2 to {MOST_LABELS} classes")
     if single:
         more = f", as have {len(single) - 1} more classes" if len(single) > 1 else ""
         raise DataError(f"one row of the class {single[0][:60]!r}{more} {where}: add another, or remove it")
+
+
+def refuse_names(counts: Mapping[str, int], where: str, advice: str = "") -> None:
+    """Raises DataError if names of classes, with their numbers of rows, are real numbers, about which there may be
+    `advice`, or two of them are the same but for their spelling."""
+    scores = [name for name in counts if not re.fullmatch(r"[+-]?\d+", name)]
+    if scores and all(map(_NUMBER.fullmatch, counts)):
+        raise DataError(f"real numbers such as {scores[0]!r} {where}: expected classes{advice}")
     spelled: dict[str, str] = {}
     for name in counts:
         bare = " ".join(unicodedata.normalize("NFKC", name).casefold().replace("\u200b", "").split())
+        bare = bare.lstrip("0") or "0" if bare.isdecimal() else bare
         if (other := spelled.setdefault(bare, name)) != name:
             raise DataError(
                 f"two labels, {other!r} ({counts[other]} rows) and {name!r} ({counts[name]}), {where}, that differ "
-                "only in capitals, blanks or forms of characters: write them alike"
+                "only in capitals, blanks, leading zeros or forms of characters: write them alike"
             )
 
 
@@ -246,6 +252,7 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
     labels, intern = _label_numbers(task), {}  # Retrieval has each long document in many pairs
     examples, ids, part = [], set(), int(split.endswith(PARTS[2]))
     id_names, tag_names = ([name for name in names if name not in task.columns] for names in (IDS, TAGS))
+    columns: dict[str, set[str]] = {}
     for position, (where, record) in enumerate(rows):
         try:
             if isinstance(record, BadRecord):
@@ -253,6 +260,7 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
             texts = tuple(_text(record, names, task) for names in task.texts)
             label, tag = _label(record, labels, task), str(_field(record, tag_names) or "")
             own_id = _id(_field(record, id_names), tag, ids)
+            splits.add_values(columns, record if task.own else {})
         except BadRecord as error:
             bad.skip(f"{where}: {error}")
             continue
@@ -261,6 +269,9 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
         examples.append(_Example(texts, label, str(position if own_id is None else own_id), part, tag))
     if not examples:
         raise DataError(f"{path!r} holds no example{f' in the split {split!r}' if split else ''}; give other data")
+    by_tag = not split and any(example.tag in SPLIT_WORDS.values() for example in examples)
+    read = {*task.columns, *IDS, *[name for name in tag_names if name in columns and by_tag][:1]}
+    splits.refuse_column({name: columns[name] for name in columns if name not in read}, path)
     return examples
 
 

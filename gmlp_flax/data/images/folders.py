@@ -109,6 +109,14 @@ def read_image(file: File | str) -> bytes:
         raise BadRecord(str(error)) from error
 
 
+def local_file(path: str) -> tuple[int, Hashable] | None:
+    """The bytes of a file on this disk, and what is the same for the same file alone; None if it is gone."""
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return status.st_size, (status.st_dev, status.st_ino)
+    return None
+
+
 class ImageFiles(ImageSource, abc.ABC):
     """Images among the files of a folder or a tar file, in one folder per class, perhaps with splits (see layout).
 
@@ -177,10 +185,7 @@ class ImageFolder(ImageFiles):
         name = self.names[index]
         if file := self._members.get(name):
             return file.size, file.path
-        with contextlib.suppress(OSError):
-            status = os.stat(os.path.join(self.path, name))
-            return status.st_size, (status.st_dev, status.st_ino)
-        return None
+        return local_file(os.path.join(self.path, name))
 
 
 class ImageTar(ImageFiles):

@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from gmlp_flax.data import splits
+from gmlp_flax.data.finetuning.glue import MISSING
+from gmlp_flax.data.finetuning.sentences import class_name, refuse_names
 from gmlp_flax.data.splits import TRAIN_SPLIT
 from gmlp_flax.errors import DataError, decode_errors, listed
 from gmlp_flax.io import files
@@ -32,6 +34,7 @@ CLASS_COLUMNS = "label labels class classes classid classname category target br
 
 _BESIDE = ".xml .txt .csv .tsv .json .jsonl .mat .npy .md .html .pdf .py .cls .db".split()
 _FIRST_WORD = ("val_annotations.txt", "loc_val_solution.csv", "loc_train_solution.csv")  # then boxes follow
+_MASKS = "mask masks Masks label labels annotation annotations segmentation segmentations trimaps gt".split()
 _ABOVE = 3  # folders between Kaggle's ILSVRC/Data/CLS-LOC/val and LOC_val_solution.csv
 
 
@@ -42,7 +45,7 @@ def suffix(name: str) -> str:
 
 def is_junk(name: str) -> bool:
     """Whether an operating system or a program left the file or folder there for itself."""
-    return name.startswith((".", "__MACOSX", "$RECYCLE.BIN"))
+    return name.startswith((".", "__MACOSX", "$RECYCLE.BIN", "@eaDir"))
 
 
 def is_hidden(path: str) -> bool:
@@ -189,6 +192,11 @@ class Layout:
     def _check_deeper(self, base: str, tops: dict[str, list[str]]) -> None:
         """Says that folders inside class folders count to these; raises DataError if they are called as splits."""
         inside = {f"{base}{top}/": members for top, members in tops.items()}
+        for folder, below in ({base: sum(tops.values(), [])} | inside).items():
+            beside = {name[len(folder) :].rpartition("/")[0].partition("/")[0] for name in below}
+            if "images" in beside and (masks := beside.intersection(_MASKS)):
+                what = f"{folder + min(masks)!r} beside {folder + 'images'!r} seems to hold no images to classify"
+                raise DataError(f"{self.path!r}: {what}: move it away, or rename it")
         deeper = sorted({top + inner for top, members in inside.items() for inner in _by_folder(members, top) if inner})
         for folder in deeper:
             if {*splits.split_words(folder.rpartition("/")[2])} - {TRAIN_SPLIT}:
@@ -213,7 +221,7 @@ class Layout:
         for table in self._tables(split):
             # Numbers may name images of two splits.
             keys = _keys(images if splits.split_words(os.path.basename(table)) else self.images)
-            found[table] = {name: value for name, value in self._lookup(table, keys).items() if name in wanted}
+            found[table] = {name: value for name, value in self._lookup(table, keys, split).items() if name in wanted}
         known = [table for table in found if _is_first_word(table) and found[table]]
         found = {table: found[table] for table in known or found if found[table]}
         if not found:
@@ -244,24 +252,28 @@ class Layout:
                 found += [files.join(folder, name) for name in names if level == 0 or _is_first_word(name)]
         return found
 
-    def _lookup(self, table: str, keys: dict[str, str]) -> dict[str, str]:
+    def _lookup(self, table: str, keys: dict[str, str], split: str) -> dict[str, str]:
         """The images among `keys` that a table has, and their classes."""
         with decode_errors(f"{table}: not a table in UTF-8", "save it as UTF-8, or remove it"):
             text = decode_utf8((self._read if table in self.others else files.read_small)(table))
             head = text.partition("\n")[0]
             rows = [row for row in csv.reader(io.StringIO(text), delimiter=max(",\t;", key=head.count)) if row]
         width = max(map(len, rows), default=0)
-        hits = [sum(len(row) > column and row[column] in keys for row in rows) for column in range(width)]
-        if not any(hits):
+        hits = [len({row[column] for row in rows if len(row) > column} & keys.keys()) for column in range(width)]
+        if not any(hits) or width < 2:
             return {}
         name_column = hits.index(max(hits))
         class_column = _class_column(table, rows[0], name_column)
+        columns = dict(zip(rows[0], map(set, zip(*rows[1:], strict=False)), strict=False)) if not split else {}
+        used = rows[0][name_column], rows[0][class_column]
+        splits.refuse_column({name: values for name, values in columns.items() if name not in used}, table)
         found: dict[str, str] = {}
         for row in (row for row in rows if len(row) > name_column and row[name_column] in keys):
             image, value = keys[row[name_column]], row[class_column].strip() if len(row) > class_column else ""
-            value = value.partition(" ")[0] if _is_first_word(table) else value
-            if not value or found.setdefault(image, value) != value:
+            value = value.partition(" ")[0] if _is_first_word(table) else class_name(value)
+            if value in MISSING or found.setdefault(image, value) != value:
                 raise DataError(f"{table}: {row[name_column]!r} has no class, or two; mend it")
+        refuse_names(Counter(found.values()), f"among the classes of {table}")
         return found
 
 

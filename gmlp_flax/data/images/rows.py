@@ -10,15 +10,17 @@ pathfinder32/curv_contour_length_14 (the hard one), holds
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gmlp_flax.data import splits
-from gmlp_flax.data.finetuning.glue import SentenceTask
+from gmlp_flax.data.finetuning.glue import MISSING, SentenceTask
 from gmlp_flax.data.finetuning.sentence_rows import file_rows
-from gmlp_flax.data.images.folders import SUFFIXES, ImageSource, ImageTar, read_image
+from gmlp_flax.data.finetuning.sentences import class_name, refuse_names
+from gmlp_flax.data.images.folders import SUFFIXES, ImageSource, ImageTar, local_file, read_image
 from gmlp_flax.data.images.layout import CLASS_COLUMNS, suffix
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import cache, files
@@ -43,15 +45,20 @@ class ImageRows(ImageSource):
 
     def of_split(self, split: str = "") -> "ImageRows":
         """See ImageSource; raises DataError if an image has no class."""
-        found, read = copy.copy(self), self._parts[self.default_split(split)]
-        rows = [row for file in read for row in READERS[suffix(file.path)](file)]
-        if bad := [
-            name for name, image, kind in rows if not isinstance(image, str | bytes | tuple) or kind in (None, "")
-        ]:
+        found, read, notes = copy.copy(self), self._parts[self.default_split(split)], []
+        rows = [row for file in read for row in READERS[suffix(file.path)](file, notes)]
+        rows = [(name, image, "" if kind is None else class_name(kind)) for name, image, kind in rows]
+        if bad := [name for name, image, kind in rows if not isinstance(image, str | bytes | tuple) or kind in MISSING]:
             columns = f"{' or '.join(_IMAGES)}, and {' or '.join(_COLUMNS.label)}"
             raise DataError(f"{self.path!r}: {bad[0]} has no image or no class: expected columns {columns}")
         found.names, found._images, kinds = ([row[part] for row in rows] for part in range(3))
-        classes, labels = np.unique(np.array([*map(str, kinds)], str), return_inverse=True)
+        refuse_names(Counter(kinds), f"among the classes of {self.path!r}")
+        paths = [(name, image, kind) for name, image, kind in rows if isinstance(image, str)]
+        own = {image: kind for _, image, kind in paths}
+        if other := next((name for name, image, kind in paths if own[image] != kind), ""):
+            raise DataError(f"{self.path!r}: the image of {other} has another class in another row: mend one of them")
+        found.notes = (*dict.fromkeys(notes),)
+        classes, labels = np.unique(np.array(kinds, str), return_inverse=True)
         found.classes, found.labels = tuple(classes.tolist()), labels.astype(np.int32)
         return found
 
@@ -60,6 +67,12 @@ class ImageRows(ImageSource):
         if isinstance(image, tuple):
             return image[0].read(image[1])
         return read_image(image) if isinstance(image, str) else image
+
+    def file_of(self, index: int) -> tuple[int, Hashable] | None:
+        image = self._images[index]
+        if isinstance(image, tuple):
+            return image[0].file_of(image[1])
+        return local_file(image) if isinstance(image, str) else (len(image), id(image))
 
 
 def open_rows(path: str) -> ImageRows | None:
@@ -73,7 +86,12 @@ def open_rows(path: str) -> ImageRows | None:
     chosen = [file for file in files.find_files(path) if suffix(file.name) in known]
     for file in chosen:
         if suffix(file.name) == ".npz":
-            parts |= {splits.split_of(x): [file._replace(name=x)] for x in _load(file) if x.startswith("x")}
+            of_file = splits.split_of(file.name) if is_folder else ""
+            own = [(splits.split_of(x) or of_file, x) for x in _load(file) if x.startswith("x")]
+            if len(dict(own)) < len(own):
+                raise DataError(f"{file.path}: of its arrays {', '.join(x for _, x in own)} two are of one split")
+            for split, x in own:
+                parts.setdefault(split, []).append(file._replace(name=x))
         elif not file.name.rpartition("/")[2].startswith("cache-"):  # of the package datasets
             parts.setdefault(splits.split_of(file.name) if is_folder else "", []).append(file)
     files.check_shards(path, chosen)
@@ -86,21 +104,25 @@ def open_rows(path: str) -> ImageRows | None:
     return ImageRows(path, parts) if parts else None
 
 
-def _rows(file: File) -> Iterator[Row]:
+def _rows(file: File, notes: list[str]) -> Iterator[Row]:
     """The rows of a table: images as Hugging Face's packages write them, or paths from the table's folder on."""
-    folder = file.path.rpartition("/")[0] or "."
-    for where, row in file_rows(file.path, _COLUMNS, []):
+    folder, columns, used = file.path.rpartition("/")[0] or ".", {}, []
+    for where, row in file_rows(file.path, _COLUMNS, notes):
         if not isinstance(row, dict):
             raise DataError(f"{where}: {row}")
-        image, kind = (next((row[name] for name in names if name in row), None) for names in (_IMAGES, _COLUMNS.label))
+        used = [next((name for name in names if name in row), "") for names in (_IMAGES, _COLUMNS.label)]
+        image, kind = map(row.get, used)
+        splits.add_values(columns, {name: value for name, value in row.items() if name not in used})
         if isinstance(image, dict):  # the package datasets stores only the path of an image that it did not read
             image = image.get("path") if image.get("bytes") is None else image["bytes"]
         image = files.join(folder, image) if isinstance(image, str) and image else image
         name = f"{file.name}{where.removeprefix(file.path)}"  # the same wherever the data lie
         yield name, image, kind if isinstance(kind, str | int | float) else None
+    notes.append(f"{file.name}: images and their classes by the columns {' and '.join(map(repr, used))}")
+    splits.refuse_column(columns, file.path)
 
 
-def _shard(file: File) -> Iterable[Row]:
+def _shard(file: File, notes: list[str]) -> Iterable[Row]:
     """The images of one of several tar files, such as WebDataset's, which has a file KEY.cls beside each KEY.jpg."""
     tar = ImageTar(file.path).of_split()
     return ((f"{file.name}/{name}", (tar, i), tar.classes[tar.labels[i]]) for i, name in enumerate(tar.names))
@@ -112,7 +134,7 @@ def _load(file: File) -> dict[str, np.ndarray]:
         return dict(stored)
 
 
-def _pixels(file: File) -> Iterator[Row]:
+def _pixels(file: File, notes: list[str]) -> Iterator[Row]:
     """The images of the array that the file is named by, encoded as PPM or PGM: they are read with any channels."""
     arrays, y = _load(file), f"y{file.name[1:]}"
     images, labels = arrays[file.name], arrays.get(y, np.empty(0))
@@ -142,7 +164,8 @@ def is_pathfinder(path: str) -> bool:
     if curves := [name for name in inside if name.startswith("curv_")]:
         raise DataError(f"{path!r} holds one folder per difficulty of Pathfinder: give one of {', '.join(curves)}")
     if inside == ("imgs",):
-        return all(map(str.isdecimal, files.subfolders(files.join(path, "imgs"))))
+        parts = [files.join(path, "imgs", name) for name in files.subfolders(files.join(path, "imgs"))]
+        return any(name.startswith("sample_") for part in parts[:1] for name in files.listdir(part))
     return {"metadata", "imgs"} <= {*inside}
 
 

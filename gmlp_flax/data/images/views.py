@@ -26,6 +26,7 @@ from gmlp_flax.io import files
 
 _MODES = {1: "L", 3: "RGB"}
 _SIDE, _PIXELS = 65_535, 89_478_485  # as of JPEG files, and as where Pillow begins to warn
+_WHITE = (255, 4095)  # in 16 bits, of 8 bits, and of the 12 of a sensor
 _COARSE = 64  # an image with more pixels for each pixel of a view, in a direction, is averaged before it is blurred
 _COMPONENTS = {"L": 1, "RGB": 3}  # of the modes of JPEG files whose pixels are exactly Pillow's
 _BLOCK = 16  # a multiple of the rows that are coded together
@@ -304,8 +305,9 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
         values = np.asarray(image)
         if image.mode == "F" or not 0 <= values.min() <= values.max() <= 65535:
             raise ValueError("its pixels are no numbers of 8 or 16 bits, so their range is not known")
-        if 0 < values.max() <= 255:
-            raise ValueError("none of its 16-bit pixels is above 255, so white may be 255 or 65,535: save it in 8 bits")
+        if white := next((most for most in _WHITE if 0 < values.max() <= most), 0):
+            unknown = f"none of its 16-bit pixels is above {white:,}, so white may be {white:,} or 65,535"
+            raise ValueError(f"{unknown}: save it in 8 bits")
         # Pillow would clip 16 bits to 255 instead of scaling them.
         image = Image.fromarray((values // 257).astype(np.uint8))
     if image.has_transparency_data:

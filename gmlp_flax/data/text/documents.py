@@ -12,9 +12,11 @@ does not parse. The unit of [start, stop) depends on the format, and so does the
     array_record   records; random access
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gmlp_flax.data import splits
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files, records, tfds_folders
 from gmlp_flax.io.records import BadRecord, NotUTF8
@@ -87,7 +89,9 @@ def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
 
 def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
     lines = ((number, line) for number, line in numbered_lines(path, start, stop) if not line.isspace())
-    return _parse(lines, lambda number: _line_name(number, start), _json_text)
+    columns: dict[str, set[str]] = {}
+    yield from _parse(lines, lambda number: _line_name(number, start), functools.partial(_json_text, columns=columns))
+    splits.refuse_column(columns, path)
 
 
 def _parse(
@@ -101,12 +105,23 @@ def _parse(
             yield BadRecord(f"{name(number)}: {error}")
 
 
-def _json_text(line: bytes) -> str:
+def _json_text(line: bytes, columns: dict[str, set[str]]) -> str:
+    """The text in a line; the values of the other fields that may name a split are added to `columns`."""
     record = json_object(line)
+    splits.add_values(columns, {name: record[name] for name in splits.COLUMNS if name in record})
     if not isinstance(record.get(TEXT), str):
         fields = ", ".join(map(repr, record))
         raise BadRecord(f"found fields {fields}; expected an object with a string field {TEXT!r}")
     return record[TEXT]
+
+
+def _read_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
+    if start == 0:
+        columns: dict[str, set[str]] = {}
+        for _, row in records.parquet_rows(path, splits.COLUMNS):
+            splits.add_values(columns, row if isinstance(row, dict) else {})
+        splits.refuse_column(columns, path)
+    return _parse(records.parquet_records(path, TEXT, start, stop), "row {}".format, _cell_text)
 
 
 def _cell_text(value: bytes | None) -> str:
@@ -131,8 +146,8 @@ def _read_examples(values: Iterator[tuple[int, bytes | BadRecord | None]]) -> It
 READERS: dict[str, Reader] = {
     "text": _read_text,
     "json_lines": _read_json_lines,
-    "parquet": lambda path, *ends: _parse(records.parquet_records(path, TEXT, *ends), "row {}".format, _cell_text),
-    "arrow": lambda path, *_: _parse(records.parquet_records(path, TEXT, 0, None), "row {}".format, _cell_text),
+    "parquet": _read_parquet,
+    "arrow": _read_parquet,
     "tfds_parquet": lambda path, *ends: _read_examples(records.parquet_records(path, tfds_folders.DATA_COLUMN, *ends)),
     "tfrecord": lambda path, *ends: _read_examples(records.TFRecordFile(path).records(*ends)),
     "array_record": lambda path, *ends: _read_examples(records.array_records(path, *ends)),

@@ -149,9 +149,12 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
         return _json(own.document), f"{name}: text is normalised as it says"
     sources, normalizer = {name: own.cases} if own.is_json else {}, own.document["normalizer"]
     if beside := find_beside(path, "tokenizer_config.json"):
-        stated, more = _stated(json_files.read(beside, dict), beside)
+        settings = json_files.read(beside, dict)
+        stated, more = _stated(settings, beside)
         sources |= {PurePath(beside).name: stated} if stated else {}
         normalizer = normalizer | ({} if own.is_json else more)
+        if not sources:  # it may say one of the two
+            given = {key: settings[key] for key in KEYS if isinstance(settings.get(key), bool)} | given
     advice = f"config.data.{' and config.data.'.join(KEYS)}"
     if len({*sources.values()}) > 1 and len(given) < len(KEYS):
         read = "; ".join(f"{file}: {dict(zip(KEYS, of, strict=True))}" for file, of in sources.items())

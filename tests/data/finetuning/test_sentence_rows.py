@@ -110,6 +110,11 @@ def test_own_lines_that_end_in_carriage_returns(tmp_path, content):
         own(tmp_path / "a.csv", content)
 
 
+def test_own_tabs_and_lines_that_end_in_carriage_returns(tmp_path):
+    with pytest.raises(DataError, match=r"a.tsv, line 1: not CSV, as its lines end in"):
+        own(tmp_path / "a.tsv", "text\tlabel\ra\t0\rb\t1\r")
+
+
 def test_own_texts_in_needless_marks(tmp_path):
     """All texts, but no labels and no header, as a script may write them."""
     content = "text\tlabel\n" + "".join('"{}"\t{}\n'.format(text.replace('"', '""'), label) for text, label in EXAMPLES)

@@ -348,6 +348,29 @@ def test_labels_are_those_of_the_training_split(tmp_path):
     assert task.labels == ("test", "train") and len(read(path, task)) == 6
 
 
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("set", ["train", "test"]),
+        ("is_valid", ["True", "False"]),
+        ("partition", ["Train", "dev"]),
+        ("tag", ["train_set", "test_set"]),
+    ],
+)
+def test_own_rows_of_splits_that_are_not_read(tmp_path, suffix, column, values):
+    """Else the rows to test on would be trained on."""
+    rows = [{"text": f"text {i}", "label": "ab"[i % 2], column: values[i > 7]} for i in range(12)]
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        writers.parquet(path, **{name: [row[name] for row in rows] for name in rows[0]})
+    elif suffix == "jsonl":
+        path.write_bytes(writers.json_lines(*rows))
+    else:
+        path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows), ""]))
+    assert f"the column {column!r} seems to name splits" in failure(path, OWN._replace(labels=("a", "b")))
+
+
 def test_a_table_of_another_encoding_is_refused_with_the_command(tmp_path):
     task, text = own_task(("text",), "label"), '"text",label\ncafé,a\n'
     for encoding, words in (

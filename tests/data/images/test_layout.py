@@ -57,6 +57,8 @@ def tree(path, *names, **content):
         (["apple/1.jpg", "train/2.jpg", "bus/3.jpg"], {"": {"apple": 1, "bus": 1, "train": 1}}),
         (["ice_rink/1.jpg", "train_interior/2.jpg"], {"": {"ice_rink": 1, "train_interior": 1}}),
         (["train/train/1.jpg", "train/bus/1.jpg"], {"train": {"bus": 1, "train": 1}}),
+        # Classes called mask, and the thumbnails of a network drive.
+        (["mask/1.jpg", "no_mask/2.jpg", "mask/@eaDir/1.jpg/T.jpg"], {"": {"mask": 1, "no_mask": 1}}),
         # Kaggle's whole ImageNet.
         (
             ["I/Annotations/x.xml", "I/Data/CLS-LOC/train/n1/1.JPEG", "I/Data/CLS-LOC/train/n2/1.JPEG", "s.csv"],
@@ -84,6 +86,9 @@ def test_classes_and_splits(tmp_path, names, expected):
         (["train/1.jpg", "test1/2.jpg"], "/train/' has no classes: 1 images in no class folders; expected one folder"),
         (["trainval/a/1.jpg", "test/a/2.jpg"], "'trainval' can be read as the split 'train' or 'validation'"),
         (["images/1.jpg", "masks/1.png"], "image 'images/1.jpg' lies outside of the class folders"),
+        # Lungs and birds with their masks (COVID-19 Radiography, CUB-200).
+        (["A/images/1.jpg", "A/masks/1.jpg", "B/images/1.jpg"], "'A/masks' beside 'A/images' seems to hold no images"),
+        (["images/a/1.jpg", "images/b/1.jpg", "segmentations/a/1.jpg"], "'segmentations' beside 'images' seems to"),
         (["data/x.zip"], "(found .zip; unpack archives)"),
     ],
 )
@@ -171,6 +176,13 @@ def test_numbers_of_another_split_are_not_taken(tmp_path):
     assert "/train/' has no classes" in failure(open_side, path, "train", heldout_share=0.5)
 
 
+def test_classes_that_are_also_names_of_images(tmp_path):
+    content = {f"train/{i}.png": b"" for i in range(6)}
+    table = {"labels.csv": b"label,id\n" + b"".join(b"%d.0,%d\n" % (i % 2, i) for i in range(6))}
+    source = ImageFolder(str(make_folder(tmp_path / "c", content | table))).of_split()
+    assert source.classes == ("0", "1") and source.labels.tolist() == [0, 1] * 3
+
+
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
@@ -187,6 +199,15 @@ def test_numbers_of_another_split_are_not_taken(tmp_path):
         ),
         ({"val_annotations.txt": b"x"}, "val_annotations.txt names none of them"),
         ({"a.csv": "id,label\nv_0,né\n".encode("latin-1")}, "a.csv: not a table in UTF-8"),
+        ({"a.csv": b"id,label\nv_0,a\nv_1,nan\nv_2,b\n"}, "'v_1' has no class, or two"),
+        ({"a.csv": b"id,label\nv_0,cat\nv_1,Cat\nv_2,b\n"}, "two labels, 'cat' (1 rows) and 'Cat' (1)"),
+        ({"a.csv": b"id,score\nv_0,0.5\nv_1,1.5\nv_2,2\n"}, "real numbers such as '0.5' among the classes of a.csv"),
+        (
+            {"a.csv": b"id,label,part\nv_0,a,train\nv_1,b,train\nv_2,a,test\n"},
+            "a.csv: the column 'part' seems to name splits ('test', 'train')",
+        ),
+        # A list of the images to predict has no classes (Plant Pathology).
+        ({"a.csv": b"id\nv_0\nv_1\n", "b.csv": b"id,label\nv_2,a\n"}, "b.csv: no class for 2 of 3 images"),
     ],
 )
 def test_tables_that_do_not_say_it(tmp_path, tables, message):

@@ -49,6 +49,13 @@ def test_a_remote_folder(tmp_path):
     assert len(source) == 10 and source[3]["image"] == png(3)
 
 
+@pytest.mark.parametrize("names", [["imgs/a.png", "imgs/b.png"], ["imgs/0/a.png", "imgs/1/b.png"]])
+def test_another_folder_of_that_name(tmp_path, names):
+    table = {"labels.csv": b"file,label\na.png,0\nb.png,1\n"}
+    source = open_images(str(make_folder(tmp_path / "root", dict.fromkeys(names, png(1)) | table))).of_split()
+    assert source.classes == ("0", "1") and source.names == names
+
+
 def test_missing_files(tmp_path):
     path = folder(tmp_path / "a", **{"imgs/1/sample_0.png": None, "imgs/1/sample_2.png": None})
     assert "2 of 10 images are missing, as 'imgs/1/sample_0.png'" in failure(open_images, path)

@@ -197,6 +197,62 @@ def test_arrays_that_are_no_images(tmp_path, arrays, words):
     assert words in failure(tmp_path / "x.npz")
 
 
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (["cat", "Cat", "dog"] * 2, "two labels, 'cat' (2 rows) and 'Cat' (2)"),
+        (["cat", "nan", "dog"] * 2, "line 3 has no image or no class"),
+        (["0.5", "1.5", "2"] * 2, "real numbers such as '0.5' among the classes"),
+        (["a,train", "b,train", "a,test"] * 2, "the column 'note' seems to name splits ('test', 'train')"),
+    ],
+)
+def test_labels_that_are_no_classes(tmp_path, labels, words):
+    rows = "".join(f"images/{i}.png,{label}{'' if ',' in label else ',x'}\n" for i, label in enumerate(labels))
+    (tmp_path / "a.csv").write_text(f"file_name,label,note\n{rows}")
+    assert words in failure(tmp_path / "a.csv")
+
+
+def test_columns_that_are_read_are_named(tmp_path):
+    """Of CIFAR-100's two kinds of classes, the fine ones; and 1.0 is 1."""
+    images = table().column("image")
+    columns = {"img": images, "coarse_label": [0] * 6, "fine_label": [0.0, 1.0, 2.0] * 2}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
+    source = open_side(str(tmp_path / "a.parquet"), "train")
+    assert source.classes == ("0", "1", "2")
+    assert source.notes == ("a.parquet: images and their classes by the columns 'img' and 'fine_label'",)
+    csv(tmp_path / "b.csv", header="file_name;label;note", row="images/{i}.png;{name};x")
+    assert "has ';' between its columns" in open_side(str(tmp_path / "b.csv"), "train").notes[0]
+
+
+def test_an_image_in_several_rows(tmp_path):
+    csv(tmp_path / "a.csv")
+    rows = (tmp_path / "a.csv").read_text().splitlines()
+    (tmp_path / "b.csv").write_text("\n".join([*rows, *rows[1:], *rows[1:]]))
+    sides = [open_side(str(tmp_path / "b.csv"), side, heldout_share=0.3) for side in ("train", "heldout")]
+    ours, theirs = ({side[i]["image"] for i in range(len(side))} for side in sides)
+    assert f"about {len(ours & theirs) / len(theirs):.0%} of the held-out images" in sources.check_overlap(*sides)
+    (tmp_path / "c.csv").write_text("\n".join([*rows, rows[1].replace("cat", "dog")]))
+    assert "the image of c.csv, line 2 has another class in another row" in failure(tmp_path / "c.csv")
+    for split, indices in {"train": range(6), "test": [0, 1, 2]}.items():
+        pyarrow.parquet.write_table(table(indices), tmp_path / f"{split}.parquet")
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.csv").unlink()
+    for image in (tmp_path / "images").iterdir():
+        image.unlink()
+    sides = [open_side(str(tmp_path), side, heldout_share=0.3) for side in ("train", "heldout")]
+    assert "about 100% of the held-out images" in sources.check_overlap(*sides)
+
+
+def test_arrays_of_several_files_and_of_one_split(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 4, 4), np.uint8)
+    for name, count in {"train-0": 3, "train-1": 3, "test": 6}.items():
+        np.savez(tmp_path / f"{name}.npz", x=pixels[:count], y=LABELS[:count])
+    sides = [open_side(str(tmp_path), side, heldout_share=0.3) for side in ("train", "heldout")]
+    assert [side.labels.tolist() for side in sides] == [[0, 1, 2, 0, 1, 2], LABELS]
+    np.savez(tmp_path / "a.npz", x_train=pixels, y_train=LABELS, x_train_2=pixels, y_train_2=LABELS)
+    assert "of its arrays x_train, x_train_2 two are of one split" in failure(tmp_path / "a.npz")
+
+
 def test_a_folder_of_images_is_read_as_one_whatever_lies_beside(tmp_path):
     for name in ("cat/a.png", "cat/b.png", "dog/c.png", "dog/d.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

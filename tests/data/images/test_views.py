@@ -257,11 +257,19 @@ def test_more_pixels_than_any_camera_has(size):
 
 
 @pytest.mark.parametrize(
-    "pixels", [np.float32([[0, 1]]), np.int32([[0, 70_000]]), np.int32([[-1, 5]]), np.uint16([[0, 255]])]
+    "pixels",
+    [
+        np.float32([[0, 1]]),
+        np.int32([[0, 70_000]]),
+        np.int32([[-1, 5]]),
+        np.uint16([[0, 255]]),
+        np.uint16([[300, 1023]]),
+        np.uint16([[0, 4095]]),
+    ],
 )
 def test_pixels_of_an_unknown_range_are_refused(pixels):
-    """They would be black or white; 8-bit pixels in 16 bits, as masks and medical images have them, would be black."""
-    with pytest.raises(DataError, match=r"of 8 or 16 bits, so their range|so white may be 255 or 65,535"):
+    """They would be black or white; 8 or 12 bits in 16, as masks and medical images have them, would be black."""
+    with pytest.raises(DataError, match=r"of 8 or 16 bits, so their range|so white may be (255|4,095) or 65,535"):
         decode(encoded(Image.fromarray(pixels), "TIFF"), "x.tiff")
 
 

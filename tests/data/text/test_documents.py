@@ -14,6 +14,7 @@ from gmlp_flax.data.text import documents
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecord
 from tests.data import writers
+from tests.failures import failure
 
 TOLD = "iconv -f WINDOWS-1252 -t UTF-8 if that byte is 'é' (Latin-1)"
 
@@ -93,6 +94,29 @@ def test_bad_json_lines(tmp_path, line, found):
     assert (first, last) == ("one", "two\n€")
     assert bad.startswith(f"<line 3: {found}")
     assert read("json_lines", path, 5)[0] == bad.replace("line 3", "line 2 after byte 5")
+
+
+@pytest.mark.parametrize("reader", ["json_lines", "parquet"])
+def test_a_column_that_names_splits(tmp_path, reader):
+    texts, rows = [f"text {i}" for i in range(6)], ["train", "train", "test"] * 2
+    for split, refused in ((rows, True), (["test"] * 6, False), (["web", "books", "code"] * 2, False)):
+        path = tmp_path / "a"
+        if reader == "parquet":
+            writers.parquet(path, text=texts, split=split)
+        else:
+            path.write_bytes(writers.json_lines(*({"text": a, "split": b} for a, b in zip(texts, split, strict=True))))
+        if refused:
+            assert "the column 'split' seems to name splits ('test', 'train')" in failure(read, reader, path)
+        else:
+            assert read(reader, path) == texts
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-32-be"])
+def test_chinese_text_in_another_encoding(tmp_path, encoding):
+    """In UTF-16 it may have no zero byte."""
+    (tmp_path / "a").write_bytes(data := "\u4e2d\u6587\u6587\u672c".encode(encoding))
+    assert (b"\0" in data) == ("32" in encoding)
+    assert f"iconv -f {encoding[:6].upper()} -t UTF-8" in failure(read, "text", tmp_path / "a")
 
 
 def test_lone_surrogates_are_kept(tmp_path):

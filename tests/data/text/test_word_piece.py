@@ -181,6 +181,17 @@ def test_files_beside_with_the_vocabularys_own_name(tmp_path):
     assert tokenizer.cases == (False, True) and "ko_tokenizer.json" in tokenizer.note
 
 
+@pytest.mark.parametrize(("lower", "strip"), [(True, False), (False, True)])
+def test_a_config_that_says_one_of_the_two(tmp_path, lower, strip):
+    """The other is guessed; here the guess is that accents are stripped if text is lower-cased, else kept."""
+    pieces = pieces_of(lower, lower)
+    tokenizer = Tokenizer.load(write(tmp_path, pieces, tokenizer_config={"strip_accents": strip}))
+    expected = reference(pieces, lower, strip)
+    assert tokenizer.cases == (lower, strip) and f"strip_accents={strip}" in tokenizer.note
+    for text in TEXTS.values():
+        assert tokenizer.encode(text) == expected.encode(text, add_special_tokens=False).ids
+
+
 def test_two_files_that_contradict_each_other(tmp_path):
     pieces = pieces_of(True, False)
     given = reference(pieces, True, False).to_str()

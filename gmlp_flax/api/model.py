@@ -21,7 +21,7 @@ from gmlp_flax.models import parameters
 from gmlp_flax.options import options_of
 from gmlp_flax.tasks.base import Candidates
 from gmlp_flax.tasks.generation import Sampling
-from gmlp_flax.tasks.vocabulary import StandInTokenizer
+from gmlp_flax.tasks.vocabulary import NO_TEXT, StandInTokenizer
 from gmlp_flax.training.loading import Trained
 from gmlp_flax.training.partition import Partition
 
@@ -57,7 +57,7 @@ class Model(Trained):
         """
         tokenizer = getattr(self.task, "tokenizer", None)
         if isinstance(tokenizer, StandInTokenizer):
-            raise RunError("this model was created without a tokenizer: give create(..., tokenizer=FILE)")
+            raise RunError(NO_TEXT)
         return tokenizer
 
     @property

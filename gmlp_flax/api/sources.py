@@ -99,6 +99,7 @@ def load(
     image_size: ImageSize | None = None,
     dtype: Any = None,
     mesh: Mesh | None = None,
+    causal: bool | None = None,
 ) -> Model:
     """A trained model, with its tokenizer or image transform.
 
@@ -108,8 +109,8 @@ def load(
     Args:
         source: a run folder, the --workdir of `gmlp train`; a folder that `gmlp export` has written; a folder of timm's
             with its config.json, or a file of weights of timm's or vision_transformer's, named after its model; a
-            folder of a BERT or FNet as transformers saves it, or the weights in it; "hf-hub:OWNER/NAME"; or one of
-            `list_pretrained`.
+            folder of a BERT or FNet as transformers saves it, or the weights in it; a state dict of g-mlp-pytorch's
+            gMLP or gMLPVision, in a file; "hf-hub:OWNER/NAME"; or one of `list_pretrained`.
         checkpoint: of a run: "latest", "best", or a step.
         classes: other classes, their number or names: the head starts anew. A language model becomes a classifier of
             texts.
@@ -118,12 +119,16 @@ def load(
         dtype: another type of activations and matrix products; parameters keep theirs.
         mesh: devices along the axes data, fsdp and tensor, as in config.mesh, such as {"fsdp": 4}; or a
             jax.sharding.Mesh with these axes. Without it, as in the run, or a copy on all devices.
+        causal: of g-mlp-pytorch's gMLP, whose state dict does not say it: its argument of this name. Without it, it is
+            concluded from the weights, and said on standard error.
 
     Raises:
         ConfigError, DataError, RunError: there is no such model, its files cannot be read, the checkpoint does not
             exist or is damaged, or the model cannot be changed so. The message is one line.
     """
-    model = _open_source(os.fspath(source), str(checkpoint), _sizes(mesh))
+    model = _open_source(os.fspath(source), str(checkpoint), _sizes(mesh), causal)
+    if causal is not None and causal is not model.config.model.causal:
+        raise ConfigError(f"load({str(source)!r}): causal is {causal}, and its model is not: leave causal out")
     if (classes, image_size, dtype) == (None, None, None):
         return model
     files = model.task.assets()
@@ -157,7 +162,7 @@ def _open(name: str) -> ConfigDict:
     return config_lib.open_config(name)
 
 
-def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
+def _open_source(source: str, checkpoint: str, mesh: dict[str, int], causal: bool | None) -> Model:
     is_file = source.endswith((".safetensors", ".npz", *weight_files.PICKLES))
     folder, hub = (os.path.dirname(source) or ".") if is_file else source, source.removeprefix(weight_files.HUB)
     described = io_files.join(folder, CONFIG_FILE) if hub == source else weight_files.fetch(hub, CONFIG_FILE)
@@ -172,8 +177,8 @@ def _open_source(source: str, checkpoint: str, mesh: dict[str, int]) -> Model:
     name = timm.named_after(source)
     if is_file and (name in timm.MODELS or not known):
         state = weight_files.read(source)
-        if "layers.0.fn.norm.weight" in state:
-            return place(*timm.read_g_mlp_pytorch(state, source), mesh=mesh)
+        if timm.is_g_mlp_pytorch(state):
+            return place(*timm.read_g_mlp_pytorch(state, source, causal), mesh=mesh)
         config = timm.config_for(name, "a file is named after its model, as gmlp_s16_224.ra3_in1k.safetensors")
         return place(*timm.read(state, config, name, source), mesh=mesh)
     if source in _models() and not io_files.exists(source):

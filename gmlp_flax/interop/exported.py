@@ -31,6 +31,7 @@ from gmlp_flax.io import files as io_files
 from gmlp_flax.io import weight_files
 from gmlp_flax.models import blocks, parameters, sharding
 from gmlp_flax.tasks.base import Task
+from gmlp_flax.tasks.vocabulary import NO_TOKENIZER, TOKENIZER_FILE
 from gmlp_flax.training import loading
 from gmlp_flax.training.loading import Trained
 
@@ -154,6 +155,8 @@ def export(model: Trained, out: str, *, dtype: str = "float32", format: Sequence
     config = model.config.copy_and_resolve_references()
     paths = {key: value for key, value in config.data.items() if isinstance(value, str) and "/" in value}
     config.data.update({key: os.path.basename(value.rstrip("/")) for key, value in paths.items()})  # nobody's business
+    if "tokenizer" in config.data and TOKENIZER_FILE not in files:
+        config.data.tokenizer = NO_TOKENIZER
     if keeps_mean(config.optimizer):  # what was kept of it is what is written
         config.optimizer.update(name="adamw", ema=0.0)
     files[CARD] = card(model, dtype, [FORMATS[name].opener for name in format], license).encode()

@@ -20,11 +20,13 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.errors import RunError, decode_errors, did_you_mean
 from gmlp_flax.io import weight_files
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.paper.recipes import IMAGENET_MEAN, IMAGENET_STD
+from gmlp_flax.tasks.base import Task
 from gmlp_flax.tasks.image_classification import CLASSES_FILE, NAMES_FILE, ImageClassification
 
 HEADS = ("head.bias", -1), ("head.weight", 0), ("head/bias", -1), ("head/kernel", -1)  # and their axes of classes
@@ -202,12 +204,16 @@ _FLAX |= {"LayerNorm_0/": "norm1.", "LayerNorm_1/": "norm2.", "Dense_0/": "fc1."
 _FLAX |= {"^pre_head_layer_norm/": "norm.", "^stem/": "stem.proj.", "^head/": "head.", "(kernel|scale)$": "weight"}
 # g-mlp-pytorch's names as patterns, and timm's of the same gMLP.
 _LUCIDRAINS = {
-    r"^layers\.(\d+)\.fn\.fn": r"blocks.\1.mlp_channels",
+    r"^net\.": "",
+    r"^layers\.(\d+)\.fn\.fn(\.fn)?": r"blocks.\1.mlp_channels",
     r"^layers\.(\d+)\.fn": r"blocks.\1",
     "proj_in.0": "fc1",
 }
 _LUCIDRAINS |= {"proj_out": "fc2", "sgu.norm": "gate.norm", r"sgu\.": "gate.proj.", "to_qkv": "qkv", "to_out": "proj"}
 _LUCIDRAINS |= {"^to_patch_embed.1": "stem.proj", "^to_logits.0": "norm", "^to_logits.2": "head"}
+_LUCIDRAINS |= {"^to_embed": "embed", "^to_logits.1": "output"}
+_TEXT = [Row("embed.weight", "embedding", SINGLE), Row("output.weight", "output_embedding", SINGLE)]
+_TEXT += [*GMLP, Row("output.bias", "bias", SINGLE)]
 
 
 def renamed(state: dict[str, np.ndarray], patterns: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -352,30 +358,71 @@ def from_folder(source: str) -> tuple[dict[str, Any], ConfigDict, str, str]:
     return state, config, name, path
 
 
-def read_g_mlp_pytorch(state: dict[str, np.ndarray], where: str) -> tuple[ImageClassification, dict]:
-    """As `read`, of g-mlp-pytorch's gMLPVision, whose shapes give its sizes.
+def is_g_mlp_pytorch(state: Mapping[str, np.ndarray]) -> bool:
+    """Whether a state dict has g-mlp-pytorch's names, or those in its AutoregressiveWrapper."""
+    return not {"layers.0.fn.norm.weight", "net.layers.0.fn.norm.weight"}.isdisjoint(state)
+
+
+def read_g_mlp_pytorch(state: dict[str, np.ndarray], where: str, causal: bool | None = None) -> tuple[Task, dict]:
+    """As `read`, of g-mlp-pytorch's gMLPVision and gMLP, whose shapes give their sizes. `causal` is gMLP's argument,
+    which its weights do not say: by default it is concluded from the weights above the diagonals.
 
     Raises:
         RunError: weights are missing, unexpected or of another shape, or belong to a model that we do not have.
     """
+    wrapped = any(key.startswith("net.") for key in state)
     state = renamed(state, _LUCIDRAINS)
     layers, block = len({key.split(".")[1] for key in state if "gate.norm" in key}), "blocks.0.mlp_channels."
-    with decode_errors(f"{where}, of g-mlp-pytorch", "give a gMLPVision with one head, for square images", RunError):
-        if "stem.proj.weight" not in state:
-            raise ValueError("it is no gMLPVision: gMLP has logits from a table of their own, our text models have not")
+    with decode_errors(f"{where}, of g-mlp-pytorch", "give a gMLP or gMLPVision with one head", RunError):
+        if "stem.proj.weight" not in state and "embed.weight" not in state:
+            raise ValueError("it has no to_patch_embed and no to_embed: a gMLP without num_tokens reads no tokens")
         heads, tokens = state[f"{block}gate.proj.bias"].shape
-        d_model, inputs = state["stem.proj.weight"].shape
-        rows, side = math.isqrt(tokens), math.isqrt(inputs // 3)
         if heads != 1:
             raise ValueError(f"it has {heads} heads, each with a W for its channels, and our gate has one W for all")
-        if (rows**2, 3 * side**2) != (tokens, inputs):
-            raise ValueError(f"its {tokens} patches of {inputs} numbers are no square ones, in RGB")
-        state["stem.proj.weight"] = state["stem.proj.weight"].reshape(d_model, 3, side, side)
-        state = {key: value[0] if ".gate.proj." in key else value for key, value in state.items()}  # the only head
-        sizes = {"layers": layers, "d_model": d_model, "d_ffn": len(state[f"{block}fc1.bias"])}
+        state = _with_matrices({key: value[0] if ".gate.proj." in key else value for key, value in state.items()})
+        sizes = {"layers": layers, "d_ffn": len(state[f"{block}fc1.bias"])}
         sizes |= {"d_attn": len(state.get(f"{block}attn.qkv.weight", ())) // 3, "norm_eps": 1e-5}
-    config = config_for("gmlp_s16_224")
-    config.model.update(sizes, image_size=(rows * side, rows * side), patch_size=(side, side))
-    config.data.update(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-    to_stderr(f"note: {where} does not say how pixels were scaled: they are read as numbers from 0 to 1")
-    return read(state, config, "gmlp_s16_224", where)
+        if "stem.proj.weight" in state:
+            d_model, inputs = state["stem.proj.weight"].shape
+            rows, side = math.isqrt(tokens), math.isqrt(inputs // 3)
+            if (rows**2, 3 * side**2) != (tokens, inputs):
+                raise ValueError(f"its {tokens} patches of {inputs} numbers are no square ones, in RGB")
+            state["stem.proj.weight"] = state["stem.proj.weight"].reshape(d_model, 3, side, side)
+            config = config_for("gmlp_s16_224")
+            config.model.update(sizes, d_model=d_model, image_size=(rows * side,) * 2, patch_size=(side, side))
+            config.data.update(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+            to_stderr(f"note: {where} does not say how pixels were scaled: they are read as numbers from 0 to 1")
+            return read(state, config, "gmlp_s16_224", where)
+        vocab_size, d_model = state["embed.weight"].shape
+        matrices = [value for key, value in state.items() if key.endswith("gate.proj.weight")]
+        found = wrapped or _only_past_trained(matrices)
+    read_as = found if causal is None else causal
+    config = config_lib.default(task="causal_lm" if read_as else "masked_lm")
+    config.data.train = ""
+    config.model.update(_ENCODER | _GATE | sizes, d_model=d_model, length=tokens, vocab_size=vocab_size)
+    config.model.update(causal=read_as, tie_embeddings=False)
+    if causal is None:
+        advice = f"give gmlp_flax.load(..., causal={not found}) if it is{' not' * found}"
+        to_stderr(
+            f"note: {where} does not say whether it is causal: read as if it were{'' if found else ' not'}; {advice}"
+        )
+    to_stderr(f"note: {where} does not say act and shift_tokens: read as if it had none")
+    task = tasks.find(config.task).without_data(config)
+    return task, from_torch(state, _TEXT, task.shapes(), where)
+
+
+def _with_matrices(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The state dict of a gMLP with circulant_matrix, whose W[i, j] = x[i] y[j] w[n - 1 - i + j] for j <= i and else 0,
+    with W in the place of w, x and y; others as they are."""
+    for name in [key.removesuffix("circulant_pos_x") for key in state if key.endswith("circulant_pos_x")]:
+        w, x, y = state[f"{name}weight"], state.pop(f"{name}circulant_pos_x"), state.pop(f"{name}circulant_pos_y")
+        lags = np.arange(len(w))[:, None] - np.arange(len(w))
+        state[f"{name}weight"] = np.tril(w[(-1 - lags) % len(w)]) * x[:, None] * y
+    return state
+
+
+def _only_past_trained(matrices: list[np.ndarray]) -> bool:
+    """Whether all weights above the diagonals, and no others, are still as small as where gMLP starts, 0.001 / n."""
+    starts = [1.01e-3 / len(matrix) for matrix in matrices]
+    later = all(np.abs(np.triu(matrix, 1)).max() <= start for matrix, start in zip(matrices, starts, strict=True))
+    return later and any(np.abs(np.tril(matrix)).max() > start for matrix, start in zip(matrices, starts, strict=True))

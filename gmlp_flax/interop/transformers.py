@@ -24,7 +24,7 @@ LEFT_OUT = re.compile(r"cls\.seq_relationship\.|cls\.predictions\.decoder\.|.*(_
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
 # What our model allows in config.json, besides the family's own name.
 ALLOWED = {"hidden_act": tuple(ACTIVATIONS), "position_embedding_type": ("absolute",), "is_decoder": (False,)}
-ALLOWED |= {"tie_word_embeddings": (True,)}
+ALLOWED |= {"tie_word_embeddings": (True, False)}
 
 
 def _rows(base: str, own: dict[str, tuple[str, Tensors]]) -> list[Row]:
@@ -39,6 +39,7 @@ def _rows(base: str, own: dict[str, tuple[str, Tensors]]) -> list[Row]:
         f"{base}.pooler.dense": ("pooler", LINEAR),
         f"{HEAD}.transform.dense": ("transform", LINEAR),
         f"{HEAD}.transform.LayerNorm": ("transform_norm", NORM),
+        f"{DECODER}.weight": ("output_embedding", SINGLE),
         BIAS: ("bias", SINGLE),
     }
     return [Row(theirs, ours, tensors) for theirs, (ours, tensors) in shared.items()]
@@ -84,6 +85,7 @@ def config_for(name: str, state: dict[str, np.ndarray], described: dict[str, Any
     config = recipes.language_model(f"{name}_base")
     config.model.update(sizes | FRAME, layers=layers)
     config.model.activation = ACTIVATIONS.get(described.get("hidden_act", ""), config.model.activation)
+    config.model.tie_embeddings = bool(described.get("tie_word_embeddings", True))
     config.model.pooler = f"{name}.pooler.dense.weight" in state
     with decode_errors(f"{where}: its config.json", "expected num_attention_heads and layer_norm_eps", RunError):
         config.model.norm_eps = float(described.get("layer_norm_eps", 1e-12))
@@ -95,17 +97,20 @@ def config_for(name: str, state: dict[str, np.ndarray], described: dict[str, Any
 
 def from_transformers(name: str, state: dict[str, np.ndarray], config: ConfigDict, where: str) -> dict:
     """A state dict as our parameters; `name` is a key of FAMILIES. The bias of the logits may have the name of the
-    layer that it is tied to.
+    layer that it is tied to; if the logits are not tied to the embedding, that layer's bias is the one that counts.
 
     Raises:
-        RunError: weights are missing, unexpected or of another shape, or the logits have weights of their own; the
-            message names the source, `where`.
+        RunError: weights are missing, unexpected or of another shape, or the logits have weights of their own and the
+            config has none; the message names the source, `where`.
     """
-    decoder, words = state.get(f"{DECODER}.weight"), state.get(f"{name}.embeddings.word_embeddings.weight")
-    if decoder is not None and words is not None and not np.array_equal(decoder, words):
-        raise RunError(f"{where}: {DECODER}.weight is not the embedding, to which our logits are tied: give another")
-    bias = {BIAS: state[f"{DECODER}.bias"]} if f"{DECODER}.bias" in state else {}
-    ours = bias | {key: value for key, value in state.items() if not LEFT_OUT.match(key)}
+    decoder = {BIAS: state[f"{DECODER}.bias"]} if f"{DECODER}.bias" in state else {}
+    ours = decoder | {key: value for key, value in state.items() if not LEFT_OUT.match(key)}
+    weight, words = state.get(f"{DECODER}.weight"), state.get(f"{name}.embeddings.word_embeddings.weight")
+    if not config.model.tie_embeddings:
+        ours |= decoder | ({} if weight is None else {f"{DECODER}.weight": weight})
+    elif weight is not None and words is not None and not np.array_equal(weight, words):
+        what = f"{DECODER}.weight is not the embedding, to which the logits are tied unless its config.json"
+        raise RunError(f"{where}: {what} has tie_word_embeddings false: give another, or say so there")
     return from_torch(ours, FAMILIES[name], MaskedLanguageModeling.without_data(config).shapes(), where)
 
 

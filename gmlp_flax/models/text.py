@@ -27,6 +27,11 @@ from gmlp_flax.models.spec import BlockSpec
 _BERT = nnx.initializers.normal(0.02)  # of embeddings and heads
 
 
+def _table(spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param:
+    """A row per token, [vocab_size, d_model]."""
+    return parameter(_BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype), sharding=(TENSOR, FSDP))
+
+
 class TextModel(nnx.Module):
     """Token embedding and encoder, under the same parameter names in all text models. There is no position embedding
     unless the spec has `positions="absolute"` (paper, section 4).
@@ -55,8 +60,7 @@ class TextModel(nnx.Module):
         segments: bool = False,
         pooler: bool = False,
     ):
-        table = _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype)
-        self.embedding = parameter(table, sharding=(TENSOR, FSDP))
+        self.embedding = _table(spec, vocab_size, rngs)
         self.positions = LearnedPositions(spec, rngs, POSITIONS) if spec.positions == "absolute" else None
         fresh = LearnedSegments(spec) if segments else None
         self.segments = LearnedSegments(spec, token_types, rngs) if token_types else fresh
@@ -114,21 +118,32 @@ class TextModel(nnx.Module):
 class LanguageModel(TextModel):
     """Logits from the embedding table, transposed, and an output bias.
 
-    The paper's parameter counts include neither a second table nor BERT's transform layer, which is an option,
-    `transform`. `embedding` are the options of `TextModel`.
+    The paper's parameter counts include neither BERT's transform layer, the option `transform`, nor a second table,
+    which there is without `tie_embeddings`. `embedding` are the options of `TextModel`.
     """
 
-    def __init__(self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, transform: bool = False, **embedding: Any):
+    def __init__(
+        self,
+        spec: BlockSpec,
+        vocab_size: int,
+        rngs: nnx.Rngs,
+        *,
+        transform: bool = False,
+        tie_embeddings: bool = True,
+        **embedding: Any,
+    ):
         super().__init__(spec, vocab_size, rngs, **embedding)
         self.transform = Linear(spec, spec.d_model, spec.d_model, rngs) if transform else None
         self.transform_norm = LayerNorm(spec, spec.d_model) if transform else None
+        self.output_embedding = None if tie_embeddings else _table(spec, vocab_size, rngs)
         self.bias = parameter(jnp.zeros((vocab_size,), spec.param_dtype), sharding=(TENSOR,), decayed=False)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         """Hidden states [..., d_model], only of tokens to predict, to float32 logits [..., vocab_size]."""
         if self.transform is not None and self.transform_norm is not None:
             hidden = self.transform_norm(activation(self.spec.activation, self.transform(hidden)))
-        table = self.embedding[...].astype(hidden.dtype)
+        table = self.embedding if self.output_embedding is None else self.output_embedding
+        table = table[...].astype(hidden.dtype)
         scores = jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=self.spec.precise_dtype)
         return scores + self.bias[...]
 

@@ -49,8 +49,7 @@ class CausalLanguageModeling(LanguageModeling):
             raise ConfigError("config.task is 'causal_lm' and config.model.causal is False: set it to True")
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
-        model = self.config.model
-        return CausalLM(self.spec(), model.vocab_size, rngs, transform=model.transform, **self.embedding())
+        return CausalLM(self.spec(), self.config.model.vocab_size, rngs, **self.embedding())
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         targets, weights = self._targets(batch)

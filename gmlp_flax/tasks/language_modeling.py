@@ -48,11 +48,15 @@ class LanguageModeling(TextTask):
         "model.transform": Option(
             False, "BERT's transform layer before the logits (the paper's counts have none)", architecture=True
         ),
+        "model.tie_embeddings": Option(
+            True, "logits from the embedding table; False: from a second table of its size", architecture=True
+        ),
         "data.mixture": Option(
             (), "PATH=SHARE: further text to train on, and its share of the examples; data.train has the rest"
         ),
         "eval.examples": Option(0, "held-out sequences to score, evenly spread over all; 0: all", AT_LEAST_0),
     }
+    around_encoder = (*TextTask.around_encoder, "transform", "tie_embeddings")
     best = ("perplexity", "min")
     unit = "tokens"
     more_tokens = 0

@@ -80,6 +80,7 @@ class MaskedLanguageModeling(LanguageModeling):
         "masking.static": Option(False, "mask each sequence once, instead of anew each time that it is seen"),
         "eval.seed": Option(0, "fixes which held-out tokens are masked, for all runs alike", AT_LEAST_0),
     }
+    around_encoder = (*LanguageModeling.around_encoder, "pooler")
     prediction_label = "[MASK] {}: "
     hub_task = "fill-mask"
 
@@ -105,9 +106,7 @@ class MaskedLanguageModeling(LanguageModeling):
 
     def module(self, rngs: nnx.Rngs, spec: Any = None) -> nnx.Module:
         """See `Task`; with its own spec of the blocks, or a similar one."""
-        model = self.config.model
-        layers = {name: model[name] for name in ("transform", "pooler")}
-        return MaskedLM(spec or self.spec(), model.vocab_size, rngs, **layers, **self.embedding())
+        return MaskedLM(spec or self.spec(), self.config.model.vocab_size, rngs, **self.embedding())
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         if self.config.masking.static:

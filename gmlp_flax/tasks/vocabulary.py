@@ -23,7 +23,8 @@ from gmlp_flax.tasks.base import Batch, Shapes, Task
 from gmlp_flax.tasks.prediction import batch_of
 
 LARGE_MODELS_RATE, SMALL_WIDTH = 1e-4, 256  # BERT's papers finetune at 5e-5 at most, and from 768 channels on
-EMBEDDING = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")  # options of a `TextModel`
+NO_TOKENIZER = "none"  # as config.data.tokenizer of an exported model that reads token ids alone
+NO_TEXT = "this model was created without a tokenizer, and reads token ids alone: give create(..., tokenizer=FILE)"
 
 TEXT_OPTIONS = {
     "model.length": Option(128, "tokens per sequence (the paper's n)", SIZE),
@@ -65,6 +66,7 @@ class TextTask(Task):
 
     shared_assets = (TOKENIZER_FILE,)
     as_classifier: ClassVar[dict[str, Any]] = {"task": "text_classification", "glue.task": "own"}
+    around_encoder: ClassVar = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")
 
     def __init__(self, *args: Any, tokenizer: Any = None):
         super().__init__(*args)
@@ -83,8 +85,8 @@ class TextTask(Task):
         """The run's tokenizer."""
 
     def embedding(self) -> dict[str, Any]:
-        """The options of a `TextModel`'s embeddings."""
-        return {name: self.config.model[name] for name in EMBEDDING}
+        """The options of a `TextModel`'s embeddings, and of a language model's logits."""
+        return {name: self.config.model[name] for name in self.around_encoder}
 
     @classmethod
     def without_data(cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})) -> Self:
@@ -123,12 +125,17 @@ class TextTask(Task):
 
 
 class StandInTokenizer(NamedTuple):
-    """What a model's shapes and loss depend on, in place of a tokenizer."""
+    """What a model's shapes and loss depend on, in place of a tokenizer. To use it on text is a RunError."""
 
     vocab_size: int
     special_ids: tuple[int, ...] = tuple(range(5))
     pad_id: int = 0
     mask_id: int = 4
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # of copies and pickles
+            raise AttributeError(name)
+        raise RunError(NO_TEXT)
 
 
 def given_tokenizer(task: Task, more: Mapping[str, str] = MappingProxyType({})) -> Tokenizer | None:

@@ -33,6 +33,7 @@ from gmlp_flax.io import files as io_files
 from gmlp_flax.io import weight_files
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Task
+from gmlp_flax.tasks.vocabulary import NO_TOKENIZER
 from gmlp_flax.training.partition import Partition
 
 WEIGHTS = "model.safetensors"
@@ -130,12 +131,16 @@ def open_task(folder: str, config: ConfigDict | None = None) -> Task:
     """
     if config is None:
         config = config_lib.load(os.path.join(folder, CONFIG_FILE))
+    bare = config.data.get("tokenizer") == NO_TOKENIZER
     if "tokenizer" in config.data:
         config.data.tokenizer = ""  # a path on another machine; the folder has the file
     kind = tasks.find(config.task)  # it makes anew what is missing, from the data that the config names
-    needed = (*kind.shared_assets, *kind.heads)
+    needed = kind.heads if bare else (*kind.shared_assets, *kind.heads)
     if missing := [name for name in needed if not io_files.exists(os.path.join(folder, name))]:
         raise RunError(f"{folder} has no {missing[0]}, which the weights were trained with: export the run again")
+    if bare:
+        files = {name: io_files.read_small(os.path.join(folder, name)) for name in needed}
+        return kind.without_data(config, files)
     return tasks.create(config, folder)
 
 

@@ -23,7 +23,7 @@ MODELS = {
     "amlp": ("masked_lm", "gmlp", TEXT | {"d_attn": 8, "positions": "absolute", "mask_padding": True}),
     "linear": ("masked_lm", "gmlp", TEXT | {"gate": "linear", "embedding_norm": True, "transform": True}),
     "causal": ("causal_lm", "gmlp", TEXT | {"d_attn": 8, "activation": "gelu_tanh", "gate_norm_eps": 1e-3}),
-    "causal_dense": ("causal_lm", "gmlp", TEXT | {"spatial": "dense", "gate": "additive"}),
+    "causal_dense": ("causal_lm", "gmlp", TEXT | {"spatial": "dense", "gate": "additive", "tie_embeddings": False}),
     "types": ("masked_lm", "gmlp", TEXT | {"token_types": 4, "embedding_projection": True, "gate": "multiplicative"}),
     "images": ("image_classification", "gmlp", IMAGES | {"spatial": "dense", "pool": "mean"}),
     "cls": ("image_classification", "gmlp", IMAGES | {"pool": "cls", "pre_logits": True, "d_attn": 8}),
@@ -94,7 +94,7 @@ def test_stablehlo(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # jax2onnx loads parts of itself that warn, and drops them if that raises
-@pytest.mark.parametrize("name", ["gmlp", "amlp", "causal", "images", "mixer", "resmlp", "vit", "bert"])
+@pytest.mark.parametrize("name", ["gmlp", "amlp", "causal", "causal_dense", "images", "mixer", "resmlp", "vit", "bert"])
 def test_onnx(name, tmp_path):
     pytest.importorskip("jax2onnx", reason="jax2onnx is not installed (extra: onnx)")
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: onnx)")

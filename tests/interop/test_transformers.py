@@ -69,14 +69,17 @@ def with_heads(name, state):
 
 
 @BOTH
-def test_a_saved_folder_is_read_by_name(transformers, tmp_path, name):
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_saved_folder_is_read_by_name(transformers, tmp_path, name, tied):
     """As save_pretrained writes it, which leaves out what is tied: hidden states within 1e-5, logits within 1e-4."""
     import torch
 
     torch.manual_seed(0)
     family = {"bert": "Bert", "fnet": "FNet"}[name]
-    options = getattr(transformers, f"{family}Config")(**TINY, **HEADS[name])
+    options = getattr(transformers, f"{family}Config")(**TINY, **HEADS[name], tie_word_embeddings=tied)
     model = getattr(transformers, f"{family}ForMaskedLM")(options).eval()
+    if not tied:
+        torch.nn.init.normal_(model.cls.predictions.decoder.bias)
     model.save_pretrained(tmp_path)
     state, described, where = weight_files.read_folder(str(tmp_path))
     config = ours.config_for(name, state, described, where)
@@ -87,6 +90,7 @@ def test_a_saved_folder_is_read_by_name(transformers, tmp_path, name):
         inputs = {"input_ids": torch.tensor(tokens), "token_type_ids": torch.tensor(types)}
         theirs = model(**inputs, output_hidden_states=True)
     module = MaskedLanguageModeling.without_data(config).bind(params)
+    assert ("output_embedding" in params) is not tied
     hidden = module.hidden(tokens, segments=types)
     np.testing.assert_allclose(hidden, theirs.hidden_states[-1].numpy(), atol=1e-5)
     np.testing.assert_allclose(module.logits(hidden), theirs.logits.numpy(), atol=1e-4)
@@ -163,10 +167,12 @@ def test_other_weights_are_refused():
             with pytest.raises(RunError, match=message):
                 ours.from_transformers("fnet", other, ours.config_for("fnet", other, {}, "FILE"), "FILE")
     config = ours.config_for("fnet", state, {}, "FILE")
+    other = state | {"cls.predictions.decoder.weight": state[words("fnet")] + 1}
     with pytest.raises(RunError, match="decoder.weight is not the embedding"):
-        ours.from_transformers(
-            "fnet", state | {"cls.predictions.decoder.weight": state[words("fnet")] + 1}, config, "F"
-        )
+        ours.from_transformers("fnet", other, config, "F")
+    untied = ours.config_for("fnet", other, {"tie_word_embeddings": False}, "FILE")
+    with pytest.raises(RunError, match=r"1 missing \(cls.predictions.decoder.weight\)"):
+        ours.from_transformers("fnet", state, untied, "FILE")
     del state["fnet.encoder.layer.1.output.dense.bias"]
     with pytest.raises(RunError, match=r"1 missing \(fnet.encoder.layer.1.output.dense.bias\)"):
         ours.from_transformers("fnet", state, config, "FILE")

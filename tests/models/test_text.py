@@ -28,12 +28,12 @@ TOKENS = np.array([[1, 4, 4, 0, 10], [7, 2, 9, 3, 5]])
 POSITIONS = np.array([[3, 0], [4, 4]])
 
 
-EMBEDDING = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")
+AROUND = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types", "transform", "tie_embeddings")
 
 
-def model(vocab=VOCAB, transform=False, **fields):
-    embedding = {name: fields.pop(name) for name in EMBEDDING if name in fields}
-    return MaskedLM(small_spec(**fields), vocab, nnx.Rngs(0), transform, **embedding)
+def model(vocab=VOCAB, **fields):
+    around = {name: fields.pop(name) for name in AROUND if name in fields}
+    return MaskedLM(small_spec(**fields), vocab, nnx.Rngs(0), **around)
 
 
 def abstract(**fields):
@@ -47,12 +47,12 @@ def all_logits(p, tokens, scale):
     hidden = reference.encoder(p["encoder"], layer_norm(p["embedding_norm"], x) if "embedding_norm" in p else x)
     if "transform" in p:
         hidden = layer_norm(p["transform_norm"], gelu(linear(p["transform"], hidden)))
-    return np.stack([p["embedding"] @ state + p["bias"] for state in hidden])
+    return np.stack([p.get("output_embedding", p["embedding"]) @ state + p["bias"] for state in hidden])
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("scale_embeddings", [False, True])
-@pytest.mark.parametrize("others", [{}, {"transform": True}, {"embedding_norm": True}])
+@pytest.mark.parametrize("others", [{}, {"transform": True}, {"embedding_norm": True}, {"tie_embeddings": False}])
 @in_float64
 def test_against_numpy(others, scale_embeddings):
     """Scaled embeddings enter the encoder, and plain ones score."""

@@ -47,7 +47,8 @@ class GMLP(nn.Module):
             return self.linear(pooled, "head").float()
         if "transform/kernel" in self.weights:
             x = self.norm(self.gelu(self.linear(x, "transform")), "transform_norm")
-        return (x @ self.weights["embedding"].T + self.weights["bias"]).float()
+        table = self.weights["embedding" if self.model.get("tie_embeddings", True) else "output_embedding"]
+        return (x @ table.T + self.weights["bias"]).float()
 
     def embed(self, inputs: torch.Tensor) -> torch.Tensor:
         """Tokens or images to the encoder's input, [batch, tokens, d_model]."""

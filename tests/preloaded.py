@@ -218,6 +218,7 @@ def _become(request: dict) -> None:
         warnings.resetwarnings()
         for quiet in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):  # as usual
             warnings.simplefilter("ignore", quiet)
+    sys.orig_argv = [sys.executable, *request["words"]]
     kind, what, *rest = request["words"]
     sys.argv = [kind, *rest]
     if kind == "-m":

@@ -91,7 +91,9 @@ def train(
         config.update_from_flattened_dict(store(data, config, io_files.join(workdir, "data")))
     source = None if init is None else _source(init)
     config = plan.settle_mesh(config, workdir)
-    return loop.train(config, workdir, init=source, optimizer=optimizer, callbacks=callbacks)
+    return loop.train(
+        config, workdir, again="the same call of train", init=source, optimizer=optimizer, callbacks=callbacks
+    )
 
 
 def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -> dict[str, float]:

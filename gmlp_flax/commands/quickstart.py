@@ -9,7 +9,6 @@ same command goes on where it was interrupted; if both are finished, they are pu
 """
 
 import os
-import shlex
 import sys
 import time
 from typing import Any
@@ -46,7 +45,7 @@ def train_once(kind: str, arg: str, workdir: str, steps: int | None, restart: bo
     path = os.path.join(workdir, CONFIG_FILE)
     if os.path.exists(path) and set(config.differences(config.load(path), options)) - {"steps"}:
         raise RunError(f"--workdir={workdir} holds another run than this quickstart: give another folder")
-    result = loop.train(options, workdir, restart, again=shlex.join(["gmlp", "quickstart", *sys.argv[1:]]))
+    result = loop.train(options, workdir, restart)
     if result is None:
         raise SystemExit(0)
     return result

@@ -54,7 +54,7 @@ def train(
         config: the whole config of the run.
         workdir: the run folder. It is made if it does not exist.
         restart: puts a run that is in the folder aside, and begins anew.
-        again: the command that continues the run after a signal; empty for `gmlp train` with this program's arguments.
+        again: how the run goes on after a signal; empty: by this process's own command line.
         other_data: goes on over other data than the steps before were taken on.
         at_end: called by the first process after the last step, before result.json is written.
         init: the model that the run starts from, in the place of config.init_from.
@@ -90,12 +90,20 @@ def train(
             if distributed.is_first():
                 at_end()
             return _result(folder, metrics)  # last: a run that has it is done, whatever ends it now
-        words = [word for word in sys.argv[1:] if not re.match(r"--?(restart|other_data)(=|$)", word)]
-        program = ["gmlp", "train"] if shutil.which("gmlp") else [sys.executable, "-m", "gmlp_flax.train"]
-        again = again or shlex.join([*program, *words])
-        again = again if jax.process_count() == 1 else f"start the same {jax.process_count()} processes again"
+        if jax.process_count() > 1:
+            again = f"start the same {jax.process_count()} processes again"
+        again = again or command_as_typed()
         distributed.say(f"{loop.stop.agreed}: step {done} is saved in {folder.path}; to go on: {again}")
         return None
+
+
+def command_as_typed() -> str:
+    """The command line of this process, without the flags that hold for one start alone."""
+    program, *words = sys.orig_argv
+    if words and os.path.basename(words[0]) == "gmlp":  # the system starts this script as PYTHON PATH
+        program = "gmlp" if words[0] == shutil.which("gmlp") else words[0]
+        words = words[1:]
+    return shlex.join([program, *(word for word in words if not re.match(r"--?(restart|other[_-]data)(=|$)", word))])
 
 
 @contextlib.contextmanager

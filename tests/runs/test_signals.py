@@ -1,5 +1,6 @@
 import shlex
 import signal
+import sys
 
 import pytest
 
@@ -35,7 +36,8 @@ def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, 
 
     command = shlex.split(message.partition("to go on: ")[2])
     end = step // 10 * 10 + 20
-    again = (preloaded.gmlp if command[0] == "gmlp" else preloaded.run)(*command[1:], f"--config.steps={end}")
+    assert command == [sys.executable, "-m", "gmlp_flax", "train", *flags, f"--workdir={tmp_path / 'run'}"]
+    again = preloaded.run(*command[1:], f"--config.steps={end}")
     assert_done(again)
     assert f"resuming {tmp_path / 'run'} at step {step}" in again.stderr
     steps = [line["step"] for line in metrics(tmp_path / "run") if "changed" not in line]

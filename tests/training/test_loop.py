@@ -133,3 +133,22 @@ def test_the_result_is_written_last_and_deleted_first(tmp_path, monkeypatch):
     assert not (run / "result.json").exists()
     options.steps = 3
     assert loop.train(options, str(run))["eval"] == first["eval"]
+
+
+@pytest.mark.parametrize(
+    ("started", "typed"),
+    [
+        (
+            ["python", "-m", "gmlp_flax", "train", "--restart", "--workdir=a b"],
+            "python -m gmlp_flax train '--workdir=a b'",
+        ),
+        (["venv/bin/python", "mine.py", "--other-data"], "venv/bin/python mine.py"),
+        (["/venv/bin/python", "/venv/bin/gmlp", "train", "--other_data=true"], "gmlp train"),
+        (["/venv/bin/python", ".venv/bin/gmlp", "train"], ".venv/bin/gmlp train"),
+    ],
+)
+def test_the_command_line_as_typed(monkeypatch, started, typed):
+    """`gmlp` is a script, which the system starts as PYTHON PATH."""
+    monkeypatch.setattr("sys.orig_argv", started)
+    monkeypatch.setattr("shutil.which", {"gmlp": "/venv/bin/gmlp"}.get)
+    assert loop.command_as_typed() == typed

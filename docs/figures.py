@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / "figures"
-OFFSETS = 10  # to each side, of 63
+OFFSETS = 10  # to each side, of 32
 WIDTH = 400
 FONT = "font-family='system-ui, Segoe UI, Helvetica, Arial, sans-serif'"
 # Ink, secondary ink, lines of the axes, the weights, what is multiplied.
@@ -58,13 +58,14 @@ def gate(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[s
     yield arrow("272,196 298,196 298,138", second) + arrow("166,44 298,44 298,102", second)
     yield f"<circle cx='298' cy='120' r='16' fill='none' stroke='{orange}' stroke-width='2'/>"
     yield text(298, 127, "&#215;", orange, 22) + arrow("314,120 336,120", second)
-    yield text(238, 125, "multiply", orange, 14) + text(232, 36, "half of the channels", second, 13)
+    yield text(238, 125, "multiply", orange, 14) + text(236, 36, "half of the channels", second, 13)
 
 
 def filters(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
-    """A row of each layer's W, around its own position, on one scale."""
+    """A row of each layer's W, near its own position and, in a small frame, as a whole, on one scale."""
     weights = read()
     most = max(abs(value) for row in weights.values() for value in row.values())
+    last = max(max(map(abs, row)) for row in weights.values())
     yield text(200, 20, "How strongly each layer reads nearby tokens", ink, 14.5)
     for layer, row in weights.items():
         left, top = 14 + 196 * ((layer - 1) % 2), 40 + 110 * ((layer - 1) // 2)
@@ -75,16 +76,21 @@ def filters(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterato
         for offset, value in row.items():
             height = half * value / most
             colour = blue if value > 0 else orange
-            yield (
-                f"<rect x='{middle + step * offset - 3}' y='{min(base, base - height):.1f}' width='6' "
-                f"height='{max(abs(height), 0.6):.1f}' fill='{colour}'/>"
-            )
+            if abs(offset) <= OFFSETS:
+                yield (
+                    f"<rect x='{middle + step * offset - 3}' y='{min(base, base - height):.1f}' width='6' "
+                    f"height='{max(abs(height), 0.6):.1f}' fill='{colour}'/>"
+                )
+        points = (f"{left + 146 + 30 * offset / last:.1f},{top + 12 - 10 * row[offset] / most:.1f}" for offset in row)
+        yield f"<rect x='{left + 116}' y='{top}' width='60' height='24' fill='none' stroke='{rule}'/>"
+        yield f"<polyline points='{' '.join(points)}' fill='none' stroke='{second}'/>"
         yield text(left, top + 12, f"layer {layer}", second, 13, "start")
     for index in range(2):
         left = 14 + 196 * index
         for offset in (-OFFSETS, 0, OFFSETS):
-            yield text(left + 88 + 8 * offset, 254, f"{offset:+d}" if offset else "0", second, 12)
-    yield text(200, 268, "distance in tokens", second, 12)
+            words, anchor = f"{offset:+d}" if offset else "0", ("start", "middle", "end")[(offset > 0) + (offset >= 0)]
+            yield text(left + 88 + 8.75 * offset, 254, words, second, 12, anchor)
+    yield text(200, 268, "distance in tokens; in the small frames the whole row", second, 12)
 
 
 def mixers(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
@@ -137,7 +143,7 @@ def take(run: str) -> None:
     with (FOLDER / "filters.csv").open("w") as file:
         file.write("layer,distance,weight\n")
         for layer, matrix in enumerate(matrices, 1):
-            for distance in range(-OFFSETS, OFFSETS + 1):
+            for distance in range(-middle, len(matrix) - middle):
                 file.write(f"{layer},{distance},{matrix[middle, middle + distance]:.4f}\n")
 
 

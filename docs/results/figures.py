@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from docs import generate
+from docs.results import matrices
 from gmlp_flax.analysis import drawing
 from gmlp_flax.models import parameters
 from gmlp_flax.paper.alternatives import COLUMNS
@@ -413,21 +414,36 @@ def svg(figure: Figure) -> str:
 
 def drawn(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     """(file name, SVG) of each figure."""
-    for name, (title, beside, draw) in plots().items():
+    made: dict[str, Callable[[str], Figure]] = {
+        name: lambda mode, plot=plot: plotted(*plot, mode) for name, plot in plots().items()
+    }
+    for name, (width, height, draw) in matrices.FIGURES.items():
+        made[name] = lambda mode, size=(width, height), draw=draw: sheet(size, draw, mode)
+    for name in names or made:
         for mode, (ink, second, grid) in INK.items():
-            if not names or name in names:
-                inks: dict[Any, Any] = dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), ink)
-                inks |= {"xtick.color": second, "ytick.color": second, "axes.edgecolor": second, "grid.color": grid}
-                inks["svg.hashsalt"] = f"{name}-{mode}"  # names in two figures of a page differ
-                with matplotlib.rc_context(STYLE | inks):
-                    inner = 3.5 if beside else 4.45
-                    width = 0.72 + inner + (beside or 0.13)
-                    figure = Figure(figsize=(width, 4.2 if title else 1.25))
-                    left, wide = 0.72 / width, inner / width
-                    axis = figure.add_axes((left, 0.14, wide, 0.76))
-                    axis.set_title(title)
-                    draw(axis, mode)
-                    yield f"{name}-{mode}.svg", svg(figure)
+            inks: dict[Any, Any] = dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), ink)
+            inks |= {"xtick.color": second, "ytick.color": second, "axes.edgecolor": second, "grid.color": grid}
+            inks["svg.hashsalt"] = f"{name}-{mode}"  # names in two figures of a page differ
+            with matplotlib.rc_context(STYLE | inks):
+                yield f"{name}-{mode}.svg", svg(made[name](mode))
+
+
+def plotted(title: str, beside: float, draw: Draw, mode: str) -> Figure:
+    """A figure of one pair of axes, with so many inches beside them for words."""
+    inner = 3.5 if beside else 4.45
+    width = 0.72 + inner + (beside or 0.13)
+    figure = Figure(figsize=(width, 4.2 if title else 1.25))
+    axis = figure.add_axes((0.72 / width, 0.14, inner / width, 0.76))
+    axis.set_title(title)
+    draw(axis, mode)
+    return figure
+
+
+def sheet(size: tuple[float, float], draw: Callable[[Figure, str], None], mode: str) -> Figure:
+    """A figure of many axes."""
+    figure = Figure(figsize=size)
+    draw(figure, mode)
+    return figure
 
 
 if __name__ == "__main__":

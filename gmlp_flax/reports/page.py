@@ -30,6 +30,7 @@ MARKS |= {ONE_REVERSED: ("open", "\u2717"), OPEN: ("open", "~"), EARLY: ("open",
 SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
 SYMBOLS |= {".": "circle", "X": "x", "*": "star"}
 HEIGHT = 430  # pixels of a panel
+CLEAR = "rgba(0, 0, 0, 0)"
 
 
 def write(report: Report, folder: str) -> str:
@@ -90,8 +91,13 @@ def _claims(report: Report) -> str:
 
 def _table(name: str, table: Table) -> str:
     """With three digits; columns sort by all of them."""
-    head = "".join(f'<th scope="col"><button type="button">{escape(column)}</button></th>' for column in table.columns)
-    body = "\n".join(f"<tr>{''.join(_cell(cell, table.over) for cell in row)}</tr>" for row in table.rows)
+    words = [any(isinstance(row[index], str) for row in table.rows) for index in range(len(table.columns))]
+    kinds = [' class="words"' if column else "" for column in words]
+    head = "".join(
+        f'<th scope="col"{kind}><button type="button">{escape(column)}</button></th>'
+        for column, kind in zip(table.columns, kinds, strict=True)
+    )
+    body = "\n".join(f"<tr>{''.join(map(_cell, row, kinds, [table.over] * len(row)))}</tr>" for row in table.rows)
     legend = f" {escape(table.legend())}" if table.legend() else ""
     return (
         f'<section class="table"><div class="wide"><table class="sortable"><thead><tr>{head}</tr></thead>\n'
@@ -100,11 +106,11 @@ def _table(name: str, table: Table) -> str:
     )
 
 
-def _cell(cell: Cell, over: str) -> str:
+def _cell(cell: Cell, kind: str, over: str) -> str:
     seeds = ""
     if isinstance(cell, Spread) and len(cell.values) > 1:
         seeds = f' title="{over}: {", ".join(shown(float(value)) for value in cell.values)}"'
-    return f'<td data-key="{escape(sort_key(cell))}"{seeds}>{escape(shown(cell))}</td>'
+    return f'<td{kind} data-key="{escape(sort_key(cell))}"{seeds}>{escape(shown(cell))}</td>'
 
 
 def _figure(name: str, figure: Chart | Figure) -> str:
@@ -148,6 +154,9 @@ def plotly_figure(panel: Panel) -> Any:
         figure.add_scatter(x=[min(x), max(x)], y=[y, y], mode="lines", name=name, line=line)
     figure.update_layout(
         template="plotly_white",
+        paper_bgcolor=CLEAR,
+        plot_bgcolor=CLEAR,
+        modebar={"bgcolor": CLEAR, "color": GREY},
         height=HEIGHT,
         margin={"l": 62, "r": 12, "t": 30, "b": 46},
         hovermode="closest",

@@ -74,17 +74,20 @@ def train(
             trackers = close_later(Trackers(config.log, callbacks))
             training = build(config, folder, other_data, init, optimizer)
             task, config = training.task, training.task.config
-            checkpoints = close_later(loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id))
             watchdog = close_later(stopping.Watchdog(config.log.hang_seconds))
             watchdog.begin()
-            state, done = _resume(training, checkpoints, init)
+            with heartbeat("making the first state", distributed.say, at_once=False):
+                checkpoints = loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id)
+                close_later(checkpoints)
+                state, done = _resume(training, checkpoints, init)
             file = os.path.join(folder.path, METRICS_FILE)
             metrics = close_later(MetricsFile(file, done, read_only=not distributed.is_first()))
             progress = close_later(Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit))
             loop = _Loop(training, folder, checkpoints, metrics, progress, trackers, profile, watchdog)
             with stopping.handle(stopping.STOPPING, loop.stop.on_signal):
                 done = loop.run(state, done)
-                checkpoints.wait()
+                with heartbeat("saving", progress.show, at_once=False):
+                    checkpoints.wait()
                 folder.note_checkpoint()
         if done == config.steps and done in metrics.evaluations:
             if distributed.is_first():
@@ -344,7 +347,8 @@ class _Loop:
         self.watchdog.alive()
         self.folder.check()
         self.metrics.flush()
-        self.checkpoints.save(done, state, self.metrics.evaluations.get(done))
+        with heartbeat("saving", self.progress.show, at_once=False):
+            self.checkpoints.save(done, state, self.metrics.evaluations.get(done))
         if self.has_checkpoint:  # the one before is finished
             self.folder.note_checkpoint()
         self.has_checkpoint = True

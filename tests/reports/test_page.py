@@ -82,7 +82,7 @@ def test_claims_and_settings_stand_above_the_table(text):
 
 def test_cells_and_what_a_spread_is_over(text):
     assert '<td data-key="57.08" title="seeds: 55.0, 59.2">57.1 ± 2.9</td>' in text and '<td data-key=""></td>' in text
-    assert '<td data-key="an aside">an aside</td>' in text
+    assert '<td class="words" data-key="an aside">an aside</td>' in text
     first, second = text.split("<h2>What it costs</h2>")
     assert "deviation between seeds" in first and "deviation between repeats" in second
 

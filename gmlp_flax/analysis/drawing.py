@@ -211,7 +211,9 @@ def plain_axis(axis: Axis, log: bool) -> None:
         axis.set_minor_locator(NullLocator())
     else:
         whole = axis.get_label_text() in WHOLE
-        axis.set_major_locator(MaxNLocator(6, integer=whole))  # as many labels such as "1.25 M" have room on a column
+        axis.set_major_locator(
+            MaxNLocator(6, steps=[1, 2, 5, 10], integer=whole)
+        )  # as many labels such as "1.25 M" have room on a column
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
 
 

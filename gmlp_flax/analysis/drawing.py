@@ -210,10 +210,8 @@ def plain_axis(axis: Axis, log: bool) -> None:
         axis.set_major_locator(LogLocator(subs=digits, numticks=MOST_TICKS))
         axis.set_minor_locator(NullLocator())
     else:
-        whole = axis.get_label_text() in WHOLE
-        axis.set_major_locator(
-            MaxNLocator(6, steps=[1, 2, 5, 10], integer=whole)
-        )  # as many labels such as "1.25 M" have room on a column
+        whole, most = axis.get_label_text() in WHOLE, 6  # labels such as "1.25 M" that have room on a column
+        axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10], integer=whole))
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
 
 

@@ -7,10 +7,11 @@ import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from docs import generate
-from docs.results import advice, figures
+from docs.results import advice, figures, matrices
 from gmlp_flax.analysis import filters
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.reports import claims, language_models
@@ -231,9 +232,17 @@ def test_the_points_of_which_mixer(name):
 
 
 def test_the_figures_are_those_that_are_drawn():
-    expected = {f"{name}-{mode}.svg" for name in figures.plots() for mode in figures.INK}
+    expected = {f"{name}-{mode}.svg" for name in {**figures.plots(), **matrices.FIGURES} for mode in figures.INK}
     assert {path.name for path in figures.FOLDER.glob("*")} == expected
     assert {f"{name}.svg" for name in re.findall(r"figures/([\w-]+)\.svg", "".join(map(page, PAGES)))} == expected
+
+
+def test_weights_of_the_matrices_are_read_in_their_columns():
+    """Two tokens of a sentence may be the same word."""
+    attention = np.array([weights for _, weights in matrices.read("attention-layer-1", 1)])
+    assert attention.shape == (23, 23) and np.allclose(attention.sum(1), 1, atol=0.03)
+    filters = {tuple(names): weights for names, weights in matrices.read("image-filters-rows", 3)}
+    assert np.isfinite(filters["1", "patch 0", "0"]).sum() == 8 and np.isfinite(filters["1", "mean", "0"]).sum() == 15
 
 
 def test_a_figure_is_drawn_without_background_in_the_inks_of_its_page():

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, listed
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ def refuse_column(columns: Mapping[str, Collection[str]], path: str) -> None:
         named = len({*words}) > 1 and all(len(found) == 1 for found in words)
         is_flag = name.lower().startswith("is") and split_words(name) and len(values) == 2
         if len(values) < _MANY and (named or is_flag):
-            what = f"the column {name!r} seems to name splits ({_listed(sorted(values))}), and is not read"
+            what = f"the column {name!r} seems to name splits ({listed(map(repr, sorted(values)))}), and is not read"
             raise DataError(f"{path}: {what}: give the data of config.data.train and heldout as two files, or drop it")
 
 
@@ -147,7 +147,7 @@ def choose(
     """
     if share and heldout and (set(train) & set(heldout) or ALL_SPLITS in train):
         if explicit:
-            has = f" (it has {_listed(known)})" if known else ""
+            has = f" (it has {listed(map(repr, known))})" if known else ""
             raise DataError(
                 f"the split {heldout[0]!r} of {path!r} would be both trained on and held out; give two splits as "
                 f"config.data.split and heldout_split{has}"
@@ -162,7 +162,7 @@ def missing_split(path: str, split: str, known: Sequence[str]) -> DataError:
     """The error of data that do not have the split a user asked for."""
     if not any(known):
         return DataError(f"{path!r} has no split {split!r}: it names no splits; leave the split empty")
-    return DataError(f"{path!r} has no split {split!r}: it has {_listed(known)}; give one of these")
+    return DataError(f"{path!r} has no split {split!r}: it has {listed(map(repr, known))}; give one of these")
 
 
 def members(examples: Sequence[T], keys: Iterable[str], side: str, share: float, what: str) -> list[T]:
@@ -177,7 +177,3 @@ def empty_side(what: str, side: str, share: float) -> DataError:
     """The error of a share that leaves a side without examples; `what` they are: "the articles of 'squad.json'"."""
     advice = "change it, or give more data, or the held-out data a path of their own"
     return DataError(f"{what} leave nothing on the side {side!r} with heldout_share={share}; {advice}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))

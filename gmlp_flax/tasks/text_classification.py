@@ -271,9 +271,8 @@ class TextClassification(Finetuning):
         most = max(1 + sum(len(text) + 1 for text in layout) for layout in layouts)
         note = self.note_of_cut(most, given, truncate)
         length = min(most, self.length) if self.hides_padding else self.length
-        arrays = zip(*(pairs.assemble(layout, length, self.tokenizer) for layout in layouts), strict=True)
-        tokens, segments = (np.stack(parts) if self.dual_encoder else parts[0] for parts in arrays)
-        return Prepared([{"tokens": tokens, "segments": segments}], 1, note)
+        example = self._pairs([[text] for text in ids], length)[0]
+        return Prepared([{name: example[name] for name in ("tokens", "segments")}], 1, note)
 
     def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
         """See `Task`: one prediction for each line."""
@@ -287,20 +286,19 @@ class TextClassification(Finetuning):
     def examples(self, side: str) -> pairs.Pairs:
         """The encoded examples of a side, "train" or "heldout", in the order of `prediction_files`."""
         read, length = self.sentences(side), self.config.model.length
+        # No more tokens are ever read, and one more tells that a text is cut.
+        encode = functools.partial(pairs.encode, tokenizer=self.tokenizer, max_tokens=length)
         with sides.errors_name("model.length"):
-            source = self._pairs(read.first, read.second, {"label": read.labels, "part": read.part})
+            tokens = [encode(texts) for texts in (read.first, read.second) if texts is not None]
+            source = self._pairs(tokens, length, label=read.labels, part=read.part)
         report_unknown(self.tokenizer, source, f"{side} examples")
         if source.cut:
             message = f"{source.cut} of {len(source)} are longer than config.model.length={length} and are cut"
             sides.warn(side, "examples", message)
         return source
 
-    def _pairs(self, first: list[str], second: list[str] | None, columns: dict[str, Any]) -> pairs.Pairs:
-        # No more tokens are ever read, and one more tells that a text is cut.
-        encode = functools.partial(pairs.encode, tokenizer=self.tokenizer, max_tokens=self.length)
-        tokens = [encode(texts) for texts in (first, second) if texts is not None]
-        options: dict[str, Any] = dict(length=self.length, tokenizer=self.tokenizer, dual_encoder=self.dual_encoder)
-        return pairs.Pairs(tokens, columns, **options)
+    def _pairs(self, texts: Sequence[Sequence[np.ndarray]], length: int, **columns: np.ndarray) -> pairs.Pairs:
+        return pairs.Pairs(texts, columns, length=length, tokenizer=self.tokenizer, dual_encoder=self.dual_encoder)
 
     def fingerprint(self, side: str) -> Fingerprint:
         """See `Task`."""

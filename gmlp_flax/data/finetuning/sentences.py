@@ -172,7 +172,13 @@ def classes(values: Mapping[str, int], where: str) -> tuple[tuple[str, ...], lis
     counts: Counter[str] = Counter()
     for value, rows in values.items():
         counts[class_name(value)] += rows
-    _refuse(counts, where)
+    refuse_names(counts, where, "; to predict numbers give --config=finetune_glue:own_number")
+    total, single = sum(counts.values()), sorted(name for name, rows in counts.items() if rows < 2)
+    if not 2 <= len(counts) <= MOST_LABELS or len(counts) == total:
+        raise DataError(f"{len(counts)} different values in {total} rows {where}: expected 2 to {MOST_LABELS} classes")
+    if single:
+        more = f", as have {len(single) - 1} more classes" if len(single) > 1 else ""
+        raise DataError(f"one row of the class {single[0][:60]!r}{more} {where}: add another, or remove it")
     notes = []
     if changed := [value for value in values if value != class_name(value)]:
         listed = ", ".join(f"{value!a} as {class_name(value)!r}" for value in changed[:3])
@@ -186,16 +192,6 @@ def classes(values: Mapping[str, int], where: str) -> tuple[tuple[str, ...], lis
             notes.append(f"{listed}, taken as {len(names)} classes, may mean {meaning}")
     numbers = {name: int(name) for name in counts if re.fullmatch(r"-?\d{1,18}", name)}
     return tuple(sorted(counts, key=lambda name: (name not in numbers, numbers.get(name, 0), name))), notes
-
-
-def _refuse(counts: Counter[str], where: str) -> None:
-    total, single = sum(counts.values()), sorted(name for name, rows in counts.items() if rows < 2)
-    refuse_names(counts, where, "; to predict numbers give --config=finetune_glue:own_number")
-    if not 2 <= len(counts) <= MOST_LABELS or len(counts) == total:
-        raise DataError(f"{len(counts)} different values in {total} rows {where}: expected 2 to {MOST_LABELS} classes")
-    if single:
-        more = f", as have {len(single) - 1} more classes" if len(single) > 1 else ""
-        raise DataError(f"one row of the class {single[0][:60]!r}{more} {where}: add another, or remove it")
 
 
 def refuse_names(counts: Mapping[str, int], where: str, advice: str = "") -> None:

@@ -53,9 +53,8 @@ class ImageRows(ImageSource):
             raise DataError(f"{self.path!r}: {bad[0]} has no image or no class: expected columns {columns}")
         found.names, found._images, kinds = ([row[part] for row in rows] for part in range(3))
         refuse_names(Counter(kinds), f"among the classes of {self.path!r}")
-        paths = [(name, image, kind) for name, image, kind in rows if isinstance(image, str)]
-        own = {image: kind for _, image, kind in paths}
-        if other := next((name for name, image, kind in paths if own[image] != kind), ""):
+        own = {image: kind for _, image, kind in rows if isinstance(image, str)}
+        if other := next((row[0] for row in rows if isinstance(row[1], str) and own[row[1]] != row[2]), ""):
             raise DataError(f"{self.path!r}: the image of {other} has another class in another row: mend one of them")
         found.notes = (*dict.fromkeys(notes),)
         classes, labels = np.unique(np.array(kinds, str), return_inverse=True)

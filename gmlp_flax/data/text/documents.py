@@ -12,7 +12,6 @@ does not parse. The unit of [start, stop) depends on the format, and so does the
     array_record   records; random access
 """
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -90,7 +89,16 @@ def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
 def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
     lines = ((number, line) for number, line in numbered_lines(path, start, stop) if not line.isspace())
     columns: dict[str, set[str]] = {}
-    yield from _parse(lines, lambda number: _line_name(number, start), functools.partial(_json_text, columns=columns))
+
+    def text(line: bytes) -> str:
+        record = json_object(line)
+        splits.add_values(columns, {name: record[name] for name in splits.COLUMNS if name in record})
+        if not isinstance(record.get(TEXT), str):
+            fields = ", ".join(map(repr, record))
+            raise BadRecord(f"found fields {fields}; expected an object with a string field {TEXT!r}")
+        return record[TEXT]
+
+    yield from _parse(lines, lambda number: _line_name(number, start), text)
     splits.refuse_column(columns, path)
 
 
@@ -105,22 +113,11 @@ def _parse(
             yield BadRecord(f"{name(number)}: {error}")
 
 
-def _json_text(line: bytes, columns: dict[str, set[str]]) -> str:
-    """The text in a line; the values of the other fields that may name a split are added to `columns`."""
-    record = json_object(line)
-    splits.add_values(columns, {name: record[name] for name in splits.COLUMNS if name in record})
-    if not isinstance(record.get(TEXT), str):
-        fields = ", ".join(map(repr, record))
-        raise BadRecord(f"found fields {fields}; expected an object with a string field {TEXT!r}")
-    return record[TEXT]
-
-
 def _read_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
-    if start == 0:
-        columns: dict[str, set[str]] = {}
-        for _, row in records.parquet_rows(path, splits.COLUMNS):
-            splits.add_values(columns, row if isinstance(row, dict) else {})
-        splits.refuse_column(columns, path)
+    columns: dict[str, set[str]] = {}
+    for _, row in records.parquet_rows(path, splits.COLUMNS) if start == 0 else ():
+        splits.add_values(columns, row if isinstance(row, dict) else {})
+    splits.refuse_column(columns, path)
     return _parse(records.parquet_records(path, TEXT, start, stop), "row {}".format, _cell_text)
 
 

@@ -16,6 +16,19 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 2; }
 
+# Runs a command, and says at a terminal every five seconds that it still does.
+patiently() {
+  local clock=
+  if [[ -t 1 ]]; then
+    while sleep 5 && kill -0 $$ 2>/dev/null; do say "${SECONDS} s so far"; done &  # ends with this script
+    clock=$!
+  fi
+  local code=0
+  "$@" || code=$?
+  if [[ -n $clock ]]; then kill "$clock" && wait "$clock" 2>/dev/null || true; fi
+  return "$code"
+}
+
 # Prints "3.11.7 /usr/bin/python3", or nothing if command $1 does not run. If $1 belongs to an environment, the path is
 # of the Python beneath it: the environment may be the one about to be rebuilt.
 describe() {
@@ -96,7 +109,7 @@ fi
 # 3. Install. The fingerprint is written last, so that an interrupted installation is done again.
 if [[ -n $rebuild ]]; then
   say "making $venv with Python $version ($python)"
-  "$python" -m venv --clear ${uv:+--without-pip} "$venv"
+  patiently "$python" -m venv --clear ${uv:+--without-pip} "$venv"
 fi
 printf '%s\n' "$installed" >"$stamp"
 if [[ -n $uv ]]; then
@@ -108,6 +121,6 @@ else
   "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$venv/bin/python" -m ensurepip >/dev/null
   installer=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
 fi
-"${installer[@]}" ${constraints:+--constraint "$constraints"} --editable ".${extras:+[$extras]}" || fail "installation failed, see above; run again to try again"
+patiently "${installer[@]}" ${constraints:+--constraint "$constraints"} --editable ".${extras:+[$extras]}" || fail "installation failed, see above; run again to try again"
 printf '%s\n' "$extras" "$want" >"$stamp"
 say "$what is installed in $venv (Python $version, ${SECONDS} s)"

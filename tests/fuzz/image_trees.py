@@ -34,8 +34,12 @@ def oracle(paths):
         return depth
 
     def classes(rows, depth):
-        deep = {row[depth + 1] for row in rows.values() if len(row) > depth + 1}
-        if "" in tops(rows, depth) or any(FOLDERS[name] in ("validation", "test") for name in deep):
+        if "" in tops(rows, depth):
+            return None
+        inner = [tops({p: r for p, r in rows.items() if r[depth] == name}, depth + 1) for name in tops(rows, depth)]
+        deep = {name for names in inner for name in names}
+        often = all(2 * sum(name in names for names in inner) > len(inner) for name in deep)
+        if ("" not in deep and len(deep) > 1 and often) or any(FOLDERS.get(x) in ("validation", "test") for x in deep):
             return None
         return {path: unicodedata.normalize("NFC", row[depth]) for path, row in rows.items()}
 

@@ -223,7 +223,7 @@ def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str
         raise DataError(
             f"{where}: no column {' or '.join(map(repr, missing[0]))} in the header, found "
             f"{', '.join(repr(cell[:40]) for cell in cells[:15])}; give a file whose "
-            "first line names this column, or set config.own.text, own.second and own.label for data of your own"
+            "first line names this column; for labelled text you may set config.own.text, own.second and own.label"
         )
     return task.headerless if missing else cells
 

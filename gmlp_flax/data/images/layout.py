@@ -123,6 +123,8 @@ class Layout:
         kinds = Counter(suffix(name) or "no suffix" for name in self.others if name not in self._used).most_common()
         counts = listed((f"{kind} {count:,}" for kind, count in kinds), 4)
         total = sum(count for _, count in kinds)
+        tables = listed([name for name in self.others if _is_table(name) and name not in self._used], 3)
+        counts += f"; not read for classes: {tables}" if tables else ""
         return [f"{self.path!r}: ignored {total:,} files that are no images ({counts})"] if kinds else []
 
     def _note(self, line: str) -> None:
@@ -182,7 +184,8 @@ class Layout:
         if "" in tops:
             raise DataError(f"{self.path!r}: image {tops[''][0]!r} lies outside of the class folders; move it into one")
         if unread := self._unread(base):
-            raise DataError(f"{self.path!r}: class folder {base + unread[0]!r} is empty: {EXPECTED}; fill or remove it")
+            expected = f"{EXPECTED}, in formats that Pillow reads"
+            raise DataError(f"{self.path!r}: class folder {base + unread[0]!r} is empty: {expected}; fill or remove it")
         self._check_deeper(base, tops)
         names = {top: unicodedata.normalize("NFC", top) for top in tops}
         if len({*names.values()}) < len(names):
@@ -190,14 +193,20 @@ class Layout:
         return {name: names[top] for top, members in tops.items() for name in members}
 
     def _check_deeper(self, base: str, tops: dict[str, list[str]]) -> None:
-        """Says that folders inside class folders count to these; raises DataError if they are called as splits."""
+        """Says that folders inside class folders count to these; raises DataError if they are called as splits or
+        masks, or are the same in most class folders, and so may be the classes."""
         inside = {f"{base}{top}/": members for top, members in tops.items()}
         for folder, below in ({base: sum(tops.values(), [])} | inside).items():
             beside = {name[len(folder) :].rpartition("/")[0].partition("/")[0] for name in below}
             if "images" in beside and (masks := beside.intersection(_MASKS)):
                 what = f"{folder + min(masks)!r} beside {folder + 'images'!r} seems to hold no images to classify"
                 raise DataError(f"{self.path!r}: {what}: move it away, or rename it")
-        deeper = sorted({top + inner for top, members in inside.items() for inner in _by_folder(members, top) if inner})
+        inner = {folder: {*_by_folder(members, folder)} for folder, members in inside.items()}
+        deeper = sorted(folder + name for folder, names in inner.items() for name in names if name)
+        times = Counter(name for names in inner.values() for name in names)
+        if len(times) > 1 and "" not in times and min(times.values()) > len(inner) / 2:
+            both = f"{listed(map(repr, sorted(tops)), 3)}, or {listed(map(repr, sorted(times)), 3)} in each of them"
+            raise DataError(f"{self.path!r}: the classes may be {both}: put the folders of the classes first")
         for folder in deeper:
             if {*splits.split_words(folder.rpartition("/")[2])} - {TRAIN_SPLIT}:
                 raise DataError(

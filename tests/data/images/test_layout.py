@@ -86,6 +86,12 @@ def test_classes_and_splits(tmp_path, names, expected):
         (["train/1.jpg", "test1/2.jpg"], "/train/' has no classes: 1 images in no class folders; expected one folder"),
         (["trainval/a/1.jpg", "test/a/2.jpg"], "'trainval' can be read as the split 'train' or 'validation'"),
         (["images/1.jpg", "masks/1.png"], "image 'images/1.jpg' lies outside of the class folders"),
+        # Domains, folds or patients, and the classes in each (PACS, PlantVillage, breast histopathology).
+        (
+            ["art/cat/1.jpg", "art/dog/1.jpg", "photo/cat/2.jpg", "photo/dog/2.jpg"],
+            "the classes may be 'art', 'photo', or 'cat', 'dog' in each of them",
+        ),
+        (["p1/0/1.jpg", "p1/1/1.jpg", "p2/0/2.jpg", "p2/1/1.jpg", "p3/0/1.jpg"], "or '0', '1' in each of them"),
         # Lungs and birds with their masks (COVID-19 Radiography, CUB-200).
         (["A/images/1.jpg", "A/masks/1.jpg", "B/images/1.jpg"], "'A/masks' beside 'A/images' seems to hold no images"),
         (["images/a/1.jpg", "images/b/1.jpg", "segmentations/a/1.jpg"], "'segmentations' beside 'images' seems to"),
@@ -123,6 +129,13 @@ def test_what_was_assumed_is_said(tmp_path):
         f"{path!r}: 1 folders inside class folders count to these, such as 'w/train/a/x'",
         f"{path!r}: ignored 1 files that are no images (.xyz 1)",
     )
+
+
+def test_a_table_that_is_not_read_is_named(tmp_path):
+    """HAM10000 has its images in two folders, and their classes in a table."""
+    content = {"part_1/1.jpg": b"", "part_2/2.jpg": b"", "meta.csv": b"image,dx,age\n1,nv,3\n2,mel,4\n", "a.txt": b""}
+    (note,) = ImageFolder(str(make_folder(tmp_path / "ham", content))).of_split().notes
+    assert note.endswith("ignored 2 files that are no images (.txt 1, .csv 1; not read for classes: meta.csv)")
 
 
 def test_random_trees(tmp_path):

@@ -177,6 +177,8 @@ def test_what_cannot_be_read_is_said_in_one_line(tmp_path):
     csv(tmp_path / "y.csv", header="photo,label,note")
     for word in ("no column 'image' or", "found 'photo', 'label', 'note'"):
         assert word in failure(tmp_path / "y.csv")
+    (tmp_path / "base64.csv").write_text(f"image,label\n{'iVBORw0KGgo' * 1000},cat\n")
+    assert "base64.csv, line 2 has no image or no class" in failure(tmp_path / "base64.csv")
     (tmp_path / "damaged.parquet").write_bytes(parquet(tmp_path).read_bytes()[:-50])
     assert "damaged.parquet: truncated, damaged or not parquet" in failure(tmp_path / "damaged.parquet")
 

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -22,7 +22,7 @@ from gmlp_flax.options import options_of
 from gmlp_flax.tasks.base import Candidates
 from gmlp_flax.tasks.generation import Sampling
 from gmlp_flax.tasks.vocabulary import NO_TEXT, StandInTokenizer
-from gmlp_flax.training.loading import Trained
+from gmlp_flax.training.loading import Trained, require_trained
 from gmlp_flax.training.partition import Partition
 
 Predictions = list[list[Candidates]]
@@ -73,7 +73,7 @@ class Model(Trained):
 
     def function(self) -> Callable[[Any, Any], jax.Array]:
         """The pure function (params, inputs) -> logits, in evaluation, to jit, grad and vmap; inputs are arrays as in
-        `logits`, the leading axis the example."""
+        `logits`, the leading axis the example, and images numbers from 0 to 255."""
         return self.task.forward
 
     def logits(self, inputs: Any) -> jax.Array:
@@ -81,8 +81,8 @@ class Model(Trained):
         [batch, tokens, 2] (start, end) of a model that answers questions.
 
         Args:
-            inputs: an array, images [batch, height, width, channels] from 0 to 255 or token ids int [batch, tokens];
-                or a list as `predict` takes.
+            inputs: an array, images [batch, height, width, channels], whole numbers from 0 to 255 or floats from 0 to
+                1, or token ids int [batch, tokens]; or a list as `predict` takes.
 
         Raises:
             RunError, DataError: an input cannot be read, or does not suit this model.
@@ -159,8 +159,7 @@ class Model(Trained):
         if unknown := [name for name in options if name not in known]:
             raise RunError(f"generate has no option {unknown[0]!r}; {did_you_mean(unknown[0], known)}")
         options = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
-        texts = [texts] if isinstance(texts, str) else texts
-        return [self.task.generate(self.params, text, Sampling(**options)).text for text in texts]
+        return [self.task.generate(self.params, text, Sampling(**options)).text for text in self._listed(texts)]
 
     def __repr__(self) -> str:
         model, count = self.config.model, parameters.count(self.params)
@@ -180,9 +179,14 @@ class Model(Trained):
 
     def _arrays(self, inputs: Any) -> Any:
         """The arrays that the model reads: `inputs` itself, or what it makes of things to predict."""
-        if isinstance(inputs, dict) or (hasattr(inputs, "ndim") and inputs.ndim == (4 if self.transform else 2)):
-            _require_readable(self.task, inputs)
-            return inputs
+        if isinstance(inputs, Mapping):
+            known = {"tokens", "segments"} & {*self.task.example_shapes()}
+            if {*inputs} != known or len(known) < 2:
+                expected = "tokens and segments" if len(known) == 2 else "an array"
+                raise DataError(f"inputs is a dict of {', '.join(map(str, inputs))}: expected {expected}")
+            return {name: _readable(self.task, array) for name, array in inputs.items()}
+        if getattr(inputs, "ndim", 0) == (4 if self.transform else 2):
+            return _readable(self.task, inputs)
         if not (given := [*self._listed(inputs)]):
             raise DataError("there are no inputs: give one or more")
         return self.task.encode(given)
@@ -191,8 +195,8 @@ class Model(Trained):
         """Some inputs, of one too: a text, a path, a Pillow image, or an array of one image. Raises DataError for what
         is no text, if the model reads text."""
         text = self.tokenizer is not None
-        one = isinstance(inputs, str | os.PathLike) or (not text and getattr(inputs, "ndim", 0) in (2, 3))
-        given = [inputs] if one or not isinstance(inputs, Iterable) else inputs
+        one = isinstance(inputs, str | bytes | os.PathLike | Mapping) or not isinstance(inputs, Iterable)
+        given: Any = [inputs] if one or getattr(inputs, "ndim", 1) in ((0,) if text else (0, 2, 3)) else inputs
         given = [*given] if text else given
         if text and (wrong := [one for one in given if not isinstance(one, str)]):
             raise DataError(f"an input is {type(wrong[0]).__name__}: expected text, as str")
@@ -208,24 +212,30 @@ def require_counts(**options: Any) -> None:
 
 def require_model(model: Any) -> None:
     """Raises RunError unless it is a model of `create` or `load`, with a tokenizer if it reads text."""
-    if not isinstance(model, Model):
-        raise RunError(f"the model is {model!r:.80}: expected what gmlp_flax.load or gmlp_flax.create gives")
+    require_trained(model)
     _ = model.tokenizer
 
 
-def _require_readable(task: tasks.Task, inputs: Any) -> None:
-    """Raises DataError for arrays that `Task.forward` cannot read, or would read as others: ids out of range."""
-    shapes, model = task.example_shapes(), task.config.model
-    array = np.asarray(inputs["tokens"] if isinstance(inputs, dict) else inputs)
+def _readable(task: tasks.Task, inputs: Any) -> np.ndarray:
+    """An array as `Task.forward` reads it. Raises DataError if it cannot, or would read it as another one, such as ids
+    out of range, or images of other values than `predict` takes."""
+    shapes, model, array = task.example_shapes(), task.config.model, np.asarray(inputs)
     fits, expected = True, ""
+    if not array.size:
+        raise DataError(f"there are no inputs in an array of {[*array.shape]}: give one or more")
     if "image" in shapes:
-        fits, expected = array.shape[1:] == shapes["image"][0], f"{['batch', *shapes['image'][0]]}, or a list of images"
+        whole, shape = array.dtype.kind in "iu", shapes["image"][0]
+        expected = f"{['batch', *shape]}, whole numbers 0 to 255 or floats 0 to 1, or a list of images"
+        fits = array.shape[1:] == shape and array.dtype.kind not in "cOSU"
+        fits = fits and 0 <= array.min() <= array.max() <= (255 if whole else 1)
+        array = array if whole or not fits else np.float32(255) * array.astype(np.float32)
     elif "vocab_size" in model:
         fits = np.issubdtype(array.dtype, np.integer) and task.spec().supports_length(array.shape[-1])
         fits = fits and array.min(initial=0) >= 0 and array.max(initial=0) < model.vocab_size
         expected = f"whole numbers from 0 to {model.vocab_size - 1}, of {task.length} tokens or fewer"
     if not fits:
         raise DataError(f"inputs is an array of {array.dtype} {[*array.shape]}: expected {expected}")
+    return array
 
 
 def place(task: tasks.Task, params: Any, step: int = 0, mesh: Any = None) -> Model:

@@ -48,7 +48,7 @@ def train(
     init: Model | None = None,
     data: Any = None,
     optimizer: optax.GradientTransformation | None = None,
-    callbacks: Sequence[Callable[[int, dict[str, float]], object]] = (),
+    callbacks: Callable[[int, dict[str, float]], object] | Sequence[Callable[[int, dict[str, float]], object]] = (),
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Trains a model, as `gmlp train` does, or goes on where a run was interrupted.
@@ -66,7 +66,7 @@ def train(
             and "heldout", "validation" or "test" has one of these for each side. What is no path is written to
             workdir/data.
         optimizer: in the place of the config's, with a learning rate of its own.
-        callbacks: functions (step, values), called with each line of the log and each evaluation; values have names
+        callbacks: functions (step, values), or one, called with each line of the log and each evaluation; values have names
             such as "train/loss" and "eval/top1". What they raise ends the run.
         options: keys of the config with other values, such as {"steps": 100, "optimizer.learning_rate": 1e-3}.
 
@@ -76,6 +76,9 @@ def train(
     Raises:
         ConfigError, DataError, RunError: the run cannot start or continue. The message is one line.
     """
+    if optimizer is not None and not hasattr(optimizer, "update"):
+        raise ConfigError(f"optimizer is {optimizer!r:.80}: expected optax's, such as optax.sgd(0.1)")
+    callbacks = [callbacks] if callable(callbacks) else callbacks
     config = config_lib.open_config(config) if isinstance(config, str) else config.copy_and_resolve_references()
     workdir = os.fspath(workdir)
     if init is not None:
@@ -180,6 +183,8 @@ def store(data: Any, config: ConfigDict, folder: str, classes: list[str] | None 
                 elif not all(isinstance(text, str) for text in inputs):
                     raise DataError(f"an example of text is {type(inputs[0]).__name__}: expected str")
                 print(json.dumps(kind.row(config, inputs, label, os.path.join(target, str(number)))), file=file)
+    if kind.predicts_files and len(names) < 2:
+        raise DataError(f"the data have one class, {names[0]!r}: give examples of two or more")
     if kind.predicts_files:  # images have the numbers of classes, which need not be in the order of their names
         keys["data.class_map"] = os.path.join(folder, CLASSES)
         io_files.write(keys["data.class_map"], "\n".join(names).encode())
@@ -204,11 +209,17 @@ def examples(data: Any, names: list[str]) -> Iterator[tuple[tuple[Any, ...], Any
     Raises:
         DataError: there are none.
     """
+    if not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")) or (isinstance(data, tuple) and len(data) != 2):
+        raise DataError(f"the data are {data!r:.80}: expected examples, or arrays (inputs, labels)")
     names, rows, row = [*(_class_names(data) or names)], data, None
-    if isinstance(data, Mapping):  # of arrays
-        rows = (dict(zip(data, values, strict=True)) for values in zip(*data.values(), strict=True))
-    elif isinstance(data, tuple):  # of inputs and labels
-        rows = zip(*data, strict=True)
+    columns = [*data.values()] if isinstance(data, Mapping) else data
+    if isinstance(data, Mapping | tuple):  # of arrays
+        if len({*map(len, columns)}) > 1:
+            raise DataError(
+                f"the data have {' and '.join(str(len(one)) for one in columns)} rows: expected as many of each"
+            )
+        rows = zip(*columns, strict=True)
+        rows = (dict(zip(data, values, strict=True)) for values in rows) if isinstance(data, Mapping) else rows
     for row in rows:
         if isinstance(row, Mapping):
             label = next((row[name] for name in LABELS if name in row), None)

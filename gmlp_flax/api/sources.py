@@ -77,6 +77,10 @@ def create(
         ConfigError: there is no such model or option, or a value makes no sense.
         RunError, DataError: no model can be built from these options, or the tokenizer cannot be read.
     """
+    if "pretrained" in options:
+        raise ConfigError(
+            "create makes fresh weights: load takes trained ones, such as 'hf-hub:timm/gmlp_s16_224.ra3_in1k'"
+        )
     config, files = _models().get(name, functools.partial(_open, name))(), {}
     if tokenizer:
         read = Tokenizer.load(tokenizer)
@@ -193,6 +197,8 @@ def _open_source(source: str, checkpoint: str, mesh: dict[str, int], causal: boo
 
 
 def _sizes(mesh: Mesh | None) -> dict[str, int]:
+    if not isinstance(mesh, Mapping | jax.sharding.Mesh | None):
+        raise ConfigError(f"mesh is {mesh!r}: expected sizes of axes, such as {{'fsdp': 4}}, or a jax.sharding.Mesh")
     sizes = dict(mesh.shape if isinstance(mesh, jax.sharding.Mesh) else mesh or {})
     if unknown := [axis for axis in sizes if axis not in AXES]:
         raise ConfigError(f"mesh has an axis {unknown[0]!r}: expected some of {', '.join(AXES)}")

@@ -130,14 +130,17 @@ def _inputs(task: Task) -> Any:
     return arrays if len(arrays) > 1 else next(iter(arrays.values()))
 
 
-def export(model: Trained, out: str, *, dtype: str = "float32", format: Sequence[str] = (), license: str = "") -> None:
+def export(
+    model: Trained, out: str, *, dtype: Any = "float32", format: str | Sequence[str] = (), license: str = ""
+) -> None:
     """Writes the weights of a model, their running mean if there is one, with all that is needed to use them, to a
     folder that holds no file of these names yet.
 
     Args:
         model: of `load`.
         out: the folder.
-        dtype: of the weights in the file, one of DTYPES; bfloat16 keeps 8 bits of each, in half the space.
+        dtype: of the weights in the file, one of DTYPES, or such a type; bfloat16 keeps 8 bits of each, in half the
+            space.
         format: further files, by the names of `FORMATS`.
         license: of the weights, for the card, as the hub names it, such as "apache-2.0".
 
@@ -145,6 +148,9 @@ def export(model: Trained, out: str, *, dtype: str = "float32", format: Sequence
         ConfigError: there is no such dtype or format.
         RunError, DataError: a format does not have this model, or the folder is taken or not writable.
     """
+    loading.require_trained(model)
+    dtype = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
+    format = [format] if isinstance(format, str) else format
     for name, given, known in (("dtype", [dtype], DTYPES), ("format", format, FORMATS)):
         if wrong := [value for value in given if value not in known]:
             raise ConfigError(f"{name} is {wrong[0]!r}: expected one of {', '.join(known)}")

@@ -66,6 +66,12 @@ class Trained:
         return self.params if self.ema is None else self.ema
 
 
+def require_trained(model: Any) -> None:
+    """Raises RunError unless it is a model of `load` or `create`."""
+    if not isinstance(model, Trained):
+        raise RunError(f"the model is {model!r:.80}: expected what gmlp_flax.load or gmlp_flax.create gives")
+
+
 def check_metric(config: ConfigDict, task: Task) -> None:
     """Raises RunError, with the metrics that the task's evaluation gives, if `config.checkpoint.metric` is none."""
     known = [*task.eval_metrics, *(f"ema_{name}" for name in task.eval_metrics if keeps_mean(config.optimizer))]

@@ -97,6 +97,13 @@ def test_images_of_any_usual_type_give_the_same(images, tmp_path):
             images.predict([wrong])
 
 
+def test_a_batch_of_floats_gives_what_its_images_give(images):
+    expected = images.logits(PIXELS)
+    for batch in (PIXELS / 255, jnp.asarray(PIXELS / 255, jnp.float32), PIXELS.astype(int), [*(PIXELS / 255)]):
+        np.testing.assert_allclose(images.logits(batch), expected, atol=1e-6)
+        np.testing.assert_allclose(images.features(batch), images.features(PIXELS), atol=1e-5)
+
+
 def test_folders_and_patterns_are_answered_by_path(images, tmp_path, capsys):
     from PIL import Image
 
@@ -167,6 +174,25 @@ LABELLED = PIXELS, [0, 1] * 4
         (lambda m, t: m.features(PIXELS, pool="max"), "pool is 'max': expected 'mean', 'cls' or None"),
         (lambda m, t: m.features([]), "no inputs: give one or more"),
         (lambda m, t: m.logits(PIXELS[:, :16]), r"uint8 \[8, 16, 32, 3\]: expected \['batch', 32, 32, 3\]"),
+        (lambda m, t: m.logits(PIXELS / 128.0 - 1), "expected .* whole numbers 0 to 255 or floats 0 to 1"),
+        (lambda m, t: m.logits(PIXELS + np.float32(2)), "float32 .* whole numbers 0 to 255 or floats 0 to 1"),
+        (lambda m, t: m.logits(PIXELS[:0]), r"no inputs in an array of \[0, 32, 32, 3\]"),
+        (lambda m, t: m.logits(PIXELS.astype(complex)), "complex128"),
+        (lambda m, t: m.predict(PIXELS[0].astype(complex)), "complex128"),
+        (lambda m, t: m.predict(np.array(3)), r"int64 \[\] \(other axes\)"),
+        (lambda m, t: m.logits({"image": PIXELS}), "a dict of image: expected an array"),
+        (lambda m, t: t.logits({"input_ids": IDS, "attention_mask": IDS}), "a dict of input_ids, attention_mask"),
+        (lambda m, t: t.logits(np.zeros((2, 0), int)), r"no inputs in an array of \[2, 0\]"),
+        (lambda m, t: t.predict(b"A [MASK]."), "an input is bytes: expected text"),
+        (lambda m, t: t.predict({"text": "A [MASK]."}), "an input is dict: expected text"),
+        (lambda m, t: t.generate(None), "an input is NoneType: expected text"),
+        (lambda m, t: gf.export("digits", "out"), "the model is 'digits': expected what gmlp_flax.load"),
+        (lambda m, t: gf.push(None, "me/it"), "the model is None: expected what gmlp_flax.load"),
+        (lambda m, t: gf.create("gmlp_s16_224", pretrained=True), "create makes fresh weights: load"),
+        (lambda m, t: gf.load("digits", mesh="fsdp"), "mesh is 'fsdp': expected sizes of axes"),
+        (lambda m, t: gf.evaluate(m, (PIXELS, [0])), "8 and 1 rows"),
+        (lambda m, t: gf.evaluate(m, 3), "the data are 3: expected examples"),
+        (lambda m, t: gf.probe(m, (PIXELS, ["cat"] * 8)), "one class, 'cat': give examples of two"),
         (lambda m, t: t.logits(PIXELS), "an input is ndarray: expected text"),
         (
             lambda m, t: t.logits(IDS + 600),
@@ -185,6 +211,7 @@ LABELLED = PIXELS, [0, 1] * 4
         (lambda m, t: gf.probe(m, LABELLED, batch_size=0), "batch_size is 0: expected"),
         (lambda m, t: gf.probe(m, [*PIXELS]), r"label None: expected \(input, label\), or a dict with one of label"),
         (lambda m, t: gf.train("cifar10:gmlp", "run", init="digits"), "the model is 'digits': expected"),
+        (lambda m, t: gf.train("cifar10:gmlp", "run", optimizer="sgd"), "optimizer is 'sgd': expected optax's"),
         (lambda m, t: gf.load("books_gmlp", image_size=32), "masked_lm with gmlp has no model.image_size"),
         (lambda m, t: gf.load("digits", classes=2.5), "classes is 2.5: expected"),
     ],

@@ -114,7 +114,7 @@ def pixels_of(image: Any, channels: int) -> np.ndarray:
         values = np.asarray(image)
         kind, shown = values.dtype.kind, f"{values.dtype} {list(values.shape)}"
         with decode_errors(f"an image is {expected}, not {shown}", "convert it"):
-            values = values if kind in "biu" else values.astype(np.float32)  # bfloat16, too
+            values = values if kind in "biu" else values.astype(np.float32, casting="same_kind")  # bfloat16, too
             values = values[..., 0] if values.ndim == 3 and values.shape[2] == 1 else values
             if not values.size or values.shape[2:] not in ((), (3,), (4,)) or values.ndim < 2:
                 raise ValueError("other axes")

@@ -21,7 +21,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax import config, tasks
-from gmlp_flax.benchmarks.beside_torch import import_beside_torch
+from gmlp_flax.benchmarks import peers
 from gmlp_flax.benchmarks.timing import Row, example_batch, measure, ratios, row
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import blocks, toeplitz
@@ -121,10 +121,10 @@ def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterato
     ]
     if not models:
         parts += [(f"mixing, n = {n}", functools.partial(_of_mixing, n, device, repeats)) for n in device.lengths]
-    for name, peer, batch, make in PEERS:
+    for name, key, peer, batch, tokens in BESIDE:
         if name in [part for part, _ in parts]:
             batch = device.batch or batch
-            made = functools.partial(make, batch, device.dtype)
+            made = functools.partial(peers.torch_calls, key, batch, tokens, device.dtype)
             parts.append((peer, functools.partial(_beside, name, peer, batch, made, device, repeats, fastest)))
     for name, part in parts:
         if time.monotonic() > end:
@@ -302,7 +302,7 @@ def _beside(
     name: str,
     peer: str,
     batch: int,
-    make: Callable[[], Callable[[], None]],
+    make: Callable[[], dict[str, Callable[[], None]]],
     device: Device,
     repeats: int,
     fastest: dict[str, float],
@@ -323,7 +323,7 @@ def _beside(
 
 def _torch_seconds(make: Callable, device: Device, repeats: int) -> tuple[list[float], float]:
     """Seconds of a step of a peer, and its peak memory on a GPU in bytes."""
-    one, torch = make(), __import__("torch")
+    one, torch = make()["step"], __import__("torch")
     on_gpu = torch.cuda.is_available()
 
     def steps() -> None:
@@ -336,60 +336,8 @@ def _torch_seconds(make: Callable, device: Device, repeats: int) -> tuple[list[f
     return [value / device.steps for value in seconds], torch.cuda.max_memory_allocated() if on_gpu else 0.0
 
 
-def timm_step(batch: int, dtype: str) -> Callable[[], None]:
-    """A training step of timm's gmlp_s16_224 on images of 224 x 224, compiled by torch."""
-    timm = import_beside_torch("timm")
-    import torch
-
-    labels = torch.arange(batch, device=_torch_device()) % 1000
-    images = torch.randn(batch, 3, 224, 224, device=_torch_device())
-    return _torch_step(
-        timm.create_model("gmlp_s16_224"), lambda model: torch.nn.functional.cross_entropy(model(images), labels), dtype
-    )
-
-
-def hf_step(batch: int, dtype: str) -> Callable[[], None]:
-    """A training step of transformers' BERT-base with our vocabulary of 32,000, compiled by torch, on 512 tokens, of
-    which a seventh is predicted; its loss makes logits of all tokens, ours of those."""
-    transformers = import_beside_torch("transformers")
-    import torch
-
-    shape = transformers.BertConfig(vocab_size=32_000, max_position_embeddings=512)
-    ids = torch.randint(5, 32_000, (batch, 512), device=_torch_device())
-    labels = torch.where(torch.rand(batch, 512, device=_torch_device()) < 0.15, ids, -100)
-    return _torch_step(
-        transformers.BertForMaskedLM(shape), lambda model: model(input_ids=ids, labels=labels).loss, dtype
-    )
-
-
-def _torch_device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _torch_step(model: Any, loss_of: Callable, dtype: str) -> Callable[[], None]:
-    """AdamW, clipped gradients, and activations of the same type as ours."""
-    import torch
-
-    torch.set_float32_matmul_precision("high")
-    model = torch.compile(model.to(_torch_device()).train())
-    adamw = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.05, fused=True)
-    half = torch.autocast(_torch_device(), torch.bfloat16, enabled=dtype == "bfloat16")
-
-    def one() -> None:
-        adamw.zero_grad()
-        with half:
-            loss = loss_of(model)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        adamw.step()
-
-    return one
-
-
-# Whose peer, its name, examples of a step, and what makes its step.
-PEERS = (
-    ("gMLP-S", "timm gmlp_s16_224", 256, timm_step),
-    ("BERT-base, n = 512", "transformers BertForMaskedLM", 64, hf_step),
+# Ours, the peer of `peers` and what it is called, examples of a step, and tokens of one.
+BESIDE = (
+    ("gMLP-S", "gMLP-S", "timm gmlp_s16_224", 256, 0),
+    ("BERT-base, n = 512", "BERT-base", "transformers BertForMaskedLM", 64, 512),
 )

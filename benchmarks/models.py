@@ -2,7 +2,6 @@
 
 import os
 import re
-import sys
 import time
 from collections.abc import Callable
 
@@ -10,10 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gmlp_flax import config, tasks
-from gmlp_flax.benchmarks.beside_torch import import_beside_torch
-from gmlp_flax.benchmarks.timing import Row, Worker, example_batch, measure, ratios, row, step_call
-from gmlp_flax.errors import RunError
+from gmlp_flax import config
+from gmlp_flax.benchmarks import peers
+from gmlp_flax.benchmarks.timing import Row, Worker, measure, ratios, row, step_call
 from gmlp_flax.models import toeplitz
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.paper import published
@@ -26,13 +24,13 @@ HUGE_PAGES = "glibc.malloc.hugetlb=1"  # a step touches 580 MB of fresh memory: 
 
 
 def bench_step(repeats: int) -> list[Row]:
-    """gMLP-S against the machine and against timm, with memory in huge pages if the C library can (Linux)."""
+    """gMLP-S against the machine, with memory in huge pages if the C library can (Linux)."""
     os.environ.setdefault("GLIBC_TUNABLES", HUGE_PAGES)  # read as the workers start
-    with Worker(ours_and_products) as ours, Worker(timm_calls) as timm:
-        seconds = measure(ours.calls | timm.calls, repeats)
+    with Worker(ours_and_products) as worker:
+        seconds = measure(worker.calls, repeats)
     forward_flops = BATCH * published.forward_flops(published.PUBLISHED["gmlp_s"])
     # The backward pass makes two products for each: with the weights (not in the stem) and with the inputs.
-    flops = {"ours forward": forward_flops, "ours step": 3 * forward_flops}
+    flops = {"forward": forward_flops, "step": 3 * forward_flops}
     rates = {n: [2 * n**3 / value for value in seconds.pop(f"product {n}")] for n in MATRICES}
     rows = [row(f"one f32 product of {n} x {n}", [rate / 1e9 for rate in rates[n]], "GFLOP/s") for n in MATRICES]
     rows += [row(f"gMLP-S {name}", [BATCH / value for value in values], "images/s") for name, values in seconds.items()]
@@ -41,16 +39,12 @@ def bench_step(repeats: int) -> list[Row]:
             share = ratios([count / value for value in seconds[name]], rates[n])
             goal = ">= 0.75" if "step" in name else ""
             rows.append(row(f"gMLP-S {name}: share of the {n} x {n} product's rate", share, "", goal))
-    if "timm forward" in seconds:
-        for what, goal in (("step", ">= 1.5"), ("forward", ">= 0.95")):
-            speedup = ratios(seconds[f"timm {what}"], seconds[f"ours {what}"])
-            rows.append(row(f"gMLP-S {what}, ours / timm", speedup, "x", goal))
     return rows
 
 
 def ours_and_products() -> dict[str, Callable]:
     """Large products and our model, under JAX."""
-    return {**{f"product {n}": large_product(n) for n in MATRICES}, **our_calls()}
+    return {f"product {n}": large_product(n) for n in MATRICES} | peers.our_calls("gMLP-S", BATCH, 0)
 
 
 def large_product(n: int) -> Callable:
@@ -58,44 +52,6 @@ def large_product(n: int) -> Callable:
     matrix = jnp.asarray(np.random.default_rng(0).standard_normal((n, n)), jnp.float32)
     product = jax.jit(jnp.matmul)
     return lambda: product(matrix, matrix).block_until_ready()
-
-
-def our_calls() -> dict[str, Callable]:
-    """A whole training step (AdamW, clipping) and a forward pass of our gMLP-S."""
-    options = config.from_file("own_images.py", "gmlp_s")
-    options.batch_size, options.model.dtype, options.model.survival = BATCH, "float32", 1.0
-    task = tasks.find(options.task).without_data(options)
-    forward, params = jax.jit(task.apply), task.init(jax.random.key(0))
-    pixels = example_batch(task, Partition.make())["image"]
-    return {"ours step": step_call(options), "ours forward": lambda: forward(params, pixels).block_until_ready()}
-
-
-def timm_calls() -> dict[str, Callable]:
-    """The same for timm's model; nothing if torch and timm are not installed."""
-    try:
-        timm = import_beside_torch("timm")
-    except RunError as error:
-        print(f"timm is left out: {error}", file=sys.stderr)
-        return {}
-    import torch
-
-    model = timm.create_model("gmlp_s16_224")
-    adamw = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.05)
-    images, labels = torch.randn(BATCH, 3, 224, 224), torch.arange(BATCH)
-
-    def one_step() -> None:
-        model.train()
-        adamw.zero_grad()
-        torch.nn.functional.cross_entropy(model(images), labels).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        adamw.step()
-
-    def forward() -> None:
-        model.eval()
-        with torch.inference_mode():
-            model(images)
-
-    return {"timm step": one_step, "timm forward": forward}
 
 
 def bench_toeplitz(repeats: int) -> list[Row]:

@@ -5,7 +5,9 @@
 
 Without a PART, all of them:
 
-    step          gMLP-S's training step and forward pass, beside one large product and timm's model (extra `bench`)
+    step          gMLP-S's training step and forward pass, beside one large product
+    peers         training steps and forward passes beside timm's, transformers' and g-mlp-pytorch's (extra `parity`)
+                  models, as they come and under torch.compile; an hour on a CPU, less by --models and --repeats
     device        models on one accelerator, at the best of some settings; forms of attention, of the gate and of
                   Toeplitz products; timm's and transformers' models under torch.compile (extra `parity`)
     long          the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
@@ -34,6 +36,7 @@ from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 # Part -> the module of gmlp_flax.benchmarks that has its function bench_PART, which takes the flags that it names.
 PARTS = {
     "step": "models",
+    "peers": "peers",
     "device": "device",
     "toeplitz": "models",
     "long": "models",
@@ -80,7 +83,7 @@ def run() -> None:
     flags.DEFINE_string("json", None, "A file: also write the rows there.")
     flags.DEFINE_string("images", None, "JPEG files for the part images: a tar file or a folder.")
     flags.DEFINE_float("minutes", 9.0, "device: nothing is begun after them.", lower_bound=0.0)
-    flags.DEFINE_list("models", [], "device: which; empty: all.")
+    flags.DEFINE_list("models", [], "device, peers: which; empty: all.")
     flags.DEFINE_list("rows", [], "mixers: which; empty: all. precision: which, or all; empty: two.")
     flags.DEFINE_integer("layers", 12, "precision: number of blocks.", lower_bound=1)
     flags.DEFINE_list("lengths", ["128", "512", "2048"], "mixers: tokens.")

@@ -1,0 +1,189 @@
+"""The benchmark's part `peers`: our models beside the same ones of timm, transformers and g-mlp-pytorch, in torch as it
+comes and under torch.compile: a training step and a forward pass on inputs of the same shapes, in turn.
+
+Each runs in a process of its own. A step is AdamW's with clipped gradients; that of a text model predicts 15 % of its
+tokens, from logits of all of them in torch, and of those alone here, as each package does it.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from gmlp_flax import config, tasks
+from gmlp_flax.benchmarks.beside_torch import import_beside_torch
+from gmlp_flax.benchmarks.timing import Row, Worker, example_batch, measure, ratios, row, step_call
+from gmlp_flax.errors import ConfigError, RunError, did_you_mean
+from gmlp_flax.interop import timm as timm_models
+from gmlp_flax.interop.transformers import FRAME
+from gmlp_flax.paper import recipes
+from gmlp_flax.training.partition import Partition
+
+VOCABULARY, MASKED, CLASSES = 32_000, 0.15, 1000
+LAYERS = 12  # of gMLP beside g-mlp-pytorch's, a third of the ablation's
+
+
+class Peer(NamedTuple):
+    """A model of another package.
+
+    Attributes:
+        package: that has it.
+        make: (the package, tokens) -> the model in torch.
+        ours: (tokens) -> the config of the same model here.
+        batches: examples of a step.
+        tokens: of an example, one by one; (0,) for images of 224 x 224.
+    """
+
+    package: str
+    make: Callable[[Any, int], Any]
+    ours: Callable[[int], ConfigDict]
+    batches: tuple[int, ...] = (8, 32)
+    tokens: tuple[int, ...] = (0,)
+
+    @classmethod
+    def of_images(cls, name: str) -> "Peer":
+        """A model of timm's, by its name there."""
+        return cls("timm", lambda timm, _: timm.create_model(name), lambda _: timm_models.config_for(name))
+
+    @classmethod
+    def of_text(cls, package: str, make: Callable[[Any, int], Any], name: str, **model: Any) -> "Peer":
+        """A masked language model; `name` and `model` are of `recipes.language_model` and its config."""
+
+        def ours(tokens: int) -> ConfigDict:
+            options = recipes.language_model(name)
+            options.model.update(model, length=tokens, vocab_size=VOCABULARY)
+            options.masking.max_predictions = round(MASKED * tokens)
+            return options
+
+        return cls(package, make, ours, (8,), (128, 512))
+
+
+def _hugging_face(family: str) -> Callable[[Any, int], Any]:
+    """A masked language model of transformers, of its config's own sizes (BERT-base's, FNet-base's)."""
+
+    def make(transformers: Any, tokens: int) -> Any:
+        sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": tokens}
+        dropouts = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)  # as here
+        shape = getattr(transformers, f"{family}Config")(**sizes, **dropouts)
+        return getattr(transformers, f"{family}ForMaskedLM")(shape)
+
+    return make
+
+
+def _g_mlp(package: Any, tokens: int) -> Any:
+    return package.gMLP(num_tokens=VOCABULARY, dim=512, depth=LAYERS, seq_len=tokens, ff_mult=6)
+
+
+PEERS = {
+    "gMLP-S": Peer.of_images("gmlp_s16_224"),
+    "Mixer-B/16": Peer.of_images("mixer_b16_224"),
+    "ResMLP-S12": Peer.of_images("resmlp_12_224"),
+    "ViT-S/16": Peer.of_images("vit_small_patch16_224"),
+    "DeiT-S": Peer.of_images("deit_small_patch16_224"),
+    "BERT-base": Peer.of_text("transformers", _hugging_face("Bert"), "bert_base", token_types=2, **FRAME),
+    "FNet-base": Peer.of_text("transformers", _hugging_face("FNet"), "fnet_base", pooler=True),
+    f"gMLP of {LAYERS} layers": Peer.of_text(
+        "g_mlp_pytorch", _g_mlp, "gmlp_base", layers=LAYERS, spatial="dense", tie_embeddings=False
+    ),
+}
+
+
+def bench_peers(repeats: int, models: Sequence[str]) -> Iterator[Row]:
+    """Examples per second here, and our speed over that of each peer; what is not installed is named and left out.
+
+    Raises:
+        ConfigError: `models` names none of PEERS.
+    """
+    if unknown := [name for name in models if name not in PEERS]:
+        raise ConfigError(f"there is no model {unknown[0]!r}; {did_you_mean(unknown[0], PEERS)}")
+    for name in models or PEERS:
+        peer = PEERS[name]
+        for tokens in peer.tokens:
+            for batch in peer.batches:
+                where = f"{name}, {f'n {tokens}, ' if tokens else ''}batch {batch}"
+                print(f"{where} ...", file=sys.stderr, flush=True)
+                try:
+                    yield from _beside(where, name, batch, tokens, repeats)
+                except RunError as error:
+                    print(f"{where} is left out: {error}", file=sys.stderr, flush=True)
+
+
+def _beside(where: str, name: str, batch: int, tokens: int, repeats: int) -> Iterator[Row]:
+    package = PEERS[name].package
+    import_beside_torch(package)
+    eager, compiled = (functools.partial(torch_calls, name, batch, tokens, compiled=value) for value in (False, True))
+    with Worker(functools.partial(our_calls, name, batch, tokens)) as ours, Worker(eager) as a, Worker(compiled) as b:
+        calls = {"ours": ours.calls, package: a.calls, f"{package}, torch.compile": b.calls}
+        seconds = measure(
+            {f"{side} {what}": call for side, these in calls.items() for what, call in these.items()}, repeats
+        )
+    for what, goals in (("step", (">= 1.3", ">= 1.0")), ("forward", (">= 1.0", ">= 1.0"))):
+        yield row(f"{where}: {what}", [batch / value for value in seconds[f"ours {what}"]], "examples/s")
+        for side, goal in zip(list(calls)[1:], goals, strict=True):
+            speed = ratios(seconds[f"{side} {what}"], seconds[f"ours {what}"])
+            yield row(f"{where}: {what}, ours / {side}", speed, "x", goal)
+
+
+def our_calls(name: str, batch: int, tokens: int) -> dict[str, Callable[[], None]]:
+    """A training step and a forward pass of our model, in float32."""
+    options = PEERS[name].ours(tokens)
+    options.batch_size, options.model.dtype = batch, "float32"
+    config.validate(options)
+    task = tasks.find(options.task).without_data(options)
+    params, examples = task.init(jax.random.key(0)), example_batch(task, Partition.make())
+
+    @jax.jit
+    def forward(params: Any, inputs: jax.Array) -> jax.Array:
+        model = task.bind(params)
+        return model.logits(model.hidden(inputs)) if tokens else model(inputs)
+
+    inputs = examples["tokens" if tokens else "image"]
+    return {"step": step_call(options), "forward": lambda: jax.block_until_ready(forward(params, inputs))}
+
+
+def torch_calls(
+    name: str, batch: int, tokens: int, dtype: str = "float32", compiled: bool = True
+) -> dict[str, Callable[[], None]]:
+    """The same of the peer, on a GPU if torch sees one; `dtype` is that of activations.
+
+    Raises:
+        RunError: the package or torch is not installed.
+    """
+    peer, package = PEERS[name], import_beside_torch(PEERS[name].package)
+    import torch
+
+    torch.set_float32_matmul_precision("high")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = peer.make(package, tokens).to(device)
+    if tokens:
+        inputs = torch.randint(5, VOCABULARY, (batch, tokens), device=device)
+        labels = torch.where(torch.rand(batch, tokens, device=device) < MASKED, inputs, -100).flatten()
+    else:
+        inputs = torch.randn(batch, 3, 224, 224, device=device)
+        labels = torch.arange(batch, device=device) % CLASSES
+    adamw = torch.optim.AdamW(model.parameters(), 1e-3, weight_decay=0.05, fused=device == "cuda")
+    half = torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16")
+    run = torch.compile(model) if compiled else model
+
+    def logits() -> Any:
+        outputs = run(inputs)
+        return getattr(outputs, "logits", outputs)
+
+    def step() -> None:
+        model.train()
+        adamw.zero_grad()
+        with half:
+            loss = torch.nn.functional.cross_entropy(logits().flatten(0, -2), labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adamw.step()
+
+    def forward() -> None:
+        model.eval()
+        with torch.inference_mode(), half:
+            logits()
+
+    return {"step": step, "forward": forward}

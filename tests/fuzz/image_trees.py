@@ -20,8 +20,8 @@ OTHERS = ("notes.txt", "boxes.xml", ".hidden.png", "Thumbs.db")
 
 def oracle(paths):
     """Split ("" if there are none) -> path -> class, or None if it must be refused; None if all must be."""
-    rows = {path: path.split("/")[:-1] for path in paths}
-    rows = {path: row[:-1] if row[-1:] == ["images"] else row for path, row in rows.items()}
+    whole = {path: path.split("/")[:-1] for path in paths}
+    rows = {path: row[:-1] if row[-1:] == ["images"] else row for path, row in whole.items()}
 
     def tops(rows, depth):
         return {row[depth] if len(row) > depth else "" for row in rows.values()}
@@ -36,10 +36,12 @@ def oracle(paths):
     def classes(rows, depth):
         if "" in tops(rows, depth):
             return None
-        inner = [tops({p: r for p, r in rows.items() if r[depth] == name}, depth + 1) for name in tops(rows, depth)]
+        inner = [tops({p: whole[p] for p in rows if rows[p][depth] == x}, depth + 1) for x in tops(rows, depth)]
         deep = {name for names in inner for name in names}
         often = all(2 * sum(name in names for names in inner) > len(inner) for name in deep)
-        if ("" not in deep and len(deep) > 1 and often) or any(FOLDERS.get(x) in ("validation", "test") for x in deep):
+        if ("" not in deep and len(deep) > 1 < len(inner) and often) or any(
+            FOLDERS.get(x) in ("validation", "test") for x in deep
+        ):
             return None
         return {path: unicodedata.normalize("NFC", row[depth]) for path, row in rows.items()}
 

@@ -34,7 +34,6 @@ CLASS_COLUMNS = "label labels class classes classid classname category target br
 
 _BESIDE = ".xml .txt .csv .tsv .json .jsonl .mat .npy .md .html .pdf .py .cls .db".split()
 _FIRST_WORD = ("val_annotations.txt", "loc_val_solution.csv", "loc_train_solution.csv")  # then boxes follow
-_MASKS = "mask masks Masks label labels annotation annotations segmentation segmentations trimaps gt".split()
 _ABOVE = 3  # folders between Kaggle's ILSVRC/Data/CLS-LOC/val and LOC_val_solution.csv
 
 
@@ -193,20 +192,15 @@ class Layout:
         return {name: names[top] for top, members in tops.items() for name in members}
 
     def _check_deeper(self, base: str, tops: dict[str, list[str]]) -> None:
-        """Says that folders inside class folders count to these; raises DataError if they are called as splits or
-        masks, or are the same in most class folders, and so may be the classes."""
+        """Says that folders inside class folders count to these; raises DataError if they are called as splits, or are
+        the same in most class folders: they may be the classes, or images and their masks."""
         inside = {f"{base}{top}/": members for top, members in tops.items()}
-        for folder, below in ({base: sum(tops.values(), [])} | inside).items():
-            beside = {name[len(folder) :].rpartition("/")[0].partition("/")[0] for name in below}
-            if "images" in beside and (masks := beside.intersection(_MASKS)):
-                what = f"{folder + min(masks)!r} beside {folder + 'images'!r} seems to hold no images to classify"
-                raise DataError(f"{self.path!r}: {what}: move it away, or rename it")
-        inner = {folder: {*_by_folder(members, folder)} for folder, members in inside.items()}
-        deeper = sorted(folder + name for folder, names in inner.items() for name in names if name)
-        times = Counter(name for names in inner.values() for name in names)
-        if len(times) > 1 and "" not in times and min(times.values()) > len(inner) / 2:
+        deeper = sorted({top + inner for top, members in inside.items() for inner in _by_folder(members, top) if inner})
+        pairs = {(top, name[len(top) :].rpartition("/")[0].partition("/")[0]) for top in inside for name in inside[top]}
+        times = Counter(inner for _, inner in pairs)
+        if len(tops) > 1 < len(times) and "" not in times and min(times.values()) > len(tops) / 2:
             both = f"{listed(map(repr, sorted(tops)), 3)}, or {listed(map(repr, sorted(times)), 3)} in each of them"
-            raise DataError(f"{self.path!r}: the classes may be {both}: put the folders of the classes first")
+            raise DataError(f"{self.path!r}: the classes may be {both}: give folders of classes alone, without masks")
         for folder in deeper:
             if {*splits.split_words(folder.rpartition("/")[2])} - {TRAIN_SPLIT}:
                 raise DataError(

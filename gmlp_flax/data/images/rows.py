@@ -28,8 +28,6 @@ from gmlp_flax.io.files import File
 
 MEMORY_BYTES = 8 << 30  # of files whose rows lie in memory, at most
 
-_LONGEST = 4096  # of a path: longer text may be an image in base64
-
 Row = tuple[str, Any, Any]  # an image's name; its bytes, path, or source and position; its class
 
 # Columns, of which the first that is there counts.
@@ -116,8 +114,8 @@ def _rows(file: File, notes: list[str]) -> Iterator[Row]:
         splits.add_values(columns, {name: value for name, value in row.items() if name not in used})
         if isinstance(image, dict):  # the package datasets stores only the path of an image that it did not read
             image = image.get("path") if image.get("bytes") is None else image["bytes"]
-        if isinstance(image, str):
-            image = files.join(folder, image) if 0 < len(image) < _LONGEST else None
+        if isinstance(image, str):  # longer than a path can be, it is an image in base64
+            image = files.join(folder, image) if 0 < len(image) < 4096 else None
         name = f"{file.name}{where.removeprefix(file.path)}"  # the same wherever the data lie
         yield name, image, kind if isinstance(kind, str | int | float) else None
     notes.append(f"{file.name}: images and their classes by the columns {' and '.join(map(repr, used))}")

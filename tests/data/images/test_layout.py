@@ -93,8 +93,14 @@ def test_classes_and_splits(tmp_path, names, expected):
         ),
         (["p1/0/1.jpg", "p1/1/1.jpg", "p2/0/2.jpg", "p2/1/1.jpg", "p3/0/1.jpg"], "or '0', '1' in each of them"),
         # Lungs and birds with their masks (COVID-19 Radiography, CUB-200).
-        (["A/images/1.jpg", "A/masks/1.jpg", "B/images/1.jpg"], "'A/masks' beside 'A/images' seems to hold no images"),
-        (["images/a/1.jpg", "images/b/1.jpg", "segmentations/a/1.jpg"], "'segmentations' beside 'images' seems to"),
+        (
+            ["A/images/1.jpg", "A/masks/1.jpg", "B/images/1.jpg", "B/masks/1.jpg"],
+            "or 'images', 'masks' in each of them: give folders of classes alone, without masks",
+        ),
+        (
+            ["images/a/1.jpg", "images/b/1.jpg", "segmentations/a/1.jpg", "segmentations/b/1.jpg"],
+            "the classes may be 'images', 'segmentations', or 'a', 'b' in each of them",
+        ),
         (["data/x.zip"], "(found .zip; unpack archives)"),
     ],
 )

@@ -7,6 +7,7 @@ import threading
 
 import gmlp_flax
 from gmlp_flax.errors import did_you_mean
+from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.processes import output
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
@@ -55,7 +56,9 @@ def _run(name: str, arguments: list[str]) -> None:
     before = threading.enumerate()
     try:
         module, _, function = COMMANDS[name][0].partition(":")
-        getattr(importlib.import_module(f"gmlp_flax.commands.{module}"), function or "run")()
+        with heartbeat("loading", at_once=False):
+            commands = importlib.import_module(f"gmlp_flax.commands.{module}")
+        getattr(commands, function or "run")()
     except KeyboardInterrupt:  # while modules were imported
         print("interrupted", file=sys.stderr)
         output.end_at_once(INTERRUPTED)

@@ -15,5 +15,4 @@ venv=${VENV:-.venv}
 if [[ $venv != /* ]]; then venv=$root/$venv; fi
 # Huge pages: a training step touches so much fresh memory that its page faults show. Other C libraries ignore this.
 export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
-echo "quickstart: loading JAX"
 exec "$venv/bin/python" -m gmlp_flax quickstart "$@"

@@ -141,14 +141,16 @@ def main(argv: list[str]) -> None:
     """Trains, collects the runs, writes the report."""
     args = arguments(argv)
     missing: list[str] = []
-    if args.name == ALTERNATIVES:
-        missing = [] if args.pattern else columns.make(args.plan)
-        report = of_folder(args.runs, args.scale, args.changes)
-    elif TABLES[args.name].trained:
-        report, missing = report_on(args)
-    else:
-        report = sizes.counts(TABLES[args.name])
-    path = page.write(report, os.path.join(args.out, args.name))
+    with cli.waiting("reading the runs" if args.pattern else ""):
+        if args.name == ALTERNATIVES:
+            missing = [] if args.pattern else columns.make(args.plan)
+            report = of_folder(args.runs, args.scale, args.changes)
+        elif TABLES[args.name].trained:
+            report, missing = report_on(args)
+        else:
+            report = sizes.counts(TABLES[args.name])
+    with cli.waiting("drawing"):
+        path = page.write(report, os.path.join(args.out, args.name))
     print(report.markdown())
     print("\n".join(report.sentences()))
     print(f"\nthe report: {path}")

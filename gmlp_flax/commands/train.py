@@ -55,6 +55,8 @@ def what_next(config: ConfigDict, workdir: str) -> list[str]:
     from gmlp_flax.models import blocks
 
     block, task, path = blocks.find(config.model.block), tasks.find(config.task), shlex.quote(workdir)
+    modules = {name.partition(":")[0] for name in (config.model.block, config.task) if ":" in name}
+    path += "".join(f" --trust={module}" for module in sorted(modules))  # commands on a run import nothing of others
     advice, reads_text = {}, task.prepare is not tasks.Task.prepare and not task.predicts_files
     if reads_text or task.predicts_files:
         advice[f"gmlp predict --workdir={path} {'< TEXT' if reads_text else 'IMAGE ...'}"] = "use the model"

@@ -66,8 +66,8 @@ def train(
             and "heldout", "validation" or "test" has one of these for each side. What is no path is written to
             workdir/data.
         optimizer: in the place of the config's, with a learning rate of its own.
-        callbacks: functions (step, values), or one, called with each line of the log and each evaluation; values have names
-            such as "train/loss" and "eval/top1". What they raise ends the run.
+        callbacks: functions (step, values), or one, called with each line of the log and each evaluation; values have
+            names such as "train/loss" and "eval/top1". What they raise ends the run.
         options: keys of the config with other values, such as {"steps": 100, "optimizer.learning_rate": 1e-3}.
 
     Returns:

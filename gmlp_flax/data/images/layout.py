@@ -122,7 +122,8 @@ class Layout:
         kinds = Counter(suffix(name) or "no suffix" for name in self.others if name not in self._used).most_common()
         counts = listed((f"{kind} {count:,}" for kind, count in kinds), 4)
         total = sum(count for _, count in kinds)
-        tables = listed([name for name in self.others if _is_table(name) and name not in self._used], 3)
+        unused = [name for name in self.others if _is_table(name) and name not in self._used]
+        tables = listed([name for name in unused if not splits.split_words(name)], 3)  # else of another split
         counts += f"; not read for classes: {tables}" if tables else ""
         return [f"{self.path!r}: ignored {total:,} files that are no images ({counts})"] if kinds else []
 

@@ -142,6 +142,8 @@ def test_a_table_that_is_not_read_is_named(tmp_path):
     content = {"part_1/1.jpg": b"", "part_2/2.jpg": b"", "meta.csv": b"image,dx,age\n1,nv,3\n2,mel,4\n", "a.txt": b""}
     (note,) = ImageFolder(str(make_folder(tmp_path / "ham", content))).of_split().notes
     assert note.endswith("ignored 2 files that are no images (.txt 1, .csv 1; not read for classes: meta.csv)")
+    tiny = TRAIN | VAL | {"val/val_annotations.txt": b"v_0.jpg\tn2\n"}
+    assert "not read for classes" not in ImageFolder(str(make_folder(tmp_path / "t", tiny))).of_split("train").notes[0]
 
 
 def test_random_trees(tmp_path):

@@ -16,6 +16,7 @@ import csv
 import functools
 import io
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -194,14 +195,16 @@ class Layout:
 
     def _check_deeper(self, base: str, tops: dict[str, list[str]]) -> None:
         """Says that folders inside class folders count to these; raises DataError if they are called as splits, or are
-        the same in most class folders: they may be the classes, or images and their masks."""
+        the same in most class folders, and no dates: they may be the classes, or images and their masks."""
         inside = {f"{base}{top}/": members for top, members in tops.items()}
         deeper = sorted({top + inner for top, members in inside.items() for inner in _by_folder(members, top) if inner})
         pairs = {(top, name[len(top) :].rpartition("/")[0].partition("/")[0]) for top in inside for name in inside[top]}
         times = Counter(inner for _, inner in pairs)
-        if len(tops) > 1 < len(times) and "" not in times and min(times.values()) > len(tops) / 2:
+        may_be_classes = "" not in times and not any(re.search(r"\d{4}", name) for name in times)
+        if len(tops) > 1 < len(times) and may_be_classes and min(times.values()) > len(tops) / 2:
             both = f"{listed(map(repr, sorted(tops)), 3)}, or {listed(map(repr, sorted(times)), 3)} in each of them"
-            raise DataError(f"{self.path!r}: the classes may be {both}: give folders of classes alone, without masks")
+            advice = "put the images of a class directly into its folder, and masks elsewhere"
+            raise DataError(f"{self.path!r}: the classes may be {both}: {advice}")
         for folder in deeper:
             if {*splits.split_words(folder.rpartition("/")[2])} - {TRAIN_SPLIT}:
                 raise DataError(

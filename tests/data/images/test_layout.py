@@ -37,6 +37,10 @@ def tree(path, *names, **content):
         # Photographs sorted further within their class (pytorch/vision 80).
         (["cat/1.jpg", "cat/indoor/2.jpg", "dog/3.jpg"], {"": {"cat": 2, "dog": 1}}),
         (["cat/2021-03-01/1.jpg", "dog/2021-04-11/3.jpg", "dog/x/y/4.jpg"], {"": {"cat": 1, "dog": 2}}),
+        (
+            ["cat/2021-03-01/1.jpg", "cat/2021-03-02/2.jpg", "dog/2021-03-01/3.jpg", "dog/2021-03-02/4.jpg"],
+            {"": {"cat": 2, "dog": 2}},
+        ),
         # Tiny-ImageNet and its like.
         (["train/n1/images/1.jpg", "train/n2/images/2.jpg"], {"train": {"n1": 1, "n2": 1}}),
         # Folders around, and around the classes of a split (Intel's scenes).
@@ -95,7 +99,7 @@ def test_classes_and_splits(tmp_path, names, expected):
         # Lungs and birds with their masks (COVID-19 Radiography, CUB-200).
         (
             ["A/images/1.jpg", "A/masks/1.jpg", "B/images/1.jpg", "B/masks/1.jpg"],
-            "or 'images', 'masks' in each of them: give folders of classes alone, without masks",
+            "or 'images', 'masks' in each of them: put the images of a class directly",
         ),
         (
             ["images/a/1.jpg", "images/b/1.jpg", "segmentations/a/1.jpg", "segmentations/b/1.jpg"],

@@ -1,5 +1,5 @@
 """The figures of docs/results that show matrices: blue for what is added, orange for what is subtracted, the stronger
-the larger, on a page of any colour. Their CSV files hold the weights to two or three digits."""
+the larger, on a page of any colour. The runs are gone: the CSV files hold the weights that first drawings showed."""
 
 import csv
 import itertools

@@ -141,7 +141,8 @@ def main(argv: list[str]) -> None:
     """Trains, collects the runs, writes the report."""
     args = arguments(argv)
     missing: list[str] = []
-    with cli.waiting("reading the runs" if args.pattern else ""):
+    trains = not args.pattern and (args.name == ALTERNATIVES or TABLES[args.name].trained)
+    with cli.waiting("" if trains else "reading the runs" if args.pattern else "counting"):
         if args.name == ALTERNATIVES:
             missing = [] if args.pattern else columns.make(args.plan)
             report = of_folder(args.runs, args.scale, args.changes)

@@ -181,7 +181,7 @@ def _open_source(source: str, checkpoint: str, mesh: dict[str, int], causal: boo
     name = timm.named_after(source)
     if is_file and (name in timm.MODELS or not known):
         state = weight_files.read(source)
-        if timm.is_g_mlp_pytorch(state):
+        if not {"layers.0.fn.norm.weight", "net.layers.0.fn.norm.weight"}.isdisjoint(state):  # also in its wrapper
             return place(*timm.read_g_mlp_pytorch(state, source, causal), mesh=mesh)
         config = timm.config_for(name, "a file is named after its model, as gmlp_s16_224.ra3_in1k.safetensors")
         return place(*timm.read(state, config, name, source), mesh=mesh)

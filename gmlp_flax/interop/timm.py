@@ -358,11 +358,6 @@ def from_folder(source: str) -> tuple[dict[str, Any], ConfigDict, str, str]:
     return state, config, name, path
 
 
-def is_g_mlp_pytorch(state: Mapping[str, np.ndarray]) -> bool:
-    """Whether a state dict has g-mlp-pytorch's names, or those in its AutoregressiveWrapper."""
-    return not {"layers.0.fn.norm.weight", "net.layers.0.fn.norm.weight"}.isdisjoint(state)
-
-
 def read_g_mlp_pytorch(state: dict[str, np.ndarray], where: str, causal: bool | None = None) -> tuple[Task, dict]:
     """As `read`, of g-mlp-pytorch's gMLPVision and gMLP, whose shapes give their sizes. `causal` is gMLP's argument,
     which its weights do not say: by default it is concluded from the weights above the diagonals.
@@ -396,7 +391,7 @@ def read_g_mlp_pytorch(state: dict[str, np.ndarray], where: str, causal: bool | 
         vocab_size, d_model = state["embed.weight"].shape
         matrices = [value for key, value in state.items() if key.endswith("gate.proj.weight")]
         found = wrapped or _only_past_trained(matrices)
-    read_as = found if causal is None else causal
+    read_as = found if causal is None else bool(causal)
     config = config_lib.default(task="causal_lm" if read_as else "masked_lm")
     config.data.train = ""
     config.model.update(_ENCODER | _GATE | sizes, d_model=d_model, length=tokens, vocab_size=vocab_size)
@@ -423,6 +418,5 @@ def _with_matrices(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _only_past_trained(matrices: list[np.ndarray]) -> bool:
     """Whether all weights above the diagonals, and no others, are still as small as where gMLP starts, 0.001 / n."""
-    starts = [1.01e-3 / len(matrix) for matrix in matrices]
-    later = all(np.abs(np.triu(matrix, 1)).max() <= start for matrix, start in zip(matrices, starts, strict=True))
-    return later and any(np.abs(np.tril(matrix)).max() > start for matrix, start in zip(matrices, starts, strict=True))
+    later, past = (max(len(w) * np.abs(part(w)).max() for w in matrices) for part in (lambda w: np.triu(w, 1), np.tril))
+    return later <= 1.01e-3 < past

@@ -419,4 +419,4 @@ def _with_matrices(state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _only_past_trained(matrices: list[np.ndarray]) -> bool:
     """Whether all weights above the diagonals, and no others, are still as small as where gMLP starts, 0.001 / n."""
     later, past = (max(len(w) * np.abs(part(w)).max() for w in matrices) for part in (lambda w: np.triu(w, 1), np.tril))
-    return later <= 1.01e-3 < past
+    return bool(later <= 1.01e-3 < past)

@@ -1,19 +1,22 @@
 """An encoder of any block, whose layers' parameters are stacked: a `jax.lax.scan` over them, or each in turn."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import chex
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from gmlp_flax.models import matmul, sharding
+from gmlp_flax.models import matmul, parameters, sharding
 from gmlp_flax.models.layers import CacheArrays, DecodeCache, LayerRng, dropout, split_keys
 from gmlp_flax.models.spec import BlockSpec
 
 STACKED = "encoder/blocks/"  # prefix of the paths of parameters whose leading axis is the layer
 STACK = "stack_"  # followed by the number of the stack, if an encoder has several
+
+GATHERED = 384 * 1024  # bytes of a device's part; below, libtpu makes an all-reduce of a gather over 64 chips
 
 REMAT_POLICIES = {
     "matmuls": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
@@ -152,6 +155,7 @@ def _scan(
     def layer(x, inputs):
         """One layer: [batch, tokens, d_model] to the same, and the layer's updated cache."""
         params, survival, key, cache = inputs
+        params = params if ahead else parameters.gather(params, spec.compute_dtype)
         rng = LayerRng(key, spec.dropout, survival if spec.survival < 1 else None)
         block = nnx.merge(definition, params)
         if first is None:
@@ -160,14 +164,51 @@ def _scan(
         return block(x, rng, padding_mask, decode_cache), decode_cache.arrays
 
     scanned = spec.scan_layers or first is not None
+    by_hand = sharding.FSDP in jax.sharding.get_abstract_mesh().manual_axes
+    ahead = by_hand and scanned and spec.remat != "full"  # which keeps no kernels but gathers them again
     if spec.remat != "none":
         # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against it.
         layer = jax.checkpoint(layer, policy=REMAT_POLICIES[spec.remat], prevent_cse=not scanned)
     inputs = stacked, survival, keys, cache
+    if ahead:
+        return _scan_ahead(layer, x, inputs, spec), None
     if scanned:
         return jax.lax.scan(layer, x, inputs)
-    # The gradient of a split is a concatenation; that of slices would be a sum of whole arrays.
-    leaves, structure = jax.tree.flatten(inputs)
-    for parts in zip(*(jax.lax.split(leaf, [1] * spec.layers) for leaf in leaves), strict=True):
-        x, _ = layer(x, jax.tree.unflatten(structure, [part[0] for part in parts]))
+    for part in _unstack(inputs, spec.layers):
+        x, _ = layer(x, part)
     return x, None
+
+
+def _scan_ahead(layer: Callable[[jax.Array, Any], Any], x: jax.Array, inputs: Any, spec: BlockSpec) -> jax.Array:
+    """A scan over groups of layers that gathers the kernels of a group while the group before it runs, and scatters
+    their gradients while those of the group before are computed. The last turn gathers the first group, for nothing.
+
+    The gathered kernels are kept for the backward pass.
+    """
+    size = sum(leaf.size // spec.layers for leaf in jax.tree.leaves(inputs[0]) if leaf.ndim > 2)  # of kernels
+    bytes_of_layer = size * jnp.dtype(spec.compute_dtype).itemsize
+    counts = [count for count in range(1, 5) if spec.layers % count == 0]  # each layer of a group is compiled
+    count = next((count for count in counts if count * bytes_of_layer >= GATHERED), counts[-1])
+    groups, *others = jax.tree.map(lambda leaf: leaf.reshape(-1, count, *leaf.shape[1:]), inputs)
+
+    def gather(group: Any) -> list[Any]:
+        return parameters.gather(_unstack(group, count), spec.compute_dtype)
+
+    def run_group(carry: Any, inputs: Any) -> tuple[Any, None]:
+        (x, group), (following, *others) = carry, inputs
+        following = gather(following)
+        for params, rest in zip(group, _unstack(others, count), strict=True):
+            x, _ = layer(x, (params, *rest))
+        return (x, following), None
+
+    following = jax.tree.map(lambda leaf: jnp.roll(leaf, -1, axis=0), groups)
+    first = gather(jax.tree.map(lambda leaf: leaf[0], groups))
+    return jax.lax.scan(run_group, (x, first), (following, *others))[0][0]
+
+
+def _unstack(tree: Any, count: int) -> list[Any]:
+    """Arrays [count, ...] to a tree for each of their entries."""
+    leaves, structure = jax.tree.flatten(tree)
+    # The gradient of a split is a concatenation; that of slices would be a sum of whole arrays.
+    parts = zip(*(jax.lax.split(leaf, [1] * count) for leaf in leaves), strict=True)
+    return [jax.tree.unflatten(structure, [leaf[0] for leaf in part]) for part in parts]

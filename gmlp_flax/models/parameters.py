@@ -9,6 +9,7 @@ value.
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from gmlp_flax.models.sharding import FSDP
 
 
 class Grids(NamedTuple):
@@ -128,7 +131,7 @@ class ParamMetadata(NamedTuple):
 
     Attributes:
         sharding: the mesh axis of each of its last axes, None for an axis that is not sharded. Axes before them, such
-            as the layer, are not sharded.
+            as the layer, are not sharded. What a layer has along `fsdp` is gathered in the compute type.
         decayed: whether weight decay applies: not to norms, biases, cls tokens and learned positions.
         resize: how it is resized for another number of tokens; None if its shape does not depend on that.
     """
@@ -143,18 +146,38 @@ def parameter(value: jax.Array, **metadata: Any) -> nnx.Param:
     return nnx.Param(value, param_metadata=ParamMetadata(**metadata))
 
 
+def metadata_of(variable: nnx.Variable) -> ParamMetadata:
+    """What was said where it was made. A plain `nnx.Param` is not sharded, is decayed, and cannot be resized."""
+    return variable.get_metadata().get("param_metadata", ParamMetadata())
+
+
+def gather(params: Any, dtype: jnp.dtype) -> Any:
+    """Layers' parameters, a tree of `nnx.Variable`, with what is sharded along `fsdp` whole and in `dtype`: gathered in
+    one collective, and the gradients scattered in one.
+
+    That is for programs that are written for one device along `fsdp` (`jax.shard_map`); elsewhere the compiler gathers.
+    """
+    leaves, structure = jax.tree.flatten(params, is_leaf=lambda x: isinstance(x, nnx.Variable))
+    named = ((number, metadata_of(leaf).sharding) for number, leaf in enumerate(leaves))
+    axes = {number: names.index(FSDP) - len(names) for number, names in named if FSDP in names}
+    if not axes or FSDP not in jax.sharding.get_abstract_mesh().manual_axes:
+        return params
+    parts = [jnp.moveaxis(leaves[number][...].astype(dtype), axis, 0) for number, axis in axes.items()]
+    width = math.gcd(1024, *(part.size for part in parts))  # rows that fill a TPU's tiles are copied least
+    rows = [part.reshape(-1, width) for part in parts]
+    ends = itertools.accumulate(len(row) for row in rows[:-1])
+    gathered = jnp.split(jax.lax.all_gather(jnp.concatenate(rows), FSDP), [*ends], axis=1)
+    for (number, axis), part, whole in zip(axes.items(), parts, gathered, strict=True):
+        leaves[number] = leaves[number].replace(jnp.moveaxis(whole.reshape(-1, *part.shape[1:]), 0, axis))
+    return jax.tree.unflatten(structure, leaves)
+
+
 def count(shapes: Any) -> int:
     """The number of parameters in a tree of arrays or shapes."""
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
 
 
 def metadata(module: nnx.Module) -> dict[str, ParamMetadata]:
-    """Path, such as `encoder/norm/scale` -> metadata, for all parameters of a module. Shapes instead of arrays suffice.
-
-    A plain `nnx.Param` is not sharded, is decayed, and cannot be resized.
-    """
+    """Path, such as `encoder/norm/scale` -> metadata, of all parameters of a module. Shapes instead of arrays do."""
     state = nnx.to_flat_state(nnx.state(module, nnx.Param))
-    return {
-        "/".join(map(str, path)): variable.get_metadata().get("param_metadata", ParamMetadata())
-        for path, variable in state
-    }
+    return {"/".join(map(str, path)): metadata_of(variable) for path, variable in state}

@@ -144,7 +144,7 @@ class Program:
 
     def costs(self) -> Costs:
         """Counts one call of the program."""
-        single: dict[object, tuple[str, float, float, int, bool, str]] = {}
+        single: dict[object, tuple[str, float, float, int, bool]] = {}
         moved: list[Moved] = []
         for name, (times, fused) in self._runs().items():
             computation = self.computations[name]
@@ -153,19 +153,18 @@ class Program:
                     moved.append(_moved(size, times, instruction))
                 kind = instruction.opcode.removesuffix("-start")
                 if kind in WIRE:
-                    channel = re.search(r"channel_id=\d+", instruction.rest)
-                    key: object = channel[0] if channel else (name, instruction.name)
-                    if key in single and single[key][-1] == name:  # GPUs' programs have two of one channel side by side
-                        key = name, instruction.name
-                    size, kind = self._result(name, instruction, kind)
                     # libtpu splits a collective into a start, steps inside other fusions and an end, all with one
                     # channel. The steps may be inside a loop, so the part that runs least often counts.
+                    part = fused and not name.startswith("all-reduce-scatter")
+                    channel = re.search(r"channel_id=\d+", instruction.rest) if part else None
+                    key: object = channel[0] if channel else (name, instruction.name)
+                    size, kind = self._result(name, instruction, kind)
                     if key not in single or times < single[key][1]:
                         overlaps = instruction.opcode.endswith("-start") or "chain_id=" in instruction.rest
                         group, overlaps = self._group(instruction.rest), overlaps or name.startswith("async")
-                        single[key] = kind, times, size, group, overlaps, name
+                        single[key] = kind, times, size, group, overlaps
         collected: dict[str, Collectives] = collections.defaultdict(Collectives)
-        for kind, times, size, group, overlaps, _ in single.values():
+        for kind, times, size, group, overlaps in single.values():
             total, wire = collected[kind], times * size * WIRE[kind](group)
             total.count += round(times)
             total.bytes += times * size

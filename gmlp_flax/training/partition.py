@@ -24,6 +24,7 @@ from gmlp_flax.checkpoints.pytree import path_name
 from gmlp_flax.config import validation
 from gmlp_flax.config.validation import AXES, Axes, Rule
 from gmlp_flax.errors import RunError
+from gmlp_flax.models.encoder import STACKED
 from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.models.sharding import BATCH, DATA, FSDP, TENSOR
 
@@ -165,26 +166,47 @@ class Partition:
         """In this context the layers of a traced function know the mesh, and say how it cuts what they make."""
         return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
 
-    def on_each_share(self, function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """Runs a function of (parameters, batch) on each slice of the `data` axis separately.
+    def on_each_share(self, function: Callable[[Any, Any], tuple[Any, Any]]) -> Callable[[Any, Any], tuple[Any, Any]]:
+        """Runs a function of (parameters, batch) on each share of the batch separately.
 
-        The results must be sums over the examples. They are added up once, at the end. The compiler by itself would add
-        up gradients where they arise: in every layer and every microbatch.
+        It must return gradients, like the parameters, and sums over the examples. Both are added up once, at the end.
+        The compiler by itself would add up gradients where they arise: in every layer and every microbatch.
+
+        What is split along `fsdp` is gathered before, and its gradient scattered after; layers gather their parameters
+        when they run. Beside `tensor`, and with config.mesh.rules, all that is left to the compiler.
         """
+        by_hand = self.mesh.shape[FSDP] > 1 and self.mesh.shape[TENSOR] == 1 and not self.rules
+        manual = AXES if by_hand else (DATA,)
+        axes = tuple(axis for axis in manual if self.mesh.shape[axis] > 1)
 
-        def alone(params: Any, batch: Any) -> Any:
-            with self.around():
-                return function(params, batch)
+        def gather(path: tuple, part: jax.Array, spec: PartitionSpec) -> jax.Array:
+            if FSDP not in spec or path_name(path).startswith(STACKED):
+                return part
+            return jax.lax.all_gather(part, FSDP, axis=spec.index(FSDP), tiled=True)
 
-        def share(params: Any, batch: Any) -> Any:
-            return jax.lax.psum(function(params, batch), DATA)
+        def add_up(part: jax.Array, spec: PartitionSpec) -> jax.Array:
+            return jax.lax.psum(part, tuple(axis for axis in axes if axis not in spec))
 
-        if self.mesh.shape[DATA] == 1:
-            return alone  # with other axes in use, the compiler fails on a sum over one device
-        whole, split = PartitionSpec(), PartitionSpec(DATA)
-        return jax.shard_map(
-            share, mesh=self.mesh, in_specs=(whole, split), out_specs=whole, axis_names={DATA}, check_vma=False
-        )
+        def on_shares(params: Any, batch: Any) -> tuple[Any, Any]:
+            if not axes:  # the compiler fails on a sum over one device if other axes are in use
+                with self.around():
+                    return function(params, batch)
+            specs = jax.tree.map(
+                lambda by: PartitionSpec(*(axis if axis in axes else None for axis in by.spec)), self.shardings(params)
+            )
+
+            def share(parts: Any, batch: Any) -> tuple[Any, Any]:
+                whole, scatter = jax.vjp(lambda parts: jax.tree_util.tree_map_with_path(gather, parts, specs), parts)
+                gradients, sums = function(whole, batch)
+                return jax.tree.map(add_up, *scatter(gradients), specs), jax.lax.psum(sums, axes)
+
+            split, results = (specs, PartitionSpec(axes)), (specs, PartitionSpec())
+            shares = jax.shard_map(
+                share, mesh=self.mesh, in_specs=split, out_specs=results, axis_names={*manual}, check_vma=False
+            )
+            return shares(params, batch)
+
+        return on_shares
 
     def host_share(self) -> tuple[int, int]:
         """Which part of each batch this host reads, and the number of parts that the hosts read. Hosts whose devices

@@ -1,5 +1,7 @@
 """Collectives and traffic of programs in XLA's text."""
 
+import re
+
 import pytest
 
 from gmlp_flax.planning.hlo import Collectives, Program, array_bytes
@@ -116,6 +118,14 @@ def test_loops_multiply():
         "all-reduce": Collectives(21, 21 * reduced, 21 * reduced * 1.5, 21 * reduced * 1.5),
     }
     assert costs.unknown_loops == 0
+
+
+def test_collectives_of_one_channel_are_several():
+    """As `jax.shard_map` makes them, all with the same; only what libtpu splits into fusions is one by its channel."""
+    assert (
+        Program(re.sub(r"channel_id=\d+", "channel_id=1", LOOPS), devices=8).costs()
+        == Program(LOOPS, devices=8).costs()
+    )
 
 
 def test_a_loop_of_unknown_length_counts_once():

@@ -225,7 +225,8 @@ def _estimate(config: ConfigDict, work: Workload, partition: Partition) -> _Devi
     microbatches = config.optimizer.grad_accum_steps
     arguments = _arguments(config, work, partition)
     saved = work.saved_bytes * config.batch_size / partition.batch_shares / microbatches
-    saved += GATHERED_BYTES * work.params * (_gathers(config, partition) == 1)
+    if partition.mesh.shape["fsdp"] > 1 and config.model.remat != "full":
+        saved += GATHERED_BYTES * work.params
     gradients = work.param_bytes / partition.mesh.shape["fsdp"] * min(2, microbatches)
     memory = _Memory(arguments, saved + gradients, arguments + saved + gradients)
     # The state, the gradients and every saved array are written once and read once.
@@ -241,10 +242,11 @@ def _exchange(config: ConfigDict, work: Workload, partition: Partition) -> dict[
     """The collectives that data and fsdp parallelism always need: float32 gradients and gathered parameters."""
     fsdp, microbatches = partition.mesh.shape["fsdp"], config.optimizer.grad_accum_steps
     shard = work.param_bytes / fsdp
-    # Each microbatch gathers the parameters, and scatters its gradients.
+    # Each microbatch gathers the parameters, with remat=full forward and backward, and scatters its gradients.
+    gathers = microbatches * (2 if config.model.remat == "full" else 1)
     rows = (
         ("all-reduce", 1, shard, partition.batch_shares // fsdp),
-        ("all-gather", _gathers(config, partition) * microbatches, GATHERED_BYTES * work.params, fsdp),
+        ("all-gather", gathers, GATHERED_BYTES * work.params, fsdp),
         ("reduce-scatter", microbatches, shard, fsdp),
     )
     collectives = {}
@@ -253,12 +255,6 @@ def _exchange(config: ConfigDict, work: Workload, partition: Partition) -> dict[
             wire = count * size * WIRE[kind](group)
             collectives[kind] = Collectives(count, count * size, wire, wire)
     return collectives
-
-
-def _gathers(config: ConfigDict, partition: Partition) -> int:
-    """How often a step gathers the parameters: forward, and with remat=full or `tensor` backward too."""
-    fsdp, tensor = partition.mesh.shape["fsdp"], partition.mesh.shape["tensor"]
-    return 0 if fsdp == 1 else 1 + (tensor > 1 or config.model.remat == "full")
 
 
 def _notes(config: ConfigDict, nothing_moved: bool) -> Iterator[str]:

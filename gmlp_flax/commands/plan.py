@@ -16,13 +16,12 @@ import dataclasses
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from absl import flags
 from ml_collections import ConfigDict
 
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import RunError
 
 if TYPE_CHECKING:
     from gmlp_flax.planning.plan import Plan
@@ -58,37 +57,6 @@ def describe(plan: Plan, unit: str) -> str:
     return "\n".join([*lines, *(f"  note: {note}" for note in plan.notes)])
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """One line per alternative."""
-    lines = [f"{'':<24}{'memory GB':>10}{'of':>7}{'fits':>6}{'step ms':>10}{'days':>8}{'chip-hours':>12}"]
-    for row in rows:
-        if "error" in row:
-            lines.append(f"{row['change']:<24}  {row['error']}")
-            continue
-        # A time without the memory's share is too low to compare.
-        step = f"{'' if row['seconds']['memory'] is not None else '>'}{1e3 * row['step_seconds']:.4g}"
-        memory = f"{row['per_chip_bytes']['peak'] / 1e9:>10.2f}{row['hbm_bytes'] / 1e9:>7.2f}"
-        memory += f"{'yes' if row['fits'] else 'no':>6}"
-        lines.append(f"{row['change']:<24}{memory}{step:>10}{row['run_days']:>8.3g}{row['chip_hours']:>12,.0f}")
-    return "\n".join(lines)
-
-
-def suggest(config: ConfigDict, found: Plan, price: float | None, mfu: float | None) -> list[dict[str, Any]]:
-    """Plans of the alternatives; if one cannot be planned, its row has an `error` in place of its figures."""
-    from gmlp_flax import config as config_lib
-    from gmlp_flax.planning import plan
-
-    rows = [{"change": "as it is"} | dataclasses.asdict(found)]
-    for each in plan.alternatives(config, found.topology):
-        print(f"planning {each.name}", file=sys.stderr, flush=True)
-        try:
-            other = plan.make(config_lib.overridden(config, each.overrides), each.topology, price, mfu)
-            rows.append({"change": each.name} | dataclasses.asdict(other))
-        except RunError as error:
-            rows.append({"change": each.name, "error": str(error)})
-    return rows
-
-
 def main(_argv: list[str], config: ConfigDict) -> None:
     """Makes the plan and prints it."""
     from gmlp_flax import config as config_lib
@@ -104,19 +72,12 @@ def main(_argv: list[str], config: ConfigDict) -> None:
         config = plan.with_mesh(config, sizes)
         print(f"mesh {plan.mesh_name(sizes)}: {reason}", file=sys.stderr)
     found = plan.make(config, topology, values.price, values.mfu, values.moved)
-    rows = suggest(config, found, values.price, values.mfu) if values.suggest else []
     if values.json:
-        print(json.dumps(dataclasses.asdict(found) | ({"alternatives": rows} if rows else {}), indent=2))
+        print(json.dumps(dataclasses.asdict(found), indent=2))
         return
     print(describe(found, tasks.find(config.task).unit))
-    if rows:
-        print(f"\n{table(rows)}")
-        fitting = [row for row in rows if row.get("fits")]
-        print(f"fits: {'; '.join(row['change'] for row in fitting)}" if fitting else "none of these fits")
-        if here := [row for row in fitting if row["topology"] == found.topology]:
-            print(f"fastest on {found.topology}: {min(here, key=lambda row: row['step_seconds'])['change']}")
-    elif not found.fits:
-        print("  --suggest plans changes that would make it fit")
+    if not found.fits:
+        print("  --config.mesh=auto says whether mesh.fsdp, remat=full, accumulation or more chips would make it fit")
 
 
 def run() -> None:
@@ -128,8 +89,6 @@ def run() -> None:
     flags.DEFINE_float("price", None, "The price of one chip for an hour.", lower_bound=0)
     mfu = "The share of the chips' peak that the model reaches, as you measured it."
     flags.DEFINE_float("mfu", None, mfu, lower_bound=1e-6, upper_bound=1)
-    suggest = "Also plan remat=full, gradient accumulation, parameters sharded over more chips (fsdp), larger slices."
-    flags.DEFINE_bool("suggest", False, suggest)
     flags.DEFINE_integer("moved", 0, "Also list so many instructions, those that move most bytes.", lower_bound=0)
     flags.DEFINE_bool("json", False, "Print one JSON object.")
     cli.run(main, config=cli.given_config, doing="planning")

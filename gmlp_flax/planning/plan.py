@@ -268,32 +268,18 @@ def _notes(config: ConfigDict, nothing_moved: bool) -> Iterator[str]:
         yield "an estimate leaves out what tensor parallelism shares and exchanges"
 
 
-class Alternative(NamedTuple):
-    """A change to a plan: its name, the config keys that it overrides, and the topology."""
-
-    name: str
-    overrides: dict[str, Any]
-    topology: str
-
-
-def alternatives(config: ConfigDict, topology: str) -> Iterator[Alternative]:
-    """Changes that may make a plan fit, the cheapest first. Only those that the batch and the devices allow."""
+def alternatives(config: ConfigDict, topology: str) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Changes that need less memory on each chip, the cheapest first: the name, the keys that change, and the topology.
+    Only those that the batch and the devices allow."""
     current = chips.parse(topology)
-    count = current.count
-    full, sharded = {"model.remat": "full"}, {"mesh.data": -1}
     if config.model.remat != "full":
-        yield Alternative("remat=full", full, topology)
+        yield "remat=full", {"model.remat": "full"}, topology
     for times in (2, 4, 8):
-        if config.batch_size % (times * count) == 0 and config.optimizer.grad_accum_steps < times:
-            yield Alternative(f"grad_accum_steps={times}", {"optimizer.grad_accum_steps": times}, topology)
-    if config.mesh.fsdp == 1 and config.mesh.tensor == 1:
-        for size in [*(size for size in (2, 8, 32, 128) if size < count and count % size == 0), count]:
-            yield Alternative(f"fsdp={size}", sharded | {"mesh.fsdp": size}, topology)
-        if config.model.remat != "full":
-            yield Alternative(f"fsdp={count}, remat=full", full | sharded | {"mesh.fsdp": count}, topology)
+        if config.batch_size % (times * current.count) == 0 and config.optimizer.grad_accum_steps < times:
+            yield f"grad_accum_steps={times}", {"optimizer.grad_accum_steps": times}, topology
     for other in current.larger():
         if config.batch_size % (chips.parse(other).count * config.optimizer.grad_accum_steps) == 0:
-            yield Alternative(other, {}, other)
+            yield other, {"mesh.data": -1}, other
 
 
 def candidate_meshes(devices: int, slices: int = 1) -> Iterator[Sizes]:
@@ -376,11 +362,11 @@ def settle_mesh(config: ConfigDict, workdir: str) -> ConfigDict:
 
 def _what_fits(config: ConfigDict, topology: str, devices: list | None) -> str:
     """The first change that makes a plan fit, for a message."""
-    for other in alternatives(config, topology):
+    for name, changes, other in alternatives(config, topology):
         try:
-            there = devices if other.topology == topology else None
-            if make(config_lib.overridden(config, other.overrides), other.topology, devices=there).fits:
-                return f": {other.name} would fit"
+            there = devices if other == topology else None
+            if make(config_lib.overridden(config, changes), other, devices=there).fits:
+                return f": {name} would fit"
         except RunError:
             continue
     return ": nor would gradient accumulation, model.remat=full or the next larger topologies; take a smaller model"

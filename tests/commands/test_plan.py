@@ -146,7 +146,7 @@ def test_a_slice_that_is_too_small_is_said_to_be():
     done = command("--config=configs/c4_bert.py:gmlp_base", "--topology=v5e:2x2", "--config.batch_size=8192", *TINY)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "DOES NOT FIT" in done.stdout and "exceeds the memory" in done.stdout
-    assert done.stdout.splitlines()[-1].strip() == "--suggest plans changes that would make it fit"
+    assert "--config.mesh=auto" in done.stdout.splitlines()[-1]
     assert not done.stderr
 
 
@@ -166,17 +166,12 @@ def test_collectives_of_a_compiled_program():
     assert sum(sizes) < found["seconds"]["memory"] * 819e9
 
 
-def test_gpus_are_estimated_and_alternatives_tabled():
+def test_gpus_are_estimated():
     given = ("--config=configs/imagenet.py:gmlp_s", "--topology=gpu:h100x8", "--price=2.5", "--mfu=0.5")
-    done = command(*given, "--suggest", "--moved=3")
+    done = command(*given, "--moved=3")
     assert done.returncode == 0, done.stderr[-2000:]
-    lines = done.stdout.splitlines()
-    assert lines[0] == "gpu:h100x8: 8 chips, estimated" and "note: an estimate" in done.stdout
-    assert "--moved" in done.stdout
-    for change in ("remat=full", "gpu:h100x16"):
-        assert any(line.startswith(change) for line in lines), change
-    assert "at the price given" in done.stdout and lines[-2].startswith("fits: as it is; remat=full")
-    assert lines[-1] == "fastest on gpu:h100x8: as it is"
+    assert done.stdout.splitlines()[0] == "gpu:h100x8: 8 chips, estimated" and "note: an estimate" in done.stdout
+    assert "--moved" in done.stdout and "at the price given" in done.stdout
     found = json.loads(command(*given, "--json").stdout)
     assert found.keys() == KEYS and found["cost"] == pytest.approx(2.5 * found["chip_hours"])
 

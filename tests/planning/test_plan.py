@@ -223,10 +223,9 @@ def test_what_cannot_be_shared_is_refused_before_anything_is_counted(monkeypatch
 
 
 def test_alternatives_suit_the_batch():
-    names = [each.name for each in plan.alternatives(small(), "v5e:4x4")]
-    assert names[:3] == ["remat=full", "grad_accum_steps=2", "grad_accum_steps=4"]
-    assert names[3:] == ["fsdp=2", "fsdp=8", "fsdp=16", "fsdp=16, remat=full", "v5e:4x8", "v5e:8x8"]
+    names = [name for name, *_ in plan.alternatives(small(), "v5e:4x4")]
+    assert names == ["remat=full", "grad_accum_steps=2", "grad_accum_steps=4", "v5e:4x8", "v5e:8x8"]
     full = small(**{"batch_size": 64, "model.remat": "full", "mesh.fsdp": 4, "optimizer.grad_accum_steps": 4})
-    assert [each.name for each in plan.alternatives(full, "v5e:4x4")] == []
+    assert list(plan.alternatives(full, "v5e:4x4")) == []
     larger = ["grad_accum_steps=8", "gpu:h100x8", "gpu:h100x16"]
-    assert [each.name for each in plan.alternatives(full, "gpu:h100x4")] == larger
+    assert [name for name, *_ in plan.alternatives(full, "gpu:h100x4")] == larger

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from gmlp_flax.analysis import drawing
-from gmlp_flax.analysis.drawing import Chart, Look, Panel, Scale, Series
+from gmlp_flax.analysis.drawing import Chart, Panel, Scale
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.models import parameters
@@ -151,36 +151,17 @@ def cost_notes(costs: Costs) -> Iterator[str]:
 
 
 def cost_chart(costs: Costs, rows: Sequence[str]) -> Chart | None:
-    """Time and memory per 1,000 tokens over n, with the fitted powers; None for one length. `rows` choose the looks."""
-    if len({n for by_length in costs.values() for n in by_length}) < 2:
+    """The time of a sequence over n, with the fitted powers; None for one length. `rows` choose the looks."""
+    timed = {row: {n: cost for n, cost in steps.items() if cost.seconds} for row, steps in costs.items()}
+    if len({n for steps in timed.values() for n in steps}) < 2:
         return None
-    powers = [law.exponent for by_length in costs.values() if (law := growth(by_length))]
-    title = "Time per token over n"
-    if powers:
-        title = f"A sequence's time grows as n^{min(powers):.2f} to n^{max(powers):.2f}"
-    n, look_of = Scale("n", log=True), looks(rows)
-
-    def panel(title: str, y: str, memory: bool) -> Panel:
-        lines = [_line(row, look_of[row], by_length, memory) for row, by_length in costs.items()]
-        return Panel(title, n, Scale(y, log=True), [line for line in lines if len(line.x)])
-
-    time = panel(title, "ms per 1,000 tokens", memory=False)
-    memory = panel("Memory of a training step", "MB per 1,000 tokens", memory=True)
-    return Chart([time, memory], f"Dashed: powers of n fitted from {FITTED_FROM:,} tokens on." if powers else "")
-
-
-def _line(row: str, look: Look, by_length: Mapping[int, Cost], memory: bool) -> Series:
-    """A row's line; if a power was fitted, it is drawn through the lengths that it was fitted to."""
-    y = {cost.tokens: cost.per_thousand for cost in by_length.values() if cost.per_thousand}
-    if memory:
-        sizes = {cost.tokens: cost.size / (1e3 * cost.batch * cost.tokens) for cost in by_length.values()}
-        y = {n: Spread(size, (size,)) for n, size in sizes.items()}
-    law, fit = growth(by_length, memory), []
-    if law:
-        # The law is of a sequence, in bytes or in seconds: a thousand tokens are 1,000 / n of it.
-        scale = 1e-3 if memory else 1e6
-        fit = [scale / n * law(n) if n >= FITTED_FROM else spread.centre for n, spread in y.items()]
-    return over_seeds(row, look, list(y), list(y.values()), fit=fit)
+    look_of, series = looks(rows), []
+    for row, steps in timed.items():
+        times = [Spread.median(1e3 * seconds / cost.batch for seconds in cost.seconds) for cost in steps.values()]
+        fit = [1e3 * law(n) for n in steps] if (law := growth(steps)) else ()
+        series.append(over_seeds(row, look_of[row], list(steps), times, fit=fit))
+    panel = Panel("Time over n", Scale("n", log=True), Scale("ms of a sequence in training", log=True), series)
+    return Chart([panel], f"Dashed: powers of n fitted from {FITTED_FROM:,} tokens on.")
 
 
 def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> Report:

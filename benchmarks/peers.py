@@ -20,6 +20,7 @@ from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.interop import timm as timm_models
 from gmlp_flax.interop.transformers import FRAME
 from gmlp_flax.paper import recipes
+from gmlp_flax.processes import platforms
 from gmlp_flax.training.partition import Partition
 
 VOCABULARY, MASKED, CLASSES = 32_000, 0.15, 1000
@@ -128,7 +129,8 @@ def _beside(where: str, name: str, batch: int, tokens: int, repeats: int) -> Ite
 
 
 def our_calls(name: str, batch: int, tokens: int) -> dict[str, Callable[[], None]]:
-    """A training step and a forward pass of our model, in float32."""
+    """A training step and a forward pass of our model, in float32, in a process as commands and the package make it."""
+    platforms.keep_freed_memory()
     options = PEERS[name].ours(tokens)
     options.batch_size, options.model.dtype = batch, "float32"
     config.validate(options)

@@ -48,6 +48,7 @@ def __getattr__(name: str) -> Any:
     from gmlp_flax.processes import output, platforms
 
     platforms.choose()
+    platforms.keep_freed_memory()
     output.silence_orbax()
     globals()[name] = value = getattr(importlib.import_module(f"gmlp_flax.{_MODULES[name]}"), name)
     return value

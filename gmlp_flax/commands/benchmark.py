@@ -7,7 +7,7 @@ Without a PART, all of them:
 
     step          gMLP-S's training step and forward pass, beside one large product
     peers         training steps and forward passes beside timm's, transformers' and g-mlp-pytorch's (extra `parity`)
-                  models, as they come and under torch.compile; an hour on a CPU, less by --models and --repeats
+                  models, as they come and under torch.compile; on a CPU all of them take long: choose by --models
     device        models on one accelerator, at the best of some settings; forms of attention, of the gate and of
                   Toeplitz products; timm's and transformers' models under torch.compile (extra `parity`)
     long          the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix

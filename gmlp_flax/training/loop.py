@@ -93,9 +93,8 @@ def train(
             if distributed.is_first():
                 at_end()
             return _result(folder, metrics)  # last: a run that has it is done, whatever ends it now
-        if jax.process_count() > 1:
-            again = f"start the same {jax.process_count()} processes again"
-        again = again or command_as_typed()
+        several = f"start the same {jax.process_count()} processes again" if jax.process_count() > 1 else ""
+        again = several or again or command_as_typed()
         distributed.say(f"{loop.stop.agreed}: step {done} is saved in {folder.path}; to go on: {again}")
         return None
 

@@ -91,7 +91,7 @@ def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> N
         ((), {"VERSION": "3.10.13"}, ["'python3'", "3.10.13", "3.11 or newer", "PYTHON=python3.12"]),
         ((), {"PYTHON": "python3.99"}, ["'python3.99'", "3.11 or newer"]),
         ((), {"NO_ENSUREPIP": "1"}, ["ensurepip", "python3.11-venv"]),
-        (("test", "tests"), {}, ["'tests'", "bench", "cuda", "plan", "tensorboard", "test"]),
+        (("test", "tests"), {}, ["'tests'", "parity", "cuda", "plan", "tensorboard", "test"]),
     ],
 )
 def test_mistakes_are_one_line(checkout, arguments, variables, words):

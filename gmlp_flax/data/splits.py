@@ -35,8 +35,9 @@ SPLIT_WORDS = {
     **dict.fromkeys(("heldout", "holdout"), "validation"),
     **dict.fromkeys(("test", "testing", "tests", "tst", "devtest"), "test"),
 }
-# Names of columns that may say which split a row is of, where not all columns are read.
-COLUMNS = ("split", "tag", "set", "subset", "partition", "dataset", "phase", "is_train", "is_valid", "is_test")
+# Names of columns, as letters, whose values may number folds, or splits.
+_FOLDS = ("fold", "folds", "kfold", "cv", "cvfold")
+_SETS = ("split", "splitid", "set", "setid", "subset", "partition", "phase", *SPLIT_WORDS)
 _MANY = 8  # different values of a column that names no splits
 _WORD = re.compile(r"\bh[eo]ld\Wout(?:set|data)?\b|\w+")  # held_out is one word
 
@@ -70,6 +71,15 @@ def split_of(name: str) -> str:
     return next(iter(found), "")
 
 
+def may_name_splits(column: str) -> bool:
+    """Whether a column with this name may say which split or fold a row is of."""
+    return _letters(column).removeprefix("is") in (*_FOLDS, *_SETS, "tag", "dataset")
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalpha, name.lower()))
+
+
 def add_values(columns: dict[str, set[str]], row: Mapping[str, Any]) -> None:
     """Adds the values of a row to those of each column, of which a few are kept."""
     for name, value in row.items():
@@ -77,16 +87,29 @@ def add_values(columns: dict[str, set[str]], row: Mapping[str, Any]) -> None:
             values.add(str(value)[:40])
 
 
-def refuse_column(columns: Mapping[str, Collection[str]], path: str) -> None:
-    """Raises DataError if a column that is not read says which rows of a table are held out: `columns` as `add_values`
-    makes them."""
+def check_columns(columns: Mapping[str, Collection[str]], path: str) -> list[str]:
+    """Looks at the columns of a table that are not read: `columns` as `add_values` makes them.
+
+    Returns:
+        A line for each that may number the splits or the folds of the rows.
+
+    Raises:
+        DataError: one says which rows are held out.
+    """
+    notes = []
     for name, values in columns.items():
         words = [(*split_words(value),) for value in values]
         named = len({*words}) > 1 and all(len(found) == 1 for found in words)
         is_flag = name.lower().startswith("is") and split_words(name) and len(values) == 2
-        if len(values) < _MANY and (named or is_flag):
-            what = f"the column {name!r} seems to name splits ({listed(map(repr, sorted(values)))}), and is not read"
-            raise DataError(f"{path}: {what}: give the data of config.data.train and heldout as two files, or drop it")
+        is_few, letters = len(values) < _MANY, _letters(name)
+        names_splits = is_few and (named or is_flag)
+        if names_splits or (len(values) > 1 and (letters in _FOLDS or (is_few and letters in _SETS))):
+            does = "seems to name splits" if names_splits else "may number folds or splits"
+            what = f"{path}: the column {name!r} {does} ({listed(map(repr, sorted(values)))}), and is not read"
+            if names_splits:
+                raise DataError(f"{what}: give the data of config.data.train and heldout as two files, or drop it")
+            notes.append(f"{what}: rows to hold out need a file of their own")
+    return notes
 
 
 def is_on(side: str, key: str | bytes, share: float) -> bool:

@@ -35,6 +35,7 @@ from gmlp_flax.tasks.prediction import Prepared
 
 CLASSES_FILE = "classes.json"
 NAMES_FILE = "names.json"  # words for people, in the order of the classes; converted weights have it
+_LOOKED_INTO, _FEW = 1000, 64  # held-out images decoded at the start, on a disk and in a bucket
 SIDE = Range("from 1 to 65,536", 1, 2**16)  # pixels
 
 
@@ -318,8 +319,10 @@ class ImageClassification(Task):
         return {name: json.dumps(values, indent=1).encode() for name, values in lists.items()}
 
     def notes(self) -> list[str]:
-        """See `Task`; raises DataError if a file is on both sides."""
-        return [line for line in [sources.check_overlap(self.source("train"), self.source("heldout"))] if line]
+        """See `Task`; raises DataError if a file is on both sides, or held-out images cannot be read."""
+        train, heldout = self.source("train"), self.source("heldout")
+        self.labelled("heldout").check(_FEW if files.is_remote(heldout.path) else _LOOKED_INTO)
+        return [line for line in (sources.check_overlap(train, heldout), views.about_frames(train)) if line]
 
     def class_sizes(self) -> Sequence[int] | None:
         """See `Task`."""

@@ -162,9 +162,32 @@ def test_a_column_that_names_splits(column, values, refused):
         splits.add_values(columns, {column: value, "text": f"a {value}", "number": 3})
     columns.pop("text")
     if refused:
-        assert f"the column {column!r} seems to name splits" in failure(splits.refuse_column, columns, "a.csv")
+        assert f"the column {column!r} seems to name splits" in failure(splits.check_columns, columns, "a.csv")
     else:
-        splits.refuse_column(columns, "a.csv")
+        splits.check_columns(columns, "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "noted"),
+    [
+        ("fold", range(5), True),
+        ("Kfold", range(20), True),
+        ("cv_fold", ["a", "b"], True),
+        ("partition", range(3), True),  # CelebA
+        ("SETID", [1, 2, 3], True),  # Oxford's flowers
+        ("test", [0, 1], True),
+        ("fold", [0], False),
+        ("set", range(20), False),
+        ("manifold", range(5), False),
+    ],
+)
+def test_a_column_that_numbers_folds(column, values, noted):
+    columns = {}
+    for value in values:
+        splits.add_values(columns, {column: value})
+    notes = splits.check_columns(columns, "a.csv")
+    assert len(notes) == noted and all(f"a.csv: the column {column!r} may number" in note for note in notes)
+    assert splits.may_name_splits(column) == (column != "manifold")
 
 
 def test_the_word_of_a_split_is_kept():

@@ -41,6 +41,12 @@ def predicted(image):
     return image[:, 0, 0, 0].astype(np.int32) % 3
 
 
+def test_held_out_images_that_cannot_be_read_are_met_at_the_start(imagenet):
+    options = {"train": "tfds:imagenet2012", "min_scale": 1.0}
+    assert "max_bad_records=1" in failure(task(imagenet / "one", max_bad_records=1, **options).notes)
+    assert task(imagenet / "two", max_bad_records=2, **options).notes() == []
+
+
 @pytest.mark.parametrize("hosts", [1, 3])
 def test_evaluation_over_hosts(imagenet, hosts, monkeypatch):
     """Batches of 12 do not divide 26; two of the 26 cannot be read, and three of the others have no ReaL label."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gmlp_flax.data.finetuning.glue import SentenceTask
-from gmlp_flax.data.splits import COLUMNS, SPLIT_WORDS, split_of
+from gmlp_flax.data.splits import SPLIT_WORDS, may_name_splits, split_of
 from gmlp_flax.data.text.corpora import stem
 from gmlp_flax.data.text.documents import LONGEST, json_object, numbered_lines
 from gmlp_flax.errors import DataError
@@ -235,8 +235,8 @@ def _json_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
 
 
 def _parquet_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
-    _header(path, records.parquet_columns(path), task)
-    columns = {*task.columns, *IDS, *TAGS, *COLUMNS}
+    columns = _header(path, records.parquet_columns(path), task)
+    columns = {name for name in columns if name in (*task.columns, *IDS) or may_name_splits(name)}
     return ((f"{path}, row {number}", record) for number, record in records.parquet_rows(path, columns))
 
 

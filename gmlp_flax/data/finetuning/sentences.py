@@ -196,17 +196,22 @@ def classes(values: Mapping[str, int], where: str) -> tuple[tuple[str, ...], lis
 
 def refuse_names(counts: Mapping[str, int], where: str, advice: str = "") -> None:
     """Raises DataError if names of classes, with their numbers of rows, are real numbers, about which there may be
-    `advice`, or two of them are the same but for their spelling."""
+    `advice`, or are spelled alike."""
     scores = [name for name in counts if not re.fullmatch(r"[+-]?\d+", name)]
     if scores and all(map(_NUMBER.fullmatch, counts)):
         raise DataError(f"real numbers such as {scores[0]!r} {where}: expected classes{advice}")
+    refuse_spellings(counts, where)
+
+
+def refuse_spellings(counts: Mapping[str, int], where: str, unit: str = "rows") -> None:
+    """Raises DataError if two names of classes, with their numbers of `unit`, are the same but for their spelling."""
     spelled: dict[str, str] = {}
     for name in counts:
         bare = " ".join(unicodedata.normalize("NFKC", name).casefold().replace("\u200b", "").split())
         bare = bare.lstrip("0") or "0" if bare.isdecimal() else bare
         if (other := spelled.setdefault(bare, name)) != name:
             raise DataError(
-                f"two labels, {other!r} ({counts[other]} rows) and {name!r} ({counts[name]}), {where}, that differ "
+                f"two labels, {other!r} ({counts[other]} {unit}) and {name!r} ({counts[name]}), {where}, that differ "
                 "only in capitals, blanks, leading zeros or forms of characters: write them alike"
             )
 
@@ -229,8 +234,8 @@ def _examples_by_split(
     """Split name -> a function that reads the split; the name is "" if the data have no splits."""
     rows = rows_by_split(path, task, notes)
     if list(rows) != [""]:
-        return {name: lambda name=name: _read(path, name, rows[name](), task, bad) for name in rows}
-    examples = _read(path, "", rows[""](), task, bad)
+        return {name: lambda name=name: _read(path, name, rows[name](), task, bad, notes) for name in rows}
+    examples = _read(path, "", rows[""](), task, bad, notes)
     tags, known = {example.tag for example in examples}, dict.fromkeys(SPLIT_WORDS.values())
     if tags.isdisjoint(known):
         return {"": lambda: examples}
@@ -243,7 +248,7 @@ def _examples_by_split(
     return {tag: lambda tag=tag: [example for example in examples if example.tag == tag] for tag in sorted(tags)}
 
 
-def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords) -> list[_Example]:
+def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords, notes: list[str]) -> list[_Example]:
     """The usable rows of a file or split."""
     labels, intern = _label_numbers(task), {}  # Retrieval has each long document in many pairs
     examples, ids, part = [], set(), int(split.endswith(PARTS[2]))
@@ -267,7 +272,7 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
         raise DataError(f"{path!r} holds no example{f' in the split {split!r}' if split else ''}; give other data")
     by_tag = not split and any(example.tag in SPLIT_WORDS.values() for example in examples)
     read = {*task.columns, *IDS, *[name for name in tag_names if name in columns and by_tag][:1]}
-    splits.refuse_column({name: columns[name] for name in columns if name not in read}, path)
+    notes += splits.check_columns({name: columns[name] for name in columns if name not in read}, path)
     return examples
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning.glue import MISSING
-from gmlp_flax.data.finetuning.sentences import class_name, refuse_names
+from gmlp_flax.data.finetuning.sentences import class_name, refuse_names, refuse_spellings
 from gmlp_flax.data.splits import TRAIN_SPLIT
 from gmlp_flax.errors import DataError, decode_errors, listed
 from gmlp_flax.io import files
@@ -191,6 +191,7 @@ class Layout:
         names = {top: unicodedata.normalize("NFC", top) for top in tops}
         if len({*names.values()}) < len(names):
             self._note("folders whose names differ in nothing but their Unicode form are one class")
+        refuse_spellings({names[top]: len(members) for top, members in tops.items()}, f"of {self.path!r}", "images")
         return {name: names[top] for top, members in tops.items() for name in members}
 
     def _check_deeper(self, base: str, tops: dict[str, list[str]]) -> None:
@@ -273,7 +274,8 @@ class Layout:
         class_column = _class_column(table, rows[0], name_column)
         columns = dict(zip(rows[0], map(set, zip(*rows[1:], strict=False)), strict=False)) if not split else {}
         used = rows[0][name_column], rows[0][class_column]
-        splits.refuse_column({name: values for name, values in columns.items() if name not in used}, table)
+        notes = splits.check_columns({name: columns[name] for name in columns if name not in used}, table)
+        self.notes += [line for line in notes if line not in self.notes]
         found: dict[str, str] = {}
         for row in (row for row in rows if len(row) > name_column and row[name_column] in keys):
             image, value = keys[row[name_column]], row[class_column].strip() if len(row) > class_column else ""

@@ -119,7 +119,7 @@ def _rows(file: File, notes: list[str]) -> Iterator[Row]:
         name = f"{file.name}{where.removeprefix(file.path)}"  # the same wherever the data lie
         yield name, image, kind if isinstance(kind, str | int | float) else None
     notes.append(f"{file.name}: images and their classes by the columns {' and '.join(map(repr, used))}")
-    splits.refuse_column(columns, file.path)
+    notes += splits.check_columns(columns, file.path)
 
 
 def _shard(file: File, notes: list[str]) -> Iterable[Row]:

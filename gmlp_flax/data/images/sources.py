@@ -17,6 +17,7 @@ import sys
 import unicodedata
 import zlib
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.splits import SIDES
 from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files, json_files
+from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.io.records import BadRecord, BadRecords
 
 UNREAD = -1  # the label of an example that was replaced
@@ -359,6 +361,13 @@ class ReadableExamples:
     def train(self, index: int, rng: np.random.Generator) -> dict:
         """An example for training; raises DataError if there are more bad records than allowed."""
         return self._first_readable(index, rng)[1]
+
+    def check(self, most: int) -> None:
+        """Reads at most `most` examples for evaluation, evenly spread, so that those that cannot be read are counted;
+        raises DataError if there are more of them than allowed."""
+        with ThreadPoolExecutor(usable_cores()) as pool:
+            for _ in pool.map(self.__getitem__, spread(len(self), most)):
+                pass
 
     def _first_readable(self, start: int, *rng: np.random.Generator) -> tuple[int, dict]:
         """The first example from `start` on that can be read, and its index."""

@@ -19,14 +19,16 @@ import numpy as np
 import simplejpeg
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
+from gmlp_flax.data import fingerprints
 from gmlp_flax.data.images.augment import Augmentation, augment
-from gmlp_flax.data.images.folders import IMAGE_BYTES
+from gmlp_flax.data.images.folders import IMAGE_BYTES, ImageSource
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import files
 
 _MODES = {1: "L", 3: "RGB"}
 _SIDE, _PIXELS = 65_535, 89_478_485  # as of JPEG files, and as where Pillow begins to warn
-_WHITE = (255, 4095)  # in 16 bits, of 8 bits, and of the 12 of a sensor
+_WHITE = (255, 1023, 4095, 16383)  # in 16 bits, of 8 bits, and of the 10, 12 or 14 of a sensor
+_SCALED = ("PNG", "PPM")  # whose pixels of more than 8 bits Pillow scales to 16
 _COARSE = 64  # an image with more pixels for each pixel of a view, in a direction, is averaged before it is blurred
 _COMPONENTS = {"L": 1, "RGB": 3}  # of the modes of JPEG files whose pixels are exactly Pillow's
 _BLOCK = 16  # a multiple of the rows that are coded together
@@ -59,6 +61,17 @@ def evaluation_example(
 def _decoded(record: dict, channels: int) -> np.ndarray:
     image = record["image"]
     return image if isinstance(image, np.ndarray) else decode(image, record["name"], channels)
+
+
+def about_frames(source: ImageSource) -> str:
+    """A line if some of a few images are animated or have several pages; else ""."""
+    looked, several = fingerprints.spread(len(source)), []
+    for i in looked:
+        with contextlib.suppress(Exception), Image.open(io.BytesIO(source.content(i))) as file:
+            if file.format != "MPO" and getattr(file, "is_animated", False):  # MPO: of a camera, with thumbnails
+                several.append(source[i]["name"])
+    shown = f"{len(several)} of {len(looked)} images looked into"
+    return f"note: {shown} have several frames, such as {several[0]!r}: the first is read" if several else ""
 
 
 def record_of(image: Any, channels: int) -> dict[str, Any]:
@@ -122,7 +135,7 @@ def pixels_of(image: Any, channels: int) -> np.ndarray:
                 raise ValueError(f"its values go from {values.min()} to {values.max()}")
             image = Image.fromarray((values if kind in "iu" else np.rint(255.0 * values)).astype(np.uint8))
     with decode_errors("the image cannot be converted", f"give {expected}"):
-        pixels = np.asarray(_in_mode(ImageOps.exif_transpose(image), _MODES[channels]))
+        pixels = np.asarray(_in_mode(image, _MODES[channels]))
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
@@ -295,26 +308,38 @@ def _pixels(file: Image.Image, data: bytes, channels: int, reduction: int = 1, r
         with contextlib.suppress(ValueError):
             return decode_jpeg(file, data, channels, reduction, file.height if rows is None else rows)
     file.draft(None, (file.width // reduction, file.height // reduction))
-    upright = file if _orientation(file) == 1 else ImageOps.exif_transpose(file)  # which would copy all
-    pixels = np.asarray(_in_mode(upright, _MODES[channels]))
+    pixels = np.asarray(_in_mode(file, _MODES[channels]))
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
 def _in_mode(image: Image.Image, mode: str) -> Image.Image:
+    """The upright image in a mode of 8 bits; raises ValueError if it is not known which value is white."""
+    is_16_bit = ";16" in str(getattr(image, "tile", ""))  # which loading empties
+    is_negative = image.format == "TIFF" and image.getexif().get(ExifTags.Base.PhotometricInterpretation) == 0
+    image = image if _orientation(image) == 1 else ImageOps.exif_transpose(image)  # which would copy all
     if image.mode.startswith(("I", "F")):
         values = np.asarray(image)
-        if image.mode == "F" or not 0 <= values.min() <= values.max() <= 65535:
+        if image.mode == "F" or (image.mode == "I" and image.format not in _SCALED):
             raise ValueError("its pixels are no numbers of 8 or 16 bits, so their range is not known")
-        if white := next((most for most in _WHITE if 0 < values.max() <= most), 0):
-            unknown = f"none of its 16-bit pixels is above {white:,}, so white may be {white:,} or 65,535"
-            raise ValueError(f"{unknown}: save it in 8 bits")
-        # Pillow would clip 16 bits to 255 instead of scaling them.
-        image = Image.fromarray((values // 257).astype(np.uint8))
+        _refuse_dark(int(values.max()))
+        # Pillow would clip 16 bits to 255 instead of scaling them, and turns negatives of 8 bits alone.
+        values = (values // 257).astype(np.uint8)
+        image = Image.fromarray(255 - values if is_negative else values)
+    elif is_16_bit:  # of colours, Pillow keeps the upper 8 bits
+        colours = [np.asarray(image.getchannel(band)) for band in image.getbands() if band != "A"]
+        _refuse_dark(int(np.max(colours)) * 256 + 255)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
     return image.convert(mode)
+
+
+def _refuse_dark(most: int) -> None:
+    """Raises ValueError if the highest of 16-bit pixels may be white in fewer bits."""
+    if white := next((white for white in _WHITE if 0 < most <= white), 0):
+        unknown = f"none of its 16-bit pixels is above {white:,}, so white may be {white:,} or 65,535"
+        raise ValueError(f"{unknown}: save it in 8 bits")
 
 
 def is_plain_jpeg(image: Image.Image, channels: int) -> bool:

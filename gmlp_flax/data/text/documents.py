@@ -92,14 +92,14 @@ def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | 
 
     def text(line: bytes) -> str:
         record = json_object(line)
-        splits.add_values(columns, {name: record[name] for name in splits.COLUMNS if name in record})
+        splits.add_values(columns, {name: record[name] for name in record if splits.may_name_splits(name)})
         if not isinstance(record.get(TEXT), str):
             fields = ", ".join(map(repr, record))
             raise BadRecord(f"found fields {fields}; expected an object with a string field {TEXT!r}")
         return record[TEXT]
 
     yield from _parse(lines, lambda number: _line_name(number, start), text)
-    splits.refuse_column(columns, path)
+    splits.check_columns(columns, path)
 
 
 def _parse(
@@ -115,9 +115,10 @@ def _parse(
 
 def _read_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
     columns: dict[str, set[str]] = {}
-    for _, row in records.parquet_rows(path, splits.COLUMNS) if start == 0 else ():
+    wanted = [*filter(splits.may_name_splits, records.parquet_columns(path))]
+    for _, row in records.parquet_rows(path, wanted) if wanted and start == 0 else ():
         splits.add_values(columns, row if isinstance(row, dict) else {})
-    splits.refuse_column(columns, path)
+    splits.check_columns(columns, path)
     return _parse(records.parquet_records(path, TEXT, start, stop), "row {}".format, _cell_text)
 
 

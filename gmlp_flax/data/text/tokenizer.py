@@ -13,7 +13,7 @@ import numpy as np
 from gmlp_flax.data.pipeline import Source
 from gmlp_flax.data.text.fixed_vocabulary import NAMED, utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
-from gmlp_flax.data.text.word_piece import KEYS, WordPieces, decide, find_beside
+from gmlp_flax.data.text.word_piece import KEYS, WordPieces, decide, find_beside, flag
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cores import usable_cores
@@ -117,7 +117,7 @@ class Tokenizer:
             tokenizer = cls(content, path)
             tokenizer.note = note
         elif isinstance(tokenizer._engine, SentencePieces) and (beside := find_beside(path, "tokenizer_config.json")):
-            lower = json_files.read(beside, dict).get("do_lower_case") is True
+            lower = flag(json_files.read(beside, dict), "do_lower_case", beside)
             if lower and tokenizer.encode("ABC") != tokenizer.encode("abc"):
                 raise DataError(f"{beside}: do_lower_case is true, which {path} does not do: lower-case texts, drop it")
         tokenizer.check(keys, path)

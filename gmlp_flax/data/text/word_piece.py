@@ -154,7 +154,7 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
         sources |= {PurePath(beside).name: stated} if stated else {}
         normalizer = normalizer | ({} if own.is_json else more)
         if not sources:  # it may say one of the two
-            given = {key: settings[key] for key in KEYS if isinstance(settings.get(key), bool)} | given
+            given = {key: value for key in KEYS if (value := flag(settings, key, beside)) is not None} | given
     advice = f"config.data.{' and config.data.'.join(KEYS)}"
     if len({*sources.values()}) > 1 and len(given) < len(KEYS):
         read = "; ".join(f"{file}: {dict(zip(KEYS, of, strict=True))}" for file, of in sources.items())
@@ -210,9 +210,19 @@ def _stated(settings: Mapping[str, Any], path: str) -> tuple[tuple[bool, bool] |
                 f"{path}: {key} is {settings[key]!r}, which does not split text as BERT's WordPiece does: give a "
                 "tokenizer.json or a SentencePiece model"
             )
-    lower, strip, chinese = (settings.get(key) for key in (*KEYS, "tokenize_chinese_chars"))
-    cases = (lower, strip if isinstance(strip, bool) else lower) if isinstance(lower, bool) else None
-    return cases, {"handle_chinese_chars": chinese} if isinstance(chinese, bool) else {}
+    lower, strip, chinese = (flag(settings, key, path) for key in (*KEYS, "tokenize_chinese_chars"))
+    cases = None if lower is None else (lower, lower if strip is None else strip)
+    return cases, {} if chinese is None else {"handle_chinese_chars": chinese}
+
+
+def flag(settings: Mapping[str, Any], key: str, path: str) -> bool | None:
+    """What the settings of a file say, also as a string; None if nothing. Raises DataError: neither true nor false."""
+    value = settings.get(key)
+    if value is None or isinstance(value, bool):
+        return value
+    if str(value) not in VALUES[1:]:
+        raise DataError(f"{path}: {key} is {value!r}: expected true or false")
+    return str(value).lower() == "true"
 
 
 def _kind(document: Mapping[str, Any]) -> str:
@@ -246,7 +256,8 @@ def _read_json(content: bytes, name: str) -> dict[str, Any]:
 
 def _read_vocabulary(text: str, name: str) -> dict[str, Any]:
     """A vocab.txt by itself, as the copies in run folders are read."""
-    pieces = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")]
+    # As the tokenizers library, which takes blanks from the ends of lines; a mark of UTF-8 has no width.
+    pieces = [line.lstrip("\ufeff").rstrip() for line in text.removesuffix("\n").split("\n")]
     ids = {piece: i for i, piece in enumerate(pieces)}
     if len(ids) < len(pieces) and ids.keys() >= {*_ROLES.values()}:
         twice = next(piece for i, piece in enumerate(pieces) if ids[piece] != i)

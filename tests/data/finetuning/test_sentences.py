@@ -371,6 +371,20 @@ def test_own_rows_of_splits_that_are_not_read(tmp_path, suffix, column, values):
     assert f"the column {column!r} seems to name splits" in failure(path, OWN._replace(labels=("a", "b")))
 
 
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_column_of_folds_is_named(tmp_path, suffix):
+    rows = [{"text": f"text {i}", "label": "ab"[i % 2], "Fold": i % 3} for i in range(12)]
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        writers.parquet(path, **{name: [row[name] for row in rows] for name in rows[0]})
+    elif suffix == "jsonl":
+        path.write_bytes(writers.json_lines(*rows))
+    else:
+        path.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows), ""]))
+    (note,) = read(path, OWN._replace(labels=("a", "b"))).notes
+    assert "the column 'Fold' may number folds or splits ('0', '1', '2'), and is not read" in note
+
+
 def test_a_table_of_another_encoding_is_refused_with_the_command(tmp_path):
     task, text = own_task(("text",), "label"), '"text",label\ncafé,a\n'
     for encoding, words in (

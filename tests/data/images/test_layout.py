@@ -129,6 +129,17 @@ def test_names_that_look_alike_are_one_class(tmp_path):
     assert counts(path) == {"cat": 1, forms[0]: 2}
 
 
+@pytest.mark.parametrize("other", ["Cat", "cat ", "CAT", "\uff43at", "c\u200bat"])
+def test_two_spellings_of_a_class(tmp_path, other):
+    path = str(tree(tmp_path, "cat/1.png", "cat/2.png", f"{other}/3.png", "0.5/4.png"))
+    told = failure(lambda: ImageFolder(path).of_split())
+    assert all(f"{name!r} ({count}" in told for name, count in (("cat", 2), (other, 1)))
+
+
+def test_numbers_are_names_of_folders(tmp_path):
+    assert counts(tree(tmp_path, "0.5/1.png", "1.5/2.png")) == {"0.5": 1, "1.5": 1}
+
+
 def test_what_was_assumed_is_said(tmp_path):
     path = str(tree(tmp_path, "w/train/a/x/1.jpg", "w/train/b/1.jpg", "w/test/1.jpg", "w/dev/a/1.jpg", "w/dev/b/1.jpg"))
     (tmp_path / "w" / "notes.xyz").touch()

@@ -222,8 +222,9 @@ def test_columns_that_are_read_are_named(tmp_path):
     source = open_side(str(tmp_path / "a.parquet"), "train")
     assert source.classes == ("0", "1", "2")
     assert source.notes == ("a.parquet: images and their classes by the columns 'img' and 'fine_label'",)
-    csv(tmp_path / "b.csv", header="file_name;label;note", row="images/{i}.png;{name};x")
-    assert "has ';' between its columns" in open_side(str(tmp_path / "b.csv"), "train").notes[0]
+    csv(tmp_path / "b.csv", header="file_name;label;fold", row="images/{i}.png;{name};{i}")
+    notes = open_side(str(tmp_path / "b.csv"), "train").notes
+    assert "has ';' between its columns" in notes[0] and "'fold' may number folds" in notes[2]
 
 
 def test_an_image_in_several_rows(tmp_path):

@@ -1,5 +1,7 @@
 import io
+import struct
 import time
+import zlib
 
 import cv2
 import numpy as np
@@ -9,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from gmlp_flax.data.images.views import decode, evaluation_view, training_view
+from gmlp_flax.data.images.folders import ImageFolder
+from gmlp_flax.data.images.views import about_frames, decode, evaluation_view, training_view
 from gmlp_flax.errors import DataError
 from tests.timm_modules import timm_module
 
@@ -265,12 +268,62 @@ def test_more_pixels_than_any_camera_has(size):
         np.uint16([[0, 255]]),
         np.uint16([[300, 1023]]),
         np.uint16([[0, 4095]]),
+        np.uint16([[0, 16383]]),
     ],
 )
 def test_pixels_of_an_unknown_range_are_refused(pixels):
-    """They would be black or white; 8 or 12 bits in 16, as masks and medical images have them, would be black."""
-    with pytest.raises(DataError, match=r"of 8 or 16 bits, so their range|so white may be (255|4,095) or 65,535"):
+    """They would be black or white; 8 to 14 bits in 16, as masks and medical images have them, would be dark."""
+    known = r"so white may be (255|1,023|4,095|16,383) or 65,535"
+    with pytest.raises(DataError, match=rf"of 8 or 16 bits, so their range|{known}"):
         decode(encoded(Image.fromarray(pixels), "TIFF"), "x.tiff")
+
+
+def png_of_16_bits(pixels: np.ndarray) -> bytes:
+    """A file that Pillow can read and not write, uint16 [height, width, channels], by the specification alone."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    height, width, channels = pixels.shape
+    header = struct.pack(">IIBBBBB", width, height, 16, {1: 0, 2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + parts
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+def test_colours_of_16_bits(channels, bits):
+    pixels = np.full((2, 3, channels), 65535, np.uint16)  # opaque, where there is alpha
+    pixels[..., : channels - 1 + channels % 2] = np.linspace(0, 2**bits - 1, 6).reshape(2, 3, 1)
+    if bits < 16:
+        with pytest.raises(DataError, match=f"so white may be {2**bits - 1:,} or 65,535"):
+            decode(png_of_16_bits(pixels), "x.png")
+    else:
+        expected = np.repeat(pixels[..., :1] / 257, 3, axis=2)
+        assert np.abs(decode(png_of_16_bits(pixels), "x.png") - expected).max() <= 1
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_a_negative_is_turned(kind):
+    """TIFF's WhiteIsZero, as X-rays have it: Pillow turns those of 8 bits alone."""
+    most = np.iinfo(kind).max
+    pixels = np.linspace(0, most, 12).astype(kind).reshape(3, 4)
+    data = bytearray(encoded(Image.fromarray(pixels), "TIFF"))
+    entry = data.index(struct.pack("<HHIH", 262, 3, 1, 1))
+    struct.pack_into("<H", data, entry + 8, 0)
+    expected = 255 - pixels // (most // 255)
+    assert np.array_equal(decode(bytes(data), "x.tif", channels=1)[..., 0], expected)
+
+
+def test_images_of_several_frames_are_named(tmp_path):
+    frames = [Image.new("L", (4, 4), grey) for grey in (0, 99, 200)]
+    for kind, name in (("b", "one.png"), ("a", "pages.tif"), ("b", "moves.gif")):
+        (tmp_path / kind).mkdir(exist_ok=True)
+        frames[1].save(tmp_path / kind / name, save_all=name != "one.png", append_images=frames[2:])
+    source = ImageFolder(str(tmp_path)).of_split()
+    assert "2 of 3 images looked into have several frames, such as 'a/pages.tif'" in about_frames(source)
+    assert decode(source.read(0), "pages.tif").max() == 99, "the first"
 
 
 TIMM_SIZES = [(24, 24), (32, 48), (7, 7)]  # height and width of the view

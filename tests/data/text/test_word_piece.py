@@ -181,6 +181,30 @@ def test_files_beside_with_the_vocabularys_own_name(tmp_path):
     assert tokenizer.cases == (False, True) and "ko_tokenizer.json" in tokenizer.note
 
 
+@pytest.mark.parametrize("end", [" \n", "\t\n", "\r\n", " \r\n", "\u00a0\n"])
+def test_blanks_and_marks_around_lines(tmp_path, end):
+    """A piece with a blank at its end would never be found, without a word."""
+    pieces = pieces_of(True, True)
+    (tmp_path / "vocab.txt").write_bytes(("\ufeff" + "".join(piece + end for piece in pieces)).encode())
+    tokenizer, expected = Tokenizer.load(tmp_path / "vocab.txt"), reference(pieces, True, True)
+    for text in TEXTS.values():
+        assert tokenizer.encode(text) == expected.encode(text, add_special_tokens=False).ids
+    marked = [one if one in ROLES else f"\ufeff{one}" for one in pieces]  # of files put together
+    assert Tokenizer(vocabulary(marked)).same_pieces(tokenizer)
+
+
+@pytest.mark.parametrize("value", ["true", "True", "False", "false"])
+def test_a_config_whose_values_are_text(tmp_path, value):
+    path = write(tmp_path, pieces_of(True, False), tokenizer_config={"do_lower_case": value, "strip_accents": "false"})
+    assert Tokenizer.load(path).cases == (value.lower() == "true", False)
+
+
+def test_a_config_whose_values_are_neither_true_nor_false(tmp_path):
+    path = write(tmp_path, pieces_of(True, False), tokenizer_config={"do_lower_case": "yes"})
+    with pytest.raises(DataError, match="tokenizer_config.json: do_lower_case is 'yes': expected true or false"):
+        Tokenizer.load(path)
+
+
 @pytest.mark.parametrize(("lower", "strip"), [(True, False), (False, True)])
 def test_a_config_that_says_one_of_the_two(tmp_path, lower, strip):
     """The other is guessed; here the guess is that accents are stripped if text is lower-cased, else kept."""

@@ -120,20 +120,25 @@ class TextClassification(Finetuning):
             raise ConfigError("config.model.hide_padding is True, and model.mask_padding is not: set it to True, too")
         if config.model.pairs != "apart":
             return
-        task = config.glue.task
-        if len(cls.known[task].texts) == 1 if task != OWN else not config.own.second:
+        if len(cls.sentence_task(config).texts) == 1:
+            task = config.glue.task
             raise ConfigError(f"config.model.pairs is 'apart', and the task {task} has no pairs: set it to 'joined'")
         if config.model.pooler:
             raise ConfigError("config.model.pairs is 'apart', whose head has other layers: set model.pooler to False")
 
+    @classmethod
+    def sentence_task(cls, config: ConfigDict) -> SentenceTask:
+        """The task that a config names; one of classes on own data has no labels yet."""
+        if config.glue.task != OWN:
+            return cls.known[config.glue.task]
+        own = config.own
+        return own_task((own.text, own.second) if own.second else (own.text,), own.label, numbers=cls.predicts_numbers)
+
     @functools.cached_property
     def glue(self) -> SentenceTask:
-        """The task that the config names. Labels of own data come from the run folder, or from the training data."""
-        if self.config.glue.task != OWN:
-            return self.known[self.config.glue.task]
-        own = self.config.own
-        task = own_task((own.text, own.second) if own.second else (own.text,), own.label)
-        if labels := self.saved_names(LABELS_FILE):
+        """The config's task. Classes of own data come from the run folder, or from the training data."""
+        task = self.sentence_task(self.config)
+        if labels := task.labels or self.saved_names(LABELS_FILE):
             return task._replace(labels=labels)
         bad = BadRecords(self.config.data.max_bad_records)
         labels, notes = sides.open_side(self.config, "train", sentences.label_names, EXPECTED, task=task, bad=bad)
@@ -144,12 +149,12 @@ class TextClassification(Finetuning):
     @classmethod
     def row(cls, config: ConfigDict, inputs: Sequence[str], label: Any, path: str) -> dict[str, Any]:
         """See `Task`."""
-        own, known = config.own, cls.known.get(config.glue.task)
-        columns = [name[0] for name in known.texts] if known else [own.text, *([own.second] if own.second else [])]
+        task = cls.sentence_task(config)
+        columns = [names[0] for names in task.texts]
         if len(inputs) != len(columns) or label is None:
             advice = "set own.second to the name of a second text" if len(inputs) == 2 else "give (text, label)"
             raise DataError(f"an example has {len(inputs)} text(s), label {label!r}; expected {len(columns)}: {advice}")
-        return dict(zip(columns, inputs, strict=True)) | {known.label[0] if known else own.label: label}
+        return dict(zip(columns, inputs, strict=True)) | {task.label[0]: label}
 
     @property
     def class_names(self) -> Sequence[str]:
@@ -159,8 +164,9 @@ class TextClassification(Finetuning):
     def without_data(cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})) -> Self:
         """See `Task`; own data has two classes."""
         task = super().without_data(config, files)
-        if config.glue.task == OWN and LABELS_FILE not in files:
-            task.glue = own_task((config.own.text,), config.own.label, ("0", "1"))
+        known = cls.sentence_task(config)
+        if not known.labels and LABELS_FILE not in files:
+            task.glue = known._replace(labels=("0", "1"))
         return task
 
     def notes(self) -> list[str]:

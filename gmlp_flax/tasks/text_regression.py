@@ -14,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from scipy.stats import rankdata
 
-from gmlp_flax.data.finetuning.glue import NUMBER_TASKS, SentenceTask, own_task
+from gmlp_flax.data.finetuning.glue import NUMBER_TASKS
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import json_files
 from gmlp_flax.options import Option
@@ -40,14 +40,6 @@ class TextRegression(TextClassification):
     best = ("spearman", "max")
     heads = {SCALE_FILE: "head/"}
     predicts_numbers = True
-
-    @functools.cached_property
-    def glue(self) -> SentenceTask:
-        """The task that the config names; its labels need no reading."""
-        own = self.config.own
-        if self.config.glue.task != OWN:
-            return self.known[self.config.glue.task]
-        return own_task((own.text, own.second) if own.second else (own.text,), own.label, ("score",), numbers=True)
 
     @classmethod
     def without_data(cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})) -> Self:
@@ -156,5 +148,4 @@ class TextRegression(TextClassification):
 
     def assets(self) -> dict[str, bytes]:
         """The tokenizer's file, and the scale."""
-        kept = {name: content for name, content in super().assets().items() if name in self.shared_assets}
-        return kept | {SCALE_FILE: json.dumps(dict(zip(("mean", "deviation"), self.scale, strict=True))).encode()}
+        return Finetuning.assets(self) | {SCALE_FILE: json.dumps(dict(zip(("mean", "deviation"), self.scale, strict=True))).encode()}

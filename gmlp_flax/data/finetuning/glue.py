@@ -97,5 +97,5 @@ SENTENCE_TASKS = GLUE_TASKS | LONG_RANGE_TASKS
 def own_task(texts: tuple[str, ...], label: str, labels: tuple[str, ...] = (), numbers: bool = False) -> SentenceTask:
     """A task on data of the user's own: the columns of one or two texts, the column of labels, names of the classes; or
     `numbers`."""
-    task = SentenceTask(tuple((name,) for name in texts), labels, submission=("predictions.tsv",), names=True)
-    return task._replace(label=(label,), unlabelled=MISSING, own=True, numbers=numbers)
+    task = SentenceTask(tuple((name,) for name in texts), ("score",) if numbers else labels, names=True, own=True)
+    return task._replace(label=(label,), unlabelled=MISSING, submission=("predictions.tsv",), numbers=numbers)

@@ -18,34 +18,21 @@ def encode(texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int | None = 
     return [ids[:max_tokens].copy() for batch in batches for ids in batch]
 
 
-def kept_lengths(lengths: Sequence[np.ndarray | int], length: int) -> list[np.ndarray]:
-    """How many tokens of each text are kept.
-
-    A pair that is too long loses tokens one by one from the end of the longer text, or of the second text if both are
-    equally long, as in BERT.
-
-    Args:
-        lengths: int [...], tokens of one text, or of both texts of a pair.
-        length: of the whole sequence, including special tokens.
-
-    Raises:
-        DataError: there is no room for a token of each text.
-    """
-    room = length - 1 - len(lengths)
-    if room < len(lengths):
-        texts, least = "a text" if len(lengths) == 1 else "two texts", 1 + 2 * len(lengths)
-        raise DataError(f"length={length} has no room for {texts} beside [CLS] and [SEP]: give {least} or more")
-    if len(lengths) == 1:
-        return [np.minimum(lengths[0], room)]
-    first, second = lengths
-    return [
-        np.minimum(first, np.maximum(room - second, -(-room // 2))),
-        np.minimum(second, np.maximum(room - first, room // 2)),
-    ]
+def room_for(texts: int, length: int) -> int:
+    """How many tokens of one text, or of two, a sequence of `length` tokens holds beside [CLS] and each text's [SEP];
+    raises DataError if that is less than one of each."""
+    room = length - 1 - texts
+    if room < texts:
+        what, least = "a text" if texts == 1 else "two texts", 1 + 2 * texts
+        raise DataError(f"length={length} has no room for {what} beside [CLS] and [SEP]: give {least} or more")
+    return room
 
 
 def assemble(texts: Sequence[np.ndarray], length: int, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     """Lays out one example.
+
+    A pair that is too long loses tokens one by one from the end of the longer text, or of the second text if both are
+    equally long, as in BERT.
 
     Args:
         texts: one text, or both texts of a pair, each int32 [tokens] without special tokens.
@@ -57,12 +44,15 @@ def assemble(texts: Sequence[np.ndarray], length: int, tokenizer: Tokenizer) -> 
         segments: int32 [length], 1 for the second text and its [SEP], else 0.
 
     Raises:
-        DataError: as in `kept_lengths`.
+        DataError: as in `room_for`.
     """
+    room, total = room_for(len(texts), length), sum(map(len, texts))
+    halves = -(-room // 2), room // 2
     tokens, segments = np.full(length, tokenizer.pad_id, np.int32), np.zeros(length, np.int32)
     tokens[0], start = tokenizer.cls_id, 1
-    for segment, (text, kept) in enumerate(zip(texts, kept_lengths([*map(len, texts)], length), strict=True)):
-        stop = start + int(kept)
+    for segment, text in enumerate(texts):
+        kept = min(len(text), max(room - (total - len(text)), halves[segment]))
+        stop = start + kept
         tokens[start:stop], tokens[stop], segments[start : stop + 1] = text[:kept], tokenizer.sep_id, segment
         start = stop + 1
     return tokens, segments
@@ -90,7 +80,7 @@ class Pairs:
         cut: how many examples lose tokens.
 
     Raises:
-        DataError: as in `kept_lengths`.
+        DataError: as in `room_for`.
     """
 
     def __init__(
@@ -104,9 +94,9 @@ class Pairs:
     ):
         self.texts, self.columns, self.dual_encoder = texts, columns, dual_encoder and len(texts) == 2
         self.length, self.tokenizer = length, tokenizer
-        lengths = [np.array([*map(len, tokens)], np.int64) for tokens in texts]
-        layouts = [[counts] for counts in lengths] if self.dual_encoder else [lengths]
-        self.cut = int(np.count_nonzero(sum(lengths) - sum(sum(kept_lengths(layout, length)) for layout in layouts)))
+        lengths = np.array([[*map(len, tokens)] for tokens in texts])
+        sequences = lengths if self.dual_encoder else lengths.sum(0, keepdims=True)
+        self.cut = int((sequences > room_for(len(texts) // len(sequences), length)).any(0).sum())
 
     def __len__(self) -> int:
         return len(self.texts[0])

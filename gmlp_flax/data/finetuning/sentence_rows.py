@@ -1,7 +1,6 @@
 """Rows of labelled sentences, as dicts: from tables in text, JSON lines, parquet and TFDS folders, by split."""
 
 import csv
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -29,8 +28,8 @@ Rows = Iterator[tuple[str, Record | BadRecord]]  # each with the row's name in m
 Cells = Iterator[tuple[int, list[str], str]]  # of each row: its first line's number, its cells, and its text
 
 
-def rows_by_split(path: str, task: SentenceTask, notes: list[str]) -> dict[str, Callable[[], Rows]]:
-    """Split name -> a function that yields its rows; the name is "" for a single file.
+def rows_by_split(path: str, task: SentenceTask, notes: list[str]) -> dict[str, Rows]:
+    """Split name -> its rows, which are read as they are asked for; the name is "" for a single file.
 
     What is assumed about a file goes to `notes` when it is read, a line each.
 
@@ -39,22 +38,15 @@ def rows_by_split(path: str, task: SentenceTask, notes: list[str]) -> dict[str, 
     """
     contents = files.find_files(path)
     if folder := tfds_folders.load(path, contents):
-        return {name: functools.partial(tfds_rows, folder, name) for name in folder.lengths}
+        return {name: tfds_rows(folder, name) for name in folder.lengths}
     is_file = contents and contents[0].path == path
     groups = {"": list(contents)} if is_file else _split_files(path, contents, task.own)
     if task.own and (unread := {file.name for file in contents} - {file.name for file in sum(groups.values(), [])}):
         notes.append(f"not read of {path}: {len(unread)} files of no split, or double: {', '.join(sorted(unread)[:3])}")
-
-    def rows(group: list[File]) -> Rows:
-        return itertools.chain.from_iterable(file_rows(file.path, task, notes) for file in group)
-
-    return {name: functools.partial(rows, group) for name, group in groups.items()}
-
-
-def split_name(name: str) -> str:
-    """TFDS's name for the split at the end of a name, such as "validation_matched"; "" if there is none."""
-    match = _SPLIT.search(name)
-    return SPLIT_WORDS[match[1]] + match[2] if match else ""
+    return {
+        name: itertools.chain.from_iterable(file_rows(file.path, task, notes) for file in group)
+        for name, group in groups.items()
+    }
 
 
 def file_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
@@ -101,7 +93,8 @@ def _split_files(path: str, contents: tuple[File, ...], own: bool) -> dict[str, 
     formats: dict[str, dict[str, list[File]]] = {suffix: {} for suffix in READERS}
     for file in contents:
         suffix, anywhere = files.suffix(file.name), split_of(stem(file.name)) if own else ""
-        name = split_name(stem(file.name)) or anywhere
+        at_end = _SPLIT.search(stem(file.name))
+        name = SPLIT_WORDS[at_end[1]] + at_end[2] if at_end else anywhere
         if suffix in READERS and name and "/" not in file.name:
             formats[suffix].setdefault(name, []).append(file)
     names = {name for splits in formats.values() for name in splits}
@@ -193,9 +186,10 @@ def _styles(row: list[str], text: str, texts: list[int]) -> tuple[bool, bool]:
     return all(needed), all(marked[at] for at in texts if at < len(row))
 
 
-def _table_rows(usual: str, path: str, task: SentenceTask, notes: list[str]) -> Rows:
+def _table_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
     csv.field_size_limit(LONGEST)
     names: tuple[str, ...] = ()
+    usual = "," if files.suffix(path) == ".csv" else "\t"
     layout = _layout(path, notes, task, usual) if task.own else (usual, usual == ",")
     for number, cells, _ in _cells(path, *layout):
         where = f"{path}, line {number}"
@@ -240,16 +234,12 @@ def _parquet_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
     return ((f"{path}, row {number}", record) for number, record in records.parquet_rows(path, columns))
 
 
-_tsv_rows, _comma_rows = (functools.partial(_table_rows, usual) for usual in "\t,")
 READERS: dict[str, Callable[[str, SentenceTask, list[str]], Rows]] = {
-    ".tsv": _tsv_rows,
-    ".jsonl": _json_rows,
-    ".ndjson": _json_rows,
-    ".json": _json_rows,
-    ".csv": _comma_rows,
-    ".parquet": _parquet_rows,
-    ".arrow": _parquet_rows,
-    ".txt": _tsv_rows,
+    ".tsv": _table_rows,
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), _json_rows),
+    ".csv": _table_rows,
+    **dict.fromkeys((".parquet", ".arrow"), _parquet_rows),
+    ".txt": _table_rows,
 }
 
 

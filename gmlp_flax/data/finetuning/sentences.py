@@ -16,11 +16,12 @@ Columns are found by their names. A row that cannot be used is a bad record.
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,16 +111,18 @@ def open_sentences(
         DataError: there is nothing at `path`, no such split or columns, or nothing on this side; rows are bad; or there
             are no labels to train on.
     """
-    path, notes = tfds_folders.find(str(path)), []
-    by_split = _examples_by_split(path, task, bad or BadRecords(), notes)
-    known = tuple(by_split)
+    path, notes, bad = tfds_folders.find(str(path)), [], bad or BadRecords()
+    rows = rows_by_split(path, task, notes)
+    tagged = _by_tag(path, _read(path, "", rows.pop(""), task, bad, notes), notes) if "" in rows else {}
+    known = (*tagged, *rows)
     only = known if len(known) == 1 else ()
     train = _parts_of(path, known, split, TRAIN_SPLIT) or only
     heldout = _parts_of(path, known, heldout_split, HELDOUT_SPLIT) or (() if heldout_share else only)
     choice = splits.choose(path, side, train, heldout, heldout_share, known=known, explicit=bool(heldout_split))
     if not choice.splits:
         raise DataError(f"{path!r} has no split for this side, only {', '.join(map(repr, known))}: see data.split")
-    examples = [example for name in choice.splits for example in by_split[name]()]
+    read = (tagged.get(name) or _read(path, name, rows[name], task, bad, notes) for name in choice.splits)
+    examples = [*itertools.chain.from_iterable(read)]
     if choice.share:
         first_texts = [example.texts[0] for example in examples]
         examples = splits.members(examples, first_texts, side, choice.share, f"the examples of {path!r}")
@@ -228,24 +231,18 @@ def _parts_of(path: str, known: tuple[str, ...], wanted: str, default: str) -> t
     return parts
 
 
-def _examples_by_split(
-    path: str, task: SentenceTask, bad: BadRecords, notes: list[str]
-) -> dict[str, Callable[[], list[_Example]]]:
-    """Split name -> a function that reads the split; the name is "" if the data have no splits."""
-    rows = rows_by_split(path, task, notes)
-    if list(rows) != [""]:
-        return {name: lambda name=name: _read(path, name, rows[name](), task, bad, notes) for name in rows}
-    examples = _read(path, "", rows[""](), task, bad, notes)
+def _by_tag(path: str, examples: list[_Example], notes: list[str]) -> dict[str, list[_Example]]:
+    """The examples of one file by the splits that they name, or all under "" if they name none."""
     tags, known = {example.tag for example in examples}, dict.fromkeys(SPLIT_WORDS.values())
     if tags.isdisjoint(known):
-        return {"": lambda: examples}
+        return {"": examples}
     if strange := tags.difference(known):  # what is held out would be trained on
         raise DataError(
             f"{path!r}: the column {_either(TAGS)} names splits in some rows, and {min(strange)!r} in another: "
             f"expected {', '.join(known)} in each; correct or rename it"
         )
     notes.append(f"the column {_either(TAGS)} of {path} decides what is trained on and what is held out")
-    return {tag: lambda tag=tag: [example for example in examples if example.tag == tag] for tag in sorted(tags)}
+    return {tag: [example for example in examples if example.tag == tag] for tag in sorted(tags)}
 
 
 def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords, notes: list[str]) -> list[_Example]:

@@ -266,7 +266,7 @@ def test_shards_of_splits(tmp_path):
     for name in names:
         shard(tmp_path, name)
     by_split = rows_by_split(str(tmp_path), GLUE_TASKS["mnli"], [])
-    assert {split: [row["premise"] for _, row in rows()] for split, rows in by_split.items()} == {
+    assert {split: [row["premise"] for _, row in rows] for split, rows in by_split.items()} == {
         "train": [*names[:2]],
         "validation_matched": [names[2]],
     }
@@ -282,10 +282,8 @@ def test_a_folder_of_several_formats(tmp_path):
     with pytest.raises(DataError, match="no format with all of its splits test, train"):
         rows_by_split(str(tmp_path), SST2, [])
     (tmp_path / "test.csv").write_text("sentence,label\ngood,1\n")
-    found = {
-        split: [row["sentence"] for _, row in rows()] for split, rows in rows_by_split(str(tmp_path), SST2, []).items()
-    }
-    assert found == {"train": ["fine"], "test": ["good"]}
+    by_split = rows_by_split(str(tmp_path), SST2, [])
+    assert {split: [row["sentence"] for _, row in rows] for split, rows in by_split.items()} == {"train": ["fine"], "test": ["good"]}
 
 
 def test_paths_without_data(tmp_path):

@@ -148,4 +148,5 @@ class TextRegression(TextClassification):
 
     def assets(self) -> dict[str, bytes]:
         """The tokenizer's file, and the scale."""
-        return Finetuning.assets(self) | {SCALE_FILE: json.dumps(dict(zip(("mean", "deviation"), self.scale, strict=True))).encode()}
+        scale = dict(zip(("mean", "deviation"), self.scale, strict=True))
+        return Finetuning.assets(self) | {SCALE_FILE: json.dumps(scale).encode()}

@@ -283,7 +283,8 @@ def test_a_folder_of_several_formats(tmp_path):
         rows_by_split(str(tmp_path), SST2, [])
     (tmp_path / "test.csv").write_text("sentence,label\ngood,1\n")
     by_split = rows_by_split(str(tmp_path), SST2, [])
-    assert {split: [row["sentence"] for _, row in rows] for split, rows in by_split.items()} == {"train": ["fine"], "test": ["good"]}
+    found = {split: [row["sentence"] for _, row in rows] for split, rows in by_split.items()}
+    assert found == {"train": ["fine"], "test": ["good"]}
 
 
 def test_paths_without_data(tmp_path):

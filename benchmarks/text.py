@@ -7,7 +7,7 @@ import tempfile
 import sentencepiece
 
 from gmlp_flax.benchmarks.timing import Row, measure, ratios, row
-from gmlp_flax.data import embedded
+from gmlp_flax.data import embedded, pipeline
 from gmlp_flax.data.text import corpora, packing, prepare, prepared
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
@@ -45,9 +45,8 @@ def bench_text(repeats: int) -> list[Row]:
                 ),
             ]
             for length, batch in ((128, 2048), (512, 256)):
-                with packing.train_batches(
-                    packing.Mixture([packing.Packing(made, length)], [1.0], 0), start=0, batch_size=batch
-                ) as batches:
+                mixture = packing.Mixture([packing.Packing(made, length)], [1.0], 0)
+                with pipeline.read_ahead(mixture.batch, start=0, batch_size=batch) as batches:
                     taken = measure({"20": lambda: [next(batches) for _ in range(20)]}, repeats)["20"]
                 rates = [20 * length * batch / value / 1e6 for value in taken]
                 rows.append(row(f"batches of {batch} x {length} from prepared ids", rates, "M tokens/s", ">= 20"))

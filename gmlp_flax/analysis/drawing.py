@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.checkpoints.names import FIGURES
+from gmlp_flax.checkpoints import FIGURES
 from gmlp_flax.io import files
 
 if TYPE_CHECKING:

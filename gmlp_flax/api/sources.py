@@ -14,8 +14,8 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.api.model import Model, place
+from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.checkpoints.assets import Files
-from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.config.validation import AXES
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import jax
 import numpy as np
 
-from gmlp_flax.checkpoints.names import FILES
+from gmlp_flax.checkpoints import FILES
 from gmlp_flax.errors import RunError
 
 Files = dict[str, bytes]

@@ -22,9 +22,8 @@ from flax import traverse_util
 from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
-from gmlp_flax.checkpoints import assets, reading
+from gmlp_flax.checkpoints import DAMAGED, METRICS_FILE, assets, reading
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.checkpoints.names import DAMAGED, METRICS_FILE
 from gmlp_flax.checkpoints.pytree import digest, examine, from_dict, path_name, require_fit, to_dict
 from gmlp_flax.checkpoints.reading import Damaged
 from gmlp_flax.errors import RunError, listed

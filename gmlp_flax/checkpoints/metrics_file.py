@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from gmlp_flax.checkpoints.names import RESULT_FILE
+from gmlp_flax.checkpoints import RESULT_FILE
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files, json_files, logs
 

@@ -6,7 +6,6 @@ run.json is made once, when a run takes its first step: its `id` is in every che
 import contextlib
 import datetime
 import functools
-import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -17,9 +16,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from gmlp_flax.checkpoints import assets
-from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.checkpoints.names import (
+from gmlp_flax.checkpoints import (
     BEFORE,
     CHECKPOINTS,
     CONFIG_FILE,
@@ -30,7 +27,9 @@ from gmlp_flax.checkpoints.names import (
     METRICS_FILE,
     RESULT_FILE,
     RUN_FILE,
+    assets,
 )
+from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.reading import on_all_processes
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
@@ -62,7 +61,7 @@ class RunFolder:
         if not self._identity:
             self._identity = {"id": self.id, "begun": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds")}
         self._identity["data"] = self.data
-        write_json(os.path.join(self.path, RUN_FILE), self._identity)
+        json_files.write(os.path.join(self.path, RUN_FILE), self._identity)
         io_files.remove(os.path.join(self.path, RESULT_FILE))  # before config.json says that there is more to do
         write_files(self.path, files, replace=True)
 
@@ -70,13 +69,13 @@ class RunFolder:
         """Notes that the run has a finished checkpoint, so that it never begins again in silence."""
         if distributed.is_first() and not self._identity.get("saved"):
             self._identity["saved"] = True
-            write_json(os.path.join(self.path, RUN_FILE), self._identity)
+            json_files.write(os.path.join(self.path, RUN_FILE), self._identity)
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Writes result.json."""
         if distributed.is_first():
             self.check()
-            write_json(os.path.join(self.path, RESULT_FILE), result)
+            json_files.write(os.path.join(self.path, RESULT_FILE), result)
 
 
 @contextlib.contextmanager
@@ -176,8 +175,3 @@ def write_files(path: str, files: assets.Files, replace: bool) -> None:
         file = os.path.join(path, name)
         if replace or not io_files.exists(file):
             io_files.write(file, content)
-
-
-def write_json(path: str, value: Any) -> None:
-    """Writes a JSON file completely or not at all; raises RunError if it cannot be written."""
-    io_files.write(path, (json.dumps(value, indent=2) + "\n").encode())

@@ -32,6 +32,7 @@ from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
+from gmlp_flax.io import json_files
 
 # Part -> the module of gmlp_flax.benchmarks that has its function bench_PART, which takes the flags that it names.
 PARTS = {
@@ -57,7 +58,6 @@ def main(argv: list[str]) -> None:
         raise ConfigError(f"there is no part {unknown[0]!r}; {did_you_mean(unknown[0], PARTS)}")
     values = flags.FLAGS.flag_values_dict()
     values["lengths"] = cli.numbers("lengths")
-    from gmlp_flax.checkpoints import run_folder  # imports JAX
 
     rows = []
     for part in parts or PARTS:
@@ -70,7 +70,7 @@ def main(argv: list[str]) -> None:
                 goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
                 print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}", flush=True)
                 if values["json"]:  # each row at once: a machine that is lent may go
-                    run_folder.write_json(str(values["json"]), rows)
+                    json_files.write(str(values["json"]), rows)
         except RunError as error:
             if parts:
                 raise

@@ -12,7 +12,7 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from gmlp_flax import registry
-from gmlp_flax.checkpoints.names import CONFIG_FILE
+from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.processes import output, platforms

@@ -29,8 +29,7 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
 
         config_lib.validate(config)
     with cli.among_processes():
-        from gmlp_flax.checkpoints import run_folder
-        from gmlp_flax.checkpoints.names import CHECKPOINTS
+        from gmlp_flax.checkpoints import CHECKPOINTS, run_folder
         from gmlp_flax.processes import distributed
         from gmlp_flax.training import evaluation, record
 

@@ -23,6 +23,7 @@ from absl import flags
 from gmlp_flax.commands import cli
 from gmlp_flax.data import listops, splits
 from gmlp_flax.data.listops import Grammar
+from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.data.text import prepare
 from gmlp_flax.data.text.corpora import Selection, describe, open_side
 from gmlp_flax.data.text.prepared import Prepared
@@ -30,7 +31,6 @@ from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer, 
 from gmlp_flax.data.text.word_piece import KEYS
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import cache
-from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.io.records import BadRecords
 

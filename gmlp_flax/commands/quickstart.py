@@ -17,8 +17,8 @@ from absl import flags
 
 from gmlp_flax import config
 from gmlp_flax.analysis import drawing, filters
+from gmlp_flax.checkpoints import CONFIG_FILE, RESULT_FILE
 from gmlp_flax.checkpoints.metrics_file import baselines_of
-from gmlp_flax.checkpoints.names import CONFIG_FILE, RESULT_FILE
 from gmlp_flax.commands import cli, predict
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.reports import curves

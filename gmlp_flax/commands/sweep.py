@@ -34,7 +34,7 @@ import sys
 from absl import flags
 from ml_collections import ConfigDict
 
-from gmlp_flax.checkpoints.names import RESULT_FILE
+from gmlp_flax.checkpoints import RESULT_FILE
 from gmlp_flax.commands import cli, launch
 from gmlp_flax.config import named_overrides, schema
 from gmlp_flax.errors import ConfigError

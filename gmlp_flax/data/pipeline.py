@@ -8,8 +8,10 @@ worker processes, nor on whether the run was interrupted.
 
 from __future__ import annotations
 
+import functools
 import gc
 import math
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
@@ -174,14 +176,14 @@ class Spread:
         return repr(self._source)
 
 
-def read_ahead(make_batch: Callable[[int], Batch], *, start: int, workers: int = 0) -> Batches:
-    """The endless batches make_batch(start), make_batch(start + 1), ..., made ahead of their use.
+def read_ahead(make_batch: Callable[..., Batch], *, start: int, workers: int = 0, **options: Any) -> Batches:
+    """The endless batches make_batch(start, **options), make_batch(start + 1, **options), ..., made ahead of their use.
 
     `make_batch` is called in threads, and pickled if there are `workers`, see `train_batches`.
     """
     import grain
 
-    return _read_ahead(grain.MapDataset.range(start, _ENDLESS).map(make_batch), workers)
+    return _read_ahead(grain.MapDataset.range(start, _ENDLESS).map(functools.partial(make_batch, **options)), workers)
 
 
 def _reorder(examples: grain.MapDataset, index: Callable[[int], int]) -> grain.MapDataset:
@@ -201,6 +203,11 @@ def per_host(source: Source, batch_size: int, hosts: int) -> int:
             f"{hosts}; use {max(1, batch_size // hosts) * hosts}"
         )
     return batch_size // hosts
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: what taskset, SLURM or a container leave it, not all that the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read_ahead(batches: grain.MapDataset, workers: int) -> Batches:

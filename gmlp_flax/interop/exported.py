@@ -22,9 +22,9 @@ from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
+from gmlp_flax.checkpoints import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, RUN_FILE
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, baselines_of
-from gmlp_flax.checkpoints.names import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, RUN_FILE
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import ConfigError, RunError, decode_errors, install
 from gmlp_flax.io import files as io_files

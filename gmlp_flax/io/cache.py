@@ -140,25 +140,21 @@ def _fetch(file: File, path: Path) -> None:
 
 def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
     """Deletes the copies used longest ago, until the file has room, or all that is left is in use; takes that room."""
-    most = limit()
+    most, copies = limit(), []
     if file.size > most:
         raise DataError(f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: raise {GIGABYTES}")
     with file_lock(folder / ".lock", os.O_RDWR | os.O_CREAT):
         target.truncate(file.size)
         # Of many small copies, only one per hundredth of the limit has the folder listed, which takes long.
-        if int(cache_key(file.path), 16) % most < 100 * file.size:
-            _delete_oldest(folder, most)
-
-
-def _delete_oldest(folder: Path, most: int) -> None:
-    copies = []
-    for path in folder.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # a part that is renamed just now
-            copies.append((path.stat().st_mtime, path.stat().st_size, path))
-    total = sum(size for _, size, _ in copies)
-    for _, size, path in sorted(copies):
-        if total <= most:
+        if int(cache_key(file.path), 16) % most >= 100 * file.size:
             return
-        with contextlib.suppress(OSError), file_lock(path, mode=fcntl.LOCK_EX | fcntl.LOCK_NB):
-            path.unlink()
-            total -= size
+        for path in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # a part that is renamed just now
+                copies.append((path.stat().st_mtime, path.stat().st_size, path))
+        total = sum(size for _, size, _ in copies)
+        for _, size, path in sorted(copies):
+            if total <= most:
+                return
+            with contextlib.suppress(OSError), file_lock(path, mode=fcntl.LOCK_EX | fcntl.LOCK_NB):
+                path.unlink()
+                total -= size

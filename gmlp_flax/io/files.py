@@ -275,18 +275,18 @@ def read(path: str) -> bytes | None:
     return _ask(path, lambda system, name: system.cat_file(name), None)
 
 
-def read_small(path: str | os.PathLike, most: int = SMALL) -> bytes:
-    """The content of a file that is read whole: a config, a vocabulary, an index. Raises DataError if it cannot be
-    read, is no plain file, or has more than `most` bytes."""
+def read_small(path: str | os.PathLike, most: int = SMALL, decompress: bool = False) -> bytes:
+    """The content of a file that is read whole: a config, a vocabulary, an index, a document. Raises DataError if it
+    cannot be read, is no plain file, or has more than `most` bytes, unpacked."""
     path = os.fspath(path)
     # A pipe without a writer would hang where it is opened.
     if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
         raise DataError(f"{path}: expected a plain file, not a folder, a device or a pipe")
-    with open_file(path, decompress=False) as file:
-        size = most if is_remote(path) else min(os.path.getsize(path), most)
+    with open_file(path, decompress) as file:
+        size = most if decompress or is_remote(path) else min(os.path.getsize(path), most)
         content = file.read(size + 1)  # which takes so much memory at once, however little there is
     if len(content) > most:
-        raise DataError(f"{path}: more than {most:,} bytes, which no such file has; check the path")
+        raise DataError(f"{path} has more than {most:,} bytes: check the path, or cut it into several files")
     return content
 
 
@@ -387,16 +387,11 @@ def remove(path: str) -> None:
 
 
 def remove_all(path: str) -> None:
-    """Deletes a file, or a folder with all that is in it; of a remote checkpoint Orbax's mark goes first."""
-    if is_remote(path):
-        with remote(path, "deleting") as (system, name):
-            for file in sorted(system.find(name), key=lambda file: not file.endswith(f"/{COMMIT_MARK}")):
-                with contextlib.suppress(FileNotFoundError):
-                    system.rm_file(file)
-    elif os.path.isdir(path):
-        _change(lambda: shutil.rmtree(path), f"deleting {path}")
-    else:
-        remove(path)
+    """Deletes a remote file, or all files of a remote folder; of a checkpoint Orbax's mark goes first."""
+    with remote(path, "deleting") as (system, name):
+        for file in sorted(system.find(name), key=lambda file: not file.endswith(f"/{COMMIT_MARK}")):
+            with contextlib.suppress(FileNotFoundError):
+                system.rm_file(file)
 
 
 def _change(action: Callable[[], object], doing: str) -> None:

@@ -15,6 +15,11 @@ def read(path: str | os.PathLike, kind: type = object) -> Any:
     return parse(files.read_small(path), os.fspath(path), kind)
 
 
+def write(path: str | os.PathLike, value: Any) -> None:
+    """Writes a JSON file completely or not at all; raises FileError if it cannot be written."""
+    files.write(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
 def parse(data: bytes, where: str, kind: type = object) -> Any:
     """The value that JSON stands for, in UTF-8, also with a byte-order mark.
 

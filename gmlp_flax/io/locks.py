@@ -14,6 +14,7 @@ import secrets
 import socket
 import threading
 import time
+import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -89,7 +90,7 @@ class Lease:
         if there is not None and not is_gone:
             there = self._watch(there)
         self._written = self._content()
-        if not _compare_and_swap(self._path, there, self._written):
+        if not compare_and_swap(self._path, there, self._written):
             raise self._refusal(files.read(self._path))
         self._renewed = _clock()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
@@ -154,7 +155,7 @@ class Lease:
                 return
             self._own["beats"] += 1
             new = self._content()
-            there = new if _compare_and_swap(self._path, self._written, new) else files.read(self._path)
+            there = new if compare_and_swap(self._path, self._written, new) else files.read(self._path)
             if there and _parse(there).get("token") == self._own["token"]:
                 self._written, self._renewed = there, _clock()  # perhaps by a beat that seemed to fail
             else:
@@ -167,16 +168,39 @@ class Lease:
         return RunError(f"{self.folder} is in use by {_name(content)}: wait for it, stop it, or give another --workdir")
 
 
-def _compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
+def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
     """Writes a file if its content is `old`, or if there is none and `old` is None. Returns whether it did.
 
-    On a bucket nobody can write in between, on a disk one may: there the lock decides.
+    On gs:// the store sees to it that nobody else writes in between. On a disk one may: there the lock decides.
     """
-    if files.is_remote(path):
-        return storage.compare_and_swap(path, old, new)
-    if same := files.read(path) == old:
-        files.write(path, new)
-    return same
+    if not files.is_remote(path):
+        if same := files.read(path) == old:
+            files.write(path, new)
+        return same
+    with storage.remote(path, "writing") as (system, name):
+        try:
+            # Before the content, so that a change after it is noticed; 0 stands for no file.
+            generation = 0 if old is None else system.info(name)["generation"]
+            if old is not None and system.cat_file(name) != old:
+                return False
+            bucket, key, _ = system.split_path(name)
+            system.call(
+                "POST",
+                f"{system._location}/upload/storage/v1/b/{urllib.parse.quote(bucket, safe='')}/o",
+                uploadType="media",
+                name=key,
+                ifGenerationMatch=generation,
+                data=new,
+                headers={"Content-Type": "application/octet-stream"},
+            )
+            return True
+        except FileNotFoundError:
+            if old is None:
+                raise
+            return False
+        except FileExistsError:
+            # If the answer to a first attempt was lost, the second one finds what the first has written.
+            return system.cat_file(name) == new
 
 
 def _parse(content: bytes | None) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import time
-import urllib.parse
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -167,34 +166,3 @@ def _configure(scheme: str) -> None:
         logging.getLogger("google.auth").setLevel(logging.ERROR)
         # aiohttp says so of more than 1 MB; fsspec's event loop has a thread of its own.
         warnings.filterwarnings("ignore", "Sending a large body directly", ResourceWarning)
-
-
-def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
-    """Writes a file on gs:// if its content is `old`, or if there is none and `old` is None. Returns whether it did.
-
-    The store sees to it that nobody else writes in between.
-    """
-    with remote(path, "writing") as (system, name):
-        try:
-            # Before the content, so that a change after it is noticed; 0 stands for no file.
-            generation = 0 if old is None else system.info(name)["generation"]
-            if old is not None and system.cat_file(name) != old:
-                return False
-            bucket, key, _ = system.split_path(name)
-            system.call(
-                "POST",
-                f"{system._location}/upload/storage/v1/b/{urllib.parse.quote(bucket, safe='')}/o",
-                uploadType="media",
-                name=key,
-                ifGenerationMatch=generation,
-                data=new,
-                headers={"Content-Type": "application/octet-stream"},
-            )
-            return True
-        except FileNotFoundError:
-            if old is None:
-                raise
-            return False
-        except FileExistsError:
-            # If the answer to a first attempt was lost, the second one finds what the first has written.
-            return system.cat_file(name) == new

@@ -1,6 +1,5 @@
 """Files of named weights: .safetensors, .npz, torch's .pth (never pickled code), and the Hugging Face hub."""
 
-import contextlib
 import os
 import pickle
 from typing import Any
@@ -117,41 +116,29 @@ def fetch(repository: str, name: str, revision: str | None = None, optional: boo
         name: of the file.
         revision: a branch or a commit. If the cache has the file of a commit, the hub is not asked. By default it is
             "main", for which the hub is asked and, if it does not answer, the cache.
-        optional: whether "" is returned if there is no such file, or if neither the cache nor a hub has it.
+        optional: whether "" is returned if neither the cache nor a hub that answers has it.
 
     Raises:
         RunError: huggingface_hub is not installed, there is no network, or there is no such repository or file.
     """
     try:
         import huggingface_hub
-        from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
     except ImportError:
         raise RunError(
             f"{HUB}{repository} needs huggingface_hub, which is not installed: {install('weights')}"
         ) from None
 
-    def download(**options: Any) -> str:
-        return huggingface_hub.hf_hub_download(repository, name, revision=revision, **options)
-
     try:
-        here = ""
-        with contextlib.suppress(EntryNotFoundError):
-            here = download(local_files_only=True)
-        if here and revision:
-            return here
-        try:  # by itself, a download from a hub that does not answer is tried again for minutes
-            url = huggingface_hub.hf_hub_url(repository, name, revision=revision)
-            huggingface_hub.get_hf_file_metadata(url, timeout=HUB_SECONDS)
-        except (EntryNotFoundError, RepositoryNotFoundError):
-            raise
-        except Exception:
-            if here or optional:
-                return here
-            raise
-        return download()
+        if not isinstance(huggingface_hub.try_to_load_from_cache(repository, name, revision=revision), str):
+            try:  # by itself, a download from a hub that does not answer is tried again for minutes
+                url = huggingface_hub.hf_hub_url(repository, name, revision=revision)
+                huggingface_hub.get_hf_file_metadata(url, timeout=HUB_SECONDS)
+            except Exception:
+                if optional:
+                    return ""
+                raise
+        return huggingface_hub.hf_hub_download(repository, name, revision=revision, etag_timeout=HUB_SECONDS)
     except Exception as error:
-        if optional and isinstance(error, EntryNotFoundError):
-            return ""
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise RunError(
             f"{name} of {HUB}{repository} cannot be downloaded ({reason}): check the name and the network, or download "

@@ -4,7 +4,6 @@ import hashlib
 import importlib.util
 import os
 import re
-import sys
 import threading
 import traceback
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from gmlp_flax.errors import RunError
+from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.processes import output, platforms
 
 JOIN_SECONDS = 300
@@ -77,7 +77,12 @@ def initialize(
     except Exception as error:
         if multihost == "auto" and job and job.processes is None and "should be defined" in str(error):
             return  # a TPU that belongs to no slice, as in a notebook
-        raise RunError(_cannot_join(coordinator, job, error)) from None
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        asked = job.launcher if job else "no TPU slice, SLURM or Open MPI"
+        raise RunError(
+            f"cannot join the other processes at {coordinator or 'the coordinator'} ({reason}; started by {asked}): "
+            "give --coordinator=HOST:PORT, --processes=N and --process=I, or --multihost=off to run alone"
+        ) from None
     finally:
         patience.cancel()
 
@@ -110,14 +115,6 @@ def find_job() -> Job | None:
     return None
 
 
-def _cannot_join(coordinator: str, job: Job | None, error: Exception) -> str:
-    line = str(error).strip().partition("\n")[0] or type(error).__name__
-    if "should be defined" in line or "must be defined" in line:
-        reason = f"{job.launcher} does not say where process 0 is" if job else "found no TPU slice, SLURM or Open MPI"
-        return f"cannot join other processes ({reason}): give --coordinator=HOST:PORT, --processes=N and --process=I"
-    return f"cannot join the other processes at {coordinator or 'the coordinator'} ({line}); --multihost=off runs alone"
-
-
 def is_first() -> bool:
     """Whether this is the process that writes the run's files and speaks for all."""
     return jax.process_index() == 0
@@ -126,7 +123,7 @@ def is_first() -> bool:
 def say(text: str) -> None:
     """Prints a line on standard error, once for all processes."""
     if is_first():
-        print(text, file=sys.stderr, flush=True)
+        to_stderr(text)
 
 
 def wait_for_all(what: str) -> None:

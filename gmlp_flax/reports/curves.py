@@ -6,8 +6,8 @@ import os
 from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.drawing import Chart, Panel, Scale, Series
+from gmlp_flax.checkpoints import CONFIG_FILE, METRICS_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.checkpoints.names import CONFIG_FILE, METRICS_FILE
 from gmlp_flax.io import files, json_files
 from gmlp_flax.reports.report import Report, over_seeds
 from gmlp_flax.reports.table import Spread, Table, shown

@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints import CONFIG_FILE, METRICS_FILE, RESULT_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, baselines_of
-from gmlp_flax.checkpoints.names import CONFIG_FILE, METRICS_FILE, RESULT_FILE
 from gmlp_flax.config import schema
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.checkpoints.names import CONFIG_FILE
+from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.sweeps import points as points_lib

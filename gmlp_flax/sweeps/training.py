@@ -20,12 +20,11 @@ from typing import Any, BinaryIO
 
 import tqdm
 
-from gmlp_flax.checkpoints import run_folder
+from gmlp_flax.checkpoints import METRICS_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
-from gmlp_flax.checkpoints.names import METRICS_FILE
+from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.errors import RunError
-from gmlp_flax.io import files, storage
-from gmlp_flax.io.cores import usable_cores
+from gmlp_flax.io import files, json_files, storage
 from gmlp_flax.processes import stopping
 from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
 
@@ -173,7 +172,7 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
     table = rows(sweep, metrics)
     known = {"config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode}
     report = known | {"chosen": chosen, "points": table} | ({"failed": list(failed)} if failed else {})
-    run_folder.write_json(files.join(sweep.out, "sweep.json"), report)
+    json_files.write(files.join(sweep.out, "sweep.json"), report)
     if failed:
         count = f"{len(failed)} of {len(sweep.trials)} runs failed; the same command tries them again:"
         print(count, *failed.values(), sep="\n", file=sys.stderr)

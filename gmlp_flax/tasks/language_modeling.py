@@ -180,7 +180,7 @@ class LanguageModeling(TextTask):
         seed, own, shares = options.pop("seed"), self.windows("train"), packing.read_shares(self.config.data.mixture)
         windows = [own, *(further for further, _ in self.further.values())]
         mixture = packing.Mixture(windows, [1 - sum(shares.values()), *shares.values()], seed)
-        return packing.train_batches(mixture, start=start, host=host, hosts=hosts, **options)
+        return pipeline.read_ahead(mixture.batch, start=start, host=host, hosts=hosts, **options)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def windows(self, side: str) -> packing.Packing:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.io.cores import usable_cores
 
 Candidates = list[tuple[str, float]]  # names with their probabilities, best first
 Arrays = dict[str, Any]  # name -> array

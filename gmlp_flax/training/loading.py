@@ -22,9 +22,9 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints import CHECKPOINTS, CONFIG_FILE
 from gmlp_flax.checkpoints.assets import Files, require_same
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
-from gmlp_flax.checkpoints.names import CHECKPOINTS, CONFIG_FILE
 from gmlp_flax.checkpoints.reading import Damaged
 from gmlp_flax.checkpoints.run_folder import read_identity, write_files
 from gmlp_flax.config.optimizers import keeps_mean

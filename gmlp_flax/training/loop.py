@@ -17,10 +17,9 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.checkpoints import run_folder
+from gmlp_flax.checkpoints import METRICS_FILE, run_folder
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
-from gmlp_flax.checkpoints.names import METRICS_FILE
 from gmlp_flax.config import validation
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files

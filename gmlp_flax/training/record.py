@@ -15,17 +15,16 @@ import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.checkpoints import run_folder
+from gmlp_flax.checkpoints import CONFIG_FILE, ENVIRONMENT_FILE, run_folder
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.checkpoints.names import CONFIG_FILE, ENVIRONMENT_FILE
 from gmlp_flax.checkpoints.reading import on_all_processes
-from gmlp_flax.checkpoints.run_folder import RunFolder, checkpoint_steps, write_json
+from gmlp_flax.checkpoints.run_folder import RunFolder, checkpoint_steps
 from gmlp_flax.config import named_overrides, schema
 from gmlp_flax.data.splits import SIDES
 from gmlp_flax.errors import RunError, listed
 from gmlp_flax.io import files as io_files
-from gmlp_flax.io import tfds_folders
+from gmlp_flax.io import json_files, tfds_folders
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks import sides as data_sides
 from gmlp_flax.tasks.base import Task
@@ -129,7 +128,7 @@ def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: Metr
     if not distributed.is_first():
         return
     folder.begin_steps(files)
-    write_json(os.path.join(folder.path, ENVIRONMENT_FILE), environment())
+    json_files.write(os.path.join(folder.path, ENVIRONMENT_FILE), environment())
     metrics.begin()
     changed = changes(folder.path, config, metrics.undone)
     if changed:

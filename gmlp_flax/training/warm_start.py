@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.checkpoints.assets import Files
-from gmlp_flax.checkpoints.names import CONFIG_FILE
 from gmlp_flax.checkpoints.pytree import Unfit, require_fit
 from gmlp_flax.config import named_overrides
 from gmlp_flax.errors import RunError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax.data.pipeline import evaluation_batches, read_ahead, train_batches
+from gmlp_flax.data.pipeline import evaluation_batches, read_ahead, train_batches, usable_cores
 from gmlp_flax.errors import DataError
 from tests.data.number_source import Numbers, broken, noisy, square
 
@@ -133,7 +133,7 @@ def test_errors_reach_the_caller():
 WORKERS_SCRIPT = """
 import itertools
 import numpy as np
-from gmlp_flax.data.pipeline import evaluation_batches, read_ahead, train_batches
+from gmlp_flax.data.pipeline import evaluation_batches, read_ahead, train_batches, usable_cores
 from gmlp_flax.errors import DataError
 from tests.data.number_source import Broken, Numbers, noisy, square
 
@@ -177,3 +177,11 @@ def test_read_ahead(start):
     with read_ahead(square, start=start) as batches:
         found = [batch["x"].item() for batch in itertools.islice(batches, 7)]
     assert found == [step * step for step in range(start, start + 7)]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_cores_that_a_process_may_use():
+    core = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, [{core}]); from gmlp_flax.data.pipeline import *; print(usable_cores())"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "1\n"
+    assert usable_cores() == len(os.sched_getaffinity(0))

@@ -6,8 +6,8 @@ import json
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.analysis import drawing
+from gmlp_flax.checkpoints import METRICS_FILE, RESULT_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.checkpoints.names import METRICS_FILE, RESULT_FILE
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.reports import curves, runs
 from gmlp_flax.sweeps import training

@@ -92,7 +92,7 @@ def test_a_small_file_has_a_limit(tmp_path):
     assert "expected a plain file" in failure(files.read_small, tmp_path / "pipe")
     (tmp_path / "a").write_bytes(b"12345")
     assert files.read_small(tmp_path / "a", 5) == b"12345"
-    assert "a: more than 4 bytes, which no such file has" in failure(files.read_small, tmp_path / "a", 4)
+    assert "a has more than 4 bytes" in failure(files.read_small, tmp_path / "a", 4)
 
 
 def test_folders_that_contain_themselves(tmp_path):
@@ -139,8 +139,9 @@ def test_files_are_written_listed_moved_and_deleted(place):
     for _ in range(2):
         files.remove(files.join(f"{place}-moved", "c"))
     assert files.listdir(f"{place}-moved") == ["a"]
-    files.remove_all(f"{place}-moved")
-    assert not files.exists(f"{place}-moved")
+    if files.is_remote(place):
+        files.remove_all(f"{place}-moved")
+        assert not files.exists(f"{place}-moved")
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

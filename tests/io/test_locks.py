@@ -17,8 +17,8 @@ import time
 import pytest
 
 from gmlp_flax.errors import FileError, RunError
-from gmlp_flax.io import files, locks
-from gmlp_flax.io.locks import Lease, folder_lock
+from gmlp_flax.io import files, locks, storage
+from gmlp_flax.io.locks import Lease, compare_and_swap, folder_lock
 
 HOLD = """
 import sys, time
@@ -220,3 +220,40 @@ def test_lease_that_cannot_be_renewed(quick, monkeypatch, lease):
     monkeypatch.setattr(locks, "STALE", 0.0)
     with pytest.raises(RunError, match=r"lease.json could not be written for \d+ s"):
         lease.check()
+
+
+def test_only_one_makes_a_file_and_only_its_content_is_replaced(store):
+    path = "gs://test/swap"
+    assert not compare_and_swap(path, b"", b"x") and not files.exists(path)
+    assert compare_and_swap(path, None, b"mine") and not compare_and_swap(path, None, b"yours")
+    assert files.read(path) == b"mine"
+    assert not compare_and_swap(path, b"yours", b"theirs") and compare_and_swap(path, b"mine", b"ours")
+    assert files.read(path) == b"ours"
+
+
+def test_write_in_between_is_noticed(store, monkeypatch):
+    """Somebody writes after the content was compared, and before it is replaced."""
+    path = "gs://test/between"
+    files.write(path, b"old")
+    system, _ = storage.file_system(path)
+    read = system.cat_file
+
+    def late(name):
+        content = read(name)
+        if content == b"old":
+            files.write(path, b"another's")
+        return content
+
+    monkeypatch.setattr(system, "cat_file", late)
+    assert not compare_and_swap(path, b"old", b"new") and files.read(path) == b"another's"
+
+
+@pytest.mark.parametrize("kind", ["503", "drop", "lost"])
+def test_what_passes_is_tried_again(store, monkeypatch, kind):
+    """If the answer to a first attempt is lost, the second one meets what the first has written."""
+    path = f"gs://test/again-{kind}"
+    monkeypatch.setattr("gcsfs.retry.random.random", lambda: -1.0)  # of the second that gcsfs waits
+    for old, new in ((None, b"1"), (b"1", b"2")):
+        store.faults({"kind": kind, "method": "POST"})
+        assert compare_and_swap(path, old, new) and store.met() == {kind: 1}
+    assert files.read(path) == b"2"

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from gmlp_flax.errors import FileError, RunError, StorageError
-from gmlp_flax.io import files, storage
+from gmlp_flax.io import files, locks, storage
 
 
 @pytest.fixture(autouse=True)
@@ -70,43 +70,6 @@ def test_gs_without_the_extra(monkeypatch):
         files.find_files("gs://bucket/c4")
 
 
-def test_only_one_makes_a_file_and_only_its_content_is_replaced(store):
-    path = "gs://test/swap"
-    assert not storage.compare_and_swap(path, b"", b"x") and not files.exists(path)
-    assert storage.compare_and_swap(path, None, b"mine") and not storage.compare_and_swap(path, None, b"yours")
-    assert files.read(path) == b"mine"
-    assert not storage.compare_and_swap(path, b"yours", b"theirs") and storage.compare_and_swap(path, b"mine", b"ours")
-    assert files.read(path) == b"ours"
-
-
-def test_write_in_between_is_noticed(store, monkeypatch):
-    """Somebody writes after the content was compared, and before it is replaced."""
-    path = "gs://test/between"
-    files.write(path, b"old")
-    system, _ = storage.file_system(path)
-    read = system.cat_file
-
-    def late(name):
-        content = read(name)
-        if content == b"old":
-            files.write(path, b"another's")
-        return content
-
-    monkeypatch.setattr(system, "cat_file", late)
-    assert not storage.compare_and_swap(path, b"old", b"new") and files.read(path) == b"another's"
-
-
-@pytest.mark.parametrize("kind", ["503", "drop", "lost"])
-def test_what_passes_is_tried_again(store, monkeypatch, kind):
-    """If the answer to a first attempt is lost, the second one meets what the first has written."""
-    path = f"gs://test/again-{kind}"
-    monkeypatch.setattr("gcsfs.retry.random.random", lambda: -1.0)  # of the second that gcsfs waits
-    for old, new in ((None, b"1"), (b"1", b"2")):
-        store.faults({"kind": kind, "method": "POST"})
-        assert storage.compare_and_swap(path, old, new) and store.met() == {kind: 1}
-    assert files.read(path) == b"2"
-
-
 def test_missing_permission_is_one_line(store):
     store.faults({"kind": "403", "times": 100})
     for act in (files.read, files.exists, files.listdir, lambda path: files.write(path, b"")):
@@ -116,7 +79,7 @@ def test_missing_permission_is_one_line(store):
 
 
 def test_bucket_that_does_not_exist(store):
-    for act in (files.write, lambda path, content: storage.compare_and_swap(path, None, content)):
+    for act in (files.write, lambda path, content: locks.compare_and_swap(path, None, content)):
         with pytest.raises(RunError, match="^writing gs://nobody/x failed: there is no bucket 'nobody'"):
             act("gs://nobody/x", b"x")
     assert files.listdir("gs://nobody/x") == [] and not files.exists("gs://nobody/x")

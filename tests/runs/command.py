@@ -7,8 +7,8 @@ from pathlib import Path
 import jax
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax.checkpoints import CONFIG_FILE, METRICS_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.checkpoints.names import CONFIG_FILE, METRICS_FILE
 from gmlp_flax.training import loading
 from gmlp_flax.training.partition import Partition
 from tests import preloaded

@@ -31,15 +31,6 @@ _MARKS |= {b"PAR1": "parquet", b"ARROW1": "Arrow", b"\xff\xff\xff\xff": "Arrow",
 Reader = Callable[[str, int, int | None], Iterator[str | BadRecord]]
 
 
-def read_whole(path: str) -> bytes:
-    """The content of a file, unpacked; raises DataError if it has more than LONGEST bytes."""
-    with files.open_file(path) as stream:
-        data = stream.read(LONGEST + 1)
-    if len(data) > LONGEST:
-        raise DataError(f"{path} has more than {LONGEST >> 20:,} MiB, unpacked: cut it into several files")
-    return data
-
-
 def numbered_lines(path: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
     """The lines that begin in the bytes [start, stop) of a file, with their line feeds, the first of them number 1.
 
@@ -74,7 +65,7 @@ def _line_name(number: int, start: int) -> str:
 
 
 def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
-    data = read_whole(path)
+    data = files.read_small(path, LONGEST, decompress=True)
     try:
         records.refuse_utf16(data[:1024])
         yield records.decode_utf8(data)

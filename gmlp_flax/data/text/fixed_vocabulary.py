@@ -48,9 +48,6 @@ class FixedVocabulary(abc.ABC):
     def ids(self, text: str) -> np.ndarray:
         """The ids of a text, without special pieces: int32 [tokens]."""
 
-    def encode(self, text: str) -> list[int]:
-        return self.ids(text).tolist()
-
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         return [*map(self.ids, texts)]
 

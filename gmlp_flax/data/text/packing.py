@@ -1,7 +1,6 @@
 """A prepared corpus to windows of equal length, and (seed, step) to a batch of windows."""
 
 import contextlib
-import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -148,7 +147,7 @@ class Mixture:
 
     def batch(self, step: int, batch_size: int, host: int = 0, hosts: int = 1) -> dict[str, np.ndarray]:
         """One host's part of a global batch, as `Order.take`; all hosts' parts, concatenated, are the batch."""
-        share = batch_size // hosts
+        share = pipeline.per_host(self.packings[0], batch_size, hosts)
         begin = step * batch_size + host * share
         if len(self._orders) == 1:
             return self._orders[0].take(begin, share)
@@ -189,12 +188,3 @@ def read_shares(lines: Iterable[str]) -> dict[str, float]:
         advice = "each path once, and shares above 0 that add up to less than 1, as config.data.train has the rest"
         raise ConfigError(f"config.data.mixture: {line!r}: expected PATH=SHARE, {advice}")
     return shares
-
-
-def train_batches(
-    mixture: Mixture, *, start: int, batch_size: int, host: int = 0, hosts: int = 1, workers: int = 0
-) -> pipeline.Batches:
-    """Endless batches of a mixture, from number `start` on; for the rest see `pipeline.train_batches`."""
-    pipeline.per_host(mixture.packings[0], batch_size, hosts)
-    make = functools.partial(mixture.batch, batch_size=batch_size, host=host, hosts=hosts)
-    return pipeline.read_ahead(make, start=start, workers=workers)

@@ -9,7 +9,6 @@ shard that is done. The shards of a remote folder are made in the cache folder a
 """
 
 import itertools
-import json
 import multiprocessing
 import operator
 import os
@@ -25,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tqdm
 
+from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.data.text import prepared
 from gmlp_flax.data.text.corpora import EVERYTHING, Corpus, Part, Selection
 from gmlp_flax.data.text.prepared import Prepared
@@ -33,7 +33,6 @@ from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cache import cache_key, cached_file, default_folder
-from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.io.locks import folder_lock
 from gmlp_flax.io.logs import BEAT, heartbeat, to_stderr
 from gmlp_flax.io.records import BadRecords, check_limit
@@ -175,7 +174,7 @@ def prepare(
                 given = f"the side {selection.side!r} with heldout_share={selection.share}"
                 raise DataError(f"{corpus.name!r} holds no text for {given}: give more documents, or another share")
             files.write(files.join(folder, TOKENIZER_FILE), tokenizer.model)
-            files.write(files.join(folder, prepared.INDEX), _json(plan | {"shards": results}))
+            json_files.write(files.join(folder, prepared.INDEX), plan | {"shards": results})
         shutil.rmtree(work if remote else work / _UNFINISHED, ignore_errors=True)
     made = Prepared(folder)
     if made.skipped > max_bad_records:
@@ -233,7 +232,7 @@ def _is_done(shards: list[_Shard], plan: dict[str, Any]) -> bool:
 def _begin(shards: list[_Shard], plan: dict[str, Any]) -> None:
     """Writes the plan, and removes what killed processes left."""
     unfinished = shards[0].work / _UNFINISHED
-    files.write(unfinished / _PLAN, _json(plan))
+    json_files.write(unfinished / _PLAN, plan)
     for path in [*unfinished.parent.glob(".*.tmp"), *unfinished.glob(".*.tmp"), unfinished / _STOP]:
         path.unlink(missing_ok=True)
 
@@ -294,12 +293,8 @@ def _write_shard(shard: _Shard, threads: int) -> dict[str, Any]:
     if files.is_remote(shard.folder):
         files.upload(shard.folder, [shard.path])
     result |= {"skipped": bad.count, "skipped_first": bad.first}
-    files.write(shard.record, _json(result))
+    json_files.write(shard.record, result)
     return result
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def encode_documents(

@@ -81,9 +81,6 @@ class SentencePieces:
         self.special_ids = tuple(sorted({*self.special.values(), *control}))
         self.vocab_size = pieces + len(self._added)
 
-    def encode(self, text: str) -> list[int]:
-        return self._processor.encode(utf8(text))
-
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         # Arrays, because lists of Python integers take twice as long.
         return self._processor.encode(list(map(utf8, texts)), num_threads=threads, return_type="numpy")
@@ -103,14 +100,14 @@ class SentencePieces:
         return ids, spans
 
     def encode_after(self, text: str) -> list[int]:
-        """`encode` of a text that follows another token: without the space that begins a line."""
+        """The ids of a text that follows another token: without the space that begins a line."""
         if not text or text[0].isspace():
-            return self.encode(text)
-        whole = _STAND_IN + text
-        before, pieces = (self._processor.encode(utf8(part), return_type=str) for part in (_STAND_IN, whole))
+            return self._processor.encode(utf8(text))
+        whole = utf8(_STAND_IN + text)
+        before, pieces = (self._processor.encode(part, return_type=str) for part in (utf8(_STAND_IN), whole))
         last = len(before) - 1
         # Without byte fallback, the stand-in and an unknown character after it are one piece, which the text keeps.
-        return self.encode(whole)[last + (pieces[last] == before[last]) :]
+        return self._processor.encode(whole)[last + (pieces[last] == before[last]) :]
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._processor.decode([token for token in ids if token not in self.special_ids])

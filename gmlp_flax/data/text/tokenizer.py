@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from gmlp_flax.data.pipeline import Source
+from gmlp_flax.data.pipeline import Source, usable_cores
 from gmlp_flax.data.text.fixed_vocabulary import NAMED, utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
 from gmlp_flax.data.text.word_piece import KEYS, WordPieces, decide, find_beside, flag
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files
-from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.io.logs import to_stderr
 
 TOKENIZER_FILE = "tokenizer.model"  # in a run folder, and beside prepared ids
@@ -144,7 +143,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The text's token ids, without special ids, except [UNK] in a model that cannot fall back on bytes."""
-        return self._engine.encode(text)
+        return self.encode_batch([text], 1)[0].tolist()
 
     def encode_batch(self, texts: Sequence[str], threads: int | None = None) -> list[np.ndarray]:
         """`encode` of each text, as int32 [tokens]; `threads=None` uses all cores."""

@@ -86,9 +86,6 @@ class WordPieces:
         lower, strip = normalizer.get("lowercase", True), normalizer.get("strip_accents")
         return lower, lower if strip is None else strip
 
-    def encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(utf8(text).decode()).ids
-
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         texts = [utf8(text).decode() for text in texts]
         # The library uses one thread or all of them.

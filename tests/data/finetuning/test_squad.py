@@ -103,7 +103,7 @@ def test_a_bad_file(tmp_path, content, message):
 def test_what_is_no_file(tmp_path):
     assert "nothing at " in failure(read, tmp_path / "a.json", "v1.1")
     write(tmp_path / "b.json", CAPITALS)
-    assert f"reading {tmp_path} failed" in failure(read, tmp_path, "v1.1")
+    assert f"{tmp_path}: expected a plain file" in failure(read, tmp_path, "v1.1")
     assert "has no split 'train'" in failure(read, tmp_path / "b.json", "v1.1", "train")
 
 

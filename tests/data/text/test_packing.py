@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gmlp_flax.data import pipeline
 from gmlp_flax.data.text import packing
-from gmlp_flax.data.text.packing import Mixture, Order, Packing, read_shares, train_batches
+from gmlp_flax.data.text.packing import Mixture, Order, Packing, read_shares
 from gmlp_flax.data.text.prepare import prepare
 from gmlp_flax.errors import ConfigError, DataError
 from tests.data.text.preparing import TEXTS, corpus, tokenizer
@@ -142,7 +143,7 @@ def test_of_files(files):
 def test_train_batches(files, workers, start, host):
     windows = Packing(files, 16)
     order, options = Mixture([windows], [1.0], 5), {"start": start, "batch_size": 6, "host": host, "hosts": 2}
-    with train_batches(order, workers=workers, **options) as batches:
+    with pipeline.read_ahead(order.batch, workers=workers, **options) as batches:
         for step in range(start, start + 5):
             np.testing.assert_equal(next(batches), order.batch(step, 6, host, 2))
 
@@ -206,4 +207,4 @@ def test_errors(files):
     with pytest.raises(IndexError, match=f"window {len(windows)} of {len(windows)}"):
         windows[len(windows)]
     with pytest.raises(DataError, match="batch_size=3 counts examples over all hosts"):
-        train_batches(Mixture([windows], [1.0], 0), start=0, batch_size=3, hosts=2)
+        Mixture([windows], [1.0], 0).batch(0, batch_size=3, hosts=2)

@@ -27,10 +27,10 @@ from gmlp_flax.data.fingerprints import Fingerprint, spread
 from gmlp_flax.data.images import rows, tfds
 from gmlp_flax.data.images.folders import ImageFolder, ImageSource, ImageTar
 from gmlp_flax.data.images.tfds import TFDSImages
+from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.data.splits import SIDES
 from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files, json_files
-from gmlp_flax.io.cores import usable_cores
 from gmlp_flax.io.records import BadRecord, BadRecords
 
 UNREAD = -1  # the label of an example that was replaced

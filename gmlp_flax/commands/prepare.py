@@ -97,7 +97,7 @@ def main(argv: list[str]) -> None:
     if not 0 <= values.heldout_share < 1 or (values.side == splits.HELDOUT and not values.heldout_share):
         raise ConfigError(f"--heldout_share={values.heldout_share}: expected a share, 0.05 for 5 % of the documents")
     selection = Selection(values.heldout_share, values.side)
-    corpus, _ = open_side(name, "train", split=values.split)
+    corpus, _ = open_side(name, splits.Side("train", values.split))
     to_stderr(describe({"read": corpus}, values.heldout_share))
     if values.tokenizer:
         tokenizer = Tokenizer.load(values.tokenizer, **{key: str(values[key].value) for key in KEYS})

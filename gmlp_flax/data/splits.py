@@ -145,40 +145,52 @@ class Choice(NamedTuple):
     share: float  # of their examples that is held out; 0 if the side is all of them
 
 
-def choose(
-    path: str,
-    side: str,
-    train: tuple[str, ...],
-    heldout: tuple[str, ...],
-    share: float,
-    *,
-    known: Sequence[str] = (),
-    explicit: bool = True,
-) -> Choice:
-    """Decides whether a side reads a split of its own or a share of the training split.
+class Side(NamedTuple):
+    """A side of a data set, and what the config says of both sides.
 
-    Args:
-        path: of the data, for errors.
-        side: "train" or "heldout".
-        train, heldout: the splits meant for each side, ALL_SPLITS for all the data; () if there is none.
-        share: the share to hold out if there is no held-out split; 0 if the path holds one side alone.
-        known: all splits of the data, for errors.
-        explicit: whether the user chose the held-out split. If not, one that is trained on is not used.
-
-    Raises:
-        DataError: the user chose to hold out a split that is trained on.
+    Attributes:
+        name: "train" or "heldout".
+        split, heldout_split: the splits to train on and to hold out, other than those that such data usually have.
+        heldout_share: of the examples, held out if there is no split for it; 0 if the path holds one side alone.
     """
-    if share and heldout and (set(train) & set(heldout) or ALL_SPLITS in train):
-        if explicit:
-            has = f" (it has {listed(map(repr, known))})" if known else ""
-            raise DataError(
-                f"the split {heldout[0]!r} of {path!r} would be both trained on and held out; give two splits as "
-                f"config.data.split and heldout_split{has}"
-            )
-        heldout = ()
-    if share < 0 or (share and not heldout):
-        return Choice(train, share)
-    return Choice({TRAIN: train, HELDOUT: heldout}[side], 0.0)
+
+    name: str
+    split: str = ""
+    heldout_split: str = ""
+    heldout_share: float = 0.0
+
+    def choose(self, path: str, train: tuple[str, ...], heldout: tuple[str, ...], known: Sequence[str] = ()) -> Choice:
+        """Decides whether the side reads a split of its own or a share of the training split.
+
+        Args:
+            path: of the data, for errors.
+            train, heldout: the splits meant for each side, ALL_SPLITS for all the data; () if there is none.
+            known: all splits of the data, for errors.
+
+        Raises:
+            DataError: the `heldout_split` is also trained on. Another one that is trained on is not held out.
+        """
+        share = self.heldout_share
+        if share and heldout and (set(train) & set(heldout) or ALL_SPLITS in train):
+            if self.heldout_split:
+                has = f" (it has {listed(map(repr, known))})" if known else ""
+                raise DataError(
+                    f"the split {heldout[0]!r} of {path!r} would be both trained on and held out; give two splits as "
+                    f"config.data.split and heldout_split{has}"
+                )
+            heldout = ()
+        if share < 0 or (share and not heldout):
+            return Choice(train, share)
+        return Choice({TRAIN: train, HELDOUT: heldout}[self.name], 0.0)
+
+    def members(self, examples: Sequence[T], keys: Iterable[str], what: str) -> list[T]:
+        """The examples on the side when a share is held out, by their keys; raises DataError, naming `what` they are,
+        if there is none."""
+        share = self.heldout_share
+        chosen = [example for example, key in zip(examples, keys, strict=True) if is_on(self.name, key, share)]
+        if not chosen:
+            raise empty_side(what, self.name, share)
+        return chosen
 
 
 def missing_split(path: str, split: str, known: Sequence[str]) -> DataError:
@@ -186,14 +198,6 @@ def missing_split(path: str, split: str, known: Sequence[str]) -> DataError:
     if not any(known):
         return DataError(f"{path!r} has no split {split!r}: it names no splits; leave the split empty")
     return DataError(f"{path!r} has no split {split!r}: it has {listed(map(repr, known))}; give one of these")
-
-
-def members(examples: Sequence[T], keys: Iterable[str], side: str, share: float, what: str) -> list[T]:
-    """The examples on a side, by their keys; raises DataError, naming `what` they are, if there is none."""
-    chosen = [example for example, key in zip(examples, keys, strict=True) if is_on(side, key, share)]
-    if not chosen:
-        raise empty_side(what, side, share)
-    return chosen
 
 
 def empty_side(what: str, side: str, share: float) -> DataError:

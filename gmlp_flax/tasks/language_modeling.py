@@ -12,7 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, fingerprints, pipeline
-from gmlp_flax.data.splits import TRAIN
+from gmlp_flax.data.splits import TRAIN, Side
 from gmlp_flax.data.text import corpora, packing, prepare, prepared
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer, report_unknown
 from gmlp_flax.errors import DataError, RunError
@@ -210,7 +210,7 @@ class LanguageModeling(TextTask):
                     tokens = prepared.Prepared(path)
                     found[path] = self._packed(tokens), tokens.files
                     continue
-                corpus, selected = corpora.open_side(path, TRAIN)
+                corpus, selected = corpora.open_side(path, Side(TRAIN))
                 bad = self.config.data.max_bad_records
                 options = {"selection": selected, "max_bad_records": bad}
                 tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, **options)

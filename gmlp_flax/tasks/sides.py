@@ -11,6 +11,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
 
 EMBEDDED = "embedded"  # the value of config.data.train that stands for data which needs no download
@@ -36,21 +37,15 @@ def path_of(config: ConfigDict, side: str, expected: str = "PATH") -> str:
 
 
 def open_side(config: ConfigDict, side: str, opener: Callable[..., Any], expected: str = "PATH", **options: Any) -> Any:
-    """Calls `opener(path, side=..., split=..., heldout_split=..., heldout_share=..., **options)`.
+    """Calls `opener(path, side=splits.Side(...), **options)`.
 
     Raises:
         DataError: the key is not set, as in `path_of`; or what the opener raises, with the key in front.
     """
     data, path = config.data, path_of(config, side, expected)
+    wanted = Side(side, data.split, "" if data.search else data.heldout_split, share_of(config))
     with errors_name(f"data.{key_of(config, side)}"):
-        return opener(
-            path,
-            side=side,
-            split=data.split,
-            heldout_split="" if data.search else data.heldout_split,
-            heldout_share=share_of(config),
-            **options,
-        )
+        return opener(path, side=wanted, **options)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.api import runs
 from gmlp_flax.data import embedded
 from gmlp_flax.data.images.sources import open_side
+from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import ConfigError, DataError, RunError
 
 SHORT = {"steps": 4, "batch_size": 4, "log.every": 2, "checkpoint.every": 4, "eval.batch_size": 8}
@@ -122,7 +123,7 @@ def test_images_that_are_files_stay_and_remote_ones_are_copied(tmp_path):
         with fsspec.open(path, "wb") as file:
             Image.new("L", (8, 8), level).save(file, "PNG")
     keys = runs.store([(local, "dark"), (remote, "light")], images_config(), str(tmp_path / "data"))
-    source = open_side(keys["data.train"], "train", order=["dark", "light"])
+    source = open_side(keys["data.train"], Side("train"), order=["dark", "light"])
     assert not (tmp_path / "data" / "train" / "0.png").exists() and source.labels.tolist() == [0, 1]
     assert [np.asarray(Image.open(io.BytesIO(source[i]["image"])))[0, 0] for i in (0, 1)] == [10, 200]
 

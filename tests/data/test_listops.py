@@ -14,6 +14,7 @@ from gmlp_flax.data import listops
 from gmlp_flax.data.finetuning.glue import LONG_RANGE_TASKS
 from gmlp_flax.data.finetuning.sentences import open_sentences
 from gmlp_flax.data.listops import Grammar
+from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from tests.data import writers
@@ -122,7 +123,7 @@ def test_splits_that_share_no_tree(tmp_path):
     told = listops.make(str(tmp_path), SIZES, GRAMMAR)
     texts = []
     for split, size in zip(listops.FILES, SIZES, strict=True):
-        found = open_sentences(str(tmp_path), LONG_RANGE_TASKS["listops"], "heldout", heldout_split=split)
+        found = open_sentences(str(tmp_path), LONG_RANGE_TASKS["listops"], Side("heldout", heldout_split=split))
         assert len(found) == size
         texts += found.first
     assert len(set(texts)) == sum(SIZES) and told == max(len(text.split()) for text in texts)

@@ -13,6 +13,7 @@ from gmlp_flax.data.finetuning.glue import GLUE_TASKS
 from gmlp_flax.data.finetuning.sentences import open_sentences
 from gmlp_flax.data.images.folders import ImageFolder
 from gmlp_flax.data.images.sources import open_side, split_images
+from gmlp_flax.data.splits import Side
 from gmlp_flax.data.text.corpora import Selection
 from tests.data.finetuning import squad_files
 from tests.data.images import image_files
@@ -43,13 +44,13 @@ def test_images_that_are_held_out(tmp_path):
 
 def test_records_of_a_tfds_split_that_are_held_out(tmp_path):
     path = str(image_files.tfds_folder(tmp_path / "1.0.0", {"train": [20, 20]}, "tfrecord"))
-    assert open_side(path, "heldout", heldout_share=SHARE).indices.tolist() == [2, 6, 23, 27, 33, 37]
+    assert open_side(path, Side("heldout", heldout_share=SHARE)).indices.tolist() == [2, 6, 23, 27, 33, 37]
 
 
 def test_sentences_that_are_held_out(tmp_path):
     rows = "".join(f"{i}\tpremise {i // 2}\th{i}\tentailment\n" for i in range(40))
     (tmp_path / "rte.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
-    found = open_sentences(str(tmp_path / "rte.tsv"), GLUE_TASKS["rte"], "heldout", heldout_share=SHARE)
+    found = open_sentences(str(tmp_path / "rte.tsv"), GLUE_TASKS["rte"], Side("heldout", heldout_share=SHARE))
     assert found.ids == ["6", "7", "14", "15", "24", "25", "32", "33"]
 
 
@@ -58,7 +59,7 @@ def test_articles_that_are_held_out(tmp_path):
     for i, article in enumerate(articles):  # a passage under two titles would count as the first
         article["paragraphs"][0]["context"] += f" This is village {i}."
     path = squad_files.write(tmp_path / "a.json", *articles)
-    titles = {question.title for question in squad.read_side(path, "heldout", "v1.1", heldout_share=SHARE)}
+    titles = {question.title for question in squad.read_side(path, Side("heldout", heldout_share=SHARE), "v1.1")}
     assert titles == {f"article {i}" for i in (0, 4, 8, 20, 24, 28, 30, 34, 38)}
 
 
@@ -78,7 +79,7 @@ def test_what_a_search_holds_out_is_neither_reported_nor_trained_on():
     assert 150 < len(searched) < 250 and not searched & reported
     assert found[-0.1]["train"] == set(keys) - reported - searched
     assert np.flatnonzero(splits.heldout_members(keys, -0.1)).tolist() == [keys.index(k) for k in keys if k in searched]
-    assert splits.choose("x", "heldout", ("train",), ("validation",), -0.1, explicit=True) == (("train",), -0.1)
+    assert Side("heldout", "", "validation", -0.1).choose("x", ("train",), ("validation",)) == (("train",), -0.1)
 
 
 @given(st.lists(st.text(), min_size=2), st.floats(0.01, 0.99))
@@ -104,13 +105,13 @@ def test_members_are_held_out_by_key_unless_a_side_is_empty(keys, share):
     ],
 )
 def test_choose(train, heldout, share, explicit, expected):
-    found = [splits.choose("path", side, train, heldout, share, explicit=explicit) for side in splits.SIDES]
+    found = [Side(side, "", "given" * explicit, share).choose("path", train, heldout) for side in splits.SIDES]
     assert found == expected
 
 
 def test_a_split_on_both_sides():
     for train in (("test",), (splits.ALL_SPLITS,)):
-        message = failure(splits.choose, "path", "train", train, ("test",), 0.1, known=("train", "test"))
+        message = failure(Side("train", "", "test", 0.1).choose, "path", train, ("test",), ("train", "test"))
         assert "'test' of 'path'" in message and "(it has 'train', 'test')" in message
 
 

@@ -18,6 +18,7 @@ import safetensors.numpy
 from gmlp_flax.data.finetuning import sentences, squad
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS, LONG_RANGE_TASKS
 from gmlp_flax.data.images import sources
+from gmlp_flax.data.splits import Side
 from gmlp_flax.data.text.corpora import open_corpus
 from gmlp_flax.io import weight_files
 from gmlp_flax.io.records import BadRecord, BadRecords
@@ -63,7 +64,7 @@ def _read_text(path):
 
 def _read_images(path):
     for side in sources.SIDES:
-        source = sources.open_side(str(path), side, heldout_share=0.3, cache_folder=str(path) + "-cache")
+        source = sources.open_side(str(path), Side(side, heldout_share=0.3), cache_folder=str(path) + "-cache")
         for index in range(min(len(source), 20)):
             try:
                 source[index]["name"].encode("utf-8", "replace")
@@ -73,7 +74,7 @@ def _read_images(path):
 
 def _read_sentences(path, rng, task):
     bad = BadRecords(rng.choice((0, 5)))
-    sentences.open_sentences(str(path), task, rng.choice(sources.SIDES), heldout_share=0.3, bad=bad)
+    sentences.open_sentences(str(path), task, Side(rng.choice(sources.SIDES), heldout_share=0.3), bad)
 
 
 def _some_damaged(rows, share, rng):
@@ -156,7 +157,7 @@ def _squad(folder):
     value = {"data": [squad_files.colours(0), squad_files.colours(1, impossible=True)], "version": "v2.0"}
 
     def read(path, rng):
-        squad.read_side(path, "train", "v2.0")
+        squad.read_side(path, Side("train"), "v2.0")
 
     return _file(folder / "squad.json", partial(damaged_json, value), read)
 

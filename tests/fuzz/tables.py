@@ -11,6 +11,7 @@ import math
 
 from gmlp_flax.data.finetuning.glue import own_task
 from gmlp_flax.data.finetuning.sentences import UNLABELLED, label_names, open_sentences
+from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecords
 
@@ -106,8 +107,8 @@ def _write(rows, delimiter, quoting):
 def _compare(path, texts, labels, kind, encoding, quoting, content, delimiter):
     task, bad = own_task(("text",), "label"), BadRecords()
     try:
-        names, _ = label_names(str(path), task, bad=bad)
-        found = open_sentences(str(path), task._replace(labels=names), "train", bad=bad)
+        names, _ = label_names(str(path), task, Side("train"), bad)
+        found = open_sentences(str(path), task._replace(labels=names), Side("train"), bad)
     except DataError as error:
         assert "\n" not in str(error)
         undecodable = encoding.startswith("utf-16") or (encoding == "latin-1" and not content.isascii())

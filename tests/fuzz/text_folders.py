@@ -8,6 +8,7 @@ import zlib
 
 import pyarrow as pa
 
+from gmlp_flax.data.splits import Side
 from gmlp_flax.data.text.corpora import open_side
 from gmlp_flax.errors import DataError
 from tests.data import writers
@@ -32,7 +33,7 @@ def make(folder):
         found = {}
         try:
             for side in ("train", "heldout"):
-                corpus, selection = open_side(str(root), side, heldout_share=SHARE)
+                corpus, selection = open_side(str(root), Side(side, heldout_share=SHARE))
                 found[side] = sorted(selection.pick(corpus.documents(), whole=False))
         except DataError:
             found = {}

@@ -3,6 +3,7 @@
 import pytest
 from ml_collections import ConfigDict
 
+from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
 from gmlp_flax.tasks import sides
 
@@ -23,14 +24,14 @@ def opener(path, **options):
 def test_a_side_has_data_of_its_own_or_a_share(heldout, side, path, share):
     found, options = sides.open_side(config(heldout=heldout), side, opener, more=1)
     assert found == path == sides.path_of(config(heldout=heldout), side)
-    assert options == dict(side=side, split="s", heldout_split="h", heldout_share=share, more=1)
+    assert options == dict(side=Side(side, "s", "h", share), more=1)
 
 
 @pytest.mark.parametrize("side", ["train", "heldout"])
 @pytest.mark.parametrize("heldout", ["", "o"])
 def test_a_search_shares_the_training_data(heldout, side):
     found, options = sides.open_side(config(heldout=heldout, search=True), side, opener)
-    assert found == "t" and options == dict(side=side, split="s", heldout_split="", heldout_share=-0.1)
+    assert found == "t" and options == dict(side=Side(side, "s", "", -0.1))
 
 
 def test_errors_name_the_key():

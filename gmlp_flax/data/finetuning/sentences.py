@@ -29,7 +29,7 @@ import numpy as np
 from gmlp_flax.data import fingerprints, splits
 from gmlp_flax.data.finetuning.glue import MISSING, SentenceTask
 from gmlp_flax.data.finetuning.sentence_rows import IDS, PARTS, TAGS, Record, Rows, rows_by_split
-from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN, TRAIN_SPLIT
+from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN_SPLIT, Side
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, tfds_folders
 from gmlp_flax.io.records import BadRecord, BadRecords
@@ -86,16 +86,7 @@ class _Example(NamedTuple):
     tag: str
 
 
-def open_sentences(
-    path: str,
-    task: SentenceTask,
-    side: str,
-    *,
-    split: str = "",
-    heldout_split: str = "",
-    heldout_share: float = 0.0,
-    bad: BadRecords | None = None,
-) -> Sentences:
+def open_sentences(path: str, task: SentenceTask, side: Side, bad: BadRecords | None = None) -> Sentences:
     """Reads the examples at `path` to train on, or the held-out ones.
 
     In data with splits, `train` is for training and `validation` (`dev`; in MNLI, both of its parts) is held out. If
@@ -104,7 +95,7 @@ def open_sentences(
     Args:
         path: see the module's docstring.
         task: the names of the columns and of the labels.
-        side, split, heldout_split, heldout_share: as in data.text.corpora.open_side.
+        side: of the data.
         bad: counts and limits the rows that cannot be used. Without it, the first one raises.
 
     Raises:
@@ -116,19 +107,19 @@ def open_sentences(
     tagged = _by_tag(path, _read(path, "", rows.pop(""), task, bad, notes), notes) if "" in rows else {}
     known = (*tagged, *rows)
     only = known if len(known) == 1 else ()
-    train = _parts_of(path, known, split, TRAIN_SPLIT) or only
-    heldout = _parts_of(path, known, heldout_split, HELDOUT_SPLIT) or (() if heldout_share else only)
-    choice = splits.choose(path, side, train, heldout, heldout_share, known=known, explicit=bool(heldout_split))
+    train = _parts_of(path, known, side.split, TRAIN_SPLIT) or only
+    heldout = _parts_of(path, known, side.heldout_split, HELDOUT_SPLIT) or (() if side.heldout_share else only)
+    choice = side.choose(path, train, heldout, known)
     if not choice.splits:
         raise DataError(f"{path!r} has no split for this side, only {', '.join(map(repr, known))}: see data.split")
     read = (tagged.get(name) or _read(path, name, rows[name], task, bad, notes) for name in choice.splits)
     examples = [*itertools.chain.from_iterable(read)]
     if choice.share:
         first_texts = [example.texts[0] for example in examples]
-        examples = splits.members(examples, first_texts, side, choice.share, f"the examples of {path!r}")
+        examples = side.members(examples, first_texts, f"the examples of {path!r}")
     unlabelled = math.nan if task.numbers else UNLABELLED
     labelled = [example for example in examples if example.label == example.label != unlabelled]
-    if not labelled and side != HELDOUT:
+    if not labelled and side.name != HELDOUT:
         raise DataError(f"{path!r} has no labels to train on: expected a column {_either(task.label)}")
     used = labelled or examples  # all examples if none has a label, as in a test set
     texts, labels, ids, parts, _ = zip(*used, strict=True)
@@ -139,10 +130,11 @@ def open_sentences(
     return Sentences(first, second[0] if second else None, labels, list(ids), parts, dropped, told)
 
 
-def label_names(path: str, task: SentenceTask, side: str = TRAIN, **options: Any) -> tuple[tuple[str, ...], list[str]]:
-    """The labels of a side of the data at `path`, or in a TFDS folder's description, and what was assumed about them.
-
-    The options are those of `open_sentences`.
+def label_names(
+    path: str, task: SentenceTask, side: Side, bad: BadRecords | None = None
+) -> tuple[tuple[str, ...], list[str]]:
+    """The labels of a side of the data at `path`, or in a TFDS folder's description, and what was assumed about them;
+    arguments as in `open_sentences`.
 
     Raises:
         DataError: as in `open_sentences`, or the column holds no classes (see classes).
@@ -151,7 +143,7 @@ def label_names(path: str, task: SentenceTask, side: str = TRAIN, **options: Any
     folder = tfds_folders.load(path, files.find_files(path))
     if folder and (named := getattr(folder.fields.get(task.label[0]), "names", None)):
         return tuple(named), []
-    values = Counter(open_sentences(path, task, side, **options).labels)
+    values = Counter(open_sentences(path, task, side, bad).labels)
     return classes(values, f"in the column of labels, {task.label[0]!r}, of {path!r}")
 
 

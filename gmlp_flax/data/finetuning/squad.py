@@ -18,13 +18,12 @@ import numpy as np
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning import pairs
-from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, TRAIN_SPLIT
+from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, TRAIN_SPLIT, Side
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import files, json_files, tfds_folders
 from gmlp_flax.io.records import BadRecord, BadRecords, decode_utf8, example_features
 
-VERSIONS = ("v1.1", "v2.0")
 NO_TARGET = -1, -1  # see Windows.targets
 SPECIALS = 3  # of a window: [CLS], and [SEP] after the question and after the passage
 
@@ -56,16 +55,7 @@ class Question(NamedTuple):
         return not self.answers
 
 
-def read_side(
-    path: str,
-    side: str,
-    version: str,
-    *,
-    split: str = "",
-    heldout_split: str = "",
-    heldout_share: float = 0.0,
-    bad: BadRecords | None = None,
-) -> list[Question]:
+def read_side(path: str, side: Side, version: str, bad: BadRecords | None = None) -> list[Question]:
     """The questions at `path` to train on, or the held-out ones, in order.
 
     In a TFDS folder, `train` is for training and `validation` is held out. In a JSON file, a share of the articles is
@@ -73,8 +63,8 @@ def read_side(
 
     Args:
         path: see the module's docstring.
+        side: of the data; JSON has no splits.
         version: "v1.1", where every question has an answer, or "v2.0".
-        side, split, heldout_split, heldout_share: as in data.text.corpora.open_side; JSON has no splits.
         bad: counts and limits the questions that are left out, for the reasons below. Without it, the first one raises.
 
     Raises:
@@ -85,20 +75,21 @@ def read_side(
     """
     path = tfds_folders.find(str(path))
     if folder := tfds_folders.load(path, files.find_files(path)):
-        train, heldout = (split or TRAIN_SPLIT,), (heldout_split or HELDOUT_SPLIT,)
-        (name, *_), heldout_share = splits.choose(path, side, train, heldout, heldout_share)
+        side = side._replace(heldout_split=side.heldout_split or HELDOUT_SPLIT)
+        (name,), share = side.choose(path, (side.split or TRAIN_SPLIT,), (side.heldout_split,))
         questions = _usable(_from_folder(folder, name), version, bad)
     else:
-        questions = _usable(_from_json(path, heldout_split if side == HELDOUT else split), version, bad)
+        split, share = side.heldout_split if side.name == HELDOUT else side.split, side.heldout_share
+        questions = _usable(_from_json(path, split), version, bad)
     if not questions:
         raise DataError(f"{path}: no question in it; give SQuAD's JSON file or a TFDS folder")
-    if not heldout_share:
+    if not share:
         return questions
     titles: dict[str, str] = {}  # of each passage, which may stand under two: the first
     for question in questions:
         titles.setdefault(question.context, question.title)
     keys = [titles[question.context] for question in questions]
-    return splits.members(questions, keys, side, heldout_share, f"the articles of {path!r}")
+    return side.members(questions, keys, f"the articles of {path!r}")
 
 
 def _usable(records: _Records, version: str, bad: BadRecords | None) -> list[Question]:

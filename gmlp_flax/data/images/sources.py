@@ -28,7 +28,7 @@ from gmlp_flax.data.images import rows, tfds
 from gmlp_flax.data.images.folders import ImageFolder, ImageSource, ImageTar
 from gmlp_flax.data.images.tfds import TFDSImages
 from gmlp_flax.data.pipeline import usable_cores
-from gmlp_flax.data.splits import SIDES
+from gmlp_flax.data.splits import SIDES, Side
 from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files, json_files
 from gmlp_flax.io.records import BadRecord, BadRecords
@@ -99,16 +99,7 @@ def open_images(path: str) -> ImageSource:
     return ImageTar(path)
 
 
-def open_side(
-    path: str,
-    side: str,
-    *,
-    split: str = "",
-    heldout_split: str = "",
-    heldout_share: float = 0.0,
-    cache_folder: str = "",
-    order: Sequence[str] = (),
-) -> ImageSource:
+def open_side(path: str, side: Side, cache_folder: str = "", order: Sequence[str] = ()) -> ImageSource:
     """The images at `path` to train on, or the held-out ones.
 
     In a data set with splits, of TFDS or by its folders (see layout), `train` is for training, and `validation` or else
@@ -116,9 +107,7 @@ def open_side(
 
     Args:
         path: see the module's docstring.
-        side: "train" or "heldout".
-        split, heldout_split: other splits than these.
-        heldout_share: 0 if `path` holds one side alone.
+        side: of the data.
         cache_folder: see TFDSImages.
         order: the classes that the names 0, 1, ... of class folders stand for (see name_numbers).
 
@@ -129,20 +118,20 @@ def open_side(
     folder = tfds.folder_at(path)
     source = ImageSource() if folder else open_images(path)
     known = tuple(folder.lengths if folder else source.splits)
-    choice = splits.Choice(("",), heldout_share)
+    choice = splits.Choice(("",), side.heldout_share)
     if known:
-        heldout = [heldout_split] if heldout_split else [name for name in _HELDOUT_SPLITS if name in known]
-        if not heldout and not heldout_share:
+        heldout = [side.heldout_split] if side.heldout_split else [name for name in _HELDOUT_SPLITS if name in known]
+        if not heldout and not side.heldout_share:
             heldout = known if len(known) == 1 else [splits.HELDOUT_SPLIT]
-        sides = (split or splits.TRAIN_SPLIT,), tuple(heldout[:1])
-        choice = splits.choose(path, side, *sides, heldout_share, known=known, explicit=bool(heldout_split))
-    elif split or heldout_split:
-        raise splits.missing_split(path, split or heldout_split, ())
+        sides = (side.split or splits.TRAIN_SPLIT,), tuple(heldout[:1])
+        choice = side.choose(path, *sides, known)
+    elif split := side.split or side.heldout_split:
+        raise splits.missing_split(path, split, ())
     name = choice.splits[0]
     source = TFDSImages(folder, name, cache_folder) if folder else source.of_split(name)
     if source.splits:
-        read = {name: "to train on and, in part, held out" if choice.share else _SIDES_READ[SIDES.index(side)]}
-        if heldout_share and not choice.share:
+        read = {name: "to train on and, in part, held out" if choice.share else _SIDES_READ[SIDES.index(side.name)]}
+        if side.heldout_share and not choice.share:
             read = {sides[0][0]: _SIDES_READ[0], sides[1][0]: _SIDES_READ[1]}
         told = [(folders, read.get(one, "left out")) for one, folders in source.splits.items()]
         told += [(source.without_classes, "left out, having no classes")] * bool(source.without_classes)
@@ -154,7 +143,7 @@ def open_side(
         raise DataError(
             f"{source.path!r} has {content}: a classifier needs at least two classes, each a folder of images"
         )
-    return split_images(source, choice.share)[SIDES.index(side)] if choice.share else source
+    return split_images(source, choice.share)[SIDES.index(side.name)] if choice.share else source
 
 
 def split_images(source: ImageSource, heldout_share: float) -> tuple[Subset, Subset]:

@@ -334,9 +334,7 @@ class Selection(NamedTuple):
 EVERYTHING = Selection()
 
 
-def open_side(
-    path: str, side: str, *, split: str = "", heldout_split: str = "", heldout_share: float = 0.0
-) -> tuple[Corpus, Selection]:
+def open_side(path: str, side: splits.Side) -> tuple[Corpus, Selection]:
     """The corpus at `path` that has the documents of a side, and which of them to take.
 
     In a corpus with splits, `train` is for training and `validation` (or a word that `splits.SPLIT_WORDS` maps to it)
@@ -344,27 +342,22 @@ def open_side(
 
     Args:
         path: see the module's docstring.
-        side: "train" or "heldout".
-        split, heldout_split: other splits than these; `split` "all" stands for all documents, whatever splits the names
-            of the files tell of.
-        heldout_share: the share of the training data to hold out if there is no held-out split, 0 to 1; 0 if `path`
-            holds one side alone.
+        side: its `split` "all" stands for all documents, whatever splits the names of the files tell of.
 
     Raises:
         DataError: as in open_corpus; a split would be both trained on and held out; or none of several splits
             is one for this side.
     """
-    everything = split == splits.EVERYTHING and (side == TRAIN or bool(heldout_share))
-    known, split = ((), "") if everything else (split_names(path), split)
-    train, heldout = split or _named(known, splits.TRAIN_SPLIT), heldout_split or _named(known, splits.HELDOUT_SPLIT)
-    key, needed = ("split", train) if heldout_share or side == TRAIN else ("heldout_split", heldout)
+    shared, everything = side.heldout_share or side.name == TRAIN, side.split == splits.EVERYTHING
+    known, split = ((), "") if everything and shared else (split_names(path), side.split)
+    train = split or _named(known, splits.TRAIN_SPLIT)
+    heldout = side.heldout_split or _named(known, splits.HELDOUT_SPLIT)
+    key, needed = ("split", train) if shared else ("heldout_split", heldout)
     if needed == splits.ALL_SPLITS and len(known) > 1 and any(map(splits.split_words, known)):
         listed = ", ".join(map(repr, known))
-        raise DataError(f"{path!r} has the splits {listed}, and none for the side {side!r}: name one with {key}")
-    heldout = (heldout,) if heldout or not heldout_share else ()
-    options = {"known": known, "explicit": bool(heldout_split)}
-    chosen = splits.choose(path, side, (train,), heldout, heldout_share, **options)
-    return open_corpus(path, *chosen.splits), Selection(chosen.share, side) if chosen.share else EVERYTHING
+        raise DataError(f"{path!r} has the splits {listed}, and none for the side {side.name!r}: name one with {key}")
+    chosen = side.choose(path, (train,), (heldout,) if heldout or not side.heldout_share else (), known)
+    return open_corpus(path, *chosen.splits), Selection(chosen.share, side.name) if chosen.share else EVERYTHING
 
 
 def _named(known: Sequence[str], meaning: str) -> str:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from gmlp_flax.data.finetuning import squad
+from gmlp_flax.data.splits import Side
 
 COLOURS = "red green blue white black brown pink grey".split()
 THINGS = "house tree boat stone river garden bridge tower".split()
@@ -38,4 +39,4 @@ def colours(number: int, impossible: bool = False) -> dict:
 
 def read(path, version, split="", bad=None):
     """All questions of a file or of a split."""
-    return squad.read_side(path, "train", version, split=split, bad=bad)
+    return squad.read_side(path, Side("train", split), version, bad)

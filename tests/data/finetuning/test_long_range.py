@@ -5,6 +5,7 @@ import tensorflow_datasets as tfds
 
 from gmlp_flax.data.finetuning.glue import LONG_RANGE_TASKS
 from gmlp_flax.data.finetuning.sentences import open_sentences
+from gmlp_flax.data.splits import Side
 from gmlp_flax.io.records import BadRecords
 from tests import failures
 from tests.data import writers
@@ -13,8 +14,8 @@ PAIRS = '1.0\tP09-1\tW02-7\tfirst document \\xe9\tsecond "document\n0.0\tP09-1\t
 LISTOPS = "Source\tTarget\n( ( ( [MAX 2 ) 9 ) ] )\t9\n( ( ( [SM 5 ) 6 ) ] )\t1\n"
 
 
-def opened(path, task, side="train", **options):
-    return open_sentences(str(path), LONG_RANGE_TASKS[task], side, **options)
+def opened(path, task, side="train", bad=None, **options):
+    return open_sentences(str(path), LONG_RANGE_TASKS[task], Side(side, **options), bad)
 
 
 def failure(path, task) -> str:

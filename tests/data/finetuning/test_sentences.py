@@ -10,6 +10,7 @@ import tensorflow_datasets as tfds
 from gmlp_flax.data.finetuning import sentences
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS, own_task
 from gmlp_flax.data.finetuning.sentences import UNLABELLED, class_name, classes, label_names, open_sentences
+from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecords
 from tests import failures
@@ -18,6 +19,7 @@ from tests.data import writers
 SST2 = "sentence\tlabel\na fine film \t1\ndull\t0\n"
 MNLI_HEADER = "index\tpromptID\tpairID\tgenre\tsentence1_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
 OWN = own_task(("text",), "label", ("neg", "pos"))
+TRAIN = Side("train")
 
 
 def mnli_row(index: int, premise: str, label: str = "neutral") -> str:
@@ -30,8 +32,8 @@ def write(path, text):
     return str(path)
 
 
-def read(path, task="sst2", side="train", **options):
-    return open_sentences(str(path), GLUE_TASKS[task] if isinstance(task, str) else task, side, **options)
+def read(path, task="sst2", side="train", bad=None, **options):
+    return open_sentences(str(path), GLUE_TASKS[task] if isinstance(task, str) else task, Side(side, **options), bad)
 
 
 def both(path, task="sst2", share=0.1):
@@ -229,7 +231,7 @@ def test_real_data(shared_data, name, task, sizes):
 
 
 def labelled(path, task):
-    return task._replace(labels=label_names(str(path), task)[0])
+    return task._replace(labels=label_names(str(path), task, TRAIN)[0])
 
 
 def test_own_labels_may_be_negative_and_empty_cells_have_none(tmp_path):
@@ -275,7 +277,7 @@ def test_a_wrong_column_is_answered_with_those_that_are_there(tmp_path, suffix, 
             "\n".join(mark.join(map(str, row)) for row in [rows[0], *(row.values() for row in rows)]) + "\n"
         )
     with pytest.raises(DataError) as caught:
-        open_sentences(str(path), own_task((text,), label), "train", heldout_share=0.5)
+        open_sentences(str(path), own_task((text,), label), Side("train", heldout_share=0.5))
     for word in (repr(missing), "'sentence'", "'score'"):
         assert word in str(caught.value)
 
@@ -295,7 +297,7 @@ def test_own_columns_and_labels(tmp_path):
         ("reviews", "stars", "no column 'reviews'"),
     ):
         with pytest.raises(DataError, match=words):
-            label_names(path, own_task((text,), label))
+            label_names(path, own_task((text,), label), TRAIN)
 
 
 def test_own_rows_that_could_be_misread_are_refused(tmp_path):
@@ -307,10 +309,10 @@ def test_own_rows_that_could_be_misread_are_refused(tmp_path):
 
     assert "the label 1; expected 'neg', 'pos', which the examples to train on have (" in failure(path(row), OWN)
     new, rows = own_task(("text",), "label"), [row | {"label": "neg "}, row | {"label": "pos"}]
-    assert label_names(path(*rows, *rows), new)[0] == ("neg", "pos")
+    assert label_names(path(*rows, *rows), new, TRAIN)[0] == ("neg", "pos")
     assert read(path(row | {"label": "neg "}), OWN).labels.tolist() == [0]
     for label in ({"a": 1}, ["a", "b"], "['a', 'b']"):
-        message = failures.failure(label_names, path(row | {"label": label}, *rows), new)
+        message = failures.failure(label_names, path(row | {"label": label}, *rows), new, TRAIN)
         assert f"the label {label!r}; expected a word or a number; several labels" in message
     assert "an empty sentence 'text', 'nan'" in failure(path(row | {"text": "nan"}), OWN)
 
@@ -401,7 +403,7 @@ def test_a_table_of_another_encoding_is_refused_with_the_command(tmp_path):
             "line 1: not UTF-8 (a zero byte, as UTF-16 has); convert it, e.g. with iconv -f UTF-16BE -t UTF-8",
         ),
     ):
-        assert words in failures.failure(label_names, write(tmp_path / "a.csv", text.encode(encoding)), task)
+        assert words in failures.failure(label_names, write(tmp_path / "a.csv", text.encode(encoding)), task, TRAIN)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmlp_flax.data.finetuning import squad
+from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecords
 from tests.data import writers
@@ -109,9 +110,9 @@ def test_what_is_no_file(tmp_path):
 
 def test_sides_that_are_not_there(tmp_path):
     path = write(tmp_path / "a.json", CAPITALS)
-    assert "the articles of " in failure(squad.read_side, path, "heldout", "v1.1", heldout_share=0.01)
-    assert "has no split 'train'" in failure(squad.read_side, path, "train", "v1.1", split="train")
-    assert squad.read_side(path, "heldout", "v1.1", split="train")
+    assert "the articles of " in failure(squad.read_side, path, Side("heldout", heldout_share=0.01), "v1.1")
+    assert "has no split 'train'" in failure(squad.read_side, path, Side("train", "train"), "v1.1")
+    assert squad.read_side(path, Side("heldout", "train"), "v1.1")
 
 
 def test_a_passage_under_two_titles_is_on_one_side(tmp_path):
@@ -124,7 +125,7 @@ def test_a_passage_under_two_titles_is_on_one_side(tmp_path):
     ]
     path = write(tmp_path / "squad.json", *articles)
     train, heldout = (
-        {q.context for q in squad.read_side(str(path), side, "v1.1", heldout_share=0.4)}
+        {q.context for q in squad.read_side(str(path), Side(side, heldout_share=0.4), "v1.1")}
         for side in ("train", "heldout")
     )
     assert train and heldout and not train & heldout and len(train | heldout) == 10
@@ -166,16 +167,16 @@ def test_tfds(tmp_path, monkeypatch, questions, file_format):
     writers.tfds_folder(tmp_path / "squad" / "v2.0" / "3.0.0", splits, file_format, **FEATURES)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     train, heldout = (
-        squad.read_side("tfds:squad/v2.0", side, "v2.0", heldout_share=0.1) for side in ("train", "heldout")
+        squad.read_side("tfds:squad/v2.0", Side(side, heldout_share=0.1), "v2.0") for side in ("train", "heldout")
     )
     assert train == questions[:20] and heldout == questions[20:]
     assert train[0].context is train[1].context
     assert "the split 'validation' of " in failure(
-        squad.read_side, "tfds:squad/v2.0", "train", "v2.0", split="validation", heldout_share=0.1
+        squad.read_side, "tfds:squad/v2.0", Side("train", "validation", heldout_share=0.1), "v2.0"
     )
-    assert "no split 'dev'" in failure(squad.read_side, "tfds:squad/v2.0", "train", "v2.0", split="dev")
+    assert "no split 'dev'" in failure(squad.read_side, "tfds:squad/v2.0", Side("train", "dev"), "v2.0")
     assert f"train.{file_format}-00000-of-00002, record 1: no answer" in failure(
-        squad.read_side, "tfds:squad/v2.0", "train", "v1.1"
+        squad.read_side, "tfds:squad/v2.0", Side("train"), "v1.1"
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from gmlp_flax.data.images.folders import ImageFolder
 from gmlp_flax.data.images.sources import open_side
+from gmlp_flax.data.splits import Side
 from tests.data.images.image_files import make_folder, make_tar
 from tests.failures import failure
 from tests.fuzz import image_trees
@@ -117,10 +118,10 @@ def test_what_can_be_read_in_two_ways(tmp_path, names, message):
 def test_a_side_without_classes_is_refused_only_if_it_is_read(tmp_path):
     path = str(tree(tmp_path / "root", "train/a/1.jpg", "train/b/1.jpg", "val/1.jpg"))
     assert "/val/' has no classes: 1 images in no class folders" in failure(
-        open_side, path, "heldout", heldout_share=0.1
+        open_side, path, Side("heldout", heldout_share=0.1)
     )
-    assert len(open_side(path, "train")) == 2  # where other held-out images are given
-    assert "no split 'test': it has 'train', 'validation'" in failure(open_side, path, "train", split="test")
+    assert len(open_side(path, Side("train"))) == 2  # where other held-out images are given
+    assert "no split 'test': it has 'train', 'validation'" in failure(open_side, path, Side("train", "test"))
 
 
 def test_names_that_look_alike_are_one_class(tmp_path):
@@ -143,7 +144,7 @@ def test_numbers_are_names_of_folders(tmp_path):
 def test_what_was_assumed_is_said(tmp_path):
     path = str(tree(tmp_path, "w/train/a/x/1.jpg", "w/train/b/1.jpg", "w/test/1.jpg", "w/dev/a/1.jpg", "w/dev/b/1.jpg"))
     (tmp_path / "w" / "notes.xyz").touch()
-    source = open_side(path, "train", heldout_share=0.5)
+    source = open_side(path, Side("train", heldout_share=0.5))
     assert source.notes == (
         f"{path!r}: w/dev held out; w/train to train on; w/test left out, having no classes",
         f"{path!r}: w/ is the only folder with images, and is read in its place",
@@ -186,7 +187,7 @@ def classes(source):
 )
 def test_held_out_images_by_a_table(tmp_path, table):
     path = str(make_folder(tmp_path / "root", TRAIN | VAL | table))
-    source = open_side(path, "heldout", heldout_share=0.1)
+    source = open_side(path, Side("heldout", heldout_share=0.1))
     assert classes(source) == EXPECTED and source.classes == ("n1", "n2")
     assert any(
         f"the classes of 3 images are those of {'the files' if len(table) == 3 else ''}" in x for x in source.notes
@@ -199,17 +200,17 @@ def test_a_flat_folder_or_tar_file_with_a_table_beside_it(tmp_path):
     assert classes(ImageFolder(str(path)).of_split()) == EXPECTED
     make_tar(path.parent, FLAT)
     (path.parent / "own.csv").write_bytes(b"image,class\nv_0.jpg,n2\nv_1.jpg,n1\nv_2.jpg,n2\n")
-    assert classes(open_side(str(path.parent / "images.tar"), "heldout")) == EXPECTED
+    assert classes(open_side(str(path.parent / "images.tar"), Side("heldout"))) == EXPECTED
 
 
 def test_numbers_of_another_split_are_not_taken(tmp_path):
     """CIFAR-10 on Kaggle: train/1.png and test/1.png, with trainLabels.csv."""
     names = {f"{split}/{i}.png": b"" for split in ("train", "test") for i in range(4)}
     path = str(make_folder(tmp_path / "c", names | {"trainLabels.csv": b"id,label\n0,cat\n1,dog\n2,cat\n3,dog\n"}))
-    sides = [open_side(path, side, heldout_share=0.5) for side in ("train", "heldout")]
+    sides = [open_side(path, Side(side, heldout_share=0.5)) for side in ("train", "heldout")]
     assert sorted(side[i]["name"] for side in sides for i in range(len(side))) == [f"train/{i}.png" for i in range(4)]
     (tmp_path / "c" / "trainLabels.csv").rename(tmp_path / "c" / "labels.csv")
-    assert "/train/' has no classes" in failure(open_side, path, "train", heldout_share=0.5)
+    assert "/train/' has no classes" in failure(open_side, path, Side("train", heldout_share=0.5))
 
 
 def test_classes_that_are_also_names_of_images(tmp_path):

@@ -6,6 +6,7 @@ import pytest
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.images.folders import ImageFolder
 from gmlp_flax.data.images.sources import RealLabels, open_side
+from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
 from tests.data import writers
 from tests.data.images import image_files
@@ -49,7 +50,7 @@ def test_a_damaged_record_has_no_name_to_check(tmp_path):
     shards = {"validation": [[b"damaged", image_files.record(9)]]}
     path = writers.tfds_folder(tmp_path / "5.2.0", shards, "tfrecord", **image_files.FEATURES)
     with pytest.raises(DataError, match="labels of 1 images, but none for 'ILSVRC2012_val_00000010.JPEG'"):
-        RealLabels(open_side(str(path), "heldout"), written(tmp_path, [[2]]))
+        RealLabels(open_side(str(path), Side("heldout")), written(tmp_path, [[2]]))
 
 
 def test_names_without_numbers(tmp_path):

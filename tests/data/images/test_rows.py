@@ -14,6 +14,7 @@ from PIL import Image
 
 from gmlp_flax.data.images import sources, views
 from gmlp_flax.data.images.sources import open_images, open_side
+from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
 from tests.data.images.image_files import png
 
@@ -108,14 +109,14 @@ def test_every_kind_gives_the_same_images_and_classes(tmp_path, make):
 @pytest.mark.parametrize("make", KINDS)
 def test_where_the_data_lie_changes_neither_sides_nor_fingerprint(tmp_path, make):
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
-    one, two = (open_side(str(make(tmp_path / place)), "train", heldout_share=0.3) for place in ("one", "two"))
+    one, two = (open_side(str(make(tmp_path / place)), Side("train", heldout_share=0.3)) for place in ("one", "two"))
     assert one.fingerprint() == two.fingerprint() and one.indices.tolist() == two.indices.tolist()
 
 
 @pytest.mark.parametrize("make", KINDS)
 def test_every_kind_holds_out_a_share(tmp_path, make):
     path = str(make(tmp_path))
-    train, heldout = (open_side(path, side, heldout_share=0.3) for side in ("train", "heldout"))
+    train, heldout = (open_side(path, Side(side, heldout_share=0.3)) for side in ("train", "heldout"))
     assert len(train) == len(heldout) == 3 and train.classes == heldout.classes == CLASSES  # one of each class
     images = [source[i]["image"] for source in (train, heldout) for i in range(3)]
     assert sorted(images) == sorted(map(png, range(6)))
@@ -134,12 +135,12 @@ def test_splits_by_the_names_of_files_and_folders(tmp_path, kind):
     else:
         shard(tmp_path / "set-train-000.tar", range(3))
         shard(tmp_path / "set-test-000.tar", range(3, 6))
-    train, heldout = (open_side(str(tmp_path), side, heldout_share=0.5) for side in ("train", "heldout"))
+    train, heldout = (open_side(str(tmp_path), Side(side, heldout_share=0.5)) for side in ("train", "heldout"))
     assert [train[i]["image"] for i in range(len(train))] == [png(i) for i in range(3)]
     assert [heldout[i]["image"] for i in range(len(heldout))] == [png(i) for i in range(3, 6)]
     assert "to train on" in train.notes[0] and "held out" in train.notes[0]
     with pytest.raises(DataError, match="no split 'validation': it has 'test', 'train'"):
-        open_side(str(tmp_path), "heldout", heldout_split="validation", heldout_share=0.5)
+        open_side(str(tmp_path), Side("heldout", heldout_split="validation", heldout_share=0.5))
 
 
 @pytest.mark.parametrize("shape", [(6, 9, 7), (6, 9, 7, 1), (6, 9, 7, 3)])
@@ -148,7 +149,7 @@ def test_arrays_of_pixels(tmp_path, shape, channels):
     """Keras' mnist.npz has x_train, y_train, x_test and y_test; a model of one channel or of three reads them."""
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     np.savez(tmp_path / "own.npz", x_train=pixels, y_train=LABELS, x_test=pixels[:4], y_test=LABELS[:4])
-    train, test = (open_side(str(tmp_path / "own.npz"), side, heldout_share=0.1) for side in ("train", "heldout"))
+    train, test = (open_side(str(tmp_path / "own.npz"), Side(side, heldout_share=0.1)) for side in ("train", "heldout"))
     assert (len(train), len(test), train.classes) == (6, 4, ("0", "1", "2"))
     assert train.labels.tolist() == LABELS
     mode = Image.fromarray(pixels[3].reshape(9, 7) if pixels[3].size == 63 else pixels[3])
@@ -160,7 +161,7 @@ def test_arrays_of_pixels(tmp_path, shape, channels):
 
 def failure(path):
     with pytest.raises(DataError) as caught:
-        open_side(str(path), "train", heldout_share=0.5)
+        open_side(str(path), Side("train", heldout_share=0.5))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -219,11 +220,11 @@ def test_columns_that_are_read_are_named(tmp_path):
     images = table().column("image")
     columns = {"img": images, "coarse_label": [0] * 6, "fine_label": [0.0, 1.0, 2.0] * 2}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
-    source = open_side(str(tmp_path / "a.parquet"), "train")
+    source = open_side(str(tmp_path / "a.parquet"), Side("train"))
     assert source.classes == ("0", "1", "2")
     assert source.notes == ("a.parquet: images and their classes by the columns 'img' and 'fine_label'",)
     csv(tmp_path / "b.csv", header="file_name;label;fold", row="images/{i}.png;{name};{i}")
-    notes = open_side(str(tmp_path / "b.csv"), "train").notes
+    notes = open_side(str(tmp_path / "b.csv"), Side("train")).notes
     assert "has ';' between its columns" in notes[0] and "'fold' may number folds" in notes[2]
 
 
@@ -231,7 +232,7 @@ def test_an_image_in_several_rows(tmp_path):
     csv(tmp_path / "a.csv")
     rows = (tmp_path / "a.csv").read_text().splitlines()
     (tmp_path / "b.csv").write_text("\n".join([*rows, *rows[1:], *rows[1:]]))
-    sides = [open_side(str(tmp_path / "b.csv"), side, heldout_share=0.3) for side in ("train", "heldout")]
+    sides = [open_side(str(tmp_path / "b.csv"), Side(side, heldout_share=0.3)) for side in ("train", "heldout")]
     ours, theirs = ({side[i]["image"] for i in range(len(side))} for side in sides)
     assert f"about {len(ours & theirs) / len(theirs):.0%} of the held-out images" in sources.check_overlap(*sides)
     (tmp_path / "c.csv").write_text("\n".join([*rows, rows[1].replace("cat", "dog")]))
@@ -242,7 +243,7 @@ def test_an_image_in_several_rows(tmp_path):
         (tmp_path / f"{name}.csv").unlink()
     for image in (tmp_path / "images").iterdir():
         image.unlink()
-    sides = [open_side(str(tmp_path), side, heldout_share=0.3) for side in ("train", "heldout")]
+    sides = [open_side(str(tmp_path), Side(side, heldout_share=0.3)) for side in ("train", "heldout")]
     assert "about 100% of the held-out images" in sources.check_overlap(*sides)
 
 
@@ -250,7 +251,7 @@ def test_arrays_of_several_files_and_of_one_split(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (6, 4, 4), np.uint8)
     for name, count in {"train-0": 3, "train-1": 3, "test": 6}.items():
         np.savez(tmp_path / f"{name}.npz", x=pixels[:count], y=LABELS[:count])
-    sides = [open_side(str(tmp_path), side, heldout_share=0.3) for side in ("train", "heldout")]
+    sides = [open_side(str(tmp_path), Side(side, heldout_share=0.3)) for side in ("train", "heldout")]
     assert [side.labels.tolist() for side in sides] == [[0, 1, 2, 0, 1, 2], LABELS]
     np.savez(tmp_path / "a.npz", x_train=pixels, y_train=LABELS, x_train_2=pixels, y_train_2=LABELS)
     assert "of its arrays x_train, x_train_2 two are of one split" in failure(tmp_path / "a.npz")

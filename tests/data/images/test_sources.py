@@ -16,6 +16,7 @@ from gmlp_flax.data.images.sources import (
     require_classes,
     split_images,
 )
+from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
 from tests.data.images import image_files
 from tests.data.images.image_files import make_folder
@@ -51,11 +52,11 @@ def test_required_classes(tmp_path):
 
 def test_folder_and_tar_hold_out_a_share_or_nothing(tmp_path):
     path = str(make_folder(tmp_path, {f"{name}/{i}.png": b"" for name in "ab" for i in range(20)}))
-    train, heldout = (open_side(path, side, heldout_share=0.2) for side in ("train", "heldout"))
+    train, heldout = (open_side(path, Side(side, heldout_share=0.2)) for side in ("train", "heldout"))
     assert sorted(names(train) + names(heldout)) == sorted(ImageFolder(path).of_split().names)
-    assert len(open_side(path, "heldout")) == 40
-    assert "has no split 'train': it names no splits" in failure(open_side, path, "train", split="train")
-    assert "no images at 'nowhere': expected a folder or a tar file" in failure(open_side, "nowhere", "train")
+    assert len(open_side(path, Side("heldout"))) == 40
+    assert "has no split 'train': it names no splits" in failure(open_side, path, Side("train", "train"))
+    assert "no images at 'nowhere': expected a folder or a tar file" in failure(open_side, "nowhere", Side("train"))
 
 
 @pytest.mark.parametrize(
@@ -70,21 +71,21 @@ def test_splits_of_a_tfds_folder(tmp_path, splits, options, expected):
     path = str(image_files.tfds_folder(tmp_path / "1.0.0", splits, "tfrecord"))
     for side, split in zip(("train", "heldout"), expected, strict=True):
         for share in (0.0, 0.1):
-            source = open_side(path, side, heldout_share=share, **options)
+            source = open_side(path, Side(side, heldout_share=share, **options))
             assert (source.split, len(source)) == (split, sum(splits[split]))
 
 
 def test_a_split_that_a_tfds_folder_lacks(tmp_path):
     path = str(image_files.tfds_folder(tmp_path / "1.0.0", {"test": [4]}, "tfrecord"))
-    assert len(open_side(path, "heldout")) == 4
-    assert "has no split 'train': it has 'test'" in failure(open_side, path, "train")
+    assert len(open_side(path, Side("heldout"))) == 4
+    assert "has no split 'train': it has 'test'" in failure(open_side, path, Side("train"))
 
 
 def test_sets_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     image_files.tfds_folder(tmp_path / "cifar10" / "3.0.2", {"train": [3], "test": [2]}, "array_record")
-    assert [len(open_side("tfds:cifar10", side, heldout_share=0.1)) for side in ("train", "heldout")] == [3, 2]
-    assert "'tfds:cifar100' is not prepared in" in failure(open_side, "tfds:cifar100", "train")
+    assert [len(open_side("tfds:cifar10", Side(side, heldout_share=0.1))) for side in ("train", "heldout")] == [3, 2]
+    assert "'tfds:cifar100' is not prepared in" in failure(open_side, "tfds:cifar100", Side("train"))
 
 
 def test_a_zip_file_is_called_so(tmp_path):
@@ -142,4 +143,4 @@ def test_images_on_both_sides(tmp_path):
 def test_splits_of_equal_size_are_not_the_same(tmp_path):
     files = {f"{split}/{c}/{c}.png": image_files.png(len(split + c)) for split in ("train", "val") for c in ("a", "bb")}
     path = str(make_folder(tmp_path / "root", files))
-    assert check_overlap(*(open_side(path, side, heldout_share=0.1) for side in ("train", "heldout"))) == ""
+    assert check_overlap(*(open_side(path, Side(side, heldout_share=0.1)) for side in ("train", "heldout"))) == ""

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from gmlp_flax.data import splits
+from gmlp_flax.data.splits import Side
 from gmlp_flax.data.text import corpora
 from gmlp_flax.data.text.corpora import EVERYTHING, Selection, describe, in_memory, open_corpus, open_side, split_names
 from gmlp_flax.errors import DataError
@@ -343,7 +344,7 @@ def test_sides_of_a_corpus(tmp_path, names, options, train, heldout):
     for name in names:
         (tmp_path / f"{name}-00000-of-00001.jsonl").write_bytes(writers.json_lines({"text": name}))
     for side, (split, share) in zip(splits.SIDES, (train, heldout), strict=True):
-        corpus, selection = open_side(str(tmp_path), side, **({"heldout_share": 0.2} | options))
+        corpus, selection = open_side(str(tmp_path), Side(side, **({"heldout_share": 0.2} | options)))
         assert corpus.name == (f"{tmp_path} ({split})" if split else str(tmp_path))
         assert selection == (Selection(share, side) if share else EVERYTHING)
 
@@ -351,7 +352,7 @@ def test_sides_of_a_corpus(tmp_path, names, options, train, heldout):
 def test_a_split_that_a_corpus_does_not_have(tmp_path):
     (tmp_path / "train-00000-of-00001.jsonl").write_bytes(writers.json_lines({"text": "a"}))
     with pytest.raises(DataError, match="has no split 'dev': it has 'train'"):
-        open_side(str(tmp_path), "heldout", heldout_split="dev", heldout_share=0.1)
+        open_side(str(tmp_path), Side("heldout", heldout_split="dev", heldout_share=0.1))
 
 
 def make(folder, *names):
@@ -365,16 +366,16 @@ def make(folder, *names):
 def test_no_split_for_a_side(tmp_path):
     path = make(tmp_path, "test_1.jsonl", "valid_1.jsonl")
     with pytest.raises(DataError, match="splits 'test', 'valid', and none for the side 'train': name one with split"):
-        open_side(path, "train", heldout_share=0.1)
+        open_side(path, Side("train", heldout_share=0.1))
     path = make(tmp_path / "other", "test.jsonl", "train.jsonl")
     with pytest.raises(DataError, match="splits 'test', 'train', and none for the side 'heldout'.*with heldout_split"):
-        open_side(path, "heldout")
-    assert list(open_side(path, "heldout", heldout_split="test")[0].documents()) == ["test.jsonl"]
+        open_side(path, Side("heldout"))
+    assert list(open_side(path, Side("heldout", heldout_split="test"))[0].documents()) == ["test.jsonl"]
 
 
 def test_the_files_of_the_sides_are_told(tmp_path):
     path = make(tmp_path, *(f"{name}_{i}.jsonl" for name in ("train", "val") for i in range(4)), "Test/a.jsonl", "b.md")
-    opened = [open_side(path, side, heldout_share=0.1)[0] for side in splits.SIDES]
+    opened = [open_side(path, Side(side, heldout_share=0.1))[0] for side in splits.SIDES]
     assert describe(dict(zip(("to train on", "held out"), opened, strict=True))) == (
         "text: 4 files (train_0.jsonl, train_1.jsonl, train_2.jsonl, ...) to train on; "
         "4 files (val_0.jsonl, val_1.jsonl, val_2.jsonl, ...) held out; not read: 2 files (Test/a.jsonl, b.md)"

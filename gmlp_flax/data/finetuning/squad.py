@@ -24,6 +24,7 @@ from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import files, json_files, tfds_folders
 from gmlp_flax.io.records import BadRecord, BadRecords, decode_utf8, example_features
 
+VERSIONS = ("v1.1", "v2.0")
 NO_TARGET = -1, -1  # see Windows.targets
 SPECIALS = 3  # of a window: [CLS], and [SEP] after the question and after the passage
 

@@ -50,7 +50,19 @@ class WeightDropoutSpec(BlockSpec):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AttentionSpec(HeadsSpec, WeightDropoutSpec):
+class ContentAttentionSpec(WeightDropoutSpec):
+    """Options of blocks whose tokens are weighed by q k^T."""
+
+    attention: str = option(
+        "auto",
+        "auto: a kernel of TPUs, or cuDNN's on GPUs, where there is one; xla: none",
+        ("auto", "xla"),
+        numerics_only=True,
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttentionSpec(HeadsSpec, ContentAttentionSpec):
     """Options of multi-head attention."""
 
     positions: str = option(
@@ -65,13 +77,6 @@ class AttentionSpec(HeadsSpec, WeightDropoutSpec):
     attention_bias: bool = option(True, "biases in the projections of attention", architecture=True)
     d_qkv: int = option(
         0, "width of queries, keys and values, over all heads; 0: d_model", SIZE_OR_0, architecture=True
-    )
-
-    attention: str = option(
-        "auto",
-        "auto: a kernel of TPUs, or cuDNN's on GPUs, where there is one; xla: none",
-        ("auto", "xla"),
-        numerics_only=True,
     )
 
     def check(self) -> None:
@@ -217,6 +222,49 @@ class RelativeBias(nnx.Module):
         return hide_future(jax.vmap(lambda taps: toeplitz.rows(taps, first, count))(taps), spec, first)
 
 
+def attend_fused(
+    spec: ContentAttentionSpec,
+    qkv: jax.Array,
+    heads: int,
+    padding_mask: jax.Array | None,
+    dropout_keys: jax.Array | None,
+    relative: RelativeBias | None = None,
+) -> jax.Array | None:
+    """softmax(q k^T / sqrt(d) + bias) v of each head by a kernel of the platform.
+
+    Args:
+        qkv: [batch, tokens, 3 heads d].
+        relative: gives the bias; the other arguments are those of `hide_padding` and `mix`.
+
+    Returns:
+        [batch, tokens, heads d]; None if there is no kernel for these shapes, for dropout on the weights, or at all.
+    """
+    dropped = dropout_keys is not None and spec.attention_dropout > 0
+    if spec.attention == "xla" or dropped or qkv.ndim != 3 or TENSOR in sharding.compiler_axes():
+        return None
+    (batch, tokens), width, platform = qkv.shape[:2], qkv.shape[2] // 3, sharding.platform()
+    if platform == "tpu" and fused_attention.serves(tokens, width, heads):
+        bias = relative(0, tokens, tokens) if relative else None
+        mixed = fused_attention.attention(qkv, bias, padding_mask, heads=heads, causal=spec.causal)
+        return checkpoint_name(mixed, NAME)
+    d, half = width // heads, qkv.dtype in (jnp.bfloat16, jnp.float16)
+    both = relative and padding_mask is not None  # would be one array [batch, heads, tokens, tokens]
+    if platform != "gpu" or not half or d % 8 or d > 128 or tokens % 64 or both:
+        return None
+    bias = relative(0, tokens, tokens)[None].astype(qkv.dtype) if relative else None
+    mask = None
+    if padding_mask is not None:
+        mask = jnp.broadcast_to(padding_mask[:, None, None], (batch, 1, tokens, tokens))
+
+    def on_shard(batched: tuple[jax.Array, jax.Array | None], bias: jax.Array | None) -> jax.Array:
+        (q, k, v), mask = jnp.moveaxis(batched[0], 2, 0), batched[1]
+        options = {"is_causal": spec.causal, "implementation": "cudnn"}
+        return jax.nn.dot_product_attention(q, k, v, bias, mask, **options)
+
+    mixed = sharding.map_shards(on_shard, (qkv.reshape(batch, tokens, 3, heads, d), mask), bias)
+    return checkpoint_name(mixed.reshape(batch, tokens, width), NAME)
+
+
 class MultiHeadAttention(nnx.Module):
     """softmax(q k^T / sqrt(d_qkv / heads) + bias) v in each head; the heads, concatenated, through a projection.
 
@@ -240,52 +288,26 @@ class MultiHeadAttention(nnx.Module):
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same; `dropout_keys` as in `mix`, `padding_mask` as in `hide_padding`, and a
         cache of the keys and values of earlier tokens."""
-        dropped = dropout_keys is not None and self.spec.attention_dropout > 0
-        plain = self.spec.attention == "xla" or dropped or cache is not None or self.spec.positions == "relative_only"
-        if not plain and (mixed := self._fused(x, padding_mask)) is not None:
-            return self.out(mixed)
-        logits, v = self._logits_and_values(x, cache)
-        mixed = attend(logits, v, x.shape[1], padding_mask, self.spec.attention_dropout, dropout_keys)
+        spec, projected = self.spec, self.proj_in(x)
+        if cache is None and spec.positions != "relative_only":
+            mixed = attend_fused(spec, projected, spec.heads, padding_mask, dropout_keys, self.relative)
+            if mixed is not None:
+                return self.out(mixed)
+        logits, v = self._logits_and_values(projected, cache)
+        mixed = attend(logits, v, x.shape[1], padding_mask, spec.attention_dropout, dropout_keys)
         return self.out(mixed.swapaxes(1, 2).reshape(*x.shape[:2], -1))
-
-    def _fused(self, x: jax.Array, padding_mask: jax.Array | None) -> jax.Array | None:
-        """[batch, tokens, heads d] by a kernel of the platform; None if it has none for these shapes."""
-        spec, (batch, tokens, _) = self.spec, x.shape
-        platform, width = sharding.platform(), spec.d_qkv or spec.d_model
-        if TENSOR in sharding.compiler_axes():
-            return None
-        if platform == "tpu" and fused_attention.serves(tokens, width, spec.heads):
-            bias = self.relative(0, tokens, tokens) if self.relative else None
-            options = {"heads": spec.heads, "causal": spec.causal}
-            return checkpoint_name(fused_attention.attention(self.proj_in(x), bias, padding_mask, **options), NAME)
-        d, half = width // spec.heads, spec.compute_dtype in (jnp.bfloat16, jnp.float16)
-        both = self.relative and padding_mask is not None  # would be one array [batch, heads, tokens, tokens]
-        if platform == "gpu" and half and d % 8 == 0 and d <= 128 and tokens % 64 == 0 and not both:
-            shape = batch, 1, tokens, tokens
-            mask = None if padding_mask is None else jnp.broadcast_to(padding_mask[:, None, None], shape)
-            qkv = jnp.moveaxis(self.proj_in(x).reshape(batch, tokens, 3, spec.heads, d), 2, 0)
-            bias = self.relative(0, tokens, tokens)[None].astype(qkv.dtype) if self.relative else None
-
-            def on_shard(batched: tuple[tuple[jax.Array, ...], jax.Array | None], bias: jax.Array | None) -> jax.Array:
-                (q, k, v), mask = batched
-                options = {"is_causal": spec.causal, "implementation": "cudnn"}
-                return jax.nn.dot_product_attention(q, k, v, bias, mask, **options)
-
-            mixed = sharding.map_shards(on_shard, (tuple(qkv), mask), bias)
-            return checkpoint_name(mixed.reshape(batch, tokens, width), NAME)
-        return None
 
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens, tokens]; without content
         terms the batch is 1."""
-        logits, _ = self._logits_and_values(x)
+        logits, _ = self._logits_and_values(self.proj_in(x))
         scores = logits(0, x.shape[1])
         return scores.reshape(-1, *scores.shape[-3:])
 
-    def _logits_and_values(self, x: jax.Array, cache: DecodeCache | None = None) -> tuple[Logits, jax.Array]:
-        """Values are [batch, heads, keys, d_qkv / heads]. The keys are the tokens of x; n with a cache."""
+    def _logits_and_values(self, projected: jax.Array, cache: DecodeCache | None = None) -> tuple[Logits, jax.Array]:
+        """Values are [batch, heads, keys, d_qkv / heads]. The keys are the tokens of `projected`; n with a cache."""
         width = self.spec.d_qkv or self.spec.d_model
-        heads = self.proj_in(x).reshape(*x.shape[:2], -1, self.spec.heads, width // self.spec.heads)
+        heads = projected.reshape(*projected.shape[:2], -1, self.spec.heads, width // self.spec.heads)
         *q_and_k, v = heads.transpose(2, 0, 3, 1, 4)
         position = 0 if cache is None else cache.first
         if cache is not None:

@@ -4,7 +4,8 @@
 
 The kernel reads queries, keys and values where the projection has written them, [batch, tokens, 3 heads d], and a bias
 that all examples share, [heads, tokens, tokens]. The backward pass computes the weights again from these, as the
-forward pass does: nothing of [batch, heads, tokens, tokens] is ever in memory. It has no forward mode: `jax.jvp` and
+forward pass does: nothing of [batch, heads, tokens, tokens] is ever in memory. Queries of long examples run in up to
+MOST_BLOCKS blocks, whose gradients of keys and values are added up afterwards. It has no forward mode: `jax.jvp` and
 `jax.hessian` need model.attention=xla.
 """
 
@@ -20,7 +21,8 @@ from jax.experimental.pallas import tpu as pltpu
 from gmlp_flax.models import sharding
 
 LANES = 128  # of a TPU's registers, and the columns that a program reads at once: of one head or of several
-MOST_TOKENS = 512  # whose logits, float32 [tokens, tokens], fit into the memory of every TPU's core several times
+MOST_LOGITS = 512 * 512  # of a block of queries, float32: they fit into the memory of every TPU's core several times
+MOST_BLOCKS = 4
 
 Array = jax.Array
 
@@ -28,7 +30,16 @@ Array = jax.Array
 def serves(tokens: int, width: int, heads: int) -> bool:
     """Whether the kernel has these shapes: `width` is that of all heads together."""
     d = width // heads
-    return tokens <= MOST_TOKENS and tokens % 8 == 0 and width % LANES == 0 and (d % LANES == 0 or LANES % d == 0)
+    return width % LANES == 0 and (d % LANES == 0 or LANES % d == 0) and _blocks(tokens) > 0
+
+
+def _blocks(tokens: int) -> int:
+    """The number of blocks of queries; 0 if the kernel does not have this length."""
+    for blocks in range(1, MOST_BLOCKS + 1):
+        rows, rest = divmod(tokens, blocks)
+        if not rest and rows * tokens <= MOST_LOGITS and rows % (8 if blocks == 1 else 16) == 0:
+            return blocks
+    return 0
 
 
 def attention(
@@ -63,8 +74,7 @@ def attention(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def _attention(qkv: Array, mask: Array | None, bias: Array | None, heads: int, causal: bool, interpret: bool) -> Array:
-    kernel = functools.partial(_forward, causal=causal)
-    return _call(kernel, qkv, mask, bias, (), [qkv.dtype], heads, interpret)[0]
+    return _call(_forward, qkv, mask, bias, None, heads, causal, interpret)[0]
 
 
 def _attention_fwd(qkv: Array, mask: Array | None, bias: Array | None, *options: Any) -> tuple[Array, Any]:
@@ -73,10 +83,10 @@ def _attention_fwd(qkv: Array, mask: Array | None, bias: Array | None, *options:
 
 def _attention_bwd(heads: int, causal: bool, interpret: bool, saved: Any, d_mixed: Array) -> tuple[Any, ...]:
     qkv, mask, bias = saved
-    kernel = functools.partial(_backward, causal=causal)
-    *d_qkv, d_bias = _call(kernel, qkv, mask, bias, (d_mixed,), [qkv.dtype] * 3, heads, interpret, bias is not None)
+    d_q, d_k, d_v, d_bias = _call(_backward, qkv, mask, bias, d_mixed, heads, causal, interpret)
+    d_qkv = jnp.concatenate([d_q, d_k.sum(axis=0), d_v.sum(axis=0)], axis=-1)
     d_mask = None if mask is None else jnp.zeros_like(mask)
-    return jnp.concatenate(d_qkv, axis=-1), d_mask, None if bias is None else d_bias.astype(bias.dtype)
+    return d_qkv, d_mask, None if bias is None else d_bias.astype(bias.dtype)
 
 
 _attention.defvjp(_attention_fwd, _attention_bwd)
@@ -87,86 +97,82 @@ def _call(
     qkv: Array,
     mask: Array | None,
     bias: Array | None,
-    more: tuple[Array, ...],
-    outputs: list[Any],
+    d_mixed: Array | None,
     heads: int,
+    causal: bool,
     interpret: bool,
-    bias_gradient: bool = False,
 ) -> list[Any]:
-    """Runs a kernel for each group of heads and, inside, each example; `more` are arrays like the output."""
+    """Runs a kernel for each group of heads and, inside, each block of queries and each example.
+
+    Returns:
+        Forwards, without `d_mixed`: the mixed values. Backwards: the gradients of queries, [batch, tokens, heads d]; of
+        keys and of values by each block, [blocks, batch, tokens, heads d]; and of the bias, None without one.
+    """
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    columns = max(LANES, width // heads)
-    groups, each = width // columns, columns * heads // width
+    columns, blocks = max(LANES, width // heads), _blocks(tokens)
+    groups, each, rows = width // columns, columns * heads // width, tokens // blocks
+    keys, values = (
+        pl.BlockSpec((None, tokens, columns), lambda group, block, example, part=part: (example, 0, part + group))
+        for part in (groups, 2 * groups)
+    )
+    queries = pl.BlockSpec((None, rows, columns), lambda group, block, example: (example, block, group))
+    of_bias = None if bias is None else pl.BlockSpec((each, rows, tokens), lambda group, block, _: (group, block, 0))
+    of_mask = None if mask is None else pl.BlockSpec((None, 1, tokens), lambda group, block, example: (example, 0, 0))
+    shape = jax.ShapeDtypeStruct((batch, tokens, width), qkv.dtype)
+    outputs, specs = [shape], [queries]
+    if d_mixed is not None:
+        by_block = pl.BlockSpec((None, None, tokens, columns), lambda group, block, example: (block, example, 0, group))
+        outputs += [shape.update(shape=(blocks, *shape.shape))] * 2
+        outputs += [None if bias is None else jax.ShapeDtypeStruct((heads, tokens, tokens), jnp.float32)]
+        specs += [by_block, by_block, of_bias]
 
-    def of_columns(first: int) -> pl.BlockSpec:
-        return pl.BlockSpec((None, tokens, columns), lambda group, example: (example, 0, first + group))
-
-    of_bias = pl.BlockSpec((each, tokens, tokens), lambda group, example: (group, 0, 0))
-    of_mask = pl.BlockSpec((None, 1, tokens), lambda group, example: (example, 0, 0))
-    inputs = [(qkv, of_columns(part * groups)) for part in range(3)]
-    inputs += [(array, spec) for array, spec in ((mask, of_mask), (bias, of_bias)) if array is not None]
-    inputs += [(array, of_columns(0)) for array in more]
-    shapes = [jax.ShapeDtypeStruct((batch, tokens, width), dtype) for dtype in outputs]
-    specs = [of_columns(0) for _ in outputs]
-    if bias_gradient:
-        shapes, specs = [*shapes, jax.ShapeDtypeStruct((heads, tokens, tokens), jnp.float32)], [*specs, of_bias]
-
-    def body(*refs: Any) -> None:
-        given, rest = list(refs[: len(inputs)]), refs[len(inputs) :]
-        qkv_refs, given = given[:3], given[3:]
-        mask_ref = given.pop(0) if mask is not None else None
-        bias_ref = given.pop(0) if bias is not None else None
+    def body(q: Any, k: Any, v: Any, mask: Any, bias: Any, d_mixed: Any, *outputs: Any) -> None:
+        first = pl.program_id(1) * rows
         for head in range(each):
             lanes = slice(head * (width // heads), (head + 1) * (width // heads))
-            kernel(head, lanes, qkv_refs, mask_ref, bias_ref, given, rest)
+            own = [ref[:, lanes] for ref in (q, k, v)]
+            weights = _weights(own[0], own[1], mask, None if bias is None else bias[head], first if causal else None)
+            kernel(head, lanes, weights, *own, d_mixed, *outputs)
 
-    made = pl.pallas_call(
+    return pl.pallas_call(
         body,
-        grid=(groups, batch),
-        in_specs=[spec for _, spec in inputs],
+        grid=(groups, blocks, batch),
+        in_specs=[queries, keys, values, of_mask, of_bias, None if d_mixed is None else queries],
         out_specs=specs,
-        out_shape=shapes,
+        out_shape=outputs,
         # Examples run in turn, as their gradients of the bias add up.
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
         interpret=interpret,
-    )(*(array for array, _ in inputs))
-    return [*made] if bias_gradient else [*made, None]
+    )(qkv, qkv, qkv, mask, bias, d_mixed)
 
 
-def _weights(
-    head: int, lanes: slice, qkv: Any, mask: Any, bias: Any, causal: bool
-) -> tuple[Array, Array, Array, Array]:
-    """A head's weights, float32 [tokens, tokens], and its queries, keys and values, [tokens, d]."""
-    q, k, v = (ref[:, lanes] for ref in qkv)
+def _weights(q: Array, k: Array, mask: Any, bias: Array | None, first: Array | None) -> Array:
+    """A head's weights, float32 [rows, tokens], of queries [rows, d] and keys [tokens, d]; the first query's position
+    is given if attention is causal."""
     logits = _dot(q, k, ((1,), (1,))) * q.shape[-1] ** -0.5
     if bias is not None:
-        logits += bias[head].astype(jnp.float32)
+        logits += bias.astype(jnp.float32)
     if mask is not None:
         logits = jnp.where(mask[...] > 0, logits, jnp.finfo(jnp.float32).min)
-    if causal:
+    if first is not None:
         rows, columns = (jax.lax.broadcasted_iota(jnp.int32, logits.shape, axis) for axis in (0, 1))
-        logits = jnp.where(columns <= rows, logits, -jnp.inf)
+        logits = jnp.where(columns <= first + rows, logits, -jnp.inf)
     powers = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True), q, k, v
+    return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def _forward(head: int, lanes: slice, qkv: Any, mask: Any, bias: Any, _: Any, outputs: Any, *, causal: bool) -> None:
-    weights, _, _, v = _weights(head, lanes, qkv, mask, bias, causal)
-    (mixed,) = outputs
+def _forward(head: int, lanes: slice, weights: Array, q: Array, k: Array, v: Array, _: None, mixed: Any) -> None:
     mixed[:, lanes] = _dot(weights.astype(v.dtype), v, ((1,), (0,))).astype(mixed.dtype)
 
 
-def _backward(
-    head: int, lanes: slice, qkv: Any, mask: Any, bias: Any, more: Any, outputs: Any, *, causal: bool
-) -> None:
-    weights, q, k, v = _weights(head, lanes, qkv, mask, bias, causal)
-    d_mixed, (d_q, d_k, d_v, *d_bias) = more[0][:, lanes], outputs
+def _backward(head: int, lanes: slice, weights: Array, q: Array, k: Array, v: Array, given: Any, *outputs: Any) -> None:
+    d_mixed, (d_q, d_k, d_v, d_bias) = given[:, lanes], outputs
     d_v[:, lanes] = _dot(weights.astype(v.dtype), d_mixed, ((0,), (0,))).astype(d_v.dtype)
     d_weights = _dot(d_mixed, v, ((1,), (1,)))
     d_logits = weights * (d_weights - (weights * d_weights).sum(axis=-1, keepdims=True))
-    for ref in d_bias:
-        first = pl.program_id(1) == 0
-        ref[head] = jnp.where(first, 0.0, ref[head]) + d_logits
+    if d_bias is not None:
+        first = pl.program_id(2) == 0
+        d_bias[head] = jnp.where(first, 0.0, d_bias[head]) + d_logits
     scaled = (d_logits * q.shape[-1] ** -0.5).astype(q.dtype)
     d_q[:, lanes] = _dot(scaled, k, ((1,), (0,))).astype(d_q.dtype)
     d_k[:, lanes] = _dot(scaled, q, ((0,), (0,))).astype(d_k.dtype)

@@ -1,6 +1,5 @@
 """The kernel against the plain form, values and gradients; interpreted, as there is no TPU."""
 
-import dataclasses
 import functools
 
 import jax
@@ -11,10 +10,11 @@ from flax import nnx
 
 from gmlp_flax.models import fused_attention, sharding
 from gmlp_flax.models.attention import MultiHeadAttention
+from gmlp_flax.models.blocks.gmlp import TinyAttention
 from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
 from tests.models.reference import function_of, normal, quick_jit, randomized, small_spec
 
-BATCH, TOKENS = 3, 16
+BATCH, TOKENS = 3, 32
 
 
 def plain(qkv, bias, padding_mask, heads, causal):
@@ -29,16 +29,17 @@ def plain(qkv, bias, padding_mask, heads, causal):
 
 
 @pytest.mark.parametrize(
-    ("heads", "biased", "masked", "causal", "dtype", "error"),
+    ("heads", "blocks", "biased", "masked", "causal", "dtype", "error"),
     [
-        (1, 1, 1, 1, "float32", 2e-6),  # of 256 columns
-        (2, 0, 1, 0, "bfloat16", 0.03),  # of 128
-        (4, 1, 1, 0, "float32", 2e-6),  # two share 128
-        (4, 1, 0, 1, "bfloat16", 0.03),
-        (4, 0, 0, 1, "float32", 2e-6),
+        (1, 1, 1, 1, 1, "float32", 2e-6),  # of 256 columns
+        (2, 1, 0, 1, 0, "bfloat16", 0.03),  # of 128
+        (4, 2, 1, 1, 0, "float32", 2e-6),  # two share 128
+        (4, 1, 1, 0, 1, "bfloat16", 0.03),
+        (4, 2, 0, 0, 1, "float32", 2e-6),
     ],
 )
-def test_values_and_gradients(heads, biased, masked, causal, dtype, error):
+def test_values_and_gradients(monkeypatch, heads, blocks, biased, masked, causal, dtype, error):
+    monkeypatch.setattr(fused_attention, "MOST_LOGITS", TOKENS * TOKENS // blocks)
     rng = np.random.default_rng(0)
     exact = [rng.normal(size=(BATCH, TOKENS, 3 * 256)), rng.normal(size=(heads, TOKENS, TOKENS))]
     qkv, bias = (jnp.asarray(x, kind) for x, kind in zip(exact, (dtype, "float32"), strict=True))
@@ -71,7 +72,11 @@ def test_values_and_gradients(heads, biased, masked, causal, dtype, error):
     [
         (512, 768, 12, True),
         (128, 1024, 8, True),
-        (1024, 768, 12, False),  # its logits do not fit
+        (1024, 768, 12, True),  # in four blocks of queries
+        (576, 384, 6, True),  # in two
+        (512, 64, 1, False),  # less than a register
+        (1016, 768, 12, False),  # 8 x 127: no blocks fit
+        (2048, 768, 12, False),
         (196, 384, 6, False),  # not whole registers
         (128, 192, 3, False),  # of 64 columns each, an odd number
         (128, 768, 8, False),  # of 96 columns
@@ -92,14 +97,20 @@ def on_tpu(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize(("positions", "causal"), [("none", False), ("relative", True)])
+def layer(positions, **fields):
+    """Attention with two heads, or aMLP's with one."""
+    if positions == "tiny":
+        return TinyAttention(small_spec(**fields), fields.get("d_model", 6), nnx.Rngs(0))
+    return MultiHeadAttention(small_spec(block="transformer", heads=2, positions=positions, **fields), nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(("positions", "causal"), [("none", False), ("relative", True), ("tiny", True)])
 def test_the_layer_is_the_same(on_tpu, positions, causal):
-    fields = {"block": "transformer", "heads": 2, "d_qkv": 128, "length": 16, "dtype": "float32"}
-    fields |= {"positions": positions, "causal": causal}
+    fields = {"length": 16, "dtype": "float32", "causal": causal}
+    fields |= {"d_attn": 128} if positions == "tiny" else {"d_qkv": 128}
     found = []
     for attention in ("auto", "xla"):
-        spec = small_spec(**fields, attention=attention)
-        state, call = function_of(randomized(lambda spec=spec: MultiHeadAttention(spec, nnx.Rngs(0))))
+        state, call = function_of(randomized(lambda form=attention: layer(positions, attention=form, **fields)))
         x = np.float32(normal(1, 2, 16, 6))
         mask = jnp.arange(16) < jnp.array([[16], [9]])
         value = lambda state, x, call=call, mask=mask: jnp.square(call(state, x, None, mask)).sum()  # noqa: E731
@@ -127,7 +138,7 @@ def test_what_the_kernel_does_not_do_runs_without_it(on_tpu):
 
 @pytest.mark.parametrize(
     ("positions", "masked", "calls"),
-    [("none", True, 1), ("none", False, 1), ("relative", False, 1), ("relative", True, 0)],
+    [("none", True, 1), ("none", False, 1), ("relative", False, 1), ("relative", True, 0), ("tiny", True, 1)],
 )
 def test_gpus_get_masks_with_padding_anywhere(monkeypatch, positions, masked, calls):
     """What cuDNN's kernel is given, run by XLA: the same as without it. A bias and a mask together run without it."""
@@ -142,19 +153,16 @@ def test_gpus_get_masks_with_padding_anywhere(monkeypatch, positions, masked, ca
     monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
     found, x = [], jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.bfloat16)
     mask = jnp.ones((2, 64), bool).at[1, 40:].set(False).at[0, 3:9].set(False) if masked else None
+    fields = {"d_model": 16, "length": 64, "dtype": "bfloat16"} | ({"d_attn": 8} if positions == "tiny" else {})
     for form in ("auto", "xla"):
-        fields = {"block": "transformer", "heads": 2, "d_model": 16, "length": 64, "dtype": "bfloat16"}
-        spec = small_spec(**fields, positions=positions, attention=form)
-        state, call = function_of(randomized(lambda spec=spec: MultiHeadAttention(spec, nnx.Rngs(0))))
+        state, call = function_of(randomized(lambda form=form: layer(positions, attention=form, **fields)))
         value = lambda state, x, call=call: jnp.square(call(state, x, None, mask).astype(jnp.float32)).sum()  # noqa: E731
         found.append(jax.value_and_grad(value, argnums=(0, 1))(state, x))
     assert given == ["cudnn"] * calls
     for one, other in zip(*map(jax.tree.leaves, found), strict=True):
         assert np.abs(one - other).max() <= 0.03 * np.abs(other).max()
     mesh = jax.make_mesh((1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(jax.sharding.AxisType.Auto,) * 3)
-    state, call = function_of(
-        nnx.eval_shape(lambda: MultiHeadAttention(dataclasses.replace(spec, attention="auto"), nnx.Rngs(0)))
-    )
+    state, call = function_of(nnx.eval_shape(lambda: layer(positions, **fields)))
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # JAX's own partitioner fails where an axis is its own
         assert ("shard_map" in str(jax.make_jaxpr(call)(state, x, None, mask))) == bool(calls)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.attention import WeightDropoutSpec, attend, dot_products
+from gmlp_flax.models.attention import ContentAttentionSpec, attend, attend_fused, dot_products
 from gmlp_flax.models.blocks.base import Block
 from gmlp_flax.models.layers import EVALUATION, DecodeCache, LayerNorm, LayerRng, Linear, add_branch
 from gmlp_flax.models.matmul import add_bias, over_tokens
@@ -21,7 +21,7 @@ from gmlp_flax.options import AT_LEAST_0, SIZE, Range, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GMLPSpec(WeightDropoutSpec):
+class GMLPSpec(ContentAttentionSpec):
     """Options of gMLP and aMLP. The paper's images have a dense W, all of its text a Toeplitz one."""
 
     spatial: str = option(
@@ -233,8 +233,10 @@ class TinyAttention(nnx.Module):
         cache: DecodeCache | None = None,
     ) -> jax.Array:
         """[..., tokens, d_model] to [..., tokens, d_out]. `keys` [batch] are for dropout on the weights."""
-        q, k, v = jnp.split(self.qkv(x), 3, axis=-1)
-        first = 0
+        qkv, first = self.qkv(x), 0
+        if cache is None and (mixed := attend_fused(self.spec, qkv, 1, padding_mask, keys)) is not None:
+            return self.out(mixed)
+        q, k, v = jnp.split(qkv, 3, axis=-1)
         if cache is not None:
             first, k, v = cache.first, cache.update("keys", k), cache.update("values", v)
         logits = dot_products(q, k, self.spec, first)

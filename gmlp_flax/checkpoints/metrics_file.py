@@ -98,7 +98,7 @@ def read_result(workdir: str) -> dict[str, Any] | None:
     content = files.read(path)
     if content is None:
         return None
-    result = json_files.parse_object(content) or {}
+    result = json_files.parse_object(content)
     if "eval" not in result or not _is_line({"step": 0} | result):
         raise RunError(f"{path} is damaged: expected an object with the metrics eval; remove it, and train again")
     return result
@@ -109,7 +109,7 @@ def _encode(line: dict[str, Any]) -> bytes:
 
 
 def _parse_line(line: bytes, where: str) -> dict[str, Any]:
-    value = json_files.parse_object(line) or {}
+    value = json_files.parse_object(line)
     if not _is_line(value):
         raise RunError(f"{where} is damaged: {line[:40]!r} is no JSON object with a step; remove it and run again")
     return value

@@ -162,7 +162,7 @@ def read_identity(path: str) -> dict[str, Any]:
     content = io_files.read(file)
     if content is None:
         return {}
-    identity = json_files.parse_object(content) or {}
+    identity = json_files.parse_object(content)
     if not isinstance(identity.get("id"), str) or not identity["id"].isalnum():
         raise RunError(f"{file} is damaged: expected an object with the run's id; bring it back, or --restart the run")
     return identity

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
-from unicodedata import normalize
 
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import storage
@@ -98,10 +97,7 @@ def find_files(path: str) -> tuple[File, ...]:
     """The file `path`, or all files below the folder `path`, ordered by name and without hidden files. Raises DataError
     if there is nothing at `path`, or a file or the store cannot be reached."""
     if not exists(path):
-        folder, name = os.path.split(absolute(path))
-        alike = [other for other in listdir(folder) if normalize("NFC", other) == normalize("NFC", name)]
-        advice = f"there is {join(folder, alike[0])!a}, in another Unicode form" if alike else "check the path"
-        raise DataError(f"nothing at {path!r}: expected a file or a folder; {advice}")
+        raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
     files = call(path, lambda *at: list(_find_remote(path, *at))) if is_remote(path) else _find_local(path)
     visible = (file for file in files if not any(part.startswith(".") for part in file.name.split("/")))
     return tuple(sorted(visible, key=lambda file: file.name.split("/")))
@@ -333,12 +329,11 @@ def write(path: str | os.PathLike, content: bytes) -> None:
     _change(attempt, f"writing {path}")
 
 
-def upload(folder: str, paths: Iterable[Path]) -> None:
-    """Moves local files to a remote folder, in this order; raises FileError if it cannot be written to."""
-    for path in paths:
-        with remote(join(folder, path.name), "writing") as (system, name):
-            system.put_file(str(path), name)
-        path.unlink()
+def upload(path: Path, folder: str) -> None:
+    """Moves a local file to a remote folder; raises FileError if it cannot be written to."""
+    with remote(join(folder, path.name), "writing") as (system, name):
+        system.put_file(str(path), name)
+    path.unlink()
 
 
 class StagingFolder:

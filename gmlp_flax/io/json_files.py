@@ -28,8 +28,6 @@ def parse(data: bytes, where: str, kind: type = object) -> Any:
     """
     try:
         value = loads(data.decode("utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not JSON (line {error.lineno}: {error.msg}); copy or make it again") from None
     except ValueError as error:
         raise DataError(f"{where}: not JSON ({error}); copy or make it again") from None
     if not isinstance(value, kind):
@@ -37,12 +35,12 @@ def parse(data: bytes, where: str, kind: type = object) -> Any:
     return value
 
 
-def parse_object(data: bytes) -> dict[str, Any] | None:
-    """The object that JSON stands for; None if it is none."""
+def parse_object(data: bytes | None) -> dict[str, Any]:
+    """The object that JSON stands for; an empty one if it is none, or if there is no data."""
     try:
-        return parse(data, "", dict)
+        return parse(data or b"", "", dict)
     except DataError:
-        return None
+        return {}
 
 
 def loads(text: str) -> Any:

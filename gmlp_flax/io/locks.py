@@ -85,7 +85,7 @@ class Lease:
     def take(self) -> None:
         """Takes the lease, and keeps it until `close`; raises RunError, with its owner, if another process has it."""
         is_locked, there = self._lock_folder(), files.read(self._path)
-        owner = {"host": self._own["host"]} | _parse(there)  # a full disk may have left an empty file
+        owner = {"host": self._own["host"]} | json_files.parse_object(there)  # a full disk may have left an empty file
         is_gone = owner["host"] == self._own["host"] and (is_locked or not _is_alive(owner.get("process")))
         if there is not None and not is_gone:
             there = self._watch(there)
@@ -112,7 +112,7 @@ class Lease:
         if self._thread is not None:
             self._thread.join()
             with contextlib.suppress(RunError):  # whoever comes next finds that the owner is gone
-                if _parse(files.read(self._path)).get("token") == self._own["token"]:
+                if json_files.parse_object(files.read(self._path)).get("token") == self._own["token"]:
                     files.remove(self._path)
         self._lock.close()
 
@@ -156,7 +156,7 @@ class Lease:
             self._own["beats"] += 1
             new = self._content()
             there = new if compare_and_swap(self._path, self._written, new) else files.read(self._path)
-            if there and _parse(there).get("token") == self._own["token"]:
+            if there and json_files.parse_object(there).get("token") == self._own["token"]:
                 self._written, self._renewed = there, _clock()  # perhaps by a beat that seemed to fail
             else:
                 self._lost = f"{_name(there)} has taken it" if there else f"{LEASE_FILE} was deleted"
@@ -203,13 +203,8 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
             return system.cat_file(name) == new
 
 
-def _parse(content: bytes | None) -> dict[str, Any]:
-    """A lease; an empty one if it makes no sense."""
-    return json_files.parse_object(content or b"") or {}
-
-
 def _name(content: bytes | None) -> str:
-    if not (lease := _parse(content)):
+    if not (lease := json_files.parse_object(content)):
         return "another process"
     return f"process {lease.get('process')} on {lease.get('host')}, since {lease.get('since')}"
 

@@ -59,13 +59,6 @@ def test_missing(folder):
     assert path in failure(read, path)
 
 
-def test_a_path_in_another_unicode_form_is_named(tmp_path):
-    """Some systems write an accent as a character of its own, and the two names look alike."""
-    (tmp_path / "cafe\u0301").mkdir()
-    message = failure(files.find_files, str(tmp_path / "caf\u00e9"))
-    assert message.endswith(f"; there is '{tmp_path}/cafe\\u0301', in another Unicode form")
-
-
 def test_unreadable_file(tmp_path):
     (tmp_path / "a.txt").symlink_to(tmp_path / "gone")
     assert "a.txt failed (No such file or directory)" in failure(files.find_files, str(tmp_path))

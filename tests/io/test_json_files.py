@@ -17,7 +17,7 @@ def test_values(tmp_path):
     ("data", "message"),
     [
         ("{}".encode("utf-16"), "x: not JSON ('utf-8' codec"),
-        (b'{"a":\n3', "x: not JSON (line 2: "),
+        (b'{"a":\n3', "x: not JSON (Expecting ',' delimiter: line 2 column "),
         (b"1" * 301, "x: not JSON (a number of 301 digits)"),
         (b"-" + b"1" * 5999, "x: not JSON (a number of 6,000 digits)"),
         (b"[" * 100_000, "x: not JSON (nested too deep)"),

@@ -81,7 +81,7 @@ class _Shard(NamedTuple):
 
     def result(self, sizes: dict[str, int]) -> dict[str, Any]:
         """The content of the record, {} if the shard is not done; `sizes`: of the files in the result's folder."""
-        record = _read(self.record)
+        record = json_files.parse_object(files.read(str(self.record)))
         return record if sizes.get(self.path.name) == record.get("ids_bytes") else {}
 
 
@@ -207,19 +207,11 @@ def _sizes(folder: str) -> dict[str, int]:
     return {file.name: file.size for file in files.find_files(folder)} if files.exists(folder) else {}
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The content of a JSON file of the folder `unfinished`; {} if there is none. Raises DataError if it is damaged."""
-    try:
-        return json_files.read(path, dict) if path.exists() else {}
-    except DataError as error:
-        raise DataError(f"{error}: delete the folder {path.parent}, and what is done begins anew") from None
-
-
 def _is_done(shards: list[_Shard], plan: dict[str, Any]) -> bool:
     """Whether the folder holds the plan's result; raises DataError if it holds anything but that or a part of it."""
-    folder = shards[0].folder
+    folder, begun = shards[0].folder, shards[0].work / _UNFINISHED / _PLAN
     done = prepared.is_prepared(folder)
-    there = prepared.read_index(folder) if done else _read(shards[0].work / _UNFINISHED / _PLAN)
+    there = prepared.read_index(folder) if done else json_files.read(begun, dict) if begun.exists() else {}
     differs = [f"{name} {there.get(name)!r}, not {value!r}" for name, value in plan.items() if there.get(name) != value]
     if there and differs:
         raise DataError(f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder")
@@ -291,7 +283,7 @@ def _write_shard(shard: _Shard, threads: int) -> dict[str, Any]:
 
     result = prepared.write_shard(shard.path, batches(), prepared.ids_dtype(shard.tokenizer.vocab_size))
     if files.is_remote(shard.folder):
-        files.upload(shard.folder, [shard.path])
+        files.upload(shard.path, shard.folder)
     result |= {"skipped": bad.count, "skipped_first": bad.first}
     json_files.write(shard.record, result)
     return result

@@ -3,7 +3,6 @@ import itertools
 import json
 import os
 import pickle
-import shutil
 import sys
 import threading
 from pathlib import Path
@@ -214,14 +213,17 @@ def test_a_damaged_cache_is_refused(tmp_path, name):
         prepare_in_cache(corpus(2), tokenizer(), tmp_path, **EACH_PART)
 
 
-def test_damaged_work_is_an_error_that_names_the_folder(tmp_path, interrupted):
+def test_a_shard_whose_record_is_damaged_is_made_again(tmp_path, interrupted):
     with pytest.raises(KeyboardInterrupt):
         prepare(interrupted, tokenizer(), tmp_path, **EACH_PART)
-    (tmp_path / "unfinished" / "shard-00000.json").write_text("[]")
+    unfinished = tmp_path / "unfinished"
+    plan = (unfinished / "plan.json").read_bytes()
+    (unfinished / "plan.json").write_text("[]")
     Interrupting.allowed.set()
-    with pytest.raises(DataError, match=f"delete the folder {tmp_path}/unfinished"):
+    with pytest.raises(DataError, match=f"{unfinished}/plan.json holds a list"):
         prepare(interrupted, tokenizer(), tmp_path, **EACH_PART)
-    shutil.rmtree(tmp_path / "unfinished")
+    (unfinished / "plan.json").write_bytes(plan)
+    (unfinished / "shard-00000.json").write_text("[]")
     assert ids(prepare(interrupted, tokenizer(), tmp_path, **EACH_PART)) == stream(TEXTS)
 
 

@@ -8,6 +8,7 @@ worker processes, nor on whether the run was interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import math
@@ -41,7 +42,7 @@ class Source(Protocol):
     def __getitem__(self, index: int) -> Any: ...
 
 
-class Batches(Iterator[Batch]):
+class Batches(Iterator[Batch], contextlib.AbstractContextManager):
     """An iterator over batches that owns threads or processes: use it in a `with` statement, or call `close`.
 
     `close` stops reading ahead and ends the worker processes; it may be called more than once. `finish` is applied to
@@ -61,9 +62,6 @@ class Batches(Iterator[Batch]):
             return self.finish(next(self._iterators[0]))
         except DataError as error:  # Grain adds lines about tracebacks
             raise type(error)(str(error).partition("\n")[0]) from error
-
-    def __enter__(self) -> Batches:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

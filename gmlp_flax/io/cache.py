@@ -81,14 +81,14 @@ def limit() -> int:
     raise DataError(f"{GIGABYTES} is {given!r}: expected a number of gigabytes above 0")
 
 
-class LocalCopy(contextlib.AbstractContextManager):
+class LocalCopy(contextlib.ExitStack):
     """A file on this disk, at `path`: a local file itself or the copy of a remote one, which stays until `close`.
 
     Raises DataError if the file cannot be read or copied, or alone has more than `limit()` bytes.
     """
 
     def __init__(self, file: File | str):
-        self._closing = contextlib.ExitStack()
+        super().__init__()
         if isinstance(file, str):
             file = files.find_files(file)[0] if files.is_remote(file) else File(file, os.path.basename(file), 0, "")
         self._file, self.path = file, file.path
@@ -100,22 +100,15 @@ class LocalCopy(contextlib.AbstractContextManager):
         with file_errors(f"copying {file.path} to {path}"):
             while True:
                 try:
-                    held = self._closing.enter_context(file_lock(path, mode=fcntl.LOCK_SH))
+                    held = self.enter_context(file_lock(path, mode=fcntl.LOCK_SH))
                     break
                 except FileNotFoundError:  # also if it is deleted between copying and opening
                     _fetch(file, path)
         with contextlib.suppress(OSError):  # another user's copy, or a cache that is mounted for reading
             os.utime(held)
 
-    def close(self) -> None:
-        """Lets the copy be deleted."""
-        self._closing.close()
-
     def __reduce__(self):
         return LocalCopy, (self._file,)
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -4,8 +4,10 @@ A file that cannot be read or written is a mistake of the data and of the run al
 """
 
 import difflib
+import importlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class ConfigError(ValueError):
@@ -53,6 +55,14 @@ def decode_errors(what: str, advice: str, error: type[Exception] = DataError) ->
 def install(extra: str) -> str:
     """How a user installs an extra, for messages: right for a wheel and for a checkout."""
     return f"pip install 'gmlp_flax[{extra}]'"
+
+
+def require(package: str, what: str, extra: str) -> Any:
+    """A package of an extra, imported; raises RunError if it is missing: `what` needs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise RunError(f"{what} needs {package} ({error}): {install(extra)}") from None
 
 
 def listed(names: Iterable[str], most: int = 8, between: str = ", ") -> str:

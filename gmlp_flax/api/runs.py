@@ -20,6 +20,7 @@ from scipy import optimize
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.api.model import POOLS, Model, require_counts, require_model
+from gmlp_flax.api.sources import as_classifier
 from gmlp_flax.checkpoints.assets import Files, require_same
 from gmlp_flax.data import pipeline
 from gmlp_flax.errors import ConfigError, DataError, RunError, listed
@@ -281,10 +282,7 @@ def probe(
     for name, value, known in (("kind", kind, KINDS), ("pool", pool, POOLS)):
         if value not in known:
             raise RunError(f"{name} is {value!r}: expected one of {', '.join(known)}")
-    config, files = model.config.copy_and_resolve_references(), model.task.assets()
-    for key, value in model.task.as_classifier.items():
-        config = config_lib.changed(config, task=value) if key == "task" else config
-        config.update_from_flattened_dict({key: value})
+    config, files = as_classifier(model.config), model.task.assets()
     if not (find := tasks.find(config.task)).heads:
         raise RunError(f"a model of the task {config.task} cannot be probed: give one of images or text")
     with tempfile.TemporaryDirectory() as folder:

@@ -205,14 +205,16 @@ def _sizes(mesh: Mesh | None) -> dict[str, int]:
     return sizes
 
 
+def as_classifier(config: ConfigDict) -> ConfigDict:
+    """The config of a classifier of other classes, with the same model if the task allows it."""
+    keys = dict(tasks.find(config.task).as_classifier)
+    config = config_lib.changed(config, task=keys.pop("task", ""))
+    config.update_from_flattened_dict(keys)
+    return config
+
+
 def _changed(
-    config: ConfigDict,
-    files: Files,
-    where: str,
-    classes: Classes | None,
-    image_size: ImageSize | None,
-    dtype: Any,
-    options: Mapping[str, Any],
+    config: ConfigDict, files: Files, where: str, classes: Any, image_size: Any, dtype: Any, options: dict[str, Any]
 ) -> tasks.Task:
     """The task of a config with other values in config.model; `files` are of its assets, to which classes are added.
 
@@ -221,11 +223,7 @@ def _changed(
     """
     config = config.copy_and_resolve_references()
     if classes is not None:
-        kind = tasks.find(config.task)
-        for key, value in kind.as_classifier.items():
-            config = config_lib.changed(config, task=value) if key == "task" else config
-            config.update_from_flattened_dict({key: value})
-        given: Any = classes
+        config, given = as_classifier(config), classes
         given = range(given) if hasattr(given, "__index__") else given
         names = [*map(str, given)] if isinstance(given, Iterable) and not isinstance(given, str) else []
         heads = [*tasks.find(config.task).heads]
@@ -236,9 +234,9 @@ def _changed(
         files[heads[0]] = json.dumps(names).encode()
     values = config.to_dict()
     if image_size is not None:
-        options = {**options, "image_size": (image_size, image_size) if isinstance(image_size, int) else image_size}
+        options["image_size"] = (image_size, image_size) if isinstance(image_size, int) else image_size
     if dtype is not None:
-        options = {**options, "dtype": dtype if isinstance(dtype, str) else jnp.dtype(dtype).name}
+        options["dtype"] = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
     values["model"].update(options)
     config = config_lib.from_dict(values, where)
     config_lib.validate(config)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import DataError, RunError, install
+from gmlp_flax.errors import DataError, RunError, require
 from gmlp_flax.tasks.generation import Sampling
 
 if TYPE_CHECKING:
@@ -29,10 +29,7 @@ HOST = "127.0.0.1"
 
 def main(argv: list[str]) -> None:
     """Serves the page until Ctrl-C."""
-    try:
-        import gradio
-    except ImportError as error:
-        raise RunError(f"gmlp demo needs Gradio ({error}): {install('demo')}") from None
+    gradio = require("gradio", "gmlp demo", "demo")
     from gmlp_flax.api import sources
 
     page, port = build(sources.load(argv[1], flags.FLAGS.checkpoint), argv[1], gradio), flags.FLAGS.port

@@ -6,7 +6,6 @@ finetuned on text, segments (ONNX has them in the order of the alphabet).
 """
 
 import functools
-import importlib
 import importlib.resources
 import logging
 import os
@@ -26,7 +25,7 @@ from gmlp_flax.checkpoints import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, RUN_FI
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, baselines_of
 from gmlp_flax.config.optimizers import keeps_mean
-from gmlp_flax.errors import ConfigError, RunError, decode_errors, install
+from gmlp_flax.errors import ConfigError, RunError, decode_errors, require
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import weight_files
 from gmlp_flax.models import blocks, parameters, sharding
@@ -72,10 +71,7 @@ class Format(NamedTuple):
     def write(self, model: Trained) -> bytes:
         """The file's content. Raises RunError if the package is missing, or if the format does not have the model."""
         name, config = next(name for name, known in FORMATS.items() if known == self), model.config
-        try:
-            importlib.import_module(self.package)
-        except ImportError:
-            raise RunError(f"--format={name} needs {self.package}, not installed: {install(name)}") from None
+        require(self.package, f"--format={name}", name)
         what = f"--format={name} does not have this model, {config.model.block} in {config.task}"
         with decode_errors(what, "leave the format out", RunError):
             return self.encode(model)
@@ -216,10 +212,7 @@ def push(model: Trained | str, repository: str, *, private: bool = False, **opti
         RunError: huggingface_hub is not installed, the hub cannot be reached, or it refuses the upload.
         ConfigError, RunError, DataError: the model cannot be read or exported.
     """
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise RunError(f"to push needs huggingface_hub, which is not installed: {install('weights')}") from None
+    huggingface_hub = require("huggingface_hub", "to push", "weights")
     with tempfile.TemporaryDirectory() as folder:
         if isinstance(model, str):
             loading.load(folder := loading.locate(model))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
 
-from gmlp_flax.errors import RunError, decode_errors, install, listed
+from gmlp_flax.errors import RunError, decode_errors, listed, require
 from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cache import LocalCopy
 
@@ -121,13 +121,7 @@ def fetch(repository: str, name: str, revision: str | None = None, optional: boo
     Raises:
         RunError: huggingface_hub is not installed, there is no network, or there is no such repository or file.
     """
-    try:
-        import huggingface_hub
-    except ImportError:
-        raise RunError(
-            f"{HUB}{repository} needs huggingface_hub, which is not installed: {install('weights')}"
-        ) from None
-
+    huggingface_hub = require("huggingface_hub", f"{HUB}{repository}", "weights")
     try:
         if not isinstance(huggingface_hub.try_to_load_from_cache(repository, name, revision=revision), str):
             try:  # by itself, a download from a hub that does not answer is tried again for minutes

@@ -95,5 +95,5 @@ def test_a_reader_that_is_not_installed(tmp_path, monkeypatch):
 
 def test_download_without_the_hubs_client(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(RunError, match="huggingface_hub, which is not installed"):
+    with pytest.raises(RunError, match="needs huggingface_hub"):
         weight_files.read_folder("hf-hub:timm/x.y")

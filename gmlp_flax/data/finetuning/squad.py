@@ -10,7 +10,6 @@ A path is one of
 """
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -225,12 +224,9 @@ class Windows:
         self.length, self._tokenizer = length, tokenizer
         # Context -> the ids of its tokens and their spans, see Tokenizer.encode_with_offsets.
         encoded = {context: tokenizer.encode_with_offsets(context) for context in {q.context for q in questions}}
-        targets = [find_target(question, encoded[question.context][1]) for question in questions]
-        used = [
-            not training or question.impossible or target != NO_TARGET
-            for question, target in zip(questions, targets, strict=True)
-        ]
-        self.questions, self.targets = [*itertools.compress(questions, used)], [*itertools.compress(targets, used)]
+        targets = [(question, find_target(question, encoded[question.context][1])) for question in questions]
+        used = [(q, target) for q, target in targets if not training or q.impossible or target != NO_TARGET]
+        self.questions, self.targets = [question for question, _ in used], [target for _, target in used]
         self.left_out = len(questions) - len(self.questions)
         self._passages = [encoded[question.context] for question in self.questions]
         self._queries = pairs.encode([question.question for question in self.questions], tokenizer, max_query)

@@ -271,13 +271,8 @@ class RealLabels(ImageSource):
 
     def __init__(self, source: ImageSource, path: str):
         self.source, self.classes, self.path, self.file = source, source.classes, source.path, path
-        try:
-            lists = json_files.read(path, list)
-        except DataError as error:
-            raise DataError(f"{_REAL}: {error}") from error
-        labels: list[Any] = [
-            *itertools.chain.from_iterable(entry if isinstance(entry, list) else [None] for entry in lists)
-        ]
+        lists: Any = json_files.read(path, list)
+        labels: list[Any] = [label for entry in lists for label in (entry if isinstance(entry, list) else [None])]
         if not labels or not all(type(label) is int and 0 <= label < 2**31 for label in labels):
             raise DataError(f"{_REAL}={path}: expected a list of labels for each image, as in real.json")
         if max(labels) >= len(self.classes):

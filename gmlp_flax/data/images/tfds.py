@@ -145,11 +145,9 @@ class _Shards:
 
         shard, index = self._shards[number], self._indexes[number]
         copy, path = cache.LocalCopy(shard.file), shard.file.path
-        try:
+        with decode_errors(f"{path}: truncated or damaged", "copy or prepare it again"):
             file = ArrayRecordDataSource(copy.path) if index is None else TFRecordFile(copy.path, index)
             count = len(file)
-        except RuntimeError as error:  # ArrayRecord gives no reason
-            raise DataError(f"{path}: truncated or damaged; copy or prepare it again") from error
         if count != shard.records:
             raise DataError(f"{path}: {count} records where {shard.records} were expected: copy or prepare it again")
         return file, copy

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gmlp_flax.data.text.fixed_vocabulary import utf8
-from gmlp_flax.errors import DataError, decode_errors, install
+from gmlp_flax.errors import DataError, decode_errors, require
 from gmlp_flax.io import files, json_files
 
 _ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -46,8 +46,8 @@ class WordPieces:
         name: the argument.
 
     Raises:
-        DataError: a special piece is missing, a piece occurs twice, the tokenizer is of another kind than WordPiece, or
-            the library is not installed.
+        DataError: a special piece is missing, a piece occurs twice, or the tokenizer is of another kind than WordPiece.
+        RunError: the tokenizers library is not installed.
     """
 
     def __init__(self, model: bytes, name: str):
@@ -69,10 +69,7 @@ class WordPieces:
         self.vocab_size = len(ids)
         self.special = {role: ids[piece] for role, piece in _ROLES.items()}
         self.special_ids = tuple(sorted(self.special.values()))
-        try:
-            library = importlib.import_module("tokenizers")
-        except ImportError as error:
-            raise DataError(f"a WordPiece vocabulary needs the tokenizers library; {install('wordpiece')}") from error
+        library = require("tokenizers", "a WordPiece vocabulary", "wordpiece")
         with decode_errors(f"{name}: not a tokenizer that the tokenizers library reads", "copy it again"):
             self._tokenizer = library.Tokenizer.from_str(json.dumps(self.document))
         self._tokenizer.decoder = library.decoders.WordPiece(prefix=_PREFIX, cleanup=True)

@@ -33,7 +33,7 @@ def test_labels_follow_the_number_in_the_name(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ({"a": 1}, "real_labels: .*real.json holds a dict: expected a list"),
+        ({"a": 1}, "real.json holds a dict: expected a list"),
         ([[0], 1], "expected a list of labels for each image"),
         ([[0], [2]], "real.json: label 2, but '.*' has 2 classes; evaluate on ImageNet's validation set"),
         ([[0]], "labels of 1 images, but none for 'b/ILSVRC2012_val_00000002.JPEG'; give theirs"),

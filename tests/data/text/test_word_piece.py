@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gmlp_flax.data.text.tokenizer import Tokenizer, report_unknown
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, RunError
 
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cafe", "##s", "is", ".", "old", "b"]
 
@@ -77,7 +77,7 @@ def test_damaged(tmp_path, pieces, message):
 
 def test_missing_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(DataError, match=r"gmlp_flax\[wordpiece\]"):
+    with pytest.raises(RunError, match=r"gmlp_flax\[wordpiece\]"):
         Tokenizer(vocabulary(PIECES))
 
 

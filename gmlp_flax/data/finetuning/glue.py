@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from gmlp_flax.data import listops
 
-MISSING = ("", "nan", "NaN", "<NA>", "#N/A", "NaT")  # what pandas and Excel write for a cell without a value
+# What pandas, databases and Excel write for a cell without a value, also one whose formula failed.
+MISSING = ("", "nan", "NaN", "<NA>", "#N/A", "NaT", r"\N", "#NAME?", "#VALUE!", "#REF!", "#DIV/0!", "#NUM!", "#NULL!")
 
 
 class SentenceTask(NamedTuple):
@@ -31,6 +32,7 @@ class SentenceTask(NamedTuple):
         unlabelled: the values of that column in rows without a label.
         words: all that its texts may consist of, with white space between; () for any text.
         numbers: whether the labels are numbers of any size, to be predicted as such; `labels` then has one name.
+        range: the least and the largest of these numbers, by default of float32.
         own: whether the data are the user's own: tables may be quoted, and labels have no numbers beside their names.
     """
 
@@ -45,6 +47,7 @@ class SentenceTask(NamedTuple):
     words: tuple[str, ...] = ()
     own: bool = False
     numbers: bool = False
+    range: tuple[float, float] = (-3.4e38, 3.4e38)
 
     @property
     def columns(self) -> set[str]:
@@ -89,7 +92,9 @@ LONG_RANGE_TASKS: dict[str, SentenceTask] = {
 }
 
 NUMBER_TASKS = {  # of regression
-    "stsb": SentenceTask(_PAIR, ("score",), submission=("STS-B.tsv",), label=("label", "score"), numbers=True)
+    "stsb": SentenceTask(
+        _PAIR, ("score",), submission=("STS-B.tsv",), label=("label", "score"), numbers=True, range=(0, 5)
+    )
 }
 SENTENCE_TASKS = GLUE_TASKS | LONG_RANGE_TASKS
 

@@ -38,6 +38,7 @@ UNLABELLED = -1
 _LIST = re.compile(r"\s*(\[.*\]|\{.*\})\s*", re.DOTALL)  # as pandas writes lists
 
 MOST_LABELS = 1000  # a column with more values than these does not hold classes
+_CAPTIONS = 20  # rows, each with another label
 _PERHAPS_MISSING = ("none", "null", "na", "n/a", "-", "?", "-1")  # or classes
 _WHOLE = re.compile(r"([+-]?\d{1,18})\.0*")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
@@ -167,42 +168,52 @@ def classes(values: Mapping[str, int], where: str) -> tuple[tuple[str, ...], lis
     counts: Counter[str] = Counter()
     for value, rows in values.items():
         counts[class_name(value)] += rows
-    refuse_names(counts, where, "; to predict numbers give --config=finetune_glue:own_number")
+    notes = check_names(counts, where, "; to predict numbers give --config=finetune_glue:own_number")
     total, single = sum(counts.values()), sorted(name for name, rows in counts.items() if rows < 2)
     if not 2 <= len(counts) <= MOST_LABELS or len(counts) == total:
         raise DataError(f"{len(counts)} different values in {total} rows {where}: expected 2 to {MOST_LABELS} classes")
     if single:
         more = f", as have {len(single) - 1} more classes" if len(single) > 1 else ""
         raise DataError(f"one row of the class {single[0][:60]!r}{more} {where}: add another, or remove it")
-    notes = []
     if changed := [value for value in values if value != class_name(value)]:
         listed = ", ".join(f"{value!a} as {class_name(value)!r}" for value in changed[:3])
-        notes.append(f"{sum(values[value] for value in changed):,} labels are read in another form: {listed}")
-    parts = Counter(part for name in counts for part in _JOINTS.split(name))
+        notes.insert(0, f"{sum(values[value] for value in changed):,} labels are read in another form: {listed}")
+    numbers = {name: int(name) for name in counts if re.fullmatch(r"-?\d{1,18}", name)}
+    return tuple(sorted(counts, key=lambda name: (name not in numbers, numbers.get(name, 0), name))), notes
+
+
+def check_names(counts: Mapping[str, int], where: str, advice: str = "") -> list[str]:
+    """Looks at names of classes, with their numbers of rows.
+
+    Returns:
+        A line for those that may stand for several labels, and for those that may mean that there is none.
+
+    Raises:
+        DataError: they are real numbers, about which there may be `advice`, two are spelled alike, or many are of one
+            row each.
+    """
+    scores = [name for name in counts if not re.fullmatch(r"[+-]?\d+", name)]
+    if scores and all(map(_NUMBER.fullmatch, counts)):
+        raise DataError(f"real numbers such as {scores[0]!r} {where}: expected classes{advice}")
+    refuse_spellings(counts, where)
+    if _CAPTIONS < len(counts) == sum(counts.values()):
+        raise DataError(f"each of {len(counts):,} rows has another label {where}: expected classes")
+    notes, parts = [], Counter(part for name in counts for part in _JOINTS.split(name))
     joined = [name for name in counts if any(parts[part] > 1 for part in _JOINTS.split(name) if part != name)]
     missing = [name for name in counts if name.lower() in _PERHAPS_MISSING]
     for names, meaning in ((joined, "several labels, which are not offered"), (missing, "no label: empty their cells")):
         if names:
             listed = ", ".join(f"{name[:60]!r} ({counts[name]:,} rows)" for name in names[:3])
             notes.append(f"{listed}, taken as {len(names)} classes, may mean {meaning}")
-    numbers = {name: int(name) for name in counts if re.fullmatch(r"-?\d{1,18}", name)}
-    return tuple(sorted(counts, key=lambda name: (name not in numbers, numbers.get(name, 0), name))), notes
-
-
-def refuse_names(counts: Mapping[str, int], where: str, advice: str = "") -> None:
-    """Raises DataError if names of classes, with their numbers of rows, are real numbers, about which there may be
-    `advice`, or are spelled alike."""
-    scores = [name for name in counts if not re.fullmatch(r"[+-]?\d+", name)]
-    if scores and all(map(_NUMBER.fullmatch, counts)):
-        raise DataError(f"real numbers such as {scores[0]!r} {where}: expected classes{advice}")
-    refuse_spellings(counts, where)
+    return notes
 
 
 def refuse_spellings(counts: Mapping[str, int], where: str, unit: str = "rows") -> None:
     """Raises DataError if two names of classes, with their numbers of `unit`, are the same but for their spelling."""
     spelled: dict[str, str] = {}
     for name in counts:
-        bare = " ".join(unicodedata.normalize("NFKC", name).casefold().replace("\u200b", "").split())
+        seen = "".join(one for one in name if unicodedata.category(one) != "Cf" and one not in "\ufe0e\ufe0f")
+        bare = " ".join(unicodedata.normalize("NFKC", seen).casefold().split())
         bare = bare.lstrip("0") or "0" if bare.isdecimal() else bare
         if (other := spelled.setdefault(bare, name)) != name:
             raise DataError(
@@ -311,10 +322,11 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | 
     if value is None or (task.numbers and str(value).strip() in task.unlabelled):
         return math.nan if task.numbers else UNLABELLED
     if task.numbers:
-        with contextlib.suppress(ValueError, TypeError):
-            if math.isfinite(number := float(value)):
+        least, most = task.range
+        with contextlib.suppress(ValueError):
+            if least <= (number := float(str(value).replace("_", "?"))) <= most:  # 1_000 is a number in Python alone
                 return number
-        raise BadRecord(f"the label {value!r}; expected a number")
+        raise BadRecord(f"the label {value!r}; expected a number from {least:.4g} to {most:.4g}")
     if isinstance(value, list | dict) or (task.own and _LIST.fullmatch(str(value))):
         several = "; several labels of one text (multi-label classification) are not offered"
         raise BadRecord(f"the label {value!r}; expected a word or a number{several if task.own else ''}")

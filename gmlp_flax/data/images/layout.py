@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning.glue import MISSING
-from gmlp_flax.data.finetuning.sentences import class_name, refuse_names, refuse_spellings
+from gmlp_flax.data.finetuning.sentences import check_names, class_name, refuse_spellings
 from gmlp_flax.data.splits import TRAIN_SPLIT
 from gmlp_flax.errors import DataError, decode_errors, listed
 from gmlp_flax.io import files
@@ -34,6 +34,12 @@ TABLES = "val_annotations.txt, LOC_val_solution.csv, or a .csv or .tsv table wit
 CLASS_COLUMNS = "label labels class classes classid classname category target breed species".split()
 
 _BESIDE = ".xml .txt .csv .tsv .json .jsonl .mat .npy .md .html .pdf .py .cls .db".split()
+_MASK = re.compile(r"[ _-](mask|seg|segmentation|label|annotation|gt)s?([ _-]?\d+)?$", re.IGNORECASE)
+# Names of folders that may be parts of one data set, or have images without classes.
+_PART = re.compile(
+    r"(.*[ _-])?(part|fold|batch|chunk|shard|images?|imgs?|folder|vol|volume|set)s?[ _-]*\d+", re.IGNORECASE
+)
+_UNLABELLED = re.compile(r"un[ _-]?(labell?ed|sup|supervised)", re.IGNORECASE)
 _FIRST_WORD = ("val_annotations.txt", "loc_val_solution.csv", "loc_train_solution.csv")  # then boxes follow
 _ABOVE = 3  # folders between Kaggle's ILSVRC/Data/CLS-LOC/val and LOC_val_solution.csv
 
@@ -188,6 +194,7 @@ class Layout:
             expected = f"{EXPECTED}, in formats that Pillow reads"
             raise DataError(f"{self.path!r}: class folder {base + unread[0]!r} is empty: {expected}; fill or remove it")
         self._check_deeper(base, tops)
+        self._check_tops(tops, split)
         names = {top: unicodedata.normalize("NFC", top) for top in tops}
         if len({*names.values()}) < len(names):
             self._note("folders whose names differ in nothing but their Unicode form are one class")
@@ -215,6 +222,26 @@ class Layout:
         if deeper:
             self._note(f"{len(deeper):,} folders inside class folders count to these, such as {deeper[0]!r}")
 
+    def _check_tops(self, tops: dict[str, list[str]], split: str) -> None:
+        """Raises DataError if folders may be no classes, by their names, or as a table has several classes of one; or
+        if masks lie beside the images."""
+        doubtful = [*tops] if all(map(_PART.fullmatch, tops)) else [*filter(_UNLABELLED.fullmatch, tops)]
+        tables = [table for table in self._tables(split) if not _is_first_word(table)]
+        keys = _keys(self.images) if tables else {}
+        for table in tables:
+            with contextlib.suppress(DataError):
+                known, _ = self._lookup(table, keys, split, is_sure=True)
+                pairs = {(top, known[name]) for top, members in tops.items() for name in members if name in known}
+                doubtful = doubtful or [top for top, count in Counter(top for top, _ in pairs).items() if count > 1]
+        if doubtful:
+            named = f", whose classes are in {listed(tables, 2)}" if tables else ""
+            what = f"{listed(map(repr, doubtful), 3)} may be classes, or parts of the data{named}"
+            raise DataError(f"{self.path!r}: {what}: move or rename what is none, or move the table away")
+        stems = {os.path.splitext(name)[0]: name for members in tops.values() for name in members}
+        found = ((name, _MASK.search(stem)) for stem, name in stems.items())
+        if masks := [name for name, match in found if match and match.string[: match.start()] in stems]:
+            raise DataError(f"{self.path!r}: {len(masks):,} images may be masks, as {masks[0]!r}: move them away")
+
     def _by_table(self, images: list[str], split: str) -> tuple[str, dict[str, str]] | None:
         """The table that has all `images`, and the class of each; None if no table has one of them.
 
@@ -224,12 +251,16 @@ class Layout:
         beside = {name: f"{os.path.splitext(name)[0]}.cls" for name in images}
         if {*beside.values()} <= {*self.others}:
             self._used |= {*beside.values()}
-            return "the files .cls beside them", {x: decode_utf8(self._read(y)).strip() for x, y in beside.items()}
-        found, wanted = {}, set(images)
+            with decode_errors(f"{self.path!r}: a file .cls is no text in UTF-8", "mend it"):
+                classes = {x: class_name(decode_utf8(self._read(y))) for x, y in beside.items()}
+            self.notes += check_names(Counter(classes.values()), f"in the files .cls of {self.path!r}")
+            return "the files .cls beside them", classes
+        found, notes = {}, {}
         for table in self._tables(split):
             # Numbers may name images of two splits.
             keys = _keys(images if splits.split_words(os.path.basename(table)) else self.images)
-            found[table] = {name: value for name, value in self._lookup(table, keys, split).items() if name in wanted}
+            classes, notes[table] = self._lookup(table, keys, split)
+            found[table] = {name: classes[name] for name in images if name in classes}
         known = [table for table in found if _is_first_word(table) and found[table]]
         found = {table: found[table] for table in known or found if found[table]}
         if not found:
@@ -240,6 +271,7 @@ class Layout:
         if other := next((name for name, own in others if any(classes[image] != own[image] for image in own)), ""):
             raise DataError(f"{table!r} and {other!r} give other classes for the same images; remove one of them")
         self._used.add(table)
+        self.notes += [line for line in notes[table] if line not in self.notes]
         return table, classes
 
     def _tables(self, split: str) -> list[str]:
@@ -260,8 +292,10 @@ class Layout:
                 found += [files.join(folder, name) for name in names if level == 0 or _is_first_word(name)]
         return found
 
-    def _lookup(self, table: str, keys: dict[str, str], split: str) -> dict[str, str]:
-        """The images among `keys` that a table has, and their classes."""
+    def _lookup(
+        self, table: str, keys: dict[str, str], split: str, is_sure: bool = False
+    ) -> tuple[dict[str, str], list[str]]:
+        """The images among `keys` that a table has, and their classes, see _class_column; and what was assumed."""
         with decode_errors(f"{table}: not a table in UTF-8", "save it as UTF-8, or remove it"):
             text = decode_utf8((self._read if table in self.others else files.read_small)(table))
             head = text.partition("\n")[0]
@@ -269,21 +303,20 @@ class Layout:
         width = max(map(len, rows), default=0)
         hits = [len({row[column] for row in rows if len(row) > column} & keys.keys()) for column in range(width)]
         if not any(hits) or width < 2:
-            return {}
+            return {}, []
         name_column = hits.index(max(hits))
-        class_column = _class_column(table, rows[0], name_column)
+        class_column = _class_column(table, rows[0], name_column, is_sure)
         columns = dict(zip(rows[0], map(set, zip(*rows[1:], strict=False)), strict=False)) if not split else {}
         used = rows[0][name_column], rows[0][class_column]
         notes = splits.check_columns({name: columns[name] for name in columns if name not in used}, table)
-        self.notes += [line for line in notes if line not in self.notes]
         found: dict[str, str] = {}
         for row in (row for row in rows if len(row) > name_column and row[name_column] in keys):
             image, value = keys[row[name_column]], row[class_column].strip() if len(row) > class_column else ""
             value = value.partition(" ")[0] if _is_first_word(table) else class_name(value)
             if value in MISSING or found.setdefault(image, value) != value:
                 raise DataError(f"{table}: {row[name_column]!r} has no class, or two; mend it")
-        refuse_names(Counter(found.values()), f"among the classes of {table}")
-        return found
+        notes += check_names(Counter(found.values()), f"among the classes of {table}")
+        return found, [*notes, f"{table}: images and their classes by the columns {used[0]!r} and {used[1]!r}"]
 
 
 def _by_folder(images: Iterable[str], base: str) -> dict[str, list[str]]:
@@ -317,13 +350,16 @@ def _keys(images: list[str]) -> dict[str, str]:
     return {key: name for key, name in found.items() if name is not None}
 
 
-def _class_column(table: str, header: list[str], name_column: int) -> int:
+def _class_column(table: str, header: list[str], name_column: int, is_sure: bool) -> int:
+    """The column of classes: called so or, unless it must be sure, the only other one."""
     if _is_first_word(table):
         return 1
     others = [column for column in range(len(header)) if column != name_column]
     called = [column for column in others if "".join(filter(str.isalnum, header[column])).lower() in CLASS_COLUMNS]
-    if len(others) == 1 or len(called) == 1:
-        return (others if len(others) == 1 else called)[0]
+    if len(called) == 1:
+        return called[0]
+    if len(others) == 1 and not is_sure and not splits.may_name_splits(header[others[0]]):
+        return others[0]
     raise DataError(
         f"{table}: which of its columns {', '.join(map(repr, (header[column] for column in others)))} is the class is "
         f"not clear: keep one, or call one 'label'"

@@ -19,7 +19,7 @@ import numpy as np
 from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning.glue import MISSING, SentenceTask
 from gmlp_flax.data.finetuning.sentence_rows import file_rows
-from gmlp_flax.data.finetuning.sentences import class_name, refuse_names
+from gmlp_flax.data.finetuning.sentences import check_names, class_name
 from gmlp_flax.data.images.folders import SUFFIXES, ImageSource, ImageTar, local_file, read_image
 from gmlp_flax.data.images.layout import CLASS_COLUMNS, suffix
 from gmlp_flax.errors import DataError, decode_errors
@@ -52,7 +52,7 @@ class ImageRows(ImageSource):
             columns = f"{' or '.join(_IMAGES)}, and {' or '.join(_COLUMNS.label)}"
             raise DataError(f"{self.path!r}: {bad[0]} has no image or no class: expected columns {columns}")
         found.names, found._images, kinds = ([row[part] for row in rows] for part in range(3))
-        refuse_names(Counter(kinds), f"among the classes of {self.path!r}")
+        notes += check_names(Counter(kinds), f"among the classes of {self.path!r}")
         own = {image: kind for _, image, kind in rows if isinstance(image, str)}
         if other := next((row[0] for row in rows if isinstance(row[1], str) and own[row[1]] != row[2]), ""):
             raise DataError(f"{self.path!r}: the image of {other} has another class in another row: mend one of them")
@@ -138,6 +138,7 @@ def _pixels(file: File, notes: list[str]) -> Iterator[Row]:
     """The images of the array that the file is named by, encoded as PPM or PGM: they are read with any channels."""
     arrays, y = _load(file), f"y{file.name[1:]}"
     images, labels = arrays[file.name], arrays.get(y, np.empty(0))
+    labels = np.char.decode(labels, errors="backslashreplace") if labels.dtype.kind == "S" else labels
     if (
         images.dtype != np.uint8
         or images.ndim < 3

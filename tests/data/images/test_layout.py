@@ -107,6 +107,13 @@ def test_classes_and_splits(tmp_path, names, expected):
             "the classes may be 'images', 'segmentations', or 'a', 'b' in each of them",
         ),
         (["data/x.zip"], "(found .zip; unpack archives)"),
+        # Parts of one data set (HAM10000, ChestX-ray14), images without classes, and ultrasound with its masks (BUSI).
+        (["HAM_part_1/1.jpg", "HAM_part_2/2.jpg"], "'HAM_part_1', 'HAM_part_2' may be classes, or parts of the data"),
+        (["images_001/images/1.jpg", "images_002/images/2.jpg"], "'images_001', 'images_002' may be classes, or parts"),
+        (["fold 1/1.jpg", "Fold 2/2.jpg"], "may be classes, or parts"),
+        (["cat/1.jpg", "dog/1.jpg", "unlabeled/1.jpg"], "'unlabeled' may be classes, or parts of the data: move"),
+        (["a/x (1).png", "a/x (1)_mask.png", "b/y.png"], "1 images may be masks, as 'a/x (1)_mask.png'"),
+        (["a/x.png", "b/y.png", "b/y.jpg", "b/y_mask_1.png"], "1 images may be masks, as 'b/y_mask_1.png'"),
     ],
 )
 def test_what_can_be_read_in_two_ways(tmp_path, names, message):
@@ -154,12 +161,37 @@ def test_what_was_assumed_is_said(tmp_path):
 
 
 def test_a_table_that_is_not_read_is_named(tmp_path):
-    """HAM10000 has its images in two folders, and their classes in a table."""
-    content = {"part_1/1.jpg": b"", "part_2/2.jpg": b"", "meta.csv": b"image,dx,age\n1,nv,3\n2,mel,4\n", "a.txt": b""}
-    (note,) = ImageFolder(str(make_folder(tmp_path / "ham", content))).of_split().notes
+    content = {"a/1.jpg": b"", "b/2.jpg": b"", "meta.csv": b"image,dx,age\n1,nv,3\n2,mel,4\n", "a.txt": b""}
+    (note,) = ImageFolder(str(make_folder(tmp_path / "root", content))).of_split().notes
     assert note.endswith("ignored 2 files that are no images (.txt 1, .csv 1; not read for classes: meta.csv)")
     tiny = TRAIN | VAL | {"val/val_annotations.txt": b"v_0.jpg\tn2\n"}
     assert "not read for classes" not in ImageFolder(str(make_folder(tmp_path / "t", tiny))).of_split("train").notes[0]
+
+
+def test_names_that_only_look_like_parts_or_masks(tmp_path):
+    names = ["type_1/x.png", "part_1/y_mask.png", "part_2/mask.png", "n01440764/image_2.png"]
+    assert [*counts(tree(tmp_path, *names))] == ["n01440764", "part_1", "part_2", "type_1"]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (
+            "file,label\na/1.jpg,x\na/2.jpg,y\nb/3.jpg,x\n",
+            "'a' may be classes, or parts of the data, whose classes are in m.csv",
+        ),
+        ("file,label\na/1.jpg,x\na/2.jpg,x\nb/3.jpg,y\n", ""),
+        ("file,label\na/1.jpg,a\na/2.jpg,a\nb/3.jpg,b\n", ""),
+        ("file,width\na/1.jpg,3\na/2.jpg,4\nb/3.jpg,3\n", ""),
+    ],
+)
+def test_a_table_that_contradicts_the_folders(tmp_path, table, words):
+    content = {"a/1.jpg": b"", "a/2.jpg": b"", "b/3.jpg": b"", "m.csv": table.encode()}
+    path = str(make_folder(tmp_path, content))
+    if words:
+        assert words in failure(lambda: ImageFolder(path).of_split())
+    else:
+        assert counts(path) == {"a": 2, "b": 1}
 
 
 def test_random_trees(tmp_path):
@@ -243,6 +275,16 @@ def test_classes_that_are_also_names_of_images(tmp_path):
             {"a.csv": b"id,label,part\nv_0,a,train\nv_1,b,train\nv_2,a,test\n"},
             "a.csv: the column 'part' seems to name splits ('test', 'train')",
         ),
+        # CelebA's list of splits has no classes.
+        (
+            {"a.csv": b"id,partition\nv_0,0\nv_1,1\nv_2,2\n"},
+            "which of its columns 'partition' is the class is not clear",
+        ),
+        (
+            {f"v_{i}.cls": name for i, name in enumerate((b"cat", b"Cat", b"dog"))},
+            "two labels, 'cat' (1 rows) and 'Cat'",
+        ),
+        ({f"v_{i}.cls": b"\xff" for i in range(3)}, "a file .cls is no text in UTF-8"),
         # A list of the images to predict has no classes (Plant Pathology).
         ({"a.csv": b"id\nv_0\nv_1\n", "b.csv": b"id,label\nv_2,a\n"}, "b.csv: no class for 2 of 3 images"),
     ],

@@ -5,6 +5,7 @@ import csv
 import functools
 import io
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -178,13 +179,19 @@ class TextClassification(Finetuning):
         columns = [name for (name,) in self.glue.texts]
         by_size = sorted(range(len(names)), key=counts.__getitem__)
         least, most = (f"{names[at]!r} with {counts[at]:,}" for at in (by_size[0], by_size[-1]))
-        trained = {*zip(train.first, train.second or train.first, strict=True)}
-        again = sum(texts in trained for texts in zip(heldout.first, heldout.second or heldout.first, strict=True))
+        trained, labels = Counter(train.texts), {*zip(train.texts, train.labels.tolist(), strict=True)}
+        again, (text, rows) = sum(texts in trained for texts in heldout.texts), trained.most_common(1)[0]
         notes = [
             *super().notes(),
             f"read: text {' and '.join(map(repr, columns))}, label {self.glue.label[0]!r}; smallest class to train on "
             f"{least}, largest {most}; {train.dropped + heldout.dropped:,} rows without a label left out",
         ]
+        if rows > 1:
+            repeated = (
+                f"{len(train) - len(trained):,} of {len(train):,} examples to train on repeat the texts of others"
+            )
+            other = f"{len(labels) - len(trained):,} of them with another label"
+            notes.append(f"note: {repeated}, such as {text[0][:40]!r} ({rows:,} rows), {other}")
         if again:
             notes.append(f"note: {again:,} of {len(heldout):,} held-out examples have texts that are trained on, too")
         return notes

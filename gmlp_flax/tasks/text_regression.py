@@ -80,13 +80,12 @@ class TextRegression(TextClassification):
 
     def notes(self) -> list[str]:
         """See `Finetuning`; the columns that were read, and the labels' range."""
-        train = self.sentences("train")
         columns = " and ".join(repr(names[0]) for names in self.glue.texts)
-        low, high = train.labels.min(), train.labels.max()
-        return [
-            *Finetuning.notes(self),
-            f"read: text {columns}, numbers {self.glue.label[0]!r} from {low:.4g} to {high:.4g}",
-        ]
+        labels = (self.sentences(side).labels for side in ("train", "heldout"))
+        known = (numbers[np.isfinite(numbers)] for numbers in labels)
+        train, heldout = (f"{of.min():.4g} to {of.max():.4g}" if len(of) else "none" for of in known)
+        numbers = f"numbers {self.glue.label[0]!r} from {train}, held out {heldout}"
+        return [*Finetuning.notes(self), f"read: text {columns}, {numbers}"]
 
     def predicted(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
         """What the model predicts, float32 [batch], on the scale that it is trained on."""

@@ -244,6 +244,17 @@ def test_the_start_says_what_own_data_were_read_as(vocabulary, tmp_path, capsys)
     assert task.class_names == ("0", "1")
 
 
+def test_texts_that_several_rows_have(vocabulary, tmp_path):
+    """As pandas counts them: the same text with two labels, and a cell that stands for none."""
+    rows = [("same", "a"), ("same", "b"), ("NULL", "a"), ("NULL", "a"), ("NULL", "b"), ("other", "b")]
+    (tmp_path / "own.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    (tmp_path / "heldout.csv").write_text("text,label\nnew,a\n")
+    data = {"heldout": str(tmp_path / "heldout.csv")}
+    task = TextClassification(config(vocabulary, tmp_path / "own.csv", "own", **data), str(tmp_path))
+    repeated = "3 of 6 examples to train on repeat the texts of others, such as 'NULL' (3 rows), 2 of them with another"
+    assert f"note: {repeated} label" in task.notes()
+
+
 def test_a_rate_for_large_models_on_a_small_one_is_told(vocabulary, tmp_path):
     task = own(vocabulary, tmp_path, "abababab")
     with task.config.unlocked():

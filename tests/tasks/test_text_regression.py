@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ from gmlp_flax.tasks.text_regression import SCALE_FILE, TextRegression
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
+from tests.failures import failure
 from tests.tasks.test_text_classification import vocabulary  # noqa: F401
 from tests.training import tiny
 
@@ -75,6 +77,18 @@ def test_a_test_set_has_no_scores(vocabulary, tmp_path):  # noqa: F811
     assert metrics == {"examples": 5, "unlabelled": 5} and np.isfinite(outputs["label"]).all()
 
 
+@pytest.mark.parametrize(("score", "allowed"), [(0, True), (5, True), (5.01, False), (-2, False), (30, False)])
+def test_scores_of_another_range(vocabulary, tmp_path, score, allowed):  # noqa: F811
+    """STS-B has 0 to 5; -1 is a row of a test set."""
+    rows = "".join(f"a {i}\tb {i}\t{value}\n" for i, value in enumerate((0, 2.5, -1, score)))
+    (tmp_path / "a.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}")
+    task = TextRegression(config(vocabulary, tmp_path / "a.tsv", "stsb", heldout=str(tmp_path / "a.tsv")), "")
+    if allowed:
+        assert task.sentences("train").labels.tolist() == [0, 2.5, score]
+    else:
+        assert f"the label '{score}'; expected a number from 0 to 5" in failure(task.sentences, "train")
+
+
 def test_own_numbers(vocabulary, tmp_path):  # noqa: F811
     """Large, negative, -1 among them, an empty cell; a word is a bad record, and equal labels teach nothing."""
     labels = [1e6, -1, 250.5, "", -3e5] * 8
@@ -86,10 +100,11 @@ def test_own_numbers(vocabulary, tmp_path):  # noqa: F811
     task = TextRegression(options, "")
     train, heldout = (task.sentences(side).labels.tolist() for side in ("train", "heldout"))
     assert sorted(train + heldout) == sorted(label for label in labels if label != "")
-    assert task.notes() == ["read: text 'words', numbers 'price' from -3e+05 to 1e+06"]
-    for wrong, message in (("dear", "the label 'dear'; expected a number"), (math.inf, "expected a number")):
+    assert task.notes() == ["read: text 'words', numbers 'price' from -3e+05 to 1e+06, held out -3e+05 to 1e+06"]
+    wrongs = ("dear", math.inf, True, 1e300, "1_000", "3,5", "50%")
+    for wrong, message in ((wrong, f"the label {wrong!r}; expected a number") for wrong in wrongs):
         path.write_text("".join(json.dumps(row | {"price": wrong}) + "\n" for row in rows))
-        with pytest.raises(DataError, match=message):
+        with pytest.raises(DataError, match=re.escape(message)):
             TextRegression(options, "").sentences("train")
     path.write_text("".join(json.dumps(row | {"price": 3}) + "\n" for row in rows))
     with pytest.raises(DataError, match="labels are 3.0: nothing can be learned"):

@@ -71,6 +71,11 @@ class Sentences:
     def __len__(self) -> int:
         return len(self.first)
 
+    @property
+    def texts(self) -> list[tuple[str, ...]]:
+        """The text or the texts of each example."""
+        return [*zip(self.first, *([] if self.second is None else [self.second]), strict=True)]
+
     def fingerprint(self) -> fingerprints.Fingerprint:
         """See `data.fingerprints`: all texts and labels."""
         texts = fingerprints.of_texts([*self.first, *(self.second or ())])
@@ -214,11 +219,11 @@ def refuse_spellings(counts: Mapping[str, int], where: str, unit: str = "rows") 
     for name in counts:
         seen = "".join(one for one in name if unicodedata.category(one) != "Cf" and one not in "\ufe0e\ufe0f")
         bare = " ".join(unicodedata.normalize("NFKC", seen).casefold().split())
-        bare = bare.lstrip("0") or "0" if bare.isdecimal() else bare
+        bare = bare.lstrip("0") or "0" if bare.isdecimal() else {"true": "1", "false": "0"}.get(bare, bare)
         if (other := spelled.setdefault(bare, name)) != name:
             raise DataError(
                 f"two labels, {other!r} ({counts[other]} {unit}) and {name!r} ({counts[name]}), {where}, that differ "
-                "only in capitals, blanks, leading zeros or forms of characters: write them alike"
+                "only in capitals, blanks, leading zeros, types or forms of characters: write them alike"
             )
 
 

@@ -236,7 +236,9 @@ def labelled(path, task):
 
 def test_own_labels_may_be_negative_and_empty_cells_have_none(tmp_path):
     """pandas writes whole numbers as floats if other cells are empty, and so in one file of two."""
-    rows = (f"text {i}\t{(-1, 0, 10, '', 'nan')[i % 5]}\n" for i in range(10))
+    rows = (
+        f"text {i}\t{(-1, 0, 10, ('', chr(92) + 'N')[i % 2], ('nan', '#VALUE!')[i % 2])[i % 5]}\n" for i in range(10)
+    )
     path = write(tmp_path / "a.tsv", "text\tlabel\n" + "".join(rows))
     task = labelled(path, own_task(("text",), "label"))
     found = read(path, task)
@@ -447,6 +449,11 @@ def test_numbers_go_by_size_and_words_by_letters():
         ({"a\u00a0b": 20, "a b": 5}, "differ only in capitals, blanks"),
         ({"\u212b": 20, "\u00e5": 5}, "differ only in capitals"),  # the sign of Angstrom, and the letter
         ({"a\u200b": 20, "a": 5}, "differ only in capitals"),
+        ({"\u0639\u200f": 20, "\u0639": 5}, "differ only in capitals"),  # with a mark of direction
+        ({"po\u00adsi": 20, "posi": 5}, "differ only in capitals"),
+        ({"\u2764\ufe0f": 20, "\u2764": 5}, "differ only in capitals"),  # a heart, and the same in colour
+        ({"True": 20, "1": 5, "False": 3}, "leading zeros, types or forms"),
+        ({f"caption {i}": 1 for i in range(21)}, "each of 21 rows has another label"),
     ],
 )
 def test_refused(values, words):

@@ -77,6 +77,30 @@ def test_what_is_no_plain_text_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        ('{"text": "one"}\n{"text": "two"}\n', "JSON"),
+        ('\ufeff[{"text": "one"}]', "JSON"),
+        ('[\n {"text": "one"}\n]\n', "JSON"),
+        ('{\n "text": "one"}', "JSON"),
+        (r"{\rtf1\ansi one}", "RTF"),
+        ("[1] A footnote.\n", ""),
+        ("[\n", ""),
+        ("{one} {two}", ""),
+        ("[]\n{}", ""),
+    ],
+)
+def test_a_text_file_that_is_none(tmp_path, content, kind):
+    """Its signs would be learned as text, without a word."""
+    (tmp_path / "a.txt").write_text(content)
+    if kind:
+        with pytest.raises(DataError, match=f"a.txt: no text but {kind}: write JSON lines"):
+            read("text", tmp_path / "a.txt")
+    else:
+        assert read("text", tmp_path / "a.txt") == [content]
+
+
+@pytest.mark.parametrize(
     "line, found",
     [
         (b'{"text": ', "not JSON (Expecting value); expected one object per line"),

@@ -354,16 +354,17 @@ def test_labels_are_those_of_the_training_split(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize(
-    ("column", "values"),
+    ("column", "values", "seems"),
     [
-        ("set", ["train", "test"]),
-        ("is_valid", ["True", "False"]),
-        ("partition", ["Train", "dev"]),
-        ("tag", ["train_set", "test_set"]),
+        ("set", ["train", "test"], "seems to name splits"),
+        ("is_valid", ["True", "False"], "seems to name splits"),
+        ("partition", ["Train", "dev"], "seems to name splits"),
+        ("tag", ["train_set", "test_set"], "seems to name splits"),
+        ("Fold", ["0", "1"], "may number folds or splits"),
     ],
 )
-def test_own_rows_of_splits_that_are_not_read(tmp_path, suffix, column, values):
-    """Else the rows to test on would be trained on."""
+def test_own_rows_of_splits_that_are_not_read(tmp_path, suffix, column, values, seems):
+    """Else the rows to test on would be trained on; folds are named."""
     rows = [{"text": f"text {i}", "label": "ab"[i % 2], column: values[i > 7]} for i in range(12)]
     path = tmp_path / f"a.{suffix}"
     if suffix == "parquet":
@@ -372,21 +373,9 @@ def test_own_rows_of_splits_that_are_not_read(tmp_path, suffix, column, values):
         path.write_bytes(writers.json_lines(*rows))
     else:
         path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows), ""]))
-    assert f"the column {column!r} seems to name splits" in failure(path, OWN._replace(labels=("a", "b")))
-
-
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_a_column_of_folds_is_named(tmp_path, suffix):
-    rows = [{"text": f"text {i}", "label": "ab"[i % 2], "Fold": i % 3} for i in range(12)]
-    path = tmp_path / f"a.{suffix}"
-    if suffix == "parquet":
-        writers.parquet(path, **{name: [row[name] for row in rows] for name in rows[0]})
-    elif suffix == "jsonl":
-        path.write_bytes(writers.json_lines(*rows))
-    else:
-        path.write_text("\n".join([",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows), ""]))
-    (note,) = read(path, OWN._replace(labels=("a", "b"))).notes
-    assert "the column 'Fold' may number folds or splits ('0', '1', '2'), and is not read" in note
+    task = OWN._replace(labels=("a", "b"))
+    told = read(path, task).notes[0] if column == "Fold" else failure(path, task)
+    assert f"the column {column!r} {seems} ({', '.join(map(repr, sorted(values)))})" in told
 
 
 def test_a_table_of_another_encoding_is_refused_with_the_command(tmp_path):

@@ -257,6 +257,21 @@ def test_arrays_of_several_files_and_of_one_split(tmp_path):
     assert "of its arrays x_train, x_train_2 two are of one split" in failure(tmp_path / "a.npz")
 
 
+@pytest.mark.parametrize(("kind", "names"), [("S", ("a", "b")), ("U", ("a", "b")), ("?", ("False", "True"))])
+def test_labels_of_other_types(tmp_path, kind, names):
+    labels = np.array([0, 1] * 3, "?") if kind == "?" else np.array(["a", "b"] * 3, kind)
+    np.savez(tmp_path / "a.npz", x=np.zeros((6, 4, 4), np.uint8), y=labels)
+    source = open_images(str(tmp_path / "a.npz")).of_split()
+    assert source.classes == names and source.labels.tolist() == [0, 1] * 3
+
+
+def test_several_labels_in_a_cell_are_named(tmp_path):
+    rows = "".join(f"images/{i}.png,{label}\n" for i, label in enumerate(["Mass", "Mass|Nodule", "None"] * 2))
+    (tmp_path / "a.csv").write_text(f"file_name,label\n{rows}")
+    notes = "; ".join(open_images(str(tmp_path / "a.csv")).of_split().notes)
+    assert "'Mass|Nodule' (2 rows), taken as 1 classes, may mean several labels" in notes and "'None' (2 rows)" in notes
+
+
 def test_a_folder_of_images_is_read_as_one_whatever_lies_beside(tmp_path):
     for name in ("cat/a.png", "cat/b.png", "dog/c.png", "dog/d.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

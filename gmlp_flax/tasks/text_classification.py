@@ -6,7 +6,7 @@ import functools
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
@@ -256,18 +256,21 @@ class TextClassification(Finetuning):
         return [base.Baseline("the most frequent label", metrics)] if metrics else []
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
-        """What GLUE's server takes: one file per part, one line per example with its id and the predicted label.
+        """What GLUE's server takes: one file per part, one line per example with its id and what is predicted.
 
         An id or label of the user's own with a tab or a line feed in it stands in quotation marks.
         """
         heldout, files = self.sentences("heldout"), {}
         for part in np.unique(heldout.part):
-            rows = []
-            for i in np.flatnonzero(heldout.part == part):
-                label = int(outputs["label"][i])
-                rows.append((heldout.ids[i], self.glue.labels[label] if self.glue.names else str(label)))
-            files[self.glue.submission[part]] = submission(rows)
+            rows = ((heldout.ids[i], self.shown(outputs["label"][i])) for i in np.flatnonzero(heldout.part == part))
+            table = io.StringIO()
+            csv.writer(table, "excel-tab", lineterminator="\n").writerows([("index", "prediction"), *rows])
+            files[self.glue.submission[part]] = table.getvalue().encode("utf-8", "backslashreplace")
         return files
+
+    def shown(self, label: Any) -> str:
+        """One of the "label" of `evaluate`, as files of predictions have it."""
+        return self.glue.labels[label] if self.glue.names else str(label)
 
     def prepare(self, given: str, truncate: bool = False) -> Prepared:
         """See `Task`: a sentence, or a pair with a tab between.
@@ -329,13 +332,6 @@ class TextClassification(Finetuning):
         if read.dropped:
             sides.warn(side, "examples", f"{read.dropped} without a gold label are left out, {len(read)} remain")
         return read
-
-
-def submission(rows: Iterable[tuple[str, str]]) -> bytes:
-    """GLUE's table of ids and predictions."""
-    table = io.StringIO()
-    csv.writer(table, "excel-tab", lineterminator="\n").writerows([("index", "prediction"), *rows])
-    return table.getvalue().encode("utf-8", "backslashreplace")
 
 
 def matthews(examples: int, positives: int, predicted: int, true_positives: int) -> float:

@@ -19,7 +19,7 @@ from gmlp_flax.errors import DataError
 from gmlp_flax.io import json_files
 from gmlp_flax.options import Option
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Shapes, Sums, Totals, model_keys, weighted_sum
-from gmlp_flax.tasks.text_classification import OWN, TextClassification, submission
+from gmlp_flax.tasks.text_classification import OWN, TextClassification
 from gmlp_flax.tasks.vocabulary import Finetuning
 
 SCALE_FILE = "scale.json"
@@ -134,10 +134,8 @@ class TextRegression(TextClassification):
         errors = np.square((labels[np.isfinite(labels)] - mean) / deviation)
         return [Baseline("the mean of the labels", {"loss": float(errors.mean())})] if len(errors) else []
 
-    def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
-        """What GLUE's server takes: a line per example with its id and the predicted number."""
-        rows = zip(self.sentences("heldout").ids, outputs["label"].tolist(), strict=True)
-        return {self.glue.submission[0]: submission((name, f"{value:.6g}") for name, value in rows)}
+    def shown(self, label: Any) -> str:
+        return f"{label:.6g}"
 
     def rank(self, params: Any, batch: Batch, top: int) -> Outputs:
         """See `Task`: the number itself, in the labels' unit."""

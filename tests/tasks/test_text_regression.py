@@ -122,6 +122,7 @@ def test_a_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):  # noq
     run = tmp_path / "run"
     result = gf.train(options, str(run))
     assert result["eval"]["spearman"] > 0.8 and result["eval"]["loss"] < 0.4
+    assert gf.evaluate(gf.load(run), str(tmp_path / "own.jsonl"))["spearman"] > 0.8
     assert json.loads((run / SCALE_FILE).read_text())["mean"] > 1000
     done = preloaded.gmlp("predict", f"--workdir={run}", input=" ".join(tiny.WORDS[:16]) + "\n")
     assert done.returncode == 0 and float(done.stdout.splitlines()[1]) == pytest.approx(2600, abs=500), done.stderr

@@ -256,7 +256,7 @@ def _by_tag(path: str, examples: list[_Example], notes: list[str]) -> dict[str, 
 def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords, notes: list[str]) -> list[_Example]:
     """The usable rows of a file or split."""
     labels, intern = _label_numbers(task), {}  # Retrieval has each long document in many pairs
-    examples, ids, part = [], set(), int(split.endswith(PARTS[2]))
+    examples, ids, part = [], set(), int(split.endswith(PARTS[2]) and len(task.submission) > 1)
     id_names, tag_names = ([name for name in names if name not in task.columns] for names in (IDS, TAGS))
     columns: dict[str, set[str]] = {}
     for position, (where, record) in enumerate(rows):

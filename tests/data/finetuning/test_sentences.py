@@ -329,6 +329,8 @@ def test_own_splits_are_words_anywhere_in_names(tmp_path):
     train, heldout = both(tmp_path, OWN)
     assert train.first == [f"train_data {i}" for i in range(4)] and heldout.first == [f"val_1 {i}" for i in range(4)]
     assert any("notes.csv" in note and "val_1" not in note for note in train.notes)
+    write(tmp_path / "dev_mismatched.csv", "text,label\na,neg\n")  # MNLI alone has scores for parts
+    assert read(tmp_path, OWN, "heldout", heldout_split="dev_mismatched").part.tolist() == [0]
     write(tmp_path / "train_test.csv", "text,label\na,neg\n")
     assert "'train_test'" in failure(tmp_path, OWN)
     glue = tmp_path / "mrpc"

@@ -347,7 +347,7 @@ def linear(train: Features, heldout: Features) -> dict[str, float]:
 
 
 def few_shots(train: Features, heldout: Features) -> dict[str, float]:
-    """See `probe`. Raises RunError if a class of the training data has no example."""
+    """See `probe`."""
     classes, found = int(max(train[1].max(), heldout[1].max())) + 1, {}
     counts = np.bincount(train[1], minlength=classes)
     for shots in (shots for shots in SHOTS if shots <= counts[counts > 0].min()):

@@ -243,13 +243,8 @@ def folded(state: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> dict[
     if not any(key.endswith("attn.qkv.bias") for key in state):
         kernels = {key: value for key, value in state.items() if key.endswith("attn.qkv.weight")}
         ours |= {key.replace("weight", "bias"): np.zeros_like(value[:, 0]) for key, value in kernels.items()}
-    cls, patches, all_tokens = state.get("cls_token"), state.get("pos_embed"), wanted.get("pos_embed")
-    if (
-        cls is not None
-        and patches is not None
-        and all_tokens is not None
-        and patches.size + cls.size == all_tokens.size
-    ):
+    cls, patches = state.get("cls_token"), state.get("pos_embed")
+    if cls is not None and patches is not None and patches.size + cls.size == np.size(wanted.get("pos_embed", ())):
         ours["pos_embed"] = np.concatenate([np.zeros_like(cls), patches], axis=-2)
     return ours
 

@@ -82,7 +82,9 @@ class Subset(ImageSource):
         return self.source.read(int(self.indices[index]))
 
     def __repr__(self) -> str:
-        return f"Subset({self.source!r}, images={len(self)}, crc={zlib.crc32(self.indices.tobytes()):08x})"
+        return (
+            f"{type(self).__name__}({self.source!r}, images={len(self)}, crc={zlib.crc32(self.indices.tobytes()):08x})"
+        )
 
 
 def open_images(path: str) -> ImageSource:
@@ -254,7 +256,7 @@ def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> 
     )
 
 
-class RealLabels(ImageSource):
+class RealLabels(Subset):
     """ReaL labels of ImageNet's validation set (Beyer et al. 2020, "Are we done with ImageNet?"): a source whose items
     have one more entry, "real": the image's labels, int32 [most labels], filled with -1.
 
@@ -270,7 +272,8 @@ class RealLabels(ImageSource):
     """
 
     def __init__(self, source: ImageSource, path: str):
-        self.source, self.classes, self.path, self.file = source, source.classes, source.path, path
+        super().__init__(source, range(len(source)))
+        self.file = path
         lists: Any = json_files.read(path, list)
         labels: list[Any] = [label for entry in lists for label in (entry if isinstance(entry, list) else [None])]
         if not labels or not all(type(label) is int and 0 <= label < 2**31 for label in labels):
@@ -284,16 +287,9 @@ class RealLabels(ImageSource):
         for name in _known_names(source):
             self._number(name)
 
-    def __len__(self) -> int:
-        return len(self.source)
-
     def __getitem__(self, index: int) -> dict:
-        item = self.source[index]
+        item = super().__getitem__(index)
         return {**item, "real": self.real[self._number(item["name"])]}
-
-    def fingerprint(self) -> Fingerprint:
-        """That of the images alone."""
-        return self.source.fingerprint()
 
     def _number(self, name: str) -> int:
         match = _NUMBER.search(name)

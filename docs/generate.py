@@ -149,7 +149,7 @@ def scores() -> dict[str, dict[str, Spread]]:
     """What `gmlp reproduce alternatives` makes of its runs: column -> row -> score."""
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in read("alternatives"):
-        finetuned = COLUMNS[line["column"]].kind == alternatives.FINETUNED
+        finetuned = bool(COLUMNS[line["column"]].starts)
         name = line["column"] + alternatives.RANDOM * (finetuned and line["start"] == "random")
         values[name][line["row"]].append(float(line["value"]))
     return {name: {row: Spread.mean(of_row) for row, of_row in rows.items()} for name, rows in values.items()}

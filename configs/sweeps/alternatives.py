@@ -9,7 +9,7 @@ name; all of them unless some are named.
 """
 
 from gmlp_flax.config import arguments
-from gmlp_flax.paper.alternatives import COLUMNS, ROWS, TRAINED, checked
+from gmlp_flax.paper.alternatives import COLUMNS, ROWS, checked
 from gmlp_flax.paper.recipes import SCALES
 from gmlp_flax.sweeps import points
 
@@ -19,7 +19,7 @@ def get_sweep(arg: str = "mlm") -> points.Points:
     words = (arg or "mlm").split(",")
     chosen = [word.removeprefix("rows=").split("+") for word in words if word.startswith("rows=")]
     rows = checked(chosen[-1], ROWS, "rows") if chosen else ROWS
-    trained = tuple(name for name, column in COLUMNS.items() if column.kind == TRAINED)
+    trained = tuple(name for name, column in COLUMNS.items() if not column.starts)
     rest = ",".join(word for word in words if not word.startswith("rows="))
     name, scale = arguments(rest, trained, scale=tuple(SCALES))
     return COLUMNS[name].points(scale, rows)

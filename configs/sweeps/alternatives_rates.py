@@ -15,7 +15,7 @@ in docs/results/table3.md.
 
 from gmlp_flax.config import arguments
 from gmlp_flax.paper import recipes
-from gmlp_flax.paper.alternatives import COLUMNS, ROWS, TRAINED
+from gmlp_flax.paper.alternatives import COLUMNS, ROWS
 from gmlp_flax.sweeps import points
 
 SEED = 100  # table3_rates' own, too
@@ -29,7 +29,7 @@ LOGITS = {
     ("sgu", "amlp_36"): "spatial/taps",
 }
 FACTORS = (1, 4, 16)
-OF_COLUMNS = tuple(name for name, column in COLUMNS.items() if column.kind == TRAINED and name != "mlm")
+OF_COLUMNS = tuple(name for name, column in COLUMNS.items() if not column.starts and name != "mlm")
 
 
 def _configs(rows) -> list[str]:

@@ -34,7 +34,6 @@ Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 
 import os
 import sys
-from types import SimpleNamespace
 
 from absl import flags
 
@@ -42,116 +41,68 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.paper import alternatives, recipes
-from gmlp_flax.paper.alternatives import COLUMNS
-from gmlp_flax.paper.tables import FINETUNING_SEEDS, TABLES, PaperTable
+from gmlp_flax.paper.alternatives import COLUMNS, COSTS
+from gmlp_flax.paper.tables import ALTERNATIVES, FINETUNING_SEEDS, TABLES
 from gmlp_flax.reports import columns, language_models, learned_weights, page, sizes
 from gmlp_flax.reports import runs as run_finder
-from gmlp_flax.reports.alternatives import NAME as ALTERNATIVES
 from gmlp_flax.reports.alternatives import of_folder
 from gmlp_flax.reports.report import Report
-from gmlp_flax.sweeps import definition, training
 
 
-def arguments(argv: list[str]) -> SimpleNamespace:
-    """The command line, checked before anything is trained. Raises ConfigError."""
-    args = SimpleNamespace(**{flag.name: flag.value for flag in flags.FLAGS.flags_by_module_dict()[__name__]})
-    args.name, args.pattern = argv[1], vars(args)["from"]
-    args.changes = config_lib.named_overrides(sys.argv[sys.argv.index("--") :] if "--" in sys.argv else [])
-    args.finetune_changes = config_lib.named_overrides(args.finetune_flag)
-    if args.name not in TABLES:
-        raise ConfigError(f"there is no table or figure {args.name!r}; {did_you_mean(args.name, TABLES)}")
-    if len(args.finetune_changes) < len(args.finetune_flag):
-        raise ConfigError(f"--finetune_flag={args.finetune_flag[0]}: expected --config.KEY=VALUE, each key once")
-    args.runs = args.pattern or args.runs or os.path.join("runs", "reproduce", f"{args.name}-{args.scale}")
-    args.finetune = dict(task.partition("=")[::2] for task in args.finetune)
-    args.finetune_seeds = cli.numbers("finetune_seeds")
-    if args.name == ALTERNATIVES:
-        args.plan = column_plan(args)
+def plan_of(name: str) -> columns.Plan:
+    """What the command line asks of a table or figure. Raises ConfigError: that cannot be."""
+    if name not in TABLES:
+        raise ConfigError(f"there is no table or figure {name!r}; {did_you_mean(name, TABLES)}")
+    values, table, data = flags.FLAGS, TABLES[name], flags.FLAGS.data or ""
+    for flag in ("finetune",) if name == ALTERNATIVES else ("columns", "rows", "lengths"):
+        if values[flag].present:
+            raise ConfigError(f"--{flag} is not for {name}: see gmlp reproduce --help")
+    for flag in ("columns", "data", "finetune") if values["from"].value else ():
+        if values[flag].present:
+            raise ConfigError(f"--{flag} and --from={values['from'].value} exclude each other: --from trains nothing")
+    rows, seeds = table.rows, cli.numbers("finetune_seeds")
+    if name == ALTERNATIVES:
+        made = columns.parse(values.columns)
+        made |= {"mlm": data or made["mlm"]} if "mlm" in made else {}
+        rows = alternatives.checked(values.rows or rows, rows, "--rows")
     else:
-        check_table(args, TABLES[args.name])
-    return args
+        made = ({name: data} if table.trained else {}) | dict(task.partition("=")[::2] for task in values.finetune)
+        if wrong := [task for task in made if task not in (name, *table.tasks)]:
+            raise ConfigError(f"--finetune={wrong[0]}: {name} takes {', '.join(table.tasks) or 'none'}")
+        seeds = seeds or FINETUNING_SEEDS
+    finetune_changes = config_lib.named_overrides(values.finetune_flag)
+    if len(finetune_changes) < len(values.finetune_flag):
+        raise ConfigError(f"--finetune_flag={values.finetune_flag[0]}: expected --config.KEY=VALUE, each key once")
+    folder = values.runs or os.path.join("runs", "reproduce", f"{name}-{values.scale}")
+    changes = config_lib.named_overrides(sys.argv[sys.argv.index("--") :] if "--" in sys.argv else [])
+    run_options = values["from"].value or folder, values.jobs, changes, finetune_changes, seeds
+    return columns.Plan(name, made, rows, values.scale, *run_options, cli.numbers("lengths"))
 
 
-def check_table(args: SimpleNamespace, table: PaperTable) -> None:
-    """Raises ConfigError if what the command line asks of a table of the paper cannot be."""
-    if any(flags.FLAGS[name].present for name in ("columns", "rows", "lengths")):
-        raise ConfigError(f"--columns, --rows and --lengths are for {ALTERNATIVES}: {args.name} has no such columns")
-    if args.scale != "paper" and not args.data and not args.pattern and table.trained:
-        raise ConfigError(f"--data is missing: {args.name} trains at scale {args.scale} on data that you give")
-    columns.check_path("--data", args.data)
-    for task, data in args.finetune.items():
-        if task not in table.tasks:
-            raise ConfigError(f"--finetune={task}: {args.name} takes {', '.join(table.tasks) or 'none'}")
-        if args.pattern:
-            raise ConfigError(f"--finetune={task} and --from={args.pattern} exclude each other: --from trains nothing")
-        if args.scale != "paper" and not data:
-            raise ConfigError(f"--finetune={task}: give its data, --finetune={task}=PATH")
-        columns.check_path(f"--finetune={task}", data)
-        config = config_lib.open_config(recipes.FINETUNED[task] + recipes.SCALES[args.scale])
-        config_lib.overridden(config, args.finetune_changes)
-
-
-def column_plan(args: SimpleNamespace) -> columns.Plan:
-    """What the command line asks of the alternatives. Raises ConfigError: that cannot be."""
-    if args.finetune:
-        raise ConfigError("--finetune is not for alternatives: --columns chooses what is trained or finetuned")
-    if args.pattern and (args.data or flags.FLAGS["columns"].present):
-        raise ConfigError(f"--from={args.pattern} trains nothing: leave out --columns and --data")
-    data = columns.parse(args.columns)
-    plan = columns.Plan(
-        {name: args.data or path if name == "mlm" else path for name, path in data.items()},
-        alternatives.checked(args.rows or alternatives.ROWS, alternatives.ROWS, "--rows"),
-        args.scale,
-        args.runs,
-        args.jobs,
-        args.changes,
-        args.finetune_changes,
-        args.finetune_seeds,
-        cli.numbers("lengths"),
-    )
-    if not args.pattern:
-        columns.check(plan)
-    return plan
-
-
-def report_on(args: SimpleNamespace) -> tuple[Report, list[str]]:
-    """Trains what is missing, unless --from names runs; the report, and what went wrong."""
-    table = TABLES[args.name]
-    rows = {row: config_lib.overridden(config, args.changes) for row, config in table.configs(args.scale).items()}
-    complete = True
-    if not args.pattern:
-        changed = columns.data_change(args.data) | args.changes
-        sweep = definition.define(f"paper:{args.name}", table.points(args.scale), changed, args.runs)
-        complete = training.train(sweep, args.jobs)
-    runs = run_finder.find(args.runs, rows)
-    for task, given in args.finetune.items():
-        data = given or ("" if task.startswith("squad") else f"tfds:glue/{task}")  # SQuAD's config names its own
-        changes = columns.data_change(data) | args.finetune_changes
-        config, seeds = recipes.FINETUNED[task] + recipes.SCALES[args.scale], args.finetune_seeds or FINETUNING_SEEDS
-        for sweep in columns.finetuning(runs, args.runs, task, config, seeds, changes):
-            complete &= training.train(sweep, args.jobs)
-    missing = [] if complete else ["some runs failed: the table is made of the others"]
-    tuned = run_finder.find_finetuned(args.runs, rows)
-    if args.name in learned_weights.FIGURES:
-        return learned_weights.report(args.name, table, runs, args.scale, tuned), missing
-    return language_models.perplexities(table, runs, args.scale, tuned), missing
+def report_on(plan: columns.Plan) -> Report:
+    """The report on what the folder of runs has. Raises RunError: it cannot be made."""
+    table = TABLES[plan.table]
+    if plan.table == ALTERNATIVES:
+        return of_folder(plan.runs, plan.scale, plan.changes)
+    if not table.trained:
+        return sizes.counts(table)
+    rows = table.configs(plan.scale, plan.changes)
+    runs, tuned = run_finder.find(plan.runs, rows), run_finder.find_finetuned(plan.runs, rows)
+    if plan.table in learned_weights.FIGURES:
+        return learned_weights.report(plan.table, table, runs, plan.scale, tuned)
+    return language_models.perplexities(table, runs, plan.scale, tuned)
 
 
 def main(argv: list[str]) -> None:
-    """Trains, collects the runs, writes the report."""
-    args = arguments(argv)
-    missing: list[str] = []
-    trains = not args.pattern and (args.name == ALTERNATIVES or TABLES[args.name].trained)
-    with cli.waiting("" if trains else "reading the runs" if args.pattern else "counting"):
-        if args.name == ALTERNATIVES:
-            missing = [] if args.pattern else columns.make(args.plan)
-            report = of_folder(args.runs, args.scale, args.changes)
-        elif TABLES[args.name].trained:
-            report, missing = report_on(args)
-        else:
-            report = sizes.counts(TABLES[args.name])
+    """Trains what is missing, unless --from names runs; collects the runs, writes the report."""
+    plan, pattern, missing = plan_of(argv[1]), flags.FLAGS["from"].value, []
+    if plan.data and not pattern:
+        columns.check(plan)
+        missing = columns.make(plan)
+    with cli.waiting("reading the runs" if plan.data else "counting"):
+        report = report_on(plan)
     with cli.waiting("drawing"):
-        path = page.write(report, os.path.join(args.out, args.name))
+        path = page.write(report, os.path.join(flags.FLAGS.out, plan.table))
     print(report.markdown())
     print("\n".join(report.sentences()))
     print(f"\nthe report: {path}")
@@ -171,7 +122,9 @@ def run() -> None:
     flags.DEFINE_string("runs", None, "Folder of the runs that are trained.")
     flags.DEFINE_string("out", "reports", "Folder of the reports.")
     flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
-    flags.DEFINE_list("columns", ["mlm", "costs"], f"Of alternatives: COLUMN[=DATA],... of {', '.join(COLUMNS)}.")
+    flags.DEFINE_list(
+        "columns", ["mlm", "costs"], f"Of alternatives: COLUMN[=DATA],... of {', '.join((*COLUMNS, COSTS))}."
+    )
     flags.DEFINE_list("rows", [], "Of alternatives: which mixers, with commas between them; empty: all.")
     lengths = list(map(str, alternatives.COST_LENGTHS))
     flags.DEFINE_list("lengths", lengths, "Of alternatives: tokens at which costs are measured.")

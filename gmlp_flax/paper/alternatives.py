@@ -16,7 +16,7 @@ from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.models import blocks
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, SIBLING
-from gmlp_flax.sweeps import points
+from gmlp_flax.sweeps.points import Points
 
 # What the siblings stand beside: Table 3's Transformers, its Mixer, gMLP, and aMLP.
 ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "sgu", "amlp_36") + tuple(
@@ -30,28 +30,27 @@ _OF_BLOCKS = ("bert", "mixer", "sgu", "amlp_36", "fnet", "hybrid", "factorized",
 LONG_RANGE = {row: blocks.name_of(PUBLISHED[row].spec.block) for row in (*_OF_BLOCKS, "feed_forward")}
 LONG_RANGE["amlp_36"] = "amlp"
 
-TRAINED, FINETUNED, MEASURED = "trained", "finetuned", "measured"
+COSTS = "costs"  # beside COLUMNS, what is measured: time and memory over n
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Column(NamedTuple):
-    """What is trained or measured for each row.
+    """What is trained for each row, or finetuned from the runs of it.
 
     Attributes:
         title: for people.
-        kind: TRAINED from random parameters; FINETUNED from the column "mlm" and from random parameters; or MEASURED.
-        config: of runs, the config file, which takes the row as its argument; of FINETUNED, the whole config.
+        config: the config file, which takes the row as its argument; of finetuning, the whole config.
         metric: of an evaluation.
         seeds: of each row at scale cpu; the first alone elsewhere.
         cpu, gpu: config keys that the scale sets further, and their values: the column is shortened by them.
-        searched: of TRAINED, row -> what scale cpu sets for that row alone, as a search showed.
+        searched: row -> what scale cpu sets for that row alone, as a search showed.
         rows: row -> what the config calls it; empty for all rows, by their names.
         scales: scale -> what it adds to the config's argument.
+        starts: of finetuning, whether runs start from the pretrained parameters, from random ones; empty: of training.
     """
 
     title: str
-    kind: str = TRAINED
-    config: str = ""
+    config: str
     metric: str = "accuracy"
     seeds: Sequence[int] = (0,)
     cpu: Mapping[str, Any] = NOTHING
@@ -59,6 +58,7 @@ class Column(NamedTuple):
     searched: Mapping[str, Mapping[str, Any]] = NOTHING
     rows: Mapping[str, str] = NOTHING
     scales: Mapping[str, str] = MappingProxyType(recipes.SCALES)
+    starts: Sequence[bool] = ()
 
     @property
     def lower(self) -> bool:
@@ -79,7 +79,7 @@ class Column(NamedTuple):
         """A row's config, FILE:ARGUMENT. Raises ConfigError: there is no such scale."""
         if scale not in self.scales:
             raise ConfigError(f"{self.title} has no scale {scale}: expected {' or '.join(self.scales)}")
-        argument = "" if self.kind == FINETUNED else f":{self.rows.get(row, row)}"
+        argument = "" if self.starts else f":{self.rows.get(row, row)}"
         return f"{self.config}{argument}{self.scales[scale]}"
 
     def settings(self, scale: str, row: str = "") -> dict[str, Any]:
@@ -108,13 +108,13 @@ class Column(NamedTuple):
             raise ConfigError(f"{self.title} has none of the rows {', '.join(rows)}")
         return configs
 
-    def points(self, scale: str, rows: Sequence[str] = ROWS) -> points.Points:
+    def points(self, scale: str, rows: Sequence[str] = ROWS) -> Points:
         """The sweep that trains the column. Raises ConfigError as `configs`."""
-        sweeps = []
-        for row in self.configs(scale, rows):
-            settings = {key: [value] for key, value in self.settings(scale, row).items()}
-            sweeps.append(points.product({"config": [self.of(row, scale)], "seed": self.seeds_at(scale), **settings}))
-        return points.chained(*sweeps)
+        return tuple(
+            {"config": self.of(row, scale), "seed": seed, **self.settings(scale, row)}
+            for row in self.configs(scale, rows)
+            for seed in self.seeds_at(scale)
+        )
 
 
 def _warmed_up(steps: int) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _setting(rate: float, *factors: str) -> dict[str, Any]:
 
 _LENGTH = {"model.length": 128}  # as pretrained: some mixers have one length
 _SENTENCES: dict[str, Any] = {
-    "kind": FINETUNED,
+    "starts": (True, False),
     "cpu": _LENGTH | _warmed_up(150) | {"eval.every": 150},
     "gpu": _LENGTH | _warmed_up(2000),
 }
@@ -197,9 +197,8 @@ COLUMNS: dict[str, Column] = {
     "pixels": Column(
         "CIFAR-10 by pixels (%)", config="lra_image", metric="top1", gpu={"steps": 5000}, searched=_LOGITS, **_LRA
     ),
-    "costs": Column("time and memory over n, measured here", MEASURED),
 }
-# Lengths at which `costs` trains.
+# Lengths at which COSTS trains.
 COST_LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -221,7 +220,7 @@ class Statement(NamedTuple):
     Attributes:
         source: what is claimed, and where.
         better, worse: the rows.
-        columns: of `alternatives`, or tasks on which the rows were finetuned.
+        columns: in COLUMNS, or tasks on which the rows were finetuned.
         share: less than 1 if more is better, and more than 1 if less is, to allow a difference.
     """
 

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.paper import alternatives, recipes
-from gmlp_flax.paper.alternatives import Statement
+from gmlp_flax.paper.alternatives import NOTHING, Column, Statement
 from gmlp_flax.paper.published import MAIN, PUBLISHED, QUOTED, Quoted
 from gmlp_flax.paper.recipes import SCALES
 from gmlp_flax.sweeps import points
@@ -56,9 +56,9 @@ class PaperTable:
         config.update_from_flattened_dict(dict(self.settings))
         return config
 
-    def configs(self, scale: str) -> dict[str, ConfigDict]:
-        """Each row's config. Raises ConfigError as `config`."""
-        return {row: self.config(row, scale) for row in self.rows}
+    def configs(self, scale: str, changes: Mapping[str, Any] = NOTHING) -> dict[str, ConfigDict]:
+        """Each row's config with some changes. Raises ConfigError as `config`, or if a change makes no sense."""
+        return {row: config_lib.overridden(self.config(row, scale), changes) for row in self.rows}
 
     def points(self, scale: str) -> points.Points:
         """The sweep that trains the table at a scale."""
@@ -138,6 +138,12 @@ _CLASSIFIERS = PaperTable(
     "Table 2 and Figure 2: classifiers of ImageNet", (*_listed("Table 2"), *_GMLP_CLS), quoted=QUOTED["Table 2"]
 )
 
+# Task on which models of the paper's tables are finetuned -> its column.
+TUNED = {
+    task: Column(task, config, seeds=FINETUNING_SEEDS, starts=(True,)) for task, config in recipes.FINETUNED.items()
+}
+ALTERNATIVES = "alternatives"  # the table that is not the paper's
+
 TABLES: dict[str, PaperTable] = {
     "table1": PaperTable("Table 1: gMLP for ImageNet, its sizes", (*_GMLP_CLS, "gmlp_ti", "gmlp_s", "gmlp_b")),
     "table2": _CLASSIFIERS,
@@ -179,7 +185,7 @@ TABLES: dict[str, PaperTable] = {
         settings={"model.spatial": "dense", "optimizer.lr_multipliers": (), "checkpoint.keep": 100},
     ),
     # Not the paper's: its mixers beside those of others. Columns beside this one: paper/alternatives.py.
-    "alternatives": PaperTable(
+    ALTERNATIVES: PaperTable(
         "The alternatives: token mixers in one frame",
         alternatives.ROWS,
         _at_every_scale(*alternatives.ROWS),

@@ -1,5 +1,7 @@
 """The report of `gmlp reproduce alternatives`: every column that is there, and what it says of the papers' claims."""
 
+import contextlib
+import itertools
 import math
 import os
 import re
@@ -14,9 +16,8 @@ from gmlp_flax.analysis.drawing import Chart, Panel, Scale
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.models import parameters
-from gmlp_flax.paper.alternatives import COLUMNS, FASTER, FINETUNED, GROWS, NOTHING, ROWS, STATEMENTS, TRAINED
-from gmlp_flax.paper.published import ScoreColumn
-from gmlp_flax.paper.tables import TABLES
+from gmlp_flax.paper.alternatives import COLUMNS, COSTS, FASTER, GROWS, NOTHING, ROWS, STATEMENTS, Column
+from gmlp_flax.paper.tables import ALTERNATIVES, TABLES
 from gmlp_flax.planning import dry_run
 from gmlp_flax.reports import claims as verdicts
 from gmlp_flax.reports import language_models
@@ -27,7 +28,6 @@ from gmlp_flax.reports.report import Report, family, looks, over_seeds
 from gmlp_flax.reports.runs import Run, bare_task
 from gmlp_flax.reports.table import Cell, Printed, Spread, Table, shown
 
-NAME = "alternatives"
 RANDOM = " from random"  # behind the name of a finetuned column: from random parameters
 SPEED_AT = 512  # tokens, where FNet's paper gives its speeds
 NOISE = 1.7  # between two processes that time the same small step on shared cores; repeats within one do not show it
@@ -69,6 +69,11 @@ class Cost(NamedTuple):
 
 
 Costs = Mapping[str, Mapping[int, Cost]]  # row -> tokens -> step
+
+
+def folder_of(folder: str, column: str) -> str:
+    """The runs of a trained column: masked LM's in the folder itself, where other tables look for them as well."""
+    return folder if column == "mlm" else os.path.join(folder, column)
 
 
 def cost_path(folder: str, row: str, tokens: int) -> str:
@@ -176,12 +181,12 @@ def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> 
         NoRuns: there is nothing of any column.
         RunError: runs of a column cannot stand in it, or a file of measurements is damaged.
     """
-    runs = {name: _runs(folder, name, scale, changes) for name in COLUMNS}
-    scores, costs = _scores(runs), read_costs(folder, ROWS)
-    columns: dict[str, Mapping[str, Any]] = {**scores, "costs": costs}
-    configs = {row: TABLES[NAME].config(row, scale) for row in ROWS if any(row in has for has in columns.values())}
+    runs = find_runs(folder, scale, changes)
+    scores, costs, table = _scores(runs), read_costs(folder, ROWS), TABLES[ALTERNATIVES]
+    columns: dict[str, Mapping[str, Any]] = {**scores, COSTS: costs}
+    configs = {row: table.config(row, scale) for row in ROWS if any(row in has for has in columns.values())}
     if not configs:
-        raise run_finder.NoRuns(f"{folder} holds no run and no measurement of {NAME}: make some of its columns first")
+        raise run_finder.NoRuns(f"{folder} holds no run and no measurement of {ALTERNATIVES}: make some columns first")
     baselines = {
         name: {model: column.percent * score for model, score in run_finder.baselines(of, column.metric).items()}
         for (name, column), of in zip(COLUMNS.items(), runs.values(), strict=True)
@@ -192,17 +197,18 @@ def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> 
     notes = [*_notes(scale, configs, runs, baselines), *cost_notes(costs)]
     absent = {
         "Rows": [row for row in ROWS if row not in configs],
-        "Columns": [n for n in COLUMNS if not columns.get(n)],
+        "Columns": [name for name in (*COLUMNS, COSTS) if not columns.get(name)],
     }
     notes += [f"{what} without anything: {', '.join(names)}." for what, names in absent.items() if names]
     flops: Columns = {"GFLOPs": {row: dry_run.forward_flops(bare_task(c)) / 1e9 for row, c in configs.items()}}
+    lengths = {name: bare_task(of[0].config).length for name, of in runs.items() if of}
     return Report(
-        TABLES[NAME].title,
+        table.title,
         _table(configs, _columns(scores, runs["mlm"], configs)),
         claims(scores, costs, floors, {name: _examples(runs[name]) for name in COLUMNS}),
-        setting=run_finder.setting(TABLES[NAME], runs["mlm"], scale) if runs["mlm"] else "",
+        setting=run_finder.setting(table, runs["mlm"], scale) if runs["mlm"] else "",
         notes=list(dict.fromkeys(notes)),
-        figures=charts(scores, costs, scale),
+        figures=charts(scores, costs, lengths),
         more_tables={"costs": _table(configs, flops | cost_columns(costs), over="repeats")},
     )
 
@@ -210,21 +216,18 @@ def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> 
 # What the folder has.
 
 
-def _runs(folder: str, name: str, scale: str, changes: Mapping[str, Any]) -> list[Run]:
-    """The runs of a column; none if there is none, or if the column has no such scale."""
-    column = COLUMNS[name]
-    if scale not in column.scales:
-        return []
-    if column.kind == FINETUNED:
-        tuned = run_finder.find_finetuned(folder, COLUMNS["mlm"].configs(scale, ROWS, changes))
-        return [run for of_row in tuned.values() for run in of_row if run_finder.task_of(run.config) == column.task]
-    if column.kind == TRAINED:
-        try:
-            configs = column.configs(scale, ROWS, changes)
-            return run_finder.find(folder if name == "mlm" else f"{folder}/{name}", configs)
-        except run_finder.NoRuns:
-            pass
-    return []
+def find_runs(folder: str, scale: str, changes: Mapping[str, Any]) -> dict[str, list[Run]]:
+    """The runs of each column; none of a column that has no such scale."""
+    tuned = run_finder.find_finetuned(folder, COLUMNS["mlm"].configs(scale, ROWS, changes))
+    runs: dict[str, list[Run]] = {name: [] for name in COLUMNS}
+    for name, column in COLUMNS.items():
+        if column.starts:
+            of_rows = itertools.chain(*tuned.values())
+            runs[name] = [run for run in of_rows if run_finder.task_of(run.config) == column.task]
+        elif scale in column.scales:
+            with contextlib.suppress(run_finder.NoRuns):
+                runs[name] = run_finder.find(folder_of(folder, name), column.configs(scale, ROWS, changes))
+    return runs
 
 
 def _scores(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Spread]]:
@@ -232,10 +235,9 @@ def _scores(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, Spread]]:
     scores: dict[str, dict[str, Spread]] = {}
     for name, column in COLUMNS.items():
         by_row = {row: [run for run in runs[name] if run.row == row] for row in ROWS}
-        if column.kind == FINETUNED:
-            wanted = ScoreColumn(column.title, column.task, column.metric)
+        if column.starts:
             for behind, pretrained in (("", True), (RANDOM, False)):
-                found = {row: language_models.score(own, wanted, pretrained) for row, own in by_row.items()}
+                found = {row: language_models.score(own, column, pretrained) for row, own in by_row.items()}
                 scores[name + behind] = {row: score.spread for row, score in found.items() if score}
         elif name == "mlm":
             trained = language_models.trained_rows(ROWS, runs[name])
@@ -357,7 +359,7 @@ def _notes(
     """Which runs are not finished, and which of masked LM are behind the others; what trivial models score; what the
     rows have in common, counted."""
     for name, column in COLUMNS.items():
-        if column.kind == TRAINED:
+        if not column.starts:
             yield from (f"{column.title}: {note}" for note in run_finder.unfinished(runs[name]))
     for row, of_row in language_models.trained_rows(ROWS, runs["mlm"]).items():
         if of_row.note:
@@ -378,18 +380,20 @@ def _notes(
 # Charts.
 
 
-def charts(scores: Scores, costs: Costs, scale: str) -> dict[str, Chart]:
-    """A chart for each column that has two rows whose speed was measured, and one of the costs."""
-    made = {f"speed_{name}": over_speed(name, scores[name], costs, scale) for name in COLUMNS if name in scores}
+def charts(scores: Scores, costs: Costs, lengths: Mapping[str, int]) -> dict[str, Chart]:
+    """A chart for each column that has two rows whose speed was measured, and one of the costs.
+
+    `lengths`: column -> tokens of an example of its models.
+    """
+    speeds = {name: over_speed(COLUMNS[name], scores[name], costs, n) for name, n in lengths.items() if name in scores}
+    made = {f"speed_{name}": chart for name, chart in speeds.items()}
     made["costs"] = cost_chart(costs, ROWS)
     return {name: chart for name, chart in made.items() if chart}
 
 
-def over_speed(name: str, scores: Mapping[str, Spread], costs: Costs, scale: str) -> Chart | None:
+def over_speed(column: Column, scores: Mapping[str, Spread], costs: Costs, tokens: int) -> Chart | None:
     """A column's scores over the speed of a training step at the measured length nearest to the column's own; None
     without two rows that have one."""
-    column = COLUMNS[name]
-    tokens = length(name, scale)
     steps = {row: step for row in scores if (step := nearest(costs.get(row, {}), tokens))}
     n = min((step.tokens for step in steps.values()), default=0)
     speeds = {row: step.speed for row, step in steps.items() if step.tokens == n}  # speeds of one length compare
@@ -406,9 +410,3 @@ def over_speed(name: str, scores: Mapping[str, Spread], costs: Costs, scale: str
     several = any(len(scores[row].values) > 1 for row in speeds)
     caption = "Bars go from the lowest to the highest seed." if several else "One seed each."
     return Chart([Panel(f"{column.title} over speed", speed, Scale(column.title, log=column.lower), series)], caption)
-
-
-def length(name: str, scale: str) -> int:
-    """Tokens of an example of the models that a scale trains for a column."""
-    [config] = COLUMNS[name].configs(scale, ("sgu",)).values()
-    return bare_task(config).length

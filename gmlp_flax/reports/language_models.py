@@ -9,7 +9,7 @@ from scipy import stats
 
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.drawing import DASHES, PLACE, Chart, Panel, Scale, Series
-from gmlp_flax.paper.alternatives import Statement
+from gmlp_flax.paper.alternatives import Column, Statement
 from gmlp_flax.paper.published import PUBLISHED, SCORE_COLUMNS, ScoreColumn, printed_score
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports import claims
@@ -38,7 +38,7 @@ class Score(NamedTuple):
         return f"{min(values):.1f} to {max(values):.1f} ({chosen})"
 
 
-def score(runs: Sequence[Run], column: ScoreColumn, pretrained: bool = True) -> Score | None:
+def score(runs: Sequence[Run], column: ScoreColumn | Column, pretrained: bool = True) -> Score | None:
     """A row's score: the best median over finished runs with the same rate and batch size; None without such runs.
 
     Counts the runs that started from pretrained parameters, or those that started from random ones.

@@ -5,7 +5,7 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.models import blocks
 from gmlp_flax.paper import alternatives, recipes
-from gmlp_flax.paper.alternatives import COLUMNS, FINETUNED, ROWS, TRAINED
+from gmlp_flax.paper.alternatives import COLUMNS, ROWS
 from gmlp_flax.paper.published import PUBLISHED, SIBLING
 
 
@@ -20,7 +20,7 @@ def test_rows_are_every_mixer():
 def test_rows_of_a_column_train_alike(scale):
     """But for the model, and the rates of each row."""
     for name, column in COLUMNS.items():
-        if column.kind != TRAINED:
+        if column.starts:
             continue
         configs = column.configs(scale)
         first = next(iter(configs.values()))
@@ -36,7 +36,7 @@ def test_rows_of_a_column_train_alike(scale):
 def test_finetuned_columns_read_as_many_tokens_as_were_pretrained():
     """Some mixers have one length."""
     for name, column in COLUMNS.items():
-        if column.kind == FINETUNED:
+        if column.starts:
             for scale in ("cpu", "gpu"):
                 config = config_lib.open_config(column.of("sgu", scale))
                 config.update_from_flattened_dict(column.settings(scale))

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.paper.alternatives import COLUMNS, FASTER, GROWS, MEASURED, ROWS, STATEMENTS
+from gmlp_flax.paper.alternatives import COLUMNS, FASTER, GROWS, ROWS, STATEMENTS
 from gmlp_flax.reports import alternatives
 from gmlp_flax.reports.alternatives import claims, late_starters, over_speed
 from gmlp_flax.reports.runs import NoRuns
@@ -62,13 +62,6 @@ def test_figures_and_claims(made):
     assert set(made.figures) == {"speed_mlm", "speed_sst2", "speed_imdb", "speed_cifar10", "costs"}
     said = "gMLP matches BERT, Table 3. masked LM, perplexity: sgu < 1.02 of bert | 55.5 ± 7.8 and 61.0 ± 1.4 | holds"
     assert f"\n| {said} |\n" in made.markdown()
-
-
-def test_the_length_of_a_column_is_that_of_its_models():
-    """At that length the charts of scores over speed look up what a step costs."""
-    lengths = {name: alternatives.length(name, "cpu") for name, column in COLUMNS.items() if column.kind != MEASURED}
-    short = {"cifar10": 64, "listops": 32, "bytes": 256, "pixels": 256}
-    assert lengths == {name: short.get(name, 128) for name in lengths}
 
 
 def test_unfinished_runs_are_named_and_runs_of_other_data_refused(tmp_path):
@@ -191,7 +184,7 @@ def costs(tmp_path):
 
 def test_a_score_over_speed(costs):
     scores = {"bert": Spread(60.0, (58.0, 62.0)), "fnet": Spread(70.0, (70.0,)), "mixer": Spread(10.0, (10.0,))}
-    [panel] = over_speed("mlm", scores, costs, "cpu").panels
+    [panel] = over_speed(COLUMNS["mlm"], scores, costs, 128).panels
     found = {each.labels[0]: (each.x, each.y, each.low, each.high) for each in panel.series}
     assert [each.name for each in panel.series] == ["Transformer", "FNet"]
     # bert: 0.4 s of a sequence at 1,024 tokens, a 64th of it at 128, sixteen of them in a step.
@@ -200,7 +193,7 @@ def test_a_score_over_speed(costs):
     assert panel.x.label == "tokens per second in training, n = 128" and panel.y.log
     family = {"fixed_random": costs["bert"], **costs}  # the rows of a family are one series
     scores |= {"random": Spread(40.0, (40.0,)), "fixed_random": Spread(30.0, (30.0,))}
-    accuracies = over_speed("sst2", scores, family, "cpu").panels[0]
+    accuracies = over_speed(COLUMNS["sst2"], scores, family, 128).panels[0]
     assert accuracies.title == "SST-2 (%) over speed" and not accuracies.y.log
     [synthesizer] = [each for each in accuracies.series if each.name == "Synthesizer"]
     assert synthesizer.labels == ["random", "fixed_random"] and synthesizer.y == [40, 30] and not synthesizer.joined
@@ -210,12 +203,12 @@ def test_speeds_of_one_length_alone_compare(costs, tmp_path):
     made_up_columns.write_cost(tmp_path, "mixer", 256, (1.0,))
     both = alternatives.read_costs(str(tmp_path), ROWS)
     scores = {row: Spread(50.0, (50.0,)) for row in ("bert", "sgu", "mixer")}
-    [panel] = over_speed("mlm", scores, both, "cpu").panels
+    [panel] = over_speed(COLUMNS["mlm"], scores, both, 128).panels
     assert [each.labels for each in panel.series] == [["bert"], ["sgu"]]
-    assert over_speed("mlm", {"bert": scores["bert"]}, both, "cpu") is None
-    assert over_speed("bytes", scores, both, "gpu").panels[0].x.label.endswith("n = 1,024")
-    assert over_speed("listops", scores, both, "cpu") is None  # of 32 tokens nothing was measured
-    assert alternatives.charts({"mlm": scores}, {}, "cpu") == {}
+    assert over_speed(COLUMNS["mlm"], {"bert": scores["bert"]}, both, 128) is None
+    assert over_speed(COLUMNS["bytes"], scores, both, 1024).panels[0].x.label.endswith("n = 1,024")
+    assert over_speed(COLUMNS["listops"], scores, both, 32) is None  # of 32 tokens nothing was measured
+    assert alternatives.charts({"mlm": scores}, {}, {"mlm": 128}) == {}
 
 
 def test_costs_over_tokens_with_their_powers(costs):

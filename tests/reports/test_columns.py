@@ -16,7 +16,7 @@ ROW = ("sgu", "fnet")
 
 
 def plan(folder, *names, **options):
-    return columns.Plan(dict.fromkeys(names, "embedded"), ROW, "cpu", str(folder), **options)
+    return columns.Plan("alternatives", dict.fromkeys(names, "embedded"), ROW, "cpu", str(folder), **options)
 
 
 @pytest.fixture
@@ -86,13 +86,13 @@ def test_failures_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "train", lambda *_: False)
     monkeypatch.setattr(subprocess, "run", lambda words: subprocess.CompletedProcess(words, 2))
     runs, costs = columns.make(plan(tmp_path, "mlm", "costs"))
-    assert runs == "mlm: some runs failed" and costs.startswith("costs: gmlp benchmark ended with exit code 2: ")
+    assert runs.startswith("mlm: some runs failed") and costs.startswith("costs: gmlp benchmark ended with exit code 2: ")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data": {"mlm": ""}}, "--columns: mlm needs its data"),
+        ({"data": {"mlm": ""}}, "--columns=mlm is without its data"),
         ({"data": {"mlm": "/nowhere"}}, "--columns=mlm=/nowhere"),
         ({"data": {"listops": "embedded"}, "scale": "paper"}, "ListOps (%) has no scale paper"),
         ({"data": {"cifar10": "embedded"}, "scale": "paper"}, "CIFAR-10, top-1 (%) has no scale paper"),
@@ -112,12 +112,11 @@ def test_what_could_not_run_is_refused(tmp_path, options, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--columns=mlm",), "--columns: mlm needs its data"),
         (("--columns=costs", "--rows=sgv"), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
         (("--columns=costs", "--lengths=a"), "--lengths=a: expected numbers"),
         (("--columns=costs", "--finetune=sst2=x"), "--finetune is not for alternatives"),
         (("--from=/nowhere",), "/nowhere holds no run and no measurement of alternatives"),
-        (("--from=/nowhere", "--columns=costs"), "--from=/nowhere trains nothing"),
+        (("--from=/nowhere", "--columns=costs"), "--columns and --from=/nowhere exclude each other"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, arguments, message):

@@ -26,7 +26,7 @@ from gmlp_flax.reports.claims import EARLY, HOLDS, OPEN, REVERSED, Claim
 from gmlp_flax.reports.language_models import PowerLaw, power_law
 from gmlp_flax.reports.report import Report, family, looks, over_seeds
 from gmlp_flax.reports.runs import Run, bare_task
-from gmlp_flax.reports.table import Cell, Printed, Spread, Table, shown
+from gmlp_flax.reports.table import Columns, Printed, Spread, Table, shown
 
 RANDOM = " from random"  # behind the name of a finetuned column: from random parameters
 SPEED_AT = 512  # tokens, where FNet's paper gives its speeds
@@ -35,7 +35,6 @@ LINEAR = 1.2  # a power of n up to which time counts as linear
 BEGUN = 1 / 3  # of the best row's gain over a trivial model: a row that gained less has hardly begun
 
 Scores = Mapping[str, Mapping[str, Spread]]  # column -> row -> its score over seeds, as shown
-Columns = dict[str, Mapping[str, Cell]]  # title -> row -> cell
 
 
 FITTED_FROM = 1024  # tokens: below, what does not grow with n takes most of a step
@@ -86,13 +85,13 @@ def read_costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
     by_row: dict[str, dict[int, Cost]] = {}
     for name in files.listdir(os.path.join(folder, "costs")):
         if (match := re.fullmatch(r"(\w+)-(\d+)\.json", name)) and match[1] in rows:
+            path = os.path.join(folder, "costs", name)
             try:
-                entries: Any = json_files.read(os.path.join(folder, "costs", name), list)
-            except DataError as error:
-                raise RunError(f"{error}: remove the file, and the same command measures it again") from None
-            figures = {entry["figure"]: entry for entry in entries}
-            size, timed = figures["bytes"], figures.get("seconds", {"values": ()})
-            cost = Cost(size["tokens"], size["batch"], tuple(timed["values"]), size["median"])
+                figures: Any = {entry["figure"]: entry for entry in json_files.read(path, list)}
+                size, timed = figures["bytes"], figures.get("seconds", {"values": ()})
+                cost = Cost(size["tokens"], size["batch"], tuple(timed["values"]), size["median"])
+            except (DataError, KeyError, TypeError) as error:
+                raise RunError(f"{path}: {error}: remove it, and the same command measures it again") from None
             by_row.setdefault(match[1], {})[int(match[2])] = cost
     return {row: dict(sorted(by_row[row].items())) for row in rows if row in by_row}
 
@@ -108,18 +107,21 @@ def growth(by_length: Mapping[int, Cost], memory: bool = False) -> PowerLaw | No
     return power_law(*zip(*points, strict=True)) if len(points) > 1 else None
 
 
-def nearest(by_length: Mapping[int, Cost], tokens: int) -> Cost | None:
-    """The timed step whose length is nearest to a number of tokens, by their ratio; None if it is further than a factor
-    of two away."""
-    timed = [cost for cost in by_length.values() if cost.seconds]
-    best = min(timed, key=lambda cost: abs(math.log(cost.tokens / tokens)), default=None)
-    return best if best and abs(math.log2(best.tokens / tokens)) <= 1 else None
+def nearest(costs: Costs, rows: Iterable[str], tokens: int) -> dict[str, Cost]:
+    """The timed step of each row whose length is nearest to a number of tokens, by their ratio, and at most a factor of
+    two away. Speeds of one length compare: if rows differ in it, those at the shortest."""
+    steps = {}
+    for row in rows:
+        away = [(abs(math.log2(n / tokens)), n) for n, cost in costs.get(row, {}).items() if cost.seconds]
+        if away and min(away)[0] <= 1:
+            steps[row] = costs[row][min(away)[1]]
+    n = min((step.tokens for step in steps.values()), default=0)
+    return {row: step for row, step in steps.items() if step.tokens == n}
 
 
-def cost_columns(costs: Costs) -> dict[str, Mapping[str, Cell]]:
-    """Title -> row -> cell: time and memory at the shortest and at the longest length that was measured, and how they
-    grow."""
-    titles: dict[str, Mapping[str, Cell]] = {}
+def cost_columns(costs: Costs) -> Columns:
+    """Time and memory at the shortest and at the longest length that was measured, and how they grow."""
+    titles: Columns = {}
     steps = [cost for by_length in costs.values() for cost in by_length.values()]
     for n in _ends([cost.tokens for cost in steps if cost.seconds]):
         titles[f"ms per 1,000 tokens, n = {n:,}"] = {
@@ -204,12 +206,12 @@ def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> 
     lengths = {name: bare_task(of[0].config).length for name, of in runs.items() if of}
     return Report(
         table.title,
-        _table(configs, _columns(scores, runs["mlm"], configs)),
+        Table.of_columns(configs, _columns(scores, runs["mlm"], configs)),
         claims(scores, costs, floors, {name: _examples(runs[name]) for name in COLUMNS}),
         setting=run_finder.setting(table, runs["mlm"], scale) if runs["mlm"] else "",
         notes=list(dict.fromkeys(notes)),
         figures=charts(scores, costs, lengths),
-        more_tables={"costs": _table(configs, flops | cost_columns(costs), over="repeats")},
+        more_tables={"costs": Table.of_columns(configs, flops | cost_columns(costs), over="repeats")},
     )
 
 
@@ -309,11 +311,13 @@ def late_starters(scores: Mapping[str, Spread], baseline: float, lower: bool) ->
 
 def _cost_claims(costs: Costs) -> Iterator[Claim]:
     for source, faster, slower in FASTER:
-        one, other = (nearest(costs.get(row, {}), SPEED_AT) for row in (faster, slower))
-        if one and other and one.tokens == other.tokens:
-            ratio = one.speed / other.speed
+        steps = nearest(costs, (faster, slower), SPEED_AT)
+        if len(steps) == 2:
+            ratio = steps[faster].speed / steps[slower].speed
             verdict = OPEN if 1 / NOISE < ratio < NOISE else HOLDS if ratio > 1 else REVERSED
-            text = f"{source}. A training step of {one.tokens:,} tokens: {faster} takes less time than {slower}"
+            text = (
+                f"{source}. A training step of {steps[faster].tokens:,} tokens: {faster} takes less time than {slower}"
+            )
             yield Claim(text, verdict, f"{ratio:.2f} times its speed here, where a factor of {NOISE} may be noise")
     for source, row in GROWS:
         if law := growth(costs.get(row, {})):
@@ -323,12 +327,6 @@ def _cost_claims(costs: Costs) -> Iterator[Claim]:
 
 
 # Tables.
-
-
-def _table(rows: Iterable[str], columns: Columns, over: str = "seeds") -> Table:
-    """A line per row; columns that nothing has are left out."""
-    lines: list[list[Cell]] = [[row, *(cells.get(row) for cells in columns.values())] for row in rows]
-    return Table(("model", *columns), lines, over=over).full()
 
 
 def _columns(scores: Scores, runs: Sequence[Run], configs: Mapping[str, ConfigDict]) -> Columns:
@@ -394,19 +392,15 @@ def charts(scores: Scores, costs: Costs, lengths: Mapping[str, int]) -> dict[str
 def over_speed(column: Column, scores: Mapping[str, Spread], costs: Costs, tokens: int) -> Chart | None:
     """A column's scores over the speed of a training step at the measured length nearest to the column's own; None
     without two rows that have one."""
-    steps = {row: step for row in scores if (step := nearest(costs.get(row, {}), tokens))}
-    n = min((step.tokens for step in steps.values()), default=0)
-    speeds = {row: step.speed for row, step in steps.items() if step.tokens == n}  # speeds of one length compare
-    if len(speeds) < 2:
+    steps = nearest(costs, scores, tokens)
+    if len(steps) < 2:
         return None
-    members: dict[str, list[str]] = {}
-    for row in speeds:
-        members.setdefault(family(row), []).append(row)
-    series = [
-        over_seeds(name, look, [speeds[row] for row in rows], [scores[row] for row in rows], labels=rows, joined=False)
-        for (name, rows), look in zip(members.items(), drawing.looks(list(members)), strict=True)
-    ]
-    speed = Scale(f"tokens per second in training, n = {n:,}", log=True)
-    several = any(len(scores[row].values) > 1 for row in speeds)
+    families = {name: [row for row in steps if family(row) == name] for name in map(family, steps)}
+    series = []
+    for (name, rows), look in zip(families.items(), drawing.looks(list(families)), strict=True):
+        x, y = [steps[row].speed for row in rows], [scores[row] for row in rows]
+        series.append(over_seeds(name, look, x, y, labels=rows, joined=False))
+    speed = Scale(f"tokens per second in training, n = {next(iter(steps.values())).tokens:,}", log=True)
+    several = any(len(scores[row].values) > 1 for row in steps)
     caption = "Bars go from the lowest to the highest seed." if several else "One seed each."
     return Chart([Panel(f"{column.title} over speed", speed, Scale(column.title, log=column.lower), series)], caption)

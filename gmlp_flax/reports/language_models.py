@@ -15,12 +15,9 @@ from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports import claims
 from gmlp_flax.reports.report import Report, family, looks, over_seeds
 from gmlp_flax.reports.runs import Run, baselines, setting, task_of, unfinished
-from gmlp_flax.reports.table import Cell, Printed, Spread, Table, difference, printed, shown
+from gmlp_flax.reports.table import Columns, Printed, Spread, Table, difference, printed, shown
 
 METRIC = "perplexity"
-COLUMNS = ("model", "M parameters", METRIC, "seeds", "paper", "difference", "rate")
-
-
 OURS = " (our claim, not the paper's)"
 
 
@@ -77,16 +74,13 @@ class Scores:
             if scores or any(printed_score(row, column) is not None for row in runs)
         ]
 
-    @property
-    def titles(self) -> list[str]:
+    def cells(self, rows: Sequence[str]) -> Columns:
         """Two columns of a table per score: ours and the paper's."""
-        return [title for column in self.columns for title in (column.title, f"paper's {column.title}")]
-
-    def cells(self, row: str) -> list[Cell]:
-        """A row's cells in the columns of `titles`; of one that only the paper has, without ours."""
-        ours = self.of(row)
-        pairs = ((ours.get(column.title), printed(printed_score(row, column))) for column in self.columns)
-        return [cell for pair in pairs for cell in pair]
+        columns: Columns = {}
+        for column in self.columns:
+            columns[column.title] = {row: score.spread for row, score in self.by_column[column].items()}
+            columns[f"paper's {column.title}"] = {row: printed(printed_score(row, column)) for row in rows}
+        return columns
 
     def of(self, row: str) -> dict[str, Spread]:
         """Title of a column -> a row's median over seeds."""
@@ -295,12 +289,6 @@ class Row(NamedTuple):
         """The paper's perplexity, if it prints one."""
         return PUBLISHED[self.name].perplexity if self.name in PUBLISHED else None
 
-    def cells(self) -> tuple[Cell, ...]:
-        """In COLUMNS."""
-        rate = Printed(self.runs[0].config.optimizer.learning_rate)
-        paper = (printed(self.paper), difference(self.last.centre, self.paper))
-        return (self.name, self.params, self.last, len(self.runs), *paper, rate)
-
     @property
     def note(self) -> str | None:
         """Which of its runs are behind the others, and whether they count; None if none is."""
@@ -368,12 +356,24 @@ def perplexities(table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapp
 
 def _table(table: PaperTable, rows: Mapping[str, Row], scores: Scores) -> Table:
     """A line per row that was trained, then the paper's own."""
-    lines: list[Sequence[Cell]] = [(*row.cells(), *scores.cells(name), row.note) for name, row in rows.items()]
-    empty = [None] * (len(COLUMNS) - 2)
-    for row in table.quoted:
-        note = "; ".join(filter(None, ("the paper's row, not trained here", row.note)))
-        lines.append((row.name, printed(row.params_m), *empty, *scores.cells(row.name), note))
-    return Table((*COLUMNS, *scores.titles, "note"), lines).full()
+    quoted, names = {row.name: row for row in table.quoted}, [*rows, *(row.name for row in table.quoted)]
+    not_ours = {
+        name: "; ".join(filter(None, ("the paper's row, not trained here", quoted[name].note))) for name in quoted
+    }
+    columns: Columns = {
+        "M parameters": {
+            **{name: row.params for name, row in rows.items()},
+            **{name: printed(row.params_m) for name, row in quoted.items()},
+        },
+        METRIC: {name: row.last for name, row in rows.items()},
+        "seeds": {name: len(row.runs) for name, row in rows.items()},
+        "paper": {name: printed(row.paper) for name, row in rows.items()},
+        "difference": {name: difference(row.last.centre, row.paper) for name, row in rows.items()},
+        "rate": {name: Printed(row.runs[0].config.optimizer.learning_rate) for name, row in rows.items()},
+        **scores.cells(names),
+        "note": {name: row.note for name, row in rows.items()} | not_ours,
+    }
+    return Table.of_columns(names, columns)
 
 
 def _notes(names: Sequence[str], rows: Mapping[str, Row], runs: Sequence[Run]) -> list[str]:

@@ -1,12 +1,11 @@
 """Reports of model sizes: counted parameters and operations beside the papers' numbers. They need no runs."""
 
 from gmlp_flax.analysis.drawing import DASHES, Chart, Panel, Scale, Series, looks
-from gmlp_flax.paper.published import PUBLISHED, Published, forward_flops, param_count
+from gmlp_flax.paper.published import PUBLISHED, Published, Quoted, forward_flops, param_count
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports.report import Report, family
-from gmlp_flax.reports.table import Cell, Table, difference, printed
+from gmlp_flax.reports.table import Columns, Table, difference, printed
 
-COLUMNS = ("M parameters", "the paper's", "difference", "GFLOPs", "the paper's GFLOPs", "difference of GFLOPs")
 NOTE = "Differences are ours - the paper's. Nothing was trained."
 ACCURACIES = (
     "Top-1 accuracies are the paper's (ImageNet-1K, no extra data, a spread of about 0.1 between runs): none was "
@@ -18,28 +17,28 @@ NAMES = {"vit": "ViT", "deit": "DeiT", "mixer": "Mixer", "resmlp": "ResMLP", "gm
 def counts(table: PaperTable) -> Report:
     """A table of sizes; of classifiers (Table 2 and Figure 2), with the paper's accuracies over them."""
     models, classifiers = {name: PUBLISHED[name] for name in table.rows}, bool(table.quoted)
-    lines: list[tuple[Cell, ...]] = [
-        (name, printed(model.top1) if classifiers else None, *_counted(model), model.note or None)
-        for name, model in models.items()
-    ]
-    for row in table.quoted:
-        flops = None if row.madds_g is None else 2 * row.madds_g
-        size = (None, printed(row.params_m), None, None, printed(flops), None)
-        lines.append((row.name, printed(row.top1), *size, row.note or None))
+    rows: dict[str, Published | Quoted] = {**models, **{row.name: row for row in table.quoted}}
+    # Each multiply-add is two operations.
+    papers_flops = {name: None if row.madds_g is None else 2 * row.madds_g for name, row in rows.items()}
+    papers_flops |= {name: model.flops_g for name, model in models.items() if model.madds_g is None}
+    params = {name: param_count(model) / 1e6 for name, model in models.items()}
+    flops = {name: forward_flops(model) / 1e9 for name, model in models.items()}
+    columns: Columns = {
+        "top-1 (%)": {name: printed(row.top1) for name, row in rows.items()} if classifiers else {},
+        "M parameters": params,
+        "the paper's": {name: printed(row.params_m) for name, row in rows.items()},
+        "difference": {name: difference(params[name], model.params_m) for name, model in models.items()},
+        "GFLOPs": flops,
+        "the paper's GFLOPs": {name: printed(papers_flops[name]) for name in rows},
+        "difference of GFLOPs": {name: difference(flops[name], papers_flops[name]) for name in models},
+        "note": {name: row.note or None for name, row in rows.items()},
+    }
     return Report(
         table.title,
-        Table(("model", "top-1 (%)", *COLUMNS, "note"), lines).full(),
+        Table.of_columns(rows, columns),
         notes=(ACCURACIES, NOTE) if classifiers else (NOTE,),
         figures={"accuracies": _chart(table)} if classifiers else {},
     )
-
-
-def _counted(model: Published) -> tuple[Cell, ...]:
-    """A model's cells in COLUMNS. Each multiply-add is two operations."""
-    params, flops = param_count(model) / 1e6, forward_flops(model) / 1e9
-    paper = model.flops_g if model.madds_g is None else 2 * model.madds_g
-    sizes = (params, printed(model.params_m), difference(params, model.params_m))
-    return (*sizes, flops, printed(paper), difference(flops, paper))
 
 
 def _chart(table: PaperTable) -> Chart:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gmlp_flax.analysis.drawing import csv_text
@@ -46,6 +46,7 @@ class Spread(NamedTuple):
 
 
 Cell = str | float | int | Spread | None
+Columns = dict[str, Mapping[str, Cell]]  # title -> row -> cell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +63,12 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     over: str = "seeds"
 
-    def full(self) -> Table:
-        """Without the columns that are empty in every row."""
-        full = [index for index in range(len(self.columns)) if any(row[index] is not None for row in self.rows)]
-        rows = [[row[index] for index in full] for row in self.rows]
-        return dataclasses.replace(self, columns=[self.columns[index] for index in full], rows=rows)
+    @classmethod
+    def of_columns(cls, rows: Iterable[str], columns: Columns, over: str = "seeds") -> Table:
+        """A line for each model of `rows`; columns that are empty in all of them are left out."""
+        rows = list(rows)
+        full = [title for title, cells in columns.items() if any(cells.get(row) is not None for row in rows)]
+        return cls(("model", *full), [[row, *(columns[title].get(row) for title in full)] for row in rows], over)
 
     def markdown(self) -> str:
         """With three digits; what ± is stands below."""

@@ -234,17 +234,18 @@ def test_growth_is_that_of_a_sequence_from_1024_tokens_on(tmp_path):
 def test_the_nearest_length(tmp_path):
     made_up_columns.write_costs(tmp_path, {"sgu": (1.0, 1.0)}, (128, 1024))
     made_up_columns.write_cost(tmp_path, "sgu", 2048, ())
-    found = alternatives.read_costs(str(tmp_path), ("sgu",))["sgu"]
+    found = alternatives.read_costs(str(tmp_path), ("sgu",))
     for tokens, near in {64: 128, 128: 128, 1000: 1024, 2000: 1024}.items():
-        assert alternatives.nearest(found, tokens).tokens == near
-    assert all(alternatives.nearest(found, tokens) is None for tokens in (300, 4096))
-    assert alternatives.nearest({}, 128) is None
+        assert alternatives.nearest(found, ("sgu",), tokens)["sgu"].tokens == near
+    assert not any(alternatives.nearest(found, ("sgu",), tokens) for tokens in (300, 4096))
+    assert alternatives.nearest({}, ("sgu",), 128) == {}
 
 
 def test_a_damaged_file_is_one_line(tmp_path):
     (tmp_path / "costs").mkdir()
-    (tmp_path / "costs" / "sgu-128.json").write_text("{")
     (tmp_path / "costs" / "notes.txt").write_text("not ours")
-    assert alternatives.read_costs(str(tmp_path), ("fnet",)) == {}
-    with pytest.raises(RunError, match="costs/sgu-128.json.*remove the file"):
-        alternatives.read_costs(str(tmp_path), ("sgu",))
+    for text in ("{", "{}", "[1]", '[{"figure": "seconds"}]'):
+        (tmp_path / "costs" / "sgu-128.json").write_text(text)
+        assert alternatives.read_costs(str(tmp_path), ("fnet",)) == {}
+        with pytest.raises(RunError, match="costs/sgu-128.json.*remove it"):
+            alternatives.read_costs(str(tmp_path), ("sgu",))

@@ -86,7 +86,9 @@ def test_failures_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "train", lambda *_: False)
     monkeypatch.setattr(subprocess, "run", lambda words: subprocess.CompletedProcess(words, 2))
     runs, costs = columns.make(plan(tmp_path, "mlm", "costs"))
-    assert runs.startswith("mlm: some runs failed") and costs.startswith("costs: gmlp benchmark ended with exit code 2: ")
+    assert runs.startswith("mlm: some runs failed") and costs.startswith(
+        "costs: gmlp benchmark ended with exit code 2: "
+    )
 
 
 @pytest.mark.parametrize(

@@ -218,11 +218,13 @@ def test_a_lucky_run_of_one_seed_is_not_the_best(tmp_path):
 def test_cells_and_notes(tmp_path):
     large, small = list(tuned_runs(tmp_path / "b", (0.5,))), list(tuned_runs(tmp_path / "a", (0.6, 0.7, 0.8)))
     scores = language_models.Scores(("sst2",), {"gmlp_36": small, "gmlp_72": large, "sgu": []})
-    assert scores.titles == ["SST-2", "paper's SST-2"]
-    ours, paper = scores.cells("gmlp_36")
-    assert ours == (pytest.approx(70), pytest.approx((60, 70, 80))) and paper == 92.3
-    assert scores.cells("gmlp_72")[0].centre == pytest.approx(50) and scores.cells("gmlp_72")[1] == 93.5
-    assert scores.cells("sgu") == [None, None] and scores.cells("absent") == [None, None]
+    columns = scores.cells(["gmlp_36", "gmlp_72", "sgu", "absent"])
+    assert list(columns) == ["SST-2", "paper's SST-2"]
+    assert columns["SST-2"] == {
+        "gmlp_36": (pytest.approx(70), pytest.approx((60, 70, 80))),
+        "gmlp_72": (pytest.approx(50), (pytest.approx(50),)),
+    }
+    assert columns["paper's SST-2"] == {"gmlp_36": 92.3, "gmlp_72": 93.5, "sgu": None, "absent": None}
     spread, trivial, ranks = scores.notes()
     assert trivial == "SST-2, to compare: the most frequent label: 50.9."
     assert "gmlp_36 60.0 to 80.0 (3 runs, rate 0.004, batch 32), gmlp_72 50.0 to 50.0 (1 runs" in spread
@@ -259,12 +261,12 @@ def test_the_papers_claims_on_finetuning_are_its_numbers():
 def test_mnli_has_two_columns(tmp_path):
     made = list(tuned_runs(tmp_path / "a", (0.4,), "mnli", "accuracy_mm"))
     scores = language_models.Scores(("mnli",), {"gmlp_base": made})
-    assert scores.titles == ["MNLI-m", "paper's MNLI-m", "MNLI-mm", "paper's MNLI-mm"]
     spread = (pytest.approx(40), (pytest.approx(40),))
-    assert scores.cells("gmlp_base") == [None, 83.7, spread, 84.1]
+    papers = {"paper's MNLI-m": {"gmlp_base": 83.7}, "paper's MNLI-mm": {"gmlp_base": 84.1}}
+    assert scores.cells(["gmlp_base"]) == {"MNLI-m": {}, "MNLI-mm": {"gmlp_base": spread}} | papers
     assert scores.of("gmlp_base") == {"MNLI-mm": spread}
     neither = language_models.Scores(("sst2", "mnli"), {"gmlp_36": [], "amlp_36": []})  # of MNLI-mm
-    assert neither.titles == ["SST-2", "paper's SST-2", "MNLI-m", "paper's MNLI-m"]
+    assert list(neither.cells([])) == ["SST-2", "paper's SST-2", "MNLI-m", "paper's MNLI-m"]
 
 
 SERIES = {

@@ -64,55 +64,52 @@ def label(piece: str) -> str:
     return f"##{piece}" if piece[0].isalnum() else piece
 
 
-def maps(trained: loading.Trained, sentences: EncodedText) -> np.ndarray:
-    """The weights of all layers with attention, float32 [layers, n, n]; each row is a softmax over all n tokens.
+class Attention(NamedTuple):
+    """How much each token of a text looks at each other token, in the layers that have attention.
 
-    Of several heads, the elementwise maximum.
+    Attributes:
+        text: what the model read.
+        weights: float32 [layers, n, n]; each row is a softmax over all n tokens, or the largest of several heads'.
+        numbers: of these layers, from 1. Some blocks have attention in the last layers alone.
+        depth: how many layers there are.
     """
+
+    text: EncodedText
+    weights: np.ndarray
+    numbers: list[int]
+    depth: int
+
+
+def maps(trained: loading.Trained, sentences: EncodedText) -> Attention:
+    """The attention between all tokens, also those that fill up. Raises RunError: the run's model has no attention."""
     task: Any = trained.task
     tokens, segments = sentences.tokens[None], sentences.segments[None]
     padding_mask = task.padding_mask(tokens)
 
-    def stacked_weights(params: Any) -> jax.Array:
-        """The maps of all layers, float32 [layers, 1, tokens, tokens]."""
+    def of_all(params: Any) -> list[jax.Array | None]:
         text_model = task.bind(params)
         encoder = text_model.encoder
         # The model embeds the tokens; a function that returns the maps stands in for its encoder.
         stacks = encoder.stacks
-        text_model.encoder = lambda x, key, padding_mask: jnp.concatenate(
-            stack_weights(stacks, x.astype(encoder.spec.stream_dtype), padding_mask)
+        text_model.encoder = lambda x, key, padding_mask: stack_weights(
+            stacks, x.astype(encoder.spec.stream_dtype), padding_mask
         )
         return text_model.hidden(tokens, None, segments, padding_mask)
 
-    return np.asarray(jax.jit(stacked_weights)(trained.weights))[:, 0]
-
-
-def layer_numbers(trained: loading.Trained) -> tuple[list[int], int]:
-    """The numbers, from 1, of the layers that `maps` shows, and how many layers there are.
-
-    Some blocks have attention in the last layers alone.
-
-    Raises:
-        RunError: the run's model has no attention between words.
-    """
-    task: Any = trained.task
-    if task.predicts_files:
-        raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
-    stream = jax.ShapeDtypeStruct((1, task.length, trained.config.model.d_model), task.spec().stream_dtype)
-    numbers, layers = [], 0
-    for stack in task.stacks(trained.weights):
-        first, layers = layers + 1, layers + len(jax.tree.leaves(nnx.state(stack))[0])
-        if jax.eval_shape(lambda x, stack=stack: stack_weights([stack], x, None), stream):
-            numbers += range(first, layers + 1)
+    of_stacks, numbers, depth = jax.jit(of_all)(trained.weights), [], 0
+    for stack, weights in zip(task.stacks(trained.weights), of_stacks, strict=True):
+        first, depth = depth + 1, depth + len(jax.tree.leaves(nnx.state(stack))[0])
+        numbers += [] if weights is None else range(first, depth + 1)
     if not numbers:
         model = settings(task.spec())
         what = ", ".join(f"{name} {model[name]}" for name in ("block", "d_attn") if name in model)
         raise RunError(f"the run's model has no attention ({what}): give an aMLP or a Transformer")
-    return numbers, layers
+    weights = np.concatenate([weights[:, 0] for weights in of_stacks if weights is not None])
+    return Attention(sentences, weights, numbers, depth)
 
 
-def stack_weights(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | None) -> list[jax.Array]:
-    """Runs stacked blocks on [batch, n, d_model]; of each stack with attention its weights [layers, batch, n, n]."""
+def stack_weights(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | None) -> list[jax.Array | None]:
+    """Runs stacked blocks on [batch, n, d_model]; of each stack its weights [layers, batch, n, n], None without any."""
 
     def layer(block: Block, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         y, scores = block(x, padding_mask=padding_mask), block.attention_scores(x)
@@ -125,31 +122,20 @@ def stack_weights(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | N
     for stack in stacks:
         definition, stacked = nnx.split(stack)
         x, weights = jax.lax.scan(lambda x, params: layer(nnx.merge(definition, params), x), x, stacked)  # noqa: B023
-        of_stacks += [] if weights is None else [weights]
+        of_stacks.append(weights)
     return of_stacks
 
 
-class Attention(NamedTuple):
-    """How much each token of a text looks at each other token.
-
-    Attributes:
-        text: what the model read.
-        weights: as `maps` returns them, but without padding.
-        numbers, depth: as `layer_numbers` returns them.
-    """
-
-    text: EncodedText
-    weights: np.ndarray
-    numbers: list[int]
-    depth: int
-
-
 def of_text(trained: loading.Trained, first: str, second: str | None = None) -> Attention:
-    """The attention of a run in a sentence or pair. Raises RunError as `layer_numbers` and `encode`."""
-    numbers, depth = layer_numbers(trained)
-    text = encode(trained, first, second)
-    count = len(text.labels)
-    return Attention(text, maps(trained, text)[:, :count, :count], numbers, depth)
+    """The attention of a run in a sentence or pair, without padding.
+
+    Raises RunError as `maps` and `encode`, or if the run reads no text.
+    """
+    if trained.task.predicts_files:
+        raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
+    found = maps(trained, encode(trained, first, second))
+    count = len(found.text.labels)
+    return found._replace(weights=found.weights[:, :count, :count])
 
 
 def figures(found: Attention) -> dict[str, Figure]:

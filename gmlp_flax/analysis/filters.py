@@ -41,10 +41,11 @@ def matrices(trained: loading.Trained) -> np.ndarray:
     of_stacks = []
     for stack in trained.task.stacks(trained.weights):
         definition, stacked = nnx.split(stack)
-        if nnx.merge(definition, jax.tree.map(lambda x: x[0], stacked)).spatial_matrix() is None:
+        weights = jax.vmap(lambda params: nnx.merge(definition, params).spatial_matrix())(stacked)  # noqa: B023
+        if weights is None:
             block = trained.config.model.block
             raise RunError(f"config.model.block is {block!r}, which has no spatial matrices: give another run")
-        of_stacks.append(jax.vmap(lambda params: nnx.merge(definition, params).spatial_matrix())(stacked))  # noqa: B023
+        of_stacks.append(weights)
     return np.concatenate(of_stacks)
 
 
@@ -231,16 +232,12 @@ def shift_invariance(workdir: str) -> ShiftInvariance:
 def shift_figures(measured: ShiftInvariance) -> dict[str, drawing.Chart | Figure]:
     """The matrices of the newest checkpoint (Figure 9), of a text's also the bands around their diagonals, and the
     shares over the steps."""
-    shown = {"spatial_matrices": draw_matrices(measured.weights)}
+    titles = [f"layer {layer}" for layer in range(1, len(measured.weights) + 1)]
+    heading = "From each token (columns) to each token (rows)"
+    shown = {"spatial_matrices": drawing.draw_matrices(measured.weights, titles, drawing.SIGNED, heading)}
     if len(measured.shape) == 1:
         shown["spatial_bands"] = draw_bands(measured.weights)
     return {**shown, "toeplitz_share": shares_chart(measured)}
-
-
-def draw_matrices(weights: np.ndarray) -> Figure:
-    """The matrices of all layers, [layers, n, n], as in the paper's Figure 9; one scale for all."""
-    titles = [f"layer {layer}" for layer in range(1, len(weights) + 1)]
-    return drawing.draw_matrices(weights, titles, drawing.SIGNED, "From each token (columns) to each token (rows)")
 
 
 def band(weights: np.ndarray, reach: int = REACH) -> np.ndarray:

@@ -14,11 +14,13 @@ import importlib.resources
 import inspect
 import shutil
 import textwrap
-from collections.abc import Callable, Mapping
+from pathlib import Path
 
+import gmlp_flax
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, did_you_mean
 
+KINDS = ("configs", "models", "pretrained", "blocks", "tasks", "optimizers", "tables")
 SIZES = """Prints every published configuration: exact parameters and FLOPs per example beside its paper's figures.
 
     gmlp sizes
@@ -46,75 +48,54 @@ def _first_sentence(text: str | None) -> str:
     return " ".join((text or "").split("\n\n")[0].split())
 
 
-def _configs() -> dict[str, str]:
-    files = sorted(importlib.resources.files("gmlp_flax.configs").iterdir(), key=lambda file: file.name)
-    named = {file.name.removesuffix(".py"): file for file in files if file.name.endswith(".py")}
-    about = {name: ast.get_docstring(ast.parse(file.read_text())) for name, file in named.items()}
-    return {name: _first_sentence(text) for name, text in about.items() if name != "__init__"}
+def names_of(kind: str) -> dict[str, str]:
+    """Each name of a kind in KINDS, with a line on what it is. What imports JAX is imported for its kind alone."""
+    match kind:
+        case "configs":
+            files = sorted(importlib.resources.files("gmlp_flax.configs").iterdir(), key=lambda file: file.name)
+            named = {file.name.removesuffix(".py"): file for file in files if file.name.endswith(".py")}
+            about = {name: ast.get_docstring(ast.parse(file.read_text())) for name, file in named.items()}
+            return {name: _first_sentence(text) for name, text in about.items() if name != "__init__"}
+        case "models":
+            from gmlp_flax.paper.published import PUBLISHED
 
+            return {name: PUBLISHED[name].source if name in PUBLISHED else "" for name in gmlp_flax.list_models()}
+        case "pretrained":
+            from gmlp_flax.training import loading
 
-def _models() -> dict[str, str]:
-    import gmlp_flax
-    from gmlp_flax.paper.published import PUBLISHED
+            cards = {name: (Path(folder) / "README.md").read_text() for name, folder in loading.shipped().items()}
+            return {
+                name: _first_sentence(card.partition("\n# ")[2].partition("\n\n")[2]) for name, card in cards.items()
+            }
+        case "blocks":
+            from gmlp_flax.models.blocks import BLOCKS
 
-    return {name: PUBLISHED[name].source if name in PUBLISHED else "" for name in gmlp_flax.list_models()}
+            return {name: _first_sentence(inspect.getmodule(block).__doc__) for name, block in BLOCKS.items()}
+        case "tasks":
+            from gmlp_flax import tasks
 
+            return {name: _first_sentence(tasks.find(name).__doc__) for name in tasks.TASKS}
+        case "optimizers":
+            from gmlp_flax.config.optimizers import OPTIMIZERS
 
-def _pretrained() -> dict[str, str]:
-    from pathlib import Path
+            return {name: ", ".join(row.hyperparameters) for name, row in OPTIMIZERS.items()}
+        case _:
+            from gmlp_flax.paper.tables import TABLES
 
-    from gmlp_flax.training import loading
-
-    cards = {name: (Path(folder) / "README.md").read_text() for name, folder in loading.shipped().items()}
-    return {name: _first_sentence(card.partition("\n# ")[2].partition("\n\n")[2]) for name, card in cards.items()}
-
-
-def _blocks() -> dict[str, str]:
-    from gmlp_flax.models.blocks import BLOCKS
-
-    return {name: _first_sentence(inspect.getmodule(block).__doc__) for name, block in BLOCKS.items()}
-
-
-def _tasks() -> dict[str, str]:
-    from gmlp_flax import tasks
-
-    return {name: _first_sentence(tasks.find(name).__doc__) for name in tasks.TASKS}
-
-
-def _optimizers() -> dict[str, str]:
-    from gmlp_flax.config.optimizers import OPTIMIZERS
-
-    return {name: ", ".join(row.hyperparameters) for name, row in OPTIMIZERS.items()}
-
-
-def _tables() -> dict[str, str]:
-    from gmlp_flax.paper.tables import TABLES
-
-    return {name: table.title for name, table in TABLES.items()}
-
-
-KINDS: Mapping[str, Callable[[], dict[str, str]]] = {
-    "configs": _configs,
-    "models": _models,
-    "pretrained": _pretrained,
-    "blocks": _blocks,
-    "tasks": _tasks,
-    "optimizers": _optimizers,
-    "tables": _tables,
-}
+            return {name: table.title for name, table in TABLES.items()}
 
 
 def main(argv: list[str]) -> None:
     """Prints the names of a kind, or how many there are of each."""
     kind, pattern = [*argv[1:], *("", "*")[len(argv) - 1 :]]
     if not kind:
-        for name, names in KINDS.items():
-            print(f"{name:<12}{len(names()):>4}  gmlp list {name}")
+        for name in KINDS:
+            print(f"{name:<12}{len(names_of(name)):>4}  gmlp list {name}")
         return
     if kind not in KINDS:
         advice = did_you_mean(kind, KINDS, f"expected one of {', '.join(KINDS)}")
         raise ConfigError(f"there are no {kind!r} to list; {advice}")
-    found = KINDS[kind]()
+    found = names_of(kind)
     names = fnmatch.filter(found, pattern)
     if not names:
         raise ConfigError(f"no name of {kind} matches {pattern!r}: gmlp list {kind} prints all {len(found)}")
@@ -144,7 +125,7 @@ def completion(argv: list[str]) -> None:
 
     if argv[1] not in SHELLS:
         raise ConfigError(f"there is no completion for {argv[1]!r}: expected {' or '.join(SHELLS)}")
-    names = {"subcommands": COMMANDS, "configs": _configs(), "tables": _tables()}
+    names = {"subcommands": COMMANDS, "configs": names_of("configs"), "tables": names_of("tables")}
     print(SHELLS[argv[1]].format(**{key: " ".join(value) for key, value in names.items()}))
 
 

@@ -89,7 +89,7 @@ def test_maps_against_numpy(tokenizer, tmp_path, name):
     """The deeper layers' maps tell that the layers before were run as the model runs them."""
     trained = untrained(tokenizer, tmp_path, **MODELS[name])
     sentences = attention.encode(trained, *PAIR)
-    found = attention.maps(trained, sentences)
+    found = attention.maps(trained, sentences).weights
     assert found.shape == (3, len(sentences.tokens), len(sentences.tokens)) and found.dtype == np.float32
     np.testing.assert_allclose(found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5)
     assert (found[0] > 2 / len(sentences.tokens)).any()
@@ -104,7 +104,7 @@ def test_finetuned_models_read_padding_unless_it_is_masked(tokenizer, tmp_path, 
     count = len(sentences.labels)
     assert len(sentences.tokens) == 20 > count and (sentences.tokens[count:] == tokenizer.pad_id).all()
     assert 0 < sentences.segments.sum() < count
-    found = attention.maps(trained, sentences)
+    found = attention.maps(trained, sentences).weights
     np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
     if mask:
         assert (found[:, :, count:] == 0).all()
@@ -138,7 +138,7 @@ def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, "text_classification", d_attn=4)
     sentences, found, *_ = measured = attention.of_text(trained, *PAIR)
     count = len(sentences.labels)
-    np.testing.assert_array_equal(found, attention.maps(trained, sentences)[:, :count, :count])
+    np.testing.assert_array_equal(found, attention.maps(trained, sentences).weights[:, :count, :count])
     drawn = attention.figures(measured)
     axis = drawn["attention"].axes[0]
     np.testing.assert_array_equal(axis.images[0].get_array(), found[0])  # The first half of three layers is one.
@@ -157,9 +157,9 @@ def test_layers_keep_their_numbers(tokenizer, tmp_path):
     """Of a hybrid the last two alone have attention, also with a residual stream of another type."""
     mixed = {"dtype": "bfloat16", "residual_dtype": "float32"}
     trained = untrained(tokenizer, tmp_path, block="fnet_hybrid", attention_layers=2, **mixed)
-    assert attention.layer_numbers(trained) == ([2, 3], 3)
-    assert len(attention.maps(trained, attention.encode(trained, *PAIR))) == 2
-    drawn = attention.figures(attention.of_text(trained, *PAIR))
+    found = attention.of_text(trained, *PAIR)
+    assert (len(found.weights), found.numbers, found.depth) == (2, [2, 3], 3)
+    drawn = attention.figures(found)
     assert drawn["attention_layers"].axes[0].get_title(loc="left").startswith("layer 2,")
     assert drawn["attention"].axes[1].get_ylabel() == "largest weight in layer 2"
     titles = [axis.get_title(loc="left").partition(",")[0] for axis in drawn["attention_layers"].axes[:2]]
@@ -207,14 +207,14 @@ def test_maps_of_a_model_with_several_kinds_of_layers():
         return Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0)).stacks
 
     hybrid = stacks(block="fnet_hybrid", attention_layers=2)
-    (found,) = attention.stack_weights(hybrid, x, None)
-    assert found.shape == (2, 2, 5, 5)
+    none, found = attention.stack_weights(hybrid, x, None)
+    assert none is None and found.shape == (2, 2, 5, 5)
     definition, params = nnx.split(hybrid[0])
     first = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params))(x)
     definition, params = nnx.split(hybrid[1])
     scores = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params)).attention_scores(first)
     np.testing.assert_allclose(found[0], jax.nn.softmax(scores).max(1), atol=1e-5)
-    assert attention.stack_weights(stacks(block="fnet"), x, None) == []
+    assert attention.stack_weights(stacks(block="fnet"), x, None) == [None]
     (random,) = attention.stack_weights(stacks(block="synthesizer"), x, None)
     assert random.shape == (3, 2, 5, 5)
     np.testing.assert_array_equal(random[:, 0], random[:, 1])

@@ -14,7 +14,7 @@ from tests import preloaded
 
 
 def test_every_kind_has_names_with_a_line_each():
-    found = {kind: names() for kind, names in listing.KINDS.items()}
+    found = {kind: listing.names_of(kind) for kind in listing.KINDS}
     assert found["blocks"].keys() == BLOCKS.keys() and found["tables"].keys() == TABLES.keys()
     assert {"quickstart_text", "own_text", "c4_bert"} <= found["configs"].keys() and "sweeps" not in found["configs"]
     assert found["models"]["gmlp_s"] == "Table 1"
@@ -45,7 +45,7 @@ def test_what_it_prints(words, code, printed):
     [
         ("gmlp eval", 1, ["evaluate"]),
         ("gmlp train --config = quick", 4, ["quickstart_image", "quickstart_text"]),
-        ("gmlp train --config =", 3, sorted(listing.KINDS["configs"]())),
+        ("gmlp train --config =", 3, sorted(listing.names_of("configs"))),
         ("gmlp reproduce table3", 2, ["table3"]),
     ],
 )

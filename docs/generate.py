@@ -189,7 +189,7 @@ def alternatives_claims() -> str:
     examples = {line["column"]: int(line["examples"]) for line in read("alternatives-heldout")}
     made = alternatives.claims(scores(), costs(), best, examples)
     lines = [f"{claims.tally(made)}\n\n"]
-    for verdict in claims.PLURALS:
+    for verdict in claims.VERDICTS:
         of_verdict = [f"- {one.text} ({one.detail}).\n" for one in made if one.verdict == verdict]
         lines += [f"This {verdict}:\n\n", *of_verdict, "\n"]
     ranks = "Does a low perplexity go with a high score?\n\n"
@@ -246,12 +246,13 @@ def depth_orderings() -> Orderings:
 def orderings_section(found: Orderings) -> str:
     """The same for a page: how many orderings have which verdict, and which of them do not hold."""
     lines, count = [], len(found.claims)
-    for verdict, words in claims.PLURALS.items():
+    for verdict in claims.VERDICTS:
         which = [f"`{claim.text}`" for claim in found.claims if claim.verdict == verdict]
         told = "" if verdict in (claims.HOLDS, claims.ONE_HOLDS) else f": {', '.join(which)}"
-        lines += [f"- {len(which)} {words}{told}.\n"] if which else []
+        lines += [f"- {claims.counted(len(which), verdict)}{told}.\n"] if which else []
     return (
-        f"Of the paper's {count} orderings, of which chance gives {count / 2:g}:\n\n{''.join(lines)}\n"
+        f"Of the paper's {count} orderings, over all pairs of seeds, of which chance gives {count / 2:g}:\n\n"
+        f"{''.join(lines)}\n"
         f"By the means alone {found.agree} agree, one-sided permutation p = {found.agree_p:.2g}; the rank correlation "
         f"with the paper's column is {found.rank:.2f}, p = {found.rank_p:.2g}. Both are exact, over all orders of the "
         "rows; an interval over seeds would be none over rows.\n"

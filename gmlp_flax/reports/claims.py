@@ -2,6 +2,7 @@
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,14 +15,7 @@ Curve = Sequence[tuple[float, float]]  # (tokens, held-out metric) of one run
 HOLDS, REVERSED, OPEN = "holds", "is reversed", "is inside the spread"
 ONE_HOLDS, ONE_REVERSED = "holds with one seed", "is reversed with one seed"
 EARLY = "cannot be judged yet"  # a model has hardly begun to learn
-PLURALS = {
-    HOLDS: "hold for every pair of seeds",
-    REVERSED: "are reversed for every pair",
-    OPEN: "are inside the spread",
-    ONE_HOLDS: "hold with one seed",
-    ONE_REVERSED: "are reversed with one seed",
-    EARLY: EARLY,
-}
+VERDICTS = (HOLDS, REVERSED, OPEN, ONE_HOLDS, ONE_REVERSED, EARLY)
 DRAWS = 100_000  # of orders of many rows
 
 
@@ -41,12 +35,16 @@ class RankPoint(NamedTuple):
     places: Sequence[int]
 
 
+def counted(count: int, verdict: str) -> str:
+    """A number of claims and their verdict: "1 holds", "2 are reversed"."""
+    return f"{count} {verdict if count == 1 else verdict.replace('holds', 'hold').replace('is ', 'are ')}"
+
+
 def tally(claims: Sequence[Claim]) -> str:
     """How many claims have each verdict."""
-    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in PLURALS}
-    always = (HOLDS, REVERSED, OPEN)
-    parts = (f"{count} {PLURALS[verdict]}" for verdict, count in counts.items() if count or verdict in always)
-    return f"{len(claims)} claims: {', '.join(parts)}."
+    counts = Counter(claim.verdict for claim in claims)
+    parts = (counted(counts[word], word) for word in VERDICTS if counts[word] or word in VERDICTS[:3])
+    return f"{len(claims)} claim{'s' * (len(claims) != 1)} over all pairs of seeds: {', '.join(parts)}."
 
 
 def verdict(better: Sequence[float], worse: Sequence[float], lower: bool = True, noise: float = 0.0) -> str:

@@ -72,7 +72,7 @@ def test_rank_correlation_over_tokens():
 
 def test_the_tally_counts_verdicts():
     found = [claims.Claim("", verdict) for verdict in (claims.HOLDS, claims.HOLDS, claims.OPEN)]
-    assert claims.tally(found).startswith("3 claims: 2 hold for every pair of seeds, 0 are reversed")
-    assert claims.tally(found).endswith("1 are inside the spread.")
+    assert claims.tally(found).startswith("3 claims over all pairs of seeds: 2 hold, 0 are reversed, ")
+    assert claims.tally(found).endswith("1 is inside the spread.")
     more = [claims.Claim("", verdict) for verdict in (claims.EARLY, claims.ONE_REVERSED)]
-    assert claims.tally([*found, *more]).endswith("spread, 1 are reversed with one seed, 1 cannot be judged yet.")
+    assert claims.tally([*found, *more]).endswith("spread, 1 is reversed with one seed, 1 cannot be judged yet.")

@@ -265,11 +265,7 @@ class Task(abc.ABC):
             batch_size: inputs that the model reads at once.
             truncate: whether a text that is too long is cut.
         """
-        prepare = functools.partial(self.prepare, truncate=truncate)
-        run = functools.partial(self._compiled_rank(top), params)
-        return Stream(prepare, run, functools.partial(self.read_answer, top=top), batch_size, self.length, self.pad_id)(
-            inputs
-        )
+        return Stream(self, params, top, batch_size, truncate)(inputs)
 
     def prepare(self, given: Any, truncate: bool = False) -> Prepared:
         """An input of `predict_stream` as the model reads it. It is called in threads.
@@ -303,7 +299,8 @@ class Task(abc.ABC):
         return predictions
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
-    def _compiled_rank(self, top: int) -> Callable[[Any, Batch], Outputs]:
+    def compiled_rank(self, top: int) -> Callable[[Any, Batch], Outputs]:
+        """`rank` as a compiled function of parameters and a batch."""
         return jax.jit(functools.partial(self.rank, top=top))
 
     def generate(self, params: Any, prompt: str, sampling: Sampling) -> GeneratedText:

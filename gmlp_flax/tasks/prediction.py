@@ -1,7 +1,7 @@
 """Predictions for a stream of inputs, which threads prepare ahead of the device, in batches of few shapes."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -39,22 +39,15 @@ class Answer(NamedTuple):
 class Stream(NamedTuple):
     """Answers inputs one after the other, and holds few of them at a time, however many there are.
 
-    A batch has `batch_size` examples, the last one repeated if there are fewer, or a single one.
-
-    Attributes:
-        prepare: an input to its examples; called in threads. DataError and RunError become its answer.
-        run: a batch of arrays to a dict of arrays, the leading axis the example; compiled.
-        read: the predictions of an input, from `Prepared` and the outputs of each of its examples.
-        batch_size: examples of a batch.
-        length, pad_id: as in `batch_of`.
+    A batch has `batch_size` examples, the last one repeated if there are fewer, or a single one. The task prepares
+    inputs in threads; if it raises DataError or RunError, that is the answer. See `Task.predict_stream` for the others.
     """
 
-    prepare: Callable[[Any], Prepared]
-    run: Callable[[Arrays], Arrays]
-    read: Callable[[Prepared, list[Arrays]], list[Candidates]]
+    task: Any
+    params: Any
+    top: int
     batch_size: int
-    length: int
-    pad_id: int = 0
+    truncate: bool
 
     def __call__(self, inputs: Iterable[Any]) -> Iterator[Answer]:
         """Yields the answer to each input, in order; at PAUSE, all that are due, before it asks for the next input. A
@@ -80,7 +73,7 @@ class Stream(NamedTuple):
             try:
                 if isinstance(given, DataError):
                     raise given
-                prepared = self.prepare(given)
+                prepared = self.task.prepare(given, truncate=self.truncate)
                 items.append((prepared, Answer(given, [], None, prepared.note)))
             except (DataError, RunError) as error:
                 items.append((Prepared([]), Answer(given, [], error)))
@@ -95,8 +88,9 @@ class Stream(NamedTuple):
             part = rows[first : first + self.batch_size]
             examples = [example for _, example in part]
             examples += examples[-1:] * (self.batch_size - len(part) if len(part) > 1 else 0)
-            batch = batch_of(examples, self.length, self.pad_id)
-            batches.append(([number for number, _ in part], self.run(batch)))
+            batch = batch_of(examples, self.task.length, self.task.pad_id)
+            outputs = self.task.compiled_rank(self.top)(self.params, batch)
+            batches.append(([number for number, _ in part], outputs))
         return batches
 
     def _answers(
@@ -110,7 +104,9 @@ class Stream(NamedTuple):
                 outputs[number].append({name: values[place] for name, values in arrays.items()})
             while done < len(items) and len(outputs[done]) == len(items[done][0].examples):
                 prepared, answer = items[done]
-                yield answer if answer.error else answer._replace(predictions=self.read(prepared, outputs[done]))
+                if not answer.error:
+                    answer = answer._replace(predictions=self.task.read_answer(prepared, outputs[done], self.top))
+                yield answer
                 done += 1
 
 

@@ -14,27 +14,30 @@ from gmlp_flax.tasks.prediction import PAUSE, Prepared, Stream
 from tests.training import tiny
 
 
-def lengths(given):
-    """A made-up task: an input is a number of examples of a length, and an answer what all their numbers add up to."""
-    if given == "bad":
-        raise DataError("a bad one")
-    size, count = given
-    return Prepared([{"x": np.full(size, size + index)} for index in range(count)], note="long" if size > 4 else "")
+class Lengths:
+    """A made-up task: an input is a number of examples of a length, and an answer what all their numbers add up to. It
+    notes the shapes of its batches."""
 
-
-class Recorder:
-    """A model that notes the shapes of its batches."""
+    length, pad_id = 9, 0
 
     def __init__(self):
         self.shapes = []
 
-    def __call__(self, batch):
+    def prepare(self, given, truncate):
+        if given == "bad":
+            raise DataError("a bad one")
+        size, count = given
+        return Prepared([{"x": np.full(size, size + index)} for index in range(count)], note="long" if size > 4 else "")
+
+    def compiled_rank(self, top):
+        return self.rank
+
+    def rank(self, params, batch):
         self.shapes.append(batch["x"].shape)
         return {"sum": batch["x"].sum(-1)}
 
-
-def read(prepared, outputs):
-    return [[("sum", int(sum(row["sum"] for row in outputs)))]]
+    def read_answer(self, prepared, outputs, top):
+        return [[("sum", int(sum(row["sum"] for row in outputs)))]]
 
 
 def expected(given):
@@ -43,29 +46,29 @@ def expected(given):
 
 
 @pytest.fixture
-def model():
-    return Recorder()
+def task():
+    return Lengths()
 
 
-def test_answers_keep_the_order_of_inputs_whatever_their_shapes(model):
+def test_answers_keep_the_order_of_inputs_whatever_their_shapes(task):
     given = [(size, count) for size, count in itertools.product((2, 5, 3, 8), (1, 2, 0, 3))] * 9
-    answers = [*Stream(lengths, model, read, 4, 9)(iter(given))]
+    answers = [*Stream(task, None, 1, 4, False)(iter(given))]
     assert [answer.input for answer in answers] == given
     assert [answer.predictions for answer in answers] == [*map(expected, given)]
     assert {answer.note for answer in answers if answer.input[0] > 4} == {"long"}
-    assert {count for count, _ in model.shapes} <= {1, 4} and {size for _, size in model.shapes} <= {2, 4, 8}
+    assert {count for count, _ in task.shapes} <= {1, 4} and {size for _, size in task.shapes} <= {2, 4, 8}
     rows = sum(count for _, count in given)
-    assert len(model.shapes) <= rows // 4 + 1 + len(given) // (8 * 4)  # full, but for the last of each window
+    assert len(task.shapes) <= rows // 4 + 1 + len(given) // (8 * 4)  # full, but for the last of each window
 
 
-def test_a_bad_input_is_its_own_answer(model):
-    answers = [*Stream(lengths, model, read, 8, 9)(["bad", (2, 1), "bad", (3, 1)])]
+def test_a_bad_input_is_its_own_answer(task):
+    answers = [*Stream(task, None, 1, 8, False)(["bad", (2, 1), "bad", (3, 1)])]
     assert [str(answer.error) for answer in answers] == ["a bad one", "None", "a bad one", "None"]
     assert [answer.predictions for answer in answers] == [[], expected((2, 1)), [], expected((3, 1))]
-    assert [*Stream(lengths, model, read, 8, 9)([])] == []
+    assert [*Stream(task, None, 1, 8, False)([])] == []
 
 
-def test_a_pause_has_all_answers_given_before_the_next_input(model):
+def test_a_pause_has_all_answers_given_before_the_next_input(task):
     answered = []
 
     def inputs():
@@ -75,13 +78,13 @@ def test_a_pause_has_all_answers_given_before_the_next_input(model):
             yield PAUSE
         yield from [(2, 1)] * 3
 
-    for answer in Stream(lengths, model, read, 8, 9)(inputs()):
+    for answer in Stream(task, None, 1, 8, False)(inputs()):
         answered.append(answer.input)
     assert answered == [(number, 1) for number in range(1, 6)] + [(2, 1)] * 3
-    assert model.shapes == [(1, 1), (1, 2), (1, 4), (1, 4), (1, 8), (8, 2)]
+    assert task.shapes == [(1, 1), (1, 2), (1, 4), (1, 4), (1, 8), (8, 2)]
 
 
-def test_few_inputs_are_held_at_a_time(model):
+def test_few_inputs_are_held_at_a_time(task):
     taken, answered = itertools.count(), 0
 
     def inputs():
@@ -90,9 +93,9 @@ def test_few_inputs_are_held_at_a_time(model):
             assert next(taken) - answered < 100
             yield (2, 1)
 
-    for _ in Stream(lengths, model, read, 4, 9)(inputs()):
+    for _ in Stream(task, None, 1, 4, False)(inputs()):
         answered += 1
-    assert answered == 5001 and {*model.shapes} == {(4, 2), (4, 9), (1, 2)}
+    assert answered == 5001 and {*task.shapes} == {(4, 2), (4, 9), (1, 2)}
 
 
 def drawn(task):

@@ -24,6 +24,29 @@ Fill = tuple[int, ...]
 _LEVELS = np.arange(256)
 
 
+class Augmentation(NamedTuple):
+    """Options of `augment`; the defaults do nothing.
+
+    Attributes:
+        auto: none, autoaugment or randaugment.
+        randaugment_layers: how many operations `rand_augment` draws.
+        randaugment_magnitude, randaugment_std: of their magnitudes, which are normal and clipped to 0 to 10.
+        color_jitter: see `color_jitter`; used only if `auto` is none.
+        erasing: probability of `random_erasing`.
+        mean, std: of the pixels, in 0 to 1, for each channel; further values are not used. The mean fills the areas
+            that rotations and shifts uncover; both decide the values of erased pixels.
+    """
+
+    auto: str = "none"
+    randaugment_layers: int = 2
+    randaugment_magnitude: float = 9.0
+    randaugment_std: float = 0.5
+    color_jitter: float = 0.0
+    erasing: float = 0.0
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+
 class Operation(NamedTuple):
     """One operation on an image."""
 
@@ -205,44 +228,15 @@ def auto_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill) -> np
     return pixels
 
 
-def rand_augment(
-    pixels: np.ndarray, rng: np.random.Generator, fill: Fill, *, layers: int, magnitude: float, std: float
-) -> np.ndarray:
-    """RandAugment (Cubuk et al. 2019); timm's `rand-m9-n2-mstd0.5-inc1` is 2 layers, magnitude 9 and std 0.5.
-
-    Args:
-        pixels, rng, fill: as in `apply`.
-        layers: how many operations to draw, with replacement; each is applied with probability 0.5.
-        magnitude: the mean magnitude of an operation, 0 to 10.
-        std: the standard deviation of the magnitudes, which are normal and clipped to 0 to 10.
-    """
-    for choice in rng.integers(len(RANDAUGMENT), size=layers):
+def rand_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill, options: Augmentation) -> np.ndarray:
+    """RandAugment (Cubuk et al. 2019): draws operations with replacement; each is applied with probability 0.5 (see
+    `apply`). The defaults are timm's `rand-m9-n2-mstd0.5-inc1`."""
+    for choice in rng.integers(len(RANDAUGMENT), size=options.randaugment_layers):
         if rng.random() < LAYER_PROBABILITY:
-            severity = min(max(rng.normal(magnitude, std), 0), MAX_MAGNITUDE)
+            severity = rng.normal(options.randaugment_magnitude, options.randaugment_std)
+            severity = min(max(severity, 0), MAX_MAGNITUDE)
             pixels = apply(RANDAUGMENT[choice], pixels, severity, rng, fill)
     return pixels
-
-
-class Augmentation(NamedTuple):
-    """Options of `augment`; the defaults do nothing.
-
-    Attributes:
-        auto: none, autoaugment or randaugment.
-        randaugment_layers, randaugment_magnitude, randaugment_std: see `rand_augment`.
-        color_jitter: see `color_jitter`; used only if `auto` is none.
-        erasing: probability of `random_erasing`.
-        mean, std: of the pixels, in 0 to 1, for each channel; further values are not used. The mean fills the areas
-            that rotations and shifts uncover; both decide the values of erased pixels.
-    """
-
-    auto: str = "none"
-    randaugment_layers: int = 2
-    randaugment_magnitude: float = 9.0
-    randaugment_std: float = 0.5
-    color_jitter: float = 0.0
-    erasing: float = 0.0
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
 
 def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation) -> np.ndarray:
@@ -254,8 +248,7 @@ def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation)
     if options.auto == "autoaugment":
         pixels = auto_augment(pixels, rng, fill)
     elif options.auto == "randaugment":
-        layers, magnitude, std = options.randaugment_layers, options.randaugment_magnitude, options.randaugment_std
-        pixels = rand_augment(pixels, rng, fill, layers=layers, magnitude=magnitude, std=std)
+        pixels = rand_augment(pixels, rng, fill, options)
     elif options.color_jitter:
         pixels = color_jitter(pixels, rng, options.color_jitter)
     if options.erasing and rng.random() < options.erasing:

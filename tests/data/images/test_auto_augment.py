@@ -127,7 +127,7 @@ def test_frequencies_of_auto_augment(applied):
 def test_frequencies_and_severities_of_rand_augment(applied):
     draws, rng = 20_000, np.random.default_rng(0)
     for _ in range(draws):
-        augment.rand_augment(None, rng, FILL, layers=2, magnitude=9, std=0.5)
+        augment.rand_augment(None, rng, FILL, augment.Augmentation())
     names, severities = zip(*applied, strict=True)
     for name in RANDAUGMENT:
         assert abs(names.count(name) - draws / 15) < 5 * (draws / 15) ** 0.5

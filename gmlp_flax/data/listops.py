@@ -10,7 +10,6 @@ likely. Trees of other lengths than the wanted ones are thrown away, and no two 
 
 import hashlib
 import itertools
-import json
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -141,5 +140,5 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
             longest = max(longest, tree.length)
             content += f"{tree.text}\t{tree.value}\n".encode()
         files.write(files.join(folder, name), bytes(content))
-    files.write(files.join(folder, FACTS), (json.dumps({"made of": asked, "longest": longest}) + "\n").encode())
+    json_files.write(files.join(folder, FACTS), {"made of": asked, "longest": longest})
     return longest

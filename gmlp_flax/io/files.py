@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import storage
-from gmlp_flax.io.storage import ABSENT, call, file_errors, is_remote, remote, retry, storage_error
+from gmlp_flax.io.storage import ABSENT, call, file_errors, is_remote, retry, storage_error
 
 T = TypeVar("T")
 BUFFER = 1 << 20
@@ -175,9 +175,8 @@ def glob(pattern: str) -> list[str]:
     """The paths that a glob pattern matches, sorted; ~ is the home folder."""
     if not is_remote(pattern):
         return sorted(local_glob.glob(os.path.expanduser(pattern)))
-    with remote(pattern) as (system, name):
-        paths = system.glob(name) if any(sign in name for sign in "*?[") else [name]
-        return sorted(f"{pattern.partition('://')[0]}://{path.strip('/')}" for path in paths)
+    paths = call(pattern, lambda system, name: system.glob(name) if any(sign in name for sign in "*?[") else [name])
+    return sorted(f"{pattern.partition('://')[0]}://{path.strip('/')}" for path in paths)
 
 
 def expand(name: str, suffixes: Sequence[str]) -> list[str]:
@@ -260,8 +259,7 @@ def _open_raw(path: str, buffer: int) -> Any:
     try:
         if not is_remote(path):
             return open(path, "rb", buffering=buffer)
-        with remote(path) as (system, name):
-            return system.open(name, "rb")
+        return call(path, lambda system, name: system.open(name, "rb"))
     except (OSError, ValueError) as error:  # ValueError: a zero byte, or a character that no file's name has
         raise storage_error(f"reading {path}", error) from error
 
@@ -289,8 +287,7 @@ def read_small(path: str | os.PathLike, most: int = SMALL, decompress: bool = Fa
 def read_range(path: str, start: int, stop: int) -> bytes:
     """Bytes [start, stop) of a file, in one read or request; raises FileError if the file cannot be read."""
     if is_remote(path):
-        with remote(path) as (system, name):
-            return system.cat_file(name, start=start, end=stop)
+        return call(path, lambda system, name: system.cat_file(name, start=start, end=stop))
     with open_file(path, decompress=False, buffer=0) as file:
         file.seek(start)
         return file.read(stop - start)
@@ -331,8 +328,7 @@ def write(path: str | os.PathLike, content: bytes) -> None:
 
 def upload(path: Path, folder: str) -> None:
     """Moves a local file to a remote folder; raises FileError if it cannot be written to."""
-    with remote(join(folder, path.name), "writing") as (system, name):
-        system.put_file(str(path), name)
+    call(join(folder, path.name), lambda system, name: system.put_file(str(path), name), "writing")
     path.unlink()
 
 
@@ -346,8 +342,7 @@ class StagingFolder:
     def close(self) -> None:
         """Moves what was written to the bucket."""
         if self.path != self._folder:
-            with remote(self._folder, "writing") as (system, name):
-                system.put(f"{self.path}/", f"{name}/", recursive=True)
+            call(self._folder, lambda system, name: system.put(f"{self.path}/", f"{name}/", recursive=True), "writing")
             shutil.rmtree(self.path)
 
 
@@ -364,10 +359,13 @@ def move(path: str, target: str) -> str:
     """
     free = next(name for number in itertools.count() if not exists(name := f"{target}.{number}" if number else target))
     if is_remote(path):
-        with remote(path, "writing") as (system, name):
+
+        def copy(system: Any, name: str) -> None:
             root = storage.file_system(free)[1]
             for file in system.find(name):
                 system.cp_file(file, root + file.removeprefix(name))
+
+        call(path, copy, "writing")
         remove_all(path)
         return free
     make_folder(os.path.dirname(free))
@@ -383,10 +381,13 @@ def remove(path: str) -> None:
 
 def remove_all(path: str) -> None:
     """Deletes a remote file, or all files of a remote folder; of a checkpoint Orbax's mark goes first."""
-    with remote(path, "deleting") as (system, name):
+
+    def delete(system: Any, name: str) -> None:
         for file in sorted(system.find(name), key=lambda file: not file.endswith(f"/{COMMIT_MARK}")):
             with contextlib.suppress(FileNotFoundError):
                 system.rm_file(file)
+
+    call(path, delete, "deleting")
 
 
 def _change(action: Callable[[], object], doing: str) -> None:

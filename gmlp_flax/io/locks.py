@@ -80,7 +80,7 @@ class Lease:
         }
         self._lost, self._renewed, self._written = "", _clock(), b""
         self._mutex, self._closed, self._lock = threading.Lock(), threading.Event(), contextlib.ExitStack()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     def take(self) -> None:
         """Takes the lease, and keeps it until `close`; raises RunError, with its owner, if another process has it."""
@@ -93,7 +93,6 @@ class Lease:
         if not compare_and_swap(self._path, there, self._written):
             raise self._refusal(files.read(self._path))
         self._renewed = _clock()
-        self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
@@ -109,7 +108,7 @@ class Lease:
     def close(self) -> None:
         """Gives the lease back."""
         self._closed.set()
-        if self._thread is not None:
+        if self._thread.ident is not None:  # it was started
             self._thread.join()
             with contextlib.suppress(RunError):  # whoever comes next finds that the owner is gone
                 if json_files.parse_object(files.read(self._path)).get("token") == self._own["token"]:
@@ -177,7 +176,8 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
         if same := files.read(path) == old:
             files.write(path, new)
         return same
-    with storage.remote(path, "writing") as (system, name):
+
+    def swap(system: Any, name: str) -> bool:
         try:
             # Before the content, so that a change after it is noticed; 0 stands for no file.
             generation = 0 if old is None else system.info(name)["generation"]
@@ -201,6 +201,8 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
         except FileExistsError:
             # If the answer to a first attempt was lost, the second one finds what the first has written.
             return system.cat_file(name) == new
+
+    return storage.call(path, swap, "writing")
 
 
 def _name(content: bytes | None) -> str:

@@ -105,27 +105,18 @@ def file_errors(doing: str, *more: type[Exception]) -> Iterator[None]:
 def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = "reading") -> T:
     """What `action(system, name)` returns, with fsspec's file system for a path and the path's name there.
 
-    On a local disk `retry` calls it, in a store `remote` does; their errors are raised.
+    On a local disk `retry` calls it. What a store raises becomes one line, except FileNotFoundError unless `doing` is
+    "writing", and FileExistsError.
     """
-    if is_remote(path):
-        with remote(os.fspath(path), doing) as (system, name):
-            return action(system, name)
+    path = os.fspath(path)
     if not path:  # which would be the current folder
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    from fsspec.implementations.local import LocalFileSystem  # slow
+    if not is_remote(path):
+        from fsspec.implementations.local import LocalFileSystem  # slow
 
-    return retry(lambda: action(LocalFileSystem(), os.path.abspath(path)), f"{doing} {path}")
-
-
-@contextmanager
-def remote(path: str, doing: str = "reading") -> Iterator[tuple[Any, str]]:
-    """Yields fsspec's file system for a remote path, and the path's name there.
-
-    Whatever the store raises becomes one line, except FileNotFoundError unless `doing` is "writing", and
-    FileExistsError.
-    """
+        return retry(lambda: action(LocalFileSystem(), os.path.abspath(path)), f"{doing} {path}")
     try:
-        yield file_system(path)
+        return action(*file_system(path))
     except FileNotFoundError as error:
         if doing != "writing":
             raise

@@ -5,7 +5,6 @@ its own index, parquet by row groups. A record that fails its check comes out as
 hides where the next record begins is an error of the file.
 """
 
-import itertools
 import os
 import struct
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -137,13 +136,13 @@ class TFRecordFile:
         """Yields (position, record) for records [start, stop), in order, without building the index."""
         number = -1
         with files.open_file(self.path, decompress=False) as stream:
-            for number, (_, length) in enumerate(self._walk(stream)):
+            for number, end in enumerate(self._walk(stream)):
                 if number == stop:
                     return
                 if number < start:
                     continue
                 try:
-                    record = _checked(stream.read(length + _FOOTER.size), number)
+                    record = _checked(stream.read(end - stream.tell()), number)
                 except BadRecord as error:
                     record = error
                 yield number, record
@@ -154,12 +153,10 @@ class TFRecordFile:
         """int64 [records + 1]: where each record's header begins, and the end."""
         # With a small buffer, little more than the headers of large records is read.
         with files.open_file(self.path, decompress=False, buffer=8192) as stream:
-            spans = list(self._walk(stream))
-        end = sum(spans[-1]) + _HEADER.size + _FOOTER.size if spans else 0
-        return np.array([*(offset for offset, _ in spans), end], np.int64)
+            return np.array([0, *self._walk(stream)], np.int64)
 
-    def _walk(self, stream: Any) -> Iterator[tuple[int, int]]:
-        """Yields (offset, length of the data) of each record, with the stream at the record's data."""
+    def _walk(self, stream: Any) -> Iterator[int]:
+        """Yields the end of each record, with the stream at its data."""
         size = stream.seek(0, os.SEEK_END)
         offset = number = 0
         while offset < size:
@@ -170,11 +167,11 @@ class TFRecordFile:
             length, checksum = _HEADER.unpack(header)
             if checksum != _masked_crc32c(header[:8]):
                 raise DataError(f"{self.path}, record {number}: not a TFRecord file, or damaged: copy it again")
-            end = offset + _HEADER.size + length + _FOOTER.size
-            if end > size:
+            offset += _HEADER.size + length + _FOOTER.size
+            if offset > size:
                 raise self._truncated(number)
-            yield offset, length
-            offset, number = end, number + 1
+            yield offset
+            number += 1
 
     def _truncated(self, number: int) -> DataError:
         return DataError(f"{self.path}, record {number}: the file is truncated; copy or download it again")
@@ -186,7 +183,11 @@ def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int
 
     Raises DataError if the file cannot be read, or holds fewer records or none (the library's only sign of damage).
     """
-    with LocalCopy(path) as copy, _array_reader(copy.path) as reader:
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    # The library reads an absent file as one without records.
+    with LocalCopy(path) as copy, files.open_file(copy.path, decompress=False):
+        reader = ArrayRecordReader(copy.path)
         count = reader.num_records()
         _check_count(path, count, stop or 1)
         end = count if stop is None else stop
@@ -197,6 +198,8 @@ def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int
             except RuntimeError:
                 batch = [_array_record(reader, number) for number in numbers]
             yield from zip(numbers, batch, strict=True)
+        with suppress(RuntimeError):  # an error that reading has met already
+            reader.close()
 
 
 @contextmanager
@@ -222,20 +225,19 @@ def parquet_records(path: str, column: str, start: int, stop: int | None) -> Ite
     truncated, damaged or not parquet, or has no such column.
     """
     with _parquet(path) as file:
-        row = sum(file.metadata.row_group(group).num_rows for group in range(start))
+        first = sum(file.metadata.row_group(group).num_rows for group in range(start))
         columns: dict[str, Any] = {field.name: field.type for field in file.schema_arrow}
         if not _is_text(columns.get(column)):
             names = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
             raise DataError(f"{path}: no column {column!r} of strings, found {names}; give a corpus with one")
-        for (values,) in _parquet_batches(file, [column], start, stop):
-            yield from enumerate(values, row)
-            row += len(values)
+        for row, (value,) in enumerate(_parquet_values(file, [column], start, stop), first):
+            yield row, value
 
 
 def parquet_columns(path: str) -> tuple[str, ...]:
     """The names of the columns of a parquet or .arrow file."""
     with _parquet(path) as file:
-        return tuple(field.name for field in file.schema_arrow)
+        return tuple(file.schema_arrow.names)
 
 
 def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
@@ -245,11 +247,9 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
     Face's parquet files). A row with text that is not UTF-8 comes out as a BadRecord.
     """
     with _parquet(path) as file:
-        names = [field.name for field in file.schema_arrow if field.name in wanted]
+        names = [name for name in file.schema_arrow.names if name in wanted]
         classes = _classes(file.schema_arrow.metadata or {})
-        batches = _parquet_batches(file, names, 0, None)
-        rows = itertools.chain.from_iterable(zip(*columns, strict=True) for columns in batches)
-        for number, values in enumerate(rows):
+        for number, values in enumerate(_parquet_values(file, names, 0, None)):
             try:
                 row = {name: _cell(value, classes.get(name, {})) for name, value in zip(names, values, strict=True)}
             except NotUTF8 as error:
@@ -263,17 +263,16 @@ def _cell(value: Any, classes: Mapping[int, str | None]) -> Any:
     return classes.get(value, value) if isinstance(value, int) else value
 
 
-def _parquet_batches(file: Any, names: list[str], start: int, stop: int | None) -> Iterator[list[list[Any]]]:
-    """The columns of up to _BATCH rows of the row groups [start, stop). Strings come as bytes: read as strings, one
-    that is not UTF-8 would make the whole batch fail."""
+def _parquet_values(file: Any, names: list[str], start: int, stop: int | None) -> Iterator[tuple[Any, ...]]:
+    """The rows of some columns, in the row groups [start, stop). Strings come as bytes: read as strings, one that is
+    not UTF-8 would make a whole batch fail."""
     import pyarrow
 
     groups = range(start, file.num_row_groups if stop is None else stop)
     for batch in file.iter_batches(_BATCH, row_groups=groups, columns=names, use_threads=False):
         columns = map(batch.column, names)
-        yield [
-            (column.cast(pyarrow.large_binary()) if _is_text(column.type) else column).to_pylist() for column in columns
-        ]
+        values = (column.cast(pyarrow.large_binary()) if _is_text(column.type) else column for column in columns)
+        yield from zip(*(column.to_pylist() for column in values), strict=True)
 
 
 def _classes(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str | None]]:
@@ -326,17 +325,6 @@ class _ArrowFile:
     def iter_batches(self, size: int, columns: list[str], **_: Any) -> Iterator[Any]:
         for batch in self._batches:
             yield from (batch.select(columns).slice(start, size) for start in range(0, batch.num_rows, size))
-
-
-@contextmanager
-def _array_reader(path: str) -> Iterator[Any]:
-    from array_record.python.array_record_module import ArrayRecordReader
-
-    with files.open_file(path, decompress=False):  # the library reads an absent file as one without records
-        reader = ArrayRecordReader(path)
-        yield reader
-        with suppress(RuntimeError):  # an error that reading has met already
-            reader.close()
 
 
 def _array_record(reader: Any, number: int) -> bytes | BadRecord:

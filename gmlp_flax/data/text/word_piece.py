@@ -54,10 +54,7 @@ class WordPieces:
         text, self.name = model.decode("utf-8-sig"), name
         self.is_json = text.lstrip().startswith("{") and text.rstrip().endswith("}")
         self.document = _read_json(model, name) if self.is_json else _read_vocabulary(text, name)
-        ids = {
-            **self.document["model"]["vocab"],
-            **{one["content"]: one["id"] for one in self.document["added_tokens"]},
-        }
+        ids = self.document["model"]["vocab"] | {one["content"]: one["id"] for one in self.document["added_tokens"]}
         self.pieces = sorted(ids, key=ids.__getitem__)
         if missing := [piece for piece in _ROLES.values() if piece not in ids]:
             raise DataError(

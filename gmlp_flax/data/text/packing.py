@@ -52,8 +52,7 @@ class Packing:
         """Windows [first, stop), or as many as there are: [windows, length], of the prepared ids' type."""
         room, tokenizer, count = self.room, self.prepared.tokenizer, min(stop, len(self)) - first
         ids = self.prepared.read(first * room, min((first + count) * room, self.prepared.tokens))
-        text = np.full(count * room, tokenizer.pad_id, ids.dtype)
-        text[: len(ids)] = ids
+        text = np.pad(ids, (0, count * room - len(ids)), constant_values=tokenizer.pad_id)
         windows = np.full((count, self.length), tokenizer.pad_id, ids.dtype)
         windows[:, 0] = tokenizer.cls_id
         windows[:, 1 : 1 + room] = text.reshape(count, room)
@@ -122,10 +121,9 @@ class Order:
         order, _ = self._epochs(epoch)
         firsts = np.sort(order[self._bounds[pool] : self._bounds[pool + 1]]) * self.packing.group
         stops = np.minimum(firsts + self.packing.group, len(self.packing))
-        numbers = np.concatenate([np.arange(*group) for group in zip(firsts, stops, strict=True)])
-        windows, end = np.empty((len(numbers), self.packing.length), self.packing.prepared.dtype), 0
-        for first, stop in zip(firsts.tolist(), stops.tolist(), strict=True):
-            windows[end : (end := end + stop - first)] = self.packing.windows(first, stop)
+        groups = [*zip(firsts.tolist(), stops.tolist(), strict=True)]
+        numbers = np.concatenate([np.arange(*group) for group in groups])
+        windows = np.concatenate([self.packing.windows(*group) for group in groups])
         # Plus one, because NumPy ignores trailing zeros of a seed.
         return windows, np.random.default_rng([self.seed, epoch, pool + 1]).permutation(len(numbers)), numbers
 

@@ -177,9 +177,8 @@ def prepare(
             json_files.write(files.join(folder, prepared.INDEX), plan | {"shards": results})
         shutil.rmtree(work if remote else work / _UNFINISHED, ignore_errors=True)
     made = Prepared(folder)
-    if made.skipped > max_bad_records:
-        message = next((message for shard in made.index["shards"] for message in shard["skipped_first"]), "bad records")
-        check_limit(message, 0, made.skipped, max_bad_records)
+    message = next((message for shard in made.index["shards"] for message in shard["skipped_first"]), "bad records")
+    check_limit(message, 0, made.skipped, max_bad_records)
     return made
 
 

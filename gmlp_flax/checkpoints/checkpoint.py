@@ -23,7 +23,7 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from gmlp_flax.checkpoints import DAMAGED, METRICS_FILE, assets, reading
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.checkpoints.pytree import digest, examine, from_dict, path_name, require_fit, to_dict
+from gmlp_flax.checkpoints.pytree import digest, examine, from_dict, leaves_by_path, require_fit, to_dict
 from gmlp_flax.checkpoints.reading import Damaged
 from gmlp_flax.errors import RunError, listed
 from gmlp_flax.io import files as io_files
@@ -166,10 +166,8 @@ class Checkpoints:
         wanted = to_dict(template)
         restored = reading.on_all_processes(self._path(step), lambda: self._read_verifiable(step, wanted))
         checksums, _ = examine(restored["state"])
-        pairs = jax.device_get(jax.tree.map(lambda *pair: pair, checksums, restored["checksums"]))
-        leaves = jax.tree_util.tree_leaves_with_path(pairs, is_leaf=lambda x: isinstance(x, tuple))
-        wrong = [path_name(path) for path, (now, saved) in leaves if now != saved]
-        if wrong:
+        now, saved = map(leaves_by_path, jax.device_get((checksums, restored["checksums"])))
+        if wrong := [name for name in now if now[name] != saved[name]]:
             raise Damaged(f"{self._path(step)}: the checksum of {listed(wrong)} differs")
         return from_dict(template, restored["state"])
 

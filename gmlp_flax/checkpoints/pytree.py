@@ -20,10 +20,14 @@ def path_name(path: tuple) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
+def leaves_by_path(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree by their paths, such as `encoder/norm/scale`."""
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
 def to_dict(tree: Any) -> dict:
     """Any tree as a nested dict. Its names do not depend on the classes that hold the leaves."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return traverse_util.unflatten_dict({path_name(path): leaf for path, leaf in leaves}, sep="/")
+    return traverse_util.unflatten_dict(leaves_by_path(tree), sep="/")
 
 
 def from_dict(template: Any, values: dict) -> Any:

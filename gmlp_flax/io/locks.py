@@ -178,6 +178,7 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
         return same
 
     def swap(system: Any, name: str) -> bool:
+        """The same on gs://."""
         try:
             # Before the content, so that a change after it is noticed; 0 stands for no file.
             generation = 0 if old is None else system.info(name)["generation"]

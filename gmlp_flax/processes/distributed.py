@@ -32,9 +32,7 @@ class Job(NamedTuple):
     process: int | None
 
 
-def initialize(
-    multihost: str, coordinator: str, processes: int | None, process: int | None, join_seconds: float = JOIN_SECONDS
-) -> None:
+def initialize(multihost: str, coordinator: str, processes: int | None, process: int | None) -> None:
     """Joins the other processes of a run, if there are any. Call it before anything uses a device.
 
     Args:
@@ -43,7 +41,8 @@ def initialize(
         coordinator: HOST:PORT at which all processes reach process 0. If empty, the launcher gives it.
         processes: the number of processes. If None, the launcher gives it.
         process: the index of this process, from 0. If None, the launcher gives it.
-        join_seconds: how long to wait for all processes. Then this process ends, with one line and code 1.
+
+    If not all processes come within JOIN_SECONDS, this one ends, with one line and code 1.
 
     Raises:
         RunError: the arguments contradict each other, or the launcher does not give what is missing.
@@ -58,9 +57,9 @@ def initialize(
         processes, process = job.processes, job.process
     late = (
         f"error: not all {processes or 'other'} processes joined at {coordinator or 'the coordinator'} within "
-        f"{join_seconds:g} s: see that all of them run and reach process 0"
+        f"{JOIN_SECONDS} s: see that all of them run and reach process 0"
     )
-    patience = threading.Timer(join_seconds, output.end_at_once, (1, late))
+    patience = threading.Timer(JOIN_SECONDS, output.end_at_once, (1, late))
     patience.daemon = True
     patience.start()
     try:
@@ -71,7 +70,7 @@ def initialize(
             # If everything is given, JAX must not ask the launcher for this process's devices.
             cluster_detection_method=None if job or not processes else "deactivate",
             # JAX would abort with a stack trace after this time, but `patience` ends first.
-            initialization_timeout=int(join_seconds) + 60,
+            initialization_timeout=JOIN_SECONDS + 60,
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except Exception as error:

@@ -20,16 +20,11 @@ import optax.contrib
 from flax import traverse_util
 from ml_collections import ConfigDict
 
-from gmlp_flax.checkpoints.pytree import path_name
+from gmlp_flax.checkpoints.pytree import leaves_by_path, path_name
 from gmlp_flax.config import optimizers, validation
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.encoder import STACKED, depths
 from gmlp_flax.models.parameters import ParamMetadata
-
-
-def leaves_by_path(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree of parameters by their paths, such as `encoder/norm/scale`."""
-    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def learning_rate(config: ConfigDict) -> optax.Schedule:

@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from gmlp_flax.checkpoints.pytree import path_name
+from gmlp_flax.checkpoints.pytree import leaves_by_path, path_name
 from gmlp_flax.config import validation
 from gmlp_flax.config.validation import AXES, Axes, Rule
 from gmlp_flax.errors import RunError
@@ -113,8 +113,7 @@ class Partition:
                 config.mesh.rules that match no parameter.
         """
         problems, used = [], set()
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-            name = path_name(path)
+        for name, leaf in leaves_by_path(params).items():
             rule, axes = self._rule(name)
             used.add(rule)
             if len(axes) > len(leaf.shape):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
+from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.encoder import STACKED, depths
@@ -127,7 +128,7 @@ def norms(trees: Mapping[str, Any]) -> Sums:
     the modules beside them, as `NAME/head`; each with the weight 1."""
     squares: dict[str, Any] = collections.defaultdict(float)
     for kind, tree in trees.items():
-        leaves = optimizer.leaves_by_path(tree)
+        leaves = leaves_by_path(tree)
         depth = depths({name: leaf.shape[0] for name, leaf in leaves.items() if name.startswith(STACKED)})
         for name, leaf in leaves.items():
             square = jnp.square(leaf.astype(jnp.float32))

@@ -102,7 +102,8 @@ def test_other_processes_never_come():
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(("::", 0))
         address = f"127.0.0.1:{held.getsockname()[1]}"
-        code = f"from gmlp_flax.processes.distributed import initialize; initialize('auto', '{address}', 2, 0, 1)"
+        begin = "from gmlp_flax.processes import distributed; distributed.JOIN_SECONDS = 1"
+        code = f"{begin}; distributed.initialize('auto', '{address}', 2, 0)"
         environment = os.environ | {"JAX_PLATFORMS": "cpu"}
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)

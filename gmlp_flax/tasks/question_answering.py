@@ -184,6 +184,10 @@ class QuestionAnswering(Finetuning):
             sides.warn(side, "questions", message)
         return windows
 
+    def texts(self, side: str) -> list[str]:
+        """See `Finetuning`: the questions' passages."""
+        return [question.context for question in self.examples(side).questions]
+
     def fingerprint(self, side: str) -> fingerprints.Fingerprint:
         """See `Task`."""
         questions = self.examples(side).questions

@@ -170,30 +170,28 @@ class TextClassification(Finetuning):
             task.glue = known._replace(labels=("0", "1"))
         return task
 
-    def notes(self) -> list[str]:
-        """See `Finetuning`; of own data, the columns that were read, the classes' sizes, and what is on both sides."""
+    def texts(self, side: str) -> list[tuple[str, ...]]:
+        return self.sentences(side).texts
+
+    def about_texts(self) -> list[str]:
+        """See `Finetuning`; of own data, the columns that were read, the classes' sizes, and texts of several rows."""
         if not self.glue.own:
-            return super().notes()
+            return []
         train, heldout, names = self.sentences("train"), self.sentences("heldout"), self.glue.labels
         counts = np.bincount(train.labels, minlength=len(names)).tolist()
         columns = [name for (name,) in self.glue.texts]
         by_size = sorted(range(len(names)), key=counts.__getitem__)
         least, most = (f"{names[at]!r} with {counts[at]:,}" for at in (by_size[0], by_size[-1]))
-        trained, labels = Counter(train.texts), {*zip(train.texts, train.labels.tolist(), strict=True)}
-        again, (text, rows) = sum(texts in trained for texts in heldout.texts), trained.most_common(1)[0]
         notes = [
-            *super().notes(),
             f"read: text {' and '.join(map(repr, columns))}, label {self.glue.label[0]!r}; smallest class to train on "
-            f"{least}, largest {most}; {train.dropped + heldout.dropped:,} rows without a label left out",
+            f"{least}, largest {most}; {train.dropped + heldout.dropped:,} rows without a label left out"
         ]
+        texts, labels = Counter(train.texts), {*zip(train.texts, train.labels.tolist(), strict=True)}
+        (text, rows) = texts.most_common(1)[0]
         if rows > 1:
-            repeated = (
-                f"{len(train) - len(trained):,} of {len(train):,} examples to train on repeat the texts of others"
-            )
-            other = f"{len(labels) - len(trained):,} of them with another label"
+            repeated = f"{len(train) - len(texts):,} of {len(train):,} examples to train on repeat the texts of others"
+            other = f"{len(labels) - len(texts):,} of them with another label"
             notes.append(f"note: {repeated}, such as {text[0][:40]!r} ({rows:,} rows), {other}")
-        if again:
-            notes.append(f"note: {again:,} of {len(heldout):,} held-out examples have texts that are trained on, too")
         return notes
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:

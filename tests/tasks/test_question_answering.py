@@ -68,6 +68,22 @@ def reference(task, params, batch):
     return logits, losses
 
 
+def test_passages_on_both_sides_are_counted(folder, tmp_path):
+    old, new = colours(0), colours(20)
+    new["paragraphs"][0]["context"] += " The end."
+    write(tmp_path / "heldout.json", old, new)
+    count = len(old["paragraphs"][0]["qas"])
+    assert any(
+        f"note: {count} of {2 * count} held-out examples have texts" in line for line in heldout_notes(folder, tmp_path)
+    )
+    write(tmp_path / "heldout.json", new)
+    assert not any("trained on" in line for line in heldout_notes(folder, tmp_path))
+
+
+def heldout_notes(folder, path):
+    return make(folder, heldout=str(path / "heldout.json")).notes()
+
+
 def test_training_loss_against_numpy(folder, params):
     task = make(folder)
     batch = all_windows(task, "train")

@@ -249,10 +249,19 @@ class ImageClassification(Task):
     def examples(self, side: str) -> ReadableExamples:
         """The images of a side, decoded and cropped; see `ReadableExamples` for those that cannot be read."""
         transform = self.training_example if side == "train" else self.evaluation_example
-        return ReadableExamples(self.source(side), transform, self._bad)
+        return self._readable(side, transform)
 
     def labelled(self, side: str) -> ReadableExamples:
-        return ReadableExamples(self.source(side), self.evaluation_example, self._bad)
+        return self._readable(side, self.evaluation_example)
+
+    def _readable(self, side: str, transform: Callable[..., dict]) -> ReadableExamples:
+        _, dark = self._looked_into(side)
+        return ReadableExamples(self.source(side), functools.partial(transform, dark=dark), self._bad)
+
+    @functools.cache  # noqa: B019 - a task lives as long as its run
+    def _looked_into(self, side: str) -> tuple[str, bool]:
+        source = self.source(side)
+        return views.look_into(source.source if isinstance(source, sources.Subset) else source)
 
     @classmethod
     def row(cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str) -> dict[str, Any]:
@@ -322,7 +331,7 @@ class ImageClassification(Task):
         """See `Task`; raises DataError if a file is on both sides, or held-out images cannot be read."""
         train, heldout = self.source("train"), self.source("heldout")
         self.labelled("heldout").check(_FEW if files.is_remote(heldout.path) else _LOOKED_INTO)
-        return [line for line in (sources.check_overlap(train, heldout), views.about_frames(train)) if line]
+        return [line for line in (sources.check_overlap(train, heldout), self._looked_into("train")[0]) if line]
 
     def class_sizes(self) -> Sequence[int] | None:
         """See `Task`."""

@@ -38,7 +38,6 @@ UNLABELLED = -1
 _LIST = re.compile(r"\s*(\[.*\]|\{.*\})\s*", re.DOTALL)  # as pandas writes lists
 
 MOST_LABELS = 1000  # a column with more values than these does not hold classes
-_CAPTIONS = 20  # rows, each with another label
 _PERHAPS_MISSING = ("none", "null", "na", "n/a", "-", "?", "-1")  # or classes
 _WHOLE = re.compile(r"([+-]?\d{1,18})\.0*")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
@@ -194,15 +193,12 @@ def check_names(counts: Mapping[str, int], where: str, advice: str = "") -> list
         A line for those that may stand for several labels, and for those that may mean that there is none.
 
     Raises:
-        DataError: they are real numbers, about which there may be `advice`, two are spelled alike, or many are of one
-            row each.
+        DataError: they are real numbers, about which there may be `advice`, or two are spelled alike.
     """
     scores = [name for name in counts if not re.fullmatch(r"[+-]?\d+", name)]
     if scores and all(map(_NUMBER.fullmatch, counts)):
         raise DataError(f"real numbers such as {scores[0]!r} {where}: expected classes{advice}")
     refuse_spellings(counts, where)
-    if _CAPTIONS < len(counts) == sum(counts.values()):
-        raise DataError(f"each of {len(counts):,} rows has another label {where}: expected classes")
     notes, parts = [], Counter(part for name in counts for part in _JOINTS.split(name))
     joined = [name for name in counts if any(parts[part] > 1 for part in _JOINTS.split(name) if part != name)]
     missing = [name for name in counts if name.lower() in _PERHAPS_MISSING]

@@ -35,11 +35,9 @@ CLASS_COLUMNS = "label labels class classes classid classname category target br
 
 _BESIDE = ".xml .txt .csv .tsv .json .jsonl .mat .npy .md .html .pdf .py .cls .db".split()
 _MASK = re.compile(r"[ _-](mask|seg|segmentation|label|annotation|gt)s?([ _-]?\d+)?$", re.IGNORECASE)
-# Names of folders that may be parts of one data set, or have images without classes.
 _PART = re.compile(
     r"(.*[ _-])?(part|fold|batch|chunk|shard|images?|imgs?|folder|vol|volume|set)s?[ _-]*\d+", re.IGNORECASE
 )
-_UNLABELLED = re.compile(r"un[ _-]?(labell?ed|sup|supervised)", re.IGNORECASE)
 _FIRST_WORD = ("val_annotations.txt", "loc_val_solution.csv", "loc_train_solution.csv")  # then boxes follow
 _ABOVE = 3  # folders between Kaggle's ILSVRC/Data/CLS-LOC/val and LOC_val_solution.csv
 
@@ -166,10 +164,11 @@ class Layout:
         if all({*splits.split_words(x)} == {TRAIN_SPLIT} and not self._is_labelled(f"{base}{x}/") for x in sides):
             self._note(f"{listed(map(repr, sides))} is taken as a class, like the {len(others)} folders beside it")
             return False
-        raise DataError(
-            f"{self.path!r}: {listed(map(repr, sides))} can be read as splits, or as classes like "
-            f"{listed(map(repr, others))} beside them: move the folders of one kind away, or rename them"
-        )
+        classes = f"as classes like {listed(map(repr, others))} beside them"
+        raise self._ambiguous(sides, "as splits", classes, "move the folders of one kind away, or rename them")
+
+    def _ambiguous(self, names: Iterable[str], one: str, other: str, advice: str) -> DataError:
+        return DataError(f"{self.path!r}: {listed(map(repr, names))} can be read {one}, or {other}: {advice}")
 
     def _is_labelled(self, folder: str) -> bool:
         images = [name for name in self.images if name.startswith(folder)]
@@ -194,7 +193,6 @@ class Layout:
             expected = f"{EXPECTED}, in formats that Pillow reads"
             raise DataError(f"{self.path!r}: class folder {base + unread[0]!r} is empty: {expected}; fill or remove it")
         self._check_deeper(base, tops)
-        self._check_tops(tops, split)
         names = {top: unicodedata.normalize("NFC", top) for top in tops}
         if len({*names.values()}) < len(names):
             self._note("folders whose names differ in nothing but their Unicode form are one class")
@@ -203,7 +201,8 @@ class Layout:
 
     def _check_deeper(self, base: str, tops: dict[str, list[str]]) -> None:
         """Says that folders inside class folders count to these; raises DataError if they are called as splits, or are
-        the same in most class folders, and no dates: they may be the classes, or images and their masks."""
+        the same in most class folders, and no dates: they may be the classes, or images and their masks; and if class
+        folders are called as parts, or images as masks."""
         inside = {f"{base}{top}/": members for top, members in tops.items()}
         deeper = sorted({top + inner for top, members in inside.items() for inner in _by_folder(members, top) if inner})
         pairs = {(top, name[len(top) :].rpartition("/")[0].partition("/")[0]) for top in inside for name in inside[top]}
@@ -215,32 +214,17 @@ class Layout:
             raise DataError(f"{self.path!r}: the classes may be {both}: {advice}")
         for folder in deeper:
             if {*splits.split_words(folder.rpartition("/")[2])} - {TRAIN_SPLIT}:
-                raise DataError(
-                    f"{self.path!r}: {folder!r} can be read as a split of a class, or as a part of it: put the splits "
-                    "first, as train/CLASS and val/CLASS, or rename it"
-                )
+                advice = "put the splits first, as train/CLASS and val/CLASS, or rename it"
+                raise self._ambiguous([folder], "as a split of a class", "as a part of it", advice)
+        if len(tops) > 1 and all(map(_PART.fullmatch, tops)):
+            advice = "put the images of each class into one folder, or rename the classes"
+            raise self._ambiguous(tops, "as classes", "as parts of the data", advice)
+        stems = {os.path.splitext(name)[0] for members in tops.values() for name in members}
+        marks = {stem: match for stem in sorted(stems) if (match := _MASK.search(stem))}
+        if masks := [stem for stem, match in marks.items() if stem[: match.start()] in stems]:
+            raise self._ambiguous(masks, "as images", "as masks of those without this ending", "move the masks away")
         if deeper:
             self._note(f"{len(deeper):,} folders inside class folders count to these, such as {deeper[0]!r}")
-
-    def _check_tops(self, tops: dict[str, list[str]], split: str) -> None:
-        """Raises DataError if folders may be no classes, by their names, or as a table has several classes of one; or
-        if masks lie beside the images."""
-        doubtful = [*tops] if all(map(_PART.fullmatch, tops)) else [*filter(_UNLABELLED.fullmatch, tops)]
-        tables = [table for table in self._tables(split) if not _is_first_word(table)]
-        keys = _keys(self.images) if tables else {}
-        for table in tables:
-            with contextlib.suppress(DataError):
-                known, _ = self._lookup(table, keys, split, is_sure=True)
-                pairs = {(top, known[name]) for top, members in tops.items() for name in members if name in known}
-                doubtful = doubtful or [top for top, count in Counter(top for top, _ in pairs).items() if count > 1]
-        if doubtful:
-            named = f", whose classes are in {listed(tables, 2)}" if tables else ""
-            what = f"{listed(map(repr, doubtful), 3)} may be classes, or parts of the data{named}"
-            raise DataError(f"{self.path!r}: {what}: move or rename what is none, or move the table away")
-        stems = {os.path.splitext(name)[0]: name for members in tops.values() for name in members}
-        found = ((name, _MASK.search(stem)) for stem, name in stems.items())
-        if masks := [name for name, match in found if match and match.string[: match.start()] in stems]:
-            raise DataError(f"{self.path!r}: {len(masks):,} images may be masks, as {masks[0]!r}: move them away")
 
     def _by_table(self, images: list[str], split: str) -> tuple[str, dict[str, str]] | None:
         """The table that has all `images`, and the class of each; None if no table has one of them.
@@ -292,10 +276,8 @@ class Layout:
                 found += [files.join(folder, name) for name in names if level == 0 or _is_first_word(name)]
         return found
 
-    def _lookup(
-        self, table: str, keys: dict[str, str], split: str, is_sure: bool = False
-    ) -> tuple[dict[str, str], list[str]]:
-        """The images among `keys` that a table has, and their classes, see _class_column; and what was assumed."""
+    def _lookup(self, table: str, keys: dict[str, str], split: str) -> tuple[dict[str, str], list[str]]:
+        """The images among `keys` that a table has, and their classes; and what was assumed."""
         with decode_errors(f"{table}: not a table in UTF-8", "save it as UTF-8, or remove it"):
             text = decode_utf8((self._read if table in self.others else files.read_small)(table))
             head = text.partition("\n")[0]
@@ -305,7 +287,7 @@ class Layout:
         if not any(hits) or width < 2:
             return {}, []
         name_column = hits.index(max(hits))
-        class_column = _class_column(table, rows[0], name_column, is_sure)
+        class_column = _class_column(table, rows[0], name_column)
         columns = dict(zip(rows[0], map(set, zip(*rows[1:], strict=False)), strict=False)) if not split else {}
         used = rows[0][name_column], rows[0][class_column]
         notes = splits.check_columns({name: columns[name] for name in columns if name not in used}, table)
@@ -350,16 +332,15 @@ def _keys(images: list[str]) -> dict[str, str]:
     return {key: name for key, name in found.items() if name is not None}
 
 
-def _class_column(table: str, header: list[str], name_column: int, is_sure: bool) -> int:
-    """The column of classes: called so or, unless it must be sure, the only other one."""
+def _class_column(table: str, header: list[str], name_column: int) -> int:
     if _is_first_word(table):
         return 1
     others = [column for column in range(len(header)) if column != name_column]
     called = [column for column in others if "".join(filter(str.isalnum, header[column])).lower() in CLASS_COLUMNS]
+    if len(others) == 1 and not splits.may_name_splits(header[others[0]]):
+        return others[0]
     if len(called) == 1:
         return called[0]
-    if len(others) == 1 and not is_sure and not splits.may_name_splits(header[others[0]]):
-        return others[0]
     raise DataError(
         f"{table}: which of its columns {', '.join(map(repr, (header[column] for column in others)))} is the class is "
         f"not clear: keep one, or call one 'label'"

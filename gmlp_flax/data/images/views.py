@@ -28,7 +28,6 @@ from gmlp_flax.io import files
 _MODES = {1: "L", 3: "RGB"}
 _SIDE, _PIXELS = 65_535, 89_478_485  # as of JPEG files, and as where Pillow begins to warn
 _WHITE = (255, 1023, 4095, 16383)  # in 16 bits, of 8 bits, and of the 10, 12 or 14 of a sensor
-_SCALED = ("PNG", "PPM")  # whose pixels of more than 8 bits Pillow scales to 16
 _COARSE = 64  # an image with more pixels for each pixel of a view, in a direction, is averaged before it is blurred
 _COMPONENTS = {"L": 1, "RGB": 3}  # of the modes of JPEG files whose pixels are exactly Pillow's
 _BLOCK = 16  # a multiple of the rows that are coded together
@@ -50,28 +49,37 @@ def training_example(
 
 
 def evaluation_example(
-    record: dict, *, size: tuple[int, int], channels: int, eval_crop: float, transform: str = "exact"
+    record: dict,
+    *,
+    size: tuple[int, int],
+    channels: int,
+    eval_crop: float,
+    transform: str = "exact",
+    dark: bool = False,
 ) -> dict:
-    """A record, without its name, whose "image" is uint8 [*size, channels], as `evaluation_view` makes it."""
-    pixels = _decoded(record, channels)
+    """A record, without its name, whose "image" is uint8 [*size, channels], as `evaluation_view` makes it; `dark` as in
+    `decode`."""
+    pixels = _decoded(record, channels, dark)
     others = {key: value for key, value in record.items() if key != "name"}
     return others | {"image": evaluation_view(pixels, size, eval_crop, transform)}
 
 
-def _decoded(record: dict, channels: int) -> np.ndarray:
+def _decoded(record: dict, channels: int, dark: bool = False) -> np.ndarray:
     image = record["image"]
-    return image if isinstance(image, np.ndarray) else decode(image, record["name"], channels)
+    return image if isinstance(image, np.ndarray) else decode(image, record["name"], channels, dark)
 
 
-def about_frames(source: ImageSource) -> str:
-    """A line if some of a few images are animated or have several pages; else ""."""
-    looked, several = fingerprints.spread(len(source)), []
+def look_into(source: ImageSource) -> tuple[str, bool]:
+    """Opens a few images: a line if some are animated or have several pages, else ""; and whether white is known to be
+    65,535 in 16 bits, as one of them is brighter than fewer bits allow."""
+    looked, several, most = fingerprints.spread(len(source)), [], 0
     for i in looked:
         with contextlib.suppress(Exception), Image.open(io.BytesIO(source.content(i))) as file:
             if file.format != "MPO" and getattr(file, "is_animated", False):  # MPO: of a camera, with thumbnails
                 several.append(source[i]["name"])
-    shown = f"{len(several)} of {len(looked)} images looked into"
-    return f"note: {shown} have several frames, such as {several[0]!r}: the first is read" if several else ""
+            most = most if most > _WHITE[-1] else _most_of_16_bits(file)
+    shown = f"note: {len(several)} of {len(looked)} images looked into have several frames"
+    return f"{shown}, such as {several[0]!r}: the first is read" if several else "", most > _WHITE[-1]
 
 
 def record_of(image: Any, channels: int) -> dict[str, Any]:
@@ -91,7 +99,7 @@ def write_image(image: Any, path: str, channels: int) -> None:
     Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(path, "PNG")
 
 
-def decode(data: bytes, name: str, channels: int = 3) -> np.ndarray:
+def decode(data: bytes, name: str, channels: int = 3, dark: bool = False) -> np.ndarray:
     """Decodes an image file of any format that Pillow reads, to Pillow's pixels.
 
     EXIF orientation is applied, palettes and CMYK become RGB, 16 bits become 8, and transparent pixels become white.
@@ -100,6 +108,7 @@ def decode(data: bytes, name: str, channels: int = 3) -> np.ndarray:
         data: the file's bytes.
         name: the file's name, for the error.
         channels: 3 for RGB, 1 for grey.
+        dark: whether 16 bits may be so dark that white may be that of 8, 10, 12 or 14 bits, as others are brighter.
 
     Returns:
         uint8 [height, width, channels].
@@ -108,7 +117,7 @@ def decode(data: bytes, name: str, channels: int = 3) -> np.ndarray:
         DataError: the bytes are not an image, or a damaged one.
     """
     with _open_image(data, name) as file:
-        return _pixels(file, data, channels)
+        return _pixels(file, data, channels, dark=dark)
 
 
 def pixels_of(image: Any, channels: int) -> np.ndarray:
@@ -193,6 +202,7 @@ def training_view(
     channels: int = 3,
     min_scale: float = 0.08,
     flip: bool = True,
+    dark: bool = False,
 ) -> np.ndarray:
     """A random crop, scaled to `size` (bicubic), mirrored half of the time (Szegedy et al. 2015; torchvision).
 
@@ -206,7 +216,7 @@ def training_view(
         image: uint8 [height, width, channels], 1 or 3 channels; or an image file's bytes.
         size: the view's (height, width).
         rng: the only source of chance; the draws depend on the image's height and width alone.
-        name, channels: of a file, as in `decode`.
+        name, channels, dark: of a file, as in `decode`.
         min_scale: in (0, 1].
         flip: whether to mirror.
 
@@ -219,7 +229,7 @@ def training_view(
     if isinstance(image, bytes):
         with _open_image(image, name) as file:
             box = random_box(*_upright_shape(file), rng, min_scale)
-            view = _resize(_decode_crop(file, image, channels, box, size), size)
+            view = _resize(_decode_crop(file, image, channels, box, size, dark), size)
     else:
         top, left, height, width = random_box(image.shape[0], image.shape[1], rng, min_scale)
         view = _resize(image[top : top + height, left : left + width], size)
@@ -245,13 +255,13 @@ def random_box(height: int, width: int, rng: np.random.Generator, min_scale: flo
 
 
 def _decode_crop(
-    file: Image.Image, data: bytes, channels: int, box: tuple[int, int, int, int], size: tuple[int, int]
+    file: Image.Image, data: bytes, channels: int, box: tuple[int, int, int, int], size: tuple[int, int], dark: bool
 ) -> np.ndarray:
     """Decodes a file no finer and no further down than needed; cuts out `box`, in pixels of the image at full size."""
     top, left, height, width = box
     reduction = max(n for n in (1, 2, 4, 8) if n == 1 or (height >= n * size[0] and width >= n * size[1]))
     full_height, full_width = _upright_shape(file)
-    pixels = _pixels(file, data, channels, reduction, top + height)
+    pixels = _pixels(file, data, channels, reduction, top + height, dark)
     down, right = pixels.shape[0] / full_height, pixels.shape[1] / full_width
     return pixels[round(top * down) : round((top + height) * down), round(left * right) : round((left + width) * right)]
 
@@ -298,7 +308,9 @@ def _upright_shape(file: Image.Image) -> tuple[int, int]:
     return (width, height) if 5 <= _orientation(file) <= 8 else (height, width)
 
 
-def _pixels(file: Image.Image, data: bytes, channels: int, reduction: int = 1, rows: int | None = None) -> np.ndarray:
+def _pixels(
+    file: Image.Image, data: bytes, channels: int, reduction: int = 1, rows: int | None = None, dark: bool = False
+) -> np.ndarray:
     """Upright pixels of an opened file, uint8 [height, width, channels]; of a JPEG, at 1 / reduction of its size.
 
     Only the first `rows` rows, by default all, are sure to be right.
@@ -308,26 +320,24 @@ def _pixels(file: Image.Image, data: bytes, channels: int, reduction: int = 1, r
         with contextlib.suppress(ValueError):
             return decode_jpeg(file, data, channels, reduction, file.height if rows is None else rows)
     file.draft(None, (file.width // reduction, file.height // reduction))
-    pixels = np.asarray(_in_mode(file, _MODES[channels]))
+    pixels = np.asarray(_in_mode(file, _MODES[channels], dark))
     return pixels.reshape(*pixels.shape[:2], channels)
 
 
-def _in_mode(image: Image.Image, mode: str) -> Image.Image:
+def _in_mode(image: Image.Image, mode: str, dark: bool = False) -> Image.Image:
     """The upright image in a mode of 8 bits; raises ValueError if it is not known which value is white."""
-    is_16_bit = ";16" in str(getattr(image, "tile", ""))  # which loading empties
-    is_negative = image.format == "TIFF" and image.getexif().get(ExifTags.Base.PhotometricInterpretation) == 0
+    kind, most = image.format, _most_of_16_bits(image)
+    is_negative = kind == "TIFF" and image.getexif().get(ExifTags.Base.PhotometricInterpretation) == 0
+    if (white := next((white for white in _WHITE if 0 < most <= white), 0)) and not dark:
+        unknown = f"none of its 16-bit pixels is above {white:,}, so white may be {white:,} or 65,535"
+        raise ValueError(f"{unknown}: save it in 8 bits")
     image = image if _orientation(image) == 1 else ImageOps.exif_transpose(image)  # which would copy all
     if image.mode.startswith(("I", "F")):
-        values = np.asarray(image)
-        if image.mode == "F" or (image.mode == "I" and image.format not in _SCALED):
+        if image.mode == "F" or (image.mode == "I" and kind != "PPM"):
             raise ValueError("its pixels are no numbers of 8 or 16 bits, so their range is not known")
-        _refuse_dark(int(values.max()))
         # Pillow would clip 16 bits to 255 instead of scaling them, and turns negatives of 8 bits alone.
-        values = (values // 257).astype(np.uint8)
+        values = (np.asarray(image) // 257).astype(np.uint8)
         image = Image.fromarray(255 - values if is_negative else values)
-    elif is_16_bit:  # of colours, Pillow keeps the upper 8 bits
-        colours = [np.asarray(image.getchannel(band)) for band in image.getbands() if band != "A"]
-        _refuse_dark(int(np.max(colours)) * 256 + 255)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
@@ -335,11 +345,14 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def _refuse_dark(most: int) -> None:
-    """Raises ValueError if the highest of 16-bit pixels may be white in fewer bits."""
-    if white := next((white for white in _WHITE if 0 < most <= white), 0):
-        unknown = f"none of its 16-bit pixels is above {white:,}, so white may be {white:,} or 65,535"
-        raise ValueError(f"{unknown}: save it in 8 bits")
+def _most_of_16_bits(image: Image.Image) -> int:
+    """The highest of the 16-bit pixels of an image that is not loaded yet; 0 if they have other types. Of colours,
+    Pillow keeps the upper 8 bits."""
+    is_grey = image.mode.startswith("I;16")
+    if not is_grey and ";16" not in str(getattr(image, "tile", "")):
+        return 0
+    pixels = np.asarray(image)
+    return int(pixels.max()) if is_grey else 256 * int(pixels[..., : -1 if "A" in image.mode else None].max()) + 255
 
 
 def is_plain_jpeg(image: Image.Image, channels: int) -> bool:

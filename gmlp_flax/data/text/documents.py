@@ -12,7 +12,7 @@ does not parse. The unit of [start, stop) depends on the format, and so does the
     array_record   records; random access
 """
 
-import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +28,8 @@ LONGEST = files.MOST  # bytes of a document, or of a line
 # The first bytes of files that are no plain text, and what these are.
 _MARKS = {b"PK\3\4": "zip", b"\x1f\x8b": "gzip", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 _MARKS |= {b"PAR1": "parquet", b"ARROW1": "Arrow", b"\xff\xff\xff\xff": "Arrow", b"%PDF": "PDF", b"7z\xbc\xaf": "7z"}
+
+_JSON = re.compile(rb'(\xef\xbb\xbf)?\s*(\[\s*)?\{\s*"[^"\n]*"\s*:|\{\\rtf')  # of an object or several
 
 Reader = Callable[[str, int, int | None], Iterator[str | BadRecord]]
 
@@ -67,8 +69,8 @@ def _line_name(number: int, start: int) -> str:
 
 def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
     data = files.read_small(path, LONGEST, decompress=True)
-    if kind := "RTF" if data.startswith(b"{\\rtf") else "JSON" if _is_json(data) else "":
-        raise DataError(f"{path}: no text but {kind}: write JSON lines to a .jsonl file, or plain text")
+    if _JSON.match(data):
+        raise DataError(f"{path}: no text but JSON or RTF: write JSON lines to a .jsonl file, or plain text")
     try:
         records.refuse_utf16(data[:1024])
         yield records.decode_utf8(data)
@@ -78,16 +80,6 @@ def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
             raise DataError(f"{path}: no text but {kind}: unpack it, give it its suffix, or write JSON lines") from None
         line = 1 + data.count(b"\n", 0, error.offset)
         raise DataError(f"{path}, line {line}: {error}") from error
-
-
-def _is_json(data: bytes) -> bool:
-    """Whether a file, or its first line alone, is an object of JSON or a list of such."""
-    whole = data.removeprefix(b"\xef\xbb\xbf").lstrip()
-    first = whole.partition(b"\n")[0].rstrip() if whole.startswith((b"{", b"[")) else b""
-    with contextlib.suppress(DataError):
-        value = json_files.parse(whole if first in (b"{", b"[", b"[{") else first, "")
-        return bool(value) and isinstance(value[0] if isinstance(value, list) else value, dict)
-    return False
 
 
 def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:

@@ -129,7 +129,9 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
         if own.document["model"]["vocab"] != vocabulary:
             raise DataError(f"{path} and {beside} have different pieces: move the wrong one away")
     elif not own.is_json and (beside := find_beside(path, "added_tokens.json")):
-        _refuse_added(json_files.read(beside, dict), own.pieces, beside)
+        more = [one for one in json_files.read(beside, dict) if one not in own.pieces]
+        if more:
+            raise DataError(f"{beside} adds {more[0]!r} ({len(more)} in all): give a tokenizer.json, which has them")
     name = PurePath(own.name).name
     given = {key: value.lower() == "true" for key, value in keys.items() if value != "auto"}
     if own.cases is None:
@@ -141,11 +143,7 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
         settings = json_files.read(beside, dict)
         stated, more = _stated(settings, beside)
         sources |= {PurePath(beside).name: stated} if stated else {}
-        if not own.is_json:
-            normalizer = normalizer | more
-            with decode_errors(f"{beside}: damaged", "copy it again"):
-                added = [one["content"] for one in (settings.get("added_tokens_decoder") or {}).values()]
-            _refuse_added(added, own.pieces, beside)
+        normalizer = normalizer | ({} if own.is_json else more)
         if not sources:  # it may say one of the two
             given = {key: value for key in KEYS if (value := flag(settings, key, beside)) is not None} | given
     advice = f"config.data.{' and config.data.'.join(KEYS)}"
@@ -162,11 +160,6 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
     bare = ("\n".join(own.pieces) + "\n").encode() if own.is_json else files.read_small(path)
     is_plain = _read_vocabulary(bare.decode("utf-8-sig"), path) == document
     return (bare if is_plain else _json(document)), f"{name}: {told}, {why}"
-
-
-def _refuse_added(tokens: Iterable[str], pieces: Sequence[str], path: str) -> None:
-    if more := [one for one in tokens if one not in pieces]:
-        raise DataError(f"{path} adds {more[0]!r} ({len(more)} in all): give a tokenizer.json, which has them")
 
 
 def _guess(pieces: Sequence[str], lower: bool | None = None) -> tuple[bool, bool]:

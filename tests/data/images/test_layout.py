@@ -107,13 +107,12 @@ def test_classes_and_splits(tmp_path, names, expected):
             "the classes may be 'images', 'segmentations', or 'a', 'b' in each of them",
         ),
         (["data/x.zip"], "(found .zip; unpack archives)"),
-        # Parts of one data set (HAM10000, ChestX-ray14), images without classes, and ultrasound with its masks (BUSI).
-        (["HAM_part_1/1.jpg", "HAM_part_2/2.jpg"], "'HAM_part_1', 'HAM_part_2' may be classes, or parts of the data"),
-        (["images_001/images/1.jpg", "images_002/images/2.jpg"], "'images_001', 'images_002' may be classes, or parts"),
-        (["fold 1/1.jpg", "Fold 2/2.jpg"], "may be classes, or parts"),
-        (["cat/1.jpg", "dog/1.jpg", "unlabeled/1.jpg"], "'unlabeled' may be classes, or parts of the data: move"),
-        (["a/x (1).png", "a/x (1)_mask.png", "b/y.png"], "1 images may be masks, as 'a/x (1)_mask.png'"),
-        (["a/x.png", "b/y.png", "b/y.jpg", "b/y_mask_1.png"], "1 images may be masks, as 'b/y_mask_1.png'"),
+        # Parts of one data set (HAM10000, ChestX-ray14), and ultrasound with its masks (BUSI).
+        (["HAM_part_1/1.jpg", "HAM_part_2/2.jpg"], "'HAM_part_1', 'HAM_part_2' can be read as classes, or as parts of"),
+        (["images_001/images/1.jpg", "images_002/images/2.jpg"], "'images_001', 'images_002' can be read as classes"),
+        (["fold 1/1.jpg", "Fold 2/2.jpg"], "can be read as classes, or as parts of the data"),
+        (["a/x (1).png", "a/x (1)_mask.png", "b/y.png"], "'a/x (1)_mask' can be read as images, or as masks of those"),
+        (["a/x.png", "b/y.png", "b/y.jpg", "b/y_mask_1.png"], "'b/y_mask_1' can be read as images, or as masks"),
     ],
 )
 def test_what_can_be_read_in_two_ways(tmp_path, names, message):
@@ -168,30 +167,44 @@ def test_a_table_that_is_not_read_is_named(tmp_path):
     assert "not read for classes" not in ImageFolder(str(make_folder(tmp_path / "t", tiny))).of_split("train").notes[0]
 
 
-def test_names_that_only_look_like_parts_or_masks(tmp_path):
-    names = ["type_1/x.png", "part_1/y_mask.png", "part_2/mask.png", "n01440764/image_2.png"]
-    assert [*counts(tree(tmp_path, *names))] == ["n01440764", "part_1", "part_2", "type_1"]
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (["type_1/x.png", "part_1/y_mask.png", "n01440764/image_2.png"], {"n01440764": 1, "part_1": 1, "type_1": 1}),
+        (["cat_1/x.png", "cat_2/y.png"], {"cat_1": 1, "cat_2": 1}),
+        (["fold_1/x.png", "other/y.png"], {"fold_1": 1, "other": 1}),
+        (["cat/x.png", "cat/x_2.png", "dog/label.png", "dog/x_mask.png"], {"cat": 2, "dog": 2}),
+    ],
+)
+def test_names_that_only_look_like_parts_or_masks(tmp_path, content, expected):
+    assert counts(tree(tmp_path, *content)) == expected
 
 
 @pytest.mark.parametrize(
-    ("table", "words"),
+    "table",
     [
-        (
-            "file,label\na/1.jpg,x\na/2.jpg,y\nb/3.jpg,x\n",
-            "'a' may be classes, or parts of the data, whose classes are in m.csv",
-        ),
-        ("file,label\na/1.jpg,x\na/2.jpg,x\nb/3.jpg,y\n", ""),
-        ("file,label\na/1.jpg,a\na/2.jpg,a\nb/3.jpg,b\n", ""),
-        ("file,width\na/1.jpg,3\na/2.jpg,4\nb/3.jpg,3\n", ""),
+        "file,label\ntrain/cat/1.png,cat\ntrain/dog/2.png,dog\n",  # as Kaggle has it beside the folders
+        "file,label\n1.png,0\n2.png,1\n",
+        "id,width,height\n1,3,4\n2,4,4\n",
+        "data set,filepaths\ntrain,train/cat/1.png\ntest,val/cat/3.png\n",
+        "file,fold\n1.png,0\n2.png,1\n",
     ],
 )
-def test_a_table_that_contradicts_the_folders(tmp_path, table, words):
-    content = {"a/1.jpg": b"", "a/2.jpg": b"", "b/3.jpg": b"", "m.csv": table.encode()}
-    path = str(make_folder(tmp_path, content))
-    if words:
-        assert words in failure(lambda: ImageFolder(path).of_split())
-    else:
-        assert counts(path) == {"a": 2, "b": 1}
+def test_a_table_beside_class_folders_changes_nothing(tmp_path, table):
+    for name in ("root/train.csv", "train.csv"):
+        names = ("train/cat/1.png", "train/dog/2.png", "val/cat/3.png", "val/dog/4.png")
+        content = {f"root/{path}": b"" for path in names} | {name: table.encode()}
+        path = make_folder(tmp_path / name.replace("/", "-"), content) / "root"
+        source = open_side(str(path), Side("train", heldout_share=0.1))
+        assert source.classes == ("cat", "dog") and source.names == ["train/cat/1.png", "train/dog/2.png"]
+
+
+def test_images_whose_masks_lie_elsewhere(tmp_path):
+    tree(tmp_path, "images/cat/1.png", "images/dog/2.png", "masks/cat/1.png", "masks/dog/2.png")
+    assert counts(tmp_path / "images") == {"cat": 1, "dog": 1}
+    (tmp_path / "flat" / "masks").mkdir(parents=True)
+    path = str(make_folder(tmp_path / "flat" / "images", FLAT | {"labels.csv": b"id,label\nv_0,a\nv_1,b\nv_2,b\n"}))
+    assert [*ImageFolder(path).of_split().classes] == ["a", "b"]
 
 
 def test_random_trees(tmp_path):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from gmlp_flax.data.images.folders import ImageFolder
-from gmlp_flax.data.images.views import about_frames, decode, evaluation_view, training_view
+from gmlp_flax.data.images.views import decode, evaluation_view, look_into, training_view
 from gmlp_flax.errors import DataError
 from tests.timm_modules import timm_module
 
@@ -304,6 +304,23 @@ def test_colours_of_16_bits(channels, bits):
         assert np.abs(decode(png_of_16_bits(pixels), "x.png") - expected).max() <= 1
 
 
+@pytest.mark.parametrize(("brightest", "known"), [(65535, True), (16384, True), (16383, False)])
+def test_a_dark_image_among_bright_ones(tmp_path, brightest, known):
+    """The set says which value is white; a single image does not."""
+    dark = np.array([[0, 3000]], np.uint16)
+    for name, pixels in (("a/0.png", dark), ("b/1.png", dark), ("b/2.png", dark + np.uint16(brightest - 3000))):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / name)
+    source = ImageFolder(str(tmp_path)).of_split()
+    assert look_into(source)[1] == known
+    data, expected = source.read(0), [0, 3000 // 257]
+    assert decode(data, "x", 1, dark=True).ravel().tolist() == expected
+    view = training_view(data, (1, 2), np.random.default_rng(0), channels=1, min_scale=1, flip=False, dark=True)
+    assert view.ravel().tolist() == expected
+    with pytest.raises(DataError, match="white may be 4,095 or 65,535"):
+        decode(data, "x", 1)
+
+
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])
 def test_a_negative_is_turned(kind):
     """TIFF's WhiteIsZero, as X-rays have it: Pillow turns those of 8 bits alone."""
@@ -322,7 +339,7 @@ def test_images_of_several_frames_are_named(tmp_path):
         (tmp_path / kind).mkdir(exist_ok=True)
         frames[1].save(tmp_path / kind / name, save_all=name != "one.png", append_images=frames[2:])
     source = ImageFolder(str(tmp_path)).of_split()
-    assert "2 of 3 images looked into have several frames, such as 'a/pages.tif'" in about_frames(source)
+    assert "2 of 3 images looked into have several frames, such as 'a/pages.tif'" in look_into(source)[0]
     assert decode(source.read(0), "pages.tif").max() == 99, "the first"
 
 

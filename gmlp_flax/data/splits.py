@@ -35,9 +35,8 @@ SPLIT_WORDS = {
     **dict.fromkeys(("heldout", "holdout"), "validation"),
     **dict.fromkeys(("test", "testing", "tests", "tst", "devtest"), "test"),
 }
-# Names of columns, as letters, whose values may number folds, or splits.
-_FOLDS = ("fold", "folds", "kfold", "cv", "cvfold")
-_SETS = ("split", "splitid", "set", "setid", "subset", "partition", "phase", *SPLIT_WORDS)
+# Names of columns, as letters, that may say which split or fold a row is of.
+_COLUMNS = "fold folds kfold cv cvfold split splitid set setid subset partition phase tag dataset".split()
 _MANY = 8  # different values of a column that names no splits
 _WORD = re.compile(r"\bh[eo]ld\Wout(?:set|data)?\b|\w+")  # held_out is one word
 
@@ -73,11 +72,7 @@ def split_of(name: str) -> str:
 
 def may_name_splits(column: str) -> bool:
     """Whether a column with this name may say which split or fold a row is of."""
-    return _letters(column).removeprefix("is") in (*_FOLDS, *_SETS, "tag", "dataset")
-
-
-def _letters(name: str) -> str:
-    return "".join(filter(str.isalpha, name.lower()))
+    return "".join(filter(str.isalpha, column.lower())).removeprefix("is") in (*_COLUMNS, *SPLIT_WORDS)
 
 
 def add_values(columns: dict[str, set[str]], row: Mapping[str, Any]) -> None:
@@ -101,9 +96,9 @@ def check_columns(columns: Mapping[str, Collection[str]], path: str) -> list[str
         words = [(*split_words(value),) for value in values]
         named = len({*words}) > 1 and all(len(found) == 1 for found in words)
         is_flag = name.lower().startswith("is") and split_words(name) and len(values) == 2
-        is_few, letters = len(values) < _MANY, _letters(name)
-        names_splits = is_few and (named or is_flag)
-        if names_splits or (len(values) > 1 and (letters in _FOLDS or (is_few and letters in _SETS))):
+        names_splits = len(values) < _MANY and (named or is_flag)
+        may_number = len(values) > 1 and (len(values) < _MANY or "fold" in name.lower()) and may_name_splits(name)
+        if names_splits or may_number:
             does = "seems to name splits" if names_splits else "may number folds or splits"
             what = f"{path}: the column {name!r} {does} ({listed(map(repr, sorted(values)))}), and is not read"
             if names_splits:

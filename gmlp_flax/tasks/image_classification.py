@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import json
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +21,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data import embedded, pipeline
-from gmlp_flax.data.fingerprints import Fingerprint
+from gmlp_flax.data.fingerprints import Fingerprint, spread
 from gmlp_flax.data.images import sources, views
 from gmlp_flax.data.images.augment import Augmentation
 from gmlp_flax.data.images.sources import UNREAD, ReadableExamples
@@ -255,8 +257,10 @@ class ImageClassification(Task):
         return self._readable(side, self.evaluation_example)
 
     def _readable(self, side: str, transform: Callable[..., dict]) -> ReadableExamples:
-        _, dark = self._looked_into(side)
-        return ReadableExamples(self.source(side), functools.partial(transform, dark=dark), self._bad)
+        if self._looked_into(side)[1]:
+            options = dict(transform=transform, channels=self.config.model.channels)
+            transform = functools.partial(views.dark_example, **options)
+        return ReadableExamples(self.source(side), transform, self._bad)
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def _looked_into(self, side: str) -> tuple[str, bool]:
@@ -330,7 +334,9 @@ class ImageClassification(Task):
     def notes(self) -> list[str]:
         """See `Task`; raises DataError if a file is on both sides, or held-out images cannot be read."""
         train, heldout = self.source("train"), self.source("heldout")
-        self.labelled("heldout").check(_FEW if files.is_remote(heldout.path) else _LOOKED_INTO)
+        most = _FEW if files.is_remote(heldout.path) else _LOOKED_INTO
+        with ThreadPoolExecutor(pipeline.usable_cores()) as pool:  # reading counts those that cannot be read
+            collections.deque(pool.map(self.labelled("heldout").__getitem__, spread(len(heldout), most)), 0)
         return [line for line in (sources.check_overlap(train, heldout), self._looked_into("train")[0]) if line]
 
     def class_sizes(self) -> Sequence[int] | None:

@@ -17,6 +17,8 @@ from gmlp_flax.data import listops
 # What pandas, databases and Excel write for a cell without a value, also one whose formula failed.
 MISSING = ("", "nan", "NaN", "<NA>", "#N/A", "NaT", r"\N", "#NAME?", "#VALUE!", "#REF!", "#DIV/0!", "#NUM!", "#NULL!")
 
+FLOATS = -3.4e38, 3.4e38  # the ends of float32
+
 
 class SentenceTask(NamedTuple):
     """The columns of a task's rows, and its scores.
@@ -31,8 +33,7 @@ class SentenceTask(NamedTuple):
         label: the names that the column of labels may have.
         unlabelled: the values of that column in rows without a label.
         words: all that its texts may consist of, with white space between; () for any text.
-        numbers: whether the labels are numbers of any size, to be predicted as such; `labels` then has one name.
-        range: the least and the largest of these numbers, by default of float32.
+        numbers: if the labels are numbers, to be predicted as such, the least and the largest; `labels` has one name.
         own: whether the data are the user's own: tables may be quoted, and labels have no numbers beside their names.
     """
 
@@ -46,8 +47,7 @@ class SentenceTask(NamedTuple):
     unlabelled: tuple[str, ...] = ("-", "-1")  # annotators did not agree (SNLI); a test set
     words: tuple[str, ...] = ()
     own: bool = False
-    numbers: bool = False
-    range: tuple[float, float] = (-3.4e38, 3.4e38)
+    numbers: tuple[float, float] | tuple[()] = ()
 
     @property
     def columns(self) -> set[str]:
@@ -92,9 +92,7 @@ LONG_RANGE_TASKS: dict[str, SentenceTask] = {
 }
 
 NUMBER_TASKS = {  # of regression
-    "stsb": SentenceTask(
-        _PAIR, ("score",), submission=("STS-B.tsv",), label=("label", "score"), numbers=True, range=(0, 5)
-    )
+    "stsb": SentenceTask(_PAIR, ("score",), submission=("STS-B.tsv",), label=("label", "score"), numbers=(0.0, 5.0))
 }
 SENTENCE_TASKS = GLUE_TASKS | LONG_RANGE_TASKS
 
@@ -102,5 +100,6 @@ SENTENCE_TASKS = GLUE_TASKS | LONG_RANGE_TASKS
 def own_task(texts: tuple[str, ...], label: str, labels: tuple[str, ...] = (), numbers: bool = False) -> SentenceTask:
     """A task on data of the user's own: the columns of one or two texts, the column of labels, names of the classes; or
     `numbers`."""
+    ends = FLOATS if numbers else ()
     task = SentenceTask(tuple((name,) for name in texts), ("score",) if numbers else labels, names=True, own=True)
-    return task._replace(label=(label,), unlabelled=MISSING, submission=("predictions.tsv",), numbers=numbers)
+    return task._replace(label=(label,), unlabelled=MISSING, submission=("predictions.tsv",), numbers=ends)

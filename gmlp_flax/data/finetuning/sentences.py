@@ -323,7 +323,7 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | 
     if value is None or (task.numbers and str(value).strip() in task.unlabelled):
         return math.nan if task.numbers else UNLABELLED
     if task.numbers:
-        least, most = task.range
+        least, most = task.numbers
         with contextlib.suppress(ValueError):
             if least <= (number := float(str(value).replace("_", "?"))) <= most:  # 1_000 is a number in Python alone
                 return number

@@ -17,7 +17,6 @@ import sys
 import unicodedata
 import zlib
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from gmlp_flax.data.fingerprints import Fingerprint, spread
 from gmlp_flax.data.images import rows, tfds
 from gmlp_flax.data.images.folders import ImageFolder, ImageSource, ImageTar
 from gmlp_flax.data.images.tfds import TFDSImages
-from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.data.splits import SIDES, Side
 from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files, json_files
@@ -341,13 +339,6 @@ class ReadableExamples:
     def train(self, index: int, rng: np.random.Generator) -> dict:
         """An example for training; raises DataError if there are more bad records than allowed."""
         return self._first_readable(index, rng)[1]
-
-    def check(self, most: int) -> None:
-        """Reads at most `most` examples for evaluation, evenly spread, so that those that cannot be read are counted;
-        raises DataError if there are more of them than allowed."""
-        with ThreadPoolExecutor(usable_cores()) as pool:
-            for _ in pool.map(self.__getitem__, spread(len(self), most)):
-                pass
 
     def _first_readable(self, start: int, *rng: np.random.Generator) -> tuple[int, dict]:
         """The first example from `start` on that can be read, and its index."""

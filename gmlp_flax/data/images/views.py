@@ -11,7 +11,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cv2
@@ -49,19 +49,17 @@ def training_example(
 
 
 def evaluation_example(
-    record: dict,
-    *,
-    size: tuple[int, int],
-    channels: int,
-    eval_crop: float,
-    transform: str = "exact",
-    dark: bool = False,
+    record: dict, *, size: tuple[int, int], channels: int, eval_crop: float, transform: str = "exact"
 ) -> dict:
-    """A record, without its name, whose "image" is uint8 [*size, channels], as `evaluation_view` makes it; `dark` as in
-    `decode`."""
-    pixels = _decoded(record, channels, dark)
+    """A record, without its name, whose "image" is uint8 [*size, channels], as `evaluation_view` makes it."""
+    pixels = _decoded(record, channels)
     others = {key: value for key, value in record.items() if key != "name"}
     return others | {"image": evaluation_view(pixels, size, eval_crop, transform)}
+
+
+def dark_example(record: dict, *rng: np.random.Generator, transform: Callable[..., dict], channels: int) -> dict:
+    """`transform` of a record whose image may be `dark`, see `decode`."""
+    return transform(record | {"image": _decoded(record, channels, dark=True)}, *rng)
 
 
 def _decoded(record: dict, channels: int, dark: bool = False) -> np.ndarray:
@@ -202,7 +200,6 @@ def training_view(
     channels: int = 3,
     min_scale: float = 0.08,
     flip: bool = True,
-    dark: bool = False,
 ) -> np.ndarray:
     """A random crop, scaled to `size` (bicubic), mirrored half of the time (Szegedy et al. 2015; torchvision).
 
@@ -216,7 +213,7 @@ def training_view(
         image: uint8 [height, width, channels], 1 or 3 channels; or an image file's bytes.
         size: the view's (height, width).
         rng: the only source of chance; the draws depend on the image's height and width alone.
-        name, channels, dark: of a file, as in `decode`.
+        name, channels: of a file, as in `decode`.
         min_scale: in (0, 1].
         flip: whether to mirror.
 
@@ -229,7 +226,7 @@ def training_view(
     if isinstance(image, bytes):
         with _open_image(image, name) as file:
             box = random_box(*_upright_shape(file), rng, min_scale)
-            view = _resize(_decode_crop(file, image, channels, box, size, dark), size)
+            view = _resize(_decode_crop(file, image, channels, box, size), size)
     else:
         top, left, height, width = random_box(image.shape[0], image.shape[1], rng, min_scale)
         view = _resize(image[top : top + height, left : left + width], size)
@@ -255,13 +252,13 @@ def random_box(height: int, width: int, rng: np.random.Generator, min_scale: flo
 
 
 def _decode_crop(
-    file: Image.Image, data: bytes, channels: int, box: tuple[int, int, int, int], size: tuple[int, int], dark: bool
+    file: Image.Image, data: bytes, channels: int, box: tuple[int, int, int, int], size: tuple[int, int]
 ) -> np.ndarray:
     """Decodes a file no finer and no further down than needed; cuts out `box`, in pixels of the image at full size."""
     top, left, height, width = box
     reduction = max(n for n in (1, 2, 4, 8) if n == 1 or (height >= n * size[0] and width >= n * size[1]))
     full_height, full_width = _upright_shape(file)
-    pixels = _pixels(file, data, channels, reduction, top + height, dark)
+    pixels = _pixels(file, data, channels, reduction, top + height)
     down, right = pixels.shape[0] / full_height, pixels.shape[1] / full_width
     return pixels[round(top * down) : round((top + height) * down), round(left * right) : round((left + width) * right)]
 

@@ -13,9 +13,9 @@ import numpy as np
 from gmlp_flax.data.pipeline import Source, usable_cores
 from gmlp_flax.data.text.fixed_vocabulary import NAMED, utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
-from gmlp_flax.data.text.word_piece import KEYS, WordPieces, decide, find_beside, flag
+from gmlp_flax.data.text.word_piece import KEYS, WordPieces, decide, find_beside, read_settings
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import files, json_files
+from gmlp_flax.io import files
 from gmlp_flax.io.logs import to_stderr
 
 TOKENIZER_FILE = "tokenizer.model"  # in a run folder, and beside prepared ids
@@ -116,7 +116,7 @@ class Tokenizer:
             tokenizer = cls(content, path)
             tokenizer.note = note
         elif isinstance(tokenizer._engine, SentencePieces) and (beside := find_beside(path, "tokenizer_config.json")):
-            lower = flag(json_files.read(beside, dict), "do_lower_case", beside)
+            lower = read_settings(beside).get("do_lower_case") is True
             if lower and tokenizer.encode("ABC") != tokenizer.encode("abc"):
                 raise DataError(f"{beside}: do_lower_case is true, which {path} does not do: lower-case texts, drop it")
         tokenizer.check(keys, path)

@@ -140,12 +140,12 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
         return _json(own.document), f"{name}: text is normalised as it says"
     sources, normalizer = {name: own.cases} if own.is_json else {}, own.document["normalizer"]
     if beside := find_beside(path, "tokenizer_config.json"):
-        settings = json_files.read(beside, dict)
+        settings = read_settings(beside)
         stated, more = _stated(settings, beside)
         sources |= {PurePath(beside).name: stated} if stated else {}
         normalizer = normalizer | ({} if own.is_json else more)
         if not sources:  # it may say one of the two
-            given = {key: value for key in KEYS if (value := flag(settings, key, beside)) is not None} | given
+            given = {key: settings[key] for key in KEYS if isinstance(settings.get(key), bool)} | given
     advice = f"config.data.{' and config.data.'.join(KEYS)}"
     if len({*sources.values()}) > 1 and len(given) < len(KEYS):
         read = "; ".join(f"{file}: {dict(zip(KEYS, of, strict=True))}" for file, of in sources.items())
@@ -201,19 +201,18 @@ def _stated(settings: Mapping[str, Any], path: str) -> tuple[tuple[bool, bool] |
                 f"{path}: {key} is {settings[key]!r}, which does not split text as BERT's WordPiece does: give a "
                 "tokenizer.json or a SentencePiece model"
             )
-    lower, strip, chinese = (flag(settings, key, path) for key in (*KEYS, "tokenize_chinese_chars"))
-    cases = None if lower is None else (lower, lower if strip is None else strip)
-    return cases, {} if chinese is None else {"handle_chinese_chars": chinese}
+    lower, strip, chinese = (settings.get(key) for key in (*KEYS, "tokenize_chinese_chars"))
+    cases = (lower, strip if isinstance(strip, bool) else lower) if isinstance(lower, bool) else None
+    return cases, {"handle_chinese_chars": chinese} if isinstance(chinese, bool) else {}
 
 
-def flag(settings: Mapping[str, Any], key: str, path: str) -> bool | None:
-    """What the settings of a file say, also as a string; None if nothing. Raises DataError: neither true nor false."""
-    value = settings.get(key)
-    if value is None or isinstance(value, bool):
-        return value
-    if str(value) not in VALUES[1:]:
-        raise DataError(f"{path}: {key} is {value!r}: expected true or false")
-    return str(value).lower() == "true"
+def read_settings(path: str) -> dict[str, Any]:
+    """The content of a tokenizer_config.json, in which true and false may be text."""
+    texts = {"true": True, "True": True, "false": False, "False": False}
+    return {
+        key: texts.get(value, value) if isinstance(value, str) else value
+        for key, value in json_files.read(path, dict).items()
+    }
 
 
 def _kind(document: Mapping[str, Any]) -> str:

@@ -140,15 +140,6 @@ def test_limit_is_of_different_records(capfd):
         train(source, limit=0, count=20)
 
 
-def test_a_look_at_the_held_out_images_counts_the_bad_ones():
-    found = readable(Numbers(50, {3}, {40}), 2)
-    found.check(1000)
-    assert found.bad.count == 2
-    with pytest.raises(DataError, match="max_bad_records=1:"):
-        readable(Numbers(50, {3}, {40}), 1).check(50)
-    readable(Numbers(50, {3}, {40}), 0).check(2)  # the first and the last
-
-
 def test_errors_of_the_whole_source_stop_at_once():
     class Broken(Numbers):
         def __getitem__(self, index):

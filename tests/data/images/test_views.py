@@ -1,3 +1,4 @@
+import functools
 import io
 import struct
 import time
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from gmlp_flax.data.images.folders import ImageFolder
-from gmlp_flax.data.images.views import decode, evaluation_view, look_into, training_view
+from gmlp_flax.data.images.views import (
+    dark_example,
+    decode,
+    evaluation_view,
+    look_into,
+    training_example,
+    training_view,
+)
 from gmlp_flax.errors import DataError
 from tests.timm_modules import timm_module
 
@@ -315,8 +323,12 @@ def test_a_dark_image_among_bright_ones(tmp_path, brightest, known):
     assert look_into(source)[1] == known
     data, expected = source.read(0), [0, 3000 // 257]
     assert decode(data, "x", 1, dark=True).ravel().tolist() == expected
-    view = training_view(data, (1, 2), np.random.default_rng(0), channels=1, min_scale=1, flip=False, dark=True)
-    assert view.ravel().tolist() == expected
+    record, transform = (
+        {"image": data, "name": "x"},
+        functools.partial(training_example, size=(1, 2), min_scale=1, flip=False),
+    )
+    example = dark_example(record | {"label": 1}, np.random.default_rng(0), transform=transform, channels=1)
+    assert example["image"].ravel().tolist() == expected
     with pytest.raises(DataError, match="white may be 4,095 or 65,535"):
         decode(data, "x", 1)
 

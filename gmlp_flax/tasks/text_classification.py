@@ -303,7 +303,7 @@ class TextClassification(Finetuning):
         # No more tokens are ever read, and one more tells that a text is cut.
         encode = functools.partial(pairs.encode, tokenizer=self.tokenizer, max_tokens=length)
         with sides.errors_name("model.length"):
-            tokens = [encode(texts) for texts in (read.first, read.second) if texts is not None]
+            tokens = [encode(texts) for texts in zip(*read.texts, strict=True)]
             source = self._pairs(tokens, length, label=read.labels, part=read.part)
         report_unknown(self.tokenizer, source, f"{side} examples")
         if source.cut:

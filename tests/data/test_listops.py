@@ -125,7 +125,7 @@ def test_splits_that_share_no_tree(tmp_path):
     for split, size in zip(listops.FILES, SIZES, strict=True):
         found = open_sentences(str(tmp_path), LONG_RANGE_TASKS["listops"], Side("heldout", heldout_split=split))
         assert len(found) == size
-        texts += found.first
+        texts += [text for (text,) in found.texts]
     assert len(set(texts)) == sum(SIZES) and told == max(len(text.split()) for text in texts)
 
 

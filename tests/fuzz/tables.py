@@ -122,8 +122,8 @@ def _compare(path, texts, labels, kind, encoding, quoting, content, delimiter):
     assert kind not in REFUSED
     wanted = [(text, label) for text, label in zip(texts, labels, strict=True) if label]
     assert found.dropped == len(texts) - len(wanted) and UNLABELLED not in found.labels
-    assert [*zip(found.first, (names[label] for label in found.labels), strict=True)] == wanted
+    assert [(text, names[label]) for (text,), label in zip(found.texts, found.labels, strict=True)] == wanted
     if quoting is not None:
         header, *rows = read_table(content, delimiter)
         theirs = [row[header.index("text")].strip() for row in rows if row[header.index("label")]]
-        assert theirs == found.first
+        assert theirs == [text for (text,) in found.texts]

@@ -49,8 +49,7 @@ class Sentences:
     """Labelled sentences, or pairs of sentences, in memory.
 
     Attributes:
-        first: the sentences, or the first sentence of each pair.
-        second: the second sentence of each pair, or None.
+        texts: the text of each example, or both texts of each pair.
         labels: int32 [examples], positions in the task's labels; all UNLABELLED in a test set. If the task has no
             labels yet, the column's values as text; of a task of numbers float32, nan in a test set.
         ids: values of the column `index`, `idx`, `pairID` or `id`; if there is none, positions in the file.
@@ -59,8 +58,7 @@ class Sentences:
         notes: what was assumed about the files, a line each.
     """
 
-    first: list[str]
-    second: list[str] | None
+    texts: list[tuple[str, ...]]
     labels: np.ndarray
     ids: list[str]
     part: np.ndarray
@@ -68,16 +66,11 @@ class Sentences:
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.first)
-
-    @property
-    def texts(self) -> list[tuple[str, ...]]:
-        """The text or the texts of each example."""
-        return [*zip(self.first, *([] if self.second is None else [self.second]), strict=True)]
+        return len(self.texts)
 
     def fingerprint(self) -> fingerprints.Fingerprint:
         """See `data.fingerprints`: all texts and labels."""
-        texts = fingerprints.of_texts([*self.first, *(self.second or ())])
+        texts = fingerprints.of_texts([*itertools.chain(*zip(*self.texts, strict=True))])
         return {"examples": len(self), "texts": texts, "labels": fingerprints.digest([self.labels.tobytes()])}
 
 
@@ -128,11 +121,10 @@ def open_sentences(path: str, task: SentenceTask, side: Side, bad: BadRecords | 
         raise DataError(f"{path!r} has no labels to train on: expected a column {_either(task.label)}")
     used = labelled or examples  # all examples if none has a label, as in a test set
     texts, labels, ids, parts, _ = zip(*used, strict=True)
-    first, *second = map(list, zip(*texts, strict=True))
     kind = np.float32 if task.numbers else np.int32 if task.labels else object
     labels, parts = np.array(labels, kind), np.array(parts, np.int32)
     dropped, told = len(examples) - len(used), tuple(dict.fromkeys(notes))
-    return Sentences(first, second[0] if second else None, labels, list(ids), parts, dropped, told)
+    return Sentences(list(texts), labels, list(ids), parts, dropped, told)
 
 
 def label_names(

@@ -28,8 +28,9 @@ def test_retrieval_as_published(tmp_path):
         (tmp_path / f"new_aan_pairs.{part}.tsv").write_text(content)
     found = opened(tmp_path, "retrieval")
     assert len(found) == 4 and found.labels.tolist() == [1, 0, 1, 0]
-    assert found.first[0] == "first document \\xe9" and found.second[:2] == ['second "document', "third"]
-    assert found.first[0] is found.first[1] is found.first[2]
+    first, second = zip(*found.texts, strict=True)
+    assert first[0] == "first document \\xe9" and second[:2] == ('second "document', "third")
+    assert first[0] is first[1] is first[2]
     assert len(opened(tmp_path, "retrieval", "heldout")) == 2
     assert opened(tmp_path, "retrieval", "heldout", heldout_split="test").labels.tolist() == [1, 0]
 
@@ -49,7 +50,7 @@ def test_listops_as_published(tmp_path):
     for part in ("train", "val", "test"):
         (tmp_path / f"basic_{part}.tsv").write_text(LISTOPS)
     found = opened(tmp_path, "listops")
-    assert found.labels.tolist() == [9, 1] and found.first[1] == "( ( ( [SM 5 ) 6 ) ] )" and found.second is None
+    assert found.labels.tolist() == [9, 1] and found.texts[1] == ("( ( ( [SM 5 ) 6 ) ] )",)
     assert len(opened(tmp_path, "listops", "heldout")) == 2
 
 
@@ -66,4 +67,4 @@ def test_reviews_as_tfds_prepares_them(tmp_path):
     features = {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=("neg", "pos"))}
     folder = writers.tfds_folder(tmp_path / "1.0.0", splits, "array_record", **features)
     assert opened(folder, "imdb", heldout_split="test").labels.tolist() == [1, 0]
-    assert opened(folder, "imdb", "heldout", heldout_split="test").first == ["poor"]
+    assert opened(folder, "imdb", "heldout", heldout_split="test").texts == [("poor",)]

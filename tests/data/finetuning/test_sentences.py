@@ -36,6 +36,10 @@ def read(path, task="sst2", side="train", bad=None, **options):
     return open_sentences(str(path), GLUE_TASKS[task] if isinstance(task, str) else task, Side(side, **options), bad)
 
 
+def firsts(found):
+    return [texts[0] for texts in found.texts]
+
+
 def both(path, task="sst2", share=0.1):
     return [read(path, task, side, heldout_share=share) for side in ("train", "heldout")]
 
@@ -47,7 +51,7 @@ def failure(path, task="sst2", side="train", **options) -> str:
 @pytest.mark.smoke
 def test_a_file(tmp_path):
     found = read(write(tmp_path / "a.tsv", SST2))
-    assert (found.first, found.second, found.ids) == (["a fine film", "dull"], None, ["0", "1"])
+    assert found.texts == [("a fine film",), ("dull",)] and found.ids == ["0", "1"]
     assert found.labels.tolist() == [1, 0] and found.labels.dtype == found.part.dtype == np.int32
     assert found.part.tolist() == [0, 0] and len(found) == 2 and found.dropped == 0
 
@@ -73,7 +77,7 @@ GLUE_FILES = {
 def test_the_files_of_glue(tmp_path, task):
     header, row, (first, second, label, own_id) = GLUE_FILES[task]
     found = read(write(tmp_path / "train.tsv", header + row), task)
-    assert found.first == [first] and found.second == (None if second is None else [second])
+    assert found.texts == [(first,) if second is None else (first, second)]
     assert found.labels.tolist() == [label] and found.ids == [own_id]
 
 
@@ -84,7 +88,11 @@ def test_json_lines_have_names_and_numbers(tmp_path):
         {"sentence1": "A b.", "sentence2": "C.", "gold_label": "0", "idx": 7},
     ]
     found = read(write(tmp_path / "a.jsonl", writers.json_lines(*rows)), "rte")
-    assert found.labels.tolist() == [0, 1, 0] and found.ids == ["5", "6", "7"] and found.second == ["A.", "B.", "C."]
+    assert (
+        found.labels.tolist() == [0, 1, 0]
+        and found.ids == ["5", "6", "7"]
+        and [second for _, second in found.texts] == ["A.", "B.", "C."]
+    )
 
 
 def test_a_folder_as_glue_ships_it(tmp_path):
@@ -94,13 +102,13 @@ def test_a_folder_as_glue_ships_it(tmp_path):
         write(tmp_path / f"{name}.tsv", MNLI_HEADER + "".join(mnli_row(i, text) for i, text in enumerate(texts)))
     write(tmp_path / "original" / "multinli_1.0_train.txt", "not read")
     train, heldout = both(tmp_path, "mnli")
-    assert train.first == list("abc") and train.part.tolist() == [0, 0, 0]
-    assert heldout.first == list("defgh") and heldout.part.tolist() == [0, 0, 1, 1, 1]
+    assert firsts(train) == list("abc") and train.part.tolist() == [0, 0, 0]
+    assert firsts(heldout) == list("defgh") and heldout.part.tolist() == [0, 0, 1, 1, 1]
     assert heldout.ids == ["0", "1", "0", "1", "2"]
     for split, expected in (("test", "ijk"), ("dev_mismatched", "fgh")):
-        assert read(tmp_path, "mnli", "heldout", heldout_share=0.1, heldout_split=split).first == list(expected)
-    assert read(tmp_path, "mnli", "heldout").first == list("defgh")  # as a path of its own
-    assert read(tmp_path, "mnli", "train", split="dev_matched").first == list("de")
+        assert firsts(read(tmp_path, "mnli", "heldout", heldout_share=0.1, heldout_split=split)) == list(expected)
+    assert firsts(read(tmp_path, "mnli", "heldout")) == list("defgh")  # as a path of its own
+    assert firsts(read(tmp_path, "mnli", "train", split="dev_matched")) == list("de")
 
 
 @pytest.mark.parametrize("field", ["tag", "split"])
@@ -109,8 +117,8 @@ def test_rows_that_name_their_split(tmp_path, field):
     tags = ("Train", "heldout", "train", "test")
     rows = [{"sentence": f"s{i}", "label": 0, "idx": i // 2, field: tag} for i, tag in enumerate(tags)]
     path = write(tmp_path / "a.jsonl", writers.json_lines(*rows))
-    assert [side.first for side in both(path, share=0.5)] == [["s0", "s2"], ["s1"]]
-    assert read(path, side="heldout", heldout_share=0.5, heldout_split="test").first == ["s3"]
+    assert [firsts(side) for side in both(path, share=0.5)] == [["s0", "s2"], ["s1"]]
+    assert firsts(read(path, side="heldout", heldout_share=0.5, heldout_split="test")) == ["s3"]
 
 
 def test_a_tag_that_is_no_split(tmp_path):
@@ -145,10 +153,10 @@ def test_tfds(tmp_path, file_format, monkeypatch):
     writers.tfds_folder(tmp_path / "glue" / "mnli" / "2.0.0", shards, file_format, **features)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     train, heldout = both("tfds:glue/mnli", "mnli")
-    assert train.first == ["train 0", "train 1", "train 10", "train 11", "train 12"]
+    assert firsts(train) == ["train 0", "train 1", "train 10", "train 11", "train 12"]
     assert train.labels.tolist() == [0, 1, 1, 2, 0] and train.ids == ["0", "1", "10", "11", "12"]
-    assert heldout.first == ["validation_matched 0", "validation_matched 1", "validation_mismatched 0"]
-    assert heldout.part.tolist() == [0, 0, 1] and heldout.second == ["h"] * 3
+    assert firsts(heldout) == ["validation_matched 0", "validation_matched 1", "validation_mismatched 0"]
+    assert heldout.part.tolist() == [0, 0, 1] and [second for _, second in heldout.texts] == ["h"] * 3
 
 
 def test_a_tfds_folder_of_another_task(tmp_path):
@@ -165,7 +173,7 @@ def test_rows_without_a_gold_label_are_left_out_and_counted(tmp_path):
     labels = ("neutral", "-", -1, "contradiction", None)
     rows = [{"sentence1": f"p{i}", "sentence2": "h", "gold_label": label} for i, label in enumerate(labels)]
     found = read(write(tmp_path / "a.jsonl", writers.json_lines(*rows)), "snli")
-    assert (found.first, found.dropped, found.labels.tolist()) == (["p0", "p3"], 3, [1, 2])
+    assert (firsts(found), found.dropped, found.labels.tolist()) == (["p0", "p3"], 3, [1, 2])
 
 
 def test_a_test_set_is_for_predictions_alone(tmp_path):
@@ -173,7 +181,7 @@ def test_a_test_set_is_for_predictions_alone(tmp_path):
     found = read(path, side="heldout")
     assert found.labels.tolist() == [UNLABELLED] * 2 and found.dropped == 0
     assert "has no labels to train on: expected a column 'gold_label' or 'label' " in failure(path)
-    assert read(path, "cola", "heldout").first == ["good", "bad"]  # CoLA's has a header, too
+    assert firsts(read(path, "cola", "heldout")) == ["good", "bad"]  # CoLA's has a header, too
 
 
 @pytest.mark.parametrize(
@@ -208,7 +216,7 @@ def test_bad_rows_are_skipped_up_to_a_limit(tmp_path):
     path = write(tmp_path / "a.tsv", SST2 + "broken\nfine\t1\n\t0\n")
     bad = BadRecords(2)
     found = read(path, bad=bad)
-    assert found.first == ["a fine film", "dull", "fine"] and found.ids == ["0", "1", "3"]
+    assert firsts(found) == ["a fine film", "dull", "fine"] and found.ids == ["0", "1", "3"]
     assert bad.count == 2 and "line 4" in bad.first[0] and "line 6" in bad.first[1]
     assert "line 6" in failure(path, bad=BadRecords(1))
 
@@ -257,7 +265,7 @@ def test_classes_of_tfds_may_be_numbers(tmp_path):
     folder = writers.tfds_folder(tmp_path / "1.0.0", {"train": [made]}, "tfrecord", **features)
     task = labelled(folder, own_task(("text",), "stars"))
     found = read(folder, task)
-    assert task.labels == ("1", "2") and found.first == ["a", "b"] and found.labels.tolist() == [0, 1]
+    assert task.labels == ("1", "2") and firsts(found) == ["a", "b"] and found.labels.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "arrow"])
@@ -290,8 +298,8 @@ def test_own_columns_and_labels(tmp_path):
     path = write(tmp_path / "reviews.tsv", "\n".join(rows) + "\n")
     task = labelled(path, own_task(("review",), "stars"))
     train, heldout = both(path, task)
-    assert task.labels == ("2", "9", "10") and train.labels.tolist() == [2, 1, 0, 2, 1, 0] and train.second is None
-    assert heldout.first == ["text 6", "text 7"] and heldout.labels.tolist() == [2, 1]
+    assert task.labels == ("2", "9", "10") and train.labels.tolist() == [2, 1, 0, 2, 1, 0]
+    assert firsts(heldout) == ["text 6", "text 7"] and heldout.labels.tolist() == [2, 1]
     assert heldout.notes == (f"the column 'tag' or 'split' of {path} decides what is trained on and what is held out",)
     for text, label, words in (
         ("stars", "review", "6 different values in 6 rows in the column of labels, 'review'"),
@@ -327,7 +335,9 @@ def test_own_splits_are_words_anywhere_in_names(tmp_path):
             "text,label\n" + "".join(f"{name} {i},{('neg', 'pos')[i % 2]}\n" for i in range(4)),
         )
     train, heldout = both(tmp_path, OWN)
-    assert train.first == [f"train_data {i}" for i in range(4)] and heldout.first == [f"val_1 {i}" for i in range(4)]
+    assert firsts(train) == [f"train_data {i}" for i in range(4)] and firsts(heldout) == [
+        f"val_1 {i}" for i in range(4)
+    ]
     assert any("notes.csv" in note and "val_1" not in note for note in train.notes)
     write(tmp_path / "dev_mismatched.csv", "text,label\na,neg\n")  # MNLI alone has scores for parts
     assert read(tmp_path, OWN, "heldout", heldout_split="dev_mismatched").part.tolist() == [0]

@@ -68,12 +68,12 @@ class Column(NamedTuple):
     @property
     def percent(self) -> float:
         """The factor that turns the metric into what is shown."""
-        return 1.0 if self.lower else 100.0
+        return 1.0 if self.metric in ("perplexity", "f1") else 100.0
 
     @property
     def task(self) -> str:
-        """What the config of a finetuned column calls its task: finetune_glue:TASK."""
-        return self.config.partition(":")[2]
+        """What is finetuned on, as --finetune names it: TASK of finetune_glue:TASK, squad_VERSION of SQuAD."""
+        return self.config.removeprefix("finetune_").removeprefix("glue:").replace(":", "_")
 
     def of(self, row: str, scale: str) -> str:
         """A row's config, FILE:ARGUMENT. Raises ConfigError: there is no such scale."""

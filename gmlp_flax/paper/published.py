@@ -275,32 +275,7 @@ PUBLISHED: dict[str, Published] = {
 }
 
 
-class ScoreColumn(NamedTuple):
-    """A column of scores after finetuning, in the right half of Tables 4 and 6.
-
-    Attributes:
-        title: of the column.
-        task: a name in `recipes.FINETUNED`.
-        metric: the evaluation's name of the score.
-        percent: the factor that turns the metric into percent.
-    """
-
-    title: str
-    task: str
-    metric: str
-    percent: int = 100
-
-
-SCORE_COLUMNS = (
-    ScoreColumn("SST-2", "sst2", "accuracy"),
-    ScoreColumn("MNLI-m", "mnli", "accuracy"),
-    ScoreColumn("MNLI-mm", "mnli", "accuracy_mm"),
-    ScoreColumn("SQuAD v1.1 F1", "squad_v1.1", "f1", 1),
-    ScoreColumn("SQuAD v2.0 F1", "squad_v2.0", "f1", 1),
-    ScoreColumn("RTE", "rte", "accuracy"),  # not the paper's: pairs where there is no training set of MNLI
-)
-
-# In the order of SCORE_COLUMNS: Table 4 prints the first two columns, Table 6 the first five.
+# In the order of `tables.SCORE_COLUMNS`: Table 4 prints the first two columns, Table 6 the first five.
 FINETUNED_SCORES: dict[str, tuple[float | None, ...]] = {
     "transformer_6": (90.4, 81.5),
     "gmlp_18": (91.2, 77.7),
@@ -320,11 +295,6 @@ FINETUNED_SCORES: dict[str, tuple[float | None, ...]] = {
     "BERT-base (Devlin et al.)": (92.7, 84.4, None, 88.5, 76.3),
     "BERT-large (Devlin et al.)": (93.7, 86.6, None, 90.9, 81.8),
 }
-
-
-def printed_score(name: str, column: ScoreColumn) -> float | None:
-    """The paper's percentage for a model, or for a row of `QUOTED`, if it prints one."""
-    return dict(zip(SCORE_COLUMNS, FINETUNED_SCORES.get(name, ()), strict=False)).get(column)
 
 
 class Quoted(NamedTuple):

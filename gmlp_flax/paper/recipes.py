@@ -54,15 +54,6 @@ _WIDE: dict[str, dict[str, Any]] = {
 # What each scale of a reproduction adds to a config file's argument.
 SCALES = {"cpu": ",scale=small", "gpu": ",scale=gpu", "paper": ""}
 
-# Tasks on which the paper finetunes its language models, and their configs; RTE is not among the paper's.
-FINETUNED = {
-    "sst2": "finetune_glue:sst2",
-    "mnli": "finetune_glue:mnli",
-    "rte": "finetune_glue:rte",
-    "squad_v1.1": "finetune_squad:v1.1",
-    "squad_v2.0": "finetune_squad:v2.0",
-}
-
 
 def image_model(name: str) -> ConfigDict:
     """A config of a published image model, by its name in `gmlp sizes`: encoder, pooling, image and patch size."""

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax.paper import alternatives, recipes
 from gmlp_flax.paper.alternatives import NOTHING, Column, Statement
-from gmlp_flax.paper.published import MAIN, PUBLISHED, QUOTED, Quoted
+from gmlp_flax.paper.published import FINETUNED_SCORES, MAIN, PUBLISHED, QUOTED, Quoted
 from gmlp_flax.paper.recipes import SCALES
 from gmlp_flax.sweeps import points
 
@@ -34,7 +34,7 @@ class PaperTable:
         settings: config keys that differ from the published model's config, and their values.
         series: name -> rows of one line in a figure, from the smallest model to the largest.
         longer: name -> rows of one line in a figure, one model on more and more data.
-        tasks: names in `recipes.FINETUNED` that the models are finetuned on.
+        tasks: names in TUNED that the models are finetuned on.
         quoted: rows that are shown as the paper prints them, without a model of ours.
         transfers: what the paper says of the order of finetuned models; their columns are tasks.
     """
@@ -65,6 +65,12 @@ class PaperTable:
         configs = {"config": [recipes.published(row, scale) for row in self.trained[scale]]}
         seeds = {"seed": self.seeds[scale]} if self.seeds else {}
         return points.product(configs | seeds | {key: [value] for key, value in self.settings.items()})
+
+
+def printed_score(name: str, column: Column) -> float | None:
+    """The paper's percentage for a model, or for a row of `QUOTED`, in one of SCORE_COLUMNS, if it prints one."""
+    scores = zip(SCORE_COLUMNS, FINETUNED_SCORES.get(name, ()), strict=False)
+    return next((score for one, score in scores if one.title == column.title), None)
 
 
 def _listed(source: str) -> tuple[str, ...]:
@@ -138,10 +144,17 @@ _CLASSIFIERS = PaperTable(
     "Table 2 and Figure 2: classifiers of ImageNet", (*_listed("Table 2"), *_GMLP_CLS), quoted=QUOTED["Table 2"]
 )
 
-# Task on which models of the paper's tables are finetuned -> its column.
-TUNED = {
-    task: Column(task, config, seeds=FINETUNING_SEEDS, starts=(True,)) for task, config in recipes.FINETUNED.items()
-}
+# The scores of finetuned models in Tables 4 and 6, and RTE, which is not the paper's: pairs where there is no training
+# set of MNLI.
+SCORE_COLUMNS = (
+    Column("SST-2", "finetune_glue:sst2", starts=(True,)),
+    Column("MNLI-m", "finetune_glue:mnli", starts=(True,)),
+    Column("MNLI-mm", "finetune_glue:mnli", "accuracy_mm", starts=(True,)),
+    Column("SQuAD v1.1 F1", "finetune_squad:v1.1", "f1", starts=(True,)),
+    Column("SQuAD v2.0 F1", "finetune_squad:v2.0", "f1", starts=(True,)),
+    Column("RTE", "finetune_glue:rte", starts=(True,)),
+)
+TUNED = {column.task: column for column in SCORE_COLUMNS}
 ALTERNATIVES = "alternatives"  # the table that is not the paper's
 
 TABLES: dict[str, PaperTable] = {

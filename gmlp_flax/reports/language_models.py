@@ -10,8 +10,8 @@ from scipy import stats
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.drawing import DASHES, PLACE, Chart, Panel, Scale, Series
 from gmlp_flax.paper.alternatives import Column, Statement
-from gmlp_flax.paper.published import PUBLISHED, SCORE_COLUMNS, ScoreColumn, printed_score
-from gmlp_flax.paper.tables import PaperTable
+from gmlp_flax.paper.published import PUBLISHED
+from gmlp_flax.paper.tables import SCORE_COLUMNS, PaperTable, printed_score
 from gmlp_flax.reports import claims
 from gmlp_flax.reports.report import Report, family, looks, over_seeds
 from gmlp_flax.reports.runs import Run, baselines, setting, task_of, unfinished
@@ -35,7 +35,7 @@ class Score(NamedTuple):
         return f"{min(values):.1f} to {max(values):.1f} ({chosen})"
 
 
-def score(runs: Sequence[Run], column: ScoreColumn | Column, pretrained: bool = True) -> Score | None:
+def score(runs: Sequence[Run], column: Column, pretrained: bool = True) -> Score | None:
     """A row's score: the best median over finished runs with the same rate and batch size; None without such runs.
 
     Counts the runs that started from pretrained parameters, or those that started from random ones.
@@ -57,39 +57,38 @@ class Scores:
 
     Attributes:
         columns: without those in which neither the runs nor the paper have a score.
-        by_column: column -> row -> its score, from pretrained parameters.
+        by_title: title of a column -> row -> its score, from pretrained parameters.
     """
 
     def __init__(self, tasks: Sequence[str], runs: Mapping[str, Sequence[Run]], transfers: Sequence[Statement] = ()):
-        """Takes tasks of `recipes.FINETUNED`, each row's finetuned runs, and what the paper says of their order."""
+        """Takes tasks of `tables.TUNED`, each row's finetuned runs, and what the paper says of their order."""
         self.runs, self.transfers = runs, transfers
-        self.by_column = {
-            column: {row: found for row in runs if (found := score(runs[row], column))}
-            for column in SCORE_COLUMNS
-            if column.task in tasks
+        columns = [column for column in SCORE_COLUMNS if column.task in tasks]
+        self.by_title = {
+            column.title: {row: found for row in runs if (found := score(runs[row], column))} for column in columns
         }
         self.columns = [
             column
-            for column, scores in self.by_column.items()
-            if scores or any(printed_score(row, column) is not None for row in runs)
+            for column in columns
+            if self.by_title[column.title] or any(printed_score(row, column) is not None for row in runs)
         ]
 
     def cells(self, rows: Sequence[str]) -> Columns:
         """Two columns of a table per score: ours and the paper's."""
         columns: Columns = {}
         for column in self.columns:
-            columns[column.title] = {row: score.spread for row, score in self.by_column[column].items()}
+            columns[column.title] = {row: score.spread for row, score in self.by_title[column.title].items()}
             columns[f"paper's {column.title}"] = {row: printed(printed_score(row, column)) for row in rows}
         return columns
 
     def of(self, row: str) -> dict[str, Spread]:
         """Title of a column -> a row's median over seeds."""
-        return {column.title: scores[row].spread for column, scores in self.by_column.items() if row in scores}
+        return {title: scores[row].spread for title, scores in self.by_title.items() if row in scores}
 
     def claims(self) -> Iterator[claims.Claim]:
         """Whether the paper's orderings of finetuned models hold: for every pair of runs, for none, or for some."""
         for column in self.columns:
-            scores = self.by_column[column]
+            scores = self.by_title[column.title]
             for _, better, worse, tasks, _ in self.transfers:
                 if column.task in tasks and better in scores and worse in scores:
                     ours = OURS if column.task == "rte" else ""
@@ -101,7 +100,7 @@ class Scores:
     def notes(self) -> Iterator[str]:
         """Per column: the spread of each score with its chosen rate, and the rank correlation with the paper."""
         for column in self.columns:
-            title, scores = column.title, self.by_column[column]
+            title, scores = column.title, self.by_title[column.title]
             if scores:
                 words = ", ".join(f"{row} {score.words()}" for row, score in scores.items())
                 yield f"{title} is the median of runs; lowest to highest: {words}."

@@ -154,7 +154,7 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
 
 
 def task_of(config: ConfigDict) -> str:
-    """The task of a finetuned run: a name in `recipes.FINETUNED`, or another task of GLUE."""
+    """The task of a finetuned run: a name in `tables.TUNED`, or another task of GLUE."""
     return config.glue.task if config.task.startswith("text_") else f"squad_{config.squad.version}"
 
 

@@ -6,6 +6,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.models import blocks
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED
+from gmlp_flax.paper.tables import TUNED
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_where_a_published_model_is_trained(model, scale, path):
 
 @pytest.mark.parametrize(("scale", "added"), [("paper", ""), ("gpu", ",scale=gpu"), ("cpu", ",scale=small")])
 def test_a_finetuning_has_the_scale_of_its_pretraining(scale, added):
-    config = recipes.FINETUNED["sst2"] + recipes.SCALES[scale]
+    config = TUNED["sst2"].of("", scale)
     assert config == f"finetune_glue:sst2{added}"
     gmlp_config.validate(gmlp_config.from_file(*config.split(":")))
 

@@ -8,8 +8,7 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.analysis.drawing import FAMILIES
 from gmlp_flax.paper.alternatives import Statement
-from gmlp_flax.paper.published import SCORE_COLUMNS, printed_score
-from gmlp_flax.paper.tables import TABLES
+from gmlp_flax.paper.tables import SCORE_COLUMNS, TABLES, printed_score
 from gmlp_flax.reports import claims, language_models, runs
 from gmlp_flax.reports.language_models import Point
 from gmlp_flax.reports.report import looks

@@ -10,8 +10,6 @@ that the model's layers learned, as `gmlp draw filters` draws them. Needs the ex
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import DataError, RunError, require
+from gmlp_flax.processes import output
 from gmlp_flax.tasks.generation import Sampling
 
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ def main(argv: list[str]) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
     page.close(verbose=False)
-    sys.stdout.flush()
-    os._exit(0)  # a thread of the server that is inside JAX as Python ends would abort the process
+    output.end_at_once(0)  # a thread of the server that is inside JAX as Python ends would abort the process
 
 
 def build(model: Model, name: str, gradio: Any) -> Any:

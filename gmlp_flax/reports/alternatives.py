@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.drawing import Chart, Panel, Scale
-from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.errors import RunError, decode_errors
 from gmlp_flax.io import files, json_files
 from gmlp_flax.models import parameters
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS, FASTER, GROWS, NOTHING, ROWS, STATEMENTS, Column
@@ -81,18 +81,16 @@ def cost_path(folder: str, row: str, tokens: int) -> str:
 
 
 def read_costs(folder: str, rows: Sequence[str]) -> dict[str, dict[int, Cost]]:
-    """What `gmlp benchmark mixers` measured. Raises RunError: a file is damaged."""
+    """What `gmlp benchmark mixers` measured. Raises DataError, RunError: a file is damaged."""
     by_row: dict[str, dict[int, Cost]] = {}
     for name in files.listdir(os.path.join(folder, "costs")):
         if (match := re.fullmatch(r"(\w+)-(\d+)\.json", name)) and match[1] in rows:
             path = os.path.join(folder, "costs", name)
-            try:
+            with decode_errors(f"{path} is damaged", "remove it, and the same command measures it again", RunError):
                 figures: Any = {entry["figure"]: entry for entry in json_files.read(path, list)}
                 size, timed = figures["bytes"], figures.get("seconds", {"values": ()})
                 cost = Cost(size["tokens"], size["batch"], tuple(timed["values"]), size["median"])
-            except (DataError, KeyError, TypeError) as error:
-                raise RunError(f"{path}: {error}: remove it, and the same command measures it again") from None
-            by_row.setdefault(match[1], {})[int(match[2])] = cost
+                by_row.setdefault(match[1], {})[int(match[2])] = cost
     return {row: dict(sorted(by_row[row].items())) for row in rows if row in by_row}
 
 
@@ -181,7 +179,7 @@ def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> 
 
     Raises:
         NoRuns: there is nothing of any column.
-        RunError: runs of a column cannot stand in it, or a file of measurements is damaged.
+        DataError, RunError: runs of a column cannot stand in it, or a file of measurements is damaged.
     """
     runs = find_runs(folder, scale, changes)
     scores, costs, table = _scores(runs), read_costs(folder, ROWS), TABLES[ALTERNATIVES]

@@ -47,6 +47,11 @@ def test_counts_need_no_runs(tmp_path):
         (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0"),
         ((), "NAME is missing"),
         (("table3", "--from=x", "--rows=sgu"), "--rows is not for table3"),
+        (("alternatives", "--columns=costs", "--rows=sgv"), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
+        (("alternatives", "--columns=costs", "--lengths=a"), "--lengths=a: expected numbers"),
+        (("alternatives", "--columns=costs", "--finetune=sst2=x"), "--finetune is not for alternatives"),
+        (("alternatives", "--from=/nowhere"), "/nowhere holds no run and no measurement of alternatives"),
+        (("alternatives", "--from=x", "--columns=costs"), "--columns and --from=x exclude each other"),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, arguments, message):

@@ -111,23 +111,6 @@ def test_what_could_not_run_is_refused(tmp_path, options, message):
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--columns=costs", "--rows=sgv"), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
-        (("--columns=costs", "--lengths=a"), "--lengths=a: expected numbers"),
-        (("--columns=costs", "--finetune=sst2=x"), "--finetune is not for alternatives"),
-        (("--from=/nowhere",), "/nowhere holds no run and no measurement of alternatives"),
-        (("--from=/nowhere", "--columns=costs"), "--columns and --from=/nowhere exclude each other"),
-    ],
-)
-def test_mistakes_are_one_line(tmp_path, arguments, message):
-    done = preloaded.gmlp("reproduce", "alternatives", f"--out={tmp_path}", *arguments)
-    assert done.returncode == 2
-    [line] = done.stderr.splitlines()
-    assert line.startswith("error: ") and message in line and not list(tmp_path.iterdir())
-
-
 def test_a_report_of_columns_that_are_there(tmp_path):
     made_up_columns.write_everything(tmp_path / "runs")
     done = preloaded.gmlp("reproduce", "alternatives", f"--from={tmp_path}/runs", f"--out={tmp_path}/reports")

@@ -119,17 +119,17 @@ def nearest(costs: Costs, rows: Iterable[str], tokens: int) -> dict[str, Cost]:
 
 def cost_columns(costs: Costs) -> Columns:
     """Time and memory at the shortest and at the longest length that was measured, and how they grow."""
-    titles: Columns = {}
+    columns: Columns = {}
     steps = [cost for by_length in costs.values() for cost in by_length.values()]
     for n in _ends([cost.tokens for cost in steps if cost.seconds]):
-        titles[f"ms per 1,000 tokens, n = {n:,}"] = {
-            row: costs[row][n].per_thousand for row in costs if n in costs[row]
-        }
+        columns[f"ms per 1,000 tokens, n = {n:,}"] = {row: of[n].per_thousand for row, of in costs.items() if n in of}
     for n in _ends([cost.tokens for cost in steps]):
-        titles[f"MB of a step, n = {n:,}"] = {row: costs[row][n].size / 1e6 for row in costs if n in costs[row]}
-    for title, memory in (("time grows as n^", False), ("memory grows as n^", True)):
-        titles[title] = {row: law.exponent for row, steps in costs.items() if (law := growth(steps, memory))}
-    return titles
+        columns[f"MB of a step, n = {n:,}"] = {row: of[n].size / 1e6 for row, of in costs.items() if n in of}
+    times = {row: law for row, of in costs.items() if (law := growth(of))}
+    columns["time grows as n^"] = {row: law.exponent for row, law in times.items()}
+    columns["95 % interval"] = {row: law.interval() for row, law in times.items()}
+    memory = {row: law for row, of in costs.items() if (law := growth(of, memory=True))}
+    return columns | {"memory grows as n^": {row: law.exponent for row, law in memory.items()}}
 
 
 def _ends(values: Sequence[int]) -> list[int]:
@@ -138,18 +138,12 @@ def _ends(values: Sequence[int]) -> list[int]:
 
 
 def cost_notes(costs: Costs) -> Iterator[str]:
-    """What the costs are, and the fitted powers with their intervals."""
+    """What the costs are, and which steps were not run."""
     if costs:
-        yield "Costs: a training step of the small shapes, of 2,048 tokens or two sequences; on a CPU, processor time."
-    laws = {row: (growth(steps), growth(steps, memory=True)) for row, steps in costs.items()}
-    fits = [
-        f"{row} {time.exponent:.2f} ({time.interval()}) and {size.exponent:.2f}"
-        for row, (time, size) in laws.items()
-        if time and size
-    ]
-    if fits:
-        fitted = f"fitted from {FITTED_FROM:,} tokens on, 95 % interval"
-        yield f"Time and memory of a sequence grow as n to a power ({fitted}): {'; '.join(fits)}."
+        yield (
+            "Costs: a training step of the small shapes, of 2,048 tokens or two sequences; on a CPU, processor time. "
+            f"Powers of n are a sequence's, fitted from {FITTED_FROM:,} tokens on."
+        )
     steps = [(row, cost) for row, by_length in costs.items() for cost in by_length.values()]
     if untimed := sorted({f"{row} at {cost.tokens:,}" for row, cost in steps if not cost.seconds}):
         yield f"Compiled but not run, for want of memory: {', '.join(untimed)}."

@@ -44,7 +44,7 @@ def test_costs_are_per_thousand_tokens(made):
     assert rows["dynamic"]["ms per 1,000 tokens, n = 128"].centre == pytest.approx(600 / 2.048)
     assert rows["bert"]["ms per 1,000 tokens, n = 4,096"].centre == pytest.approx(800 / 2.048 * 4)
     assert rows["bert"]["MB of a step, n = 16,384"] == pytest.approx(2e4)
-    assert rows["bert"]["time grows as n^"] == pytest.approx(2)
+    assert rows["bert"]["time grows as n^"] == pytest.approx(2) and rows["sgu"]["95 % interval"] == "1.50 to 1.50"
     assert (rows["dynamic"]["time grows as n^"], rows["dynamic"]["memory grows as n^"]) == pytest.approx((1, 1))
     assert any(note.startswith("Compiled but not run, for want of memory: bert at 16,384.") for note in made.notes)
 

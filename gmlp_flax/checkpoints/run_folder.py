@@ -63,7 +63,7 @@ class RunFolder:
         self._identity["data"] = self.data
         json_files.write(os.path.join(self.path, RUN_FILE), self._identity)
         io_files.remove(os.path.join(self.path, RESULT_FILE))  # before config.json says that there is more to do
-        write_files(self.path, files, replace=True)
+        write_files(self.path, files)
 
     def note_checkpoint(self) -> None:
         """Notes that the run has a finished checkpoint, so that it never begins again in silence."""
@@ -168,10 +168,7 @@ def read_identity(path: str) -> dict[str, Any]:
     return identity
 
 
-def write_files(path: str, files: assets.Files, replace: bool) -> None:
-    """Writes files to a folder, each completely or not at all. Without `replace`, existing files stay. Raises RunError
-    if the folder cannot be written to."""
+def write_files(path: str, files: assets.Files) -> None:
+    """Writes files to a folder, each completely or not at all. Raises RunError if it cannot be written to."""
     for name, content in files.items():
-        file = os.path.join(path, name)
-        if replace or not io_files.exists(file):
-            io_files.write(file, content)
+        io_files.write(os.path.join(path, name), content)

@@ -45,7 +45,7 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
         if target := flags.FLAGS.predictions:
             if not (predictions := trained.task.prediction_files(outputs)):
                 raise RunError("--predictions is for tasks that write predictions: this run has none to write")
-            run_folder.write_files(target, predictions, replace=True)
+            run_folder.write_files(target, predictions)
             print(f"wrote {', '.join(predictions)} to {target}", file=sys.stderr)
         folder = () if loading.is_exported(workdir) else (CHECKPOINTS, str(trained.step))
         checkpoint = os.path.join(workdir, *folder)

@@ -24,6 +24,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, RUN_FILE
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, baselines_of
+from gmlp_flax.checkpoints.run_folder import write_files
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import ConfigError, RunError, decode_errors, require
 from gmlp_flax.io import files as io_files
@@ -187,13 +188,8 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
         raise RunError(
             f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give other weights"
         )
-    contents = {
-        **files,
-        loading.WEIGHTS: weight_files.encode(weights),
-        CONFIG_FILE: config_lib.to_json(config).encode(),
-    }
-    for name, content in contents.items():
-        io_files.write(os.path.join(out, name), content)
+    own = {loading.WEIGHTS: weight_files.encode(weights), CONFIG_FILE: config_lib.to_json(config).encode()}
+    write_files(out, files | own)
 
 
 def push(model: Trained | str, repository: str, *, private: bool = False, **options: Any) -> str:

@@ -18,7 +18,6 @@ import yaml
 from gmlp_flax.errors import RunError, did_you_mean
 from gmlp_flax.options import option, options_of
 from gmlp_flax.planning import chips
-from gmlp_flax.planning.chips import Topology
 
 TRAIN = ("-m", "gmlp_flax.train")
 # The exit code of a run that a signal stopped and that has saved: engines start it again, as none would after a 0.
@@ -92,21 +91,18 @@ class Engine(abc.ABC):
                 raise RunError(f"--on={name} needs --{flag}. {declared.comment}")
             if given and flag not in known:
                 raise RunError(f"--on={name} takes no --{flag}: its options are {', '.join(sorted(known))}")
-        self.hardware = self._hardware(options.topology)
+        self.hardware = hardware = chips.parse(options.topology)
+        if hardware.kind not in self.kinds:
+            raise RunError(f"--on={name} does not give {options.topology}: it gives {', '.join(self.kinds)}")
+        if hardware.shape and hardware.shape not in (usual := hardware.chip.slices):
+            raise RunError(
+                f"there is no slice {options.topology} to be had: {hardware.kind} comes as {', '.join(usual)}"
+            )
         for mount in options.mount:
             if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
                 raise RunError(f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see")
             if not (mount.startswith("/") or self.mounts_buckets):
                 raise RunError(f"--mount={mount}: --on={name} mounts no buckets: attach it, and give its /FOLDER")
-
-    def _hardware(self, topology: str) -> Topology:
-        hardware = chips.parse(topology)
-        if hardware.kind not in self.kinds:
-            raise RunError(f"--on={self.name} does not give {topology}: it gives {', '.join(self.kinds)}")
-        if hardware.shape and hardware.shape not in hardware.chip.slices:
-            usual = ", ".join(hardware.chip.slices)
-            raise RunError(f"there is no slice {topology} to be had: {hardware.kind} comes as {usual}")
-        return hardware
 
     def nodes(self) -> tuple[int, int]:
         """The number of machines of a GPU cluster and of GPUs on each. Raises RunError if they do not divide."""
@@ -324,11 +320,7 @@ class Slurm(Engine):
         return ["sbatch", *self.options.engine_flag], script
 
 
-ENGINES: dict[str, type[Engine]] = {
-    "xpk": Xpk,
-    "skypilot": SkyPilot,
-    "slurm": Slurm,
-}
+ENGINES: dict[str, type[Engine]] = {"xpk": Xpk, "skypilot": SkyPilot, "slurm": Slurm}
 
 
 def find(name: str, options: Options) -> Engine:

@@ -199,7 +199,8 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
     try:
         files = checkpoints.read_files(step)
         if distributed.is_first():
-            write_files(workdir, files, replace=False)
+            names = [name for name in files if not io_files.exists(os.path.join(workdir, name))]
+            write_files(workdir, {name: files[name] for name in names})
         distributed.wait_for_all("files of the run")
         task = tasks.create(config, workdir)
         partition = _mesh(config).for_model(task.param_metadata())

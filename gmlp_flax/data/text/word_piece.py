@@ -16,6 +16,7 @@ from gmlp_flax.io import files, json_files
 _ROLES = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _MODEL = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
 _PREFIX = "##"
+_SPLITS_AS_BERT = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece", "do_basic_tokenize": True}
 
 KEYS = {  # as in Hugging Face's tokenizer_config.json
     "do_lower_case": "whether a WordPiece vocabulary lower-cases text; auto: as tokenizer_config.json or "
@@ -191,11 +192,7 @@ def find_beside(path: str, file: str) -> str:
 
 def _stated(settings: Mapping[str, Any], path: str) -> tuple[tuple[bool, bool] | None, dict[str, bool]]:
     """Lower case and strip accents of a tokenizer_config.json, if it has them, and more for BERT's normalizer."""
-    for key, known in {
-        "word_tokenizer_type": "basic",
-        "subword_tokenizer_type": "wordpiece",
-        "do_basic_tokenize": True,
-    }.items():
+    for key, known in _SPLITS_AS_BERT.items():
         if settings.get(key, known) not in (known, None):
             raise DataError(
                 f"{path}: {key} is {settings[key]!r}, which does not split text as BERT's WordPiece does: give a "

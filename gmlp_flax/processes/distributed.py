@@ -33,7 +33,8 @@ class Job(NamedTuple):
 
 
 def initialize(multihost: str, coordinator: str, processes: int | None, process: int | None) -> None:
-    """Joins the other processes of a run, if there are any. Call it before anything uses a device.
+    """Joins the other processes of a run, if there are any. Call it before anything uses a device. If not all come
+    within JOIN_SECONDS, this one ends, with one line and code 1.
 
     Args:
         multihost: "auto" joins if a coordinator is given or a launcher of several processes is found (a TPU slice,
@@ -41,8 +42,6 @@ def initialize(multihost: str, coordinator: str, processes: int | None, process:
         coordinator: HOST:PORT at which all processes reach process 0. If empty, the launcher gives it.
         processes: the number of processes. If None, the launcher gives it.
         process: the index of this process, from 0. If None, the launcher gives it.
-
-    If not all processes come within JOIN_SECONDS, this one ends, with one line and code 1.
 
     Raises:
         RunError: the arguments contradict each other, or the launcher does not give what is missing.

@@ -253,7 +253,11 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
                 raise record
             texts = tuple(_text(record, names, task) for names in task.texts)
             label, tag = _label(record, labels, task), str(_field(record, tag_names) or "")
-            own_id = _id(_field(record, id_names), tag, ids)
+            own_id = _field(record, id_names)
+            if own_id is not None and (not isinstance(own_id, str | int | float) or (tag, own_id) in ids):
+                problem = "no text or number, or an earlier row's: mend it, or rename the column"
+                raise BadRecord(f"the id {own_id!r} is {problem}")
+            ids.add((tag, own_id))  # predictions are written under it
             splits.add_values(columns, record if task.own else {})
         except BadRecord as error:
             bad.skip(f"{where}: {error}")
@@ -276,14 +280,6 @@ def _field(record: Record, names: Sequence[str]) -> Any:
 
 def _either(names: Sequence[str]) -> str:
     return " or ".join(map(repr, names))
-
-
-def _id(own_id: Any, tag: str, ids: set[tuple[str, Any]]) -> str | int | float | None:
-    """The row's id, which is added to those of its split, `ids`; predictions are written under it."""
-    if own_id is not None and (not isinstance(own_id, str | int | float) or (tag, own_id) in ids):
-        raise BadRecord(f"the id {own_id!r} is no text or number, or an earlier row's: mend it, or rename the column")
-    ids.add((tag, own_id))
-    return own_id
 
 
 def _text(record: Record, names: tuple[str, ...], task: SentenceTask) -> str:

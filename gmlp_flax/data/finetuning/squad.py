@@ -10,7 +10,7 @@ A path is one of
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,9 +26,6 @@ from gmlp_flax.io.records import BadRecord, BadRecords, decode_utf8, example_fea
 VERSIONS = ("v1.1", "v2.0")
 NO_TARGET = -1, -1  # see Windows.targets
 SPECIALS = 3  # of a window: [CLS], and [SEP] after the question and after the passage
-
-# The name of each question in messages, and a function that returns the question or raises BadRecord.
-_Records = Iterator[tuple[str, Callable[[], "Question"]]]
 
 
 class Question(NamedTuple):
@@ -77,10 +74,13 @@ def read_side(path: str, side: Side, version: str, bad: BadRecords | None = None
     if folder := tfds_folders.load(path, files.find_files(path)):
         side = side._replace(heldout_split=side.heldout_split or HELDOUT_SPLIT)
         (name,), share = side.choose(path, (side.split or TRAIN_SPLIT,), (side.heldout_split,))
-        questions = _usable(_from_folder(folder, name), version, bad)
+        if name not in folder.lengths:
+            raise splits.missing_split(path, name, tuple(folder.lengths))
+        records, parse = folder.records(name), functools.partial(_example, contexts={})
     else:
         split, share = side.heldout_split if side.name == HELDOUT else side.split, side.heldout_share
-        questions = _usable(_from_json(path, split), version, bad)
+        records, parse = _from_json(path, split), _question
+    questions = _usable(records, parse, version, bad or BadRecords())
     if not questions:
         raise DataError(f"{path}: no question in it; give SQuAD's JSON file or a TFDS folder")
     if not share:
@@ -92,11 +92,14 @@ def read_side(path: str, side: Side, version: str, bad: BadRecords | None = None
     return side.members(questions, keys, f"the articles of {path!r}")
 
 
-def _usable(records: _Records, version: str, bad: BadRecords | None) -> list[Question]:
-    bad, questions = bad or BadRecords(), {}
-    for where, make in records:
+def _usable(
+    records: Iterable[tuple[str, Any]], parse: Callable[[Any], Question], version: str, bad: BadRecords
+) -> list[Question]:
+    """The questions of records, each with its name in messages; `parse` raises BadRecord."""
+    questions: dict[str, Question] = {}
+    for where, record in records:
         try:
-            question = make()
+            question = parse(record)
             _check(question, version)
         except BadRecord as error:
             bad.skip(f"{where}: {error}")
@@ -107,7 +110,7 @@ def _usable(records: _Records, version: str, bad: BadRecords | None) -> list[Que
     return list(questions.values())
 
 
-def _from_json(path: str, split: str) -> _Records:
+def _from_json(path: str, split: str) -> Iterator[tuple[str, Any]]:
     if split:
         raise splits.missing_split(path, split, ())
     values: Any = json_files.parse(files.read_small(path, files.MOST, decompress=True), path)
@@ -116,10 +119,11 @@ def _from_json(path: str, split: str) -> _Records:
         entries = [(entry, *around) for around in paragraphs for entry in around[1]["qas"]]
     for number, (entry, article, paragraph) in enumerate(entries, start=1):
         name = entry.get("id") if isinstance(entry, dict) else None
-        yield f"{path}, question {name or number}", functools.partial(_question, entry, article, paragraph)
+        yield f"{path}, question {name or number}", (entry, article, paragraph)
 
 
-def _question(entry: Any, article: Any, paragraph: Any) -> Question:
+def _question(record: tuple[Any, Any, Any]) -> Question:
+    entry, article, paragraph = record
     name, text = _field(entry, "id", str), _field(entry, "question", str)
     title, context = _field(article, "title", str), _field(paragraph, "context", str)
     answers = _field(entry, "answers", list)
@@ -139,15 +143,9 @@ def _field(record: Any, name: str, kind: type) -> Any:
     return value
 
 
-def _from_folder(folder: tfds_folders.Folder, split: str) -> _Records:
-    if split not in folder.lengths:
-        raise splits.missing_split(folder.path, split, tuple(folder.lengths))
-    contexts: dict[str, str] = {}  # the records repeat a passage for every question on it
-    return ((where, functools.partial(_example, record, contexts)) for where, record in folder.records(split))
-
-
 def _example(record: bytes | BadRecord, contexts: dict[str, str]) -> Question:
-    """A question from a serialised `tf.train.Example`; equal passages become one object in `contexts`."""
+    """A question from a serialised `tf.train.Example`; equal passages, as of several questions, become one object in
+    `contexts`."""
     if isinstance(record, BadRecord):
         raise record
     feature = example_features(record)

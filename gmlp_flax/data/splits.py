@@ -83,14 +83,8 @@ def add_values(columns: dict[str, set[str]], row: Mapping[str, Any]) -> None:
 
 
 def check_columns(columns: Mapping[str, Collection[str]], path: str) -> list[str]:
-    """Looks at the columns of a table that are not read: `columns` as `add_values` makes them.
-
-    Returns:
-        A line for each that may number the splits or the folds of the rows.
-
-    Raises:
-        DataError: one says which rows are held out.
-    """
+    """A line for each column of a table that is not read and may number splits or folds of rows; raises DataError if
+    one says which rows are held out. `columns` as `add_values` makes them."""
     notes = []
     for name, values in columns.items():
         words = [(*split_words(value),) for value in values]

@@ -257,15 +257,10 @@ class ImageClassification(Task):
         return self._readable(side, self.evaluation_example)
 
     def _readable(self, side: str, transform: Callable[..., dict]) -> ReadableExamples:
-        if self._looked_into(side)[1]:
+        if self.source(side).dark:
             options = dict(transform=transform, channels=self.config.model.channels)
             transform = functools.partial(views.dark_example, **options)
         return ReadableExamples(self.source(side), transform, self._bad)
-
-    @functools.cache  # noqa: B019 - a task lives as long as its run
-    def _looked_into(self, side: str) -> tuple[str, bool]:
-        source = self.source(side)
-        return views.look_into(source.source if isinstance(source, sources.Subset) else source)
 
     @classmethod
     def row(cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str) -> dict[str, Any]:
@@ -337,7 +332,7 @@ class ImageClassification(Task):
         most = _FEW if files.is_remote(heldout.path) else _LOOKED_INTO
         with ThreadPoolExecutor(pipeline.usable_cores()) as pool:  # reading counts those that cannot be read
             collections.deque(pool.map(self.labelled("heldout").__getitem__, spread(len(heldout), most)), 0)
-        return [line for line in (sources.check_overlap(train, heldout), self._looked_into("train")[0]) if line]
+        return [line for line in [sources.check_overlap(train, heldout)] if line]
 
     def class_sizes(self) -> Sequence[int] | None:
         """See `Task`."""
@@ -381,7 +376,8 @@ class ImageClassification(Task):
         else:
             options = dict(cache_folder=self.config.data.cache, order=self._class_order)
             source = sides.open_side(self.config, side, sources.open_side, **options)
-        for line in source.notes:
+        frames, source.dark = views.look_into(source.source if isinstance(source, sources.Subset) else source)
+        for line in (*source.notes, *frames):
             self._say(line)
         if self.saved_names(CLASSES_FILE):
             sources.require_classes(source, self.classes, os.path.join(self.folder, CLASSES_FILE))

@@ -173,18 +173,19 @@ class TextClassification(Finetuning):
     def texts(self, side: str) -> list[tuple[str, ...]]:
         return self.sentences(side).texts
 
-    def about_texts(self) -> list[str]:
+    def notes(self) -> list[str]:
         """See `Finetuning`; of own data, the columns that were read, the classes' sizes, and texts of several rows."""
         if not self.glue.own:
-            return []
+            return super().notes()
         train, heldout, names = self.sentences("train"), self.sentences("heldout"), self.glue.labels
         counts = np.bincount(train.labels, minlength=len(names)).tolist()
         columns = [name for (name,) in self.glue.texts]
         by_size = sorted(range(len(names)), key=counts.__getitem__)
         least, most = (f"{names[at]!r} with {counts[at]:,}" for at in (by_size[0], by_size[-1]))
         notes = [
+            *super().notes(),
             f"read: text {' and '.join(map(repr, columns))}, label {self.glue.label[0]!r}; smallest class to train on "
-            f"{least}, largest {most}; {train.dropped + heldout.dropped:,} rows without a label left out"
+            f"{least}, largest {most}; {train.dropped + heldout.dropped:,} rows without a label left out",
         ]
         texts, labels = Counter(train.texts), {*zip(train.texts, train.labels.tolist(), strict=True)}
         (text, rows) = texts.most_common(1)[0]

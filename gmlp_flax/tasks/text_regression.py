@@ -78,14 +78,14 @@ class TextRegression(TextClassification):
     def example_shapes(self) -> Shapes:
         return super().example_shapes() | {"label": ((), jnp.float32)}
 
-    def about_texts(self) -> list[str]:
-        """See `Finetuning`: the columns that were read, and the labels' range."""
+    def notes(self) -> list[str]:
+        """See `Finetuning`; the columns that were read, and the labels' range."""
         columns = " and ".join(repr(names[0]) for names in self.glue.texts)
         labels = (self.sentences(side).labels for side in ("train", "heldout"))
         known = (numbers[np.isfinite(numbers)] for numbers in labels)
         train, heldout = (f"{of.min():.4g} to {of.max():.4g}" if len(of) else "none" for of in known)
         numbers = f"numbers {self.glue.label[0]!r} from {train}, held out {heldout}"
-        return [f"read: text {columns}, {numbers}"]
+        return [*Finetuning.notes(self), f"read: text {columns}, {numbers}"]
 
     def predicted(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
         """What the model predicts, float32 [batch], on the scale that it is trained on."""

@@ -206,26 +206,20 @@ class Finetuning(TextTask):
         return tokenizer
 
     def notes(self) -> list[str]:
-        """See `Task`: a rate for models of 100 M parameters, which leaves a small one as it was; what was read; and the
-        texts on both sides."""
+        """See `Task`: a rate for models of 100 M parameters, which leaves a small one as it was, and the texts that are
+        on both sides."""
         rate, width = self.config.optimizer.learning_rate, self.config.model.d_model
-        lines: list[str] = []
+        lines, trained, heldout = [], {*self.texts("train")}, self.texts("heldout")
         if rate <= LARGE_MODELS_RATE and width <= SMALL_WIDTH:
             small = f"this one, {width} wide, learns little at it"
             advice = "give the config's argument scale=small, or --config.optimizer.learning_rate=4e-3"
             lines.append(f"note: the rate {rate:g} suits models as large as BERT-base; {small}: {advice}")
-        trained, heldout = {*self.texts("train")}, self.texts("heldout")
-        lines += self.about_texts()
         if again := sum(text in trained for text in heldout):
             lines.append(f"note: {again:,} of {len(heldout):,} held-out examples have texts that are trained on, too")
         return lines
 
     def texts(self, side: str) -> Sequence[Hashable]:
         """The texts of each example of a side, by which one that is on both sides is found."""
-        return []
-
-    def about_texts(self) -> list[str]:
-        """What the start says about the data that were read, a line each."""
         return []
 
     def encode(self, inputs: Sequence[str]) -> dict[str, np.ndarray]:

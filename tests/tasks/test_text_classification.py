@@ -236,9 +236,9 @@ def own(vocabulary, folder, labels, heldout="", **data):
 def test_the_start_says_what_own_data_were_read_as(vocabulary, tmp_path, capsys):
     task = own(vocabulary, tmp_path, ["1.0", "0.0", "1.0", "0.0", "1.0", ""], f"new,0\n0 {tiny.WORDS[0]},1\n")
     assert task.notes() == [
+        "note: 1 of 2 held-out examples have texts that are trained on, too",
         "read: text 'text', label 'label'; smallest class to train on '0' with 2, largest '1' with 3; 1 rows without a "
         "label left out",
-        "note: 1 of 2 held-out examples have texts that are trained on, too",
     ]
     assert "train labels: 5 labels are read in another form: '1.0' as '1'" in capsys.readouterr().err
     assert task.class_names == ("0", "1")

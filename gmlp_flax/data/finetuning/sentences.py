@@ -178,31 +178,15 @@ def classes(values: Mapping[str, int], where: str) -> tuple[tuple[str, ...], lis
     return tuple(sorted(counts, key=lambda name: (name not in numbers, numbers.get(name, 0), name))), notes
 
 
-def check_names(counts: Mapping[str, int], where: str, advice: str = "") -> list[str]:
-    """Looks at names of classes, with their numbers of rows.
-
-    Returns:
-        A line for those that may stand for several labels, and for those that may mean that there is none.
+def check_names(counts: Mapping[str, int], where: str, advice: str = "", unit: str = "rows") -> list[str]:
+    """A line for those names of classes, with their numbers of `unit`, that may stand for several labels or for none.
 
     Raises:
-        DataError: they are real numbers, about which there may be `advice`, or two are spelled alike.
+        DataError: the names of rows are real numbers, about which there may be `advice`; or two are spelled alike.
     """
     scores = [name for name in counts if not re.fullmatch(r"[+-]?\d+", name)]
-    if scores and all(map(_NUMBER.fullmatch, counts)):
+    if unit == "rows" and scores and all(map(_NUMBER.fullmatch, counts)):
         raise DataError(f"real numbers such as {scores[0]!r} {where}: expected classes{advice}")
-    refuse_spellings(counts, where)
-    notes, parts = [], Counter(part for name in counts for part in _JOINTS.split(name))
-    joined = [name for name in counts if any(parts[part] > 1 for part in _JOINTS.split(name) if part != name)]
-    missing = [name for name in counts if name.lower() in _PERHAPS_MISSING]
-    for names, meaning in ((joined, "several labels, which are not offered"), (missing, "no label: empty their cells")):
-        if names:
-            listed = ", ".join(f"{name[:60]!r} ({counts[name]:,} rows)" for name in names[:3])
-            notes.append(f"{listed}, taken as {len(names)} classes, may mean {meaning}")
-    return notes
-
-
-def refuse_spellings(counts: Mapping[str, int], where: str, unit: str = "rows") -> None:
-    """Raises DataError if two names of classes, with their numbers of `unit`, are the same but for their spelling."""
     spelled: dict[str, str] = {}
     for name in counts:
         seen = "".join(one for one in name if unicodedata.category(one) != "Cf" and one not in "\ufe0e\ufe0f")
@@ -213,6 +197,14 @@ def refuse_spellings(counts: Mapping[str, int], where: str, unit: str = "rows") 
                 f"two labels, {other!r} ({counts[other]} {unit}) and {name!r} ({counts[name]}), {where}, that differ "
                 "only in capitals, blanks, leading zeros, types or forms of characters: write them alike"
             )
+    notes, parts = [], Counter(part for name in counts for part in _JOINTS.split(name))
+    joined = [name for name in counts if any(parts[part] > 1 for part in _JOINTS.split(name) if part != name)]
+    missing = [name for name in counts if name.lower() in _PERHAPS_MISSING]
+    for names, meaning in ((joined, "several labels, which are not offered"), (missing, "no label: empty their cells")):
+        if names:
+            listed = ", ".join(f"{name[:60]!r} ({counts[name]:,} {unit})" for name in names[:3])
+            notes.append(f"{listed}, taken as {len(names)} classes, may mean {meaning}")
+    return notes
 
 
 def _parts_of(path: str, known: tuple[str, ...], wanted: str, default: str) -> tuple[str, ...]:

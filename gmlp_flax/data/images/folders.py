@@ -47,6 +47,7 @@ class ImageSource:
         labels: int32 [images], positions in `classes`.
         splits: TFDS's name of each split that `of_split` takes -> its folders; {} for a TFDS folder or without splits.
         notes: what was assumed and what is ignored, a line each.
+        dark: whether 16-bit images may be dark, as others are bright (see views.look_into).
         without_classes: folders of splits that cannot be read, as their images have no classes.
     """
 
@@ -56,6 +57,7 @@ class ImageSource:
     labels: np.ndarray
     splits: Mapping[str, Sequence[str]] = MappingProxyType({})
     notes: tuple[str, ...] = ()
+    dark: bool = False
     without_classes: Sequence[str] = ()
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 
 from gmlp_flax.data import splits
 from gmlp_flax.data.finetuning.glue import MISSING
-from gmlp_flax.data.finetuning.sentences import check_names, class_name, refuse_spellings
+from gmlp_flax.data.finetuning.sentences import check_names, class_name
 from gmlp_flax.data.splits import TRAIN_SPLIT
 from gmlp_flax.errors import DataError, decode_errors, listed
 from gmlp_flax.io import files
@@ -196,7 +196,8 @@ class Layout:
         names = {top: unicodedata.normalize("NFC", top) for top in tops}
         if len({*names.values()}) < len(names):
             self._note("folders whose names differ in nothing but their Unicode form are one class")
-        refuse_spellings({names[top]: len(members) for top, members in tops.items()}, f"of {self.path!r}", "images")
+        sizes = {names[top]: len(members) for top, members in tops.items()}
+        self.notes += check_names(sizes, f"of {self.path!r}", unit="images")
         return {name: names[top] for top, members in tops.items() for name in members}
 
     def _check_deeper(self, base: str, tops: dict[str, list[str]]) -> None:

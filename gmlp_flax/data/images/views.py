@@ -67,17 +67,17 @@ def _decoded(record: dict, channels: int, dark: bool = False) -> np.ndarray:
     return image if isinstance(image, np.ndarray) else decode(image, record["name"], channels, dark)
 
 
-def look_into(source: ImageSource) -> tuple[str, bool]:
-    """Opens a few images: a line if some are animated or have several pages, else ""; and whether white is known to be
-    65,535 in 16 bits, as one of them is brighter than fewer bits allow."""
+def look_into(source: ImageSource) -> tuple[list[str], bool]:
+    """Opens a few images: a line if some are animated or have several pages; and whether white is known to be 65,535 in
+    16 bits, as one of them is brighter than fewer bits allow."""
     looked, several, most = fingerprints.spread(len(source)), [], 0
     for i in looked:
         with contextlib.suppress(Exception), Image.open(io.BytesIO(source.content(i))) as file:
             if file.format != "MPO" and getattr(file, "is_animated", False):  # MPO: of a camera, with thumbnails
                 several.append(source[i]["name"])
             most = most if most > _WHITE[-1] else _most_of_16_bits(file)
-    shown = f"note: {len(several)} of {len(looked)} images looked into have several frames"
-    return f"{shown}, such as {several[0]!r}: the first is read" if several else "", most > _WHITE[-1]
+    shown = f"note: {len(several)} of {len(looked)} images looked into have several frames, such as {several[:1]}"
+    return [f"{shown}: the first is read"] * bool(several), most > _WHITE[-1]
 
 
 def record_of(image: Any, channels: int) -> dict[str, Any]:

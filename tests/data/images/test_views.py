@@ -351,7 +351,8 @@ def test_images_of_several_frames_are_named(tmp_path):
         (tmp_path / kind).mkdir(exist_ok=True)
         frames[1].save(tmp_path / kind / name, save_all=name != "one.png", append_images=frames[2:])
     source = ImageFolder(str(tmp_path)).of_split()
-    assert "2 of 3 images looked into have several frames, such as 'a/pages.tif'" in look_into(source)[0]
+    (line,), _ = look_into(source)
+    assert "2 of 3 images looked into have several frames, such as ['a/pages.tif']" in line
     assert decode(source.read(0), "pages.tif").max() == 99, "the first"
 
 

@@ -159,6 +159,10 @@ class TextClassification(Finetuning):
 
     @property
     def class_names(self) -> Sequence[str]:
+        return () if self.glue.numbers else self.glue.labels
+
+    @property
+    def prediction_names(self) -> Sequence[str]:
         return self.glue.labels
 
     @classmethod

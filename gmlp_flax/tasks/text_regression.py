@@ -4,7 +4,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -66,14 +66,6 @@ class TextRegression(TextClassification):
             advice = "expected a mean and a deviation; take it from the run's checkpoint again"
             raise DataError(f"{path} is damaged: {advice}")
         return values[0], values[1]
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        return ()
-
-    @property
-    def prediction_names(self) -> Sequence[str]:
-        return ("score",)
 
     def example_shapes(self) -> Shapes:
         return super().example_shapes() | {"label": ((), jnp.float32)}

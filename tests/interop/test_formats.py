@@ -27,11 +27,7 @@ MODELS = {
     "types": ("masked_lm", "gmlp", TEXT | {"token_types": 4, "embedding_projection": True, "gate": "multiplicative"}),
     "images": ("image_classification", "gmlp", IMAGES | {"spatial": "dense", "pool": "mean"}),
     "cls": ("image_classification", "gmlp", IMAGES | {"pool": "cls", "pre_logits": True, "d_attn": 8}),
-    "grey": (
-        "image_classification",
-        "gmlp",
-        {"image_size": (4, 5), "patch_size": (1, 1), "stem": "table", "channels": 1},
-    ),
+    "grey": ("image_classification", "gmlp", GREY),
     "mixer": ("image_classification", "mixer", IMAGES),
     "resmlp": ("image_classification", "resmlp", IMAGES),
     "vit": ("image_classification", "transformer", IMAGES | {"positions": "absolute", "pool": "cls", "heads": 2}),

@@ -30,7 +30,7 @@ from typing import NamedTuple
 from gmlp_flax.data import fingerprints, splits
 from gmlp_flax.data.splits import HELDOUT, TRAIN, TRAIN_SPLIT, split_words
 from gmlp_flax.data.text.documents import READERS
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files, records, tfds_folders
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
@@ -354,8 +354,8 @@ def open_side(path: str, side: splits.Side) -> tuple[Corpus, Selection]:
     heldout = side.heldout_split or _named(known, splits.HELDOUT_SPLIT)
     key, needed = ("split", train) if shared else ("heldout_split", heldout)
     if needed == splits.ALL_SPLITS and len(known) > 1 and any(map(splits.split_words, known)):
-        listed = ", ".join(map(repr, known))
-        raise DataError(f"{path!r} has the splits {listed}, and none for the side {side.name!r}: name one with {key}")
+        names = listed(map(repr, known))
+        raise DataError(f"{path!r} has the splits {names}, and none for the side {side.name!r}: name one with {key}")
     chosen = side.choose(path, (train,), (heldout,) if heldout or not side.heldout_share else (), known)
     return open_corpus(path, *chosen.splits), Selection(chosen.share, side.name) if chosen.share else EVERYTHING
 
@@ -390,5 +390,4 @@ def describe(sides: Mapping[str, Corpus], share: float = 0.0) -> str:
 
 
 def _listed(files: Sequence[File]) -> str:
-    names = ", ".join([file.name for file in files[:3]] + ["..."] * (len(files) > 3))
-    return f"{len(files):,} file{'s' * (len(files) != 1)} ({names})"
+    return f"{len(files):,} file{'s' * (len(files) != 1)} ({listed((file.name for file in files), 3)})"

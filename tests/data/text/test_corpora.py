@@ -35,6 +35,14 @@ def failure(path, split: str = "") -> str:
     return failures.failure(lambda: list(open_corpus(str(path), split).documents()))
 
 
+def make(folder, *names):
+    """A folder of files with one document each."""
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_bytes(writers.json_lines({"text": name}))
+    return str(folder)
+
+
 def hugging_face(folder, suffix: str, write) -> None:
     """20 documents in each of three files: two shards of train, one of validation."""
     folder.mkdir()
@@ -155,10 +163,7 @@ def test_names_that_tell_of_no_split(tmp_path):
     ],
 )
 def test_split_names(tmp_path, names, expected):
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / name).write_bytes(lines([name]))
-    assert sorted(split_names(str(tmp_path))) == expected
+    assert sorted(split_names(make(tmp_path, *names))) == expected
     if "train" in expected and names[0].startswith("train"):
         assert [part.name for part in open_corpus(str(tmp_path), "train").parts] == [names[0]]
 
@@ -241,10 +246,7 @@ def test_missing_shards_are_counted_without_a_list_of_all(tmp_path):
     ],
 )
 def test_names_that_can_be_read_in_two_ways(tmp_path, names, words):
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / name).write_bytes(lines([name]))
-    message = failures.failure(split_names, str(tmp_path))
+    message = failures.failure(split_names, make(tmp_path, *names))
     assert all(word in message for word in words)
     assert len(open_corpus(str(tmp_path)).parts) == len(names)
     assert split_names(str(tmp_path / names[0])) == (), "a file that is given is what it is"
@@ -341,8 +343,7 @@ def test_one_line_cannot_be_cut():
     ],
 )
 def test_sides_of_a_corpus(tmp_path, names, options, train, heldout):
-    for name in names:
-        (tmp_path / f"{name}-00000-of-00001.jsonl").write_bytes(writers.json_lines({"text": name}))
+    make(tmp_path, *(f"{name}-00000-of-00001.jsonl" for name in names))
     for side, (split, share) in zip(splits.SIDES, (train, heldout), strict=True):
         corpus, selection = open_side(str(tmp_path), Side(side, **({"heldout_share": 0.2} | options)))
         assert corpus.name == (f"{tmp_path} ({split})" if split else str(tmp_path))
@@ -350,17 +351,9 @@ def test_sides_of_a_corpus(tmp_path, names, options, train, heldout):
 
 
 def test_a_split_that_a_corpus_does_not_have(tmp_path):
-    (tmp_path / "train-00000-of-00001.jsonl").write_bytes(writers.json_lines({"text": "a"}))
+    path = make(tmp_path, "train-00000-of-00001.jsonl")
     with pytest.raises(DataError, match="has no split 'dev': it has 'train'"):
-        open_side(str(tmp_path), Side("heldout", heldout_split="dev", heldout_share=0.1))
-
-
-def make(folder, *names):
-    """A folder of files with one document each."""
-    for name in names:
-        (folder / name).parent.mkdir(exist_ok=True, parents=True)
-        (folder / name).write_bytes(writers.json_lines({"text": name}))
-    return str(folder)
+        open_side(path, Side("heldout", heldout_split="dev", heldout_share=0.1))
 
 
 def test_no_split_for_a_side(tmp_path):
@@ -377,8 +370,8 @@ def test_the_files_of_the_sides_are_told(tmp_path):
     path = make(tmp_path, *(f"{name}_{i}.jsonl" for name in ("train", "val") for i in range(4)), "Test/a.jsonl", "b.md")
     opened = [open_side(path, Side(side, heldout_share=0.1))[0] for side in splits.SIDES]
     assert describe(dict(zip(("to train on", "held out"), opened, strict=True))) == (
-        "text: 4 files (train_0.jsonl, train_1.jsonl, train_2.jsonl, ...) to train on; "
-        "4 files (val_0.jsonl, val_1.jsonl, val_2.jsonl, ...) held out; not read: 2 files (Test/a.jsonl, b.md)"
+        "text: 4 files (train_0.jsonl, train_1.jsonl, train_2.jsonl, and 1 more) to train on; "
+        "4 files (val_0.jsonl, val_1.jsonl, val_2.jsonl, and 1 more) held out; not read: 2 files (Test/a.jsonl, b.md)"
     )
     assert describe({"read": open_corpus(path, "test")}, 0.05).startswith(
         "text: 1 file (Test/a.jsonl) read; 5 % of the documents held out; not read: 9 files"

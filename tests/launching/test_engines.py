@@ -14,11 +14,15 @@ SKY = Options(topology="v5e:4x4")
 SLURM = Options(topology="gpu:h100x8")
 
 
+def sky(monkeypatch, folder, does: str) -> None:
+    """A stand-in for SkyPilot's command, which does what the line of a shell says."""
+    (folder / "sky").write_text(f"#!/bin/sh\n{does}\n")
+    (folder / "sky").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
 def test_nothing_is_started_if_one_run_is_refused(monkeypatch, tmp_path):
-    tool = tmp_path / "sky"
-    tool.write_text('#!/bin/sh\ntouch "$0.called"\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    sky(monkeypatch, tmp_path, 'touch "$0.called"')
     jobs = [Job("a", "gs://b/x", ("--x",)), Job("b", "runs/x", ("--x",))]
     with pytest.raises(RunError, match="--workdir=runs/x would be lost"):
         engines.launch(engines.find("skypilot", SKY), jobs, dry_run=False)
@@ -40,10 +44,7 @@ def test_skypilot_copies_a_checkout(monkeypatch, tmp_path):
 
 def test_all_runs_are_tried_and_the_first_failure_is_the_code(monkeypatch, tmp_path, capfd):
     """The tool finds the specification in a file, which is gone afterwards."""
-    tool = tmp_path / "sky"
-    tool.write_text('#!/bin/sh\ngrep name: "$5" && echo "$5" >>"$0.files" && grep -q "name: b" "$5"\n')
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    sky(monkeypatch, tmp_path, 'grep name: "$5" && echo "$5" >>"$0.files" && grep -q "name: b" "$5"')
     jobs = [Job(name, "gs://b/x", ("--x",)) for name in ("a", "b")]
     assert engines.launch(engines.find("skypilot", SKY), jobs, dry_run=False) == 1
     out, err = capfd.readouterr()

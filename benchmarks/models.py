@@ -127,7 +127,7 @@ def bench_memory() -> list[Row]:
     for file, name, batch, topology, limit, needed in PROGRAMS:
         options = config.from_file(file, name)
         options.batch_size = batch
-        compiled = dry_run.lower(options, Partition.make(options.mesh, dry_run.tpu_devices(topology))).compile()
+        compiled = dry_run.lower(options, Partition.make(options.mesh, dry_run.devices(topology))).compile()
         temporary, goal = compiled.memory_analysis().temp_size_in_bytes / 1e9, f"<= {limit}" if limit else ""
         rows.append(row(f"{name}, batch {batch}, {topology}: temporaries per chip", [temporary], "GB", goal))
         if needed:

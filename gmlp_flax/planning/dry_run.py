@@ -33,17 +33,32 @@ LIBTPU = {
 }
 
 
-def tpu_devices(topology: str) -> Devices:
-    """The devices of a TPU slice that this machine does not have, such as "v5e:4x4".
+def gpu_plugin() -> str | None:
+    """The package of JAX's CUDA plugin, if one is installed."""
+    return next((name for name in ("jax_cuda12_plugin", "jax_cuda13_plugin") if importlib.util.find_spec(name)), None)
+
+
+def devices(topology: str) -> Devices | None:
+    """The devices of a topology that this machine does not have, such as "v5e:4x4"; None for GPUs without JAX's CUDA
+    plugin. GPUs need no driver, and those of this machine are not seen afterwards.
 
     Raises:
         RunError: libtpu is not installed or knows no such topology.
     """
+    hardware = chips.parse(topology)
+    jax.config.update("jax_enable_compilation_cache", False)  # what was kept for devices that are not here warns
+    if hardware.chip.node:
+        if gpu_plugin() is None:
+            return None
+        os.environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "CUDA_VISIBLE_DEVICES": "-1"}
+        nodes, within = divmod(hardware.count, hardware.chip.node)
+        shape = f"1x{nodes}x{hardware.chip.node}" if nodes and not within else f"1x1x{hardware.count}"
+        target = _described(hardware.chip)
+        return list(topologies.get_topology_desc(platform="cuda", target_config=target, topology=shape).devices)
     if importlib.util.find_spec("libtpu") is None:
         raise RunError(f"{topology} needs libtpu, which compiles for TPUs: {install('plan')}")
     for name, value in LIBTPU.items():
         os.environ.setdefault(name, value)
-    jax.config.update("jax_enable_compilation_cache", False)  # what was kept for devices that are not here warns
     # Without the chip config, v4 is described by its cores, each with half of a chip's memory.
     names = {"topology_name": topology} | ({"chip_config_name": "megacore"} if topology.startswith("v4:") else {})
     try:
@@ -51,31 +66,6 @@ def tpu_devices(topology: str) -> Devices:
     except Exception as error:
         line = (str(error).splitlines() or [""])[0]
         raise RunError(f"there is no TPU topology {topology!r} ({line}): {chips.known()}") from None
-
-
-def gpu_plugin() -> str | None:
-    """The package of JAX's CUDA plugin, if one is installed."""
-    return next((name for name in ("jax_cuda12_plugin", "jax_cuda13_plugin") if importlib.util.find_spec(name)), None)
-
-
-def devices(topology: str) -> Devices | None:
-    """The devices of a topology that this machine does not have; None for GPUs without JAX's CUDA plugin. GPUs need no
-    driver, and those of this machine are not seen afterwards.
-
-    Raises:
-        RunError: see `tpu_devices`.
-    """
-    hardware = chips.parse(topology)
-    if not hardware.chip.node:
-        return tpu_devices(topology)
-    if gpu_plugin() is None:
-        return None
-    os.environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "CUDA_VISIBLE_DEVICES": "-1"}
-    jax.config.update("jax_enable_compilation_cache", False)
-    nodes, within = divmod(hardware.count, hardware.chip.node)
-    shape = f"1x{nodes}x{hardware.chip.node}" if nodes and not within else f"1x1x{hardware.count}"
-    described = topologies.get_topology_desc(platform="cuda", target_config=_described(hardware.chip), topology=shape)
-    return list(described.devices)
 
 
 def _described(chip: chips.Chip) -> str:

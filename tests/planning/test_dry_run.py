@@ -70,13 +70,13 @@ def test_a_topology_that_libtpu_refuses_is_one_line_with_the_known_ones(monkeypa
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(dry_run.topologies, "get_topology_desc", refuse)
     with pytest.raises(RunError, match=r"'v5e:1x3' \(no such slice\): TPU slices .*; v5e:2x2, 2x4"):
-        dry_run.tpu_devices("v5e:1x3")
+        dry_run.devices("v5e:1x3")
 
 
 def test_without_libtpu_is_one_line_with_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(RunError, match=r"^v5e:4x4 needs libtpu.*: pip install 'gmlp_flax\[plan\]'$"):
-        dry_run.tpu_devices("v5e:4x4")
+        dry_run.devices("v5e:4x4")
 
 
 def printed(program: str) -> str:
@@ -99,7 +99,7 @@ from gmlp_flax.training.partition import Partition
 from tests import preloaded
 options = config.from_file("configs/imagenet.py", "gmlp_b")
 options.batch_size = 4096
-compiled = dry_run.lower(options, Partition.make(None, dry_run.tpu_devices("v5e:4x8"))).compile()
+compiled = dry_run.lower(options, Partition.make(None, dry_run.devices("v5e:4x8"))).compile()
 products = len(re.findall(r"= \\S+ (?:dot|convolution)\\(", compiled.as_text()))
 print(json.dumps([compiled.memory_analysis().temp_size_in_bytes, products]))
 """
@@ -123,7 +123,7 @@ from gmlp_flax.models import toeplitz
 from gmlp_flax.planning import dry_run
 from gmlp_flax.planning.hlo import Program
 n, expand, moved = 4096, jax.vmap(toeplitz.expand), []
-chip = SingleDeviceSharding(dry_run.tpu_devices("v5e:1x1")[0])
+chip = SingleDeviceSharding(dry_run.devices("v5e:1x1")[0])
 backward = lambda taps, d_w: jax.vjp(expand, taps)[1](d_w)[0]
 for heads in (1, 4):
     taps, w = (jax.ShapeDtypeStruct((heads, *shape), "float32", sharding=chip) for shape in ((2 * n - 1,), (n, n)))
@@ -161,7 +161,7 @@ from jax.sharding import SingleDeviceSharding
 from gmlp_flax.models import toeplitz
 from gmlp_flax.planning import dry_run
 from gmlp_flax.planning.hlo import Program
-chip, costs = SingleDeviceSharding(dry_run.tpu_devices("v5e:1x1")[0]), []
+chip, costs = SingleDeviceSharding(dry_run.devices("v5e:1x1")[0]), []
 for n in (8192, 16384):
     taps, x = (jax.ShapeDtypeStruct(shape, "bfloat16", sharding=chip) for shape in ((2 * n - 1,), (1, n, 128)))
     compiled = jax.jit(lambda taps, x, g: jax.vjp(toeplitz.apply_blocked, taps, x)[1](g)).lower(taps, x, x).compile()

@@ -41,7 +41,7 @@ def fake_slice(monkeypatch, compiled):
 
         return types.SimpleNamespace(compile=compile)
 
-    monkeypatch.setattr(dry_run, "tpu_devices", lambda _: [])
+    monkeypatch.setattr(dry_run, "devices", lambda topology: None if topology.startswith("gpu:") else [])
     make = Partition.make
     monkeypatch.setattr(
         Partition,

@@ -140,10 +140,9 @@ def _ends(values: Sequence[int]) -> list[int]:
 def cost_notes(costs: Costs) -> Iterator[str]:
     """What the costs are, and which steps were not run."""
     if costs:
-        yield (
-            "Costs: a training step of the small shapes, of 2,048 tokens or two sequences; on a CPU, processor time. "
-            f"Powers of n are a sequence's, fitted from {FITTED_FROM:,} tokens on."
-        )
+        yield "Costs: a training step of the small shapes, of 2,048 tokens or two sequences; on a CPU, processor time."
+    if any(map(growth, costs.values())):
+        yield f"Powers of n are those of a sequence's time and memory, fitted from {FITTED_FROM:,} tokens on."
     steps = [(row, cost) for row, by_length in costs.items() for cost in by_length.values()]
     if untimed := sorted({f"{row} at {cost.tokens:,}" for row, cost in steps if not cost.seconds}):
         yield f"Compiled but not run, for want of memory: {', '.join(untimed)}."

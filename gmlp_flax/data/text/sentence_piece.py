@@ -83,6 +83,8 @@ class SentencePieces:
 
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         # Arrays, because lists of Python integers take twice as long.
+        if len(texts) == 1:  # without a thread, which would take ten times as long to start
+            return [self._processor.encode(utf8(texts[0]), return_type="numpy")]
         return self._processor.encode(list(map(utf8, texts)), num_threads=threads, return_type="numpy")
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:

@@ -69,13 +69,13 @@ class Format(NamedTuple):
     package: str
     opener: str
 
-    def write(self, model: Trained) -> bytes:
-        """The file's content. Raises RunError if the package is missing, or if the format does not have the model."""
-        name, config = next(name for name, known in FORMATS.items() if known == self), model.config
-        require(self.package, f"--format={name}", name)
-        what = f"--format={name} does not have this model, {config.model.block} in {config.task}"
-        with decode_errors(what, "leave the format out", RunError):
-            return self.encode(model)
+
+def encode(model: Trained, name: str) -> bytes:
+    """A model in one of FORMATS; raises RunError if its package is missing, or if the format has no such model."""
+    require(FORMATS[name].package, f"--format={name}", name)
+    what = f"--format={name} does not have this model, {model.config.model.block} in {model.config.task}"
+    with decode_errors(what, "leave the format out", RunError):
+        return FORMATS[name].encode(model)
 
 
 def _torch(model: Trained) -> bytes:
@@ -154,7 +154,7 @@ def export(
     files = model.task.assets()
     require_free(out, CARD, *files)
     for name in format:
-        files[FORMATS[name].file] = FORMATS[name].write(model)
+        files[FORMATS[name].file] = encode(model, name)
     config = model.config.copy_and_resolve_references()
     paths = {key: value for key, value in config.data.items() if isinstance(value, str) and "/" in value}
     config.data.update({key: os.path.basename(value.rstrip("/")) for key, value in paths.items()})  # nobody's business

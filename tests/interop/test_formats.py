@@ -12,7 +12,6 @@ import gmlp_flax
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import exported
-from gmlp_flax.interop.exported import FORMATS
 
 IMAGES = {"image_size": (8, 12), "patch_size": (4, 4)}
 TEXT = {"length": 12, "vocab_size": 40}
@@ -61,7 +60,7 @@ def test_torch(name, tmp_path):
     pytest.importorskip("safetensors")
     model, inputs, logits = make(name, tmp_path)
     out = tmp_path / "model"
-    files = {"modeling_gmlp.py": FORMATS["torch"].write(model)}
+    files = {"modeling_gmlp.py": exported.encode(model, "torch")}
     exported.write(model.params, model.config, files, str(out))
     assert len(files["modeling_gmlp.py"].splitlines()) <= 200 and b"gmlp_flax." not in files["modeling_gmlp.py"]
     spec = importlib.util.spec_from_file_location("modeling_gmlp", out / "modeling_gmlp.py")
@@ -83,7 +82,7 @@ def test_stablehlo(name, tmp_path):
     """Any batch, and three platforms in one file."""
     pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra: stablehlo)")
     model, inputs, logits = make(name, tmp_path)
-    program = jax.export.deserialize(bytearray(FORMATS["stablehlo"].write(model)))
+    program = jax.export.deserialize(bytearray(exported.encode(model, "stablehlo")))
     assert program.platforms == ("cpu", "cuda", "tpu")
     for batch in (1, 3):
         np.testing.assert_allclose(program.call(inputs[:batch]), logits[:batch], atol=1e-5)
@@ -95,7 +94,7 @@ def test_onnx(name, tmp_path):
     pytest.importorskip("jax2onnx", reason="jax2onnx is not installed (extra: onnx)")
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: onnx)")
     model, inputs, logits = make(name, tmp_path)
-    session = onnxruntime.InferenceSession(FORMATS["onnx"].write(model))
+    session = onnxruntime.InferenceSession(exported.encode(model, "onnx"))
     (given,) = session.get_inputs()
     for batch in (1, 3):
         (found,) = session.run(None, {given.name: inputs[:batch]})
@@ -105,7 +104,7 @@ def test_onnx(name, tmp_path):
 def test_what_a_format_does_not_have(tmp_path, monkeypatch):
     model, *_ = make("mixer", tmp_path)
     with pytest.raises(RunError, match=r"^--format=torch does not have this model, mixer in \w+ \(it has"):
-        FORMATS["torch"].write(model)
+        exported.encode(model, "torch")
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
     with pytest.raises(RunError, match=r"--format=onnx needs jax2onnx \(.*pip install 'gmlp_flax\[onnx\]'"):
-        FORMATS["onnx"].write(model)
+        exported.encode(model, "onnx")

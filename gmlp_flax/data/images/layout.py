@@ -240,12 +240,11 @@ class Layout:
                 classes = {x: class_name(decode_utf8(self._read(y))) for x, y in beside.items()}
             self.notes += check_names(Counter(classes.values()), f"in the files .cls of {self.path!r}")
             return "the files .cls beside them", classes
-        found, notes = {}, {}
+        found, wanted = {}, set(images)
         for table in self._tables(split):
             # Numbers may name images of two splits.
             keys = _keys(images if splits.split_words(os.path.basename(table)) else self.images)
-            classes, notes[table] = self._lookup(table, keys, split)
-            found[table] = {name: classes[name] for name in images if name in classes}
+            found[table] = {name: value for name, value in self._lookup(table, keys, split).items() if name in wanted}
         known = [table for table in found if _is_first_word(table) and found[table]]
         found = {table: found[table] for table in known or found if found[table]}
         if not found:
@@ -256,7 +255,6 @@ class Layout:
         if other := next((name for name, own in others if any(classes[image] != own[image] for image in own)), ""):
             raise DataError(f"{table!r} and {other!r} give other classes for the same images; remove one of them")
         self._used.add(table)
-        self.notes += [line for line in notes[table] if line not in self.notes]
         return table, classes
 
     def _tables(self, split: str) -> list[str]:
@@ -277,8 +275,8 @@ class Layout:
                 found += [files.join(folder, name) for name in names if level == 0 or _is_first_word(name)]
         return found
 
-    def _lookup(self, table: str, keys: dict[str, str], split: str) -> tuple[dict[str, str], list[str]]:
-        """The images among `keys` that a table has, and their classes; and what was assumed."""
+    def _lookup(self, table: str, keys: dict[str, str], split: str) -> dict[str, str]:
+        """The images among `keys` that a table has, and their classes."""
         with decode_errors(f"{table}: not a table in UTF-8", "save it as UTF-8, or remove it"):
             text = decode_utf8((self._read if table in self.others else files.read_small)(table))
             head = text.partition("\n")[0]
@@ -286,7 +284,7 @@ class Layout:
         width = max(map(len, rows), default=0)
         hits = [len({row[column] for row in rows if len(row) > column} & keys.keys()) for column in range(width)]
         if not any(hits) or width < 2:
-            return {}, []
+            return {}
         name_column = hits.index(max(hits))
         class_column = _class_column(table, rows[0], name_column)
         columns = dict(zip(rows[0], map(set, zip(*rows[1:], strict=False)), strict=False)) if not split else {}
@@ -299,7 +297,9 @@ class Layout:
             if value in MISSING or found.setdefault(image, value) != value:
                 raise DataError(f"{table}: {row[name_column]!r} has no class, or two; mend it")
         notes += check_names(Counter(found.values()), f"among the classes of {table}")
-        return found, [*notes, f"{table}: images and their classes by the columns {used[0]!r} and {used[1]!r}"]
+        notes.append(f"{table}: images and their classes by the columns {used[0]!r} and {used[1]!r}")
+        self.notes += [line for line in notes if line not in self.notes]
+        return found
 
 
 def _by_folder(images: Iterable[str], base: str) -> dict[str, list[str]]:

@@ -37,7 +37,7 @@ def _blocks(tokens: int) -> int:
     """The number of blocks of queries; 0 if the kernel does not have this length."""
     for blocks in range(1, MOST_BLOCKS + 1):
         rows, rest = divmod(tokens, blocks)
-        if not rest and rows * tokens <= MOST_LOGITS and rows % (8 if blocks == 1 else 16) == 0:
+        if not rest and rows * tokens <= MOST_LOGITS and (blocks == 1 or rows % 16 == 0):
             return blocks
     return 0
 

@@ -75,9 +75,9 @@ def test_values_and_gradients(monkeypatch, heads, blocks, biased, masked, causal
         (1024, 768, 12, True),  # in four blocks of queries
         (576, 384, 6, True),  # in two
         (512, 64, 1, False),  # less than a register
-        (1016, 768, 12, False),  # 8 x 127: no blocks fit
+        (577, 384, 6, False),  # no blocks fit
         (2048, 768, 12, False),
-        (196, 384, 6, False),  # not whole registers
+        (197, 384, 6, True),  # of a ViT, in one block
         (128, 192, 3, False),  # of 64 columns each, an odd number
         (128, 768, 8, False),  # of 96 columns
     ],

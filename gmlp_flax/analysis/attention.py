@@ -87,6 +87,7 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> Attention:
     padding_mask = task.padding_mask(tokens)
 
     def of_all(params: Any) -> list[jax.Array | None]:
+        """The weights of each stack, as `stack_weights` returns them."""
         text_model = task.bind(params)
         encoder = text_model.encoder
         # The model embeds the tokens; a function that returns the maps stands in for its encoder.

@@ -194,14 +194,19 @@ def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> 
     }
     notes += [f"{what} without anything: {', '.join(names)}." for what, names in absent.items() if names]
     flops: Columns = {"GFLOPs": {row: dry_run.forward_flops(bare_task(c)) / 1e9 for row, c in configs.items()}}
-    lengths = {name: bare_task(of[0].config).length for name, of in runs.items() if of}
+    charts = {
+        f"speed_{name}": over_speed(COLUMNS[name], scores[name], costs, bare_task(of[0].config).length)
+        for name, of in runs.items()
+        if name in scores
+    }
+    charts["costs"] = cost_chart(costs, ROWS)
     return Report(
         table.title,
         Table.of_columns(configs, _columns(scores, runs["mlm"], configs)),
         claims(scores, costs, floors, {name: _examples(runs[name]) for name in COLUMNS}),
         setting=run_finder.setting(table, runs["mlm"], scale) if runs["mlm"] else "",
         notes=list(dict.fromkeys(notes)),
-        figures=charts(scores, costs, lengths),
+        figures={name: chart for name, chart in charts.items() if chart},
         more_tables={"costs": Table.of_columns(configs, flops | cost_columns(costs), over="repeats")},
     )
 
@@ -367,17 +372,6 @@ def _notes(
 
 
 # Charts.
-
-
-def charts(scores: Scores, costs: Costs, lengths: Mapping[str, int]) -> dict[str, Chart]:
-    """A chart for each column that has two rows whose speed was measured, and one of the costs.
-
-    `lengths`: column -> tokens of an example of its models.
-    """
-    speeds = {name: over_speed(COLUMNS[name], scores[name], costs, n) for name, n in lengths.items() if name in scores}
-    made = {f"speed_{name}": chart for name, chart in speeds.items()}
-    made["costs"] = cost_chart(costs, ROWS)
-    return {name: chart for name, chart in made.items() if chart}
 
 
 def over_speed(column: Column, scores: Mapping[str, Spread], costs: Costs, tokens: int) -> Chart | None:

@@ -208,7 +208,6 @@ def test_speeds_of_one_length_alone_compare(costs, tmp_path):
     assert over_speed(COLUMNS["mlm"], {"bert": scores["bert"]}, both, 128) is None
     assert over_speed(COLUMNS["bytes"], scores, both, 1024).panels[0].x.label.endswith("n = 1,024")
     assert over_speed(COLUMNS["listops"], scores, both, 32) is None  # of 32 tokens nothing was measured
-    assert alternatives.charts({"mlm": scores}, {}, {"mlm": 128}) == {}
 
 
 def test_costs_over_tokens_with_their_powers(costs):

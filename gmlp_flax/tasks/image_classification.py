@@ -37,7 +37,7 @@ from gmlp_flax.tasks.prediction import Prepared
 
 CLASSES_FILE = "classes.json"
 NAMES_FILE = "names.json"  # words for people, in the order of the classes; converted weights have it
-_LOOKED_INTO, _FEW = 1000, 64  # held-out images decoded at the start, on a disk and in a bucket
+_LOOKED_INTO, _FEW = 400, 64  # held-out images decoded at the start, on a disk and in a bucket
 SIDE = Range("from 1 to 65,536", 1, 2**16)  # pixels
 
 

@@ -190,7 +190,8 @@ def check_names(counts: Mapping[str, int], where: str, advice: str = "", unit: s
     spelled: dict[str, str] = {}
     for name in counts:
         seen = "".join(one for one in name if unicodedata.category(one) != "Cf" and one not in "\ufe0e\ufe0f")
-        bare = " ".join(unicodedata.normalize("NFKC", seen).casefold().split())
+        seen = unicodedata.normalize("NFKC", seen)
+        bare = seen if unit != "rows" and len(seen) == 1 else " ".join(seen.casefold().split())  # folders of letters
         bare = bare.lstrip("0") or "0" if bare.isdecimal() else {"true": "1", "false": "0"}.get(bare, bare)
         if (other := spelled.setdefault(bare, name)) != name:
             raise DataError(

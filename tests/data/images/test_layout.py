@@ -143,8 +143,9 @@ def test_two_spellings_of_a_class(tmp_path, other):
     assert all(f"{name!r} ({count}" in told for name, count in (("cat", 2), (other, 1)))
 
 
-def test_numbers_are_names_of_folders(tmp_path):
-    assert counts(tree(tmp_path, "0.5/1.png", "1.5/2.png")) == {"0.5": 1, "1.5": 1}
+def test_numbers_and_letters_are_names_of_folders(tmp_path):
+    assert counts(tree(tmp_path / "numbers", "0.5/1.png", "1.5/2.png")) == {"0.5": 1, "1.5": 1}
+    assert counts(tree(tmp_path / "letters", "A/1.png", "a/2.png", "b/3.png")) == {"A": 1, "a": 1, "b": 1}  # as EMNIST
 
 
 def test_what_was_assumed_is_said(tmp_path):

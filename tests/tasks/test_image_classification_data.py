@@ -6,6 +6,7 @@ from collections import Counter
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.training import loop
@@ -45,6 +46,21 @@ def test_held_out_images_that_cannot_be_read_are_met_at_the_start(imagenet):
     options = {"train": "tfds:imagenet2012", "min_scale": 1.0}
     assert "max_bad_records=1" in failure(task(imagenet / "one", max_bad_records=1, **options).notes)
     assert task(imagenet / "two", max_bad_records=2, **options).notes() == []
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_dark_images_of_a_bright_set_are_read(tmp_path, real):
+    """In whatever view of the data: a share, with ReaL labels."""
+    for number in range(1, 41):
+        path = tmp_path / "images" / "ab"[number % 2] / f"ILSVRC2012_val_{number:08}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 65535 if number < 9 else 2570, np.uint16)).save(path)
+    (tmp_path / "real.json").write_text(json.dumps([[number % 2] for number in range(1, 41)]))
+    own = task(
+        tmp_path / "run", train=str(tmp_path / "images"), heldout_share=0.4, real=tmp_path / "real.json" if real else ""
+    )
+    assert own.notes() == [] and len(own.labelled("heldout")) > 8
+    assert {int(own.labelled("heldout")[i]["image"].max()) for i in range(len(own.labelled("heldout")))} <= {10, 255}
 
 
 @pytest.mark.parametrize("hosts", [1, 3])

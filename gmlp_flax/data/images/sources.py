@@ -60,8 +60,8 @@ class Subset(ImageSource):
     """The examples of `source` at `indices` (int [examples]), in this order, with the classes of the whole source."""
 
     def __init__(self, source: ImageSource, indices: Sequence[int] | np.ndarray):
-        self.source, self.classes, self.path, self.notes = source, source.classes, source.path, source.notes
-        self.indices = np.asarray(indices, np.int64)
+        self.source, self.classes, self.path = source, source.classes, source.path
+        self.notes, self.dark, self.indices = source.notes, source.dark, np.asarray(indices, np.int64)
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -34,6 +34,8 @@ def describe(plan: Plan, unit: str) -> str:
     parts = [f"{name} {'unknown' if value is None else f'{1e3 * value:.3g}'}" for name, value in plan.seconds.items()]
     cost = "" if plan.cost is None else f", {plan.cost:,.0f} at the price given, {plan.per_price:,.0f} {unit} for 1"
     products = "memory takes longer than products at any batch"
+    if not plan.topology.startswith("gpu:"):
+        products += "; microbatches (optimizer.grad_accum_steps) may need less of it"
     if plan.products_bound:
         products = f"products take longest from a batch of {plan.products_bound:,}"
     rows = {

@@ -80,7 +80,7 @@ class Table:
         """What its ± is; empty if it has none."""
         if not any(isinstance(cell, Spread) and cell.deviation is not None for row in self.rows for cell in row):
             return ""
-        centre = "the number before it is the mean of perplexities, the median of scores and costs"
+        centre = "the number before it is their mean, or the median of finetuned scores and of costs"
         return f"± is the standard deviation between {self.over}; {centre}."
 
     def csv(self) -> str:

@@ -324,7 +324,11 @@ class _ArrowFile:
 
     def iter_batches(self, size: int, columns: list[str], **_: Any) -> Iterator[Any]:
         for batch in self._batches:
-            yield from (batch.select(columns).slice(start, size) for start in range(0, batch.num_rows, size))
+            chosen = batch.select(columns)
+            for column in chosen.columns:  # offsets that are damaged would end the process
+                is_text = str(column.type) in ("string", "large_string")  # of which some may not be UTF-8
+                (column.view(str(column.type).replace("string", "binary")) if is_text else column).validate(full=True)
+            yield from (chosen.slice(start, size) for start in range(0, chosen.num_rows, size))
 
 
 def _array_record(reader: Any, number: int) -> bytes | BadRecord:

@@ -50,7 +50,7 @@ def make(folder):
     checks += [_corpora(folder, kind) for kind in ("jsonl", "txt", "jsonl.gz", "jsonl.xz")]
     checks += [_tfds(folder, kind, "text", _read_text) for kind in ("tfrecord", "array_record", "parquet")]
     checks += [_tfds(folder, kind, "images", _read_images) for kind in ("tfrecord", "array_record")]
-    checks += [_image_rows(folder, suffix) for suffix in ("parquet", "npz", "csv")]
+    checks += [_image_rows(folder, suffix) for suffix in ("parquet", "arrow", "npz", "csv")]
     return one_of(checks)
 
 
@@ -111,9 +111,13 @@ def _tars(folder):
 def _image_rows(folder, suffix):
     """Six images of three classes in one file."""
     path = folder / f"rows.{suffix}"
+    images = [{"bytes": image_files.png(i), "path": "x"} for i in range(6)]
+    table = pyarrow.table({"image": images, "label": [0, 1, 2] * 2})
     if suffix == "parquet":
-        images = [{"bytes": image_files.png(i), "path": "x"} for i in range(6)]
-        pyarrow.parquet.write_table(pyarrow.table({"image": images, "label": [0, 1, 2] * 2}), path)
+        pyarrow.parquet.write_table(table, path)
+    elif suffix == "arrow":
+        with pyarrow.ipc.new_stream(str(path), table.schema) as writer:
+            writer.write_table(table)
     elif suffix == "npz":
         np.savez(path, x=np.zeros((6, 4, 4), np.uint8), y=[0, 1, 2] * 2)
     else:

@@ -5,6 +5,7 @@ import os
 import pickle
 import shutil
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -286,6 +287,15 @@ def test_a_damaged_arrow_file(tmp_path):
     data = (tmp_path / "a" / "data-00000-of-00001.arrow").read_bytes()
     (tmp_path / "b.arrow").write_bytes(data[:-1000])
     assert "b.arrow: truncated, damaged or not Arrow" in failure(tmp_path / "b.arrow")
+    table = pa.table({"text": ["a first text", "and a second"]})
+    with pa.ipc.new_stream(str(tmp_path / "c.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    data = (tmp_path / "c.arrow").read_bytes()
+    offsets = np.array([0, 12, 24], np.int32).tobytes()
+    assert data.count(offsets) == 1
+    wild = np.array([0, 2**31 - 1, 24], np.int32).tobytes()  # which would end the process
+    (tmp_path / "c.arrow").write_bytes(data.replace(offsets, wild))
+    assert "c.arrow: truncated, damaged or not Arrow" in failure(tmp_path / "c.arrow")
 
 
 def test_a_table_is_no_plain_text(tmp_path):

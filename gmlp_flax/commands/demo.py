@@ -40,7 +40,6 @@ def main(argv: list[str]) -> None:
     print(f"http://{HOST}:{port} shows {argv[1]}; Ctrl-C ends it", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
-    page.close(verbose=False)
     output.end_at_once(0)  # a thread of the server that is inside JAX as Python ends would abort the process
 
 

@@ -84,7 +84,9 @@ def _attention_fwd(qkv: Array, mask: Array | None, bias: Array | None, *options:
 def _attention_bwd(heads: int, causal: bool, interpret: bool, saved: Any, d_mixed: Array) -> tuple[Any, ...]:
     qkv, mask, bias = saved
     d_q, d_k, d_v, d_bias = _call(_backward, qkv, mask, bias, d_mixed, heads, causal, interpret)
-    d_qkv = jnp.concatenate([d_q, d_k.sum(axis=0), d_v.sum(axis=0)], axis=-1)
+    batch, tokens, width = d_q.shape
+    d_k, d_v = (part.reshape(batch, -1, tokens, width).sum(axis=1) for part in (d_k, d_v))
+    d_qkv = jnp.concatenate([d_q, d_k, d_v], axis=-1)
     d_mask = None if mask is None else jnp.zeros_like(mask)
     return d_qkv, d_mask, None if bias is None else d_bias.astype(bias.dtype)
 
@@ -106,7 +108,7 @@ def _call(
 
     Returns:
         Forwards, without `d_mixed`: the mixed values. Backwards: the gradients of queries, [batch, tokens, heads d]; of
-        keys and of values by each block, [blocks, batch, tokens, heads d]; and of the bias, None without one.
+        keys and of values by each block, [batch, blocks tokens, heads d]; and of the bias, None without one.
     """
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     columns, blocks = max(LANES, width // heads), _blocks(tokens)
@@ -121,8 +123,8 @@ def _call(
     shape = jax.ShapeDtypeStruct((batch, tokens, width), qkv.dtype)
     outputs, specs = [shape], [queries]
     if d_mixed is not None:
-        by_block = pl.BlockSpec((None, None, tokens, columns), lambda group, block, example: (block, example, 0, group))
-        outputs += [shape.update(shape=(blocks, *shape.shape))] * 2
+        by_block = pl.BlockSpec((None, tokens, columns), lambda group, block, example: (example, block, group))
+        outputs += [shape.update(shape=(batch, blocks * tokens, width))] * 2
         outputs += [None if bias is None else jax.ShapeDtypeStruct((heads, tokens, tokens), jnp.float32)]
         specs += [by_block, by_block, of_bias]
 

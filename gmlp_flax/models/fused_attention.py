@@ -22,7 +22,8 @@ from gmlp_flax.models import sharding
 
 LANES = 128  # of a TPU's registers, and the columns that a program reads at once: of one head or of several
 MOST_LOGITS = 512 * 512  # of a block of queries, float32: they fit into the memory of every TPU's core several times
-MOST_BLOCKS = 4
+MOST_BLOCKS = 5
+TILE = 16  # rows of a block are a multiple of it, as registers hold them in bfloat16
 
 Array = jax.Array
 
@@ -30,16 +31,17 @@ Array = jax.Array
 def serves(tokens: int, width: int, heads: int) -> bool:
     """Whether the kernel has these shapes: `width` is that of all heads together."""
     d = width // heads
-    return width % LANES == 0 and (d % LANES == 0 or LANES % d == 0) and _blocks(tokens) > 0
+    return width % LANES == 0 and (d % LANES == 0 or LANES % d == 0) and _blocks(tokens)[0] > 0
 
 
-def _blocks(tokens: int) -> int:
-    """The number of blocks of queries; 0 if the kernel does not have this length."""
+def _blocks(tokens: int) -> tuple[int, int]:
+    """The number of blocks of queries, 0 if the kernel does not have this length, and the rows of a block: those of the
+    last one may reach beyond the queries."""
     for blocks in range(1, MOST_BLOCKS + 1):
-        rows, rest = divmod(tokens, blocks)
-        if not rest and rows * tokens <= MOST_LOGITS and (blocks == 1 or rows % 16 == 0):
-            return blocks
-    return 0
+        rows = tokens if blocks == 1 else -(-tokens // (blocks * TILE)) * TILE
+        if rows * tokens <= MOST_LOGITS:
+            return blocks, rows
+    return 0, 0
 
 
 def attention(
@@ -85,8 +87,8 @@ def _attention_bwd(heads: int, causal: bool, interpret: bool, saved: Any, d_mixe
     qkv, mask, bias = saved
     d_q, d_k, d_v, d_bias = _call(_backward, qkv, mask, bias, d_mixed, heads, causal, interpret)
     batch, tokens, width = d_q.shape
-    d_k, d_v = (part.reshape(batch, -1, tokens, width).sum(axis=1) for part in (d_k, d_v))
-    d_qkv = jnp.concatenate([d_q, d_k, d_v], axis=-1)
+    by_block = (part.reshape(batch, _blocks(tokens)[0], -1, width) for part in (d_k, d_v))
+    d_qkv = jnp.concatenate([d_q, *(part[:, :, :tokens].sum(axis=1) for part in by_block)], axis=-1)
     d_mask = None if mask is None else jnp.zeros_like(mask)
     return d_qkv, d_mask, None if bias is None else d_bias.astype(bias.dtype)
 
@@ -108,11 +110,12 @@ def _call(
 
     Returns:
         Forwards, without `d_mixed`: the mixed values. Backwards: the gradients of queries, [batch, tokens, heads d]; of
-        keys and of values by each block, [batch, blocks tokens, heads d]; and of the bias, None without one.
+        keys and of values by each block, [batch, blocks rows, heads d], where the rows are the tokens, or the next
+        multiple of TILE if there are several blocks; and of the bias, None without one.
     """
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    columns, blocks = max(LANES, width // heads), _blocks(tokens)
-    groups, each, rows = width // columns, columns * heads // width, tokens // blocks
+    columns, (blocks, rows) = max(LANES, width // heads), _blocks(tokens)
+    groups, each = width // columns, columns * heads // width
     keys, values = (
         pl.BlockSpec((None, tokens, columns), lambda group, block, example, part=part: (example, 0, part + group))
         for part in (groups, 2 * groups)
@@ -123,18 +126,26 @@ def _call(
     shape = jax.ShapeDtypeStruct((batch, tokens, width), qkv.dtype)
     outputs, specs = [shape], [queries]
     if d_mixed is not None:
-        by_block = pl.BlockSpec((None, tokens, columns), lambda group, block, example: (example, block, group))
-        outputs += [shape.update(shape=(batch, blocks * tokens, width))] * 2
+        tall = tokens if blocks == 1 else -(-tokens // TILE) * TILE
+        by_block = pl.BlockSpec((None, tall, columns), lambda group, block, example: (example, block, group))
+        outputs += [shape.update(shape=(batch, blocks * tall, width))] * 2
         outputs += [None if bias is None else jax.ShapeDtypeStruct((heads, tokens, tokens), jnp.float32)]
         specs += [by_block, by_block, of_bias]
 
     def body(q: Any, k: Any, v: Any, mask: Any, bias: Any, d_mixed: Any, *outputs: Any) -> None:
         first = pl.program_id(1) * rows
+        inside = first + jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0) < tokens
+
+        def of_queries(x: Array) -> Array:
+            """Rows of a block [rows, ...]; memory beyond the queries may hold anything, as NaN."""
+            return jnp.where(inside, x, 0) if tokens % rows else x
+
         for head in range(each):
             lanes = slice(head * (width // heads), (head + 1) * (width // heads))
-            own = [ref[:, lanes] for ref in (q, k, v)]
-            weights = _weights(own[0], own[1], mask, None if bias is None else bias[head], first if causal else None)
-            kernel(head, lanes, weights, *own, d_mixed, *outputs)
+            own = of_queries(q[:, lanes]), k[:, lanes], v[:, lanes]
+            own_bias = None if bias is None else of_queries(bias[head])
+            weights = _weights(own[0], own[1], mask, own_bias, first if causal else None)
+            kernel(head, lanes, weights, *own, None if d_mixed is None else of_queries(d_mixed[:, lanes]), *outputs)
 
     return pl.pallas_call(
         body,
@@ -167,9 +178,12 @@ def _forward(head: int, lanes: slice, weights: Array, q: Array, k: Array, v: Arr
     mixed[:, lanes] = _dot(weights.astype(v.dtype), v, ((1,), (0,))).astype(mixed.dtype)
 
 
-def _backward(head: int, lanes: slice, weights: Array, q: Array, k: Array, v: Array, given: Any, *outputs: Any) -> None:
-    d_mixed, (d_q, d_k, d_v, d_bias) = given[:, lanes], outputs
-    d_v[:, lanes] = _dot(weights.astype(v.dtype), d_mixed, ((0,), (0,))).astype(d_v.dtype)
+def _backward(
+    head: int, lanes: slice, weights: Array, q: Array, k: Array, v: Array, d_mixed: Array, *outputs: Any
+) -> None:
+    d_q, d_k, d_v, d_bias = outputs
+    tokens = k.shape[0]
+    d_v[:tokens, lanes] = _dot(weights.astype(v.dtype), d_mixed, ((0,), (0,))).astype(d_v.dtype)
     d_weights = _dot(d_mixed, v, ((1,), (1,)))
     d_logits = weights * (d_weights - (weights * d_weights).sum(axis=-1, keepdims=True))
     if d_bias is not None:
@@ -177,7 +191,7 @@ def _backward(head: int, lanes: slice, weights: Array, q: Array, k: Array, v: Ar
         d_bias[head] = jnp.where(first, 0.0, d_bias[head]) + d_logits
     scaled = (d_logits * q.shape[-1] ** -0.5).astype(q.dtype)
     d_q[:, lanes] = _dot(scaled, k, ((1,), (0,))).astype(d_q.dtype)
-    d_k[:, lanes] = _dot(scaled, q, ((0,), (0,))).astype(d_k.dtype)
+    d_k[:tokens, lanes] = _dot(scaled, q, ((0,), (0,))).astype(d_k.dtype)
 
 
 def _dot(x: Array, y: Array, axes: Any) -> Array:

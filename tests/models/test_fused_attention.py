@@ -14,42 +14,45 @@ from gmlp_flax.models.blocks.gmlp import TinyAttention
 from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
 from tests.models.reference import function_of, normal, quick_jit, randomized, small_spec
 
-BATCH, TOKENS = 3, 32
+BATCH = 3
 
 
 def plain(qkv, bias, padding_mask, heads, causal):
     """The definition, in float64."""
-    q, k, v = (part.reshape(BATCH, TOKENS, heads, -1).swapaxes(1, 2) for part in np.split(qkv, 3, axis=-1))
+    tokens = qkv.shape[1]
+    q, k, v = (part.reshape(BATCH, tokens, heads, -1).swapaxes(1, 2) for part in np.split(qkv, 3, axis=-1))
     logits = q @ k.mT / q.shape[-1] ** 0.5 + (0 if bias is None else bias)
     if padding_mask is not None:
         logits = jnp.where(padding_mask[:, None, None], logits, jnp.finfo(jnp.float64).min)
     if causal:
-        logits = jnp.where(np.tri(TOKENS, dtype=bool), logits, -jnp.inf)
-    return (jax.nn.softmax(logits, axis=-1) @ v).swapaxes(1, 2).reshape(BATCH, TOKENS, -1)
+        logits = jnp.where(np.tri(tokens, dtype=bool), logits, -jnp.inf)
+    return (jax.nn.softmax(logits, axis=-1) @ v).swapaxes(1, 2).reshape(BATCH, tokens, -1)
 
 
 @pytest.mark.parametrize(
-    ("heads", "blocks", "biased", "masked", "causal", "dtype", "error"),
+    ("heads", "tokens", "biased", "masked", "causal", "dtype", "error"),
     [
-        (1, 1, 1, 1, 1, "float32", 2e-6),  # of 256 columns
-        (2, 1, 0, 1, 0, "bfloat16", 0.03),  # of 128
-        (4, 2, 1, 1, 0, "float32", 2e-6),  # two share 128
-        (4, 1, 1, 0, 1, "bfloat16", 0.03),
-        (4, 2, 0, 0, 1, "float32", 2e-6),
+        (1, 25, 1, 1, 1, "float32", 2e-6),  # of 256 columns
+        (2, 24, 0, 1, 0, "bfloat16", 0.03),  # of 128
+        (4, 32, 1, 1, 0, "float32", 2e-6),  # two share 128; two blocks of 16 queries
+        (4, 24, 1, 0, 1, "bfloat16", 0.03),
+        (4, 32, 0, 0, 1, "float32", 2e-6),
+        (2, 40, 1, 1, 1, "float32", 2e-6),  # half of the last block is beyond the queries, and is NaN
+        (4, 40, 1, 0, 0, "bfloat16", 0.03),
     ],
 )
-def test_values_and_gradients(monkeypatch, heads, blocks, biased, masked, causal, dtype, error):
-    monkeypatch.setattr(fused_attention, "MOST_LOGITS", TOKENS * TOKENS // blocks)
+def test_values_and_gradients(monkeypatch, heads, tokens, biased, masked, causal, dtype, error):
+    monkeypatch.setattr(fused_attention, "MOST_LOGITS", 640)
     rng = np.random.default_rng(0)
-    exact = [rng.normal(size=(BATCH, TOKENS, 3 * 256)), rng.normal(size=(heads, TOKENS, TOKENS))]
+    exact = [rng.normal(size=(BATCH, tokens, 3 * 256)), rng.normal(size=(heads, tokens, tokens))]
     qkv, bias = (jnp.asarray(x, kind) for x, kind in zip(exact, (dtype, "float32"), strict=True))
-    mask = np.arange(TOKENS) < np.array([[TOKENS], [11], [1]]) if masked else None
-    weights = rng.normal(size=(BATCH, TOKENS, 256))
+    mask = np.arange(tokens) < np.array([[tokens], [11], [1]]) if masked else None
+    weights = rng.normal(size=(BATCH, tokens, 256))
 
     def fused(qkv, bias):
         options = {"heads": heads, "causal": bool(causal), "interpret": True}
         mixed = fused_attention.attention(qkv, bias if biased else None, mask, **options)
-        assert mixed.dtype == dtype and mixed.shape == (BATCH, TOKENS, 256)
+        assert mixed.dtype == dtype and mixed.shape == (BATCH, tokens, 256)
         return (mixed * jnp.asarray(weights, "float32")).sum(), mixed
 
     (_, mixed), found = quick_jit(jax.value_and_grad(fused, argnums=(0, 1), has_aux=True))(qkv, bias)
@@ -75,7 +78,7 @@ def test_values_and_gradients(monkeypatch, heads, blocks, biased, masked, causal
         (1024, 768, 12, True),  # in four blocks of queries
         (576, 384, 6, True),  # in two
         (512, 64, 1, False),  # less than a register
-        (577, 384, 6, False),  # no blocks fit
+        (577, 384, 6, True),  # of a ViT at 384 pixels, in two blocks, the last of fewer queries
         (2048, 768, 12, False),
         (197, 384, 6, True),  # of a ViT, in one block
         (128, 192, 3, False),  # of 64 columns each, an odd number

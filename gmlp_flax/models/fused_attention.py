@@ -133,19 +133,15 @@ def _call(
         specs += [by_block, by_block, of_bias]
 
     def body(q: Any, k: Any, v: Any, mask: Any, bias: Any, d_mixed: Any, *outputs: Any) -> None:
+        """The blocks that the specs above and below read and write; each head of the group has its own lanes."""
         first = pl.program_id(1) * rows
-        inside = first + jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0) < tokens
-
-        def of_queries(x: Array) -> Array:
-            """Rows of a block [rows, ...]; memory beyond the queries may hold anything, as NaN."""
-            return jnp.where(inside, x, 0) if tokens % rows else x
-
         for head in range(each):
             lanes = slice(head * (width // heads), (head + 1) * (width // heads))
-            own = of_queries(q[:, lanes]), k[:, lanes], v[:, lanes]
-            own_bias = None if bias is None else of_queries(bias[head])
+            own = _within(q[:, lanes], first, tokens), k[:, lanes], v[:, lanes]
+            own_bias = None if bias is None else _within(bias[head], first, tokens)
             weights = _weights(own[0], own[1], mask, own_bias, first if causal else None)
-            kernel(head, lanes, weights, *own, None if d_mixed is None else of_queries(d_mixed[:, lanes]), *outputs)
+            given = None if d_mixed is None else _within(d_mixed[:, lanes], first, tokens)
+            kernel(head, lanes, weights, *own, given, *outputs)
 
     return pl.pallas_call(
         body,
@@ -157,6 +153,13 @@ def _call(
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
         interpret=interpret,
     )(qkv, qkv, qkv, mask, bias, d_mixed)
+
+
+def _within(x: Array, first: Array, tokens: int) -> Array:
+    """A block of queries [rows, ...] that begins at `first`, 0 in rows beyond the tokens: memory there may hold NaN."""
+    if tokens % x.shape[0] == 0:
+        return x
+    return jnp.where(first + jax.lax.broadcasted_iota(jnp.int32, (x.shape[0], 1), 0) < tokens, x, 0)
 
 
 def _weights(q: Array, k: Array, mask: Any, bias: Array | None, first: Array | None) -> Array:

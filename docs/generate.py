@@ -55,8 +55,9 @@ what its paper prints.
 `gmlp sizes` builds every published configuration from shapes and counts it. Sources are tables of the gMLP
 paper or the arXiv numbers of others. If one prints multiply-adds, two operations each, its figure stands as 2x:
 
-```
-{printed}```
+| model | parameters | the paper's, M | GFLOPs | the paper's | source | <span class="wide">note</span> |
+|---|---|---|---|---|---|---|
+{rows}
 
 `docs/generate.py` writes this page from the command's output.
 """
@@ -121,7 +122,10 @@ def keys_page() -> str:
 
 def sizes_page(printed: str) -> str:
     """docs/sizes.md, from what `gmlp sizes` prints."""
-    return SIZES.format(printed=printed)
+    lines = "\n".join(f"{line:<80}" for line in printed.splitlines())
+    cells = re.findall(r"^(\S+) +([\d,]+).{8}(.{9})(.{9})(.{8})  (.{12})(.*)$", lines, re.M)
+    rows = [f"| `{name}` | {' | '.join(map(str.strip, others))} |".replace("|  |", "| |") for name, *others in cells]
+    return SIZES.format(rows="\n".join(rows))
 
 
 def command_section(name: str, printed: str) -> str:
@@ -255,7 +259,7 @@ def orderings_section(found: Orderings) -> str:
         f"{''.join(lines)}\n"
         f"By the means alone {found.agree} agree, one-sided permutation p = {found.agree_p:.2g}; the rank correlation "
         f"with the paper's column is {found.rank:.2f}, p = {found.rank_p:.2g}. Both are exact, over all orders of the "
-        "rows; an interval over seeds would be none over rows.\n"
+        "rows, of which the spread over seeds says nothing.\n"
     )
 
 

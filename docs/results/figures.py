@@ -173,7 +173,7 @@ def label(axis: Axes, found: Sequence[Mark], lines: Sequence[float], ink: str) -
     by_row = {mark.row: mark for mark in found}
     for row in (row for row in LABELLED if row in by_row):
         x, y = axis.transData.transform((by_row[row].x, by_row[row].y))
-        width, height = wide * len(SHORT[row]), 12
+        width, height = 6 + wide * len(SHORT[row]), 12
         for dx, dy in ((8, -4), (-8 - width, -4), (-width / 2, 8), (-width / 2, -18), (4, 9), (4, -19), (-width, 9)):
             box = (x + dx, y + dy, x + dx + width, y + dy + height)
             inside = box[0] > frame[0] and box[1] > frame[1] and box[2] < frame[2] + 12 and box[3] < frame[3]

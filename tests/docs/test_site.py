@@ -113,3 +113,25 @@ def test_a_point_of_a_figure_says_what_it_is(page, address):
         "document.querySelector('.figure-light .tip').focus(); return document.querySelector('.tip-box').innerText"
     )
     assert "gmlp train --config=c4_ablation:" in said
+
+
+def test_numbers_and_flags_stay_whole_and_long_names_may_wrap():
+    hooks = pytest.importorskip("docs.hooks")
+    page = '<p title="9 %">9 % and 3e-07</p><code>--a.b=x_y c_d</code><pre><code class="k">9 % c_d</code></pre>'
+    assert hooks.in_lines(page) == (
+        '<p title="9 %"><span class="flag">9 %</span> and <span class="flag">3e-07</span></p>'
+        '<code><span class="flag">--a.<wbr>b</span>=x_<wbr>y c_<wbr>d</code>'
+        '<pre><code class="k">9 % c_d</code></pre>'
+    )
+
+
+@SEEN
+def test_no_code_of_the_notebook_hides_on_a_narrow_screen(page, address):
+    page.resize(400)
+    page.open(address + "first-run-notebook/")
+    assert (
+        page.run(
+            "return [...document.querySelectorAll('.highlight-ipynb')].map(box => box.scrollWidth - box.clientWidth)"
+        )
+        == [0] * 7
+    )

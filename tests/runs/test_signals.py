@@ -53,7 +53,8 @@ def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, 
 )
 def test_signal_before_the_first_step_leaves_no_folder(commands, text, tmp_path, name, code, said):
     """Also while the first programs are compiled, when threads of JAX run."""
-    process = commands.start(text, "--stopped_code=7", f"--workdir={tmp_path / 'run'}")
+    slow_to_compile = ["--config.model.layers=32", "--config.model.scan_layers=False", "--config.steps=1000000"]
+    process = commands.start(text, *slow_to_compile, "--stopped_code=7", f"--workdir={tmp_path / 'run'}")
     for line in process.stderr:
         if "parameters; " in line:
             break

@@ -92,8 +92,16 @@ RENAMED = {
 # Keys of earlier releases that are gone, with the values at which the config.json of a run is still read.
 REMOVED = {"data.packing": ("concatenated",)}
 
-# What users call some keys: taken by --sweep.NAME=..., and what an unknown key of this name is said to mean.
+# What users call some keys, taken by --sweep.NAME=..., and what unknown keys of these and other names are said to mean.
 SHORT = {"lr": "optimizer.learning_rate", "wd": "optimizer.weight_decay"}
+MEANT = SHORT | {
+    **dict.fromkeys(("dev", "val", "valid", "validation", "eval_data"), "data.heldout"),
+    **dict.fromkeys(("max_steps", "num_steps", "train_steps"), "steps"),
+    **dict.fromkeys(("max_length", "seq_len", "sequence_length"), "model.length"),
+    **dict.fromkeys(("hidden_size", "dim", "width"), "model.d_model"),
+    **dict.fromkeys(("depth", "num_layers"), "model.layers"),
+    **dict.fromkeys(("gradient_accumulation_steps", "accumulate"), "optimizer.grad_accum_steps"),
+}
 
 # What may change on a run that has taken steps: how long it goes on, how it is watched and saved, on what it runs, and
 # its rates. Of a block's options, `numerics_only` says so. All other keys say what the run is.

@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict
 
 from gmlp_flax import tasks
 from gmlp_flax.config.optimizers import check as check_optimizer
-from gmlp_flax.config.schema import BLOCK, RENAMED, SHORT, TASK, all_keys, keys
+from gmlp_flax.config.schema import BLOCK, MEANT, RENAMED, TASK, all_keys, keys
 from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
 
@@ -40,7 +40,7 @@ def check_name(name: str, where: str, config: ml_collections.ConfigDict | None =
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    meant = SHORT.get(name.rpartition(".")[2], name)
+    meant = MEANT.get(name.rpartition(".")[2], name)
     return f"there is no config key {name!r}; {did_you_mean(meant, known, '--help_config lists them all')}"
 
 

@@ -45,6 +45,8 @@ def test_options_of_another_task_or_block_are_refused(task, block, name, words):
         ("data.batch_size", "batch_size'"),
         ("masking", "masking.rate, masking.max_predictions"),
         ("qqqq", "--help_config"),
+        ("data.dev", "'data.heldout'"),
+        ("depth", "'model.layers'"),
         *schema.RENAMED.items(),
     ],
 )

@@ -21,6 +21,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.api.model import POOLS, Model, require_counts, require_model
 from gmlp_flax.api.sources import as_classifier
+from gmlp_flax.checkpoints import RUN_FILE
 from gmlp_flax.checkpoints.assets import Files, require_same
 from gmlp_flax.data import pipeline
 from gmlp_flax.errors import ConfigError, DataError, RunError, listed
@@ -151,11 +152,12 @@ def store(data: Any, config: ConfigDict, folder: str, classes: list[str] | None 
     Args:
         data: as in `train`; or {"heldout": data} for that side alone.
         config: of the run that will read them.
-        folder: where they are written. If they are there already, they are not written again.
+        folder: where they are written. If they are there already, and the run has taken a step, they are not written
+            again.
         classes: the names of the classes of images, in place of those in the data.
 
     Raises:
-        DataError, RunError: the data or an example do not suit the task, or the folder is remote.
+        DataError, RunError: the data or an example do not suit the task, or the folder is remote or holds other files.
     """
     sides = data if isinstance(data, Mapping) else {}
     given = {side: sides[name] for side, names in SIDES.items() for name in names[::-1] if name in sides}
@@ -166,9 +168,13 @@ def store(data: Any, config: ConfigDict, folder: str, classes: list[str] | None 
         raise RunError(f"data of a program are written to {folder}, by one process to its own disk: give paths as data")
     folder = os.path.abspath(folder)
     if os.path.exists(marker := os.path.join(folder, KEYS)):
-        distributed.say(f"note: the data are read from {folder}, where they were written before")
-        return json_files.read(marker, dict)
-    shutil.rmtree(folder, ignore_errors=True)
+        if (keys := json_files.read(marker, dict)) and os.path.exists(os.path.join(os.path.dirname(folder), RUN_FILE)):
+            distributed.say(f"note: the data are read from {folder}, where they were written before")
+            return keys
+        shutil.rmtree(folder)
+    elif os.path.isdir(folder) and os.listdir(folder):
+        raise RunError(f"{folder} is where the data would be written, and holds others: give another workdir")
+    io_files.write(marker, b"{}")  # whose they are, until all are written
     keys, names = {}, [*(classes or next(filter(None, map(_class_names, given.values())), []))]
     grows, kind = not names, tasks.find(config.task)
     for side, one in given.items():

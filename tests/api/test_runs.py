@@ -3,6 +3,7 @@
 import io
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import fsspec
 import jax
@@ -14,6 +15,7 @@ from PIL import Image
 import gmlp_flax as gf
 from gmlp_flax import config as config_lib
 from gmlp_flax.api import runs
+from gmlp_flax.checkpoints import RUN_FILE
 from gmlp_flax.data import embedded
 from gmlp_flax.data.images.sources import open_side
 from gmlp_flax.data.splits import Side
@@ -115,6 +117,27 @@ def test_a_dataset_of_hugging_face_and_one_of_grain(digits, tmp_path):
     gf.train(images_config(), tmp_path / "named", data={"train": named, "test": named}, options=SHORT)
     assert gf.load(tmp_path / "named").classes == Feature.names
     assert {*gf.load(tmp_path / "run").classes} == {*map(str, labels)}
+
+
+def test_data_of_a_start_that_took_no_step_are_written_anew_and_others_never_lost(tmp_path):
+    """Neither is what a start before was given read in silence, nor a folder of the user's own deleted."""
+    texts, folder = [("good", "yes"), ("bad", "no")], tmp_path / "run" / "data"
+    config = config_lib.open_config("finetune_glue:own")
+
+    def written(given):
+        lines = Path(runs.store(given, config, str(folder))["data.train"]).read_text().splitlines()
+        return [json.loads(line)["text"] for line in lines]
+
+    with pytest.raises(DataError):  # an example that does not fit, after others
+        written([*texts, (3, "no")])
+    assert written(texts) == ["good", "bad"] and written([("new", "yes")]) == ["new"]
+    (tmp_path / "run" / RUN_FILE).write_text("{}")  # the first step is taken
+    assert written(texts) == ["new"]
+    (tmp_path / "mine" / "data").mkdir(parents=True)
+    (tmp_path / "mine" / "data" / "thesis.txt").write_text("mine")
+    with pytest.raises(RunError, match="another workdir"):
+        gf.train("finetune_glue:own", tmp_path / "mine", data=texts)
+    assert (tmp_path / "mine" / "data" / "thesis.txt").read_text() == "mine"
 
 
 def test_images_that_are_files_stay_and_remote_ones_are_copied(tmp_path):

@@ -22,6 +22,7 @@ from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.interop import timm, transformers
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files, weight_files
+from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.paper import recipes
 from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE
 from gmlp_flax.training import loading, warm_start
@@ -83,7 +84,8 @@ def create(
         )
     config, files = _models().get(name, functools.partial(_open, name))(), {}
     if tokenizer:
-        read = Tokenizer.load(tokenizer)
+        if (read := Tokenizer.load(tokenizer)).note:
+            to_stderr(read.note)
         files[TOKENIZER_FILE], options = read.model, {"vocab_size": read.vocab_size, **options}
     task = _changed(config, files, f"create({name!r})", classes, image_size, dtype, options)
     try:

@@ -78,7 +78,7 @@ def report(made: Prepared, seconds: float, side: str) -> None:
     print(f"tokens           {made.tokens:,} ({made.tokens / max(seconds, 1e-9):,.0f} per second, this time)")
     print(f"shards           {shards}, in {made.folder}")
     print(f"skipped records  {made.skipped}")
-    for message in [message for shard in made.index["shards"] for message in shard["skipped_first"]][:5]:
+    for message in made.skipped_first[:5]:
         print(f"                 {message}")
     print(f"tokenizer        {os.path.join(made.folder, TOKENIZER_FILE)}, {vocabulary} pieces")
     use = f"--config.data.{side}={shlex.quote(made.folder)} --config.model.vocab_size={vocabulary} (or more)"

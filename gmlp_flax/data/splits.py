@@ -30,10 +30,13 @@ SIDES = (TRAIN, HELDOUT)
 
 # Words in the names of files and folders and in the fields of rows, and what TFDS calls the split that they stand for.
 SPLIT_WORDS = {
-    **dict.fromkeys(("train", "training", "trn"), "train"),
+    **dict.fromkeys(("train", "training", "trn", "entrainement", "entraînement", "entrenamiento", "treino"), "train"),
+    **dict.fromkeys("训练 訓練 学習 훈련 학습 обучение".split(), "train"),
     **dict.fromkeys(("validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation"), "validation"),
-    **dict.fromkeys(("heldout", "holdout"), "validation"),
-    **dict.fromkeys(("test", "testing", "tests", "tst", "devtest"), "test"),
+    **dict.fromkeys(
+        "heldout holdout validierung validación validação 验证 驗證 検証 검증 валидация".split(), "validation"
+    ),
+    **dict.fromkeys("test testing tests tst devtest prueba teste 测试 測試 テスト 테스트 тест".split(), "test"),
 }
 # Names of columns, as letters, that may say which split or fold a row is of.
 _COLUMNS = "fold folds kfold cv cvfold split splitid set setid subset partition phase tag dataset".split()
@@ -49,13 +52,13 @@ def split_words(name: str) -> dict[str, str]:
     """The splits that the name of a file or a folder mentions: TFDS's name of the split -> the word in small letters.
 
     A word of SPLIT_WORDS counts anywhere in the name, in any case, alone or with "set" or "data": `val_1`, `Testing`,
-    `en-train2-b`, `trainA`, `testset`. Words end at what is no letter, and where a capital follows a small letter; so
-    `latest`, `trains` and `developers` mention none. `trainval` mentions two.
+    `en-train2-b`, `trainA`, `Trainingsdaten`, `训练集`. Words end at what is no letter, and where a capital follows a
+    small letter; so `latest`, `trains` and `developers` mention none. `trainval` mentions two.
     """
     name = re.sub(r"(?<=[a-z])(?=[A-Z])|[\d_]", " ", unicodedata.normalize("NFC", name))
     found: dict[str, str] = {}
     for word in _WORD.findall(name.lower()):
-        word = re.sub(r"\W|(set|data)$", "", word)
+        word = re.sub(r"\W|(set|data|s?daten|数据集?|集)$", "", word)
         for part in ("train", "val") if word == "trainval" else (word,):
             if part in SPLIT_WORDS:
                 found.setdefault(SPLIT_WORDS[part], part)

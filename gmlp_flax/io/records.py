@@ -240,26 +240,23 @@ def parquet_columns(path: str) -> tuple[str, ...]:
         return tuple(file.schema_arrow.names)
 
 
-def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[str, Any] | BadRecord]]:
+def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (row, name -> value) for those of the wanted columns that the file has; see also parquet_records.
 
     The numbers of classes are replaced by their names, None for -1, if the package datasets named them (as in Hugging
-    Face's parquet files). A row with text that is not UTF-8 comes out as a BadRecord.
+    Face's parquet files). Bytes that are not UTF-8 text, such as those of images, come out as they are.
     """
     with _parquet(path) as file:
         names = [name for name in file.schema_arrow.names if name in wanted]
         classes = _classes(file.schema_arrow.metadata or {})
         for number, values in enumerate(_parquet_values(file, names, 0, None)):
-            try:
-                row = {name: _cell(value, classes.get(name, {})) for name, value in zip(names, values, strict=True)}
-            except NotUTF8 as error:
-                row = error
-            yield number, row
+            yield number, {x: _cell(value, classes.get(x, {})) for x, value in zip(names, values, strict=True)}
 
 
 def _cell(value: Any, classes: Mapping[int, str | None]) -> Any:
     if isinstance(value, bytes):
-        return decode_utf8(value)
+        with suppress(NotUTF8):
+            return decode_utf8(value)
     return classes.get(value, value) if isinstance(value, int) else value
 
 

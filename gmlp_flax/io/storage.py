@@ -130,7 +130,10 @@ def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = 
 
 def file_system(path: str) -> tuple[Any, str]:
     """fsspec's file system for a path, and the path's name there; it raises whatever the store's package raises."""
-    _configure(path.partition("://")[0])
+    scheme, _, name = path.partition("://")
+    if scheme in EXTRAS and not name.strip("/"):  # which the store would be asked for, for minutes
+        raise DataError(f"{path!r} names no bucket: expected {scheme}://BUCKET/PATH")
+    _configure(scheme)
     import fsspec.core  # slow, and only remote paths need it
 
     return fsspec.core.url_to_fs(path)

@@ -192,9 +192,6 @@ class LanguageModeling(TextTask):
             corpus, options = self._corpus(side)
             with sides.errors_name(f"data.{side}"):
                 tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, **options)
-            if tokens.skipped:
-                first = next(message for shard in tokens.index["shards"] for message in shard["skipped_first"])
-                sides.warn(side, "text", f"{tokens.skipped} bad record(s) skipped, the first: {first}")
         report_unknown(self.tokenizer, [{"tokens": tokens.read(0, min(tokens.tokens, FIRST_TOKENS))}], f"{side} text")
         with sides.errors_name(f"data.{side}", "model.length"):
             return self._packed(tokens)
@@ -211,8 +208,7 @@ class LanguageModeling(TextTask):
                     found[path] = self._packed(tokens), tokens.files
                     continue
                 corpus, selected = corpora.open_side(path, Side(TRAIN))
-                bad = self.config.data.max_bad_records
-                options = {"selection": selected, "max_bad_records": bad}
+                options = {"selection": selected, "max_bad_records": self.config.data.max_bad_records}
                 tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, **options)
                 found[path] = self._packed(tokens), corpus.files
         return found

@@ -207,3 +207,11 @@ def test_a_mesh(text_run):
     assert dict(model.partition.mesh.shape) == {"data": 1, "fsdp": 1, "tensor": 1}
     with pytest.raises(RunError, match=r"config\.mesh"):
         gf.load(text_run, mesh={"fsdp": 3})
+
+
+def test_a_vocabulary_that_is_guessed_about_is_told(tmp_path, capsys):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Haus", "Garten", "schön", "##e"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces))
+    model = gf.create("gmlp_base", length=16, tokenizer=str(tmp_path / "vocab.txt"), **TINY)
+    assert model.tokenizer.encode("schöne") == [7, 8]
+    assert "vocab.txt: text is not lower-cased, accents are kept, guessed" in capsys.readouterr().err

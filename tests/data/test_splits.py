@@ -194,3 +194,15 @@ def test_a_column_that_numbers_folds(column, values, noted):
 def test_the_word_of_a_split_is_kept():
     assert splits.split_words("Corpus_VALID_v2") == {"validation": "valid"}
     assert splits.split_words("train-valset") == {"train": "train", "validation": "val"}
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        *(("Trainingsdaten", "train"), ("训练集", "train"), ("entraînement_2", "train"), ("学習データ", None)),
+        *(("Validierung", "validation"), ("验证集", "validation"), ("de-validierungsdaten", "validation")),
+        *(("Testdaten", "test"), ("测试数据集", "test"), ("prueba", "test"), ("テスト", "test"), ("Testament", None)),
+    ],
+)
+def test_words_of_splits_in_several_languages(name, split):
+    assert [*splits.split_words(name)] == [split] * bool(split)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from gmlp_flax.errors import FileError, RunError, StorageError
+from gmlp_flax.errors import DataError, FileError, RunError, StorageError
 from gmlp_flax.io import files, locks, storage
 
 
@@ -83,3 +83,10 @@ def test_bucket_that_does_not_exist(store):
         with pytest.raises(RunError, match="^writing gs://nobody/x failed: there is no bucket 'nobody'"):
             act("gs://nobody/x", b"x")
     assert files.listdir("gs://nobody/x") == [] and not files.exists("gs://nobody/x")
+
+
+@pytest.mark.parametrize("path", ["gs://", "s3:///"])
+def test_a_path_without_a_bucket_is_refused_before_the_store_is_asked(path, monkeypatch):
+    monkeypatch.setattr(storage, "_configure", lambda scheme: pytest.fail("the store would be asked"))
+    with pytest.raises(DataError, match=f"^'{path}' names no bucket: expected {path[:2]}://BUCKET/PATH"):
+        files.find_files(path)

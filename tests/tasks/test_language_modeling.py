@@ -176,10 +176,14 @@ def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
     config.data.update(train=str(spoiled), max_bad_records=1)
     for _ in range(2):
         assert side(task(config), "train") == expected
-        assert f"train text: 1 bad record(s) skipped, the first: {spoiled}, line 5: " in capsys.readouterr().err
+        assert f"{spoiled}: 1 bad record(s) skipped, the first: {spoiled}, line 5: " in capsys.readouterr().err
     config.data.max_bad_records = 0
     with pytest.raises(DataError, match=f"^config.data.train: {spoiled}, line 5: "):
         task(config).windows("train")
+    config.data.update(train=str(whole), mixture=(f"{spoiled}=0.25",), max_bad_records=1)
+    capsys.readouterr()
+    assert task(config).further
+    assert f"{spoiled}: 1 bad record(s) skipped, the first: {spoiled}, line 5: " in capsys.readouterr().err
 
 
 def test_the_baselines_equal_a_count_by_hand(text_run):

@@ -8,7 +8,7 @@ from typing import Any
 
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.splits import SPLIT_WORDS, may_name_splits, split_of
-from gmlp_flax.data.text.corpora import stem
+from gmlp_flax.data.text import corpora
 from gmlp_flax.data.text.documents import LONGEST, json_object, numbered_lines
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, records, tfds_folders
@@ -18,6 +18,9 @@ from gmlp_flax.io.records import BadRecord, decode_utf8, refuse_utf16
 # Names that the columns of a row's id and split may have.
 IDS = ("index", "idx", "pairID", "id")
 TAGS = ("tag", "split")
+
+# Of Prodigy, Label Studio, Argilla: the column of rows that nobody accepted, and its values.
+REJECTED = {"answer": "reject ignore", "was_cancelled": "true", "status": "discarded"}
 
 PARTS = ("", "_matched", "_mismatched")  # of a split; only MNLI's splits have parts
 _DOUBLED = re.compile(r'"([^"]|"")*""([^"]|"")*"')
@@ -64,6 +67,12 @@ def file_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
     return READERS[files.suffix(path)](path, task, notes)
 
 
+def rejected(row: Record, task: SentenceTask) -> str:
+    """The column by which an annotation tool marks a row of the user's own as rejected or skipped, or ""."""
+    names = [name for name in REJECTED.keys() - task.columns if str(row.get(name)).lower() in REJECTED[name].split()]
+    return names[0] if names and task.own else ""
+
+
 def tfds_rows(folder: tfds_folders.Folder, split: str) -> Rows:
     """The examples of a split of a TFDS folder; raises DataError if a shard is missing, truncated or empty."""
     classes = {name: tuple(getattr(feature, "names", None) or ()) for name, feature in folder.fields.items()}
@@ -92,13 +101,16 @@ def _split_files(path: str, contents: tuple[File, ...], own: bool) -> dict[str, 
     """
     formats: dict[str, dict[str, list[File]]] = {suffix: {} for suffix in READERS}
     for file in contents:
-        suffix, anywhere = files.suffix(file.name), split_of(stem(file.name)) if own else ""
-        at_end = _SPLIT.search(stem(file.name))
+        suffix, anywhere = files.suffix(file.name), split_of(corpora.stem(file.name)) if own else ""
+        at_end = _SPLIT.search(corpora.stem(file.name))
         name = SPLIT_WORDS[at_end[1]] + at_end[2] if at_end else anywhere
         if suffix in READERS and name and "/" not in file.name:
             formats[suffix].setdefault(name, []).append(file)
     names = {name for splits in formats.values() for name in splits}
     whole = next((splits for splits in formats.values() if splits.keys() == names), None)
+    if not names and any(file.name.endswith((".parquet", ".arrow")) for file in contents):  # of one split, or folders
+        found = {name: corpora.open_corpus(path, name).files for name in corpora.split_names(path) or ("",)}
+        whole = names = {SPLIT_WORDS.get(name, name): [*group] for name, group in found.items()}
     if not names or whole is None:
         problem = f"has no format with all of its splits {', '.join(sorted(names))}" if names else "names no split"
         raise DataError(f"folder {path!r} {problem}: expected train.tsv and dev.tsv (or .jsonl, .csv, .parquet)")
@@ -230,7 +242,7 @@ def _json_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
 
 def _parquet_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
     columns = _header(path, records.parquet_columns(path), task)
-    columns = {name for name in columns if name in (*task.columns, *IDS) or may_name_splits(name)}
+    columns = {name for name in columns if name in (*task.columns, *IDS, *REJECTED) or may_name_splits(name)}
     return ((f"{path}, row {number}", record) for number, record in records.parquet_rows(path, columns))
 
 

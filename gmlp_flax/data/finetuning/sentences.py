@@ -28,11 +28,11 @@ import numpy as np
 
 from gmlp_flax.data import fingerprints, splits
 from gmlp_flax.data.finetuning.glue import MISSING, SentenceTask
-from gmlp_flax.data.finetuning.sentence_rows import IDS, PARTS, TAGS, Record, Rows, rows_by_split
+from gmlp_flax.data.finetuning.sentence_rows import IDS, PARTS, TAGS, Record, Rows, rejected, rows_by_split
 from gmlp_flax.data.splits import HELDOUT, HELDOUT_SPLIT, SPLIT_WORDS, TRAIN_SPLIT, Side
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, tfds_folders
-from gmlp_flax.io.records import BadRecord, BadRecords
+from gmlp_flax.io.records import BadRecord, BadRecords, decode_utf8
 
 UNLABELLED = -1
 _LIST = re.compile(r"\s*(\[.*\]|\{.*\})\s*", re.DOTALL)  # as pandas writes lists
@@ -239,11 +239,15 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
     labels, intern = _label_numbers(task), {}  # Retrieval has each long document in many pairs
     examples, ids, part = [], set(), int(split.endswith(PARTS[2]) and len(task.submission) > 1)
     id_names, tag_names = ([name for name in names if name not in task.columns] for names in (IDS, TAGS))
-    columns: dict[str, set[str]] = {}
+    columns, marks = {}, Counter()
     for position, (where, record) in enumerate(rows):
         try:
             if isinstance(record, BadRecord):
                 raise record
+            decode_utf8(b"".join(value for value in record.values() if isinstance(value, bytes)))
+            if mark := rejected(record, task):
+                marks[mark] += 1
+                continue
             texts = tuple(_text(record, names, task) for names in task.texts)
             label, tag = _label(record, labels, task), str(_field(record, tag_names) or "")
             own_id = _field(record, id_names)
@@ -258,6 +262,7 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
         texts = tuple(intern.setdefault(text, text) for text in texts)
         tag = SPLIT_WORDS.get(tag.strip().lower(), tag)
         examples.append(_Example(texts, label, str(position if own_id is None else own_id), part, tag))
+    notes += [f"{path}: {n:,} rows are left out, which {name!r} calls rejected or skipped" for name, n in marks.items()]
     if not examples:
         raise DataError(f"{path!r} holds no example{f' in the split {split!r}' if split else ''}; give other data")
     by_tag = not split and any(example.tag in SPLIT_WORDS.values() for example in examples)
@@ -299,6 +304,8 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | 
     """The number of the row's class, or UNLABELLED; its value as text if the task has no labels yet. Of a task of
     numbers the number, or nan."""
     value = _field(record, task.label)
+    if task.own and isinstance(value, list) and len(value) < 2:  # as Doccano and Prodigy write a choice
+        value = next(iter(value), None)
     if value is None and task.own and record.keys().isdisjoint(task.label):
         raise BadRecord(f"no label {_either(task.label)}, found {', '.join(map(repr, sorted(record)))}")
     if value is None or (task.numbers and str(value).strip() in task.unlabelled):

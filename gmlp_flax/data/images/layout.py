@@ -26,7 +26,7 @@ from gmlp_flax.data.finetuning.glue import MISSING
 from gmlp_flax.data.finetuning.sentences import check_names, class_name
 from gmlp_flax.data.splits import TRAIN_SPLIT
 from gmlp_flax.errors import DataError, decode_errors, listed
-from gmlp_flax.io import files
+from gmlp_flax.io import files, json_files
 from gmlp_flax.io.records import decode_utf8
 
 EXPECTED = "expected one folder of images per class"
@@ -34,6 +34,8 @@ TABLES = "val_annotations.txt, LOC_val_solution.csv, or a .csv or .tsv table wit
 CLASS_COLUMNS = "label labels class classes classid classname category target breed species".split()
 
 _BESIDE = ".xml .txt .csv .tsv .json .jsonl .mat .npy .md .html .pdf .py .cls .db".split()
+_IMAGES = re.compile(r"(jpeg|raw)?[ _-]?(images?|imgs?|photos?|rgb|inputs?)", re.IGNORECASE)
+_MASKS = re.compile(r"masks?|labels?|annotations?|segmentation.*|gt|ground[ _-]?truths?|depth", re.IGNORECASE)
 _MASK = re.compile(r"[ _-](mask|seg|segmentation|label|annotation|gt)s?([ _-]?\d+)?$", re.IGNORECASE)
 _PART = re.compile(
     r"(.*[ _-])?(part|fold|batch|chunk|shard|images?|imgs?|folder|vol|volume|set)s?[ _-]*\d+", re.IGNORECASE
@@ -220,6 +222,8 @@ class Layout:
         if len(tops) > 1 and all(map(_PART.fullmatch, tops)):
             advice = "put the images of each class into one folder, or rename the classes"
             raise self._ambiguous(tops, "as classes", "as parts of the data", advice)
+        if any(map(_IMAGES.fullmatch, tops)) and (masks := [*filter(_MASKS.fullmatch, tops)]):
+            raise self._ambiguous(masks, "as classes", "as masks of the images beside them", "move the masks away")
         stems = {os.path.splitext(name)[0] for members in tops.values() for name in members}
         marks = {stem: match for stem in sorted(stems) if (match := _MASK.search(stem))}
         if masks := [stem for stem, match in marks.items() if stem[: match.start()] in stems]:
@@ -242,8 +246,10 @@ class Layout:
             return "the files .cls beside them", classes
         found, wanted = {}, set(images)
         for table in self._tables(split):
-            # Numbers may name images of two splits.
-            keys = _keys(images if splits.split_words(os.path.basename(table)) else self.images)
+            # Numbers may name images of two splits. A table in a folder of images is for these.
+            folder = table.rpartition("/")[0] if table in self.others else ""
+            near = [name for name in self.images if name.startswith(folder and f"{folder}/")] or self.images
+            keys = _keys([x for x in near if x in wanted or not splits.split_words(os.path.basename(table))])
             found[table] = {name: value for name, value in self._lookup(table, keys, split).items() if name in wanted}
         known = [table for table in found if _is_first_word(table) and found[table]]
         found = {table: found[table] for table in known or found if found[table]}
@@ -281,6 +287,10 @@ class Layout:
             text = decode_utf8((self._read if table in self.others else files.read_small)(table))
             head = text.partition("\n")[0]
             rows = [row for row in csv.reader(io.StringIO(text), delimiter=max(",\t;", key=head.count)) if row]
+            if suffix(table) == ".jsonl":  # metadata.jsonl of the package datasets
+                records = [json_files.loads(line) for line in text.splitlines() if line.strip()] or [{}]
+                rows = [[*records[0]], *([str(record.get(name, "")) for name in records[0]] for record in records)]
+            rows = [[cell.replace("\\", "/") for cell in row] for row in rows]  # of Windows
         width = max(map(len, rows), default=0)
         hits = [len({row[column] for row in rows if len(row) > column} & keys.keys()) for column in range(width)]
         if not any(hits) or width < 2:
@@ -318,7 +328,7 @@ def _is_first_word(table: str) -> bool:
 def _is_table(name: str) -> bool:
     # A sample of a submission has the names of the test images, and made-up classes.
     return _is_first_word(name) or (
-        suffix(name) in (".csv", ".tsv") and "submission" not in os.path.basename(name).lower()
+        suffix(name) in (".csv", ".tsv", ".jsonl") and "submission" not in os.path.basename(name).lower()
     )
 
 
@@ -328,7 +338,7 @@ def _keys(images: list[str]) -> dict[str, str]:
     for name in images:
         parts = name.split("/")
         for end in {"/".join(parts[depth:]) for depth in range(len(parts))}:
-            for key in dict.fromkeys((end, os.path.splitext(end)[0])):
+            for key in dict.fromkeys(one.replace("\\", "/") for one in (end, os.path.splitext(end)[0])):
                 found[key] = None if key in found else name
     return {key: name for key, name in found.items() if name is not None}
 

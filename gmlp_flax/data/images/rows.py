@@ -115,7 +115,8 @@ def _rows(file: File, notes: list[str]) -> Iterator[Row]:
         if isinstance(image, dict):  # the package datasets stores only the path of an image that it did not read
             image = image.get("path") if image.get("bytes") is None else image["bytes"]
         if isinstance(image, str):  # longer than a path can be, it is an image in base64
-            image = files.join(folder, image) if 0 < len(image) < 4096 else None
+            paths = [files.join(folder, one) for one in dict.fromkeys((image, image.replace("\\", "/")))]  # of Windows
+            image = next(filter(files.exists, paths[:-1]), paths[-1]) if 0 < len(image) < 4096 else None
         name = f"{file.name}{where.removeprefix(file.path)}"  # the same wherever the data lie
         yield name, image, kind if isinstance(kind, str | int | float) else None
     notes.append(f"{file.name}: images and their classes by the columns {' and '.join(map(repr, used))}")

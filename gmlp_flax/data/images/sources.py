@@ -16,6 +16,7 @@ import re
 import sys
 import unicodedata
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -62,6 +63,8 @@ class Subset(ImageSource):
     def __init__(self, source: ImageSource, indices: Sequence[int] | np.ndarray):
         self.source, self.classes, self.path = source, source.classes, source.path
         self.notes, self.dark, self.indices = source.notes, source.dark, np.asarray(indices, np.int64)
+        if hasattr(source, "labels"):
+            self.labels = source.labels[self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -197,11 +200,8 @@ def name_numbers(source: ImageSource, order: Sequence[str]) -> ImageSource:
 
 def class_sizes(source: ImageSource) -> np.ndarray | None:
     """The number of images of each class, int [classes]; None if it is not known without reading all of them."""
-    indices = slice(None)
-    if isinstance(source, Subset):
-        source, indices = source.source, source.indices
     labels = getattr(source, "labels", None)
-    return None if labels is None else np.bincount(labels[indices], minlength=len(source.classes))
+    return None if labels is None else np.bincount(labels, minlength=len(source.classes))
 
 
 def check_overlap(train: ImageSource, heldout: ImageSource) -> str:
@@ -234,6 +234,25 @@ def check_overlap(train: ImageSource, heldout: ImageSource) -> str:
     if share <= 0.01:
         return ""
     return f"note: about {min(share, 1):.0%} of the held-out images are also among those to train on, byte for byte"
+
+
+def check_copies(source: ImageSource) -> str:
+    """A line on the images, of both sides, that lie in two classes, or ""; raises DataError if they are most images."""
+    source = source.source if isinstance(source, Subset) else source
+    labels, by_size, by_content = np.array(getattr(source, "labels", ())), defaultdict(list), defaultdict(list)
+    for i in spread(len(labels), _LOOKED_INTO) if len(labels) and not files.is_remote(source.path) else ():
+        by_size[(source.file_of(i) or (0,))[0]].append(i)
+    alike = [i for size, group in by_size.items() if size and len({*labels[group]}) > 1 for i in group]
+    for i in alike[:_READ]:
+        by_content[hashlib.blake2b(source.content(i)).digest()].append(i)
+    copies = [group for group in by_content.values() if len({*labels[group]}) > 1]
+    if not copies:
+        return ""
+    one, other = (source[copies[0][at]]["name"] for at in np.unique(labels[copies[0]], return_index=True)[1][:2])
+    line = f"{sum(map(len, copies)):,} images lie in two classes, byte for byte, such as {one!r} and {other!r}"
+    if sum(map(len, copies)) > len(labels) / 2:
+        raise DataError(f"{source.path!r}: {line}: give each image one class")
+    return f"note: {line}: their labels contradict each other"
 
 
 def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> None:
@@ -282,7 +301,7 @@ class RealLabels(Subset):
                 "ImageNet's validation set, with its 1,000 classes"
             )
         self.real = np.array([*itertools.zip_longest(*lists, fillvalue=-1)], np.int32).T
-        for name in _known_names(source):
+        for name in getattr(source, "names", ()):  # else as images are read
             self._number(name)
 
     def __getitem__(self, index: int) -> dict:
@@ -296,18 +315,6 @@ class RealLabels(Subset):
         if not 1 <= int(match[1]) <= len(self.real):
             raise DataError(f"{self.file}: labels of {len(self.real)} images, but none for {name!r}; give theirs")
         return int(match[1]) - 1
-
-
-def _known_names(source: ImageSource) -> list[str]:
-    """The names of all images if they are known without reading, else the name of the first that can be read."""
-    if hasattr(source, "names"):
-        return source.names
-    for index in range(len(source)):
-        try:
-            return [source[index]["name"]]
-        except BadRecord:
-            continue
-    return []
 
 
 class ReadableExamples:

@@ -113,7 +113,7 @@ def _read_parquet(path: str, start: int, stop: int | None) -> Iterator[str | Bad
     columns: dict[str, set[str]] = {}
     wanted = [*filter(splits.may_name_splits, records.parquet_columns(path))]
     for _, row in records.parquet_rows(path, wanted) if wanted and start == 0 else ():
-        splits.add_values(columns, row if isinstance(row, dict) else {})
+        splits.add_values(columns, row)
     splits.check_columns(columns, path)
     return _parse(records.parquet_records(path, TEXT, start, stop), "row {}".format, _cell_text)
 

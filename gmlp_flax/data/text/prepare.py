@@ -177,16 +177,18 @@ def prepare(
             json_files.write(files.join(folder, prepared.INDEX), plan | {"shards": results})
         shutil.rmtree(work if remote else work / _UNFINISHED, ignore_errors=True)
     made = Prepared(folder)
-    message = next((message for shard in made.index["shards"] for message in shard["skipped_first"]), "bad records")
-    check_limit(message, 0, made.skipped, max_bad_records)
+    check_limit(next(iter(made.skipped_first), "bad records"), 0, made.skipped, max_bad_records)
     return made
 
 
 def prepare_in_cache(corpus: Corpus, tokenizer: Tokenizer, cache: str | os.PathLike, **options: Any) -> Prepared:
-    """`prepare` into `prepared-<key>` in the cache folder; the key belongs to these arguments alone."""
+    """`prepare` into `prepared-<key>` in the cache; the key belongs to these arguments alone. Tells bad records."""
     selection = options.get("selection", EVERYTHING)
     name = cache_key(prepared.FORMAT, corpus.digest, tokenizer.checksum, selection, options.get("shard_bytes"))
-    return prepare(corpus, tokenizer, Path(cache) / f"prepared-{name}", **options)
+    made = prepare(corpus, tokenizer, Path(cache) / f"prepared-{name}", **options)
+    if made.skipped:
+        to_stderr(f"{corpus.name}: {made.skipped} bad record(s) skipped, the first: {made.skipped_first[0]}")
+    return made
 
 
 def _group(parts: tuple[Part, ...], shard_bytes: int) -> list[tuple[Part, ...]]:

@@ -96,7 +96,7 @@ class Prepared:
         dtype: the type of the stored ids.
         files: the files of all shards, those of earlier versions among them.
         tokens, documents, skipped: totals over all shards: tokens (one [SEP] per document included), documents, and bad
-            records.
+            records; `skipped_first` are the messages of some of these.
         offsets: int64 [shards + 1], where each shard begins in the stream, and the end.
 
     Raises:
@@ -128,6 +128,7 @@ class Prepared:
         self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)
         self.tokens = int(self.offsets[-1])
         self.documents, self.skipped = (sum(shard[name] for shard in shards) for name in ("documents", "skipped"))
+        self.skipped_first = [message for shard in shards for message in shard["skipped_first"]]
         self._readers = ResultCache(self._open_reader, OPEN_COPIES if files.is_remote(self.folder) else OPEN_READERS)
 
     def read(self, start: int, stop: int) -> np.ndarray:

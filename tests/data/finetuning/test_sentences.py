@@ -4,6 +4,7 @@ import itertools
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import tensorflow_datasets as tfds
 
@@ -486,3 +487,56 @@ def test_what_is_assumed_is_said(values, names, notes):
     found, told = classes(values, "stars")
     assert found == names and len(told) == len(notes)
     assert all(line.startswith(start) for line, start in zip(told, notes, strict=True))
+
+
+REJECTING = {"answer": ("accept", "reject"), "was_cancelled": (False, True), "status": ("submitted", "discarded")}
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+@pytest.mark.parametrize("column", REJECTING)
+def test_rows_that_an_annotator_rejected(tmp_path, column, suffix):
+    """As Prodigy, Label Studio and Argilla export them; the ids are the positions among all rows."""
+    accepted, rejected = REJECTING[column]
+    rows = [{"text": f"t{i}", "label": "neg", column: rejected if i % 2 else accepted} for i in range(6)]
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        writers.parquet(path, **{name: [row[name] for row in rows] for name in rows[0]})
+    else:
+        lines = ",".join(rows[0]) + "\n" + "".join(",".join(map(str, row.values())) + "\n" for row in rows)
+        write(path, lines if suffix == "csv" else writers.json_lines(*rows))
+    found = read(path, OWN)
+    assert firsts(found) == ["t0", "t2", "t4"] and found.ids == ["0", "2", "4"]
+    assert found.notes == (f"{path}: 3 rows are left out, which '{column}' calls rejected or skipped",)
+    assert len(read(path, own_task(("text",), column, tuple(map(str, REJECTING[column]))))) == 6
+
+
+def test_one_label_in_a_list(tmp_path):
+    """As Doccano exports it."""
+    rows = [{"text": "a", "label": ["neg"]}, {"text": "b", "label": []}, {"text": "c", "label": ["pos"]}]
+    found = read(write(tmp_path / "a.jsonl", writers.json_lines(*rows)), OWN)
+    assert firsts(found) == ["a", "c"] and found.labels.tolist() == [0, 1] and found.dropped == 1
+    rows.append({"text": "d", "label": ["neg", "pos"]})
+    assert "several labels of one text" in failure(write(tmp_path / "a.jsonl", writers.json_lines(*rows)), OWN)
+
+
+@pytest.mark.parametrize("names", ["data/{}-00000-of-00001", "{}/data-00000-of-00001", "default/{}/0000"])
+def test_folders_as_hugging_face_has_them(tmp_path, names):
+    for split, texts in {"train": ["a", "b"], "validation": ["c"], "test": ["d"]}.items():
+        path = tmp_path / f"{names.format(split)}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writers.parquet(path, text=texts, label=["neg"] * len(texts))
+    train, heldout = both(tmp_path, OWN)
+    assert firsts(train) == ["a", "b"] and firsts(heldout) == ["c"]
+
+
+def test_a_folder_of_one_split_as_save_to_disk_writes_it(tmp_path):
+    write(tmp_path / "state.json", "{}")
+    writers.parquet(tmp_path / "data-00000-of-00001.parquet", text=[*"abcdefgh"], label=["neg"] * 8)
+    train, heldout = both(tmp_path, OWN, 0.4)
+    assert sorted(firsts(train) + firsts(heldout)) == [*"abcdefgh"] and len(heldout) > 0
+
+
+def test_text_of_parquet_that_is_not_utf_8(tmp_path):
+    path = writers.parquet(tmp_path / "a.parquet", text=pa.array([b"a", b"\xff"]).view(pa.string()), label=["neg"] * 2)
+    assert "a.parquet, row 1: not UTF-8 (byte 0xff)" in failure(path, OWN)
+    assert firsts(read(path, OWN, bad=BadRecords(1))) == ["a"]

@@ -2,6 +2,7 @@
 
 Images without class folders get their classes from a table: those of Tiny-ImageNet, Kaggle and WebDataset."""
 
+import json
 import random
 import unicodedata
 
@@ -306,3 +307,30 @@ def test_classes_that_are_also_names_of_images(tmp_path):
 def test_tables_that_do_not_say_it(tmp_path, tables, message):
     path = str(make_folder(tmp_path / "photos", FLAT | tables))
     assert message in failure(lambda: ImageFolder(path).of_split())
+
+
+@pytest.mark.parametrize(
+    "folders", [("JPEGImages", "SegmentationClass"), ("imgs", "masks"), ("photos", "depth"), ("rgb", "labels")]
+)
+def test_images_and_their_masks_are_no_classes(tmp_path, folders):
+    root = tree(tmp_path, *(f"{folder}/{i}.png" for folder in folders for i in range(3)))
+    assert f"'{folders[1]}' can be read as classes, or as masks of the images" in failure(counts, root)
+    assert counts(tree(tmp_path / "faces", "mask/1.png", "no_mask/2.png")) == {"mask": 1, "no_mask": 1}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_each_split_has_a_table_and_the_same_file_names(tmp_path, suffix):
+    """As the package datasets has folders of images."""
+    for split, kinds in (("train", ["cat", "dog", "cat"]), ("test", ["dog", "cat"])):
+        rows = [{"file_name": f"{i}.png", "label": kind} for i, kind in enumerate(kinds)]
+        lines = ["file_name,label", *(",".join(row.values()) for row in rows)]
+        lines = lines if suffix == "csv" else map(json.dumps, rows)
+        tree(tmp_path, *(f"{split}/{i}.png" for i in range(len(kinds))))
+        (tmp_path / split / f"metadata.{suffix}").write_text("\n".join(lines))
+    assert counts(tmp_path, "train") == {"cat": 2, "dog": 1} and counts(tmp_path, "test") == {"cat": 1, "dog": 1}
+
+
+def test_a_table_with_paths_of_windows(tmp_path):
+    tree(tmp_path, "images/0.png", "images/1.png")
+    (tmp_path / "labels.csv").write_text("file,label\nimages\\0.png,cat\nimages\\1.png,dog\n")
+    assert counts(tmp_path) == {"cat": 1, "dog": 1}

@@ -285,3 +285,18 @@ def test_files_of_no_split_beside_others(tmp_path):
     pyarrow.parquet.write_table(table(), tmp_path / "train.parquet")
     pyarrow.parquet.write_table(table(), tmp_path / "more.parquet")
     assert "'more.parquet' is of no split" in failure(tmp_path)
+
+
+def test_paths_of_windows(tmp_path):
+    csv(tmp_path / "a.csv", row="images\\{i}.png,{name},x")
+    found = open_images(str(tmp_path / "a.csv")).of_split()
+    assert [found[i]["image"] for i in range(6)] == [png(i) for i in range(6)]
+    (tmp_path / "images\\0.png").write_bytes(png(9))  # a name of its own on other systems
+    assert open_images(str(tmp_path / "a.csv")).of_split()[0]["image"] == png(9)
+
+
+def test_a_column_of_bytes(tmp_path):
+    content = pyarrow.table({"image": [png(i) for i in range(6)], "label": [CLASSES[label] for label in LABELS]})
+    pyarrow.parquet.write_table(content, tmp_path / "a.parquet")
+    found = open_images(str(tmp_path / "a.parquet")).of_split()
+    assert [found[i]["image"] for i in range(6)] == [png(i) for i in range(6)] and found.labels.tolist() == LABELS

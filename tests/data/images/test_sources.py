@@ -8,6 +8,7 @@ from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.data.images.folders import ImageFolder
 from gmlp_flax.data.images.sources import (
     Subset,
+    check_copies,
     check_overlap,
     class_sizes,
     name_numbers,
@@ -144,3 +145,17 @@ def test_splits_of_equal_size_are_not_the_same(tmp_path):
     files = {f"{split}/{c}/{c}.png": image_files.png(len(split + c)) for split in ("train", "val") for c in ("a", "bb")}
     path = str(make_folder(tmp_path / "root", files))
     assert check_overlap(*(open_side(path, Side(side, heldout_share=0.1)) for side in ("train", "heldout"))) == ""
+
+
+def test_images_in_two_classes(tmp_path):
+    files = {f"{c}/{i}.png": image_files.png(10 * n + i) for n, c in enumerate("abc") for i in range(6)}
+    whole = ImageFolder(make_folder(tmp_path, files)).of_split()
+    assert check_copies(whole) == check_copies(embedded_digits("train")) == ""
+    make_folder(tmp_path, {"a/again.png": files["a/0.png"]})
+    assert check_copies(ImageFolder(str(tmp_path)).of_split()) == ""
+    make_folder(tmp_path, {"b/copy.png": files["a/0.png"]})
+    for source in (found := ImageFolder(str(tmp_path)).of_split(), split_images(found, 0.2)[0]):
+        assert "3 images lie in two classes, byte for byte, such as 'a/0.png' and 'b/copy" in check_copies(source)
+    make_folder(tmp_path, {name.replace("a", "c", 1): files[name] for name in files if name.startswith("a")})
+    make_folder(tmp_path, {name.replace("a/", "b/x", 1): files[name] for name in files if name.startswith("a")})
+    assert "images lie in two classes" in failure(check_copies, ImageFolder(str(tmp_path)).of_split())

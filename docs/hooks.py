@@ -11,7 +11,8 @@ from mkdocs.exceptions import PluginError
 SCRIPTS = re.compile(r"<script\b(?:(?!</script>).)*?https?://.*?</script>", re.S)
 CODE = re.compile(r"<code\b.*?</code>", re.S)
 FLAG = re.compile(r"(?<![\w-])--\w[\w.-]*")  # browsers would wrap a line after its hyphens
-NAME = re.compile(r"(?<=\w[._=])(?=\w)")  # where a long name wraps, in the tables of a narrow screen
+NAME = re.compile(r"(?<=\w[._=:])(?=\w)")  # where a long name wraps, in the tables of a narrow screen
+LONG = re.compile(r"[\w.:]{20,}")
 NUMBER = re.compile(r"\d[\d.]*(?: %|e-\d+)")  # browsers would wrap a line within it
 TEXT = re.compile(r">[^<]+<")
 # A figure of docs/results whose points have tips, for a light or a dark page.
@@ -43,7 +44,8 @@ def in_lines(html: str) -> str:
         return TEXT.sub(lambda words: NAME.sub("<wbr>", words[0]), flags) if flags.startswith("<code>") else flags
 
     def whole(found: re.Match) -> str:
-        return NUMBER.sub(r'<span class="flag">\g<0></span>', found[0])
+        words = LONG.sub(lambda word: NAME.sub("<wbr>", word[0]), found[0])
+        return NUMBER.sub(r'<span class="flag">\g<0></span>', words)
 
     parts = re.split(f"({CODE.pattern})", html, flags=re.S)
     return "".join(CODE.sub(code, part) if number % 2 else TEXT.sub(whole, part) for number, part in enumerate(parts))

@@ -95,7 +95,7 @@ def check_data(workdir: str, task: Task, advice: str, chosen: bool = False, side
             old = before.get(side, {})
             if differs := _difference(old, fingerprint):
                 key, run = data_sides.key_of(task.config, side), f"{workdir} was trained with {old['path']}"
-                line = f"config.data.{key} is {path}, and its {side} data are others, {differs}: {run}"
+                line = f"the {side} data, config.data.{key}={path}, are not the run's ({differs}): {run}"
                 if not chosen:
                     raise RunError(f"{line}; give those data, or another --workdir; or {advice}")
                 distributed.say(f"note: {line}")

@@ -62,7 +62,7 @@ def test_other_data_are_refused_unless_they_are_named(text_run, tmp_path):
     identity["data"]["heldout"]["documents"] += 1
     (run / "run.json").write_text(json.dumps(identity))
     code, out, error = evaluate(run)
-    assert code == 2 and not out and "config.data.train is embedded" in error and "5 documents (were 6)" in error
+    assert code == 2 and not out and "config.data.train=embedded" in error and "5 documents (were 6)" in error
     code, out, error = evaluate(run, "--config.data.train=embedded")
     assert code == 0 and error.startswith("note: ") and "5 documents (were 6)" in error
     assert json.loads(out)["eval"] == json.loads((run / "result.json").read_text())["eval"]

@@ -183,12 +183,12 @@ def test_a_run_does_not_go_on_over_other_data_in_silence(commands, workdir, tmp_
         file.write(json.dumps({"text": "one more document"}) + "\n")
     before = content(workdir)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunError, match=f"config.data.train is corpus.jsonl.*trained with {kept}.*--other_data"):
+    with pytest.raises(RunError, match=f"config.data.train=corpus.jsonl.*trained with {kept}.*--other_data"):
         goes_on({"data.train": "corpus.jsonl"})
     assert content(workdir) == before
     flags = f"--config={workdir}/config.json", f"--workdir={workdir}", "--config.steps=13"
     done = commands(*flags, "--config.data.train=corpus.jsonl", "--other_data", cwd=str(tmp_path))
     assert_done(done)
-    assert "note: config.data.train is corpus.jsonl" in done.stderr
+    assert "config.data.train=corpus.jsonl" in done.stderr
     assert json.loads((workdir / "run.json").read_text())["data"]["train"]["path"] == f"{tmp_path}/corpus.jsonl"
     goes_on({"data.train": "corpus.jsonl"})

@@ -280,10 +280,15 @@ def _either(names: Sequence[str]) -> str:
     return " or ".join(map(repr, names))
 
 
+def _absent(what: str, names: Sequence[str], record: Record, task: SentenceTask) -> BadRecord:
+    advice = "; config.own.text, own.second and own.label name the columns" if task.own else ""
+    return BadRecord(f"no {what} {_either(names)}, found {', '.join(map(repr, sorted(record)))}{advice}")
+
+
 def _text(record: Record, names: tuple[str, ...], task: SentenceTask) -> str:
     value = _field(record, names)
     if not isinstance(value, str):
-        raise BadRecord(f"no text {_either(names)}, found {', '.join(map(repr, sorted(record)))}")
+        raise _absent("text", names, record, task)
     text = value.strip()  # so that equal premises are equal
     if not text or (task.own and text in MISSING):
         raise BadRecord(f"an empty sentence {_either(names)}{text and f', {text!r}'}")
@@ -307,7 +312,7 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | 
     if task.own and isinstance(value, list) and len(value) < 2:  # as Doccano and Prodigy write a choice
         value = next(iter(value), None)
     if value is None and task.own and record.keys().isdisjoint(task.label):
-        raise BadRecord(f"no label {_either(task.label)}, found {', '.join(map(repr, sorted(record)))}")
+        raise _absent("label", task.label, record, task)
     if value is None or (task.numbers and str(value).strip() in task.unlabelled):
         return math.nan if task.numbers else UNLABELLED
     if task.numbers:

@@ -253,6 +253,8 @@ def test_own_labels_may_be_negative_and_empty_cells_have_none(tmp_path):
     found = read(path, task)
     assert task.labels == ("-1", "0", "10") and found.labels.tolist() == [0, 1, 2] * 2 and found.dropped == 4
     assert "the label '7'; expected '-1'" in failure(write(tmp_path / "b.tsv", "text\tlabel\nx\t7\n"), task)
+    pair = write(tmp_path / "c.jsonl", writers.json_lines({"premise": "x", "hypothesis": "y", "label": 0}))
+    assert "found 'hypothesis', 'label', 'premise'; config.own.text, own.second" in failure(pair, task)
     again = read(write(tmp_path / "b.csv", "text,label\nx,10.0\ny,-1.0\nz,\n"), task)
     assert again.labels.tolist() == [2, 0] and again.dropped == 1
     old = read(path, task._replace(labels=("-1.0", "0.0", "10.0")))  # names that a run has kept

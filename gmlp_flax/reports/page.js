@@ -14,5 +14,9 @@ for (const button of document.querySelectorAll(".sortable th button"))
     body.append(...rows);
   });
 
-// A chart was drawn as wide as its panel before the panels beside it were there.
-if (window.Plotly) for (const plot of document.querySelectorAll(".plotly-graph-div")) Plotly.Plots.resize(plot);
+// A chart was drawn as wide as its panel before the panels beside it were there. In a narrow one names of points would
+// cover each other: the pointer shows them.
+if (window.Plotly) for (const plot of document.querySelectorAll(".plotly-graph-div")) {
+  Plotly.Plots.resize(plot);
+  if (plot.clientWidth < 500) Plotly.restyle(plot, { "textfont.color": "transparent" });
+}

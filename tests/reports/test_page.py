@@ -146,6 +146,17 @@ def test_the_page_is_as_wide_as_the_window(opened, width):
 
 
 @WITH_BROWSER
+@pytest.mark.parametrize(("width", "opacity"), [(400, "0"), (1400, "1")])
+def test_a_narrow_chart_hides_the_names_of_its_points(opened, width, opacity):
+    opened.resize(width)
+    opened.open(opened.run("return location.href"))
+    measure = (
+        "const name = document.querySelector('.textpoint text'); return name && getComputedStyle(name).fillOpacity"
+    )
+    wait_for(lambda: opened.run(measure) == opacity)
+
+
+@WITH_BROWSER
 def test_charts_fill_their_panels_and_no_more(opened):
     opened.resize(1400)
     opened.open(opened.run("return location.href"))

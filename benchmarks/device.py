@@ -307,12 +307,8 @@ def _beside(
     repeats: int,
     fastest: dict[str, float],
 ) -> Iterator[Row]:
-    """A peer's examples per second under torch.compile, and ours by them; nothing where it is not installed."""
-    try:
-        seconds, memory = _apart(_torch_seconds, make, device, repeats)
-    except RunError as error:
-        print(f"{peer} is left out: {error}", file=sys.stderr)
-        return
+    """A peer's examples per second under torch.compile, and ours by them. Raises RunError: it is not installed."""
+    seconds, memory = _apart(_torch_seconds, make, device, repeats)
     rates = [batch / value for value in seconds]
     yield row(f"{peer}, torch.compile, batch {batch}: rate", rates, "examples/s")
     if memory:

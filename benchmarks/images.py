@@ -16,6 +16,7 @@ from gmlp_flax.data.images import augment, views
 from gmlp_flax.data.images.augment import Augmentation
 from gmlp_flax.data.images.views import training_example
 from gmlp_flax.errors import DataError
+from gmlp_flax.io import files as io_files
 
 SIZE = (224, 224)
 MIN_SCALE = 0.08
@@ -161,12 +162,8 @@ def _in_tar(path: str) -> list[bytes]:
 
 
 def _in_folder(path: str) -> list[bytes]:
-    names = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names if _is_jpeg(name)]
-    files = []
-    for name in sorted(names)[:MOST]:
-        with open(name, "rb") as file:
-            files.append(file.read())
-    return files
+    paths = [file.path for file in io_files.find_files(path) if _is_jpeg(file.name)]
+    return [io_files.read_small(path) for path in paths[:MOST]]
 
 
 def _is_jpeg(name: str) -> bool:

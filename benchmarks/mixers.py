@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config, tasks
 from gmlp_flax.benchmarks.timing import Row, example_batch, row
-from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import parameters
 from gmlp_flax.paper import alternatives
 from gmlp_flax.planning import dry_run
@@ -33,14 +33,11 @@ def bench_mixers(repeats: int, rows: Sequence[str], lengths: Sequence[int], scal
     Entries have the keys `row`, `tokens`, `batch` and `figure` ("seconds", "bytes", "flops", "parameters") as well.
 
     Raises:
-        RunError: there is no such row, or a length is none.
+        ConfigError: there is no such row, or a length is none.
     """
-    try:
-        chosen = alternatives.checked(rows or alternatives.ROWS, alternatives.ROWS, "--rows")
-    except ConfigError as error:
-        raise RunError(str(error)) from None
+    chosen = alternatives.checked(rows or alternatives.ROWS, alternatives.ROWS, "--rows")
     if wrong := [length for length in lengths if not 32 <= length <= 2**20]:
-        raise RunError(f"--lengths has {wrong[0]}: expected numbers of tokens from 32")
+        raise ConfigError(f"--lengths has {wrong[0]}: expected numbers of tokens from 32")
     return [entry for name in chosen for length in lengths for entry in _measured(name, length, scale, repeats)]
 
 

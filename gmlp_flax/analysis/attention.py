@@ -88,14 +88,9 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> Attention:
 
     def of_all(params: Any) -> list[jax.Array | None]:
         """The weights of each stack, as `stack_weights` returns them."""
-        text_model = task.bind(params)
-        encoder = text_model.encoder
-        # The model embeds the tokens; a function that returns the maps stands in for its encoder.
-        stacks = encoder.stacks
-        text_model.encoder = lambda x, key, padding_mask: stack_weights(
-            stacks, x.astype(encoder.spec.stream_dtype), padding_mask
-        )
-        return text_model.hidden(tokens, None, segments, padding_mask)
+        model = task.bind(params)
+        x = model.embed(tokens, segments).astype(model.spec.stream_dtype)
+        return stack_weights(model.encoder.stacks, x, padding_mask)
 
     of_stacks, numbers, depth = jax.jit(of_all)(trained.weights), [], 0
     for stack, weights in zip(task.stacks(trained.weights), of_stacks, strict=True):

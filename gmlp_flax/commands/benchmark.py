@@ -71,7 +71,7 @@ def main(argv: list[str]) -> None:
                 print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}", flush=True)
                 if values["json"]:  # each row at once: a machine that is lent may go
                     json_files.write(str(values["json"]), rows)
-        except RunError as error:
+        except (ConfigError, RunError) as error:
             if parts:
                 raise
             print(f"{part} is left out: {error}", file=sys.stderr)

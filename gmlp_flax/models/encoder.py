@@ -24,9 +24,10 @@ REMAT_POLICIES = {
 }
 
 
-def depths(layers: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """The depth of stacked parameters: the path of each, beginning with STACKED -> size of its leading axis, to path ->
-    the number of its first layer in the whole encoder, and the number of all layers."""
+def depths(leaves: Mapping[str, jax.Array]) -> dict[str, tuple[int, int]]:
+    """The depth of the stacked parameters of a model, given all of them by path: path -> the number of its first layer
+    in the whole encoder, and the number of all layers. Shapes instead of arrays do."""
+    layers = {path: leaf.shape[0] for path, leaf in leaves.items() if path.startswith(STACKED)}
     in_stack = {path: re.match(rf"{STACKED}{STACK}(\d+)/", path) for path in layers}
     stacks = {path: int(match[1]) if match else 0 for path, match in in_stack.items()}
     sizes = {stack: layers[path] for path, stack in stacks.items()}

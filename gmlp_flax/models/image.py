@@ -111,7 +111,7 @@ class ImageClassifier(nnx.Module):
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Images [batch, height, width, channels], uint8 or float, 0 to 255, to float32 logits [batch, classes]. `key`
         has a random key per example, [batch]; None for evaluation."""
-        x, precise = self.encoder(self.embedded(images), key), self.spec.precise_dtype
+        x, precise = self.encoder(self.embed(images), key), self.spec.precise_dtype
         pooled = x.mean(axis=1, dtype=precise) if self.cls is None else x[:, 0]
         if self.pre_logits is not None:
             pooled = jnp.tanh(self.pre_logits(pooled))
@@ -119,9 +119,9 @@ class ImageClassifier(nnx.Module):
 
     def states(self, images: jax.Array, layers: Sequence[int]) -> list[jax.Array]:
         """What some layers give, each [batch, tokens, d_model]: see `Encoder.states`."""
-        return self.encoder.states(self.embedded(images), layers)
+        return self.encoder.states(self.embed(images), layers)
 
-    def embedded(self, images: jax.Array) -> jax.Array:
+    def embed(self, images: jax.Array) -> jax.Array:
         """The input of the encoder, [batch, tokens, d_model]; a cls token is the first."""
         chex.assert_shape(images, (None, None, None, len(self.mean)))
         x = self._patches(images)

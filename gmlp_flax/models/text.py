@@ -91,7 +91,7 @@ class TextModel(nnx.Module):
         """
         chex.assert_rank(tokens, 2)
         chex.assert_equal_shape([tokens, *(given for given in (segments, padding_mask) if given is not None)])
-        return self.encoder(self.embedded(tokens, segments), key, padding_mask)
+        return self.encoder(self.embed(tokens, segments), key, padding_mask)
 
     def states(
         self,
@@ -101,9 +101,9 @@ class TextModel(nnx.Module):
         padding_mask: jax.Array | None = None,
     ) -> list[jax.Array]:
         """What some layers give, each [batch, tokens, d_model]: see `Encoder.states`; others as in `hidden`."""
-        return self.encoder.states(self.embedded(tokens, segments), layers, padding_mask)
+        return self.encoder.states(self.embed(tokens, segments), layers, padding_mask)
 
-    def embedded(self, tokens: jax.Array, segments: jax.Array | None = None, first: jax.Array | int = 0) -> jax.Array:
+    def embed(self, tokens: jax.Array, segments: jax.Array | None = None, first: jax.Array | int = 0) -> jax.Array:
         """The input of the encoder, [batch, tokens, d_model]: arguments as in `hidden`, `first` the first position."""
         # Not sharded here: otherwise the compiler moves activations instead of the table.
         table = sharding.constrain(self.embedding[...], None, None)
@@ -186,7 +186,7 @@ class CausalLM(LanguageModel):
             first: int, number of tokens read before.
             last: int, index of the text's last token among `tokens`.
         """
-        hidden, caches = self.encoder.extend(self.embedded(tokens, first=first), caches, first)
+        hidden, caches = self.encoder.extend(self.embed(tokens, first=first), caches, first)
         return self.logits(jax.lax.dynamic_index_in_dim(hidden, last, axis=1, keepdims=False)), caches
 
 

@@ -43,9 +43,7 @@ class Progress:
         self._started: tuple[int, float] | None = None
         live = sys.stderr.isatty() and distributed.is_first()
         form = "{desc} {percentage:3.0f}%|{bar}| {postfix}"
-        self._bar: tqdm.tqdm | None = (
-            tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr) if live else None
-        )
+        self._bar = tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr, disable=not live)
 
     def rate(self, step: int) -> float:
         """Units per second since the first step of this process; 0 before its end."""
@@ -57,30 +55,28 @@ class Progress:
         """Notes that the devices have finished a step."""
         if self._started is None:
             self._started = (step, time.perf_counter())
-        if self._bar is not None:
-            self._bar.update(step - self._bar.n)
+        self._bar.update(step - self._bar.n)
 
     def show_loss(self, step: int, loss: float) -> None:
         """Shows the newest loss."""
         rate = self.rate(step)
         left = (self.steps - step) * self.per_step / rate if rate else 0.0
         text = f"loss {loss:.4f}  {rate:,.0f} {self.unit}/s  ETA {tqdm.tqdm.format_interval(left)}"
-        if self._bar is not None:
+        if self._bar.disable:
+            distributed.say(f"step {step}/{self.steps}  {text}")
+        else:
             self._bar.set_description_str(f"step {step}/{self.steps}")
             self._bar.set_postfix_str(text)
-        else:
-            distributed.say(f"step {step}/{self.steps}  {text}")
 
     def show(self, text: str) -> None:
         """Prints a line above the live one."""
-        if self._bar is not None:
-            self._bar.write(text, file=sys.stderr)
-        else:
+        if self._bar.disable:
             distributed.say(text)
+        else:
+            self._bar.write(text, file=sys.stderr)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
 
 
 class Profile:

@@ -68,7 +68,7 @@ def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
     multipliers = validation.lr_multipliers(lines)
     by_path, used = {}, set()
     leaves = leaves_by_path(params)
-    depth = depths({name: leaf.shape[0] for name, leaf in leaves.items() if name.startswith(STACKED)})
+    depth = depths(leaves)
     for name, leaf in leaves.items():
         matching = (multiplier for multiplier in multipliers if re.search(multiplier.pattern, name))
         multiplier = next(matching, validation.Multiplier("", 1.0, 1.0))
@@ -98,7 +98,7 @@ def decay_mask(params: Any, metadata: Mapping[str, ParamMetadata], decay_all: bo
     )
 
 
-def averaged(opt_state: Any, params: Any) -> Any:
+def eval_params(opt_state: Any, params: Any) -> Any:
     """The parameters that a schedule-free optimizer evaluates; frozen ones as they are."""
 
     def is_state(node: Any) -> bool:

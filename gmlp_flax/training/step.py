@@ -102,7 +102,7 @@ class Training:
         if config.optimizer.ema:
             mean = optax.incremental_update(params, state.ema, 1 - ema_decay(config, state.step + 1))
         else:
-            mean = state.ema and optimizer.averaged(opt_state, params)
+            mean = state.ema and optimizer.eval_params(opt_state, params)
         unit_weight = jnp.ones((), jnp.float32)
         sums = sums | {"grad_norm": (optax.tree.norm(grads), unit_weight)}
         if self.has_rate:
@@ -129,7 +129,7 @@ def norms(trees: Mapping[str, Any]) -> Sums:
     squares: dict[str, Any] = collections.defaultdict(float)
     for kind, tree in trees.items():
         leaves = leaves_by_path(tree)
-        depth = depths({name: leaf.shape[0] for name, leaf in leaves.items() if name.startswith(STACKED)})
+        depth = depths(leaves)
         for name, leaf in leaves.items():
             square = jnp.square(leaf.astype(jnp.float32))
             if name not in depth:

@@ -215,13 +215,12 @@ def test_equal_layers_lie_in_one_stack():
 
 
 def test_depths():
-    """The first layer of each stack, and all layers."""
-    found = depths({f"{STACKED}stack_1/a/b": 3, f"{STACKED}stack_0/stack": 2, f"{STACKED}stack_2/c": 1})
+    """The first layer of each stack, and all layers; parameters beside the encoder's layers have no depth."""
+    sizes = {"stack_1/a/b": 3, "stack_0/stack": 2, "stack_2/c": 1}
+    found = depths({f"{STACKED}{path}": np.zeros(size) for path, size in sizes.items()} | {"head/bias": np.zeros(9)})
     assert found == {f"{STACKED}stack_1/a/b": (2, 6), f"{STACKED}stack_0/stack": (0, 6), f"{STACKED}stack_2/c": (5, 6)}
-    assert depths({f"{STACKED}norm/scale": 4, f"{STACKED}stacked/x": 4}) == {
-        f"{STACKED}norm/scale": (0, 4),
-        f"{STACKED}stacked/x": (0, 4),
-    }
+    one_stack = depths({f"{STACKED}{path}": np.zeros(4) for path in ("norm/scale", "stacked/x")})
+    assert len(one_stack) == 2 and {*one_stack.values()} == {(0, 4)}
 
 
 @in_float64

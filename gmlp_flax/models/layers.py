@@ -253,10 +253,10 @@ def activation(name: str, x: jax.Array) -> jax.Array:
     Phi is written with erf, as torch does: half the cost of erfc on a CPU, and an absolute error below 1e-6. The
     derivative keeps x alone of the forward pass.
     """
-    return _activated(name, x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)
+    return _gelu(name, x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)
 
 
-def _activated(name: str, x: jax.Array) -> jax.Array:
+def _gelu(name: str, x: jax.Array) -> jax.Array:
     return jax.nn.gelu(x) if name == "gelu_tanh" else 0.5 * x * (1 + jax.lax.erf(x * 2**-0.5))
 
 
@@ -266,7 +266,7 @@ def _activation_jvp(name: str, primals, tangents):
     def derivative(x, d_x):
         # In the backward pass the barrier holds the gradient in the type of x: else it is in memory in float32.
         wide, d_x = jnp.promote_types(x.dtype, jnp.float32), jax.lax.optimization_barrier(d_x)
-        _, d_y = jax.jvp(functools.partial(_activated, name), (x.astype(wide),), (d_x.astype(wide),))
+        _, d_y = jax.jvp(functools.partial(_gelu, name), (x.astype(wide),), (d_x.astype(wide),))
         return d_y.astype(x.dtype)
 
     return activation(name, *primals), derivative(*primals, *tangents)

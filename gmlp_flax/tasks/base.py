@@ -293,8 +293,8 @@ class Task(abc.ABC):
     def read_answer(self, prepared: Prepared, outputs: list[Outputs], top: int) -> list[Candidates]:
         """The predictions of an input; its context, if it has one, is how many there are."""
         [ranked], names, predictions = outputs, self.prediction_names, []
-        for place in range(prepared.context or 1):
-            values, indices = ranked["values"][place].tolist(), ranked["indices"][place].tolist()
+        for number in range(prepared.context or 1):
+            values, indices = ranked["values"][number].tolist(), ranked["indices"][number].tolist()
             predictions.append([(names[i], value) for value, i in zip(values, indices, strict=True)])
         return predictions
 

@@ -94,7 +94,7 @@ class CausalLanguageModeling(LanguageModeling):
 
     def encode(self, inputs: Sequence[str]) -> np.ndarray:
         """See `Task`: int32 [batch, tokens], each text after [CLS]."""
-        return self.padded([[self.tokenizer.cls_id, *self.tokenizer.encode(line)] for line in inputs])
+        return self.pad([[self.tokenizer.cls_id, *self.tokenizer.encode(line)] for line in inputs])
 
     def prepare(self, given: str, truncate: bool = False) -> Prepared:
         """See `Task`: a line of text, of which the model reads the end, whose next token it ranks.

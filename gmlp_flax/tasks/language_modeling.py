@@ -84,7 +84,7 @@ class LanguageModeling(TextTask):
         """See `Task`."""
         return {"text": inputs[0]}
 
-    def padded(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
+    def pad(self, ids: Sequence[Sequence[int]]) -> np.ndarray:
         """Texts as int32 [batch, tokens], as many tokens as the longest has, or n if the model reads n alone.
 
         Raises:
@@ -194,26 +194,26 @@ class LanguageModeling(TextTask):
                 tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, **options)
         report_unknown(self.tokenizer, [{"tokens": tokens.read(0, min(tokens.tokens, FIRST_TOKENS))}], f"{side} text")
         with sides.errors_name(f"data.{side}", "model.length"):
-            return self._packed(tokens)
+            return self._pack(tokens)
 
     @functools.cached_property
     def further(self) -> dict[str, tuple[packing.Packing, Sequence[File]]]:
         """The windows of the corpora of config.data.mixture, by path, and their files; of one with splits, those to
         train on."""
-        found = {}
+        by_path = {}
         for path in packing.read_shares(self.config.data.mixture):
             with sides.errors_name("data.mixture"):
                 if prepared.is_prepared(path):
                     tokens = prepared.Prepared(path)
-                    found[path] = self._packed(tokens), tokens.files
+                    by_path[path] = self._pack(tokens), tokens.files
                     continue
-                corpus, selected = corpora.open_side(path, Side(TRAIN))
-                options = {"selection": selected, "max_bad_records": self.config.data.max_bad_records}
+                corpus, selection = corpora.open_side(path, Side(TRAIN))
+                options = {"selection": selection, "max_bad_records": self.config.data.max_bad_records}
                 tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, **options)
-                found[path] = self._packed(tokens), corpus.files
-        return found
+                by_path[path] = self._pack(tokens), corpus.files
+        return by_path
 
-    def _packed(self, tokens: prepared.Prepared) -> packing.Packing:
+    def _pack(self, tokens: prepared.Prepared) -> packing.Packing:
         return packing.Packing(tokens, self.length + self.more_tokens, self.closed)
 
     def fingerprint(self, side: str) -> fingerprints.Fingerprint:

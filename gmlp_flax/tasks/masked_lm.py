@@ -167,7 +167,7 @@ class MaskedLanguageModeling(LanguageModeling):
     def encode(self, inputs: Sequence[str]) -> np.ndarray:
         """See `Task`: int32 [batch, tokens], each text with [CLS] and [SEP]."""
         ids = [[self.tokenizer.cls_id, *self.tokenizer.encode_masked(line), self.tokenizer.sep_id] for line in inputs]
-        return self.padded(ids)
+        return self.pad(ids)
 
     def forward(self, params: Any, inputs: Any) -> jax.Array:
         """See `Task`: logits [batch, tokens, vocabulary] at all positions."""

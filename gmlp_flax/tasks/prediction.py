@@ -100,8 +100,8 @@ class Stream(NamedTuple):
         outputs, done = [[] for _ in items], 0
         for numbers, arrays in [*batches, ([], {})]:
             arrays = jax.device_get(arrays)
-            for place, number in enumerate(numbers):
-                outputs[number].append({name: values[place] for name, values in arrays.items()})
+            for row, number in enumerate(numbers):
+                outputs[number].append({name: values[row] for name, values in arrays.items()})
             while done < len(items) and len(outputs[done]) == len(items[done][0].examples):
                 prepared, answer = items[done]
                 if not answer.error:
@@ -120,6 +120,6 @@ def batch_of(examples: list[Arrays], length: int, pad_id: int) -> Arrays:
         if first.dtype != np.uint8:
             shape[-1:] = [min(length, 1 << (int(size) - 1).bit_length()) for size in shape[-1:]]
         batch[name] = np.full((len(arrays), *shape), pad_id if name == "tokens" else 0, first.dtype)
-        for place, array in enumerate(arrays):
-            batch[name][place, *map(slice, array.shape)] = array
+        for row, array in enumerate(arrays):
+            batch[name][row, *map(slice, array.shape)] = array
     return batch

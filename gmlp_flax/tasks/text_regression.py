@@ -117,8 +117,7 @@ class TextRegression(TextClassification):
         pair = labels[known].astype(np.float64), np.asarray(outputs["label"], np.float64)[known]
         varied = all(np.ptp(values) > 0 for values in pair)
         pearson = [float(np.corrcoef(both)[0, 1]) if varied else 0.0 for both in (pair, [*map(rankdata, pair)])]
-        found = {"spearman": pearson[1], "pearson": pearson[0], "loss": sums["loss"][0] / sums["loss"][1]}
-        return found | counts
+        return {"spearman": pearson[1], "pearson": pearson[0], "loss": sums["loss"][0] / sums["loss"][1]} | counts
 
     def baselines(self, sums: Totals) -> list[Baseline]:
         """The mean of the training labels for all examples, which correlates with nothing."""

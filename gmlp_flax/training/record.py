@@ -85,13 +85,13 @@ def check_data(workdir: str, task: Task, advice: str, chosen: bool = False, side
 
     def compare() -> dict[str, Any]:
         """On the first process alone, whose error the others learn of."""
-        before, found = run_folder.read_identity(workdir).get("data") or {}, {}
+        before, now = run_folder.read_identity(workdir).get("data") or {}, {}
         for side in sides if distributed.is_first() else ():
             if not (fingerprint := task.fingerprint(side)):
                 continue
             path = data_sides.path_of(task.config, side)
-            place = path if path == data_sides.EMBEDDED else io_files.absolute(tfds_folders.find(path))
-            found[side] = {"path": place, **fingerprint}
+            absolute = path if path == data_sides.EMBEDDED else io_files.absolute(tfds_folders.find(path))
+            now[side] = {"path": absolute, **fingerprint}
             old = before.get(side, {})
             if differs := _difference(old, fingerprint):
                 key, run = data_sides.key_of(task.config, side), f"{workdir} was trained with {old['path']}"
@@ -99,7 +99,7 @@ def check_data(workdir: str, task: Task, advice: str, chosen: bool = False, side
                 if not chosen:
                     raise RunError(f"{line}; give those data, or another --workdir; or {advice}")
                 distributed.say(f"note: {line}")
-        return found
+        return now
 
     return on_all_processes(workdir, compare)
 

@@ -96,9 +96,9 @@ class GMLPBlock(Block):
 
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         d_model, d_ffn, width = spec.d_model, spec.d_ffn, spec.gate_width
-        gelu = {"activation": spec.activation, "parts": d_ffn // width}
+        gelu, parts = spec.activation, d_ffn // width  # Z1 and Z2 of the split gate are products of their own
         self.norm = LayerNorm(spec, d_model)
-        self.proj_in = Linear(spec, d_model, d_ffn, rngs, sharding=(FSDP, TENSOR), **gelu)
+        self.proj_in = Linear(spec, d_model, d_ffn, rngs, sharding=(FSDP, TENSOR), activation=gelu, parts=parts)
         self.gate = SpatialGatingUnit(spec, rngs)
         self.attention = TinyAttention(spec, width, rngs) if spec.d_attn else None
         self.proj_out = Linear(spec, width, d_model, rngs, sharding=(TENSOR, FSDP))
@@ -114,7 +114,7 @@ class GMLPBlock(Block):
         shortcut = x
         x = self.norm(x)
         attention = self.attention(x, rng.mixing_keys, padding_mask, cache) if self.attention else None
-        x = self.proj_in(x)  # U and the GELU
+        x = self.proj_in(x)  # gelu(U x)
         x = self.gate(x, attention, cache, padding_mask)
         x = self.proj_out(x)  # V
         return add_branch(shortcut, x, rng)

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from flax import nnx
 
+from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.models.blocks import BLOCKS
 from gmlp_flax.options import options_of
 
@@ -89,6 +90,21 @@ def count(name, function, *args):
     return sum(equation.primitive.name == name for equation in program(function, *args))
 
 
+def assert_last_product_alone_is_precise(module, *inputs):
+    """Logits of a bfloat16 model are float32 and not rounded before: the last product gives float32, all others
+    bfloat16. Of the program, since a compiler may leave out roundings."""
+    state, call = function_of(module)
+    assert jax.eval_shape(call, state, *inputs).dtype == "float32"
+    types = [str(e.outvars[0].aval.dtype) for e in program(call, state, *inputs) if e.primitive.name == "dot_general"]
+    assert types == ["bfloat16"] * (len(types) - 1) + ["float32"]
+
+
+def assert_gradient_reaches_every_parameter(gradient, least=0, without=()):
+    """All are finite, and more than `least` somewhere, but for the paths `without` effect."""
+    for path, leaf in leaves_by_path(gradient).items():
+        assert np.isfinite(leaf).all() and (np.abs(leaf).max() > least) == (path not in without), path
+
+
 def largest_array(function, *args):
     """Most elements of any array that a traced function makes."""
     return max(math.prod(out.aval.shape) for equation in program(function, *args) for out in equation.outvars)
@@ -157,13 +173,15 @@ def tiny_attention(p, x):
     return linear(p["out"], np.stack([softmax_mix(dot_products(query, k), v) for query in q]))
 
 
-def t5_bucket(offset, count):
-    """The bucket of one offset (key - query) out to 128, its logarithms compared as powers of integers."""
-    half, exact = count // 2, count // 4
-    side, distance, steps = (half if offset > 0 else 0), abs(offset), half - exact
+def t5_bucket(offset, count, causal=False):
+    """The bucket of one offset (key - query) out to 128, its logarithms compared as powers of integers; of a causal
+    model, in which all buckets serve offsets up to 0."""
+    half = count if causal else count // 2
+    exact, side, distance = half // 2, (half if offset > 0 else 0), abs(offset)
     if distance < exact:
         return side + distance
     # floor(log(distance / exact) / log(128 / exact) * steps) is the largest k that holds here.
+    steps = half - exact
     far = max(k for k in range(steps + 1) if distance**steps * exact**k >= exact**steps * 128**k)
     return side + min(exact + far, half - 1)
 
@@ -193,9 +211,16 @@ def multi_head_attention(p, x, heads, length, count=0):
     return linear(p["out"], mixed)
 
 
-def channel_mlp(p, x):
+def channel_mlp(p, x, activation=gelu):
     """Each token's vector through two layers."""
-    return linear(p["proj_out"], gelu(linear(p["proj_in"], x)))
+    return linear(p["proj_out"], activation(linear(p["proj_in"], x)))
+
+
+def token_mlp(p, x, activation=gelu):
+    """Each channel's vector through two layers."""
+    into, out = p["proj_in"], p["proj_out"]
+    hidden = [activation(into["weight"] @ channel + into["bias"]) for channel in x.T]
+    return np.stack([out["weight"] @ vector + out["bias"] for vector in hidden], axis=1)
 
 
 def transformer_block(p, x, heads, length, count=0):
@@ -213,11 +238,7 @@ def post_norm_block(p, x, heads=2):
 
 def mixer_block(p, x):
     """Channel by channel across tokens, then token by token across channels."""
-    normed, mixed = layer_norm(p["token_norm"], x), []
-    into, out = p["token_mlp"]["proj_in"], p["token_mlp"]["proj_out"]
-    for channel in normed.T:
-        mixed.append(out["weight"] @ gelu(into["weight"] @ channel + into["bias"]) + out["bias"])
-    x = x + np.stack(mixed, axis=1)
+    x = x + token_mlp(p["token_mlp"], layer_norm(p["token_norm"], x))
     return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
 
 
@@ -238,11 +259,7 @@ def resmlp_block(p, x):
 def feed_forward_block(p, x):
     """The MLP token by token; then, on the transpose, a norm and an MLP channel by channel."""
     x = x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
-    into, out = p["token_mlp"]["proj_in"], p["token_mlp"]["proj_out"]
-    columns = []
-    for channel in layer_norm(p["token_norm"], x.T):
-        columns.append(out["weight"] @ gelu(into["weight"] @ channel + into["bias"]) + out["bias"])
-    return x + np.array(columns).T
+    return x + token_mlp(p["token_mlp"], layer_norm(p["token_norm"], x.T).T)
 
 
 def gmlp_block(p, x, kind="split"):

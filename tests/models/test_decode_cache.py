@@ -41,16 +41,6 @@ def block(name, **fields):
     return randomized(lambda: made.block(made, nnx.Rngs(0)))
 
 
-def past_bucket(distance, buckets):
-    """T5's bucket of a distance to the cache, if all buckets serve the cache; logarithms as powers of integers."""
-    exact = buckets // 2
-    if distance < exact:
-        return distance
-    steps = buckets - exact
-    far = max(k for k in range(steps + 1) if distance**steps * exact**k >= exact**steps * 128**k)
-    return min(exact + far, buckets - 1)
-
-
 def bidirectional(p, name):
     """The parameters of a causal block as those of one that sees all tokens, with numbers for the future that must not
     matter."""
@@ -59,7 +49,7 @@ def bidirectional(p, name):
     if "gate" in p and "taps" in p["gate"]["spatial"]:
         p["gate"]["spatial"]["taps"] = np.concatenate([p["gate"]["spatial"]["taps"], future])
     if name == "buckets":
-        columns = [past_bucket(distance, 6) for distance in range(N - 1, -1, -1)]
+        columns = [reference.t5_bucket(offset, 6, causal=True) for offset in range(1 - N, 1)]
         p["attention"]["relative"]["bias"] = p["attention"]["relative"]["bias"][:, columns]
     if "relative" in p.get("attention", {}):
         p["attention"]["relative"]["bias"] = np.array([[*row, *future] for row in p["attention"]["relative"]["bias"]])

@@ -21,6 +21,9 @@ PRODUCTS = pytest.mark.parametrize(
 )
 
 
+AXES = ((), (3,), (2, 3, 2))  # before those of a product; none of a single example
+
+
 @pytest.fixture(params=["cpu", "default"])
 def order(request, monkeypatch):
     """Runs a test with each platform's order of the products, both on this machine."""
@@ -33,7 +36,11 @@ def squares(product):
 
 
 @pytest.mark.smoke
-@PRODUCTS
+@pytest.mark.parametrize(
+    "product, formula, shapes",
+    [(matmul.over_channels, "...i,io->...o", ((*axes, 4), (4, 5))) for axes in AXES]
+    + [(matmul.over_tokens, "ij,...jc->...ic", ((3, 4), (*axes, 4, 5))) for axes in AXES],
+)
 @in_float64
 def test_values_and_gradients_are_einsums(order, product, formula, shapes):
     left, right = (normal(seed, *shape) for seed, shape in enumerate(shapes))
@@ -64,18 +71,6 @@ def test_forward_mode_and_second_derivatives(order, product, formula, shapes):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), found, wanted)
 
 
-@pytest.mark.parametrize("axes", [(), (3,), (2, 3, 2)])
-@in_float64
-def test_over_tokens_takes_any_leading_axes(order, axes):
-    """Also none: a single example has the shape of its tokens and channels."""
-    weight, x = normal(0, 3, 4), normal(1, *axes, 4, 5)
-    function = lambda *given: (matmul.over_tokens(*given), jax.grad(squares(matmul.over_tokens))(*given))  # noqa: E731
-    y, d_weight = quick_jit(function)(weight, x)
-    np.testing.assert_allclose(y, np.einsum("ij,...jc->...ic", weight, x), atol=1e-13)
-    outputs, inputs = (np.asarray(part).reshape(-1, *part.shape[-2:]) for part in (2 * y, x))
-    np.testing.assert_allclose(d_weight, np.einsum("bic,bjc->ij", outputs, inputs), atol=1e-12)
-
-
 @pytest.mark.parametrize("shape", [(8,), (128, 1), (128, 8), (1,)])
 def test_a_biass_gradient_is_summed_in_float32(shape):
     """Ones of 256 examples: a sum in bfloat16 would stand still at 256 times what one step of it can hold."""
@@ -90,16 +85,6 @@ def test_a_biass_gradient_is_summed_in_float32(shape):
     assert (y.dtype, d_x.dtype, d_bias.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32) and np.all(y == 0.5)
     np.testing.assert_array_equal(d_x, 1)
     np.testing.assert_array_equal(d_bias, np.full(shape, x.size / bias.size))
-
-
-@pytest.mark.parametrize("axes", [(), (3,), (2, 3, 2)])
-@in_float64
-def test_over_channels_takes_any_leading_axes(order, axes):
-    x, kernel = normal(0, *axes, 4), normal(1, 4, 5)
-    gradient, rows = jax.grad(squares(matmul.over_channels), argnums=1), x.reshape(-1, 4)
-    y, d_kernel = quick_jit(lambda *given: (matmul.over_channels(*given), gradient(*given)))(x, kernel)
-    np.testing.assert_allclose(y, x @ kernel, atol=1e-13)
-    np.testing.assert_allclose(d_kernel, rows.T @ (2 * rows @ kernel), atol=1e-12)
 
 
 @PRODUCTS

@@ -65,11 +65,7 @@ def test_against_numpy(others, scale_embeddings):
 
 
 def test_logits_of_a_bfloat16_model_are_float32_and_not_rounded_before():
-    """The product with the table gives float32; only that, since a compiler may leave out roundings."""
-    state, call = function_of(abstract(dtype="bfloat16"))
-    assert jax.eval_shape(call, state, TOKENS, POSITIONS).dtype == jnp.float32
-    dots = [e for e in program(call, state, TOKENS, POSITIONS) if e.primitive.name == "dot_general"]
-    assert [str(dot.outvars[0].aval.dtype) for dot in dots] == ["bfloat16"] * (len(dots) - 1) + ["float32"]
+    reference.assert_last_product_alone_is_precise(abstract(dtype="bfloat16"), TOKENS, POSITIONS)
 
 
 @in_float64
@@ -234,8 +230,7 @@ def test_the_two_texts_of_a_pair_draw_dropout_of_their_own():
     noisy, quiet, alone, gradient = outputs_and_gradient(state)
     assert np.abs(noisy - quiet).max() > 1e-3
     np.testing.assert_allclose(noisy[:1], alone, atol=1e-12)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
-        assert np.isfinite(leaf).all() and np.abs(leaf).max() > 0, path
+    reference.assert_gradient_reaches_every_parameter(nnx.to_pure_dict(gradient))
 
 
 @pytest.mark.parametrize("make", [classifier, spans])

@@ -130,6 +130,14 @@ def gmlp(*words: object, **options) -> subprocess.CompletedProcess:
     return run("-m", "gmlp_flax", *words, **options)
 
 
+def refused(*words: object, **options) -> str:
+    """The one line of error of `gmlp WORDS`, which ends with code 2 and prints nothing else; options as in `run`."""
+    done = gmlp(*words, **options)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stdout + done.stderr
+    assert done.stderr.startswith("error: ")
+    return done.stderr.removeprefix("error: ").removesuffix("\n")
+
+
 def devices(count: int) -> str:
     """A value of XLA_FLAGS with so many devices, beside the flags of all tests."""
     return f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"

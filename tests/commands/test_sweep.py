@@ -3,23 +3,13 @@
 Whole runs are in tests/runs/test_sweep.py.
 """
 
-import json
-
 import pytest
 
 from gmlp_flax import config as config_lib
-from tests import preloaded
 from tests.sweeps.stand_in import Trainer
 
 TEXT = "configs/quickstart_text.py"
 GRID = ("--grid=optimizer.learning_rate=1e-3,2e-3", "--grid=batch_size=32,64")
-# As the command is called, with the stand-in for Python where it starts the trainer.
-PROGRAM = """
-import runpy, sys
-sys.executable = {executable!r}
-sys.argv = {argv!r}
-runpy.run_module("gmlp_flax", run_name="__main__")
-"""
 
 
 @pytest.fixture
@@ -28,15 +18,7 @@ def trainer(tmp_path):
 
 
 def sweep(trainer: Trainer, *options: str, config: str = TEXT) -> tuple[int, list[str], list[str]]:
-    """Runs the command: exit code, lines of standard output and of standard error."""
-    argv = ["gmlp", "sweep", f"--config={config}", f"--out={trainer.folder / 'out'}", *options]
-    program = PROGRAM.format(executable=str(trainer.executable), argv=argv)
-    done = preloaded.run("-c", program)
-    return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
-
-
-def report(trainer: Trainer) -> dict:
-    return json.loads((trainer.folder / "out" / "sweep.json").read_text())
+    return trainer.sweep(f"--config={config}", *options)
 
 
 def run(rate: str, batch: int, seed: int) -> str:
@@ -64,7 +46,7 @@ def test_one_seed_chooses_and_the_others_follow(trainer):
     chosen = "chosen: optimizer.learning_rate=1e-3,batch_size=64, for its perplexity with seed 3 on data held out"
     assert any(line.startswith(chosen) for line in printed)
     assert printed[-1] == f"the report: {trainer.folder}/out/report/index.html"
-    assert report(trainer)["chosen"] == 4
+    assert trainer.report()["chosen"] == 4
 
 
 def test_accuracy_is_better_the_higher(trainer):
@@ -79,7 +61,7 @@ def test_report_holds_all_metrics_of_all_runs(trainer):
     metrics = [{"perplexity": 10.0, "loss": 2.0}, {"perplexity": 20.0, "loss": 4.0}]
     trainer.plan({f"seed={seed}": each for seed, each in enumerate(metrics)})
     assert sweep(trainer, "--seeds=0,1", "--config.model.d_ffn=64", "--config.optimizer.freeze=('a', 'b')")[0] == 0
-    assert report(trainer) == {
+    assert trainer.report() == {
         "config": TEXT,
         "overrides": {"model.d_ffn": 64, "optimizer.freeze": ["a", "b"]},
         "metric": "perplexity",
@@ -119,9 +101,9 @@ def written(trainer: Trainer, **changes: object) -> None:
 
 def test_run_of_another_config_is_not_counted(trainer):
     written(trainer, steps=7)
-    code, _, told = sweep(trainer, "--seeds=1,0", "--config.init_from=pretrained")
+    told = trainer.refused(f"--config={TEXT}", "--seeds=1,0", "--config.init_from=pretrained")
     wrong = "is a run of another config (config.steps was 7 and is now 500): give another --out"
-    assert code == 2 and told == [f"error: {trainer.folder}/out/seed=0 {wrong}"] and not trainer.calls()
+    assert told == f"{trainer.folder}/out/seed=0 {wrong}"
 
 
 def test_what_a_run_inherited_is_no_other_config(trainer):

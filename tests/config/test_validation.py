@@ -22,18 +22,17 @@ def assert_refused(config, *words):
 
 
 @pytest.mark.parametrize(
-    ("task", "block", "name", "words"),
+    ("task", "block", "name"),
     [
-        ("masked_lm", "gmlp", "model.heads", ["masked_lm with gmlp has no"]),
-        ("masked_lm", "mixer", "model.gate", ["masked_lm with mixer has no"]),
-        ("masked_lm", "gmlp", "augment.mixup", ["masked_lm with gmlp has no"]),
-        ("image_classification", "gmlp", "squad.stride", ["image_classification with gmlp has no"]),
+        ("masked_lm", "gmlp", "model.heads"),
+        ("masked_lm", "mixer", "model.gate"),
+        ("masked_lm", "gmlp", "augment.mixup"),
+        ("image_classification", "gmlp", "squad.stride"),
     ],
 )
-def test_options_of_another_task_or_block_are_refused(task, block, name, words):
-    with pytest.raises(ConfigError, match=f"^--config.{name}=1: ") as caught:
+def test_options_of_another_task_or_block_are_refused(task, block, name):
+    with pytest.raises(ConfigError, match=f"^--config.{name}=1: {task} with {block} has no {name}"):
         gmlp_config.check_name(name, f"--config.{name}=1", gmlp_config.default(task, block))
-    assert all(word in str(caught.value) for word in words)
     gmlp_config.check_name(name, "a sweep of several blocks")
 
 
@@ -67,6 +66,10 @@ def test_a_config_file_that_sets_a_key_that_is_not_there(tmp_path, name):
     assert meant.get(name, name) in str(caught.value) and "\n" not in str(caught.value)
 
 
+BAD_MULTIPLIERS = "bias", "bias=", "=2", "bias=0", "bias=-1", "bias=1..", "bias=nan", "bias=inf", "(=2"
+BAD_STEPS = "5", "0:5", "9:5", "10:1001", "a:b", "1:2:3"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
@@ -78,9 +81,9 @@ def test_a_config_file_that_sets_a_key_that_is_not_there(tmp_path, name):
         ("masking.random_share", 0.3, ["config.masking.mask_share is 0.8", "random_share is 0.3"]),
         ("optimizer.grad_accum_steps", 5, ["config.batch_size is 32", "5", "config.optimizer.grad_accum_steps"]),
         ("optimizer.freeze", ("(",), ["config.optimizer.freeze: '('"]),
-        ("optimizer.lr_multipliers", ("bias",), ["config.optimizer.lr_multipliers: 'bias'"]),
-        ("mesh.rules", ("a=b",), ["config.mesh.rules: 'a=b'"]),
-        ("profile.steps", "10:1001", ["config.profile.steps is '10:1001'", "config.steps=1000"]),
+        *(("optimizer.lr_multipliers", (line,), ["config.optimizer.lr_multipliers: "]) for line in BAD_MULTIPLIERS),
+        *(("mesh.rules", (line,), ["config.mesh.rules: "]) for line in ("kernel$", "kernel$=rows", "(=fsdp", "=fsdp")),
+        *(("profile.steps", steps, [f"is {steps!r}", "config.steps=1000"]) for steps in BAD_STEPS),
     ],
 )
 def test_values_that_do_not_parse_or_fit_the_others(config, name, value, words):
@@ -125,31 +128,11 @@ def test_multipliers_of_one_factor_and_of_a_factor_that_grows():
     assert found == (("a=b", 8.0, 8.0), ("^encoder/", 0.25, 1.0))
 
 
-@pytest.mark.parametrize(
-    "line", ["bias", "bias=", "=2", "bias=0", "bias=-1", "bias=1..", "bias=nan", "bias=inf", "(=2"]
-)
-def test_multipliers_that_do_not_parse(line):
-    with pytest.raises(ConfigError, match="config.optimizer.lr_multipliers"):
-        validation.lr_multipliers([line])
-
-
 def test_rules_of_the_mesh():
     found = validation.mesh_rules(["proj_in/kernel$=-,fsdp", "norm="])
     assert found == (("proj_in/kernel$", (None, "fsdp")), ("norm", ()))
 
 
-@pytest.mark.parametrize("line", ["kernel$", "kernel$=rows", "(=fsdp", "=fsdp"])
-def test_rules_that_do_not_parse(line):
-    with pytest.raises(ConfigError, match="config.mesh.rules"):
-        validation.mesh_rules([line])
-
-
 def test_steps_to_profile():
     assert validation.profile_steps("", 20) == range(0)
     assert validation.profile_steps("10:15", 20) == range(10, 16)
-
-
-@pytest.mark.parametrize("text", ["5", "0:5", "9:5", "10:21", "a:b", "1:2:3"])
-def test_steps_that_a_run_does_not_have(text):
-    with pytest.raises(ConfigError, match="config.profile.steps"):
-        validation.profile_steps(text, 20)

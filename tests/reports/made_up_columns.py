@@ -2,10 +2,7 @@
 
 import json
 
-from gmlp_flax import config as config_lib
 from gmlp_flax.paper.alternatives import COLUMNS
-from gmlp_flax.paper.tables import TABLES
-from gmlp_flax.training import warm_start
 from tests.reports.test_language_models import write_finetuned, write_runs
 from tests.reports.test_runs import write_run
 
@@ -45,30 +42,16 @@ def write_images(folder, scores):
     """Row -> top-1 as a share, a finished run of CIFAR-10 each."""
     for row, config in COLUMNS["cifar10"].configs("cpu", tuple(scores)).items():
         config.data.train = "images"
-        write_run(folder / "cifar10" / row, config)
-        line = {"step": config.steps, "eval": {"top1": scores[row]}}
-        (folder / "cifar10" / row / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-
-
-def write_imdb(folder, row, accuracies, pretrained=True):
-    """Runs on labelled text of one's own, from a row's pretrained parameters or from random ones."""
-    start = "" if pretrained else "-random"
-    for seed, accuracy in enumerate(accuracies):
-        made = config_lib.from_file("configs/finetune_glue.py", "own,scale=small")
-        made = warm_start.inherit_model(made, TABLES["alternatives"].config(row, "cpu"))
-        made.seed, made.init_from, made.init_parameters = seed, "anywhere", pretrained
-        path = folder / "finetuned" / f"imdb-{row}{start}" / f"seed={seed}"
-        write_run(path, made)
-        (path / "metrics.jsonl").write_text(json.dumps({"step": 2, "eval": {"accuracy": accuracy}}) + "\n")
+        write_run(folder / "cifar10" / row, config, [(config.steps, scores[row])], metric="top1")
 
 
 def write_everything(folder):
     """Something of most columns."""
     write_runs(folder, "alternatives", PERPLEXITIES)
     for row, accuracies in {"bert": (0.8, 0.82), "fnet": (0.75, 0.78)}.items():
-        write_finetuned(folder, row, accuracies, pretrained="alternatives")
-        write_imdb(folder, row, accuracies)
-    write_imdb(folder, "bert", (0.6, 0.61), pretrained=False)
+        for task in ("sst2", "own"):
+            write_finetuned(folder, row, accuracies, pretrained="alternatives", task=task)
+    write_finetuned(folder, "bert", (0.6, 0.61), pretrained="alternatives", task="own", init_parameters=False)
     write_images(folder, {"bert": 0.4, "sgu": 0.5, "fnet": 0.3})
     write_costs(folder)
     write_cost(folder, "bert", 16384, (), size=2e10)

@@ -82,7 +82,7 @@ def test_flags_that_changed_the_runs(tmp_path):
     for run in ("sgu-0", "bert-0"):
         path = tmp_path / run / "config.json"
         path.write_text(path.read_text().replace('"vocab_size": 2000', '"vocab_size": 500'))
-    made_up_columns.write_imdb(tmp_path, "sgu", (0.5,))
+    made_up_columns.write_finetuned(tmp_path, "sgu", (0.5,), pretrained="alternatives", task="own")
     path = tmp_path / "finetuned" / "imdb-sgu" / "seed=0" / "config.json"
     path.write_text(path.read_text().replace('"vocab_size": 2000', '"vocab_size": 500'))
     with pytest.raises(NoRuns):

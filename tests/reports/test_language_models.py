@@ -1,7 +1,5 @@
 """Tables made of run folders: their numbers, and what they say of the paper's claims."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -128,16 +126,15 @@ def test_rows_that_only_the_paper_has(tmp_path):
     assert devlin["note"].startswith("the paper's row, not trained here")
 
 
-def write_finetuned(folder, row, accuracies, init_from="anywhere", pretrained="table4"):
+def write_finetuned(folder, row, accuracies, init_from="anywhere", pretrained="table4", task="sst2", **changes):
     """Runs of a model finetuned on SST-2, a seed an accuracy."""
     start = TABLES[pretrained].config(row, "cpu")
+    name = {"sst2": "sst2", "own": "imdb"}[task] + f"-{row}" + "-random" * (changes.get("init_parameters") is False)
     for seed, accuracy in enumerate(accuracies):
-        made = config_lib.from_file("configs/finetune_glue.py", "sst2,scale=small")
+        made = config_lib.from_file("configs/finetune_glue.py", f"{task},scale=small")
         made = warm_start.inherit_model(made, start)
-        made.seed, made.init_from = seed, str(init_from)
-        path = folder / "finetuned" / f"sst2-{row}" / f"seed={seed}"
-        write_run(path, made)
-        (path / "metrics.jsonl").write_text(json.dumps({"step": 2, "eval": {"accuracy": accuracy}}) + "\n")
+        made.update({"seed": seed, "init_from": str(init_from), **changes})
+        write_run(folder / "finetuned" / name / f"seed={seed}", made, [(2, accuracy)], metric="accuracy")
 
 
 def test_figure_7_has_two_axes(tmp_path):
@@ -193,7 +190,6 @@ def tuned_runs(folder, values, task="sst2", metric="accuracy", finished=True, **
         path = folder / f"{len(list(folder.iterdir())) if folder.exists() else 0}"
         write_run(path, made, finished=finished)
         lines = [{"step": 1, "eval": {metric: 0.1}}, {"step": 2, "eval": {metric: value}, "baseline": TRIVIAL}]
-        (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         yield Run("gmlp_36", str(path), made, lines)
 
 

@@ -8,6 +8,7 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
 from gmlp_flax.reports.runs import find, find_finetuned
+from tests.data import writers
 
 GATES = ("split", "additive")
 
@@ -20,15 +21,14 @@ def config(gate="split", **changes):
     return made
 
 
-def write_run(folder, made, evaluations=((4, 9.0), (8, 7.0)), finished=True):
+def write_run(folder, made, evaluations=((4, 9.0), (8, 7.0)), finished=True, metric="perplexity"):
     """A run folder as training leaves it, without its checkpoints."""
     os.makedirs(folder)
     (folder / "config.json").write_text(config_lib.to_json(made))
-    lines = [{"step": 2, "loss": 3.0}, *({"step": step, "eval": {"perplexity": value}} for step, value in evaluations)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lines = [{"step": 2, "loss": 3.0}, *({"step": step, "eval": {metric: value}} for step, value in evaluations)]
+    (folder / "metrics.jsonl").write_bytes(writers.json_lines(*lines))
     if finished:
-        result = {"step": evaluations[-1][0], "eval": {"perplexity": evaluations[-1][1]}}
-        (folder / "result.json").write_text(json.dumps(result))
+        (folder / "result.json").write_text(json.dumps(lines[-1]))
 
 
 ROWS = {gate: config(gate) for gate in GATES}

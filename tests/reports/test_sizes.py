@@ -1,5 +1,7 @@
 """Sizes that are counted, beside the paper's figures."""
 
+import functools
+
 import pytest
 
 from gmlp_flax.paper import published
@@ -7,10 +9,14 @@ from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.reports import learned_weights, sizes
 
 
+@functools.cache
+def counts(name):
+    return sizes.counts(TABLES[name])
+
+
 @pytest.mark.parametrize("name", ["table1", "table5"])
 def test_tables_of_counts(name):
-    made = sizes.counts(TABLES[name])
-    assert [row[0] for row in made.table.rows] == list(TABLES[name].rows)
+    made = counts(name)
     for row in made.table.rows:
         cells = dict(zip(made.table.columns, row, strict=True))
         model = published.PUBLISHED[cells["model"]]
@@ -21,8 +27,7 @@ def test_tables_of_counts(name):
 
 
 def test_classifiers():
-    made = sizes.counts(TABLES["figure2"])
-    table = TABLES["figure2"]
+    made, table = counts("figure2"), TABLES["figure2"]
     rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
     assert {name: rows[name]["top-1 (%)"] for name in table.rows} == {
         name: published.PUBLISHED[name].top1 for name in table.rows
@@ -37,7 +42,7 @@ def test_classifiers():
 
 def test_every_classifier_is_drawn_and_named():
     """Also those above 100 M parameters, where the paper's axis ends."""
-    made = sizes.counts(TABLES["figure2"])
+    made = counts("figure2")
     [panel] = made.figures["accuracies"].panels
     series = {each.name: each for each in panel.series}
     assert sum(len(each.x) for each in series.values()) == len(made.table.rows)
@@ -53,6 +58,6 @@ def test_every_table_without_training_is_counted():
     assert set(counted) == {"table1", "table2", "table5", "figure2"}
     assert not set(learned_weights.FIGURES) & set(counted)
     for name, table in counted.items():
-        made = sizes.counts(TABLES[name])
+        made = counts(name)
         assert [row[0] for row in made.table.rows] == [*table.rows, *(row.name for row in table.quoted)]
         assert ("accuracies" in made.figures) == (name in ("table2", "figure2"))

@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+from tests import preloaded
+
 # Called as Python is: notes what it was called with, then does what plan.json says for the folder's name.
 TRAINER = """#!{python}
 import json, os, sys, time
@@ -27,6 +29,13 @@ if does != "stops":
     metrics = does if isinstance(does, dict) else {{"perplexity": does}}
     json.dump({{"eval": metrics}}, open(flags["workdir"] + "/result.json", "w"))
 """
+# As the command is called, with the stand-in for Python where it starts the trainer.
+PROGRAM = """
+import runpy, sys
+sys.executable = {executable!r}
+sys.argv = {argv!r}
+runpy.run_module("gmlp_flax", run_name="__main__")
+"""
 
 
 class Trainer:
@@ -44,6 +53,23 @@ class Trainer:
 
     def plan(self, does: dict[str, object]) -> None:
         (self.folder / "plan.json").write_text(json.dumps(does))
+
+    def sweep(self, *options: str) -> tuple[int, list[str], list[str]]:
+        """Runs the command: exit code, lines of standard output and of standard error. `@` is the trainer's folder."""
+        options = (word.replace("@", f"{self.folder}/") for word in options)
+        argv = ["gmlp", "sweep", f"--out={self.folder}/out", *options]
+        done = preloaded.run("-c", PROGRAM.format(executable=str(self.executable), argv=argv))
+        return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+    def refused(self, *options: str) -> str:
+        """The one line of a command that trains nothing, less `error: `."""
+        code, printed, told = self.sweep(*options)
+        assert (code, printed, len(told), told[0][:7]) == (2, [], 1, "error: "), told
+        assert not self.calls()
+        return told[0][7:]
+
+    def report(self) -> dict:
+        return json.loads((self.folder / "out" / "sweep.json").read_text())
 
     def calls(self) -> list[list[str]]:
         """The words of each call after the program's."""

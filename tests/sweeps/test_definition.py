@@ -7,27 +7,16 @@ import shlex
 
 import pytest
 
-from tests import preloaded
-from tests.commands.test_sweep import PROGRAM, TEXT, report
-from tests.sweeps.stand_in import Trainer
+from tests.commands.test_sweep import TEXT
 
 IMAGE = "configs/quickstart_image.py"
 FILE, CONFIG = "--sweep=@points.py", f"--config={TEXT}"
 FIRST, SECOND = "quickstart_text,seed=", "quickstart_text,batch_size=8,seed="
 
 
-def sweep(trainer: Trainer, *options: str) -> tuple[int, list[str], list[str]]:
-    """Runs the command: exit code, lines of standard output and of standard error. `@` is the trainer's folder."""
-    options = [word.replace("@", f"{trainer.folder}/") for word in options]
-    argv = ["gmlp", "sweep", f"--out={trainer.folder}/out", *options]
-    program = PROGRAM.format(executable=str(trainer.executable), argv=argv)
-    done = preloaded.run("-c", program)
-    return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
-
-
 def test_all_points_of_a_file_are_trained(trainer):
     trainer.plan({FIRST + "0": 10.0, FIRST + "1": 12.0, SECOND + "0": 30.0})
-    code, printed, told = sweep(trainer, "--sweep=@points.py:2", "--config.data.train=books.jsonl", "--config.steps=7")
+    code, printed, told = trainer.sweep("--sweep=@points.py:2", "--config.data.train=books.jsonl", "--config.steps=7")
     assert code == 0, told
     assert trainer.names() == [FIRST + "0", FIRST + "1", SECOND + "0", SECOND + "1"]
     flags = ["--config.data.train=books.jsonl", "--config.steps=7", "--config.batch_size=8", "--config.seed=0"]
@@ -36,7 +25,7 @@ def test_all_points_of_a_file_are_trained(trainer):
         "| quickstart_text | 2 | 11.0 | 11.0 | 10.0 | 12.0 | 10.0 12.0 |",
         "| quickstart_text,batch_size=8 | 2 | 20.0 | 20.0 | 10.0 | 30.0 | 30.0 10.0 |",
     ]
-    written = report(trainer)
+    written = trainer.report()
     assert written["config"] == f"{trainer.folder}/points.py:2" and written["chosen"] is None
     assert [row["point"] for row in written["points"]] == [{"config": TEXT}, {"config": TEXT, "batch_size": 8}]
     assert [run["seed"] for run in written["points"][1]["runs"]] == [0, 1]
@@ -44,7 +33,7 @@ def test_all_points_of_a_file_are_trained(trainer):
 
 def test_trusted_modules_reach_the_runs(trainer):
     """Which may begin from a run whose config names a class of them."""
-    code, _, told = sweep(trainer, f"--config={TEXT}", "--seeds=0", "--trust=json", "--trust", "csv")
+    code, _, told = trainer.sweep(f"--config={TEXT}", "--seeds=0", "--trust=json", "--trust", "csv")
     assert code == 0, told
     assert trainer.calls()[0][3:] == [f"--config={TEXT}", "--config.seed=0", "--trust=json", "--trust=csv"]
 
@@ -52,7 +41,7 @@ def test_trusted_modules_reach_the_runs(trainer):
 def test_failed_points_do_not_stop_the_others(trainer):
     """A run that fails, and one whose metric is no number; the same command tries them again, and those alone."""
     trainer.plan({FIRST + "0": "fails", SECOND + "0": "stops"})
-    code, _, told = sweep(trainer, "--sweep=@points.py:2")
+    code, _, told = trainer.sweep("--sweep=@points.py:2")
     out = trainer.folder / "out"
     assert (code, len(trainer.names())) == (1, 4)
     assert told[-3:] == [
@@ -60,10 +49,10 @@ def test_failed_points_do_not_stop_the_others(trainer):
         f"the run {out}/{FIRST}0 failed (the reason of {FIRST}0): its output is in {out}/{FIRST}0.log",
         f"the run {out}/{SECOND}0 was stopped before its end: the same command again goes on",
     ]
-    assert report(trainer)["failed"] == [FIRST + "0", SECOND + "0"]
-    assert [len(row["runs"]) for row in report(trainer)["points"]] == [1, 1]
+    assert trainer.report()["failed"] == [FIRST + "0", SECOND + "0"]
+    assert [len(row["runs"]) for row in trainer.report()["points"]] == [1, 1]
     trainer.plan({FIRST + "0": {"perplexity": float("nan")}})
-    code, _, told = sweep(trainer, "--sweep=@points.py:2")
+    code, _, told = trainer.sweep("--sweep=@points.py:2")
     assert code == 1 and trainer.names()[4:] == [FIRST + "0", SECOND + "0"]
     assert told[-1].startswith(f"the run {FIRST}0 ended with perplexity nan")
 
@@ -71,8 +60,8 @@ def test_failed_points_do_not_stop_the_others(trainer):
 def test_why_a_run_failed_is_told_at_once_and_at_the_end(trainer):
     """A table of nothing is not printed."""
     trainer.executable.write_text("#!/bin/sh\necho error: no such text\nexit 2\n")
-    code, printed, told = sweep(trainer, "--sweep=@points.py:2")
-    reasons = [f"the run {trainer.folder}/out/{name} failed (no such text)" for name in report(trainer)["failed"]]
+    code, printed, told = trainer.sweep("--sweep=@points.py:2")
+    reasons = [f"the run {trainer.folder}/out/{name} failed (no such text)" for name in trainer.report()["failed"]]
     assert (code, printed, len(reasons)) == (1, [], 4) and told[4].startswith("4 of 4 runs failed")
     for lines in (told[:4], told[5:]):
         assert all(line.startswith(reason) for line, reason in zip(lines, reasons, strict=True)), told
@@ -82,15 +71,15 @@ def test_keys_as_flags(trainer):
     """The product, with the seed among it, all of it trained; a failing run does not end it."""
     trainer.plan({"optimizer.learning_rate=1e-3,seed=3": "fails"})
     rates = ("--sweep.lr=1e-3,2e-3", "--sweep.seed=3,4")
-    code, _, told = sweep(trainer, f"--config={TEXT}", *rates)
+    code, _, told = trainer.sweep(f"--config={TEXT}", *rates)
     names = [f"optimizer.learning_rate={rate},seed={seed}" for rate in ("1e-3", "2e-3") for seed in (3, 4)]
     assert (code, trainer.names()) == (1, names), told
     assert trainer.calls()[1][3:] == [f"--config={TEXT}", "--config.optimizer.learning_rate=1e-3", "--config.seed=4"]
-    assert len(report(trainer)["points"]) == 2 and len(report(trainer)["points"][1]["runs"]) == 2
+    assert len(trainer.report()["points"]) == 2 and len(trainer.report()["points"][1]["runs"]) == 2
 
 
 def test_printed_commands(trainer):
-    code, printed, _ = sweep(trainer, "--sweep=@points.py", "--print", "--config.data.train=my books.jsonl")
+    code, printed, _ = trainer.sweep("--sweep=@points.py", "--print", "--config.data.train=my books.jsonl")
     out = trainer.folder / "out"
     assert code == 0 and not out.exists() and not trainer.calls()
     train, data = ["python", "-m", "gmlp_flax.train", f"--config={TEXT}"], "--config.data.train=my books.jsonl"
@@ -115,9 +104,7 @@ def test_printed_commands(trainer):
 )
 def test_wrong_sweep_files_are_one_line(trainer, code, message):
     (trainer.folder / "wrong.py").write_text(code)
-    code, printed, told = sweep(trainer, "--sweep=@wrong.py")
-    assert (code, printed, len(told)) == (2, [], 1), told
-    assert told[0].startswith(f"error: {trainer.folder}/wrong.py: {message}")
+    assert trainer.refused("--sweep=@wrong.py").startswith(f"{trainer.folder}/wrong.py: {message}")
 
 
 @pytest.mark.parametrize(
@@ -133,9 +120,7 @@ def test_wrong_sweep_files_are_one_line(trainer, code, message):
 def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
     points = [{"config": TEXT} | point for point in points]
     (trainer.folder / "wrong.py").write_text(f"def get_sweep(): return {points!r}")
-    code, printed, told = sweep(trainer, "--sweep=@wrong.py")
-    assert (code, printed, len(told)) == (2, [], 1), told
-    assert told[0].startswith(f"error: {message}") and not (trainer.folder / "out").exists()
+    assert trainer.refused("--sweep=@wrong.py").startswith(message) and not (trainer.folder / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -161,7 +146,5 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
     ],
 )
 def test_mistakes_are_one_line_before_any_run(trainer, options, message):
-    code, printed, told = sweep(trainer, *options)
-    assert (code, printed, len(told)) == (2, [], 1), told
-    expected = message.replace("@", f"{trainer.folder}/")
-    assert told[0].startswith(f"error: {expected}") and not (trainer.folder / "out").exists()
+    told = trainer.refused(*options)
+    assert told.startswith(message.replace("@", f"{trainer.folder}/")) and not (trainer.folder / "out").exists()

@@ -22,7 +22,6 @@ from tests import preloaded
 from tests.commands.test_sweep import TEXT
 from tests.sweeps.stand_in import Trainer
 from tests.sweeps.test_definition import FIRST, SECOND
-from tests.sweeps.test_definition import sweep as sweep_command
 
 
 @pytest.fixture
@@ -83,7 +82,7 @@ def test_status(trainer):
     (out / f"{FIRST}1.log").write_text(f"{command}error: no text\n{command}step 100/500\n")
     (out / f"{SECOND}0.log").write_text(f"{command}error: no text\n")
     (out / f"{SECOND}1.log").write_text(f"{command}Traceback (most recent call last):\nKeyError\n")
-    code, printed, told = sweep_command(trainer, "--sweep=@points.py:2", "--status")
+    code, printed, told = trainer.sweep("--sweep=@points.py:2", "--status")
     assert code == 0, told
     assert printed == [
         f"{FIRST}0: done, perplexity 45.678",
@@ -98,7 +97,7 @@ def test_status(trainer):
 def test_status_of_a_sweep_that_chooses(trainer):
     """Only runs that have begun are shown."""
     (trainer.folder / "out" / "batch_size=8,seed=1").mkdir(parents=True)
-    code, printed, _ = sweep_command(trainer, f"--config={TEXT}", "--grid=batch_size=8,16", "--seeds=0,1", "--status")
+    code, printed, _ = trainer.sweep(f"--config={TEXT}", "--grid=batch_size=8,16", "--seeds=0,1", "--status")
     assert code == 0 and printed[0].startswith("batch_size=8,seed=1: step 0 of ") and len(printed) == 2
 
 

@@ -14,6 +14,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag 
     quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}".strip()
 
+import hypothesis
 import jax
 import pytest
 
@@ -21,6 +22,9 @@ from gmlp_flax import config
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.training import loop
 from tests import preloaded
+
+hypothesis.settings.register_profile("tests", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("tests")
 
 
 def small_text_config(cache: str):

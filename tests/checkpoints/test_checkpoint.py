@@ -4,6 +4,7 @@ import math
 import os
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -194,7 +195,7 @@ def test_state_that_is_not_finite_is_refused(two, value):
 
 
 def test_failed_save_names_the_survivor(two, monkeypatch):
-    full = failing(None, OSError(28, "No space left on device\nand a long story"), math.inf)[0]
+    full = mock.Mock(side_effect=OSError(28, "No space left on device\nand a long story"))
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)
     with pytest.raises(RunError, match=rf"{two.root}/checkpoints/5; saving step 9 failed \(No space left") as caught:
         two.save(9)
@@ -241,11 +242,8 @@ def test_read_error_that_passes(two, quick, monkeypatch):
 
 def test_file_that_cannot_be_read_is_not_damage_whatever_orbax_says(two, quick, monkeypatch):
     """An error without a number, in a checkpoint of which a file cannot be read now."""
-    monkeypatch.setattr(ocp.CheckpointManager, "restore", failing(None, ValueError("no structure"), math.inf)[0])
-
-    def unreadable(path, **_):
-        raise storage.storage_error(f"reading {path}", OSError(errno.EIO, "I/O"))
-
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", mock.Mock(side_effect=ValueError("no structure")))
+    unreadable = mock.Mock(side_effect=storage.storage_error("reading", OSError(errno.EIO, "I/O")))
     with monkeypatch.context() as broken, pytest.raises(StorageError, match="Input/output error"):
         broken.setattr(files, "open_file", unreadable)
         two.newest()

@@ -58,7 +58,7 @@ def arrays(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 @pytest.mark.smoke
 @given(st.sampled_from(sorted(TYPES)), st.sampled_from([(1,), (7,), (3, 4), (2, 3, 5)]), st.integers(0, 99), st.data())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_checksum_changes_with_any_bit(name, shape, seed, data):
     values = arrays(name, shape, seed)
     bits = values.copy().reshape(-1).view(TYPES[name])
@@ -68,7 +68,6 @@ def test_checksum_changes_with_any_bit(name, shape, seed, data):
 
 
 @given(st.sampled_from(sorted(TYPES)), st.integers(0, 99), st.data())
-@settings(deadline=None, max_examples=100)
 def test_checksum_changes_with_order(name, seed, data):
     values = arrays(name, (3, 7), seed)
     flat = values.copy().reshape(-1)

@@ -1,4 +1,5 @@
 import errno
+from unittest import mock
 
 import pytest
 
@@ -30,12 +31,9 @@ def quick(monkeypatch):
     ],
 )
 def test_errors_of_storage_and_of_content(tmp_path, error, passing):
-    def fails():
-        raise error
-
     assert reading.is_passing(error) == passing
     with pytest.raises(RunError) as caught:
-        reading.read(str(tmp_path), fails)
+        reading.read(str(tmp_path), mock.Mock(side_effect=error))
     assert isinstance(caught.value, reading.Damaged) != passing and str(tmp_path) in str(caught.value)
 
 
@@ -53,20 +51,13 @@ def test_cause_is_looked_for(tmp_path):
 
 
 def test_own_refusals_are_not_tried_again(tmp_path):
-    tries = []
-
-    def refuses():
-        tries.append(1)
-        raise RunError("no")
-
+    refuses = mock.Mock(side_effect=RunError("no"))
     with pytest.raises(RunError, match="^no$"):
         reading.read(str(tmp_path), refuses)
-    assert tries == [1]
+    assert refuses.call_count == 1
 
 
 def test_what_was_deleted_meanwhile_is_not_damaged(tmp_path):
-    def fails():
-        raise ValueError("NOT_FOUND: Directory does not exist")
-
+    fails = mock.Mock(side_effect=ValueError("NOT_FOUND: Directory does not exist"))
     with pytest.raises(StorageError, match="/7 was deleted, as by a run that goes on: give the command again"):
         reading.read(str(tmp_path / "7"), fails)

@@ -3,6 +3,7 @@
 import os
 import shutil
 import uuid
+from unittest import mock
 
 import jax.numpy as jnp
 import pytest
@@ -81,12 +82,8 @@ def test_step_that_cannot_be_moved_is_whole(tmp_path, monkeypatch):
     """And the next save says so."""
     checkpoints = saved(tmp_path, 1)
     files = sorted((tmp_path / "1").rglob("*"))
-
-    def stuck(path, target):
-        raise OSError(5, "Input/output error")
-
     checkpoints.save(2, {"x": jnp.zeros(3)}, None)
-    monkeypatch.setattr(io_files, "move", stuck)
+    monkeypatch.setattr(io_files, "move", mock.Mock(side_effect=OSError(5, "Input/output error")))
     with pytest.raises(StorageError, match="Input/output error"):
         checkpoints.wait()
     checkpoints.close()

@@ -24,7 +24,7 @@ def pairs(batch):
 
 
 @given(st.integers(1, 30), st.integers(1, 7), st.integers(0, 3))
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 def test_each_epoch_is_a_permutation(size, batch_size, seed):
     batches = taken(-(-2 * size // batch_size), Numbers(size), batch_size=batch_size, seed=seed)
     numbers = np.concatenate([batch["x"] for batch in batches])[: 2 * size]
@@ -61,7 +61,7 @@ def test_hosts_share_the_same_batches(hosts, repeats, start):
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 2, 3, 4]), st.integers(1, 24))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_repeats(size, repeats, batch_size):
     """Stretches of the order without repeats, each repeated, every time with new noise."""
     stretch = max(1, batch_size // (2 * repeats))
@@ -94,7 +94,7 @@ def test_without_transform():
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 2, 3]), st.integers(1, 5))
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 def test_evaluation_counts_every_example_once(size, hosts, per_host):
     counted, source, batch_size = [], Numbers(size), hosts * per_host
     for host in range(hosts):

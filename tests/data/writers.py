@@ -56,6 +56,27 @@ def parquet(path: Path, rows: int = 1000, **columns: list) -> Path:
     return path
 
 
+def arrow(path: Path, table: pa.Table, new=pa.ipc.new_stream, rows: int | None = None) -> Path:
+    """Writes an Arrow stream, as the package datasets does (or with pa.ipc.new_file a file), `rows` rows per batch."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new(str(path), table.schema) as writer:
+        writer.write_table(table, max_chunksize=rows)
+    return path
+
+
+def table(path: Path, rows: list[dict]) -> Path:
+    """Writes rows as the kind of table that the suffix says: .csv, .tsv, .jsonl, .parquet or .arrow."""
+    if path.suffix in (".csv", ".tsv"):
+        lines = [list(rows[0]), *(map(str, row.values()) for row in rows)]
+        path.write_text("".join({".csv": ",", ".tsv": "\t"}[path.suffix].join(line) + "\n" for line in lines))
+    elif path.suffix == ".jsonl":
+        path.write_bytes(json_lines(*rows))
+    else:
+        write = pq.write_table if path.suffix == ".parquet" else lambda table, path: arrow(path, table)
+        write(pa.Table.from_pylist(rows), path)
+    return path
+
+
 def tfds_folder(folder: Path, splits: Mapping[str, list[list[bytes]]], file_format: str, **features) -> Path:
     """Writes a folder as TFDS prepares it: split name -> shards -> serialised examples."""
     folder.mkdir(parents=True)

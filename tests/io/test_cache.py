@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import fsspec
 import pytest
@@ -68,15 +69,7 @@ def test_threads_share_one_call_and_do_not_wait_for_other_keys():
 
 
 def test_an_error_is_not_kept():
-    answers = iter([ValueError("first"), "second"])
-
-    def make(_):
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    cache = ResultCache(make, 2)
+    cache = ResultCache(mock.Mock(side_effect=[ValueError("first"), "second"]), 2)
     with pytest.raises(ValueError, match="first"):
         cache(0)
     assert cache(0) == "second"
@@ -112,13 +105,9 @@ def test_a_file_is_copied_once(cache, monkeypatch):
 
 def test_a_copy_of_another_user_is_read(cache, monkeypatch):
     """Its time cannot be set, as on a cache that is mounted for reading."""
-
-    def refuse(_):
-        raise PermissionError(1, "")
-
     file = remote("a")
     with LocalCopy(file), monkeypatch.context() as patched:
-        patched.setattr(os, "utime", refuse)
+        patched.setattr(os, "utime", mock.Mock(side_effect=PermissionError(1, "")))
         with LocalCopy(file) as copy:
             assert Path(copy.path).read_bytes() == b"a" * 400
 

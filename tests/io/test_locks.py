@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import pytest
 
@@ -67,11 +68,8 @@ def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, monkeypatch):
 @pytest.fixture
 def without_locks(monkeypatch):
     """As in some network file systems."""
-
-    def unsupported(*_):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(fcntl, "flock", unsupported)
+    unsupported = OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=unsupported))
 
 
 def test_folder_that_cannot_be_locked(tmp_path, without_locks):
@@ -211,11 +209,7 @@ def test_late_beat_is_made_up_for_before_writing(tmp_path, quick, monkeypatch, l
 def test_lease_that_cannot_be_renewed(quick, monkeypatch, lease):
     monkeypatch.setattr(locks, "STALE", 100.0)
     lease.take()
-
-    def broken(*_):
-        raise RunError("broken")
-
-    monkeypatch.setattr(files, "write", broken)
+    monkeypatch.setattr(files, "write", mock.Mock(side_effect=RunError("broken")))
     lease.check()
     monkeypatch.setattr(locks, "STALE", 0.0)
     with pytest.raises(RunError, match=r"lease.json could not be written for \d+ s"):

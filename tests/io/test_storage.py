@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from unittest import mock
 
 import pytest
 
@@ -21,25 +22,16 @@ STAYING = (errno.ENAMETOOLONG, errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EN
 
 @pytest.mark.parametrize("number", PASSING + STAYING, ids=errno.errorcode.get)
 def test_each_error_says_whether_it_may_pass(number):
-    def fails():
-        raise OSError(number, "x") if number != errno.ENOENT else PermissionError(number, "x")
-
+    error = OSError(number, "x") if number != errno.ENOENT else PermissionError(number, "x")
     with pytest.raises(FileError) as caught:
-        storage.retry(fails, "reading there")
+        storage.retry(mock.Mock(side_effect=error), "reading there")
     assert isinstance(caught.value, StorageError) == (number in PASSING)
     assert str(caught.value).startswith(f"reading there failed ({os.strerror(number)}): ")
 
 
 def test_error_that_passes():
-    tries = []
-
-    def passes():
-        tries.append(1)
-        if len(tries) < 4:
-            raise OSError(errno.EIO, "x")
-        return "read"
-
-    assert storage.retry(passes, "") == "read" and len(tries) == 4
+    passes = mock.Mock(side_effect=[*3 * [OSError(errno.EIO, "x")], "read"])
+    assert storage.retry(passes, "") == "read" and passes.call_count == 4
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+from unittest import mock
 
 import jax
 import pytest
@@ -64,9 +65,7 @@ def test_logits_exist_at_masked_positions_alone():
 
 
 def test_a_topology_that_libtpu_refuses_is_one_line_with_the_known_ones(monkeypatch):
-    def refuse(**_):
-        raise RuntimeError("no such slice\nand a page of text")
-
+    refuse = mock.Mock(side_effect=RuntimeError("no such slice\nand a page of text"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(dry_run.topologies, "get_topology_desc", refuse)
     with pytest.raises(RunError, match=r"'v5e:1x3' \(no such slice\): TPU slices .*; v5e:2x2, 2x4"):

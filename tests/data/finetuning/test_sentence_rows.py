@@ -186,7 +186,7 @@ def test_json_lines(tmp_path):
         min_size=1,
     ).filter(lambda rows: all(text.strip() for text, _ in rows))
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_any_sentence_survives_both_formats(tmp_path_factory, sentences):
     """Quotation marks that never close and characters at which str.splitlines cuts among them."""
     folder = tmp_path_factory.mktemp("rows")

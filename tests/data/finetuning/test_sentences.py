@@ -89,11 +89,8 @@ def test_json_lines_have_names_and_numbers(tmp_path):
         {"sentence1": "A b.", "sentence2": "C.", "gold_label": "0", "idx": 7},
     ]
     found = read(write(tmp_path / "a.jsonl", writers.json_lines(*rows)), "rte")
-    assert (
-        found.labels.tolist() == [0, 1, 0]
-        and found.ids == ["5", "6", "7"]
-        and [second for _, second in found.texts] == ["A.", "B.", "C."]
-    )
+    assert found.labels.tolist() == [0, 1, 0] and found.ids == ["5", "6", "7"]
+    assert [second for _, second in found.texts] == ["A.", "B.", "C."]
 
 
 def test_a_folder_as_glue_ships_it(tmp_path):
@@ -274,25 +271,9 @@ def test_classes_of_tfds_may_be_numbers(tmp_path):
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet", "arrow"])
 @pytest.mark.parametrize(("text", "label", "missing"), [("texts", "score", "texts"), ("sentence", "label", "label")])
 def test_a_wrong_column_is_answered_with_those_that_are_there(tmp_path, suffix, text, label, missing):
-    path, rows = tmp_path / f"own.{suffix}", [{"sentence": f"line {i}", "score": i % 2} for i in range(4)]
-    if suffix in ("parquet", "arrow"):
-        import pyarrow
-        import pyarrow.feather
-        import pyarrow.parquet
-
-        save = pyarrow.parquet.write_table if suffix == "parquet" else pyarrow.feather.write_feather
-        save(pyarrow.Table.from_pylist(rows), str(path))
-    elif suffix == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        mark = {"csv": ",", "tsv": "\t"}[suffix]
-        path.write_text(
-            "\n".join(mark.join(map(str, row)) for row in [rows[0], *(row.values() for row in rows)]) + "\n"
-        )
-    with pytest.raises(DataError) as caught:
-        open_sentences(str(path), own_task((text,), label), Side("train", heldout_share=0.5))
-    for word in (repr(missing), "'sentence'", "'score'"):
-        assert word in str(caught.value)
+    path = writers.table(tmp_path / f"own.{suffix}", [{"sentence": f"line {i}", "score": i % 2} for i in range(4)])
+    message = failure(path, own_task((text,), label), heldout_share=0.5)
+    assert all(word in message for word in (repr(missing), "'sentence'", "'score'"))
 
 
 def test_own_columns_and_labels(tmp_path):
@@ -333,14 +314,11 @@ def test_own_rows_that_could_be_misread_are_refused(tmp_path):
 def test_own_splits_are_words_anywhere_in_names(tmp_path):
     """A file whose split was not seen would be left out in silence; in GLUE's folders dev_ids.tsv holds no examples."""
     for name in ("train_data", "val_1", "notes"):
-        write(
-            tmp_path / f"{name}.csv",
-            "text,label\n" + "".join(f"{name} {i},{('neg', 'pos')[i % 2]}\n" for i in range(4)),
-        )
+        rows = [{"text": f"{name} {i}", "label": ("neg", "pos")[i % 2]} for i in range(4)]
+        writers.table(tmp_path / f"{name}.csv", rows)
     train, heldout = both(tmp_path, OWN)
-    assert firsts(train) == [f"train_data {i}" for i in range(4)] and firsts(heldout) == [
-        f"val_1 {i}" for i in range(4)
-    ]
+    assert firsts(train) == [f"train_data {i}" for i in range(4)]
+    assert firsts(heldout) == [f"val_1 {i}" for i in range(4)]
     assert any("notes.csv" in note and "val_1" not in note for note in train.notes)
     write(tmp_path / "dev_mismatched.csv", "text,label\na,neg\n")  # MNLI alone has scores for parts
     assert read(tmp_path, OWN, "heldout", heldout_split="dev_mismatched").part.tolist() == [0]
@@ -355,10 +333,8 @@ def test_own_splits_are_words_anywhere_in_names(tmp_path):
 def test_labels_are_those_of_the_training_split(tmp_path):
     """A column of labels named `tag` holds no splits; a test set may have a number that stands for no label."""
     for split, labels in (("train", "ab"), ("dev", "ab"), ("test", ["-1"])):
-        write(
-            tmp_path / f"{split}.csv",
-            "text,tag\n" + "".join(f"{split} {i},{labels[i % len(labels)]}\n" for i in range(6)),
-        )
+        rows = [{"text": f"{split} {i}", "tag": labels[i % len(labels)]} for i in range(6)]
+        writers.table(tmp_path / f"{split}.csv", rows)
     task = labelled(tmp_path, own_task(("text",), "tag"))
     assert task.labels == ("a", "b") and [len(side) for side in both(tmp_path, task)] == [6, 6]
     assert "the label '-1'; expected 'a', 'b'" in failure(tmp_path, task, "heldout", heldout_split="test")
@@ -381,33 +357,18 @@ def test_labels_are_those_of_the_training_split(tmp_path):
 def test_own_rows_of_splits_that_are_not_read(tmp_path, suffix, column, values, seems):
     """Else the rows to test on would be trained on; folds are named."""
     rows = [{"text": f"text {i}", "label": "ab"[i % 2], column: values[i > 7]} for i in range(12)]
-    path = tmp_path / f"a.{suffix}"
-    if suffix == "parquet":
-        writers.parquet(path, **{name: [row[name] for row in rows] for name in rows[0]})
-    elif suffix == "jsonl":
-        path.write_bytes(writers.json_lines(*rows))
-    else:
-        path.write_text("\n".join([",".join(rows[0]), *(",".join(row.values()) for row in rows), ""]))
-    task = OWN._replace(labels=("a", "b"))
+    path, task = writers.table(tmp_path / f"a.{suffix}", rows), OWN._replace(labels=("a", "b"))
     told = read(path, task).notes[0] if column == "Fold" else failure(path, task)
     assert f"the column {column!r} {seems} ({', '.join(map(repr, sorted(values)))})" in told
 
 
 def test_a_table_of_another_encoding_is_refused_with_the_command(tmp_path):
     task, text = own_task(("text",), "label"), '"text",label\ncafé,a\n'
+    zero = "line 1: not UTF-8 (a zero byte, as UTF-16 has); convert it, e.g. with iconv -f UTF-16{} -t UTF-8"
     for encoding, words in (
-        (
-            "latin-1",
-            "line 2: not UTF-8 (byte 0xe9); convert it, e.g. with iconv -f WINDOWS-1252 -t UTF-8 if that byte is 'é'",
-        ),
-        (
-            "utf-16-le",
-            "line 1: not UTF-8 (a zero byte, as UTF-16 has); convert it, e.g. with iconv -f UTF-16LE -t UTF-8",
-        ),
-        (
-            "utf-16-be",
-            "line 1: not UTF-8 (a zero byte, as UTF-16 has); convert it, e.g. with iconv -f UTF-16BE -t UTF-8",
-        ),
+        ("latin-1", "line 2: not UTF-8 (byte 0xe9); convert it, e.g. with iconv -f WINDOWS-1252 -t UTF-8 if that byte"),
+        ("utf-16-le", zero.format("LE")),
+        ("utf-16-be", zero.format("BE")),
     ):
         assert words in failures.failure(label_names, write(tmp_path / "a.csv", text.encode(encoding)), task, TRAIN)
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax.data.finetuning import squad
@@ -253,7 +253,6 @@ def make(text, start, stop, question="what is a class ?", name="q"):
 
 
 @given(passages(), st.integers(1, 8), st.integers(1, 10), st.sampled_from([1, 3, 9]))
-@settings(max_examples=100, deadline=None)
 def test_windows_against_a_slow_reference(tokenizer, passage, stride, spare, max_query):
     text, start, stop = passage
     # Two questions before it, one on another passage.

@@ -17,12 +17,20 @@ FEATURES = {
 }
 
 
+def noise(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:
+    """An image as a file."""
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
 def png(seed: int, size: tuple[int, int] = (9, 7)) -> bytes:
     """An image of noise, of size (height, width)."""
-    pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
+    return encoded(Image.fromarray(noise(*size, 3, seed=seed)))
 
 
 def make_folder(path, files):

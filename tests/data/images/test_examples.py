@@ -1,4 +1,3 @@
-import io
 import itertools
 import pickle
 
@@ -13,17 +12,13 @@ from gmlp_flax.data.images import views
 from gmlp_flax.data.images.sources import UNREAD, ReadableExamples
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecord, BadRecords
+from tests.data.images.image_files import encoded, noise
 
-PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
-
-
-def png() -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(PIXELS).save(file, "png")
-    return file.getvalue()
+PIXELS = noise(6, 8, 3)
+PNG = encoded(Image.fromarray(PIXELS))
 
 
-@pytest.mark.parametrize("image", [png(), PIXELS])
+@pytest.mark.parametrize("image", [PNG, PIXELS])
 def test_an_image_of_the_models_size_is_read_as_it_is(image):
     record = {"image": image, "label": 3, "name": "a.png"}
     found = views.evaluation_example(record, size=(6, 8), channels=3, eval_crop=1.0)
@@ -32,7 +27,7 @@ def test_an_image_of_the_models_size_is_read_as_it_is(image):
 
 
 def test_without_crop_training_sees_the_image_or_its_mirror_image():
-    square = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    square = noise(8, 8, 3)
     record, size = {"image": square, "label": 1, "name": "a.png"}, {"size": (8, 8), "channels": 3, "min_scale": 1.0}
     mirrored = 0
     for seed in range(20):
@@ -49,8 +44,8 @@ def test_without_crop_training_sees_the_image_or_its_mirror_image():
 
 def test_what_a_user_gives(tmp_path):
     path = tmp_path / "a.png"
-    path.write_bytes(png())
-    assert views.record_of(path, 3) == {"image": png(), "name": str(path), "label": 0}
+    path.write_bytes(PNG)
+    assert views.record_of(path, 3) == {"image": PNG, "name": str(path), "label": 0}
     np.testing.assert_array_equal(views.record_of(PIXELS, 3)["image"], PIXELS)
     for wrong in (PIXELS.astype(np.int32) - 300, PIXELS[None], PIXELS[0, 0]):
         with pytest.raises(DataError):
@@ -93,7 +88,7 @@ def train(source, limit=100, count=6, **options):
 
 
 @given(st.integers(1, 12), st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)), st.integers(0, 11))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_next_readable_one_stands_in(count, damaged, wrong, start):
     """The replacement does not depend on what was read before, and draws the random numbers of the place."""
     start %= count

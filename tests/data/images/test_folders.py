@@ -1,4 +1,3 @@
-import io
 import os
 import pickle
 import tarfile
@@ -11,7 +10,7 @@ from gmlp_flax.data.images.folders import ImageFolder, ImageTar
 from gmlp_flax.data.images.sources import open_images
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecord
-from tests.data.images.image_files import make_folder, make_tar
+from tests.data.images.image_files import encoded, make_folder, make_tar
 
 FILES = {
     "train/dog/b.PNG": b"b",
@@ -82,12 +81,6 @@ def test_bad_layouts(tmp_path, kind, files, message):
         make(kind, tmp_path, files)
 
 
-def picture(kind):
-    file = io.BytesIO()
-    Image.new("RGB", (5, 4)).save(file, kind)
-    return file.getvalue()
-
-
 @KINDS
 def test_images_are_known_by_their_content(tmp_path, kind):
     kinds = {
@@ -99,7 +92,9 @@ def test_images_are_known_by_their_content(tmp_path, kind):
         "f.2": "QOI",
     }
     kinds |= {"g.qoi": "QOI", "h.tga": "TGA", "i.pcx": "PCX", "j": "TIFF"}
-    images = {f"cat/{name}": picture(each) for name, each in kinds.items()} | {"dog/1.png": b""}
+    images = {f"cat/{name}": encoded(Image.new("RGB", (5, 4)), each) for name, each in kinds.items()} | {
+        "dog/1.png": b""
+    }
     others = {
         "cat/notes": b"text",
         "cat/Thumbs.db": b"\xd0\xcf\x11\xe0",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gmlp_flax.data.images import views
+from tests.data.images import image_files
 
 KINDS = {
     "4:4:4": {"subsampling": 0},
@@ -25,12 +26,11 @@ KINDS = {
 
 def encoded(height: int, width: int, mode: str = "RGB", **options) -> bytes:
     """Noise, coarse and fine: an error shows in any row."""
-    rng, file = np.random.default_rng(height * 1000 + width), io.BytesIO()
+    rng = np.random.default_rng(height * 1000 + width)
     coarse = Image.fromarray(rng.integers(0, 256, (5, 7, 3), np.uint8)).resize((width, height))
     fine = rng.integers(-20, 21, (height, width, 3))
     pixels = (np.asarray(coarse) + fine).clip(0, 255).astype(np.uint8)
-    Image.fromarray(pixels).convert(mode).save(file, "JPEG", **options)
-    return file.getvalue()
+    return image_files.encoded(Image.fromarray(pixels).convert(mode), "JPEG", **options)
 
 
 def decoded(data: bytes, channels: int = 3, reduction: int = 1, rows: int | None = None) -> np.ndarray:

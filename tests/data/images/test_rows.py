@@ -7,7 +7,6 @@ import tarfile
 
 import numpy as np
 import pyarrow
-import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 from PIL import Image
@@ -16,7 +15,9 @@ from gmlp_flax.data.images import sources, views
 from gmlp_flax.data.images.sources import open_images, open_side
 from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
-from tests.data.images.image_files import png
+from tests import failures
+from tests.data import writers
+from tests.data.images.image_files import make_folder, png
 
 CLASSES = ("cat", "dog", "eel")
 LABELS = [0, 1, 2, 0, 1, 2]
@@ -30,15 +31,8 @@ def table(indices=range(6), **columns):
     return found.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
 
 
-def arrow(path, content):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with pyarrow.ipc.new_stream(str(path), content.schema) as writer:
-        writer.write_table(content)
-
-
 def shard(path, indices):
     """A tar file as WebDataset writes them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as tar:
         for i in indices:
             for name, data in {f"{i:05}.png": png(i), f"{i:05}.cls": CLASSES[LABELS[i]].encode()}.items():
@@ -48,9 +42,7 @@ def shard(path, indices):
 
 
 def csv(path, header="file_name,label,note", row="images/{i}.png,{name},x"):
-    (path.parent / "images").mkdir(parents=True, exist_ok=True)
-    for i in range(6):
-        (path.parent / "images" / f"{i}.png").write_bytes(png(i))
+    make_folder(path.parent, {f"images/{i}.png": png(i) for i in range(6)})
     path.write_text("\n".join([header, *(row.format(i=i, name=CLASSES[LABELS[i]]) for i in range(6))]) + "\n")
 
 
@@ -68,8 +60,8 @@ def shards_of_parquet(folder):
 
 
 def save_to_disk(folder):
-    arrow(folder / "data-00000-of-00001.arrow", table())
-    arrow(folder / "cache-1234.arrow", table([0]))
+    writers.arrow(folder / "data-00000-of-00001.arrow", table())
+    writers.arrow(folder / "cache-1234.arrow", table([0]))
     (folder / "state.json").write_text("{}")
     return folder
 
@@ -130,7 +122,7 @@ def test_splits_by_the_names_of_files_and_folders(tmp_path, kind):
             pyarrow.parquet.write_table(table(indices), tmp_path / f"{split}-00000-of-00001.parquet")
     elif kind == "arrow":
         for split, indices in {"train": range(3), "test": range(3, 6)}.items():
-            arrow(tmp_path / split / "data-00000-of-00001.arrow", table(indices))
+            writers.arrow(tmp_path / split / "data-00000-of-00001.arrow", table(indices))
         (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     else:
         shard(tmp_path / "set-train-000.tar", range(3))
@@ -160,10 +152,7 @@ def test_arrays_of_pixels(tmp_path, shape, channels):
 
 
 def failure(path):
-    with pytest.raises(DataError) as caught:
-        open_side(str(path), Side("train", heldout_share=0.5))
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return failures.failure(open_side, str(path), Side("train", heldout_share=0.5))
 
 
 def test_what_cannot_be_read_is_said_in_one_line(tmp_path):
@@ -273,9 +262,7 @@ def test_several_labels_in_a_cell_are_named(tmp_path):
 
 
 def test_a_folder_of_images_is_read_as_one_whatever_lies_beside(tmp_path):
-    for name in ("cat/a.png", "cat/b.png", "dog/c.png", "dog/d.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(png(1))
+    make_folder(tmp_path, dict.fromkeys(("cat/a.png", "cat/b.png", "dog/c.png", "dog/d.png"), png(1)))
     pyarrow.parquet.write_table(table(), tmp_path / "all.parquet")
     shard(tmp_path / "old.tar", [0, 1])
     assert open_images(str(tmp_path)).of_split().classes == ("cat", "dog")

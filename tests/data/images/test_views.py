@@ -3,6 +3,7 @@ import io
 import struct
 import time
 import zlib
+from unittest import mock
 
 import cv2
 import numpy as np
@@ -12,33 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
+from gmlp_flax.data.images import views
 from gmlp_flax.data.images.folders import ImageFolder
-from gmlp_flax.data.images.views import (
-    dark_example,
-    decode,
-    evaluation_view,
-    look_into,
-    training_example,
-    training_view,
-)
+from gmlp_flax.data.images.views import decode, evaluation_view, look_into, training_view
 from gmlp_flax.errors import DataError
+from tests.data.images.image_files import encoded, noise
 from tests.timm_modules import timm_module
-
-
-def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def turned(orientation: int) -> Image.Exif:
     exif = Image.Exif()
     exif[0x0112] = orientation
     return exif
-
-
-def noise(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
 def smooth(height: int, width: int) -> np.ndarray:
@@ -240,14 +226,10 @@ def test_training_view_falls_back_to_the_centre():
     "raised", [NotImplementedError("flags 0"), RuntimeError("frame"), MemoryError(), TypeError("x"), cv2.error("dims")]
 )
 def test_whatever_a_decoder_raises_names_the_file(monkeypatch, raised):
-    def fail(*_, **__):
-        raise raised
-
-    monkeypatch.setattr(cv2, "resize", fail)
+    monkeypatch.setattr(cv2, "resize", mock.Mock(side_effect=raised))
+    data = encoded(Image.fromarray(noise(30, 40, 3)), "TIFF")
     with pytest.raises(DataError, match="^image 'a.tiff' cannot be decoded .*; replace or remove it$"):
-        training_view(
-            encoded(Image.fromarray(noise(30, 40, 3)), "TIFF"), (8, 8), np.random.default_rng(0), name="a.tiff"
-        )
+        training_view(data, (8, 8), np.random.default_rng(0), name="a.tiff")
 
 
 @pytest.mark.parametrize("size", [(1, 60_000), (60_000, 1), (900, 40_000)])
@@ -323,11 +305,9 @@ def test_a_dark_image_among_bright_ones(tmp_path, brightest, known):
     assert look_into(source)[1] == known
     data, expected = source.read(0), [0, 3000 // 257]
     assert decode(data, "x", 1, dark=True).ravel().tolist() == expected
-    record, transform = (
-        {"image": data, "name": "x"},
-        functools.partial(training_example, size=(1, 2), min_scale=1, flip=False),
-    )
-    example = dark_example(record | {"label": 1}, np.random.default_rng(0), transform=transform, channels=1)
+    transform = functools.partial(views.training_example, size=(1, 2), min_scale=1, flip=False)
+    record = {"image": data, "name": "x", "label": 1}
+    example = views.dark_example(record, np.random.default_rng(0), transform=transform, channels=1)
     assert example["image"].ravel().tolist() == expected
     with pytest.raises(DataError, match="white may be 4,095 or 65,535"):
         decode(data, "x", 1)

@@ -255,12 +255,9 @@ def test_names_that_can_be_read_in_two_ways(tmp_path, names, words):
 
 def save_to_disk(folder, texts, form="stream"):
     """A folder as the package datasets writes it; it may lie beside caches of its own."""
-    folder.mkdir(parents=True)
     new = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
     for name, rows in (("data-00000-of-00001", texts), ("cache-1f0e", ["of a map"])):
-        table = pa.table({"text": rows, "n": list(range(len(rows)))})
-        with new(str(folder / f"{name}.arrow"), table.schema) as writer:
-            writer.write_table(table, max_chunksize=7)
+        writers.arrow(folder / f"{name}.arrow", pa.table({"text": rows, "n": list(range(len(rows)))}), new, rows=7)
     (folder / "state.json").write_text('{\n  "_data_files": [{"filename": "data-00000-of-00001.arrow"}]\n}')
     (folder / "dataset_info.json").write_text("{\n}")
     return str(folder)
@@ -287,10 +284,7 @@ def test_a_damaged_arrow_file(tmp_path):
     data = (tmp_path / "a" / "data-00000-of-00001.arrow").read_bytes()
     (tmp_path / "b.arrow").write_bytes(data[:-1000])
     assert "b.arrow: truncated, damaged or not Arrow" in failure(tmp_path / "b.arrow")
-    table = pa.table({"text": ["a first text", "and a second"]})
-    with pa.ipc.new_stream(str(tmp_path / "c.arrow"), table.schema) as writer:
-        writer.write_table(table)
-    data = (tmp_path / "c.arrow").read_bytes()
+    data = writers.table(tmp_path / "c.arrow", [{"text": "a first text"}, {"text": "and a second"}]).read_bytes()
     offsets = np.array([0, 12, 24], np.int32).tobytes()
     assert data.count(offsets) == 1
     wild = np.array([0, 2**31 - 1, 24], np.int32).tobytes()  # which would end the process

@@ -124,11 +124,8 @@ def test_bad_json_lines(tmp_path, line, found):
 def test_a_column_that_names_splits(tmp_path, reader):
     texts, rows = [f"text {i}" for i in range(6)], ["train", "train", "test"] * 2
     for split, refused in ((rows, True), (["test"] * 6, False), (["web", "books", "code"] * 2, False)):
-        path = tmp_path / "a"
-        if reader == "parquet":
-            writers.parquet(path, text=texts, split=split)
-        else:
-            path.write_bytes(writers.json_lines(*({"text": a, "split": b} for a, b in zip(texts, split, strict=True))))
+        rows = [{"text": text, "split": name} for text, name in zip(texts, split, strict=True)]
+        path = writers.table(tmp_path / f"a.{reader.removeprefix('json_').replace('lines', 'jsonl')}", rows)
         if refused:
             assert "the column 'split' seems to name splits ('test', 'train')" in failure(read, reader, path)
         else:

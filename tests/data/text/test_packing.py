@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax.data import pipeline
@@ -43,7 +43,6 @@ def expected_windows(made, length, closed=True):
         yield window + [special.pad_id] * (length - len(window))
 
 
-@settings(deadline=None)
 @given(SHARDS, st.integers(3, 20), st.integers(1, 200), st.booleans())
 def test_windows_are_the_corpus(shards, length, group_tokens, closed):
     """Windows that are not closed have no [SEP] but those of the documents: what follows [CLS] is the stream of ids."""
@@ -67,7 +66,6 @@ def test_windows_are_the_corpus(shards, length, group_tokens, closed):
     assert pickle.loads(pickle.dumps(windows)).closed is closed
 
 
-@settings(deadline=None)
 @given(SHARDS, st.integers(3, 12), st.integers(1, 40), st.integers(1, 200), st.integers(0, 2**40), st.data())
 def test_each_window_once_per_epoch(shards, length, group_tokens, pool_tokens, seed, data):
     made = Made([*shards, [[7] * 40]])
@@ -148,7 +146,6 @@ def test_train_batches(files, workers, start, host):
             np.testing.assert_equal(next(batches), order.batch(step, 6, host, 2))
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=4), st.integers(0, 300), st.sampled_from([1, 2, 4]))
 def test_a_mixture_shares_out_the_examples(weights, step, hosts):
     """Each corpus in its own order, each with its share to within an example a corpus; hosts' parts are the batch, and

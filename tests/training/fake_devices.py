@@ -1,10 +1,23 @@
 """Programs on fake CPU devices, whose number is fixed before JAX starts."""
 
+import collections
 import os
 import subprocess
 import sys
 
+import numpy as np
+
 from tests import preloaded
+
+
+def read(path: str | os.PathLike) -> dict[str, dict[str, np.ndarray]]:
+    """The arrays that such a program has saved as GROUP:NAME, by group."""
+    found: dict[str, dict[str, np.ndarray]] = collections.defaultdict(dict)
+    with np.load(path) as arrays:
+        for key, value in arrays.items():
+            group, _, name = key.rpartition(":")
+            found[group][name] = value
+    return found
 
 
 def run(module: str, *arguments: str) -> None:

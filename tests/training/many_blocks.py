@@ -8,13 +8,14 @@ import numpy as np
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
-from gmlp_flax.checkpoints.pytree import path_name
+from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.models import attention, blocks
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import evaluation
-from gmlp_flax.training.partition import AXES, Partition
+from gmlp_flax.training.partition import Partition
 from tests.models.reference import quick_jit
+from tests.training import tiny
 
 BATCH, TOKENS = 16, 24
 MESHES = ((1, 1, 1), (2, 4, 1), (2, 2, 2))  # tests.training.many_devices has each axis alone as well
@@ -40,13 +41,12 @@ def make(options, sizes) -> Task:
     small = {name: value for name, value in SMALL.items() if name in config.model}
     sizes_of_model = {"layers": 2, "d_model": 16, "d_ffn": 32, "length": TOKENS, "vocab_size": 64, "dropout": 0.1}
     config.model.update(small | options | sizes_of_model | {"mask_padding": True})
-    config.mesh.update(dict(zip(AXES, sizes, strict=True)))
-    return tasks.find(name).without_data(config)
+    return tasks.find(name).without_data(tiny.with_mesh(config, sizes))
 
 
-def results(task, sizes, fresh) -> dict[str, np.ndarray]:
+def results(task, fresh) -> dict[str, np.ndarray]:
     """The loss and all gradients of one batch, at given parameters."""
-    partition = Partition.make(task.config.mesh, jax.devices()[: int(np.prod(sizes))]).for_model(task.param_metadata())
+    partition = tiny.partition(task.config).for_model(task.param_metadata())
     partition.check_parameters(task.shapes())
     params = jax.device_put(fresh, partition.shardings(task.shapes()))
     (size,), _ = task.example_shapes()["tokens"]
@@ -58,15 +58,15 @@ def results(task, sizes, fresh) -> dict[str, np.ndarray]:
         (_, sums), gradient = jax.value_and_grad(task.loss, has_aux=True)(params, batch)
         return gradient, sums["loss"][0]
 
-    found = dict(zip(("gradient", "loss"), quick_jit(partition.on_each_share(share))(params, batch), strict=True))
-    return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(found)}
+    found = zip(("gradient", "loss"), quick_jit(partition.on_each_shard(share))(params, batch), strict=True)
+    return leaves_by_path(jax.device_get(dict(found)))
 
 
 def fft_gathers() -> bool:
     """Whether devices that share a batch by fsdp gather it for a Fourier transform."""
     partition = Partition.make({"data": 1, "fsdp": 8, "tensor": 1})
     x = jax.ShapeDtypeStruct((BATCH, TOKENS, 16), np.float32, sharding=partition.over_batch)
-    transform = partition.on_each_share(lambda _, x: ({}, fnet.fourier(x, "fft").sum()))
+    transform = partition.on_each_shard(lambda _, x: ({}, fnet.fourier(x, "fft").sum()))
     program = jax.jit(transform).lower({}, x).compile().as_text()
     assert " fft(" in program
     return "all-gather" in program
@@ -96,7 +96,7 @@ def main(out: str) -> None:
     for name, options in BLOCKS.items():
         fresh = quick_jit(make(options, MESHES[0]).init)(jax.random.key(0))
         for sizes in MESHES:
-            found = results(make(options, sizes), sizes, fresh)
+            found = results(make(options, sizes), fresh)
             arrays |= {f"{name}:{'x'.join(map(str, sizes))}:{path}": leaf for path, leaf in found.items()}
     assert all(np.isfinite(leaf).all() for leaf in arrays.values())
     np.savez(out, **arrays)

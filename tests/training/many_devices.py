@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from gmlp_flax.checkpoints import checkpoint, pytree
-from gmlp_flax.checkpoints.pytree import path_name
+from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.planning import dry_run
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import evaluation, step
-from gmlp_flax.training.partition import AXES, Partition
+from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
 TOKENS = 24  # a number that no other axis of the programs has
@@ -28,8 +28,7 @@ def make_config(folder: Path, sizes: tuple[int, int, int], dtype: str = "float32
     config.batch_size = 16
     config.model.update(layers=6, d_model=16, d_ffn=64, length=TOKENS)
     config.optimizer.update(grad_accum_steps=2, ema=0.9)
-    config.mesh.update(dict(zip(AXES, sizes, strict=True)))
-    return config
+    return tiny.with_mesh(config, sizes)
 
 
 class Training:
@@ -38,7 +37,7 @@ class Training:
     def __init__(self, folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
         self.config = make_config(folder, sizes, dtype)
         self.task = MaskedLanguageModeling(self.config, str(folder))
-        self.partition = Partition.make(self.config.mesh, jax.devices()[: int(np.prod(sizes))])
+        self.partition = tiny.partition(self.config)
         self.programs = step.Training(self.task, self.partition)
 
     def train(self):
@@ -58,8 +57,7 @@ class Training:
     def results(self, state, window) -> dict[str, np.ndarray]:
         """Parameters, mean and moments, the window, and the held-out metrics, by path."""
         metrics, _ = evaluation.Evaluator(self.task, self.partition)(state.params, state.ema)
-        flat = jax.tree_util.tree_leaves_with_path((state, window))
-        return {path_name(path): np.asarray(value) for path, value in flat} | metrics
+        return leaves_by_path(jax.device_get((state, window))) | metrics
 
 
 # Sizes of data, fsdp and tensor: one device, and every choice of axes.

@@ -11,11 +11,10 @@ import numpy as np
 import optax
 
 from gmlp_flax import tasks
-from gmlp_flax.checkpoints.pytree import path_name
+from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.models import parameters
 from gmlp_flax.training import step
-from gmlp_flax.training.partition import AXES, Partition
 from tests.training import tiny
 
 STEPS = 3
@@ -28,9 +27,8 @@ def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.
     config = tiny.text_config(folder)
     config.model.update(d_model=128, d_ffn=256)  # sizes whose second moments Adafactor keeps by rows and columns
     config.optimizer.update(KINDS[name])
-    config.mesh.update(dict(zip(AXES, sizes, strict=True)))
-    task = tasks.find(config.task).without_data(config)
-    training = step.Training(task, Partition.make(config.mesh, jax.devices()[: int(np.prod(sizes))]))
+    task = tasks.find(config.task).without_data(tiny.with_mesh(config, sizes))
+    training = step.Training(task, tiny.partition(config))
     state = training.init(jax.random.key(0))
     params, opt_state = state.params, state.opt_state
 
@@ -48,9 +46,8 @@ def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.
     split, size = (
         sum(leaf.size for leaf in some) for some in ([x for x in leaves if "fsdp" in x.sharding.spec], leaves)
     )
-    flat = jax.tree_util.tree_leaves_with_path({"params": params, "state": opt_state})
     shares = {"split": np.array(split / size), "size": np.array(size / parameters.count(params))}
-    return {path_name(path): np.asarray(leaf) for path, leaf in flat} | shares
+    return leaves_by_path(jax.device_get({"params": params, "state": opt_state})) | shares
 
 
 def main(folder: str, out: str) -> None:

@@ -11,17 +11,13 @@ import pytest
 import gmlp_flax as gf
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
-from gmlp_flax.checkpoints.pytree import path_name
+from gmlp_flax.checkpoints.pytree import leaves_by_path as flat
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.training import loop, optimizer, step
 from tests.training import tiny
 
 KERNEL = "encoder/blocks/proj/kernel"
-
-
-def flat(tree):
-    return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def test_against_a_model_with_adapters_of_its_own():

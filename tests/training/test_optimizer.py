@@ -9,15 +9,11 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
-from gmlp_flax.checkpoints.pytree import path_name
+from gmlp_flax.checkpoints.pytree import leaves_by_path as flat
 from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import optimizer, step
 from tests.training import tiny
-
-
-def flat(tree):
-    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 @pytest.mark.parametrize("name", ["text_task", "image_task"])
@@ -88,12 +84,6 @@ def test_two_steps_against_numpy(config, clip, freeze):
     jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5), params["line"], expected)
 
 
-def random_tree(shapes, seed=0):
-    """Small normal numbers."""
-    rng = np.random.default_rng(seed)
-    return jax.tree.map(lambda leaf: np.float32(rng.normal(0, 0.1, leaf.shape)), shapes)
-
-
 def updates_of(config, task):
     """From random parameters, all of whose gradients are 1."""
     transformation = optimizer.make(config, task.shapes(), task.param_metadata())
@@ -102,7 +92,7 @@ def updates_of(config, task):
     def updates(params):
         return transformation.update(jax.tree.map(jnp.ones_like, params), transformation.init(params), params)[0]
 
-    return jax.device_get(flat(updates(random_tree(task.shapes()))))
+    return jax.device_get(flat(updates(tiny.random_params(task.shapes(), 0.1))))
 
 
 def test_frozen_parameters_stay_bit_identical(config, text_task):
@@ -182,7 +172,7 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
     """Stacked layers move as they would if each were a parameter of its own, and what is not decayed as by Adam."""
     config.optimizer.update(name="lamb", learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.01)
     shapes, metadata = text_task.shapes(), text_task.param_metadata()
-    params, gradients = random_tree(shapes), random_tree(shapes, 1)
+    params, gradients = (tiny.random_params(shapes, 0.1, seed) for seed in (0, 1))
     params["encoder"]["blocks"]["proj_out"]["kernel"] *= np.float32([0.01, 10.0])[:, None, None]
     hyperparameters = config.optimizer.b1, config.optimizer.b2, config.optimizer.eps
     decays = flat(optimizer.decay_mask(shapes, metadata))

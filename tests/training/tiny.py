@@ -1,6 +1,7 @@
 """The smallest runs: a corpus, configs that train in a second, and a task without a model."""
 
 import json
+import math
 import random
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.tasks.base import Task, weighted_sum
+from gmlp_flax.training.partition import AXES, Partition
 
 WORDS = """
 the a of and to in is that it for on with as was at by this from which have not are or be one all their there when
@@ -47,6 +49,23 @@ def image_config(**model):
     config.model.update(own | sizes | model)
     config.optimizer.warmup = 2
     return config
+
+
+def with_mesh(config, sizes: tuple[int, int, int]):
+    """The config, for a mesh of these sizes of data, fsdp and tensor."""
+    config.mesh.update(dict(zip(AXES, sizes, strict=True)))
+    return config
+
+
+def partition(config) -> Partition:
+    """On as many devices as the mesh of a config needs."""
+    return Partition.make(config.mesh, jax.devices()[: math.prod(config.mesh[axis] for axis in AXES)])
+
+
+def random_params(shapes, std: float = 0.3, seed: int = 0):
+    """Normal numbers for parameters: fresh ones score nothing, and hide mistakes."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: rng.normal(0, std, leaf.shape).astype(leaf.dtype), shapes)
 
 
 LINE_METADATA = {"line/bias": ParamMetadata(decayed=False)}

@@ -44,7 +44,7 @@ class Encoder(nnx.Module):
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
         self.stack_specs = spec.block.stack_specs(spec)
-        stacks = {f"{STACK}{number}": _stacked(spec, rngs) for number, spec in enumerate(self.stack_specs)}
+        stacks = {f"{STACK}{number}": _stack(spec, rngs) for number, spec in enumerate(self.stack_specs)}
         self.blocks: Any = stacks[f"{STACK}0"] if len(stacks) == 1 else nnx.Dict(stacks)
         self.norm = spec.block.final_norm(spec, spec.d_model)
         self.spec = spec
@@ -135,7 +135,7 @@ def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) 
     return states.mean(axis=1, where=None if padding_mask is None else padding_mask[..., None])
 
 
-def _stacked(spec: BlockSpec, rngs: nnx.Rngs) -> nnx.Module:
+def _stack(spec: BlockSpec, rngs: nnx.Rngs) -> nnx.Module:
     """`spec.layers` blocks; the leading axis of each parameter is the layer."""
     return nnx.vmap(lambda rngs: spec.block(spec, rngs), in_axes=0, out_axes=0)(rngs.split(spec.layers))
 

@@ -161,13 +161,13 @@ class Task(abc.ABC):
 
     def format_metrics(self, metrics: Mapping[str, float]) -> str:
         """Metrics in a line, for people: shares in percent, large counts with all their digits."""
-        shown = []
+        parts = []
         for name, value in metrics.items():
             if factor := self.percent.get(name.removeprefix("ema_")):
-                shown.append(f"{name} {value * factor:.1f}%")
+                parts.append(f"{name} {value * factor:.1f}%")
             else:
-                shown.append(f"{name} {value:,.0f}" if 1e4 <= value < 1e9 else f"{name} {value:.4g}")
-        return "  ".join(shown)
+                parts.append(f"{name} {value:,.0f}" if 1e4 <= value < 1e9 else f"{name} {value:.4g}")
+        return "  ".join(parts)
 
     @property
     @abc.abstractmethod

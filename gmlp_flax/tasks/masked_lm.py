@@ -121,11 +121,11 @@ class MaskedLanguageModeling(LanguageModeling):
         masked = self.fixed_mask(batch, self.config.eval.seed)
         weights = masked.weights * batch["weight"][:, None]
         sums = self.masked_loss(params, masked, weights, None)
-        shown = jnp.take_along_axis(masked.inputs, masked.positions, axis=1)
-        kept, hidden = shown == masked.targets, shown == self.tokenizer.mask_id
+        inputs = jnp.take_along_axis(masked.inputs, masked.positions, axis=1)
+        kept, hidden = inputs == masked.targets, inputs == self.tokenizer.mask_id
         sums |= {
-            "kept": self.token_counts(shown, weights * kept),
-            "replaced": self.token_counts(shown, weights * ~(kept | hidden)),
+            "kept": self.token_counts(inputs, weights * kept),
+            "replaced": self.token_counts(inputs, weights * ~(kept | hidden)),
         }
         return self.evaluation_sums(sums, batch, masked.targets, weights), {}
 
@@ -141,9 +141,9 @@ class MaskedLanguageModeling(LanguageModeling):
         masking, predictions = self.config.masking, sums["targets"][1]
         kept = 1 - masking.mask_share - masking.random_share
         drawn = masking.random_share / (self.tokenizer.vocab_size - len(self.tokenizer.special_ids))
-        shown = np.maximum(drawn + kept * self.frequencies, 1e-300)
+        marginal = np.maximum(drawn + kept * self.frequencies, 1e-300)
         gain = sum(
-            (sums[name][0] * np.log(np.maximum(chance, 1e-300) / shown)).sum()
+            (sums[name][0] * np.log(np.maximum(chance, 1e-300) / marginal)).sum()
             for name, chance in (("kept", drawn + kept), ("replaced", drawn))
         )
         perplexity = frequencies.metrics["perplexity"] * math.exp(-gain / predictions)

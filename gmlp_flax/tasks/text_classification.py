@@ -265,14 +265,15 @@ class TextClassification(Finetuning):
         """
         heldout, files = self.sentences("heldout"), {}
         for part in np.unique(heldout.part):
-            rows = ((heldout.ids[i], self.shown(outputs["label"][i])) for i in np.flatnonzero(heldout.part == part))
+            members = np.flatnonzero(heldout.part == part)
+            rows = ((heldout.ids[i], self.label_text(outputs["label"][i])) for i in members)
             table = io.StringIO()
             csv.writer(table, "excel-tab", lineterminator="\n").writerows([("index", "prediction"), *rows])
             files[self.glue.submission[part]] = table.getvalue().encode("utf-8", "backslashreplace")
         return files
 
-    def shown(self, label: Any) -> str:
-        """One of the "label" of `evaluate`, as files of predictions have it."""
+    def label_text(self, label: Any) -> str:
+        """A predicted label, as `prediction_files` writes it."""
         return self.glue.labels[label] if self.glue.names else str(label)
 
     def prepare(self, given: str, truncate: bool = False) -> Prepared:

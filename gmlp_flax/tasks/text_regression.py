@@ -79,21 +79,21 @@ class TextRegression(TextClassification):
         numbers = f"numbers {self.glue.label[0]!r} from {train}, held out {heldout}"
         return [*Finetuning.notes(self), f"read: text {columns}, {numbers}"]
 
-    def predicted(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
-        """What the model predicts, float32 [batch], on the scale that it is trained on."""
+    def output(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
+        """The model's output, float32 [batch]: the label less the mean, in standard deviations."""
         return self.scores(params, batch, key)[:, 0]
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """The squared error."""
         mean, deviation = self.scale
-        errors = jnp.square(self.predicted(params, batch, model_keys(batch)) - (batch["label"] - mean) / deviation)
+        errors = jnp.square(self.output(params, batch, model_keys(batch)) - (batch["label"] - mean) / deviation)
         sums = {"loss": weighted_sum(errors, jnp.ones_like(errors))}
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """The squared error of the labelled examples, and the prediction for each, in the labels' unit, as "label"."""
         mean, deviation = self.scale
-        predicted, known = self.predicted(params, batch, None), jnp.isfinite(batch["label"])
+        predicted, known = self.output(params, batch, None), jnp.isfinite(batch["label"])
         errors = jnp.square(predicted - jnp.where(known, (batch["label"] - mean) / deviation, 0))
         sums = {
             "loss": weighted_sum(errors, batch["weight"] * known),
@@ -125,13 +125,13 @@ class TextRegression(TextClassification):
         errors = np.square((labels[np.isfinite(labels)] - mean) / deviation)
         return [Baseline("the mean of the labels", {"loss": float(errors.mean())})] if len(errors) else []
 
-    def shown(self, label: Any) -> str:
+    def label_text(self, label: Any) -> str:
         return f"{label:.6g}"
 
     def rank(self, params: Any, batch: Batch, top: int) -> Outputs:
         """See `Task`: the number itself, in the labels' unit."""
         mean, deviation = self.scale
-        values = self.predicted(params, batch, None)[:, None, None] * deviation + mean
+        values = self.output(params, batch, None)[:, None, None] * deviation + mean
         return {"values": values, "indices": jnp.zeros(values.shape, jnp.int32)}
 
     def assets(self) -> dict[str, bytes]:

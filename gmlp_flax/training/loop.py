@@ -180,12 +180,12 @@ def _about_data(task: tasks.Task) -> str:
     sizes = f"{heldout} {examples} held out"
     if training is not None:
         sizes = f"{training:,} {examples} to train on, {heldout} held out"
-    shown = ", ".join(map(str, names[:CLASSES_SHOWN])) + ", ..." * (len(names) > CLASSES_SHOWN)
+    classes = ", ".join(map(str, names[:CLASSES_SHOWN])) + ", ..." * (len(names) > CLASSES_SHOWN)
     counts = task.class_sizes() if names else None
     if counts is not None:
         (few, smallest), (many, largest) = [pick(zip(counts, names, strict=True)) for pick in (min, max)]
-        shown += f" (the smallest {smallest}: {few:,}, the largest {largest}: {many:,})"
-    return f"{sizes}; {len(names):,} classes: {shown}" if names else sizes
+        classes += f" (the smallest {smallest}: {few:,}, the largest {largest}: {many:,})"
+    return f"{sizes}; {len(names):,} classes: {classes}" if names else sizes
 
 
 def _resume(training: Training, checkpoints: Checkpoints, init: loading.Source | None) -> tuple[TrainState, int]:

@@ -210,22 +210,22 @@ def with_lora(
     factor = alpha / rank
 
     def adapters_of(params: Any) -> dict[str, jax.Array]:
-        flat, made = leaves_by_path(params), {}
+        leaves, adapters = leaves_by_path(params), {}
         for name in kernels:
-            layers, inputs, outputs = flat[name].shape
+            layers, inputs, outputs = leaves[name].shape
             key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
-            made[f"{name}/a"] = jax.random.normal(key, (layers, inputs, rank)) / inputs**0.5
-            made[f"{name}/b"] = jnp.zeros((layers, rank, outputs))
-        return made
+            adapters[f"{name}/a"] = jax.random.normal(key, (layers, inputs, rank)) / inputs**0.5
+            adapters[f"{name}/b"] = jnp.zeros((layers, rank, outputs))
+        return adapters
 
-    def trained(adapters: Mapping[str, Any], tree: Any) -> Any:
+    def trainable(adapters: Mapping[str, Any], tree: Any) -> Any:
         """What the inner optimizer sees: the adapters, and the heads of a tree of parameters or gradients."""
         own = {name: leaf for name, leaf in leaves_by_path(tree).items() if name.startswith(heads)} if heads else {}
         return traverse_util.unflatten_dict({**adapters, **own}, sep="/")
 
     def init(params: Any) -> LoraState:
         adapters = adapters_of(params)
-        tree = trained(adapters, params)
+        tree = trainable(adapters, params)
         return LoraState(adapters, make(jax.eval_shape(lambda: tree)).init(tree))
 
     def update(grads: Any, state: LoraState, params: Any) -> tuple[Any, LoraState]:
@@ -234,8 +234,8 @@ def with_lora(
         for name in kernels:
             by_factor[f"{name}/a"] = factor * flat[name] @ old[f"{name}/b"].mT
             by_factor[f"{name}/b"] = factor * old[f"{name}/a"].mT @ flat[name]
-        tree = trained(old, params)
-        updates, inner = make(jax.eval_shape(lambda: tree)).update(trained(by_factor, grads), state.inner, tree)
+        tree = trainable(old, params)
+        updates, inner = make(jax.eval_shape(lambda: tree)).update(trainable(by_factor, grads), state.inner, tree)
         moved: dict[str, Any] = traverse_util.flatten_dict(updates, sep="/")
         new = {name: leaf + moved[name] for name, leaf in old.items()}
         for name in kernels:

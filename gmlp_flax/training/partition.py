@@ -162,11 +162,11 @@ class Partition:
         return jax.tree.map(lambda x, by: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by), tree, shardings)
 
     def around(self) -> contextlib.AbstractContextManager:
-        """In this context the layers of a traced function know the mesh, and say how it cuts what they make."""
+        """In this context functions are traced with this mesh, to which sharding constraints of the layers apply."""
         return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
 
-    def on_each_share(self, function: Callable[[Any, Any], tuple[Any, Any]]) -> Callable[[Any, Any], tuple[Any, Any]]:
-        """Runs a function of (parameters, batch) on each share of the batch separately.
+    def on_each_shard(self, function: Callable[[Any, Any], tuple[Any, Any]]) -> Callable[[Any, Any], tuple[Any, Any]]:
+        """Runs a function of (parameters, batch) on each shard of the batch separately.
 
         It must return gradients, like the parameters, and sums over the examples. Both are added up once, at the end.
         The compiler by itself would add up gradients where they arise: in every layer and every microbatch.
@@ -186,7 +186,7 @@ class Partition:
         def add_up(part: jax.Array, spec: PartitionSpec) -> jax.Array:
             return jax.lax.psum(part, tuple(axis for axis in axes if axis not in spec))
 
-        def on_shares(params: Any, batch: Any) -> tuple[Any, Any]:
+        def on_shards(params: Any, batch: Any) -> tuple[Any, Any]:
             if not axes:  # the compiler fails on a sum over one device if other axes are in use
                 with self.around():
                     return function(params, batch)
@@ -194,18 +194,18 @@ class Partition:
                 lambda by: PartitionSpec(*(axis if axis in axes else None for axis in by.spec)), self.shardings(params)
             )
 
-            def share(parts: Any, batch: Any) -> tuple[Any, Any]:
+            def shard(parts: Any, batch: Any) -> tuple[Any, Any]:
                 whole, scatter = jax.vjp(lambda parts: jax.tree_util.tree_map_with_path(gather, parts, specs), parts)
                 gradients, sums = function(whole, batch)
                 return jax.tree.map(add_up, *scatter(gradients), specs), jax.lax.psum(sums, axes)
 
             split, results = (specs, PartitionSpec(axes)), (specs, PartitionSpec())
             shares = jax.shard_map(
-                share, mesh=self.mesh, in_specs=split, out_specs=results, axis_names={*manual}, check_vma=False
+                shard, mesh=self.mesh, in_specs=split, out_specs=results, axis_names={*manual}, check_vma=False
             )
             return shares(params, batch)
 
-        return on_shares
+        return on_shards
 
     def host_share(self) -> tuple[int, int]:
         """Which part of each batch this host reads, and the number of parts that the hosts read. Hosts whose devices

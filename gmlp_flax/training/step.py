@@ -205,7 +205,7 @@ def gradients(task: Task, params: Any, batch: Batch, microbatches: int, partitio
             lambda total, part: (jax.tree.map(jnp.add, total, of_microbatch(params, part)), None), zeros, parts
         )[0]
 
-    grads, sums = partition.on_each_share(of_microbatch if microbatches == 1 else accumulate)(params, batch)
+    grads, sums = partition.on_each_shard(of_microbatch if microbatches == 1 else accumulate)(params, batch)
     chex.assert_trees_all_equal_shapes_and_dtypes(grads, params)
     chex.assert_rank(jax.tree.leaves(sums), 0)
     weight = jnp.maximum(sums["loss"][1], 1e-8)

@@ -1,14 +1,12 @@
 """Every config file with every argument that it documents: it validates, and its model is the published one."""
 
-import math
 import runpy
 
-import jax
 import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
-from gmlp_flax.models import blocks
+from gmlp_flax.models import blocks, parameters
 from gmlp_flax.paper import long_range, recipes
 from gmlp_flax.paper import published as sizes
 from gmlp_flax.paper.tables import TABLES
@@ -29,8 +27,7 @@ def valid(path: str, argument: str = ""):
 
 
 def param_count(options) -> int:
-    shapes = tasks.find(options.task).without_data(options).shapes()
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    return parameters.count(tasks.find(options.task).without_data(options).shapes())
 
 
 @pytest.mark.parametrize(("path", "name"), [("c4_ablation", n) for n in ABLATION] + [("c4_bert", n) for n in BERT])
@@ -45,8 +42,7 @@ def test_the_papers_models(path, name):
 
 def encoder_size(options) -> int:
     """Parameters of the encoder: without embeddings, positions, stem and head."""
-    shapes = tasks.find(options.task).without_data(options).shapes()["encoder"]
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    return parameters.count(tasks.find(options.task).without_data(options).shapes()["encoder"])
 
 
 @pytest.mark.parametrize(("scale", "size"), [("small", 0.4e6), ("gpu", 3.16e6)])

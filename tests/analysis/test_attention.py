@@ -42,10 +42,10 @@ def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> loading.Trained
     """A run whose parameters are random numbers, large enough for attention to prefer some tokens."""
     config = gmlp_config.changed(tiny.text_config(tmp_path, **model), task)
     config.model.update(length=20, vocab_size=340, layers=3)
-    made, rng = tasks.create(config, str(tmp_path), {TOKENIZER_FILE: tokenizer.model}), np.random.default_rng(0)
+    made = tasks.create(config, str(tmp_path), {TOKENIZER_FILE: tokenizer.model})
     if task == "masked_lm":
         made.tokenizer = tokenizer
-    params = jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), made.shapes())
+    params = tiny.random_params(made.shapes(), 0.5)
     return loading.Trained(config, made, 3, params, None, Partition.make())
 
 

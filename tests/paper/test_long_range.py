@@ -1,12 +1,10 @@
 """Models of Long Range Arena: of one size per task, as far as the number of tokens allows."""
 
-import math
-
-import jax
 import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.models import parameters
 from gmlp_flax.paper import long_range
 
 N_ALONE = ("resmlp", "synthesizer")  # n sets the greater part of their size
@@ -14,8 +12,7 @@ N_ALONE = ("resmlp", "synthesizer")  # n sets the greater part of their size
 
 def layers_of(config) -> int:
     """Parameters of the encoder, without what tokens alone decide: the final norm is left in."""
-    shapes = tasks.find(config.task).without_data(config).shapes()
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes["encoder"]))
+    return parameters.count(tasks.find(config.task).without_data(config).shapes()["encoder"])
 
 
 @pytest.mark.parametrize("task", ["listops", "pathfinder"])
@@ -41,9 +38,8 @@ def test_models_are_of_one_size(task):
 def counts_of(config) -> tuple[int, int]:
     """Parameters of the model without its head, and of the head."""
     shapes = tasks.find(config.task).without_data(config).shapes()
-    count = {name: sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(part)) for name, part in shapes.items()}
-    head = count.pop("head")
-    return sum(count.values()), head
+    head = parameters.count(shapes["head"])
+    return parameters.count(shapes) - head, head
 
 
 def test_the_first_published_image_model_has_the_parameters_that_were_counted():

@@ -15,6 +15,7 @@ from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
 from gmlp_flax.tasks.generation import Sampling, TextGenerator, draw, probabilities
 from tests.models.reference import in_float64
 from tests.tasks.test_causal_lm import KINDS, causal_config
+from tests.training import tiny
 
 N = 16
 BYTES = Tokenizer.load("bytes")
@@ -24,8 +25,8 @@ def made(folder, kind, dtype="float32"):
     """A task on bytes and random parameters: what it writes makes no sense, but is anything but uniform."""
     config = causal_config(folder, dtype=dtype, **KINDS[kind])
     config.data.tokenizer = "bytes"
-    task, random = CausalLanguageModeling(config, str(folder / "run")), np.random.default_rng(0)
-    return task, jax.tree.map(lambda leaf: jnp.asarray(random.normal(0, 0.5, leaf.shape), leaf.dtype), task.shapes())
+    task = CausalLanguageModeling(config, str(folder / "run"))
+    return task, tiny.random_params(task.shapes(), 0.5)
 
 
 def windows(text):

@@ -94,12 +94,6 @@ def batch(task):
         return next(batches) | {"key": jax.random.split(jax.random.key(7), 8)}
 
 
-def random_params(task):
-    """Parameters that are normal numbers, as a fresh head scores nothing."""
-    rng = np.random.default_rng(0)
-    return jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(leaf.dtype), task.shapes())
-
-
 def expected_loss(task, params, batch, own):
     """By hand: own [8, height, width]. The summed loss and the hits of the label that prevails."""
     images, targets, prevailing = [], [], []
@@ -126,12 +120,11 @@ def test_backward_keeps_mixed_images_as_bytes(task, batch):
     assert {x.dtype.name for x in kept if x.shape == batch["image"].shape} == {"uint8"}
 
 
-@pytest.mark.parametrize("mixing_mode", ["batch", "pair"])
-@pytest.mark.parametrize("switch", [0.0, 1.0])
+@pytest.mark.parametrize(("mixing_mode", "switch"), [("batch", 0.0), ("pair", 1.0)])
 def test_loss(task, batch, mixing_mode, switch):
     task.config.augment.update(mixing=mixing_mode, switch=switch)
     with jax.enable_x64(True):
-        params, key = random_params(task), jax.random.key(3)
+        params, key = tiny.random_params(task.shapes()), jax.random.key(3)
         keys = [key] * 8 if mixing_mode == "batch" else list(batch["key"][:4]) * 2
         draw = functools.partial(mixing.own_weights, size=(8, 8), mixup=0.8, cutmix=1.0, switch=switch)
 
@@ -150,7 +143,7 @@ def test_pairs_are_the_same_however_the_batch_is_cut(task, batch):
     """In four microbatches of a pair each; in float64, so that sums in another order agree."""
     task.config.augment.mixing, found = "pair", {}
     with jax.enable_x64(True):
-        params = random_params(task)
+        params = tiny.random_params(task.shapes())
         for microbatches in (1, 4):
             gradients = jax.jit(
                 lambda p, b, m=microbatches: step.gradients(

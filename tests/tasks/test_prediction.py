@@ -98,12 +98,6 @@ def test_few_inputs_are_held_at_a_time(task):
     assert answered == 5001 and {*task.shapes} == {(4, 2), (4, 9), (1, 2)}
 
 
-def drawn(task):
-    """Parameters of which no input leaves the outputs as they are."""
-    draw = np.random.default_rng(0).normal
-    return jax.tree.map(lambda leaf: np.float32(0.3 * draw(size=leaf.shape)), task.shapes())
-
-
 @pytest.mark.parametrize(
     "model",
     [
@@ -111,27 +105,31 @@ def drawn(task):
         {"block": "gmlp", "toeplitz": "fft", "mask_padding": True},
         {"block": "transformer", "heads": 2, "positions": "relative"},
         {"block": "fnet"},
+        {"block": "gmlp", "spatial": "dense", "d_attn": 4, "mask_padding": True},
     ],
     ids=lambda model: model["block"],
 )
 def test_masks_are_filled_as_if_the_line_were_alone(model, tmp_path):
-    """Lines of few lengths and numbers of masks; where padding can be hidden, the exact length is the reference."""
+    """Lines of few lengths and numbers of masks; where padding can be hidden, the exact length is the reference, else n
+    tokens. A dense W takes exactly n, and the tiny attention beside it ignores padding."""
+    of_n = model["block"] == "fnet" or "spatial" in model
     task = MaskedLanguageModeling(tiny.text_config(tmp_path, **model), str(tmp_path))
-    params, tokenizer = drawn(task), task.tokenizer
+    params, tokenizer = tiny.random_params(task.shapes()), task.tokenizer
     lines = ["[MASK]", "the [MASK] of", "[MASK] [MASK] [MASK] [MASK] [MASK] and", "on [MASK] was", "the [MASK] of"]
     shapes = [task.prepare(line).examples[0]["tokens"].shape for line in lines]
-    assert shapes == [(16,)] * 5 if model["block"] == "fnet" else len({*shapes}) > 2
+    assert shapes == [(16,)] * 5 if of_n else len({*shapes}) > 2
     for line, ranked in zip(lines, task.predict(params, lines, top=3, batch_size=2), strict=True):
         ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
-        ids += [tokenizer.pad_id] * (16 - len(ids)) if model["block"] == "fnet" else []
-        places = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
-        scores = task.apply(params, np.array([ids]), np.array([places]))[0, :, : tokenizer.vocab_size]
+        ids = np.array([ids + [tokenizer.pad_id] * (16 - len(ids)) * of_n])
+        mask = ids != tokenizer.pad_id if "mask_padding" in model else None
+        scores = task.apply(params, ids, np.nonzero(ids == tokenizer.mask_id)[1][None], None, mask)[0]
+        scores = scores[:, : tokenizer.vocab_size]
         best = -np.sort(-np.asarray(jax.nn.softmax(scores)), axis=-1)[:, :3]
         np.testing.assert_allclose([[share for _, share in each] for each in ranked], best, rtol=1e-4)
 
 
 def test_what_a_long_line_leads_to(text_task):
-    params = drawn(text_task)
+    params = tiny.random_params(text_task.shapes())
     late, early = "the " * 30 + "[MASK]", "[MASK]" + " the" * 30
     with pytest.raises(RunError, match=r"the line has \d+ tokens, the model reads at most 16: shorten it, or have it"):
         text_task.predict(params, [early])
@@ -146,7 +144,7 @@ def test_classes_are_the_same_at_each_length_if_padding_is_hidden(tmp_path):
     config.model.pool = "mean"
     tokenizer = MaskedLanguageModeling(tiny.text_config(tmp_path), str(tmp_path)).tokenizer
     task = tasks.create(config, str(tmp_path), {"tokenizer.model": tokenizer.model})
-    params, line = drawn(task), "the one of"
+    params, line = tiny.random_params(task.shapes()), "the one of"
     [short] = task.prepare(line).examples
     assert 4 < len(short["tokens"]) < 12
     whole = {name: np.pad(values, (0, 16 - len(values))) for name, values in short.items()}

@@ -1,5 +1,7 @@
 """Which key names the data of a side, what its opener gets, and that errors name the key."""
 
+from unittest import mock
+
 import pytest
 from ml_collections import ConfigDict
 
@@ -35,9 +37,7 @@ def test_a_search_shares_the_training_data(heldout, side):
 
 
 def test_errors_name_the_key():
-    def fail(path, **_):
-        raise DataError("no such split")
-
+    fail = mock.Mock(side_effect=DataError("no such split"))
     with pytest.raises(DataError, match="^config.data.train: no such split$"):
         sides.open_side(config(), "heldout", fail)
     with pytest.raises(DataError, match="^config.data.heldout: no such split$"):

@@ -112,7 +112,7 @@ def test_own_numbers(vocabulary, tmp_path):  # noqa: F811
 
 
 def test_a_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):  # noqa: F811
-    """How many words a text has, through the commands; the scale is the run's own, whatever the data are then."""
+    """How many words a text has; the scale is the run's own, whatever the data are then."""
     texts = [" ".join((tiny.WORDS * 2)[i % 9 : i % 9 + 2 + i % 20]) for i in range(300)]
     lines = [json.dumps({"text": f"{text}", "label": 1000 + 100 * len(text.split())}) for text in texts]
     (tmp_path / "own.jsonl").write_text("\n".join(dict.fromkeys(lines)) + "\n")
@@ -122,13 +122,13 @@ def test_a_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):  # noq
     run = tmp_path / "run"
     result = gf.train(options, str(run))
     assert result["eval"]["spearman"] > 0.8 and result["eval"]["loss"] < 0.4
-    assert gf.evaluate(gf.load(run), str(tmp_path / "own.jsonl"))["spearman"] > 0.8
+    model = gf.load(run)
+    assert gf.evaluate(model, str(tmp_path / "own.jsonl"))["spearman"] > 0.8
     assert json.loads((run / SCALE_FILE).read_text())["mean"] > 1000
+    [answer] = model.predict(["the a of"])
+    assert answer == [[("score", pytest.approx(1300, abs=500))]]
     done = preloaded.gmlp("predict", f"--workdir={run}", input=" ".join(tiny.WORDS[:16]) + "\n")
     assert done.returncode == 0 and float(done.stdout.splitlines()[1]) == pytest.approx(2600, abs=500), done.stderr
-    asked = preloaded.gmlp("predict", f"--workdir={run}", "--json", input="the a of\n")
-    [[answer]] = json.loads(asked.stdout)["predictions"]
-    assert answer["label"] == "score" and answer["score"] == pytest.approx(1300, abs=500)
     (run / SCALE_FILE).write_text('{"mean": "x"}')
     with pytest.raises(DataError, match=r"scale\.json is damaged"):
         tasks.create(options, str(run)).scale  # noqa: B018

@@ -1,6 +1,5 @@
 """The tokenizer that a run was given, and what finetuned models are told of padding."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -87,18 +86,12 @@ def test_without_a_vocabulary_there_is_one_line(name, tmp_path):
         tasks.create(finetuning_config(name), str(tmp_path))
 
 
-@pytest.mark.parametrize("mask_padding", [False, True])
-def test_padding_is_shown_if_asked_for(mask_padding, tokenizer, tmp_path, monkeypatch):
-    options = finetuning_config("text_classification", mask_padding=mask_padding)
-    task = tasks.create(options, str(tmp_path), {"tokenizer.model": tokenizer.model})
-    given = []
-    monkeypatch.setattr(task, "apply", lambda params, *inputs: given.extend(inputs))
+def test_padding_is_hidden_if_asked_for(tokenizer, tmp_path):
+    task = tasks.create(finetuning_config(NAMES[0]), str(tmp_path), {"tokenizer.model": tokenizer.model})
     tokens = np.array([[tokenizer.cls_id, 9, tokenizer.sep_id, tokenizer.pad_id]])
-    batch = {"tokens": jnp.array(tokens), "segments": jnp.array([[0, 0, 0, 0]])}
-    task.scores(None, batch, None)
-    np.testing.assert_array_equal(given[0], tokens)
-    np.testing.assert_array_equal(given[1], batch["segments"])
-    assert (given[2] is None) if not mask_padding else (given[2].tolist() == [[True, True, True, False]])
+    assert task.padding_mask(tokens) is None
+    task.config.model.mask_padding = True
+    assert task.padding_mask(tokens).tolist() == [[True, True, True, False]]
 
 
 def test_the_reading_of_a_run_stays(tmp_path, capsys):

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from unittest import mock
 
 import pytest
 
@@ -44,10 +45,7 @@ def test_restart_moves_nothing_but_a_run(text_run, tmp_path):
 def test_an_evaluation_whose_data_cannot_be_read_leaves_a_checkpoint(tmp_path, monkeypatch):
     options = small_text_config(tmp_path / "cache")
     options.steps = options.checkpoint.every = options.eval.every = 3
-
-    def unreadable(*_, **__):
-        raise loop.DataError("a held-out image cannot be decoded")
-
+    unreadable = mock.Mock(side_effect=loop.DataError("a held-out image cannot be decoded"))
     with monkeypatch.context() as broken:
         broken.setattr(evaluation.Evaluator, "__call__", unreadable)
         with pytest.raises(loop.DataError, match="cannot be decoded"):

@@ -20,10 +20,8 @@ VIT = {"block": "transformer", "positions": "absolute", "heads": 2}
 BERT = {"block": "transformer", "positions": "relative", "heads": 2}
 
 
-def random(shapes, seed=0):
-    leaves, structure = jax.tree.flatten(shapes)
-    rng = np.random.default_rng(seed)
-    return jax.tree.unflatten(structure, [jnp.array(rng.normal(size=leaf.shape), leaf.dtype) for leaf in leaves])
+def random(shapes):
+    return jax.tree.map(jnp.asarray, tiny.random_params(shapes, 1.0))
 
 
 def spatial(params):
@@ -286,12 +284,13 @@ def test_images_are_normalised_as_in_the_run_that_starts_them(capsys):
 
 def test_a_run_that_starts_from_another_scores_as_that_one(tmp_path):
     """With a rate of 0 the held-out loss is the same to the last digit, and it is after a resume."""
-    old = tiny.image_config()
+    old, new = tiny.image_config(), tiny.image_config()
+    for config in (old, new):
+        config.steps = 1
+        config.optimizer.update(learning_rate=0.0, weight_decay=0.0, schedule="constant", warmup=0)
     old.data.update(mean=(0.1, 0.1, 0.1), std=(0.2, 0.2, 0.2))
+    old.seed, new.init_from = 1, str(tmp_path / "old")
     first = loop.train(old, str(tmp_path / "old"))
-    new = tiny.image_config()
-    new.init_from, new.steps = str(tmp_path / "old"), 1
-    new.optimizer.update(learning_rate=0.0, weight_decay=0.0)
     second = loop.train(new, str(tmp_path / "new"))
     assert first["eval"]["loss"] == second["eval"]["loss"]
     shutil.rmtree(tmp_path / "old")

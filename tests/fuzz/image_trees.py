@@ -43,7 +43,8 @@ def oracle(paths):
             FOLDERS.get(x) in ("validation", "test") for x in deep
         ):
             return None
-        return {path: unicodedata.normalize("NFC", row[depth]) for path, row in rows.items()}
+        found = {path: unicodedata.normalize("NFC", row[depth]) for path, row in rows.items()}
+        return found if len({*found.values()}) == len({name.lower() for name in found.values()}) else None
 
     depth = unwrapped(rows, 0, True)
     names = tops(rows, depth)

@@ -79,8 +79,8 @@ def _mentioned(name):
         word += here if here.isalpha() else ""
         if not after.isalpha() or ("a" <= here <= "z" and "A" <= after <= "Z"):
             word = word.lower()
+            word = word[:-3] if word.endswith("set") else word.removesuffix("data")
             for part in ("train", "val") if word == "trainval" else (word,):
-                part = part[:-3] if part.endswith("set") else part.removesuffix("data")
                 if meaning := (MEANING | {"heldout": "heldout"}).get(part):
                     found.setdefault(meaning, part)
             word = ""

@@ -175,7 +175,8 @@ def test_images_of_numbers_are_scored_by_a_class_map(imagenet, capsys):
 
 
 def test_what_was_assumed_is_told_once_and_classes_are_counted(tmp_path, capsys):
-    files = {f"{c}/{d}/{i}.png": image_files.png(i) for c, d, n in (("cat", "x", 9), ("dog", "y", 5)) for i in range(n)}
+    numbers = {"cat/x": range(9), "dog/y": range(8, 13)}
+    files = {f"{folder}/{i}.png": image_files.png(i) for folder in numbers for i in numbers[folder]}
     path = str(image_files.make_folder(tmp_path / "images", files | {"cat/notes.txt": b""}))
     own = task(tmp_path / "run", train=path, heldout_share=0.2)
     assert own.training_examples() + own.evaluation_examples() == 14
@@ -187,4 +188,4 @@ def test_what_was_assumed_is_told_once_and_classes_are_counted(tmp_path, capsys)
     assert own.class_sizes() == [sum(train[i]["label"] == c for i in range(len(train))) for c in (0, 1)]
     few, many = sorted(zip(own.class_sizes(), ("cat", "dog"), strict=True))
     assert f"(the smallest {few[1]}: {few[0]}, the largest {many[1]}: {many[0]})" in loop._about_data(own)
-    assert own.notes()[0].startswith("note: about ")  # png(0) of both classes
+    assert own.notes()[-1].startswith("note: 2 images lie in two classes")  # png(8)

@@ -309,8 +309,7 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | 
     """The number of the row's class, or UNLABELLED; its value as text if the task has no labels yet. Of a task of
     numbers the number, or nan."""
     value = _field(record, task.label)
-    if task.own and isinstance(value, list) and len(value) < 2:  # as Doccano and Prodigy write a choice
-        value = next(iter(value), None)
+    value = next(iter(value), None) if task.own and isinstance(value, list) and len(value) < 2 else value  # Doccano's
     if value is None and task.own and record.keys().isdisjoint(task.label):
         raise _absent("label", task.label, record, task)
     if value is None or (task.numbers and str(value).strip() in task.unlabelled):

@@ -64,7 +64,7 @@ class Subset(ImageSource):
         self.source, self.classes, self.path = source, source.classes, source.path
         self.notes, self.dark, self.indices = source.notes, source.dark, np.asarray(indices, np.int64)
         if hasattr(source, "labels"):
-            self.labels = source.labels[self.indices]
+            self.names, self.labels = [source.names[i] for i in self.indices], source.labels[self.indices]
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -107,7 +107,7 @@ class Model(Trained):
         """
         if pool not in (None, *POOLS):
             raise RunError(f"pool is {pool!r}: expected 'mean', 'cls' or None")
-        depth, numbers = self.config.model.layers, (layers,) if isinstance(layers, int) else tuple(layers)
+        depth, numbers = self.config.model.layers, tuple(layers) if isinstance(layers, Iterable) else (layers,)
         if not numbers or not {*numbers} <= {*range(-depth, depth)}:
             raise RunError(f"layers is {layers!r}: expected some of {-depth} to {depth - 1}, negative from the end")
         return self._features(self.params, self._arrays(inputs), numbers, pool)

@@ -218,6 +218,7 @@ def examples(data: Any, names: list[str]) -> Iterator[tuple[tuple[Any, ...], Any
     """
     if not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")) or (isinstance(data, tuple) and len(data) != 2):
         raise DataError(f"the data are {data!r:.80}: expected examples, or arrays (inputs, labels)")
+    data = {name: data[name] for name in data} if hasattr(data, "keys") else data  # a DataFrame, too
     names, rows, row = [*(_class_names(data) or names)], data, None
     columns = [*data.values()] if isinstance(data, Mapping) else data
     if isinstance(data, Mapping | tuple):  # of arrays

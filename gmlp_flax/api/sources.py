@@ -18,7 +18,7 @@ from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.config.validation import AXES
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
-from gmlp_flax.errors import ConfigError, RunError, did_you_mean
+from gmlp_flax.errors import ConfigError, RunError, decode_errors, did_you_mean
 from gmlp_flax.interop import timm, transformers
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files, weight_files
@@ -31,6 +31,8 @@ from gmlp_flax.training.partition import Partition
 Classes = int | Sequence[str]
 ImageSize = int | tuple[int, int]
 Mesh = Mapping[str, int] | jax.sharding.Mesh
+OF_OTHERS = {"num_classes": "did you mean 'classes'?"}  # options of timm's create_model
+OF_OTHERS |= {"pretrained": "load takes trained weights, such as 'hf-hub:timm/gmlp_s16_224.ra3_in1k'"}
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -78,10 +80,8 @@ def create(
         ConfigError: there is no such model or option, or a value makes no sense.
         RunError, DataError: no model can be built from these options, or the tokenizer cannot be read.
     """
-    if "pretrained" in options:
-        raise ConfigError(
-            "create makes fresh weights: load takes trained ones, such as 'hf-hub:timm/gmlp_s16_224.ra3_in1k'"
-        )
+    if other := [name for name in options if name in OF_OTHERS]:
+        raise ConfigError(f"create has no option {other[0]!r}: {OF_OTHERS[other[0]]}")
     config, files = _models().get(name, functools.partial(_open, name))(), {}
     if tokenizer:
         if (read := Tokenizer.load(tokenizer)).note:
@@ -226,7 +226,7 @@ def _changed(
     config = config.copy_and_resolve_references()
     if classes is not None:
         config, given = as_classifier(config), classes
-        given = range(given) if hasattr(given, "__index__") else given
+        given = range(given) if hasattr(given, "__index__") and not getattr(given, "ndim", 0) else given
         names = [*map(str, given)] if isinstance(given, Iterable) and not isinstance(given, str) else []
         heads = [*tasks.find(config.task).heads]
         if not heads:
@@ -236,9 +236,10 @@ def _changed(
         files[heads[0]] = json.dumps(names).encode()
     values = config.to_dict()
     if image_size is not None:
-        options["image_size"] = (image_size, image_size) if isinstance(image_size, int) else image_size
+        options["image_size"] = (int(image_size),) * 2 if hasattr(image_size, "__index__") else image_size
     if dtype is not None:
-        options["dtype"] = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
+        with decode_errors(f"{where}: dtype is {dtype!r}", "expected float32, bfloat16 or float64", ConfigError):
+            options["dtype"] = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
     values["model"].update(options)
     config = config_lib.from_dict(values, where)
     config_lib.validate(config)

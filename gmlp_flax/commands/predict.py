@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gmlp_flax.training.loading import Trained
 
 SAMPLING = options_of(Sampling)
+ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}  # what a terminal would follow
 TEXTS = (".txt", ".tsv", ".jsonl")  # the files of a folder whose lines are read
 
 
@@ -139,10 +140,13 @@ def read_files(words: list[str], are_images: bool) -> Iterator[Any]:
     be read."""
     from gmlp_flax.data.images.folders import SUFFIXES
 
-    suffixes = SUFFIXES if are_images else TEXTS
+    suffixes, expected = SUFFIXES if are_images else TEXTS, "arguments are files, folders or patterns of files"
+    expected += "" if are_images else "; texts are lines of standard input: echo TEXT | gmlp predict ..."
     for word in words:
         try:
             for path in files.expand(word, suffixes):
+                if (not are_images or {*"*?["} & {*path}) and not files.exists(path):
+                    raise DataError(f"nothing at {path!r}: {expected}")
                 if are_images:
                     yield Line(path)
                 else:
@@ -220,7 +224,7 @@ def continuations(trained: Trained, inputs: Iterable[Any], sampling: Sampling) -
 
 def show(candidates: Candidates) -> str:
     """Candidates in one line: name and probability in percent."""
-    return "  ".join(f"{name.strip() or repr(name)} {100 * value:.1f}%" for name, value in candidates)
+    return "  ".join(f"{name.strip().translate(ESCAPES) or repr(name)} {100 * p:.1f}%" for name, p in candidates)
 
 
 def define_flags() -> None:

@@ -72,7 +72,7 @@ def storage_error(doing: str, error: BaseException) -> FileError:
         reason = f"{scheme}:// needs a package that cannot be imported: {error.__cause__ or error}"
         advice = install(EXTRAS[scheme]) if scheme in EXTRAS else "install it"
     elif number in _FOR_THE_USER or (isinstance(error, ValueError) and "://" not in doing):
-        advice = "check the path, its permissions and the free space"
+        advice = "check the path" + ", its permissions and the free space" * (number not in MISSING)
     elif _REFUSED.search(told):
         reason = f"permission denied: {words}"
         advice = "renew the credentials (gcloud auth application-default login), or give the account the right"

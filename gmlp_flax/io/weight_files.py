@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import zipfile
 from typing import Any
 
 import jax.numpy as jnp
@@ -30,6 +31,11 @@ def read(path: str) -> dict[str, np.ndarray]:
             return read(copy.path)
     if not os.path.isfile(path):
         raise RunError(f"there is no file {path}: give a .safetensors, .pth or .npz file")
+    if path.endswith((".npz", *PICKLES)) and zipfile.is_zipfile(path):
+        with decode_errors(f"{path} is damaged", "download it again", RunError), zipfile.ZipFile(path) as packed:
+            unpacked = sum(member.file_size for member in packed.infolist())
+            if unpacked > max(files.MOST, 10 * os.path.getsize(path)):  # weights hardly compress
+                raise RunError(f"{path} would unpack to {unpacked:,} bytes, more than weights do: download it again")
     if path.endswith(PICKLES):
         return _read_torch(path)
     if path.endswith(".npz"):
@@ -63,10 +69,7 @@ def read_folder(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
 
 
 def _read_torch(path: str) -> dict[str, np.ndarray]:
-    try:
-        import torch
-    except ImportError:
-        raise RunError(f"{path} needs torch to be read: pip install torch, or give the .safetensors file") from None
+    torch: Any = require("torch", path, "parity")
     with decode_errors(f"{path} cannot be read by torch", "download it again", RunError):
         try:
             state: Any = torch.load(path, map_location="cpu", weights_only=True)
@@ -78,7 +81,7 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
         for key in INNER:
             if isinstance(state, dict) and isinstance(state.get(key), dict):
                 state = state[key]
-        tensors = state.values() if isinstance(state, dict) else [None]
+        tensors: Any = state.values() if isinstance(state, dict) else [None]
         if not all(isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided for tensor in tensors):
             raise RunError(f"{path} holds no state dict of dense tensors, alone or under {' or '.join(INNER)}")
         half = {torch.float16, torch.bfloat16}

@@ -233,7 +233,8 @@ class LearnedSegments(nnx.Module):
 
     def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] and int [batch, tokens], below the number of rows, to the shape and type of x."""
-        return x + self.table[...][segments].astype(x.dtype)  # cast last: gradients are summed in the table's type
+        vectors = jnp.take(self.table[...], segments, axis=0, mode="clip")
+        return x + vectors.astype(x.dtype)  # cast last: gradients are summed in the table's type
 
 
 def add_normed(

@@ -172,7 +172,7 @@ class MaskedLanguageModeling(LanguageModeling):
     def forward(self, params: Any, inputs: Any) -> jax.Array:
         """See `Task`: logits [batch, tokens, vocabulary] at all positions."""
         positions = jnp.broadcast_to(jnp.arange(inputs.shape[1]), inputs.shape)
-        return self.apply(params, inputs, positions, None, self.padding_mask(inputs))
+        return self.prediction_scores(params, {"tokens": inputs, "positions": positions})
 
     def prepare(self, given: str, truncate: bool = False) -> Prepared:
         """See `Task`: a line of text with one or more [MASK].
@@ -199,9 +199,13 @@ class MaskedLanguageModeling(LanguageModeling):
         spec = self.spec().hiding_padding()
         return spec and nnx.eval_shape(lambda: self.module(nnx.Rngs(0), spec))
 
-    def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
-        """See `Task`: a prediction for each position. Padding is hidden if that makes the length irrelevant."""
-        tokens, positions = batch["tokens"], batch["positions"]
+    def reader(self, params: Any, tokens: Any) -> tuple[Any, Any]:
+        """See `TextTask`: padding is hidden if that makes the length irrelevant."""
         if self._hidden is None:
-            return self.apply(params, tokens, positions, None, self.padding_mask(tokens))
-        return nnx.merge(nnx.graphdef(self._hidden), params)(tokens, positions, None, tokens != self.tokenizer.pad_id)
+            return super().reader(params, tokens)
+        return nnx.merge(nnx.graphdef(self._hidden), params), tokens != self.tokenizer.pad_id
+
+    def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
+        """See `Task`: a prediction for each position."""
+        model, mask = self.reader(params, batch["tokens"])
+        return model(batch["tokens"], batch["positions"], None, mask)

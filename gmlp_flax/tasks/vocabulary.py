@@ -103,10 +103,15 @@ class TextTask(Task):
         """The mask of tokens [batch, tokens], False for padding; None if the model may read padding."""
         return tokens != self.tokenizer.pad_id if self.config.model.mask_padding else None
 
+    def reader(self, params: Any, tokens: Any) -> tuple[Any, Any]:
+        """The model that reads texts outside training, and the padding mask that it is given with these tokens."""
+        return self.bind(params), self.padding_mask(tokens)
+
     def features(self, params: Any, inputs: Any, layers: Sequence[int] = (-1,), pool: str | None = None) -> jax.Array:
         """See `Task`; the mean is over tokens that are not padding."""
         tokens, segments = (inputs["tokens"], inputs["segments"]) if isinstance(inputs, Mapping) else (inputs, None)
-        states = self.bind(params).states(tokens, layers, segments, self.padding_mask(tokens))
+        model, mask = self.reader(params, tokens)
+        states = model.states(tokens, layers, segments, mask)
         return self._side_by_side(states, pool, tokens != self.tokenizer.pad_id)
 
     def note_of_cut(self, tokens: int, text: str, truncate: bool) -> str:

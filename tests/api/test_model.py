@@ -62,6 +62,24 @@ def test_padding_is_left_out_of_the_mean(text):
     np.testing.assert_allclose(pooled[1], states[1, : short.shape[1]].mean(0), rtol=1e-5, atol=1e-6)
 
 
+def test_images_as_lists_or_of_a_tensor_that_numpy_cannot_read_are_refused(images):
+    class Tensor:
+        def __array__(self, *_, **__):
+            raise TypeError("Got unsupported ScalarType BFloat16")
+
+    for given in (np.zeros((8, 8, 3), np.uint8).tolist(), Tensor()):  # rows of one image are no grey images
+        with pytest.raises(DataError, match=r"^an image is a path, .*, not (list|Tensor) \("):
+            images.predict(given)
+
+
+def test_a_longer_text_beside_it_does_not_change_what_a_text_gives(text):
+    """Its padding is hidden, as in predictions: rows of one batch are those of each text alone."""
+    texts = ["The value of the call is a name.", "A [MASK]."]
+    alone = text.logits(texts[1])
+    np.testing.assert_allclose(text.logits(texts)[1:, : alone.shape[1]], alone, atol=1e-5)
+    np.testing.assert_allclose(text.features(texts, pool="mean")[1:], text.features(texts[1], pool="mean"), atol=1e-5)
+
+
 def test_states_of_layers_are_those_of_a_shorter_stack(images):
     """The state after layer i, normalised, is what a model of the first i + 1 layers gives."""
     x = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
@@ -188,7 +206,7 @@ LABELLED = PIXELS, [0, 1] * 4
         (lambda m, t: t.generate(None), "an input is NoneType: expected text"),
         (lambda m, t: gf.export("digits", "out"), "the model is 'digits': expected what gmlp_flax.load"),
         (lambda m, t: gf.push(None, "me/it"), "the model is None: expected what gmlp_flax.load"),
-        (lambda m, t: gf.create("gmlp_s16_224", pretrained=True), "create makes fresh weights: load"),
+        (lambda m, t: gf.create("gmlp_s16_224", pretrained=True), "load takes trained weights"),
         (lambda m, t: gf.load("digits", mesh="fsdp"), "mesh is 'fsdp': expected sizes of axes"),
         (lambda m, t: gf.evaluate(m, (PIXELS, [0])), "8 and 1 rows"),
         (lambda m, t: gf.evaluate(m, 3), "the data are 3: expected examples"),

@@ -140,6 +140,22 @@ def test_data_of_a_start_that_took_no_step_are_written_anew_and_others_never_los
     assert (tmp_path / "mine" / "data" / "thesis.txt").read_text() == "mine"
 
 
+def test_a_table_in_memory_is_read_by_its_columns(tmp_path):
+    """As pandas' DataFrame, which gives the names of its columns where its rows are expected."""
+
+    class Table:
+        def keys(self):
+            return ["text", "label"]
+
+        def __getitem__(self, name):
+            return {"text": ["good", "bad"], "label": ["yes", "no"]}[name]
+
+        def __iter__(self):
+            return iter(self.keys())
+
+    assert [*runs.examples(Table(), [])] == [(("good",), "yes"), (("bad",), "no")]
+
+
 def test_images_that_are_files_stay_and_remote_ones_are_copied(tmp_path):
     local, remote = str(tmp_path / "a.png"), "memory://own_images/b.png"
     for path, level in ((local, 10), (remote, 200)):

@@ -85,12 +85,21 @@ def test_text_models_with_and_without_a_tokenizer():
         ("gmlp_s", {"image_size": 50}, "do not tile"),
         ("gmlp_base", {"image_size": 32}, "image_size"),
         ("gmlp_s", {"mesh": {"rows": 2}}, "an axis 'rows'"),
+        ("gmlp_s", {"num_classes": 10}, "no option 'num_classes': did you mean 'classes'"),
+        ("gmlp_s", {"dtype": 3}, "dtype is 3 .*expected float32"),
     ],
 )
 def test_bad_values_are_told_in_a_line(name, options, message):
     with pytest.raises((ConfigError, RunError), match=message) as raised:
         gf.create(name, **TINY | options)
     assert "\n" not in str(raised.value)
+
+
+def test_numpys_numbers_and_names():
+    """As a data set gives them."""
+    named = gf.create("gmlp_s", classes=np.array(["a", "b"]), image_size=np.int64(32), **TINY)
+    assert named.classes == ("a", "b") and named.config.model.image_size == (32, 32)
+    assert gf.create("gmlp_s", classes=np.int32(3), image_size=32, **TINY).classes == ("0", "1", "2")
 
 
 def test_a_run_for_other_classes_and_another_size(image_run, capsys):

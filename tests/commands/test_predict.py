@@ -131,7 +131,7 @@ def test_texts_from_files(text_run, tmp_path):
     code, out, error = run(*words, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 1 and ["predictions" in line for line in lines] == [True, False, True, True, False, False, False]
-    places = ["a.txt, line 3", "b.txt, line 2", "b.txt, line 3", "none.txt failed"]
+    places = ["a.txt, line 3", "b.txt, line 2", "b.txt, line 3", "none.txt': arguments"]
     assert [place in line for place, line in zip(places, error.splitlines(), strict=True)] == [True] * 4
     code, out, error = run(*words[:3], "--truncate", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
@@ -150,12 +150,21 @@ def test_a_bar_shows_progress_on_a_terminal(image_run, tmp_path, monkeypatch, ca
     assert capsys.readouterr().err == "error: b.png is missing\n"
 
 
+def test_names_that_a_terminal_would_follow_are_written_out():
+    """A stranger's classes may have any names."""
+    shown = predict.show([("\x1b[2Jcat", 0.5), (" dog", 0.25), ("\n", 0.25), (" ", 0)])
+    assert shown == r"\x1b[2Jcat 50.0%  dog 25.0%  '\n' 25.0%  ' ' 0.0%"
+
+
 def test_mistakes_are_one_line(text_run, image_run, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     cases = [
         ((f"--workdir={text_run}",), "nothing masked", 1, "there is no [MASK] in 'nothing masked'"),
         ((f"--workdir={text_run}",), "word " * 60 + "[MASK]", 1, "the model reads at most 32"),
-        ((f"--workdir={text_run}", "a.png"), "", 1, "reading a.png failed (No such file"),
+        ((f"--workdir={text_run}", "A [MASK] b."), "", 1, "nothing at 'A [MASK] b.': arguments are files, folders or"),
+        ((f"--workdir={text_run}", "none/*.txt"), "", 1, "texts are lines of standard input: echo TEXT | gmlp predict"),
+        ((f"--workdir={image_run}", "none/*.png"), "", 1, "nothing at 'none/*.png': arguments are files, folders or"),
+        ((f"--workdir={image_run}", "a.png"), "", 1, "a.png failed (No such file or directory): check the path;"),
         ((f"--workdir={image_run}",), "", 2, "give image files"),
         ((f"--workdir={image_run}", f"{tmp_path}/broken.png"), "", 1, "is in no format Pillow knows"),
         ((), "", 2, "--workdir is missing"),

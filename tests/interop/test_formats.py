@@ -67,13 +67,13 @@ def test_torch(name, tmp_path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     reader = module.GMLP.from_pretrained(str(out))
-    mask = model.task.padding_mask(inputs) if name == "amlp" else None
+    mask = model.task.reader(model.params, inputs)[1] if "vocab_size" in model.config.model else None
     with torch.no_grad():
         found = reader(torch.tensor(inputs), None if mask is None else torch.tensor(np.asarray(mask))).numpy()
     np.testing.assert_allclose(found, logits, atol=1e-5 * np.abs(logits).max())
     if name in ("amlp", "causal"):  # shorter texts
         with torch.no_grad():
-            found = reader(torch.tensor(inputs[:, :7]), None if mask is None else torch.tensor(np.asarray(mask)[:, :7]))
+            found = reader(torch.tensor(inputs[:, :7]), None if mask is None else torch.tensor(mask[:, :7]))
         np.testing.assert_allclose(found.numpy(), model.logits(inputs[:, :7]), atol=1e-5 * np.abs(logits).max())
 
 
@@ -89,7 +89,9 @@ def test_stablehlo(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # jax2onnx loads parts of itself that warn, and drops them if that raises
-@pytest.mark.parametrize("name", ["gmlp", "amlp", "causal", "causal_dense", "images", "mixer", "resmlp", "vit", "bert"])
+@pytest.mark.parametrize(
+    "name", ["gmlp", "amlp", "causal", "causal_dense", "types", "images", "mixer", "resmlp", "vit", "bert", "fnet"]
+)
 def test_onnx(name, tmp_path):
     pytest.importorskip("jax2onnx", reason="jax2onnx is not installed (extra: onnx)")
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: onnx)")

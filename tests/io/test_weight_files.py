@@ -80,6 +80,15 @@ def test_numpys_files_of_arrays(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+def test_small_files_of_huge_arrays(tmp_path, monkeypatch):
+    """Zeros of a gigabyte are a megabyte of .npz, or of a state dict."""
+    monkeypatch.setattr(weight_files.files, "MOST", 1000)
+    np.savez_compressed(tmp_path / "w.npz", a=np.zeros(1 << 16, np.float32))
+    refused(tmp_path / "w.npz", "would unpack to 262,272 bytes")
+    (tmp_path / "w.pth").write_bytes((tmp_path / "w.npz").read_bytes())
+    refused(tmp_path / "w.pth", "would unpack to 262,272 bytes")
+
+
 def test_other_files(tmp_path):
     refused(tmp_path / "none.safetensors", "there is no file")
     (tmp_path / "w.h5").write_bytes(b"x")

@@ -38,8 +38,8 @@ class GMLP(nn.Module):
         return cls(config, {name: tensor.to(dtype) for name, tensor in weights.items()}).eval()
 
     def forward(self, inputs: torch.Tensor, padding_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits. `padding_mask`, bool [batch, tokens], is False for padding, which tiny attention ignores: for models
-        that were trained with config.model.mask_padding."""
+        """Logits. `padding_mask`, bool [batch, tokens], is False for padding, which tiny attention and a Toeplitz W
+        then ignore: for models with such a W, as their predictions do, or trained with config.model.mask_padding."""
         x = self.encode(self.embed(inputs), padding_mask)
         if "head/kernel" in self.weights:
             pooled = x[:, 0] if self.model["pool"] == "cls" else x.mean(1)
@@ -90,6 +90,8 @@ class GMLP(nn.Module):
         gate = self.model["gate"]
         u, v = z.chunk(2, dim=-1) if gate == "split" else (z, z)
         v = self.norm(v, f"{BLOCKS}gate/norm", layer, self.model["gate_norm_eps"])
+        if padding_mask is not None and f"{BLOCKS}gate/spatial/taps" in self.weights:
+            v = v * padding_mask[..., None]
         bias = self.weights[f"{BLOCKS}gate/spatial/bias"][layer, : v.shape[1], None]
         v = torch.einsum("ij,bjc->bic", self.spatial(layer, v.shape[1]), v) + bias
         if self.model["d_attn"]:

@@ -17,7 +17,7 @@ SPLITS, NEUTRAL, ALL = slice(0, 11), slice(13, None), slice(None)
 WORDS = [*"train Training TRAIN val valid Validation dev test Testing TEST testset trainval held-out".split()]
 WORDS += [*"latest contest trains devs wiki en part data 01 2 a09b été \u00e9 Data books evaluated interval".split()]
 JOINTS = ("-", "_", ".", " ", "", "-2-", "__")
-MEANING = {"train": "train", "training": "train", "test": "test", "testing": "test", "testset": "test"}
+MEANING = {"train": "train", "training": "train", "test": "test", "testing": "test", "devtest": "test"}
 MEANING |= dict.fromkeys(("val", "valid", "validation", "dev"), "heldout")
 SHARE = 0.3
 

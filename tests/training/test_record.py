@@ -180,7 +180,7 @@ def test_data_of_another_content_are_refused_by_name(tmp_path, make):
     name, change = KINDS[make]
     (file,) = data.glob(name)
     file.write_bytes(change(file.read_bytes()))
-    with pytest.raises(RunError, match=r"config.data.\w+ is .*there.*, other .*trained with .*here.*the advice"):
+    with pytest.raises(RunError, match=r"config.data.\w+=.*there.*, are not .*other .*trained with .*here.*the advice"):
         record.check_data(str(run), reopened(moved), "the advice")
     found = record.check_data(str(run), reopened(moved), "", chosen=True)
     assert found["train"]["path"].startswith(str(data))

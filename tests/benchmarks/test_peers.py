@@ -1,14 +1,12 @@
 """The models of other packages beside ours: the same ones, measured in turn; how fast they are stays untested."""
 
-import math
-
-import jax
 import pytest
 
 from gmlp_flax import tasks
 from gmlp_flax.benchmarks import peers
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.models import parameters
 
 
 @pytest.mark.parametrize("name", peers.PEERS)
@@ -21,8 +19,7 @@ def test_both_sides_have_the_same_number_of_parameters(name):
     with torch.device("meta"):
         theirs = sum(tensor.numel() for tensor in peer.make(package, peer.tokens[0]).parameters())
     options = peer.ours(peer.tokens[0])
-    shapes = tasks.find(options.task).without_data(options).shapes()
-    assert theirs == sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    assert theirs == parameters.count(tasks.find(options.task).without_data(options).shapes())
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -22,11 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
 from tests import preloaded
-from tests.runs.command import Commands, final_state, metrics
+from tests.runs.command import Commands, assert_same_run, metrics
 from tests.runs.processes import two_processes
 from tests.training import tiny
 
@@ -146,8 +143,7 @@ class Campaign:
             assert all(map(TALK.match, words.splitlines())), words
 
     def _check_end(self, workdir: Path) -> None:
-        jax.tree.map(np.testing.assert_array_equal, final_state(workdir), final_state(self._expected))
-        assert metrics(workdir) == metrics(self._expected)
+        assert_same_run(workdir, self._expected)
         assert [line["step"] for line in metrics(workdir) if "loss" in line] == list(range(1, self._steps + 1))
         left = [path for pattern in LEFT for path in workdir.rglob(pattern)]
         # Between the result, which is written last, and the end, a process still holds the folder.

@@ -116,8 +116,7 @@ def _image_rows(folder, suffix):
     if suffix == "parquet":
         pyarrow.parquet.write_table(table, path)
     elif suffix == "arrow":
-        with pyarrow.ipc.new_stream(str(path), table.schema) as writer:
-            writer.write_table(table)
+        writers.arrow(path, table)
     elif suffix == "npz":
         np.savez(path, x=np.zeros((6, 4, 4), np.uint8), y=[0, 1, 2] * 2)
     else:

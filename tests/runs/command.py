@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.checkpoints import CONFIG_FILE, METRICS_FILE
@@ -58,6 +59,22 @@ def metrics(workdir: Path) -> list[dict]:
     """The lines of metrics.jsonl, less throughput, which no two runs share."""
     lines = MetricsFile.read(str(workdir / METRICS_FILE))
     return [{name: value for name, value in line.items() if not name.endswith("_per_second")} for line in lines]
+
+
+def await_line(process: subprocess.Popen, pattern: str = "^step ") -> None:
+    """Returns when a process has said a line on standard error with this pattern; by default, of its first step."""
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if re.search(pattern, line):
+            return
+    raise AssertionError("".join(said))
+
+
+def assert_same_run(workdir: Path, expected: Path) -> None:
+    """Bit for bit: the state, and the lines of metrics."""
+    jax.tree.map(np.testing.assert_array_equal, final_state(workdir), final_state(expected))
+    assert metrics(workdir) == metrics(expected)
 
 
 def final_state(workdir: Path) -> dict:

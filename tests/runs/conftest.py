@@ -1,5 +1,7 @@
 """Fixtures of the whole-run tests: real commands, as processes."""
 
+import shutil
+
 import pytest
 
 from tests import buckets
@@ -33,3 +35,9 @@ def finished(commands, text, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("finished") / "run"
     assert_done(commands(text, f"--workdir={workdir}"))
     return workdir
+
+
+@pytest.fixture
+def workdir(finished, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(finished, tmp_path / "run")

@@ -47,16 +47,6 @@ def two_processes(commands: Commands, *arguments: str, second: tuple[str, ...] =
     return several_processes(commands, *arguments, each=((), second), **options)
 
 
-def await_step(process: subprocess.Popen, step: int) -> None:
-    """Returns when the first process has said so of a step."""
-    said = []
-    for line in process.stderr:
-        said.append(line)
-        if line.startswith(f"step {step}/"):
-            return
-    raise AssertionError("".join(said))
-
-
 def outcome(process: subprocess.Popen, timeout: int = 120) -> subprocess.CompletedProcess:
     """The end of a process, with all that it wrote since the last line read."""
     stdout, stderr = process.communicate(timeout=timeout)

@@ -3,8 +3,6 @@
 What readers say of damage of every kind is tested beside them, in tests/data and tests/io.
 """
 
-import gzip
-
 import numpy as np
 import PIL.Image
 import pytest
@@ -42,18 +40,11 @@ def test_text(commands, text, tmp_path, flags, words):
     assert_one_line_error(commands(text, *flags, f"--workdir={tmp_path / 'run'}"), *words)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"),
-    [
-        ("empty.txt", b" \n", ["no tokenizer of vocab_size"]),
-        ("truncated.json.gz", gzip.compress(LINES)[:-100], ["truncated or not a .gz archive"]),
-        ("latin.jsonl", LINES + b'{"text": "caf\xe9"}\n', [", line 61: not UTF-8 (byte 0xe9)", "max_bad_records=0"]),
-    ],
-)
-def test_damaged_corpus(commands, text, tmp_path, name, content, words):
-    (tmp_path / name).write_bytes(content)
-    flags = [f"--config.data.train={tmp_path / name}", f"--config.data.cache={tmp_path / 'cache'}"]
-    assert_only_one_line(commands(text, *flags, f"--workdir={tmp_path / 'run'}"), "config.data.train: ", *words)
+def test_damaged_corpus(commands, text, tmp_path):
+    (tmp_path / "latin.jsonl").write_bytes(LINES + b'{"text": "caf\xe9"}\n')
+    flags = [f"--config.data.train={tmp_path}/latin.jsonl", f"--config.data.cache={tmp_path}/cache"]
+    words = "config.data.train: ", ", line 61: not UTF-8 (byte 0xe9)", "max_bad_records=0"
+    assert_only_one_line(commands(text, *flags, f"--workdir={tmp_path / 'run'}"), *words)
     assert not (tmp_path / "run").exists()
 
 
@@ -67,7 +58,7 @@ def test_as_many_bad_records_as_the_limit(commands, text, tmp_path):
     assert_done(result)
     reports = [line for line in result.stderr.splitlines() if "bad record" in line]
     first = f"2 bad record(s) skipped, the first: {tmp_path}/spoiled.jsonl, line 61: found list"
-    assert [line.partition(";")[0] for line in reports] == [f"{side} text: {first}" for side in ("heldout", "train")]
+    assert [line.partition(";")[0] for line in reports] == 2 * [f"{tmp_path}/spoiled.jsonl: {first}"]
 
 
 def test_batch_that_devices_cannot_share(commands, text, tmp_path):

@@ -12,8 +12,8 @@ from tests import buckets
 from tests.interop import states
 from tests.interop.test_timm import random_state
 from tests.interop.test_transformers import CONFIG, random_weights
-from tests.runs.command import assert_done, assert_one_line_error
-from tests.runs.processes import await_step, run_two, two_processes
+from tests.runs.command import assert_done, assert_one_line_error, await_line
+from tests.runs.processes import run_two, two_processes
 from tests.runs.test_buckets import assert_same, fetched
 from tests.runs.test_reproduce import FLAGS
 from tests.training import tiny
@@ -32,7 +32,7 @@ def test_two_processes(commands, store, text, tmp_path):
     """Both write parts of a checkpoint, are killed, and read their own part again; the bits are a local run's."""
     run_two(commands, text, f"--workdir={tmp_path / 'local'}")
     with two_processes(commands, text, "--workdir=gs://runs/two", **store.environment) as killed:
-        await_step(killed[0], 9)
+        await_line(killed[0], "^step 9/")
     first, _ = run_two(commands, text, "--workdir=gs://runs/two", **store.environment)
     assert "resuming gs://runs/two at step " in first.stderr
     assert_same(fetched(store, "two/", tmp_path), tmp_path / "local")

@@ -9,12 +9,10 @@ import random
 import time
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 
 from tests import buckets
-from tests.runs.command import assert_done, assert_one_line_error, assert_only_one_line, final_state, metrics
+from tests.runs.command import assert_done, assert_one_line_error, assert_only_one_line, assert_same_run, await_line
 from tests.runs.kill import kill_until_done
 from tests.runs.test_exact_resume import OPTIMISED
 
@@ -38,8 +36,7 @@ def fetched(store: buckets.Store, prefix: str, folder: Path) -> Path:
 
 
 def assert_same(one: Path, other: Path) -> None:
-    jax.tree.map(np.testing.assert_array_equal, final_state(one), final_state(other))
-    assert metrics(one) == metrics(other)
+    assert_same_run(one, other)
     results = [json.loads((folder / "result.json").read_text())["eval"] for folder in (one, other)]
     assert results[0] == results[1]
 
@@ -82,8 +79,7 @@ def test_run_that_is_copied_from_a_disk(commands, store, text, finished):
 def test_run_that_is_killed_once(commands, store, text, finished, tmp_path):
     command = [text, "--workdir=gs://runs/once"]
     process = commands.start(*command, **store.environment)
-    while not process.stderr.readline().startswith("step 9"):
-        pass
+    await_line(process, "^step 9")
     process.kill()
     process.communicate()
     again = commands(*command, **store.environment)
@@ -105,11 +101,7 @@ def test_run_that_is_killed_often(commands, store, text, tmp_path):
     run = fetched(store, "killed/", tmp_path)
     assert_same(run, tmp_path / "local")
     assert output.count("resuming ") >= KILLS // 4
-    assert (
-        not (run / "damaged").exists()
-        and not (run / "lease.json").exists()
-        and not (run / "metrics.jsonl.parts").exists()
-    )
+    assert not [name for name in ("damaged", "lease.json", "metrics.jsonl.parts") if (run / name).exists()]
 
 
 @pytest.mark.slow
@@ -117,8 +109,7 @@ def test_run_that_loses_its_folder_ends(commands, store, text):
     """It finds out at its next beat, ten seconds later at most."""
     flags = "--config.steps=10000000", "--config.checkpoint.every=1000000", "--workdir=gs://runs/lost"
     process = commands.start(text, *flags, **store.environment)
-    while not process.stderr.readline().startswith("step "):
-        pass
+    await_line(process)
     lease = json.loads(store.read("runs", "lost/lease.json")) | {"token": "x", "host": "elsewhere"}
     store.write("runs", "lost/lease.json", json.dumps(lease).encode())
     line = process.communicate(timeout=60)[1].splitlines()[-1]
@@ -131,8 +122,7 @@ def test_run_that_loses_its_folder_ends(commands, store, text):
 def test_second_run_in_a_folder_is_refused(commands, store, text):
     flags = [text, "--config.steps=100000", "--workdir=gs://runs/two"]
     first = commands.start(*flags, **store.environment)
-    while not first.stderr.readline().startswith("step "):
-        pass
+    await_line(first)
     second = commands(*flags, **store.environment)
     first.kill()
     first.communicate()
@@ -175,8 +165,7 @@ def test_what_a_store_refuses_for_good_is_one_line(commands, store, text, kind, 
     name = f"down-{kind}-{when.split()[-1]}"
     process = commands.start(text, f"--workdir=gs://runs/{name}", "--config.steps=100000", **store.environment)
     if when == "in training":
-        while not process.stderr.readline().startswith("step 5"):
-            pass
+        await_line(process, "^step 5")
     store.faults({"kind": kind, "times": 1_000_000})
     began = time.monotonic()
     _, errors = process.communicate(timeout=400)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.runs.command import assert_done, metrics
-from tests.runs.processes import assert_lost, await_step, outcome, several_processes
+from tests.runs.command import assert_done, await_line, metrics
+from tests.runs.processes import assert_lost, outcome, several_processes
 from tests.runs.test_many_hosts import assert_close
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ def killed(commands, count: int, step: int, *arguments: str) -> None:
     """Runs some processes up to a step; then one is killed, and the others end by themselves."""
     each = tuple(() for _ in range(count))
     with several_processes(commands, *arguments, each=each, devices=DEVICES // count) as processes:
-        await_step(processes[0], step)
+        await_line(processes[0], f"^step {step}/")
         processes[-1].kill()
         for process in processes[:-1]:
             assert_lost(outcome(process))

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 
 import jax
 import numpy as np
@@ -12,12 +11,7 @@ from absl import logging
 from gmlp_flax import config
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import loop
-from tests.runs.command import assert_done, assert_one_line_error, final_state, metrics
-
-
-@pytest.fixture
-def workdir(finished, tmp_path):
-    return shutil.copytree(finished, tmp_path / "run")
+from tests.runs.command import assert_done, assert_one_line_error, assert_same_run, final_state, metrics
 
 
 def test_loss_that_is_not_finite(workdir):
@@ -63,8 +57,7 @@ def test_damaged_checkpoint_is_named_and_the_one_before_taken(commands, workdir,
     loop.train(config.load(str(workdir / "config.json")), str(workdir))
     assert f"resuming {workdir} at step 8" in capsys.readouterr().err
     assert told[-1].startswith(str(newest)) and f"put aside in {workdir}/damaged/12" in told[-1]
-    assert metrics(workdir) == metrics(finished)
-    jax.tree.map(np.testing.assert_array_equal, final_state(workdir), final_state(finished))
+    assert_same_run(workdir, finished)
 
 
 @pytest.mark.smoke

@@ -4,12 +4,10 @@ import json
 import shutil
 import signal
 
-import jax
-import numpy as np
 import pytest
 
-from tests.runs.command import final_state, metrics
-from tests.runs.processes import assert_lost, await_step, outcome, run_two, two_processes
+from tests.runs.command import assert_same_run, await_line, final_state, metrics
+from tests.runs.processes import assert_lost, outcome, run_two, two_processes
 
 pytestmark = pytest.mark.slow
 
@@ -54,12 +52,6 @@ def assert_close(found, expected):
             assert value == expected_value, (name, one, other)
 
 
-def assert_same(workdir, expected):
-    """Bit for bit."""
-    jax.tree.map(np.testing.assert_array_equal, final_state(workdir), final_state(expected))
-    assert metrics(workdir) == metrics(expected)
-
-
 def test_two_processes_train_as_one(by_two, by_one):
     assert_close(metrics(by_two), metrics(by_one))
     assert json.loads((by_two / "environment.json").read_text())["devices"]["hosts"] == 2
@@ -91,7 +83,7 @@ def test_two_processes_begin_with_another_runs_parameters(commands, text, by_one
 def test_run_that_is_stopped_and_killed_is_the_same_run(commands, text, by_two, tmp_path):
     command = [text, *FLAGS, f"--workdir={tmp_path / 'run'}"]
     with two_processes(commands, *command) as (first, second):
-        await_step(first, 5)
+        await_line(first, "^step 5/")
         second.send_signal(signal.SIGTERM)
         results = outcome(first), outcome(second)
     assert [result.returncode for result in results] == [0, 0], results
@@ -102,20 +94,20 @@ def test_run_that_is_stopped_and_killed_is_the_same_run(commands, text, by_two, 
     assert 5 < saved < 60 and int(final_state(tmp_path / "run")["step"]) == saved
 
     with two_processes(commands, *command) as (first, second):
-        await_step(first, (saved // 20 + 1) * 20 + 5 if saved < 35 else 50)
+        await_line(first, f"^step {(saved // 20 + 1) * 20 + 5 if saved < 35 else 50}/")
         first.kill()
         assert_lost(outcome(second, 60))
     assert not (tmp_path / "run" / "result.json").exists()
 
     run_two(commands, *command)
-    assert_same(tmp_path / "run", by_two)
+    assert_same_run(tmp_path / "run", by_two)
 
 
 def test_signal_to_one_process_ends_the_evaluation_of_both(commands, text, tmp_path):
     flags = ["--config.steps=20", "--config.log.every=20", "--config.eval.batch_size=4"]
     command = [text, *flags, f"--workdir={tmp_path}"]
     with two_processes(commands, *command) as (first, second):
-        await_step(first, 20)
+        await_line(first, "^step 20/")
         second.send_signal(signal.SIGTERM)
         results = outcome(first), outcome(second)
     assert [result.returncode for result in results] == [0, 0], results
@@ -128,7 +120,7 @@ def test_signal_to_one_process_ends_the_evaluation_of_both(commands, text, tmp_p
 def test_step_that_hangs_ends_with_all_stacks(commands, text, tmp_path):
     flags = ["--config.steps=100000", "--config.log.hang_seconds=5", "--config.checkpoint.every=100000"]
     with two_processes(commands, text, *flags, f"--workdir={tmp_path / 'run'}") as (first, second):
-        await_step(first, 6)
+        await_line(first, "^step 6/")
         second.send_signal(signal.SIGSTOP)
         result = outcome(first, 60)
     assert result.returncode == 1 and "Timeout (0:00:05)!" in result.stderr, result.stderr

@@ -11,7 +11,7 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import loading, loop, record
-from tests.runs.command import assert_done, assert_one_line_error, metrics
+from tests.runs.command import assert_done, assert_one_line_error, await_line, metrics
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -21,11 +21,6 @@ def content(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and "figures" not in path.parts
     }
-
-
-@pytest.fixture
-def workdir(finished, tmp_path):
-    return shutil.copytree(finished, tmp_path / "run")
 
 
 @pytest.fixture
@@ -133,9 +128,7 @@ def test_second_run_in_a_folder_is_refused(commands, text, tmp_path):
     workdir = tmp_path / "run"
     flags = [text, "--config.steps=100000", "--config.log.every=2", f"--workdir={workdir}"]
     first = commands.start(*flags)
-    for line in first.stderr:
-        if line.startswith("step "):
-            break
+    await_line(first)
     lease = json.loads((workdir / "lease.json").read_text())
     before = (workdir / "config.json").read_bytes()
     second = commands(*flags, "--config.seed=3")
@@ -153,9 +146,7 @@ def test_run_that_loses_its_folder_ends(commands, text, tmp_path):
     process = commands.start(
         text, "--config.steps=10000000", "--config.checkpoint.every=1000000", f"--workdir={workdir}"
     )
-    for line in process.stderr:
-        if line.startswith("step "):
-            break
+    await_line(process)
     lease = json.loads((workdir / "lease.json").read_text()) | {"token": "x", "host": "elsewhere"}
     (workdir / "lease.json").write_text(json.dumps(lease))
     line = process.communicate(timeout=60)[1].splitlines()[-1]
@@ -167,9 +158,7 @@ def test_run_that_loses_its_folder_ends(commands, text, tmp_path):
 
 def test_command_to_go_on_does_not_restart(commands, text, workdir):
     process = commands.start(text, "--restart", "--config.steps=100000", f"--workdir={workdir}")
-    for line in process.stderr:
-        if line.startswith("step "):
-            break
+    await_line(process)
     process.send_signal(signal.SIGTERM)
     stderr = process.communicate(timeout=120)[1]
     assert process.returncode == 0 and "to go on: " in stderr and "--restart" not in stderr.partition("to go on: ")[2]

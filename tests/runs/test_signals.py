@@ -5,16 +5,14 @@ import sys
 import pytest
 
 from tests import preloaded
-from tests.runs.command import assert_done, final_state, metrics
+from tests.runs.command import assert_done, await_line, final_state, metrics
 
 
 def stopped(commands, flags, workdir, name):
     """Sends a signal after the first line about a step, twice as to a group of processes; returns the code and standard
     error."""
     process = commands.start(*flags, f"--workdir={workdir}")
-    for line in process.stderr:
-        if line.startswith("step "):
-            break
+    await_line(process)
     for _ in range(2):
         process.send_signal(name)
     stderr = process.communicate(timeout=120)[1]
@@ -55,9 +53,7 @@ def test_signal_before_the_first_step_leaves_no_folder(commands, text, tmp_path,
     """Also while the first programs are compiled, when threads of JAX run."""
     slow_to_compile = ["--config.model.layers=32", "--config.model.scan_layers=False", "--config.steps=1000000"]
     process = commands.start(text, *slow_to_compile, "--stopped_code=7", f"--workdir={tmp_path / 'run'}")
-    for line in process.stderr:
-        if "parameters; " in line:
-            break
+    await_line(process, "parameters; ")
     process.send_signal(getattr(signal, name))
     stderr = process.communicate(timeout=120)[1]
     assert (process.returncode, stderr.splitlines()[-1]) == (code, said)

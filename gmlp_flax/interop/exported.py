@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors.numpy
 import yaml
 from flax import traverse_util
 from ml_collections import ConfigDict
@@ -28,7 +29,6 @@ from gmlp_flax.checkpoints.run_folder import write_files
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import ConfigError, RunError, decode_errors, require
 from gmlp_flax.io import files as io_files
-from gmlp_flax.io import weight_files
 from gmlp_flax.models import blocks, parameters, sharding
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.tasks.vocabulary import NO_TOKENIZER, TOKENIZER_FILE
@@ -188,7 +188,8 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
         raise RunError(
             f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give other weights"
         )
-    own = {loading.WEIGHTS: weight_files.encode(weights), CONFIG_FILE: config_lib.to_json(config).encode()}
+    content = safetensors.numpy.save(weights, metadata={"format": "pt"})  # an entry that readers in torch require
+    own = {loading.WEIGHTS: content, CONFIG_FILE: config_lib.to_json(config).encode()}
     write_files(out, files | own)
 
 

@@ -106,11 +106,6 @@ def require_all(state: dict[str, np.ndarray], wanted: dict[str, tuple[int, ...]]
         raise RunError(f"{where} does not hold the weights of this model: {'; '.join(found)}")
 
 
-def encode(weights: dict[str, np.ndarray]) -> bytes:
-    """The content of a .safetensors file."""
-    return safetensors.numpy.save(weights, metadata={"format": "pt"})  # readers in torch require this entry
-
-
 def fetch(repository: str, name: str, revision: str | None = None, optional: bool = False) -> str:
     """The path of a file of a repository on the Hugging Face hub, in the local cache.
 

@@ -3,11 +3,11 @@
 import os
 
 import numpy as np
+import safetensors.numpy
 from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax.interop import exported, timm
-from gmlp_flax.io import weight_files
 
 
 def to_torch(params: dict, rows: list[timm.Row]) -> dict[str, np.ndarray]:
@@ -20,7 +20,7 @@ def write(path: str | os.PathLike, state: dict[str, np.ndarray]) -> None:
     """Writes a .safetensors file."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as file:
-        file.write(weight_files.encode(state))
+        file.write(safetensors.numpy.save(state))
 
 
 def write_timm(state: dict[str, np.ndarray], config: ConfigDict, name: str, out: str) -> None:

@@ -131,13 +131,12 @@ def pixels_of(image: Any, channels: int) -> np.ndarray:
     """
     expected = "a path, a Pillow image, or an array [height, width, 1, 3 or 4], whole numbers 0 to 255 or floats 0 to 1"
     if not isinstance(image, Image.Image):
-        with decode_errors(f"an image is {expected}, not {type(image).__name__}", "convert it"):
+        shown = f"{getattr(image, 'dtype', type(image).__name__)} {[*getattr(image, 'shape', ())]}"
+        with decode_errors(f"an image is {expected}, not {shown}", "convert it"):
             if isinstance(image, list | tuple):
                 raise ValueError("a row of an image, or an image as lists")
-            values = np.asarray(image)
-        kind, shown = values.dtype.kind, f"{values.dtype} {list(values.shape)}"
-        with decode_errors(f"an image is {expected}, not {shown}", "convert it"):
-            values = values if kind in "biu" else values.astype(np.float32, casting="same_kind")  # bfloat16, too
+            values = np.asarray(image)  # JAX's may be bfloat16, of a kind of its own
+            values = values if (kind := values.dtype.kind) in "biu" else values.astype(np.float32, casting="same_kind")
             values = values[..., 0] if values.ndim == 3 and values.shape[2] == 1 else values
             if not values.size or values.shape[2:] not in ((), (3,), (4,)) or values.ndim < 2:
                 raise ValueError("other axes")

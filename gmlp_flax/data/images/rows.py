@@ -86,7 +86,7 @@ def open_rows(path: str) -> ImageRows | None:
     for file in chosen:
         if suffix(file.name) == ".npz":
             of_file = splits.split_of(file.name) if is_folder else ""
-            own = [(splits.split_of(x) or of_file, x) for x in _load(file) if x.startswith("x")]
+            own = [(splits.split_of(x) or of_file, x) for x in _load(file) if re.match("x|.*images$", x)]
             if len(dict(own)) < len(own):
                 raise DataError(f"{file.path}: of its arrays {', '.join(x for _, x in own)} two are of one split")
             for split, x in own:
@@ -99,7 +99,9 @@ def open_rows(path: str) -> ImageRows | None:
     if sum(file.size for file in chosen if suffix(file.name) != ".tar") > MEMORY_BYTES:
         raise DataError(f"{path!r} has more than {MEMORY_BYTES >> 30} GiB: write its images to class folders")
     if chosen and not parts:
-        raise DataError(f"{path!r} has no images: expected arrays x and y, or x_train, y_train, x_test and y_test")
+        raise DataError(
+            f"{path!r} has no images: expected arrays x_train and y_train, or train_images and train_labels"
+        )
     return ImageRows(path, parts) if parts else None
 
 
@@ -137,7 +139,7 @@ def _load(file: File) -> dict[str, np.ndarray]:
 
 def _pixels(file: File, notes: list[str]) -> Iterator[Row]:
     """The images of the array that the file is named by, encoded as PPM or PGM: they are read with any channels."""
-    arrays, y = _load(file), f"y{file.name[1:]}"
+    arrays, y = _load(file), re.sub("^x", "y", file.name.replace("images", "labels"))
     images, labels = arrays[file.name], arrays.get(y, np.empty(0))
     labels = np.char.decode(labels, errors="backslashreplace") if labels.dtype.kind == "S" else labels
     if (

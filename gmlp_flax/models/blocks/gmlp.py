@@ -153,7 +153,7 @@ class SpatialGatingUnit(nnx.Module):
         u, v = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
         v = self.norm(v)
         if padding_mask is not None and self.hide_padding:
-            v = jnp.where(padding_mask[..., None], v, jnp.zeros((), v.dtype))
+            v = jnp.where(padding_mask[..., None], v, jnp.zeros_like(v))
         v = self.spatial(v, cache)
         if attention is not None:
             v = v + attention

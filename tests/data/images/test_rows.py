@@ -147,6 +147,12 @@ def test_arrays_of_pixels(tmp_path, shape, channels):
     mode = Image.fromarray(pixels[3].reshape(9, 7) if pixels[3].size == 63 else pixels[3])
     expected = np.asarray(mode.convert({1: "L", 3: "RGB"}[channels])).reshape(9, 7, channels)
     np.testing.assert_array_equal(views.decode(train[3]["image"], "3", channels), expected)
+    labels = np.array(LABELS)[:, None]  # as MedMNIST has them
+    np.savez(
+        tmp_path / "med.npz", train_images=pixels, train_labels=labels, val_images=pixels[:2], val_labels=labels[:2]
+    )
+    train, val = (open_side(str(tmp_path / "med.npz"), Side(side, heldout_share=0.1)) for side in ("train", "heldout"))
+    assert (train.labels.tolist(), val.labels.tolist()) == (LABELS, LABELS[:2])
     np.savez(tmp_path / "alone.npz", x=pixels, y=LABELS)
     assert len(open_images(str(tmp_path / "alone.npz")).of_split()) == 6
 
@@ -176,7 +182,7 @@ def test_what_cannot_be_read_is_said_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"a": np.zeros(3)}, "expected arrays x and y, or x_train"),
+        ({"a": np.zeros(3)}, "expected arrays x_train and y_train, or train_images"),
         ({"x": np.zeros((3, 4, 4)), "y": np.zeros(3)}, "x is float64 [3, 4, 4] and y has 3 entries"),
         ({"x": np.zeros((3, 4, 4), np.uint8), "y": np.zeros(2)}, "y has 2 entries"),
         ({"x": np.zeros((3, 4, 4, 4), np.uint8), "y": np.zeros(3)}, "x is uint8 [3, 4, 4, 4]"),

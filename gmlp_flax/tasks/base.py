@@ -292,9 +292,9 @@ class Task(abc.ABC):
 
     def read_answer(self, prepared: Prepared, outputs: list[Outputs], top: int) -> list[Candidates]:
         """The predictions of an input; its context, if it has one, is how many there are."""
-        [ranked], names = outputs, self.prediction_names
-        best = (ranked[part][: prepared.context or 1].tolist() for part in ("indices", "values"))
-        return [[(names[i], value) for i, value in zip(*each, strict=True)] for each in zip(*best, strict=True)]
+        name_of: Callable[[int], str] = self.prediction_names.__getitem__
+        best = (outputs[0][part][: prepared.context or 1].tolist() for part in ("indices", "values"))
+        return [[*zip(map(name_of, indices), values, strict=True)] for indices, values in zip(*best, strict=True)]
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def compiled_rank(self, top: int) -> Callable[[Any, Batch], Outputs]:

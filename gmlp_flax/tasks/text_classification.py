@@ -138,14 +138,14 @@ class TextClassification(Finetuning):
     @functools.cached_property
     def glue(self) -> SentenceTask:
         """The config's task. Classes of own data come from the run folder, or from the training data."""
+        task = self._declared_task
+        return task if task.labels else task._replace(labels=self.sentences("train").names)
+
+    @property
+    def _declared_task(self) -> SentenceTask:
+        """The config's task before the training data are read, when own data may have no classes yet."""
         task = self.sentence_task(self.config)
-        if labels := task.labels or self.saved_names(LABELS_FILE):
-            return task._replace(labels=labels)
-        bad = BadRecords(self.config.data.max_bad_records)
-        labels, notes = sides.open_side(self.config, "train", sentences.label_names, EXPECTED, task=task, bad=bad)
-        for note in notes:
-            sides.warn("train", "labels", note)
-        return task._replace(labels=labels)
+        return task if task.labels else task._replace(labels=self.saved_names(LABELS_FILE))
 
     @classmethod
     def row(cls, config: ConfigDict, inputs: Sequence[str], label: Any, path: str) -> dict[str, Any]:
@@ -327,8 +327,8 @@ class TextClassification(Finetuning):
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def sentences(self, side: str) -> sentences.Sentences:
         """The labelled texts of a side; raises DataError if they cannot be read."""
-        bad = BadRecords(self.config.data.max_bad_records)
-        read = sides.open_side(self.config, side, sentences.open_sentences, EXPECTED, task=self.glue, bad=bad)
+        bad, task = BadRecords(self.config.data.max_bad_records), self._declared_task if side == "train" else self.glue
+        read = sides.open_side(self.config, side, sentences.open_sentences, EXPECTED, task=task, bad=bad)
         for note in read.notes:
             sides.warn(side, "examples", note)
         if bad.count:

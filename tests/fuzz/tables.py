@@ -10,7 +10,7 @@ import io
 import math
 
 from gmlp_flax.data.finetuning.glue import own_task
-from gmlp_flax.data.finetuning.sentences import UNLABELLED, label_names, open_sentences
+from gmlp_flax.data.finetuning.sentences import UNLABELLED, open_sentences
 from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecords
@@ -107,8 +107,7 @@ def _write(rows, delimiter, quoting):
 def _compare(path, texts, labels, kind, encoding, quoting, content, delimiter):
     task, bad = own_task(("text",), "label"), BadRecords()
     try:
-        names, _ = label_names(str(path), task, Side("train"), bad)
-        found = open_sentences(str(path), task._replace(labels=names), Side("train"), bad)
+        found = open_sentences(str(path), task, Side("train"), bad)
     except DataError as error:
         assert "\n" not in str(error)
         undecodable = encoding.startswith("utf-16") or (encoding == "latin-1" and not content.isascii())
@@ -122,7 +121,7 @@ def _compare(path, texts, labels, kind, encoding, quoting, content, delimiter):
     assert kind not in REFUSED
     wanted = [(text, label) for text, label in zip(texts, labels, strict=True) if label]
     assert found.dropped == len(texts) - len(wanted) and UNLABELLED not in found.labels
-    assert [(text, names[label]) for (text,), label in zip(found.texts, found.labels, strict=True)] == wanted
+    assert [(text, found.names[label]) for (text,), label in zip(found.texts, found.labels, strict=True)] == wanted
     if quoting is not None:
         header, *rows = read_table(content, delimiter)
         theirs = [row[header.index("text")].strip() for row in rows if row[header.index("label")]]

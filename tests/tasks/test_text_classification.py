@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.data.finetuning import pairs
+from gmlp_flax.data.finetuning import pairs, sentences
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import ConfigError, DataError
@@ -240,8 +240,19 @@ def test_the_start_says_what_own_data_were_read_as(vocabulary, tmp_path, capsys)
         "read: text 'text', label 'label'; smallest class to train on '0' with 2, largest '1' with 3; 1 rows without a "
         "label left out",
     ]
-    assert "train labels: 5 labels are read in another form: '1.0' as '1'" in capsys.readouterr().err
+    assert "train examples: 5 labels are read in another form: '1.0' as '1'" in capsys.readouterr().err
     assert task.class_names == ("0", "1")
+
+
+def test_own_data_are_read_once(vocabulary, tmp_path, monkeypatch):
+    """Their classes come from the rows that training reads."""
+    read, open_sentences = [], sentences.open_sentences
+    monkeypatch.setattr(
+        sentences, "open_sentences", lambda *args, **options: read.append(args) or open_sentences(*args, **options)
+    )
+    task = own(vocabulary, tmp_path, "abab", f"new,a\n0 {tiny.WORDS[0]},b\n")
+    assert task.class_names == ("a", "b") and len(task.examples("train")) == 4 and len(task.examples("heldout")) == 2
+    assert len(read) == 2
 
 
 def test_texts_that_several_rows_have(vocabulary, tmp_path):

@@ -50,11 +50,12 @@ class Sentences:
 
     Attributes:
         texts: the text of each example, or both texts of each pair.
-        labels: int32 [examples], positions in the task's labels; all UNLABELLED in a test set. If the task has no
-            labels yet, the column's values as text; of a task of numbers float32, nan in a test set.
+        labels: int32 [examples], positions in `names`; all UNLABELLED in a test set. Of a task of numbers float32, nan
+            in a test set.
         ids: values of the column `index`, `idx`, `pairID` or `id`; if there is none, positions in the file.
         part: int32 [examples], 1 for MNLI's mismatched examples, else 0.
         dropped: how many examples without a label were left out.
+        names: of the classes: the task's labels or, if it has none, those of a TFDS folder's description or the column.
         notes: what was assumed about the files, a line each.
     """
 
@@ -63,6 +64,7 @@ class Sentences:
     ids: list[str]
     part: np.ndarray
     dropped: int
+    names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -98,9 +100,10 @@ def open_sentences(path: str, task: SentenceTask, side: Side, bad: BadRecords | 
 
     Raises:
         DataError: there is nothing at `path`, no such split or columns, or nothing on this side; rows are bad; or there
-            are no labels to train on.
+            are no labels to train on or, if the task has no names of classes, no classes in the column (see `classes`).
     """
     path, notes, bad = tfds_folders.find(str(path)), [], bad or BadRecords()
+    task = task if task.labels else task._replace(labels=_described_labels(path, task))
     rows = rows_by_split(path, task, notes)
     tagged = _by_tag(path, _read(path, "", rows.pop(""), task, bad, notes), notes) if "" in rows else {}
     known = (*tagged, *rows)
@@ -121,27 +124,19 @@ def open_sentences(path: str, task: SentenceTask, side: Side, bad: BadRecords | 
         raise DataError(f"{path!r} has no labels to train on: expected a column {_either(task.label)}")
     used = labelled or examples  # all examples if none has a label, as in a test set
     texts, labels, ids, parts, _ = zip(*used, strict=True)
-    kind = np.float32 if task.numbers else np.int32 if task.labels else object
-    labels, parts = np.array(labels, kind), np.array(parts, np.int32)
+    names = task.labels
+    if not names:
+        names, assumed = classes(Counter(labels), f"in the column of labels, {task.label[0]!r}, of {path!r}")
+        labels, notes = [names.index(class_name(value)) for value in labels], [*assumed, *notes]
+    labels, parts = np.array(labels, np.float32 if task.numbers else np.int32), np.array(parts, np.int32)
     dropped, told = len(examples) - len(used), tuple(dict.fromkeys(notes))
-    return Sentences(list(texts), labels, list(ids), parts, dropped, told)
+    return Sentences(list(texts), labels, list(ids), parts, dropped, names, told)
 
 
-def label_names(
-    path: str, task: SentenceTask, side: Side, bad: BadRecords | None = None
-) -> tuple[tuple[str, ...], list[str]]:
-    """The labels of a side of the data at `path`, or in a TFDS folder's description, and what was assumed about them;
-    arguments as in `open_sentences`.
-
-    Raises:
-        DataError: as in `open_sentences`, or the column holds no classes (see classes).
-    """
-    path = tfds_folders.find(str(path))
+def _described_labels(path: str, task: SentenceTask) -> tuple[str, ...]:
+    """The names of the classes in the description of a TFDS folder; () for other data."""
     folder = tfds_folders.load(path, files.find_files(path))
-    if folder and (named := getattr(folder.fields.get(task.label[0]), "names", None)):
-        return tuple(named), []
-    values = Counter(open_sentences(path, task, side, bad).labels)
-    return classes(values, f"in the column of labels, {task.label[0]!r}, of {path!r}")
+    return tuple(getattr(folder and folder.fields.get(task.label[0]), "names", None) or ())
 
 
 def class_name(value: Any) -> str:

@@ -10,7 +10,7 @@ import tensorflow_datasets as tfds
 
 from gmlp_flax.data.finetuning import sentences
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS, own_task
-from gmlp_flax.data.finetuning.sentences import UNLABELLED, class_name, classes, label_names, open_sentences
+from gmlp_flax.data.finetuning.sentences import UNLABELLED, class_name, classes, open_sentences
 from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecords
@@ -237,7 +237,7 @@ def test_real_data(shared_data, name, task, sizes):
 
 
 def labelled(path, task):
-    return task._replace(labels=label_names(str(path), task, TRAIN)[0])
+    return task._replace(labels=open_sentences(str(path), task, TRAIN).names)
 
 
 def test_own_labels_may_be_negative_and_empty_cells_have_none(tmp_path):
@@ -291,7 +291,7 @@ def test_own_columns_and_labels(tmp_path):
         ("reviews", "stars", "no column 'reviews'"),
     ):
         with pytest.raises(DataError, match=words):
-            label_names(path, own_task((text,), label), TRAIN)
+            open_sentences(path, own_task((text,), label), TRAIN)
 
 
 def test_own_rows_that_could_be_misread_are_refused(tmp_path):
@@ -303,10 +303,10 @@ def test_own_rows_that_could_be_misread_are_refused(tmp_path):
 
     assert "the label 1; expected 'neg', 'pos', which the examples to train on have (" in failure(path(row), OWN)
     new, rows = own_task(("text",), "label"), [row | {"label": "neg "}, row | {"label": "pos"}]
-    assert label_names(path(*rows, *rows), new, TRAIN)[0] == ("neg", "pos")
+    assert open_sentences(path(*rows, *rows), new, TRAIN).names == ("neg", "pos")
     assert read(path(row | {"label": "neg "}), OWN).labels.tolist() == [0]
     for label in ({"a": 1}, ["a", "b"], "['a', 'b']"):
-        message = failures.failure(label_names, path(row | {"label": label}, *rows), new, TRAIN)
+        message = failures.failure(open_sentences, path(row | {"label": label}, *rows), new, TRAIN)
         assert f"the label {label!r}; expected a word or a number; several labels" in message
     assert "an empty sentence 'text', 'nan'" in failure(path(row | {"text": "nan"}), OWN)
 
@@ -370,7 +370,7 @@ def test_a_table_of_another_encoding_is_refused_with_the_command(tmp_path):
         ("utf-16-le", zero.format("LE")),
         ("utf-16-be", zero.format("BE")),
     ):
-        assert words in failures.failure(label_names, write(tmp_path / "a.csv", text.encode(encoding)), task, TRAIN)
+        assert words in failures.failure(open_sentences, write(tmp_path / "a.csv", text.encode(encoding)), task, TRAIN)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Progress:
         self.steps, self.per_step, self.unit = steps, per_step, unit
         self._started: tuple[int, float] | None = None
         live = sys.stderr.isatty() and distributed.is_first()
-        form = "{desc} {percentage:3.0f}%|{bar}| {postfix}"
+        form = "step {n}/{total} {percentage:3.0f}%|{bar}| {desc}"  # tqdm begins a postfix with a comma
         self._bar = tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr, disable=not live)
 
     def rate(self, step: int) -> float:
@@ -65,8 +65,7 @@ class Progress:
         if self._bar.disable:
             distributed.say(f"step {step}/{self.steps}  {text}")
         else:
-            self._bar.set_description_str(f"step {step}/{self.steps}")
-            self._bar.set_postfix_str(text)
+            self._bar.set_description_str(text)
 
     def show(self, text: str) -> None:
         """Prints a line above the live one."""

@@ -45,6 +45,18 @@ def test_plain_lines_without_a_terminal(clock, capsys):
     ]
 
 
+def test_the_line_of_a_terminal(clock, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    line = observers.Progress(first=0, steps=5000, per_step=10, unit="images")
+    line.advance(1)
+    clock["seconds"] = 110.0
+    line.advance(11)
+    line.show_loss(11, 1.23456)
+    line.close()
+    last = capsys.readouterr().err.rpartition("\r")[2].rstrip()
+    assert last.startswith("step 11/5000   0%|") and last.endswith("| loss 1.2346  10 images/s  ETA 1:23:09"), last
+
+
 @pytest.mark.slow
 def test_a_run_writes_a_trace(tmp_path):
     options = small_text_config(tmp_path / "cache")

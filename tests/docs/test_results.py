@@ -174,12 +174,12 @@ def test_the_verdicts_of_table_4():
     """The middle depths are rows of Table 3."""
     found = generate.depth_orderings()
     text = f"is {found.rank:.2f} over six models, one-sided permutation p = {found.rank_p:.2f}"
-    assert text in words("depth")
+    assert text in words("table3")
     assert f"with the paper is {found.rank:.2f}, p = {found.rank_p:.2f} over six models" in words("README")
 
 
 def test_the_table_of_depths():
-    table = lines("depth", "model | M parameters")
+    table = lines("table3", "model | M parameters")
     for name, points in figures.depths().items():
         rows = [cells for title, cells in table.items() if title.startswith(name)]
         for (params, spread, paper), (size, perplexity, _, printed) in zip(points, rows, strict=True):
@@ -193,8 +193,8 @@ def test_the_power_laws_of_depth():
     for name, at in (("gMLP", "-0.20 for gMLP"), ("Transformer", "-0.07 for the Transformer"), ("aMLP", "for aMLP")):
         points = figures.depths()[name]
         law = language_models.power_law([params for params, _, _ in points], [spread.centre for _, spread, _ in points])
-        assert f"{law.exponent:.2f} {at.partition(' ')[2] if name != 'aMLP' else at}" in words("depth")
-        assert law.interval(1 if name == "Transformer" else 2) in words("depth")
+        assert f"{law.exponent:.2f} {at.partition(' ')[2] if name != 'aMLP' else at}" in words("table3")
+        assert law.interval(1 if name == "Transformer" else 2) in words("table3")
     assert {name: round(law, 2) for name, law in figures.PAPERS.items()} == {"gMLP": -0.23, "Transformer": -0.20}
 
 

@@ -110,8 +110,8 @@ def hide_future(scores: jax.Array, spec: BlockSpec, first: jax.Array | int) -> j
     """Scores [..., queries, keys], -inf for the keys after each query if the spec is causal; `first` is the position of
     the first query among the keys."""
     queries, keys = scores.shape[-2:]
-    seen = jnp.arange(keys) <= first + jnp.arange(queries)[:, None]
-    return jnp.where(seen, scores, -jnp.inf) if spec.causal else scores
+    past = jnp.arange(keys) <= first + jnp.arange(queries)[:, None]
+    return jnp.where(past, scores, -jnp.inf) if spec.causal else scores
 
 
 def hide_padding(scores: jax.Array, padding_mask: jax.Array | None, heads: bool = False) -> jax.Array:

@@ -112,11 +112,11 @@ class FNetBlock(Block):
 
     def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
         """See `Block`. Padding takes part in the transform."""
-        x = add_normed(x, self.mixing_norm, lambda x: self.mix(x, rng, padding_mask), rng, 0, dropped=False)
+        x = add_normed(x, self.mixing_norm, self.transform, rng, 0, dropped=False)
         return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
 
-    def mix(self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None) -> jax.Array:
-        """F(x): [batch, tokens, d_model] to the same; the other arguments as in `__call__`."""
+    def transform(self, x: jax.Array) -> jax.Array:
+        """F(x): [batch, tokens, d_model] to the same."""
         scale = math.prod(x.shape[1:]) ** -0.5 if self.pre_norm else 1.0
         transformed: jax.Array = fourier(x, self.dft)
         return checkpoint_name(scale * transformed, NAME)
@@ -137,22 +137,27 @@ class FNetHybridSpec(AttentionSpec, FNetSpec):
             raise ValueError(f"model.attention_layers is {last}: expected at most model.layers, {self.layers}")
 
 
-class FNetHybridBlock(FNetBlock):
+class FNetHybridBlock(Block):
     """A last layer of FNet-Hybrid: attention in place of F. The first layers are `FNetBlock`s.
 
     As in the authors' code, dropout applies to the MLP and, at `attention_dropout`, to the weights of attention.
     """
 
     Spec = FNetHybridSpec
+    final_norm = staticmethod(final_norm)
 
     def __init__(self, spec: FNetHybridSpec, rngs: nnx.Rngs):
-        super().__init__(spec, rngs)
+        self.mixing_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
+        self.mlp_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
+        self.mlp = ChannelMLP(spec, rngs)
         self.attention = MultiHeadAttention(spec, rngs)
-        self.dtype = spec.compute_dtype
+        self.pre_norm, self.dtype = spec.norm == "pre", spec.compute_dtype
 
-    def mix(self, x: jax.Array, rng: LayerRng, padding_mask: jax.Array | None) -> jax.Array:
-        """Attention: see `FNetBlock`."""
-        return self.attention(x, rng.mixing_keys, padding_mask)
+    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
+        """See `Block`."""
+        attention = functools.partial(self.attention, dropout_keys=rng.mixing_keys, padding_mask=padding_mask)
+        x = add_normed(x, self.mixing_norm, attention, rng, 0, dropped=False)
+        return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
 
     @classmethod
     def stack_specs(cls, spec: FNetHybridSpec) -> tuple[FNetHybridSpec, ...]:

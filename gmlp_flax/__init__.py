@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gmlp_flax.api.factory import create, list_models, list_pretrained, load
     from gmlp_flax.api.model import Model
     from gmlp_flax.api.runs import evaluate, probe, train
-    from gmlp_flax.api.sources import create, list_models, list_pretrained, load
     from gmlp_flax.interop.exported import export, push
 
 __version__ = "0.2.0"
@@ -34,7 +34,7 @@ __all__ = [
 
 _MODULES = {
     "Model": "api.model",
-    **dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "api.sources"),
+    **dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "api.factory"),
     **dict.fromkeys(("evaluate", "probe", "train"), "api.runs"),
     **dict.fromkeys(("export", "push"), "interop.exported"),
 }

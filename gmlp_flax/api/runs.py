@@ -19,8 +19,8 @@ from scipy import optimize
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.api.factory import as_classifier
 from gmlp_flax.api.model import POOLS, Model, require_counts, require_model
-from gmlp_flax.api.sources import as_classifier
 from gmlp_flax.checkpoints import RUN_FILE
 from gmlp_flax.checkpoints.assets import Files, require_same
 from gmlp_flax.data import pipeline
@@ -348,14 +348,14 @@ def linear(train: Features, heldout: Features) -> dict[str, float]:
         return losses.mean() + DECAY / 2 * (weights[:-1] ** 2).sum()
 
     start = np.zeros((x.shape[1] + 1) * classes, np.float32)
-    found = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
-    weights = found.x.reshape(-1, classes)
+    solution = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": STEPS})
+    weights = solution.x.reshape(-1, classes)
     return {"accuracy": _accuracy(test @ weights[:-1] + weights[-1], heldout[1])}
 
 
 def few_shots(train: Features, heldout: Features) -> dict[str, float]:
     """See `probe`."""
-    classes, found = int(max(train[1].max(), heldout[1].max())) + 1, {}
+    classes, by_shots = int(max(train[1].max(), heldout[1].max())) + 1, {}
     counts = np.bincount(train[1], minlength=classes)
     for shots in (shots for shots in SHOTS if shots <= counts[counts > 0].min()):
         accuracies = []
@@ -367,8 +367,8 @@ def few_shots(train: Features, heldout: Features) -> dict[str, float]:
             targets = 2.0 * (train[1][chosen][:, None] == np.arange(classes)) - 1
             weights = np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ targets)
             accuracies.append(_accuracy(test @ weights, heldout[1]))
-        found[f"accuracy_{shots}"] = float(np.mean(accuracies))
-    return found
+        by_shots[f"accuracy_{shots}"] = float(np.mean(accuracies))
+    return by_shots
 
 
 KINDS = {"knn": nearest_neighbours, "linear": linear, "fewshot": few_shots}

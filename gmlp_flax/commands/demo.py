@@ -29,9 +29,9 @@ HOST = "127.0.0.1"
 def main(argv: list[str]) -> None:
     """Serves the page until Ctrl-C."""
     gradio = require("gradio", "gmlp demo", "demo")
-    from gmlp_flax.api import sources
+    from gmlp_flax.api import factory
 
-    page, port = build(sources.load(argv[1], flags.FLAGS.checkpoint), argv[1], gradio), flags.FLAGS.port
+    page, port = build(factory.load(argv[1], flags.FLAGS.checkpoint), argv[1], gradio), flags.FLAGS.port
     options: dict[str, Any] = dict(ssr_mode=False, prevent_thread_lock=True, quiet=True, footer_links=[])
     try:
         page.launch(server_name=HOST, server_port=port, share=False, **options)

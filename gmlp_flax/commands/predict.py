@@ -64,10 +64,10 @@ def main(argv: list[str]) -> None:
     """Prints the answer to each input."""
     values = flags.FLAGS
     source = values.model or cli.require("workdir")
-    from gmlp_flax.api import sources
+    from gmlp_flax.api import factory
 
     with cli.waiting(f"loading {source}; the first answer waits until its program is compiled"):
-        trained = sources.load(source, values.checkpoint)
+        trained = factory.load(source, values.checkpoint)
     words, ranks = argv[1:], values["top"].present
     task = trained.task
     sampling: dict[str, Any] = {name: values[name].value for name in SAMPLING if values[name].present}

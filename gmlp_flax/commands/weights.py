@@ -4,7 +4,7 @@ from typing import Any
 
 from absl import flags
 
-from gmlp_flax.api import sources
+from gmlp_flax.api import factory
 from gmlp_flax.commands import cli
 from gmlp_flax.interop import exported
 from gmlp_flax.interop.exported import FORMATS
@@ -40,7 +40,7 @@ A run is exported first, as `gmlp export` does; a folder is uploaded as it is. T
 def export_weights(_argv: list[str]) -> None:
     """Writes the folder."""
     model, out = cli.require("model"), cli.require("out")
-    exported.export(sources.load(model, flags.FLAGS.checkpoint), out, **_options())
+    exported.export(factory.load(model, flags.FLAGS.checkpoint), out, **_options())
     print(f"wrote {out}/{loading.WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
 
 

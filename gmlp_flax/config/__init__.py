@@ -4,8 +4,7 @@ A config file is Python with `get_config(arg="")` that returns `config.default(t
 `load` reads back the `config.json` that each run writes.
 """
 
-from gmlp_flax.config.schema import changed, default, differences, flat, help_text, keys
-from gmlp_flax.config.sources import (
+from gmlp_flax.config.config_files import (
     PACKAGED,
     apply_overrides,
     applying,
@@ -19,4 +18,5 @@ from gmlp_flax.config.sources import (
     overridden,
     to_json,
 )
+from gmlp_flax.config.schema import changed, default, differences, flat, help_text, keys
 from gmlp_flax.config.validation import check_name, explain, validate

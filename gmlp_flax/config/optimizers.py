@@ -149,12 +149,12 @@ def find(name: str) -> Optimizer:
         ConfigError: there is none, it cannot be imported, or it is no function of a `learning_rate`.
     """
     own = "a function of your own, like optax.adamw, is named my_package.my_module:my_function"
-    found = registry.lookup(name, OPTIMIZERS, "optimizer.name", own)
-    if isinstance(found, Optimizer):
-        return found
-    if not callable(found) or "learning_rate" not in inspect.signature(found).parameters:
+    named = registry.lookup(name, OPTIMIZERS, "optimizer.name", own)
+    if isinstance(named, Optimizer):
+        return named
+    if not callable(named) or "learning_rate" not in inspect.signature(named).parameters:
         raise ConfigError(f"config.optimizer.name is {name!r}, no function with a parameter `learning_rate`: {own}")
-    return from_optax(found)
+    return from_optax(named)
 
 
 def keeps_mean(options: Any) -> bool:

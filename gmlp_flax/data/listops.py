@@ -129,10 +129,10 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
         raise DataError(f"{what}: expected {limits}")
     asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
     if FACTS in files.listdir(folder):  # it is written last
-        facts = json_files.read(files.join(folder, FACTS), dict)
-        if facts.get("made of") != asked:
-            raise DataError(f"{folder!r} holds another data set, {facts.get('made of', 'unknown')}: give another")
-        return facts.get("longest", grammar.longest - 1)
+        known = json_files.read(files.join(folder, FACTS), dict)
+        if known.get("made of") != asked:
+            raise DataError(f"{folder!r} holds another data set, {known.get('made of', 'unknown')}: give another")
+        return known.get("longest", grammar.longest - 1)
     stream, longest = generate(grammar, seed), 0
     for name, size in zip(FILES.values(), sizes, strict=True):
         content = bytearray(b"Source\tTarget\n")

@@ -251,10 +251,10 @@ def card(model: Trained, dtype: str, openers: Iterable[str] = (), license: str =
 def _scores(model: Trained) -> dict[str, dict[str, Any]]:
     """The metrics of a model and those of trivial models, by name; nothing if the run does not have the model's."""
     lines = MetricsFile.read(os.path.join(model.task.folder, METRICS_FILE)) if model.task.folder else []
-    found = [line["eval"] for line in lines if line["step"] == model.step and "eval" in line]
-    if not found:
+    scores = [line["eval"] for line in lines if line["step"] == model.step and "eval" in line]
+    if not scores:
         return {}
     mean = "ema_" if keeps_mean(model.config.optimizer) else ""
-    own = {name: found[-1][mean + name] for name in model.task.eval_metrics if mean + name in found[-1]}
+    own = {name: scores[-1][mean + name] for name in model.task.eval_metrics if mean + name in scores[-1]}
     baselines = next(filter(None, map(baselines_of, reversed(lines))), [])
     return {"this model": own} | {baseline["name"]: baseline["eval"] for baseline in baselines}

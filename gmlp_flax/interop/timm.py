@@ -161,8 +161,8 @@ def _vits(form: str, sizes: str, data: dict = _HALF, crop: float = 0.0, **more) 
         layers, d_model, heads, d_ffn = _VIT_SIZES[size]
         for side in map(int, images.split(",")):
             shape = {"heads": heads, "d_ffn": d_ffn, "image_size": (side, side)} | options
-            seen = data | {"eval_crop": crop or (0.9 if side < 300 else 1.0)}
-            model = _model(VIT, "transformer", layers, d_model, int(patch), seen, **shape)
+            pixels = data | {"eval_crop": crop or (0.9 if side < 300 else 1.0)}
+            model = _model(VIT, "transformer", layers, d_model, int(patch), pixels, **shape)
             models[form.format(size, patch, side)] = model
     return models
 
@@ -385,17 +385,16 @@ def read_g_mlp_pytorch(state: dict[str, np.ndarray], where: str, causal: bool | 
             return read(state, config, "gmlp_s16_224", where)
         vocab_size, d_model = state["embed.weight"].shape
         matrices = [value for key, value in state.items() if key.endswith("gate.proj.weight")]
-        found = wrapped or _only_past_trained(matrices)
-    read_as = found if causal is None else bool(causal)
+        concluded = wrapped or _only_past_trained(matrices)
+    read_as = concluded if causal is None else bool(causal)
     config = config_lib.default(task="causal_lm" if read_as else "masked_lm")
     config.data.train = ""
     config.model.update(_ENCODER | _GATE | sizes, d_model=d_model, length=tokens, vocab_size=vocab_size)
     config.model.update(causal=read_as, tie_embeddings=False)
     if causal is None:
-        advice = f"give gmlp_flax.load(..., causal={not found}) if it is{' not' * found}"
-        to_stderr(
-            f"note: {where} does not say whether it is causal: read as if it were{'' if found else ' not'}; {advice}"
-        )
+        advice = f"give gmlp_flax.load(..., causal={not concluded}) if it is{' not' * concluded}"
+        guess = "read as if it were" + ("" if concluded else " not")
+        to_stderr(f"note: {where} does not say whether it is causal: {guess}; {advice}")
     to_stderr(f"note: {where} does not say act and shift_tokens: read as if it had none")
     task = tasks.find(config.task).without_data(config)
     return task, from_torch(state, _TEXT, task.shapes(), where)

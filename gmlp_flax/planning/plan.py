@@ -312,14 +312,14 @@ def choose_mesh(config: ConfigDict, topology: str, devices: list | None = None) 
     for sizes in candidate_meshes(count, config.mesh.slices):
         print(f"planning mesh {mesh_name(sizes)}", file=sys.stderr, flush=True)
         try:
-            found = plans[sizes] = make(with_mesh(config, sizes), topology, devices=devices)
+            plan = plans[sizes] = make(with_mesh(config, sizes), topology, devices=devices)
         except RunError as error:
             refused = refused or str(error)
             continue
-        products, memory, links = (found.seconds[part] or 0.0 for part in ("products", "memory", "links"))
-        if found.fits and links < max(products, memory):
+        products, memory, links = (plan.seconds[part] or 0.0 for part in ("products", "memory", "links"))
+        if plan.fits and links < max(products, memory):
             break  # links do not hold this one up, and those that follow use them more
-    fitting = {sizes: each for sizes, each in plans.items() if each.fits}
+    fitting = {sizes: plan for sizes, plan in plans.items() if plan.fits}
     if not plans:
         raise RunError(f"config.mesh=auto: no mesh of {topology} suits the run: {refused}")
     if not fitting:
@@ -330,7 +330,7 @@ def choose_mesh(config: ConfigDict, topology: str, devices: list | None = None) 
             f"{most:.1f} GB a chip{_what_fits(with_mesh(config, sizes), topology, devices)}"
         )
     sizes = min(fitting, key=lambda sizes: fitting[sizes].step_seconds)
-    others = [f"{mesh_name(each)} {_time(plans[each])}" for each in plans if each != sizes]
+    others = [f"{mesh_name(other)} {_time(plan)}" for other, plan in plans.items() if other != sizes]
     beside = f"the fastest that fits ({'; '.join(others)})" if others else "it fits, and links do not hold it up"
     return sizes, f"{_time(plans[sizes])}; {beside}"
 
@@ -384,5 +384,5 @@ def mesh_name(sizes: Sizes) -> str:
     return " x ".join(f"{axis} {size}" for axis, size in zip(("data", "fsdp", "tensor"), sizes, strict=True))
 
 
-def _time(found: Plan) -> str:
-    return f"{1e3 * found.step_seconds:.4g} ms at least" if found.fits else "does not fit"
+def _time(plan: Plan) -> str:
+    return f"{1e3 * plan.step_seconds:.4g} ms at least" if plan.fits else "does not fit"

@@ -234,15 +234,15 @@ class LanguageModeling(TextTask):
 
     def data_notes(self) -> Iterator[str]:
         """See Task.data_notes: the files of each side, and whether held-out documents are trained on."""
-        opened = {}
+        corpora_by_use = {}
         for side, use in (("train", "to train on"), ("heldout", "held out")):
             path = sides.path_of(self.config, side, "PATH, a file or a folder")
             if path != sides.EMBEDDED and not prepared.is_prepared(path):
                 corpus, options = self._corpus(side)
                 if not (share := options["selection"].share) or side == "train":
-                    opened[use] = corpus
-        if opened:
-            yield corpora.describe(opened, share)
+                    corpora_by_use[use] = corpus
+        if corpora_by_use:
+            yield corpora.describe(corpora_by_use, share)
         heldout, shares = self.windows("heldout").prepared, packing.read_shares(self.config.data.mixture)
         for path, (windows, _) in self.further.items():
             epochs = shares[path] * self.config.steps * self.config.batch_size / len(windows)

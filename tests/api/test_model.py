@@ -232,6 +232,7 @@ LABELLED = PIXELS, [0, 1] * 4
         (lambda m, t: gf.train("cifar10:gmlp", "run", optimizer="sgd"), "optimizer is 'sgd': expected optax's"),
         (lambda m, t: gf.load("books_gmlp", image_size=32), "masked_lm with gmlp has no model.image_size"),
         (lambda m, t: gf.load("digits", classes=2.5), "classes is 2.5: expected"),
+        (lambda m, t: gf.create("digits"), r"'digits' is a trained model: load\('digits'\)"),
     ],
 )
 def test_options_that_make_no_sense_are_told_in_a_line(call, message, images, text):

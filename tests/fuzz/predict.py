@@ -7,7 +7,7 @@ import sys
 
 from absl import flags
 
-from gmlp_flax.api import sources
+from gmlp_flax.api import factory
 from gmlp_flax.commands import predict
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.training import loading, loop
@@ -54,7 +54,7 @@ def make(folder):
         predict.define_flags()
     pictures = list(images.whole_files())
     loaded = {path: loading.load(path) for path in folders.values()}
-    sources.load = lambda path, which, **_: loaded[path]
+    factory.load = lambda path, which, **_: loaded[path]
 
     def check(rng: random.Random) -> None:
         task = rng.choice([*folders])

@@ -160,11 +160,11 @@ def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple
 
 def named_overrides(argv: Sequence[str]) -> dict[str, str]:
     """What a command line's words --config.KEY=VALUE, or --config.KEY VALUE, name, with their values as text."""
-    found = {}
+    overrides = {}
     for word, following in zip(argv, [*argv[1:], ""], strict=False):
         if match := re.match(r"--?config\.([^=]*)(?:=(.*))?$", word, re.DOTALL):
-            found[match[1]] = following if match[2] is None else match[2]
-    return found
+            overrides[match[1]] = following if match[2] is None else match[2]
+    return overrides
 
 
 def applying(config: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -163,6 +163,8 @@ def _published(name: str) -> ConfigDict:
 
 
 def _open(name: str) -> ConfigDict:
+    if name in loading.shipped():
+        raise ConfigError(f"{name!r} is a trained model: load({name!r}) reads it; create takes one of list_models()")
     if ":" not in name and not name.endswith((".py", ".json")):
         raise ConfigError(f"there is no model {name!r}; {did_you_mean(name, _models(), 'list_models() has them all')}")
     return config_lib.open_config(name)

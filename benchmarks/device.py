@@ -115,17 +115,17 @@ def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterato
     end, device = time.monotonic() + 60 * minutes, CPU if jax.default_backend() == "cpu" else ACCELERATOR
     fastest: dict[str, float] = {}
     parts: list[tuple[str, Callable[[], Iterator[Row]]]] = [
-        (model.name, functools.partial(_of_model, model, device, repeats, end, fastest))
+        (model.name, functools.partial(model_rows, model, device, repeats, end, fastest))
         for model in MODELS
         if not models or model.argument in models
     ]
     if not models:
-        parts += [(f"mixing, n = {n}", functools.partial(_of_mixing, n, device, repeats)) for n in device.lengths]
+        parts += [(f"mixing, n = {n}", functools.partial(mixing_rows, n, device, repeats)) for n in device.lengths]
     for name, key, peer, batch, tokens in BESIDE:
         if name in [part for part, _ in parts]:
             batch = device.batch or batch
             made = functools.partial(peers.torch_calls, key, batch, tokens, device.dtype)
-            parts.append((peer, functools.partial(_beside, name, peer, batch, made, device, repeats, fastest)))
+            parts.append((peer, functools.partial(peer_rows, name, peer, batch, made, device, repeats, fastest)))
     for name, part in parts:
         if time.monotonic() > end:
             print(f"{name} and what follows is left out: --minutes={minutes:g} are over", file=sys.stderr)
@@ -137,14 +137,14 @@ def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterato
             print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
 
 
-def _of_model(model: Model, device: Device, repeats: int, end: float, fastest: dict[str, float]) -> Iterator[Row]:
+def model_rows(model: Model, device: Device, repeats: int, end: float, fastest: dict[str, float]) -> Iterator[Row]:
     """The rows of one model, of the fastest of its settings; keeps its examples per second in `fastest`."""
     best: Measured | None = None
     for setting in model.settings:
         if best and (not model.every or time.monotonic() > end):
             break
         setting = setting._replace(batch=device.batch or setting.batch)
-        found = _apart(_measured, model, setting, device, repeats)
+        found = in_own_process(_measured, model, setting, device, repeats)
         if found is None:
             print(f"  {setting}: does not fit into memory", file=sys.stderr, flush=True)
             continue
@@ -223,7 +223,7 @@ def _products(device: Device) -> Callable[[], None]:
     return products
 
 
-def _apart(function: Callable, *args: Any) -> Any:
+def in_own_process(function: Callable, *args: Any) -> Any:
     """Calls a function in a process of its own, which then gives its memory back."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         try:
@@ -233,9 +233,9 @@ def _apart(function: Callable, *args: Any) -> Any:
             raise RunError(f"{what}: what it wrote stands above") from None
 
 
-def _of_mixing(n: int, device: Device, repeats: int) -> Iterator[Row]:
+def mixing_rows(n: int, device: Device, repeats: int) -> Iterator[Row]:
     """Forms of one layer's mixing at n tokens, forwards and backwards: milliseconds, and temporaries."""
-    for name, seconds, temporary in _apart(_mixing, n, device, repeats):
+    for name, seconds, temporary in in_own_process(_mixing, n, device, repeats):
         yield row(f"n {n}, {name}", [1e3 * value for value in seconds], "ms")
         if temporary is not None:
             yield row(f"n {n}, {name}: temporaries", [temporary / 1e9], "GB")
@@ -244,7 +244,7 @@ def _of_mixing(n: int, device: Device, repeats: int) -> Iterator[Row]:
 def _mixing(n: int, device: Device, repeats: int) -> list[tuple[str, list[float], float | None]]:
     """(Name, seconds, temporaries in bytes) of each form; those that do not fit into memory are left out."""
     batch, calls, temporaries = max(1, device.tokens // n), {}, {}
-    for name, (call, arrays) in _forms(n, batch, device.dtype).items():
+    for name, (call, arrays) in mixing_forms(n, batch, device.dtype).items():
         gradient = jax.jit(
             jax.grad(lambda *arrays, call=call: jnp.square(call(*arrays)).astype("float32").sum(), (0, 1))
         )
@@ -268,7 +268,7 @@ def _in_a_row(call: Callable, arrays: Sequence[jax.Array], count: int) -> None:
     jax.block_until_ready(result)
 
 
-def _forms(n: int, batch: int, dtype: str) -> dict[str, tuple[Callable, tuple[Any, jax.Array]]]:
+def mixing_forms(n: int, batch: int, dtype: str) -> dict[str, tuple[Callable, tuple[Any, jax.Array]]]:
     """Name -> a function of parameters and activations, and both. As in BERT-base (12 heads of 64) and gMLP-base (1,536
     channels in the gate, Toeplitz), and the two ways of a Toeplitz product alone, on as many channels."""
     forms: dict[str, tuple[Callable, tuple[Any, jax.Array]]] = {}
@@ -298,7 +298,7 @@ def _forms(n: int, batch: int, dtype: str) -> dict[str, tuple[Callable, tuple[An
     return forms
 
 
-def _beside(
+def peer_rows(
     name: str,
     peer: str,
     batch: int,
@@ -308,7 +308,7 @@ def _beside(
     fastest: dict[str, float],
 ) -> Iterator[Row]:
     """A peer's examples per second under torch.compile, and ours by them. Raises RunError: it is not installed."""
-    seconds, memory = _apart(_torch_seconds, make, device, repeats)
+    seconds, memory = in_own_process(_torch_seconds, make, device, repeats)
     rates = [batch / value for value in seconds]
     yield row(f"{peer}, torch.compile, batch {batch}: rate", rates, "examples/s")
     if memory:

@@ -35,21 +35,21 @@ def expand(taps: jax.Array) -> jax.Array:
     Neither this nor its transpose gathers or scatters. A TPU moves the matrix once in bands of BAND rows, and 6 to 30
     times in one band of n rows. A CPU is faster with one band, and its transpose with many (docs/mixers.md).
     """
-    return _expand(taps) if length_of(taps) > BAND else _in_bands(taps, length_of(taps))
+    return _expand(taps) if length_of(taps) > BAND else in_bands(taps, length_of(taps))
 
 
 @jax.custom_jvp
 def _expand(taps: jax.Array) -> jax.Array:
-    one, many = (functools.partial(_in_bands, height=height) for height in (length_of(taps), BAND))
+    one, many = (functools.partial(in_bands, height=height) for height in (length_of(taps), BAND))
     return jax.lax.platform_dependent(taps, cpu=one, default=many)
 
 
 @_expand.defjvp
 def _expand_jvp(primals, tangents):
-    return _expand(*primals), _in_bands(*tangents, height=BAND)
+    return _expand(*primals), in_bands(*tangents, height=BAND)
 
 
-def _in_bands(taps: jax.Array, height: int) -> jax.Array:
+def in_bands(taps: jax.Array, height: int) -> jax.Array:
     """`expand` in bands of `height` rows.
 
     The taps followed by a zero, repeated and read in rows of 2n - 1, shift by one column per row: a band of rows. The
@@ -89,7 +89,7 @@ def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
     padded = jnp.pad(taps.astype(precise), blocks * BAND - n + np.array([1, 0])).reshape(-1, BAND)
     diagonals = jnp.concatenate([jnp.pad(padded, [(1, 0), (0, 0)])[:-1], padded], axis=1)[:, 1:]
     spectrum = jnp.matmul(of_taps, diagonals, precision=jax.lax.Precision.HIGHEST).astype(x.dtype)
-    real, imaginary = jnp.split(jax.vmap(functools.partial(_in_bands, height=BAND))(spectrum), 2)
+    real, imaginary = jnp.split(jax.vmap(functools.partial(in_bands, height=BAND))(spectrum), 2)
     weights = jnp.block([[real, -imaginary], [imaginary, real]])  # [frequencies, 2 BAND, 2 BAND]
 
     x = jnp.pad(x, [*[(0, 0)] * len(examples), (0, blocks * BAND - n), (0, 0)])

@@ -155,7 +155,7 @@ def make(
         cost=None if price is None else price * count * hours,
         utilisation=work.flops / (peak * step_seconds),
         per_price=3600 * units / (step_seconds * price * count) if price else None,
-        products_bound=_products_bound(config.batch_size, products, min(state, memory or 0.0), memory or 0.0, links),
+        products_bound=compute_bound(config.batch_size, products, min(state, memory or 0.0), memory or 0.0, links),
         notes=(*device.notes, *_notes(config, bool(moved and not device.moved))),
         moved=tuple(one._asdict() for one in device.moved[:moved]),
     )
@@ -169,7 +169,7 @@ def _partition(config: ConfigDict, task: Task, devices: Devices | int) -> Partit
     return partition
 
 
-def _products_bound(batch: int, products: float, state: float, memory: float, links: float) -> int | None:
+def compute_bound(batch: int, products: float, state: float, memory: float, links: float) -> int | None:
     """See `Plan.products_bound`; times of a step with `batch` examples, of which `state` is memory's at any batch."""
     ahead = products - (memory - state)  # of the part of memory's that grows with the batch
     if ahead <= 0:

@@ -155,7 +155,7 @@ def build(
     examples = str(task.evaluation_examples())
     same = {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()}
     distributed.require_alike(same | task.assets())
-    distributed.say(f"{parameters.count(task.shapes()):,} parameters; {_about_data(task)}")
+    distributed.say(f"{parameters.count(task.shapes()):,} parameters; {about_data(task)}")
     advice = "begin anew with --restart, or go on over these with --other_data"
     folder.data = record.check_data(folder.path, task, advice, other_data)
     shortened = validation.warmup_problem(config)  # by config.steps alone, else it would have been refused
@@ -172,7 +172,7 @@ def _about_run(config: ConfigDict, workdir: str) -> str:
     return f"{config.model.block}, {config.task}: {steps} on {on}; writing to {workdir}"
 
 
-def _about_data(task: tasks.Task) -> str:
+def about_data(task: tasks.Task) -> str:
     """The sizes of the training and the held-out data, and the classes."""
     length, training, names = task.units_per_example, task.training_examples(), task.class_names
     examples = task.unit if length == 1 else f"sequences of {length:,} {task.unit}"

@@ -102,9 +102,9 @@ def test_settings_of_a_model(monkeypatch, every, seconds, best, tried):
         taken = seconds[len(calls) - 1]
         return taken and device.Measured(setting, [taken], [1e9], 2e9)
 
-    monkeypatch.setattr(device, "_apart", measured)
+    monkeypatch.setattr(device, "in_own_process", measured)
     fastest, model = {}, device.MODELS[1]._replace(every=every, file="quickstart_image.py", argument="")
-    rows = rows_of(device._of_model(model, TINY, 1, math.inf, fastest))
+    rows = rows_of(device.model_rows(model, TINY, 1, math.inf, fastest))
     assert len(calls) == tried and str(calls[0]) == "batch 2, remat none, unrolled"
     rate = rows[f"gMLP-S, {best}: rate"]["median"]
     step_ms = rows["gMLP-S: step"]["median"]
@@ -122,8 +122,8 @@ def test_what_the_device_part_begins(monkeypatch, capsys):
             raise RunError("the process that ran it has died")
         yield {"name": model.name}
 
-    monkeypatch.setattr(device, "_of_model", of_model)
-    monkeypatch.setattr(device, "_beside", lambda name, *_: iter([{"name": name}]))
+    monkeypatch.setattr(device, "model_rows", of_model)
+    monkeypatch.setattr(device, "peer_rows", lambda name, *_: iter([{"name": name}]))
     assert list(device.bench_device(1, ["gmlp_b", "gmlp_s"], 1)) == [{"name": "gMLP-S"}] * 2
     assert begun == ["gmlp_b", "gmlp_s"] and "gMLP-B is left out: the process" in capsys.readouterr().err
     assert not list(device.bench_device(1, [], 0)) and "gMLP-B and what follows" in capsys.readouterr().err
@@ -135,7 +135,7 @@ def test_what_the_device_part_begins(monkeypatch, capsys):
 def test_the_device_part_on_a_cpu():
     """A model, and every form of mixing, each in a process of its own."""
     model, fastest = device.Model("tiny", "quickstart_text.py", "", device.MODELS[0].settings[1:]), {}
-    rows = rows_of(device._of_model(model, TINY, 1, math.inf, fastest))
+    rows = rows_of(device.model_rows(model, TINY, 1, math.inf, fastest))
     options = config.from_file("configs/quickstart_text.py")
     options.batch_size = 2
     seconds = rows["tiny: step"]["median"] / 1e3
@@ -143,13 +143,13 @@ def test_the_device_part_on_a_cpu():
     assert rows["tiny: rate"]["median"] == pytest.approx(2 * options.model.length / seconds)
     product, share = rows["one large product of 256 x 256 in float32"], rows["tiny: model FLOPs, of the product's rate"]
     assert share["median"] * product["median"] * 1e12 * seconds == pytest.approx(dry_run.workload(options).flops)
-    mixing = rows_of(device._of_mixing(32, TINY, 1))
+    mixing = rows_of(device.mixing_rows(32, TINY, 1))
     assert len(mixing) == 20 and all(row["median"] > 0 for row in mixing.values())
 
 
 def test_forms_of_mixing_compute_the_same():
     """Beside each other they are of use only so."""
-    forms = device._forms(32, 2, "float32")
+    forms = device.mixing_forms(32, 2, "float32")
     results = {name: jax.jit(call)(*arrays) for name, (call, arrays) in forms.items()}
     for first, second in (
         ("gate, Toeplitz direct", "gate, Toeplitz fft"),

@@ -5,6 +5,7 @@ import os
 import sys
 from unittest import mock
 
+import fsspec.core
 import pytest
 
 from gmlp_flax.errors import DataError, FileError, RunError, StorageError
@@ -79,6 +80,6 @@ def test_bucket_that_does_not_exist(store):
 
 @pytest.mark.parametrize("path", ["gs://", "s3:///"])
 def test_a_path_without_a_bucket_is_refused_before_the_store_is_asked(path, monkeypatch):
-    monkeypatch.setattr(storage, "_configure", lambda scheme: pytest.fail("the store would be asked"))
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda path: pytest.fail("the store would be asked"))
     with pytest.raises(DataError, match=f"^'{path}' names no bucket: expected {path[:2]}://BUCKET/PATH"):
         files.find_files(path)

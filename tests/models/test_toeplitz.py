@@ -26,7 +26,7 @@ def test_expand_in_bands(n):
     @quick_jit
     def forms_and_transpose(taps):
         w, pullback = jax.vjp(toeplitz.expand, taps)
-        return (w, toeplitz._in_bands(taps, toeplitz.BAND), toeplitz._in_bands(taps, n)), *pullback(d_w)
+        return (w, toeplitz.in_bands(taps, toeplitz.BAND), toeplitz.in_bands(taps, n)), *pullback(d_w)
 
     forms, d_taps = forms_and_transpose(taps)
     for found in forms:

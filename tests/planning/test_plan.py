@@ -104,9 +104,9 @@ def test_beyond_a_node_the_network_counts():
 
 def test_the_batch_from_which_products_take_longest():
     """Milliseconds of a batch of 64: products 4, memory 5 of which 3 for the state, links 2."""
-    assert plan._products_bound(64, 4.0, 3.0, 5.0, 2.0) == 96  # 1.5 x (4, 5 - 3) = 6, 3 + 3 = 6
-    assert plan._products_bound(64, 4.0, 0.5, 1.0, 6.0) == 96  # links: 1.5 x 4 = 6
-    assert plan._products_bound(64, 4.0, 1.0, 5.5, 2.0) is None
+    assert plan.compute_bound(64, 4.0, 3.0, 5.0, 2.0) == 96  # 1.5 x (4, 5 - 3) = 6, 3 + 3 = 6
+    assert plan.compute_bound(64, 4.0, 0.5, 1.0, 6.0) == 96  # links: 1.5 x 4 = 6
+    assert plan.compute_bound(64, 4.0, 1.0, 5.5, 2.0) is None
 
 
 def test_utilisation_and_what_a_price_buys():

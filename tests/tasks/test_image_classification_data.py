@@ -187,5 +187,5 @@ def test_what_was_assumed_is_told_once_and_classes_are_counted(tmp_path, capsys)
     train = own.source("train")
     assert own.class_sizes() == [sum(train[i]["label"] == c for i in range(len(train))) for c in (0, 1)]
     few, many = sorted(zip(own.class_sizes(), ("cat", "dog"), strict=True))
-    assert f"(the smallest {few[1]}: {few[0]}, the largest {many[1]}: {many[0]})" in loop._about_data(own)
+    assert f"(the smallest {few[1]}: {few[0]}, the largest {many[1]}: {many[0]})" in loop.about_data(own)
     assert own.notes()[-1].startswith("note: 2 images lie in two classes")  # png(8)

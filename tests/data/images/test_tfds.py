@@ -7,7 +7,8 @@ import tensorflow_datasets as tfds
 
 from gmlp_flax.data.images import tfds as image_tfds
 from gmlp_flax.data.images.tfds import TFDSImages
-from gmlp_flax.io.records import BadRecord, TFRecordFile
+from gmlp_flax.io import files
+from gmlp_flax.io.records import BadRecord
 from tests.data import writers
 from tests.data.images import image_files
 from tests.failures import failure
@@ -54,8 +55,13 @@ def test_remote_shards(tmp_path, monkeypatch, file_format):
 
 def test_tfrecords_are_walked_once(tmp_path, monkeypatch, cache_folder):
     path = image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2, 3]}, "tfrecord")
-    walked, walk = [], TFRecordFile._walk
-    monkeypatch.setattr(TFRecordFile, "_walk", lambda file, stream: walked.append(file.path) or walk(file, stream))
+    walked, opening = [], files.open_file
+
+    def open_file(path, *more, **options):
+        walked.extend([path] * bool(options.get("buffer")))  # small, of the one walk that builds an index
+        return opening(path, *more, **options)
+
+    monkeypatch.setattr(files, "open_file", open_file)
     items = [opened(path)[i] for i in range(5)]
     assert sorted(walked) == sorted({*walked}) and len(walked) == 2 and len(list(cache_folder.glob("*.npz"))) == 1
     assert [opened(path)[i] for i in range(5)] == items and len(walked) == 2

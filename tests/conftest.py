@@ -38,9 +38,10 @@ def small_text_config(cache: str):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def programs(tmp_path_factory):
-    """Programs that tests have in common, as those of runs with one config, are compiled once a session."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("programs")))
+def programs():
+    """Programs that tests have in common, as those of runs with one config, are compiled once a session, here or in the
+    commands that tests start."""
+    jax.config.update("jax_compilation_cache_dir", preloaded.environment()["JAX_COMPILATION_CACHE_DIR"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -38,6 +38,12 @@ def test_mistakes_are_one_line():
     assert "'fish': expected bash or zsh" in preloaded.refused("completion", "fish")
 
 
+@pytest.fixture(scope="module")
+def script():
+    """What completes commands in bash."""
+    return preloaded.gmlp("completion", "bash").stdout
+
+
 @pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
 @pytest.mark.parametrize(
     ("words", "number", "expected"),
@@ -48,16 +54,15 @@ def test_mistakes_are_one_line():
         ("gmlp reproduce table3", 2, ["table3"]),
     ],
 )
-def test_completion(words, number, expected):
-    script = preloaded.gmlp("completion", "bash").stdout
+def test_completion(script, words, number, expected):
     command = f"{script}\nCOMP_WORDS=({words}); COMP_CWORD={number}; _gmlp; echo ${{COMPREPLY[@]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd="/")
     assert (sorted(done.stdout.split()), done.stderr) == (expected, "")
 
 
-def test_other_shells():
+def test_other_shells(script):
     assert preloaded.gmlp("completion", "zsh").stdout.startswith("autoload -U +X bashcompinit")
-    assert all(name in preloaded.gmlp("completion", "bash").stdout for name in COMMANDS)
+    assert all(name in script for name in COMMANDS)
 
 
 @pytest.mark.smoke

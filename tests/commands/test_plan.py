@@ -138,7 +138,7 @@ def test_every_model_of_the_paper_is_known_and_fits():
     assert known["gmlp_xlarge"]["params"] == 940_614_768
 
 
-TINY = [f"--config.model.{size}" for size in ("layers=2", "d_model=128", "d_ffn=256")]
+TINY = [f"--config.model.{size}" for size in ("layers=2", "d_model=64", "d_ffn=128", "length=128")]
 
 
 @needs_libtpu
@@ -154,7 +154,7 @@ def test_a_slice_that_is_too_small_is_said_to_be():
 def test_collectives_of_a_compiled_program():
     """A layer's reductions run in the loop over layers, or all at the end: either way they carry every parameter."""
     given = ("--config=configs/c4_bert.py:gmlp_base", "--topology=v5e:2x2", "--config.batch_size=8", *TINY)
-    done = command(*given, "--config.model.vocab_size=2000", "--json", "--moved=3")
+    done = command(*given, "--config.model.vocab_size=500", "--json", "--moved=3")
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     reduced = found["collectives"]["all-reduce"]["bytes"]

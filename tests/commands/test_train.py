@@ -11,10 +11,9 @@ from tests import preloaded
 
 @pytest.mark.smoke
 def test_a_finished_run_goes_on_when_it_is_given_more_steps(text_run, tmp_path):
-    """In a process of its own that imports everything anew, as users start it."""
     run = shutil.copytree(text_run, tmp_path / "run")
     command = ("train", f"--config={run}/config.json", f"--workdir={run}", "--config.steps=14")
-    done = preloaded.gmlp(*command, PYTHONPATH=str(preloaded.ROOT), PYTHONWARNINGS="error")
+    done = preloaded.gmlp(*command, PYTHONWARNINGS="error")
     assert done.returncode == 0, done.stderr
     assert f"resuming {run} at step 12" in done.stderr
     assert json.loads((run / "result.json").read_text())["step"] == 14
@@ -24,7 +23,6 @@ def test_a_finished_run_goes_on_when_it_is_given_more_steps(text_run, tmp_path):
     assert re.fullmatch(r"12,182 parameters; [56],\d{3} sequences of 32 tokens to train on, [78]\d\d held out", second)
     figure, *advice = done.stdout.splitlines()
     assert figure.endswith("figures/loss.png")
-
     assert [line.split()[1:3] for line in advice] == [
         ["predict", f"--workdir={run}"],
         ["draw", "filters"],

@@ -17,7 +17,7 @@ from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, loop
 from tests import hub_server, preloaded
-from tests.data.finetuning.squad_files import colours, write
+from tests.data.finetuning.squad_files import colours
 from tests.interop import states
 from tests.interop.states import to_torch
 from tests.training import tiny
@@ -253,20 +253,6 @@ def test_glue_from_bert(bert, tmp_path):
         for key in path:
             old, new = old[key], new[key]
         assert 0 < np.abs(np.asarray(new) - old).max() < 0.02, path
-
-
-def test_squad_from_bert(bert, tmp_path):
-    _, run = bert
-    write(tmp_path / "squad.json", *(colours(i) for i in range(8)))
-    options = config_lib.from_file("finetune_squad", "v1.1,scale=small")
-    options.update(steps=2, batch_size=4, init_from=str(run))
-    options.model.length, options.optimizer.warmup = 32, 1
-    options.squad.update(stride=8, max_query=12, n_best=5, max_answer=9)
-    options.data.update(train=str(tmp_path / "squad.json"), heldout_share=0.3, cache=str(tmp_path / "cache"))
-    loop.train(options, str(tmp_path / "squad"))
-    tuned, params = loading.load(str(tmp_path / "squad")), loading.load(str(run)).params
-    moved = np.abs(np.asarray(tuned.params["segments"]["table"]) - params["segments"]["table"]).max()
-    assert tuned.config.model.norm == "post" and 0 < moved < 0.02
 
 
 def test_a_tokenizer_that_does_not_fit(spiece, tmp_path):

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
@@ -154,14 +153,6 @@ def test_run_that_loses_its_folder_ends(commands, text, tmp_path):
     assert line.startswith(f"error: {workdir} is not this run's any more: process ") and " on elsewhere" in line
     assert not list((workdir / "checkpoints").glob("*"))
     assert json.loads((workdir / "lease.json").read_text()) == lease
-
-
-def test_command_to_go_on_does_not_restart(commands, text, workdir):
-    process = commands.start(text, "--restart", "--config.steps=100000", f"--workdir={workdir}")
-    await_line(process)
-    process.send_signal(signal.SIGTERM)
-    stderr = process.communicate(timeout=120)[1]
-    assert process.returncode == 0 and "to go on: " in stderr and "--restart" not in stderr.partition("to go on: ")[2]
 
 
 def test_a_run_does_not_go_on_over_other_data_in_silence(commands, workdir, tmp_path, goes_on, monkeypatch):

@@ -115,17 +115,14 @@ def _call(
     """
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     columns, (blocks, rows) = max(LANES, width // heads), _blocks(tokens)
-    groups, heads_of_group = width // columns, columns * heads // width
+    groups, per_group = width // columns, columns * heads // width
     keys, values = (
         pl.BlockSpec((None, tokens, columns), lambda group, block, example, part=part: (example, 0, part + group))
         for part in (groups, 2 * groups)
     )
     queries = pl.BlockSpec((None, rows, columns), lambda group, block, example: (example, block, group))
-    of_bias = (
-        None
-        if bias is None
-        else pl.BlockSpec((heads_of_group, rows, tokens), lambda group, block, _: (group, block, 0))
-    )
+    bias_shape = per_group, rows, tokens
+    of_bias = None if bias is None else pl.BlockSpec(bias_shape, lambda group, block, _: (group, block, 0))
     of_mask = None if mask is None else pl.BlockSpec((None, 1, tokens), lambda group, block, example: (example, 0, 0))
     shape = jax.ShapeDtypeStruct((batch, tokens, width), qkv.dtype)
     outputs, specs = [shape], [queries]
@@ -139,7 +136,7 @@ def _call(
     def body(q: Any, k: Any, v: Any, mask: Any, bias: Any, d_mixed: Any, *outputs: Any) -> None:
         """The blocks that the specs above and below read and write; each head of the group has its own lanes."""
         first = pl.program_id(1) * rows
-        for head in range(heads_of_group):
+        for head in range(per_group):
             lanes = slice(head * (width // heads), (head + 1) * (width // heads))
             own = _within(q[:, lanes], first, tokens), k[:, lanes], v[:, lanes]
             own_bias = None if bias is None else _within(bias[head], first, tokens)

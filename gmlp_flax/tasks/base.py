@@ -126,7 +126,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
-        """Builds the model."""
+        """Builds the model. Its `Encoder` is its attribute `encoder`: training knows layers by `encoder/blocks/`."""
 
     def mix(self, batch: Batch, key: jax.Array) -> Batch:
         """Mixes the examples of a whole training batch (mixup, CutMix), before it is split into microbatches."""

@@ -101,7 +101,7 @@ def test_own_numbers(vocabulary, tmp_path):  # noqa: F811
     train, heldout = (task.sentences(side).labels.tolist() for side in ("train", "heldout"))
     assert sorted(train + heldout) == sorted(label for label in labels if label != "")
     assert task.notes() == ["read: text 'words', numbers 'price' from -3e+05 to 1e+06, held out -3e+05 to 1e+06"]
-    wrongs = ("dear", math.inf, True, 1e300, "1_000", "3,5", "50%")
+    wrongs = ("dear", math.inf, True, 1e300, "1_000", "1.2.3", "50%")
     for wrong, message in ((wrong, f"the label {wrong!r}; expected a number") for wrong in wrongs):
         path.write_text("".join(json.dumps(row | {"price": wrong}) + "\n" for row in rows))
         with pytest.raises(DataError, match=re.escape(message)):

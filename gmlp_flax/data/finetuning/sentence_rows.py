@@ -9,7 +9,7 @@ from typing import Any
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.splits import SPLIT_WORDS, may_name_splits, split_of
 from gmlp_flax.data.text import corpora
-from gmlp_flax.data.text.documents import LONGEST, json_object, numbered_lines
+from gmlp_flax.data.text.documents import LONGEST, as_object, json_object, json_rows, numbered_lines
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, records, tfds_folders
 from gmlp_flax.io.files import File
@@ -22,8 +22,15 @@ TAGS = ("tag", "split")
 # Of Prodigy, Label Studio, Argilla: the column of rows that nobody accepted, and its values.
 REJECTED = {"answer": "reject ignore", "was_cancelled": "true", "status": "discarded"}
 
+# Other names of columns of the user's own, which are read if the column "text" or "label" is missing and one fits.
+USUAL = {
+    "text": ("sentence", "review", "content", "tweet", "comment"),
+    "label": ("class", "category", "target", "sentiment"),
+}
+
 PARTS = ("", "_matched", "_mismatched")  # of a split; only MNLI's splits have parts
 _DOUBLED = re.compile(r'"([^"]|"")*""([^"]|"")*"')
+_EXCEL = re.compile(r'"?sep=.[",;\t]*\s*')  # a first line, for Excel alone
 _SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(SPLIT_WORDS)})({'|'.join(PARTS[1:])}|)$")
 
 Record = dict[str, Any]  # name of the column -> value
@@ -64,7 +71,36 @@ def file_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
     """
     if files.suffix(path) not in READERS:
         raise DataError(f"{path!r} has no format of labelled sentences; expected {', '.join(READERS)}, or packed")
-    return READERS[files.suffix(path)](path, task, notes)
+    return _renamed(READERS[files.suffix(path)](path, task, notes), path, task, notes)
+
+
+def _renamed(rows: Rows, path: str, task: SentenceTask, notes: list[str]) -> Rows:
+    """The rows with the task's names of columns, see own_names."""
+    known: dict[tuple[str, ...], dict[str, str]] = {}
+    for where, row in rows:
+        if task.own and isinstance(row, dict):
+            if (columns := tuple(row)) not in known:
+                known[columns] = own_names(columns, task)
+                read = [f"{name!r} as {own!r}" for name, own in known[columns].items()]
+                notes += [f"{path}: read are the columns {' and '.join(read)}"] * bool(read)
+            row = {known[columns].get(name, name): value for name, value in row.items()}
+        yield where, row
+
+
+def own_names(header: Iterable[str], task: SentenceTask) -> dict[str, str]:
+    """Columns of the user's own that stand for those of the task which are missing -> the task's name of each.
+
+    A column stands for one of the same name in other capitals or with blanks around it, or else by USUAL; of two that
+    fit, none does.
+    """
+    plain, renamed = {name: name.strip().casefold() for name in header}, {}
+    for names in (*task.texts, task.label) if task.own else ():
+        for usual in (names, USUAL.get(names[0], ())) if plain.keys().isdisjoint(names) else ():
+            alike = [name for name in plain if plain[name] in map(str.casefold, usual) and name not in task.columns]
+            if alike:
+                renamed |= {name: names[0] for name in alike if len(alike) == 1}
+                break
+    return renamed
 
 
 def rejected(row: Record, task: SentenceTask) -> str:
@@ -130,7 +166,8 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
             refuse_utf16(line)
         except BadRecord as error:
             raise DataError(f"{path}, line {number}: {error}") from None
-        yield number, line.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+        text = line.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+        yield number, "\n" if number == 1 and _EXCEL.fullmatch(text) else text
 
 
 def _cells(path: str, delimiter: str, is_quoted: bool) -> Cells:
@@ -158,10 +195,11 @@ def _layout(path: str, notes: list[str], task: SentenceTask, usual: str) -> tupl
     if "\r" in first.rstrip("\r\n") and '"' not in first:
         raise DataError(f"{path}, line 1: not CSV, as its lines end in \\r alone: save it with \\n or \\r\\n")
     headers = {mark: next(csv.reader(first.splitlines(), delimiter=mark), []) for mark in (usual, *",\t;|")}
-    delimiter = max(headers, key=lambda mark: len(task.columns.intersection(headers[mark])))  # the first of these
+    renamed = {mark: own_names(cells, task) for mark, cells in headers.items()}
+    delimiter = max(headers, key=lambda mark: len(task.columns.intersection(headers[mark])) + len(renamed[mark]))
     if delimiter != usual:
         notes.append(f"{path} has {delimiter!r} between its columns, by its header")
-    texts = [at for at, name in enumerate(headers[delimiter]) if (name,) in task.texts]
+    texts = [at for at, name in enumerate(headers[delimiter]) if (renamed[delimiter].get(name, name),) in task.texts]
     return delimiter, delimiter != "\t" or _is_quoted(path, texts, notes)
 
 
@@ -224,25 +262,30 @@ def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str
     """Names of the columns, by the first line; in CoLA's and Retrieval's files that line may be an example."""
     if twice := [cell for cell in cells if cell in task.columns and cells.count(cell) > 1]:
         raise DataError(f"{where}: two columns of the header are named {twice[0]!r}: rename one")
-    missing = [names for names in (*task.texts, *[task.label] * task.own) if not set(names) & set(cells)]
+    known = {*cells, *own_names(cells, task).values()}
+    missing = [names for names in (*task.texts, *[task.label] * task.own) if not set(names) & known]
     if missing and not task.headerless:
         raise DataError(
             f"{where}: no column {' or '.join(map(repr, missing[0]))} in the header, found "
             f"{', '.join(repr(cell[:40]) for cell in cells[:15])}; give a file whose "
             "first line names this column; for labelled text you may set config.own.text, own.second and own.label"
+            f"{', and write classes that have a column each (one-hot) as one column' * (missing[0] is task.label)}"
         )
     return task.headerless if missing else cells
 
 
 def _json_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
-    return _parse(
-        ((f"{path}, line {number}", line) for number, line in numbered_lines(path) if line.strip()), json_object
-    )
+    if (rows := json_rows(path)) is None:
+        lines = ((f"{path}, line {number}", line) for number, line in numbered_lines(path) if line.strip())
+        return _parse(lines, json_object)
+    notes.append(f"{path} is one JSON value: {len(rows):,} rows of it are read")
+    return _parse(((f"{path}, row {number}", row) for number, row in enumerate(rows)), as_object)
 
 
 def _parquet_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
-    columns = _header(path, records.parquet_columns(path), task)
-    columns = {name for name in columns if name in (*task.columns, *IDS, *REJECTED) or may_name_splits(name)}
+    header = _header(path, records.parquet_columns(path), task)
+    read = {*task.columns, *own_names(header, task), *IDS, *REJECTED}
+    columns = {name for name in header if name in read or may_name_splits(name)}
     return ((f"{path}, row {number}", record) for number, record in records.parquet_rows(path, columns))
 
 

@@ -41,6 +41,14 @@ MOST_LABELS = 1000  # a column with more values than these does not hold classes
 _PERHAPS_MISSING = ("none", "null", "na", "n/a", "-", "?", "-1")  # or classes
 _WHOLE = re.compile(r"([+-]?\d{1,18})\.0*")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
+# The forms of a number by the mark before its decimals, with the other mark between thousands or not.
+_MARKED = {
+    mark: re.compile(rf"[+-]?(\d+|[1-9]\d{{0,2}}([{other}]\d{{3}})+)?([{mark}]\d*)?([eE][+-]?\d+)?")
+    for mark, other in (".,", ",.")
+}
+# Labels that mean the same in one column.
+_SAME = {"yes": "y", "no": "n", "true": "t", "false": "f", "male": "m", "female": "f"}
+_SAME |= {"positive": "pos", "negative": "neg"}
 _JOINTS = re.compile(r"\s*[|;,+/]\s*")
 
 
@@ -193,6 +201,11 @@ def check_names(counts: Mapping[str, int], where: str, advice: str = "", unit: s
                 f"two labels, {other!r} ({counts[other]} {unit}) and {name!r} ({counts[name]}), {where}, that differ "
                 "only in capitals, blanks, leading zeros, types or forms of characters: write them alike"
             )
+    words = {name.casefold(): name for name in counts} if unit == "rows" else {}
+    if both := [(words[one], words[other]) for one, other in _SAME.items() if one in words and other in words]:
+        raise DataError(
+            f"two labels, {both[0][0]!r} and {both[0][1]!r}, {where}, that may mean the same: write them alike"
+        )
     notes, parts = [], Counter(part for name in counts for part in _JOINTS.split(name))
     joined = [name for name in counts if any(parts[part] > 1 for part in _JOINTS.split(name) if part != name)]
     missing = [name for name in counts if name.lower() in _PERHAPS_MISSING]
@@ -232,9 +245,12 @@ def _by_tag(path: str, examples: list[_Example], notes: list[str]) -> dict[str, 
 def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords, notes: list[str]) -> list[_Example]:
     """The usable rows of a file or split."""
     labels, intern = _label_numbers(task), {}  # Retrieval has each long document in many pairs
-    examples, ids, part = [], set(), int(split.endswith(PARTS[2]) and len(task.submission) > 1)
+    examples, ids, repeated, part = [], set(), False, int(split.endswith(PARTS[2]) and len(task.submission) > 1)
     id_names, tag_names = ([name for name in names if name not in task.columns] for names in (IDS, TAGS))
-    columns, marks = {}, Counter()
+    columns, marks, places, decimals = {}, Counter(), [], "."
+    if task.numbers and task.own:
+        rows = iter(known := [*rows])
+        decimals = decimal_mark([_field(row, task.label) for _, row in known if isinstance(row, dict)], path, notes)
     for position, (where, record) in enumerate(rows):
         try:
             if isinstance(record, BadRecord):
@@ -244,12 +260,15 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
                 marks[mark] += 1
                 continue
             texts = tuple(_text(record, names, task) for names in task.texts)
-            label, tag = _label(record, labels, task), str(_field(record, tag_names) or "")
+            label, tag = _label(record, labels, task, decimals), str(_field(record, tag_names) or "")
             own_id = _field(record, id_names)
-            if own_id is not None and (not isinstance(own_id, str | int | float) or (tag, own_id) in ids):
+            is_known = isinstance(own_id, str | int | float | None)
+            is_again = is_known and own_id is not None and (tag, own_id) in ids
+            if not is_known or (is_again and not task.own):
                 problem = "no text or number, or an earlier row's: mend it, or rename the column"
                 raise BadRecord(f"the id {own_id!r} is {problem}")
             ids.add((tag, own_id))  # predictions are written under it
+            repeated = repeated or is_again
             splits.add_values(columns, record if task.own else {})
         except BadRecord as error:
             bad.skip(f"{where}: {error}")
@@ -257,6 +276,11 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
         texts = tuple(intern.setdefault(text, text) for text in texts)
         tag = SPLIT_WORDS.get(tag.strip().lower(), tag)
         examples.append(_Example(texts, label, str(position if own_id is None else own_id), part, tag))
+        places.append(str(position))
+    if repeated:
+        named = [name for name in id_names if name in columns][:1]
+        notes.append(f"{path}: ids of the column {_either(named)} repeat, so predictions have the rows' positions")
+        examples = [example._replace(id=place) for example, place in zip(examples, places, strict=True)]
     notes += [f"{path}: {n:,} rows are left out, which {name!r} calls rejected or skipped" for name, n in marks.items()]
     if not examples:
         raise DataError(f"{path!r} holds no example{f' in the split {split!r}' if split else ''}; give other data")
@@ -300,9 +324,37 @@ def _label_numbers(task: SentenceTask) -> dict[str, int]:
     return labels | dict.fromkeys(task.unlabelled, UNLABELLED)
 
 
-def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | str | float:
+def decimal_mark(values: Sequence[Any], path: str, notes: list[str]) -> str:
+    """The mark before the decimals of a column of numbers, "." or ",", by those of its values that are text.
+
+    Raises:
+        DataError: both fit, as for 1.234 beside 960, or neither does.
+    """
+    texts = [value.strip() for value in values if isinstance(value, str)]
+    numbers = [text for text in texts if any(form.fullmatch(text) for form in _MARKED.values())]
+    fit = [mark for mark, form in _MARKED.items() if all(map(form.fullmatch, numbers))]
+    marked = [text for text in numbers if "," in text or "." in text]
+    advice = "write all numbers with a point before decimals, and nothing between thousands"
+    if not fit:
+        odd = [next(text for text in numbers if not form.fullmatch(text)) for form in _MARKED.values()]
+        raise DataError(f"{path}: the numbers {odd[0]!r} and {odd[1]!r} have different marks before decimals: {advice}")
+    if marked and len(fit) == 2 and (len(marked) < len(numbers) or any("," in text for text in marked)):
+        both = f"{_plain(marked[0], '.')} and {_plain(marked[0], ',')}"
+        raise DataError(f"{path}: the number {marked[0]!r} can be read as {both}: {advice}")
+    if shown := next((text for text in marked if len(fit) == 2 or _plain(text, fit[0]) != text), ""):
+        notes.append(f"{path}: numbers such as {shown!r} are read as {_plain(shown, fit[0])}")
+    return fit[0]
+
+
+def _plain(text: str, mark: str) -> str:
+    """A number with `mark` before its decimals as Python writes it; other text as it is."""
+    other = ".,".replace(mark, "")
+    return text.replace(other, "").replace(mark, ".") if _MARKED[mark].fullmatch(text) else text
+
+
+def _label(record: Record, labels: dict[str, int], task: SentenceTask, mark: str = ".") -> int | str | float:
     """The number of the row's class, or UNLABELLED; its value as text if the task has no labels yet. Of a task of
-    numbers the number, or nan."""
+    numbers the number, by the `mark` before decimals, or nan."""
     value = _field(record, task.label)
     value = next(iter(value), None) if task.own and isinstance(value, list) and len(value) < 2 else value  # Doccano's
     if value is None and task.own and record.keys().isdisjoint(task.label):
@@ -312,7 +364,8 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | 
     if task.numbers:
         least, most = task.numbers
         with contextlib.suppress(ValueError):
-            if least <= (number := float(str(value).replace("_", "?"))) <= most:  # 1_000 is a number in Python alone
+            text = _plain(value.strip(), mark) if isinstance(value, str) else str(value)
+            if least <= (number := float(text.replace("_", "?"))) <= most:  # 1_000 is a number in Python alone
                 return number
         raise BadRecord(f"the label {value!r}; expected a number from {least:.4g} to {most:.4g}")
     if isinstance(value, list | dict) or (task.own and _LIST.fullmatch(str(value))):

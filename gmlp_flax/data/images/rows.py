@@ -155,7 +155,11 @@ def _pixels(file: File, notes: list[str]) -> Iterator[Row]:
         yield f"image {number}", header + image.tobytes(), label
 
 
-READERS = {**dict.fromkeys((".parquet", ".arrow", ".csv", ".tsv", ".jsonl"), _rows), ".tar": _shard, ".npz": _pixels}
+READERS = {
+    **dict.fromkeys((".parquet", ".arrow", ".csv", ".tsv", ".jsonl", ".json"), _rows),
+    ".tar": _shard,
+    ".npz": _pixels,
+}
 
 
 def is_pathfinder(path: str) -> bool:

@@ -12,6 +12,8 @@ does not parse. The unit of [start, stop) depends on the format, and so does the
     array_record   records; random access
 """
 
+import contextlib
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -58,9 +60,64 @@ def json_object(line: bytes) -> dict[str, Any]:
         value = json_files.loads(records.decode_utf8(line))
     except ValueError as error:
         raise BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line") from error
+    return as_object(value)
+
+
+def as_object(value: Any) -> dict[str, Any]:
+    """The value, if it is an object of JSON; else raises BadRecord."""
     if not isinstance(value, dict):
         raise BadRecord(f"found {type(value).__name__}; expected an object")
     return value
+
+
+def json_rows(path: str) -> list[Any] | None:
+    """The rows of a file that is one JSON value, as pandas and the package datasets write a table; None if it holds
+    JSON lines or another value.
+
+    It is a row; a list of rows or texts, also under one key of an object, or under names of splits, the rows' `split`;
+    {"columns": names, "data": lists}; {column: {number of a row: value}}; or {column: values}.
+
+    Raises:
+        DataError: the file begins as a list and is not JSON.
+    """
+    value = _whole_json(path)
+    if isinstance(value, list):
+        return [{TEXT: row} if isinstance(row, str) else row for row in value]
+    if value is None or isinstance(value.get(TEXT), str):
+        return value and [value]
+    columns, data = value.get("columns"), value.get("data")
+    if isinstance(columns, list) and isinstance(data, list) and all(isinstance(row, list) for row in data):
+        same = len({*map(str, columns)})
+        return [dict(zip(map(str, columns), row, strict=True)) if len(row) == same else row for row in data]
+    lists = {
+        name: rows for name, rows in value.items() if isinstance(rows, list) and rows and isinstance(rows[0], dict)
+    }
+    if len(lists) == 1:
+        return next(iter(lists.values()))
+    if lists:
+        named = all(splits.split_words(name) for name in lists)
+        return [{"split": splits.split_of(name), **row} for name in lists for row in lists[name]] if named else None
+    kinds = {type(column) for column in value.values()}
+    if kinds == {list} and len({*map(len, value.values())}) == 1:
+        return [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
+    numbers = {number for column in value.values() for number in column} if kinds == {dict} else set()
+    if numbers and all(map(str.isdecimal, numbers)):
+        return [{name: value[name].get(row) for name in value} for row in sorted(numbers, key=int)]
+    return None
+
+
+def _whole_json(path: str) -> Any:
+    """The value of a file that is one list or object of JSON; None if it is JSON lines, or nothing of these."""
+    first = [*itertools.islice((line for _, line in numbered_lines(path) if line.strip()), 2)]
+    begin = first[0].removeprefix(b"\xef\xbb\xbf").lstrip()[:1] if first else b""
+    with contextlib.suppress(ValueError):
+        if not begin or begin not in b"[{":
+            return None
+        line = json_files.loads(first[0].decode("utf-8-sig"))
+        if len(first) > 1 or (isinstance(line, dict) and isinstance(line.get(TEXT), str)):
+            return None
+    with contextlib.nullcontext() if begin == b"[" else contextlib.suppress(DataError):
+        return json_files.parse(files.read_small(path, LONGEST, decompress=True), path)
 
 
 def _line_name(number: int, start: int) -> str:
@@ -84,17 +141,21 @@ def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
 
 def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
     lines = ((number, line) for number, line in numbered_lines(path, start, stop) if not line.isspace())
+    rows = json_rows(path)  # which belong to the first range
     columns: dict[str, set[str]] = {}
 
-    def text(line: bytes) -> str:
-        record = json_object(line)
+    def text(line: Any) -> str:
+        record = json_object(line) if rows is None else as_object(line)
         splits.add_values(columns, {name: record[name] for name in record if splits.may_name_splits(name)})
         if not isinstance(record.get(TEXT), str):
             fields = ", ".join(map(repr, record))
             raise BadRecord(f"found fields {fields}; expected an object with a string field {TEXT!r}")
         return record[TEXT]
 
-    yield from _parse(lines, lambda number: _line_name(number, start), text)
+    if rows is None:
+        yield from _parse(lines, lambda number: _line_name(number, start), text)
+    elif start == 0:
+        yield from _parse(enumerate(rows), "row {}".format, text)
     splits.check_columns(columns, path)
 
 

@@ -294,3 +294,52 @@ def test_paths_without_data(tmp_path):
             rows_by_split(str(path), SST2, [])
     with pytest.raises(DataError, match="a.xlsx.* expected .tsv, .jsonl, .ndjson, .json, .csv, .parquet, .arrow, .txt"):
         rows(tmp_path / "a.xlsx", "sentence,label\n")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [("Text", "LABEL"), (" text", "label "), ("Sentence", "category"), ("review", "sentiment"), ("tweet", "Target")],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
+def test_own_columns_of_usual_names(tmp_path, header, suffix):
+    found = [dict(zip(header, row, strict=True)) for row in EXAMPLES]
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(found), buffer := io.BytesIO())
+        content = buffer.getvalue()
+    elif suffix == ".json":
+        content = json.dumps(found)
+    else:
+        content = table(EXAMPLES, ",\t"[suffix == ".tsv"], header=header)
+        content = writers.json_lines(*found) if suffix == ".jsonl" else content
+    texts, notes = own(tmp_path / f"a{suffix}", content)
+    read = [f"{name!r} as {own!r}" for name, own in zip(header, ("text", "label"), strict=True) if name != own]
+    assert texts == EXAMPLES and notes[-1] == f": read are the columns {' and '.join(read)}"
+
+
+@pytest.mark.parametrize(
+    ("header", "missing"),
+    [
+        (("review", "content", "label"), "text"),
+        (("Text", "TEXT", "label"), "text"),
+        (("review", "class", "category"), "label"),
+        (("text", "neg", "pos"), "label"),
+    ],
+)
+def test_own_columns_of_which_several_fit(tmp_path, header, missing):
+    with pytest.raises(DataError, match=f"no column '{missing}' in the header"):
+        own(tmp_path / "a.csv", table([("a", "b", "c")], ",", header=header))
+
+
+def test_own_columns_that_the_config_names_are_no_others(tmp_path):
+    (tmp_path / "a.csv").write_text("sentiment,target\na,b\n")
+    assert [row for _, row in file_rows(str(tmp_path / "a.csv"), own_task(("sentiment",), "label"), [])] == [
+        {"sentiment": "a", "label": "b"}
+    ]
+
+
+@pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "\ufeffsep=;\r"])
+def test_the_first_line_that_tells_excel_the_delimiter(tmp_path, line):
+    found, notes = own(tmp_path / "a.csv", f"{line}\n{table(EXAMPLES, ';')}")
+    assert found == EXAMPLES and notes == [" has ';' between its columns, by its header"]
+    with pytest.raises(DataError, match="line 3: not CSV"):
+        own(tmp_path / "a.csv", f'{line}\ntext;label\n"a" b;0\n')

@@ -503,3 +503,58 @@ def test_text_of_parquet_that_is_not_utf_8(tmp_path):
     path = writers.parquet(tmp_path / "a.parquet", text=pa.array([b"a", b"\xff"]).view(pa.string()), label=["neg"] * 2)
     assert "a.parquet, row 1: not UTF-8 (byte 0xff)" in failure(path, OWN)
     assert firsts(read(path, OWN, bad=BadRecords(1))) == ["a"]
+
+
+NUMBERS = own_task(("text",), "label", numbers=True)
+
+
+@pytest.mark.parametrize(
+    ("cells", "numbers", "said"),
+    [
+        (["1,5", "2,25", "3"], [1.5, 2.25, 3], "'1,5' are read as 1.5"),
+        (["1.234,5", "0,25", "960"], [1234.5, 0.25, 960], "'1.234,5' are read as 1234.5"),
+        (["1,234.5", "0.25", "1,000,000"], [1234.5, 0.25, 1e6], "'1,234.5' are read as 1234.5"),
+        (["1.000", "2.500"], [1, 2.5], "'1.000' are read as 1.000"),
+        (["1.000", "0.250"], [1, 0.25], ""),
+        (["-1.5", "2", "1e-3"], [-1.5, 2, 1e-3], ""),
+    ],
+)
+def test_decimal_marks(tmp_path, cells, numbers, said):
+    path = write(tmp_path / "a.csv", "text;label\n" + "".join(f"t;{cell}\n" for cell in cells))
+    found = read(path, NUMBERS)
+    assert found.labels.tolist() == np.array(numbers, np.float32).tolist()
+    assert [said in note for note in found.notes[1:]] == [True] * bool(said)
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["1.000", "960"], "'1.000' can be read as 1.000 and 1000"),
+        (["1,234", "5,678"], "'1,234' can be read as 1234 and 1.234"),
+        (["1,5", "1.5"], "'1,5' and '1.5' have different marks"),
+        (["1,5", "1.2.3"], "the label '1.2.3'; expected a number"),
+        (["1_000", "2"], "the label '1_000'; expected a number"),
+    ],
+)
+def test_decimal_marks_that_are_not_clear(tmp_path, cells, words):
+    path = write(tmp_path / "a.csv", "text;label\n" + "".join(f"t;{cell}\n" for cell in cells))
+    assert words in failure(path, NUMBERS)
+
+
+def test_numbers_of_json_are_no_text(tmp_path):
+    path = write(tmp_path / "a.jsonl", writers.json_lines(*({"text": "t", "label": x} for x in (1.25, 960, "2,5"))))
+    assert read(path, NUMBERS).labels.tolist() == [1.25, 960, 2.5]
+
+
+def test_own_ids_that_repeat(tmp_path):
+    path = write(tmp_path / "a.csv", "id,text,label\n7,a,neg\n7,b,pos\n8,c,neg\n")
+    found = read(path, OWN)
+    assert found.ids == ["0", "1", "2"] and "ids of the column 'id' repeat" in found.notes[0]
+    assert read(write(tmp_path / "b.csv", "id,text,label\n7,a,neg\n9,b,pos\n"), OWN).ids == ["7", "9"]
+
+
+@pytest.mark.parametrize("names", [("Y", "yes"), ("n", "No"), ("T", "True"), ("pos", "positive"), ("f", "female")])
+def test_two_words_for_one_label(names):
+    told = failures.failure(classes, {names[0]: 20, names[1]: 5, "x": 9}, "stars")
+    assert all(repr(name) in told for name in names) and "may mean the same" in told
+    assert classes({names[0]: 20, "x": 9}, "stars")[1] == []

@@ -1,9 +1,8 @@
 """Trains a sweep: all of its trials, or the best point's; says how far it is."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
+import functools
 import math
 import os
 import re
@@ -14,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, BinaryIO
 
@@ -34,7 +33,8 @@ PAUSE = 2.0  # seconds from one look at the runs' steps to the next
 Metrics = dict[str, Any]
 
 
-class TrainingPool:
+@contextlib.contextmanager
+def training_pool(out: str, jobs: int) -> Iterator[Callable[[str, Sequence[str]], Future[Metrics]]]:
     """Trains runs in processes, some at a time. They work in the current folder.
 
     If the `with` block ends early, the running ones save and stop, and no other begins; so do Ctrl-C and SIGTERM.
@@ -42,24 +42,34 @@ class TrainingPool:
     Args:
         out: the folder of the runs, made if need be.
         jobs: processes at a time, each on its share of the processor's cores. An accelerator has room for one.
+
+    Yields:
+        A function (name, flags) that has OUT/NAME trained with these flags, unless it is finished; the output goes to
+        OUT/NAME.log. The future gives the run's last held-out metrics, or raises RunError.
     """
+    out, lock, stopped, processes = files.absolute(out), threading.Lock(), threading.Event(), set()
+    # XLA makes as many threads as it believes to have cores.
+    environment = os.environ | {"PJRT_NPROC": str(max(1, usable_cores() // jobs))}
 
-    def __init__(self, out: str, jobs: int):
-        self._out, self._threads = files.absolute(out), concurrent.futures.ThreadPoolExecutor(jobs)
-        # XLA makes as many threads as it believes to have cores.
-        self._environment = os.environ | {"PJRT_NPROC": str(max(1, usable_cores() // jobs))}
-        self._processes: set[subprocess.Popen] = set()
-        self._lock, self._stopped = threading.Lock(), False
+    def run(command: list[str], log_path: str) -> int:
+        """Runs a command, its output in a log; returns its exit code. After the block's end nothing begins."""
+        if stopped.is_set():
+            return 0  # before the log is there, which says that a run was begun
+        with _open_log(log_path, command) as log:
+            with lock:
+                if stopped.is_set():
+                    return 0
+                process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                processes.add(process)
+            code = process.wait()
+            processes.discard(process)
+            return code
 
-    def submit(self, name: str, flags: Sequence[str]) -> concurrent.futures.Future[Metrics]:
-        """Trains OUT/NAME with these flags, unless it is finished; the output goes to OUT/NAME.log. The future gives
-        the run's last held-out metrics, or raises RunError."""
-        return self._threads.submit(self._train, os.path.join(self._out, name), flags)
-
-    def _train(self, workdir: str, flags: Sequence[str]) -> Metrics:
+    def metrics(name: str, flags: Sequence[str]) -> Metrics:
+        """Trains a run, unless it is finished."""
+        workdir = os.path.join(out, name)
         if (result := read_result(workdir)) is None:
-            command = [sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags]
-            if self._run(command, f"{workdir}.log"):
+            if run([sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags], f"{workdir}.log"):
                 reason = read_error(f"{workdir}.log")
                 told = f" ({reason})" if reason else ""
                 raise RunError(f"the run {workdir} failed{told}: its output is in {workdir}.log")
@@ -67,34 +77,15 @@ class TrainingPool:
                 raise RunError(f"the run {workdir} was stopped before its end: the same command again goes on")
         return result["eval"]
 
-    def _run(self, command: list[str], log_path: str) -> int:
-        """Runs a command, its output in a log; returns its exit code. After the block's end nothing begins."""
-        if self._stopped:
-            return 0  # before the log is there, which says that a run was begun
-        with _open_log(log_path, command) as log:
-            with self._lock:
-                if self._stopped:
-                    return 0
-                process = subprocess.Popen(
-                    command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
-                self._processes.add(process)
-            code = process.wait()
-            self._processes.discard(process)
-            return code
-
-    def __enter__(self) -> TrainingPool:
-        self._terminable = stopping.terminable()
-        self._terminable.__enter__()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        with self._lock:
-            self._stopped = True
-            for process in list(self._processes):
-                process.terminate()
-        self._threads.shutdown(cancel_futures=True)
-        self._terminable.__exit__(None, None, None)
+    with stopping.terminable(), concurrent.futures.ThreadPoolExecutor(jobs) as threads:
+        try:
+            yield functools.partial(threads.submit, metrics)
+        finally:
+            with lock:
+                stopped.set()
+                for process in list(processes):
+                    process.terminate()
+            threads.shutdown(cancel_futures=True)
 
 
 @contextlib.contextmanager
@@ -144,7 +135,7 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
 
     def train_all(trials: Sequence[Trial]) -> None:
         """Trains them and notes their metrics or why they failed."""
-        names = {pool.submit(trial.name, trial.flags): trial.name for trial in trials}
+        names = {submit(trial.name, trial.flags): trial.name for trial in trials}
         for number, (run, eta) in enumerate(ended(names, sweep._replace(trials=tuple(trials))), start=1):
             name, told = names[run], ", ".join(filter(None, (f"{number} of {len(names)}", eta)))
             try:
@@ -159,7 +150,7 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
                 failed[name] = error
                 print(f"{error}; the others go on", file=sys.stderr, flush=True)
 
-    with TrainingPool(sweep.out, jobs) as pool:
+    with training_pool(sweep.out, jobs) as submit:
         first = tuple(trial for trial in sweep.trials if sweep.choosing and SEARCH in trial.point)
         train_all(first or sweep.trials)
         if first:

@@ -140,11 +140,11 @@ import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # Shells start background jobs, perhaps these tests, without.
 sys.executable = {executable!r}
 from gmlp_flax.commands import cli
-from gmlp_flax.sweeps.training import TrainingPool
+from gmlp_flax.sweeps.training import training_pool
 
 def main():
-    with TrainingPool({out!r}, {jobs}) as pool:
-        print([run.result() for run in [pool.submit(name, []) for name in ("first", "second")]])
+    with training_pool({out!r}, {jobs}) as submit:
+        print([run.result() for run in [submit(name, []) for name in ("first", "second")]])
 
 with cli.show_errors():
     main()
@@ -152,9 +152,9 @@ with cli.show_errors():
 
 
 def results(patch, trainer, names, jobs=1):
-    with patch.context() as patched, training.TrainingPool(str(trainer.folder / "out"), jobs) as pool:
+    with patch.context() as patched, training.training_pool(str(trainer.folder / "out"), jobs) as submit:
         patched.setattr(sys, "executable", str(trainer.executable))
-        runs = {pool.submit(name, [f"--config={name}.py"]): name for name in names}
+        runs = {submit(name, [f"--config={name}.py"]): name for name in names}
         return {runs[run]: run.result() for run in concurrent.futures.as_completed(runs)}
 
 

@@ -5,9 +5,14 @@ import pytest
 from gmlp_flax.errors import DataError
 
 
-def failure(function, *args, **options) -> str:
-    """The message of the DataError that a call raises, which must be one line."""
-    with pytest.raises(DataError) as caught:
+def raised(error: type[Exception], function, *args, **options) -> str:
+    """The message of the error of this class that a call raises, which must be one line."""
+    with pytest.raises(error) as caught:
         function(*args, **options)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def failure(function, *args, **options) -> str:
+    """The message of the DataError that a call raises, which must be one line."""
+    return raised(DataError, function, *args, **options)

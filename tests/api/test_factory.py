@@ -19,6 +19,7 @@ from gmlp_flax.paper import recipes
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading, warm_start
 from gmlp_flax.training.partition import Partition
+from tests.failures import raised
 from tests.interop import states
 
 TINY = dict(layers=2, d_model=16, d_ffn=32)
@@ -65,11 +66,7 @@ def test_every_kind_is_created(name):
     assert not jax.tree.all(jax.tree.map(np.array_equal, model.params, other.params))
 
 
-def test_text_models_with_and_without_a_tokenizer():
-    bare = gf.create("gmlp_base", length=16, vocab_size=50, **TINY)
-    assert bare.logits(np.zeros((2, 16), np.int32)).shape == (2, 16, 50)
-    with pytest.raises(RunError, match="created without a tokenizer"):
-        bare.predict("A [MASK]")
+def test_text_models_with_a_tokenizer():
     model = gf.create("gmlp_base", length=16, tokenizer="bytes", **TINY)
     assert model.config.model.vocab_size == 261 and len(model.predict("A [MASK]", top=2)[0][0]) == 2
     classifier = gf.create("gmlp_base", classes=3, length=16, tokenizer="bytes", **TINY)
@@ -201,21 +198,16 @@ def test_all_tensors_that_do_not_fit_are_listed(door, image_run, tmp_path, monke
 
 
 def test_what_is_no_model_is_told(tmp_path):
-    with pytest.raises(RunError, match=r"create\('gmlp_s'\) makes one"):
-        gf.load("gmlp_s")
-    with pytest.raises(RunError, match="no run folder"):
-        gf.load(tmp_path)
-    with pytest.raises(RunError, match="did you mean 'books_gmlp'"):
-        gf.load("books_gmpl")
-    with pytest.raises(RunError, match="no checkpoint '3'"):
-        gf.load(tmp_path / "gmlp_s16_224.safetensors", checkpoint=3)
+    assert "create('gmlp_s') makes one" in raised(RunError, gf.load, "gmlp_s")
+    assert "no run folder" in raised(RunError, gf.load, tmp_path)
+    assert "did you mean 'books_gmlp'" in raised(RunError, gf.load, "books_gmpl")
+    assert "no checkpoint '3'" in raised(RunError, gf.load, tmp_path / "gmlp_s16_224.safetensors", checkpoint=3)
 
 
 def test_a_mesh(text_run):
     model = gf.load(text_run, mesh={"data": 1, "fsdp": 1})
     assert dict(model.partition.mesh.shape) == {"data": 1, "fsdp": 1, "tensor": 1}
-    with pytest.raises(RunError, match=r"config\.mesh"):
-        gf.load(text_run, mesh={"fsdp": 3})
+    assert "config.mesh" in raised(RunError, gf.load, text_run, mesh={"fsdp": 3})
 
 
 def test_a_vocabulary_that_is_guessed_about_is_told(tmp_path, capsys):

@@ -20,6 +20,7 @@ from gmlp_flax.data import embedded
 from gmlp_flax.data.images.sources import open_side
 from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import ConfigError, DataError, RunError
+from tests.failures import raised
 
 SHORT = {"steps": 4, "batch_size": 4, "log.every": 2, "checkpoint.every": 4, "eval.batch_size": 8}
 TINY = dict(layers=1, d_model=8, d_ffn=16)
@@ -135,8 +136,7 @@ def test_data_of_a_start_that_took_no_step_are_written_anew_and_others_never_los
     assert written(texts) == ["new"]
     (tmp_path / "mine" / "data").mkdir(parents=True)
     (tmp_path / "mine" / "data" / "thesis.txt").write_text("mine")
-    with pytest.raises(RunError, match="another workdir"):
-        gf.train("finetune_glue:own", tmp_path / "mine", data=texts)
+    assert "another workdir" in raised(RunError, gf.train, "finetune_glue:own", tmp_path / "mine", data=texts)
     assert (tmp_path / "mine" / "data" / "thesis.txt").read_text() == "mine"
 
 

@@ -1,12 +1,11 @@
 """Time and memory of the mixers over the number of tokens: what is measured, not how fast it is."""
 
-import pytest
-
 from gmlp_flax import tasks
 from gmlp_flax.benchmarks import mixers
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import parameters
 from tests import preloaded
+from tests.failures import raised
 
 
 def by_figure(entries):
@@ -40,7 +39,6 @@ def test_one_sequence_per_step_where_it_is_long():
 
 
 def test_rows_and_lengths_are_checked_before_anything_is_measured():
-    with pytest.raises(ConfigError, match="'sgv'; did you mean 'sgu'"):
-        mixers.bench_mixers(1, ["sgv"], [64])
+    assert "'sgv'; did you mean 'sgu'" in raised(ConfigError, mixers.bench_mixers, 1, ["sgv"], [64])
     done = preloaded.gmlp("benchmark", "mixers", "--rows=sgu", "--lengths=7")
     assert done.returncode == 2 and "--lengths has 7" in done.stderr.splitlines()[-1]

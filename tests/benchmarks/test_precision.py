@@ -1,8 +1,7 @@
-import pytest
-
 from gmlp_flax.benchmarks import precision
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.blocks import BLOCKS
+from tests.failures import raised
 
 
 def test_errors_of_gradients_by_parameter():
@@ -17,5 +16,4 @@ def test_errors_of_gradients_by_parameter():
 
 def test_every_block_has_a_row():
     assert {model["block"] for model in precision.ROWS.values()} == {*BLOCKS}
-    with pytest.raises(RunError, match="'gmpl'"):
-        next(precision.bench_precision(["gmpl"], 12))
+    assert "'gmpl'" in raised(RunError, next, precision.bench_precision(["gmpl"], 12))

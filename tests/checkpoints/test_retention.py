@@ -13,6 +13,7 @@ from gmlp_flax.checkpoints.checkpoint import DELETED, Checkpoints
 from gmlp_flax.errors import StorageError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import storage
+from tests.failures import raised
 
 
 def kept(known: dict, steps=None, **options) -> list[int]:
@@ -84,8 +85,7 @@ def test_step_that_cannot_be_moved_is_whole(tmp_path, monkeypatch):
     files = sorted((tmp_path / "1").rglob("*"))
     checkpoints.save(2, {"x": jnp.zeros(3)}, None)
     monkeypatch.setattr(io_files, "move", mock.Mock(side_effect=OSError(5, "Input/output error")))
-    with pytest.raises(StorageError, match="Input/output error"):
-        checkpoints.wait()
+    assert "Input/output error" in raised(StorageError, checkpoints.wait)
     checkpoints.close()
     assert sorted((tmp_path / "1").rglob("*")) == files
 

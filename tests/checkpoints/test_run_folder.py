@@ -8,6 +8,7 @@ import pytest
 from gmlp_flax.checkpoints import run_folder
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
+from tests.failures import raised
 
 FILES = {
     "run.json": '{"id": "abc", "saved": true}',
@@ -64,8 +65,7 @@ def test_a_restart_that_takes_a_step_keeps_both(run):
 @pytest.mark.parametrize("content", ["", "[]", '{"id": 3}', '{"id": "../x"}', "[" * 100_000])
 def test_identity_that_makes_no_sense(run, content):
     (run / "run.json").write_text(content)
-    with pytest.raises(RunError, match=f"{run}/run.json is damaged"):
-        run_folder.read_identity(str(run))
+    assert f"{run}/run.json is damaged" in raised(RunError, run_folder.read_identity, str(run))
 
 
 def test_stores_that_orbax_does_not_write_to():

@@ -5,23 +5,17 @@ import re
 import sys
 import threading
 
-import jax
-import numpy as np
 import pytest
 from PIL import Image
 
 import gmlp_flax
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import tasks
 from gmlp_flax.commands import predict
 from gmlp_flax.data.embedded import embedded_digits
-from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.tasks.prediction import Answer
 from gmlp_flax.training import loading, loop
-from gmlp_flax.training.partition import Partition
 from tests import preloaded
-from tests.training import tiny
 
 
 def run(*arguments, text=""):
@@ -31,24 +25,6 @@ def run(*arguments, text=""):
 
 
 @pytest.mark.smoke
-def test_fill_ranks_tokens_by_probability(text_run):
-    trained = loading.load(str(text_run))
-    tokenizer, line = trained.task.tokenizer, "The [MASK] statement is [MASK]."
-    (found,) = trained.task.predict(trained.weights, [line], top=3)
-    assert [len(ranked) for ranked in found] == [3, 3]
-    # The slow way: the whole sequence through the model, softmax in float64.
-    ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
-    places = [place for place, token in enumerate(ids) if token == tokenizer.mask_id]
-    logits = np.asarray(trained.task.apply(trained.params, np.array([ids]), np.arange(len(ids))[None]))[0]
-    for ranked, place in zip(found, places, strict=True):
-        scores = logits[place][: tokenizer.vocab_size].astype(np.float64)
-        shares = np.exp(scores - scores.max())
-        shares /= shares.sum()
-        order = np.argsort(-shares)[:3]
-        assert [name for name, _ in ranked] == [tokenizer.piece(int(i)) for i in order]
-        np.testing.assert_allclose([share for _, share in ranked], shares[order], rtol=1e-4)
-
-
 def test_text_from_standard_input(text_run):
     code, out, error = run(f"--workdir={text_run}", "--top=2", text="A [MASK] b.\n\nThe [MASK] [MASK].\n")
     assert code == 0, error
@@ -218,44 +194,6 @@ def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
     assert error.startswith("error: standard input, line 1: a causal model continues a text and fills no [MASK]: ")
     with pytest.raises(RunError, match="^the task masked_lm does not continue texts"):
         gmlp_flax.load(str(text_run)).generate(["a"])
-
-
-def finetuned(tmp_path, task: str, **options) -> loading.Trained:
-    """A run with random parameters: what it predicts makes no sense, but is anything but uniform."""
-    config = gmlp_config.changed(tiny.text_config(tmp_path), task)
-    config.model.update(vocab_size=400, length=24)
-    if task == "question_answering":
-        config.squad.update(stride=4, max_query=8, n_best=24)
-    for name, value in options.items():
-        config[name.partition("_")[0]][name.partition("_")[2]] = value
-    tokenizer = Tokenizer.train([" ".join(tiny.WORDS)] * 20, 320)
-    made, rng = tasks.create(config, str(tmp_path), {"tokenizer.model": tokenizer.model}), np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: rng.normal(0, 0.5, leaf.shape).astype(np.float32), made.shapes())
-    return loading.Trained(config, made, 3, params, None, Partition.make())
-
-
-def test_a_pair_is_classified_as_evaluation_does(tmp_path):
-    line = {"premise": "all of the time", "hypothesis": "only some of it", "label": "neutral"}
-    (tmp_path / "pairs.jsonl").write_text(json.dumps(line))
-    trained = finetuned(tmp_path, "text_classification", glue_task="mnli", data_heldout=str(tmp_path / "pairs.jsonl"))
-    ((ranked,),) = trained.task.predict(trained.weights, ["all of the time\tonly some of it"], top=2)
-    with trained.task.evaluation_batches(0, 1) as batches:
-        _, outputs = jax.jit(trained.task.evaluate)(trained.weights, next(batches))
-    assert ranked[0][0] == trained.task.glue.labels[int(outputs["label"][0])]
-    assert len(ranked) == 2 and 1 >= ranked[0][1] >= ranked[1][1] > 0
-    with pytest.raises(RunError, match="the line has 1 text.s., the task reads 2: .* 'one'$"):
-        trained.task.predict(trained.weights, ["one"])
-
-
-def test_answers_are_spans_of_the_passage(tmp_path):
-    trained = finetuned(tmp_path, "question_answering", squad_version="v2.0")
-    passage = " ".join(tiny.WORDS[:30])
-    ((ranked,),) = trained.task.predict(trained.weights, [f"which one\t{passage}"], top=500)
-    assert len(ranked) > 3 and all(text in passage or text == "(no answer)" for text, _ in ranked)
-    assert sum(share for _, share in ranked) == pytest.approx(1)
-    for line in ("no tab", "no passage\t", "\tno question"):
-        with pytest.raises(RunError, match="^give a question and a passage with a tab between them, not "):
-            trained.task.predict(trained.weights, [line])
 
 
 @pytest.mark.parametrize(

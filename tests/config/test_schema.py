@@ -8,6 +8,7 @@ from gmlp_flax.config import schema
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks
 from gmlp_flax.options import Option
+from tests.failures import raised
 
 KINDS = [(task, "gmlp") for task in tasks.TASKS] + [("masked_lm", block) for block in blocks.BLOCKS]
 
@@ -21,8 +22,7 @@ def test_no_key_has_two_owners(task, block):
 
 def test_a_key_may_not_hide_a_method_of_the_config(monkeypatch):
     monkeypatch.setattr(tasks.find("masked_lm"), "options", {"masking.values": Option(1, "hides ConfigDict.values")})
-    with pytest.raises(ConfigError, match="masking.values"):
-        gmlp_config.default()
+    assert "masking.values" in raised(ConfigError, gmlp_config.default)
 
 
 def test_options_are_single_values_of_plain_types():

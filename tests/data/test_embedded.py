@@ -2,11 +2,11 @@ import sys
 import types
 
 import numpy as np
-import pytest
 
 from gmlp_flax.data import embedded
 from gmlp_flax.data.embedded import embedded_digits, embedded_text, sentences
 from gmlp_flax.errors import DataError
+from tests.failures import raised
 
 
 def replace_manual(monkeypatch, topics):
@@ -41,8 +41,7 @@ def test_topics_absent_in_another_python_are_tolerated(monkeypatch):
 
 def test_stripped_python(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(DataError, match="comes without its manual"):
-        embedded_text("train")
+    assert "comes without its manual" in raised(DataError, embedded_text, "train")
 
 
 def test_digits():

@@ -20,6 +20,7 @@ import pytest
 from gmlp_flax.errors import FileError, RunError
 from gmlp_flax.io import files, locks, storage
 from gmlp_flax.io.locks import Lease, compare_and_swap, folder_lock
+from tests.failures import raised
 
 HOLD = """
 import sys, time
@@ -137,8 +138,7 @@ def test_folder_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
 
 
 def test_without_locks_the_process_number_and_signs_of_life_decide(tmp_path, holder, quick, without_locks):
-    with pytest.raises(RunError, match=f"is in use by process {holder.pid} on"):
-        Lease(str(tmp_path)).take()
+    assert f"is in use by process {holder.pid} on" in raised(RunError, Lease(str(tmp_path)).take)
     holder.kill()
     holder.wait()
     lease = Lease(str(tmp_path))
@@ -174,8 +174,7 @@ def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick, monkeyp
     leave(tmp_path)
     beat = threading.Timer(0.5, leave, (tmp_path,), {"beats": 2})
     beat.start()
-    with pytest.raises(RunError, match="is in use by process 7 on elsewhere, since 2026-11-25: wait"):
-        lease.take()
+    assert "is in use by process 7 on elsewhere, since 2026-11-25: wait" in raised(RunError, lease.take)
     beat.join()
     assert written(tmp_path)["beats"] == 2
 
@@ -202,8 +201,7 @@ def test_late_beat_is_made_up_for_before_writing(tmp_path, quick, monkeypatch, l
     leave(tmp_path)
     lease.check()  # the last sign of life is young: no file is read
     monkeypatch.setattr(locks, "STALE", 0.0)
-    with pytest.raises(RunError, match="is not this run's any more"):
-        lease.check()
+    assert "is not this run's any more" in raised(RunError, lease.check)
 
 
 def test_lease_that_cannot_be_renewed(quick, monkeypatch, lease):

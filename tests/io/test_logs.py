@@ -8,6 +8,7 @@ import pytest
 
 from gmlp_flax.errors import FileError, StorageError
 from gmlp_flax.io import files, logs, storage
+from tests.failures import raised
 
 PATH = "memory://segments/metrics.jsonl"
 
@@ -35,8 +36,7 @@ def test_a_log_is_a_file(tmp_path):
 def test_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "write", lambda path, content: None)
     log = logs.begin("/dev/full", b"")
-    with pytest.raises(FileError, match="writing /dev/full failed .No space left"):
-        log.write(b"line")
+    assert "writing /dev/full failed (No space left" in raised(FileError, log.write, b"line")
     log.close()
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import weight_files
+from tests.failures import raised
 from tests.interop import states
 
 WEIGHTS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a.bias": np.float32([7, 8])}
@@ -104,5 +105,4 @@ def test_a_reader_that_is_not_installed(tmp_path, monkeypatch):
 
 def test_download_without_the_hubs_client(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(RunError, match="needs huggingface_hub"):
-        weight_files.read_folder("hf-hub:timm/x.y")
+    assert "needs huggingface_hub" in raised(RunError, weight_files.read_folder, "hf-hub:timm/x.y")

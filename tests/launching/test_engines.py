@@ -8,6 +8,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.launching import engines
 from gmlp_flax.launching.engines import Job, Options
 from gmlp_flax.planning.chips import CHIPS
+from tests.failures import raised
 
 XPK = Options(topology="v5e:4x4", cluster="c", zone="z", project="p", image="i")
 SKY = Options(topology="v5e:4x4")
@@ -77,8 +78,7 @@ def test_nodes_of_gpus():
         return engines.find("slurm", Options(topology=topology, gpus_per_node=gpus_per_node)).nodes()
 
     assert (nodes("gpu:h100x32"), nodes("gpu:h100x32", 4), nodes("gpu:a100-40gbx2")) == ((4, 8), (8, 4), (1, 2))
-    with pytest.raises(RunError, match="32 GPUs are no whole number of nodes of 5"):
-        nodes("gpu:h100x32", 5)
+    assert "32 GPUs are no whole number of nodes of 5" in raised(RunError, nodes, "gpu:h100x32", 5)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.paper.tables import TABLES, TUNED
 from gmlp_flax.sweeps import points
 from gmlp_flax.training import optimizer
+from tests.failures import raised
 
 # Argument -> points. Folders of runs are named by their points, so a change here would lose what users have trained.
 GOLDEN = json.loads((Path(__file__).parent / "sweep_points.json").read_text())
@@ -101,5 +102,4 @@ def test_a_table_has_the_rows_that_the_paper_lists(name, others):
 
 
 def test_a_scale_without_a_row():
-    with pytest.raises(ConfigError, match="amlp_36_128 has no scale=small"):
-        TABLES["table4"].config("amlp_36_128", "cpu")
+    assert "amlp_36_128 has no scale=small" in raised(ConfigError, TABLES["table4"].config, "amlp_36_128", "cpu")

@@ -20,6 +20,7 @@ from gmlp_flax.sweeps import definition, training
 from gmlp_flax.sweeps.definition import Sweep, Trial
 from tests import preloaded
 from tests.commands.test_sweep import TEXT
+from tests.failures import raised
 from tests.sweeps.stand_in import Trainer
 from tests.sweeps.test_definition import FIRST, SECOND
 
@@ -57,8 +58,7 @@ def test_says_how_long_the_others_take(sweep, monkeypatch):
 
 
 def test_or_do_not(sweep, trainer):
-    with pytest.raises(RunError, match="seed=0 failed"):
-        training.train(sweep, go_on=False)
+    assert "seed=0 failed" in raised(RunError, training.train, sweep, go_on=False)
     assert not (trainer.folder / "out" / "sweep.json").exists()
 
 
@@ -208,11 +208,9 @@ def test_a_failed_run_has_the_reason_of_its_last_start(monkeypatch, trainer):
     trainer.log("a").parent.mkdir()
     trainer.log("a").write_bytes(b"error: an older one\n\xff\n")
     trainer.plan({"a": "fails"})
-    with pytest.raises(RunError, match=r"failed \(the reason of a\): its output"):
-        results(monkeypatch, trainer, "a")
+    assert "failed (the reason of a): its output" in raised(RunError, results, monkeypatch, trainer, "a")
     trainer.executable.write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(RunError, match="/out/a failed: its output"):
-        results(monkeypatch, trainer, "a")
+    assert "/out/a failed: its output" in raised(RunError, results, monkeypatch, trainer, "a")
 
 
 def test_log_that_cannot_be_written_is_one_line(monkeypatch, trainer):

@@ -15,6 +15,7 @@ from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
 from gmlp_flax.tasks.generation import Sampling
 from gmlp_flax.training import evaluation
 from gmlp_flax.training.partition import Partition
+from tests.failures import raised
 from tests.training import tiny
 
 KINDS = {
@@ -142,8 +143,7 @@ def test_the_likeliest_next_tokens(task, params):
     logits = np.asarray(task.apply(params, np.array([ids])))[0, -1]
     assert [piece for piece, _ in ranked] == [task.tokenizer.piece(int(i)) for i in np.argsort(-logits)[:3]]
     for call in (lambda: task.predict(params, ["the [MASK]"]), lambda: task.generate(params, "[MASK]", Sampling())):
-        with pytest.raises(RunError, match=r"\[MASK\]"):
-            call()
+        assert "[MASK]" in raised(RunError, call)
 
 
 def test_what_a_config_may_not_be(tmp_path):

@@ -20,6 +20,7 @@ from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import loading
 from tests.data import writers
+from tests.failures import raised
 from tests.training import tiny
 
 LINES = [f"{' '.join(tiny.WORDS[i % 7 : i % 40 + 5])} and {i} more." for i in range(80)]
@@ -109,8 +110,7 @@ def test_a_mixture(config, tmp_path, capsys):
     with pytest.raises(DataError, match=r"^config\.data\.mixture: "):
         task(config).further  # noqa: B018
     config.data.mixture = ("b.jsonl=1",)
-    with pytest.raises(ConfigError, match=r"b\.jsonl=1"):
-        gmlp_config.validate(config)
+    assert "b.jsonl=1" in raised(ConfigError, gmlp_config.validate, config)
 
 
 @pytest.fixture
@@ -178,8 +178,7 @@ def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
         assert side(task(config), "train") == expected
         assert f"{spoiled}: 1 bad record(s) skipped, the first: {spoiled}, line 5: " in capsys.readouterr().err
     config.data.max_bad_records = 0
-    with pytest.raises(DataError, match=f"^config.data.train: {spoiled}, line 5: "):
-        task(config).windows("train")
+    assert raised(DataError, task(config).windows, "train").startswith(f"config.data.train: {spoiled}, line 5: ")
     config.data.update(train=str(whole), mixture=(f"{spoiled}=0.25",), max_bad_records=1)
     capsys.readouterr()
     assert task(config).further

@@ -11,6 +11,7 @@ from gmlp_flax import tasks
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.tasks.prediction import PAUSE, Prepared, Stream
+from tests.failures import raised
 from tests.training import tiny
 
 
@@ -152,5 +153,4 @@ def test_classes_are_the_same_at_each_length_if_padding_is_hidden(tmp_path):
     np.testing.assert_allclose(scores[0], scores[1], rtol=1e-5, atol=1e-6)
     task.config.model.mask_padding = False
     assert task.prepare(line).examples[0]["tokens"].shape == (16,)
-    with pytest.raises(RunError, match="tokens, the model reads at most 16"):
-        task.predict(params, ["the " * 20])
+    assert "tokens, the model reads at most 16" in raised(RunError, task.predict, params, ["the " * 20])

@@ -7,11 +7,12 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.finetuning import squad_answers
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.errors import ConfigError, DataError
+from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.tasks.question_answering import QuestionAnswering
 from gmlp_flax.training import evaluation
 from gmlp_flax.training.partition import Partition
 from tests.data.finetuning.squad_files import article, colours, entry, write
+from tests.failures import raised
 
 LENGTH = 48
 
@@ -192,8 +193,7 @@ def test_too_short_a_length(folder):
 def test_having_no_answer_needs_a_model_that_looks_ahead(folder):
     task = make(folder, "v2.0")
     task.config.model.causal = True
-    with pytest.raises(ConfigError, match="squad.version=v1.1"):
-        task.shapes()
+    assert "squad.version=v1.1" in raised(ConfigError, task.shapes)
     task.config.squad.version = "v1.1"
     assert task.shapes()
 
@@ -205,3 +205,9 @@ def test_predictions_follow_the_threshold(folder, params, threshold, first):
     context = colours(0)["paragraphs"][0]["context"]
     [[found]] = task.predict(params, [f"What is the road?\t{context}"], top=3)
     assert (found[0][0] == "(no answer)") == first
+    [[found]] = task.predict(params, [f"What is the road?\t{context}"], top=500)
+    assert len(found) > 3 and all(text in context or text == "(no answer)" for text, _ in found)
+    assert sum(share for _, share in found) == pytest.approx(1)
+    for line in ("no tab", "no passage\t", "\tno question"):
+        told = raised(RunError, task.predict, params, [line])
+        assert told.startswith("give a question and a passage with a tab between them, not ")

@@ -14,11 +14,12 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.finetuning import pairs, sentences
 from gmlp_flax.data.finetuning.glue import GLUE_TASKS
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.errors import ConfigError, DataError
+from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.tasks import text_classification
 from gmlp_flax.tasks.text_classification import TextClassification
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
+from tests.failures import raised
 from tests.training import tiny
 
 PAIRS = "index\tsentence1\tsentence2\tlabel\n"
@@ -121,7 +122,8 @@ def test_mnli_has_two_accuracies_and_two_files(vocabulary, tmp_path):
     matched, mismatched = (MNLI + rows([labels[i % 3] for i in range(size)]) for size in (10, 7))
     glue_folder(tmp_path, train=MNLI + rows(labels), dev_matched=matched, dev_mismatched=mismatched)
     task = TextClassification(config(vocabulary, tmp_path, "mnli"), str(tmp_path))
-    metrics, outputs = Evaluator(task, Partition.make())(undecided(task))
+    params = undecided(task)
+    metrics, outputs = Evaluator(task, Partition.make())(params)
     hits = outputs["label"] == [*(i % 3 for i in range(10)), *(i % 3 for i in range(7))]
     assert metrics["accuracy"] == pytest.approx(hits[:10].mean())
     assert metrics["accuracy_mm"] == pytest.approx(hits[10:].mean()) and metrics["examples"] == 17
@@ -132,6 +134,11 @@ def test_mnli_has_two_accuracies_and_two_files(vocabulary, tmp_path):
     assert list(files) == ["MNLI-m.tsv", "MNLI-mm.tsv"]
     assert [content.count(b"\n") for content in files.values()] == [11, 8]
     assert files["MNLI-mm.tsv"].split(b"\n")[1] == f"0\t{labels[outputs['label'][10]]}".encode()
+    lines = ["\t".join(line.split("\t")[1:3]) for line in matched.splitlines()[1:]]
+    answers = [answer.predictions[0] for answer in task.predict_stream(params, lines, top=2, truncate=True)]
+    assert [ranked[0][0] for ranked in answers] == [labels[label] for label in outputs["label"][:10]]
+    assert all(len(ranked) == 2 and 1 >= ranked[0][1] >= ranked[1][1] > 0 for ranked in answers)
+    assert "1 text(s), the task reads 2" in raised(RunError, task.predict, params, ["one"])
 
 
 @pytest.mark.parametrize("name", ["cola", "mrpc"])
@@ -284,8 +291,7 @@ def test_own_labels_that_are_only_held_out(vocabulary, tmp_path):
     assert sum(row.endswith("b\n") for row in rows) > 2
     (tmp_path / "own.csv").write_text("text,label\nx,c\ny,c\nz,c\nw,c\n" + "".join(rows))
     task = TextClassification(config(vocabulary, tmp_path / "own.csv", "own", heldout_share=0.5), str(tmp_path))
-    with pytest.raises(DataError, match="the label 'b'; expected 'a', 'c', which the examples to train on have"):
-        task.notes()
+    assert "the label 'b'; expected 'a', 'c', which the examples to train on have" in raised(DataError, task.notes)
 
 
 def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):
@@ -334,8 +340,7 @@ def test_padding_that_cannot_be_hidden(vocabulary, tmp_path):
     with pytest.raises(ValueError, match="model.hide_padding is True, and this model reads all n tokens"):
         TextClassification(given, str(tmp_path)).spec()
     given.model.mask_padding = False
-    with pytest.raises(ConfigError, match="hide_padding is True, and model.mask_padding is not"):
-        TextClassification.check(given)
+    assert "hide_padding is True, and model.mask_padding is not" in raised(ConfigError, TextClassification.check, given)
     given.model.hide_padding, task = False, TextClassification(given, str(tmp_path))
     with task.train_batches(0, 0, 1) as batches:
         assert next(batches)["tokens"].shape == (8, 16)

@@ -3,6 +3,7 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import loading
+from tests.failures import raised
 
 
 def test_load_refuses_what_is_no_run(tmp_path):
@@ -13,15 +14,13 @@ def test_load_refuses_what_is_no_run(tmp_path):
 def test_load_without_a_checkpoint(tmp_path, text_task):
     (tmp_path / "config.json").write_text(gmlp_config.to_json(text_task.config))
     for _ in range(2):
-        with pytest.raises(RunError, match=f"no checkpoint in {tmp_path}"):
-            loading.load(str(tmp_path))
+        assert f"no checkpoint in {tmp_path}" in raised(RunError, loading.load, str(tmp_path))
         (tmp_path / "checkpoints").mkdir(exist_ok=True)
 
 
 def test_source_of_nothing(tmp_path):
     for path in (tmp_path, tmp_path / "checkpoints" / "3"):
-        with pytest.raises(RunError, match=f"config.init_from is {path}: "):
-            loading.open_source(str(path))
+        assert f"config.init_from is {path}: " in raised(RunError, loading.open_source, str(path))
 
 
 def test_source_of_one_checkpoint(text_run):

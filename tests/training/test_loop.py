@@ -10,6 +10,7 @@ import pytest
 
 from gmlp_flax import config
 from gmlp_flax.training import evaluation, loading, loop
+from tests.failures import raised
 from tests.runs.command import metrics
 from tests.training import tiny
 
@@ -44,8 +45,7 @@ def test_an_evaluation_whose_data_cannot_be_read_leaves_a_checkpoint(tmp_path, m
     unreadable = mock.Mock(side_effect=loop.DataError("a held-out image cannot be decoded"))
     with monkeypatch.context() as broken:
         broken.setattr(evaluation.Evaluator, "__call__", unreadable)
-        with pytest.raises(loop.DataError, match="cannot be decoded"):
-            loop.train(options, str(tmp_path / "run"))
+        assert "cannot be decoded" in raised(loop.DataError, loop.train, options, str(tmp_path / "run"))
     assert (tmp_path / "run" / "checkpoints" / "3").exists()
     assert loop.train(options, str(tmp_path / "run"))["eval"]["examples"] > 0
 

@@ -18,6 +18,7 @@ from gmlp_flax.data.images.folders import ImageFolder
 from gmlp_flax.data.images.views import decode, evaluation_view, look_into, training_view
 from gmlp_flax.errors import DataError
 from tests.data.images.image_files import encoded, noise
+from tests.failures import raised
 from tests.timm_modules import timm_module
 
 
@@ -245,8 +246,7 @@ def test_huge_sides_take_no_longer(size):
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_more_pixels_than_any_camera_has(size):
     expected = f"{size[0]} x {size[1]} pixels, where there may be at most 65,535 on a side and 89,478,485 in all"
-    with pytest.raises(DataError, match=f"'x' cannot be decoded .{expected}."):
-        decode(encoded(Image.new("1", size)), "x")
+    assert f"'x' cannot be decoded ({expected})" in raised(DataError, decode, encoded(Image.new("1", size)), "x")
 
 
 @pytest.mark.parametrize(
@@ -309,8 +309,7 @@ def test_a_dark_image_among_bright_ones(tmp_path, brightest, known):
     record = {"image": data, "name": "x", "label": 1}
     example = views.dark_example(record, np.random.default_rng(0), transform=transform, channels=1)
     assert example["image"].ravel().tolist() == expected
-    with pytest.raises(DataError, match="white may be 4,095 or 65,535"):
-        decode(data, "x", 1)
+    assert "white may be 4,095 or 65,535" in raised(DataError, decode, data, "x", 1)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.uint16])

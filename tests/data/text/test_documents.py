@@ -14,7 +14,7 @@ from gmlp_flax.data.text import documents
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecord
 from tests.data import writers
-from tests.failures import failure
+from tests.failures import failure, raised
 
 TOLD = "iconv -f WINDOWS-1252 -t UTF-8 if that byte is 'é' (Latin-1)"
 
@@ -49,16 +49,11 @@ def test_no_document_fills_the_memory(tmp_path, monkeypatch, name, reader, what)
 
 
 @pytest.mark.parametrize(
-    "data, message",
-    [
-        (b"one\ncaf\xe9\n", "line 2: not UTF-8 .byte 0xe9"),
-        ("\ntwo€\n".encode("utf-16"), "line [12]: not UTF-8 .a zero byte"),
-    ],
+    "data, message", [(b"one\ncaf\xe9\n", "byte 0xe9"), ("\ntwo€\n".encode("utf-16"), "a zero byte")]
 )
 def test_text_in_another_encoding(tmp_path, data, message):
     (tmp_path / "a.txt").write_bytes(data)
-    with pytest.raises(DataError, match=f"a.txt, {message}"):
-        read("text", tmp_path / "a.txt")
+    assert f"a.txt, line 2: not UTF-8 ({message}" in raised(DataError, read, "text", tmp_path / "a.txt")
 
 
 def test_what_is_no_plain_text_is_named(tmp_path):
@@ -72,8 +67,7 @@ def test_what_is_no_plain_text_is_named(tmp_path):
         stream.write((tmp_path / "a.tar").read_bytes())
     writers.parquet(tmp_path / "d", text=["words"])
     for name, kind in {"a.tar": "tar", "a.zip": "zip", "b": "gzip", "c.tar.gz": "tar", "d": "parquet"}.items():
-        with pytest.raises(DataError, match=f"{name}: no text but {kind}: unpack it"):
-            read("text", tmp_path / name)
+        assert f"{name}: no text but {kind}: unpack it" in raised(DataError, read, "text", tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -94,8 +88,7 @@ def test_a_text_file_that_is_none(tmp_path, content, refused):
     """Its signs would be learned as text, without a word."""
     (tmp_path / "a.txt").write_text(content)
     if refused:
-        with pytest.raises(DataError, match=r"a.txt: no text but JSON or RTF: write JSON lines"):
-            read("text", tmp_path / "a.txt")
+        assert "a.txt: no text but JSON or RTF: write JSON lines" in raised(DataError, read, "text", tmp_path / "a.txt")
     else:
         assert read("text", tmp_path / "a.txt") == [content]
 

@@ -9,6 +9,7 @@ from gmlp_flax.data.embedded import embedded_text
 from gmlp_flax.data.text.fixed_vocabulary import SPECIAL_PIECES
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
+from tests.failures import raised
 
 
 def test_special_pieces(tokenizer):
@@ -150,5 +151,4 @@ def test_a_sentence_piece_model_that_others_lower_case(tokenizer, tmp_path):
     config.write_text('{"do_lower_case": false}')
     assert Tokenizer.load(tmp_path) == tokenizer
     config.write_text('{"do_lower_case": true}')
-    with pytest.raises(DataError, match=r"tokenizer_config.json: do_lower_case is true"):
-        Tokenizer.load(tmp_path)
+    assert "tokenizer_config.json: do_lower_case is true" in raised(DataError, Tokenizer.load, tmp_path)

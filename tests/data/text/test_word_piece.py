@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gmlp_flax.data.text.tokenizer import Tokenizer, report_unknown
 from gmlp_flax.errors import DataError, RunError
+from tests.failures import raised
 
 library = pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cafe", "##s", "is", ".", "old", "b"]
@@ -76,8 +77,7 @@ def test_damaged(tmp_path, pieces, message):
 
 def test_missing_library(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(RunError, match=r"gmlp_flax\[wordpiece\]"):
-        Tokenizer(vocabulary(PIECES))
+    assert "gmlp_flax[wordpiece]" in raised(RunError, Tokenizer, vocabulary(PIECES))
 
 
 ROLES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -267,8 +267,7 @@ def test_the_share_of_unknown_tokens(tokenizer, capsys):
     assert report(["the cafe"]) == "these texts: 0.0% of the tokens of the first documents are [UNK]\n"
     assert report(["the zebra is old"]).startswith("warning: these texts: 25.0% ")
     assert report(["the"] * 1000 + ["zebra"] * 5000).startswith("these texts: 0.0% ")
-    with pytest.raises(DataError, match="66.7% of the tokens"):
-        report(["the zebra lion"])
+    assert "66.7% of the tokens" in raised(DataError, report, ["the zebra lion"])
 
 
 def bert(pieces, **cases):
@@ -351,5 +350,4 @@ def test_tokens_that_only_another_file_has(tmp_path):
     path = write(tmp_path, pieces, added_tokens={"[PAD]": 0})
     assert Tokenizer.load(path).vocab_size == len(pieces)
     write(tmp_path, pieces, added_tokens={"[PAD]": 0, "<new>": len(pieces)})
-    with pytest.raises(DataError, match="added_tokens.json adds '<new>' .1 in all.: give a tokenizer.json"):
-        Tokenizer.load(path)
+    assert "added_tokens.json adds '<new>' (1 in all): give a tokenizer.json" in raised(DataError, Tokenizer.load, path)

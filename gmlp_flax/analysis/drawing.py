@@ -38,6 +38,7 @@ IN_ROW = 6  # plots of a figure that has one for each layer
 FORMATS = ("png", "svg", "pdf")
 LINE = 9.5  # points from one line of a legend to the next
 LETTERS = 14  # of a title, per inch
+SIDES = (0, 1), (0, -1), (1, 0), (-1, 0)  # of a point: above, below, right, left
 
 # Okabe and Ito's colours, and four more of which readers who are colour-blind can tell them apart.
 FAMILIES = {
@@ -267,15 +268,9 @@ class Panel:
 
     def drawable(self, series: Series) -> Series:
         """Without the points that cannot be drawn: not finite, or not positive on a logarithmic axis."""
-        scales = self.x, self.y
-        kept = [
-            index
-            for index, point in enumerate(zip(series.x, series.y, strict=True))
-            if all(
-                math.isfinite(value) and (value > 0 or not scale.log)
-                for value, scale in zip(point, scales, strict=True)
-            )
-        ]
+        points = np.array([series.x, series.y], float)
+        logs = np.array([[self.x.log], [self.y.log]])
+        kept = np.flatnonzero((np.isfinite(points) & ((points > 0) | ~logs)).all(axis=0))
         columns = ("x", "y", "low", "high", "labels", "fit")
         values = {name: [column[index] for index in kept] for name in columns if (column := getattr(series, name))}
         return dataclasses.replace(series, **values)
@@ -330,32 +325,34 @@ def draw(chart: Chart) -> Figure:
     most = max(len(panel.series) + len(panel.references) for panel in chart.panels)
     figure, axes = subplots(len(chart.panels), columns, chart.width, max(2.4, 1.0 + most * LINE / 72))
     for axis, panel in zip(axes, chart.panels, strict=True):
-        _plot(axis, panel, round(LETTERS * chart.width / columns))
+        _plot(figure, axis, panel, round(LETTERS * chart.width / columns))
     if missing := chart.missing():
         figure.supxlabel(textwrap.fill(missing, round(1.6 * LETTERS * chart.width)), fontsize=6, color=GREY)
     return figure
 
 
-def _plot(axis: Axes, panel: Panel, letters: int) -> None:
+def _plot(figure: Figure, axis: Axes, panel: Panel, letters: int) -> None:
     """Draws a panel. The legend has the order of the lines' ends."""
+    from matplotlib.transforms import Bbox
+
     handles = []
     lines = [line for line in map(panel.drawable, panel.series) if len(line.x)]
     for series in lines:
         colour, marker, dashes = series.look
-        line: dict[str, Any] = {"dashes": dashes} if dashes else {}
+        shape: dict[str, Any] = {"dashes": dashes} if dashes else {}
         if series.low:
             axis.vlines(series.x, series.low, series.high, color=colour, linewidth=0.8, alpha=0.8)
         if series.fit:
             axis.plot(series.x, series.fit, color=colour, linewidth=0.8, dashes=(3, 2))
-        line |= {"marker": marker, "markeredgecolor": "white", "markeredgewidth": 0.4, "label": series.name}
-        [drawn] = axis.plot(series.x, series.y, "-" if series.joined else "", color=colour, **line)
+        shape |= {"marker": marker, "markeredgecolor": "white", "markeredgewidth": 0.4, "label": series.name}
+        [drawn] = axis.plot(series.x, series.y, "-" if series.joined else "", color=colour, **shape)
         last = (min if panel.x.backwards else max)(zip(series.x, series.y, strict=True))
         handles.append((last[1], drawn))
     for name, y in panel.references:
         handles.append((y, axis.axhline(y, color=GREY, linewidth=0.8, dashes=(1.5, 1.5), label=name)))
     handles.sort(key=lambda handle: handle[0], reverse=not panel.y.backwards)
     if handles:
-        axis.legend(handles=[line for _, line in handles], loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
+        axis.legend(handles=[one for _, one in handles], loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
     x_scale, y_scale = ("log" if scale.log else "linear" for scale in (panel.x, panel.y))
     axis.set(xlabel=panel.x.label, ylabel=panel.y.label, xscale=x_scale, yscale=y_scale)
     title = re.sub(r"(\d) ([kMB])\b", "\\1\N{NO-BREAK SPACE}\\2", panel.title)
@@ -363,13 +360,15 @@ def _plot(axis: Axes, panel: Panel, letters: int) -> None:
     for scale, its_axis in ((panel.x, axis.xaxis), (panel.y, axis.yaxis)):
         plain_axis(its_axis, scale.log)
         its_axis.set_inverted(scale.backwards)
-    # Words stand above and below points in turn, from left to right.
-    words = [
-        (x, y, label, series.look.text)
-        for series in lines
-        for x, y, label in zip(series.x, series.y, series.labels, strict=False)
-    ]
-    for number, (x, y, label, colour) in enumerate(sorted(words)):
-        offset, side = ((0, -4), "top") if number % 2 else ((0, 4), "bottom")
-        text = axis.annotate(label, (x, y), offset, textcoords="offset points", parse_math=False)
-        text.set(fontsize=5.5, color=colour, ha="center", va=side, in_layout=False)
+    # Words stand on that side of their point on which they cover the fewest other words and points.
+    figure.draw_without_rendering()
+    taken = [Bbox([at - 4, at + 4]) for line in lines for at in axis.transData.transform(np.c_[line.x, line.y])]
+    for line in lines:
+        for x, y, label in zip(line.x, line.y, line.labels, strict=False):
+            text = axis.annotate(label, (x, y), (0, 0), textcoords="offset points", parse_math=False)
+            text.set(fontsize=5.5, color=line.look.text, ha="center", va="center", in_layout=False)
+            box = text.get_window_extent()
+            boxes = [box.translated(a * (box.width / 2 + 8), b * (box.height / 2 + 8)) for a, b in SIDES]
+            best = min(boxes, key=lambda box: sum(map(box.overlaps, taken)) + (box.x1 > axis.bbox.x1))
+            text.set_position(((best.x0 - box.x0) * 72 / DPI, (best.y0 - box.y0) * 72 / DPI))
+            taken.append(best)

@@ -162,6 +162,22 @@ def test_words_at_points_do_not_cover_each_other():
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
+def test_words_stand_at_their_own_point():
+    """Of two points, one a little above the other: each word is nearer to its own than to the other's."""
+    one, other = Series("a", GMLP, [66.0], [84.3], labels=["B7"]), Series("b", AMLP, [71.0], [83.6], labels=["F0"])
+    far = Series("c", GMLP, [5.0, 300.0], [72.0, 76.0], labels=["low", "a long word"])
+    figure = draw(Chart([Panel("", Scale("x", log=True), Scale("y"), [one, other, far])]))
+    figure.draw_without_rendering()
+    [axis] = figure.axes
+    points = dict(zip(("B7", "F0"), axis.transData.transform([(66.0, 84.3), (71.0, 83.6)]), strict=True))
+    for text in axis.texts:
+        box = text.get_window_extent()
+        middle = np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2])
+        if text.get_text() in points:
+            assert min(points, key=lambda name: np.hypot(*(points[name] - middle))) == text.get_text()
+        assert box.x1 <= axis.bbox.x1
+
+
 def test_what_cannot_be_drawn_is_said():
     series = [Series("a", GMLP, [1, 2, 3], [1.0, math.inf, 0.0]), Series("b", MIXER, [1], [math.nan])]
     shown = Chart([Panel("", Scale("x"), Scale("y", log=True), series)])

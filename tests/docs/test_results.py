@@ -170,6 +170,41 @@ def test_the_table_of_table_3():
         assert table[title][3] == (f"{paper:.2f}" if paper else "not in the table")
 
 
+@pytest.mark.parametrize(
+    ("path", "head", "name", "columns"),
+    [
+        ("choices.md", "optimizer | rate", "optimizers", (0, 1, 2, 3)),
+        ("weights.md", "model | `model.onnx`", "export-latency", (0, 1, 2, 3, 4, 5, 6)),
+        ("mixers.md", "n | CPU direct", "toeplitz-forms", (0, 1, 2, 3)),
+        ("mixers.md", "n | v5e direct", "toeplitz-forms", (0, 4, 5, 6)),
+        ("mixers.md", "n | H100 direct", "toeplitz-forms", (0, 7, 8, 9)),
+    ],
+)
+def test_tables_beside_the_results_are_those_of_their_files(path, head, name, columns):
+    table = lines(f"../{path.removesuffix('.md')}", head)
+    rows = [list(line.values()) for line in generate.read(name)]
+    kept = [[row[column] for column in columns] for row in rows]
+    assert [[row, *cells] for row, cells in table.items()] == [row for row in kept if any(row[1:])]
+
+
+def test_the_table_of_61_m_tokens():
+    """Both seeds of four rows, and SGU beside positions alone."""
+    found = defaultdict(dict)
+    for line in generate.read("table3-longest"):
+        found[line["row"], round(int(line["tokens"]) / 1e6, 1)][line["seed"]] = float(line["perplexity"])
+    names = {"Transformer, relative positions": "bert_rel", "additive gate": "additive", "SGU": "sgu"}
+    names["Transformer, relative positions alone"] = "bert_rel_only"
+    times = (3.1, 6.1, 12.3, 18.4, 30.7, 43.0, 61.4)
+    table = lines("table3", "held-out perplexity after M tokens | 3.1")
+    for title, row in names.items():
+        for cell, time in zip(table[title], times, strict=False):
+            values = [value for _, value in sorted(found[row, time].items())]
+            assert [float(part) for part in cell.split(", ")] == pytest.approx(values, abs=0.051), (title, time)
+    for cell, time in zip(table["SGU beside positions alone"], times, strict=False):
+        ratios = [found["sgu", time][seed] / found["bert_rel_only", time][seed] for seed in ("0", "1")]
+        assert [float(part) for part in cell.split(", ")] == pytest.approx(ratios, abs=0.00501), time
+
+
 def test_the_verdicts_of_table_4():
     """The middle depths are rows of Table 3."""
     found = generate.depth_orderings()

@@ -134,8 +134,10 @@ def open_sentences(path: str, task: SentenceTask, side: Side, bad: BadRecords | 
     texts, labels, ids, parts, _ = zip(*used, strict=True)
     names = task.labels
     if not names:
-        names, assumed = classes(Counter(labels), f"in the column of labels, {task.label[0]!r}, of {path!r}")
-        labels, notes = [names.index(class_name(value)) for value in labels], [*assumed, *notes]
+        values = Counter(labels)
+        names, assumed = classes(values, f"in the column of labels, {task.label[0]!r}, of {path!r}")
+        numbers = {value: names.index(class_name(value)) for value in values}
+        labels, notes = [numbers[value] for value in labels], [*assumed, *notes]
     labels, parts = np.array(labels, np.float32 if task.numbers else np.int32), np.array(parts, np.int32)
     dropped, told = len(examples) - len(used), tuple(dict.fromkeys(notes))
     return Sentences(list(texts), labels, list(ids), parts, dropped, names, told)

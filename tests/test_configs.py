@@ -6,10 +6,12 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.models import blocks, parameters
 from gmlp_flax.paper import long_range, recipes
 from gmlp_flax.paper import published as sizes
 from gmlp_flax.paper.tables import TABLES
+from tests.failures import raised
 
 ABLATION, BERT = (runpy.run_path(f"configs/{name}.py")["MODELS"] for name in ("c4_ablation", "c4_bert"))
 SMALL = tuple(runpy.run_path("configs/c4_ablation.py")["SMALL"])
@@ -107,21 +109,19 @@ def test_long_inputs(length, scale):
     ("path", "arg", "message"),
     [
         ("c4_ablation", "sgv", "did you mean 'sgu'"),
-        ("c4_ablation", "sgu,data=3", r"data=1\|2\|4\|8"),
+        ("c4_ablation", "sgu,data=3", "data=1|2|4|8"),
         ("c4_ablation", "amlp_36_128,scale=small", "amlp_36_128 has no scale=small: expected one of bert,"),
-        ("c4_bert", "gmlp_base,scale=cpu", r"scale=paper\|small\|gpu"),
+        ("c4_bert", "gmlp_base,scale=cpu", "scale=paper|small|gpu"),
         ("own_text", "tinny", "did you mean 'tiny'"),
-        ("own_text", "no/such.txt", "expected one of .*a file or a folder of text"),
+        ("own_text", "no/such.txt", "a file or a folder of text"),
         ("own_text", "amlp_base,scale=small", "has 'scale=small': expected nothing more"),
         ("long_text", "4097", "did you mean '4096'"),
         ("lra_image", "vit", "expected one of gmlp, amlp, "),
-        ("lra_text", "gmlp,length=1000", r"length=1024\|2048\|3072\|4096\|256"),
+        ("lra_text", "gmlp,length=1000", "length=1024|2048|3072|4096|256"),
     ],
 )
 def test_a_wrong_argument_says_what_is_right(path, arg, message):
-    with pytest.raises(Exception, match=message) as caught:
-        config_lib.from_file(f"configs/{path}.py", arg)
-    assert type(caught.value).__name__ == "ConfigError" and "\n" not in str(caught.value)
+    assert message in raised(ConfigError, config_lib.from_file, f"configs/{path}.py", arg)
 
 
 @pytest.mark.parametrize(("arg", "layers"), [("", 6), ("small", 6), ("tiny", 4), ("base", 48), ("amlp_base", 36)])

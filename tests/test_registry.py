@@ -9,6 +9,7 @@ from gmlp_flax.errors import ConfigError
 from gmlp_flax.models.blocks import BLOCKS, Block, GMLPBlock, find, name_of, settings
 from gmlp_flax.registry import find as find_class
 from gmlp_flax.registry import load, refuse_foreign
+from tests.failures import raised
 
 
 def test_a_name_or_a_place():
@@ -29,9 +30,7 @@ def test_a_name_or_a_place():
     ],
 )
 def test_errors_about_blocks_are_one_line(name, message):
-    with pytest.raises(ConfigError) as caught:
-        find(name)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert message in raised(ConfigError, find, name)
 
 
 def test_settings_build_the_spec_again():

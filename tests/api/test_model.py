@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -234,9 +235,7 @@ LABELLED = PIXELS, [0, 1] * 4
     ],
 )
 def test_options_that_make_no_sense_are_told_in_a_line(call, message, images, text):
-    with pytest.raises((ConfigError, DataError, RunError), match=message) as raised:
-        call(images, text)
-    assert "\n" not in str(raised.value)
+    assert re.search(message, raised((ConfigError, DataError, RunError), call, images, text))
 
 
 def test_a_model_without_a_tokenizer_reads_ids_alone():

@@ -9,6 +9,7 @@ import pytest
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.config.optimizers import HYPERPARAMETERS, OPTIMIZERS, find
 from gmlp_flax.errors import ConfigError
+from tests.failures import raised
 
 
 def test_hyperparameters_are_keys_of_every_config_and_each_has_an_optimizer():
@@ -22,10 +23,7 @@ def test_hyperparameters_are_keys_of_every_config_and_each_has_an_optimizer():
 def refused(**options):
     config = gmlp_config.default()
     config.optimizer.update(options)
-    with pytest.raises(ConfigError) as caught:
-        gmlp_config.validate(config)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return raised(ConfigError, gmlp_config.validate, config)
 
 
 @pytest.mark.parametrize(

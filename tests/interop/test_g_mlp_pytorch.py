@@ -1,6 +1,7 @@
 """gMLP and gMLPVision of g-mlp-pytorch: names and arithmetic by hand, and the package itself if it is installed."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -159,9 +160,8 @@ def changed(**tensors):
 )
 def test_what_our_blocks_have_not_is_refused_in_a_line(state, message, tmp_path):
     states.write(tmp_path / "lucid.safetensors", state)
-    with pytest.raises(RunError, match=message) as raised:
-        gf.load(tmp_path / "lucid.safetensors")
-    assert "\n" not in str(raised.value) and "lucid.safetensors" in str(raised.value)
+    told = raised(RunError, gf.load, tmp_path / "lucid.safetensors")
+    assert re.search(message, told) and "lucid.safetensors" in told
 
 
 @pytest.mark.parametrize("attention", [None, 4])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax.models import toeplitz
+from tests.failures import raised
 from tests.models.reference import count, in_float64, largest_array, normal, program, quick_jit, toeplitz_matrix
 
 APPLY = pytest.mark.parametrize("apply", toeplitz.FORMS.values(), ids=toeplitz.FORMS)
@@ -130,8 +131,7 @@ def test_the_matrix_of_past_taps_and_its_rows(n):
 
 def test_errors():
     taps = jnp.ones(9)
-    with pytest.raises(ValueError, match="cannot crop Toeplitz taps for 5 tokens to 6"):
-        toeplitz.crop(taps, 6)
+    assert "cannot crop Toeplitz taps for 5 tokens to 6" in raised(ValueError, toeplitz.crop, taps, 6)
     for shape in ((8,), (3, 4), ()):
         with pytest.raises(ValueError, match=r"taps have shape \(.*\): expected \[2n - 1\], an odd number"):
             toeplitz.length_of(jnp.ones(shape))

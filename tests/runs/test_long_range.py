@@ -81,9 +81,7 @@ def test_paths_in_pixels(tmp_path):
 def test_options_that_contradict_each_other(task, change, message):
     config = config_lib.from_file(f"configs/lra_{task}.py", "gmlp,scale=small")
     config.update_from_flattened_dict(change)
-    with pytest.raises(ConfigError) as caught:
-        config_lib.validate(config)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert message in raised(ConfigError, config_lib.validate, config)
 
 
 def test_mistakes_in_files_are_one_line(commands, tmp_path):

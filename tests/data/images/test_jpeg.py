@@ -12,6 +12,7 @@ from PIL import Image
 
 from gmlp_flax.data.images import views
 from tests.data.images import image_files
+from tests.failures import raised
 
 KINDS = {
     "4:4:4": {"subsampling": 0},
@@ -67,8 +68,7 @@ def damaged(data: bytes, share: float, by: bytes) -> bytes:
 
 @pytest.mark.parametrize(("share", "rows"), [(0.3, 320), (0.3, 240), (0.8, 320)])
 def test_damage_is_found_where_it_is_read(share, rows):
-    with pytest.raises(ValueError, match="Corrupt JPEG data"):
-        decoded(damaged(encoded(320, 240), share, b"\xff\xee"), rows=rows)
+    assert "Corrupt JPEG data" in raised(ValueError, decoded, damaged(encoded(320, 240), share, b"\xff\xee"), rows=rows)
 
 
 def test_below_it_is_not():
@@ -79,8 +79,7 @@ def test_below_it_is_not():
 @pytest.mark.parametrize("kept", [0.5, 0.9])
 def test_a_file_that_ends_early_is_always_found_out(kept):
     data = encoded(320, 240)
-    with pytest.raises(ValueError, match="Premature end"):
-        decoded(data[: int(len(data) * kept)], rows=32)
+    assert "Premature end" in raised(ValueError, decoded, data[: int(len(data) * kept)], rows=32)
 
 
 @pytest.mark.parametrize(
@@ -103,5 +102,4 @@ def test_a_thumbnail_of_the_same_height_is_not_taken_for_the_image():
     data, thumbnail = encoded(64, 48), encoded(64, 48, quality=1)
     segment = b"\xff\xe1" + (len(thumbnail) + 8).to_bytes(2, "big") + b"Exif\0\0" + thumbnail
     both = data[:2] + segment + data[2:]
-    with pytest.raises(ValueError, match="buffer is too small"):
-        decoded(both, rows=10)
+    assert "buffer is too small" in raised(ValueError, decoded, both, rows=10)

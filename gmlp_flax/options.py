@@ -74,7 +74,7 @@ class Option:
             return f"expected one of {', '.join(str(each or repr(each)) for each in values)}"
         if kind is int and abs(value) > _MOST:
             return f"expected at most {_MOST:,}"
-        if kind is float and not math.isfinite(value):
+        if kind is float and not abs(value) <= math.nextafter(math.inf, 0):  # nor NaN, nor a larger int
             return "expected a finite number"
         if kind is str and re.search("[\0\ud800-\udc7f\udd00-\udfff]", value):  # no path of a file has these
             return "expected text without a zero byte or a lone surrogate"

@@ -19,18 +19,7 @@ if TYPE_CHECKING:
     from gmlp_flax.interop.exported import export, push
 
 __version__ = "0.2.0"
-__all__ = [
-    "Model",
-    "create",
-    "evaluate",
-    "export",
-    "list_models",
-    "list_pretrained",
-    "load",
-    "probe",
-    "push",
-    "train",
-]
+__all__ = ["Model", "create", "evaluate", "export", "list_models", "list_pretrained", "load", "probe", "push", "train"]
 
 _MODULES = {
     "Model": "api.model",

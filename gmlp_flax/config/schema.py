@@ -53,9 +53,7 @@ COMMON = {
     "optimizer.skip_spikes": Option(0.0, "skip steps of this many times the usual loss or gradient norm", AT_LEAST_0),
     "optimizer.grad_accum_steps": Option(1, "microbatches per step", SIZE),
     "optimizer.ema": Option(
-        0.0,
-        "decay of a mean of the parameters, which is then used; at first (1 + step) / (10 + step); 0: none",
-        DECAY,
+        0.0, "decay of a mean of the parameters, which is then used; at first (1 + step) / (10 + step); 0: none", DECAY
     ),
     "optimizer.freeze": Option((), "regular expressions of parameter paths that keep their initial values"),
     "optimizer.lr_multipliers": Option((), "REGEX=FACTOR on the rate of parameters; FIRST..LAST: growing with depth"),
@@ -84,10 +82,7 @@ COMMON = {
 }
 
 # Keys with another name in earlier releases, until 1.0: refused with the new name, but read in the config.json of runs.
-RENAMED = {
-    "optimizer.accumulate": "optimizer.grad_accum_steps",
-    "optimizer.rates": "optimizer.lr_multipliers",
-}
+RENAMED = {"optimizer.accumulate": "optimizer.grad_accum_steps", "optimizer.rates": "optimizer.lr_multipliers"}
 
 # Keys of earlier releases that are gone, with the values at which the config.json of a run is still read.
 REMOVED = {"data.packing": ("concatenated",)}

@@ -132,14 +132,7 @@ def train_batches(
     return _read_ahead(batches[start:], workers)
 
 
-def evaluation_batches(
-    source: Source,
-    *,
-    batch_size: int,
-    host: int = 0,
-    hosts: int = 1,
-    workers: int = 0,
-) -> Batches:
+def evaluation_batches(source: Source, *, batch_size: int, host: int = 0, hosts: int = 1, workers: int = 0) -> Batches:
     """Every example once, over all hosts, in the source's order; all hosts have equally many batches of one shape.
 
     Hosts take every `hosts`-th example. The last global batch is filled with copies of the last example. Batches have

@@ -49,6 +49,7 @@ def trained(folder):
     return folder
 
 
+@pytest.mark.smoke
 def test_the_pages_config_trains_its_block_and_its_task(trained):
     config = json.loads((trained / "run/config.json").read_text())
     assert config["task"] == "my_package.penalised:Penalised" and config["penalty"] == {"embedding": 0.1}

@@ -20,6 +20,7 @@ from tests.commands.test_plan import GOLDEN
 
 pytestmark = pytest.mark.usefixtures("optimised")
 
+QUICK = {"xla_backend_optimization_level": 0}  # of machine code: the program of arrays is the same
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 
 
@@ -50,7 +51,7 @@ def test_xlarge_compiles_here_and_has_logits_at_masked_positions_alone():
     """Arrays of the logits at 77 positions of 4 sequences, and none at all 512."""
     options = text_config("gmlp_xlarge")
     options.batch_size = 4
-    compiled = dry_run.lower(options, Partition.make()).compile()
+    compiled = dry_run.lower(options, Partition.make()).compile(QUICK)
     # The arguments are weights and two moments, 12 bytes per parameter, and a batch; no gradients.
     assert compiled.memory_analysis().argument_size_in_bytes == pytest.approx(12 * 940_614_768, rel=1e-3)
     program = compiled.as_text()
@@ -140,7 +141,7 @@ def test_memory_of_a_toeplitz_gmlp_grows_as_n():
         options = config.from_file("configs/long_text.py", f"{length},scale=small")
         options.batch_size, options.masking.max_predictions = 1, 64
         options.model.update(layers=2, d_model=16, d_ffn=32, vocab_size=100)
-        compiled = dry_run.lower(options, Partition.make({"data": 1}, jax.devices()[:1])).compile()
+        compiled = dry_run.lower(options, Partition.make({"data": 1}, jax.devices()[:1])).compile(QUICK)
         temporaries.append(compiled.memory_analysis().temp_size_in_bytes)
     assert 1.5 < temporaries[1] / temporaries[0] < 2.1
 

@@ -1,14 +1,12 @@
 """The quickstart configs with blocks of every kind, for a few steps: text, finetuning from it, and images."""
 
-import json
-
 import jax
 import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints.metrics_file import read_result
+from gmlp_flax.commands import train
 from gmlp_flax.training import loading, loop
-from tests.runs.command import assert_done
 from tests.training import tiny
 
 # Block -> options, and a part of the path of a parameter that tells this model from others.
@@ -37,23 +35,9 @@ def paths(params):
     return ["/".join(key.key for key in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
 
 
-@pytest.fixture(scope="module")
-def quick(commands, tmp_path_factory):
-    """The folder of a run of QUICK, trained from the command line, and what that printed."""
-    folder = tmp_path_factory.mktemp("quick")
-    changes = config_lib.differences(config_lib.from_file("quickstart_text"), quickstart(QUICK, folder))
-    values = {name: new for name, (_, new) in changes.items() if new is not None} | {"model.kernel_widths": "3,5"}
-    flags = [f"--config.{name}={value}" for name, value in values.items()]
-    assert_done(done := commands("--config=configs/quickstart_text.py", *flags, f"--workdir={folder / 'run'}"))
-    return folder / "run", done.stdout
-
-
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow][: name != QUICK]) for name in TRAINED])
-def test_text_is_pretrained_and_finetuned(name, tmp_path, request):
-    if name == QUICK:
-        run, _ = request.getfixturevalue("quick")
-    else:
-        loop.train(quickstart(name, tmp_path), str(run := tmp_path / "run"))
+def test_text_is_pretrained_and_finetuned(name, tmp_path):
+    loop.train(quickstart(name, tmp_path), str(run := tmp_path / "run"))
     config, perplexity = config_lib.load(str(run / "config.json")), read_result(str(run))["eval"]["perplexity"]
     assert 200 < perplexity < 500  # About the vocabulary's 320: nothing is learned in 3 steps.
     trained = loading.load(str(run))
@@ -73,9 +57,13 @@ def test_text_is_pretrained_and_finetuned(name, tmp_path, request):
     assert loading.load(str(tmp_path / "sst2")).config.model.block == config.model.block
 
 
-@pytest.mark.smoke
-def test_from_the_command_line(quick):
+def test_from_the_command_line(tmp_path):
     """A list and a word, as flags give them; and what comes next is what the model has."""
-    run, printed = quick
-    assert "gmlp predict" in printed and "gmlp draw filters" not in printed
-    assert json.loads((run / "config.json").read_text())["model"]["kernel_widths"] == [3, 5]
+    start, wanted = config_lib.from_file("quickstart_text"), quickstart(QUICK, tmp_path)
+    changes = config_lib.differences(start, wanted)
+    values = {name: new for name, (_, new) in changes.items() if new is not None} | {"model.kernel_widths": "3,5"}
+    flags = [f"--config.{name}={value}" for name, value in values.items()]
+    config, _ = config_lib.apply_overrides(start, ["gmlp train", *flags])
+    assert not config_lib.differences(config, wanted) and config.model.kernel_widths == (3, 5)
+    advice = "\n".join(train.what_next(config, "run"))
+    assert "gmlp predict" in advice and "gmlp draw filters" not in advice

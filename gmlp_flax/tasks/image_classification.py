@@ -332,7 +332,8 @@ class ImageClassification(Task):
         most = _FEW if files.is_remote(heldout.path) else _LOOKED_INTO
         with ThreadPoolExecutor(pipeline.usable_cores()) as pool:  # reading counts those that cannot be read
             collections.deque(pool.map(self.labelled("heldout").__getitem__, spread(len(heldout), most)), 0)
-        return [*filter(None, (sources.check_overlap(train, heldout), sources.check_copies(train)))]
+        told = sources.check_overlap(train, heldout), sources.check_copies(train), sources.check_series(train, heldout)
+        return [*filter(None, told)]
 
     def class_sizes(self) -> Sequence[int] | None:
         """See `Task`."""
@@ -377,12 +378,12 @@ class ImageClassification(Task):
             options = dict(cache_folder=self.config.data.cache, order=self._class_order)
             source = sides.open_side(self.config, side, sources.open_side, **options)
         frames, source.dark = views.look_into(source.source if isinstance(source, sources.Subset) else source)
+        if self.saved_names(CLASSES_FILE) or side == "heldout":
+            saved = os.path.join(self.folder, CLASSES_FILE) if self.saved_names(CLASSES_FILE) else ""
+            where = saved or self.source("train").path
+            source = sources.with_classes(source, self.classes, where, some=side == "heldout")
         for line in (*source.notes, *frames):
             self._say(line)
-        if self.saved_names(CLASSES_FILE):
-            sources.require_classes(source, self.classes, os.path.join(self.folder, CLASSES_FILE))
-        elif side == "heldout":
-            sources.require_classes(source, self.classes, self.source("train").path)
         if side == "heldout" and self.config.eval.real_labels:
             source = sources.RealLabels(source, self.config.eval.real_labels)
         return source

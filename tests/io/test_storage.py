@@ -83,3 +83,16 @@ def test_a_path_without_a_bucket_is_refused_before_the_store_is_asked(path, monk
     monkeypatch.setattr(fsspec.core, "url_to_fs", lambda path: pytest.fail("the store would be asked"))
     with pytest.raises(DataError, match=f"^'{path}' names no bucket: expected {path[:2]}://BUCKET/PATH"):
         files.find_files(path)
+
+
+def test_gs_without_a_network(monkeypatch):
+    """The client would try for a minute."""
+    pytest.importorskip("gcsfs")
+    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+    storage._configure.cache_clear()
+    lookup = mock.Mock(side_effect=OSError("Name or service not known"))
+    monkeypatch.setattr(storage.socket, "getaddrinfo", lookup)
+    with pytest.raises(StorageError, match=r"looking up storage.googleapis.com, for gs://, failed .*Name or service"):
+        files.exists("gs://bucket/c4")
+    assert lookup.call_count == 4
+    storage._configure.cache_clear()

@@ -40,6 +40,8 @@ _MASK = re.compile(r"[ _-](mask|seg|segmentation|label|annotation|gt)s?([ _-]?\d
 _PART = re.compile(
     r"(.*[ _-])?(part|fold|batch|chunk|shard|images?|imgs?|folder|vol|volume|set)s?[ _-]*\d+", re.IGNORECASE
 )
+_WORD_FIRST = re.compile(r"([A-Za-z]{2,})[ ._-]*\d+\.\w+$")  # cat.0.jpg
+_BOXES = re.compile(r"\.xml$|(instances|captions|keypoints)_\w+\.json$|(^|/)labels/.*\.txt$|_annotations\.coco")
 _FIRST_WORD = ("val_annotations.txt", "loc_val_solution.csv", "loc_train_solution.csv")  # then boxes follow
 _ABOVE = 3  # folders between Kaggle's ILSVRC/Data/CLS-LOC/val and LOC_val_solution.csv
 
@@ -60,8 +62,12 @@ def is_hidden(path: str) -> bool:
 
 
 def is_label(name: str) -> bool:
-    """Whether a file may hold classes of images."""
-    return _is_table(name) or suffix(name) == ".cls"
+    """Whether a file may hold classes or splits of images."""
+    return _is_table(name) or suffix(name) == ".cls" or _is_list(name)
+
+
+def _is_list(name: str) -> bool:
+    return suffix(name) == ".txt" and bool(splits.split_words(os.path.basename(name)))
 
 
 class Layout:
@@ -118,11 +124,22 @@ class Layout:
             DataError: there is an image without a class, or the images can be read in two ways.
         """
         found: dict[str, str] = {}
+        if not self.splits:
+            self._check_lists()
         of_path = next(iter(splits.split_words(os.path.basename(files.absolute(self.path)))), "")
         for folder in self.splits.get(split, self._bases):
             images = [name for name in self.images if name.startswith(folder)]
             found |= self._classes(self._unwrap(folder, images), images, split or of_path)
         return found
+
+    def _check_lists(self) -> None:
+        """Raises DataError if a text file lists the images of a split, as those of CUB-200 and Food-101 do."""
+        keys = _keys(self.images)
+        for name in filter(_is_list, self.others):
+            text = self._read(name).decode("utf-8", "replace").lstrip("\ufeff")
+            if re.match(r"\d+ [01]\s", text) or text.partition("\n")[0].partition(" ")[0].strip() in keys:
+                advice = "sort the images into train/CLASS and test/CLASS, or move the list away to train on all"
+                raise DataError(f"{self.path!r}: {name} lists images of a split, which is not read: {advice}")
 
     def about_others(self) -> list[str]:
         """A line that counts the files that are neither images nor were read as tables, by suffix, if any."""
@@ -188,7 +205,7 @@ class Layout:
         if {*tops} == {""}:
             unused = "".join(f", and {table} names none of them" for table in self._tables(split))
             what = f"{os.path.join(self.path, base)!r} has no classes: {len(images):,} images in no class folders"
-            raise DataError(f"{what}{unused}; {EXPECTED}, or in or beside their folder {TABLES}")
+            raise DataError(f"{what}{unused}; {EXPECTED}, or in or beside their folder {TABLES}{self._hint(images)}")
         if "" in tops:
             raise DataError(f"{self.path!r}: image {tops[''][0]!r} lies outside of the class folders; move it into one")
         if unread := self._unread(base):
@@ -201,6 +218,16 @@ class Layout:
         sizes = {names[top]: len(members) for top, members in tops.items()}
         self.notes += check_names(sizes, f"of {self.path!r}", unit="images")
         return {name: names[top] for top, members in tops.items() for name in members}
+
+    def _hint(self, images: list[str]) -> str:
+        """What images without class folders seem to be, for a message."""
+        names = [os.path.basename(name) for name in images]
+        words = Counter(match and match[1] for match in map(_WORD_FIRST.match, names))
+        if None not in words and 1 < len(words) <= len(names) / 2:
+            return f"; {names[0]!r} seems to name the class: move images of each such word into a folder"
+        if any(_BOXES.search(name) for name in self.others):
+            return "; boxes and captions (COCO, YOLO, VOC) are not read: this is for one class an image"
+        return "; .mat files are not read" * any(suffix(name) == ".mat" for name in self.others)
 
     def _check_deeper(self, base: str, tops: dict[str, list[str]]) -> None:
         """Says that folders inside class folders count to these; raises DataError if they are called as splits, or are
@@ -285,6 +312,7 @@ class Layout:
         """The images among `keys` that a table has, and their classes."""
         with decode_errors(f"{table}: not a table in UTF-8", "save it as UTF-8, or remove it"):
             text = decode_utf8((self._read if table in self.others else files.read_small)(table))
+            text = re.sub(r'\A"?sep=.[",;\t]*\s*\n', "", text)  # of Excel
             head = text.partition("\n")[0]
             rows = [row for row in csv.reader(io.StringIO(text), delimiter=max(",\t;", key=head.count)) if row]
             if suffix(table) == ".jsonl":  # metadata.jsonl of the package datasets

@@ -12,11 +12,12 @@ A path is one of
 import copy
 import hashlib
 import itertools
+import os
 import re
 import sys
 import unicodedata
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -38,6 +39,7 @@ _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set ha
 _SIDES_READ = ("to train on", "held out")
 _SAMPLE, _LOOKED_INTO, _READ = 400, 100_000, 4000  # held-out images, images to train on, and how many of these are read
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
+_SERIES = re.compile(r"(.*\d)[ ._/-]+[a-z]*\d*|(.*frames?)[ ._-]*\d+")
 _REAL = "config.eval.real_labels"
 
 
@@ -93,6 +95,8 @@ def open_images(path: str) -> ImageSource:
 
     If its `splits` are known, `of_split` gives the images of one.
     """
+    if str(path).lower().endswith((".zip", ".rar", ".7z")):
+        raise DataError(f"{path} is an archive, of which only tar files are read: unpack it and give its folder")
     if not files.exists(path):
         raise DataError(f"no images at {str(path)!r}: expected a folder or a tar file of class folders; check the path")
     if (found := rows.open_rows(path)) is not None:
@@ -236,6 +240,32 @@ def check_overlap(train: ImageSource, heldout: ImageSource) -> str:
     return f"note: about {min(share, 1):.0%} of the held-out images are also among those to train on, byte for byte"
 
 
+def check_series(train: ImageSource, heldout: ImageSource) -> str:
+    """A line if most of the held-out share of images are named as members of series, such as frames of a video or
+    augmented copies, of which others are trained on; else ""."""
+    if not isinstance(heldout, Subset) or not hasattr(heldout, "labels"):
+        return ""
+    trained = Counter(series for i, name in enumerate(train.names) if (series := _series(name, train.labels[i]))[1])
+    several = Counter(label for (label, _), members in trained.items() if members > 1)  # a class may be one series
+    beside = [
+        name
+        for name, label in zip(heldout.names, heldout.labels, strict=True)
+        if trained[series := _series(name, label)] and (several[label] > 1 or "frame" in series[1])
+    ]
+    if len(beside) <= len(heldout) / 2:
+        return ""
+    return (
+        f"warning: {len(beside):,} of {len(heldout):,} held-out images are named as others to train on, such as "
+        f"{beside[0]!r}: if these are frames of one video, or copies, give config.data.heldout others"
+    )
+
+
+def _series(name: str, label: int) -> tuple[int, str]:
+    """An image's class, and its name without the last word or number, or "" if the rest does not end in a number."""
+    match = _SERIES.fullmatch(os.path.splitext(name.lower())[0])
+    return (int(label), match[1] or match[2]) if match else (int(label), "")
+
+
 def check_copies(source: ImageSource) -> str:
     """A line on the images, of both sides, that lie in two classes, or ""; raises DataError if they are most images."""
     source = source.source if isinstance(source, Subset) else source
@@ -255,11 +285,18 @@ def check_copies(source: ImageSource) -> str:
     return f"note: {line}: their labels contradict each other"
 
 
-def require_classes(source: ImageSource, classes: Sequence[str], where: str) -> None:
-    """Raises DataError, naming the differences, unless the source has the list of `classes` found in `where`."""
+def with_classes(source: ImageSource, classes: Sequence[str], where: str, some: bool = False) -> ImageSource:
+    """The source, with the list of `classes` found in `where`: it has the same, or, if `some` will do, lacks several of
+    them, which a note names. Raises DataError, naming the differences, if it has others."""
     own, expected = (tuple(unicodedata.normalize("NFC", name) for name in names) for names in (source.classes, classes))
     if own == expected:
-        return
+        return source
+    if some and {*own} < {*expected} and hasattr(source, "labels"):
+        part, lacking = copy.copy(source), listed(name for name in expected if name not in own)
+        part.classes = tuple(classes)
+        part.labels = np.array([*map(expected.index, own)], np.int32)[source.labels]
+        part.notes = (*source.notes, f"warning: {source.path!r} has no image to evaluate of the classes {lacking}")
+        return part
     pairs = (expected, own), (own, expected)
     missing, added = (listed(map(repr, sorted({*one} - {*other}))) or "none" for one, other in pairs)
     what = f"{missing} only there, {added} only in {source.path!r}"

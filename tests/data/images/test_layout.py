@@ -334,3 +334,33 @@ def test_a_table_with_paths_of_windows(tmp_path):
     tree(tmp_path, "images/0.png", "images/1.png")
     (tmp_path / "labels.csv").write_text("file,label\nimages\\0.png,cat\nimages\\1.png,dog\n")
     assert counts(tmp_path) == {"cat": 1, "dog": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train_test_split.txt", b"1 1\n2 0\n"),  # CUB-200
+        ("meta/test.txt", b"cat/1\ncat/2\n"),  # Food-101
+        ("test_list.txt", b"dog/3.jpg 1\n"),
+    ],
+)
+def test_a_list_of_a_split_beside_class_folders(tmp_path, name, content):
+    files = {"images/cat/1.jpg": b"", "images/cat/2.jpg": b"", "images/dog/3.jpg": b""}
+    path = make_folder(tmp_path / "root", files | {name: content})
+    for given in (str(path), str(make_tar(tmp_path, files | {name: content}))):
+        assert f"{name} lists images of a split" in failure(open_side, given, Side("train"))
+    assert counts(path / "images") == {"cat": 2, "dog": 1}
+    assert counts(make_folder(tmp_path / "other", files | {"train_log.txt": b"loss 0.1\n"})) == {"cat": 2, "dog": 1}
+
+
+@pytest.mark.parametrize(
+    ("names", "hint"),
+    [
+        (["train/cat.0.jpg", "train/cat.1.jpg", "train/dog.0.jpg", "train/dog.1.jpg"], "'cat.0.jpg' seems to name"),
+        (["images/train/1.jpg", "labels/train/1.txt"], "boxes and captions"),  # YOLO
+        (["train2017/1.jpg", "annotations/instances_train2017.json"], "boxes and captions"),  # COCO
+        (["cars_train/1.jpg", "devkit/cars.mat"], ".mat files are not read"),
+    ],
+)
+def test_images_without_classes_and_what_they_seem_to_be(tmp_path, names, hint):
+    assert hint in failure(open_side, str(tree(tmp_path / "root", *names)), Side("train"))

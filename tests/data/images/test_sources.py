@@ -10,12 +10,13 @@ from gmlp_flax.data.images.sources import (
     Subset,
     check_copies,
     check_overlap,
+    check_series,
     class_sizes,
     name_numbers,
     open_images,
     open_side,
-    require_classes,
     split_images,
+    with_classes,
 )
 from gmlp_flax.data.splits import Side
 from gmlp_flax.errors import DataError
@@ -45,8 +46,8 @@ def test_required_classes(tmp_path):
     source = ImageFolder(
         make_folder(tmp_path, {"cat/1.png": b"", **{f"extra{i}/1.png": b"" for i in range(10)}})
     ).of_split()
-    require_classes(source, source.classes, "here")
-    message = failure(require_classes, source, ("cat", "dog"), "RUN/classes.json")
+    with_classes(source, source.classes, "here")
+    message = failure(with_classes, source, ("cat", "dog"), "RUN/classes.json")
     assert "11 classes which differ from those of RUN/classes.json: 'dog' only there, 'extra0'" in message
     assert f"'extra7', and 2 more only in {str(tmp_path)!r}" in message
 
@@ -92,7 +93,7 @@ def test_sets_by_name(tmp_path, monkeypatch):
 def test_a_zip_file_is_called_so(tmp_path):
     with zipfile.ZipFile(tmp_path / "photos.zip", "w") as file:
         file.writestr("cat/1.png", b"")
-    assert "photos.zip: truncated or not a tar file" in failure(open_images, str(tmp_path / "photos.zip"))
+    assert "photos.zip is an archive, of which only tar files are read: unpack it" in failure(open_images, str(tmp_path / "photos.zip"))
 
 
 def test_sizes_of_classes(tmp_path):
@@ -113,8 +114,8 @@ def test_folders_called_by_numbers(tmp_path):
     assert {item["name"]: named.classes[item["label"]] for item in map(named.__getitem__, range(12))} == {
         f"{number}/{number}.png": order[number] for number in range(12)
     }
-    require_classes(named, order, "the run")
-    assert "config.data.class_map=FILE" in failure(require_classes, source, order, "the run")
+    with_classes(named, order, "the run")
+    assert "config.data.class_map=FILE" in failure(with_classes, source, order, "the run")
     assert "has a class 11, and config.data.class_map has 11 classes" in failure(name_numbers, source, order[1:])
     other = ImageFolder(make_folder(tmp_path / "b", {"b/cat/1.png": b"", "b/3/1.png": b""})).of_split()
     assert name_numbers(other, order) is other
@@ -159,3 +160,35 @@ def test_images_in_two_classes(tmp_path):
     make_folder(tmp_path, {name.replace("a", "c", 1): files[name] for name in files if name.startswith("a")})
     make_folder(tmp_path, {name.replace("a/", "b/x", 1): files[name] for name in files if name.startswith("a")})
     assert "images lie in two classes" in failure(check_copies, ImageFolder(str(tmp_path)).of_split())
+
+
+def test_held_out_images_may_lack_classes(tmp_path):
+    """Labels are positions in the classes to train on, not in those that are there."""
+    source = ImageFolder(make_folder(tmp_path, {"cat/1.png": b"", "eel/1.png": b""})).of_split()
+    part = with_classes(source, ("cat", "dog", "eel"), "here", some=True)
+    assert part.classes == ("cat", "dog", "eel") and part.labels.tolist() == [0, 2] and source.labels.tolist() == [0, 1]
+    assert part.notes[-1].endswith("no image to evaluate of the classes dog")
+    assert "'dog' only there" in failure(with_classes, source, ("cat", "dog", "eel"), "here")
+    assert "'eel' only in" in failure(with_classes, source, ("cat", "dog", "fox"), "here", some=True)
+
+
+@pytest.mark.parametrize(
+    ("names", "are_series"),
+    [
+        ([f"video{i % 5}_frame{i:03}" for i in range(30)], True),
+        ([f"frame_{i:03}" for i in range(30)], True),
+        ([f"2021-03-0{i % 5}/{i:03}" for i in range(30)], True),
+        ([f"img{i % 10}_{('', 'aug1', 'flip')[i // 10]}" for i in range(30)], True),
+        ([f"IMG_{i:04}" for i in range(30)], False),
+        ([f"n01440764_{i}" for i in range(30)], False),
+        ([f"{i}" for i in range(30)], False),
+        ([f"{i}_{i * 7}" for i in range(30)], False),
+        ([f"ILSVRC2012_val_{i:08}" for i in range(30)], False),
+    ],
+)
+def test_frames_of_a_video_on_both_sides(tmp_path, names, are_series):
+    path = str(make_folder(tmp_path, {f"{kind}/{name}.png": b"" for kind in ("cat", "dog1") for name in names}))
+    train, heldout = (open_side(path, Side(side, heldout_share=0.2)) for side in ("train", "heldout"))
+    told = check_series(train, heldout)
+    assert told.startswith("warning: ") == are_series and ("held-out images are named as others" in told) == are_series
+    assert check_series(train.source, heldout.source) == ""

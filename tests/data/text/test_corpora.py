@@ -205,7 +205,7 @@ def test_folder_is_read_recursively_in_order_of_names(tmp_path):
 def test_folders_without_text(tmp_path):
     assert "nothing at" in failure(tmp_path / "nowhere")
     (tmp_path / "a.png").touch()
-    assert ".txt, .jsonl, .ndjson, .json, .parquet, .arrow, or text with .gz or .xz or .bz2 or .zst" in failure(
+    assert ".txt, .tokens, .raw, .jsonl, .ndjson, .json, .parquet, .arrow, or text with .gz or .xz or .bz2 or .zst" in failure(
         tmp_path
     )
 
@@ -389,3 +389,11 @@ def test_a_file_on_both_sides(tmp_path):
     for other in ("a", "a/in", "a/in/y.jsonl", "b", "c", "c/in"):
         with pytest.raises(DataError, match="is held out and also trained on"):
             describe({"to train on": open_corpus(path), "held out": open_corpus(str(tmp_path / other))})
+
+
+def test_wikitext_as_it_is_unpacked(tmp_path):
+    for name in ("wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens", "raw/wiki.train.raw"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f" = {name} = \n")
+    assert [*open_corpus(str(tmp_path), "valid").documents()] == [" = wiki.valid.tokens = \n"]
+    assert [*open_corpus(str(tmp_path / "raw")).documents()] == [" = raw/wiki.train.raw = \n"]

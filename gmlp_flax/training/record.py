@@ -106,9 +106,13 @@ def check_data(workdir: str, task: Task, advice: str, chosen: bool = False, side
 
 def check_heldout(workdir: str, task: Task, words: Sequence[str]) -> None:
     """Refuses to score other held-out data than the run's, as `check_data`, unless a command line's words, or a config
-    that is not the run's, choose them."""
-    own = config_lib.load(os.path.join(workdir, CONFIG_FILE))
-    chosen = not {*named_overrides(words), *config_lib.differences(own, task.config)}.isdisjoint(DATA_KEYS)
+    that is not the run's, choose them. Names inputs that are not prepared as in training."""
+    changed = config_lib.differences(config_lib.load(os.path.join(workdir, CONFIG_FILE)), task.config)
+    if shown := listed(
+        f"{name} {own!r} (here {new!r})" for name, (own, new) in changed.items() if name in task.inherited_keys
+    ):
+        distributed.say(f"warning: {workdir} was trained with another {shown}: these scores are of other inputs")
+    chosen = not {*named_overrides(words), *changed}.isdisjoint(DATA_KEYS)
     key = data_sides.key_of(task.config, "heldout")
     check_data(workdir, task, f"score these with --config.data.{key}={task.config.data[key]}", chosen, ("heldout",))
 

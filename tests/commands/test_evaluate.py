@@ -61,6 +61,13 @@ def test_other_data_are_refused_unless_they_are_named(text_run, tmp_path):
     assert json.loads(out)["eval"] == json.loads((run / "result.json").read_text())["eval"]
 
 
+def test_images_prepared_otherwise_than_in_training_are_named(image_run):
+    code, out, error = evaluate(image_run, "--config.data.mean=(0.1,0.1,0.1)")
+    assert code == 0 and json.loads(out)["eval"]["examples"] == 382
+    assert "was trained with another data.mean (" in error and "(here (0.1, 0.1, 0.1))" in error
+    assert "trained with another" not in evaluate(image_run)[2]
+
+
 def test_other_data_of_the_same_classes(image_run, tmp_path):
     """Digits as files: 30 of the embedded ones, with ReaL labels."""
     digits = embedded_digits("heldout")

@@ -336,13 +336,11 @@ def decimal_mark(values: Sequence[Any], path: str, notes: list[str]) -> str:
     numbers = [text for text in texts if any(form.fullmatch(text) for form in _MARKED.values())]
     fit = [mark for mark, form in _MARKED.items() if all(map(form.fullmatch, numbers))]
     marked = [text for text in numbers if "," in text or "." in text]
-    advice = "write all numbers with a point before decimals, and nothing between thousands"
-    if not fit:
-        odd = [next(text for text in numbers if not form.fullmatch(text)) for form in _MARKED.values()]
-        raise DataError(f"{path}: the numbers {odd[0]!r} and {odd[1]!r} have different marks before decimals: {advice}")
-    if marked and len(fit) == 2 and (len(marked) < len(numbers) or any("," in text for text in marked)):
-        both = f"{_plain(marked[0], '.')} and {_plain(marked[0], ',')}"
-        raise DataError(f"{path}: the number {marked[0]!r} can be read as {both}: {advice}")
+    advice = "write all with a point there, and nothing between thousands"
+    if not fit or (marked and len(fit) == 2 and (len(marked) < len(numbers) or "," in "".join(marked))):
+        odd = sorted({*marked}, key=lambda text: _MARKED["."].fullmatch(text) is None)
+        given = " and ".join(map(repr, dict.fromkeys((odd[0], odd[-1]))))
+        raise DataError(f"{path}: numbers such as {given} may have a point or a comma before decimals: {advice}")
     if shown := next((text for text in marked if len(fit) == 2 or _plain(text, fit[0]) != text), ""):
         notes.append(f"{path}: numbers such as {shown!r} are read as {_plain(shown, fit[0])}")
     return fit[0]

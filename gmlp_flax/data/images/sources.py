@@ -39,7 +39,7 @@ _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set ha
 _SIDES_READ = ("to train on", "held out")
 _SAMPLE, _LOOKED_INTO, _READ = 400, 100_000, 4000  # held-out images, images to train on, and how many of these are read
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
-_SERIES = re.compile(r"(.*\d)[ ._/-]+[a-z]*\d*|(.*frames?)[ ._-]*\d+")
+_SERIES = re.compile(r"(.*\d(?=[ ._/-]+[a-z]*\d*$)|.*frames?(?=[ ._-]*\d+$)).*")
 _REAL = "config.eval.real_labels"
 
 
@@ -245,25 +245,23 @@ def check_series(train: ImageSource, heldout: ImageSource) -> str:
     augmented copies, of which others are trained on; else ""."""
     if not isinstance(heldout, Subset) or not hasattr(heldout, "labels"):
         return ""
-    trained = Counter(series for i, name in enumerate(train.names) if (series := _series(name, train.labels[i]))[1])
+    ours, theirs = (
+        [
+            (int(source.labels[i]), match[1])
+            for i in spread(len(source), _LOOKED_INTO)
+            if (match := _SERIES.fullmatch(os.path.splitext(source.names[i].lower())[0]))
+        ]
+        for source in (heldout, train)
+    )
+    trained = Counter(theirs)
     several = Counter(label for (label, _), members in trained.items() if members > 1)  # a class may be one series
-    beside = [
-        name
-        for name, label in zip(heldout.names, heldout.labels, strict=True)
-        if trained[series := _series(name, label)] and (several[label] > 1 or "frame" in series[1])
-    ]
+    beside = [name for label, name in ours if trained[label, name] and (several[label] > 1 or "frame" in name)]
     if len(beside) <= len(heldout) / 2:
         return ""
     return (
         f"warning: {len(beside):,} of {len(heldout):,} held-out images are named as others to train on, such as "
-        f"{beside[0]!r}: if these are frames of one video, or copies, give config.data.heldout others"
+        f"{beside[0] + '...'!r}: if these are frames of one video, or copies, give config.data.heldout others"
     )
-
-
-def _series(name: str, label: int) -> tuple[int, str]:
-    """An image's class, and its name without the last word or number, or "" if the rest does not end in a number."""
-    match = _SERIES.fullmatch(os.path.splitext(name.lower())[0])
-    return (int(label), match[1] or match[2]) if match else (int(label), "")
 
 
 def check_copies(source: ImageSource) -> str:

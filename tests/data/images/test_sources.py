@@ -93,7 +93,9 @@ def test_sets_by_name(tmp_path, monkeypatch):
 def test_a_zip_file_is_called_so(tmp_path):
     with zipfile.ZipFile(tmp_path / "photos.zip", "w") as file:
         file.writestr("cat/1.png", b"")
-    assert "photos.zip is an archive, of which only tar files are read: unpack it" in failure(open_images, str(tmp_path / "photos.zip"))
+    assert "photos.zip is an archive, of which only tar files are read: unpack it" in failure(
+        open_images, str(tmp_path / "photos.zip")
+    )
 
 
 def test_sizes_of_classes(tmp_path):

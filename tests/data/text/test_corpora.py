@@ -205,8 +205,9 @@ def test_folder_is_read_recursively_in_order_of_names(tmp_path):
 def test_folders_without_text(tmp_path):
     assert "nothing at" in failure(tmp_path / "nowhere")
     (tmp_path / "a.png").touch()
-    assert ".txt, .tokens, .raw, .jsonl, .ndjson, .json, .parquet, .arrow, or text with .gz or .xz or .bz2 or .zst" in failure(
-        tmp_path
+    assert (
+        ".txt, .tokens, .raw, .jsonl, .ndjson, .json, .parquet, .arrow, or text with .gz or .xz or .bz2 or .zst"
+        in failure(tmp_path)
     )
 
 

@@ -1,15 +1,16 @@
 """Rows of labelled sentences, as dicts: from tables in text, JSON lines, parquet and TFDS folders, by split."""
 
 import csv
+import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.splits import SPLIT_WORDS, may_name_splits, split_of
 from gmlp_flax.data.text import corpora
-from gmlp_flax.data.text.documents import LONGEST, as_object, json_object, json_rows, numbered_lines
+from gmlp_flax.data.text.documents import LONGEST, json_object, json_rows, numbered_lines
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, records, tfds_folders
 from gmlp_flax.io.files import File
@@ -24,8 +25,8 @@ REJECTED = {"answer": "reject ignore", "was_cancelled": "true", "status": "disca
 
 # Other names of columns of the user's own, which are read if the column "text" or "label" is missing and one fits.
 USUAL = {
-    "text": ("sentence", "review", "content", "tweet", "comment"),
-    "label": ("class", "category", "target", "sentiment"),
+    "text": "sentence review content tweet comment".split(),
+    "label": "class category target sentiment".split(),
 }
 
 PARTS = ("", "_matched", "_mismatched")  # of a split; only MNLI's splits have parts
@@ -76,30 +77,28 @@ def file_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
 
 def _renamed(rows: Rows, path: str, task: SentenceTask, notes: list[str]) -> Rows:
     """The rows with the task's names of columns, see own_names."""
-    known: dict[tuple[str, ...], dict[str, str]] = {}
+    own = functools.cache(lambda columns: own_names(columns, task))
     for where, row in rows:
-        if task.own and isinstance(row, dict):
-            if (columns := tuple(row)) not in known:
-                known[columns] = own_names(columns, task)
-                read = [f"{name!r} as {own!r}" for name, own in known[columns].items()]
-                notes += [f"{path}: read are the columns {' and '.join(read)}"] * bool(read)
-            row = {known[columns].get(name, name): value for name, value in row.items()}
+        if isinstance(row, dict) and (names := own(tuple(row))):
+            read = " and ".join(f"{one!r} as {other!r}" for one, other in names.items())
+            line = f"{path}: read are the columns {read}"
+            notes += [line] * (line not in notes)
+            row = {names.get(name, name): value for name, value in row.items()}
         yield where, row
 
 
-def own_names(header: Iterable[str], task: SentenceTask) -> dict[str, str]:
+def own_names(header: Collection[str], task: SentenceTask) -> dict[str, str]:
     """Columns of the user's own that stand for those of the task which are missing -> the task's name of each.
 
     A column stands for one of the same name in other capitals or with blanks around it, or else by USUAL; of two that
     fit, none does.
     """
-    plain, renamed = {name: name.strip().casefold() for name in header}, {}
+    plain, renamed = {name: name.strip().casefold() for name in header if name not in task.columns}, {}
     for names in (*task.texts, task.label) if task.own else ():
-        for usual in (names, USUAL.get(names[0], ())) if plain.keys().isdisjoint(names) else ():
-            alike = [name for name in plain if plain[name] in map(str.casefold, usual) and name not in task.columns]
-            if alike:
-                renamed |= {name: names[0] for name in alike if len(alike) == 1}
-                break
+        same = [name for name in plain if plain[name] in map(str.casefold, names)]
+        alike = same or [name for name in plain if plain[name] in USUAL.get(names[0], ())]
+        if len(alike) == 1 and {*names}.isdisjoint(header):
+            renamed[alike[0]] = names[0]
     return renamed
 
 
@@ -279,7 +278,7 @@ def _json_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
         lines = ((f"{path}, line {number}", line) for number, line in numbered_lines(path) if line.strip())
         return _parse(lines, json_object)
     notes.append(f"{path} is one JSON value: {len(rows):,} rows of it are read")
-    return _parse(((f"{path}, row {number}", row) for number, row in enumerate(rows)), as_object)
+    return _parse(((f"{path}, row {number}", row) for number, row in enumerate(rows)), json_object)
 
 
 def _parquet_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:

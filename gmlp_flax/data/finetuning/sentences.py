@@ -41,14 +41,9 @@ MOST_LABELS = 1000  # a column with more values than these does not hold classes
 _PERHAPS_MISSING = ("none", "null", "na", "n/a", "-", "?", "-1")  # or classes
 _WHOLE = re.compile(r"([+-]?\d{1,18})\.0*")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
-# The forms of a number by the mark before its decimals, with the other mark between thousands or not.
-_MARKED = {
-    mark: re.compile(rf"[+-]?(\d+|[1-9]\d{{0,2}}([{other}]\d{{3}})+)?([{mark}]\d*)?([eE][+-]?\d+)?")
-    for mark, other in (".,", ",.")
-}
-# Labels that mean the same in one column.
-_SAME = {"yes": "y", "no": "n", "true": "t", "false": "f", "male": "m", "female": "f"}
-_SAME |= {"positive": "pos", "negative": "neg"}
+_MARKED = re.compile(r"[+-]?[\d.,]+([eE][+-]?\d+)?")
+_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}([.,]\d{3})+")  # or three decimals
+_SAME = {"true": "1", "false": "0", "y": "yes", "n": "no", "m": "male", "pos": "positive", "neg": "negative"}
 _JOINTS = re.compile(r"\s*[|;,+/]\s*")
 
 
@@ -197,17 +192,12 @@ def check_names(counts: Mapping[str, int], where: str, advice: str = "", unit: s
         seen = "".join(one for one in name if unicodedata.category(one) != "Cf" and one not in "\ufe0e\ufe0f")
         seen = unicodedata.normalize("NFKC", seen)
         bare = seen if unit != "rows" and len(seen) == 1 else " ".join(seen.casefold().split())  # folders of letters
-        bare = bare.lstrip("0") or "0" if bare.isdecimal() else {"true": "1", "false": "0"}.get(bare, bare)
+        bare = bare.lstrip("0") or "0" if bare.isdecimal() else _SAME.get(bare, bare)
         if (other := spelled.setdefault(bare, name)) != name:
             raise DataError(
-                f"two labels, {other!r} ({counts[other]} {unit}) and {name!r} ({counts[name]}), {where}, that differ "
-                "only in capitals, blanks, leading zeros, types or forms of characters: write them alike"
+                f"two labels, {other!r} ({counts[other]} {unit}) and {name!r} ({counts[name]}), {where}, that mean the "
+                "same or differ only in capitals, blanks, leading zeros, types or forms of characters: write them alike"
             )
-    words = {name.casefold(): name for name in counts} if unit == "rows" else {}
-    if both := [(words[one], words[other]) for one, other in _SAME.items() if one in words and other in words]:
-        raise DataError(
-            f"two labels, {both[0][0]!r} and {both[0][1]!r}, {where}, that may mean the same: write them alike"
-        )
     notes, parts = [], Counter(part for name in counts for part in _JOINTS.split(name))
     joined = [name for name in counts if any(parts[part] > 1 for part in _JOINTS.split(name) if part != name)]
     missing = [name for name in counts if name.lower() in _PERHAPS_MISSING]
@@ -249,7 +239,7 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
     labels, intern = _label_numbers(task), {}  # Retrieval has each long document in many pairs
     examples, ids, repeated, part = [], set(), False, int(split.endswith(PARTS[2]) and len(task.submission) > 1)
     id_names, tag_names = ([name for name in names if name not in task.columns] for names in (IDS, TAGS))
-    columns, marks, places, decimals = {}, Counter(), [], "."
+    columns, marks, decimals = {}, Counter(), "."
     if task.numbers and task.own:
         rows = iter(known := [*rows])
         decimals = decimal_mark([_field(row, task.label) for _, row in known if isinstance(row, dict)], path, notes)
@@ -264,9 +254,8 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
             texts = tuple(_text(record, names, task) for names in task.texts)
             label, tag = _label(record, labels, task, decimals), str(_field(record, tag_names) or "")
             own_id = _field(record, id_names)
-            is_known = isinstance(own_id, str | int | float | None)
-            is_again = is_known and own_id is not None and (tag, own_id) in ids
-            if not is_known or (is_again and not task.own):
+            is_again = isinstance(own_id, str | int | float) and (tag, own_id) in ids
+            if (is_again and not task.own) or not isinstance(own_id, str | int | float | None):
                 problem = "no text or number, or an earlier row's: mend it, or rename the column"
                 raise BadRecord(f"the id {own_id!r} is {problem}")
             ids.add((tag, own_id))  # predictions are written under it
@@ -278,11 +267,10 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
         texts = tuple(intern.setdefault(text, text) for text in texts)
         tag = SPLIT_WORDS.get(tag.strip().lower(), tag)
         examples.append(_Example(texts, label, str(position if own_id is None else own_id), part, tag))
-        places.append(str(position))
     if repeated:
         named = [name for name in id_names if name in columns][:1]
-        notes.append(f"{path}: ids of the column {_either(named)} repeat, so predictions have the rows' positions")
-        examples = [example._replace(id=place) for example, place in zip(examples, places, strict=True)]
+        notes.append(f"{path}: ids of the column {_either(named)} repeat, so examples are numbered in predictions")
+        examples = [example._replace(id=str(number)) for number, example in enumerate(examples)]
     notes += [f"{path}: {n:,} rows are left out, which {name!r} calls rejected or skipped" for name, n in marks.items()]
     if not examples:
         raise DataError(f"{path!r} holds no example{f' in the split {split!r}' if split else ''}; give other data")
@@ -327,29 +315,18 @@ def _label_numbers(task: SentenceTask) -> dict[str, int]:
 
 
 def decimal_mark(values: Sequence[Any], path: str, notes: list[str]) -> str:
-    """The mark before the decimals of a column of numbers, "." or ",", by those of its values that are text.
-
-    Raises:
-        DataError: both fit, as for 1.234 beside 960, or neither does.
-    """
-    texts = [value.strip() for value in values if isinstance(value, str)]
-    numbers = [text for text in texts if any(form.fullmatch(text) for form in _MARKED.values())]
-    fit = [mark for mark, form in _MARKED.items() if all(map(form.fullmatch, numbers))]
-    marked = [text for text in numbers if "," in text or "." in text]
-    advice = "write all with a point there, and nothing between thousands"
-    if not fit or (marked and len(fit) == 2 and (len(marked) < len(numbers) or "," in "".join(marked))):
-        odd = sorted({*marked}, key=lambda text: _MARKED["."].fullmatch(text) is None)
-        given = " and ".join(map(repr, dict.fromkeys((odd[0], odd[-1]))))
+    """The mark before the decimals of the numbers that are text, "." or ","; raises DataError if that is not clear, as
+    for 1.234 beside 960, or if there is a mark between thousands."""
+    texts = [value.strip() for value in values if isinstance(value, str) and _MARKED.fullmatch(value.strip())]
+    commas, points = ([text for text in texts if mark in text] for mark in ",.")
+    marked, grouped = [*commas, *points], all(map(_THOUSANDS.fullmatch, [*commas, *points]))
+    if (commas and points) or (marked and grouped and (commas or len(marked) < len(texts))):
+        given = " and ".join(map(repr, dict.fromkeys((*commas[:1], *points[:1]))))
+        advice = "write all with a point there, and nothing between thousands"
         raise DataError(f"{path}: numbers such as {given} may have a point or a comma before decimals: {advice}")
-    if shown := next((text for text in marked if len(fit) == 2 or _plain(text, fit[0]) != text), ""):
-        notes.append(f"{path}: numbers such as {shown!r} are read as {_plain(shown, fit[0])}")
-    return fit[0]
-
-
-def _plain(text: str, mark: str) -> str:
-    """A number with `mark` before its decimals as Python writes it; other text as it is."""
-    other = ".,".replace(mark, "")
-    return text.replace(other, "").replace(mark, ".") if _MARKED[mark].fullmatch(text) else text
+    if commas or (marked and grouped):
+        notes.append(f"{path}: numbers such as {marked[0]!r} are read as {marked[0].replace(',', '.')}")
+    return "," if commas else "."
 
 
 def _label(record: Record, labels: dict[str, int], task: SentenceTask, mark: str = ".") -> int | str | float:
@@ -364,8 +341,8 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask, mark: str
     if task.numbers:
         least, most = task.numbers
         with contextlib.suppress(ValueError):
-            text = _plain(value.strip(), mark) if isinstance(value, str) else str(value)
-            if least <= (number := float(text.replace("_", "?"))) <= most:  # 1_000 is a number in Python alone
+            text = str(value).replace("_", "?").replace(mark, ".")  # 1_000 is a number in Python alone
+            if least <= (number := float(text)) <= most:
                 return number
         raise BadRecord(f"the label {value!r}; expected a number from {least:.4g} to {most:.4g}")
     if isinstance(value, list | dict) or (task.own and _LIST.fullmatch(str(value))):

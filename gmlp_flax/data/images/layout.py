@@ -41,7 +41,7 @@ _PART = re.compile(
     r"(.*[ _-])?(part|fold|batch|chunk|shard|images?|imgs?|folder|vol|volume|set)s?[ _-]*\d+", re.IGNORECASE
 )
 _WORD_FIRST = re.compile(r"([A-Za-z]{2,})[ ._-]*\d+\.\w+$")  # cat.0.jpg
-_BOXES = re.compile(r"\.xml$|(instances|captions|keypoints)_\w+\.json$|(^|/)labels/.*\.txt$|_annotations\.coco")
+_BOXES = re.compile(r"\.xml$|(instances|captions|keypoints)_\w+\.json$|(^|/)labels/.*\.txt$|_annotations\.coco|\.mat$")
 _FIRST_WORD = ("val_annotations.txt", "loc_val_solution.csv", "loc_train_solution.csv")  # then boxes follow
 _ABOVE = 3  # folders between Kaggle's ILSVRC/Data/CLS-LOC/val and LOC_val_solution.csv
 
@@ -226,8 +226,10 @@ class Layout:
         if None not in words and 1 < len(words) <= len(names) / 2:
             return f"; {names[0]!r} seems to name the class: move images of each such word into a folder"
         if any(_BOXES.search(name) for name in self.others):
-            return "; boxes and captions (COCO, YOLO, VOC) are not read: this is for one class an image"
-        return "; .mat files are not read" * any(suffix(name) == ".mat" for name in self.others)
+            return (
+                "; boxes, captions and .mat files (COCO, YOLO, VOC, Cars) are not read: this is for one class an image"
+            )
+        return ""
 
     def _check_deeper(self, base: str, tops: dict[str, list[str]]) -> None:
         """Says that folders inside class folders count to these; raises DataError if they are called as splits, or are

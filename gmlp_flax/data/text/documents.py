@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gmlp_flax.data import splits
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import files, json_files, records, tfds_folders
 from gmlp_flax.io.records import BadRecord, NotUTF8
 
@@ -53,18 +53,15 @@ def numbered_lines(path: str, start: int = 0, stop: int | None = None) -> Iterat
             yield number, line
 
 
-def json_object(line: bytes) -> dict[str, Any]:
-    """The object in a line of JSON; raises BadRecord if there is none."""
-    records.refuse_utf16(line)
-    try:
-        value = json_files.loads(records.decode_utf8(line))
-    except ValueError as error:
-        raise BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line") from error
-    return as_object(value)
-
-
-def as_object(value: Any) -> dict[str, Any]:
-    """The value, if it is an object of JSON; else raises BadRecord."""
+def json_object(line: Any) -> dict[str, Any]:
+    """The object in a line of JSON, or a value that is one; raises BadRecord if there is none."""
+    value = line
+    if isinstance(line, bytes):
+        records.refuse_utf16(line)
+        try:
+            value = json_files.loads(records.decode_utf8(line))
+        except ValueError as error:
+            raise BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line") from error
     if not isinstance(value, dict):
         raise BadRecord(f"found {type(value).__name__}; expected an object")
     return value
@@ -74,35 +71,26 @@ def json_rows(path: str) -> list[Any] | None:
     """The rows of a file that is one JSON value, as pandas and the package datasets write a table; None if it holds
     JSON lines or another value.
 
-    It is a row; a list of rows or texts, also under one key of an object, or under names of splits, the rows' `split`;
-    {"columns": names, "data": lists}; {column: {number of a row: value}}; or {column: values}.
-
-    Raises:
-        DataError: the file begins as a list and is not JSON.
+    It is a list of rows or texts, also under one key of an object, or under names of splits, the rows' `split`;
+    {"columns": names, "data": lists}; {column: {row: value}}; or {column: values}. DataError: a list is cut off.
     """
-    value = _whole_json(path)
+    value: Any = _whole_json(path)
     if isinstance(value, list):
         return [{TEXT: row} if isinstance(row, str) else row for row in value]
-    if value is None or isinstance(value.get(TEXT), str):
-        return value and [value]
-    columns, data = value.get("columns"), value.get("data")
-    if isinstance(columns, list) and isinstance(data, list) and all(isinstance(row, list) for row in data):
-        same = len({*map(str, columns)})
-        return [dict(zip(map(str, columns), row, strict=True)) if len(row) == same else row for row in data]
-    lists = {
-        name: rows for name, rows in value.items() if isinstance(rows, list) and rows and isinstance(rows[0], dict)
-    }
+    if not isinstance(value, dict) or isinstance(value.get(TEXT), str):
+        return None
+    lists = {name: rows for name, rows in value.items() if isinstance(rows, list) and isinstance([*rows, 0][0], dict)}
     if len(lists) == 1:
         return next(iter(lists.values()))
-    if lists:
-        named = all(splits.split_words(name) for name in lists)
-        return [{"split": splits.split_of(name), **row} for name in lists for row in lists[name]] if named else None
-    kinds = {type(column) for column in value.values()}
-    if kinds == {list} and len({*map(len, value.values())}) == 1:
+    if lists and all(map(splits.split_words, lists)):
+        return [{"split": splits.split_of(name), **row} for name, rows in lists.items() for row in rows]
+    if {"columns", "data"} <= value.keys():
+        with decode_errors(f"{path}: its columns and data do not fit", "write JSON lines"):
+            value = dict(zip(value["columns"], map(list, zip(*value["data"], strict=True)), strict=True))
+    if {*map(type, value.values())} == {dict} and len({*map(tuple, value.values())}) == 1:
+        value = {name: [*column.values()] for name, column in value.items()}
+    if {*map(type, value.values())} == {list} and len({*map(len, value.values())}) == 1:
         return [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
-    numbers = {number for column in value.values() for number in column} if kinds == {dict} else set()
-    if numbers and all(map(str.isdecimal, numbers)):
-        return [{name: value[name].get(row) for name in value} for row in sorted(numbers, key=int)]
     return None
 
 
@@ -111,10 +99,7 @@ def _whole_json(path: str) -> Any:
     first = [*itertools.islice((line for _, line in numbered_lines(path) if line.strip()), 2)]
     begin = first[0].removeprefix(b"\xef\xbb\xbf").lstrip()[:1] if first else b""
     with contextlib.suppress(ValueError):
-        if not begin or begin not in b"[{":
-            return None
-        line = json_files.loads(first[0].decode("utf-8-sig"))
-        if len(first) > 1 or (isinstance(line, dict) and isinstance(line.get(TEXT), str)):
+        if begin not in (b"[", b"{") or (json_files.loads(first[0].decode("utf-8-sig")) and len(first) > 1):
             return None
     with contextlib.nullcontext() if begin == b"[" else contextlib.suppress(DataError):
         return json_files.parse(files.read_small(path, LONGEST, decompress=True), path)
@@ -145,7 +130,7 @@ def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | 
     columns: dict[str, set[str]] = {}
 
     def text(line: Any) -> str:
-        record = json_object(line) if rows is None else as_object(line)
+        record = json_object(line)
         splits.add_values(columns, {name: record[name] for name in record if splits.may_name_splits(name)})
         if not isinstance(record.get(TEXT), str):
             fields = ", ".join(map(repr, record))

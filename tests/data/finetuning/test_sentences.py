@@ -417,7 +417,7 @@ def test_numbers_go_by_size_and_words_by_letters():
         ({"\u0639\u200f": 20, "\u0639": 5}, "differ only in capitals"),  # with a mark of direction
         ({"po\u00adsi": 20, "posi": 5}, "differ only in capitals"),
         ({"\u2764\ufe0f": 20, "\u2764": 5}, "differ only in capitals"),  # a heart, and the same in colour
-        ({"True": 20, "1": 5, "False": 3}, "leading zeros, types or forms"),
+        ({"True": 20, "1": 5, "False": 3}, "leading zeros, types or forms of characters"),
     ],
 )
 def test_refused(values, words):
@@ -512,8 +512,6 @@ NUMBERS = own_task(("text",), "label", numbers=True)
     ("cells", "numbers", "said"),
     [
         (["1,5", "2,25", "3"], [1.5, 2.25, 3], "'1,5' are read as 1.5"),
-        (["1.234,5", "0,25", "960"], [1234.5, 0.25, 960], "'1.234,5' are read as 1234.5"),
-        (["1,234.5", "0.25", "1,000,000"], [1234.5, 0.25, 1e6], "'1,234.5' are read as 1234.5"),
         (["1.000", "2.500"], [1, 2.5], "'1.000' are read as 1.000"),
         (["1.000", "0.250"], [1, 0.25], ""),
         (["-1.5", "2", "1e-3"], [-1.5, 2, 1e-3], ""),
@@ -531,8 +529,11 @@ def test_decimal_marks(tmp_path, cells, numbers, said):
     [
         (["1.000", "960"], "numbers such as '1.000' may have a point or a comma"),
         (["1,234", "5,678"], "may have a point or a comma before decimals"),
-        (["1,5", "1.5"], "numbers such as '1.5' and '1,5' may"),
-        (["1,5", "1.2.3"], "the label '1.2.3'; expected a number"),
+        (["1,5", "1.5"], "numbers such as '1,5' and '1.5' may"),
+        (["1.234,5", "0,25"], "numbers such as '1.234,5' may"),
+        (["1,234,567", "2,345,678"], "numbers such as '1,234,567' may"),
+        (["1,5", "1,2,3"], "the label '1,2,3'; expected a number"),
+        (["0.5", "1.2.3"], "the label '1.2.3'; expected a number"),
         (["1_000", "2"], "the label '1_000'; expected a number"),
     ],
 )
@@ -553,8 +554,8 @@ def test_own_ids_that_repeat(tmp_path):
     assert read(write(tmp_path / "b.csv", "id,text,label\n7,a,neg\n9,b,pos\n"), OWN).ids == ["7", "9"]
 
 
-@pytest.mark.parametrize("names", [("Y", "yes"), ("n", "No"), ("T", "True"), ("pos", "positive"), ("f", "female")])
+@pytest.mark.parametrize("names", [("Y", "yes"), ("n", "No"), ("pos", "positive"), ("m", "Male")])
 def test_two_words_for_one_label(names):
     told = failures.failure(classes, {names[0]: 20, names[1]: 5, "x": 9}, "stars")
-    assert all(repr(name) in told for name in names) and "may mean the same" in told
+    assert all(repr(name) in told for name in names) and "mean the same" in told
     assert classes({names[0]: 20, "x": 9}, "stars")[1] == []

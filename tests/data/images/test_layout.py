@@ -357,9 +357,9 @@ def test_a_list_of_a_split_beside_class_folders(tmp_path, name, content):
     ("names", "hint"),
     [
         (["train/cat.0.jpg", "train/cat.1.jpg", "train/dog.0.jpg", "train/dog.1.jpg"], "'cat.0.jpg' seems to name"),
-        (["images/train/1.jpg", "labels/train/1.txt"], "boxes and captions"),  # YOLO
-        (["train2017/1.jpg", "annotations/instances_train2017.json"], "boxes and captions"),  # COCO
-        (["cars_train/1.jpg", "devkit/cars.mat"], ".mat files are not read"),
+        (["images/train/1.jpg", "labels/train/1.txt"], "boxes, captions and .mat files"),  # YOLO
+        (["train2017/1.jpg", "annotations/instances_train2017.json"], "boxes, captions and .mat files"),  # COCO
+        (["cars_train/1.jpg", "devkit/cars.mat"], "boxes, captions and .mat files"),
     ],
 )
 def test_images_without_classes_and_what_they_seem_to_be(tmp_path, names, hint):

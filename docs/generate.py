@@ -38,9 +38,10 @@ For anyone who sets up a run: every key with its default, its range and its mean
 and those that its task and its block declare: [`config.model.heads`](#transformer) exists if the block has heads.
 
 ```bash
-gmlp train --config=quickstart_text --workdir=runs/text --config.optimizer.learning_rate=1e-3 --config.model.layers=6
-gmlp train --config=quickstart_text --help_config      # the keys of this config, with its values
-gmlp train --help_config                               # all of them, as below
+gmlp train --config=quickstart_text --workdir=runs/text --config.model.layers=6
+# the keys of this config, with its values; all of them, as below
+gmlp train --config=quickstart_text --help_config
+gmlp train --help_config
 ```
 
 A key that does not exist, or a value out of its range, ends a command with one line, before any data is read. A block

@@ -3,8 +3,6 @@
 What readers say of damage of every kind is tested beside them, in tests/data and tests/io.
 """
 
-import numpy as np
-import PIL.Image
 import pytest
 
 from tests import preloaded
@@ -12,15 +10,6 @@ from tests.data import writers
 from tests.runs.command import assert_done, assert_one_line_error, assert_only_one_line
 from tests.training import tiny
 
-IMAGES = (
-    "--config=configs/own_images.py",
-    "--config.steps=3",
-    "--config.batch_size=4",
-    "--config.model.layers=1",
-    "--config.model.d_model=8",
-    "--config.model.d_ffn=16",
-    "--config.model.image_size=(8,8)",
-)
 TEXTS = [f"{' '.join(tiny.WORDS[i % 9 : i % 30 + 8])} and {i} more" for i in range(60)]
 LINES = writers.json_lines(*({"text": text} for text in TEXTS))
 
@@ -73,23 +62,3 @@ def test_workdir_that_cannot_be_written_to(commands, text, tmp_path):
     (tmp_path / "file").touch()
     result = commands(text, f"--workdir={tmp_path / 'file' / 'run'}")
     assert_one_line_error(result, f"{tmp_path / 'file' / 'run'} failed", "Not a directory")
-
-
-def test_images(commands, tmp_path):
-    """That do not decode, in patches that do not tile, of other classes than the run's."""
-    rng = np.random.default_rng(0)
-    for name in ("cats", "dogs"):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for number in range(4):
-            image = PIL.Image.fromarray(rng.integers(0, 255, (12, 12, 3), np.uint8))
-            image.save(tmp_path / "images" / name / f"{number}.png")
-    flags = [*IMAGES, f"--config.data.train={tmp_path / 'images'}", f"--workdir={tmp_path / 'run'}"]
-    words = "config.model.image_size is (8, 8): patches of (3, 4)"
-    assert_one_line_error(commands(*flags, "--config.model.patch_size=(3,4)"), words)
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "classes.json").write_text('["cats", "dogs", "eels"]')
-    assert_one_line_error(commands(*flags), "has 2 classes which differ from those of", "classes.json")
-    (tmp_path / "run" / "classes.json").unlink()
-    for path in tmp_path.glob("images/*/*.png"):
-        path.write_bytes(path.read_bytes()[:50])
-    assert_one_line_error(commands(*flags), ".png")

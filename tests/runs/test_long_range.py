@@ -1,4 +1,4 @@
-"""Long Range Arena's configs, tiny, from files to predictions; and one line for each mistake in its files."""
+"""Long Range Arena's configs, tiny, from files to predictions."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from gmlp_flax.data import listops
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.training import loading, loop
 from tests.failures import raised
-from tests.runs.command import assert_only_one_line
 
 
 def tiny(name: str, data, **options):
@@ -82,17 +81,3 @@ def test_options_that_contradict_each_other(task, change, message):
     config = config_lib.from_file(f"configs/lra_{task}.py", "gmlp,scale=small")
     config.update_from_flattened_dict(change)
     assert message in raised(ConfigError, config_lib.validate, config)
-
-
-def test_mistakes_in_files_are_one_line(commands, tmp_path):
-    """Before a device is used, and with the line of the file."""
-    for name, file, content, words in (
-        ("listops", "trees.tsv", "Source\tTarget\n[MAX 1 2 ]\t2\n[AVG 1 2 ]\t1\n", "line 3: the symbol '[AVG'"),
-        ("retrieval", "pairs.tsv", "1.0\tP\tQ\tone\ttwo\n0.0\tP\tQ\tone\n", "line 2: 4 columns"),
-        ("pathfinder", "paths/metadata/0.npy", "imgs/0 sample_0.png 0 1 1\n", "config.data.train: "),
-    ):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(content)
-        data = tmp_path / file.partition("/")[0]
-        flags = (f"--config=lra_{name}:gmlp,scale=small", f"--config.data.train={data}", f"--workdir={tmp_path}/{name}")
-        assert_only_one_line(commands(*flags), str(data), words)

@@ -155,11 +155,7 @@ def _pixels(file: File, notes: list[str]) -> Iterator[Row]:
         yield f"image {number}", header + image.tobytes(), label
 
 
-READERS = {
-    **dict.fromkeys((".parquet", ".arrow", ".csv", ".tsv", ".jsonl", ".json"), _rows),
-    ".tar": _shard,
-    ".npz": _pixels,
-}
+READERS = {**dict.fromkeys(".parquet .arrow .csv .tsv .jsonl .json".split(), _rows), ".tar": _shard, ".npz": _pixels}
 
 
 def is_pathfinder(path: str) -> bool:

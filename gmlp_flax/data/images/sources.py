@@ -12,7 +12,6 @@ A path is one of
 import copy
 import hashlib
 import itertools
-import os
 import re
 import sys
 import unicodedata
@@ -39,7 +38,7 @@ _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set ha
 _SIDES_READ = ("to train on", "held out")
 _SAMPLE, _LOOKED_INTO, _READ = 400, 100_000, 4000  # held-out images, images to train on, and how many of these are read
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
-_SERIES = re.compile(r"(.*\d(?=[ ._/-]+[a-z]*\d*$)|.*frames?(?=[ ._-]*\d+$)).*")
+_SERIES = re.compile(r"(.*\d(?=[ ._/-]+[a-z]*\d*(\.\w+)?$)|.*frames?(?=[ ._-]*\d+(\.\w+)?$)).*", re.IGNORECASE)
 _REAL = "config.eval.real_labels"
 
 
@@ -245,17 +244,14 @@ def check_series(train: ImageSource, heldout: ImageSource) -> str:
     augmented copies, of which others are trained on; else ""."""
     if not isinstance(heldout, Subset) or not hasattr(heldout, "labels"):
         return ""
-    ours, theirs = (
-        [
-            (int(source.labels[i]), match[1])
-            for i in spread(len(source), _LOOKED_INTO)
-            if (match := _SERIES.fullmatch(os.path.splitext(source.names[i].lower())[0]))
-        ]
-        for source in (heldout, train)
-    )
+    named = [
+        [(int(side.labels[i]), _SERIES.fullmatch(side.names[i])) for i in spread(len(side), _LOOKED_INTO)]
+        for side in (heldout, train)
+    ]
+    ours, theirs = ([(label, match[1]) for label, match in side if match] for side in named)
     trained = Counter(theirs)
     several = Counter(label for (label, _), members in trained.items() if members > 1)  # a class may be one series
-    beside = [name for label, name in ours if trained[label, name] and (several[label] > 1 or "frame" in name)]
+    beside = [name for label, name in ours if trained[label, name] and (several[label] > 1 or "frame" in name.lower())]
     if len(beside) <= len(heldout) / 2:
         return ""
     return (

@@ -83,10 +83,11 @@ def json_rows(path: str) -> list[Any] | None:
     if len(lists) == 1:
         return next(iter(lists.values()))
     if lists and all(map(splits.split_words, lists)):
-        return [{"split": splits.split_of(name), **row} for name, rows in lists.items() for row in rows]
+        tagged = [({"split": splits.split_of(name)}, row) for name, rows in lists.items() for row in rows]
+        return [tag | row if isinstance(row, dict) else row for tag, row in tagged]
     if {"columns", "data"} <= value.keys():
         with decode_errors(f"{path}: its columns and data do not fit", "write JSON lines"):
-            value = dict(zip(value["columns"], map(list, zip(*value["data"], strict=True)), strict=True))
+            value = dict(zip(map(str, value["columns"]), map(list, zip(*value["data"], strict=True)), strict=True))
     if {*map(type, value.values())} == {dict} and len({*map(tuple, value.values())}) == 1:
         value = {name: [*column.values()] for name, column in value.items()}
     if {*map(type, value.values())} == {list} and len({*map(len, value.values())}) == 1:

@@ -223,6 +223,12 @@ def test_one_json_value_of_splits_and_of_texts(tmp_path):
     path.write_text(json.dumps({"train": ROWS[:2], "test": ROWS[2:]}))
     found = documents.json_rows(str(path)) or []
     assert [row.pop("split") for row in found] == ["train", "train", "test"] and found == ROWS
+    path.write_text('{"train": [{"text": "a"}, 3], "test": [{"text": "b"}]}')
+    assert read("json_lines", path) == ["a", "<row 1: found int; expected an object>", "b"]
+    path.write_text('{"columns": [1, ["text"]], "data": [[2, 3]]}')
+    assert documents.json_rows(str(path)) == [{"1": 2, "['text']": 3}]
+    path.write_text('{"columns": ["text", "label"], "data": [["a"]]}')
+    assert "a.json: its columns and data do not fit" in failure(documents.json_rows, str(path))
     path.write_text('["a", 1, {"text": "b"}]')
     assert read("json_lines", path) == ["a", "<row 1: found int; expected an object>", "b"]
 

@@ -38,7 +38,7 @@ _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set ha
 _SIDES_READ = ("to train on", "held out")
 _SAMPLE, _LOOKED_INTO, _READ = 400, 100_000, 4000  # held-out images, images to train on, and how many of these are read
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
-_SERIES = re.compile(r"(.*\d(?=[ ._/-]+[a-z]*\d*(\.\w+)?$)|.*frames?(?=[ ._-]*\d+(\.\w+)?$)).*", re.IGNORECASE)
+_SERIES = re.compile(r"(.*\d(?=[ ._/-]+[a-z]*\d*\.\w+$)|.*frames?(?=[ ._-]*\d+\.\w+$)).*", re.IGNORECASE)
 _REAL = "config.eval.real_labels"
 
 

@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import time
+import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -158,9 +159,8 @@ def _configure(scheme: str) -> None:
 
         if os.environ.get("STORAGE_EMULATOR_HOST"):
             options.setdefault("token", "anon")  # an emulator asks for no credentials
-        elif importlib.util.find_spec(
-            "gcsfs"
-        ):  # without a network the client would look for credentials, and then for the store, for a minute
+        elif importlib.util.find_spec("gcsfs") and not urllib.request.getproxies():
+            # Without a network the client would look for credentials, and then for the store, for a minute.
             retry(lambda: socket.getaddrinfo(_GOOGLE, 443), f"looking up {_GOOGLE}, for {scheme}://,")
         options.setdefault("requests_timeout", aiohttp.ClientTimeout(sock_connect=CONNECT, sock_read=SILENCE))
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL + 1)  # it prints a traceback of each error that it raises

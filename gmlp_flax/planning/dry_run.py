@@ -19,6 +19,7 @@ from gmlp_flax.errors import RunError, install
 from gmlp_flax.models import parameters, sharding
 from gmlp_flax.models.matmul import matmul_flops
 from gmlp_flax.planning import chips
+from gmlp_flax.processes.platforms import gpu_plugin
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Devices, Partition
@@ -31,11 +32,6 @@ LIBTPU = {
     "TPU_LOG_DIR": "disabled",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-
-
-def gpu_plugin() -> str | None:
-    """The package of JAX's CUDA plugin, if one is installed."""
-    return next((name for name in ("jax_cuda12_plugin", "jax_cuda13_plugin") if importlib.util.find_spec(name)), None)
 
 
 def devices(topology: str) -> Devices | None:

@@ -13,7 +13,8 @@ from gmlp_flax.io import cache
 
 # Patterns of device files.
 TPUS = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
-ACCELERATORS = (*TPUS, "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")  # NVIDIA, AMD, and both under Windows
+NVIDIA = "/dev/nvidia[0-9]*"
+ACCELERATORS = (*TPUS, NVIDIA, "/dev/kfd", "/dev/dxg")  # also AMD's, and both under Windows
 
 # Options of mallopt by their numbers in <malloc.h>: never give memory back (M_TRIM_THRESHOLD), never ask for an
 # array's memory by itself (M_MMAP_THRESHOLD), ask for 256 MB at a time, also for threads (M_TOP_PAD).
@@ -25,15 +26,24 @@ SLOW_TO_COMPILE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 def choose() -> None:
-    """Chooses the CPU on a machine that has libtpu (an extra, for plans) but no accelerator.
+    """Chooses NVIDIA's GPUs or the CPU on a machine that has libtpu (an extra, for plans) but no TPU.
 
-    Otherwise libtpu would look for a TPU and complain.
+    Otherwise libtpu would look for a TPU and complain, and JAX's profiler would end the process.
     """
-    if os.environ.get("JAX_PLATFORMS") or exists(ACCELERATORS) or importlib.util.find_spec("libtpu") is None:
+    if os.environ.get("JAX_PLATFORMS") or exists(TPUS) or importlib.util.find_spec("libtpu") is None:
         return
-    os.environ["JAX_PLATFORMS"] = "cpu"  # for child processes, and for this one if it imports JAX later
+    on_gpus = exists((NVIDIA,)) and gpu_plugin() is not None
+    if exists(ACCELERATORS) and not on_gpus:
+        return
+    chosen = "cuda,cpu" if on_gpus else "cpu"
+    os.environ["JAX_PLATFORMS"] = chosen  # for child processes, and for this one if it imports JAX later
     if "jax" in sys.modules:
-        sys.modules["jax"].config.update("jax_platforms", "cpu")
+        sys.modules["jax"].config.update("jax_platforms", chosen)
+
+
+def gpu_plugin() -> str | None:
+    """The package of JAX's CUDA plugin, if one is installed."""
+    return next((name for name in ("jax_cuda12_plugin", "jax_cuda13_plugin") if importlib.util.find_spec(name)), None)
 
 
 def keep_freed_memory() -> None:

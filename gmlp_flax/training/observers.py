@@ -82,14 +82,9 @@ class Profile:
     """Writes a trace of the steps in `config.profile.steps` to the run folder, for XProf, TensorBoard and Perfetto.
 
     Only the first process writes one: all run the same program, and its trace shows how long it waits for the others.
-
-    Raises:
-        RunError: steps are given, but the profiler would crash on this machine.
     """
 
     def __init__(self, config: ConfigDict, workdir: str):
-        if config.profile.steps:
-            _check_profiler()
         asked = validation.profile_steps(config.profile.steps, config.steps)
         self._steps = asked if distributed.is_first() else range(0)
         self._folder, self._tracing = os.path.join(workdir, PROFILE), False
@@ -115,16 +110,6 @@ class Profile:
             jax.profiler.stop_trace()
             self._tracing = False
             self._staged.close()
-
-
-def _check_profiler() -> None:
-    """Refuses if JAX tried libtpu, found no TPU and continued: a libtpu newer than jaxlib then ends the process."""
-    platforms = jax.config.jax_platforms  # type: ignore[attr-defined] - JAX declares no types for its options
-    if not platforms and jax.default_backend() != "tpu" and importlib.util.find_spec("libtpu"):
-        raise RunError(
-            "config.profile.steps: libtpu, which is installed, can crash the profiler of a machine without a TPU: "
-            f"set JAX_PLATFORMS={'cuda' if jax.default_backend() == 'gpu' else 'cpu'} in the environment"
-        )
 
 
 class _TensorBoard:

@@ -14,7 +14,9 @@ from gmlp_flax.processes import platforms
     ("given", "devices", "libtpu", "taken"),
     [
         (None, (), True, "cpu"),
-        (None, ("/dev/nvidia0",), True, None),
+        (None, ("/dev/nvidia0",), True, "cuda,cpu"),
+        (None, ("/dev/nvidia0",), False, None),
+        (None, ("/dev/kfd",), True, None),
         (None, ("/dev/accel3",), True, None),
         (None, (), False, None),
         ("tpu,cpu", (), True, "tpu,cpu"),

@@ -1,4 +1,3 @@
-import contextlib
 import importlib.machinery
 import sys
 import types
@@ -96,27 +95,6 @@ def test_just_these_steps_are_traced(options, calls, tmp_path, traced, steps, ex
         assert tracer.step(number, lambda number: calls.append(number) or number, number) == number
     tracer.close()
     assert calls == expected
-
-
-@pytest.mark.parametrize(
-    ("platforms", "backend", "found", "refused"),
-    [
-        (None, "cpu", object(), "JAX_PLATFORMS=cpu"),
-        (None, "gpu", object(), "JAX_PLATFORMS=cuda"),
-        (None, "tpu", object(), None),
-        (None, "cpu", None, None),
-        ("cpu", "cpu", object(), None),
-    ],
-)
-def test_a_profiler_that_would_crash_is_refused(platforms, backend, found, refused, options, tmp_path, monkeypatch):
-    """libtpu 0.0.52 with jaxlib 0.10.2 and no TPU: starting the trace ends in a segmentation fault."""
-    monkeypatch.setattr(observers.jax, "default_backend", lambda: backend)
-    monkeypatch.setattr(observers.importlib.util, "find_spec", lambda name: found)
-    monkeypatch.setattr(type(observers.jax.config), "jax_platforms", platforms, raising=False)
-    with pytest.raises(RunError, match=refused) if refused else contextlib.nullcontext():
-        observers.Profile(options, str(tmp_path))
-    options.profile.steps = ""
-    observers.Profile(options, str(tmp_path))
 
 
 @pytest.mark.parametrize(

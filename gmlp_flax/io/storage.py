@@ -137,14 +137,14 @@ def file_system(path: str) -> tuple[Any, str]:
     scheme, _, name = path.partition("://")
     if scheme in EXTRAS and not name.strip("/"):  # which the store would be asked for, for minutes
         raise DataError(f"{path!r} names no bucket: expected {scheme}://BUCKET/PATH")
-    _configure(scheme)
+    configure(scheme)
     import fsspec.core  # slow, and only remote paths need it
 
     return fsspec.core.url_to_fs(path)
 
 
 @functools.cache
-def _configure(scheme: str) -> None:
+def configure(scheme: str) -> None:
     """Tells fsspec's own settings, which Orbax shares, not to remember listings, as other processes write too."""
     if scheme not in EXTRAS:
         return

@@ -91,13 +91,13 @@ def test_gs_without_a_network(monkeypatch):
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    storage._configure.cache_clear()
+    storage.configure.cache_clear()
     lookup = mock.Mock(side_effect=OSError("Name or service not known"))
     monkeypatch.setattr(storage.socket, "getaddrinfo", lookup)
     with pytest.raises(StorageError, match=r"looking up storage.googleapis.com, for gs://, failed .*Name or service"):
         files.exists("gs://bucket/c4")
     assert lookup.call_count == 4
     monkeypatch.setenv("https_proxy", "http://proxy:3128")  # which looks names up itself
-    storage._configure("gs")
+    storage.configure("gs")
     assert lookup.call_count == 4
-    storage._configure.cache_clear()
+    storage.configure.cache_clear()

@@ -7,13 +7,10 @@ times, over half a minute.
 
 import errno
 import functools
-import importlib.util
 import logging
 import os
 import re
-import socket
 import time
-import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +27,6 @@ _FOR_THE_USER = (*MISSING, *FULL, errno.EEXIST, errno.EACCES, errno.EPERM, errno
 _AT_ONCE = (*FULL, errno.ENAMETOOLONG)  # no use to try again
 
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3"}  # by scheme
-_GOOGLE = "storage.googleapis.com"
 CONNECT, SILENCE = 10.0, 30.0  # seconds to wait for a connection, and for the next bytes of an answer
 _MESSAGE = 240  # characters of a library's own words
 _REFUSED = re.compile(
@@ -159,9 +155,6 @@ def configure(scheme: str) -> None:
 
         if os.environ.get("STORAGE_EMULATOR_HOST"):
             options.setdefault("token", "anon")  # an emulator asks for no credentials
-        elif importlib.util.find_spec("gcsfs") and not urllib.request.getproxies():
-            # Without a network the client would look for credentials, and then for the store, for a minute.
-            retry(lambda: socket.getaddrinfo(_GOOGLE, 443), f"looking up {_GOOGLE}, for {scheme}://,")
         options.setdefault("requests_timeout", aiohttp.ClientTimeout(sock_connect=CONNECT, sock_read=SILENCE))
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL + 1)  # it prints a traceback of each error that it raises
         logging.getLogger("google.auth").setLevel(logging.ERROR)

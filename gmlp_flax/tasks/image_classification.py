@@ -332,8 +332,7 @@ class ImageClassification(Task):
         most = _FEW if files.is_remote(heldout.path) else _LOOKED_INTO
         with ThreadPoolExecutor(pipeline.usable_cores()) as pool:  # reading counts those that cannot be read
             collections.deque(pool.map(self.labelled("heldout").__getitem__, spread(len(heldout), most)), 0)
-        told = sources.check_overlap(train, heldout), sources.check_copies(train), sources.check_series(train, heldout)
-        return [*filter(None, told)]
+        return [*filter(None, (sources.check_overlap(train, heldout), sources.check_copies(train)))]
 
     def class_sizes(self) -> Sequence[int] | None:
         """See `Task`."""

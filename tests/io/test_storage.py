@@ -83,21 +83,3 @@ def test_a_path_without_a_bucket_is_refused_before_the_store_is_asked(path, monk
     monkeypatch.setattr(fsspec.core, "url_to_fs", lambda path: pytest.fail("the store would be asked"))
     with pytest.raises(DataError, match=f"^'{path}' names no bucket: expected {path[:2]}://BUCKET/PATH"):
         files.find_files(path)
-
-
-def test_gs_without_a_network(monkeypatch):
-    """The client would try for a minute."""
-    pytest.importorskip("gcsfs")
-    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    storage.configure.cache_clear()
-    lookup = mock.Mock(side_effect=OSError("Name or service not known"))
-    monkeypatch.setattr(storage.socket, "getaddrinfo", lookup)
-    with pytest.raises(StorageError, match=r"looking up storage.googleapis.com, for gs://, failed .*Name or service"):
-        files.exists("gs://bucket/c4")
-    assert lookup.call_count == 4
-    monkeypatch.setenv("https_proxy", "http://proxy:3128")  # which looks names up itself
-    storage.configure("gs")
-    assert lookup.call_count == 4
-    storage.configure.cache_clear()

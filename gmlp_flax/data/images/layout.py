@@ -40,8 +40,6 @@ _MASK = re.compile(r"[ _-](mask|seg|segmentation|label|annotation|gt)s?([ _-]?\d
 _PART = re.compile(
     r"(.*[ _-])?(part|fold|batch|chunk|shard|images?|imgs?|folder|vol|volume|set)s?[ _-]*\d+", re.IGNORECASE
 )
-_WORD_FIRST = re.compile(r"([A-Za-z]{2,})[ ._-]*\d+\.\w+$")  # cat.0.jpg
-_BOXES = re.compile(r"\.xml$|(instances|captions|keypoints)_\w+\.json$|(^|/)labels/.*\.txt$|_annotations\.coco|\.mat$")
 _FIRST_WORD = ("val_annotations.txt", "loc_val_solution.csv", "loc_train_solution.csv")  # then boxes follow
 _ABOVE = 3  # folders between Kaggle's ILSVRC/Data/CLS-LOC/val and LOC_val_solution.csv
 
@@ -205,7 +203,7 @@ class Layout:
         if {*tops} == {""}:
             unused = "".join(f", and {table} names none of them" for table in self._tables(split))
             what = f"{os.path.join(self.path, base)!r} has no classes: {len(images):,} images in no class folders"
-            raise DataError(f"{what}{unused}; {EXPECTED}, or in or beside their folder {TABLES}{self._hint(images)}")
+            raise DataError(f"{what}{unused}; {EXPECTED}, or in or beside their folder {TABLES}")
         if "" in tops:
             raise DataError(f"{self.path!r}: image {tops[''][0]!r} lies outside of the class folders; move it into one")
         if unread := self._unread(base):
@@ -218,18 +216,6 @@ class Layout:
         sizes = {names[top]: len(members) for top, members in tops.items()}
         self.notes += check_names(sizes, f"of {self.path!r}", unit="images")
         return {name: names[top] for top, members in tops.items() for name in members}
-
-    def _hint(self, images: list[str]) -> str:
-        """What images without class folders seem to be, for a message."""
-        names = [os.path.basename(name) for name in images]
-        words = Counter(match and match[1] for match in map(_WORD_FIRST.match, names))
-        if None not in words and 1 < len(words) <= len(names) / 2:
-            return f"; {names[0]!r} seems to name the class: move images of each such word into a folder"
-        if any(_BOXES.search(name) for name in self.others):
-            return (
-                "; boxes, captions and .mat files (COCO, YOLO, VOC, Cars) are not read: this is for one class an image"
-            )
-        return ""
 
     def _check_deeper(self, base: str, tops: dict[str, list[str]]) -> None:
         """Says that folders inside class folders count to these; raises DataError if they are called as splits, or are

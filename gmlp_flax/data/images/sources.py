@@ -16,7 +16,7 @@ import re
 import sys
 import unicodedata
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
@@ -38,7 +38,6 @@ _HELDOUT_SPLITS = (splits.HELDOUT_SPLIT, "test")  # the first that a data set ha
 _SIDES_READ = ("to train on", "held out")
 _SAMPLE, _LOOKED_INTO, _READ = 400, 100_000, 4000  # held-out images, images to train on, and how many of these are read
 _NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
-_SERIES = re.compile(r"(.*\d(?=[ ._/-]+[a-z]*\d*\.\w+$)|.*frames?(?=[ ._-]*\d+\.\w+$)).*", re.IGNORECASE)
 _REAL = "config.eval.real_labels"
 
 
@@ -237,27 +236,6 @@ def check_overlap(train: ImageSource, heldout: ImageSource) -> str:
     if share <= 0.01:
         return ""
     return f"note: about {min(share, 1):.0%} of the held-out images are also among those to train on, byte for byte"
-
-
-def check_series(train: ImageSource, heldout: ImageSource) -> str:
-    """A line if most of the held-out share of images are named as members of series, such as frames of a video or
-    augmented copies, of which others are trained on; else ""."""
-    if not isinstance(heldout, Subset) or not hasattr(heldout, "labels"):
-        return ""
-    named = [
-        [(int(side.labels[i]), _SERIES.fullmatch(side.names[i])) for i in spread(len(side), _LOOKED_INTO)]
-        for side in (heldout, train)
-    ]
-    ours, theirs = ([(label, match[1]) for label, match in side if match] for side in named)
-    trained = Counter(theirs)
-    several = Counter(label for (label, _), members in trained.items() if members > 1)  # a class may be one series
-    beside = [name for label, name in ours if trained[label, name] and (several[label] > 1 or "frame" in name.lower())]
-    if len(beside) <= len(heldout) / 2:
-        return ""
-    return (
-        f"warning: {len(beside):,} of {len(heldout):,} held-out images are named as others to train on, such as "
-        f"{beside[0] + '...'!r}: if these are frames of one video, or copies, give config.data.heldout others"
-    )
 
 
 def check_copies(source: ImageSource) -> str:

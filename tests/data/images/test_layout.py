@@ -351,16 +351,3 @@ def test_a_list_of_a_split_beside_class_folders(tmp_path, name, content):
         assert f"{name} lists images of a split" in failure(open_side, given, Side("train"))
     assert counts(path / "images") == {"cat": 2, "dog": 1}
     assert counts(make_folder(tmp_path / "other", files | {"train_log.txt": b"loss 0.1\n"})) == {"cat": 2, "dog": 1}
-
-
-@pytest.mark.parametrize(
-    ("names", "hint"),
-    [
-        (["train/cat.0.jpg", "train/cat.1.jpg", "train/dog.0.jpg", "train/dog.1.jpg"], "'cat.0.jpg' seems to name"),
-        (["images/train/1.jpg", "labels/train/1.txt"], "boxes, captions and .mat files"),  # YOLO
-        (["train2017/1.jpg", "annotations/instances_train2017.json"], "boxes, captions and .mat files"),  # COCO
-        (["cars_train/1.jpg", "devkit/cars.mat"], "boxes, captions and .mat files"),
-    ],
-)
-def test_images_without_classes_and_what_they_seem_to_be(tmp_path, names, hint):
-    assert hint in failure(open_side, str(tree(tmp_path / "root", *names)), Side("train"))

@@ -10,7 +10,6 @@ from gmlp_flax.data.images.sources import (
     Subset,
     check_copies,
     check_overlap,
-    check_series,
     class_sizes,
     name_numbers,
     open_images,
@@ -172,25 +171,3 @@ def test_held_out_images_may_lack_classes(tmp_path):
     assert part.notes[-1].endswith("no image to evaluate of the classes dog")
     assert "'dog' only there" in failure(with_classes, source, ("cat", "dog", "eel"), "here")
     assert "'eel' only in" in failure(with_classes, source, ("cat", "dog", "fox"), "here", some=True)
-
-
-@pytest.mark.parametrize(
-    ("names", "are_series"),
-    [
-        ([f"video{i % 5}_frame{i:03}" for i in range(30)], True),
-        ([f"frame_{i:03}" for i in range(30)], True),
-        ([f"2021-03-0{i % 5}/{i:03}" for i in range(30)], True),
-        ([f"img{i % 10}_{('', 'aug1', 'flip')[i // 10]}" for i in range(30)], True),
-        ([f"IMG_{i:04}" for i in range(30)], False),
-        ([f"n01440764_{i}" for i in range(30)], False),
-        ([f"{i}" for i in range(30)], False),
-        ([f"{i}_{i * 7}" for i in range(30)], False),
-        ([f"ILSVRC2012_val_{i:08}" for i in range(30)], False),
-    ],
-)
-def test_frames_of_a_video_on_both_sides(tmp_path, names, are_series):
-    path = str(make_folder(tmp_path, {f"{kind}/{name}.png": b"" for kind in ("cat", "dog1") for name in names}))
-    train, heldout = (open_side(path, Side(side, heldout_share=0.2)) for side in ("train", "heldout"))
-    told = check_series(train, heldout)
-    assert told.startswith("warning: ") == are_series and ("held-out images are named as others" in told) == are_series
-    assert check_series(train.source, heldout.source) == ""

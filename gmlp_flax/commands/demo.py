@@ -3,8 +3,7 @@
     gmlp demo runs/text
     gmlp demo hf-hub:timm/gmlp_s16_224.ra3_in1k --port=7861
 
-It takes what gmlp_flax.load takes, and serves this machine alone, until Ctrl-C. Beside the answers stand the filters
-that the model's layers learned, as `gmlp draw filters` draws them. Needs the extra demo.
+It takes what gmlp_flax.load takes, serves this machine alone, and also shows `gmlp draw filters`. Needs the extra demo.
 """
 
 from __future__ import annotations

@@ -9,16 +9,13 @@
 The figures of a run are written to RUN/figures as PNG, SVG and PDF. RUN may also be given as --workdir=RUN.
 
 curves            the loss over the steps, in training and held out
-filters           rows of the spatial matrices of each layer, of text for the middle token (the paper's Figure 4), of
-                  images for some patches (Figure 3)
+filters           rows of each layer's spatial matrix: a text's middle token (the paper's Figure 4), or some patches (3)
 attention         how much each token (a row) looks at each token (a column) of a sentence or a pair (Figure 10): the
                   largest weight of the first half of the layers; and all layers one by one
-shift-invariance  how near spatial matrices without the Toeplitz constraint are to it (Figure 9): the share of their
-                  variance that is left if each weight is replaced by the mean of all weights at its offset. It is 1
-                  for a Toeplitz matrix, about 2/n for noise on n tokens, more for smooth noise. All checkpoints count:
-                  --config.checkpoint.every=50 --config.checkpoint.keep=100 make a curve of it
-augmentations     one row per training image: the centre crop of evaluation, then augmented samples. If the config mixes
-                  images, rows of samples before and after mixing follow, each with the weight of its own label
+shift-invariance  how near spatial matrices are to Toeplitz ones (Figure 9): the share of their variance that offsets
+                  explain, 1 for a Toeplitz matrix, about 2/n for noise, at all checkpoints that the run has kept
+augmentations     one row per training image: the centre crop of evaluation, then augmented samples; and, if the config
+                  mixes images, samples before and after mixing, each with the weight of its own label
 """
 
 from collections.abc import Callable

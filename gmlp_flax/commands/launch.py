@@ -5,8 +5,8 @@
     gmlp launch --on=slurm --topology=gpu:h100x32 --config=imagenet:gmlp_s --workdir=/shared/runs/s
 
 XPK, SkyPilot and SLURM do the work; this command writes what they take, and --dry_run prints it. All words but its own
-flags go to `gmlp train` unchanged. The config's mesh is checked against the topology, of
-which there are config.mesh.slices. `gmlp sweep` takes the same flags, and starts a job for each of its runs.
+flags go to `gmlp train` unchanged. The config's mesh is checked against the topology, of which there are
+config.mesh.slices. `gmlp sweep` takes the same flags, and starts a job for each of its runs.
 """
 
 import copy

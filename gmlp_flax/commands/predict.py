@@ -11,10 +11,10 @@ A masked language model fills in each [MASK]. A causal one continues each line, 
 took; with --top it ranks the next token instead. Of finetuned models, a classifier reads a sentence or, with a tab
 between them, a pair, and a model that answers questions reads a question and a passage.
 
-Without arguments, lines of standard input are the texts, or the paths of images: each is answered as soon as no other
-is ready. An input that cannot be read or does not suit the model is a line on standard error, and the exit code is 1.
-With --json each answer is an object with "input" and "predictions" (of each [MASK], a list of "label" and "score"),
-"generated_text" or "error"; a line may be an object with "input", too, whose other keys the answer repeats.
+Without arguments, lines of standard input are the texts, or the paths of images. An input that cannot be read or does
+not suit the model is a line on standard error, and the exit code is 1. With --json each answer is an object with
+"input" and "predictions" (of each [MASK], a list of "label" and "score"), "generated_text" or "error"; a line may be an
+object with "input", too, whose other keys the answer repeats.
 """
 
 from __future__ import annotations

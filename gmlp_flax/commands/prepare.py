@@ -6,10 +6,8 @@
 
 CORPUS is a file or folder of text, JSON lines or parquet (also compressed, also gs://), a folder prepared by TFDS, or
 tfds:NAME. DIR may be gs://BUCKET/FOLDER. If it is killed, the same command goes on where it was, and the result is the
-same, byte for byte. Give the folder to training as --config.data.train=DIR.
-
-listops:paper and listops:TRAIN,VALIDATION,TEST, three numbers of trees, make the data set ListOps of Long Range Arena:
-labelled text for --config=lra_listops, in a minute or two.
+same, byte for byte. Training takes the folder as --config.data.train=DIR. listops:paper and
+listops:TRAIN,VALIDATION,TEST, three numbers of trees, make Long Range Arena's ListOps for --config=lra_listops.
 """
 
 import itertools

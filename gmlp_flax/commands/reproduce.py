@@ -4,32 +4,28 @@
     gmlp reproduce table3 --data=books/data --jobs=2
     gmlp reproduce table4 --data=books/data --finetune=sst2=SST-2/ --finetune=mnli=MNLI/
     gmlp reproduce table4 --from=runs/table4        # whatever is there, also half-finished
-    gmlp reproduce figure4 --from=runs/table3       # from the first run of the gMLP there
     gmlp reproduce table3 --data=books/data --scale=gpu -- --config.steps=1000
     gmlp reproduce alternatives --data=books/data --columns=mlm,costs,sst2=SST-2/,cifar10=cifar10/
 
 NAME is a table or figure that `gmlp list tables` names. figure3 takes a folder of class folders as --data; figure10
 needs --finetune=mnli.
 
-The report goes to OUT/NAME: table.md and its tables as CSV; figures as PNG, SVG and PDF as wide as a paper's column
-or page; the numbers of each chart as CSV; and index.html, whose charts and table answer to the mouse. It opens from
-disk without a network, if plotly.min.js lies beside it. The report says what was scaled down, whether each ordering
-of the paper holds for every pair of seeds, and how its ranks correlate with the paper's over tokens.
+The report goes to OUT/NAME: table.md, tables and the numbers of charts as CSV, figures as PNG, SVG and PDF as wide as
+a paper's column or page, and index.html, which needs no network. It says what was scaled down, whether each ordering of
+the paper holds for every pair of seeds, and how its ranks correlate with the paper's over tokens.
 
 The runs are those of `gmlp sweep --sweep=paper:NAME,scale=SCALE`, in --runs (runs/reproduce/NAME-SCALE): the same
 command goes on where a killed one stopped. --from trains nothing and reads a folder of runs, or the runs that a glob
 pattern in quotes names. --scale=paper needs C4, or ImageNet for images; `gmlp plan` says what its runs would take.
 
 --finetune=TASK=DATA finetunes the first seed of each pretrained model by the configs finetune_glue and finetune_squad,
-in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does. DATA is what config.data.train takes; at paper scale it
-may be left out. --finetune_flag=--config.KEY=VALUE changes these runs, --finetune_seeds=0,1,2 their seeds. Where
-RUNS/finetuned/TASK-MODEL has runs of several rates or batches, the best median counts.
+in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does; at paper scale DATA may be left out. Where a folder has
+runs of several rates or batches, the best median counts.
 
 alternatives is not the paper's: it compares the token mixers of all papers in one frame. --columns chooses what is
 trained or measured, with its data behind it; --data is that of mlm, masked LM, from which the finetuned
-columns start. Each column goes on where it stopped, and the report has those that are there. --rows chooses mixers,
---lengths those at which costs are measured.
-Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
+columns start. Each column goes on where it stopped, and the report has those that are there. Flags after -- change the
+runs of mlm, cifar10, listops, bytes and pixels.
 """
 
 import os

@@ -11,20 +11,18 @@ a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run o
 DIR/KEY=VALUE,...,seed=SEED. With --choose=best the first seed of every point, with config.data.search=True, scores a
 part of the training data, and the best point there is trained with every seed: what is reported has chosen nothing.
 --choose=none trains every point with every seed. The table has a row for each point: median, mean, lowest and highest
-over its seeds. DIR/report has it as a page with the held-out metric over the steps, as Markdown and as CSV; all metrics
-of all runs are in DIR/sweep.json.
+over its seeds. DIR/report has it as a page with the held-out metric over the steps; DIR/sweep.json has all metrics.
 
 --sweep.KEY=VALUE,... is --grid=KEY=VALUE,... with --choose=none; `lr` is short for optimizer.learning_rate, and with
 --sweep.seed there is no --seeds. A sweep file has get_sweep(arg) that returns points (gmlp_flax.sweeps.points), all of
 which are trained.
 
---print shows a command for each run and trains nothing, so that machines can share them; --status shows how far they
-are. --on=ENGINE starts a job for each run that is not finished on a cluster (slurm) or a cloud, as `gmlp launch` does
-and with its flags. When all have ended, the command without it prints the table.
+--on=ENGINE starts a job for each run that is not finished on a cluster (slurm) or a cloud, with the flags of `gmlp
+launch`. When all have ended, the command without it prints the table.
 
-A run that is finished in DIR is not run again and an interrupted run goes on, so the same command ends what a killed
-one began. If a run fails under --choose=best, or Ctrl-C or SIGTERM asks to stop, the running ones save and stop as
-well. Otherwise the others go on, and the failed runs are listed at the end; the exit code is then 1.
+The same command ends what a killed one began: finished runs are kept, interrupted ones go on. If a run fails under
+--choose=best, or Ctrl-C or SIGTERM asks to stop, the running ones save and stop as well. Otherwise the others go on,
+and the failed runs are listed at the end; the exit code is then 1.
 """
 
 import re

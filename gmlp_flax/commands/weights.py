@@ -17,15 +17,12 @@ EXPORT = """Writes the weights of a run or of a model from elsewhere to a folder
     gmlp export --model=gmlp_s16_224.safetensors --out=FOLDER
     gmlp export --model=bert-base-uncased/ --out=FOLDER
 
-FOLDER gets model.safetensors, which needs no gmlp_flax to be read, config.json, what predictions need besides, such as
-tokenizer.model, and a README.md. `gmlp predict` and `evaluate` read it as --workdir, and runs start from it by
-config.init_from. --format=torch adds modeling_gmlp.py, which reads it with torch alone; --format=stablehlo and onnx add
-the forward pass.
+FOLDER gets model.safetensors, config.json, what predictions need besides, such as tokenizer.model, and a README.md.
+`gmlp predict` and `evaluate` read it as --workdir, and runs start from it by config.init_from. --format=torch adds
+modeling_gmlp.py, which reads it with torch alone; --format=stablehlo and onnx add the forward pass.
 
-A file of timm's, or a Mixer's .npz of vision_transformer, is named after its model. 1,000 classes are taken for
-ImageNet-1k's, and named by their WordNet ids; other classes are named by their numbers. A BERT's or FNet's folder, as
-the package transformers saves it, has config.json, model.safetensors or pytorch_model.bin, and the tokenizer; it
-becomes a masked language model, with its pooler, without its head for pairs.
+A file of timm's, or a Mixer's .npz of vision_transformer, is named after its model; 1,000 classes are taken for
+ImageNet-1k's. A BERT's or FNet's folder, as transformers saves it, becomes a masked language model.
 """
 PUSH = """Uploads a run, or a folder that `gmlp export` has written, to the Hugging Face hub.
 

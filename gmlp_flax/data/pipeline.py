@@ -163,9 +163,6 @@ class Spread:
     def __getitem__(self, index: int) -> Example:
         return self._source[index * len(self._source) // self._count]
 
-    def __repr__(self) -> str:
-        return repr(self._source)
-
 
 def read_ahead(make_batch: Callable[..., Batch], *, start: int, workers: int = 0, **options: Any) -> Batches:
     """The endless batches make_batch(start, **options), make_batch(start + 1, **options), ..., made ahead of their use.
@@ -187,7 +184,7 @@ def _reorder(examples: grain.MapDataset, index: Callable[[int], int]) -> grain.M
 def per_host(source: Source, batch_size: int, hosts: int) -> int:
     """A batch's examples per host; raises DataError as `train_batches` does."""
     if len(source) == 0:
-        raise DataError(f"{source!r} has no examples; give a source with at least one")
+        raise DataError("there are no examples: give data with at least one")
     if batch_size < 1 or batch_size % hosts:
         raise DataError(
             f"batch_size={batch_size} counts examples over all hosts and must be a positive multiple of their number, "

@@ -146,11 +146,8 @@ def check_shards(path: str, files: Iterable[File]) -> None:
         missing = int(count) - len([number for number in numbers if number < int(count)])
         if missing > 0:
             first = next(number for number in itertools.count() if number not in numbers)
-            more = f" and {missing - 1} more are" if missing > 1 else " is"
-            raise DataError(
-                f"{path!r}: of the {int(count)} shards of {stem!r}, {first:0{len(count)}d}-of-{count}{more} "
-                "missing; copy the rest, or give single files"
-            )
+            what = f"{missing} of the {int(count)} shards of {stem!r} are missing, such as {first:0{len(count)}d}"
+            raise DataError(f"{path!r}: {what}-of-{count}; copy the rest, or give single files")
 
 
 def subfolders(path: str) -> tuple[str, ...]:

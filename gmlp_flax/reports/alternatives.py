@@ -188,11 +188,8 @@ def of_folder(folder: str, scale: str, changes: Mapping[str, Any] = NOTHING) -> 
         name: (min if COLUMNS[name].lower else max)(models.values()) for name, models in baselines.items() if models
     }
     notes = [*_notes(scale, configs, runs, baselines), *cost_notes(costs)]
-    absent = {
-        "Rows": [row for row in ROWS if row not in configs],
-        "Columns": [name for name in (*COLUMNS, COSTS) if not columns.get(name)],
-    }
-    notes += [f"{what} without anything: {', '.join(names)}." for what, names in absent.items() if names]
+    if absent := [name for name in (*COLUMNS, COSTS) if not columns.get(name)]:
+        notes.append(f"Columns without anything: {', '.join(absent)}.")
     flops: Columns = {"GFLOPs": {row: dry_run.forward_flops(bare_task(c)) / 1e9 for row, c in configs.items()}}
     charts = {
         f"speed_{name}": over_speed(COLUMNS[name], scores[name], costs, bare_task(of[0].config).length)

@@ -102,9 +102,10 @@ def test_missing_shards_are_counted(tmp_path):
     for number in (0, 1, 4):
         (tmp_path / f"en.noblocklist-{number:05d}-of-00005.jsonl").touch()
     (tmp_path / "en.noblocklist-00000-of-00001.parquet").touch()  # a set of its own
-    for missing in ("00002-of-00005 and 1 more", "00003-of-00005"):
-        assert missing in failure(files.check_shards, str(tmp_path), files.find_files(str(tmp_path)))
-        (tmp_path / f"en.noblocklist-{missing[:14]}.jsonl").touch()
+    for count, missing in ((2, "00002-of-00005"), (1, "00003-of-00005")):
+        message = failure(files.check_shards, str(tmp_path), files.find_files(str(tmp_path)))
+        assert f"{count} of the 5 shards" in message and missing in message
+        (tmp_path / f"en.noblocklist-{missing}.jsonl").touch()
     files.check_shards(str(tmp_path), files.find_files(str(tmp_path)))
 
 

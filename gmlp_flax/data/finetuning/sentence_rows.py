@@ -10,7 +10,7 @@ from typing import Any
 from gmlp_flax.data.finetuning.glue import SentenceTask
 from gmlp_flax.data.splits import SPLIT_WORDS, may_name_splits, split_of
 from gmlp_flax.data.text import corpora
-from gmlp_flax.data.text.documents import LONGEST, json_object, json_rows, numbered_lines
+from gmlp_flax.data.text.documents import LONGEST, json_lines, json_object, numbered_lines
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, records, tfds_folders
 from gmlp_flax.io.files import File
@@ -274,11 +274,7 @@ def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str
 
 
 def _json_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
-    if (rows := json_rows(path)) is None:
-        lines = ((f"{path}, line {number}", line) for number, line in numbered_lines(path) if line.strip())
-        return _parse(lines, json_object)
-    notes.append(f"{path} is one JSON value: {len(rows):,} rows of it are read")
-    return _parse(((f"{path}, row {number}", row) for number, row in enumerate(rows)), json_object)
+    return _parse(((f"{path}, line {number}", line) for number, line in json_lines(path) if line.strip()), json_object)
 
 
 def _parquet_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:

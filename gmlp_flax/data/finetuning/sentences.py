@@ -41,8 +41,6 @@ MOST_LABELS = 1000  # a column with more values than these does not hold classes
 _PERHAPS_MISSING = ("none", "null", "na", "n/a", "-", "?", "-1")  # or classes
 _WHOLE = re.compile(r"([+-]?\d{1,18})\.0*")
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?")
-_MARKED = re.compile(r"[+-]?[\d.,]+([eE][+-]?\d+)?")
-_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}([.,]\d{3})+")  # or three decimals
 _SAME = {"true": "1", "false": "0", "y": "yes", "n": "no", "m": "male", "pos": "positive", "neg": "negative"}
 _JOINTS = re.compile(r"\s*[|;,+/]\s*")
 
@@ -237,12 +235,9 @@ def _by_tag(path: str, examples: list[_Example], notes: list[str]) -> dict[str, 
 def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords, notes: list[str]) -> list[_Example]:
     """The usable rows of a file or split."""
     labels, intern = _label_numbers(task), {}  # Retrieval has each long document in many pairs
-    examples, ids, repeated, part = [], set(), False, int(split.endswith(PARTS[2]) and len(task.submission) > 1)
+    examples, ids, part = [], set(), int(split.endswith(PARTS[2]) and len(task.submission) > 1)
     id_names, tag_names = ([name for name in names if name not in task.columns] for names in (IDS, TAGS))
-    columns, marks, decimals = {}, Counter(), "."
-    if task.numbers and task.own:
-        rows = iter(known := [*rows])
-        decimals = decimal_mark([_field(row, task.label) for _, row in known if isinstance(row, dict)], path, notes)
+    columns, marks = {}, Counter()
     for position, (where, record) in enumerate(rows):
         try:
             if isinstance(record, BadRecord):
@@ -252,14 +247,12 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
                 marks[mark] += 1
                 continue
             texts = tuple(_text(record, names, task) for names in task.texts)
-            label, tag = _label(record, labels, task, decimals), str(_field(record, tag_names) or "")
+            label, tag = _label(record, labels, task), str(_field(record, tag_names) or "")
             own_id = _field(record, id_names)
-            is_again = isinstance(own_id, str | int | float) and (tag, own_id) in ids
-            if (is_again and not task.own) or not isinstance(own_id, str | int | float | None):
+            if own_id is not None and (not isinstance(own_id, str | int | float) or (tag, own_id) in ids):
                 problem = "no text or number, or an earlier row's: mend it, or rename the column"
                 raise BadRecord(f"the id {own_id!r} is {problem}")
             ids.add((tag, own_id))  # predictions are written under it
-            repeated = repeated or is_again
             splits.add_values(columns, record if task.own else {})
         except BadRecord as error:
             bad.skip(f"{where}: {error}")
@@ -267,10 +260,6 @@ def _read(path: str, split: str, rows: Rows, task: SentenceTask, bad: BadRecords
         texts = tuple(intern.setdefault(text, text) for text in texts)
         tag = SPLIT_WORDS.get(tag.strip().lower(), tag)
         examples.append(_Example(texts, label, str(position if own_id is None else own_id), part, tag))
-    if repeated:
-        named = [name for name in id_names if name in columns][:1]
-        notes.append(f"{path}: ids of the column {_either(named)} repeat, so examples are numbered in predictions")
-        examples = [example._replace(id=str(number)) for number, example in enumerate(examples)]
     notes += [f"{path}: {n:,} rows are left out, which {name!r} calls rejected or skipped" for name, n in marks.items()]
     if not examples:
         raise DataError(f"{path!r} holds no example{f' in the split {split!r}' if split else ''}; give other data")
@@ -314,24 +303,9 @@ def _label_numbers(task: SentenceTask) -> dict[str, int]:
     return labels | dict.fromkeys(task.unlabelled, UNLABELLED)
 
 
-def decimal_mark(values: Sequence[Any], path: str, notes: list[str]) -> str:
-    """The mark before the decimals of the numbers that are text, "." or ","; raises DataError if that is not clear, as
-    for 1.234 beside 960, or if there is a mark between thousands."""
-    texts = [value.strip() for value in values if isinstance(value, str) and _MARKED.fullmatch(value.strip())]
-    commas, points = ([text for text in texts if mark in text] for mark in ",.")
-    marked, grouped = [*commas, *points], all(map(_THOUSANDS.fullmatch, [*commas, *points]))
-    if (commas and points) or (marked and grouped and (commas or len(marked) < len(texts))):
-        given = " and ".join(map(repr, dict.fromkeys((*commas[:1], *points[:1]))))
-        advice = "write all with a point there, and nothing between thousands"
-        raise DataError(f"{path}: numbers such as {given} may have a point or a comma before decimals: {advice}")
-    if commas or (marked and grouped):
-        notes.append(f"{path}: numbers such as {marked[0]!r} are read as {marked[0].replace(',', '.')}")
-    return "," if commas else "."
-
-
-def _label(record: Record, labels: dict[str, int], task: SentenceTask, mark: str = ".") -> int | str | float:
+def _label(record: Record, labels: dict[str, int], task: SentenceTask) -> int | str | float:
     """The number of the row's class, or UNLABELLED; its value as text if the task has no labels yet. Of a task of
-    numbers the number, by the `mark` before decimals, or nan."""
+    numbers the number, or nan."""
     value = _field(record, task.label)
     value = next(iter(value), None) if task.own and isinstance(value, list) and len(value) < 2 else value  # Doccano's
     if value is None and task.own and record.keys().isdisjoint(task.label):
@@ -341,8 +315,7 @@ def _label(record: Record, labels: dict[str, int], task: SentenceTask, mark: str
     if task.numbers:
         least, most = task.numbers
         with contextlib.suppress(ValueError):
-            text = str(value).replace("_", "?").replace(mark, ".")  # 1_000 is a number in Python alone
-            if least <= (number := float(text)) <= most:
+            if least <= (number := float(str(value).replace("_", "?"))) <= most:  # 1_000 is a number in Python alone
                 return number
         raise BadRecord(f"the label {value!r}; expected a number from {least:.4g} to {most:.4g}")
     if isinstance(value, list | dict) or (task.own and _LIST.fullmatch(str(value))):

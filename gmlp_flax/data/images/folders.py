@@ -66,9 +66,6 @@ class ImageSource:
     def __getitem__(self, index: int) -> dict:
         return {"image": self.read(index), "label": self.labels[index], "name": self.names[index]}
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.path!r}, images={len(self)}, classes={len(self.classes)})"
-
     def read(self, index: int) -> bytes | np.ndarray:
         """The image at a position: encoded bytes or pixels. A source defines this or `__getitem__`."""
         return self[index]["image"]

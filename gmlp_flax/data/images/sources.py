@@ -15,7 +15,6 @@ import itertools
 import re
 import sys
 import unicodedata
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -82,19 +81,12 @@ class Subset(ImageSource):
     def read(self, index: int) -> bytes | np.ndarray:
         return self.source.read(int(self.indices[index]))
 
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.source!r}, images={len(self)}, crc={zlib.crc32(self.indices.tobytes()):08x})"
-        )
-
 
 def open_images(path: str) -> ImageSource:
     """Opens a folder or a tar file of images, or Pathfinder's; raises DataError if there is neither.
 
     If its `splits` are known, `of_split` gives the images of one.
     """
-    if str(path).lower().endswith((".zip", ".rar", ".7z")):
-        raise DataError(f"{path} is an archive, of which only tar files are read: unpack it and give its folder")
     if not files.exists(path):
         raise DataError(f"no images at {str(path)!r}: expected a folder or a tar file of class folders; check the path")
     if (found := rows.open_rows(path)) is not None:
@@ -169,7 +161,7 @@ def split_images(source: ImageSource, heldout_share: float) -> tuple[Subset, Sub
     order, counts = np.argsort(labels, kind="stable"), np.bincount(labels, minlength=len(classes))
     for members, name in zip(np.split(order, np.cumsum(counts)[:-1]), classes, strict=True):
         if len(members) < 2:
-            raise DataError(f"class {name!r} of {source!r} has a single image: add one, or remove the class")
+            raise DataError(f"class {name!r} of {source.path!r} has a single image: add one, or remove the class")
         keys = [name_of(i).encode("utf-8", "surrogateescape") for i in members.tolist()]
         heldout[members] = splits.heldout_members(keys, heldout_share)
         if heldout_share < 0:
@@ -343,9 +335,6 @@ class ReadableExamples:
 
     def __len__(self) -> int:
         return len(self.source)
-
-    def __repr__(self) -> str:
-        return repr(self.source)
 
     def __getitem__(self, index: int) -> dict:
         """An example for evaluation, with the label UNREAD if it replaces another; see also `train`."""

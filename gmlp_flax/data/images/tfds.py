@@ -107,9 +107,6 @@ class TFDSImages(ImageSource):
         """That of the files of the split."""
         return fingerprints.of_files([shard.file for shard in self._shards])
 
-    def __repr__(self) -> str:
-        return f"TFDSImages({self.path!r}, {self.split!r}, images={len(self)}, classes={len(self.classes)})"
-
 
 def _feature_of_kind(folder: Folder, kind: type, name: str) -> str:
     """The feature of a kind: the one with this name, or the only one."""

@@ -4,8 +4,8 @@ documents a side takes: all of a split, or a share of the documents by their tex
 A path is one of
 
     a file or folder: .txt, or WikiText's .tokens and .raw (one document per file), .jsonl, .ndjson or .json (one object
-        per line, with a string `text`, or a table as in documents.json_rows), each also packed as .gz, .xz, .bz2 or
-        .zst, .parquet and .arrow (a column `text`). A folder is searched recursively, and may be what the package
+        per line, with a string `text`, or a list of them), each also packed as .gz, .xz, .bz2 or .zst, .parquet and
+        .arrow (a column `text`). A folder is searched recursively, and may be what the package
         datasets saves with save_to_disk. C4 from AllenAI or Hugging Face is a folder of files such as
         `c4-train.00000-of-01024.json.gz`, whose names contain their splits. A single file with any other suffix is
         plain text.
@@ -39,12 +39,8 @@ from gmlp_flax.io.records import BadRecord, BadRecords
 PART_BYTES = 64 << 20  # of a file that is cut into parts, about; documents and their order do not depend on it
 
 _JSON_LINES = dict.fromkeys((".jsonl", ".ndjson", ".json"), "json_lines")
-_READERS_BY_SUFFIX = {
-    **dict.fromkeys((".txt", ".tokens", ".raw"), "text"),
-    **_JSON_LINES,
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-}
+_TEXTS = dict.fromkeys((".txt", ".tokens", ".raw"), "text")
+_READERS_BY_SUFFIX = {**_TEXTS, **_JSON_LINES, ".parquet": "parquet", ".arrow": "arrow"}
 _DICT = "dataset_dict.json"  # of the package datasets: each folder beside it is a split
 # Files beside the shards of published data sets that hold no text.
 _NOT_TEXT = re.compile(rf"dataset_infos?\.json|features\.json|state\.json|{re.escape(_DICT)}|cache-.*\.arrow")

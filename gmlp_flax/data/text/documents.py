@@ -12,14 +12,13 @@ does not parse. The unit of [start, stop) depends on the format, and so does the
     array_record   records; random access
 """
 
-import contextlib
-import itertools
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from gmlp_flax.data import splits
-from gmlp_flax.errors import DataError, decode_errors
+from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files, records, tfds_folders
 from gmlp_flax.io.records import BadRecord, NotUTF8
 
@@ -53,57 +52,28 @@ def numbered_lines(path: str, start: int = 0, stop: int | None = None) -> Iterat
             yield number, line
 
 
-def json_object(line: Any) -> dict[str, Any]:
-    """The object in a line of JSON, or a value that is one; raises BadRecord if there is none."""
-    value = line
-    if isinstance(line, bytes):
-        records.refuse_utf16(line)
-        try:
-            value = json_files.loads(records.decode_utf8(line))
-        except ValueError as error:
-            raise BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line") from error
+def json_lines(path: str, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """`numbered_lines`; of a file that is one list, as pandas and the package datasets write it, its rows as lines, all
+    in the first range. Raises DataError also if a list is cut off."""
+    with files.open_file(path) as stream:
+        is_list = stream.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
+    if not is_list:
+        yield from numbered_lines(path, start, stop)
+    elif start == 0:
+        rows = json_files.parse(files.read_small(path, LONGEST, decompress=True), path, list)
+        yield from enumerate((json.dumps(row).encode() for row in rows), start=1)
+
+
+def json_object(line: bytes) -> dict[str, Any]:
+    """The object in a line of JSON; raises BadRecord if there is none."""
+    records.refuse_utf16(line)
+    try:
+        value = json_files.loads(records.decode_utf8(line))
+    except ValueError as error:
+        raise BadRecord(f"not JSON ({getattr(error, 'msg', error)}); expected one object per line") from error
     if not isinstance(value, dict):
         raise BadRecord(f"found {type(value).__name__}; expected an object")
     return value
-
-
-def json_rows(path: str) -> list[Any] | None:
-    """The rows of a file that is one JSON value, as pandas and the package datasets write a table; None if it holds
-    JSON lines or another value.
-
-    It is a list of rows or texts, also under one key of an object, or under names of splits, the rows' `split`;
-    {"columns": names, "data": lists}; {column: {row: value}}; or {column: values}. DataError: a list is cut off.
-    """
-    value: Any = _whole_json(path)
-    if isinstance(value, list):
-        return [{TEXT: row} if isinstance(row, str) else row for row in value]
-    if not isinstance(value, dict) or isinstance(value.get(TEXT), str):
-        return None
-    lists = {name: rows for name, rows in value.items() if isinstance(rows, list) and isinstance([*rows, 0][0], dict)}
-    if len(lists) == 1:
-        return next(iter(lists.values()))
-    if lists and all(map(splits.split_words, lists)):
-        tagged = [({"split": splits.split_of(name)}, row) for name, rows in lists.items() for row in rows]
-        return [tag | row if isinstance(row, dict) else row for tag, row in tagged]
-    if {"columns", "data"} <= value.keys():
-        with decode_errors(f"{path}: its columns and data do not fit", "write JSON lines"):
-            value = dict(zip(map(str, value["columns"]), map(list, zip(*value["data"], strict=True)), strict=True))
-    if {*map(type, value.values())} == {dict} and len({*map(tuple, value.values())}) == 1:
-        value = {name: [*column.values()] for name, column in value.items()}
-    if {*map(type, value.values())} == {list} and len({*map(len, value.values())}) == 1:
-        return [dict(zip(value, row, strict=True)) for row in zip(*value.values(), strict=True)]
-    return None
-
-
-def _whole_json(path: str) -> Any:
-    """The value of a file that is one list or object of JSON; None if it is JSON lines, or nothing of these."""
-    first = [*itertools.islice((line for _, line in numbered_lines(path) if line.strip()), 2)]
-    begin = first[0].removeprefix(b"\xef\xbb\xbf").lstrip()[:1] if first else b""
-    with contextlib.suppress(ValueError):
-        if begin not in (b"[", b"{") or (json_files.loads(first[0].decode("utf-8-sig")) and len(first) > 1):
-            return None
-    with contextlib.nullcontext() if begin == b"[" else contextlib.suppress(DataError):
-        return json_files.parse(files.read_small(path, LONGEST, decompress=True), path)
 
 
 def _line_name(number: int, start: int) -> str:
@@ -126,11 +96,10 @@ def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
 
 
 def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
-    lines = ((number, line) for number, line in numbered_lines(path, start, stop) if not line.isspace())
-    rows = json_rows(path)  # which belong to the first range
+    lines = ((number, line) for number, line in json_lines(path, start, stop) if not line.isspace())
     columns: dict[str, set[str]] = {}
 
-    def text(line: Any) -> str:
+    def text(line: bytes) -> str:
         record = json_object(line)
         splits.add_values(columns, {name: record[name] for name in record if splits.may_name_splits(name)})
         if not isinstance(record.get(TEXT), str):
@@ -138,10 +107,7 @@ def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | 
             raise BadRecord(f"found fields {fields}; expected an object with a string field {TEXT!r}")
         return record[TEXT]
 
-    if rows is None:
-        yield from _parse(lines, lambda number: _line_name(number, start), text)
-    elif start == 0:
-        yield from _parse(enumerate(rows), "row {}".format, text)
+    yield from _parse(lines, lambda number: _line_name(number, start), text)
     splits.check_columns(columns, path)
 
 

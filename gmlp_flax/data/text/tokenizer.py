@@ -204,9 +204,6 @@ class Tokenizer:
     def __hash__(self) -> int:
         return hash(self.model)
 
-    def __repr__(self) -> str:
-        return f"Tokenizer(vocab_size={self.vocab_size}, checksum={self.checksum[:8]})"
-
 
 def report_unknown(tokenizer: Tokenizer, source: Source | Sequence[Any], where: str) -> None:
     """Prints the share of [UNK] in "tokens" of the first DOCUMENTS examples, if the tokenizer may give it.

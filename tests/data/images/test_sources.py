@@ -1,5 +1,4 @@
 import os
-import zipfile
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from gmlp_flax.data.images.sources import (
     check_overlap,
     class_sizes,
     name_numbers,
-    open_images,
     open_side,
     split_images,
     with_classes,
@@ -30,7 +28,7 @@ def names(source):
 
 def test_split_errors(tmp_path):
     source = ImageFolder(make_folder(tmp_path, {"a/1.png": b"", "b/1.png": b"", "b/2.png": b""})).of_split()
-    with pytest.raises(DataError, match="class 'a' of ImageFolder.* has a single image: add one, or remove the class"):
+    with pytest.raises(DataError, match="class 'a' of .* has a single image: add one, or remove the class"):
         split_images(source, 0.1)
 
 
@@ -38,7 +36,7 @@ def test_subset():
     digits = embedded_digits("train")
     subset = Subset(digits, [5, 3])
     assert [subset[i]["label"] for i in range(len(subset))] == digits.labels[[5, 3]].tolist()
-    assert repr(subset) == repr(Subset(digits, np.array([5, 3]))) != repr(Subset(digits, [3, 5]))
+    assert Subset(digits, np.array([5, 3])).labels.tolist() == subset.labels.tolist()
 
 
 def test_required_classes(tmp_path):
@@ -87,14 +85,6 @@ def test_sets_by_name(tmp_path, monkeypatch):
     image_files.tfds_folder(tmp_path / "cifar10" / "3.0.2", {"train": [3], "test": [2]}, "array_record")
     assert [len(open_side("tfds:cifar10", Side(side, heldout_share=0.1))) for side in ("train", "heldout")] == [3, 2]
     assert "'tfds:cifar100' is not prepared in" in failure(open_side, "tfds:cifar100", Side("train"))
-
-
-def test_a_zip_file_is_called_so(tmp_path):
-    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as file:
-        file.writestr("cat/1.png", b"")
-    assert "photos.zip is an archive, of which only tar files are read: unpack it" in failure(
-        open_images, str(tmp_path / "photos.zip")
-    )
 
 
 def test_sizes_of_classes(tmp_path):

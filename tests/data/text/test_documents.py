@@ -196,62 +196,23 @@ def test_examples(tmp_path, reader):
 
 
 ROWS = [{"text": "a", "label": 0}, {"text": "b", "label": 1}, {"text": "c", "label": 1}]
-COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
-NUMBERED = {name: {str(i): value for i, value in enumerate(column)} for name, column in COLUMNS.items()}
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        ROWS,
-        {"version": "1", "data": ROWS},
-        {"columns": ["text", "label"], "index": [0, 1, 2], "data": [[*row.values()] for row in ROWS]},
-        COLUMNS,
-        NUMBERED,
-    ],
-)
 @pytest.mark.parametrize("indent", [None, 1])
-def test_one_json_value_as_pandas_and_others_write_it(tmp_path, value, indent):
-    path = tmp_path / "a.json.gz"
-    path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + json.dumps(value, indent=indent).encode()))
-    assert documents.json_rows(str(path)) == ROWS
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_one_list_as_pandas_writes_it(tmp_path, suffix, indent):
+    path, content = tmp_path / f"a.json{suffix}", b"\xef\xbb\xbf" + json.dumps(ROWS, indent=indent).encode()
+    path.write_bytes(gzip.compress(content) if suffix else content)
+    assert [json.loads(line) for _, line in documents.json_lines(str(path))] == ROWS
     assert read("json_lines", path) == ["a", "b", "c"] and read("json_lines", path, 30) == []
 
 
-def test_one_json_value_of_splits_and_of_texts(tmp_path):
+def test_rows_of_a_list_that_are_no_objects(tmp_path):
     path = tmp_path / "a.json"
-    path.write_text(json.dumps({"train": ROWS[:2], "test": ROWS[2:]}))
-    found = documents.json_rows(str(path)) or []
-    assert [row.pop("split") for row in found] == ["train", "train", "test"] and found == ROWS
-    path.write_text('{"train": [{"text": "a"}, 3], "test": [{"text": "b"}]}')
-    assert [row if row == 3 else row["text"] for row in documents.json_rows(str(path)) or []] == ["a", 3, "b"]
-    assert "seems to name splits" in failure(read, "json_lines", path)
-    path.write_text('{"columns": [1, ["text"]], "data": [[2, 3]]}')
-    assert documents.json_rows(str(path)) == [{"1": 2, "['text']": 3}]
-    path.write_text('{"columns": ["text", "label"], "data": [["a"]]}')
-    assert "a.json: its columns and data do not fit" in failure(documents.json_rows, str(path))
-    path.write_text('["a", 1, {"text": "b"}]')
-    assert read("json_lines", path) == ["a", "<row 1: found int; expected an object>", "b"]
+    path.write_text('["a", {"text": "b"}]')
+    assert read("json_lines", path) == ["<line 1: found str; expected an object>", "b"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        '{"text": "a"}\n{"text": "b"}',
-        '{"text": "a", "parts": [{"text": "b"}]}',
-        '{\n"text": "a",\n"parts": [{"text": "b"}]\n}',
-        '[{"text": "a"}]\n{"text": "b"}',
-        '{"a": [1, 2], "b": [1]}',
-        '{"a": 1}',
-        "{bad\n",
-        "",
-    ],
-)
-def test_json_lines_are_no_single_value(tmp_path, content):
-    (tmp_path / "a.json").write_text(content)
-    assert documents.json_rows(str(tmp_path / "a.json")) is None
-
-
-def test_a_json_list_without_its_end_is_no_table(tmp_path):
+def test_a_list_without_its_end(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(ROWS, indent=1)[:40])
-    assert "a.json: not JSON" in failure(documents.json_rows, str(tmp_path / "a.json"))
+    assert "a.json: not JSON" in failure(read, "json_lines", tmp_path / "a.json")

@@ -102,7 +102,6 @@ def test_masks_where_the_stand_in_was_in_the_corpus():
 def test_training_is_reproducible(tokenizer):
     again = Tokenizer.train(embedded_text("heldout"), 600)
     assert again == tokenizer and again.checksum == tokenizer.checksum and hash(again) == hash(tokenizer)
-    assert repr(again) == f"Tokenizer(vocab_size=600, checksum={tokenizer.checksum[:8]})"
 
 
 def test_long_lines_are_trained_on():

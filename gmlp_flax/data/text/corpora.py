@@ -5,10 +5,9 @@ A path is one of
 
     a file or folder: .txt, or WikiText's .tokens and .raw (one document per file), .jsonl, .ndjson or .json (one object
         per line, with a string `text`, or a list of them), each also packed as .gz, .xz, .bz2 or .zst, .parquet and
-        .arrow (a column `text`). A folder is searched recursively, and may be what the package
-        datasets saves with save_to_disk. C4 from AllenAI or Hugging Face is a folder of files such as
-        `c4-train.00000-of-01024.json.gz`, whose names contain their splits. A single file with any other suffix is
-        plain text.
+        .arrow (a column `text`). A folder is searched recursively, and may be what the package datasets saves with
+        save_to_disk. C4 from AllenAI or Hugging Face is a folder of files such as `c4-train.00000-of-01024.json.gz`,
+        whose names contain their splits. A single file with any other suffix is plain text.
     a TFDS folder: .../c4/en/3.0.1, with features.json and dataset_info.json, as ArrayRecord, TFRecord or parquet. It is
         read without TensorFlow; the document is the feature `text`.
     tfds:NAME[/CONFIG][:VERSION]: a TFDS folder below TFDS_DATA_DIR or ~/tensorflow_datasets; without a version, the

@@ -7,7 +7,8 @@ from gmlp_flax.errors import RunError, install
 
 
 def import_beside_torch(package: str) -> Any:
-    """Imports timm or transformers, also beside a torchvision that does not fit the installed torch.
+    """Imports timm or transformers, also beside a torchvision that does not fit the installed
+    torch.
 
     Raises:
         RunError: the package or torch is not installed.
@@ -19,10 +20,12 @@ def import_beside_torch(package: str) -> Any:
             importlib.import_module("torchvision")
         except ImportError:
             pass  # timm and transformers do without
-        except RuntimeError:  # of another torch; both packages ask for two of its operators, and never run them
+        # of another torch; both packages ask for two of its operators, and never run them
+        except RuntimeError:
             for operator in ("nms", "qnms"):
                 library.define(
-                    f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+                    f"torchvision::{operator}",
+                    "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
                 )
         return importlib.import_module(package)
     except ImportError as error:

@@ -1,7 +1,8 @@
-"""The benchmark's part `device`: how near an accelerator comes to its own peak, and which forms of mixing are fast.
+"""The benchmark's part `device`: how near an accelerator comes to its own peak, and which forms of
+mixing are fast.
 
-Each row stands as soon as it is measured, and the part ends in time: what is left is left out. Every model runs in a
-process of its own, one after another, so that each may take all the memory.
+Each row stands as soon as it is measured, and the part ends in time: what is left is left out.
+Every model runs in a process of its own, one after another, so that each may take all the memory.
 """
 
 import functools
@@ -35,7 +36,8 @@ PRODUCT = "one large product"
 
 
 class Setting(NamedTuple):
-    """What is tried of a model: examples of a step, the remat policy, and whether layers run in one loop."""
+    """What is tried of a model: examples of a step, the remat policy, and whether layers run in one
+    loop."""
 
     batch: int
     remat: str
@@ -46,8 +48,8 @@ class Setting(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A model of the table: its config, settings of which the first that fits into memory is measured, or `every` one,
-    and the goal for the share of the peak."""
+    """A model of the table: its config, settings of which the first that fits into memory is
+    measured, or `every` one, and the goal for the share of the peak."""
 
     name: str
     file: str
@@ -71,8 +73,8 @@ MODELS = (
 
 
 class Device(NamedTuple):
-    """How a kind of device is measured: type of activations, side of the large matrices, tokens of a mixing layer and
-    its lengths, batch (0: as MODELS say) and steps at once."""
+    """How a kind of device is measured: type of activations, side of the large matrices, tokens of
+    a mixing layer and its lengths, batch (0: as MODELS say) and steps at once."""
 
     dtype: str
     matrix: int
@@ -87,7 +89,8 @@ CPU = Device("float32", 1024, 512, (128, 512), 2, 1)  # shows that the part work
 
 
 class Measured(NamedTuple):
-    """Of one setting: seconds of a step, operations per second of the large product in turn with it, and peak bytes."""
+    """Of one setting: seconds of a step, operations per second of the large product in turn with
+    it, and peak bytes."""
 
     setting: Setting
     seconds: list[float]
@@ -96,8 +99,9 @@ class Measured(NamedTuple):
 
 
 def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterator[Row]:
-    """Models beside one large matrix product; forms of attention, of the gate and of Toeplitz products at several
-    lengths; then timm and transformers under torch.compile, where they are installed.
+    """Models beside one large matrix product; forms of attention, of the gate and of Toeplitz
+    products at several lengths; then timm and transformers under torch.compile, where they are
+    installed.
 
     Args:
         repeats: measurements of each figure.
@@ -110,9 +114,13 @@ def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterato
     known = {model.argument: model for model in MODELS}
     if unknown := [model for model in models if model not in known]:
         raise ConfigError(f"there is no model {unknown[0]!r}: expected some of {', '.join(known)}")
-    # By default a process takes three quarters of the memory at its start and leaves too little for the next one.
+    # By default a process takes three quarters of the memory at its start and leaves too little for
+    # the next one.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    end, device = time.monotonic() + 60 * minutes, CPU if jax.default_backend() == "cpu" else ACCELERATOR
+    end, device = (
+        time.monotonic() + 60 * minutes,
+        CPU if jax.default_backend() == "cpu" else ACCELERATOR,
+    )
     fastest: dict[str, float] = {}
     parts: list[tuple[str, Callable[[], Iterator[Row]]]] = [
         (model.name, functools.partial(model_rows, model, device, repeats, end, fastest))
@@ -120,15 +128,26 @@ def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterato
         if not models or model.argument in models
     ]
     if not models:
-        parts += [(f"mixing, n = {n}", functools.partial(mixing_rows, n, device, repeats)) for n in device.lengths]
+        parts += [
+            (f"mixing, n = {n}", functools.partial(mixing_rows, n, device, repeats))
+            for n in device.lengths
+        ]
     for name, key, peer, batch, tokens in BESIDE:
         if name in [part for part, _ in parts]:
             batch = device.batch or batch
             made = functools.partial(peers.torch_calls, key, batch, tokens, device.dtype)
-            parts.append((peer, functools.partial(peer_rows, name, peer, batch, made, device, repeats, fastest)))
+            parts.append(
+                (
+                    peer,
+                    functools.partial(peer_rows, name, peer, batch, made, device, repeats, fastest),
+                )
+            )
     for name, part in parts:
         if time.monotonic() > end:
-            print(f"{name} and what follows is left out: --minutes={minutes:g} are over", file=sys.stderr)
+            print(
+                f"{name} and what follows is left out: --minutes={minutes:g} are over",
+                file=sys.stderr,
+            )
             return
         print(f"{name} ...", file=sys.stderr, flush=True)
         try:
@@ -137,8 +156,11 @@ def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterato
             print(f"{name} is left out: {error}", file=sys.stderr, flush=True)
 
 
-def model_rows(model: Model, device: Device, repeats: int, end: float, fastest: dict[str, float]) -> Iterator[Row]:
-    """The rows of one model, of the fastest of its settings; keeps its examples per second in `fastest`."""
+def model_rows(
+    model: Model, device: Device, repeats: int, end: float, fastest: dict[str, float]
+) -> Iterator[Row]:
+    """The rows of one model, of the fastest of its settings; keeps its examples per second in
+    `fastest`."""
     best: Measured | None = None
     for setting in model.settings:
         if best and (not model.every or time.monotonic() > end):
@@ -150,7 +172,9 @@ def model_rows(model: Model, device: Device, repeats: int, end: float, fastest: 
             continue
         rates = [setting.batch / seconds for seconds in found.seconds]
         yield row(f"{model.name}, {setting}: rate", rates, "examples/s")
-        if best is None or statistics.median(rates) > best.setting.batch / statistics.median(best.seconds):
+        if best is None or statistics.median(rates) > best.setting.batch / statistics.median(
+            best.seconds
+        ):
             best = found
     if best is None:
         return
@@ -159,13 +183,17 @@ def model_rows(model: Model, device: Device, repeats: int, end: float, fastest: 
     examples = best.setting.batch
     fastest[model.name] = examples / statistics.median(best.seconds)
     yield row(
-        f"{PRODUCT} of {device.matrix} x {device.matrix} in {device.dtype}", [x / 1e12 for x in best.product], "TFLOP/s"
+        f"{PRODUCT} of {device.matrix} x {device.matrix} in {device.dtype}",
+        [x / 1e12 for x in best.product],
+        "TFLOP/s",
     )
     yield row(f"{model.name}: step", [1e3 * seconds for seconds in best.seconds], "ms")
     if task.units_per_example > 1:
         units = [examples * task.units_per_example / seconds for seconds in best.seconds]
         yield row(f"{model.name}: rate", units, f"{task.unit}/s")
-    shares = ratios([dry_run.workload(options).flops / seconds for seconds in best.seconds], best.product)
+    shares = ratios(
+        [dry_run.workload(options).flops / seconds for seconds in best.seconds], best.product
+    )
     yield row(f"{model.name}: model FLOPs, of the product's rate", shares, "", model.goal)
     yield row(f"{model.name}: memory at its peak", [best.peak / 1e9], "GB")
 
@@ -173,13 +201,16 @@ def model_rows(model: Model, device: Device, repeats: int, end: float, fastest: 
 def _options(model: Model, setting: Setting, device: Device) -> ConfigDict:
     options = config.from_file(model.file, model.argument).copy_and_resolve_references()
     options.model.dtype, options.batch_size = device.dtype, setting.batch
-    options.model.remat, options.model.scan_layers = setting.remat, setting.scan_layers or device is CPU
+    options.model.remat, options.model.scan_layers = (
+        setting.remat,
+        setting.scan_layers or device is CPU,
+    )
     return options
 
 
 def _measured(model: Model, setting: Setting, device: Device, repeats: int) -> Measured | None:
-    """Some training steps of a model, dispatched at once and then awaited, in turn with as many large products; None if
-    they do not fit into memory."""
+    """Some training steps of a model, dispatched at once and then awaited, in turn with as many
+    large products; None if they do not fit into memory."""
     options, partition = _options(model, setting, device), Partition.make(devices=jax.devices()[:1])
     task = tasks.find(options.task).without_data(options)
     training, batch = step.Training(task, partition), example_batch(task, partition)
@@ -234,7 +265,8 @@ def in_own_process(function: Callable, *args: Any) -> Any:
 
 
 def mixing_rows(n: int, device: Device, repeats: int) -> Iterator[Row]:
-    """Forms of one layer's mixing at n tokens, forwards and backwards: milliseconds, and temporaries."""
+    """Forms of one layer's mixing at n tokens, forwards and backwards: milliseconds, and
+    temporaries."""
     for name, seconds, temporary in in_own_process(_mixing, n, device, repeats):
         yield row(f"n {n}, {name}", [1e3 * value for value in seconds], "ms")
         if temporary is not None:
@@ -242,23 +274,33 @@ def mixing_rows(n: int, device: Device, repeats: int) -> Iterator[Row]:
 
 
 def _mixing(n: int, device: Device, repeats: int) -> list[tuple[str, list[float], float | None]]:
-    """(Name, seconds, temporaries in bytes) of each form; those that do not fit into memory are left out."""
+    """(Name, seconds, temporaries in bytes) of each form; those that do not fit into memory are
+    left out."""
     batch, calls, temporaries = max(1, device.tokens // n), {}, {}
     for name, (call, arrays) in mixing_forms(n, batch, device.dtype).items():
         gradient = jax.jit(
-            jax.grad(lambda *arrays, call=call: jnp.square(call(*arrays)).astype("float32").sum(), (0, 1))
+            jax.grad(
+                lambda *arrays, call=call: jnp.square(call(*arrays)).astype("float32").sum(), (0, 1)
+            )
         )
         try:
             compiled = gradient.lower(*arrays).compile()
             jax.block_until_ready(compiled(*arrays))
         except jax.errors.JaxRuntimeError as error:
-            print(f"  n {n}, {name} is left out: {str(error).splitlines()[0]}", file=sys.stderr, flush=True)
+            print(
+                f"  n {n}, {name} is left out: {str(error).splitlines()[0]}",
+                file=sys.stderr,
+                flush=True,
+            )
             continue
         memory: Any = compiled.memory_analysis()
         temporaries[name] = memory.temp_size_in_bytes
         calls[name] = functools.partial(_in_a_row, compiled, arrays, device.steps)
     seconds = measure(calls, repeats)
-    return [(name, [value / device.steps for value in seconds[name]], temporaries[name]) for name in calls]
+    return [
+        (name, [value / device.steps for value in seconds[name]], temporaries[name])
+        for name in calls
+    ]
 
 
 def _in_a_row(call: Callable, arrays: Sequence[jax.Array], count: int) -> None:
@@ -268,9 +310,12 @@ def _in_a_row(call: Callable, arrays: Sequence[jax.Array], count: int) -> None:
     jax.block_until_ready(result)
 
 
-def mixing_forms(n: int, batch: int, dtype: str) -> dict[str, tuple[Callable, tuple[Any, jax.Array]]]:
-    """Name -> a function of parameters and activations, and both. As in BERT-base (12 heads of 64) and gMLP-base (1,536
-    channels in the gate, Toeplitz), and the two ways of a Toeplitz product alone, on as many channels."""
+def mixing_forms(
+    n: int, batch: int, dtype: str
+) -> dict[str, tuple[Callable, tuple[Any, jax.Array]]]:
+    """Name -> a function of parameters and activations, and both. As in BERT-base (12 heads of 64)
+    and gMLP-base (1,536 channels in the gate, Toeplitz), and the two ways of a Toeplitz product
+    alone, on as many channels."""
     forms: dict[str, tuple[Callable, tuple[Any, jax.Array]]] = {}
 
     def add(name: str, module: Callable[[], nnx.Module], width: int) -> None:
@@ -284,17 +329,26 @@ def mixing_forms(n: int, batch: int, dtype: str) -> dict[str, tuple[Callable, tu
     for form in ("auto", "xla"):
         for positions in ("none", "relative"):
             spec = transformer.Spec(
-                block=transformer, d_ffn=3072, heads=12, positions=positions, attention=form, **shape
+                block=transformer,
+                d_ffn=3072,
+                heads=12,
+                positions=positions,
+                attention=form,
+                **shape,
             )
             add(
-                f"attention {form}, positions {positions}", lambda spec=spec: MultiHeadAttention(spec, nnx.Rngs(0)), 768
+                f"attention {form}, positions {positions}",
+                lambda spec=spec: MultiHeadAttention(spec, nnx.Rngs(0)),
+                768,
             )
     taps = jax.random.normal(jax.random.key(2), (2 * n - 1,)).astype(dtype)
     x = jax.random.normal(jax.random.key(1), (batch, n, 1536)).astype(dtype)
     for form in toeplitz.FORMS:
         spec = gmlp.Spec(block=gmlp, d_ffn=3072, toeplitz=form, **shape)
         add(f"gate, Toeplitz {form}", lambda spec=spec: SpatialGatingUnit(spec, nnx.Rngs(0)), 3072)
-    forms |= {f"Toeplitz product {form}": (apply, (taps, x)) for form, apply in toeplitz.FORMS.items()}
+    forms |= {
+        f"Toeplitz product {form}": (apply, (taps, x)) for form, apply in toeplitz.FORMS.items()
+    }
     return forms
 
 
@@ -307,14 +361,17 @@ def peer_rows(
     repeats: int,
     fastest: dict[str, float],
 ) -> Iterator[Row]:
-    """A peer's examples per second under torch.compile, and ours by them. Raises RunError: it is not installed."""
+    """A peer's examples per second under torch.compile, and ours by them. Raises RunError: it is
+    not installed."""
     seconds, memory = in_own_process(_torch_seconds, make, device, repeats)
     rates = [batch / value for value in seconds]
     yield row(f"{peer}, torch.compile, batch {batch}: rate", rates, "examples/s")
     if memory:
         yield row(f"{peer}: memory at its peak", [memory / 1e9], "GB")
     if name in fastest:
-        yield row(f"{name}: rate, ours / {peer}", [fastest[name] / rate for rate in rates], "x", ">= 1.3")
+        yield row(
+            f"{name}: rate, ours / {peer}", [fastest[name] / rate for rate in rates], "x", ">= 1.3"
+        )
 
 
 def _torch_seconds(make: Callable, device: Device, repeats: int) -> tuple[list[float], float]:
@@ -329,7 +386,9 @@ def _torch_seconds(make: Callable, device: Device, repeats: int) -> tuple[list[f
             torch.cuda.synchronize()
 
     seconds = measure({"step": steps}, repeats)["step"]
-    return [value / device.steps for value in seconds], torch.cuda.max_memory_allocated() if on_gpu else 0.0
+    return [
+        value / device.steps for value in seconds
+    ], torch.cuda.max_memory_allocated() if on_gpu else 0.0
 
 
 # Ours, the peer of `peers` and what it is called, examples of a step, and tokens of one.

@@ -1,4 +1,5 @@
-"""The benchmark's part `images`: the cost of a training image from file to pixels, beside plain Pillow."""
+"""The benchmark's part `images`: the cost of a training image from file to pixels, beside plain
+Pillow."""
 
 import functools
 import io
@@ -24,7 +25,8 @@ MOST = 100  # images that are read: more would only take longer
 BATCH, BATCHES = 50, 12
 GREY = (128, 128, 128)  # fills what rotations bring into view, by default
 
-# The operations of AutoAugment's policy as in timm, which draws one of two interpolations; here always the cheaper.
+# The operations of AutoAugment's policy as in timm, which draws one of two interpolations; here
+# always the cheaper.
 PLAIN = {
     "AutoContrast": lambda image, _: ImageOps.autocontrast(image),
     "Equalize": lambda image, _: ImageOps.equalize(image),
@@ -34,9 +36,15 @@ PLAIN = {
     "Color": lambda image, factor: ImageEnhance.Color(image).enhance(factor),
     "Contrast": lambda image, factor: ImageEnhance.Contrast(image).enhance(factor),
     "Sharpness": lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor),
-    "Rotate": lambda image, degrees: image.rotate(degrees, Image.Resampling.BILINEAR, fillcolor=GREY),
+    "Rotate": lambda image, degrees: image.rotate(
+        degrees, Image.Resampling.BILINEAR, fillcolor=GREY
+    ),
     "ShearX": lambda image, shear: image.transform(
-        image.size, Image.Transform.AFFINE, (1, shear, 0, 0, 1, 0), Image.Resampling.BILINEAR, fillcolor=GREY
+        image.size,
+        Image.Transform.AFFINE,
+        (1, shear, 0, 0, 1, 0),
+        Image.Resampling.BILINEAR,
+        fillcolor=GREY,
     ),
 }
 
@@ -59,9 +67,12 @@ def bench_images(repeats: int, images: str | None = None) -> list[Row]:
         for stage, pair in STAGES.items()
         for who, call in zip(("Pillow", "ours"), pair, strict=True)
     }
-    seconds = measure(calls, repeats, clock=time.process_time)  # on one core: no call has threads of its own
+    # on one core: no call has threads of its own
+    seconds = measure(calls, repeats, clock=time.process_time)
     kind = "photographs" if images else "made-up images"
-    rows = [row(f"{len(files)} {kind}: size of a file", [sum(map(len, files)) / len(files) / 1e3], "KB")]
+    rows = [
+        row(f"{len(files)} {kind}: size of a file", [sum(map(len, files)) / len(files) / 1e3], "KB")
+    ]
     for name, values in seconds.items():
         rows.append(row(name, [len(files) / value for value in values], "images/s/core"))
     for stage, goal in zip(STAGES, ("", "", ">= 1.7"), strict=True):
@@ -83,14 +94,18 @@ def _plain_view(data: bytes, rng: np.random.Generator) -> Image.Image:
     """As torchvision and timm do it, with our random draws."""
     image = _plain_decode(data, rng)
     top, left, height, width = views.random_box(image.height, image.width, rng, MIN_SCALE)
-    view = image.crop((left, top, left + width, top + height)).resize((SIZE[1], SIZE[0]), Image.Resampling.BICUBIC)
+    view = image.crop((left, top, left + width, top + height)).resize(
+        (SIZE[1], SIZE[0]), Image.Resampling.BICUBIC
+    )
     return view.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else view
 
 
 def _plain_augmented(data: bytes, rng: np.random.Generator) -> Image.Image:
     """Our policy and random draws, with Pillow's operations."""
     image = _plain_view(data, rng)
-    for name, probability, magnitude in augment.IMAGENET_POLICY[rng.integers(len(augment.IMAGENET_POLICY))]:
+    for name, probability, magnitude in augment.IMAGENET_POLICY[
+        rng.integers(len(augment.IMAGENET_POLICY))
+    ]:
         if rng.random() < probability:
             _, argument, signed = augment.OPERATIONS[name]
             value = argument(magnitude / augment.MAX_MAGNITUDE) if argument else 0
@@ -112,7 +127,12 @@ def _our_view(data: bytes, rng: np.random.Generator) -> np.ndarray:
 
 # The task's own, as its worker processes run it.
 _transform = functools.partial(
-    training_example, size=SIZE, channels=3, flip=True, min_scale=MIN_SCALE, augmentation=Augmentation("autoaugment")
+    training_example,
+    size=SIZE,
+    channels=3,
+    flip=True,
+    min_scale=MIN_SCALE,
+    augmentation=Augmentation("autoaugment"),
 )
 
 
@@ -134,7 +154,9 @@ def _bench_workers(files: Sequence[bytes], repeats: int) -> list[Row]:
     rates = {1: [], 2: []}
     for repeat in range(repeats):
         for workers, found in rates.items():
-            with pipeline.train_batches(source, seed=repeat, start=0, workers=workers, **options) as batches:
+            with pipeline.train_batches(
+                source, seed=repeat, start=0, workers=workers, **options
+            ) as batches:
                 # These were read ahead while the processes started.
                 for _ in range(4 * workers):
                     next(batches)
@@ -142,7 +164,10 @@ def _bench_workers(files: Sequence[bytes], repeats: int) -> list[Row]:
                 for _ in range(BATCHES):
                     next(batches)
                 found.append(BATCH * BATCHES / (time.perf_counter() - begin))
-    rows = [row(f"batches from {workers} worker process(es)", found, "images/s") for workers, found in rates.items()]
+    rows = [
+        row(f"batches from {workers} worker process(es)", found, "images/s")
+        for workers, found in rates.items()
+    ]
     return [*rows, row("2 worker processes / 1", ratios(rates[2], rates[1]), "x", ">= 1.7")]
 
 
@@ -150,7 +175,9 @@ def jpegs(path: str) -> list[bytes]:
     """The first JPEG files, by name, of a tar file or folder; raises DataError if there is none."""
     files = _in_tar(path) if os.path.isfile(path) and tarfile.is_tarfile(path) else _in_folder(path)
     if not files:
-        raise DataError(f"no .jpg or .jpeg file in {path!r}; give a tar file or a folder of JPEG files")
+        raise DataError(
+            f"no .jpg or .jpeg file in {path!r}; give a tar file or a folder of JPEG files"
+        )
     return files
 
 
@@ -171,13 +198,16 @@ def _is_jpeg(name: str) -> bool:
 
 
 def made_up(count: int) -> list[bytes]:
-    """JPEG files as large as ImageNet's (500 x 375, about 100 KB): noise of every scale, most of it coarse."""
+    """JPEG files as large as ImageNet's (500 x 375, about 100 KB): noise of every scale, most of it
+    coarse."""
     files = []
     for seed in range(count):
         rng, pixels = np.random.default_rng(seed), np.full((375, 500, 3), 128.0)
         for cells, strength in ((4, 40), (16, 30), (64, 20), (250, 12)):
             coarse = Image.fromarray(rng.integers(0, 256, (cells, cells, 3), np.uint8))
-            pixels += strength * (np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC)) / 64.0 - 2)
+            pixels += strength * (
+                np.asarray(coarse.resize((500, 375), Image.Resampling.BICUBIC)) / 64.0 - 2
+            )
         file = io.BytesIO()
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=92)
         files.append(file.getvalue())

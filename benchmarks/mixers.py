@@ -1,4 +1,5 @@
-"""The benchmark's part about token mixers: time and memory of a training step over the number of tokens."""
+"""The benchmark's part about token mixers: time and memory of a training step over the number of
+tokens."""
 
 import math
 import os
@@ -18,19 +19,24 @@ from gmlp_flax.planning import dry_run
 from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
 
-# A step has so many tokens, and two sequences at least: on a CPU a step of one sequence of 2,048 or 4,096 tokens took a
-# fifth longer per token than one of two (a lightweight convolution), which would look like a power of n.
+# A step has so many tokens, and two sequences at least: on a CPU a step of one sequence of 2,048 or
+# 4,096 tokens took a fifth longer per token than one of two (a lightweight convolution), which
+# would look like a power of n.
 TOKENS, SEQUENCES = 2048, 2
 SHARE = 0.5  # of the machine's memory that a step may take
 
 
-def bench_mixers(repeats: int, rows: Sequence[str], lengths: Sequence[int], scale: str = "small") -> list[Row]:
-    """Each row at each length: seconds of a step, bytes of its program, operations of its forward pass.
+def bench_mixers(
+    repeats: int, rows: Sequence[str], lengths: Sequence[int], scale: str = "small"
+) -> list[Row]:
+    """Each row at each length: seconds of a step, bytes of its program, operations of its forward
+    pass.
 
-    On a CPU, seconds are the processor's, of all cores together: other programs disturb them less. Operations are those
-    of matrix products, as in `gmlp sizes`, whether a transform is made by them or by FFT.
-    A step that would take more than half of the memory of a machine without an accelerator is compiled and not run.
-    Entries have the keys `row`, `tokens`, `batch` and `figure` ("seconds", "bytes", "flops", "parameters") as well.
+    On a CPU, seconds are the processor's, of all cores together: other programs disturb them less.
+    Operations are those of matrix products, as in `gmlp sizes`, whether a transform is made by them
+    or by FFT. A step that would take more than half of the memory of a machine without an
+    accelerator is compiled and not run. Entries have the keys `row`, `tokens`, `batch` and `figure`
+    ("seconds", "bytes", "flops", "parameters") as well.
 
     Raises:
         ConfigError: there is no such row, or a length is none.
@@ -38,11 +44,17 @@ def bench_mixers(repeats: int, rows: Sequence[str], lengths: Sequence[int], scal
     chosen = alternatives.checked(rows or alternatives.ROWS, alternatives.ROWS, "--rows")
     if wrong := [length for length in lengths if not 32 <= length <= 2**20]:
         raise ConfigError(f"--lengths has {wrong[0]}: expected numbers of tokens from 32")
-    return [entry for name in chosen for length in lengths for entry in _measured(name, length, scale, repeats)]
+    return [
+        entry
+        for name in chosen
+        for length in lengths
+        for entry in _measured(name, length, scale, repeats)
+    ]
 
 
 def at_length(name: str, tokens: int, scale: str = "small") -> ConfigDict:
-    """The config of a row of `gmlp reproduce alternatives` for another number of tokens, at least TOKENS a step."""
+    """The config of a row of `gmlp reproduce alternatives` for another number of tokens, at least
+    TOKENS a step."""
     options = config.open_config(f"c4_ablation:{name},scale={scale}")
     options.model.length, options.batch_size = tokens, max(SEQUENCES, TOKENS // tokens)
     options.masking.max_predictions = math.ceil(options.masking.rate * tokens)
@@ -57,7 +69,10 @@ def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
     compiled = dry_run.lower(options, partition).compile()
     memory: Any = compiled.memory_analysis()
     size = memory.temp_size_in_bytes + memory.argument_size_in_bytes
-    task, counted = tasks.find(options.task).without_data(options), options.copy_and_resolve_references()
+    task, counted = (
+        tasks.find(options.task).without_data(options),
+        options.copy_and_resolve_references(),
+    )
     if "dft" in options.model:
         counted.model.dft = "matmul"
     figures = {
@@ -75,15 +90,22 @@ def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
     }
     about = {"row": name, "tokens": tokens, "batch": options.batch_size}
     return [
-        row(f"{name}, {tokens} tokens x {options.batch_size}: {units[figure][0]}", values, units[figure][1])
+        row(
+            f"{name}, {tokens} tokens x {options.batch_size}: {units[figure][0]}",
+            values,
+            units[figure][1],
+        )
         | about
         | {"figure": figure, "values": values}
         for figure, values in figures.items()
     ]
 
 
-def _timed(compiled: Callable, options: ConfigDict, partition: Partition, repeats: int) -> list[float]:
-    """Seconds of a compiled step, after one that is not counted. A step of many seconds is repeated less often."""
+def _timed(
+    compiled: Callable, options: ConfigDict, partition: Partition, repeats: int
+) -> list[float]:
+    """Seconds of a compiled step, after one that is not counted. A step of many seconds is repeated
+    less often."""
     task = tasks.find(options.task).without_data(options)
     state = step.Training(task, partition).init(jax.random.key(0))
     batch, seconds = example_batch(task, partition), []

@@ -1,5 +1,5 @@
-"""The benchmark's part `parity`: our models beside timm's and transformers', with the same random weights:
-logits and gradients of the pixels (extra `parity`)."""
+"""The benchmark's part `parity`: our models beside timm's and transformers', with the same random
+weights: logits and gradients of the pixels (extra `parity`)."""
 
 import sys
 from typing import Any, NamedTuple
@@ -31,21 +31,24 @@ BATCH, CLASSES = 2, 1000
 
 
 class Errors(NamedTuple):
-    """Largest differences from timm, relative to timm's largest value, in the logits and in the pixels' gradient."""
+    """Largest differences from timm, relative to timm's largest value, in the logits and in the
+    pixels' gradient."""
 
     logits: float
     gradient: float
 
 
 class TextErrors(NamedTuple):
-    """Largest differences from transformers, relative to its largest value, in the hidden states and the logits."""
+    """Largest differences from transformers, relative to its largest value, in the hidden states
+    and the logits."""
 
     hidden: float
     logits: float
 
 
 def bench_parity() -> list[Row]:
-    """The largest relative errors of logits and pixel gradients, in float32; the tests hold them to the same limits.
+    """The largest relative errors of logits and pixel gradients, in float32; the tests hold them to
+    the same limits.
 
     Raises:
         RunError: torch or timm is not installed.
@@ -57,7 +60,9 @@ def bench_parity() -> list[Row]:
         rows.append(row(f"{name}: gradient of the pixels", [errors.gradient], "", "<= 1e-3"))
     try:
         for name, errors in ((name, compare_text(name)) for name in transformers.FAMILIES):
-            rows.append(row(f"{name}, of transformers: hidden states", [errors.hidden], "", "<= 1e-5"))
+            rows.append(
+                row(f"{name}, of transformers: hidden states", [errors.hidden], "", "<= 1e-5")
+            )
             rows.append(row(f"{name}, of transformers: logits", [errors.logits], "", "<= 1e-4"))
     except RunError as error:
         print(f"transformers is left out: {error}", file=sys.stderr)
@@ -67,7 +72,8 @@ def bench_parity() -> list[Row]:
 def randomise(model: Any, seed: int) -> None:
     """Gives every tensor of a torch model random values that keep activations near 1.
 
-    Initial values would hide mistakes: timm's head starts at zero, its norms at one, its spatial weights near zero.
+    Initial values would hide mistakes: timm's head starts at zero, its norms at one, its spatial
+        weights near zero.
     """
     import torch
 
@@ -75,13 +81,16 @@ def randomise(model: Any, seed: int) -> None:
     with torch.no_grad():
         for tensor in model.state_dict().values():
             noise = torch.randn(tensor.shape, generator=numbers, dtype=torch.float64)
-            if tensor.ndim > 1 and tensor.shape[0] > 1:  # a matrix or a convolution, scaled by its inputs
+            # a matrix or a convolution, scaled by its inputs
+            if tensor.ndim > 1 and tensor.shape[0] > 1:
                 tensor.copy_(noise / tensor[0].numel() ** 0.5)
             else:
                 tensor.add_(0.2 * noise)
 
 
-def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (224, 224), seed: int = 0) -> Errors:
+def compare(
+    name: str, dtype: str = "float32", image_size: tuple[int, int] = (224, 224), seed: int = 0
+) -> Errors:
     """Runs both models on the same random pixels.
 
     Args:
@@ -123,8 +132,11 @@ def compare(name: str, dtype: str = "float32", image_size: tuple[int, int] = (22
     return Errors(*(relative(mine, other) for mine, other in zip(ours, theirs, strict=True)))
 
 
-def _theirs(model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """timm's logits, and the pixels' gradient of logits times direction. timm normalises pixels outside the model."""
+def _theirs(
+    model: Any, config: ConfigDict, pixels: np.ndarray, direction: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """timm's logits, and the pixels' gradient of logits times direction. timm normalises pixels
+    outside the model."""
     import torch
 
     x = torch.tensor(pixels, requires_grad=True)
@@ -140,7 +152,8 @@ def relative(ours: Any, theirs: np.ndarray) -> float:
 
 
 def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int) -> TextErrors:
-    """Runs BertForMaskedLM or FNetForMaskedLM of the package transformers and ours on the same weights and tokens.
+    """Runs BertForMaskedLM or FNetForMaskedLM of the package transformers and ours on the same
+    weights and tokens.
 
     Args:
         name: a key of `transformers.FAMILIES`.
@@ -149,7 +162,8 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int)
         sizes: of the model's config in transformers; by default those of BERT-base or FNet-base.
 
     Returns:
-        The largest relative differences between the last hidden states and between logits, at any position.
+        The largest relative differences between the last hidden states and between logits, at any
+        position.
 
     Raises:
         RunError: torch or transformers is not installed.
@@ -159,7 +173,12 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int)
 
     family = {"bert": "Bert", "fnet": "FNet"}[name]
     options = getattr(theirs, f"{family}Config")(**sizes, pad_token_id=None)
-    model = getattr(theirs, f"{family}ForMaskedLM")(options).eval().requires_grad_(False).to(getattr(torch, dtype))
+    model = (
+        getattr(theirs, f"{family}ForMaskedLM")(options)
+        .eval()
+        .requires_grad_(False)
+        .to(getattr(torch, dtype))
+    )
     randomise(model, seed)
     model.tie_weights()
     state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
@@ -168,7 +187,10 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int)
     task = MaskedLanguageModeling.without_data(config)
     params = transformers.from_transformers(name, state, config, "the random model")
     numbers, shape = np.random.default_rng(seed), (BATCH, config.model.length)
-    tokens, types = numbers.integers(0, config.model.vocab_size, shape), numbers.integers(0, 2, shape)
+    tokens, types = (
+        numbers.integers(0, config.model.vocab_size, shape),
+        numbers.integers(0, 2, shape),
+    )
 
     @jax.jit
     def ours(params: Any, tokens: Any, types: Any) -> tuple[jax.Array, jax.Array]:
@@ -180,4 +202,7 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int)
         inputs = {"input_ids": torch.tensor(tokens), "token_type_ids": torch.tensor(types)}
         outputs: Any = model(**inputs, output_hidden_states=True)
     found = ours(params, tokens, types)
-    return TextErrors(relative(found[0], outputs.hidden_states[-1].numpy()), relative(found[1], outputs.logits.numpy()))
+    return TextErrors(
+        relative(found[0], outputs.hidden_states[-1].numpy()),
+        relative(found[1], outputs.logits.numpy()),
+    )

@@ -1,8 +1,10 @@
-"""The benchmark's part `peers`: our models beside the same ones of timm, transformers and g-mlp-pytorch, in torch as it
-comes and under torch.compile: a training step and a forward pass on inputs of the same shapes, in turn.
+"""The benchmark's part `peers`: our models beside the same ones of timm, transformers and
+g-mlp-pytorch, in torch as it comes and under torch.compile: a training step and a forward pass on
+inputs of the same shapes, in turn.
 
-Each runs in a process of its own. A step is AdamW's with clipped gradients; that of a text model predicts 15 % of its
-tokens, from logits of all of them in torch, and of those alone here, as each package does it.
+Each runs in a process of its own. A step is AdamW's with clipped gradients; that of a text model
+predicts 15 % of its tokens, from logits of all of them in torch, and of those alone here, as each
+package does it.
 """
 
 import functools
@@ -47,11 +49,16 @@ class Peer(NamedTuple):
     @classmethod
     def of_images(cls, name: str) -> "Peer":
         """A model of timm's, by its name there."""
-        return cls("timm", lambda timm, _: timm.create_model(name), lambda _: timm_models.config_for(name))
+        return cls(
+            "timm", lambda timm, _: timm.create_model(name), lambda _: timm_models.config_for(name)
+        )
 
     @classmethod
-    def of_text(cls, package: str, make: Callable[[Any, int], Any], name: str, **model: Any) -> "Peer":
-        """A masked language model; `name` and `model` are of `recipes.language_model` and its config."""
+    def of_text(
+        cls, package: str, make: Callable[[Any, int], Any], name: str, **model: Any
+    ) -> "Peer":
+        """A masked language model; `name` and `model` are of `recipes.language_model` and its
+        config."""
 
         def ours(tokens: int) -> ConfigDict:
             options = recipes.language_model(name)
@@ -63,11 +70,13 @@ class Peer(NamedTuple):
 
 
 def _hugging_face(family: str) -> Callable[[Any, int], Any]:
-    """A masked language model of transformers, of its config's own sizes (BERT-base's, FNet-base's)."""
+    """A masked language model of transformers, of its config's own sizes (BERT-base's,
+    FNet-base's)."""
 
     def make(transformers: Any, tokens: int) -> Any:
         sizes = {"vocab_size": VOCABULARY, "max_position_embeddings": tokens}
-        dropouts = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)  # as here
+        # as here
+        dropouts = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
         shape = getattr(transformers, f"{family}Config")(**sizes, **dropouts)
         return getattr(transformers, f"{family}ForMaskedLM")(shape)
 
@@ -84,7 +93,9 @@ PEERS = {
     "ResMLP-S12": Peer.of_images("resmlp_12_224"),
     "ViT-S/16": Peer.of_images("vit_small_patch16_224"),
     "DeiT-S": Peer.of_images("deit_small_patch16_224"),
-    "BERT-base": Peer.of_text("transformers", _hugging_face("Bert"), "bert_base", token_types=2, **FRAME),
+    "BERT-base": Peer.of_text(
+        "transformers", _hugging_face("Bert"), "bert_base", token_types=2, **FRAME
+    ),
     "FNet-base": Peer.of_text("transformers", _hugging_face("FNet"), "fnet_base", pooler=True),
     f"gMLP of {LAYERS} layers": Peer.of_text(
         "g_mlp_pytorch", _g_mlp, "gmlp_base", layers=LAYERS, spatial="dense", tie_embeddings=False
@@ -93,7 +104,8 @@ PEERS = {
 
 
 def bench_peers(repeats: int, models: Sequence[str]) -> Iterator[Row]:
-    """Examples per second here, and our speed over that of each peer; what is not installed is named and left out.
+    """Examples per second here, and our speed over that of each peer; what is not installed is
+    named and left out.
 
     Raises:
         ConfigError: `models` names none of PEERS.
@@ -115,21 +127,36 @@ def bench_peers(repeats: int, models: Sequence[str]) -> Iterator[Row]:
 def _beside(where: str, name: str, batch: int, tokens: int, repeats: int) -> Iterator[Row]:
     package = PEERS[name].package
     import_beside_torch(package)
-    eager, compiled = (functools.partial(torch_calls, name, batch, tokens, compiled=value) for value in (False, True))
-    with Worker(functools.partial(our_calls, name, batch, tokens)) as ours, Worker(eager) as a, Worker(compiled) as b:
+    eager, compiled = (
+        functools.partial(torch_calls, name, batch, tokens, compiled=value)
+        for value in (False, True)
+    )
+    with (
+        Worker(functools.partial(our_calls, name, batch, tokens)) as ours,
+        Worker(eager) as a,
+        Worker(compiled) as b,
+    ):
         calls = {"ours": ours.calls, package: a.calls, f"{package}, torch.compile": b.calls}
         seconds = measure(
-            {f"{side} {what}": call for side, these in calls.items() for what, call in these.items()}, repeats
+            {
+                f"{side} {what}": call
+                for side, these in calls.items()
+                for what, call in these.items()
+            },
+            repeats,
         )
     for what, goals in (("step", (">= 1.3", ">= 1.0")), ("forward", (">= 1.0", ">= 1.0"))):
-        yield row(f"{where}: {what}", [batch / value for value in seconds[f"ours {what}"]], "examples/s")
+        yield row(
+            f"{where}: {what}", [batch / value for value in seconds[f"ours {what}"]], "examples/s"
+        )
         for side, goal in zip(list(calls)[1:], goals, strict=True):
             speed = ratios(seconds[f"{side} {what}"], seconds[f"ours {what}"])
             yield row(f"{where}: {what}, ours / {side}", speed, "x", goal)
 
 
 def our_calls(name: str, batch: int, tokens: int) -> dict[str, Callable[[], None]]:
-    """A training step and a forward pass of our model, in float32, in a process as commands and the package make it."""
+    """A training step and a forward pass of our model, in float32, in a process as commands and the
+    package make it."""
     platforms.keep_freed_memory()
     options = PEERS[name].ours(tokens)
     options.batch_size, options.model.dtype = batch, "float32"
@@ -143,7 +170,10 @@ def our_calls(name: str, batch: int, tokens: int) -> dict[str, Callable[[], None
         return model.logits(model.hidden(inputs)) if tokens else model(inputs)
 
     inputs = examples["tokens" if tokens else "image"]
-    return {"step": step_call(options), "forward": lambda: jax.block_until_ready(forward(params, inputs))}
+    return {
+        "step": step_call(options),
+        "forward": lambda: jax.block_until_ready(forward(params, inputs)),
+    }
 
 
 def torch_calls(
@@ -162,7 +192,9 @@ def torch_calls(
     model = peer.make(package, tokens).to(device)
     if tokens:
         inputs = torch.randint(5, VOCABULARY, (batch, tokens), device=device)
-        labels = torch.where(torch.rand(batch, tokens, device=device) < MASKED, inputs, -100).flatten()
+        labels = torch.where(
+            torch.rand(batch, tokens, device=device) < MASKED, inputs, -100
+        ).flatten()
     else:
         inputs = torch.randn(batch, 3, 224, 224, device=device)
         labels = torch.arange(batch, device=device) % CLASSES

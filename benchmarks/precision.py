@@ -22,26 +22,35 @@ ROWS = {
     "relative_only": {"block": "transformer", "positions": "relative_only"},
     **{
         f"synthesizer, {parts}": {"block": "synthesizer", "synthesizer": parts}
-        for parts in ("dense", "factorized_dense", "factorized_random", "random+dense", "dense+factorized_dense")
+        for parts in (
+            "dense",
+            "factorized_dense",
+            "factorized_random",
+            "random+dense",
+            "dense+factorized_dense",
+        )
     },
     "dynamic": {"block": "convolution", "convolution": "dynamic"},
 }
 
 
 FIRST = ("gmlp", "relative")  # without --rows: a minute
-STREAMS = {"": "", ", float32 stream": "float32"}  # of the residuals: what a row's name ends with -> residual_dtype
+# of the residuals: what a row's name ends with -> residual_dtype
+STREAMS = {"": "", ", float32 stream": "float32"}
 
 
 def bench_precision(rows: Sequence[str], layers: int) -> Iterator[Row]:
-    """|bfloat16 - float32| / |float32| of the gradients of a fresh masked language model, norms over each parameter.
+    """|bfloat16 - float32| / |float32| of the gradients of a fresh masked language model, norms
+    over each parameter.
 
     Args:
         rows: names of ROWS, or `all`; empty for FIRST.
         layers: number of blocks.
 
     Yields:
-        Two rows for each model, the second with `model.residual_dtype=float32`: the median, smallest and largest error
-        of its parameters, in percent; the name of the parameter with the largest, and in `parameters` all of them.
+        Two rows for each model, the second with `model.residual_dtype=float32`: the median,
+        smallest and largest error of its parameters, in percent; the name of the parameter with the
+        largest, and in `parameters` all of them.
 
     Raises:
         RunError: there is no such row.
@@ -61,13 +70,21 @@ def model_rows(name: str, layers: int) -> Iterator[Row]:
         worst, values = max(percent, key=percent.__getitem__), list(percent.values())
         figures = {"median": float(np.median(values)), "min": min(values), "max": percent[worst]}
         title = f"{name}{words}: {worst.removeprefix('encoder/blocks/')}"
-        yield {"name": title, **figures, "unit": "%", "goal": "<= 5", "layers": layers, "parameters": percent}
+        yield {
+            "name": title,
+            **figures,
+            "unit": "%",
+            "goal": "<= 5",
+            "layers": layers,
+            "parameters": percent,
+        }
 
 
 def relative_errors(rough: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> dict[str, float]:
     """Path of each parameter that has a gradient -> |rough - exact| / |exact|."""
     norms = {path: float(np.linalg.norm(gradient)) for path, gradient in exact.items()}
-    least = 1e-6 * max(norms.values())  # rounding alone, of what has no effect, such as a bias before a softmax
+    # rounding alone, of what has no effect, such as a bias before a softmax
+    least = 1e-6 * max(norms.values())
     return {
         path: float(np.linalg.norm(rough[path] - gradient)) / norms[path]
         for path, gradient in exact.items()
@@ -89,4 +106,7 @@ def _gradients(options: ConfigDict) -> dict[str, np.ndarray]:
     params = jax.jit(task.init)(jax.random.key(0))
     gradients = jax.jit(jax.grad(lambda params: task.loss(params, batch)[0]))(params)
     leaves = jax.tree_util.tree_leaves_with_path(gradients)
-    return {path_name(path): np.asarray(jnp.asarray(leaf, jnp.float32)).astype(np.float64) for path, leaf in leaves}
+    return {
+        path_name(path): np.asarray(jnp.asarray(leaf, jnp.float32)).astype(np.float64)
+        for path, leaf in leaves
+    }

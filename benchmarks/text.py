@@ -27,16 +27,25 @@ def bench_text(repeats: int) -> list[Row]:
 
             def prepare_and_pack() -> None:
                 shutil.rmtree(folder)
-                made = prepare.prepare(corpora.in_memory("benchmark", documents), tokenizer, folder, workers=1)
+                made = prepare.prepare(
+                    corpora.in_memory("benchmark", documents), tokenizer, folder, workers=1
+                )
                 windows = packing.Packing(made, 128)
                 for first in range(0, len(windows), windows.group):
                     windows.windows(first, first + windows.group)
 
-            calls = {"bare": lambda: bare.encode(documents, num_threads=1), "prepared": prepare_and_pack}
+            calls = {
+                "bare": lambda: bare.encode(documents, num_threads=1),
+                "prepared": prepare_and_pack,
+            }
             seconds = measure(calls, repeats)
             made = prepared.Prepared(folder)
             rows = [
-                row("the bare tokenizer", [made.tokens / value / 1e6 for value in seconds["bare"]], "M tokens/s"),
+                row(
+                    "the bare tokenizer",
+                    [made.tokens / value / 1e6 for value in seconds["bare"]],
+                    "M tokens/s",
+                ),
                 row(
                     "tokenised, written and packed: share of its speed",
                     ratios(seconds["bare"], seconds["prepared"]),
@@ -47,9 +56,18 @@ def bench_text(repeats: int) -> list[Row]:
             for length, batch in ((128, 2048), (512, 256)):
                 mixture = packing.Mixture([packing.Packing(made, length)], [1.0], 0)
                 with pipeline.read_ahead(mixture.batch, start=0, batch_size=batch) as batches:
-                    taken = measure({"20": lambda: [next(batches) for _ in range(20)]}, repeats)["20"]
+                    taken = measure({"20": lambda: [next(batches) for _ in range(20)]}, repeats)[
+                        "20"
+                    ]
                 rates = [20 * length * batch / value / 1e6 for value in taken]
-                rows.append(row(f"batches of {batch} x {length} from prepared ids", rates, "M tokens/s", ">= 20"))
+                rows.append(
+                    row(
+                        f"batches of {batch} x {length} from prepared ids",
+                        rates,
+                        "M tokens/s",
+                        ">= 20",
+                    )
+                )
     finally:
         os.sched_setaffinity(0, cores)
     return rows

@@ -1,4 +1,5 @@
-"""Timing and reporting for the benchmark's parts, and the training step that most of them measure."""
+"""Timing and reporting for the benchmark's parts, and the training step that most of them
+measure."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ Row = dict[str, object]
 def measure(
     candidates: dict[str, Callable], repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Seconds of each call, by candidate. The candidates take turns; each timed call follows an untimed one."""
+    """Seconds of each call, by candidate. The candidates take turns; each timed call follows an
+    untimed one."""
     seconds = {name: [] for name in candidates}
     for _ in range(repeats):
         for name, call in candidates.items():
@@ -57,10 +59,12 @@ def ratios(top: list[float], bottom: list[float]) -> list[float]:
 
 
 class Worker:
-    """Calls in a process of their own: in the same process torch's waiting threads cost JAX a third of its speed.
+    """Calls in a process of their own: in the same process torch's waiting threads cost JAX a third
+    of its speed.
 
     Raises:
-        RunError: also from the calls: the process has died, whose last words stand on standard error.
+        RunError: also from the calls: the process has died, whose last words stand on standard
+            error.
     """
 
     def __init__(self, make: Callable[[], dict[str, Callable]]):
@@ -87,7 +91,9 @@ class Worker:
         self._process.join()
         code = self._process.exitcode or 0
         ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        raise RunError(f"the process that measures {self._what} has died ({ended}): what it wrote stands above")
+        raise RunError(
+            f"the process that measures {self._what} has died ({ended}): what it wrote stands above"
+        )
 
     def __enter__(self) -> Worker:
         return self
@@ -105,9 +111,16 @@ def _serve(make: Callable[[], dict[str, Callable]], pipe) -> None:
 
 
 def example_batch(task: Task, partition: Partition) -> dict[str, jax.Array]:
-    """A batch of a task's shapes, with random integers that are small enough for any vocabulary or label set."""
-    rng, shapes = np.random.default_rng(0), dry_run.batch_shapes(task, task.config.batch_size, partition.over_batch)
-    return {name: jax.device_put(rng.integers(5, 200, x.shape, x.dtype), x.sharding) for name, x in shapes.items()}
+    """A batch of a task's shapes, with random integers that are small enough for any vocabulary or
+    label set."""
+    rng, shapes = (
+        np.random.default_rng(0),
+        dry_run.batch_shapes(task, task.config.batch_size, partition.over_batch),
+    )
+    return {
+        name: jax.device_put(rng.integers(5, 200, x.shape, x.dtype), x.sharding)
+        for name, x in shapes.items()
+    }
 
 
 def step_call(options: ConfigDict) -> Callable[[], None]:

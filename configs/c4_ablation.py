@@ -1,32 +1,39 @@
-"""The paper's ablation setting: masked LM on C4's RealNews-like part, n = 128 (Tables 3 and 4, appendix B).
+"""The paper's ablation setting: masked LM on C4's RealNews-like part, n = 128 (Tables 3 and 4,
+appendix B).
 
     gmlp train --config=c4_ablation:sgu --workdir=runs/sgu
 
-ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE behind it. MODEL is a row by its name in `gmlp sizes`:
-    Table 3     bert, bert_rel, bert_rel_only, mixer, linear, additive, multiplicative, sgu
-    Table 4     transformer_6, transformer_12, transformer_24, transformer_48, gmlp_18, gmlp_36, gmlp_72, gmlp_144
-    appendix B  thin_12, thin_24, thin_48, thin_96
-    Figure 8    amlp_18, amlp_36, amlp_72: gMLP with tiny attention of size 64; and amlp_36_128, of size 128.
-    siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets of offsets), fnet, hybrid,
-                random, fixed_random, factorized, dense, factorized_dense, random_vanilla, external, lightweight,
-                dynamic, growing, resmlp, feed_forward. `gmlp reproduce alternatives` compares them with Table 3's rows.
-TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which is most likely what
-    the paper means; it does not say.
+ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE behind it. MODEL is a row by its name in `gmlp
+    sizes`: Table 3     bert, bert_rel, bert_rel_only, mixer, linear, additive, multiplicative, sgu
+    Table 4     transformer_6, transformer_12, transformer_24, transformer_48, gmlp_18, gmlp_36,
+    gmlp_72, gmlp_144 appendix B  thin_12, thin_24, thin_48, thin_96
+    Figure 8    amlp_18, amlp_36, amlp_72: gMLP with tiny attention of size 64; and amlp_36_128, of
+    size 128. siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets
+                of offsets), fnet, hybrid, random, fixed_random, factorized, dense,
+                factorized_dense, random_vanilla, external, lightweight, dynamic, growing, resmlp,
+                feed_forward. `gmlp reproduce alternatives` compares them with Table 3's rows.
+TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which
+    is most likely what the paper means; it does not say.
 SCALE:
-    paper  (default) the paper's sizes and schedule. Stated there: data, n 128, batch 2048, 125,000 steps. Recalled, not
-           read: AdamW's epsilon and betas, decay 0.01, peak rate 7e-4, 10,000 warmup steps, linear decay, no clipping,
-           no dropout. bfloat16. Never run here. `--config.data.train=DIR` takes tokens that `gmlp prepare`
-           prepared; otherwise C4 is looked for where tensorflow_datasets keeps it.
-    small  Table 3's rows and amlp_36 shrunk to 0.4 M parameters beside a vocabulary of 2,000, for 2 CPU cores: a run of
-           900 steps takes minutes. Give `--config.data.train`. Table 4's rows are bert_rel and sgu with half, once,
-           twice and four times their layers; amlp_18 and amlp_72 have two thirds of amlp_36's layers and twice as many.
-           The rows of appendix B have 0.40 to 0.47 M parameters; they, gmlp_144 and transformer_48 use the rates of
-           their families, which were not searched for them. The siblings have two layers and as many parameters as
-           Table 3's rows; their rates are the best of three up to 1 % (configs/sweeps/alternatives_rates.py has a grid
-           of five).
-    gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16, with small's
-           factors and norms and a rate of 4e-3, searched for three Transformers alone: docs/results/table3.md. SGU
-           reads 3.65 M tokens/s on an H200. Table 3's rows were run for 1,800 steps.
+    paper  (default) the paper's sizes and schedule. Stated there: data, n 128, batch 2048, 125,000
+           steps. Recalled, not
+           read: AdamW's epsilon and betas, decay 0.01, peak rate 7e-4, 10,000 warmup steps, linear
+           decay, no clipping, no dropout. bfloat16. Never run here. `--config.data.train=DIR` takes
+           tokens that `gmlp prepare` prepared; otherwise C4 is looked for where tensorflow_datasets
+           keeps it.
+    small  Table 3's rows and amlp_36 shrunk to 0.4 M parameters beside a vocabulary of 2,000, for 2
+           CPU cores: a run of
+           900 steps takes minutes. Give `--config.data.train`. Table 4's rows are bert_rel and sgu
+           with half, once, twice and four times their layers; amlp_18 and amlp_72 have two thirds
+           of amlp_36's layers and twice as many. The rows of appendix B have 0.40 to 0.47 M
+           parameters; they, gmlp_144 and transformer_48 use the rates of their families, which were
+           not searched for them. The siblings have two layers and as many parameters as Table 3's
+           rows; their rates are the best of three up to 1 % (configs/sweeps/alternatives_rates.py
+           has a grid of five).
+    gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16, with
+           small's factors and norms and a rate of 4e-3, searched for three Transformers alone:
+           docs/results/table3.md. SGU reads 3.65 M tokens/s on an H200. Table 3's rows were run for
+           1,800 steps.
 Evaluation masks the same tokens of the same sequences for every model.
 """
 
@@ -37,12 +44,14 @@ from gmlp_flax.paper.published import ABLATION, PUBLISHED, SIBLING, VOCAB_SIZE
 from gmlp_flax.paper.recipes import Setting
 
 MODELS = tuple(
-    name for name, model in PUBLISHED.items() if model.source in ("Table 3", "Table 4", "Table 10", ABLATION, SIBLING)
+    name
+    for name, model in PUBLISHED.items()
+    if model.source in ("Table 3", "Table 4", "Table 10", ABLATION, SIBLING)
 )
 
-# What a row is in small: Table 3's and the siblings have 0.40 M parameters in an encoder of 128 channels, up to 1 %.
-# The rows keep the paper's relations: BERT has half the layers or fewer, gates without a split are narrower, aMLP is
-# shallower, the Mixer's MLP over tokens is 3n wide.
+# What a row is in small: Table 3's and the siblings have 0.40 M parameters in an encoder of 128
+# channels, up to 1 %. The rows keep the paper's relations: BERT has half the layers or fewer, gates
+# without a split are narrower, aMLP is shallower, the Mixer's MLP over tokens is 3n wide.
 TRANSFORMER = dict(layers=2, d_ffn=512, heads=4)
 HEADS = dict(layers=2, heads=4)
 UNSPLIT = dict(layers=4, d_ffn=384)
@@ -56,8 +65,13 @@ SMALL = {
     "additive": UNSPLIT,
     "multiplicative": UNSPLIT,
     "sgu": dict(layers=4, d_ffn=512),
-    **{f"amlp_{paper}": AMLP | dict(layers=layers) for paper, layers in ((18, 2), (36, 3), (72, 6))},
-    **{f"gmlp_{paper}": dict(layers=layers, d_ffn=512) for paper, layers in ((18, 2), (36, 4), (72, 8), (144, 16))},
+    **{
+        f"amlp_{paper}": AMLP | dict(layers=layers) for paper, layers in ((18, 2), (36, 3), (72, 6))
+    },
+    **{
+        f"gmlp_{paper}": dict(layers=layers, d_ffn=512)
+        for paper, layers in ((18, 2), (36, 4), (72, 8), (144, 16))
+    },
     **{
         f"transformer_{paper}": TRANSFORMER | dict(layers=layers)
         for paper, layers in ((6, 1), (12, 2), (24, 4), (48, 8))
@@ -82,7 +96,8 @@ SMALL = {
     "feed_forward": dict(layers=2, d_ffn=392, d_spatial=384),
 }
 
-# What twice the depth and width would not bring to 3.16 M parameters, up to 1 %: layers over tokens do not grow.
+# What twice the depth and width would not bring to 3.16 M parameters, up to 1 %: layers over tokens
+# do not grow.
 WIDE = {
     "mixer": dict(d_ffn=1344),
     **{f"amlp_{paper}": dict(d_ffn=1136) for paper in (18, 36, 72)},
@@ -102,7 +117,8 @@ WIDE = {
     "feed_forward": dict(d_ffn=1344),
 }
 
-# How they train at `small`: the best of what configs/sweeps/table3_rates.py tried, by one seed that no table uses.
+# How they train at `small`: the best of what configs/sweeps/table3_rates.py tried, by one seed that
+# no table uses.
 BIAS, TAPS_4, TAPS_8 = ("relative/bias=16",), ("spatial/taps=4",), ("spatial/taps=8",)
 SMALL_SETTINGS = {
     "bert": Setting(2e-3),
@@ -138,7 +154,9 @@ def get_config(arg: str = "sgu"):
         arg or "sgu", MODELS, scale=("paper", "small", "gpu"), data=("1", "2", "4", "8")
     )
     config = recipes.language_model(name)
-    config.optimizer.update(learning_rate=7e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0)
+    config.optimizer.update(
+        learning_rate=7e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0
+    )
     if scale == "paper":
         config.data.train = "tfds:c4/realnewslike"
         config.model.update(vocab_size=VOCAB_SIZE, dtype="bfloat16")
@@ -147,7 +165,9 @@ def get_config(arg: str = "sgu"):
     elif name in SMALL:
         settings = SMALL_SETTINGS | SIBLING_SETTINGS
         setting = settings.get(name) or settings[name.partition("_")[0]]
-        recipes.small_language(config, scale, setting, tokens=128, shape=SMALL[name], wide=WIDE.get(name, {}))
+        recipes.small_language(
+            config, scale, setting, tokens=128, shape=SMALL[name], wide=WIDE.get(name, {})
+        )
     else:
         raise ConfigError(f"{name} has no scale={scale}: expected one of {', '.join(SMALL)}")
     config.steps *= int(times)

@@ -1,20 +1,23 @@
-"""The paper's main setting: masked LM on all of C4's English, n = 512, batch 256, a million steps (Tables 5 and 6).
+"""The paper's main setting: masked LM on all of C4's English, n = 512, batch 256, a million steps
+(Tables 5 and 6).
 
     gmlp train --config=c4_bert:amlp_base --workdir=runs/amlp_base
 
-ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is a row of Table 5: bert_base, bert_large, gmlp_base, gmlp_large,
-gmlp_xlarge, amlp_base, amlp_large; or bert_base_rel, bert_large_rel: with relative positions, which make Table 3's best
-Transformer, in place of absolute ones. The paper does not say which positions Table 5's Transformers have.
-SCALE:
-    paper  (default) The paper states data, length, batch and steps. Recalled, not read: AdamW's epsilon and betas,
-           decay 0.01, 10,000 warmup steps, linear decay, no clipping, no dropout; the peak rate of 1e-4 comes from one
-           re-implementation and is the least certain value here. bfloat16. Never run here; compiled for 8 TPU v5p
-           chips, gmlp_xlarge needs 40 GB of temporaries per chip (`gmlp benchmark memory`).
-           `--config.data.train=DIR --config.data.heldout=DIR` take what `gmlp prepare` prepared; otherwise C4
-           is looked for where tensorflow_datasets keeps it.
-    small  for 2 CPU cores, as that of c4_ablation.py, at n = 256: base, large and xlarge keep roughly the paper's
-           ratios of depth, width and parameters (0.4, 1.2 and 3.4 M beside a vocabulary of 2,000). Rates,
-           factors on them and norms are those of bert, bert_rel, sgu and amlp_36 there, unsearched here.
+ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is a row of Table 5: bert_base, bert_large, gmlp_base,
+gmlp_large, gmlp_xlarge, amlp_base, amlp_large; or bert_base_rel, bert_large_rel: with relative
+positions, which make Table 3's best Transformer, in place of absolute ones. The paper does not say
+which positions Table 5's Transformers have. SCALE:
+    paper  (default) The paper states data, length, batch and steps. Recalled, not read: AdamW's
+           epsilon and betas, decay 0.01, 10,000 warmup steps, linear decay, no clipping, no
+           dropout; the peak rate of 1e-4 comes from one re-implementation and is the least certain
+           value here. bfloat16. Never run here; compiled for 8 TPU v5p chips, gmlp_xlarge needs 40
+           GB of temporaries per chip (`gmlp benchmark memory`). `--config.data.train=DIR
+           --config.data.heldout=DIR` take what `gmlp prepare` prepared; otherwise C4 is looked for
+           where tensorflow_datasets keeps it.
+    small  for 2 CPU cores, as that of c4_ablation.py, at n = 256: base, large and xlarge keep
+           roughly the paper's ratios of depth, width and parameters (0.4, 1.2 and 3.4 M beside a
+           vocabulary of 2,000). Rates, factors on them and norms are those of bert, bert_rel, sgu
+           and amlp_36 there, unsearched here.
     gpu    the same rows as c4_ablation.py's. Never run here.
 """
 
@@ -25,7 +28,10 @@ from gmlp_flax.paper.recipes import Setting
 
 MODELS = tuple(name for name, model in PUBLISHED.items() if model.source in MAIN_SETTING)
 
-BERT_BASE, BERT_LARGE = dict(layers=2, d_ffn=512, heads=4), dict(layers=4, d_model=160, d_ffn=640, heads=4)
+BERT_BASE, BERT_LARGE = (
+    dict(layers=2, d_ffn=512, heads=4),
+    dict(layers=4, d_model=160, d_ffn=640, heads=4),
+)
 SMALL = {
     "bert_base": BERT_BASE,
     "bert_base_rel": BERT_BASE,
@@ -53,7 +59,9 @@ def get_config(arg: str = "amlp_base"):
     name, scale = gmlp_config.arguments(arg or "amlp_base", MODELS, scale=("paper", "small", "gpu"))
     config = recipes.language_model(name)
     config.model.update(vocab_size=VOCAB_SIZE, dtype="bfloat16")
-    config.optimizer.update(learning_rate=1e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0)
+    config.optimizer.update(
+        learning_rate=1e-4, warmup=10_000, schedule="linear", weight_decay=0.01, eps=1e-6, clip=0.0
+    )
     if scale == "paper":
         config.data.train = "tfds:c4/en"
         config.masking.max_predictions = 77  # 15 % of 512

@@ -1,18 +1,21 @@
-"""A causal language model, which continues texts: of CPython's reference manual, or of your own text.
+"""A causal language model, which continues texts: of CPython's reference manual, or of your own
+text.
 
     gmlp train --config=causal_text:gmlp --workdir=runs/story --config.data.train=books/data
-    echo "It was a dark night" | gmlp predict --workdir=runs/story --tokens=200 --temperature=0.8 --top_p=0.9
+    echo "It was a dark night" | gmlp predict --workdir=runs/story --tokens=200 --temperature=0.8
+    --top_p=0.9
 
-ARGUMENT: MODEL, with ,scale=SCALE and ,tokenizer=KIND behind it. MODEL is gmlp (default), amlp or transformer (with
-relative positions).
+ARGUMENT: MODEL, with ,scale=SCALE and ,tokenizer=KIND behind it. MODEL is gmlp (default), amlp or
+transformer (with relative positions).
 SCALE:
-    small       (default) n = 128, 6 layers of 128 channels or as many parameters (0.9 M beside the vocabulary),
-                8,000 pieces, 2,000 steps.
-    quickstart  n = 64, two thirds as deep, 2,000 pieces, 500 steps: minutes on 2 CPU cores, on the embedded text.
-KIND: pieces (default), a SentencePiece model trained on the text; or bytes: 261 rows in place of a vocabulary, and
-    twice n.
-`--config.data.train` takes what own_text takes; without it, the embedded manual is read. The rates are those of masked
-models of this size, not searched for causal ones.
+    small       (default) n = 128, 6 layers of 128 channels or as many parameters (0.9 M beside the
+                vocabulary), 8,000 pieces, 2,000 steps.
+    quickstart  n = 64, two thirds as deep, 2,000 pieces, 500 steps: minutes on 2 CPU cores, on the
+                embedded text.
+KIND: pieces (default), a SentencePiece model trained on the text; or bytes: 261 rows in place of a
+    vocabulary, and twice n.
+`--config.data.train` takes what own_text takes; without it, the embedded manual is read. The rates
+are those of masked models of this size, not searched for causal ones.
 """
 
 from gmlp_flax import config as gmlp_config
@@ -34,7 +37,9 @@ def get_config(arg: str = "gmlp"):
     config = gmlp_config.default(task="causal_lm", block=block)
     config.model.update(causal=True, d_model=128, length=128, vocab_size=8000, **MODELS[name])
     config.batch_size, config.steps = 32, 2000
-    config.optimizer.update(learning_rate=RATES[name], warmup=100, weight_decay=0.01, schedule="linear")
+    config.optimizer.update(
+        learning_rate=RATES[name], warmup=100, weight_decay=0.01, schedule="linear"
+    )
     config.checkpoint.every = config.eval.every = 500
     if scale == "quickstart":
         config.model.update(layers=2 * config.model.layers // 3, length=64, vocab_size=2000)

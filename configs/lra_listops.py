@@ -3,17 +3,19 @@
     gmlp prepare listops:paper --out=lra/listops
     gmlp train --config=lra_listops:gmlp --workdir=runs/listops --config.data.train=lra/listops
 
-`--config.data.train` also takes the folder of the published basic_train.tsv, basic_val.tsv and basic_test.tsv.
-`--config.data.heldout_split=test` scores the test trees in place of the validation trees.
-ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp, feed_forward, fnet,
-    fnet_hybrid, synthesizer, external_attention or convolution.
+`--config.data.train` also takes the folder of the published basic_train.tsv, basic_val.tsv and
+basic_test.tsv. `--config.data.heldout_split=test` scores the test trees in place of the validation
+trees.
+ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
+    feed_forward, fnet, fnet_hybrid, synthesizer, external_attention or convolution.
 SCALE:
-    paper  (default) as published (listops/configs/base_listops_config.py and train.py of google-research/
-           long-range-arena, the newest version, read in copies of it: docs/long-inputs.md): 4 layers that share no
-           weights, 512 wide, 8 heads, MLP of 1,024, attention without biases, [CLS]; 5,000 steps of 32, Adam with b2
-           0.98, rate 0.05 / sqrt(step) after 1,000 steps of warmup, decay 0.1 of all parameters. Up to ad0ff01 it had
-           6 layers with one set of weights and an MLP of 2,048. Their positions are sines; ours has 2,048 places (they
-           cut at 2,000) and learned positions. Never run here.
+    paper  (default) as published (listops/configs/base_listops_config.py and train.py of
+           google-research/ long-range-arena, the newest version, read in copies of it:
+           docs/long-inputs.md): 4 layers that share no weights, 512 wide, 8 heads, MLP of 1,024,
+           attention without biases, [CLS]; 5,000 steps of 32, Adam with b2 0.98, rate 0.05 /
+           sqrt(step) after 1,000 steps of warmup, decay 0.1 of all parameters. Up to ad0ff01 it had
+           6 layers with one set of weights and an MLP of 2,048. Their positions are sines; ours has
+           2,048 places (they cut at 2,000) and learned positions. Never run here.
     small  2 layers of 64 channels on 32 places, 1,000 steps of 64, for 2 CPU cores and short trees:
            gmlp prepare listops:20000,1000,1000 --lengths=3,30 --depth=4 --out=lra/short
 """
@@ -24,9 +26,13 @@ from gmlp_flax.paper import long_range
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, scale = gmlp_config.arguments(arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small"))
+    name, scale = gmlp_config.arguments(
+        arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
+    )
     setting, length = long_range.SETTINGS["listops"], 2048
     if scale == "small":
         setting, length = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256), 32
-    config = long_range.text_classifier(name, "listops", setting, length=length, tokenizer="listops", vocab_size=20)
+    config = long_range.text_classifier(
+        name, "listops", setting, length=length, tokenizer="listops", vocab_size=20
+    )
     return long_range.small(config, batch_size=64, steps=1000) if scale == "small" else config

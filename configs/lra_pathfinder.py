@@ -1,20 +1,22 @@
-"""Long Range Arena's Pathfinder: whether a dashed path joins two dots, in 1,024 grey pixels in a row; 2 classes.
+"""Long Range Arena's Pathfinder: whether a dashed path joins two dots, in 1,024 grey pixels in a
+row; 2 classes.
 
     gmlp train --config=lra_pathfinder:gmlp --workdir=runs/pathfinder \\
         --config.data.train=lra/pathfinder32/curv_contour_length_14
 
-`--config.data.train` is the published folder of one difficulty, with metadata/ and imgs/; curv_contour_length_14 is the
-hard one, which the paper reports. A fifth is held out, by the images' names; their reader takes the last fifth by
-position.
-ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp, feed_forward, fnet,
-    fnet_hybrid, synthesizer, external_attention or convolution.
+`--config.data.train` is the published folder of one difficulty, with metadata/ and imgs/;
+curv_contour_length_14 is the hard one, which the paper reports. A fifth is held out, by the images'
+names; their reader takes the last fifth by position.
+ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
+    feed_forward, fnet, fnet_hybrid, synthesizer, external_attention or convolution.
     For Path-X, set `--config.model.image_size=128,128` and give pathfinder128's folder.
 SCALE:
-    paper  (default) as published (image/configs/pathfinder32/transformer_base.py of google-research/long-range-arena):
-           1 layer, 128 wide, 4 heads, MLP of 128, queries, keys and values 64 wide and without biases, mean of the
-           tokens; 200 epochs of 160,000 in batches of 512, rate 1e-3 with one epoch of warmup and a cosine, no weight
-           decay, dropout 0.2, of attention 0.1; Adam as in its listops/train.py. Its positions are sines. Never run
-           here.
+    paper  (default) as published (image/configs/pathfinder32/transformer_base.py of
+           google-research/long-range-arena):
+           1 layer, 128 wide, 4 heads, MLP of 128, queries, keys and values 64 wide and without
+           biases, mean of the tokens; 200 epochs of 160,000 in batches of 512, rate 1e-3 with one
+           epoch of warmup and a cosine, no weight decay, dropout 0.2, of attention 0.1; Adam as in
+           its listops/train.py. Its positions are sines. Never run here.
     small  2 layers of 64 channels, 200 steps of 16, for 2 CPU cores.
 """
 
@@ -24,7 +26,9 @@ from gmlp_flax.paper import long_range
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, scale = gmlp_config.arguments(arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small"))
+    name, scale = gmlp_config.arguments(
+        arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
+    )
     setting = long_range.SETTINGS["pathfinder"]
     if scale == "small":
         setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)

@@ -1,19 +1,23 @@
-"""Long Range Arena's Retrieval: whether two papers of the ACL Anthology Network are linked, byte by byte; 2 classes.
+"""Long Range Arena's Retrieval: whether two papers of the ACL Anthology Network are linked, byte by
+byte; 2 classes.
 
     gmlp train --config=lra_retrieval:gmlp --workdir=runs/retrieval --config.data.train=lra/tsv_data
 
-`--config.data.train` is the folder of the published new_aan_pairs.train.tsv, .eval.tsv and .test.tsv, or one such file:
-tab-separated, no header, the label (0 or 1), two ids, two texts.
-ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp, feed_forward, fnet,
-    fnet_hybrid, synthesizer, external_attention or convolution. One encoder reads both texts apart; the head compares
-    them (`--config.model.pairs=joined` reads them in one sequence).
+`--config.data.train` is the folder of the published new_aan_pairs.train.tsv, .eval.tsv and
+.test.tsv, or one such file: tab-separated, no header, the label (0 or 1), two ids, two texts.
+ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
+    feed_forward, fnet, fnet_hybrid, synthesizer, external_attention or convolution. One encoder
+    reads both texts apart; the head compares them (`--config.model.pairs=joined` reads them in one
+    sequence).
 SCALE:
-    paper  (default) as published (matching/configs/base_match_config.py of google-research/long-range-arena): 4 layers,
-           128 wide, 4 heads, MLP of 512, [CLS]; 5,000 steps of 32 pairs, rate rising for 8,000 steps (so it never
-           falls), decay 0.1 of all parameters; Adam as in its listops/train.py. 4,096 places for each text, where
-           they have 4,000. The head is theirs: it gets [u, v] of the two texts, as no config of theirs sets
-           "interaction"; `--config.model.interaction=nli` adds u * v and u - v. Attention has no biases. The training
-           file is held in memory. Never run here.
+    paper  (default) as published (matching/configs/base_match_config.py of
+           google-research/long-range-arena): 4 layers,
+           128 wide, 4 heads, MLP of 512, [CLS]; 5,000 steps of 32 pairs, rate rising for 8,000
+           steps (so it never falls), decay 0.1 of all parameters; Adam as in its listops/train.py.
+           4,096 places for each text, where
+           they have 4,000. The head is theirs: it gets [u, v] of the two texts, as no config of
+           theirs sets "interaction"; `--config.model.interaction=nli` adds u * v and u - v.
+           Attention has no biases. The training file is held in memory. Never run here.
     small  2 layers of 64 channels on 512 places, 200 steps of 8 pairs, for 2 CPU cores.
 """
 
@@ -23,10 +27,14 @@ from gmlp_flax.paper import long_range
 
 def get_config(arg: str = "gmlp"):
     """See the module's docstring."""
-    name, scale = gmlp_config.arguments(arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small"))
+    name, scale = gmlp_config.arguments(
+        arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
+    )
     setting, length = long_range.SETTINGS["retrieval"], 4096
     if scale == "small":
         setting, length = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256), 512
-    config = long_range.text_classifier(name, "retrieval", setting, length=length, tokenizer="bytes", vocab_size=261)
+    config = long_range.text_classifier(
+        name, "retrieval", setting, length=length, tokenizer="bytes", vocab_size=261
+    )
     config.model.update(pairs="apart", interaction="concat" if scale == "paper" else "nli")
     return long_range.small(config, batch_size=8) if scale == "small" else config

@@ -3,18 +3,21 @@
     gmlp train --config=lra_text:gmlp,length=4096 --workdir=runs/text \\
         --config.data.train=tfds:imdb_reviews --config.data.heldout_split=test
 
-`--config.data.train` takes TFDS's imdb_reviews, or a file with the columns text and label (neg and pos, or 0 and 1),
-tab-separated or of JSON lines. Long Range Arena has no validation part and scores the test part throughout; of data
-without a test part, `--config.data.heldout_share` are held out.
-ARGUMENT: MODEL or MODEL,length=LENGTH,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
-    feed_forward, fnet, fnet_hybrid, synthesizer, external_attention or convolution. LENGTH, in bytes with [CLS] and
-    [SEP], is 1024 (default), 2048, 3072 or 4096, the paper's 1K to 4K; or 256, for short runs.
+`--config.data.train` takes TFDS's imdb_reviews, or a file with the columns text and label (neg and
+pos, or 0 and 1), tab-separated or of JSON lines. Long Range Arena has no validation part and scores
+the test part throughout; of data without a test part, `--config.data.heldout_share` are held out.
+ARGUMENT: MODEL or MODEL,length=LENGTH,scale=SCALE. MODEL is gmlp (default), amlp, transformer,
+    mixer, resmlp, feed_forward, fnet, fnet_hybrid, synthesizer, external_attention or convolution.
+    LENGTH, in bytes with [CLS] and [SEP], is 1024 (default), 2048, 3072 or 4096, the paper's 1K to
+    4K; or 256, for short runs.
 SCALE:
-    paper  (default) as published (text_classification/configs/base_tc_config.py of google-research/long-range-arena):
-           4 layers, 256 wide, 4 heads, MLP of 1,024, [CLS]; 20,000 steps of 32, rate 0.05 / sqrt(step) after 8,000
-           steps of warmup, decay 0.1 of all parameters; attention without biases; Adam as in its listops/train.py.
-           Never run here.
-    small  2 layers of 64 channels, 200 steps of 16,384 bytes, for 2 CPU cores; a twentieth is held out.
+    paper  (default) as published (text_classification/configs/base_tc_config.py of
+           google-research/long-range-arena):
+           4 layers, 256 wide, 4 heads, MLP of 1,024, [CLS]; 20,000 steps of 32, rate 0.05 /
+           sqrt(step) after 8,000 steps of warmup, decay 0.1 of all parameters; attention without
+           biases; Adam as in its listops/train.py. Never run here.
+    small  2 layers of 64 channels, 200 steps of 16,384 bytes, for 2 CPU cores; a twentieth is held
+           out.
 """
 
 from gmlp_flax import config as gmlp_config
@@ -31,5 +34,11 @@ def get_config(arg: str = "gmlp"):
     setting = long_range.SETTINGS["text"]
     if scale == "small":
         setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)
-    config = long_range.text_classifier(name, "imdb", setting, length=int(length), tokenizer="bytes", vocab_size=261)
-    return long_range.small(config, batch_size=max(1, 16_384 // int(length))) if scale == "small" else config
+    config = long_range.text_classifier(
+        name, "imdb", setting, length=int(length), tokenizer="bytes", vocab_size=261
+    )
+    return (
+        long_range.small(config, batch_size=max(1, 16_384 // int(length)))
+        if scale == "small"
+        else config
+    )

@@ -4,17 +4,20 @@
     gmlp train --config=own_text:SIZE --workdir=runs/mine \\
         --config.data.train=PATH [--config.data.heldout=PATH | --config.data.heldout_share=0.05]
 
-PATH is a text file, a folder of .txt files, or .jsonl, .jsonl.gz or .jsonl.zst with a `text` field. The tokenizer is
-trained on the training text at the first run and cached. Of a PATH, the size is chosen by how much text there is
-(compressed text counts four times), and a line says which and why: tiny below 10 MB, else small. SIZE is
+PATH is a text file, a folder of .txt files, or .jsonl, .jsonl.gz or .jsonl.zst with a `text` field.
+The tokenizer is trained on the training text at the first run and cached. Of a PATH, the size is
+chosen by how much text there is (compressed text counts four times), and a line says which and why:
+tiny below 10 MB, else small. SIZE is
 
-    tiny             a minute or two: 4 layers of 128 channels, 64 tokens, 2,000 pieces, 500 steps, as quickstart_text
-    small            (default) 6 layers of 128 channels, 128 tokens, 8,000 pieces, 2,000 steps
-    base, amlp_base  the paper's widths and depths at n = 128 (Table 5 runs them at 512); for an accelerator
+    tiny             a minute or two: 4 layers of 128 channels, 64 tokens, 2,000 pieces, 500 steps,
+    as quickstart_text small            (default) 6 layers of 128 channels, 128 tokens, 8,000
+    pieces, 2,000 steps base, amlp_base  the paper's widths and depths at n = 128 (Table 5 runs them
+    at 512); for an accelerator
 
-The rate of small suits much text: on 130 books (65 MB) it ended at a held-out perplexity of 56.8, at 2e-3 at 62.2. A
-small text it learns by heart: on WikiText-2's validation part (1.1 MB) it ended at 41.1, and at 37.3 with
-`--config.optimizer.learning_rate=2e-3`. One seed each.
+The rate of small suits much text: on 130 books (65 MB) it ended at a held-out perplexity of 56.8,
+at 2e-3 at 62.2. A
+small text it learns by heart: on WikiText-2's validation part (1.1 MB) it ended at 41.1, and at
+37.3 with `--config.optimizer.learning_rate=2e-3`. One seed each.
 """
 
 import sys
@@ -45,12 +48,18 @@ def size_for(path: str) -> str:
 def get_config(arg: str = "small"):
     """See the module's docstring."""
     path = arg if arg not in SIZES and arg and files.exists(arg) else ""
-    (arg,) = gmlp_config.arguments(size_for(path) if path else arg or "small", (*SIZES, "a file or a folder of text"))
+    (arg,) = gmlp_config.arguments(
+        size_for(path) if path else arg or "small", (*SIZES, "a file or a folder of text")
+    )
     if arg == "tiny":
         config = gmlp_config.from_file("quickstart_text")
         config.data.train = path
         return config
-    config = gmlp_config.default() if arg == "small" else recipes.language_model("gmlp_base" if arg == "base" else arg)
+    config = (
+        gmlp_config.default()
+        if arg == "small"
+        else recipes.language_model("gmlp_base" if arg == "base" else arg)
+    )
     config.data.train = path  # if it is empty, to be given
     config.steps, config.batch_size = 2000, 32
     config.optimizer.update(learning_rate=5e-3, warmup=100, weight_decay=0.01, schedule="linear")

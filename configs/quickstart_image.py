@@ -13,7 +13,13 @@ def get_config(arg: str = ""):
     config.steps = 300
     config.batch_size = 64
     config.model.update(
-        layers=6, d_model=64, d_ffn=384, spatial="dense", image_size=(8, 8), patch_size=(2, 2), channels=1
+        layers=6,
+        d_model=64,
+        d_ffn=384,
+        spatial="dense",
+        image_size=(8, 8),
+        patch_size=(2, 2),
+        channels=1,
     )
     config.data.update(min_scale=1.0, flip=False, eval_crop=1.0)
     config.optimizer.update(learning_rate=2e-3, warmup=30, label_smoothing=0.1)

@@ -1,5 +1,6 @@
-"""Draws the figures of the pages, for a light and a dark page, without a background: what the Spatial Gating Unit does,
-what its layers learned in the quickstart (docs/figures/filters.csv), and how the blocks mix tokens.
+"""Draws the figures of the pages, for a light and a dark page, without a background: what the
+Spatial Gating Unit does, what its layers learned in the quickstart (docs/figures/filters.csv), and
+how the blocks mix tokens.
 
 python docs/figures.py                                     # draws docs/figures/*.svg
 python docs/figures.py runs/quickstart-text                # takes the weights of a run first
@@ -23,11 +24,17 @@ COLOURS = {
 }
 
 
-def text(x: float, y: float, words: str, colour: str, size: float = 15, anchor: str = "middle", more: str = "") -> str:
+def text(
+    x: float,
+    y: float,
+    words: str,
+    colour: str,
+    size: float = 15,
+    anchor: str = "middle",
+    more: str = "",
+) -> str:
     """Words at a point."""
-    return (
-        f"<text x='{x:g}' y='{y:g}' fill='{colour}' font-size='{size:g}' text-anchor='{anchor}' {more}>{words}</text>"
-    )
+    return f"<text x='{x:g}' y='{y:g}' fill='{colour}' font-size='{size:g}' text-anchor='{anchor}' {more}>{words}</text>"
 
 
 def arrow(points: str, colour: str) -> str:
@@ -41,15 +48,25 @@ def gate(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[s
     yield f"<path d='M0 0 L8 4 L0 8 z' fill='{second}'/></marker></defs>"
     box = f"fill='none' stroke='{second}' stroke-width='1.4' rx='5'"
     for x, words, y in ((8, "Z", 88), (338, "out", 88)):
-        yield f"<rect x='{x}' y='{y}' width='54' height='64' {box}/>" + text(x + 27, y + 37, words, ink, 17)
+        yield f"<rect x='{x}' y='{y}' width='54' height='64' {box}/>" + text(
+            x + 27, y + 37, words, ink, 17
+        )
     yield text(35, 172, "tokens &#215;", second, 12.5) + text(35, 187, "channels", second, 12.5)
-    yield arrow("62,104 92,104 92,44 108,44", second) + arrow("62,136 92,136 92,196 108,196", second)
-    yield f"<rect x='110' y='22' width='56' height='44' {box}/>" + text(138, 50, "Z&#8321;", ink, 17)
-    yield f"<rect x='110' y='174' width='56' height='44' {box}/>" + text(138, 202, "Z&#8322;", ink, 17)
+    yield arrow("62,104 92,104 92,44 108,44", second) + arrow(
+        "62,136 92,136 92,196 108,196", second
+    )
+    yield f"<rect x='110' y='22' width='56' height='44' {box}/>" + text(
+        138, 50, "Z&#8321;", ink, 17
+    )
+    yield f"<rect x='110' y='174' width='56' height='44' {box}/>" + text(
+        138, 202, "Z&#8322;", ink, 17
+    )
     yield arrow("166,196 196,196", second)
     for row in range(6):  # W, Toeplitz: one shade for each distance
         for column in range(6):
-            shade = (0.14, 0.55, 0.95, 0.14, 0.7, 0.3, 0.14)[min(abs(column - row), 3) + 3 * (column > row)]
+            shade = (0.14, 0.55, 0.95, 0.14, 0.7, 0.3, 0.14)[
+                min(abs(column - row), 3) + 3 * (column > row)
+            ]
             yield (
                 f"<rect x='{198 + 12 * column}' y='{160 + 12 * row}' width='11' height='11' fill='{blue}' "
                 f"fill-opacity='{shade}'/>"
@@ -62,7 +79,8 @@ def gate(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[s
 
 
 def filters(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
-    """A row of each layer's W, near its own position and, in a small frame, as a whole, on one scale."""
+    """A row of each layer's W, near its own position and, in a small frame, as a whole, on one
+    scale."""
     weights = read()
     most = max(abs(value) for row in weights.values() for value in row.values())
     last = max(max(map(abs, row)) for row in weights.values())
@@ -81,20 +99,27 @@ def filters(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterato
                     f"<rect x='{middle + step * offset - 3}' y='{min(base, base - height):.1f}' width='6' "
                     f"height='{max(abs(height), 0.6):.1f}' fill='{colour}'/>"
                 )
-        points = (f"{left + 146 + 30 * offset / last:.1f},{top + 12 - 10 * row[offset] / most:.1f}" for offset in row)
+        points = (
+            f"{left + 146 + 30 * offset / last:.1f},{top + 12 - 10 * row[offset] / most:.1f}"
+            for offset in row
+        )
         yield f"<rect x='{left + 116}' y='{top}' width='60' height='24' fill='none' stroke='{rule}'/>"
         yield f"<polyline points='{' '.join(points)}' fill='none' stroke='{second}'/>"
         yield text(left, top + 12, f"layer {layer}", second, 13, "start")
     for index in range(2):
         left = 14 + 196 * index
         for offset in (-OFFSETS, 0, OFFSETS):
-            words, anchor = f"{offset:+d}" if offset else "0", ("start", "middle", "end")[(offset > 0) + (offset >= 0)]
+            words, anchor = (
+                f"{offset:+d}" if offset else "0",
+                ("start", "middle", "end")[(offset > 0) + (offset >= 0)],
+            )
             yield text(left + 88 + 8.75 * offset, 254, words, second, 12, anchor)
     yield text(200, 268, "distance in tokens; in the small frames the whole row", second, 12)
 
 
 def mixers(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator[str]:
-    """Which tokens each block reads for each token: as learned (blue), made from the input (orange), fixed (grey)."""
+    """Which tokens each block reads for each token: as learned (blue), made from the input
+    (orange), fixed (grey)."""
     draw = random.Random(0).random
     noise = [[draw() for _ in range(8)] for _ in range(8)]
     taps = (0.15, 0.3, 0.9, 0.1, 0.6, 0.25, 0.15)  # over the distances -3 to 3
@@ -106,12 +131,37 @@ def mixers(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator
     panels: tuple[tuple[str, str, str, Callable[[int, int], float]], ...] = (
         ("gMLP, in text", "one per distance", blue, by_distance),
         ("gMLP in images", "one per pair", blue, lambda i, j: noise[i][j]),
-        ("MLP-Mixer", "two thin matrices", blue, lambda i, j: noise[i][0] * noise[0][j] + noise[1][j] * noise[i][1]),
-        ("convolution", "a window", blue, lambda i, j: (0.4, 0.9, 0.6)[j - i + 1] if abs(j - i) < 2 else 0.03),
-        ("distances alone", "a softmax of them", blue, lambda i, j: math.exp(-abs(j - i + 0.5) / 1.5)),
+        (
+            "MLP-Mixer",
+            "two thin matrices",
+            blue,
+            lambda i, j: noise[i][0] * noise[0][j] + noise[1][j] * noise[i][1],
+        ),
+        (
+            "convolution",
+            "a window",
+            blue,
+            lambda i, j: (0.4, 0.9, 0.6)[j - i + 1] if abs(j - i) < 2 else 0.03,
+        ),
+        (
+            "distances alone",
+            "a softmax of them",
+            blue,
+            lambda i, j: math.exp(-abs(j - i + 0.5) / 1.5),
+        ),
         ("attention", "comparing tokens", orange, lambda i, j: noise[i][j] ** 3),
-        ("relative positions", "that, and distance", orange, lambda i, j: (noise[i][j] + by_distance(i, j)) / 2),
-        ("Synthesizer, dense", "the reader alone", orange, lambda i, j: (noise[i][2] * (1 + j)) % 1.0),
+        (
+            "relative positions",
+            "that, and distance",
+            orange,
+            lambda i, j: (noise[i][j] + by_distance(i, j)) / 2,
+        ),
+        (
+            "Synthesizer, dense",
+            "the reader alone",
+            orange,
+            lambda i, j: (noise[i][2] * (1 + j)) % 1.0,
+        ),
         ("FNet", "waves", second, lambda i, j: 0.5 + 0.45 * math.cos(math.tau * i * j / 8)),
     )
     for number, (title, what, colour, weight) in enumerate(panels):
@@ -120,7 +170,11 @@ def mixers(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator
         yield text(left + 58, top + 124, what, colour, 12)
         for row in range(8):
             for column in range(8):
-                x, y, shade = left + 14 + 11 * column, top + 21 + 11 * row, min(max(weight(row, column), 0.03), 1)
+                x, y, shade = (
+                    left + 14 + 11 * column,
+                    top + 21 + 11 * row,
+                    min(max(weight(row, column), 0.03), 1),
+                )
                 yield f"<rect x='{x}' y='{y}' width='10' height='10' fill='{colour}' fill-opacity='{shade:.2f}'/>"
 
 
@@ -129,7 +183,9 @@ def read() -> dict[int, dict[int, float]]:
     weights: dict[int, dict[int, float]] = {}
     with (FOLDER / "filters.csv").open() as file:
         for line in csv.DictReader(file):
-            weights.setdefault(int(line["layer"]), {})[int(line["distance"])] = float(line["weight"])
+            weights.setdefault(int(line["layer"]), {})[int(line["distance"])] = float(
+                line["weight"]
+            )
     return weights
 
 
@@ -157,7 +213,11 @@ def drawn() -> dict[str, str]:
     size = "xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {0} {1}' width='{0}' height='{1}'"
     return {
         f"{draw.__name__}-{mode}.svg": "\n".join(
-            (f"<svg {size.format(WIDTH, height)} role='img' aria-label='{words}' {FONT}>", *draw(*colours), "</svg>\n")
+            (
+                f"<svg {size.format(WIDTH, height)} role='img' aria-label='{words}' {FONT}>",
+                *draw(*colours),
+                "</svg>\n",
+            )
         )
         for draw, height, words in figures
         for mode, colours in COLOURS.items()

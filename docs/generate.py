@@ -1,5 +1,6 @@
-"""Writes the pages that are made from the code, docs/keys.md, docs/sizes.md and docs/commands.md, and the parts of
-docs/results that reports make of the measured CSV files: between <!-- generated: NAME --> and <!-- end -->.
+"""Writes the pages that are made from the code, docs/keys.md, docs/sizes.md and docs/commands.md,
+and the parts of docs/results that reports make of the measured CSV files: between <!-- generated:
+NAME --> and <!-- end -->.
 
 python docs/generate.py
 """
@@ -93,39 +94,75 @@ def words(option: Option) -> str:
 
 def table(found: Mapping[str, Option]) -> str:
     """A Markdown table of options."""
-    rows = [(f"`{name}`", f"`{key.default!r}`", words(key), key.comment) for name, key in found.items()]
+    rows = [
+        (f"`{name}`", f"`{key.default!r}`", words(key), key.comment) for name, key in found.items()
+    ]
     lines = [("key", "default", "range", "meaning"), ("---",) * 4, *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    return "".join(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines
+    )
 
 
 def sections() -> Iterator[tuple[int, str, Mapping[str, Option] | str]]:
     """The level of each heading, its words, and the options or the sentence below it."""
-    yield 2, "Every run", "The keys of the first table stand alone, as in `config.steps`; the others are in groups."
+    yield (
+        2,
+        "Every run",
+        "The keys of the first table stand alone, as in `config.steps`; the others are in groups.",
+    )
     groups = dict.fromkeys(name.rpartition(".")[0] for name in schema.COMMON)
     for group in groups:
-        found = {name: option for name, option in schema.COMMON.items() if name.rpartition(".")[0] == group}
+        found = {
+            name: option
+            for name, option in schema.COMMON.items()
+            if name.rpartition(".")[0] == group
+        }
         yield 3, group or "general", found
-    yield 2, "By task", f"`config.task` chooses one; `{schema.COMMON[schema.TASK].default}` is the default."
+    yield (
+        2,
+        "By task",
+        f"`config.task` chooses one; `{schema.COMMON[schema.TASK].default}` is the default.",
+    )
     for task in tasks.TASKS:
         yield 3, task, schema.of_task(task)
-    yield 2, "By block", f"`config.model.block` chooses one; `{schema.COMMON[schema.BLOCK].default}` is the default."
+    yield (
+        2,
+        "By block",
+        f"`config.model.block` chooses one; `{schema.COMMON[schema.BLOCK].default}` is the default.",
+    )
     shared = {f"model.{name}": option for name, option in options_of(BlockSpec).items()}
     yield 3, "every block", shared
     for block in blocks.BLOCKS:
-        yield 3, block, {name: option for name, option in schema.of_block(block).items() if option != shared.get(name)}
+        yield (
+            3,
+            block,
+            {
+                name: option
+                for name, option in schema.of_block(block).items()
+                if option != shared.get(name)
+            },
+        )
 
 
 def keys_page() -> str:
     """docs/keys.md."""
-    bodies = [(level, title, body if isinstance(body, str) else table(body)) for level, title, body in sections()]
-    return "\n".join([KEYS, *(f"{'#' * level} {title}\n\n{body.rstrip()}\n" for level, title, body in bodies)])
+    bodies = [
+        (level, title, body if isinstance(body, str) else table(body))
+        for level, title, body in sections()
+    ]
+    return "\n".join(
+        [KEYS, *(f"{'#' * level} {title}\n\n{body.rstrip()}\n" for level, title, body in bodies)]
+    )
 
 
 def sizes_page(printed: str) -> str:
     """docs/sizes.md, from what `gmlp sizes` prints."""
     lines = "\n".join(f"{line:<80}" for line in printed.splitlines())
     cells = re.findall(r"^(\S+) +([\d,]+).{8}(.{9})(.{9})(.{8})  (.{12})(.*)$", lines, re.M)
-    rows = [f"| `{name}` | {' | '.join(map(str.strip, others))} |".replace("|  |", "| |") for name, *others in cells]
+    rows = [
+        f"| `{name}` | {' | '.join(map(str.strip, others))} |".replace("|  |", "| |")
+        for name, *others in cells
+    ]
     return SIZES.format(rows="\n".join(rows))
 
 
@@ -133,15 +170,27 @@ def command_section(name: str, printed: str) -> str:
     """A command's part of docs/commands.md, from what its --help prints."""
     text, _, flags = printed.partition("\nflags:\n")
     for flag in SHARED:
-        flags = re.sub(rf"^  --{flag}(=.*)?\n(      .*\n)+", "", flags + "\n" * (not flags.endswith("\n")), flags=re.M)
-    parts = (f"## gmlp {name}\n\n```", text.strip(), flags.strip() and f"\n{flags.rstrip()}", "```\n")
+        flags = re.sub(
+            rf"^  --{flag}(=.*)?\n(      .*\n)+",
+            "",
+            flags + "\n" * (not flags.endswith("\n")),
+            flags=re.M,
+        )
+    parts = (
+        f"## gmlp {name}\n\n```",
+        text.strip(),
+        flags.strip() and f"\n{flags.rstrip()}",
+        "```\n",
+    )
     return "\n".join(part for part in parts if part)
 
 
 def commands_page(printed: Mapping[str, str]) -> str:
     """docs/commands.md, from what the --help of each command prints."""
     listed = "".join(f"- [`gmlp {name}`](#gmlp-{name}): {COMMANDS[name][1]}\n" for name in printed)
-    return COMMANDS_PAGE.format(listed=listed, commands="\n".join(command_section(*one) for one in printed.items()))
+    return COMMANDS_PAGE.format(
+        listed=listed, commands="\n".join(command_section(*one) for one in printed.items())
+    )
 
 
 def read(name: str) -> list[dict[str, str]]:
@@ -157,7 +206,10 @@ def scores() -> dict[str, dict[str, Spread]]:
         finetuned = bool(COLUMNS[line["column"]].starts)
         name = line["column"] + alternatives.RANDOM * (finetuned and line["start"] == "random")
         values[name][line["row"]].append(float(line["value"]))
-    return {name: {row: Spread.mean(of_row) for row, of_row in rows.items()} for name, rows in values.items()}
+    return {
+        name: {row: Spread.mean(of_row) for row, of_row in rows.items()}
+        for name, rows in values.items()
+    }
 
 
 def costs() -> dict[str, dict[int, Cost]]:
@@ -171,22 +223,26 @@ def costs() -> dict[str, dict[int, Cost]]:
 
 
 def rank_notes(scores: Mapping[str, Mapping[str, Spread]]) -> Iterator[str]:
-    """Whether a low perplexity goes with a high score, column by column, over the rows that have both."""
+    """Whether a low perplexity goes with a high score, column by column, over the rows that have
+    both."""
     found = scores.get("mlm", {})
     for name, of_row in scores.items():
         rows = [row for row in found if row in of_row]
         if name != "mlm" and len(rows) > 2:
-            low, high = ([sign * of[row].centre for row in rows] for sign, of in ((-1, found), (1, of_row)))
+            low, high = (
+                [sign * of[row].centre for row in rows] for sign, of in ((-1, found), (1, of_row))
+            )
             rank = float(claims.spearman(low, high))
             over = f"over {len(rows)} rows: {rank:.2f}; one-sided permutation p = {claims.chance(rank, high):.2g}"
-            title = COLUMNS[name.removesuffix(alternatives.RANDOM)].title + ", from random parameters" * name.endswith(
-                alternatives.RANDOM
-            )
+            title = COLUMNS[
+                name.removesuffix(alternatives.RANDOM)
+            ].title + ", from random parameters" * name.endswith(alternatives.RANDOM)
             yield f"{title}: rank correlation with a low perplexity {over}."
 
 
 def alternatives_claims() -> str:
-    """The claims of the report of the alternatives, how many have which verdict, and the rank correlations."""
+    """The claims of the report of the alternatives, how many have which verdict, and the rank
+    correlations."""
     floors: dict[str, list[float]] = defaultdict(list)
     for line in read("alternatives-heldout"):
         floors[line["column"]].append(float(line["score"]))
@@ -216,11 +272,16 @@ def of_curves(by_row: Mapping[str, Sequence[claims.Curve]]) -> Orderings:
     last = {row: [curve[-1][1] for curve in of_row] for row, of_row in by_row.items()}
     means = {row: statistics.mean(values) for row, values in last.items()}
     papers = {row: PUBLISHED[row].perplexity or 0 for row in last}
-    column, rank = list(papers.values()), float(claims.spearman(list(means.values()), list(papers.values())))
+    column, rank = (
+        list(papers.values()),
+        float(claims.spearman(list(means.values()), list(papers.values()))),
+    )
     agree = agreeing(list(means.values()), column)
     orders = list(itertools.permutations(range(len(column))))
     agree_p = sum(agreeing(order, column) >= agree for order in orders) / len(orders)
-    return Orderings(claims.orderings(papers, last), agree, agree_p, rank, claims.chance(rank, column))
+    return Orderings(
+        claims.orderings(papers, last), agree, agree_p, rank, claims.chance(rank, column)
+    )
 
 
 def agreeing(values: Sequence[float], column: Sequence[float]) -> int:
@@ -233,9 +294,16 @@ def orderings(name: str, **only: str) -> Orderings:
     """Of the runs of a table in a CSV file, those whose columns are `only` these."""
     curves: dict[str, dict[str, list]] = defaultdict(lambda: defaultdict(list))
     for line in read(name):
-        if all(line[key] == value for key, value in only.items()) and PUBLISHED[line["row"]].perplexity:
-            curves[line["row"]][line["seed"]].append((int(line["tokens"]), float(line["perplexity"])))
-    return of_curves({row: [sorted(curve) for curve in seeds.values()] for row, seeds in curves.items()})
+        if (
+            all(line[key] == value for key, value in only.items())
+            and PUBLISHED[line["row"]].perplexity
+        ):
+            curves[line["row"]][line["seed"]].append(
+                (int(line["tokens"]), float(line["perplexity"]))
+            )
+    return of_curves(
+        {row: [sorted(curve) for curve in seeds.values()] for row, seeds in curves.items()}
+    )
 
 
 def depth_orderings() -> Orderings:
@@ -243,7 +311,9 @@ def depth_orderings() -> Orderings:
     curves: dict[str, list[claims.Curve]] = defaultdict(list)
     for line in (*read("settings-more"), *read("table3")):
         row = {"bert_rel": "transformer_12", "sgu": "gmlp_36"}.get(line["row"], line["row"])
-        if line.get("experiment", "depth") == "depth" and re.fullmatch(r"(transformer|gmlp)_\d+", row):
+        if line.get("experiment", "depth") == "depth" and re.fullmatch(
+            r"(transformer|gmlp)_\d+", row
+        ):
             curves[row].append([(1, float(line["perplexity"]))])
     return of_curves(curves)
 
@@ -287,15 +357,22 @@ PARTS: dict[str, Callable[[], str]] = {
     "orderings table4": lambda: orderings_section(depth_orderings()),
 }
 MARKED = re.compile(r"(<!-- generated: ([\w -]+) -->\n).*?(<!-- end -->)", re.S)
-PAGES = [path.stem for path in sorted((FOLDER / "results").glob("*.md")) if MARKED.search(path.read_text())]
+PAGES = [
+    path.stem
+    for path in sorted((FOLDER / "results").glob("*.md"))
+    if MARKED.search(path.read_text())
+]
 
 
 def results_page(name: str) -> str:
-    """A page of docs/results with its generated parts made anew: those of PARTS, and `csv NAME`, a file of DATA."""
+    """A page of docs/results with its generated parts made anew: those of PARTS, and `csv NAME`, a
+    file of DATA."""
 
     def part(found: re.Match) -> str:
         kind, _, argument = found[2].partition(" ")
-        return f"{found[1]}\n{csv_table(argument) if kind == 'csv' else PARTS[found[2]]()}\n{found[3]}"
+        return (
+            f"{found[1]}\n{csv_table(argument) if kind == 'csv' else PARTS[found[2]]()}\n{found[3]}"
+        )
 
     return MARKED.sub(part, (FOLDER / "results" / f"{name}.md").read_text())
 

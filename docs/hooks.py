@@ -1,5 +1,6 @@
-"""What mkdocs.yml cannot say: where lines may wrap and where not, that figures with named points are part of their
-page; and of notebooks their addresses and links, and that they load nothing from other hosts."""
+"""What mkdocs.yml cannot say: where lines may wrap and where not, that figures with named points
+are part of their page; and of notebooks their addresses and links, and that they load nothing from
+other hosts."""
 
 import os
 import posixpath
@@ -11,12 +12,15 @@ from mkdocs.exceptions import PluginError
 SCRIPTS = re.compile(r"<script\b(?:(?!</script>).)*?https?://.*?</script>", re.S)
 CODE = re.compile(r"<code\b.*?</code>", re.S)
 FLAG = re.compile(r"(?<![\w-])--\w[\w.-]*")  # browsers would wrap a line after its hyphens
-NAME = re.compile(r"(?<=\w[._=:])(?=\w)")  # where a long name wraps, in the tables of a narrow screen
+# where a long name wraps, in the tables of a narrow screen
+NAME = re.compile(r"(?<=\w[._=:])(?=\w)")
 LONG = re.compile(r"[\w.:]{20,}")
 NUMBER = re.compile(r"\d[\d.]*(?: %|e-\d+)")  # browsers would wrap a line within it
 TEXT = re.compile(r">[^<]+<")
 # A figure of docs/results whose points have tips, for a light or a dark page.
-TIPPED = re.compile(r'<img alt="([^"]*)" src="[^"]*?/(which-mixer-[\w-]+\.svg)#gh-(light|dark)-mode-only" */?>')
+TIPPED = re.compile(
+    r'<img alt="([^"]*)" src="[^"]*?/(which-mixer-[\w-]+\.svg)#gh-(light|dark)-mode-only" */?>'
+)
 LINKS = re.compile(r'(?<=href=")(?!\w+:)([^"#]+\.(?:md|ipynb))')
 
 
@@ -41,24 +45,36 @@ def in_lines(html: str) -> str:
 
     def code(found: re.Match) -> str:
         flags = FLAG.sub(r'<span class="flag">\g<0></span>', found[0])
-        return TEXT.sub(lambda words: NAME.sub("<wbr>", words[0]), flags) if flags.startswith("<code>") else flags
+        return (
+            TEXT.sub(lambda words: NAME.sub("<wbr>", words[0]), flags)
+            if flags.startswith("<code>")
+            else flags
+        )
 
     def whole(found: re.Match) -> str:
         words = LONG.sub(lambda word: NAME.sub("<wbr>", word[0]), found[0])
         return NUMBER.sub(r'<span class="flag">\g<0></span>', words)
 
     parts = re.split(f"({CODE.pattern})", html, flags=re.S)
-    return "".join(CODE.sub(code, part) if number % 2 else TEXT.sub(whole, part) for number, part in enumerate(parts))
+    return "".join(
+        CODE.sub(code, part) if number % 2 else TEXT.sub(whole, part)
+        for number, part in enumerate(parts)
+    )
 
 
 def on_page_content(html: str, page, config, files) -> str:
     """Called by MkDocs with the HTML of each page."""
     if not page.file.src_uri.endswith(".ipynb"):
         folder = os.path.join(config.docs_dir, "results", "figures")
-        return TIPPED.sub(lambda image: inlined(os.path.join(folder, image[2]), image[1], image[3]), in_lines(html))
+        return TIPPED.sub(
+            lambda image: inlined(os.path.join(folder, image[2]), image[1], image[3]),
+            in_lines(html),
+        )
 
     def address(link: re.Match) -> str:
-        target = files.get_file_from_path(posixpath.join(posixpath.dirname(page.file.src_uri), link[1]))
+        target = files.get_file_from_path(
+            posixpath.join(posixpath.dirname(page.file.src_uri), link[1])
+        )
         if target is None:
             raise PluginError(f"{page.file.src_uri} links to {link[1]}, which does not exist")
         return target.url_relative_to(page.file)

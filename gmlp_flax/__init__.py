@@ -1,4 +1,5 @@
-"""gMLP, aMLP and the token mixers they are compared with, in JAX and Flax ("Pay Attention to MLPs").
+"""gMLP, aMLP and the token mixers they are compared with, in JAX and Flax ("Pay Attention to
+MLPs").
 
     import gmlp_flax as gf
 
@@ -19,7 +20,18 @@ if TYPE_CHECKING:
     from gmlp_flax.interop.exported import export, push
 
 __version__ = "0.2.0"
-__all__ = ["Model", "create", "evaluate", "export", "list_models", "list_pretrained", "load", "probe", "push", "train"]
+__all__ = [
+    "Model",
+    "create",
+    "evaluate",
+    "export",
+    "list_models",
+    "list_pretrained",
+    "load",
+    "probe",
+    "push",
+    "train",
+]
 
 _MODULES = {
     "Model": "api.model",

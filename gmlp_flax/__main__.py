@@ -1,4 +1,5 @@
-"""The `gmlp` command, also `python -m gmlp_flax`: `gmlp SUBCOMMAND ...` imports one file of commands/, and no other."""
+"""The `gmlp` command, also `python -m gmlp_flax`: `gmlp SUBCOMMAND ...` imports one file of
+commands/, and no other."""
 
 import importlib
 import os
@@ -11,7 +12,8 @@ from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.processes import output
 
 INTERRUPTED = 130  # the exit code after Ctrl-C
-# Subcommand -> its module in commands/, with the function that runs it if that is not `run`; and what it does.
+# Subcommand -> its module in commands/, with the function that runs it if that is not `run`; and
+# what it does.
 COMMANDS = {
     "quickstart": ("quickstart", "train a small gMLP on data that needs no download"),
     "train": ("train", "train a model, or go on with a run that was stopped"),
@@ -25,8 +27,14 @@ COMMANDS = {
     "prepare": ("prepare", "tokenise a corpus once, for many runs"),
     "list": ("listing", "the names of configs, models, blocks, tasks, optimizers and tables"),
     "sizes": ("listing:run_sizes", "parameters and FLOPs of every published model"),
-    "draw": ("draw", "draw a run's curves, filters, attention or shift invariance, or augmentations"),
-    "export": ("weights:run_export", "write a model's weights, of a run or from elsewhere, to a folder"),
+    "draw": (
+        "draw",
+        "draw a run's curves, filters, attention or shift invariance, or augmentations",
+    ),
+    "export": (
+        "weights:run_export",
+        "write a model's weights, of a run or from elsewhere, to a folder",
+    ),
     "push": ("weights:run_push", "upload a run or an exported folder to the Hugging Face hub"),
     "benchmark": ("benchmark", "measure speed and memory"),
     "completion": ("listing:run_completion", "complete subcommands and names in bash or zsh"),
@@ -63,8 +71,11 @@ def _run(name: str, arguments: list[str]) -> None:
         print("interrupted", file=sys.stderr)
         output.end_at_once(INTERRUPTED)
     except SystemExit as error:
-        # Orbax's threads would wait ten minutes for the parts of a checkpoint that could not be written.
-        waiting = [thread for thread in threading.enumerate() if not (thread.daemon or thread in before)]
+        # Orbax's threads would wait ten minutes for the parts of a checkpoint that could not be
+        # written.
+        waiting = [
+            thread for thread in threading.enumerate() if not (thread.daemon or thread in before)
+        ]
         if error.code == INTERRUPTED or (error.code and waiting):
             output.end_at_once(error.code if isinstance(error.code, int) else 1)
         raise
@@ -75,7 +86,9 @@ def help_text() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:<{width}}  {what}" for name, (_, what) in COMMANDS.items()]
     more = "gmlp SUBCOMMAND --help shows examples and flags; gmlp train --help_config lists every config key."
-    return "\n".join(["usage: gmlp SUBCOMMAND [--help] ...", "       gmlp --version", "", *lines, "", more])
+    return "\n".join(
+        ["usage: gmlp SUBCOMMAND [--help] ...", "       gmlp --version", "", *lines, "", more]
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Options: what can be set, its default, its meaning, and the values that make sense.
 
-A block declares its options as fields of its spec, a task as a table; `schema.py` makes config keys of them.
+A block declares its options as fields of its spec, a task as a table; `schema.py` makes config keys
+of them.
 """
 
 import dataclasses
@@ -38,7 +39,13 @@ PROBABILITY = Range("a probability above 0 and at most 1", _ABOVE_0, 1)
 
 # The types that an option takes, by the type of its default, and what messages call it.
 _TAKEN: dict[type, tuple[type, ...]] = {float: (float, int)}
-_NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "text", tuple: "a tuple"}
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+    tuple: "a tuple",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,11 +55,13 @@ class Option:
     Attributes:
         default: its value if nothing sets it; its type is the option's type.
         comment: what it means, in one line.
-        values: the values that make sense: a range of numbers, or all of them one by one; None for any. Of a tuple, the
-            range is that of its entries.
-        architecture: whether it is part of what a model is: finetuning takes it over from the pretrained model, and
-            runs that differ in it are different models. Other options say how a model is initialised or run.
-        numerics_only: whether it only says how the same numbers are computed: it may change in the middle of a run.
+        values: the values that make sense: a range of numbers, or all of them one by one; None for
+            any. Of a tuple, the range is that of its entries.
+        architecture: whether it is part of what a model is: finetuning takes it over from the
+            pretrained model, and runs that differ in it are different models. Other options say how
+            a model is initialised or run.
+        numerics_only: whether it only says how the same numbers are computed: it may change in the
+            middle of a run.
     """
 
     default: Any
@@ -74,26 +83,37 @@ class Option:
             return f"expected one of {', '.join(str(each or repr(each)) for each in values)}"
         if kind is int and abs(value) > _MOST:
             return f"expected at most {_MOST:,}"
-        if kind is float and not abs(value) <= math.nextafter(math.inf, 0):  # nor NaN, nor a larger int
+        # nor NaN, nor a larger int
+        if kind is float and not abs(value) <= math.nextafter(math.inf, 0):
             return "expected a finite number"
-        if kind is str and re.search("[\0\ud800-\udc7f\udd00-\udfff]", value):  # no path of a file has these
+        # no path of a file has these
+        if kind is str and re.search("[\0\ud800-\udc7f\udd00-\udfff]", value):
             return "expected text without a zero byte or a lone surrogate"
         return ""
 
     def _problem_of_entries(self, values: tuple) -> str:
-        """The same for a tuple: an empty default stands for any number of strings, one of one entry for one or more."""
+        """The same for a tuple: an empty default stands for any number of strings, one of one entry
+        for one or more."""
         entry = Option(self.default[0] if self.default else "", "", self.values)
         if len(self.default) == 1 and not values:
             return f"expected one value or more, as in {self.default}"
         if len(self.default) > 1 and len(values) != len(self.default):
             return f"expected {len(self.default)} values, as in {self.default}"
-        problems = (f"in it is {value!r}: {problem}" for value in values if (problem := entry.problem(value)))
+        problems = (
+            f"in it is {value!r}: {problem}"
+            for value in values
+            if (problem := entry.problem(value))
+        )
         return next(problems, "")
 
     @property
     def meaning(self) -> str:
         """The comment, with the values if they are few."""
-        return f"{self.comment} ({', '.join(map(str, self.values))})" if type(self.values) is tuple else self.comment
+        return (
+            f"{self.comment} ({', '.join(map(str, self.values))})"
+            if type(self.values) is tuple
+            else self.comment
+        )
 
 
 def option(default: Any, *args: Any, **kwargs: Any) -> Any:

@@ -27,14 +27,17 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
     if name in table and not isinstance(table[name], str):
         return loaded
     if not (isinstance(loaded, type) and issubclass(loaded, kind)):
-        raise ConfigError(f"config.{key} is {name!r}: expected a class that extends {kind.__module__}.{kind.__name__}")
+        raise ConfigError(
+            f"config.{key} is {name!r}: expected a class that extends {kind.__module__}.{kind.__name__}"
+        )
     if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
         raise ConfigError(f"config.{key} is {name!r}: the class lacks {', '.join(missing)}")
     return loaded
 
 
 def lookup(name: str, table: Mapping[str, Any], key: str, own: str) -> Any:
-    """A row of a table, or what `my_package.my_module:NAME` names; `own` says so in messages. Raises as `find`."""
+    """A row of a table, or what `my_package.my_module:NAME` names; `own` says so in messages.
+    Raises as `find`."""
     loaded = table.get(name, name)
     if not isinstance(loaded, str):
         return loaded
@@ -64,7 +67,8 @@ def load(place: str, what: str) -> Any:
 
 
 def refuse_foreign(name: str, key: str) -> None:
-    """Refuses a name that somebody else wrote, as in a run's config, if to find its class would import foreign code.
+    """Refuses a name that somebody else wrote, as in a run's config, if to find its class would
+    import foreign code.
 
     What the user's own config or --trust has imported already is found without another import.
 

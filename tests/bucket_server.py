@@ -2,15 +2,16 @@
 
     python tests/bucket_server.py [--seconds=600]
 
-Prints the address of the proxy, then serves until its standard input is closed or the time is over. The emulator
-ignores `ifGenerationMatch` and does not tell generations, so the proxy does. `POST /faults` with a list of rules
-replaces the rules in force:
+Prints the address of the proxy, then serves until its standard input is closed or the time is over.
+The emulator ignores `ifGenerationMatch` and does not tell generations, so the proxy does. `POST
+/faults` with a list of rules replaces the rules in force:
 
-    {"kind": "503" | "401" | "403" | "slow" | "drop" | "lost", "path": REGULAR EXPRESSION, "method": "", "times": 3,
-     "seconds": 1}
+    {"kind": "503" | "401" | "403" | "slow" | "drop" | "lost", "path": REGULAR EXPRESSION, "method":
+     "", "times": 3, "seconds": 1}
 
-A rule meets the next `times` requests that match. "drop" closes the connection at once, "lost" after the request was
-carried out, "slow" waits for `seconds` before it answers. `GET /faults` tells how many requests met a rule, by kind.
+A rule meets the next `times` requests that match. "drop" closes the connection at once, "lost"
+after the request was carried out, "slow" waits for `seconds` before it answers. `GET /faults` tells
+how many requests met a rule, by kind.
 """
 
 import argparse
@@ -30,7 +31,11 @@ import urllib.parse
 from gcp_storage_emulator.server import create_server
 
 HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server", "date"}
-MESSAGES = {503: "Backend Error", 401: "Invalid Credentials", 403: "caller does not have storage.objects.create access"}
+MESSAGES = {
+    503: "Backend Error",
+    401: "Invalid Credentials",
+    403: "caller does not have storage.objects.create access",
+}
 
 
 class Faults:
@@ -47,7 +52,11 @@ class Faults:
         """The rule that this request meets."""
         with self._lock:
             for rule in self.rules:
-                if rule["times"] and method in (rule.get("method") or method) and re.search(rule["path"], path):
+                if (
+                    rule["times"]
+                    and method in (rule.get("method") or method)
+                    and re.search(rule["path"], path)
+                ):
                     rule["times"] -= 1
                     self.met[rule["kind"]] += 1
                     return rule
@@ -70,7 +79,9 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         rule = self.faults.next(self.command, self.path) or {"kind": ""}
         if rule["kind"].isdigit():
             code = int(rule["kind"])
-            self._answer(code, json.dumps({"error": {"code": code, "message": MESSAGES[code]}}).encode())
+            self._answer(
+                code, json.dumps({"error": {"code": code, "message": MESSAGES[code]}}).encode()
+            )
         elif rule["kind"] == "drop":
             self._hang_up()
         else:
@@ -100,20 +111,27 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         with self.one_at_a_time:
             wanted = query.get("ifGenerationMatch")
             if wanted and wanted[0] != self._generation(url.path, query, body):
-                return 412, [], json.dumps({"error": {"code": 412, "message": "conditionNotMet"}}).encode()
+                return (
+                    412,
+                    [],
+                    json.dumps({"error": {"code": 412, "message": "conditionNotMet"}}).encode(),
+                )
             code, headers, content = self._ask(self.command, self.path, body)
             if self.command == "GET" and query.get("alt") == ["media"] and code in (200, 206):
                 headers.append(("X-Goog-Generation", self._generation(url.path, query, body)))
             return code, headers, content
 
     def _generation(self, path: str, query: dict[str, list[str]], body: bytes) -> str:
-        """Of the object that a request is about, which is named in its address or, for an upload, in its first part."""
+        """Of the object that a request is about, which is named in its address or, for an upload,
+        in its first part."""
         place = re.search(r"/b/([^/]+)/o(?:/(.+))?", path)
         assert place, path
         name = place[2] or urllib.parse.quote(
             query["name"][0]
             if "name" in query
-            else json.JSONDecoder().raw_decode(body[body.index(b"{") :].decode("latin-1"))[0]["name"],
+            else json.JSONDecoder().raw_decode(body[body.index(b"{") :].decode("latin-1"))[0][
+                "name"
+            ],
             safe="",
         )
         code, _, content = self._ask("GET", f"/storage/v1/b/{place[1]}/o/{name}", b"")

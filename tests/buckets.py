@@ -16,7 +16,8 @@ SERVER = pathlib.Path(__file__).with_name("bucket_server.py")
 
 
 def installed() -> bool:
-    """Whether there is what a store needs. It is not imported: gcsfs reads an environment variable as it is."""
+    """Whether there is what a store needs. It is not imported: gcsfs reads an environment variable
+    as it is."""
     return all(importlib.util.find_spec(name) for name in ("gcsfs", "gcp_storage_emulator"))
 
 
@@ -48,16 +49,24 @@ class Store:
     def names(self, bucket: str, prefix: str = "") -> list[str]:
         """The names of all objects, sorted."""
         query = urllib.parse.urlencode({"prefix": prefix})
-        return sorted(item["name"] for item in self._call("GET", f"/storage/v1/b/{bucket}/o?{query}").get("items", []))
+        return sorted(
+            item["name"]
+            for item in self._call("GET", f"/storage/v1/b/{bucket}/o?{query}").get("items", [])
+        )
 
     def read(self, bucket: str, name: str) -> bytes:
         """An object's content."""
-        return self._fetch("GET", f"/download/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media")
+        return self._fetch(
+            "GET",
+            f"/download/storage/v1/b/{bucket}/o/{urllib.parse.quote(name, safe='')}?alt=media",
+        )
 
     def write(self, bucket: str, name: str, content: bytes) -> None:
         """Writes an object."""
         query = urllib.parse.urlencode({"uploadType": "media", "name": name})
-        self._send("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", content, "application/octet-stream")
+        self._send(
+            "POST", f"/upload/storage/v1/b/{bucket}/o?{query}", content, "application/octet-stream"
+        )
 
     def delete(self, bucket: str, name: str) -> None:
         """Deletes an object, if there is one."""
@@ -68,17 +77,22 @@ class Store:
         return json.loads(self._fetch(method, path, value) or b"{}")
 
     def _fetch(self, method: str, path: str, value: object = None) -> bytes:
-        return self._send(method, path, None if value is None else json.dumps(value).encode(), "application/json")
+        return self._send(
+            method, path, None if value is None else json.dumps(value).encode(), "application/json"
+        )
 
     def _send(self, method: str, path: str, data: bytes | None, kind: str) -> bytes:
-        request = urllib.request.Request(self.address + path, data, {"Content-Type": kind}, method=method)
+        request = urllib.request.Request(
+            self.address + path, data, {"Content-Type": kind}, method=method
+        )
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.read()
 
 
 @contextlib.contextmanager
 def store(seconds: float = 900) -> Iterator[Store]:
-    """Starts a store, which ends with the block or with this process, and after `seconds` at the latest."""
+    """Starts a store, which ends with the block or with this process, and after `seconds` at the
+    latest."""
     process = subprocess.Popen(
         [sys.executable, str(SERVER), f"--seconds={seconds}"],
         stdin=subprocess.PIPE,

@@ -1,8 +1,9 @@
 """Runs small enough to train in a test, made once a session; and how programs are compiled.
 
-Programs of tests take longer to compile than to run, in this process and in the commands that it starts: they are
-compiled without optimising them, but for those of tests/models, of the killed runs that resume exactly, and for TPUs.
-XLA's newer code generator, which takes three times as long, is off where its flag exists.
+Programs of tests take longer to compile than to run, in this process and in the commands that it
+starts: they are compiled without optimising them, but for those of tests/models, of the killed runs
+that resume exactly, and for TPUs. XLA's newer code generator, which takes three times as long, is
+off where its flag exists.
 """
 
 import gc
@@ -39,9 +40,11 @@ def small_text_config(cache: str):
 
 @pytest.fixture(scope="session", autouse=True)
 def programs():
-    """Programs that tests have in common, as those of runs with one config, are compiled once a session, here or in the
-    commands that tests start."""
-    jax.config.update("jax_compilation_cache_dir", preloaded.environment()["JAX_COMPILATION_CACHE_DIR"])
+    """Programs that tests have in common, as those of runs with one config, are compiled once a
+    session, here or in the commands that tests start."""
+    jax.config.update(
+        "jax_compilation_cache_dir", preloaded.environment()["JAX_COMPILATION_CACHE_DIR"]
+    )
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 

@@ -1,4 +1,5 @@
-"""A Hugging Face hub on this machine, in memory: what its client asks for to download files and to upload a folder."""
+"""A Hugging Face hub on this machine, in memory: what its client asks for to download files and to
+upload a folder."""
 
 import base64
 import contextlib
@@ -78,7 +79,9 @@ class Handler(BaseHTTPRequestHandler):
                 self.hub[match["repository"]][line["value"]["path"]] = content
         commit = self.hub.commit(match["repository"])
         url = f"{self.hub.url}/{match['repository']}/commit/{commit}"
-        return self.answer_json({"success": True, "commitOid": commit, "commitUrl": url, "hookOutput": ""})
+        return self.answer_json(
+            {"success": True, "commitOid": commit, "commitUrl": url, "hookOutput": ""}
+        )
 
     def log_message(self, *_: object) -> None:
         """Nothing is printed."""

@@ -1,9 +1,9 @@
 """Runs `gmlp` in processes of their own that need not import anything first.
 
-A server imports JAX and all of gmlp_flax once, and forks for every command: a command then starts in milliseconds
-instead of three seconds, and is otherwise a process like any other, with its own signals, output and exit code. A
-command whose environment changes what those imports do (JAX_..., PYTHON...) is started without the server;
-GMLP_TESTS_FORK=0 does so for every command.
+A server imports JAX and all of gmlp_flax once, and forks for every command: a command then starts
+in milliseconds instead of three seconds, and is otherwise a process like any other, with its own
+signals, output and exit code. A command whose environment changes what those imports do (JAX_...,
+PYTHON...) is started without the server; GMLP_TESTS_FORK=0 does so for every command.
 """
 
 import contextlib
@@ -35,7 +35,14 @@ CODE = struct.Struct("i")  # a process id, then an exit code
 class Process:
     """A forked command, with what tests use of subprocess.Popen."""
 
-    def __init__(self, args: list[str], connection: socket.socket, stdin: IO[str], stdout: IO[str], stderr: IO[str]):
+    def __init__(
+        self,
+        args: list[str],
+        connection: socket.socket,
+        stdin: IO[str],
+        stdout: IO[str],
+        stderr: IO[str],
+    ):
         self.args, self.stdin, self.stdout, self.stderr = args, stdin, stdout, stderr
         self.returncode: int | None = None
         self._connection = connection
@@ -66,7 +73,9 @@ class Process:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def communicate(self, input: str | None = None, timeout: float | None = None) -> tuple[str, str]:
+    def communicate(
+        self, input: str | None = None, timeout: float | None = None
+    ) -> tuple[str, str]:
         """As subprocess.Popen.communicate; closes the pipes. A second call finds nothing more."""
         if self.stdin.closed:
             return "", ""
@@ -78,7 +87,10 @@ class Process:
             with stream:
                 texts[place] = stream.read()
 
-        readers = [threading.Thread(target=read, args=pair) for pair in enumerate((self.stdout, self.stderr))]
+        readers = [
+            threading.Thread(target=read, args=pair)
+            for pair in enumerate((self.stdout, self.stderr))
+        ]
         for reader in readers:
             reader.start()
         self.wait(timeout)
@@ -90,7 +102,8 @@ class Process:
 def start(
     *words: object, cwd: object = ROOT, prefix: tuple[str, ...] = (), **variables: str
 ) -> Process | subprocess.Popen:
-    """Starts Python with words such as `-m gmlp_flax train ...` or `-c PROGRAM`, on the CPU, with pipes.
+    """Starts Python with words such as `-m gmlp_flax train ...` or `-c PROGRAM`, on the CPU, with
+    pipes.
 
     Args:
         words: what follows `python`.
@@ -101,7 +114,12 @@ def start(
     command = [*prefix, sys.executable, *map(str, words)]
     fresh = [name for name in variables if name.startswith(("JAX_", "PYTHON")) and name != WARNINGS]
     if prefix or fresh or os.environ.get("GMLP_TESTS_FORK") == "0":
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        pipes = {
+            "stdin": subprocess.PIPE,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
         return subprocess.Popen(command, cwd=cwd, env=environment() | variables, **pipes)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(_server())
@@ -112,10 +130,18 @@ def start(
     connection.sendall(request)
     for theirs in (stdin, stdout, stderr):
         os.close(theirs)
-    return Process(command, connection, os.fdopen(to_stdin, "w"), os.fdopen(from_stdout), os.fdopen(from_stderr))
+    return Process(
+        command,
+        connection,
+        os.fdopen(to_stdin, "w"),
+        os.fdopen(from_stdout),
+        os.fdopen(from_stderr),
+    )
 
 
-def run(*words: object, input: str | None = None, timeout: float = 300, **options) -> subprocess.CompletedProcess:
+def run(
+    *words: object, input: str | None = None, timeout: float = 300, **options
+) -> subprocess.CompletedProcess:
     """Runs a command to its end; options as in `start`."""
     process = start(*words, **options)
     try:
@@ -131,9 +157,12 @@ def gmlp(*words: object, **options) -> subprocess.CompletedProcess:
 
 
 def refused(*words: object, **options) -> str:
-    """The one line of error of `gmlp WORDS`, which ends with code 2 and prints nothing else; options as in `run`."""
+    """The one line of error of `gmlp WORDS`, which ends with code 2 and prints nothing else;
+    options as in `run`."""
     done = gmlp(*words, **options)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stdout + done.stderr
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), (
+        done.stdout + done.stderr
+    )
     assert done.stderr.startswith("error: ")
     return done.stderr.removeprefix("error: ").removesuffix("\n")
 
@@ -168,7 +197,9 @@ def _server() -> str:
     variables = environment()
     address = os.path.join(variables["JAX_COMPILATION_CACHE_DIR"], "socket")
     pipe = subprocess.PIPE
-    process = subprocess.Popen([*command, address], cwd=ROOT, env=variables, stdin=pipe, stdout=pipe)
+    process = subprocess.Popen(
+        [*command, address], cwd=ROOT, env=variables, stdin=pipe, stdout=pipe
+    )
     _server.process = process  # type: ignore[attr-defined] - keeps the pipe open
     assert process.stdout and process.stdout.readline() == b"ready\n"
     return address
@@ -197,7 +228,8 @@ def _serve(address: str) -> dict:
             connection, _ = listener.accept()
             head, descriptors, _, _ = socket.recv_fds(connection, 4, 3)
             request = json.loads(connection.recv(struct.unpack("I", head)[0], socket.MSG_WAITALL))
-            with warnings.catch_warnings(action="ignore"):  # newer Pythons warn that other threads do not survive
+            # newer Pythons warn that other threads do not survive
+            with warnings.catch_warnings(action="ignore"):
                 pid = os.fork()
             if pid == 0:
                 for owned in (listener, connection, *(each for _, each in running.values())):
@@ -224,7 +256,13 @@ def _become(request: dict) -> None:
     sys.warnoptions[:] = ["error"] if strict else []
     if not strict:
         warnings.resetwarnings()
-        for quiet in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):  # as usual
+        # as usual
+        for quiet in (
+            DeprecationWarning,
+            PendingDeprecationWarning,
+            ImportWarning,
+            ResourceWarning,
+        ):
             warnings.simplefilter("ignore", quiet)
     sys.orig_argv = [sys.executable, *request["words"]]
     kind, what, *rest = request["words"]
@@ -249,7 +287,8 @@ def _import_all() -> None:
 
 
 class _AnyProcess:
-    """JAX's state of a process, for the writing of compiled programs: every process of a run counts as the first."""
+    """JAX's state of a process, for the writing of compiled programs: every process of a run counts
+    as the first."""
 
     process_id = 0
 
@@ -260,8 +299,8 @@ class _AnyProcess:
 
 
 def _keep_all_programs() -> None:
-    """Has all processes of a run write what they compile. JAX has the first one do so, but the others' programs are
-    others: each start of theirs would compile for seconds.
+    """Has all processes of a run write what they compile. JAX has the first one do so, but the
+    others' programs are others: each start of theirs would compile for seconds.
     """
     from jax._src import compiler
 

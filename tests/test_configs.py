@@ -1,4 +1,5 @@
-"""Every config file with every argument that it documents: it validates, and its model is the published one."""
+"""Every config file with every argument that it documents: it validates, and its model is the
+published one."""
 
 import runpy
 
@@ -13,13 +14,16 @@ from gmlp_flax.paper import published as sizes
 from gmlp_flax.paper.tables import TABLES
 from tests.failures import raised
 
-ABLATION, BERT = (runpy.run_path(f"configs/{name}.py")["MODELS"] for name in ("c4_ablation", "c4_bert"))
+ABLATION, BERT = (
+    runpy.run_path(f"configs/{name}.py")["MODELS"] for name in ("c4_ablation", "c4_bert")
+)
 SMALL = tuple(runpy.run_path("configs/c4_ablation.py")["SMALL"])
 COMPARED = TABLES["alternatives"].rows
 LENGTHS = runpy.run_path("configs/long_text.py")["LENGTHS"]
 TEXT_PARAMS_BESIDE_VOCABULARY = (0.39e6, 0.42e6)
 THIN_PARAMS_BESIDE_VOCABULARY = (0.39e6, 0.48e6)
-ONCE = {"gmlp_": 4, "transformer_": 2, "amlp_": 3}  # layers, of which rows of Table 4 and Figure 8 have more or fewer
+# layers, of which rows of Table 4 and Figure 8 have more or fewer
+ONCE = {"gmlp_": 4, "transformer_": 2, "amlp_": 3}
 
 
 def valid(path: str, argument: str = ""):
@@ -32,14 +36,25 @@ def param_count(options) -> int:
     return parameters.count(tasks.find(options.task).without_data(options).shapes())
 
 
-@pytest.mark.parametrize(("path", "name"), [("c4_ablation", n) for n in ABLATION] + [("c4_bert", n) for n in BERT])
+@pytest.mark.parametrize(
+    ("path", "name"), [("c4_ablation", n) for n in ABLATION] + [("c4_bert", n) for n in BERT]
+)
 def test_the_papers_models(path, name):
     options = valid(path, name)
     published = sizes.PUBLISHED[name]
     assert param_count(options) == sizes.param_count(published)
     wanted = (128, 2048, 125_000, 20) if path == "c4_ablation" else (512, 256, 1_000_000, 77)
-    assert (options.model.length, options.batch_size, options.steps, options.masking.max_predictions) == wanted
-    assert options.optimizer.clip == 0 and options.optimizer.schedule == "linear" and options.model.dtype == "bfloat16"
+    assert (
+        options.model.length,
+        options.batch_size,
+        options.steps,
+        options.masking.max_predictions,
+    ) == wanted
+    assert (
+        options.optimizer.clip == 0
+        and options.optimizer.schedule == "linear"
+        and options.model.dtype == "bfloat16"
+    )
 
 
 def encoder_size(options) -> int:
@@ -49,24 +64,34 @@ def encoder_size(options) -> int:
 
 @pytest.mark.parametrize(("scale", "size"), [("small", 0.4e6), ("gpu", 3.16e6)])
 def test_the_alternatives_have_the_same_number_of_parameters(scale, size):
-    """Up to 2 %, at about the same depth: two branches per layer, or four layers of gMLP's one; aMLP is shallower."""
+    """Up to 2 %, at about the same depth: two branches per layer, or four layers of gMLP's one;
+    aMLP is shallower."""
     depth = 1 if scale == "small" else 2
     for name in COMPARED:
         options = valid("c4_ablation", f"{name},scale={scale}")
         assert abs(encoder_size(options) / size - 1) < 0.02, name
         assert options.model.layers == depth * {"sgu": 4, "amlp_36": 3}.get(name, 2)
-        assert (options.steps, options.batch_size) == ((900, 16) if scale == "small" else (10_000, 256))
+        assert (options.steps, options.batch_size) == (
+            (900, 16) if scale == "small" else (10_000, 256)
+        )
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_small_rows_are_of_one_size(name):
     options = valid("c4_ablation", f"{name},scale=small")
     embeddings = options.model.vocab_size * (options.model.d_model + 1)
-    low, high = THIN_PARAMS_BESIDE_VOCABULARY if name.startswith("thin_") else TEXT_PARAMS_BESIDE_VOCABULARY
-    depth = next((options.model.layers / once for series, once in ONCE.items() if name.startswith(series)), 1)
+    low, high = (
+        THIN_PARAMS_BESIDE_VOCABULARY if name.startswith("thin_") else TEXT_PARAMS_BESIDE_VOCABULARY
+    )
+    depth = next(
+        (options.model.layers / once for series, once in ONCE.items() if name.startswith(series)), 1
+    )
     assert low * depth < param_count(options) - embeddings < high * depth
     wide = valid("c4_ablation", f"{name},scale=gpu")
-    assert (wide.model.d_model, wide.model.layers) == (2 * options.model.d_model, 2 * options.model.layers)
+    assert (wide.model.d_model, wide.model.layers) == (
+        2 * options.model.d_model,
+        2 * options.model.layers,
+    )
     assert param_count(wide)
 
 
@@ -80,13 +105,16 @@ def test_more_data_is_more_steps_and_nothing_else(scale):
 
 @pytest.mark.parametrize("scale", ["small", "gpu"])
 def test_the_full_settings_models_in_small_keep_their_order(scale):
-    """Parameters beside the vocabulary, over those of BERT-base: within a third of the paper's ratios (Table 5)."""
+    """Parameters beside the vocabulary, over those of BERT-base: within a third of the paper's
+    ratios (Table 5)."""
     of = {name: valid("c4_bert", f"{name},scale={scale}") for name in BERT}
     ours, papers = {}, {}
     for name, options in of.items():
         ours[name] = param_count(options) - options.model.vocab_size * (options.model.d_model + 1)
         published = sizes.PUBLISHED[name]
-        papers[name] = sizes.param_count(published) - sizes.VOCAB_SIZE * (published.spec.d_model + 1)
+        papers[name] = sizes.param_count(published) - sizes.VOCAB_SIZE * (
+            published.spec.d_model + 1
+        )
     for name in BERT:
         ratio = ours[name] / ours["bert_base"], papers[name] / papers["bert_base"]
         assert 2 / 3 < ratio[0] / ratio[1] < 3 / 2, (name, ratio)
@@ -101,7 +129,11 @@ def test_the_full_settings_models_in_small_keep_their_order(scale):
 def test_long_inputs(length, scale):
     options = valid("long_text", f"{length},scale={scale}")
     assert options.model.length == int(length) and options.model.toeplitz == "auto"
-    taps = tasks.find(options.task).without_data(options).shapes()["encoder"]["blocks"]["gate"]["spatial"]["taps"]
+    taps = (
+        tasks.find(options.task)
+        .without_data(options)
+        .shapes()["encoder"]["blocks"]["gate"]["spatial"]["taps"]
+    )
     assert taps.shape == (options.model.layers, 2 * int(length) - 1)
 
 
@@ -110,7 +142,11 @@ def test_long_inputs(length, scale):
     [
         ("c4_ablation", "sgv", "did you mean 'sgu'"),
         ("c4_ablation", "sgu,data=3", "data=1|2|4|8"),
-        ("c4_ablation", "amlp_36_128,scale=small", "amlp_36_128 has no scale=small: expected one of bert,"),
+        (
+            "c4_ablation",
+            "amlp_36_128,scale=small",
+            "amlp_36_128 has no scale=small: expected one of bert,",
+        ),
         ("c4_bert", "gmlp_base,scale=cpu", "scale=paper|small|gpu"),
         ("own_text", "tinny", "did you mean 'tiny'"),
         ("own_text", "no/such.txt", "a file or a folder of text"),
@@ -124,14 +160,21 @@ def test_a_wrong_argument_says_what_is_right(path, arg, message):
     assert message in raised(ConfigError, config_lib.from_file, f"configs/{path}.py", arg)
 
 
-@pytest.mark.parametrize(("arg", "layers"), [("", 6), ("small", 6), ("tiny", 4), ("base", 48), ("amlp_base", 36)])
+@pytest.mark.parametrize(
+    ("arg", "layers"), [("", 6), ("small", 6), ("tiny", 4), ("base", 48), ("amlp_base", 36)]
+)
 def test_own_text(arg, layers):
     options = valid("own_text", arg)
-    assert options.model.layers == layers and options.data.train == "" and bool(options.model.d_attn) == ("amlp" in arg)
+    assert (
+        options.model.layers == layers
+        and options.data.train == ""
+        and bool(options.model.d_attn) == ("amlp" in arg)
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "layers"), [("a.txt", 9e6, 4), ("a.txt", 11e6, 6), ("a.jsonl.gz", 2e6, 4), ("a.jsonl.gz", 3e6, 6)]
+    ("name", "size", "layers"),
+    [("a.txt", 9e6, 4), ("a.txt", 11e6, 6), ("a.jsonl.gz", 2e6, 4), ("a.jsonl.gz", 3e6, 6)],
 )
 def test_own_text_is_as_large_as_the_text_allows(tmp_path, capsys, name, size, layers):
     folder = tmp_path / "texts"
@@ -142,7 +185,9 @@ def test_own_text_is_as_large_as_the_text_allows(tmp_path, capsys, name, size, l
         options = valid("own_text", str(path))
         assert (options.model.layers, options.data.train) == (layers, str(path))
         assert f"own_text:{'tiny' if layers == 4 else 'small'} for " in capsys.readouterr().err
-    assert (options.model.vocab_size, options.steps) == ((2000, 500) if layers == 4 else (8000, 2000))
+    assert (options.model.vocab_size, options.steps) == (
+        (2000, 500) if layers == 4 else (8000, 2000)
+    )
 
 
 @pytest.mark.parametrize("name", ["gmlp", "amlp", "transformer"])
@@ -153,7 +198,11 @@ def test_causal_text(name):
     assert param_count(options) - 8000 * 129 == pytest.approx(0.895e6, rel=0.02)
     assert options.model.scale_embeddings == blocks.find(options.model.block).mixes_at_start
     in_bytes = valid("causal_text", f"{name},scale=quickstart,tokenizer=bytes")
-    assert (in_bytes.model.vocab_size, in_bytes.model.length, in_bytes.data.tokenizer) == (261, 128, "bytes")
+    assert (in_bytes.model.vocab_size, in_bytes.model.length, in_bytes.data.tokenizer) == (
+        261,
+        128,
+        "bytes",
+    )
 
 
 @pytest.mark.parametrize("name", recipes.IMAGE_MODELS)
@@ -168,15 +217,37 @@ def test_the_papers_imagenet_recipe():
     """FACTS: appendix A.1's table, Table 1's survival probabilities, 300 epochs of 4096."""
     for name, survival in (("gmlp_ti", 1.0), ("gmlp_s", 0.95), ("gmlp_b", 0.8)):
         options = config_lib.from_file("configs/imagenet.py", name)
-        assert (options.batch_size, options.steps, options.optimizer.warmup) == (4096, 93_835, 10_000)
+        assert (options.batch_size, options.steps, options.optimizer.warmup) == (
+            4096,
+            93_835,
+            10_000,
+        )
         assert options.model.survival == survival and options.model.image_size == (224, 224)
-        assert (options.augment.auto, options.augment.mixup, options.augment.cutmix) == ("autoaugment", 0.8, 1.0)
-        assert (options.augment.switch, options.augment.erasing, options.augment.repeats) == (0.5, 0, 1)
+        assert (options.augment.auto, options.augment.mixup, options.augment.cutmix) == (
+            "autoaugment",
+            0.8,
+            1.0,
+        )
+        assert (options.augment.switch, options.augment.erasing, options.augment.repeats) == (
+            0.5,
+            0,
+            1,
+        )
         adamw = options.optimizer
-        assert (adamw.learning_rate, adamw.weight_decay, adamw.clip, adamw.eps) == (1e-3, 0.05, 1.0, 1e-6)
+        assert (adamw.learning_rate, adamw.weight_decay, adamw.clip, adamw.eps) == (
+            1e-3,
+            0.05,
+            1.0,
+            1e-6,
+        )
         assert (adamw.schedule, adamw.label_smoothing, adamw.ema) == ("cosine", 0.1, 0)
     deit = config_lib.from_file("configs/imagenet.py", "deit_s,recipe=deit")
-    assert (deit.batch_size, deit.steps, deit.augment.repeats, deit.optimizer.ema) == (1024, 375_341, 3, 0.99996)
+    assert (deit.batch_size, deit.steps, deit.augment.repeats, deit.optimizer.ema) == (
+        1024,
+        375_341,
+        3,
+        0.99996,
+    )
     assert (deit.model.survival, deit.model.survival_schedule) == (0.9, "linear")
 
 
@@ -191,17 +262,22 @@ def test_small_image_models_are_of_one_size(file):
 
 
 @pytest.mark.parametrize("scale", ["paper", "small"])
-@pytest.mark.parametrize("file", ["lra_listops", "lra_text", "lra_retrieval", "lra_image", "lra_pathfinder"])
+@pytest.mark.parametrize(
+    "file", ["lra_listops", "lra_text", "lra_retrieval", "lra_image", "lra_pathfinder"]
+)
 def test_long_range_arenas_models(file, scale):
     for name in long_range.MODELS:
         options = valid(file, f"{name},scale={scale}")
-        assert options.data.train == "" and (scale == "paper" or options.steps == {"lra_listops": 1000}.get(file, 200))
+        assert options.data.train == "" and (
+            scale == "paper" or options.steps == {"lra_listops": 1000}.get(file, 200)
+        )
     assert config_lib.from_file(f"configs/{file}.py").model.block == "gmlp"
     for arg in long_range.MODELS:
         assert arg in runpy.run_path(f"configs/{file}.py")["__doc__"]
 
 
-# Task -> layers, d_model, heads, d_ffn; batch, steps, warmup; learning rate, weight decay, schedule.
+# Task -> layers, d_model, heads, d_ffn; batch, steps, warmup; learning rate, weight decay,
+# schedule.
 ARENA = {
     "listops": ((4, 512, 8, 1024), (32, 5000, 1000), (0.05 / 1000**0.5, 0.1, "rsqrt")),
     "text": ((4, 256, 4, 1024), (32, 20_000, 8000), (0.05 / 8000**0.5, 0.1, "rsqrt")),
@@ -219,18 +295,34 @@ def test_long_range_arenas_settings(name):
     assert tuple(options.model[key] for key in ("layers", "d_model", "heads", "d_ffn")) == sizes_of
     adamw = options.optimizer
     assert (options.batch_size, options.steps, adamw.warmup) == length
-    assert (adamw.b2, adamw.eps, adamw.clip) == (0.98, 1e-9, 0) and adamw.learning_rate == pytest.approx(descent[0])
+    assert (adamw.b2, adamw.eps, adamw.clip) == (
+        0.98,
+        1e-9,
+        0,
+    ) and adamw.learning_rate == pytest.approx(descent[0])
     assert (adamw.weight_decay, adamw.schedule) == descent[1:] and adamw.decay_all
-    assert options.model.d_qkv == (64 if name in ("image", "pathfinder") else 0) and not options.model.attention_bias
+    assert (
+        options.model.d_qkv == (64 if name in ("image", "pathfinder") else 0)
+        and not options.model.attention_bias
+    )
     assert options.model.pool == ("mean" if name == "pathfinder" else "cls")
     if name in ("image", "pathfinder"):
-        assert options.model.stem == "table" and options.model.dropout == {"image": 0.3, "pathfinder": 0.2}[name]
+        assert (
+            options.model.stem == "table"
+            and options.model.dropout == {"image": 0.3, "pathfinder": 0.2}[name]
+        )
     else:
-        assert options.data.tokenizer == {"listops": "listops", "text": "bytes", "retrieval": "bytes"}[name]
+        assert (
+            options.data.tokenizer
+            == {"listops": "listops", "text": "bytes", "retrieval": "bytes"}[name]
+        )
 
 
 def test_lengths_of_byte_level_text():
     for length in runpy.run_path("configs/lra_text.py")["LENGTHS"]:
         for scale in ("paper", "small"):
             options = valid("lra_text", f"mixer,length={length},scale={scale}")
-            assert options.model.length == int(length) and options.batch_size * int(length) <= 32 * 4096
+            assert (
+                options.model.length == int(length)
+                and options.batch_size * int(length) <= 32 * 4096
+            )

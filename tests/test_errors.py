@@ -20,7 +20,9 @@ def test_any_error_becomes_one_line(raised, reason):
     assert str(caught.value) == f"a.png: damaged ({reason}); replace it"
 
 
-@pytest.mark.parametrize("raised", [DataError("told"), StorageError("later"), KeyboardInterrupt(), SystemExit(3)])
+@pytest.mark.parametrize(
+    "raised", [DataError("told"), StorageError("later"), KeyboardInterrupt(), SystemExit(3)]
+)
 def test_what_is_told_already_stays(raised):
     with pytest.raises(type(raised)) as caught, decode_errors("a", "b", RunError):
         raise raised

@@ -1,4 +1,5 @@
-"""The examples of docs/extending.md, run as they stand there: a block, a task and an optimizer of a user's own."""
+"""The examples of docs/extending.md, run as they stand there: a block, a task and an optimizer of a
+user's own."""
 
 import json
 import re
@@ -43,7 +44,12 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(folder):
     """Runs the installed command, which finds packages in the current folder."""
-    command = [Path(sys.executable).with_name("gmlp"), "train", "--config=my_config.py", "--workdir=run"]
+    command = [
+        Path(sys.executable).with_name("gmlp"),
+        "train",
+        "--config=my_config.py",
+        "--workdir=run",
+    ]
     done = subprocess.run([*command, *SMALL], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
@@ -52,20 +58,31 @@ def trained(folder):
 @pytest.mark.smoke
 def test_the_pages_config_trains_its_block_and_its_task(trained):
     config = json.loads((trained / "run/config.json").read_text())
-    assert config["task"] == "my_package.penalised:Penalised" and config["penalty"] == {"embedding": 0.1}
+    assert config["task"] == "my_package.penalised:Penalised" and config["penalty"] == {
+        "embedding": 0.1
+    }
     assert config["model"]["first_weight"] == 0.5 and "gate" not in config["model"]
     assert config["optimizer"]["name"] == "my_package.signs:sign_descent"
     assert json.loads((trained / "run/result.json").read_text())["step"] == 2
 
 
 def test_a_run_of_it_is_used_only_if_its_module_is_trusted(trained):
-    """A run's config may be a stranger's; the config file is the user's own, so training goes on."""
+    """A run's config may be a stranger's; the config file is the user's own, so training goes
+    on."""
     for command in ("predict", "evaluate"):
         refused = preloaded.gmlp(command, "--workdir=run", cwd=trained, input="a [MASK]\n")
         assert refused.returncode == 2, refused.stderr
-        for words in ("run/config.json: task is 'my_package.penalised:Penalised'", "--trust=my_package.penalised"):
+        for words in (
+            "run/config.json: task is 'my_package.penalised:Penalised'",
+            "--trust=my_package.penalised",
+        ):
             assert words in refused.stderr.splitlines()[-1]
-    trust = ["--trust=my_package.penalised", "--trust", "my_package.fourier", "--trust=my_package.signs"]
+    trust = [
+        "--trust=my_package.penalised",
+        "--trust",
+        "my_package.fourier",
+        "--trust=my_package.signs",
+    ]
     filled = preloaded.gmlp("predict", "--workdir=run", *trust, cwd=trained, input="a [MASK]\n")
     assert filled.returncode == 0 and "[MASK] 1:" in filled.stdout, filled.stderr
     resumed = preloaded.gmlp("train", "--config=my_config.py", "--workdir=run", *SMALL, cwd=trained)

@@ -14,10 +14,14 @@ from tests.models.reference import in_float64, normal
 
 TOKENS = 6
 MADE = {
-    "gate": lambda **more: layers.SpatialGatingUnit(channels=16, tokens=TOKENS, spatial_init_std=1.0, **more),
+    "gate": lambda **more: layers.SpatialGatingUnit(
+        channels=16, tokens=TOKENS, spatial_init_std=1.0, **more
+    ),
     "toeplitz": lambda **more: layers.ToeplitzLinear(TOKENS, spatial_init_std=1.0, **more),
     "attention": lambda **more: layers.TinyAttention(16, 8, 4, spatial_init_std=1.0, **more),
-    "block": lambda **more: layers.GMLPBlock(16, d_ffn=32, tokens=TOKENS, d_attn=4, spatial_init_std=1.0, **more),
+    "block": lambda **more: layers.GMLPBlock(
+        16, d_ffn=32, tokens=TOKENS, d_attn=4, spatial_init_std=1.0, **more
+    ),
 }
 each_layer = pytest.mark.parametrize("name", MADE)
 
@@ -42,7 +46,10 @@ def test_any_leading_axes(name):
 @in_float64
 def test_forward_mode_agrees_with_reverse_mode(name):
     definition, state = nnx.split(made(name, dtype="float64"))
-    x, direction = normal(1, 2, TOKENS, 16), jax.tree.map(lambda leaf: normal(2, *leaf.shape), state)
+    x, direction = (
+        normal(1, 2, TOKENS, 16),
+        jax.tree.map(lambda leaf: normal(2, *leaf.shape), state),
+    )
 
     def loss(state, x):
         return jnp.sin(nnx.merge(definition, state)(x)).sum()
@@ -51,10 +58,17 @@ def test_forward_mode_agrees_with_reverse_mode(name):
     def both(state, direction):
         _, slope = jax.jvp(lambda state: loss(state, x), (state,), (direction,))
         scaled = lambda factor: loss(state, factor * x)  # noqa: E731
-        return slope, jax.grad(loss)(state, x), jax.hessian(scaled)(1.0), jax.grad(jax.grad(scaled))(1.0)
+        return (
+            slope,
+            jax.grad(loss)(state, x),
+            jax.hessian(scaled)(1.0),
+            jax.grad(jax.grad(scaled))(1.0),
+        )
 
     slope, gradients, forward, reverse = both(state, direction)
-    np.testing.assert_allclose(slope, sum(jax.tree.leaves(jax.tree.map(np.vdot, gradients, direction))), rtol=1e-9)
+    np.testing.assert_allclose(
+        slope, sum(jax.tree.leaves(jax.tree.map(np.vdot, gradients, direction))), rtol=1e-9
+    )
     np.testing.assert_allclose(forward, reverse, rtol=1e-8)
 
 
@@ -68,7 +82,8 @@ def test_the_gate_is_equation_4():
     expected = u * (np.asarray(layer.spatial.weight[...]) @ v + 1)
     np.testing.assert_allclose(layer(x), expected, rtol=1e-4, atol=1e-5)
     fresh = layers.SpatialGatingUnit(16, TOKENS, rngs=nnx.Rngs(0))
-    np.testing.assert_allclose(fresh(x), u, rtol=1e-4, atol=1e-4)  # near the identity on the first half
+    # near the identity on the first half
+    np.testing.assert_allclose(fresh(x), u, rtol=1e-4, atol=1e-4)
 
 
 def test_toeplitz_is_one_filter_for_all_positions():
@@ -96,8 +111,14 @@ def test_tools(name):
 def test_whole_models_are_tabulated():
     import gmlp_flax as gf
 
-    model = gf.create("gmlp_s", classes=2, image_size=32, patch_size=(8, 8), layers=2, d_model=8, d_ffn=16)
-    table = nnx.tabulate(model.module, jnp.ones((1, 32, 32, 3)), console_kwargs={"force_terminal": False, "width": 200})
+    model = gf.create(
+        "gmlp_s", classes=2, image_size=32, patch_size=(8, 8), layers=2, d_model=8, d_ffn=16
+    )
+    table = nnx.tabulate(
+        model.module,
+        jnp.ones((1, 32, 32, 3)),
+        console_kwargs={"force_terminal": False, "width": 200},
+    )
     assert "encoder" in table and "ImageClassifier" in table
 
 
@@ -121,7 +142,10 @@ def test_layers_of_a_linen_model():
     [
         (lambda rngs: layers.GMLPBlock(16, d_ffn=33, tokens=6, rngs=rngs), "it must be even"),
         (lambda rngs: layers.ToeplitzLinear(0, rngs=rngs), "length is 0"),
-        (lambda rngs: layers.GMLPBlock(16, d_ffn=32, tokens=6, rngs=rngs)(jnp.ones((5, 16))), "was given 5"),
+        (
+            lambda rngs: layers.GMLPBlock(16, d_ffn=32, tokens=6, rngs=rngs)(jnp.ones((5, 16))),
+            "was given 5",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, message):

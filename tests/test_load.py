@@ -11,7 +11,12 @@ from tests import preloaded
 
 def python(code: str) -> tuple[str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=preloaded.ROOT, check=False, timeout=120
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=preloaded.ROOT,
+        check=False,
+        timeout=120,
     )
     return done.stdout, done.stderr
 

@@ -54,8 +54,16 @@ def test_help_describes_a_command_with_an_example_and_its_flags(gmlp, name):
 @pytest.mark.parametrize(
     ("name", "listed"),
     [
-        ("evaluate", ["--checkpoint=latest\n      latest, best, or a step.", "--workdir=...", "--help_config"]),
-        ("sweep", ["--seeds=0,1,2,3,4", "--status", "--topology=..."]),  # also those that commands share
+        (
+            "evaluate",
+            [
+                "--checkpoint=latest\n      latest, best, or a step.",
+                "--workdir=...",
+                "--help_config",
+            ],
+        ),
+        # also those that commands share
+        ("sweep", ["--seeds=0,1,2,3,4", "--status", "--topology=..."]),
     ],
 )
 def test_help_lists_flags_with_their_defaults(gmlp, name, listed):
@@ -107,7 +115,13 @@ main(["sizes", "--help"])
 assert not {{"jax", "gmlp_flax.config", "gmlp_flax.models"}} & set(sys.modules)
 """
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     assert "usage: gmlp SUBCOMMAND" in done.stdout and "usage: gmlp sizes" in done.stdout
 

@@ -17,7 +17,12 @@ TWO = "expected 2 values, as in (1, 1)"
 @pytest.mark.parametrize(
     ("default", "values", "good", "bad"),
     [
-        (1, AT_LEAST_1, (1, 2), {0: "expected at least 1", 2.5: WHOLE, "1": WHOLE, None: WHOLE, True: WHOLE}),
+        (
+            1,
+            AT_LEAST_1,
+            (1, 2),
+            {0: "expected at least 1", 2.5: WHOLE, "1": WHOLE, None: WHOLE, True: WHOLE},
+        ),
         (1, None, (-(2**31) + 1,), {2**31: "expected at most 2,147,483,647"}),
         (1.0, ABOVE_0, (1e-300, 3), {0.0: "expected above 0", math.inf: FINITE, "1": NUMBER}),
         (1.0, None, (-1e300,), {math.nan: FINITE, 10**400: FINITE, False: NUMBER}),

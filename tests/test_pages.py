@@ -1,4 +1,5 @@
-"""The README and the documentation: their commands, configs and links name what exists, their examples run."""
+"""The README and the documentation: their commands, configs and links name what exists, their
+examples run."""
 
 import configparser
 import functools
@@ -24,7 +25,9 @@ def read(path: str) -> str:
     return text.replace("\\\n", " ")
 
 
-DOCS = sorted(path for kind in ("md", "ipynb") for path in glob.glob(f"docs/**/*.{kind}", recursive=True))
+DOCS = sorted(
+    path for kind in ("md", "ipynb") for path in glob.glob(f"docs/**/*.{kind}", recursive=True)
+)
 FILES = ("README.md", "CONTRIBUTING.md", *DOCS)
 PAGES = {path: read(path) for path in FILES}
 SETUP = configparser.ConfigParser()
@@ -52,10 +55,13 @@ def help_of(script: str) -> str:
 
 
 def check_flags(page: str, command: str, given: str) -> None:
-    """Fails if a command has not the flags that it is given; keys of a config or a sweep are no flags of its own."""
+    """Fails if a command has not the flags that it is given; keys of a config or a sweep are no
+    flags of its own."""
     for flag in re.findall(r"(?<!\S)--(\w+)(?![\w.-])", given):
         known = flags_of(command)
-        assert {flag, flag.removeprefix("no")} & known, f"{page}: {command} --{flag}; it has {sorted(known)}"
+        assert {flag, flag.removeprefix("no")} & known, (
+            f"{page}: {command} --{flag}; it has {sorted(known)}"
+        )
 
 
 @EVERYWHERE
@@ -67,15 +73,20 @@ def test_commands_have_the_flags_that_they_are_given(page):
 
 @EVERYWHERE
 def test_scripts_take_what_they_are_given(page):
-    """Words in capitals stand for something else; what follows `launch_tpu.sh train` is for training."""
+    """Words in capitals stand for something else; what follows `launch_tpu.sh train` is for
+    training."""
     for script, given in SCRIPT_CALLS.findall(PAGES[page]):
         own, _, training = given.partition(" train ") if script == "launch_tpu" else (given, "", "")
         check_flags(page, "train", training)
         flags = [word.partition("=")[0] for word in own.split() if word.startswith("--")]
-        assert {flag for flag in flags if flag not in help_of(script)} == set(), f"{page}: {script}{own}"
+        assert {flag for flag in flags if flag not in help_of(script)} == set(), (
+            f"{page}: {script}{own}"
+        )
         words = {word for word in own.split() if re.fullmatch(r"[a-z]+", word)}
         assert script != "setup" or words <= EXTRAS, f"{page}: {script}{own}"
-        assert script not in ("launch_tpu", "docs") or all(word in help_of(script) for word in words), f"{page}:{own}"
+        assert script not in ("launch_tpu", "docs") or all(
+            word in help_of(script) for word in words
+        ), f"{page}:{own}"
 
 
 @EVERYWHERE
@@ -91,9 +102,11 @@ def test_configs_and_their_keys_exist(page):
         if not given.startswith("my_") and not given.partition(":")[2].isupper():
             assert config.open_config(given), f"{page}: {given}"
     for key in re.findall(
-        r"--config\.([a-z][\w.]*)=", PAGES[page].replace("config.mesh=auto", "config.mesh.auto=True")
+        r"--config\.([a-z][\w.]*)=",
+        PAGES[page].replace("config.mesh=auto", "config.mesh.auto=True"),
     ):
-        if key != "a.b" and page != "docs/extending.md":  # which declares keys of its own, see test_extending.py
+        # which declares keys of its own, see test_extending.py
+        if key != "a.b" and page != "docs/extending.md":
             config.check_name(key, page)
 
 
@@ -110,15 +123,21 @@ def test_links_and_scripts_exist(page):
 def linked(page: str) -> set[str]:
     """The pages of docs/ that a page links to."""
     targets = re.findall(r"\]\(([\w./-]+\.(?:md|ipynb))[^)]*\)", PAGES[page])
-    return {os.path.normpath(os.path.join(os.path.dirname(page), target)) for target in targets} & set(DOCS)
+    return {
+        os.path.normpath(os.path.join(os.path.dirname(page), target)) for target in targets
+    } & set(DOCS)
 
 
 def test_links_lead_from_the_home_page_to_every_page():
-    near = {"docs/README.md"}.union(*map(linked, linked("docs/README.md")), linked("docs/README.md"))
+    near = {"docs/README.md"}.union(
+        *map(linked, linked("docs/README.md")), linked("docs/README.md")
+    )
     assert near == set(DOCS)
 
 
-@pytest.mark.parametrize("page", [page for page in DOCS if "/results/" not in page and page.endswith(".md")])
+@pytest.mark.parametrize(
+    "page", [page for page in DOCS if "/results/" not in page and page.endswith(".md")]
+)
 def test_pages_say_whom_they_are_for(page):
     first = PAGES[page].split("\n\n")[1]
     assert first.startswith("For anyone") or page == "docs/README.md", first
@@ -133,13 +152,20 @@ def test_every_page_is_in_the_navigation_of_the_site():
         for part in entry if isinstance(entry, list) else entry.values():
             yield from [part] if isinstance(part, str) else pages(part)
 
-    found = list(pages(yaml.safe_load("nav:" + Path("mkdocs.yml").read_text().partition("\nnav:")[2])["nav"]))
-    assert sorted(f"docs/{path}" for path in found) == [page for page in DOCS if "/developers/" not in page]
+    found = list(
+        pages(yaml.safe_load("nav:" + Path("mkdocs.yml").read_text().partition("\nnav:")[2])["nav"])
+    )
+    assert sorted(f"docs/{path}" for path in found) == [
+        page for page in DOCS if "/developers/" not in page
+    ]
 
 
 def examples(page: str) -> list[str]:
     """The Python of a page, with a run and a size that tests have."""
-    return [text.replace("layers=12", "layers=1") for text in re.findall(r"```python\n(.*?)```", PAGES[page], re.S)]
+    return [
+        text.replace("layers=12", "layers=1")
+        for text in re.findall(r"```python\n(.*?)```", PAGES[page], re.S)
+    ]
 
 
 def test_the_example_of_the_readme_prints_what_stands_below_it(capsys):

@@ -16,17 +16,31 @@ def test_a_name_or_a_place():
     assert find("gmlp") is GMLPBlock and find("gmlp_flax.models.blocks.gmlp:GMLPBlock") is GMLPBlock
     assert [name_of(block) for block in BLOCKS.values()] == list(BLOCKS)
     assert name_of(Block) == "gmlp_flax.models.blocks.base:Block"
-    assert find_class("there", {"there": "gmlp_flax.models.blocks.gmlp:GMLPBlock"}, Block, "model.block") is GMLPBlock
+    assert (
+        find_class(
+            "there", {"there": "gmlp_flax.models.blocks.gmlp:GMLPBlock"}, Block, "model.block"
+        )
+        is GMLPBlock
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("qqqq", "config.model.block is 'qqqq'; expected one of gmlp, transformer, mixer, resmlp, feed_forward"),
+        (
+            "qqqq",
+            "config.model.block is 'qqqq'; expected one of gmlp, transformer, mixer, resmlp, feed_forward",
+        ),
         ("no_such.module:X", "which cannot be imported (ModuleNotFoundError: "),
         ("gmlp_flax.errors:X", "which cannot be imported (AttributeError: "),
-        ("gmlp_flax.errors:RunError", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
-        ("gmlp_flax.errors:__doc__", "expected a class that extends gmlp_flax.models.blocks.base.Block"),
+        (
+            "gmlp_flax.errors:RunError",
+            "expected a class that extends gmlp_flax.models.blocks.base.Block",
+        ),
+        (
+            "gmlp_flax.errors:__doc__",
+            "expected a class that extends gmlp_flax.models.blocks.base.Block",
+        ),
     ],
 )
 def test_errors_about_blocks_are_one_line(name, message):
@@ -45,17 +59,27 @@ def test_what_a_stranger_names_is_not_imported(tmp_path, monkeypatch):
     (tmp_path / "stranger.py").write_text("raise AssertionError('imported')")
     (tmp_path / "friend.py").write_text("from gmlp_flax.models.blocks import GMLPBlock as Own")
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("gmlp", "", "gmlp_flax.models.blocks.gmlp:GMLPBlock", "gmlp_flax.no_such:X", "os:system"):
+    for name in (
+        "gmlp",
+        "",
+        "gmlp_flax.models.blocks.gmlp:GMLPBlock",
+        "gmlp_flax.no_such:X",
+        "os:system",
+    ):
         refuse_foreign(name, "model.block")
     for module in ("stranger", "friend", "friend.more", "gmlp_flaxx", ""):
         with pytest.raises(ConfigError) as caught:
             refuse_foreign(f"{module}:Own", "RUN/config.json: model.block")
-        assert str(caught.value).startswith(f"RUN/config.json: model.block is '{module}:Own', which is code")
+        assert str(caught.value).startswith(
+            f"RUN/config.json: model.block is '{module}:Own', which is code"
+        )
         assert f"add --trust={module} (in Python: import it first)" in str(caught.value)
     load("friend", "--trust=friend")
     refuse_foreign("friend:Own", "model.block")
     assert find("friend:Own") is GMLPBlock
-    with pytest.raises(ConfigError, match="^--trust=stranger cannot be imported .AssertionError: imported.: "):
+    with pytest.raises(
+        ConfigError, match="^--trust=stranger cannot be imported .AssertionError: imported.: "
+    ):
         load("stranger", "--trust=stranger")
 
 
@@ -63,9 +87,14 @@ def test_the_config_of_a_run_imports_nothing(tmp_path, monkeypatch):
     (tmp_path / "stranger.py").write_text("raise AssertionError('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "config.json"
-    for values, key in (({"task": "stranger:X"}, "task"), ({"model": {"block": "stranger:X"}}, "model.block")):
+    for values, key in (
+        ({"task": "stranger:X"}, "task"),
+        ({"model": {"block": "stranger:X"}}, "model.block"),
+    ):
         path.write_text(json.dumps(values))
         for read in (config.load, config.open_config):
             with pytest.raises(ConfigError) as caught:
                 read(str(path))
-            assert str(caught.value).startswith(f"{path}: {key} is 'stranger:X', which is code from outside")
+            assert str(caught.value).startswith(
+                f"{path}: {key} is 'stranger:X', which is code from outside"
+            )

@@ -1,4 +1,5 @@
-"""The order of the rooms, written once: no file imports a room above its own, and no imports run in a circle."""
+"""The order of the rooms, written once: no file imports a room above its own, and no imports run in
+a circle."""
 
 import ast
 import graphlib
@@ -47,7 +48,8 @@ def modules() -> dict[str, Path]:
 
 
 def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
-    """The modules of ours that a file imports, at its top, within functions, or by a string that is a module's name."""
+    """The modules of ours that a file imports, at its top, within functions, or by a string that is
+    a module's name."""
     targets = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -55,7 +57,11 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{name}: imports here are absolute"
             targets |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and (match := NAME.fullmatch(node.value)):
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and (match := NAME.fullmatch(node.value))
+        ):
             targets.add(match[1])
     reached = {target if target in known else target.rpartition(".")[0] for target in targets}
     return {target for target in reached if target in known} - {name} - FACES
@@ -90,7 +96,10 @@ def test_no_circle_of_files():
 
 def test_models_and_the_ground_import_no_rooms_of_ours():
     """What may be taken from here into other work: models need no data, io no run."""
-    below = {"models": {"errors", "options", "registry"}, "data": {"errors", "options", "registry", "io"}}
+    below = {
+        "models": {"errors", "options", "registry"},
+        "data": {"errors", "options", "registry", "io"},
+    }
     for name, targets in GRAPH.items():
         others = {room(target) for target in targets} - {room(name)}
         assert others <= below.get(room(name), others), name

@@ -1,11 +1,12 @@
 """The runs of one column of `gmlp reproduce alternatives`: every token mixer in one frame.
 
     gmlp sweep --sweep=alternatives:mlm --out=runs/mlm --config.data.train=books/data
-    gmlp sweep --sweep=alternatives:cifar10,rows=sgu+mixer+fnet --out=runs/cifar10 --config.data.train=cifar10/
+    gmlp sweep --sweep=alternatives:cifar10,rows=sgu+mixer+fnet --out=runs/cifar10
+    --config.data.train=cifar10/
 
 ARGUMENT: COLUMN, with ,scale=SCALE and ,rows=ROW+ROW+... behind it. COLUMN is a trained column of
-gmlp_flax/paper/alternatives.py: mlm, cifar10, listops, bytes, pixels. SCALE: cpu (default), gpu or paper. ROW: a row's
-name; all of them unless some are named.
+gmlp_flax/paper/alternatives.py: mlm, cifar10, listops, bytes, pixels. SCALE: cpu (default), gpu or
+paper. ROW: a row's name; all of them unless some are named.
 """
 
 from gmlp_flax.config import arguments

@@ -1,16 +1,20 @@
-"""Searches the rates of the rows of `gmlp reproduce alternatives` (SIBLING_SETTINGS in configs/c4_ablation.py).
+"""Searches the rates of the rows of `gmlp reproduce alternatives` (SIBLING_SETTINGS in
+configs/c4_ablation.py).
 
     gmlp sweep --sweep=alternatives_rates --out=runs/rates --config.data.train=books/data
-    gmlp sweep --sweep=alternatives_rates:cifar10 --out=runs/image_rates --config.data.train=cifar10/
+    gmlp sweep --sweep=alternatives_rates:cifar10 --out=runs/image_rates
+    --config.data.train=cifar10/
 
-ARGUMENT: the round. No round uses a seed of a table, nor scores what it holds out (config.data.search).
+ARGUMENT: the round. No round uses a seed of a table, nor scores what it holds out
+(config.data.search).
     rates    (default) every row: five rates from one grid, for all 900 steps
-    factors  rows whose logits are learned, apart from their inputs: factors on the rate of these, at two rates
-    norms    every row with and without BERT's norm on the embedding, at its own rate and factors
+    factors  rows whose logits are learned, apart from their inputs: factors on the rate of these,
+    at two rates norms    every row with and without BERT's norm on the embedding, at its own rate
+    and factors
     a column that is trained: cifar10, listops, bytes, pixels
              its rows at the same rates, as long as it trains
-The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was tried of the siblings is
-in docs/results/table3.md.
+The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was
+tried of the siblings is in docs/results/table3.md.
 """
 
 from gmlp_flax.config import arguments
@@ -37,7 +41,8 @@ def _configs(rows) -> list[str]:
 
 
 def _of_column(name: str) -> points.Points:
-    """Logits that are learned apart from their inputs have the column's factor: without it they stay as drawn."""
+    """Logits that are learned apart from their inputs have the column's factor: without it they
+    stay as drawn."""
     column = COLUMNS[name]
     return points.chained(
         *(
@@ -65,7 +70,9 @@ def get_sweep(arg: str = "rates") -> points.Points:
                     {
                         "config": _configs(rows),
                         "optimizer.learning_rate": (2e-3, 4e-3),
-                        "optimizer.lr_multipliers": [(f"{pattern}={factor}",) for factor in FACTORS],
+                        "optimizer.lr_multipliers": [
+                            (f"{pattern}={factor}",) for factor in FACTORS
+                        ],
                     }
                 )
                 for rows, pattern in LOGITS.items()

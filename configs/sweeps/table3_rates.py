@@ -2,14 +2,16 @@
 
     gmlp sweep --sweep=table3_rates --out=runs/rates --config.data.train=books/data
 
-ARGUMENT: the round. No round uses a seed of Table 3, nor scores what it holds out (config.data.search; the rounds that
-chose today's settings did, with the seed 100).
+ARGUMENT: the round. No round uses a seed of Table 3, nor scores what it holds out
+(config.data.search; the rounds that chose today's settings did, with the seed 100).
     first     (default) Table 3's rows and amlp_36: five rates per row, for 400 steps
-    settings  the best rates for all 900 steps, with and without BERT's norm on the embedding, and with factors on the
-              rate of a bias on logits, of Toeplitz taps and of the Mixer's MLP over tokens (docs/choices.md)
+    settings  the best rates for all 900 steps, with and without BERT's norm on the embedding, and
+              with factors on the rate of a bias on logits, of Toeplitz taps and of the Mixer's MLP
+              over tokens (docs/choices.md)
     long      learned positions over ten times as many steps, where they leave their plateau
-    depths    other depths with the factors and norms of the middle depth: rates around its own, for all 900 steps
-    recipe    weight decay, warmup and clipping of the best and of the worst row of `settings`, one at a time
+    depths    other depths with the factors and norms of the middle depth: rates around its own, for
+    all 900 steps recipe    weight decay, warmup and clipping of the best and of the worst row of
+    `settings`, one at a time
 docs/results/table3.md has what came of each.
 """
 
@@ -19,12 +21,28 @@ from gmlp_flax.config import arguments
 from gmlp_flax.paper import recipes
 from gmlp_flax.sweeps import points
 
-ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "linear", "additive", "multiplicative", "sgu", "amlp_36")
+ROWS = (
+    "bert",
+    "bert_rel",
+    "bert_rel_only",
+    "mixer",
+    "linear",
+    "additive",
+    "multiplicative",
+    "sgu",
+    "amlp_36",
+)
 GRID = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 
 
-def _tried(rows: str, rates: Sequence[float], factors: Sequence[str] = ("",), norms: Sequence[bool] = (False,)):
-    """Every combination for each row; a factor is a line of optimizer.lr_multipliers, or empty for none."""
+def _tried(
+    rows: str,
+    rates: Sequence[float],
+    factors: Sequence[str] = ("",),
+    norms: Sequence[bool] = (False,),
+):
+    """Every combination for each row; a factor is a line of optimizer.lr_multipliers, or empty for
+    none."""
     return points.product(
         {
             "config": [recipes.published(row, "cpu") for row in rows.split()],
@@ -41,7 +59,11 @@ def _factors(pattern: str, *factors: float) -> list[str]:
 
 BIAS, TAPS = "relative/bias", "spatial/taps"
 BOTH = (False, True)
-RECIPE = {"optimizer.weight_decay": [0.0, 0.1], "optimizer.warmup": [30, 300], "optimizer.clip": [0.0, 0.1]}
+RECIPE = {
+    "optimizer.weight_decay": [0.0, 0.1],
+    "optimizer.warmup": [30, 300],
+    "optimizer.clip": [0.0, 0.1],
+}
 ROUNDS = {
     "first": (400, [_tried(" ".join(ROWS), GRID)]),
     "settings": (
@@ -85,7 +107,10 @@ ROUNDS = {
     "recipe": (
         900,
         [
-            points.product({"config": [recipes.published(row, "cpu") for row in ("bert_rel", "bert")]}, {key: values})
+            points.product(
+                {"config": [recipes.published(row, "cpu") for row in ("bert_rel", "bert")]},
+                {key: values},
+            )
             for key, values in RECIPE.items()
         ],
     ),
@@ -96,4 +121,6 @@ def get_sweep(arg: str = "first") -> points.Points:
     """See the module's docstring."""
     (arg,) = arguments(arg or "first", tuple(ROUNDS))
     steps, tried = ROUNDS[arg]
-    return points.product(points.chained(*tried), {"steps": [steps], "seed": [100], "data.search": [True]})
+    return points.product(
+        points.chained(*tried), {"steps": [steps], "seed": [100], "data.search": [True]}
+    )

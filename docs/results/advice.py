@@ -1,4 +1,5 @@
-"""What docs/results/which-mixer.md advises: ten sentences, whose numbers come from the measured CSV files."""
+"""What docs/results/which-mixer.md advises: ten sentences, whose numbers come from the measured CSV
+files."""
 
 import statistics
 from collections import defaultdict
@@ -60,10 +61,18 @@ def sentences() -> list[str]:
 
 def numbers() -> dict[str, Any]:
     """What ADVICE names."""
-    means = {name: {row: score.centre for row, score in of.items()} for name, of in generate.scores().items()}
+    means = {
+        name: {row: score.centre for row, score in of.items()}
+        for name, of in generate.scores().items()
+    }
     costs, ppl, top1, trees = generate.costs(), means["mlm"], means["cifar10"], means["listops"]
-    steps = {n: {row: at[n].per_thousand for row, at in costs.items() if n in at} for n in (128, 1024, 8192)}
-    short, middle, long = ({row: step.centre for row, step in at.items() if step} for at in steps.values())
+    steps = {
+        n: {row: at[n].per_thousand for row, at in costs.items() if n in at}
+        for n in (128, 1024, 8192)
+    }
+    short, middle, long = (
+        {row: step.centre for row, step in at.items() if step} for at in steps.values()
+    )
     no_context = floors("mlm")["the shown token alone, without context"]
     law = alternatives.growth(costs["sgu"])
     assert law
@@ -87,7 +96,9 @@ def numbers() -> dict[str, Any]:
         "convolution": max(top1[row] for row in ("dynamic", "lightweight", "growing")),
         "chance": floors("cifar10")["the most frequent class"],
         "shared": len(shared),
-        "agree": float(claims.spearman([-ppl[row] for row in shared], [top1[row] for row in shared])),
+        "agree": float(
+            claims.spearman([-ppl[row] for row in shared], [top1[row] for row in shared])
+        ),
         "trained": images(),
         "error": 100 * (2 * best * (1 - best) / 1000) ** 0.5,
         "lengths": other_lengths(),
@@ -97,32 +108,42 @@ def numbers() -> dict[str, Any]:
 def floors(column: str) -> dict[str, float]:
     """Trivial model -> its score."""
     read = generate.read("alternatives-heldout")
-    return {line["trivial_model"]: float(line["score"]) for line in read if line["column"] == column}
+    return {
+        line["trivial_model"]: float(line["score"]) for line in read if line["column"] == column
+    }
 
 
 def ends(name: str, tokens: str = "tokens", **only: str) -> dict[str, float]:
-    """Row -> the mean over seeds of its last perplexity, of the lines whose columns are `only` these."""
+    """Row -> the mean over seeds of its last perplexity, of the lines whose columns are `only`
+    these."""
     last: dict[str, dict[str, tuple[int, float]]] = defaultdict(dict)
     for line in generate.read(name):
         if all(line[key] == value for key, value in only.items()):
             point = int(line[tokens]), float(line["perplexity"])
             last[line["row"]][line["seed"]] = max(point, last[line["row"]].get(line["seed"], point))
-    return {row: statistics.mean(value for _, value in seeds.values()) for row, seeds in last.items()}
+    return {
+        row: statistics.mean(value for _, value in seeds.values()) for row, seeds in last.items()
+    }
 
 
 def images() -> dict[str, float]:
-    """Model -> the mean over seeds of its last top-1 on CIFAR-10, at the rate that has two seeds."""
+    """Model -> the mean over seeds of its last top-1 on CIFAR-10, at the rate that has two
+    seeds."""
     last: dict[tuple[str, str], dict[str, tuple[int, float]]] = defaultdict(dict)
     for line in generate.read("cifar10"):
         seeds = last[line["model"], line["rate"]]
         point = int(line["step"]), float(line["top1"])
         seeds[line["seed"]] = max(point, seeds.get(line["seed"], point))
     both = {model: seeds for (model, _), seeds in last.items() if len(seeds) > 1}
-    return {model: statistics.mean(top1 for _, top1 in seeds.values()) + 1e-6 for model, seeds in both.items()}
+    return {
+        model: statistics.mean(top1 for _, top1 in seeds.values()) + 1e-6
+        for model, seeds in both.items()
+    }
 
 
 def other_lengths() -> dict[str, float]:
-    """Row -> perplexity at 256 tokens over that at 128, without more training; of those that can read it."""
+    """Row -> perplexity at 256 tokens over that at 128, without more training; of those that can
+    read it."""
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for line in generate.read("alternatives-lengths"):
         if line["perplexity"]:
@@ -132,4 +153,6 @@ def other_lengths() -> dict[str, float]:
 
 def section() -> str:
     """The sentences as a numbered list."""
-    return "".join(f"{number}. {sentence}\n" for number, sentence in enumerate(sentences(), start=1))
+    return "".join(
+        f"{number}. {sentence}\n" for number, sentence in enumerate(sentences(), start=1)
+    )

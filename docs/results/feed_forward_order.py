@@ -1,9 +1,12 @@
-"""The feed-forward block in the order of the Mixer's two MLPs, and with other norms, to see which of them matters.
+"""The feed-forward block in the order of the Mixer's two MLPs, and with other norms, to see which
+of them matters.
 
 docs/results/which-mixer.md has what came of it. A run:
 
-    gmlp train --config=c4_ablation:feed_forward,scale=small --config.data.train=books.jsonl.xz --workdir=runs/order \\
-        --config.model.block=docs.results.feed_forward_order:FeedForwardOrder --config.model.token_norm=tokens_rms
+    gmlp train --config=c4_ablation:feed_forward,scale=small --config.data.train=books.jsonl.xz
+        --workdir=runs/order \\
+        --config.model.block=docs.results.feed_forward_order:FeedForwardOrder
+        --config.model.token_norm=tokens_rms
 """
 
 import dataclasses
@@ -13,7 +16,15 @@ import jax
 from flax import nnx
 
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, ChannelMLP, LayerNorm, LayerRng, TokenMLP, TokenMLPSpec, add_branch
+from gmlp_flax.models.layers import (
+    EVALUATION,
+    ChannelMLP,
+    LayerNorm,
+    LayerRng,
+    TokenMLP,
+    TokenMLPSpec,
+    add_branch,
+)
 from gmlp_flax.options import option
 
 TOKENS, CHANNELS, TOKENS_RMS = "tokens", "channels", "tokens_rms"
@@ -23,7 +34,9 @@ TOKENS, CHANNELS, TOKENS_RMS = "tokens", "channels", "tokens_rms"
 class FeedForwardOrderSpec(TokenMLPSpec):
     """Options of the block."""
 
-    token_mlp_first: bool = option(True, "the MLP over tokens before the one over channels", architecture=True)
+    token_mlp_first: bool = option(
+        True, "the MLP over tokens before the one over channels", architecture=True
+    )
     token_norm: str = option(
         TOKENS,
         "what the norm before the MLP over tokens is over; tokens_rms subtracts no mean",
@@ -46,22 +59,31 @@ class RMSNorm(nnx.Module):
 
 
 class FeedForwardOrder(Block):
-    """Published: the MLP over tokens second, its norm over tokens. First, with a norm over channels: the Mixer."""
+    """Published: the MLP over tokens second, its norm over tokens. First, with a norm over
+    channels: the Mixer."""
 
     Spec = FeedForwardOrderSpec
 
     def __init__(self, spec: FeedForwardOrderSpec, rngs: nnx.Rngs):
         size = spec.d_model if spec.token_norm == CHANNELS else spec.length
         self.mlp_norm, self.mlp = LayerNorm(spec, spec.d_model), ChannelMLP(spec, rngs)
-        self.token_norm = RMSNorm(spec, size) if spec.token_norm == TOKENS_RMS else LayerNorm(spec, size)
+        self.token_norm = (
+            RMSNorm(spec, size) if spec.token_norm == TOKENS_RMS else LayerNorm(spec, size)
+        )
         self.token_mlp = TokenMLP(spec, rngs)
         self.first, self.over_channels = spec.token_mlp_first, spec.token_norm == CHANNELS
 
-    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: Any = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: Any = None
+    ) -> jax.Array:
         """See `Block`."""
 
         def mix_tokens(x: jax.Array) -> jax.Array:
-            normed = self.token_norm(x) if self.over_channels else self.token_norm(x.swapaxes(1, 2)).swapaxes(1, 2)
+            normed = (
+                self.token_norm(x)
+                if self.over_channels
+                else self.token_norm(x.swapaxes(1, 2)).swapaxes(1, 2)
+            )
             return add_branch(x, self.token_mlp(normed), rng, 1)
 
         x = mix_tokens(x) if self.first else x

@@ -1,4 +1,5 @@
-"""Draws the figures of docs/results from the measured CSV files of docs/results/data, for light and for dark pages.
+"""Draws the figures of docs/results from the measured CSV files of docs/results/data, for light and
+for dark pages.
 
 python -m docs.results.figures
 """
@@ -29,7 +30,8 @@ from gmlp_flax.reports.runs import bare_task
 from gmlp_flax.reports.table import Spread
 
 FOLDER = Path(__file__).parent / "figures"
-INK = {"light": ("#1f2328", "#59636e", "#d0d5da"), "dark": ("#e6edf3", "#a9b3bd", "#454e58")}  # words, axes, grid
+# words, axes, grid
+INK = {"light": ("#1f2328", "#59636e", "#d0d5da"), "dark": ("#e6edf3", "#a9b3bd", "#454e58")}
 DPI = 72
 STYLE: dict[Any, Any] = {
     **drawing.STYLE,
@@ -49,21 +51,54 @@ STYLE: dict[Any, Any] = {
 }
 FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
 # What rows are called where there is no room for what they are.
-SHORT = {"sgu": "gMLP", "amlp_36": "aMLP", "bert": "attention, learned", "bert_rel": "attention, relative"}
+SHORT = {
+    "sgu": "gMLP",
+    "amlp_36": "aMLP",
+    "bert": "attention, learned",
+    "bert_rel": "attention, relative",
+}
 SHORT |= {"bert_t5": "attention, T5's buckets", "bert_rel_only": "distances alone", "fnet": "FNet"}
-SHORT |= {"lightweight": "lightweight convolution", "dynamic": "dynamic convolution", "mixer": "Mixer"}
-SHORT |= {"resmlp": "ResMLP", "hybrid": "FNet, attention last", "feed_forward": "feed-forward stack"}
-SHORT |= {"external": "external attention", "growing": "convolution, growing", "random": "Synthesizer, random"}
+SHORT |= {
+    "lightweight": "lightweight convolution",
+    "dynamic": "dynamic convolution",
+    "mixer": "Mixer",
+}
+SHORT |= {
+    "resmlp": "ResMLP",
+    "hybrid": "FNet, attention last",
+    "feed_forward": "feed-forward stack",
+}
+SHORT |= {
+    "external": "external attention",
+    "growing": "convolution, growing",
+    "random": "Synthesizer, random",
+}
 SHORT |= {"factorized": "Synthesizer, factorized", "dense": "Synthesizer, dense"}
-SHORT |= {"additive": "additive gate", "linear": "linear gate", "multiplicative": "multiplicative gate"}
+SHORT |= {
+    "additive": "additive gate",
+    "linear": "linear gate",
+    "multiplicative": "multiplicative gate",
+}
 # Those that have a label if there is room for it, the first ones first.
-LABELLED = ("sgu", "lightweight", "bert_rel", "bert", "mixer", "fnet", "amlp_36", "resmlp", "random", "factorized")
+LABELLED = (
+    "sgu",
+    "lightweight",
+    "bert_rel",
+    "bert",
+    "mixer",
+    "fnet",
+    "amlp_36",
+    "resmlp",
+    "random",
+    "factorized",
+)
 LABELLED += ("external", "feed_forward", "hybrid", "dense")
 
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """A point of "which mixer": a row, where it stands, and what is said of it under the pointer."""
+    """A point of "which mixer": a row, where it stands, and what is said of it under the
+    pointer."""
 
     row: str
     x: float
@@ -91,13 +126,17 @@ def size(column: str, row: str) -> float:
 
 
 def marks(column: str, tokens: int) -> list[Mark]:
-    """The rows of a column of the alternatives, over the milliseconds of 1,000 tokens at a length; those alone whose
-    step was measured there."""
+    """The rows of a column of the alternatives, over the milliseconds of 1,000 tokens at a length;
+    those alone whose step was measured there."""
     scores, costs, found = generate.scores()[column], generate.costs(), []
     for row, score in scores.items():
         step = costs.get(row, {}).get(tokens)
         if step and step.per_thousand:
-            spread = f" ({min(score.values):.1f} to {max(score.values):.1f})" if len(score.values) > 1 else ", one seed"
+            spread = (
+                f" ({min(score.values):.1f} to {max(score.values):.1f})"
+                if len(score.values) > 1
+                else ", one seed"
+            )
             unit = "perplexity " if COLUMNS[column].lower else ""
             tip = (
                 f"{SHORT.get(row, row)} ({row}): {unit}{score.centre:.1f}{' %' * (not unit)}{spread}; "
@@ -105,7 +144,16 @@ def marks(column: str, tokens: int) -> list[Mark]:
                 f"{size(column, row):.3f} M parameters in the encoder. "
                 f"gmlp train --config={COLUMNS[column].of(row, 'cpu')}"
             )
-            found.append(Mark(row, step.per_thousand.centre, score.centre, min(score.values), max(score.values), tip))
+            found.append(
+                Mark(
+                    row,
+                    step.per_thousand.centre,
+                    score.centre,
+                    min(score.values),
+                    max(score.values),
+                    tip,
+                )
+            )
     return found
 
 
@@ -117,12 +165,19 @@ PANELS = {
     "which-mixer-images": ("CIFAR-10, 300 steps", "cifar10", 128),
     "which-mixer-trees": ("ListOps, trees of 4 to 29 symbols", "listops", 128),
 }
-NAMES = {"mlm": "held-out perplexity", "cifar10": "held-out top-1 (%)", "listops": "held-out accuracy (%)"}
+NAMES = {
+    "mlm": "held-out perplexity",
+    "cifar10": "held-out top-1 (%)",
+    "listops": "held-out accuracy (%)",
+}
 
 
 def floors(column: str) -> list[tuple[str, float]]:
     """What trivial models score."""
-    short = {"token frequencies alone": "frequencies alone", "the shown token alone, without context": "no context"}
+    short = {
+        "token frequencies alone": "frequencies alone",
+        "the shown token alone, without context": "no context",
+    }
     return [
         (short.get(line["trivial_model"], "most frequent class"), float(line["score"]))
         for line in generate.read("alternatives-heldout")
@@ -138,9 +193,13 @@ def scatter(axis: Axes, column: str, tokens: int, mode: str) -> None:
     for mark in found:
         colour = seen(drawing.FAMILIES.get(family(mark.row), drawing.GREY), mode)
         axis.vlines(mark.x, mark.low, mark.high, color=colour, linewidth=1.5, alpha=0.7)
-        [drawn] = axis.plot([mark.x], [mark.y], look_of[mark.row].marker, color=colour, linestyle="none")
+        [drawn] = axis.plot(
+            [mark.x], [mark.y], look_of[mark.row].marker, color=colour, linestyle="none"
+        )
         drawn.set(gid=f"tip:{mark.tip}", markeredgewidth=0)
-    axis.set(xscale="log", yscale="log" if COLUMNS[column].lower else "linear", ylabel=NAMES[column])
+    axis.set(
+        xscale="log", yscale="log" if COLUMNS[column].lower else "linear", ylabel=NAMES[column]
+    )
     axis.set_xlabel(f"ms per 1,000 tokens, n = {tokens:,}")
     low, high = axis.get_xlim()
     axis.set_xlim(low / 1.1, high * 1.5)
@@ -148,9 +207,9 @@ def scatter(axis: Axes, column: str, tokens: int, mode: str) -> None:
         axis.set_ylim(30, 560)
     for name, score in floors(column):
         axis.axhline(score, color=second, linewidth=1.2, dashes=(4, 3))
-        axis.annotate(name, (1, score), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points").set(
-            ha="right", va="bottom", fontsize=10, color=second, gid="floor"
-        )
+        axis.annotate(
+            name, (1, score), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points"
+        ).set(ha="right", va="bottom", fontsize=10, color=second, gid="floor")
     for one, log in ((axis.xaxis, True), (axis.yaxis, COLUMNS[column].lower)):
         drawing.plain_axis(one, log)
     label(axis, found, [score for _, score in floors(column)], ink)
@@ -168,52 +227,83 @@ def label(axis: Axes, found: Sequence[Mark], lines: Sequence[float], ink: str) -
     places = [axis.transData.transform((mark.x, mark.y)) for mark in found]
     boxes = [(x - 4, y - 4, x + 4, y + 4) for x, y in places]
     boxes += [tuple(text.get_window_extent().extents) for text in axis.texts]
-    boxes += [(0, y - 1, 1e4, y + 1) for _, y in axis.transData.transform([(1, score) for score in lines])]
+    boxes += [
+        (0, y - 1, 1e4, y + 1) for _, y in axis.transData.transform([(1, score) for score in lines])
+    ]
     frame, wide = axis.get_window_extent().extents, 6.2
     by_row = {mark.row: mark for mark in found}
     for row in (row for row in LABELLED if row in by_row):
         x, y = axis.transData.transform((by_row[row].x, by_row[row].y))
         width, height = 6 + wide * len(SHORT[row]), 12
-        for dx, dy in ((8, -4), (-8 - width, -4), (-width / 2, 8), (-width / 2, -18), (4, 9), (4, -19), (-width, 9)):
+        for dx, dy in (
+            (8, -4),
+            (-8 - width, -4),
+            (-width / 2, 8),
+            (-width / 2, -18),
+            (4, 9),
+            (4, -19),
+            (-width, 9),
+        ):
             box = (x + dx, y + dy, x + dx + width, y + dy + height)
-            inside = box[0] > frame[0] and box[1] > frame[1] and box[2] < frame[2] + 12 and box[3] < frame[3]
+            inside = (
+                box[0] > frame[0]
+                and box[1] > frame[1]
+                and box[2] < frame[2] + 12
+                and box[3] < frame[3]
+            )
             if inside and not any(
-                box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in boxes
+                box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
+                for other in boxes
             ):
-                axis.annotate(SHORT[row], (x, y), (x + dx, y + dy), "figure pixels", "figure pixels").set(
-                    fontsize=10.5, color=ink, in_layout=False
-                )
+                axis.annotate(
+                    SHORT[row], (x, y), (x + dx, y + dy), "figure pixels", "figure pixels"
+                ).set(fontsize=10.5, color=ink, in_layout=False)
                 boxes.append(box)
                 break
 
 
 def curves(name: str, **only: str) -> dict[str, dict[int, float]]:
-    """Row -> tokens -> mean perplexity over the seeds that have every evaluation, of runs whose columns are these."""
+    """Row -> tokens -> mean perplexity over the seeds that have every evaluation, of runs whose
+    columns are these."""
     found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in generate.read(name):
-        if all(line[key] == value for key, value in only.items()) and (name != "table3-longer" or line["seed"] != "0"):
+        if all(line[key] == value for key, value in only.items()) and (
+            name != "table3-longer" or line["seed"] != "0"
+        ):
             found[line["row"]][int(line["tokens"])].append(float(line["perplexity"]))
-    return {row: {tokens: statistics.mean(of) for tokens, of in by.items()} for row, by in found.items()}
+    return {
+        row: {tokens: statistics.mean(of) for tokens, of in by.items()} for row, by in found.items()
+    }
 
 
-RUNS = {"2 layers, 0.40 M parameters": ("table3-longer", {}), "4 layers, 3.16 M": ("table3-gpu", {"steps": "1800"})}
+RUNS = {
+    "2 layers, 0.40 M parameters": ("table3-longer", {}),
+    "4 layers, 3.16 M": ("table3-gpu", {"steps": "1800"}),
+}
 
 
 def end_labels(axis: Axes, ends: Mapping[str, tuple[float, str]], gap: float) -> None:
-    """Names at the right, one below the other, in the order of the ends and as near to them as there is room."""
+    """Names at the right, one below the other, in the order of the ends and as near to them as
+    there is room."""
     height = axis.get_window_extent().height
     placed: list[tuple[float, str]] = []
     for row in sorted(ends, key=lambda row: ends[row][0]):
-        y = axis.transAxes.inverted().transform(axis.transData.transform((1, ends[row][0])))[1] * height
+        y = (
+            axis.transAxes.inverted().transform(axis.transData.transform((1, ends[row][0])))[1]
+            * height
+        )
         placed.append((max(y, placed[-1][0] + gap) if placed else y, row))
     over = max(0.0, placed[-1][0] - height)
     for index in reversed(range(len(placed))):  # down again, as far as the frame
         limit = placed[index + 1][0] - gap if index + 1 < len(placed) else height
-        placed[index] = (min(placed[index][0], limit) if over else placed[index][0], placed[index][1])
-    for y, row in placed:
-        axis.annotate(SHORT.get(row, row), (1, y / height), (8, -4), "axes fraction", "offset points").set(
-            fontsize=11, color=ends[row][1], annotation_clip=False
+        placed[index] = (
+            min(placed[index][0], limit) if over else placed[index][0],
+            placed[index][1],
         )
+    for y, row in placed:
+        axis.annotate(
+            SHORT.get(row, row), (1, y / height), (8, -4), "axes fraction", "offset points"
+        ).set(fontsize=11, color=ends[row][1], annotation_clip=False)
 
 
 def ratio(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
@@ -225,7 +315,9 @@ def ratio(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
     for row, look in looks(sorted(found)).items():
         ratios = [found[row][count] / best[count] for count in tokens]
         colour = seen(look.colour, mode)
-        axis.plot([count / 1e6 for count in tokens], ratios, color=colour, dashes=look.dashes or (1, 0))
+        axis.plot(
+            [count / 1e6 for count in tokens], ratios, color=colour, dashes=look.dashes or (1, 0)
+        )
         ends[row] = (ratios[-1], colour)
     axis.set(
         yscale="log",
@@ -247,15 +339,26 @@ def ranks(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
     end = tokens[-1] / 1e6
     paper = sorted(found, key=lambda row: PUBLISHED[row].perplexity or 0)
     for row, look in looks(sorted(found)).items():
-        places = [sorted(found, key=lambda one, at=at: found[one][at]).index(row) + 1 for at in tokens]
+        places = [
+            sorted(found, key=lambda one, at=at: found[one][at]).index(row) + 1 for at in tokens
+        ]
         colour, place = seen(look.colour, mode), paper.index(row) + 1
-        axis.plot([count / 1e6 for count in tokens], places, color=colour, dashes=look.dashes or (1, 0))
-        axis.plot([end, 1.12 * end], [places[-1], place], color=colour, linewidth=1, dashes=(1.5, 1.5))
-        axis.plot([1.12 * end], [place], look.marker, color=colour, clip_on=False)
-        axis.annotate(SHORT.get(row, row), (1.12 * end, place), (9, -4), textcoords="offset points").set(
-            fontsize=11, color=colour, annotation_clip=False
+        axis.plot(
+            [count / 1e6 for count in tokens], places, color=colour, dashes=look.dashes or (1, 0)
         )
-    axis.set(xlabel="M tokens", ylabel="place by perplexity", xlim=(0, 1.12 * end), yticks=range(1, len(found) + 1))
+        axis.plot(
+            [end, 1.12 * end], [places[-1], place], color=colour, linewidth=1, dashes=(1.5, 1.5)
+        )
+        axis.plot([1.12 * end], [place], look.marker, color=colour, clip_on=False)
+        axis.annotate(
+            SHORT.get(row, row), (1.12 * end, place), (9, -4), textcoords="offset points"
+        ).set(fontsize=11, color=colour, annotation_clip=False)
+    axis.set(
+        xlabel="M tokens",
+        ylabel="place by perplexity",
+        xlim=(0, 1.12 * end),
+        yticks=range(1, len(found) + 1),
+    )
     axis.set_xticks([tick for tick in axis.get_xticks() if 0 <= tick <= end] + [1.12 * end])
     axis.set_xticklabels([f"{tick:g}" for tick in axis.get_xticks()[:-1]] + ["paper"])
     axis.invert_yaxis()
@@ -285,20 +388,30 @@ def depth(axis: Axes, mode: str) -> None:
     for name, points in depths().items():
         colour, x = seen(drawing.FAMILIES[name], mode), [point[0] for point in points]
         y = [point[1].centre for point in points]
-        axis.vlines(x, [min(p[1].values) for p in points], [max(p[1].values) for p in points], color=colour)
+        axis.vlines(
+            x, [min(p[1].values) for p in points], [max(p[1].values) for p in points], color=colour
+        )
         axis.plot(x, y, "o-", color=colour)
         axis.annotate(name, (x[-1], y[-1]), (8, -4), textcoords="offset points").set(
             fontsize=11, color=colour, annotation_clip=False
         )
         law = PAPERS.get(name)
         if law is not None:
-            axis.plot(x, [y[1] * (at / x[1]) ** law for at in x], color=colour, linewidth=1.2, dashes=(4, 3))
+            axis.plot(
+                x,
+                [y[1] * (at / x[1]) ** law for at in x],
+                color=colour,
+                linewidth=1.2,
+                dashes=(4, 3),
+            )
     axis.set(xscale="log", yscale="log", xlabel="M parameters", ylabel="held-out perplexity")
     axis.set_xticks([0.5, 0.7, 1.0], ["0.5", "0.7", "1"])
     axis.set_yticks([45, 50, 60], ["45", "50", "60"])
     axis.minorticks_off()
     axis.annotate(
-        "bars: lowest to highest seed\ndashed: the paper's slope", (0.03, 0.03), xycoords="axes fraction"
+        "bars: lowest to highest seed\ndashed: the paper's slope",
+        (0.03, 0.03),
+        xycoords="axes fraction",
     ).set(fontsize=10.5, color=second)
 
 
@@ -310,21 +423,30 @@ def papers_law(rows: Sequence[str]) -> float:
 
 PAPERS = {
     "gMLP": papers_law(("gmlp_18", "gmlp_36", "gmlp_72", "gmlp_144")),
-    "Transformer": papers_law(("transformer_6", "transformer_12", "transformer_24", "transformer_48")),
+    "Transformer": papers_law(
+        ("transformer_6", "transformer_12", "transformer_24", "transformer_48")
+    ),
 }
 
 
-def shares(axis: Axes, name: str, chance: tuple[float, float, float], labels: Mapping[str, str], mode: str) -> None:
-    """The share of W's variance that offsets explain: a group of bars for each layer, beside smooth noise's."""
+def shares(
+    axis: Axes, name: str, chance: tuple[float, float, float], labels: Mapping[str, str], mode: str
+) -> None:
+    """The share of W's variance that offsets explain: a group of bars for each layer, beside smooth
+    noise's."""
     _, second, _ = INK[mode]
     lines, width = generate.read(name), 0.8 / len(labels)
     axis.axhspan(*chance[1:], color=second, alpha=0.18, linewidth=0)
     axis.axhline(chance[0], color=second, linewidth=1.2, dashes=(4, 3))
     for index, (column, words) in enumerate(labels.items()):
         shade = seen(drawing.FAMILIES["gMLP"], mode)
-        at = [number + (index - (len(labels) - 1) / 2) * width for number in range(1, len(lines) + 1)]
+        at = [
+            number + (index - (len(labels) - 1) / 2) * width for number in range(1, len(lines) + 1)
+        ]
         values = [float(line[column].rstrip(" %")) for line in lines]
-        axis.bar(at, values, 0.92 * width, color=shade, alpha=(index + 1) / len(labels), label=words)
+        axis.bar(
+            at, values, 0.92 * width, color=shade, alpha=(index + 1) / len(labels), label=words
+        )
     axis.set(
         xlabel="layer",
         ylabel="% of W's variance",
@@ -332,10 +454,17 @@ def shares(axis: Axes, name: str, chance: tuple[float, float, float], labels: Ma
         ylim=(0, 116),
         yticks=range(0, 101, 20),
     )
-    axis.legend(loc="upper left", ncols=len(labels), fontsize=11, handlelength=1, columnspacing=1, borderaxespad=0)
-    axis.annotate("smooth noise", (1, chance[0]), (4, -4), ("axes fraction", "data"), "offset points").set(
-        fontsize=10.5, color=second, annotation_clip=False
+    axis.legend(
+        loc="upper left",
+        ncols=len(labels),
+        fontsize=11,
+        handlelength=1,
+        columnspacing=1,
+        borderaxespad=0,
     )
+    axis.annotate(
+        "smooth noise", (1, chance[0]), (4, -4), ("axes fraction", "data"), "offset points"
+    ).set(fontsize=10.5, color=second, annotation_clip=False)
 
 
 def correlated(axis: Axes, mode: str) -> None:
@@ -348,7 +477,11 @@ def correlated(axis: Axes, mode: str) -> None:
         axis.annotate(name, (x[0], y[0]), (0, -16), textcoords="offset points").set(
             fontsize=11, color=colour, ha="center"
         )
-    axis.set(xscale="log", xlabel="held-out perplexity (better to the right)", ylabel="SST-2 accuracy (%)")
+    axis.set(
+        xscale="log",
+        xlabel="held-out perplexity (better to the right)",
+        ylabel="SST-2 accuracy (%)",
+    )
     axis.set_xticks([50, 70, 100, 200], ["50", "70", "100", "200"])
     axis.minorticks_off()
     axis.invert_xaxis()
@@ -362,12 +495,15 @@ def legend(axis: Axes, mode: str) -> None:
         row, column = divmod(index, 3)
         x, y = 0.36 * column - 0.1, 1 - 0.32 * row
         axis.plot([x], [y], "o", color=seen(colour, mode), clip_on=False)
-        axis.annotate(name, (x, y), (8, -4), textcoords="offset points").set(fontsize=11, annotation_clip=False)
+        axis.annotate(name, (x, y), (8, -4), textcoords="offset points").set(
+            fontsize=11, annotation_clip=False
+        )
     axis.set(xlim=(0, 1), ylim=(0, 1))
 
 
 Draw = Callable[[Axes, str], None]
-IMAGE_NOISE, TEXT_NOISE = (28.0, 15.0, 47.0), (5.7, 3.7, 8.1)  # smooth fields: the mean, and the middle 95 %
+# smooth fields: the mean, and the middle 95 %
+IMAGE_NOISE, TEXT_NOISE = (28.0, 15.0, 47.0), (5.7, 3.7, 8.1)
 
 
 def plots() -> dict[str, tuple[str, float, Draw]]:
@@ -401,15 +537,21 @@ def plots() -> dict[str, tuple[str, float, Draw]]:
 
 
 def svg(figure: Figure) -> str:
-    """A figure without date, background and words as curves; a point with a tip as a group that has it."""
+    """A figure without date, background and words as curves; a point with a tip as a group that has
+    it."""
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     text = re.sub(r"^.*?(?=<svg)", "", file.getvalue(), flags=re.S)
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.S)
     text = re.sub(
-        r"font(-family)?: ([\d.]+px )?[^;\"]*sans-serif[^;\"]*", lambda m: f"font{m[1] or ''}: {m[2] or ''}{FONT}", text
+        r"font(-family)?: ([\d.]+px )?[^;\"]*sans-serif[^;\"]*",
+        lambda m: f"font{m[1] or ''}: {m[2] or ''}{FONT}",
+        text,
     )
-    return re.sub(r'<g id="tip:([^"]*)">', r'<g class="tip" tabindex="0" aria-label="\1">', text) + "\n"
+    return (
+        re.sub(r'<g id="tip:([^"]*)">', r'<g class="tip" tabindex="0" aria-label="\1">', text)
+        + "\n"
+    )
 
 
 def drawn(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
@@ -421,8 +563,15 @@ def drawn(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
         made[name] = lambda mode, size=(width, height), draw=draw: sheet(size, draw, mode)
     for name in names or made:
         for mode, (ink, second, grid) in INK.items():
-            inks: dict[Any, Any] = dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor"), ink)
-            inks |= {"xtick.color": second, "ytick.color": second, "axes.edgecolor": second, "grid.color": grid}
+            inks: dict[Any, Any] = dict.fromkeys(
+                ("text.color", "axes.labelcolor", "axes.titlecolor"), ink
+            )
+            inks |= {
+                "xtick.color": second,
+                "ytick.color": second,
+                "axes.edgecolor": second,
+                "grid.color": grid,
+            }
             inks["svg.hashsalt"] = f"{name}-{mode}"  # names in two figures of a page differ
             with matplotlib.rc_context(STYLE | inks):
                 yield f"{name}-{mode}.svg", svg(made[name](mode))

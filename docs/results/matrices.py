@@ -1,5 +1,6 @@
-"""The figures of docs/results that show matrices: blue for what is added, orange for what is subtracted, the stronger
-the larger, on a page of any colour. The runs are gone: the CSV files hold the weights that first drawings showed."""
+"""The figures of docs/results that show matrices: blue for what is added, orange for what is
+subtracted, the stronger the larger, on a page of any colour. The runs are gone: the CSV files hold
+the weights that first drawings showed."""
 
 import csv
 import itertools
@@ -12,13 +13,18 @@ from matplotlib.patches import Rectangle
 
 from docs import generate
 
-POSITIVE, NEGATIVE = {"light": "#0072b2", "dark": "#56b4e9"}, {"light": "#d55e00", "dark": "#e69f00"}
+POSITIVE, NEGATIVE = (
+    {"light": "#0072b2", "dark": "#56b4e9"},
+    {"light": "#d55e00", "dark": "#e69f00"},
+)
 
 
 def shade(axis: Axes, weights: np.ndarray, largest: float, mode: str) -> None:
     """Weights [rows, columns] as an image that is transparent where they are 0 or NaN."""
     image = np.zeros((*weights.shape, 4))
-    image[..., :3] = np.where((weights > 0)[..., None], to_rgb(POSITIVE[mode]), to_rgb(NEGATIVE[mode]))
+    image[..., :3] = np.where(
+        (weights > 0)[..., None], to_rgb(POSITIVE[mode]), to_rgb(NEGATIVE[mode])
+    )
     image[..., 3] = np.nan_to_num(np.abs(weights) / largest).clip(0, 1)
     axis.imshow(image, interpolation="none", aspect="auto")
     axis.grid(False)
@@ -28,7 +34,8 @@ def shade(axis: Axes, weights: np.ndarray, largest: float, mode: str) -> None:
 
 
 def read(name: str, first: int) -> list[tuple[list[str], np.ndarray]]:
-    """The lines of a CSV file: the `first` cells, and the weights after them, NaN where there are none."""
+    """The lines of a CSV file: the `first` cells, and the weights after them, NaN where there are
+    none."""
     with (generate.DATA / f"{name}.csv").open() as file:
         rows = list(csv.reader(file))[1:]
     return [(row[:first], np.array([float(cell or "nan") for cell in row[first:]])) for row in rows]
@@ -40,8 +47,14 @@ def scale(figure: Figure, words: str, size: float = 10.5) -> None:
 
 
 def bands(figure: Figure, mode: str) -> None:
-    """Figure 9: what each token reads of its neighbours, up to 8 before and after it, in each layer."""
-    layers = [list(lines) for _, lines in itertools.groupby(read("shift-invariance-bands", 2), lambda line: line[0][0])]
+    """Figure 9: what each token reads of its neighbours, up to 8 before and after it, in each
+    layer."""
+    layers = [
+        list(lines)
+        for _, lines in itertools.groupby(
+            read("shift-invariance-bands", 2), lambda line: line[0][0]
+        )
+    ]
     weights = np.array([[row for _, row in lines] for lines in layers])
     largest = float(np.nanmax(np.abs(weights)))
     for index, layer in enumerate(weights):
@@ -67,7 +80,11 @@ def image_filters(figure: Figure, mode: str) -> None:
         axis = figure.add_axes((0.12 + 0.148 * column, 0.775 - 0.142 * row, 0.13, 0.12))
         shade(axis, weights, largest, mode)
         side = len(weights)
-        top, left = divmod(int(name.split()[1]), side) if name.startswith("patch") else (side // 2, side // 2)
+        top, left = (
+            divmod(int(name.split()[1]), side)
+            if name.startswith("patch")
+            else (side // 2, side // 2)
+        )
         frame = Rectangle((left - 0.5, top - 0.5), 1, 1, fill=False, linewidth=1.6)
         frame.set(edgecolor=axis.title.get_color())
         axis.add_patch(frame)

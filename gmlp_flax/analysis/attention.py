@@ -1,4 +1,5 @@
-"""What attention looks at in a sentence or a pair of sentences (the paper's Figure 10): weights and figures."""
+"""What attention looks at in a sentence or a pair of sentences (the paper's Figure 10): weights and
+figures."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class EncodedText(NamedTuple):
 
 
 def encode(trained: loading.Trained, first: str, second: str | None = None) -> EncodedText:
-    """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, filled up with [PAD] if the run's model needs it.
+    """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, filled up with [PAD] if the run's
+    model needs it.
 
     Raises:
         RunError: the text has more tokens than the model reads.
@@ -46,19 +48,28 @@ def encode(trained: loading.Trained, first: str, second: str | None = None) -> E
     task: Any = trained.task  # a task of text, which has a tokenizer
     tokenizer, model = task.tokenizer, trained.config.model
     if second is not None and getattr(task, "dual_encoder", False):
-        raise RunError("--second: the run reads the texts of a pair apart, without attention between them")
-    ids = [np.array(tokenizer.encode(text), np.int32) for text in (first, second) if text is not None]
+        raise RunError(
+            "--second: the run reads the texts of a pair apart, without attention between them"
+        )
+    ids = [
+        np.array(tokenizer.encode(text), np.int32) for text in (first, second) if text is not None
+    ]
     count = sum(map(len, ids)) + 1 + len(ids)
     if count > model.length:
-        raise RunError(f"the text has {count} tokens with [CLS] and [SEP], the model reads at most {model.length}")
+        raise RunError(
+            f"the text has {count} tokens with [CLS] and [SEP], the model reads at most {model.length}"
+        )
     spec = trained.task.spec()
     filled = isinstance(trained.task, Finetuning) or not spec.supports_length(count)
     tokens, segments = pairs.assemble(ids, model.length if filled else count, tokenizer)
-    return EncodedText(tokens, segments, [label(tokenizer.piece(token)) for token in tokens[:count]])
+    return EncodedText(
+        tokens, segments, [label(tokenizer.piece(token)) for token in tokens[:count]]
+    )
 
 
 def label(piece: str) -> str:
-    """A piece for reading, as BERT writes it: a word without its space, the continuation of a word after ##."""
+    """A piece for reading, as BERT writes it: a word without its space, the continuation of a word
+    after ##."""
     if piece.startswith(" "):
         return piece[1:] or "␣"
     return f"##{piece}" if piece[0].isalnum() else piece
@@ -69,7 +80,8 @@ class Attention(NamedTuple):
 
     Attributes:
         text: what the model read.
-        weights: float32 [layers, n, n]; each row is a softmax over all n tokens, or the largest of several heads'.
+        weights: float32 [layers, n, n]; each row is a softmax over all n tokens, or the largest of
+            several heads'.
         numbers: of these layers, from 1. Some blocks have attention in the last layers alone.
         depth: how many layers there are.
     """
@@ -81,7 +93,8 @@ class Attention(NamedTuple):
 
 
 def maps(trained: loading.Trained, sentences: EncodedText) -> Attention:
-    """The attention between all tokens, also those that fill up. Raises RunError: the run's model has no attention."""
+    """The attention between all tokens, also those that fill up. Raises RunError: the run's model
+    has no attention."""
     task: Any = trained.task
     tokens, segments = sentences.tokens[None], sentences.segments[None]
     padding_mask = task.padding_mask(tokens)
@@ -104,8 +117,11 @@ def maps(trained: loading.Trained, sentences: EncodedText) -> Attention:
     return Attention(sentences, weights, numbers, depth)
 
 
-def stack_weights(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | None) -> list[jax.Array | None]:
-    """Runs stacked blocks on [batch, n, d_model]; of each stack its weights [layers, batch, n, n], None without any."""
+def stack_weights(
+    stacks: list[Block], x: jax.Array, padding_mask: jax.Array | None
+) -> list[jax.Array | None]:
+    """Runs stacked blocks on [batch, n, d_model]; of each stack its weights [layers, batch, n, n],
+    None without any."""
 
     def layer(block: Block, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
         y, scores = block(x, padding_mask=padding_mask), block.attention_scores(x)
@@ -117,7 +133,11 @@ def stack_weights(stacks: list[Block], x: jax.Array, padding_mask: jax.Array | N
     of_stacks = []
     for stack in stacks:
         definition, stacked = nnx.split(stack)
-        x, weights = jax.lax.scan(lambda x, params: layer(nnx.merge(definition, params), x), x, stacked)  # noqa: B023
+
+        def run_layer(x: jax.Array, params: Any, definition: Any = definition) -> Any:
+            return layer(nnx.merge(definition, params), x)
+
+        x, weights = jax.lax.scan(run_layer, x, stacked)
         of_stacks.append(weights)
     return of_stacks
 
@@ -135,8 +155,8 @@ def of_text(trained: loading.Trained, first: str, second: str | None = None) -> 
 
 
 def figures(found: Attention) -> dict[str, Figure]:
-    """The largest weights in the layers of the network's first half, at least in one layer; and all layers one by one,
-    on one colour scale, with the largest weight of each in its title."""
+    """The largest weights in the layers of the network's first half, at least in one layer; and all
+    layers one by one, on one colour scale, with the largest weight of each in its title."""
     half = max(1, sum(number <= found.depth // 2 for number in found.numbers))
     layers = zip(found.numbers, found.weights, strict=True)
     titles = [f"layer {number}, to {weights.max():.2g}" for number, weights in layers]
@@ -148,7 +168,8 @@ def figures(found: Attention) -> dict[str, Figure]:
 
 @drawing.style()
 def draw_largest(shown: np.ndarray, sentences: EncodedText, numbers: Sequence[int]) -> Figure:
-    """The elementwise maximum of maps [layers, tokens, tokens] of the layers `numbers`, with the tokens beside it."""
+    """The elementwise maximum of maps [layers, tokens, tokens] of the layers `numbers`, with the
+    tokens beside it."""
     count = shown.shape[1]
     side = min(LARGEST, max(2.4, INCHES_PER_TOKEN * count))
     figure, axes = drawing.subplots(1, 1, side + 1.6, side + 1.2)

@@ -45,7 +45,9 @@ def draw(config: ConfigDict, out: str, count: int, samples: int) -> int:
     config_lib.validate(config)
     kind = tasks.find(config.task)
     if not issubclass(kind, ImageClassification):
-        raise ConfigError(f"config.task is {config.task!r}: expected image_classification, or a class that extends it")
+        raise ConfigError(
+            f"config.task is {config.task!r}: expected image_classification, or a class that extends it"
+        )
     views = sampled(kind(config, os.path.dirname(os.path.abspath(out))), count, samples)
     rows = [(row, ["original"] + [config.augment.auto] * samples) for row in views]
     # An even number of unmixed samples that fills a row, each of another image.
@@ -59,19 +61,26 @@ def draw(config: ConfigDict, out: str, count: int, samples: int) -> int:
 
 
 def sampled(task: ImageClassification, count: int, samples: int) -> np.ndarray:
-    """Evenly spread images of the training data: uint8 [count, 1 + samples, height, width, channels]."""
+    """Evenly spread images of the training data: uint8 [count, 1 + samples, height, width,
+    channels]."""
     source = task.source("train")
     rows = []
     for index in np.linspace(0, len(source) - 1, min(count, len(source))).astype(int):
         example = source[int(index)]
-        rngs = [np.random.default_rng([task.config.seed, index, sample]) for sample in range(samples)]
-        views = [task.evaluation_example(example), *(task.training_example(example, rng) for rng in rngs)]
+        rngs = [
+            np.random.default_rng([task.config.seed, index, sample]) for sample in range(samples)
+        ]
+        views = [
+            task.evaluation_example(example),
+            *(task.training_example(example, rng) for rng in rngs),
+        ]
         rows.append(np.stack([view["image"] for view in views]))
     return np.stack(rows)
 
 
 def mixed(views: np.ndarray, config: ConfigDict) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Rows of (name, images, weights of their own labels): unmixed, and mixed in each way that the config uses.
+    """Rows of (name, images, weights of their own labels): unmixed, and mixed in each way that the
+    config uses.
 
     Args:
         views: uint8 [count, height, width, channels]; the count is even.
@@ -83,7 +92,9 @@ def mixed(views: np.ndarray, config: ConfigDict) -> list[tuple[str, np.ndarray, 
         if augment[kind]:
             alphas = {"mixup": 0.0, "cutmix": 0.0, kind: augment[kind]}
             own, shares = mixing.own_weights(keys, views.shape[1:3], switch=0.5, **alphas)
-            rows.append((kind, np.asarray(mixing.blend_pixels(jnp.asarray(views), own)), np.asarray(shares)))
+            rows.append(
+                (kind, np.asarray(mixing.blend_pixels(jnp.asarray(views), own)), np.asarray(shares))
+            )
     return rows if len(rows) > 1 else []
 
 

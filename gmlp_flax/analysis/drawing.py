@@ -1,8 +1,10 @@
-"""One style for all figures: widths of a paper's columns, colours, plain numbers on axes, files. And charts: what they
-show, as plain values, which pages show interactively, and how matplotlib draws them.
+"""One style for all figures: widths of a paper's columns, colours, plain numbers on axes, files.
+And charts: what they show, as plain values, which pages show interactively, and how matplotlib
+draws them.
 
-A colour stands for a family of models, and is the same in every figure; readers who are colour-blind can tell the
-colours apart. Within a family, a lighter or darker shade and a marker of its own stand for depth or kind.
+A colour stands for a family of models, and is the same in every figure; readers who are
+colour-blind can tell the colours apart. Within a family, a lighter or darker shade and a marker of
+its own stand for depth or kind.
 """
 
 from __future__ import annotations
@@ -126,7 +128,8 @@ def subplots(
 
 
 def save(figures: Mapping[str, Chart | Figure], workdir: str) -> list[str]:
-    """Writes RUN/figures/NAME.png, .svg and .pdf for each figure; returns the paths of the first of each."""
+    """Writes RUN/figures/NAME.png, .svg and .pdf for each figure; returns the paths of the first of
+    each."""
     folder = os.path.join(workdir, FIGURES)
     for name, data in contents(figures).items():
         files.write(os.path.join(folder, name), data)
@@ -148,11 +151,15 @@ def contents(figures: Mapping[str, Chart | Figure]) -> dict[str, bytes]:
 
 
 @style()
-def draw_matrices(matrices: np.ndarray, titles: Iterable[str], colours: str, heading: str = "") -> Figure:
+def draw_matrices(
+    matrices: np.ndarray, titles: Iterable[str], colours: str, heading: str = ""
+) -> Figure:
     """Matrices [count, n, n] with a title each, on one scale of the colour map `colours`."""
     columns = min(IN_ROW, len(matrices))
     width = COLUMN if columns <= 2 else PAGE
-    figure, axes = subplots(len(matrices), columns, width, 0.25 + 0.85 * width / columns, margin=0.4)
+    figure, axes = subplots(
+        len(matrices), columns, width, 0.25 + 0.85 * width / columns, margin=0.4
+    )
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title)
     scaled_images(figure, axes, matrices, colours)
@@ -160,12 +167,17 @@ def draw_matrices(matrices: np.ndarray, titles: Iterable[str], colours: str, hea
     return figure
 
 
-def scaled_images(figure: Figure, axes: Sequence[Axes], images: Iterable[np.ndarray], colours: str) -> Colorbar:
-    """Draws weights [rows, columns], an image on each axis; returns the bar that explains their one colour scale."""
+def scaled_images(
+    figure: Figure, axes: Sequence[Axes], images: Iterable[np.ndarray], colours: str
+) -> Colorbar:
+    """Draws weights [rows, columns], an image on each axis; returns the bar that explains their one
+    colour scale."""
     images = list(images)
     largest = max(float(np.nanmax(np.abs(image))) for image in images)
     for axis, image in zip(axes, images, strict=True):
-        drawn = axis.imshow(image, cmap=colours, vmin=-largest if colours == SIGNED else 0.0, vmax=largest)
+        drawn = axis.imshow(
+            image, cmap=colours, vmin=-largest if colours == SIGNED else 0.0, vmax=largest
+        )
         axis.grid(False)
         axis.set(xticks=[], yticks=[])
         for spine in axis.spines.values():
@@ -181,7 +193,8 @@ def looks(families: Sequence[str]) -> list[Look]:
     colours = [FAMILIES.get(family, GREY) for family in families]
     for number, base in enumerate(colours):
         index, count = colours[:number].count(base), colours.count(base)
-        step = 0.0 if count == 1 else 0.7 * index / (count - 1) - 0.35  # of white, if negative, or black
+        # of white, if negative, or black
+        step = 0.0 if count == 1 else 0.7 * index / (count - 1) - 0.35
         colour = mixed(base, "#ffffff" if step < 0 else "#000000", abs(step))
         chosen.append(Look(colour, MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)]))
     return chosen
@@ -211,7 +224,8 @@ def plain_axis(axis: Axis, log: bool) -> None:
         axis.set_major_locator(LogLocator(subs=digits, numticks=MOST_TICKS))
         axis.set_minor_locator(NullLocator())
     else:
-        whole, most = axis.get_label_text() in WHOLE, 6  # labels such as "1.25 M" that have room on a column
+        # labels such as "1.25 M" that have room on a column
+        whole, most = axis.get_label_text() in WHOLE, 6
         axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 5, 10], integer=whole))
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain(value)))
 
@@ -267,12 +281,17 @@ class Panel:
     references: Sequence[tuple[str, float]] = ()
 
     def drawable(self, series: Series) -> Series:
-        """Without the points that cannot be drawn: not finite, or not positive on a logarithmic axis."""
+        """Without the points that cannot be drawn: not finite, or not positive on a logarithmic
+        axis."""
         points = np.array([series.x, series.y], float)
         logs = np.array([[self.x.log], [self.y.log]])
         kept = np.flatnonzero((np.isfinite(points) & ((points > 0) | ~logs)).all(axis=0))
         columns = ("x", "y", "low", "high", "labels", "fit")
-        values = {name: [column[index] for index in kept] for name in columns if (column := getattr(series, name))}
+        values = {
+            name: [column[index] for index in kept]
+            for name in columns
+            if (column := getattr(series, name))
+        }
         return dataclasses.replace(series, **values)
 
 
@@ -302,7 +321,9 @@ class Chart:
             why = "not finite and positive" if panel.x.log or panel.y.log else "not finite"
             for line in panel.series:
                 if lost := len(line.x) - len(panel.drawable(line).x):
-                    sentences.append(f"Not drawn: {lost} of {line.name}'s {len(line.x)} points, {why}.")
+                    sentences.append(
+                        f"Not drawn: {lost} of {line.name}'s {len(line.x)} points, {why}."
+                    )
         return " ".join(sentences)
 
     def csv(self) -> str:
@@ -313,7 +334,13 @@ class Chart:
         for panel in self.panels:
             for line in panel.series:
                 blank = [""] * len(line.x)
-                columns = (line.labels or blank, line.x, line.y, line.low or blank, line.high or blank)
+                columns = (
+                    line.labels or blank,
+                    line.x,
+                    line.y,
+                    line.low or blank,
+                    line.high or blank,
+                )
                 rows += [(panel.y.label, line.name, *cells) for cells in zip(*columns, strict=True)]
         return csv_text(rows if several else [row[1:] for row in rows])
 
@@ -323,11 +350,15 @@ def draw(chart: Chart) -> Figure:
     """The chart as a figure one column wide, or two columns wide if it has several panels."""
     columns = min(2, len(chart.panels))
     most = max(len(panel.series) + len(panel.references) for panel in chart.panels)
-    figure, axes = subplots(len(chart.panels), columns, chart.width, max(2.4, 1.0 + most * LINE / 72))
+    figure, axes = subplots(
+        len(chart.panels), columns, chart.width, max(2.4, 1.0 + most * LINE / 72)
+    )
     for axis, panel in zip(axes, chart.panels, strict=True):
         _plot(figure, axis, panel, round(LETTERS * chart.width / columns))
     if missing := chart.missing():
-        figure.supxlabel(textwrap.fill(missing, round(1.6 * LETTERS * chart.width)), fontsize=6, color=GREY)
+        figure.supxlabel(
+            textwrap.fill(missing, round(1.6 * LETTERS * chart.width)), fontsize=6, color=GREY
+        )
     return figure
 
 
@@ -344,15 +375,27 @@ def _plot(figure: Figure, axis: Axes, panel: Panel, letters: int) -> None:
             axis.vlines(series.x, series.low, series.high, color=colour, linewidth=0.8, alpha=0.8)
         if series.fit:
             axis.plot(series.x, series.fit, color=colour, linewidth=0.8, dashes=(3, 2))
-        shape |= {"marker": marker, "markeredgecolor": "white", "markeredgewidth": 0.4, "label": series.name}
+        shape |= {
+            "marker": marker,
+            "markeredgecolor": "white",
+            "markeredgewidth": 0.4,
+            "label": series.name,
+        }
         [drawn] = axis.plot(series.x, series.y, "-" if series.joined else "", color=colour, **shape)
         last = (min if panel.x.backwards else max)(zip(series.x, series.y, strict=True))
         handles.append((last[1], drawn))
     for name, y in panel.references:
-        handles.append((y, axis.axhline(y, color=GREY, linewidth=0.8, dashes=(1.5, 1.5), label=name)))
+        handles.append(
+            (y, axis.axhline(y, color=GREY, linewidth=0.8, dashes=(1.5, 1.5), label=name))
+        )
     handles.sort(key=lambda handle: handle[0], reverse=not panel.y.backwards)
     if handles:
-        axis.legend(handles=[one for _, one in handles], loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0)
+        axis.legend(
+            handles=[one for _, one in handles],
+            loc="upper left",
+            bbox_to_anchor=(1.02, 1),
+            borderaxespad=0,
+        )
     x_scale, y_scale = ("log" if scale.log else "linear" for scale in (panel.x, panel.y))
     axis.set(xlabel=panel.x.label, ylabel=panel.y.label, xscale=x_scale, yscale=y_scale)
     title = re.sub(r"(\d) ([kMB])\b", "\\1\N{NO-BREAK SPACE}\\2", panel.title)
@@ -362,13 +405,23 @@ def _plot(figure: Figure, axis: Axes, panel: Panel, letters: int) -> None:
         its_axis.set_inverted(scale.backwards)
     # Words stand on that side of their point on which they cover the fewest other words and points.
     figure.draw_without_rendering()
-    taken = [Bbox([at - 4, at + 4]) for line in lines for at in axis.transData.transform(np.c_[line.x, line.y])]
+    taken = [
+        Bbox([at - 4, at + 4])
+        for line in lines
+        for at in axis.transData.transform(np.c_[line.x, line.y])
+    ]
     for line in lines:
         for x, y, label in zip(line.x, line.y, line.labels, strict=False):
-            text = axis.annotate(label, (x, y), (0, 0), textcoords="offset points", parse_math=False)
+            text = axis.annotate(
+                label, (x, y), (0, 0), textcoords="offset points", parse_math=False
+            )
             text.set(fontsize=5.5, color=line.look.text, ha="center", va="center", in_layout=False)
             box = text.get_window_extent()
-            boxes = [box.translated(a * (box.width / 2 + 8), b * (box.height / 2 + 8)) for a, b in SIDES]
-            best = min(boxes, key=lambda box: sum(map(box.overlaps, taken)) + (box.x1 > axis.bbox.x1))
+            boxes = [
+                box.translated(a * (box.width / 2 + 8), b * (box.height / 2 + 8)) for a, b in SIDES
+            ]
+            best = min(
+                boxes, key=lambda box: sum(map(box.overlaps, taken)) + (box.x1 > axis.bbox.x1)
+            )
             text.set_position(((best.x0 - box.x0) * 72 / DPI, (best.y0 - box.y0) * 72 / DPI))
             taken.append(best)

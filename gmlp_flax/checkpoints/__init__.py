@@ -1,4 +1,5 @@
-"""The folder of a run, local or in a bucket: its files and who may write them, its record, its checkpoints."""
+"""The folder of a run, local or in a bucket: its files and who may write them, its record, its
+checkpoints."""
 
 from gmlp_flax.io.locks import LEASE_FILE
 

@@ -1,8 +1,9 @@
 """Checkpoints: Orbax writes and reads the files, and checksums verify all that they hold.
 
-Orbax restores flipped bits without an error. So each checkpoint stores a checksum of every leaf, computed on the
-devices, and a restored checkpoint is accepted only if its leaves have the same checksums. It also says of itself, under
-a SHA-256, which run it is of, its step, the metrics that decide how long it is kept, and what else it holds.
+Orbax restores flipped bits without an error. So each checkpoint stores a checksum of every leaf,
+computed on the devices, and a restored checkpoint is accepted only if its leaves have the same
+checksums. It also says of itself, under a SHA-256, which run it is of, its step, the metrics that
+decide how long it is kept, and what else it holds.
 """
 
 import functools
@@ -23,7 +24,14 @@ from orbax.checkpoint._src.serialization import tensorstore_utils
 
 from gmlp_flax.checkpoints import DAMAGED, METRICS_FILE, assets, reading
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.checkpoints.pytree import digest, examine, from_dict, leaves_by_path, require_fit, to_dict
+from gmlp_flax.checkpoints.pytree import (
+    digest,
+    examine,
+    from_dict,
+    leaves_by_path,
+    require_fit,
+    to_dict,
+)
 from gmlp_flax.checkpoints.reading import Damaged
 from gmlp_flax.errors import RunError, listed
 from gmlp_flax.io import files as io_files
@@ -32,13 +40,18 @@ from gmlp_flax.processes import distributed
 
 ABOUT = "about"
 DELETED = "deleted"  # the folder, among the checkpoints, of those that are being deleted
-# TensorStore's own 32 attempts, with up to 32 s between them, would be a quarter of an hour of silence.
+# TensorStore's own 32 attempts, with up to 32 s between them, would be a quarter of an hour of
+# silence.
 RETRIES = {"max_retries": 8, "initial_delay": "500ms", "max_delay": "16s"}
 
 
 def limit_retries() -> None:
-    """Makes TensorStore tell within about a minute that a bucket does not answer; Orbax has no option for it."""
-    for context in (tensorstore_utils._BASE_TS_CONTEXT, tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT):
+    """Makes TensorStore tell within about a minute that a bucket does not answer; Orbax has no
+    option for it."""
+    for context in (
+        tensorstore_utils._BASE_TS_CONTEXT,
+        tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT,
+    ):
         context["gcs_request_retries"] = RETRIES
 
 
@@ -57,7 +70,8 @@ class Checkpoints:
 
     Args:
         folder: an absolute path. It is made if it does not exist, unless `read_only`.
-        run: the id of the run; a checkpoint of another one is refused. If empty, that is not checked.
+        run: the id of the run; a checkpoint of another one is refused. If empty, that is not
+            checked.
         keep: how many of the newest checkpoints stay.
         keep_best: how many of the best ones stay as well.
         best: a metric, and "min" or "max".
@@ -82,7 +96,8 @@ class Checkpoints:
         self.folder, self.run, self.files = folder, run, files or {}
         assets.check_names(self.files, "the task")
         self._keep, self._metrics_by_step, self._contents = (keep, keep_best, best), {}, {}
-        self._saved, self._deleted = False, set()  # whether this object saved a step; those that it deleted
+        # whether this object saved a step; those that it deleted
+        self._saved, self._deleted = False, set()
         if io_files.is_remote(folder):
             limit_retries()
         if distributed.is_first():
@@ -96,7 +111,9 @@ class Checkpoints:
             create=not read_only, read_only=read_only, cleanup_tmp_directories=not read_only
         )
         try:
-            self._manager = ocp.CheckpointManager(folder, item_handlers=ocp.PyTreeCheckpointHandler(), options=options)
+            self._manager = ocp.CheckpointManager(
+                folder, item_handlers=ocp.PyTreeCheckpointHandler(), options=options
+            )
         except Exception as error:
             raise self._failure(f"opening {folder}", error) from error
 
@@ -105,7 +122,8 @@ class Checkpoints:
         return sorted({*self._manager.all_steps()} - self._deleted)
 
     def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
-        """Starts to save a state, any tree of arrays, and returns before it is written. Waits for the previous save.
+        """Starts to save a state, any tree of arrays, and returns before it is written. Waits for
+        the previous save.
 
         Args:
             step: the step of the state.
@@ -119,27 +137,37 @@ class Checkpoints:
         tree = to_dict(state)
         checksums, finite = examine(tree)
         if not finite:
-            raise RunError(f"the state of step {step} is not finite: {self.last_good()}; lower learning_rate or clip")
+            raise RunError(
+                f"the state of step {step} is not finite: {self.last_good()}; lower learning_rate or clip"
+            )
         about = About(self.run, step, metrics, sorted(self.files), digest(tree))
         item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files)}
         item |= assets.pack({ABOUT: json.dumps(about._asdict()).encode()})
         self._metrics_by_step[step] = metrics
-        self._saving(f"saving step {step}", lambda: self._manager.save(step, args=ocp.args.PyTreeSave(item)))
+        self._saving(
+            f"saving step {step}", lambda: self._manager.save(step, args=ocp.args.PyTreeSave(item))
+        )
         self._saved = True
 
     def set_metrics(self, step: int, metrics: dict[str, float]) -> None:
-        """Sets the metrics of a state that may have been saved without them, because a signal ended its evaluation.
+        """Sets the metrics of a state that may have been saved without them, because a signal ended
+        its evaluation.
 
-        Its checkpoint then competes for the best. Runs that resume read these metrics from metrics.jsonl.
+        Its checkpoint then competes for the best. Runs that resume read these metrics from
+        metrics.jsonl.
         """
         self._metrics_by_step[step] = metrics
 
     def wait(self) -> None:
-        """Returns when the last save is complete, and the checkpoints that need not stay after it are deleted. Raises
-        RunError if the save failed."""
+        """Returns when the last save is complete, and the checkpoints that need not stay after it
+        are deleted. Raises RunError if the save failed."""
         self._saving("saving", self._manager.wait_until_finished)
         steps = self.steps()
-        for step in sorted({*steps} - kept(steps, self._metrics_by_step, *self._keep)) if self._saved else ():
+        for step in (
+            sorted({*steps} - kept(steps, self._metrics_by_step, *self._keep))
+            if self._saved
+            else ()
+        ):
             self._deleted.add(step)
             if distributed.is_first():
                 self._saving(f"deleting step {step}", lambda step=step: delete(self.folder, step))
@@ -153,18 +181,22 @@ class Checkpoints:
 
         Args:
             step: the step of the checkpoint.
-            template: tree of `jax.ShapeDtypeStruct` with shardings. It may be a part of the saved state.
+            template: tree of `jax.ShapeDtypeStruct` with shardings. It may be a part of the saved
+                state.
 
         Returns:
             Arrays in the structure, shapes and shardings of the template.
 
         Raises:
-            RunError: the checkpoint is of another run or step; a path is missing or has another shape or type (all are
-                listed); one of `files` differs; or storage does not let it be read.
+            RunError: the checkpoint is of another run or step; a path is missing or has another
+                shape or type (all are listed); one of `files` differs; or storage does not let it
+                be read.
             Damaged: its content is wrong.
         """
         wanted = to_dict(template)
-        restored = reading.on_all_processes(self._path(step), lambda: self._read_verifiable(step, wanted))
+        restored = reading.on_all_processes(
+            self._path(step), lambda: self._read_verifiable(step, wanted)
+        )
         checksums, _ = examine(restored["state"])
         now, saved = map(leaves_by_path, jax.device_get((checksums, restored["checksums"])))
         if wrong := [name for name in now if now[name] != saved[name]]:
@@ -174,17 +206,22 @@ class Checkpoints:
     def _read_verifiable(self, step: int, wanted: dict) -> dict:
         """The wanted parts of the state and their checksums."""
         about, files = self._content(step)
-        saved, needed = (traverse_util.flatten_dict(tree, sep="/") for tree in (self.shapes(step), wanted))
+        saved, needed = (
+            traverse_util.flatten_dict(tree, sep="/") for tree in (self.shapes(step), wanted)
+        )
         if digest(saved) != about.leaves:
             raise Damaged(f"{self._path(step)}: its list of leaves is not the one that was saved")
         require_fit(saved, needed, self._path(step))
         assets.require_same(files, self.files, self._path(step))
         on_all = jax.tree.map(lambda x: NamedSharding(x.sharding.mesh, PartitionSpec()), wanted)
-        scalars = jax.tree.map(lambda sharding: jax.ShapeDtypeStruct((), jnp.uint32, sharding=sharding), on_all)
+        scalars = jax.tree.map(
+            lambda sharding: jax.ShapeDtypeStruct((), jnp.uint32, sharding=sharding), on_all
+        )
         return self._read(step, {"state": wanted, "checksums": scalars})
 
     def read_files(self, step: int) -> assets.Files:
-        """The files stored in a checkpoint, by name; raises as `restore` does, or RunError at a name of no run."""
+        """The files stored in a checkpoint, by name; raises as `restore` does, or RunError at a
+        name of no run."""
         return self._content(step)[1]
 
     def _content(self, step: int) -> tuple[About, assets.Files]:
@@ -192,7 +229,9 @@ class Checkpoints:
         if step not in self._contents:
             path, tree = self._path(step), self._tree(step)
             if ABOUT not in tree:
-                raise RunError(f"{path} does not say of which run it is, as of an older version: train anew")
+                raise RunError(
+                    f"{path} does not say of which run it is, as of an older version: train anew"
+                )
             names = tree.get("files") or {}
             if not isinstance(names, dict):
                 raise Damaged(f"{path}: its files have no names")
@@ -200,7 +239,9 @@ class Checkpoints:
             parts = ({"files": names} if names else {}) | {ABOUT: tree[ABOUT]}
             shapes = reading.read(path, lambda: _shapes(parts))
             if any(math.prod(leaf.shape) > io_files.SMALL for leaf in jax.tree.leaves(shapes)):
-                raise RunError(f"{path} claims a file of more than {io_files.SMALL:,} bytes: do not use it")
+                raise RunError(
+                    f"{path} claims a file of more than {io_files.SMALL:,} bytes: do not use it"
+                )
             content = self._read(step, shapes)
             packed = {**content.get("files", {}), ABOUT: content[ABOUT]}
             files, wrong = reading.read(path, lambda: assets.unpack(packed))
@@ -208,18 +249,26 @@ class Checkpoints:
                 raise Damaged(f"{path}: the checksum of its {', '.join(wrong)} differs")
             about = reading.read(path, lambda: About(**json.loads(files.pop(ABOUT))))
             if sorted(files) != about.files:
-                raise Damaged(f"{path}: it has other files than were saved: {', '.join(about.files)}")
+                raise Damaged(
+                    f"{path}: it has other files than were saved: {', '.join(about.files)}"
+                )
             if about.step != step:
-                raise RunError(f"{path} is the checkpoint of step {about.step}: rename it back, or move it away")
+                raise RunError(
+                    f"{path} is the checkpoint of step {about.step}: rename it back, or move it away"
+                )
             if self.run and about.run != self.run:
-                raise RunError(f"{path} is of another run ({about.run}) than its folder ({self.run}): move it away")
+                raise RunError(
+                    f"{path} is of another run ({about.run}) than its folder ({self.run}): move it away"
+                )
             self._contents[step] = about, files
         return self._contents[step]
 
     def _read(self, step: int, item: dict) -> Any:
         """The parts of a checkpoint that are named in `item`, a tree of shapes."""
         arguments = ocp.args.PyTreeRestore(
-            item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
+            item,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(item),
+            partial_restore=True,
         )
         return reading.read(self._path(step), lambda: self._manager.restore(step, args=arguments))
 
@@ -235,19 +284,22 @@ class Checkpoints:
         return reading.read(self._path(step), tree)
 
     def restore_newest(self, template: Any) -> tuple[int, Any] | None:
-        """The step and state of the newest good checkpoint, or None if there are no checkpoints. Damaged ones are named
-        in the log and put aside.
+        """The step and state of the newest good checkpoint, or None if there are no checkpoints.
+        Damaged ones are named in the log and put aside.
 
         Raises:
             Unfit: their shapes differ from the template's.
-            RunError: no checkpoint is good, one is of another run, or storage does not let one be read.
+            RunError: no checkpoint is good, one is of another run, or storage does not let one be
+                read.
         """
         steps, newest = self.steps(), None
         for step in reversed(steps):
             try:
                 if newest is None:
                     newest = step, self.restore(step, template)
-                metrics = reading.on_all_processes(self._path(step), lambda step=step: self._metrics(step))
+                metrics = reading.on_all_processes(
+                    self._path(step), lambda step=step: self._metrics(step)
+                )
                 self._metrics_by_step[step] = metrics
             except Damaged as error:
                 self._put_aside(step, error)
@@ -259,7 +311,9 @@ class Checkpoints:
     def _put_aside(self, step: int, error: Damaged) -> None:
         if distributed.is_first():
             damaged = os.path.join(os.path.dirname(self.folder), DAMAGED, str(step))
-            logging.error("%s; it is put aside in %s", error, io_files.move(self._path(step), damaged))
+            logging.error(
+                "%s; it is put aside in %s", error, io_files.move(self._path(step), damaged)
+            )
         distributed.wait_for_all(f"put {self._path(step)} aside")
         self._contents.pop(step, None)
         self._manager.reload()
@@ -269,20 +323,26 @@ class Checkpoints:
         return _shapes(self._tree(step)["state"])
 
     def pick(self, which: str) -> int:
-        """The step that `which` names: "latest", "best" or a number; raises RunError if there is no such checkpoint."""
+        """The step that `which` names: "latest", "best" or a number; raises RunError if there is no
+        such checkpoint."""
         steps = self.steps()
         if not steps:
-            raise RunError(f"there is no checkpoint in {self.folder}: train first, or give another folder")
+            raise RunError(
+                f"there is no checkpoint in {self.folder}: train first, or give another folder"
+            )
         if which == "latest":
             return steps[-1]
         if which == "best":
             return max(steps, key=lambda step: (self._worth(step), step))
         if which in (known := [str(step) for step in steps]):
             return int(which)
-        raise RunError(f"{self.folder} has no checkpoint {which!r}: give latest, best, or one of {', '.join(known)}")
+        raise RunError(
+            f"{self.folder} has no checkpoint {which!r}: give latest, best, or one of {', '.join(known)}"
+        )
 
     def _worth(self, step: int) -> tuple[bool, float]:
-        """The rank of a checkpoint: by its metrics; a damaged one, which is named in the log, behind all others."""
+        """The rank of a checkpoint: by its metrics; a damaged one, which is named in the log,
+        behind all others."""
         try:
             return True, rank(self._metrics(step), self._keep[2])
         except Damaged as error:
@@ -296,14 +356,19 @@ class Checkpoints:
 
     @functools.cached_property
     def _evaluated_later(self) -> dict[int, dict[str, float]]:
-        """The evaluations in metrics.jsonl, by step. A checkpoint may lack its own: see `set_metrics`."""
+        """The evaluations in metrics.jsonl, by step. A checkpoint may lack its own: see
+        `set_metrics`."""
         lines = MetricsFile.read(os.path.join(os.path.dirname(self.folder), METRICS_FILE))
         return {line["step"]: line["eval"] for line in lines if "eval" in line}
 
     def last_good(self) -> str:
         """A phrase, for messages, that names the newest finished checkpoint."""
         steps = [step for step in self.steps() if io_files.exists(self._path(step))]
-        return f"the last good checkpoint is {self._path(steps[-1])}" if steps else "there is no checkpoint yet"
+        return (
+            f"the last good checkpoint is {self._path(steps[-1])}"
+            if steps
+            else "there is no checkpoint yet"
+        )
 
     def _failure(self, doing: str, error: Exception) -> RunError:
         """The error to raise for one of Orbax."""
@@ -314,14 +379,17 @@ class Checkpoints:
         return os.path.join(self.folder, str(step))
 
     def _saving(self, doing: str, action: Callable[[], object]) -> None:
-        """Turns an error of Orbax while saving into one line that names the newest good checkpoint."""
+        """Turns an error of Orbax while saving into one line that names the newest good
+        checkpoint."""
         try:
             done = action()
         except Exception as error:
             kind = self._failure(doing, error)
             raise type(kind)(f"{self.last_good()}; {kind} ({reading.first_line(error)})") from error
         if done is False:
-            raise RunError(f"{doing} in {self.folder} failed: there is one of that step already; move it away")
+            raise RunError(
+                f"{doing} in {self.folder} failed: there is one of that step already; move it away"
+            )
 
 
 def _shapes(tree: Any) -> Any:
@@ -330,16 +398,21 @@ def _shapes(tree: Any) -> Any:
 
 
 def rank(metrics: dict[str, float] | None, best: tuple[str, str]) -> float:
-    """The worth of a checkpoint by the metric and the mode `best`, more is better; without an evaluation it is last."""
+    """The worth of a checkpoint by the metric and the mode `best`, more is better; without an
+    evaluation it is last."""
     value = (metrics or {}).get(best[0], math.nan)
     return -math.inf if not math.isfinite(value) else -value if best[1] == "min" else value
 
 
 def kept(
-    steps: Sequence[int], known: Mapping[int, dict[str, float] | None], keep: int, keep_best: int, best: tuple[str, str]
+    steps: Sequence[int],
+    known: Mapping[int, dict[str, float] | None],
+    keep: int,
+    keep_best: int,
+    best: tuple[str, str],
 ) -> set[int]:
-    """Those of the steps, oldest first, whose checkpoints stay: the newest, the best, and those whose metrics are
-    unknown.
+    """Those of the steps, oldest first, whose checkpoints stay: the newest, the best, and those
+    whose metrics are unknown.
 
     Args:
         known: the metrics of each step, None without an evaluation.
@@ -358,8 +431,9 @@ def kept(
 def delete(folder: str, step: int) -> None:
     """Deletes a checkpoint, which is never half there: a process may be killed at any moment.
 
-    On a disk it is first moved to the folder `DELETED` in one stroke. In a bucket Orbax's mark of a finished
-    checkpoint goes first, and a checkpoint without the mark counts as unfinished. Raises RunError if it is not moved.
+    On a disk it is first moved to the folder `DELETED` in one stroke. In a bucket Orbax's mark of a
+    finished checkpoint goes first, and a checkpoint without the mark counts as unfinished. Raises
+    RunError if it is not moved.
     """
     checkpoint = os.path.join(folder, str(step))
     if io_files.is_remote(checkpoint):
@@ -370,7 +444,7 @@ def delete(folder: str, step: int) -> None:
 
 
 def finish_deletion(folder: str) -> None:
-    """Deletes what `delete` moved, in this process or one that was killed. What cannot be deleted now, as it is open on
-    another machine, is tried again next time."""
+    """Deletes what `delete` moved, in this process or one that was killed. What cannot be deleted
+    now, as it is open on another machine, is tried again next time."""
     if not io_files.is_remote(folder):
         shutil.rmtree(os.path.join(folder, DELETED), ignore_errors=True)

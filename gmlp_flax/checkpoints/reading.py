@@ -1,7 +1,8 @@
-"""Reading checkpoints: whether an error means that one is damaged, or that storage does not let it be read now.
+"""Reading checkpoints: whether an error means that one is damaged, or that storage does not let it
+be read now.
 
-Orbax and TensorStore raise the same bare exceptions for both. So a checkpoint counts as damaged only if every byte of
-its files can be read and the checkpoint still cannot.
+Orbax and TensorStore raise the same bare exceptions for both. So a checkpoint counts as damaged
+only if every byte of its files can be read and the checkpoint still cannot.
 """
 
 import re
@@ -26,11 +27,13 @@ class Damaged(RunError):
 
 
 def read(checkpoint: str, action: Callable[[], T]) -> T:
-    """Calls `action`, which reads a part of the folder of a checkpoint with Orbax, until storage lets it.
+    """Calls `action`, which reads a part of the folder of a checkpoint with Orbax, until storage
+    lets it.
 
     Raises:
         Damaged: the content is wrong, or a file is missing.
-        RunError: raised by `action` itself, or storage is in the way as `storage.storage_error` says.
+        RunError: raised by `action` itself, or storage is in the way as `storage.storage_error`
+            says.
     """
     # Orbax abandons coroutines after an error.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
@@ -53,8 +56,9 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
 
 
 def on_all_processes(checkpoint: str, action: Callable[[], T]) -> T:
-    """Calls `action`, which all processes call at once and which succeeds or fails for all: each reads the share of its
-    devices, and if only one failed, the others would wait for it in the next collective."""
+    """Calls `action`, which all processes call at once and which succeeds or fails for all: each
+    reads the share of its devices, and if only one failed, the others would wait for it in the next
+    collective."""
     problem, result = None, None
     try:
         result = action()
@@ -70,7 +74,8 @@ def on_all_processes(checkpoint: str, action: Callable[[], T]) -> T:
 
 
 def _storage_error(checkpoint: str, error: BaseException) -> BaseException | None:
-    """The error of storage behind an error of Orbax; None if the content of the files is to blame."""
+    """The error of storage behind an error of Orbax; None if the content of the files is to
+    blame."""
     for cause in chain(error):
         if is_passing(cause):
             return cause
@@ -89,7 +94,9 @@ def is_passing(error: BaseException) -> bool:
     number = storage.errno_of(error)
     if number is not None:
         return number not in storage.MISSING
-    return isinstance(error, TimeoutError | ConnectionError | MemoryError) or bool(_PASSING.search(first_line(error)))
+    return isinstance(error, TimeoutError | ConnectionError | MemoryError) or bool(
+        _PASSING.search(first_line(error))
+    )
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -103,6 +110,7 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def first_line(error: BaseException) -> str:
-    """A message of TensorStore begins with its action and ends with the cause; then options follow in brackets."""
+    """A message of TensorStore begins with its action and ends with the cause; then options follow
+    in brackets."""
     line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" [")[0]
     return line if len(line) <= 300 else f"{line[:140]} ... {line[-140:]}"

@@ -39,34 +39,45 @@ from gmlp_flax.processes import distributed
 
 
 class RunFolder:
-    """The folder of a run, at `path`; only the first process writes to it. `id` is the run's, alike on all processes;
-    a run that has taken no step gets a new one. `data` is what run.json will say of the data of the steps to come."""
+    """The folder of a run, at `path`; only the first process writes to it. `id` is the run's, alike
+    on all processes; a run that has taken no step gets a new one. `data` is what run.json will say
+    of the data of the steps to come."""
 
     def __init__(self, path: str, lease: Lease | None = None):
         self.path, self._lease, self.data = path, lease, {}
         self._identity = read_identity(path) if distributed.is_first() else {}
         own = self._identity.get("id") or secrets.token_hex(8)
         letters = np.frombuffer(own.encode(), np.uint8)
-        self.id = multihost_utils.broadcast_one_to_all(letters).tobytes().decode() if jax.process_count() > 1 else own
+        self.id = (
+            multihost_utils.broadcast_one_to_all(letters).tobytes().decode()
+            if jax.process_count() > 1
+            else own
+        )
 
     def check(self) -> None:
-        """Raises RunError if another process has taken the folder. Whoever writes to it asks first."""
+        """Raises RunError if another process has taken the folder. Whoever writes to it asks
+        first."""
         if self._lease is not None:
             self._lease.check()
 
     def begin_steps(self, files: assets.Files) -> None:
-        """Makes the folder that of a run which takes a step now, unless it is one: its identity, and the files that its
-        model needs. A result of earlier steps is deleted."""
+        """Makes the folder that of a run which takes a step now, unless it is one: its identity,
+        and the files that its model needs. A result of earlier steps is deleted."""
         self.check()
         if not self._identity:
-            self._identity = {"id": self.id, "begun": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds")}
+            self._identity = {
+                "id": self.id,
+                "begun": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds"),
+            }
         self._identity["data"] = self.data
         json_files.write(os.path.join(self.path, RUN_FILE), self._identity)
-        io_files.remove(os.path.join(self.path, RESULT_FILE))  # before config.json says that there is more to do
+        # before config.json says that there is more to do
+        io_files.remove(os.path.join(self.path, RESULT_FILE))
         write_files(self.path, files)
 
     def note_checkpoint(self) -> None:
-        """Notes that the run has a finished checkpoint, so that it never begins again in silence."""
+        """Notes that the run has a finished checkpoint, so that it never begins again in
+        silence."""
         if distributed.is_first() and not self._identity.get("saved"):
             self._identity["saved"] = True
             json_files.write(os.path.join(self.path, RUN_FILE), self._identity)
@@ -82,22 +93,26 @@ class RunFolder:
 def hold(path: str, restart: bool = False) -> Iterator[RunFolder]:
     """The folder of a run, which no other process writes to until the block ends.
 
-    The folder is made if it does not exist, and deleted again if nothing was written to it. With `restart`, the run
-    that is there is put aside.
+    The folder is made if it does not exist, and deleted again if nothing was written to it. With
+    `restart`, the run that is there is put aside.
 
     Raises:
-        RunError: the folder cannot be written to, another process writes to it, or it holds a run that has lost its
-            checkpoints.
+        RunError: the folder cannot be written to, another process writes to it, or it holds a run
+            that has lost its checkpoints.
     """
     with contextlib.ExitStack() as closing:
         take = functools.partial(_take, path, restart, closing)
-        yield RunFolder(path, on_all_processes(path, take if distributed.is_first() else lambda: None))
+        yield RunFolder(
+            path, on_all_processes(path, take if distributed.is_first() else lambda: None)
+        )
 
 
 def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
     scheme = path.partition("://")[0]
     if io_files.is_remote(path) and scheme != "gs":
-        raise RunError(f"{path}: Orbax writes checkpoints to disks and to gs://, not to {scheme}://; give one of these")
+        raise RunError(
+            f"{path}: Orbax writes checkpoints to disks and to gs://, not to {scheme}://; give one of these"
+        )
 
     def remove_if_empty(folder: Path) -> None:
         with contextlib.suppress(OSError):
@@ -111,23 +126,36 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
     lease = Lease(path)
     closing.callback(lease.close)
     lease.take()
-    for pattern in () if io_files.is_remote(path) else (".*.json*.????????.tmp", f"{FIGURES}/.*.????????.tmp"):
+    for pattern in (
+        () if io_files.is_remote(path) else (".*.json*.????????.tmp", f"{FIGURES}/.*.????????.tmp")
+    ):
         for left in Path(path).glob(pattern):  # by a killed write
             io_files.remove(str(left))
     if restart:
-        earlier = [name.removeprefix(BEFORE) for name in io_files.listdir(path) if name.startswith(BEFORE)]
-        aside = os.path.join(path, f"{BEFORE}{1 + max(map(int, filter(str.isdecimal, earlier)), default=0)}")
+        earlier = [
+            name.removeprefix(BEFORE) for name in io_files.listdir(path) if name.startswith(BEFORE)
+        ]
+        aside = os.path.join(
+            path, f"{BEFORE}{1 + max(map(int, filter(str.isdecimal, earlier)), default=0)}"
+        )
         _put_aside(path, aside)
     _refuse_lost(path)
     return lease
 
 
 def _put_aside(path: str, aside: str) -> None:
-    """Moves all of a run to a folder inside its own; last what says that it had checkpoints, without which no run goes
-    on if this is cut short. Raises RunError if there is something else than a run, such as a folder of other runs."""
-    names = [name for name in io_files.listdir(path) if name != LEASE_FILE and not name.startswith(BEFORE)]
+    """Moves all of a run to a folder inside its own; last what says that it had checkpoints,
+    without which no run goes on if this is cut short. Raises RunError if there is something else
+    than a run, such as a folder of other runs."""
+    names = [
+        name
+        for name in io_files.listdir(path)
+        if name != LEASE_FILE and not name.startswith(BEFORE)
+    ]
     if names and not {RUN_FILE, CONFIG_FILE, CHECKPOINTS} & set(names):
-        raise RunError(f"--restart: {path} holds no run, but {names[0]!r}: give the folder of the run to begin anew")
+        raise RunError(
+            f"--restart: {path} holds no run, but {names[0]!r}: give the folder of the run to begin anew"
+        )
     for name in sorted(names, key=lambda name: name == RUN_FILE):
         io_files.move(os.path.join(path, name), os.path.join(aside, name))
     if names:
@@ -140,20 +168,32 @@ def _refuse_lost(path: str) -> None:
     if checkpoint_steps(path):
         for name in (CONFIG_FILE, RUN_FILE):
             if name not in names:
-                raise RunError(f"{path} has checkpoints but no {name}: bring it back, or begin anew with --restart")
+                raise RunError(
+                    f"{path} has checkpoints but no {name}: bring it back, or begin anew with --restart"
+                )
         return
-    signs = [name for name in (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE) if name in names and not identity]
+    signs = [
+        name
+        for name in (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE)
+        if name in names and not identity
+    ]
     signs += [name for name in (RESULT_FILE, DAMAGED) if name in names]
     signs += [f"a {RUN_FILE} that tells of checkpoints"] if identity.get("saved") else []
     if signs:
-        raise RunError(f"{path} has {' and '.join(signs)}, but no checkpoint to go on from: bring it back or --restart")
+        raise RunError(
+            f"{path} has {' and '.join(signs)}, but no checkpoint to go on from: bring it back or --restart"
+        )
     if MetricsFile.read(os.path.join(path, METRICS_FILE)):
-        distributed.say(f"no checkpoint was finished before {path} was stopped: it begins again at step 0")
+        distributed.say(
+            f"no checkpoint was finished before {path} was stopped: it begins again at step 0"
+        )
 
 
 def checkpoint_steps(path: str) -> list[int]:
     """The steps of what looks like a checkpoint in a run folder, oldest first."""
-    return sorted(int(name) for name in io_files.listdir(os.path.join(path, CHECKPOINTS)) if name.isdecimal())
+    return sorted(
+        int(name) for name in io_files.listdir(os.path.join(path, CHECKPOINTS)) if name.isdecimal()
+    )
 
 
 def read_identity(path: str) -> dict[str, Any]:
@@ -164,11 +204,14 @@ def read_identity(path: str) -> dict[str, Any]:
         return {}
     identity = json_files.parse_object(content)
     if not isinstance(identity.get("id"), str) or not identity["id"].isalnum():
-        raise RunError(f"{file} is damaged: expected an object with the run's id; bring it back, or --restart the run")
+        raise RunError(
+            f"{file} is damaged: expected an object with the run's id; bring it back, or --restart the run"
+        )
     return identity
 
 
 def write_files(path: str, files: assets.Files) -> None:
-    """Writes files to a folder, each completely or not at all. Raises RunError if it cannot be written to."""
+    """Writes files to a folder, each completely or not at all. Raises RunError if it cannot be
+    written to."""
     for name, content in files.items():
         io_files.write(os.path.join(path, name), content)

@@ -1,4 +1,5 @@
-"""Measures speed and memory, as ratios within one run: these are what a shared, noisy machine can tell.
+"""Measures speed and memory, as ratios within one run: these are what a shared, noisy machine can
+tell.
 
     gmlp benchmark
     gmlp benchmark step images --repeats=9 --json=rows.json --images=photos.tar
@@ -6,20 +7,24 @@
 Without a PART, all of them:
 
     step          gMLP-S's training step and forward pass, beside one large product
-    peers         training steps and forward passes beside timm's, transformers' and g-mlp-pytorch's (extra `parity`)
-                  models, as they come and under torch.compile; on a CPU all of them take long: choose by --models
-    device        models on one accelerator, at the best of some settings; forms of attention, of the gate and of
-                  Toeplitz products; timm's and transformers' models under torch.compile (extra `parity`)
-    long          the training step on one sequence of 512 to 16,384 tokens, FFT beside the materialised matrix
-    toeplitz      the forms of a Toeplitz product at n = 64 to 8192: where blocks and FFT overtake
-    fourier       FNet's transform and its gradient by matrix products and by FFT, at 8 to 4,096 tokens
-    mixers        the training step of each row of `gmlp reproduce alternatives` over the number of tokens
-    precision     gradients in bfloat16 beside float32, by parameter: relative errors, with and without
-                  model.residual_dtype=float32, of two models or all (--rows=all) and 12 blocks or others (--layers)
-    text          tokens per second: preparing text beside the bare tokenizer, and batches from prepared ids
-    images        images per second and core beside plain Pillow, of JPEG files (--images) or made-up photographs
-    memory        the training step compiled for TPU slices (extra `plan`): temporaries per chip, recomputed products
-    parity        models beside timm's and transformers' with the same weights (extra `parity`): largest relative errors
+    peers         training steps and forward passes beside timm's, transformers' and g-mlp-pytorch's
+                  (extra `parity`) models, as they come and under torch.compile; on a CPU all of
+                  them take long: choose by --models
+    device        models on one accelerator, at the best of some settings; forms of attention, of
+                  the gate and of Toeplitz products; timm's and transformers' models under
+                  torch.compile (extra `parity`)
+    long          the training step on one sequence of 512 to 16,384 tokens, FFT beside the
+    materialised matrix toeplitz      the forms of a Toeplitz product at n = 64 to 8192: where
+    blocks and FFT overtake fourier       FNet's transform and its gradient by matrix products and
+    by FFT, at 8 to 4,096 tokens mixers        the training step of each row of `gmlp reproduce
+    alternatives` over the number of tokens precision     gradients in bfloat16 beside float32, by
+                  parameter: relative errors, with and without model.residual_dtype=float32, of two
+                      models or all (--rows=all) and 12 blocks or others (--layers)
+    text          tokens per second: preparing text beside the bare tokenizer, and batches from
+    prepared ids images        images per second and core beside plain Pillow, of JPEG files
+    (--images) or made-up photographs memory        the training step compiled for TPU slices (extra
+    `plan`): temporaries per chip, recomputed products parity        models beside timm's and
+    transformers' with the same weights (extra `parity`): largest relative errors
 
 Each figure is a median with its range over the repeats; compared candidates run alternately.
 """
@@ -34,7 +39,8 @@ from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.io import json_files
 
-# Part -> the module of gmlp_flax.benchmarks that has its function bench_PART, which takes the flags that it names.
+# Part -> the module of gmlp_flax.benchmarks that has its function bench_PART, which takes the flags
+# that it names.
 PARTS = {
     "step": "models",
     "peers": "peers",
@@ -62,9 +68,13 @@ def main(argv: list[str]) -> None:
     rows = []
     for part in parts or PARTS:
         try:
-            bench = getattr(importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}"), f"bench_{part}")
+            bench = getattr(
+                importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}"), f"bench_{part}"
+            )
             print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}", flush=True)
-            for entry in bench(**{name: values[name] for name in inspect.signature(bench).parameters}):
+            for entry in bench(
+                **{name: values[name] for name in inspect.signature(bench).parameters}
+            ):
                 rows.append({"part": part, **entry})
                 figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
                 goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
@@ -84,7 +94,9 @@ def run() -> None:
     flags.DEFINE_string("images", None, "JPEG files for the part images: a tar file or a folder.")
     flags.DEFINE_float("minutes", 9.0, "device: nothing is begun after them.", lower_bound=0.0)
     flags.DEFINE_list("models", [], "device, peers: which; empty: all.")
-    flags.DEFINE_list("rows", [], "mixers: which; empty: all. precision: which, or all; empty: two.")
+    flags.DEFINE_list(
+        "rows", [], "mixers: which; empty: all. precision: which, or all; empty: two."
+    )
     flags.DEFINE_integer("layers", 12, "precision: number of blocks.", lower_bound=1)
     flags.DEFINE_list("lengths", ["128", "512", "2048"], "mixers: tokens.")
     flags.DEFINE_enum("scale", "small", ["small", "gpu"], "mixers: shapes.")

@@ -17,24 +17,31 @@ from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.processes import output, platforms
 
-# gmlp_flax.config is imported where it is needed: the help, and commands without a config, do without it.
+# gmlp_flax.config is imported where it is needed: the help, and commands without a config, do
+# without it.
 
 USER_ERRORS = (ConfigError, DataError, RunError)
 
 
 def define(name: str, default: Any, meaning: str, least: int | None = None) -> None:
-    """Defines a flag of the type of its default; a tuple's may be repeated. `least` bounds whole numbers."""
+    """Defines a flag of the type of its default; a tuple's may be repeated. `least` bounds whole
+    numbers."""
     if isinstance(default, tuple):
         flags.DEFINE_multi_string(name, list(default), meaning)
     elif type(default) is int:
         flags.DEFINE_integer(name, default, meaning, lower_bound=least, upper_bound=2**31 - 1)
     else:
-        kinds: dict[type, Callable] = {bool: flags.DEFINE_bool, float: flags.DEFINE_float, str: flags.DEFINE_string}
+        kinds: dict[type, Callable] = {
+            bool: flags.DEFINE_bool,
+            float: flags.DEFINE_float,
+            str: flags.DEFINE_string,
+        }
         kinds[type(default)](name, default, meaning)
 
 
 def define_run_flags(checkpoint: str) -> None:
-    """Defines --workdir and --checkpoint, for commands that read a run; `checkpoint` is the default."""
+    """Defines --workdir and --checkpoint, for commands that read a run; `checkpoint` is the
+    default."""
     flags.DEFINE_string("workdir", None, "The run folder.")
     flags.DEFINE_string("checkpoint", checkpoint, "latest, best, or a step.")
 
@@ -42,15 +49,24 @@ def define_run_flags(checkpoint: str) -> None:
 def define_multihost_flags() -> None:
     """Defines the flags of a command that may be one process of many."""
     auto = "auto: join other processes if a TPU slice, SLURM, Open MPI or --coordinator says that there are some"
-    flags.DEFINE_enum("multihost", "auto", ["auto", "on", "off"], f"{auto}; on: always; off: never.")
-    flags.DEFINE_string("coordinator", "", "HOST:PORT at which all processes reach process 0; empty: as detected.")
-    flags.DEFINE_integer("processes", None, "How many processes there are; with --coordinator.", lower_bound=1)
-    flags.DEFINE_integer("process", None, "The number of this process, from 0; with --coordinator.", lower_bound=0)
+    flags.DEFINE_enum(
+        "multihost", "auto", ["auto", "on", "off"], f"{auto}; on: always; off: never."
+    )
+    flags.DEFINE_string(
+        "coordinator", "", "HOST:PORT at which all processes reach process 0; empty: as detected."
+    )
+    flags.DEFINE_integer(
+        "processes", None, "How many processes there are; with --coordinator.", lower_bound=1
+    )
+    flags.DEFINE_integer(
+        "process", None, "The number of this process, from 0; with --coordinator.", lower_bound=0
+    )
 
 
 @contextlib.contextmanager
 def among_processes() -> Iterator[None]:
-    """Joins the other processes, as the flags of `define_multihost_flags` say; enter it before touching a device.
+    """Joins the other processes, as the flags of `define_multihost_flags` say; enter it before
+    touching a device.
 
     An error inside is shown, and ends one process of several at once.
     """
@@ -74,23 +90,29 @@ def require(name: str) -> str:
 
 
 def numbers(name: str) -> list[int]:
-    """The whole numbers of a flag that lists them with commas. Raises ConfigError: they are none."""
+    """The whole numbers of a flag that lists them with commas. Raises ConfigError: they are
+    none."""
     given = flags.FLAGS[name].value or []
     try:
         return [int(number) for number in given]
     except ValueError:
-        raise ConfigError(f"--{name}={','.join(given)}: expected numbers, as in --{name}=0,97") from None
+        raise ConfigError(
+            f"--{name}={','.join(given)}: expected numbers, as in --{name}=0,97"
+        ) from None
 
 
 def waiting(what: str) -> contextlib.AbstractContextManager[None]:
-    """Tells whoever waits at a terminal what is done in the block, and how long it takes; a log gets no line."""
+    """Tells whoever waits at a terminal what is done in the block, and how long it takes; a log
+    gets no line."""
     return heartbeat(what) if what and sys.stderr.isatty() else contextlib.nullcontext()
 
 
 def fail(message: object) -> NoReturn:
-    """Ends the program with one line on standard error and exit code 2, or 1 if it is an error that may pass."""
+    """Ends the program with one line on standard error and exit code 2, or 1 if it is an error that
+    may pass."""
     line = " ".join(str(message).split())
-    line = line if len(line) <= 2000 else f"{line[:1000]} [...] {line[-1000:]}"  # it quotes something long
+    # it quotes something long
+    line = line if len(line) <= 2000 else f"{line[:1000]} [...] {line[-1000:]}"
     print(f"error: {line}", file=sys.stderr, flush=True)
     raise SystemExit(1 if isinstance(message, StorageError) else 2)
 
@@ -120,20 +142,28 @@ def run(
     """Runs a subcommand under absl; the user's mistakes are shown as one line.
 
     Args:
-        main: takes the program's name with the positional arguments and, if the command takes a config, the config with
-            --config.KEY=VALUE applied, or None if none is chosen.
-        positional: their names as the help shows them, "[NAME]" if it may be missing, "[NAME]..." for any number.
-        config: if the command takes a config, chooses it by the other flags: `given_config`, `config_of_run`.
+        main: takes the program's name with the positional arguments and, if the command takes a
+            config, the config with --config.KEY=VALUE applied, or None if none is chosen.
+        positional: their names as the help shows them, "[NAME]" if it may be missing, "[NAME]..."
+            for any number.
+        config: if the command takes a config, chooses it by the other flags: `given_config`,
+            `config_of_run`.
         words: changes the command line before it is parsed.
-        about: what the help says before the flags, if it is not the docstring of the command's file.
-        doing: what a terminal is told that the command is doing, if it prints nothing before its end.
+        about: what the help says before the flags, if it is not the docstring of the command's
+            file.
+        doing: what a terminal is told that the command is doing, if it prints nothing before its
+            end.
     """
-    trust = "A module of your own, as my_package.my_block, whose classes the config of a run may name."
+    trust = (
+        "A module of your own, as my_package.my_block, whose classes the config of a run may name."
+    )
     flags.DEFINE_multi_string("trust", [], trust)
     if config:
         what = "The name of a config or a file, with an argument after a colon; or a run's config.json."
         flags.DEFINE_string("config", None, f"{what} --config.KEY=VALUE sets a key.")
-        flags.DEFINE_bool("help_config", False, "Print every config key with its default and meaning, and exit.")
+        flags.DEFINE_bool(
+            "help_config", False, "Print every config key with its default and meaning, and exit."
+        )
     with show_errors():
         _expand_flagfiles()
     sys.argv[1:] = with_underscores(sys.argv[1:])
@@ -154,7 +184,8 @@ def run(
 
     def call_main(argv: list[str]) -> None:
         if not flags.FLAGS["verbosity"].present:
-            logging.set_verbosity(logging.ERROR)  # Orbax reports thirty lines per checkpoint at INFO.
+            # Orbax reports thirty lines per checkpoint at INFO.
+            logging.set_verbosity(logging.ERROR)
             output.silence_orbax()
         with show_errors(), waiting(doing):
             main(argv, *configs)
@@ -163,8 +194,9 @@ def run(
 
 
 def _expand_flagfiles() -> None:
-    """Puts the words of each --flagfile in its place in the command line: some commands read --config.KEY there, or
-    hand their words on to another machine. Raises ConfigError: a file cannot be read."""
+    """Puts the words of each --flagfile in its place in the command line: some commands read
+    --config.KEY there, or hand their words on to another machine. Raises ConfigError: a file cannot
+    be read."""
     try:
         sys.argv[1:] = flags.FLAGS.read_flags_from_files(sys.argv[1:])
     except flags.Error as error:
@@ -172,12 +204,17 @@ def _expand_flagfiles() -> None:
 
 
 def with_underscores(words: list[str]) -> list[str]:
-    """A command line in which --dry-run is written as the flag --dry_run; what stands after -- is left as it is."""
+    """A command line in which --dry-run is written as the flag --dry_run; what stands after -- is
+    left as it is."""
     names = [word.partition("=")[0].removeprefix("--") for word in words]
-    known = {name: name.replace("-", "_") for name in names if name.replace("-", "_") in flags.FLAGS}
+    known = {
+        name: name.replace("-", "_") for name in names if name.replace("-", "_") in flags.FLAGS
+    }
     end = words.index("--") if "--" in words else len(words)
     return [
-        word.replace(name, known.get(name, name), 1) if word.startswith("--") and index < end else word
+        word.replace(name, known.get(name, name), 1)
+        if word.startswith("--") and index < end
+        else word
         for index, (word, name) in enumerate(zip(words, names, strict=True))
     ]
 
@@ -188,7 +225,8 @@ def _parse(
     """Parses a command line, and imports what --trust names.
 
     Returns:
-        The program's name with the positional arguments; and, if the command takes a config, the config or None.
+        The program's name with the positional arguments; and, if the command takes a config, the
+        config or None.
 
     Raises:
         ConfigError: a flag or a config is wrong.
@@ -207,7 +245,9 @@ def _parse(
             config, words = config_lib.apply_overrides(config_lib.open_config(given), words)
         elif named := config_lib.named_overrides(words):
             key, value = next(iter(named.items()))
-            raise ConfigError(f"--config.{key}={value} changes no config: give --config=FILE:ARGUMENT as well")
+            raise ConfigError(
+                f"--config.{key}={value} changes no config: give --config=FILE:ARGUMENT as well"
+            )
         if values.help_config:
             print(config_lib.help_text(config))
             raise SystemExit(0)
@@ -226,11 +266,17 @@ def _check_positional(given: list[str], positional: str) -> None:
 
 
 def help_text(main: Callable, positional: str = "", about: str | None = None) -> str:
-    """A subcommand's usage, the docstring of its file, its flags, and those of this folder's files that it uses."""
+    """A subcommand's usage, the docstring of its file, its flags, and those of this folder's files
+    that it uses."""
     module, defined = sys.modules[main.__module__], flags.FLAGS.flags_by_module_dict()
-    owners = dict.fromkeys((module.__name__, *(name for name in defined if name.startswith(f"{__package__}."))))
+    owners = dict.fromkeys(
+        (module.__name__, *(name for name in defined if name.startswith(f"{__package__}.")))
+    )
     listed = [flag for owner in owners for flag in defined.get(owner, ())]
-    lines = [f"  {_with_default(flag)}\n{textwrap.indent(textwrap.fill(flag.help, 96), ' ' * 6)}" for flag in listed]
+    lines = [
+        f"  {_with_default(flag)}\n{textwrap.indent(textwrap.fill(flag.help, 96), ' ' * 6)}"
+        for flag in listed
+    ]
     usage = " ".join(["usage:", sys.argv[0], *positional.split(), "[--FLAG=VALUE ...]"])
     return "\n".join([usage, "", about or str(module.__doc__), "flags:", *lines])
 
@@ -253,9 +299,15 @@ def show_errors() -> Iterator[None]:
         print("interrupted", file=sys.stderr)
         raise SystemExit(130) from None
     except MemoryError:
-        fail("this machine's memory is full: give the program more, or fewer workers or smaller files at once")
+        fail(
+            "this machine's memory is full: give the program more, or fewer workers or smaller files at once"
+        )
     except Exception as error:
-        if type(error).__name__ == "JaxRuntimeError" and re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
+        if type(error).__name__ == "JaxRuntimeError" and re.search(
+            "RESOURCE_EXHAUSTED|Out of memory", str(error)
+        ):
             reason = str(error).splitlines()[0]
-            fail(f"out of memory ({reason}): make the batch or the model smaller, or use more devices")
+            fail(
+                f"out of memory ({reason}): make the batch or the model smaller, or use more devices"
+            )
         raise

@@ -3,7 +3,8 @@
     gmlp demo runs/text
     gmlp demo hf-hub:timm/gmlp_s16_224.ra3_in1k --port=7861
 
-It takes what gmlp_flax.load takes, serves this machine alone, and also shows `gmlp draw filters`. Needs the extra demo.
+It takes what gmlp_flax.load takes, serves this machine alone, and also shows `gmlp draw filters`.
+Needs the extra demo.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ def main(argv: list[str]) -> None:
     gradio = require("gradio", "gmlp demo", "demo")
     from gmlp_flax.api import factory
 
-    page, port = build(factory.load(argv[1], flags.FLAGS.checkpoint), argv[1], gradio), flags.FLAGS.port
-    options: dict[str, Any] = dict(ssr_mode=False, prevent_thread_lock=True, quiet=True, footer_links=[])
+    page, port = (
+        build(factory.load(argv[1], flags.FLAGS.checkpoint), argv[1], gradio),
+        flags.FLAGS.port,
+    )
+    options: dict[str, Any] = dict(
+        ssr_mode=False, prevent_thread_lock=True, quiet=True, footer_links=[]
+    )
     try:
         page.launch(server_name=HOST, server_port=port, share=False, **options)
     except OSError as error:
@@ -39,7 +45,8 @@ def main(argv: list[str]) -> None:
     print(f"http://{HOST}:{port} shows {argv[1]}; Ctrl-C ends it", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
-    output.end_at_once(0)  # a thread of the server that is inside JAX as Python ends would abort the process
+    # a thread of the server that is inside JAX as Python ends would abort the process
+    output.end_at_once(0)
 
 
 def build(model: Model, name: str, gradio: Any) -> Any:
@@ -54,7 +61,9 @@ def build(model: Model, name: str, gradio: Any) -> Any:
                 if task.predicts_files:
                     given = gradio.Image(type="filepath", label="image")
                 else:
-                    given = gradio.Textbox(lines=3, label="text", info=model.config.task.replace("_", " "))
+                    given = gradio.Textbox(
+                        lines=3, label="text", info=model.config.task.replace("_", " ")
+                    )
                 button = gradio.Button("Predict", variant="primary")
 
                 @gradio.render(inputs=given, triggers=[button.click])
@@ -65,7 +74,8 @@ def build(model: Model, name: str, gradio: Any) -> Any:
                         gradio.Textbox(line, label="note")
                     for number, candidates in enumerate(answer.predictions, 1):
                         gradio.Label(
-                            dict(candidates), label=task.prediction_label.format(number).strip(" :") or "class"
+                            dict(candidates),
+                            label=task.prediction_label.format(number).strip(" :") or "class",
                         )
 
                 if task.generates:

@@ -1,4 +1,5 @@
-"""Draws what a run learned, or what a config does to its images, and prints the paths of the figures.
+"""Draws what a run learned, or what a config does to its images, and prints the paths of the
+figures.
 
     gmlp draw curves runs/text
     gmlp draw filters runs/text --checkpoint=best
@@ -6,16 +7,20 @@
     gmlp draw shift-invariance runs/dense
     gmlp draw augmentations --config=imagenet:gmlp_s --config.data.train=photos/ --out=samples.png
 
-The figures of a run are written to RUN/figures as PNG, SVG and PDF. RUN may also be given as --workdir=RUN.
+The figures of a run are written to RUN/figures as PNG, SVG and PDF. RUN may also be given as
+--workdir=RUN.
 
 curves            the loss over the steps, in training and held out
-filters           rows of each layer's spatial matrix: a text's middle token (the paper's Figure 4), or some patches (3)
-attention         how much each token (a row) looks at each token (a column) of a sentence or a pair (Figure 10): the
-                  largest weight of the first half of the layers; and all layers one by one
-shift-invariance  how near spatial matrices are to Toeplitz ones (Figure 9): the share of their variance that offsets
-                  explain, 1 for a Toeplitz matrix, about 2/n for noise, at all checkpoints that the run has kept
-augmentations     one row per training image: the centre crop of evaluation, then augmented samples; and, if the config
-                  mixes images, samples before and after mixing, each with the weight of its own label
+filters           rows of each layer's spatial matrix: a text's middle token (the paper's Figure 4),
+or some patches (3) attention         how much each token (a row) looks at each token (a column) of
+                  a sentence or a pair (Figure 10): the largest weight of the first half of the
+                  layers; and all layers one by one
+shift-invariance  how near spatial matrices are to Toeplitz ones (Figure 9): the share of their
+                  variance that offsets explain, 1 for a Toeplitz matrix, about 2/n for noise, at
+                  all checkpoints that the run has kept
+augmentations     one row per training image: the centre crop of evaluation, then augmented samples;
+                  and, if the config mixes images, samples before and after mixing, each with the
+                  weight of its own label
 """
 
 from collections.abc import Callable
@@ -35,7 +40,9 @@ FLAGS: Any = flags.FLAGS
 
 def _attention(workdir: str) -> dict[str, Any]:
     text = cli.require("text")
-    return attention.figures(attention.of_text(loading.load(workdir, FLAGS.checkpoint), text, FLAGS.second))
+    return attention.figures(
+        attention.of_text(loading.load(workdir, FLAGS.checkpoint), text, FLAGS.second)
+    )
 
 
 def _shift_invariance(workdir: str) -> dict[str, Any]:
@@ -81,6 +88,10 @@ def run() -> None:
     flags.DEFINE_string("text", None, "Attention: a sentence.")
     flags.DEFINE_string("second", None, "Attention: another sentence, for a pair.")
     flags.DEFINE_string("out", None, "Augmentations: the .png file to write.")
-    flags.DEFINE_integer("images", 8, "Augmentations: how many images, one row each.", lower_bound=1)
-    flags.DEFINE_integer("samples", 7, "Augmentations: augmented samples of each image.", lower_bound=1)
+    flags.DEFINE_integer(
+        "images", 8, "Augmentations: how many images, one row each.", lower_bound=1
+    )
+    flags.DEFINE_integer(
+        "samples", 7, "Augmentations: augmented samples of each image.", lower_bound=1
+    )
     cli.run(main, "FIGURE [RUN]", config=cli.given_config, doing="drawing")

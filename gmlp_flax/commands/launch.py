@@ -4,9 +4,10 @@
         --config=c4_bert:gmlp_base --workdir=gs://BUCKET/runs/base --config.steps=1000
     gmlp launch --on=slurm --topology=gpu:h100x32 --config=imagenet:gmlp_s --workdir=/shared/runs/s
 
-XPK, SkyPilot and SLURM do the work; this command writes what they take, and --dry_run prints it. All words but its own
-flags go to `gmlp train` unchanged. The config's mesh is checked against the topology, of which there are
-config.mesh.slices. `gmlp sweep` takes the same flags, and starts a job for each of its runs.
+XPK, SkyPilot and SLURM do the work; this command writes what they take, and --dry_run prints it.
+All words but its own flags go to `gmlp train` unchanged. The config's mesh is checked against the
+topology, of which there are config.mesh.slices. `gmlp sweep` takes the same flags, and starts a job
+for each of its runs.
 """
 
 import copy
@@ -31,7 +32,8 @@ OWN_FLAGS = ("on", "dry_run", *OPTIONS)  # all others are training's
 
 
 class Run(NamedTuple):
-    """A run to start: its config, its folder, training's arguments, and for a run of a sweep -NUMBER."""
+    """A run to start: its config, its folder, training's arguments, and for a run of a sweep
+    -NUMBER."""
 
     config: ConfigDict
     workdir: str
@@ -45,19 +47,30 @@ def define_flags() -> None:
     flags.DEFINE_string("on", None, f"The engine. {what}.")
     flags.DEFINE_bool("dry_run", False, "Print what the engine would be given, and start nothing.")
     for name, option in OPTIONS.items():
-        users = [user for user, engine in engines.ENGINES.items() if name in (*engine.required, *engine.optional)]
-        cli.define(name, option.default, f"{option.comment} For {', '.join(users)}." if users else option.comment, 0)
+        users = [
+            user
+            for user, engine in engines.ENGINES.items()
+            if name in (*engine.required, *engine.optional)
+        ]
+        cli.define(
+            name,
+            option.default,
+            f"{option.comment} For {', '.join(users)}." if users else option.comment,
+            0,
+        )
 
 
 def start(runs: Sequence[Run], folder: str) -> None:
-    """Starts runs on the engine that the flags name; ends the program with an exit code that is not 0.
+    """Starts runs on the engine that the flags name; ends the program with an exit code that is not
+    0.
 
     Args:
         runs: the runs.
         folder: of the run or of the sweep; its last part is the default of --name.
 
     Raises:
-        RunError: an option is wrong, a config does not suit the hardware, or a folder does not suit the engine.
+        RunError: an option is wrong, a config does not suit the hardware, or a folder does not suit
+            the engine.
     """
     from gmlp_flax import config as config_lib
     from gmlp_flax.training.partition import Partition
@@ -71,17 +84,28 @@ def start(runs: Sequence[Run], folder: str) -> None:
     for config, *_ in runs:
         config_lib.validate(config)
         partition = Partition.make(config.mesh, engine.hardware.count * config.mesh.slices)
-        partition.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
-    jobs = [Job(options.name + run.number, run.workdir, tuple(run.words), run.config.mesh.slices) for run in runs]
+        partition.check_batch(
+            config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size"
+        )
+    jobs = [
+        Job(options.name + run.number, run.workdir, tuple(run.words), run.config.mesh.slices)
+        for run in runs
+    ]
     if code := engines.launch(engine, jobs, values.dry_run):
         raise SystemExit(code)
 
 
 def _name(given: str, folder: str) -> str:
     """A name that all engines take."""
-    if given and not (re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", given) and len(given) <= LONGEST_NAME):
-        raise RunError(f"--name={given}: expected at most {LONGEST_NAME} lower-case letters, digits and hyphens")
-    name = given or re.sub("[^a-z0-9]+", "-", os.path.basename(os.path.normpath(folder)).lower()).strip("-")
+    if given and not (
+        re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", given) and len(given) <= LONGEST_NAME
+    ):
+        raise RunError(
+            f"--name={given}: expected at most {LONGEST_NAME} lower-case letters, digits and hyphens"
+        )
+    name = given or re.sub(
+        "[^a-z0-9]+", "-", os.path.basename(os.path.normpath(folder)).lower()
+    ).strip("-")
     name = name if name[:1].isalpha() else f"run-{name}".strip("-")
     return name if given else name[:LONGEST_NAME].strip("-")
 
@@ -105,6 +129,8 @@ def main(_argv: list[str], config: ConfigDict) -> None:
 
 def run() -> None:
     """The command line."""
-    flags.DEFINE_string("workdir", None, "The run folder, for all machines to see: gs://BUCKET/FOLDER, or mounted.")
+    flags.DEFINE_string(
+        "workdir", None, "The run folder, for all machines to see: gs://BUCKET/FOLDER, or mounted."
+    )
     define_flags()
     cli.run(main, config=cli.given_config)

@@ -4,8 +4,9 @@
     gmlp list configs              of gmlp train --config=NAME:ARGUMENT
     gmlp list models 'gmlp*'       of a kind, those that a pattern matches
 
-Kinds: configs, models (of gmlp_flax.create), pretrained (which ship, of gmlp predict --model), blocks
-(config.model.block), tasks (config.task), optimizers (config.optimizer.name), and tables (of gmlp reproduce).
+Kinds: configs, models (of gmlp_flax.create), pretrained (which ship, of gmlp predict --model),
+blocks (config.model.block), tasks (config.task), optimizers (config.optimizer.name), and tables (of
+gmlp reproduce).
 """
 
 import ast
@@ -49,28 +50,47 @@ def _first_sentence(text: str | None) -> str:
 
 
 def names_of(kind: str) -> dict[str, str]:
-    """Each name of a kind in KINDS, with a line on what it is. What imports JAX is imported for its kind alone."""
+    """Each name of a kind in KINDS, with a line on what it is. What imports JAX is imported for its
+    kind alone."""
     match kind:
         case "configs":
-            files = sorted(importlib.resources.files("gmlp_flax.configs").iterdir(), key=lambda file: file.name)
-            named = {file.name.removesuffix(".py"): file for file in files if file.name.endswith(".py")}
-            about = {name: ast.get_docstring(ast.parse(file.read_text())) for name, file in named.items()}
-            return {name: _first_sentence(text) for name, text in about.items() if name != "__init__"}
+            files = sorted(
+                importlib.resources.files("gmlp_flax.configs").iterdir(), key=lambda file: file.name
+            )
+            named = {
+                file.name.removesuffix(".py"): file for file in files if file.name.endswith(".py")
+            }
+            about = {
+                name: ast.get_docstring(ast.parse(file.read_text())) for name, file in named.items()
+            }
+            return {
+                name: _first_sentence(text) for name, text in about.items() if name != "__init__"
+            }
         case "models":
             from gmlp_flax.paper.published import PUBLISHED
 
-            return {name: PUBLISHED[name].source if name in PUBLISHED else "" for name in gmlp_flax.list_models()}
+            return {
+                name: PUBLISHED[name].source if name in PUBLISHED else ""
+                for name in gmlp_flax.list_models()
+            }
         case "pretrained":
             from gmlp_flax.training import loading
 
-            cards = {name: (Path(folder) / "README.md").read_text() for name, folder in loading.shipped().items()}
+            cards = {
+                name: (Path(folder) / "README.md").read_text()
+                for name, folder in loading.shipped().items()
+            }
             return {
-                name: _first_sentence(card.partition("\n# ")[2].partition("\n\n")[2]) for name, card in cards.items()
+                name: _first_sentence(card.partition("\n# ")[2].partition("\n\n")[2])
+                for name, card in cards.items()
             }
         case "blocks":
             from gmlp_flax.models.blocks import BLOCKS
 
-            return {name: _first_sentence(inspect.getmodule(block).__doc__) for name, block in BLOCKS.items()}
+            return {
+                name: _first_sentence(inspect.getmodule(block).__doc__)
+                for name, block in BLOCKS.items()
+            }
         case "tasks":
             from gmlp_flax import tasks
 
@@ -98,7 +118,9 @@ def main(argv: list[str]) -> None:
     found = names_of(kind)
     names = fnmatch.filter(found, pattern)
     if not names:
-        raise ConfigError(f"no name of {kind} matches {pattern!r}: gmlp list {kind} prints all {len(found)}")
+        raise ConfigError(
+            f"no name of {kind} matches {pattern!r}: gmlp list {kind} prints all {len(found)}"
+        )
     width, room = max(map(len, names)), shutil.get_terminal_size((120, 24)).columns
     for name in names:
         about = textwrap.shorten(found[name], max(20, room - width - 2), placeholder=" \u2026")
@@ -109,7 +131,9 @@ def sizes(_argv: list[str]) -> None:
     """Prints the table."""
     from gmlp_flax.paper import published  # imports JAX
 
-    print(f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source      note")
+    print(
+        f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source      note"
+    )
     for name, model in published.PUBLISHED.items():
         count, flops = published.param_count(model), published.forward_flops(model) / 1e9
         papers = "" if model.params_m is None else f"{model.params_m:g}"

@@ -7,14 +7,16 @@
     printf 'A man plays.\\tNobody plays.\\n' | gmlp predict --workdir=DIR
     echo "The def statement" | gmlp predict --workdir=DIR --tokens=50 --temperature=0.8
 
-A masked language model fills in each [MASK]. A causal one continues each line, and says on standard error how long that
-took; with --top it ranks the next token instead. Of finetuned models, a classifier reads a sentence or, with a tab
-between them, a pair, and a model that answers questions reads a question and a passage.
+A masked language model fills in each [MASK]. A causal one continues each line, and says on standard
+error how long that took; with --top it ranks the next token instead. Of finetuned models, a
+classifier reads a sentence or, with a tab between them, a pair, and a model that answers questions
+reads a question and a passage.
 
-Without arguments, lines of standard input are the texts, or the paths of images. An input that cannot be read or does
-not suit the model is a line on standard error, and the exit code is 1. With --json each answer is an object with
-"input" and "predictions" (of each [MASK], a list of "label" and "score"), "generated_text" or "error"; a line may be an
-object with "input", too, whose other keys the answer repeats.
+Without arguments, lines of standard input are the texts, or the paths of images. An input that
+cannot be read or does not suit the model is a line on standard error, and the exit code is 1. With
+--json each answer is an object with "input" and "predictions" (of each [MASK], a list of "label"
+and "score"), "generated_text" or "error"; a line may be an object with "input", too, whose other
+keys the answer repeats.
 """
 
 from __future__ import annotations
@@ -44,12 +46,14 @@ if TYPE_CHECKING:
     from gmlp_flax.training.loading import Trained
 
 SAMPLING = options_of(Sampling)
-ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}  # what a terminal would follow
+# what a terminal would follow
+ESCAPES = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
 TEXTS = (".txt", ".tsv", ".jsonl")  # the files of a folder whose lines are read
 
 
 class Line(str):
-    """An input: a line with its place, for messages, and the other keys of its JSON object; or the path of an image."""
+    """An input: a line with its place, for messages, and the other keys of its JSON object; or the
+    path of an image."""
 
     where: str
     record: Mapping[str, Any]
@@ -70,11 +74,17 @@ def main(argv: list[str]) -> None:
         trained = factory.load(source, values.checkpoint)
     words, ranks = argv[1:], values["top"].present
     task = trained.task
-    sampling: dict[str, Any] = {name: values[name].value for name in SAMPLING if values[name].present}
+    sampling: dict[str, Any] = {
+        name: values[name].value for name in SAMPLING if values[name].present
+    }
     if sampling and (ranks or not task.generates):
         what = f"for continuations, without --top, of models of causal_lm; {source} is one of {trained.config.task}"
         raise ConfigError(f"--{next(iter(sampling))} is {what}: leave it out")
-    inputs = read_files(words, task.predicts_files) if words else read_lines("standard input", sys.stdin.buffer)
+    inputs = (
+        read_files(words, task.predicts_files)
+        if words
+        else read_lines("standard input", sys.stdin.buffer)
+    )
     if task.generates and not ranks:
         answers = continuations(trained, inputs, Sampling(**sampling))
     else:
@@ -82,7 +92,9 @@ def main(argv: list[str]) -> None:
         answers = task.predict_stream(trained.weights, inputs, values.top, **options)
     answered, failed = write(answers, task, values.json, typed=not words and sys.stdin.isatty())
     if task.predicts_files and not answered:
-        raise ConfigError("give image files or folders of them: gmlp predict --workdir=DIR IMAGE [IMAGE ...]")
+        raise ConfigError(
+            "give image files or folders of them: gmlp predict --workdir=DIR IMAGE [IMAGE ...]"
+        )
     if failed:
         raise SystemExit(1)
 
@@ -114,34 +126,49 @@ def write(answers: Iterable[Answer], task: Task, as_json: bool, typed: bool) -> 
 
 def as_record(answer: Answer) -> dict[str, Any]:
     """The keys of an answer in JSON."""
-    record = {**getattr(answer.input, "record", {}), "input": answer.input if isinstance(answer.input, str) else None}
+    record = {
+        **getattr(answer.input, "record", {}),
+        "input": answer.input if isinstance(answer.input, str) else None,
+    }
     if answer.error:
         return record | {"error": str(answer.error)}
     if answer.text is not None:
         return record | {"generated_text": answer.text}
-    ranked = [[{"label": name, "score": value} for name, value in candidates] for candidates in answer.predictions]
+    ranked = [
+        [{"label": name, "score": value} for name, value in candidates]
+        for candidates in answer.predictions
+    ]
     return record | {"predictions": ranked}
 
 
 def as_text(answer: Answer, task: Task) -> str:
-    """An answer for people: one line for an image or a continuation, else the input and a line for each prediction."""
+    """An answer for people: one line for an image or a continuation, else the input and a line for
+    each prediction."""
     if answer.text is not None:
         return answer.input + answer.text
     if task.predicts_numbers:
         return f"{answer.input}\n  {answer.predictions[0][0][1]:.4g}"
     if task.predicts_files:
         return f"{answer.input}: {show(answer.predictions[0])}"
-    ranked = (f"  {task.prediction_label.format(i)}{show(each)}" for i, each in enumerate(answer.predictions, 1))
+    ranked = (
+        f"  {task.prediction_label.format(i)}{show(each)}"
+        for i, each in enumerate(answer.predictions, 1)
+    )
     return "\n".join([answer.input, *ranked])
 
 
 def read_files(words: list[str], are_images: bool) -> Iterator[Any]:
-    """The images that files, folders and patterns stand for, or the lines of such texts; an error for each that cannot
-    be read."""
+    """The images that files, folders and patterns stand for, or the lines of such texts; an error
+    for each that cannot be read."""
     from gmlp_flax.data.images.folders import SUFFIXES
 
-    suffixes, expected = SUFFIXES if are_images else TEXTS, "arguments are files, folders or patterns of files"
-    expected += "" if are_images else "; texts are lines of standard input: echo TEXT | gmlp predict ..."
+    suffixes, expected = (
+        SUFFIXES if are_images else TEXTS,
+        "arguments are files, folders or patterns of files",
+    )
+    expected += (
+        "" if are_images else "; texts are lines of standard input: echo TEXT | gmlp predict ..."
+    )
     for word in words:
         try:
             for path in files.expand(word, suffixes):
@@ -157,7 +184,8 @@ def read_files(words: list[str], are_images: bool) -> Iterator[Any]:
 
 
 def read_lines(name: str, stream: Any) -> Iterator[Any]:
-    """The lines of a stream that are not blank, as they come; PAUSE when no other is ready, and errors for bad ones."""
+    """The lines of a stream that are not blank, as they come; PAUSE when no other is ready, and
+    errors for bad ones."""
     from gmlp_flax.tasks.prediction import PAUSE
 
     number, begun = 0, []
@@ -224,17 +252,27 @@ def continuations(trained: Trained, inputs: Iterable[Any], sampling: Sampling) -
 
 def show(candidates: Candidates) -> str:
     """Candidates in one line: name and probability in percent."""
-    return "  ".join(f"{name.strip().translate(ESCAPES) or repr(name)} {100 * p:.1f}%" for name, p in candidates)
+    return "  ".join(
+        f"{name.strip().translate(ESCAPES) or repr(name)} {100 * p:.1f}%" for name, p in candidates
+    )
 
 
 def define_flags() -> None:
     """Defines the flags of this command."""
     cli.define_run_flags(checkpoint="best")
     flags.DEFINE_integer("top", 5, "How many candidates to print.", lower_bound=1)
-    flags.DEFINE_string("model", None, "In the place of --workdir: whatever gmlp_flax.load takes, such as a name.")
-    flags.DEFINE_integer("batch_size", 32, "How many inputs the model reads at once.", lower_bound=1)
-    flags.DEFINE_bool("json", False, "Print a JSON object for each input, and read lines that are objects.")
-    flags.DEFINE_bool("truncate", False, "Cut texts that are too long, with a note, instead of refusing them.")
+    flags.DEFINE_string(
+        "model", None, "In the place of --workdir: whatever gmlp_flax.load takes, such as a name."
+    )
+    flags.DEFINE_integer(
+        "batch_size", 32, "How many inputs the model reads at once.", lower_bound=1
+    )
+    flags.DEFINE_bool(
+        "json", False, "Print a JSON object for each input, and read lines that are objects."
+    )
+    flags.DEFINE_bool(
+        "truncate", False, "Cut texts that are too long, with a note, instead of refusing them."
+    )
     for name, option in SAMPLING.items():
         cli.define(name, option.default, f"Causal models: {option.comment}.")
 

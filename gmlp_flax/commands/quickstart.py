@@ -1,11 +1,14 @@
-"""Trains a small gMLP on data that needs no download, scores it beside its controls, and shows what it learned.
+"""Trains a small gMLP on data that needs no download, scores it beside its controls, and shows what
+it learned.
 
     gmlp quickstart text
     gmlp quickstart image --workdir=runs/digits
 
-text: a masked language model of CPython's reference manual; image: a classifier of handwritten digits. Both train
-twice: once whole, and once with the spatial projections frozen as they start, so that the gMLP mixes no tokens. The
-same command goes on where it was interrupted; if both are finished, they are put aside in their folders before-1.
+text: a masked language model of CPython's reference manual; image: a classifier of handwritten
+digits. Both train
+twice: once whole, and once with the spatial projections frozen as they start, so that the gMLP
+mixes no tokens. The same command goes on where it was interrupted; if both are finished, they are
+put aside in their folders before-1.
 """
 
 import os
@@ -31,8 +34,11 @@ SENTENCES = (
 )
 
 
-def train_once(kind: str, arg: str, workdir: str, steps: int | None, restart: bool) -> dict[str, Any]:
-    """Trains the config quickstart_KIND:ARG, or goes on where it was interrupted; `restart` puts its run aside first.
+def train_once(
+    kind: str, arg: str, workdir: str, steps: int | None, restart: bool
+) -> dict[str, Any]:
+    """Trains the config quickstart_KIND:ARG, or goes on where it was interrupted; `restart` puts
+    its run aside first.
 
     Returns:
         The contents of result.json.
@@ -44,7 +50,9 @@ def train_once(kind: str, arg: str, workdir: str, steps: int | None, restart: bo
     options.steps = steps or options.steps
     path = os.path.join(workdir, CONFIG_FILE)
     if os.path.exists(path) and set(config.differences(config.load(path), options)) - {"steps"}:
-        raise RunError(f"--workdir={workdir} holds another run than this quickstart: give another folder")
+        raise RunError(
+            f"--workdir={workdir} holds another run than this quickstart: give another folder"
+        )
     result = loop.train(options, workdir, restart)
     if result is None:
         raise SystemExit(0)
@@ -91,7 +99,9 @@ def main(argv: list[str]) -> None:
     frozen = train_once(kind, "frozen", folders[1], steps, again)
     with cli.waiting("drawing"):
         trained = loading.load(workdir)
-        figures = drawing.save({"loss": curves.of_run(workdir), "filters": filters.figure(trained)}, workdir)
+        figures = drawing.save(
+            {"loss": curves.of_run(workdir), "filters": filters.figure(trained)}, workdir
+        )
     show_answers, title, metric, form = SHOWN[kind]
     print(f"\nheld-out {title}")
     models = [(model["name"], model) for model in baselines_of(result)]
@@ -108,5 +118,7 @@ def run() -> None:
     """The command line."""
     workdir = "The run folder; empty: runs/quickstart-KIND. The frozen model's is DIR-frozen."
     flags.DEFINE_string("workdir", None, workdir)
-    flags.DEFINE_integer("steps", None, "Train for fewer steps than the config says.", lower_bound=1)
+    flags.DEFINE_integer(
+        "steps", None, "Train for fewer steps than the config says.", lower_bound=1
+    )
     cli.run(main, "[text|image]")

@@ -7,25 +7,27 @@
     gmlp reproduce table3 --data=books/data --scale=gpu -- --config.steps=1000
     gmlp reproduce alternatives --data=books/data --columns=mlm,costs,sst2=SST-2/,cifar10=cifar10/
 
-NAME is a table or figure that `gmlp list tables` names. figure3 takes a folder of class folders as --data; figure10
-needs --finetune=mnli.
+NAME is a table or figure that `gmlp list tables` names. figure3 takes a folder of class folders as
+--data; figure10 needs --finetune=mnli.
 
-The report goes to OUT/NAME: table.md, tables and the numbers of charts as CSV, figures as PNG, SVG and PDF as wide as
-a paper's column or page, and index.html, which needs no network. It says what was scaled down, whether each ordering of
-the paper holds for every pair of seeds, and how its ranks correlate with the paper's over tokens.
+The report goes to OUT/NAME: table.md, tables and the numbers of charts as CSV, figures as PNG, SVG
+and PDF as wide as a paper's column or page, and index.html, which needs no network. It says what
+was scaled down, whether each ordering of the paper holds for every pair of seeds, and how its ranks
+correlate with the paper's over tokens.
 
-The runs are those of `gmlp sweep --sweep=paper:NAME,scale=SCALE`, in --runs (runs/reproduce/NAME-SCALE): the same
-command goes on where a killed one stopped. --from trains nothing and reads a folder of runs, or the runs that a glob
-pattern in quotes names. --scale=paper needs C4, or ImageNet for images; `gmlp plan` says what its runs would take.
+The runs are those of `gmlp sweep --sweep=paper:NAME,scale=SCALE`, in --runs
+(runs/reproduce/NAME-SCALE): the same command goes on where a killed one stopped. --from trains
+nothing and reads a folder of runs, or the runs that a glob pattern in quotes names. --scale=paper
+needs C4, or ImageNet for images; `gmlp plan` says what its runs would take.
 
---finetune=TASK=DATA finetunes the first seed of each pretrained model by the configs finetune_glue and finetune_squad,
-in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does; at paper scale DATA may be left out. Where a folder has
-runs of several rates or batches, the best median counts.
+--finetune=TASK=DATA finetunes the first seed of each pretrained model by the configs finetune_glue
+and finetune_squad, in RUNS/finetuned/TASK-MODEL, with five seeds as the paper does; at paper scale
+DATA may be left out. Where a folder has runs of several rates or batches, the best median counts.
 
-alternatives is not the paper's: it compares the token mixers of all papers in one frame. --columns chooses what is
-trained or measured, with its data behind it; --data is that of mlm, masked LM, from which the finetuned
-columns start. Each column goes on where it stopped, and the report has those that are there. Flags after -- change the
-runs of mlm, cifar10, listops, bytes and pixels.
+alternatives is not the paper's: it compares the token mixers of all papers in one frame. --columns
+chooses what is trained or measured, with its data behind it; --data is that of mlm, masked LM, from
+which the finetuned columns start. Each column goes on where it stopped, and the report has those
+that are there. Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 """
 
 import os
@@ -55,22 +57,32 @@ def plan_of(name: str) -> columns.Plan:
             raise ConfigError(f"--{flag} is not for {name}: see gmlp reproduce --help")
     for flag in ("columns", "data", "finetune") if values["from"].value else ():
         if values[flag].present:
-            raise ConfigError(f"--{flag} and --from={values['from'].value} exclude each other: --from trains nothing")
+            raise ConfigError(
+                f"--{flag} and --from={values['from'].value} exclude each other: --from trains nothing"
+            )
     rows, seeds = table.rows, cli.numbers("finetune_seeds")
     if name == ALTERNATIVES:
         made = columns.parse(values.columns)
         made |= {"mlm": data or made["mlm"]} if "mlm" in made else {}
         rows = alternatives.checked(values.rows or rows, rows, "--rows")
     else:
-        made = ({name: data} if table.trained else {}) | dict(task.partition("=")[::2] for task in values.finetune)
+        made = ({name: data} if table.trained else {}) | dict(
+            task.partition("=")[::2] for task in values.finetune
+        )
         if wrong := [task for task in made if task not in (name, *table.tasks)]:
-            raise ConfigError(f"--finetune={wrong[0]}: {name} takes {', '.join(table.tasks) or 'none'}")
+            raise ConfigError(
+                f"--finetune={wrong[0]}: {name} takes {', '.join(table.tasks) or 'none'}"
+            )
         seeds = seeds or FINETUNING_SEEDS
     finetune_changes = config_lib.named_overrides(values.finetune_flag)
     if len(finetune_changes) < len(values.finetune_flag):
-        raise ConfigError(f"--finetune_flag={values.finetune_flag[0]}: expected --config.KEY=VALUE, each key once")
+        raise ConfigError(
+            f"--finetune_flag={values.finetune_flag[0]}: expected --config.KEY=VALUE, each key once"
+        )
     folder = values.runs or os.path.join("runs", "reproduce", f"{name}-{values.scale}")
-    changes = config_lib.named_overrides(sys.argv[sys.argv.index("--") :] if "--" in sys.argv else [])
+    changes = config_lib.named_overrides(
+        sys.argv[sys.argv.index("--") :] if "--" in sys.argv else []
+    )
     run_options = values["from"].value or folder, values.jobs, changes, finetune_changes, seeds
     return columns.Plan(name, made, rows, values.scale, *run_options, cli.numbers("lengths"))
 
@@ -109,19 +121,29 @@ def main(argv: list[str]) -> None:
 def run() -> None:
     """The command line."""
     flags.DEFINE_enum("scale", "cpu", list(recipes.SCALES), "The size of models and runs.")
-    flags.DEFINE_string("data", None, "As config.data.train takes it; at paper scale C4 or ImageNet unless given.")
+    flags.DEFINE_string(
+        "data", None, "As config.data.train takes it; at paper scale C4 or ImageNet unless given."
+    )
     flags.DEFINE_multi_string("finetune", [], "TASK=DATA: finetune on a task; one flag for each.")
-    flags.DEFINE_multi_string("finetune_flag", [], "--config.KEY=VALUE for the finetuning; one flag for each.")
-    seeds = f"Seeds of the finetuning; empty: {FINETUNING_SEEDS}, of alternatives each column's own."
+    flags.DEFINE_multi_string(
+        "finetune_flag", [], "--config.KEY=VALUE for the finetuning; one flag for each."
+    )
+    seeds = (
+        f"Seeds of the finetuning; empty: {FINETUNING_SEEDS}, of alternatives each column's own."
+    )
     flags.DEFINE_list("finetune_seeds", [], seeds)
     flags.DEFINE_string("from", None, "Report on these runs and train nothing.")
     flags.DEFINE_string("runs", None, "Folder of the runs that are trained.")
     flags.DEFINE_string("out", "reports", "Folder of the reports.")
     flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
     flags.DEFINE_list(
-        "columns", ["mlm", "costs"], f"Of alternatives: COLUMN[=DATA],... of {', '.join((*COLUMNS, COSTS))}."
+        "columns",
+        ["mlm", "costs"],
+        f"Of alternatives: COLUMN[=DATA],... of {', '.join((*COLUMNS, COSTS))}.",
     )
-    flags.DEFINE_list("rows", [], "Of alternatives: which mixers, with commas between them; empty: all.")
+    flags.DEFINE_list(
+        "rows", [], "Of alternatives: which mixers, with commas between them; empty: all."
+    )
     lengths = list(map(str, alternatives.COST_LENGTHS))
     flags.DEFINE_list("lengths", lengths, "Of alternatives: tokens at which costs are measured.")
     cli.run(main, "NAME", words=lambda argv: argv[: argv.index("--")] if "--" in argv else argv)

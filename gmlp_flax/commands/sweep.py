@@ -1,4 +1,5 @@
-"""Trains a config at the points of a grid or of a sweep file, with several seeds, and prints how they end.
+"""Trains a config at the points of a grid or of a sweep file, with several seeds, and prints how
+they end.
 
     gmlp sweep --config=quickstart_image --out=runs/digits_sweep \\
         --grid=optimizer.learning_rate=1e-3,2e-3 --grid=batch_size=32,64
@@ -6,23 +7,26 @@
     gmlp sweep --sweep=FILE[:ARGUMENT] --out=DIR [--config.KEY=VALUE ...] ...
     any of them with --print, --status or --on=ENGINE
 
-The points are all combinations of the values given with --grid, one flag for each key. Keys that change together share
+The points are all combinations of the values given with --grid, one flag for each key. Keys that
+change together share
 a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run of `gmlp train` in
-DIR/KEY=VALUE,...,seed=SEED. With --choose=best the first seed of every point, with config.data.search=True, scores a
-part of the training data, and the best point there is trained with every seed: what is reported has chosen nothing.
---choose=none trains every point with every seed. The table has a row for each point: median, mean, lowest and highest
-over its seeds. DIR/report has it as a page with the held-out metric over the steps; DIR/sweep.json has all metrics.
+DIR/KEY=VALUE,...,seed=SEED. With --choose=best the first seed of every point, with
+config.data.search=True, scores a part of the training data, and the best point there is trained
+with every seed: what is reported has chosen nothing. --choose=none trains every point with every
+seed. The table has a row for each point: median, mean, lowest and highest over its seeds.
+DIR/report has it as a page with the held-out metric over the steps; DIR/sweep.json has all metrics.
 
---sweep.KEY=VALUE,... is --grid=KEY=VALUE,... with --choose=none; `lr` is short for optimizer.learning_rate, and with
---sweep.seed there is no --seeds. A sweep file has get_sweep(arg) that returns points (gmlp_flax.sweeps.points), all of
-which are trained.
+--sweep.KEY=VALUE,... is --grid=KEY=VALUE,... with --choose=none; `lr` is short for
+optimizer.learning_rate, and with --sweep.seed there is no --seeds. A sweep file has get_sweep(arg)
+that returns points (gmlp_flax.sweeps.points), all of which are trained.
 
---on=ENGINE starts a job for each run that is not finished on a cluster (slurm) or a cloud, with the flags of `gmlp
-launch`. When all have ended, the command without it prints the table.
+--on=ENGINE starts a job for each run that is not finished on a cluster (slurm) or a cloud, with the
+flags of `gmlp launch`. When all have ended, the command without it prints the table.
 
-The same command ends what a killed one began: finished runs are kept, interrupted ones go on. If a run fails under
---choose=best, or Ctrl-C or SIGTERM asks to stop, the running ones save and stop as well. Otherwise the others go on,
-and the failed runs are listed at the end; the exit code is then 1.
+The same command ends what a killed one began: finished runs are kept, interrupted ones go on. If a
+run fails under --choose=best, or Ctrl-C or SIGTERM asks to stop, the running ones save and stop as
+well. Otherwise the others go on, and the failed runs are listed at the end; the exit code is then
+1.
 """
 
 import re
@@ -61,7 +65,9 @@ def _config(values: flags.FlagValues) -> str:
     if not values.sweep:
         return cli.given_config(values)
     if values.config:
-        raise ConfigError(f"--config={values.config} and --sweep={values.sweep} exclude each other: leave one out")
+        raise ConfigError(
+            f"--config={values.config} and --sweep={values.sweep} exclude each other: leave one out"
+        )
     values.set_default("choose", "none")
     return definition.from_file(values.sweep)[0][points.CONFIG]
 
@@ -78,18 +84,26 @@ def plan_sweep(config: ConfigDict | None) -> Sweep:
     out = cli.require("out")
     if values.sweep and values.choose != "none":
         raise ConfigError("--choose=best goes with --grid: all points of a sweep file are trained")
-    bare = points.product(*([definition.from_file(values.sweep)] if values.sweep else []), points.parse(values.grid))
+    bare = points.product(
+        *([definition.from_file(values.sweep)] if values.sweep else []), points.parse(values.grid)
+    )
     overrides = {name: config[name] for name in named_overrides(sys.argv)}
     seeds = _seeds(bare, overrides)
     choosing = values.choose == "best" and len(bare) > 1
     engine_flags = [name for name in launch.OWN_FLAGS if values[name].present]
     if engine_flags and not values.on:
-        raise ConfigError(f"--{engine_flags[0]} is for an engine: give --on=ENGINE with it; --print shows the commands")
+        raise ConfigError(
+            f"--{engine_flags[0]} is for an engine: give --on=ENGINE with it; --print shows the commands"
+        )
     if choosing and (values.print or values.on):
-        raise ConfigError("--print and --on cannot choose the best point: give --choose=none, for all seeds")
+        raise ConfigError(
+            "--print and --on cannot choose the best point: give --choose=none, for all seeds"
+        )
     search = tuple(point | seeds[0] | {SEARCH: True} for point in bare) if choosing else ()
     every = (*search, *(point | seed for point in bare for seed in seeds))
-    return definition.define(values.sweep or values.config, every, overrides, out, choosing, values.trust)
+    return definition.define(
+        values.sweep or values.config, every, overrides, out, choosing, values.trust
+    )
 
 
 def _seeds(bare: Points, overrides: Point) -> Points:
@@ -97,7 +111,9 @@ def _seeds(bare: Points, overrides: Point) -> Points:
     values, own = flags.FLAGS, "seed" in overrides or any("seed" in point for point in bare)
     given = values["seeds"].present
     if own and (given or values.choose == "best"):
-        raise ConfigError("--seeds sets the key seed: give it there alone, or --choose=none without --seeds")
+        raise ConfigError(
+            "--seeds sets the key seed: give it there alone, or --choose=none without --seeds"
+        )
     if own or (values.sweep and not given):
         return ({},)
     cli.require("seeds")
@@ -110,7 +126,8 @@ def command(sweep: Sweep, trial: Trial) -> list[str]:
 
 
 def launch_unfinished(sweep: Sweep) -> None:
-    """Starts a job for each run without a result, on the engine that --on names; or says that there is none."""
+    """Starts a job for each run without a result, on the engine that --on names; or says that there
+    is none."""
     runs = []
     for number, trial in enumerate(sweep.trials):
         workdir = files.join(sweep.out, trial.name)
@@ -145,9 +162,17 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
 def run() -> None:
     """The command line."""
     flags.DEFINE_string("out", None, "Folder for the runs and for sweep.json.")
-    flags.DEFINE_list("seeds", ["0", "1", "2", "3", "4"], "Seeds, with commas between them; the first one chooses.")
-    flags.DEFINE_multi_string("grid", [], "KEY=VALUE,VALUE,...: a config key and its values; one flag for each key.")
-    flags.DEFINE_string("sweep", "", "A sweep file, with an argument after a colon; or --sweep.KEY=VALUE,VALUE,...")
+    flags.DEFINE_list(
+        "seeds",
+        ["0", "1", "2", "3", "4"],
+        "Seeds, with commas between them; the first one chooses.",
+    )
+    flags.DEFINE_multi_string(
+        "grid", [], "KEY=VALUE,VALUE,...: a config key and its values; one flag for each key."
+    )
+    flags.DEFINE_string(
+        "sweep", "", "A sweep file, with an argument after a colon; or --sweep.KEY=VALUE,VALUE,..."
+    )
     what = "best: every point with the first seed, then the best point with the others; none: all with all seeds."
     flags.DEFINE_enum("choose", "best", ["best", "none"], what)
     flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)

@@ -56,13 +56,17 @@ def _options() -> dict[str, Any]:
 def _define_options() -> None:
     flags.DEFINE_enum("dtype", "float32", exported.DTYPES, "Of the weights in FOLDER.")
     flags.DEFINE_multi_enum("format", [], [*FORMATS], "Writes the forward pass in this format too.")
-    flags.DEFINE_string("license", "", "Of the weights, for the card, as the Hugging Face hub names it: apache-2.0.")
+    flags.DEFINE_string(
+        "license", "", "Of the weights, for the card, as the Hugging Face hub names it: apache-2.0."
+    )
 
 
 def run_export() -> None:
     """The command line of `gmlp export`."""
     flags.DEFINE_string(
-        "model", None, "What gmlp_flax.load takes: a run folder, a file or folder of weights, hf-hub:NAME."
+        "model",
+        None,
+        "What gmlp_flax.load takes: a run folder, a file or folder of weights, hf-hub:NAME.",
     )
     flags.DEFINE_string("checkpoint", "best", "Of a run: latest, best, or a step.")
     flags.DEFINE_string("out", None, "The folder to write.")

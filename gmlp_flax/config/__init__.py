@@ -1,7 +1,7 @@
 """Configs: every key with its default, config files, overrides, validation.
 
-A config file is Python with `get_config(arg="")` that returns `config.default(task=..., block=...)` with some keys set.
-`load` reads back the `config.json` that each run writes.
+A config file is Python with `get_config(arg="")` that returns `config.default(task=..., block=...)`
+with some keys set. `load` reads back the `config.json` that each run writes.
 """
 
 from gmlp_flax.config.config_files import (

@@ -1,5 +1,6 @@
-"""Where configs come from: files in Python, as `--config=FILE:ARGUMENT` names them, and the config.json of runs;
-and the keys of them that a command line or a sweep sets, their values as text."""
+"""Where configs come from: files in Python, as `--config=FILE:ARGUMENT` names them, and the
+config.json of runs; and the keys of them that a command line or a sweep sets, their values as
+text."""
 
 import importlib.resources
 import json
@@ -16,7 +17,18 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
 
 from gmlp_flax import registry
-from gmlp_flax.config.schema import BLOCK, COMMON, OPTIMIZER, REMOVED, RENAMED, TASK, changed, default, flat, keys
+from gmlp_flax.config.schema import (
+    BLOCK,
+    COMMON,
+    OPTIMIZER,
+    REMOVED,
+    RENAMED,
+    TASK,
+    changed,
+    default,
+    flat,
+    keys,
+)
 from gmlp_flax.config.validation import check_name, explain, shown, validate, warmup_problem
 from gmlp_flax.errors import ConfigError, DataError, RunError, did_you_mean
 from gmlp_flax.io import json_files
@@ -30,14 +42,19 @@ def to_json(config: ConfigDict) -> str:
 
 
 def from_dict(values: dict, where: str) -> ConfigDict:
-    """A config from nested values, as `to_json` writes them; keys that are left out take their defaults, and
-    old names count as the new ones, as runs of earlier releases have them, and old keys as if they were left out.
+    """A config from nested values, as `to_json` writes them; keys that are left out take their
+    defaults, and old names count as the new ones, as runs of earlier releases have them, and old
+    keys as if they were left out.
 
-    Raises ConfigError: a key is unknown, a value has another type, or it is code that `registry.refuse_foreign`
-    refuses.
+    Raises ConfigError: a key is unknown, a value has another type, or it is code that
+    `registry.refuse_foreign` refuses.
     """
     flat: dict[str, Any] = flatten_dict(values, sep=".")
-    given = {RENAMED.get(name, name): value for name, value in flat.items() if value not in REMOVED.get(name, ())}
+    given = {
+        RENAMED.get(name, name): value
+        for name, value in flat.items()
+        if value not in REMOVED.get(name, ())
+    }
     kinds = {name: given.get(name, COMMON[name].default) for name in (TASK, BLOCK, OPTIMIZER)}
     for name, kind in kinds.items():
         if not isinstance(kind, str):
@@ -47,7 +64,11 @@ def from_dict(values: dict, where: str) -> ConfigDict:
     known = keys(config)
     for name, value in given.items():
         check_name(name, where, config)
-        value = tuple(value) if isinstance(known[name].default, tuple) and isinstance(value, list) else value
+        value = (
+            tuple(value)
+            if isinstance(known[name].default, tuple) and isinstance(value, list)
+            else value
+        )
         try:
             config.update_from_flattened_dict({name: value})
         except (OverflowError, TypeError, ValueError) as error:
@@ -59,7 +80,8 @@ def from_dict(values: dict, where: str) -> ConfigDict:
 def load(path: str) -> ConfigDict:
     """Reads a run's config.json, which may be anybody's.
 
-    Raises ConfigError: the file is missing, is not JSON, or holds an unknown key or a value that makes no sense.
+    Raises ConfigError: the file is missing, is not JSON, or holds an unknown key or a value that
+        makes no sense.
     """
     config = _from_json(path)
     try:
@@ -80,15 +102,23 @@ def locate(name: str, kind: str = "config") -> str:
     """The path of a "config" or "sweep" file.
 
     Args:
-        name: a file; or a name such as c4_ablation, which is looked for in the current folder, in its folder configs/
-            and in `gmlp_flax.configs` (sweeps: in the folder sweeps/ of each); or gmlp_flax.configs.NAME.
+        name: a file; or a name such as c4_ablation, which is looked for in the current folder, in
+            its folder configs/
+            and in `gmlp_flax.configs` (sweeps: in the folder sweeps/ of each); or
+            gmlp_flax.configs.NAME.
         kind: "config" or "sweep".
 
-    Raises ConfigError: there is none, and the nearest name is given; or two places hold different files of that name.
+    Raises ConfigError: there is none, and the nearest name is given; or two places hold different
+        files of that name.
     """
     if os.path.isfile(name):
         return name
-    bare = name.removeprefix(f"{PACKAGED}.").removeprefix("configs/").removeprefix(f"{kind}s/").removesuffix(".py")
+    bare = (
+        name.removeprefix(f"{PACKAGED}.")
+        .removeprefix("configs/")
+        .removeprefix(f"{kind}s/")
+        .removesuffix(".py")
+    )
     folders = [Path(str(importlib.resources.files(PACKAGED)))]
     if not name.startswith(f"{PACKAGED}."):
         folders = [Path(), Path("configs"), *folders]
@@ -107,7 +137,8 @@ def locate(name: str, kind: str = "config") -> str:
 
 
 def open_config(given: str) -> ConfigDict:
-    """The config that --config=GIVEN names: FILE or FILE:ARGUMENT, the file as `locate` finds it, or a config.json.
+    """The config that --config=GIVEN names: FILE or FILE:ARGUMENT, the file as `locate` finds it,
+    or a config.json.
 
     Raises:
         ConfigError: there is no such file, or it gives no config.
@@ -125,7 +156,9 @@ def open_config(given: str) -> ConfigDict:
             f"{given}: get_config() returned {config!r:.60}: expected a ConfigDict, as config.default makes"
         )
     warmup = config.get("optimizer", {}).get("warmup")  # the default is for any number of steps
-    if warmup not in (None, COMMON["optimizer.warmup"].default) and (problem := warmup_problem(config)):
+    if warmup not in (None, COMMON["optimizer.warmup"].default) and (
+        problem := warmup_problem(config)
+    ):
         raise ConfigError(f"{given}: {problem}")
     return config
 
@@ -136,7 +169,8 @@ def from_file(name: str, arg: str = "") -> ConfigDict:
 
 
 def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple[str, ...]:
-    """Splits a config file's argument, NAME or NAME,option=value,..., into the name and the options' values.
+    """Splits a config file's argument, NAME or NAME,option=value,..., into the name and the
+    options' values.
 
     Args:
         arg: what follows the colon in --config=FILE:ARG.
@@ -152,14 +186,18 @@ def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple
     for word in rest:
         option, _, value = word.partition("=")
         if value not in options.get(option, ()) or option in given:
-            expected = ", ".join(f"{known}={'|'.join(values)}" for known, values in options.items()) or "nothing more"
+            expected = (
+                ", ".join(f"{known}={'|'.join(values)}" for known, values in options.items())
+                or "nothing more"
+            )
             raise ConfigError(f"the config's argument has {word!r}: expected {expected}, each once")
         given[option] = value
     return name, *(given.get(option, values[0]) for option, values in options.items())
 
 
 def named_overrides(argv: Sequence[str]) -> dict[str, str]:
-    """What a command line's words --config.KEY=VALUE, or --config.KEY VALUE, name, with their values as text."""
+    """What a command line's words --config.KEY=VALUE, or --config.KEY VALUE, name, with their
+    values as text."""
     overrides = {}
     for word, following in zip(argv, [*argv[1:], ""], strict=False):
         if match := re.match(r"--?config\.([^=]*)(?:=(.*))?$", word, re.DOTALL):
@@ -174,20 +212,33 @@ def applying(config: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _change_task_and_block(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
-    """A config with the task and block that some overrides name, whose keys are checked; nothing else is set yet."""
+    """A config with the task and block that some overrides name, whose keys are checked; nothing
+    else is set yet."""
     task, block = str(values.get(TASK, config.task)), str(values.get(BLOCK, config.model.block))
-    new = config if (task, block) == (config.task, config.model.block) else changed(config, task, block)
+    new = (
+        config
+        if (task, block) == (config.task, config.model.block)
+        else changed(config, task, block)
+    )
     for name in values:
         check_name(name, f"--config.{name}={values[name]}", new)
     values, old, kept = flat(config), keys(config), keys(new)
-    lost = [f"{name}={values[name]!r}" for name in old if name not in kept and values[name] != old[name].default]
+    lost = [
+        f"{name}={values[name]!r}"
+        for name in old
+        if name not in kept and values[name] != old[name].default
+    ]
     if lost:
-        print(f"note: {task} with {block} has no such keys, which the config sets: {', '.join(lost)}", file=sys.stderr)
+        print(
+            f"note: {task} with {block} has no such keys, which the config sets: {', '.join(lost)}",
+            file=sys.stderr,
+        )
     return new
 
 
 def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDict, list[str]]:
-    """A copy with the overrides of a command line applied; and the words of the command line that are something else.
+    """A copy with the overrides of a command line applied; and the words of the command line that
+    are something else.
 
     Args:
         config: the config.
@@ -195,7 +246,10 @@ def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDic
 
     Raises ConfigError: there is no such key, or a value has another type than its key.
     """
-    words = ["--config.mesh.auto=True" if re.fullmatch("--?config.mesh=auto", word) else word for word in words]
+    words = [
+        "--config.mesh.auto=True" if re.fullmatch("--?config.mesh=auto", word) else word
+        for word in words
+    ]
     named = named_overrides(words)
     start = _change_task_and_block(config, named).copy_and_resolve_references()
     parser = flags.FlagValues()
@@ -205,7 +259,8 @@ def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDic
         left = parser(words, known_only=True)
     except flags.Error as error:
         raise ConfigError(str(error)) from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # what ml_collections raises for a value
+    # what ml_collections raises for a value
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise explain(error, "the command line") from None
     new: ConfigDict = parser["config"].value  # type: ignore[assignment] - parsed, so not None
     if "optimizer.warmup" in named and (problem := warmup_problem(new)):
@@ -216,8 +271,11 @@ def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDic
 def overridden(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
     """A copy with some keys set, whose values may be text.
 
-    Raises ConfigError: there is no such key, a value has another type than its key, or makes no sense.
+    Raises ConfigError: there is no such key, a value has another type than its key, or makes no
+        sense.
     """
-    new, _ = apply_overrides(config, ["config", *(f"--config.{name}={value}" for name, value in values.items())])
+    new, _ = apply_overrides(
+        config, ["config", *(f"--config.{name}={value}" for name, value in values.items())]
+    )
     validate(new)
     return new

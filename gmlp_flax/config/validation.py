@@ -23,7 +23,8 @@ def check_name(name: str, where: str, config: ml_collections.ConfigDict | None =
         where: what named it, for the message.
         config: the config; None if the name may belong to any task or block.
 
-    Raises ConfigError: it names the nearest valid name, the new name of an old one, or the blocks or tasks with it.
+    Raises ConfigError: it names the nearest valid name, the new name of an old one, or the blocks
+        or tasks with it.
     """
     known = all_keys() if config is None else list(keys(config))
     if name in known:
@@ -62,7 +63,8 @@ def explain(error: Exception, where: str) -> ConfigError:
 def validate(config: ml_collections.ConfigDict) -> None:
     """Checks the keys and their values, before any data is read.
 
-    Raises ConfigError: a key is missing or unknown, or a value makes no sense; it names the first one.
+    Raises ConfigError: a key is missing or unknown, or a value makes no sense; it names the first
+        one.
     """
     values: dict[str, Any] = flatten_dict(config.to_dict(), sep=".")
     begin = "begin with gmlp_flax.config.default()"
@@ -75,10 +77,14 @@ def validate(config: ml_collections.ConfigDict) -> None:
         if problem := option.problem(value := values.pop(name)):
             raise ConfigError(f"config.{name} is {shown(value)}: {problem}")
     if values:
-        raise ConfigError(f"the config has {next(iter(values))}, which its task and block do not know: {begin}")
+        raise ConfigError(
+            f"the config has {next(iter(values))}, which its task and block do not know: {begin}"
+        )
     optimizer, steps, batch = config.optimizer, config.steps, config.batch_size
     if batch % (parts := optimizer.grad_accum_steps):
-        raise ConfigError(f"config.batch_size is {batch}: config.optimizer.grad_accum_steps={parts} must divide it")
+        raise ConfigError(
+            f"config.batch_size is {batch}: config.optimizer.grad_accum_steps={parts} must divide it"
+        )
     profile_steps(config.profile.steps, steps)
     mesh_rules(config.mesh.rules)
     lr_multipliers(optimizer.lr_multipliers)
@@ -94,12 +100,15 @@ def validate(config: ml_collections.ConfigDict) -> None:
 
 
 def warmup_problem(config: ml_collections.ConfigDict) -> str:
-    """Why a warmup that is longer than the run is wrong; "" for rsqrt as well, whose decay does not look at the end."""
+    """Why a warmup that is longer than the run is wrong; "" for rsqrt as well, whose decay does not
+    look at the end."""
     warmup, steps = config.optimizer.warmup, config.steps
     if warmup <= steps or config.optimizer.schedule == "rsqrt":
         return ""
     advice = f"give a tenth of the steps, --config.optimizer.warmup={steps // 10}"
-    return f"config.optimizer.warmup is {warmup}, longer than the run, config.steps={steps}; {advice}"
+    return (
+        f"config.optimizer.warmup is {warmup}, longer than the run, config.steps={steps}; {advice}"
+    )
 
 
 def shown(value: Any) -> str:
@@ -116,7 +125,8 @@ Rule = tuple[str, Axes]
 class Multiplier(NamedTuple):
     """A factor on the learning rate of the parameters whose path matches `pattern`.
 
-    `last` differs from `first` if the factor grows with depth: layer l of L has first^(1 - t) last^t, t = l / (L - 1).
+    `last` differs from `first` if the factor grows with depth: layer l of L has first^(1 - t)
+    last^t, t = l / (L - 1).
     """
 
     pattern: str
@@ -133,7 +143,8 @@ def check_pattern(pattern: str, key: str) -> None:
 
 
 def lr_multipliers(lines: Iterable[str]) -> tuple[Multiplier, ...]:
-    """Reads config.optimizer.lr_multipliers, each `PATTERN=FACTOR`, or `PATTERN=FIRST..LAST` for stacked layers.
+    """Reads config.optimizer.lr_multipliers, each `PATTERN=FACTOR`, or `PATTERN=FIRST..LAST` for
+    stacked layers.
 
     Raises ConfigError: a line has another form.
     """
@@ -147,7 +158,9 @@ def lr_multipliers(lines: Iterable[str]) -> tuple[Multiplier, ...]:
         except ValueError:
             factors = [math.nan]
         if not pattern or not all(0 < factor < math.inf for factor in factors):
-            raise ConfigError(f"config.optimizer.lr_multipliers: {line!r} is not PATTERN=FACTOR or FIRST..LAST above 0")
+            raise ConfigError(
+                f"config.optimizer.lr_multipliers: {line!r} is not PATTERN=FACTOR or FIRST..LAST above 0"
+            )
         multipliers.append(Multiplier(pattern, *factors))
     return tuple(multipliers)
 
@@ -163,13 +176,16 @@ def mesh_rules(lines: Iterable[str]) -> tuple[Rule, ...]:
         axes = tuple(None if name == "-" else name for name in names.split(",") if name)
         check_pattern(pattern, "mesh.rules")
         if not (pattern and equals) or not {*axes} <= {*AXES, None}:
-            raise ConfigError(f"config.mesh.rules: {line!r} is not PATTERN=AXIS,..., each axis {', '.join(AXES)} or -")
+            raise ConfigError(
+                f"config.mesh.rules: {line!r} is not PATTERN=AXIS,..., each axis {', '.join(AXES)} or -"
+            )
         rules.append((pattern, axes))
     return tuple(rules)
 
 
 def profile_steps(text: str, steps: int) -> range:
-    """The steps that config.profile.steps asks a trace of, in a run of `steps`; FIRST:LAST, or empty for none.
+    """The steps that config.profile.steps asks a trace of, in a run of `steps`; FIRST:LAST, or
+    empty for none.
 
     Raises ConfigError: it has another form, or there are no such steps.
     """
@@ -177,5 +193,7 @@ def profile_steps(text: str, steps: int) -> range:
         return range(0)
     match = re.fullmatch(r"([0-9]{1,10}):([0-9]{1,10})", text)
     if not match or not 1 <= int(match[1]) <= int(match[2]) <= steps:
-        raise ConfigError(f"config.profile.steps is {text!r}: expected FIRST:LAST, from 1 to config.steps={steps}")
+        raise ConfigError(
+            f"config.profile.steps is {text!r}: expected FIRST:LAST, from 1 to config.steps={steps}"
+        )
     return range(int(match[1]), int(match[2]) + 1)

@@ -1,4 +1,5 @@
-"""A text that comes with Python, and images that come with this package: enough to run everything offline."""
+"""A text that comes with Python, and images that come with this package: enough to run everything
+offline."""
 
 import importlib.resources
 import re
@@ -9,12 +10,12 @@ from gmlp_flax.data.images.sources import ImageArrays
 from gmlp_flax.data.splits import HELDOUT, TRAIN
 from gmlp_flax.errors import DataError
 
-# The language reference's chapters on names, imports, assignment, calls and comparisons: prose, about 10 % of all
-# characters, and hardly repeated in other topics.
+# The language reference's chapters on names, imports, assignment, calls and comparisons: prose,
+# about 10 % of all characters, and hardly repeated in other topics.
 HELDOUT_TOPICS = ("assignment", "calls", "comparisons", "execmodel", "import")
 
-# The file keeps the order of collection: 14 blocks of about 128 digits, one block per writer. The last 382 digits are
-# three whole blocks, so training sees none of their writers.
+# The file keeps the order of collection: 14 blocks of about 128 digits, one block per writer. The
+# last 382 digits are three whole blocks, so training sees none of their writers.
 HELDOUT_DIGITS = 382
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
@@ -28,7 +29,8 @@ def sentences(text: str) -> list[str]:
 def embedded_text(side: str) -> list[str]:
     """The Python manual, as CPython ships it in `pydoc_data.topics` (79 topics, 465 KB in 3.11).
 
-    The topics in HELDOUT_TOPICS are held out. Topics quote each other, so the sentences of the held-out text are
+    The topics in HELDOUT_TOPICS are held out. Topics quote each other, so the sentences of the
+    held-out text are
     removed from the training text: the two sides have none of their `sentences` in common.
 
     Args:
@@ -43,20 +45,25 @@ def embedded_text(side: str) -> list[str]:
     try:
         from pydoc_data.topics import topics  # Some distributions leave it out.
     except ImportError as error:
-        raise DataError("Python comes without its manual: install pydoc_data, or take --config=own_text") from error
+        raise DataError(
+            "Python comes without its manual: install pydoc_data, or take --config=own_text"
+        ) from error
     heldout = [topics[name] for name in HELDOUT_TOPICS if name in topics]
     if side == HELDOUT:
         return heldout
     unwanted = {sentence for text in heldout for sentence in sentences(text)}
-    train = (_remove(topics[name], unwanted) for name in sorted(topics) if name not in HELDOUT_TOPICS)
+    train = (
+        _remove(topics[name], unwanted) for name in sorted(topics) if name not in HELDOUT_TOPICS
+    )
     return [text for text in train if text.strip()]
 
 
 def embedded_digits(side: str) -> ImageArrays:
-    """Handwritten digits, 8x8 (UCI; E. Alpaydin and C. Kaynak, 1998): 1,415 to train on, and the last 382 held out.
+    """Handwritten digits, 8x8 (UCI; E. Alpaydin and C. Kaynak, 1998): 1,415 to train on, and the
+    last 382 held out.
 
-    Items are {"image": uint8 [8, 8, 1], "label": int32, "name"}. scikit-learn has the digits too, but it is a
-    dependency of more than 40 MB for 46 KB of data.
+    Items are {"image": uint8 [8, 8, 1], "label": int32, "name"}. scikit-learn has the digits too,
+    but it is a dependency of more than 40 MB for 46 KB of data.
 
     Args:
         side: "train" or "heldout".
@@ -65,10 +72,15 @@ def embedded_digits(side: str) -> ImageArrays:
     with path.open("rb") as file, np.load(file) as arrays:
         images, labels = arrays["images"][..., None], arrays["labels"].astype(np.int32)
     part = slice(None, -HELDOUT_DIGITS) if side == TRAIN else slice(-HELDOUT_DIGITS, None)
-    return ImageArrays(images[part], labels[part], classes=tuple("0123456789"), path=f"digits/{side}")
+    return ImageArrays(
+        images[part], labels[part], classes=tuple("0123456789"), path=f"digits/{side}"
+    )
 
 
 def _remove(text: str, unwanted: set[str]) -> str:
     """The text without the sentences in `unwanted`; the white space between sentences stays."""
-    parts = re.split(f"({_SENTENCE_END.pattern})", text)  # sentences, and the white space after each
-    return "".join(part for i, part in enumerate(parts) if i % 2 or " ".join(part.split()) not in unwanted)
+    # sentences, and the white space after each
+    parts = re.split(f"({_SENTENCE_END.pattern})", text)
+    return "".join(
+        part for i, part in enumerate(parts) if i % 2 or " ".join(part.split()) not in unwanted
+    )

@@ -1,7 +1,8 @@
-"""What recognises the data of a side without reading them all: a run keeps it, and compares it when it goes on.
+"""What recognises the data of a side without reading them all: a run keeps it, and compares it when
+it goes on.
 
-A fingerprint is a dict: counts, and hashes of names, sizes and a sample of the content. It stays the same if the data
-move, or are copied with other times.
+A fingerprint is a dict: counts, and hashes of names, sizes and a sample of the content. It stays
+the same if the data move, or are copied with other times.
 """
 
 import functools
@@ -37,17 +38,26 @@ def digest(values: Iterable[str | bytes]) -> str:
 
 
 def ends(file: File) -> bytes:
-    """The first and the last bytes of a file, or all of a small one. Raises DataError if it cannot be read."""
+    """The first and the last bytes of a file, or all of a small one. Raises DataError if it cannot
+    be read."""
     start = files.read_range(file.path, 0, min(_END, file.size)) if file.size else b""
-    return start + (files.read_range(file.path, file.size - _END, file.size) if file.size > _END else b"")
+    return start + (
+        files.read_range(file.path, file.size - _END, file.size) if file.size > _END else b""
+    )
 
 
 def of_files(present: Sequence[File]) -> Fingerprint:
-    """The names and sizes of all files, and the two ends of some. Raises DataError if one cannot be read."""
+    """The names and sizes of all files, and the two ends of some. Raises DataError if one cannot be
+    read."""
     with ThreadPoolExecutor(_THREADS) as pool:
         content = digest(pool.map(ends, [present[at] for at in spread(len(present))]))
     names, sizes = digest(file.name for file in present), [file.size for file in present]
-    return {"files": len(present), "bytes": sum(sizes), "names": names, "content": digest([repr(sizes), content])}
+    return {
+        "files": len(present),
+        "bytes": sum(sizes),
+        "names": names,
+        "content": digest([repr(sizes), content]),
+    }
 
 
 def of_texts(texts: Sequence[str]) -> str:

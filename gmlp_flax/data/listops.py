@@ -1,11 +1,13 @@
-"""ListOps as Long Range Arena makes it: long trees of operators on digits, and their values (2011.04006, section 2.2);
-and its data set on disk, in the form in which Long Range Arena publishes it.
+"""ListOps as Long Range Arena makes it: long trees of operators on digits, and their values
+(2011.04006, section 2.2); and its data set on disk, in the form in which Long Range Arena publishes
+it.
 
     [MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ]    has the value 5
 
-The grammar is that of the published generator (google-research/long-range-arena, data/listops.py): at each node above
-the greatest depth stands an operator with probability 1/4, else a digit; an operator has 2 to 10 arguments, all equally
-likely. Trees of other lengths than the wanted ones are thrown away, and no two trees are equal.
+The grammar is that of the published generator (google-research/long-range-arena, data/listops.py):
+at each node above the greatest depth stands an operator with probability 1/4, else a digit; an
+operator has 2 to 10 arguments, all equally likely. Trees of other lengths than the wanted ones are
+thrown away, and no two trees are equal.
 """
 
 import hashlib
@@ -28,9 +30,11 @@ OPERATORS = {
 END = "]"
 DIGITS = tuple("0123456789")
 SYMBOLS = (*OPERATORS, END, *DIGITS)  # the vocabulary of a model
-BRACES = ("(", ")")  # the published files group arguments in pairs by these, and its readers drop them
+# the published files group arguments in pairs by these, and its readers drop them
+BRACES = ("(", ")")
 
-FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}  # by split
+# by split
+FILES = {"train": "basic_train.tsv", "validation": "basic_val.tsv", "test": "basic_test.tsv"}
 PUBLISHED = (96_000, 2_000, 2_000)  # trees of each
 FACTS = "listops.json"
 
@@ -41,7 +45,8 @@ _FRUITLESS = 200_000  # trees thrown away in a row
 
 
 class Grammar(NamedTuple):
-    """What trees are kept: with more symbols than `shortest` and fewer than `longest`, a digit 1 and an operator 2."""
+    """What trees are kept: with more symbols than `shortest` and fewer than `longest`, a digit 1
+    and an operator 2."""
 
     shortest: int = 500
     longest: int = 2000
@@ -50,7 +55,8 @@ class Grammar(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A tree: its symbols with a space between, its value from 0 to 9, and the number of its symbols."""
+    """A tree: its symbols with a space between, its value from 0 to 9, and the number of its
+    symbols."""
 
     text: str
     value: int
@@ -61,9 +67,11 @@ def generate(grammar: Grammar, seed: int) -> Iterator[Tree]:
     """Endless different trees, the same ones for the same grammar and seed, on any machine.
 
     Raises:
-        DataError: the grammar hardly ever gives a tree of the wanted length that is not among the earlier ones.
+        DataError: the grammar hardly ever gives a tree of the wanted length that is not among the
+            earlier ones.
     """
-    # Of all that `random` draws, `random()` alone is promised to stay the same in later versions of Python.
+    # Of all that `random` draws, `random()` alone is promised to stay the same in later versions of
+    # Python.
     draw, digests, thrown = random.Random(seed).random, set(), 0
     while thrown < _FRUITLESS:
         thrown += 1
@@ -93,7 +101,10 @@ def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
             digit = int(10 * draw())
             symbols.append(DIGITS[digit])
             return digit
-        operator, arguments = list(OPERATORS)[int(4 * draw())], 2 + int((grammar.arguments - 1) * draw())
+        operator, arguments = (
+            list(OPERATORS)[int(4 * draw())],
+            2 + int((grammar.arguments - 1) * draw()),
+        )
         symbols.append(operator)
         values = [node(depth + 1) for _ in range(arguments)]
         symbols.append(END)
@@ -107,31 +118,39 @@ def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
 
 
 def parse_numbers(given: str, what: str, count: int) -> tuple[int, ...]:
-    """So many numbers with commas between; raises DataError, naming `what`, if they are not that."""
+    """So many numbers with commas between; raises DataError, naming `what`, if they are not
+    that."""
     if not re.fullmatch(rf"[0-9]{{1,9}}(,[0-9]{{1,9}}){{{count - 1}}}", given):
         raise DataError(f"{what}: expected {count} numbers with commas between them")
     return tuple(map(int, given.split(",")))
 
 
 def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed: int = 0) -> int:
-    """Makes the data set, unless the folder has it already, and returns the symbols of its longest tree.
+    """Makes the data set, unless the folder has it already, and returns the symbols of its longest
+    tree.
 
     The same arguments give the same bytes. The trees of all splits differ from each other.
 
     Raises:
-        DataError: the sizes or the grammar make no sense; the folder holds another data set or cannot be written to; or
-            as in `generate`.
+        DataError: the sizes or the grammar make no sense; the folder holds another data set or
+            cannot be written to; or as in `generate`.
     """
-    makes_sense = 0 <= grammar.shortest < grammar.longest - 1 <= 2**20 and 2 <= grammar.depth <= _DEEPEST
+    makes_sense = (
+        0 <= grammar.shortest < grammar.longest - 1 <= 2**20 and 2 <= grammar.depth <= _DEEPEST
+    )
     if not makes_sense or not all(1 <= size <= _MOST for size in sizes):
         what = f"trees {sizes} of lengths {grammar.shortest},{grammar.longest} and depth {grammar.depth}"
-        limits = f"1 to {_MOST:,} of each split, two lengths with one between, 2 to {_DEEPEST} levels"
+        limits = (
+            f"1 to {_MOST:,} of each split, two lengths with one between, 2 to {_DEEPEST} levels"
+        )
         raise DataError(f"{what}: expected {limits}")
     asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
     if FACTS in files.listdir(folder):  # it is written last
         known = json_files.read(files.join(folder, FACTS), dict)
         if known.get("made of") != asked:
-            raise DataError(f"{folder!r} holds another data set, {known.get('made of', 'unknown')}: give another")
+            raise DataError(
+                f"{folder!r} holds another data set, {known.get('made of', 'unknown')}: give another"
+            )
         return known.get("longest", grammar.longest - 1)
     stream, longest = generate(grammar, seed), 0
     for name, size in zip(FILES.values(), sizes, strict=True):

@@ -1,15 +1,18 @@
-"""Training and held-out data: which split each side reads, and which examples of a shared split are held out.
+"""Training and held-out data: which split each side reads, and which examples of a shared split are
+held out.
 
-Every data set has two sides, "train" and "heldout". A side reads a split of its own if the data have one. Otherwise the
-sides share the training split, and the CRC-32 of a key decides which examples are held out:
+Every data set has two sides, "train" and "heldout". A side reads a split of its own if the data
+have one. Otherwise the sides share the training split, and the CRC-32 of a key decides which
+examples are held out:
 
     documents    the text
     images       the file's name, class by class; in a TFDS split, the record's position
     sentences    the first text of the example: examples with the same premise stay together
     questions    the title of the article: no passage is on both sides
 
-A negative share holds out as much from the other end, to choose settings by; neither side has the reported part.
-An example's side depends on its key and the share alone, not on the order of the examples or on additions to them.
+A negative share holds out as much from the other end, to choose settings by; neither side has the
+reported part. An example's side depends on its key and the share alone, not on the order of the
+examples or on additions to them.
 The one exception: if a class of images would have nothing on a side, one of its images moves there.
 """
 
@@ -28,32 +31,47 @@ T = TypeVar("T")
 TRAIN, HELDOUT = "train", "heldout"
 SIDES = (TRAIN, HELDOUT)
 
-# Words in the names of files and folders and in the fields of rows, and what TFDS calls the split that they stand for.
+# Words in the names of files and folders and in the fields of rows, and what TFDS calls the split
+# that they stand for.
 SPLIT_WORDS = {
-    **dict.fromkeys(("train", "training", "trn", "entrainement", "entraînement", "entrenamiento", "treino"), "train"),
-    **dict.fromkeys("训练 訓練 学習 훈련 학습 обучение".split(), "train"),
-    **dict.fromkeys(("validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation"), "validation"),
     **dict.fromkeys(
-        "heldout holdout validierung validación validação 验证 驗證 検証 검증 валидация".split(), "validation"
+        ("train", "training", "trn", "entrainement", "entraînement", "entrenamiento", "treino"),
+        "train",
     ),
-    **dict.fromkeys("test testing tests tst devtest prueba teste 测试 測試 テスト 테스트 тест".split(), "test"),
+    **dict.fromkeys("训练 訓練 学習 훈련 학습 обучение".split(), "train"),
+    **dict.fromkeys(
+        ("validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation"),
+        "validation",
+    ),
+    **dict.fromkeys(
+        "heldout holdout validierung validación validação 验证 驗證 検証 검증 валидация".split(),
+        "validation",
+    ),
+    **dict.fromkeys(
+        "test testing tests tst devtest prueba teste 测试 測試 テスト 테스트 тест".split(), "test"
+    ),
 }
 # Names of columns, as letters, that may say which split or fold a row is of.
-_COLUMNS = "fold folds kfold cv cvfold split splitid set setid subset partition phase tag dataset".split()
+_COLUMNS = (
+    "fold folds kfold cv cvfold split splitid set setid subset partition phase tag dataset".split()
+)
 _MANY = 8  # different values of a column that names no splits
 _WORD = re.compile(r"\bh[eo]ld\Wout(?:set|data)?\b|\w+")  # held_out is one word
 
-TRAIN_SPLIT, HELDOUT_SPLIT = "train", "validation"  # which training and evaluation read by default, by TFDS's names
+# which training and evaluation read by default, by TFDS's names
+TRAIN_SPLIT, HELDOUT_SPLIT = "train", "validation"
 ALL_SPLITS = ""  # the name of all the data, whatever their splits
 EVERYTHING = "all"  # as config.data.split: all text, whatever splits its names tell of
 
 
 def split_words(name: str) -> dict[str, str]:
-    """The splits that the name of a file or a folder mentions: TFDS's name of the split -> the word in small letters.
+    """The splits that the name of a file or a folder mentions: TFDS's name of the split -> the word
+    in small letters.
 
-    A word of SPLIT_WORDS counts anywhere in the name, in any case, alone or with "set" or "data": `val_1`, `Testing`,
-    `en-train2-b`, `trainA`, `Trainingsdaten`, `训练集`. Words end at what is no letter, and where a capital follows a
-    small letter; so `latest`, `trains` and `developers` mention none. `trainval` mentions two.
+    A word of SPLIT_WORDS counts anywhere in the name, in any case, alone or with "set" or "data":
+    `val_1`, `Testing`, `en-train2-b`, `trainA`, `Trainingsdaten`, `训练集`. Words end at what is no
+    letter, and where a capital follows a small letter; so `latest`, `trains` and `developers`
+    mention none. `trainval` mentions two.
     """
     name = re.sub(r"(?<=[a-z])(?=[A-Z])|[\d_]", " ", unicodedata.normalize("NFC", name))
     found: dict[str, str] = {}
@@ -66,16 +84,22 @@ def split_words(name: str) -> dict[str, str]:
 
 
 def split_of(name: str) -> str:
-    """TFDS's name for the split in the name of a file or a folder, or ""; raises DataError if it mentions two."""
+    """TFDS's name for the split in the name of a file or a folder, or ""; raises DataError if it
+    mentions two."""
     found = split_words(name)
     if len(found) > 1:
-        raise DataError(f"{name!r} can be read as the split {' or '.join(map(repr, found))}: rename it to one of them")
+        raise DataError(
+            f"{name!r} can be read as the split {' or '.join(map(repr, found))}: rename it to one of them"
+        )
     return next(iter(found), "")
 
 
 def may_name_splits(column: str) -> bool:
     """Whether a column with this name may say which split or fold a row is of."""
-    return "".join(filter(str.isalpha, column.lower())).removeprefix("is") in (*_COLUMNS, *SPLIT_WORDS)
+    return "".join(filter(str.isalpha, column.lower())).removeprefix("is") in (
+        *_COLUMNS,
+        *SPLIT_WORDS,
+    )
 
 
 def add_values(columns: dict[str, set[str]], row: Mapping[str, Any]) -> None:
@@ -86,20 +110,26 @@ def add_values(columns: dict[str, set[str]], row: Mapping[str, Any]) -> None:
 
 
 def check_columns(columns: Mapping[str, Collection[str]], path: str) -> list[str]:
-    """A line for each column of a table that is not read and may number splits or folds of rows; raises DataError if
-    one says which rows are held out. `columns` as `add_values` makes them."""
+    """A line for each column of a table that is not read and may number splits or folds of rows;
+    raises DataError if one says which rows are held out. `columns` as `add_values` makes them."""
     notes = []
     for name, values in columns.items():
         words = [(*split_words(value),) for value in values]
         named = len({*words}) > 1 and all(len(found) == 1 for found in words)
         is_flag = name.lower().startswith("is") and split_words(name) and len(values) == 2
         names_splits = len(values) < _MANY and (named or is_flag)
-        may_number = len(values) > 1 and (len(values) < _MANY or "fold" in name.lower()) and may_name_splits(name)
+        may_number = (
+            len(values) > 1
+            and (len(values) < _MANY or "fold" in name.lower())
+            and may_name_splits(name)
+        )
         if names_splits or may_number:
             does = "seems to name splits" if names_splits else "may number folds or splits"
             what = f"{path}: the column {name!r} {does} ({listed(map(repr, sorted(values)))}), and is not read"
             if names_splits:
-                raise DataError(f"{what}: give the data of config.data.train and heldout as two files, or drop it")
+                raise DataError(
+                    f"{what}: give the data of config.data.train and heldout as two files, or drop it"
+                )
             notes.append(f"{what}: rows to hold out need a file of their own")
     return notes
 
@@ -112,10 +142,12 @@ def is_on(side: str, key: str | bytes, share: float) -> bool:
 
 
 def heldout_members(keys: Iterable[str | bytes], share: float) -> np.ndarray:
-    """The held-out members of a group with the keys of at least two examples, some of which must be on each side.
+    """The held-out members of a group with the keys of at least two examples, some of which must be
+    on each side.
 
     Returns:
-        bool [keys]: as `is_on`, unless that leaves a side empty; then the example whose hash is nearest moves there.
+        bool [keys]: as `is_on`, unless that leaves a side empty; then the example whose hash is
+        nearest moves there.
     """
     hashes = np.fromiter(map(_hash, keys), np.uint32)
     hashes = ~hashes if share < 0 else hashes
@@ -142,8 +174,10 @@ class Side(NamedTuple):
 
     Attributes:
         name: "train" or "heldout".
-        split, heldout_split: the splits to train on and to hold out, other than those that such data usually have.
-        heldout_share: of the examples, held out if there is no split for it; 0 if the path holds one side alone.
+        split, heldout_split: the splits to train on and to hold out, other than those that such
+            data usually have.
+        heldout_share: of the examples, held out if there is no split for it; 0 if the path holds
+            one side alone.
     """
 
     name: str
@@ -151,16 +185,20 @@ class Side(NamedTuple):
     heldout_split: str = ""
     heldout_share: float = 0.0
 
-    def choose(self, path: str, train: tuple[str, ...], heldout: tuple[str, ...], known: Sequence[str] = ()) -> Choice:
+    def choose(
+        self, path: str, train: tuple[str, ...], heldout: tuple[str, ...], known: Sequence[str] = ()
+    ) -> Choice:
         """Decides whether the side reads a split of its own or a share of the training split.
 
         Args:
             path: of the data, for errors.
-            train, heldout: the splits meant for each side, ALL_SPLITS for all the data; () if there is none.
+            train, heldout: the splits meant for each side, ALL_SPLITS for all the data; () if there
+                is none.
             known: all splits of the data, for errors.
 
         Raises:
-            DataError: the `heldout_split` is also trained on. Another one that is trained on is not held out.
+            DataError: the `heldout_split` is also trained on. Another one that is trained on is not
+                held out.
         """
         share = self.heldout_share
         if share and heldout and (set(train) & set(heldout) or ALL_SPLITS in train):
@@ -176,10 +214,14 @@ class Side(NamedTuple):
         return Choice({TRAIN: train, HELDOUT: heldout}[self.name], 0.0)
 
     def members(self, examples: Sequence[T], keys: Iterable[str], what: str) -> list[T]:
-        """The examples on the side when a share is held out, by their keys; raises DataError, naming `what` they are,
-        if there is none."""
+        """The examples on the side when a share is held out, by their keys; raises DataError,
+        naming `what` they are, if there is none."""
         share = self.heldout_share
-        chosen = [example for example, key in zip(examples, keys, strict=True) if is_on(self.name, key, share)]
+        chosen = [
+            example
+            for example, key in zip(examples, keys, strict=True)
+            if is_on(self.name, key, share)
+        ]
         if not chosen:
             raise empty_side(what, self.name, share)
         return chosen
@@ -188,11 +230,18 @@ class Side(NamedTuple):
 def missing_split(path: str, split: str, known: Sequence[str]) -> DataError:
     """The error of data that do not have the split a user asked for."""
     if not any(known):
-        return DataError(f"{path!r} has no split {split!r}: it names no splits; leave the split empty")
-    return DataError(f"{path!r} has no split {split!r}: it has {listed(map(repr, known))}; give one of these")
+        return DataError(
+            f"{path!r} has no split {split!r}: it names no splits; leave the split empty"
+        )
+    return DataError(
+        f"{path!r} has no split {split!r}: it has {listed(map(repr, known))}; give one of these"
+    )
 
 
 def empty_side(what: str, side: str, share: float) -> DataError:
-    """The error of a share that leaves a side without examples; `what` they are: "the articles of 'squad.json'"."""
+    """The error of a share that leaves a side without examples; `what` they are: "the articles of
+    'squad.json'"."""
     advice = "change it, or give more data, or the held-out data a path of their own"
-    return DataError(f"{what} leave nothing on the side {side!r} with heldout_share={share}; {advice}")
+    return DataError(
+        f"{what} leave nothing on the side {side!r} with heldout_share={share}; {advice}"
+    )

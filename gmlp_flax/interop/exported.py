@@ -1,8 +1,10 @@
-"""Any model as a folder of plain files, which need no gmlp_flax to be read, here or on the Hugging Face hub.
+"""Any model as a folder of plain files, which need no gmlp_flax to be read, here or on the Hugging
+Face hub.
 
-Its forward pass can be added as a reader for PyTorch, as StableHLO and as ONNX. The last two take any batch, and what
-`Task.forward` reads: images uint8 [batch, height, width, channels], or int32 [batch, length], tokens and, for models
-finetuned on text, segments (ONNX has them in the order of the alphabet).
+Its forward pass can be added as a reader for PyTorch, as StableHLO and as ONNX. The last two take
+any batch, and what
+`Task.forward` reads: images uint8 [batch, height, width, channels], or int32 [batch, length],
+tokens and, for models finetuned on text, segments (ONNX has them in the order of the alphabet).
 """
 
 import functools
@@ -62,7 +64,8 @@ TORCH_TASKS = ("masked_lm", "causal_lm", "image_classification")
 
 
 class Format(NamedTuple):
-    """A format: the name of its file, its content for a model, the package that this needs, and how it is opened."""
+    """A format: the name of its file, its content for a model, the package that this needs, and how
+    it is opened."""
 
     file: str
     encode: Callable[[Trained], bytes]
@@ -71,7 +74,8 @@ class Format(NamedTuple):
 
 
 def encode(model: Trained, name: str) -> bytes:
-    """A model in one of FORMATS; raises RunError if its package is missing, or if the format has no such model."""
+    """A model in one of FORMATS; raises RunError if its package is missing, or if the format has no
+    such model."""
     require(FORMATS[name].package, f"--format={name}", name)
     what = f"--format={name} does not have this model, {model.config.model.block} in {model.config.task}"
     with decode_errors(what, "leave the format out", RunError):
@@ -100,19 +104,35 @@ def _onnx(model: Trained) -> bytes:
     leaves, structure = jax.tree.flatten(_inputs(model.task))
     forward = functools.partial(model.task.forward, jax.device_get(model.weights))
     choose = jax.lax.platform_dependent
-    try:  # as jax2onnx does with other functions while it traces: it has no operator for a choice of platform
+    # as jax2onnx does with other functions while it traces: it has no operator for a choice of
+    # platform
+    try:
         jax.lax.platform_dependent = lambda *args, default, **_: default(*args)
         with sharding.portable():
-            exported = jax2onnx.to_onnx(lambda *arrays: forward(jax.tree.unflatten(structure, arrays)), inputs=leaves)
+            exported = jax2onnx.to_onnx(
+                lambda *arrays: forward(jax.tree.unflatten(structure, arrays)), inputs=leaves
+            )
     finally:
         jax.lax.platform_dependent = choose
     return exported.SerializeToString()
 
 
 FORMATS = {
-    "torch": Format("modeling_gmlp.py", _torch, "json", "from modeling_gmlp import GMLP; GMLP.from_pretrained(FOLDER)"),
-    "stablehlo": Format("model.stablehlo", _stablehlo, "flatbuffers", "jax.export.deserialize(CONTENT).call(inputs)"),
-    "onnx": Format("model.onnx", _onnx, "jax2onnx", "onnxruntime.InferenceSession(FILE).run(None, {NAME: inputs})"),
+    "torch": Format(
+        "modeling_gmlp.py",
+        _torch,
+        "json",
+        "from modeling_gmlp import GMLP; GMLP.from_pretrained(FOLDER)",
+    ),
+    "stablehlo": Format(
+        "model.stablehlo", _stablehlo, "flatbuffers", "jax.export.deserialize(CONTENT).call(inputs)"
+    ),
+    "onnx": Format(
+        "model.onnx",
+        _onnx,
+        "jax2onnx",
+        "onnxruntime.InferenceSession(FILE).run(None, {NAME: inputs})",
+    ),
 }
 
 
@@ -120,7 +140,9 @@ def _inputs(task: Task) -> Any:
     """Shapes and types of what `Task.forward` reads, for a symbolic batch."""
     (batch,) = jax.export.symbolic_shape("batch")
     arrays = {
-        name: jax.ShapeDtypeStruct((batch, *shape[:-1], task.length if name != "image" else shape[-1]), dtype)
+        name: jax.ShapeDtypeStruct(
+            (batch, *shape[:-1], task.length if name != "image" else shape[-1]), dtype
+        )
         for name, (shape, dtype) in task.example_shapes().items()
         if name in ("image", "tokens", "segments")
     }
@@ -128,22 +150,28 @@ def _inputs(task: Task) -> Any:
 
 
 def export(
-    model: Trained, out: str, *, dtype: Any = "float32", format: str | Sequence[str] = (), license: str = ""
+    model: Trained,
+    out: str,
+    *,
+    dtype: Any = "float32",
+    format: str | Sequence[str] = (),
+    license: str = "",
 ) -> None:
-    """Writes the weights of a model, their running mean if there is one, with all that is needed to use them, to a
-    folder that holds no file of these names yet.
+    """Writes the weights of a model, their running mean if there is one, with all that is needed to
+    use them, to a folder that holds no file of these names yet.
 
     Args:
         model: of `load`.
         out: the folder.
-        dtype: of the weights in the file, one of DTYPES, or such a type; bfloat16 keeps 8 bits of each, in half the
-            space.
+        dtype: of the weights in the file, one of DTYPES, or such a type; bfloat16 keeps 8 bits of
+            each, in half the space.
         format: further files, by the names of `FORMATS`.
         license: of the weights, for the card, as the hub names it, such as "apache-2.0".
 
     Raises:
         ConfigError: there is no such dtype or format.
-        RunError, DataError: a format does not have this model, or the folder is taken or not writable.
+        RunError, DataError: a format does not have this model, or the folder is taken or not
+            writable.
     """
     loading.require_trained(model)
     dtype = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
@@ -156,8 +184,11 @@ def export(
     for name in format:
         files[FORMATS[name].file] = encode(model, name)
     config = model.config.copy_and_resolve_references()
-    paths = {key: value for key, value in config.data.items() if isinstance(value, str) and "/" in value}
-    config.data.update({key: os.path.basename(value.rstrip("/")) for key, value in paths.items()})  # nobody's business
+    paths = {
+        key: value for key, value in config.data.items() if isinstance(value, str) and "/" in value
+    }
+    # nobody's business
+    config.data.update({key: os.path.basename(value.rstrip("/")) for key, value in paths.items()})
     if "tokenizer" in config.data and TOKENIZER_FILE not in files:
         config.data.tokenizer = NO_TOKENIZER
     if keeps_mean(config.optimizer):  # what was kept of it is what is written
@@ -167,18 +198,23 @@ def export(
 
 
 def require_free(out: str, *more: str) -> None:
-    """Raises RunError if a folder holds a run or a model already, or a file with one of `more` names."""
+    """Raises RunError if a folder holds a run or a model already, or a file with one of `more`
+    names."""
     entries = CONFIG_FILE, RUN_FILE, CHECKPOINTS, loading.WEIGHTS, *more
     if taken := [entry for entry in entries if io_files.exists(os.path.join(out, entry))]:
-        raise RunError(f"--out={out} holds {taken[0]} already, which would be overwritten: give another folder")
+        raise RunError(
+            f"--out={out} holds {taken[0]} already, which would be overwritten: give another folder"
+        )
 
 
 def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = "float32") -> None:
-    """Writes parameters, a nested dict of arrays, with the config of the model and the files that predictions need
-    beside them (`Task.assets`), to the folder `out`; `dtype` is of the weights there.
+    """Writes parameters, a nested dict of arrays, with the config of the model and the files that
+    predictions need beside them (`Task.assets`), to the folder `out`; `dtype` is of the weights
+    there.
 
     Raises:
-        RunError: a parameter is not finite, or the folder holds a model or one of the files; nothing is written then.
+        RunError: a parameter is not finite, or the folder holds a model or one of the files;
+            nothing is written then.
         RunError, DataError: the folder or a file cannot be written to.
     """
     require_free(out, *files)
@@ -188,7 +224,8 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
         raise RunError(
             f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give other weights"
         )
-    content = safetensors.numpy.save(weights, metadata={"format": "pt"})  # an entry that readers in torch require
+    # an entry that readers in torch require
+    content = safetensors.numpy.save(weights, metadata={"format": "pt"})
     own = {loading.WEIGHTS: content, CONFIG_FILE: config_lib.to_json(config).encode()}
     write_files(out, files | own)
 
@@ -206,7 +243,8 @@ def push(model: Trained | str, repository: str, *, private: bool = False, **opti
         The address of the commit.
 
     Raises:
-        RunError: huggingface_hub is not installed, the hub cannot be reached, or it refuses the upload.
+        RunError: huggingface_hub is not installed, the hub cannot be reached, or it refuses the
+            upload.
         ConfigError, RunError, DataError: the model cannot be read or exported.
     """
     huggingface_hub = require("huggingface_hub", "to push", "weights")
@@ -234,14 +272,22 @@ def card(model: Trained, dtype: str, openers: Iterable[str] = (), license: str =
     task, config, scores = model.task, model.config, _scores(model)
     data = os.path.basename(config.data.train.rstrip("/"))  # a path is nobody's business
     metadata = {"license": license, "library_name": "gmlp_flax", "pipeline_tag": task.hub_task}
-    metadata |= {"tags": ["jax", "flax", config.model.block], "metrics": list(scores.get("this model", ()))}
-    table = "".join(f"| {name} | {task.format_metrics(values)} |\n" for name, values in scores.items())
+    metadata |= {
+        "tags": ["jax", "flax", config.model.block],
+        "metrics": list(scores.get("this model", ())),
+    }
+    table = "".join(
+        f"| {name} | {task.format_metrics(values)} |\n" for name, values in scores.items()
+    )
     return TEXT.format(
-        metadata=yaml.safe_dump({key: value for key, value in metadata.items() if value}, sort_keys=False),
+        metadata=yaml.safe_dump(
+            {key: value for key, value in metadata.items() if value}, sort_keys=False
+        ),
         block=config.model.block,
         task=config.task,
         count=parameters.count(model.params),
-        trained=f", trained for {model.step:,} steps" * bool(model.step) + f" on `{data}`" * bool(data),
+        trained=f", trained for {model.step:,} steps" * bool(model.step)
+        + f" on `{data}`" * bool(data),
         scores=f"\n| | on held-out data |\n|---|---|\n{table}" if table else "",
         openers="".join(f"    {line}\n" for line in openers),
         dtype=dtype,
@@ -249,12 +295,19 @@ def card(model: Trained, dtype: str, openers: Iterable[str] = (), license: str =
 
 
 def _scores(model: Trained) -> dict[str, dict[str, Any]]:
-    """The metrics of a model and those of trivial models, by name; nothing if the run does not have the model's."""
-    lines = MetricsFile.read(os.path.join(model.task.folder, METRICS_FILE)) if model.task.folder else []
+    """The metrics of a model and those of trivial models, by name; nothing if the run does not have
+    the model's."""
+    lines = (
+        MetricsFile.read(os.path.join(model.task.folder, METRICS_FILE)) if model.task.folder else []
+    )
     scores = [line["eval"] for line in lines if line["step"] == model.step and "eval" in line]
     if not scores:
         return {}
     mean = "ema_" if keeps_mean(model.config.optimizer) else ""
-    own = {name: scores[-1][mean + name] for name in model.task.eval_metrics if mean + name in scores[-1]}
+    own = {
+        name: scores[-1][mean + name]
+        for name in model.task.eval_metrics
+        if mean + name in scores[-1]
+    }
     baselines = next(filter(None, map(baselines_of, reversed(lines))), [])
     return {"this model": own} | {baseline["name"]: baseline["eval"] for baseline in baselines}

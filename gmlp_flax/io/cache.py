@@ -1,8 +1,9 @@
-"""Results that are kept: files that are built once, copies of remote files on this disk, and values in memory.
+"""Results that are kept: files that are built once, copies of remote files on this disk, and values
+in memory.
 
-The copies of all processes lie in one folder of the cache, `remote/`. If they would come to more than `limit()` bytes,
-those that were used longest ago are deleted, but none that a process holds. A file that changes in the bucket is
-another copy.
+The copies of all processes lie in one folder of the cache, `remote/`. If they would come to more
+than `limit()` bytes, those that were used longest ago are deleted, but none that a process holds. A
+file that changes in the bucket is another copy.
 """
 
 import contextlib
@@ -27,8 +28,11 @@ USUAL = 50.0
 
 
 def default_folder() -> str:
-    """The folder that keeps tokenizers and token ids between runs, unless another folder is given."""
-    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gmlp_flax")
+    """The folder that keeps tokenizers and token ids between runs, unless another folder is
+    given."""
+    return os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gmlp_flax"
+    )
 
 
 def cache_key(*parts: object) -> str:
@@ -37,10 +41,12 @@ def cache_key(*parts: object) -> str:
 
 
 def cached_file(path: str | os.PathLike, make: Callable[[], bytes]) -> Path:
-    """Writes the content that `make()` returns to `path` unless the file is there and intact, and returns the path.
+    """Writes the content that `make()` returns to `path` unless the file is there and intact, and
+    returns the path.
 
-    A file is intact if its SHA-256 is the one in `<path>.sha256`. Formats such as .npy do not notice a changed byte.
-    Raises FileError if the folder cannot be written to, before `make` is called.
+    A file is intact if its SHA-256 is the one in `<path>.sha256`. Formats such as .npy do not
+    notice a changed byte. Raises FileError if the folder cannot be written to, before `make` is
+    called.
     """
     path, record = Path(path), Path(f"{path}.sha256")
     content = files.read(str(path))
@@ -55,8 +61,8 @@ def cached_file(path: str | os.PathLike, make: Callable[[], bytes]) -> Path:
 class ResultCache:
     """Calls `make(key)` once for each key and keeps the `size` results last asked for; thread-safe.
 
-    Threads that ask for a result in the making wait for it; other threads do not. If `make` raises, the next call, or
-    thread that waits, tries again.
+    Threads that ask for a result in the making wait for it; other threads do not. If `make` raises,
+    the next call, or thread that waits, tries again.
     """
 
     def __init__(self, make: Callable[[Any], Any], size: int):
@@ -73,7 +79,8 @@ class ResultCache:
 
 
 def limit() -> int:
-    """How many bytes the copies may have; raises DataError if the environment variable is no positive number."""
+    """How many bytes the copies may have; raises DataError if the environment variable is no
+    positive number."""
     given = os.environ.get(GIGABYTES, USUAL)
     with contextlib.suppress(OverflowError, ValueError):
         if (limit := int(float(given) * 1e9)) > 0:
@@ -82,7 +89,8 @@ def limit() -> int:
 
 
 class LocalCopy(contextlib.ExitStack):
-    """A file on this disk, at `path`: a local file itself or the copy of a remote one, which stays until `close`.
+    """A file on this disk, at `path`: a local file itself or the copy of a remote one, which stays
+    until `close`.
 
     Raises DataError if the file cannot be read or copied, or alone has more than `limit()` bytes.
     """
@@ -90,7 +98,11 @@ class LocalCopy(contextlib.ExitStack):
     def __init__(self, file: File | str):
         super().__init__()
         if isinstance(file, str):
-            file = files.find_files(file)[0] if files.is_remote(file) else File(file, os.path.basename(file), 0, "")
+            file = (
+                files.find_files(file)[0]
+                if files.is_remote(file)
+                else File(file, os.path.basename(file), 0, "")
+            )
         self._file, self.path = file, file.path
         if not files.is_remote(file.path):
             return
@@ -104,7 +116,8 @@ class LocalCopy(contextlib.ExitStack):
                     break
                 except FileNotFoundError:  # also if it is deleted between copying and opening
                     _fetch(file, path)
-        with contextlib.suppress(OSError):  # another user's copy, or a cache that is mounted for reading
+        # another user's copy, or a cache that is mounted for reading
+        with contextlib.suppress(OSError):
             os.utime(held)
 
     def __reduce__(self):
@@ -118,7 +131,10 @@ def _fetch(file: File, path: Path) -> None:
     """Copies a remote file, unless another process does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
-    with file_lock(part, os.O_RDWR | os.O_CREAT) as descriptor, open(descriptor, "r+b", closefd=False) as target:
+    with (
+        file_lock(part, os.O_RDWR | os.O_CREAT) as descriptor,
+        open(descriptor, "r+b", closefd=False) as target,
+    ):
         if path.exists():
             part.unlink()
             return
@@ -126,19 +142,25 @@ def _fetch(file: File, path: Path) -> None:
         with files.open_file(file.path, decompress=False) as source:
             shutil.copyfileobj(source, target, 1 << 20)
         if (copied := target.tell()) != file.size:
-            raise DataError(f"{file.path}: {copied} bytes came where {file.size} were expected; run again")
+            raise DataError(
+                f"{file.path}: {copied} bytes came where {file.size} were expected; run again"
+            )
         target.flush()
         os.replace(part, path)
 
 
 def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
-    """Deletes the copies used longest ago, until the file has room, or all that is left is in use; takes that room."""
+    """Deletes the copies used longest ago, until the file has room, or all that is left is in use;
+    takes that room."""
     most, copies = limit(), []
     if file.size > most:
-        raise DataError(f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: raise {GIGABYTES}")
+        raise DataError(
+            f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: raise {GIGABYTES}"
+        )
     with file_lock(folder / ".lock", os.O_RDWR | os.O_CREAT):
         target.truncate(file.size)
-        # Of many small copies, only one per hundredth of the limit has the folder listed, which takes long.
+        # Of many small copies, only one per hundredth of the limit has the folder listed, which
+        # takes long.
         if int(cache_key(file.path), 16) % most >= 100 * file.size:
             return
         for path in folder.iterdir():

@@ -1,4 +1,5 @@
-"""Local and remote files: read, written, listed and moved, with errors of one line (see storage)."""
+"""Local and remote files: read, written, listed and moved, with errors of one line (see
+storage)."""
 
 import bz2
 import contextlib
@@ -36,7 +37,8 @@ COMPRESSIONS = tuple(_DECOMPRESSORS)  # suffixes of compressed files
 SMALL = 64 << 20
 MOST = 1 << 30  # bytes that are held at once: a small compressed file can hold more than the memory
 COMMIT_MARK = "commit_success.txt"  # Orbax writes it last to a checkpoint
-SHARD = re.compile(r"^(?P<stem>.*?)[-_.]?(?P<number>\d+)-of-(?P<count>\d+)")  # c4-train.00000-of-01024.json.gz
+# c4-train.00000-of-01024.json.gz
+SHARD = re.compile(r"^(?P<stem>.*?)[-_.]?(?P<number>\d+)-of-(?P<count>\d+)")
 # fsspec's names for a stamp that changes with a file's content, the most reliable first.
 _VERSIONS = ("etag", "ETag", "md5Hash", "generation", "mtime", "updated", "LastModified", "created")
 
@@ -45,14 +47,21 @@ class File(NamedTuple):
     """One file of a data set."""
 
     path: str  # for `open_file`
-    name: str  # the path below the folder that was searched, with `/`; the base name if a single file was given
+    # the path below the folder that was searched, with `/`; the base name if a single file was
+    # given
+    name: str
     size: int  # bytes, before decompression
-    version: str  # changes when the file does: its modification time or, for a remote file, the store's tag
+    # changes when the file does: its modification time or, for a remote file, the store's tag
+    version: str
 
 
 def join(folder: str, *names: str) -> str:
     """The path of a file in a local or remote folder."""
-    return "/".join([folder.rstrip("/"), *names]) if is_remote(folder) else os.path.join(folder, *names)
+    return (
+        "/".join([folder.rstrip("/"), *names])
+        if is_remote(folder)
+        else os.path.join(folder, *names)
+    )
 
 
 def absolute(path: str) -> str:
@@ -66,12 +75,14 @@ def compression(path: str) -> str:
 
 
 def suffix(path: str) -> str:
-    """The suffix of `path` in small letters, without that of its compression: ".jsonl" of "A.JSONL.gz"; or ''."""
+    """The suffix of `path` in small letters, without that of its compression: ".jsonl" of
+    "A.JSONL.gz"; or ''."""
     return os.path.splitext(path.lower().removesuffix(compression(path)))[1]
 
 
 def exists(path: str | os.PathLike) -> bool:
-    """Whether there is a file or a folder. A bucket itself counts as there, as asking for it takes another right.
+    """Whether there is a file or a folder. A bucket itself counts as there, as asking for it takes
+    another right.
 
     Raises FileError if the disk or the store does not say; so do the functions below.
     """
@@ -94,12 +105,19 @@ def _ask(path: str | os.PathLike, action: Callable[[Any, str], T], absent: T) ->
 
 
 def find_files(path: str) -> tuple[File, ...]:
-    """The file `path`, or all files below the folder `path`, ordered by name and without hidden files. Raises DataError
-    if there is nothing at `path`, or a file or the store cannot be reached."""
+    """The file `path`, or all files below the folder `path`, ordered by name and without hidden
+    files. Raises DataError if there is nothing at `path`, or a file or the store cannot be
+    reached."""
     if not exists(path):
         raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
-    files = call(path, lambda *at: list(_find_remote(path, *at))) if is_remote(path) else _find_local(path)
-    visible = (file for file in files if not any(part.startswith(".") for part in file.name.split("/")))
+    files = (
+        call(path, lambda *at: list(_find_remote(path, *at)))
+        if is_remote(path)
+        else _find_local(path)
+    )
+    visible = (
+        file for file in files if not any(part.startswith(".") for part in file.name.split("/"))
+    )
     return tuple(sorted(visible, key=lambda file: file.name.split("/")))
 
 
@@ -107,7 +125,10 @@ def _find_local(path: str) -> Iterator[File]:
     """As fsspec's `find`, but through links to folders as well."""
     root, paths = os.path.dirname(path) or ".", [path]
     if os.path.isdir(path):
-        root, paths = path, [os.path.join(folder, name) for folder, _, names in walk(path) for name in names]
+        root, paths = (
+            path,
+            [os.path.join(folder, name) for folder, _, names in walk(path) for name in names],
+        )
     for file in paths:
         with file_errors(f"reading {file}"):
             status = os.stat(file)
@@ -116,31 +137,41 @@ def _find_local(path: str) -> Iterator[File]:
 
 def _find_remote(path: str, system: Any, root: str) -> Iterator[File]:
     single = system.isfile(root)
-    for name, info in ({root: system.info(root)} if single else system.find(root, detail=True)).items():
+    for name, info in (
+        {root: system.info(root)} if single else system.find(root, detail=True)
+    ).items():
         inside = os.path.basename(root) if single else name.removeprefix(root).strip("/")
         version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
         yield File(path if single else join(path, inside), inside, int(info["size"]), version)
 
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`os.walk` through links as well; raises DataError for a folder that cannot be read, or that is inside itself."""
+    """`os.walk` through links as well; raises DataError for a folder that cannot be read, or that
+    is inside itself."""
 
     def refuse(error: OSError) -> None:
         raise storage_error(f"reading {error.filename}", error) from error
 
     for folder, folders, names in os.walk(path, onerror=refuse, followlinks=True):
         if os.path.relpath(folder, path).count(os.sep) >= 30:
-            raise DataError(f"{folder}: more than 30 folders in each other; remove a link to a folder around it")
+            raise DataError(
+                f"{folder}: more than 30 folders in each other; remove a link to a folder around it"
+            )
         yield folder, folders, names
 
 
 def check_shards(path: str, files: Iterable[File]) -> None:
-    """Raises DataError if one of a set of numbered files in the folder `path` is not among its files."""
+    """Raises DataError if one of a set of numbered files in the folder `path` is not among its
+    files."""
     sets: dict[tuple[str, str, str], set[int]] = {}
     for file in files:
         folder, name = os.path.split(file.name)
         if shard := SHARD.match(name):
-            key = (os.path.join(folder, shard["stem"]), shard["count"], suffix(name) + compression(name))
+            key = (
+                os.path.join(folder, shard["stem"]),
+                shard["count"],
+                suffix(name) + compression(name),
+            )
             sets.setdefault(key, set()).add(int(shard["number"]))
     for (stem, count, _), numbers in sets.items():
         missing = int(count) - len([number for number in numbers if number < int(count)])
@@ -155,14 +186,19 @@ def subfolders(path: str) -> tuple[str, ...]:
     if not is_remote(path):
         return tuple(name for name in listdir(path) if os.path.isdir(os.path.join(path, name)))
     entries = _ask(path, lambda system, name: system.ls(name, detail=True), [])
-    return tuple(sorted(os.path.basename(e["name"].rstrip("/")) for e in entries if e["type"] == "directory"))
+    return tuple(
+        sorted(os.path.basename(e["name"].rstrip("/")) for e in entries if e["type"] == "directory")
+    )
 
 
 def listdir(folder: str) -> list[str]:
     """The names in a folder, sorted; nothing if there is no such folder."""
 
     def names(system: Any, root: str) -> list[str]:
-        paths = (path.rstrip("/").removeprefix(root.rstrip("/")).strip("/") for path in system.ls(root, detail=False))
+        paths = (
+            path.rstrip("/").removeprefix(root.rstrip("/")).strip("/")
+            for path in system.ls(root, detail=False)
+        )
         return sorted(name for name in paths if name and "/" not in name)
 
     return _ask(folder, names, [])
@@ -172,20 +208,26 @@ def glob(pattern: str) -> list[str]:
     """The paths that a glob pattern matches, sorted; ~ is the home folder."""
     if not is_remote(pattern):
         return sorted(local_glob.glob(os.path.expanduser(pattern)))
-    paths = call(pattern, lambda system, name: system.glob(name) if any(sign in name for sign in "*?[") else [name])
+    paths = call(
+        pattern,
+        lambda system, name: system.glob(name) if any(sign in name for sign in "*?[") else [name],
+    )
     return sorted(f"{pattern.partition('://')[0]}://{path.strip('/')}" for path in paths)
 
 
 def expand(name: str, suffixes: Sequence[str]) -> list[str]:
-    """The files that a name stands for: itself; the files below a folder that end in one of the suffixes, in any case;
-    or what a glob pattern matches. A name for which there is nothing comes back as it is.
+    """The files that a name stands for: itself; the files below a folder that end in one of the
+    suffixes, in any case; or what a glob pattern matches. A name for which there is nothing comes
+    back as it is.
 
     Raises:
         DataError: the folder has no such file, or cannot be read.
     """
     if not is_folder(name):
         return [name] if exists(name) else glob(name) or [name]
-    paths = [file.path for file in find_files(name) if os.path.splitext(file.path)[1].lower() in suffixes]
+    paths = [
+        file.path for file in find_files(name) if os.path.splitext(file.path)[1].lower() in suffixes
+    ]
     if not paths:
         raise DataError(f"{name} has no file of these: {', '.join(suffixes)}; give files")
     return paths
@@ -193,10 +235,11 @@ def expand(name: str, suffixes: Sequence[str]) -> list[str]:
 
 @contextmanager
 def open_file(path: str, decompress: bool = True, buffer: int = BUFFER) -> Iterator[BinaryIO]:
-    """Opens a file for reading, by default decompressing one of COMPRESSIONS; errors inside the block name the file.
+    """Opens a file for reading, by default decompressing one of COMPRESSIONS; errors inside the
+    block name the file.
 
-    Files that are not compressed can seek. A local file is read `buffer` bytes at a time. Raises DataError if the file
-    cannot be read, or is a truncated or damaged archive.
+    Files that are not compressed can seek. A local file is read `buffer` bytes at a time. Raises
+    DataError if the file cannot be read, or is a truncated or damaged archive.
     """
     kind = compression(path) if decompress else ""
     with ExitStack() as stack:
@@ -205,12 +248,15 @@ def open_file(path: str, decompress: bool = True, buffer: int = BUFFER) -> Itera
             yield stack.enter_context(_decompress(raw, kind)) if kind else raw
         except _DAMAGE as error:
             if kind and getattr(error, "errno", None) is None:
-                raise DataError(f"{path}: truncated or not a {kind} archive ({error}); copy it again") from error
+                raise DataError(
+                    f"{path}: truncated or not a {kind} archive ({error}); copy it again"
+                ) from error
             raise storage_error(f"reading {path}", error) from error
 
 
 def _decompress(raw: BinaryIO, kind: str) -> BinaryIO:
-    """The content of a compressed file, which cannot seek; reading it raises one of _DAMAGE if the file is damaged."""
+    """The content of a compressed file, which cannot seek; reading it raises one of _DAMAGE if the
+    file is damaged."""
     if not raw.read(1):
         raise EOFError("the file is empty")  # gzip accepts it as an empty archive
     raw.seek(0)
@@ -224,9 +270,9 @@ def _zstandard(raw: BinaryIO) -> Any:
 
 
 class _Streams(io.RawIOBase):
-    """The content of a file of one or more compressed streams, with zeros between them if any; `decompressor()` makes
-    the decompressor of one. bz2.BZ2File and lzma.LZMAFile drop all that follows a good stream if it does not begin as
-    another, damaged or not."""
+    """The content of a file of one or more compressed streams, with zeros between them if any;
+    `decompressor()` makes the decompressor of one. bz2.BZ2File and lzma.LZMAFile drop all that
+    follows a good stream if it does not begin as another, damaged or not."""
 
     def __init__(self, raw: BinaryIO, decompressor: Callable[[], Any]):
         self._raw, self._decompressor, self._stream = raw, decompressor, decompressor()
@@ -257,7 +303,8 @@ def _open_raw(path: str, buffer: int) -> Any:
         if not is_remote(path):
             return open(path, "rb", buffering=buffer)
         return call(path, lambda system, name: system.open(name, "rb"))
-    except (OSError, ValueError) as error:  # ValueError: a zero byte, or a character that no file's name has
+    # ValueError: a zero byte, or a character that no file's name has
+    except (OSError, ValueError) as error:
         raise storage_error(f"reading {path}", error) from error
 
 
@@ -267,8 +314,9 @@ def read(path: str) -> bytes | None:
 
 
 def read_small(path: str | os.PathLike, most: int = SMALL, decompress: bool = False) -> bytes:
-    """The content of a file that is read whole: a config, a vocabulary, an index, a document. Raises DataError if it
-    cannot be read, is no plain file, or has more than `most` bytes, unpacked."""
+    """The content of a file that is read whole: a config, a vocabulary, an index, a document.
+    Raises DataError if it cannot be read, is no plain file, or has more than `most` bytes,
+    unpacked."""
     path = os.fspath(path)
     # A pipe without a writer would hang where it is opened.
     if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
@@ -277,12 +325,15 @@ def read_small(path: str | os.PathLike, most: int = SMALL, decompress: bool = Fa
         size = most if decompress or is_remote(path) else min(os.path.getsize(path), most)
         content = file.read(size + 1)  # which takes so much memory at once, however little there is
     if len(content) > most:
-        raise DataError(f"{path} has more than {most:,} bytes: check the path, or cut it into several files")
+        raise DataError(
+            f"{path} has more than {most:,} bytes: check the path, or cut it into several files"
+        )
     return content
 
 
 def read_range(path: str, start: int, stop: int) -> bytes:
-    """Bytes [start, stop) of a file, in one read or request; raises FileError if the file cannot be read."""
+    """Bytes [start, stop) of a file, in one read or request; raises FileError if the file cannot be
+    read."""
     if is_remote(path):
         return call(path, lambda system, name: system.cat_file(name, start=start, end=stop))
     with open_file(path, decompress=False, buffer=0) as file:
@@ -292,10 +343,11 @@ def read_range(path: str, start: int, stop: int) -> bytes:
 
 @contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Yields a new local path; the file written there gets the name `path` at the end of the block, unless it raises.
+    """Yields a new local path; the file written there gets the name `path` at the end of the block,
+    unless it raises.
 
-    Readers find the old file or the whole new one, also after a power cut. The folder is made if it is missing. An
-    OSError is not translated.
+    Readers find the old file or the whole new one, also after a power cut. The folder is made if it
+    is missing. An OSError is not translated.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -330,7 +382,8 @@ def upload(path: Path, folder: str) -> None:
 
 
 class StagingFolder:
-    """For libraries that write to disks alone: `path` is the folder itself, or a temporary one for a bucket's."""
+    """For libraries that write to disks alone: `path` is the folder itself, or a temporary one for
+    a bucket's."""
 
     def __init__(self, folder: str):
         self._folder = folder
@@ -339,7 +392,11 @@ class StagingFolder:
     def close(self) -> None:
         """Moves what was written to the bucket."""
         if self.path != self._folder:
-            call(self._folder, lambda system, name: system.put(f"{self.path}/", f"{name}/", recursive=True), "writing")
+            call(
+                self._folder,
+                lambda system, name: system.put(f"{self.path}/", f"{name}/", recursive=True),
+                "writing",
+            )
             shutil.rmtree(self.path)
 
 
@@ -350,11 +407,16 @@ def make_folder(folder: str) -> None:
 
 
 def move(path: str, target: str) -> str:
-    """Moves a file or a folder to `target`, or beside it to TARGET.1, TARGET.2, ... if that is taken; returns where.
+    """Moves a file or a folder to `target`, or beside it to TARGET.1, TARGET.2, ... if that is
+    taken; returns where.
 
     In a bucket each file is copied, then the old ones are deleted.
     """
-    free = next(name for number in itertools.count() if not exists(name := f"{target}.{number}" if number else target))
+    free = next(
+        name
+        for number in itertools.count()
+        if not exists(name := f"{target}.{number}" if number else target)
+    )
     if is_remote(path):
 
         def copy(system: Any, name: str) -> None:
@@ -377,10 +439,13 @@ def remove(path: str) -> None:
 
 
 def remove_all(path: str) -> None:
-    """Deletes a remote file, or all files of a remote folder; of a checkpoint Orbax's mark goes first."""
+    """Deletes a remote file, or all files of a remote folder; of a checkpoint Orbax's mark goes
+    first."""
 
     def delete(system: Any, name: str) -> None:
-        for file in sorted(system.find(name), key=lambda file: not file.endswith(f"/{COMMIT_MARK}")):
+        for file in sorted(
+            system.find(name), key=lambda file: not file.endswith(f"/{COMMIT_MARK}")
+        ):
             with contextlib.suppress(FileNotFoundError):
                 system.rm_file(file)
 

@@ -1,4 +1,5 @@
-"""JSON that others wrote: read strictly, with limits, so that a strange file is an error of one line."""
+"""JSON that others wrote: read strictly, with limits, so that a strange file is an error of one
+line."""
 
 import json
 import os
@@ -23,8 +24,9 @@ def write(path: str | os.PathLike, value: Any) -> None:
 def parse(data: bytes, where: str, kind: type = object) -> Any:
     """The value that JSON stands for, in UTF-8, also with a byte-order mark.
 
-    Raises DataError, which begins with `where`, if the bytes are not that, or if the value is of another kind (dict,
-    list), is nested too deep for Python's reader, or has a whole number of more than DIGITS digits.
+    Raises DataError, which begins with `where`, if the bytes are not that, or if the value is of
+    another kind (dict, list), is nested too deep for Python's reader, or has a whole number of more
+    than DIGITS digits.
     """
     try:
         value = loads(data.decode("utf-8-sig"))

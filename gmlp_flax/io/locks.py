@@ -1,8 +1,10 @@
-"""One process at a time: locks of files, which the system releases when their process ends, and a run folder's lease.
+"""One process at a time: locks of files, which the system releases when their process ends, and a
+run folder's lease.
 
-On one machine the lock decides. In a bucket, which has no locks, and between machines that share storage the file
-lease.json does: its owner writes it anew every `BEAT` seconds. An owner that has not done so for `STALE` seconds, by
-the clock of whoever watches, is dead, and its lease is taken over.
+On one machine the lock decides. In a bucket, which has no locks, and between machines that share
+storage the file
+lease.json does: its owner writes it anew every `BEAT` seconds. An owner that has not done so for
+`STALE` seconds, by the clock of whoever watches, is dead, and its lease is taken over.
 """
 
 import contextlib
@@ -30,13 +32,17 @@ ENDING = 3.0  # seconds that a process which was just killed may need to end
 
 
 @contextmanager
-def file_lock(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = fcntl.LOCK_EX) -> Iterator[int]:
+def file_lock(
+    path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = fcntl.LOCK_EX
+) -> Iterator[int]:
     """Locks a file or a folder until the end of the block; yields its descriptor.
 
     Args:
-        path: of the file; if another process deletes or renames it meanwhile, the file that now has the name is locked.
+        path: of the file; if another process deletes or renames it meanwhile, the file that now has
+            the name is locked.
         flags: of os.open; with O_CREAT, a missing file is made.
-        mode: of fcntl.flock; LOCK_SH for readers, with LOCK_NB a lock that is taken raises BlockingIOError.
+        mode: of fcntl.flock; LOCK_SH for readers, with LOCK_NB a lock that is taken raises
+            BlockingIOError.
     """
     with contextlib.ExitStack() as closing:
         while True:
@@ -52,8 +58,8 @@ def file_lock(path: str | os.PathLike, flags: int = os.O_RDONLY, mode: int = fcn
 
 @contextmanager
 def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
-    """Makes the folder if it is missing, waits until no other process holds it, and holds it until the block ends.
-    Raises FileError if the folder cannot be made or written to."""
+    """Makes the folder if it is missing, waits until no other process holds it, and holds it until
+    the block ends. Raises FileError if the folder cannot be made or written to."""
     path, flags = os.path.join(folder, LOCK_FILE), os.O_RDWR | os.O_CREAT
     with contextlib.ExitStack() as closing:
         with file_errors(f"locking {folder}"):  # some network file systems have no locks
@@ -79,14 +85,22 @@ class Lease:
             "beats": 0,
         }
         self._lost, self._renewed, self._written = "", _clock(), b""
-        self._mutex, self._closed, self._lock = threading.Lock(), threading.Event(), contextlib.ExitStack()
+        self._mutex, self._closed, self._lock = (
+            threading.Lock(),
+            threading.Event(),
+            contextlib.ExitStack(),
+        )
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     def take(self) -> None:
-        """Takes the lease, and keeps it until `close`; raises RunError, with its owner, if another process has it."""
+        """Takes the lease, and keeps it until `close`; raises RunError, with its owner, if another
+        process has it."""
         is_locked, there = self._lock_folder(), files.read(self._path)
-        owner = {"host": self._own["host"]} | json_files.parse_object(there)  # a full disk may have left an empty file
-        is_gone = owner["host"] == self._own["host"] and (is_locked or not _is_alive(owner.get("process")))
+        # a full disk may have left an empty file
+        owner = {"host": self._own["host"]} | json_files.parse_object(there)
+        is_gone = owner["host"] == self._own["host"] and (
+            is_locked or not _is_alive(owner.get("process"))
+        )
         if there is not None and not is_gone:
             there = self._watch(there)
         self._written = self._content()
@@ -96,14 +110,18 @@ class Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Raises RunError if the lease is lost: whoever writes to the folder asks first. This reads no file, unless the
-        last beat is late."""
+        """Raises RunError if the lease is lost: whoever writes to the folder asks first. This reads
+        no file, unless the last beat is late."""
         if _clock() - self._renewed > STALE / 2:
             self._renew()
         if self._lost:
-            raise RunError(f"{self.folder} is not this run's any more: {self._lost}; this run ends and writes no more")
+            raise RunError(
+                f"{self.folder} is not this run's any more: {self._lost}; this run ends and writes no more"
+            )
         if (silent := _clock() - self._renewed) > STALE:
-            raise StorageError(f"{self._path} could not be written for {silent:.0f} s: another run may take the folder")
+            raise StorageError(
+                f"{self._path} could not be written for {silent:.0f} s: another run may take the folder"
+            )
 
     def close(self) -> None:
         """Gives the lease back."""
@@ -111,13 +129,16 @@ class Lease:
         if self._thread.ident is not None:  # it was started
             self._thread.join()
             with contextlib.suppress(RunError):  # whoever comes next finds that the owner is gone
-                if json_files.parse_object(files.read(self._path)).get("token") == self._own["token"]:
+                if (
+                    json_files.parse_object(files.read(self._path)).get("token")
+                    == self._own["token"]
+                ):
                     files.remove(self._path)
         self._lock.close()
 
     def _lock_folder(self) -> bool:
-        """Locks a folder on a disk for this process; False if there are no such locks, as in buckets. Raises RunError
-        if another process of this machine has it."""
+        """Locks a folder on a disk for this process; False if there are no such locks, as in
+        buckets. Raises RunError if another process of this machine has it."""
         deadline = _clock() + ENDING
         while not files.is_remote(self.folder):
             try:
@@ -132,9 +153,12 @@ class Lease:
         return False
 
     def _watch(self, content: bytes) -> bytes | None:
-        """The lease, None if it is gone by now, if its owner is dead; raises RunError if it is alive."""
+        """The lease, None if it is gone by now, if its owner is dead; raises RunError if it is
+        alive."""
         deadline = _clock() + STALE
-        with heartbeat(f"{self.folder} has the lease of {_name(content)}: waiting {STALE:.0f} s for a sign of life"):
+        with heartbeat(
+            f"{self.folder} has the lease of {_name(content)}: waiting {STALE:.0f} s for a sign of life"
+        ):
             while _clock() < deadline:
                 time.sleep(BEAT / 10)
                 now = files.read(self._path)
@@ -154,23 +178,32 @@ class Lease:
                 return
             self._own["beats"] += 1
             new = self._content()
-            there = new if compare_and_swap(self._path, self._written, new) else files.read(self._path)
+            there = (
+                new if compare_and_swap(self._path, self._written, new) else files.read(self._path)
+            )
             if there and json_files.parse_object(there).get("token") == self._own["token"]:
-                self._written, self._renewed = there, _clock()  # perhaps by a beat that seemed to fail
+                # perhaps by a beat that seemed to fail
+                self._written, self._renewed = there, _clock()
             else:
-                self._lost = f"{_name(there)} has taken it" if there else f"{LEASE_FILE} was deleted"
+                self._lost = (
+                    f"{_name(there)} has taken it" if there else f"{LEASE_FILE} was deleted"
+                )
 
     def _content(self) -> bytes:
         return json.dumps(self._own).encode() + b"\n"
 
     def _refusal(self, content: bytes | None) -> RunError:
-        return RunError(f"{self.folder} is in use by {_name(content)}: wait for it, stop it, or give another --workdir")
+        return RunError(
+            f"{self.folder} is in use by {_name(content)}: wait for it, stop it, or give another --workdir"
+        )
 
 
 def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
-    """Writes a file if its content is `old`, or if there is none and `old` is None. Returns whether it did.
+    """Writes a file if its content is `old`, or if there is none and `old` is None. Returns whether
+    it did.
 
-    On gs:// the store sees to it that nobody else writes in between. On a disk one may: there the lock decides.
+    On gs:// the store sees to it that nobody else writes in between. On a disk one may: there the
+    lock decides.
     """
     if not files.is_remote(path):
         if same := files.read(path) == old:
@@ -200,7 +233,8 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
                 raise
             return False
         except FileExistsError:
-            # If the answer to a first attempt was lost, the second one finds what the first has written.
+            # If the answer to a first attempt was lost, the second one finds what the first has
+            # written.
             return system.cat_file(name) == new
 
     return storage.call(path, swap, "writing")
@@ -213,8 +247,13 @@ def _name(content: bytes | None) -> str:
 
 
 def _clock() -> float:
-    """Seconds that also pass while the machine is suspended, in which another one may take the folder."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    """Seconds that also pass while the machine is suspended, in which another one may take the
+    folder."""
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME)
+        if hasattr(time, "CLOCK_BOOTTIME")
+        else time.monotonic()
+    )
 
 
 def _is_alive(process: Any) -> bool:

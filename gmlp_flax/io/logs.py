@@ -1,4 +1,5 @@
-"""Files that grow by lines, on a disk or in a bucket, and lines on standard error that say what a user waits for."""
+"""Files that grow by lines, on a disk or in a bucket, and lines on standard error that say what a
+user waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from collections.abc import Callable, Iterator
 from gmlp_flax.io import files, storage
 
 HOLD = 5.0  # seconds for which lines are gathered before they are written to a bucket
-BEAT, SHORT_BEAT = 30.0, 5.0  # seconds from one line of `heartbeat` to the next: in a log, and at a terminal
+# seconds from one line of `heartbeat` to the next: in a log, and at a terminal
+BEAT, SHORT_BEAT = 30.0, 5.0
 
 
 def to_stderr(text: str) -> None:
@@ -22,9 +24,16 @@ def to_stderr(text: str) -> None:
 
 
 @contextlib.contextmanager
-def heartbeat(what: str, say: Callable[[str], None] = to_stderr, at_once: bool = True) -> Iterator[None]:
-    """Says what is being done, such as "compiling", at once or only if it lasts, and how long it has taken so far."""
-    begin, done, pause = time.monotonic(), threading.Event(), min(BEAT, SHORT_BEAT) if sys.stderr.isatty() else BEAT
+def heartbeat(
+    what: str, say: Callable[[str], None] = to_stderr, at_once: bool = True
+) -> Iterator[None]:
+    """Says what is being done, such as "compiling", at once or only if it lasts, and how long it
+    has taken so far."""
+    begin, done, pause = (
+        time.monotonic(),
+        threading.Event(),
+        min(BEAT, SHORT_BEAT) if sys.stderr.isatty() else BEAT,
+    )
 
     def remind() -> None:
         while not done.wait(pause):
@@ -65,7 +74,8 @@ class Log:
 
     def flush(self) -> None:
         """Returns when all that was added is in storage, and outlasts the machine."""
-        with storage.file_errors(f"writing {self._path}"):  # a second call would return as if all were well
+        # a second call would return as if all were well
+        with storage.file_errors(f"writing {self._path}"):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -74,8 +84,8 @@ class Log:
 
 
 class BucketLog(Log):
-    """A file of a bucket, whose objects cannot be added to: it is written as a whole, `HOLD` seconds after the last
-    time at the earliest, or by `flush`."""
+    """A file of a bucket, whose objects cannot be added to: it is written as a whole, `HOLD`
+    seconds after the last time at the earliest, or by `flush`."""
 
     def __init__(self, path: str, content: bytes):
         self._path, self._content, self._changed = path, content, True

@@ -1,8 +1,9 @@
-"""Files of many records: TFRecord, ArrayRecord and parquet, read by ranges of records, each record checked.
+"""Files of many records: TFRecord, ArrayRecord and parquet, read by ranges of records, each record
+checked.
 
-All three allow random access: TFRecord through an index of offsets (its data must be walked once), ArrayRecord through
-its own index, parquet by row groups. A record that fails its check comes out as a BadRecord, in its place. Damage that
-hides where the next record begins is an error of the file.
+All three allow random access: TFRecord through an index of offsets (its data must be walked once),
+ArrayRecord through its own index, parquet by row groups. A record that fails its check comes out as
+a BadRecord, in its place. Damage that hides where the next record begins is an error of the file.
 """
 
 import os
@@ -59,15 +60,18 @@ class BadRecords:
         return [*self._met][:5]
 
     def skip(self, message: str) -> bool:
-        """Counts a bad record, whose file and number the message names; whether it was not met before."""
+        """Counts a bad record, whose file and number the message names; whether it was not met
+        before."""
         is_new = message not in self._met
-        self._met[message] = None  # before the limit is checked: threads may exceed it at the same time
+        # before the limit is checked: threads may exceed it at the same time
+        self._met[message] = None
         check_limit(message, min(self.count - 1, self.limit), 1, self.limit)
         return is_new
 
 
 def check_limit(message: str, before: int, added: int, limit: int) -> None:
-    """Raises DataError, with the last bad record's message, if `before + added` bad records exceed the limit."""
+    """Raises DataError, with the last bad record's message, if `before + added` bad records exceed
+    the limit."""
     if before + added > limit:
         advice = f"max_bad_records={limit}: mend the record or raise the limit"
         raise DataError(f"{message} ({before} bad records skipped before; {advice})")
@@ -79,24 +83,31 @@ def decode_utf8(data: bytes, keep_mark: bool = False) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = data[error.start : error.start + 1]
-        encoding = f"WINDOWS-1252 -t UTF-8 if that byte is {byte.decode('cp1252', 'replace')!r} (Latin-1)"
+        encoding = (
+            f"WINDOWS-1252 -t UTF-8 if that byte is {byte.decode('cp1252', 'replace')!r} (Latin-1)"
+        )
         raise NotUTF8(f"byte 0x{byte.hex()}", error.start, encoding) from error
     return text if keep_mark else text.removeprefix("\ufeff")
 
 
 def refuse_utf16(data: bytes) -> None:
-    """Raises NotUTF8 at a zero byte, as UTF-16 without a byte-order mark is valid UTF-8 full of zero characters, or at
-    the mark of UTF-16, which Chinese text may have without a zero byte."""
+    """Raises NotUTF8 at a zero byte, as UTF-16 without a byte-order mark is valid UTF-8 full of
+    zero characters, or at the mark of UTF-16, which Chinese text may have without a zero byte."""
     if b"\0" in data:
         offset = data.index(b"\0")
         encoding = "UTF-32" if b"\0\0" in data[:8] else f"UTF-16{'LE' if offset % 2 else 'BE'}"
-        raise NotUTF8(f"a zero byte, as {encoding[:6]} has", offset, f"{encoding} -t UTF-8 if it is no binary file")
+        raise NotUTF8(
+            f"a zero byte, as {encoding[:6]} has",
+            offset,
+            f"{encoding} -t UTF-8 if it is no binary file",
+        )
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise NotUTF8("it begins as UTF-16 does", 0, "UTF-16 -t UTF-8")
 
 
 def example_features(record: bytes) -> Mapping[str, Any]:
-    """The features, by name, of a serialised `tf.train.Example`; raises BadRecord if the record is not one."""
+    """The features, by name, of a serialised `tf.train.Example`; raises BadRecord if the record is
+    not one."""
     from google.protobuf.message import DecodeError  # slow, and only TFDS folders need them
     from tensorflow_datasets.proto import tf_example_pb2
 
@@ -108,13 +119,16 @@ def example_features(record: bytes) -> Mapping[str, Any]:
 
 
 class TFRecordFile:
-    """The records (bytes) of one TFRecord file, local or remote, by position; every length and record is checked.
+    """The records (bytes) of one TFRecord file, local or remote, by position; every length and
+    record is checked.
 
-    `len(file)` and `file[i]` use an index of 8 bytes per record: the `offsets` of an earlier object for this file, or
-    built on first use by walking the file once, and pickled. Each item is one read or request. Thread-safe.
+    `len(file)` and `file[i]` use an index of 8 bytes per record: the `offsets` of an earlier object
+    for this file, or built on first use by walking the file once, and pickled. Each item is one
+    read or request. Thread-safe.
 
     Raises:
-        DataError: the file cannot be read, is truncated or not TFRecord, or a record's length fails its checksum.
+        DataError: the file cannot be read, is truncated or not TFRecord, or a record's length fails
+            its checksum.
         BadRecord: from `file[i]`: the record fails its checksum.
     """
 
@@ -132,8 +146,11 @@ class TFRecordFile:
         start, stop = map(int, self.offsets[index : index + 2])
         return _checked(files.read_range(self.path, start + _HEADER.size, stop), index)
 
-    def records(self, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, bytes | BadRecord]]:
-        """Yields (position, record) for records [start, stop), in order, without building the index."""
+    def records(
+        self, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[int, bytes | BadRecord]]:
+        """Yields (position, record) for records [start, stop), in order, without building the
+        index."""
         number = -1
         with files.open_file(self.path, decompress=False) as stream:
             for number, end in enumerate(self._walk(stream)):
@@ -166,7 +183,9 @@ class TFRecordFile:
                 raise self._truncated(number)
             length, checksum = _HEADER.unpack(header)
             if checksum != _masked_crc32c(header[:8]):
-                raise DataError(f"{self.path}, record {number}: not a TFRecord file, or damaged: copy it again")
+                raise DataError(
+                    f"{self.path}, record {number}: not a TFRecord file, or damaged: copy it again"
+                )
             offset += _HEADER.size + length + _FOOTER.size
             if offset > size:
                 raise self._truncated(number)
@@ -174,14 +193,19 @@ class TFRecordFile:
             number += 1
 
     def _truncated(self, number: int) -> DataError:
-        return DataError(f"{self.path}, record {number}: the file is truncated; copy or download it again")
+        return DataError(
+            f"{self.path}, record {number}: the file is truncated; copy or download it again"
+        )
 
 
-def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | BadRecord]]:
-    """Yields (position, record) for records [start, stop) of an ArrayRecord file. The library reads only local files: a
-    remote one is copied to the cache.
+def array_records(
+    path: str, start: int, stop: int | None
+) -> Iterator[tuple[int, bytes | BadRecord]]:
+    """Yields (position, record) for records [start, stop) of an ArrayRecord file. The library reads
+    only local files: a remote one is copied to the cache.
 
-    Raises DataError if the file cannot be read, or holds fewer records or none (the library's only sign of damage).
+    Raises DataError if the file cannot be read, or holds fewer records or none (the library's only
+    sign of damage).
     """
     from array_record.python.array_record_module import ArrayRecordReader
 
@@ -204,8 +228,9 @@ def array_records(path: str, start: int, stop: int | None) -> Iterator[tuple[int
 
 @contextmanager
 def array_record_writer(path: Path, options: str) -> Iterator[Callable[[bytes], None]]:
-    """Yields a function that writes a record to an ArrayRecord file on this disk, which appears at the end of the
-    block; raises FileError if it cannot be written. The options are ArrayRecordWriter's."""
+    """Yields a function that writes a record to an ArrayRecord file on this disk, which appears at
+    the end of the block; raises FileError if it cannot be written. The options are
+    ArrayRecordWriter's."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
     def call(function: Callable, *arguments: object) -> Any:
@@ -218,18 +243,23 @@ def array_record_writer(path: Path, options: str) -> Iterator[Callable[[bytes], 
         call(writer.close)
 
 
-def parquet_records(path: str, column: str, start: int, stop: int | None) -> Iterator[tuple[int, bytes | None]]:
-    """Yields (row, value) of a column of strings or bytes, for row groups [start, stop) of a parquet or .arrow file.
+def parquet_records(
+    path: str, column: str, start: int, stop: int | None
+) -> Iterator[tuple[int, bytes | None]]:
+    """Yields (row, value) of a column of strings or bytes, for row groups [start, stop) of a
+    parquet or .arrow file.
 
-    Pages are checked if the writer stored checksums (pyarrow's `write_page_checksum`). Raises DataError if the file is
-    truncated, damaged or not parquet, or has no such column.
+    Pages are checked if the writer stored checksums (pyarrow's `write_page_checksum`). Raises
+    DataError if the file is truncated, damaged or not parquet, or has no such column.
     """
     with _parquet(path) as file:
         first = sum(file.metadata.row_group(group).num_rows for group in range(start))
         columns: dict[str, Any] = {field.name: field.type for field in file.schema_arrow}
         if not _is_text(columns.get(column)):
             names = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
-            raise DataError(f"{path}: no column {column!r} of strings, found {names}; give a corpus with one")
+            raise DataError(
+                f"{path}: no column {column!r} of strings, found {names}; give a corpus with one"
+            )
         for row, (value,) in enumerate(_parquet_values(file, [column], start, stop), first):
             yield row, value
 
@@ -241,16 +271,24 @@ def parquet_columns(path: str) -> tuple[str, ...]:
 
 
 def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yields (row, name -> value) for those of the wanted columns that the file has; see also parquet_records.
+    """Yields (row, name -> value) for those of the wanted columns that the file has; see also
+    parquet_records.
 
-    The numbers of classes are replaced by their names, None for -1, if the package datasets named them (as in Hugging
-    Face's parquet files). Bytes that are not UTF-8 text, such as those of images, come out as they are.
+    The numbers of classes are replaced by their names, None for -1, if the package datasets named
+    them (as in Hugging Face's parquet files). Bytes that are not UTF-8 text, such as those of
+    images, come out as they are.
     """
     with _parquet(path) as file:
         names = [name for name in file.schema_arrow.names if name in wanted]
         classes = _classes(file.schema_arrow.metadata or {})
         for number, values in enumerate(_parquet_values(file, names, 0, None)):
-            yield number, {x: _cell(value, classes.get(x, {})) for x, value in zip(names, values, strict=True)}
+            yield (
+                number,
+                {
+                    x: _cell(value, classes.get(x, {}))
+                    for x, value in zip(names, values, strict=True)
+                },
+            )
 
 
 def _cell(value: Any, classes: Mapping[int, str | None]) -> Any:
@@ -260,24 +298,36 @@ def _cell(value: Any, classes: Mapping[int, str | None]) -> Any:
     return classes.get(value, value) if isinstance(value, int) else value
 
 
-def _parquet_values(file: Any, names: list[str], start: int, stop: int | None) -> Iterator[tuple[Any, ...]]:
-    """The rows of some columns, in the row groups [start, stop). Strings come as bytes: read as strings, one that is
-    not UTF-8 would make a whole batch fail."""
+def _parquet_values(
+    file: Any, names: list[str], start: int, stop: int | None
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of some columns, in the row groups [start, stop). Strings come as bytes: read as
+    strings, one that is not UTF-8 would make a whole batch fail."""
     import pyarrow
 
     groups = range(start, file.num_row_groups if stop is None else stop)
     for batch in file.iter_batches(_BATCH, row_groups=groups, columns=names, use_threads=False):
         columns = map(batch.column, names)
-        values = (column.cast(pyarrow.large_binary()) if _is_text(column.type) else column for column in columns)
+        values = (
+            column.cast(pyarrow.large_binary()) if _is_text(column.type) else column
+            for column in columns
+        )
         yield from zip(*(column.to_pylist() for column in values), strict=True)
 
 
 def _classes(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str | None]]:
-    """Column -> number -> name of each class, by the description that the package datasets writes; {} without one."""
+    """Column -> number -> name of each class, by the description that the package datasets writes;
+    {} without one."""
     try:
         features = json_files.loads(metadata[b"huggingface"].decode())["info"]["features"]
-        named = {name: feature["names"] for name, feature in features.items() if feature.get("_type") == "ClassLabel"}
-        return {name: {-1: None, **dict(enumerate(map(str, names)))} for name, names in named.items()}
+        named = {
+            name: feature["names"]
+            for name, feature in features.items()
+            if feature.get("_type") == "ClassLabel"
+        }
+        return {
+            name: {-1: None, **dict(enumerate(map(str, names)))} for name, names in named.items()
+        }
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
 
@@ -289,10 +339,14 @@ def _is_text(kind: Any) -> bool:
 
 
 def parquet_sizes(path: str) -> list[int]:
-    """Compressed size, in bytes, of each row group of a parquet file; raises DataError as parquet_records does."""
+    """Compressed size, in bytes, of each row group of a parquet file; raises DataError as
+    parquet_records does."""
     with _parquet(path) as file:
         groups = map(file.metadata.row_group, range(file.num_row_groups))
-        return [sum(group.column(i).total_compressed_size for i in range(group.num_columns)) for group in groups]
+        return [
+            sum(group.column(i).total_compressed_size for i in range(group.num_columns))
+            for group in groups
+        ]
 
 
 @contextmanager
@@ -301,12 +355,20 @@ def _parquet(path: str) -> Iterator[Any]:
 
     is_arrow = path.lower().endswith(".arrow")
     what = f"{path}: truncated, damaged or not {'Arrow' if is_arrow else 'parquet'}"
-    with files.open_file(path, decompress=False) as stream, decode_errors(what, "copy or download it again"):
-        yield (_ArrowFile(stream) if is_arrow else pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True))
+    with (
+        files.open_file(path, decompress=False) as stream,
+        decode_errors(what, "copy or download it again"),
+    ):
+        yield (
+            _ArrowFile(stream)
+            if is_arrow
+            else pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
+        )
 
 
 class _ArrowFile:
-    """As pyarrow's ParquetFile, with one row group, for an Arrow file or, as the package datasets writes, a stream."""
+    """As pyarrow's ParquetFile, with one row group, for an Arrow file or, as the package datasets
+    writes, a stream."""
 
     num_row_groups = 1
 
@@ -317,14 +379,19 @@ class _ArrowFile:
         stream.seek(0)
         reader: Any = pyarrow.ipc.open_file(stream) if is_file else pyarrow.ipc.open_stream(stream)
         self.schema_arrow = reader.schema
-        self._batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+        self._batches = (
+            map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
+        )
 
     def iter_batches(self, size: int, columns: list[str], **_: Any) -> Iterator[Any]:
         for batch in self._batches:
             chosen = batch.select(columns)
             for column in chosen.columns:  # offsets that are damaged would end the process
-                is_text = str(column.type) in ("string", "large_string")  # of which some may not be UTF-8
-                (column.view(str(column.type).replace("string", "binary")) if is_text else column).validate(full=True)
+                # of which some may not be UTF-8
+                is_text = str(column.type) in ("string", "large_string")
+                (
+                    column.view(str(column.type).replace("string", "binary")) if is_text else column
+                ).validate(full=True)
             yield from (chosen.slice(start, size) for start in range(0, chosen.num_rows, size))
 
 
@@ -337,13 +404,17 @@ def _array_record(reader: Any, number: int) -> bytes | BadRecord:
 
 def _check_count(path: str, count: int, expected: int | None) -> None:
     if expected is not None and count < expected:
-        raise DataError(f"{path}: {count} records where {expected} or more were expected: copy or download it again")
+        raise DataError(
+            f"{path}: {count} records where {expected} or more were expected: copy or download it again"
+        )
 
 
 def _checked(data: bytes, number: int) -> bytes:
     """The record before its checksum; raises BadRecord if the two do not match."""
     record = data[: -_FOOTER.size]
-    if len(data) < _FOOTER.size or _FOOTER.unpack(data[-_FOOTER.size :])[0] != _masked_crc32c(record):
+    if len(data) < _FOOTER.size or _FOOTER.unpack(data[-_FOOTER.size :])[0] != _masked_crc32c(
+        record
+    ):
         raise BadRecord(f"record {number}: fails its checksum")
     return record
 

@@ -1,8 +1,9 @@
-"""Disks and stores: fsspec's file systems, what is tried again, and the one line that tells of an error that stays.
+"""Disks and stores: fsspec's file systems, what is tried again, and the one line that tells of an
+error that stays.
 
-A path with a scheme (`gs://` through gcsfs, `s3://` through s3fs, `memory://`) is opened by fsspec; every other path is
-local. An error of a local disk is tried again a few times. The clients of stores try again by themselves: gcsfs six
-times, over half a minute.
+A path with a scheme (`gs://` through gcsfs, `s3://` through s3fs, `memory://`) is opened by fsspec;
+every other path is local. An error of a local disk is tried again a few times. The clients of
+stores try again by themselves: gcsfs six times, over half a minute.
 """
 
 import errno
@@ -21,19 +22,31 @@ from gmlp_flax.errors import DataError, FileError, RunError, StorageError, insta
 T = TypeVar("T")
 PAUSES = (0.1, 0.5, 2.0)  # seconds before each further attempt on a local disk
 ABSENT = (FileNotFoundError, NotADirectoryError)
-MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)  # a file is gone, or something else is in its place
+# a file is gone, or something else is in its place
+MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FOR_THE_USER = (*MISSING, *FULL, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ELOOP, errno.ENAMETOOLONG)
+_FOR_THE_USER = (
+    *MISSING,
+    *FULL,
+    errno.EEXIST,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+)
 _AT_ONCE = (*FULL, errno.ENAMETOOLONG)  # no use to try again
 
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3"}  # by scheme
-CONNECT, SILENCE = 10.0, 30.0  # seconds to wait for a connection, and for the next bytes of an answer
+# seconds to wait for a connection, and for the next bytes of an answer
+CONNECT, SILENCE = 10.0, 30.0
 _MESSAGE = 240  # characters of a library's own words
 _REFUSED = re.compile(
     r"Forbidden|AccessDenied|PermissionError|\b40[13]\b|Invalid Credentials|RefreshError|DefaultCredentialsError"
     r"|NoCredentialsError|Expired ?Token|[Tt]oken (?:has )?expired"
 )
-_NAMES = re.compile(r"\S*(?:/|%2F)\S*|\b\d[\d,]* (?:of \d[\d,]* )?bytes")  # numbers in these are no HTTP codes
+# numbers in these are no HTTP codes
+_NAMES = re.compile(r"\S*(?:/|%2F)\S*|\b\d[\d,]* (?:of \d[\d,]* )?bytes")
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -46,14 +59,16 @@ def retry(action: Callable[[], T], doing: str) -> T:
 
     Raises:
         FileNotFoundError, NotADirectoryError, FileExistsError: at once.
-        FileError: an error that stays, in a line that begins with `doing`; StorageError if it may pass later.
+        FileError: an error that stays, in a line that begins with `doing`; StorageError if it may
+            pass later.
     """
     for pause in (*PAUSES, None):
         try:
             return action()
         except (*ABSENT, FileExistsError):
             raise
-        except (OSError, MemoryError, ValueError) as error:  # ValueError: what no path has, such as a zero byte
+        # ValueError: what no path has, such as a zero byte
+        except (OSError, MemoryError, ValueError) as error:
             if pause is None or errno_of(error) in _AT_ONCE or isinstance(error, ValueError):
                 raise storage_error(doing, error) from error
             time.sleep(pause)
@@ -90,12 +105,14 @@ def errno_of(error: BaseException) -> int | None:
         return errno.ENOENT
     if told := re.search(r"(?:\[OS error |os_error_code=')(\d+)", str(error)):
         return int(told[1])
-    return next((full for full in FULL if os.strerror(full) in str(error)), None)  # some messages have only the words
+    # some messages have only the words
+    return next((full for full in FULL if os.strerror(full) in str(error)), None)
 
 
 @contextmanager
 def file_errors(doing: str, *more: type[Exception]) -> Iterator[None]:
-    """Turns an OSError of the block, or one of `more`, into a FileError of one line that begins with `doing`."""
+    """Turns an OSError of the block, or one of `more`, into a FileError of one line that begins
+    with `doing`."""
     try:
         yield
     except (OSError, *more) as error:
@@ -103,10 +120,11 @@ def file_errors(doing: str, *more: type[Exception]) -> Iterator[None]:
 
 
 def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = "reading") -> T:
-    """What `action(system, name)` returns, with fsspec's file system for a path and the path's name there.
+    """What `action(system, name)` returns, with fsspec's file system for a path and the path's name
+    there.
 
-    On a local disk `retry` calls it. What a store raises becomes one line, except FileNotFoundError unless `doing` is
-    "writing", and FileExistsError.
+    On a local disk `retry` calls it. What a store raises becomes one line, except FileNotFoundError
+    unless `doing` is "writing", and FileExistsError.
     """
     path = os.fspath(path)
     if not path:  # which would be the current folder
@@ -121,7 +139,9 @@ def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = 
         if doing != "writing":
             raise
         bucket = path.partition("://")[2].partition("/")[0]
-        raise FileError(f"{doing} {path} failed: there is no bucket {bucket!r}; make it, or check the name") from error
+        raise FileError(
+            f"{doing} {path} failed: there is no bucket {bucket!r}; make it, or check the name"
+        ) from error
     except (FileExistsError, DataError, RunError):
         raise
     except Exception as error:
@@ -129,7 +149,8 @@ def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = 
 
 
 def file_system(path: str) -> tuple[Any, str]:
-    """fsspec's file system for a path, and the path's name there; it raises whatever the store's package raises."""
+    """fsspec's file system for a path, and the path's name there; it raises whatever the store's
+    package raises."""
     scheme, _, name = path.partition("://")
     if scheme in EXTRAS and not name.strip("/"):  # which the store would be asked for, for minutes
         raise DataError(f"{path!r} names no bucket: expected {scheme}://BUCKET/PATH")
@@ -141,7 +162,8 @@ def file_system(path: str) -> tuple[Any, str]:
 
 @functools.cache
 def configure(scheme: str) -> None:
-    """Tells fsspec's own settings, which Orbax shares, not to remember listings, as other processes write too."""
+    """Tells fsspec's own settings, which Orbax shares, not to remember listings, as other processes
+    write too."""
     if scheme not in EXTRAS:
         return
     import fsspec.config
@@ -155,8 +177,11 @@ def configure(scheme: str) -> None:
 
         if os.environ.get("STORAGE_EMULATOR_HOST"):
             options.setdefault("token", "anon")  # an emulator asks for no credentials
-        options.setdefault("requests_timeout", aiohttp.ClientTimeout(sock_connect=CONNECT, sock_read=SILENCE))
-        logging.getLogger("gcsfs").setLevel(logging.CRITICAL + 1)  # it prints a traceback of each error that it raises
+        options.setdefault(
+            "requests_timeout", aiohttp.ClientTimeout(sock_connect=CONNECT, sock_read=SILENCE)
+        )
+        # it prints a traceback of each error that it raises
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL + 1)
         logging.getLogger("google.auth").setLevel(logging.ERROR)
         # aiohttp says so of more than 1 MB; fsspec's event loop has a thread of its own.
         warnings.filterwarnings("ignore", "Sending a large body directly", ResourceWarning)

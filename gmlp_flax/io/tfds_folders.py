@@ -14,7 +14,9 @@ from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
 DATA_COLUMN = "data"  # of TFDS's parquet files: the serialised examples
-_READERS: dict[str, Callable[[str, int, int | None], Iterator[tuple[int, bytes | BadRecord | None]]]] = {
+_READERS: dict[
+    str, Callable[[str, int, int | None], Iterator[tuple[int, bytes | BadRecord | None]]]
+] = {
     "array_record": records.array_records,
     "tfrecord": lambda path, *ends: records.TFRecordFile(path).records(*ends),
     "parquet": lambda path, *ends: records.parquet_records(path, DATA_COLUMN, *ends),
@@ -41,8 +43,10 @@ class Folder(NamedTuple):
 
     path: str
     file_format: str  # one of FORMATS
-    lengths: dict[str, dict[str, int]]  # split name -> file name of each shard, in order -> its number of records
-    files: dict[str, File]  # name -> file, of the files that are there: copies of single splits are common
+    # split name -> file name of each shard, in order -> its number of records
+    lengths: dict[str, dict[str, int]]
+    # name -> file, of the files that are there: copies of single splits are common
+    files: dict[str, File]
     features: Any  # TFDS's features of an example
 
     @property
@@ -50,7 +54,11 @@ class Folder(NamedTuple):
         """Name -> feature of an example; {} if examples are not dicts."""
         import tensorflow_datasets as tfds
 
-        return dict(self.features.items()) if isinstance(self.features, tfds.features.FeaturesDict) else {}
+        return (
+            dict(self.features.items())
+            if isinstance(self.features, tfds.features.FeaturesDict)
+            else {}
+        )
 
     @property
     def listed(self) -> str:
@@ -61,28 +69,35 @@ class Folder(NamedTuple):
         """The shards of a split, in order; raises DataError if one is missing or empty."""
         for name, count in self.lengths[split].items():
             if name not in self.files:
-                raise DataError(f"{self.path!r}: shard {name!r} is missing; prepare or copy it again")
+                raise DataError(
+                    f"{self.path!r}: shard {name!r} is missing; prepare or copy it again"
+                )
             if count < 1:
-                raise DataError(f"{self.files[name].path}: an empty shard, no record in it; prepare or copy it again")
+                raise DataError(
+                    f"{self.files[name].path}: an empty shard, no record in it; prepare or copy it again"
+                )
         return [Shard(self.files[name], count) for name, count in self.lengths[split].items()]
 
     def records(self, split: str) -> Iterator[tuple[str, bytes | BadRecord]]:
-        """Yields the records of a split, in order, each with its name in messages. Raises DataError if a shard is
-        missing, truncated or empty."""
+        """Yields the records of a split, in order, each with its name in messages. Raises DataError
+        if a shard is missing, truncated or empty."""
         for shard in self.shards(split):
             # Of parquet, ends are row groups.
             end = None if self.file_format == "parquet" else shard.records
             for number, data in _READERS[self.file_format](shard.file.path, 0, end):
                 data = b"" if data is None else data
                 # A bad record's own message has its number.
-                yield shard.file.path + ("" if isinstance(data, BadRecord) else f", record {number}"), data
+                yield (
+                    shard.file.path + ("" if isinstance(data, BadRecord) else f", record {number}"),
+                    data,
+                )
 
 
 def find(path: str) -> str:
     """The folder of `tfds:NAME[/CONFIG][:VERSION]`; any other path is returned unchanged.
 
-    The folder is below TFDS_DATA_DIR or ~/tensorflow_datasets. Without a version, the newest is taken. If there is
-    none, a DataError says where it should be and how to get it.
+    The folder is below TFDS_DATA_DIR or ~/tensorflow_datasets. Without a version, the newest is
+    taken. If there is none, a DataError says where it should be and how to get it.
     """
     if not path.startswith("tfds:"):
         return path
@@ -90,7 +105,9 @@ def find(path: str) -> str:
     root = os.environ.get("TFDS_DATA_DIR") or os.path.expanduser("~/tensorflow_datasets")
     parent = files.join(root, *name.split("/"))
     below = files.subfolders(parent)
-    versions = [folder for folder in below if _VERSION.fullmatch(folder) and version in ("", folder)]
+    versions = [
+        folder for folder in below if _VERSION.fullmatch(folder) and version in ("", folder)
+    ]
     # A folder without metadata was not prepared to the end: the next older version is tried.
     for folder in sorted(versions, key=lambda folder: [*map(int, folder.split("."))], reverse=True):
         prepared = files.join(parent, folder)
@@ -105,13 +122,16 @@ def find(path: str) -> str:
 
 
 def load(path: str, contents: tuple[File, ...]) -> Folder | None:
-    """Reads the metadata of the TFDS folder `path` with these files, or returns None if it is not one. Raises DataError
-    if the metadata are missing or damaged, or the format is not one of FORMATS."""
+    """Reads the metadata of the TFDS folder `path` with these files, or returns None if it is not
+    one. Raises DataError if the metadata are missing or damaged, or the format is not one of
+    FORMATS."""
     by_name = {file.name: file for file in contents}
     if "features.json" not in by_name:
         return None
     if _INFO not in by_name:
-        raise DataError(f"{path!r} has no {_INFO}: not a whole TFDS folder; prepare or copy it again")
+        raise DataError(
+            f"{path!r} has no {_INFO}: not a whole TFDS folder; prepare or copy it again"
+        )
     with _local_metadata(path, by_name) as folder:
         for name in _METADATA:
             _refuse_code(json_files.read(os.path.join(folder, name)), f"{path}/{name}")
@@ -119,21 +139,32 @@ def load(path: str, contents: tuple[File, ...]) -> Folder | None:
         with decode_errors(what, "prepare or copy them again"):
             info, file_format, lengths = _read_info(folder)
     if file_format not in FORMATS:
-        raise DataError(f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare it anew")
+        raise DataError(
+            f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare it anew"
+        )
     if not all(lengths.values()) or not lengths:
-        raise DataError(f"{path!r} has no splits: its preparation was broken off; prepare or copy it again")
+        raise DataError(
+            f"{path!r} has no splits: its preparation was broken off; prepare or copy it again"
+        )
     return Folder(path, file_format, lengths, by_name, info.features)
 
 
 def _refuse_code(value: Any, where: str) -> None:
-    """Refuses a feature of a class that is none of TFDS's own: TFDS imports whatever module is named there."""
+    """Refuses a feature of a class that is none of TFDS's own: TFDS imports whatever module is
+    named there."""
     if isinstance(value, list):
         for entry in value:
             _refuse_code(entry, where)
     elif isinstance(value, dict):
         for key, entry in value.items():
-            if key in _CLASS_KEYS and isinstance(entry, str) and not entry.startswith("tensorflow_datasets."):
-                raise DataError(f"{where}: {key} is {entry!r}, a class that is none of TFDS's own; prepare it without")
+            if (
+                key in _CLASS_KEYS
+                and isinstance(entry, str)
+                and not entry.startswith("tensorflow_datasets.")
+            ):
+                raise DataError(
+                    f"{where}: {key} is {entry!r}, a class that is none of TFDS's own; prepare it without"
+                )
             if key == "json" and isinstance(entry, str):
                 entry = json_files.parse(entry.encode("utf-8", "replace"), where)
             _refuse_code(entry, where)
@@ -153,13 +184,15 @@ def _read_info(folder: str) -> tuple[Any, str, dict[str, dict[str, int]]]:
 
 @contextmanager
 def _local_metadata(path: str, by_name: dict[str, File]) -> Iterator[str]:
-    """Yields the folder itself or, as TFDS knows few remote schemes, a temporary folder with a copy of its metadata."""
+    """Yields the folder itself or, as TFDS knows few remote schemes, a temporary folder with a copy
+    of its metadata."""
     if not files.is_remote(path):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="gmlp_flax_") as folder:
         for name, file in by_name.items():
-            if name in _METADATA or (name.endswith(_CLASS_NAMES) and "/" not in name):  # ../x is a name in a bucket
+            # ../x is a name in a bucket
+            if name in _METADATA or (name.endswith(_CLASS_NAMES) and "/" not in name):
                 Path(folder, name).write_bytes(files.read_small(file.path))
         yield folder
 
@@ -169,5 +202,8 @@ def require_text(folder: Folder) -> None:
     import tensorflow_datasets as tfds
 
     text = folder.fields.get("text")
-    if not isinstance(text, tfds.features.Text) or text.shape:  # a shape means ids of a deprecated encoder
-        raise DataError(f"{folder.path!r} has no text feature 'text', found {folder.listed}; give a corpus with one")
+    # a shape means ids of a deprecated encoder
+    if not isinstance(text, tfds.features.Text) or text.shape:
+        raise DataError(
+            f"{folder.path!r} has no text feature 'text', found {folder.listed}; give a corpus with one"
+        )

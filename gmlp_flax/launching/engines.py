@@ -1,4 +1,5 @@
-"""Starting a run somewhere else: the engines, each of which writes what its tool takes from a config and a topology."""
+"""Starting a run somewhere else: the engines, each of which writes what its tool takes from a
+config and a topology."""
 
 import abc
 import dataclasses
@@ -20,7 +21,8 @@ from gmlp_flax.options import option, options_of
 from gmlp_flax.planning import chips
 
 TRAIN = ("-m", "gmlp_flax.train")
-# The exit code of a run that a signal stopped and that has saved: engines start it again, as none would after a 0.
+# The exit code of a run that a signal stopped and that has saved: engines start it again, as none
+# would after a 0.
 STOPPED = 75
 OWN_DISKS = ("/tmp/", "/var/tmp/", "/dev/shm/")
 CLOUD_NAMES = {"v5e": "v5litepod"}  # of TPUs, if the cloud has another name than libtpu
@@ -46,17 +48,29 @@ class Job(NamedTuple):
 class Options:
     """The launcher's flags; empty, zero or false if they are not given."""
 
-    name: str = option("", "The name of the run or of the sweep, by default the last part of its folder.")
+    name: str = option(
+        "", "The name of the run or of the sweep, by default the last part of its folder."
+    )
     topology: str = option("", "The hardware, as gmlp plan reads it: v5e:4x4, gpu:h100x8, ...")
-    gpus_per_node: int = option(0, "GPUs on a node, if they are not as many as one machine of this kind has.")
+    gpus_per_node: int = option(
+        0, "GPUs on a node, if they are not as many as one machine of this kind has."
+    )
     cluster: str = option("", "The name of the GKE cluster.")
     zone: str = option("", "The zone, such as us-central1-a.")
     project: str = option("", "The Google Cloud project.")
-    infra: str = option("", "Where to look for machines: gcp, gcp/us-central1, aws, k8s, ...; anywhere by default.")
+    infra: str = option(
+        "", "Where to look for machines: gcp, gcp/us-central1, aws, k8s, ...; anywhere by default."
+    )
     image: str = option("", "A container image of this package, such as the Dockerfile makes.")
-    mount: tuple[str, ...] = option((), "BUCKET:/FOLDER shows a bucket as a folder; /FOLDER is there on all machines.")
-    spot: bool = option(False, "Machines that cost less and may be taken away; the run then goes on on others.")
-    engine_flag: tuple[str, ...] = option((), "One more word for the engine's command: --engine_flag=--partition=long.")
+    mount: tuple[str, ...] = option(
+        (), "BUCKET:/FOLDER shows a bucket as a folder; /FOLDER is there on all machines."
+    )
+    spot: bool = option(
+        False, "Machines that cost less and may be taken away; the run then goes on on others."
+    )
+    engine_flag: tuple[str, ...] = option(
+        (), "One more word for the engine's command: --engine_flag=--partition=long."
+    )
 
 
 class Engine(abc.ABC):
@@ -68,7 +82,8 @@ class Engine(abc.ABC):
         suffix: of the file that it gives to the tool.
         required, optional: the options that must be given, and those that may be.
         kinds: the kinds of chips that it gives, as `planning.chips` names them.
-        remote: whether its machines have nothing in common with this one, so that the run folder must lie elsewhere.
+        remote: whether its machines have nothing in common with this one, so that the run folder
+            must lie elsewhere.
         shares_disks: whether its machines see the file systems of this one, but for OWN_DISKS.
         joins_slices: whether it gives several TPU slices to one run.
         mounts_buckets: whether it shows a bucket as a folder.
@@ -82,7 +97,8 @@ class Engine(abc.ABC):
     remote = shares_disks = joins_slices = mounts_buckets = False
 
     def __init__(self, name: str, options: Options):
-        """Raises RunError if an option is missing, is for another engine, or has a value that makes no sense."""
+        """Raises RunError if an option is missing, is for another engine, or has a value that makes
+        no sense."""
         self.name, self.options = name, options
         known = {"name", *self.required, *self.optional}
         for flag, declared in options_of(Options).items():
@@ -90,22 +106,31 @@ class Engine(abc.ABC):
             if flag in self.required and not given:
                 raise RunError(f"--on={name} needs --{flag}. {declared.comment}")
             if given and flag not in known:
-                raise RunError(f"--on={name} takes no --{flag}: its options are {', '.join(sorted(known))}")
+                raise RunError(
+                    f"--on={name} takes no --{flag}: its options are {', '.join(sorted(known))}"
+                )
         self.hardware = hardware = chips.parse(options.topology)
         if hardware.kind not in self.kinds:
-            raise RunError(f"--on={name} does not give {options.topology}: it gives {', '.join(self.kinds)}")
+            raise RunError(
+                f"--on={name} does not give {options.topology}: it gives {', '.join(self.kinds)}"
+            )
         if hardware.shape and hardware.shape not in (usual := hardware.chip.slices):
             raise RunError(
                 f"there is no slice {options.topology} to be had: {hardware.kind} comes as {', '.join(usual)}"
             )
         for mount in options.mount:
             if not re.fullmatch(r"([^/:\s]+:|[a-z0-9]+://[^/:\s]+:)?/[^:\n\r]+", mount):
-                raise RunError(f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see")
+                raise RunError(
+                    f"--mount={mount}: expected BUCKET:/FOLDER, or a /FOLDER that all machines see"
+                )
             if not (mount.startswith("/") or self.mounts_buckets):
-                raise RunError(f"--mount={mount}: --on={name} mounts no buckets: attach it, and give its /FOLDER")
+                raise RunError(
+                    f"--mount={mount}: --on={name} mounts no buckets: attach it, and give its /FOLDER"
+                )
 
     def nodes(self) -> tuple[int, int]:
-        """The number of machines of a GPU cluster and of GPUs on each. Raises RunError if they do not divide."""
+        """The number of machines of a GPU cluster and of GPUs on each. Raises RunError if they do
+        not divide."""
         count = self.hardware.count
         on_each = min(self.options.gpus_per_node or self.hardware.chip.node, count)
         if count % on_each:
@@ -115,15 +140,19 @@ class Engine(abc.ABC):
         return count // on_each, on_each
 
     def check(self, job: Job) -> None:
-        """Raises RunError if a run has more slices than there are, or if the machines would not share or not keep its
-        folder; then it says where that may lie."""
+        """Raises RunError if a run has more slices than there are, or if the machines would not
+        share or not keep its folder; then it says where that may lie."""
         if job.slices > 1 and not self.joins_slices:
-            raise RunError(f"config.mesh.slices is {job.slices}, and --on={self.name} gives one slice: --on=xpk joins")
+            raise RunError(
+                f"config.mesh.slices is {job.slices}, and --on={self.name} gives one slice: --on=xpk joins"
+            )
         if "://" in job.workdir:
             return
         folder, refused = os.path.normpath(job.workdir), f"--workdir={job.workdir}"
         if self.shares_disks and os.path.abspath(folder).startswith(OWN_DISKS):
-            raise RunError(f"{refused} is on one machine's own disk: give a folder that all nodes see")
+            raise RunError(
+                f"{refused} is on one machine's own disk: give a folder that all nodes see"
+            )
         mounted = tuple(mount.rpartition(":")[2].rstrip("/") + "/" for mount in self.options.mount)
         if self.remote and not folder.startswith(mounted):
             raise RunError(
@@ -133,8 +162,8 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def specification(self, job: Job) -> tuple[list[str], str]:
-        """The tool's command for a run, and the text of a file whose path is the command's last word; empty for none.
-        Raises RunError if an option makes no sense for this run."""
+        """The tool's command for a run, and the text of a file whose path is the command's last
+        word; empty for none. Raises RunError if an option makes no sense for this run."""
 
     def show(self, job: Job) -> str:
         """The same, for reading."""
@@ -184,24 +213,35 @@ class Xpk(Engine):
             "docker-image": options.image,
             "max-restarts": RESTARTS,
             "restart-on-exit-codes": f"1,{STOPPED}",
-            "command": shlex.join(words).replace("$", "$$"),  # Kubernetes reads a dollar before bash does
+            # Kubernetes reads a dollar before bash does
+            "command": shlex.join(words).replace("$", "$$"),
         }
         own = [f"--{flag}={value}" for flag, value in flags.items()]
-        return ["xpk", "workload", "create", *own, *["--spot"] * options.spot, *options.engine_flag], ""
+        return [
+            "xpk",
+            "workload",
+            "create",
+            *own,
+            *["--spot"] * options.spot,
+            *options.engine_flag,
+        ], ""
 
 
 # Kind -> SkyPilot's name.
 GPUS = {kind: kind[4:].upper() for kind, chip in chips.CHIPS.items() if chip.node}
 GPUS |= {"gpu:a100": "A100-80GB", "gpu:a100-40gb": "A100"}
-TPUS = {"v2": 2, "v3": 2, "v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}  # by how much a chip counts in the cloud's type
-RUNTIMES = {"v5e": {"runtime_version": "v2-alpha-tpuv5-lite"}}  # where SkyPilot 0.14 would take that of another kind
+# by how much a chip counts in the cloud's type
+TPUS = {"v2": 2, "v3": 2, "v4": 2, "v5e": 1, "v5p": 2, "v6e": 1}
+# where SkyPilot 0.14 would take that of another kind
+RUNTIMES = {"v5e": {"runtime_version": "v2-alpha-tpuv5-lite"}}
 SETUP = "scripts/setup.sh"
 # The images of TPU VMs have Python 3.10 or older; uv brings its own.
 INSTALL = (
     "curl -LsSf https://astral.sh/uv/install.sh | sh && export PATH=$HOME/.local/bin:$PATH && "
     f"uv python install 3.12 && PYTHON=$(uv python find 3.12) {SETUP}"
 )
-# The nodes of a GPU cluster find each other through SkyPilot's variables. Hosts of a TPU slice know of each other.
+# The nodes of a GPU cluster find each other through SkyPilot's variables. Hosts of a TPU slice know
+# of each other.
 JOINING = (
     '--coordinator="$(head -n 1 <<<"$SKYPILOT_NODE_IPS"):8476" --processes="$SKYPILOT_NUM_NODES" '
     '--process="$SKYPILOT_NODE_RANK"'
@@ -227,9 +267,13 @@ class SkyPilot(Engine):
         else:
             accelerators = f"{GPUS[kind]}:{gpus}"
         if not (options.image or os.path.exists(SETUP)):
-            raise RunError(f"there is no {SETUP} here: run this in a checkout of the repository, or give --image")
+            raise RunError(
+                f"there is no {SETUP} here: run this in a checkout of the repository, or give --image"
+            )
         named = [mount.rpartition(":") for mount in options.mount if not mount.startswith("/")]
-        sources = {folder: bucket if "://" in bucket else f"gs://{bucket}" for bucket, _, folder in named}
+        sources = {
+            folder: bucket if "://" in bucket else f"gs://{bucket}" for bucket, _, folder in named
+        }
         resources = {
             "infra": options.infra,
             "accelerators": accelerators,
@@ -240,18 +284,25 @@ class SkyPilot(Engine):
         task = {
             "name": job.name,
             "num_nodes": nodes,
-            "resources": {key: value for key, value in resources.items() if value not in ("", None)},
-            "file_mounts": {folder: {"source": source, "mode": "MOUNT"} for folder, source in sources.items()},
+            "resources": {
+                key: value for key, value in resources.items() if value not in ("", None)
+            },
+            "file_mounts": {
+                folder: {"source": source, "mode": "MOUNT"} for folder, source in sources.items()
+            },
             # Without an image this checkout is copied, and installed.
             "workdir": "" if options.image else ".",
             "setup": "" if options.image else f"{INSTALL} {'tpu' if kind in TPUS else 'cuda'} gcs",
             "run": self._command(job, kind in TPUS, several=nodes > 1),
         }
-        text = yaml.safe_dump({key: value for key, value in task.items() if value}, sort_keys=False, width=1000)
+        text = yaml.safe_dump(
+            {key: value for key, value in task.items() if value}, sort_keys=False, width=1000
+        )
         return ["sky", "jobs", "launch", "--yes", "--async", *options.engine_flag], text
 
     def _command(self, job: Job, of_tpus: bool, several: bool) -> str:
-        """Training on each machine. Its container, if any, reaches the host's network, devices and mounted folders."""
+        """Training on each machine. Its container, if any, reaches the host's network, devices and
+        mounted folders."""
         platforms = f"JAX_PLATFORMS={'tpu,cpu' if of_tpus else 'cuda,cpu'}"
         words = shlex.join([*TRAIN, *job.words, f"--stopped_code={STOPPED}"])
         joining = f" {JOINING}" if several else " --multihost=on" if of_tpus else ""
@@ -267,8 +318,9 @@ class SkyPilot(Engine):
         )
 
 
-# JAX finds its cluster in SLURM's variables, and gives each process the GPU of its number on the node: all GPUs must be
-# visible to all of them, which --gpus-per-node does and --gpus-per-task would not.
+# JAX finds its cluster in SLURM's variables, and gives each process the GPU of its number on the
+# node: all GPUs must be visible to all of them, which --gpus-per-node does and --gpus-per-task
+# would not.
 SCRIPT = r"""#!/usr/bin/env bash
 #SBATCH --job-name={name}
 #SBATCH --nodes={nodes}
@@ -324,7 +376,8 @@ ENGINES: dict[str, type[Engine]] = {"xpk": Xpk, "skypilot": SkyPilot, "slurm": S
 
 
 def find(name: str, options: Options) -> Engine:
-    """The engine of a name, with its options; raises RunError if there is none, or an option is wrong."""
+    """The engine of a name, with its options; raises RunError if there is none, or an option is
+    wrong."""
     if name not in ENGINES:
         raise RunError(f"there is no engine {name!r} for --on; {did_you_mean(name, ENGINES)}")
     return ENGINES[name](name, options)
@@ -337,7 +390,8 @@ def launch(engine: Engine, jobs: Sequence[Job], dry_run: bool) -> int:
         0, or the exit code of the first start that failed; the others are tried nonetheless.
 
     Raises:
-        RunError: a run's folder does not suit the engine, or its tool is missing; nothing was started.
+        RunError: a run's folder does not suit the engine, or its tool is missing; nothing was
+            started.
     """
     for job in jobs:
         engine.check(job)

@@ -1,5 +1,7 @@
-"""Mathematics and modules: pure functions of arrays, the layers that own parameters, and whole models.
+"""Mathematics and modules: pure functions of arrays, the layers that own parameters, and whole
+models.
 
-Nothing here knows of data, configs, optimizers or devices, and only jax, flax, numpy and chex are needed. Start with
-`blocks/gmlp.py`, the paper's block; then `encoder`, which stacks blocks, and `image` and `text`, the models around it.
+Nothing here knows of data, configs, optimizers or devices, and only jax, flax, numpy and chex are
+needed. Start with `blocks/gmlp.py`, the paper's block; then `encoder`, which stacks blocks, and
+`image` and `text`, the models around it.
 """

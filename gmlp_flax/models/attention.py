@@ -1,4 +1,5 @@
-"""Softmax attention: its logits, masks and weights; relative positions; the many heads of a Transformer."""
+"""Softmax attention: its logits, masks and weights; relative positions; the many heads of a
+Transformer."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import RATE, SIZE, SIZE_OR_0, option
 
 MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
-WHOLE, BLOCK = 1024, 512  # queries whose logits are computed at once; if there are more, queries of a block
+# queries whose logits are computed at once; if there are more, queries of a block
+WHOLE, BLOCK = 1024, 512
 
 # (first, count) -> logits [..., count, keys] of the queries [first, first + count)
 Logits = Callable[[jax.Array | int, int], jax.Array]
@@ -34,14 +36,18 @@ class HeadsSpec(ChannelMLPSpec):
         """Raises ValueError if the heads do not divide the channels."""
         super().check()
         if self.d_model % self.heads:
-            raise ValueError(f"model.d_model is {self.d_model}: model.heads, {self.heads}, must divide it")
+            raise ValueError(
+                f"model.d_model is {self.d_model}: model.heads, {self.heads}, must divide it"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WeightDropoutSpec(BlockSpec):
     """Options of blocks that weigh tokens by a softmax."""
 
-    attention_dropout: float = option(0.0, "rate of dropout on the weights of attention, or on kernels", RATE)
+    attention_dropout: float = option(
+        0.0, "rate of dropout on the weights of attention, or on kernels", RATE
+    )
 
     @property
     def draws(self) -> bool:
@@ -76,51 +82,66 @@ class AttentionSpec(HeadsSpec, ContentAttentionSpec):
     )
     attention_bias: bool = option(True, "biases in the projections of attention", architecture=True)
     d_qkv: int = option(
-        0, "width of queries, keys and values, over all heads; 0: d_model", SIZE_OR_0, architecture=True
+        0,
+        "width of queries, keys and values, over all heads; 0: d_model",
+        SIZE_OR_0,
+        architecture=True,
     )
 
     def check(self) -> None:
-        """Raises ValueError if the heads do not divide the channels, or for an impossible number of buckets."""
+        """Raises ValueError if the heads do not divide the channels, or for an impossible number of
+        buckets."""
         super().check()
         if self.d_qkv % self.heads:
-            raise ValueError(f"model.d_qkv is {self.d_qkv}: model.heads, {self.heads}, must divide it")
+            raise ValueError(
+                f"model.d_qkv is {self.d_qkv}: model.heads, {self.heads}, must divide it"
+            )
         count = self.relative_buckets
         if count and (count % 2 or not 4 <= count <= 256):
-            raise ValueError(f"model.relative_buckets is {count}: expected 0, or an even number from 4 to 256 (T5: 32)")
+            raise ValueError(
+                f"model.relative_buckets is {count}: expected 0, or an even number from 4 to 256 (T5: 32)"
+            )
 
     def supports_length(self, tokens: int) -> bool:
-        """Any number of tokens, or at most n if each position or offset has parameters of its own."""
+        """Any number of tokens, or at most n if each position or offset has parameters of its
+        own."""
         in_buckets = self.positions.startswith("relative") and self.relative_buckets > 0
         return tokens <= self.length or self.positions == "none" or in_buckets
 
 
 def dot_products(q: jax.Array, k: jax.Array, spec: BlockSpec, first: jax.Array | int = 0) -> Logits:
-    """q k^T / sqrt(d) in the precise type, -inf for later keys if the spec is causal. q is [..., queries, d], k
-    [..., keys, d], and `first` the position of the first query among the keys."""
+    """q k^T / sqrt(d) in the precise type, -inf for later keys if the spec is causal. q is [...,
+    queries, d], k [..., keys, d], and `first` the position of the first query among the keys."""
 
     def logits(start: jax.Array | int, count: int) -> jax.Array:
         rows = q if count == q.shape[-2] else jax.lax.dynamic_slice_in_dim(q, start, count, axis=-2)
-        products = jnp.einsum("...nd,...md->...nm", rows, k, preferred_element_type=spec.precise_dtype)
+        products = jnp.einsum(
+            "...nd,...md->...nm", rows, k, preferred_element_type=spec.precise_dtype
+        )
         return hide_future(products * q.shape[-1] ** -0.5, spec, first + start)
 
     return logits
 
 
 def hide_future(scores: jax.Array, spec: BlockSpec, first: jax.Array | int) -> jax.Array:
-    """Scores [..., queries, keys], -inf for the keys after each query if the spec is causal; `first` is the position of
-    the first query among the keys."""
+    """Scores [..., queries, keys], -inf for the keys after each query if the spec is causal;
+    `first` is the position of the first query among the keys."""
     queries, keys = scores.shape[-2:]
     past = jnp.arange(keys) <= first + jnp.arange(queries)[:, None]
     return jnp.where(past, scores, -jnp.inf) if spec.causal else scores
 
 
-def hide_padding(scores: jax.Array, padding_mask: jax.Array | None, heads: bool = False) -> jax.Array:
+def hide_padding(
+    scores: jax.Array, padding_mask: jax.Array | None, heads: bool = False
+) -> jax.Array:
     """Takes padding out of the softmax.
 
     Args:
-        scores: [batch, queries, keys] or, with `heads`, [batch, heads, queries, keys]; the batch may be left out.
-            Those of padding become the least finite number of their type, unless they are -inf already.
-        padding_mask: bool [batch, keys], False for padding; None if there is none, which leaves the scores unchanged.
+        scores: [batch, queries, keys] or, with `heads`, [batch, heads, queries, keys]; the batch
+            may be left out. Those of padding become the least finite number of their type, unless
+            they are -inf already.
+        padding_mask: bool [batch, keys], False for padding; None if there is none, which leaves the
+            scores unchanged.
     """
     if padding_mask is None:
         return scores
@@ -128,7 +149,9 @@ def hide_padding(scores: jax.Array, padding_mask: jax.Array | None, heads: bool 
     return jnp.where(keys, scores, jnp.minimum(scores, jnp.finfo(scores.dtype).min))
 
 
-def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, dropout_keys: jax.Array | None = None) -> jax.Array:
+def mix(
+    scores: jax.Array, v: jax.Array, rate: float = 0.0, dropout_keys: jax.Array | None = None
+) -> jax.Array:
     """softmax(scores) v, [..., queries, d] in the type of v, the softmax in the type of the scores.
 
     Args:
@@ -139,7 +162,9 @@ def mix(scores: jax.Array, v: jax.Array, rate: float = 0.0, dropout_keys: jax.Ar
     """
     weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
     if dropout_keys is not None and rate:
-        weights = dropout(jnp.broadcast_to(weights, (*v.shape[:-2], *weights.shape[-2:])), rate, dropout_keys)
+        weights = dropout(
+            jnp.broadcast_to(weights, (*v.shape[:-2], *weights.shape[-2:])), rate, dropout_keys
+        )
     return checkpoint_name(jnp.einsum("...nm,...md->...nd", weights, v), NAME)
 
 
@@ -151,16 +176,18 @@ def attend(
     rate: float = 0.0,
     dropout_keys: jax.Array | None = None,
 ) -> jax.Array:
-    """`mix` for all queries, [..., queries, d] in the type of v; v is [batch, keys, d] or [batch, heads, keys, d], and
-    the other arguments are those of `hide_padding` and `mix`.
+    """`mix` for all queries, [..., queries, d] in the type of v; v is [batch, keys, d] or [batch,
+    heads, keys, d], and the other arguments are those of `hide_padding` and `mix`.
 
-    More than WHOLE queries run in blocks, one after another, forwards and backwards: no array of [queries, keys] exists
-    then (Rabe and Staats, arXiv 2112.05682), and no product is computed more often than the remat policy says. Which
-    weights are dropped depends on the blocks.
+    More than WHOLE queries run in blocks, one after another, forwards and backwards: no array of
+    [queries, keys] exists then (Rabe and Staats, arXiv 2112.05682), and no product is computed more
+    often than the remat policy says. Which weights are dropped depends on the blocks.
     """
 
     def rows(first: jax.Array | int, count: int, keys: jax.Array | None) -> jax.Array:
-        return mix(hide_padding(logits(first, count), padding_mask, heads=v.ndim == 4), v, rate, keys)
+        return mix(
+            hide_padding(logits(first, count), padding_mask, heads=v.ndim == 4), v, rate, keys
+        )
 
     if queries <= WHOLE:
         return rows(0, queries, dropout_keys)
@@ -170,7 +197,8 @@ def attend(
     def block(first: jax.Array) -> jax.Array:
         return rows(first, count, None if dropout_keys is None else fold_in(dropout_keys, first))
 
-    starts = jnp.minimum(jnp.arange(blocks) * count, queries - count)  # the last block may overlap the one before
+    # the last block may overlap the one before
+    starts = jnp.minimum(jnp.arange(blocks) * count, queries - count)
     mixed = jnp.moveaxis(jax.lax.map(jax.checkpoint(block, prevent_cse=False), starts), 0, -3)
     before = mixed[..., :-1, :, :].reshape(*mixed.shape[:-3], -1, mixed.shape[-1])
     last = mixed[..., -1, blocks * count - queries :, :]
@@ -178,31 +206,37 @@ def attend(
 
 
 def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray:
-    """T5's buckets, integers below `count`, of offsets key - query of any shape (arXiv 1910.10683, section 2.1).
+    """T5's buckets, integers below `count`, of offsets key - query of any shape (arXiv 1910.10683,
+    section 2.1).
 
-    Half of the buckets serve offsets above 0; if attention is causal, all serve offsets up to 0, and those above 0 get
-    the bucket of 0. Of each side, the first half holds one distance per bucket, and the rest grow logarithmically up to
-    MAX_DISTANCE.
+    Half of the buckets serve offsets above 0; if attention is causal, all serve offsets up to 0,
+    and those above 0 get the bucket of 0. Of each side, the first half holds one distance per
+    bucket, and the rest grow logarithmically up to MAX_DISTANCE.
     """
     side = count if causal else count // 2
     exact = side // 2
     distance = np.maximum(-offsets, 0) if causal else np.abs(offsets)
-    span = np.log2(max(MAX_DISTANCE / exact, 1 + 1e-9))  # 256 causal buckets: MAX_DISTANCE begins the last ones
+    # 256 causal buckets: MAX_DISTANCE begins the last ones
+    span = np.log2(max(MAX_DISTANCE / exact, 1 + 1e-9))
     growth = np.minimum(np.log2(np.maximum(distance, exact) / exact) * (side - exact) / span, side)
     far = np.minimum(exact + growth.astype(int), side - 1)
     return side * (offsets > 0) * (not causal) + np.where(distance < exact, distance, far)
 
 
 class RelativeBias(nnx.Module):
-    """The bias that each head of each layer adds to its logits, by the offset of a key from its query (as in T5).
+    """The bias that each head of each layer adds to its logits, by the offset of a key from its
+    query (as in T5).
 
-    Parameter: `bias` [heads, 2n - 1], one per offset in the order of Toeplitz taps ([heads, n] if causal, for offsets
-    up to 0), or [heads, relative_buckets]. The default is one per offset: it fits the 96M parameters that Table 3 gives
-    for the Transformer without content terms, for which 32 buckets give 95M.
+    Parameter: `bias` [heads, 2n - 1], one per offset in the order of Toeplitz taps ([heads, n] if
+    causal, for offsets up to 0), or [heads, relative_buckets]. The default is one per offset: it
+    fits the 96M parameters that Table 3 gives for the Transformer without content terms, for which
+    32 buckets give 95M.
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
-        entries, resize = (spec.length, PAST_OFFSETS) if spec.causal else (2 * spec.length - 1, OFFSETS)
+        entries, resize = (
+            (spec.length, PAST_OFFSETS) if spec.causal else (2 * spec.length - 1, OFFSETS)
+        )
         if spec.relative_buckets:
             entries, resize = spec.relative_buckets, None
         bias = nnx.initializers.normal(0.02)(rngs.params(), (spec.heads, entries), spec.param_dtype)
@@ -210,16 +244,21 @@ class RelativeBias(nnx.Module):
         self.spec = spec
 
     def __call__(self, first: jax.Array | int, count: int, keys: int) -> jax.Array:
-        """The bias of the queries [first, first + count) for the first keys: [heads, count, keys], -inf for later keys
-        if attention is causal. Raises ValueError for more keys than n, if each offset has a bias of its own."""
+        """The bias of the queries [first, first + count) for the first keys: [heads, count, keys],
+        -inf for later keys if attention is causal. Raises ValueError for more keys than n, if each
+        offset has a bias of its own."""
         spec, bias = self.spec, self.bias[...]
         if spec.relative_buckets:
             taps = bias[:, buckets(np.arange(1 - keys, keys), spec.relative_buckets, spec.causal)]
         elif keys > spec.length:
-            raise ValueError(f"the relative bias was made for at most {spec.length} tokens and was given {keys}")
+            raise ValueError(
+                f"the relative bias was made for at most {spec.length} tokens and was given {keys}"
+            )
         else:
             taps = toeplitz.crop(toeplitz.past_only(bias) if spec.causal else bias, keys)
-        return hide_future(jax.vmap(lambda taps: toeplitz.rows(taps, first, count))(taps), spec, first)
+        return hide_future(
+            jax.vmap(lambda taps: toeplitz.rows(taps, first, count))(taps), spec, first
+        )
 
 
 def attend_fused(
@@ -237,7 +276,8 @@ def attend_fused(
         relative: gives the bias; the other arguments are those of `hide_padding` and `mix`.
 
     Returns:
-        [batch, tokens, heads d]; None if there is no kernel for these shapes, for dropout on the weights, or at all.
+        [batch, tokens, heads d]; None if there is no kernel for these shapes, for dropout on the
+        weights, or at all.
     """
     dropped = dropout_keys is not None and spec.attention_dropout > 0
     if spec.attention == "xla" or dropped or qkv.ndim != 3 or TENSOR in sharding.compiler_axes():
@@ -248,7 +288,8 @@ def attend_fused(
         mixed = fused_attention.attention(qkv, bias, padding_mask, heads=heads, causal=spec.causal)
         return checkpoint_name(mixed, NAME)
     d, half = width // heads, qkv.dtype in (jnp.bfloat16, jnp.float16)
-    both = relative and padding_mask is not None  # would be one array [batch, heads, tokens, tokens]
+    # would be one array [batch, heads, tokens, tokens]
+    both = relative and padding_mask is not None
     if platform != "gpu" or not half or d % 8 or d > 128 or tokens % 64 or both:
         return None
     bias = relative(0, tokens, tokens)[None].astype(qkv.dtype) if relative else None
@@ -266,17 +307,21 @@ def attend_fused(
 
 
 class MultiHeadAttention(nnx.Module):
-    """softmax(q k^T / sqrt(d_qkv / heads) + bias) v in each head; the heads, concatenated, through a projection.
+    """softmax(q k^T / sqrt(d_qkv / heads) + bias) v in each head; the heads, concatenated, through
+    a projection.
 
-    With `positions="relative_only"` there are no content terms and neither q nor k: the weights are softmax(bias), the
-    same for every input (Table 3's "rel pos - attn"; a shift-invariant Random Synthesizer).
+    With `positions="relative_only"` there are no content terms and neither q nor k: the weights are
+    softmax(bias), the same for every input (Table 3's "rel pos - attn"; a shift-invariant Random
+    Synthesizer).
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
         parts, width = 1 if spec.positions == "relative_only" else 3, spec.d_qkv or spec.d_model
         self.proj_in = Linear(spec, spec.d_model, parts * width, rngs, bias=spec.attention_bias)
         self.relative = RelativeBias(spec, rngs) if spec.positions.startswith("relative") else None
-        self.out = Linear(spec, width, spec.d_model, rngs, sharding=(None, FSDP), bias=spec.attention_bias)
+        self.out = Linear(
+            spec, width, spec.d_model, rngs, sharding=(None, FSDP), bias=spec.attention_bias
+        )
         self.spec = spec
 
     def __call__(
@@ -286,11 +331,13 @@ class MultiHeadAttention(nnx.Module):
         padding_mask: jax.Array | None = None,
         cache: DecodeCache | None = None,
     ) -> jax.Array:
-        """[batch, tokens, d_model] to the same; `dropout_keys` as in `mix`, `padding_mask` as in `hide_padding`, and a
-        cache of the keys and values of earlier tokens."""
+        """[batch, tokens, d_model] to the same; `dropout_keys` as in `mix`, `padding_mask` as in
+        `hide_padding`, and a cache of the keys and values of earlier tokens."""
         spec, projected = self.spec, self.proj_in(x)
         if cache is None and spec.positions != "relative_only":
-            mixed = attend_fused(spec, projected, spec.heads, padding_mask, dropout_keys, self.relative)
+            mixed = attend_fused(
+                spec, projected, spec.heads, padding_mask, dropout_keys, self.relative
+            )
             if mixed is not None:
                 return self.out(mixed)
         logits, v = self._logits_and_values(projected, cache)
@@ -298,20 +345,28 @@ class MultiHeadAttention(nnx.Module):
         return self.out(mixed.swapaxes(1, 2).reshape(*x.shape[:2], -1))
 
     def scores(self, x: jax.Array) -> jax.Array:
-        """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens, tokens]; without content
-        terms the batch is 1."""
+        """[batch, tokens, d_model] to the logits before the softmax, [batch, heads, tokens,
+        tokens]; without content terms the batch is 1."""
         logits, _ = self._logits_and_values(self.proj_in(x))
         scores = logits(0, x.shape[1])
         return scores.reshape(-1, *scores.shape[-3:])
 
-    def _logits_and_values(self, projected: jax.Array, cache: DecodeCache | None = None) -> tuple[Logits, jax.Array]:
-        """Values are [batch, heads, keys, d_qkv / heads]. The keys are the tokens of `projected`; n with a cache."""
+    def _logits_and_values(
+        self, projected: jax.Array, cache: DecodeCache | None = None
+    ) -> tuple[Logits, jax.Array]:
+        """Values are [batch, heads, keys, d_qkv / heads]. The keys are the tokens of `projected`; n
+        with a cache."""
         width = self.spec.d_qkv or self.spec.d_model
-        heads = projected.reshape(*projected.shape[:2], -1, self.spec.heads, width // self.spec.heads)
+        heads = projected.reshape(
+            *projected.shape[:2], -1, self.spec.heads, width // self.spec.heads
+        )
         *q_and_k, v = heads.transpose(2, 0, 3, 1, 4)
         position = 0 if cache is None else cache.first
         if cache is not None:
-            q_and_k[1:], v = [cache.update("keys", k, axis=2) for k in q_and_k[1:]], cache.update("values", v, axis=2)
+            q_and_k[1:], v = (
+                [cache.update("keys", k, axis=2) for k in q_and_k[1:]],
+                cache.update("values", v, axis=2),
+            )
         products = dot_products(q_and_k[0], q_and_k[1], self.spec, position) if q_and_k else None
 
         def logits(first: jax.Array | int, count: int) -> jax.Array:

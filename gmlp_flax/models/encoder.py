@@ -1,4 +1,5 @@
-"""An encoder of any block, whose layers' parameters are stacked: a `jax.lax.scan` over them, or each in turn."""
+"""An encoder of any block, whose layers' parameters are stacked: a `jax.lax.scan` over them, or
+each in turn."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,8 @@ from gmlp_flax.models.spec import BlockSpec
 STACKED = "encoder/blocks/"  # prefix of the paths of parameters whose leading axis is the layer
 STACK = "stack_"  # followed by the number of the stack, if an encoder has several
 
-GATHERED = 384 * 1024  # bytes of a device's part; below, libtpu makes an all-reduce of a gather over 64 chips
+# bytes of a device's part; below, libtpu makes an all-reduce of a gather over 64 chips
+GATHERED = 384 * 1024
 
 REMAT_POLICIES = {
     "matmuls": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
@@ -25,8 +27,9 @@ REMAT_POLICIES = {
 
 
 def depths(leaves: Mapping[str, jax.Array]) -> dict[str, tuple[int, int]]:
-    """The depth of the stacked parameters of a model, given all of them by path: path -> the number of its first layer
-    in the whole encoder, and the number of all layers. Shapes instead of arrays do."""
+    """The depth of the stacked parameters of a model, given all of them by path: path -> the number
+    of its first layer in the whole encoder, and the number of all layers. Shapes instead of arrays
+    do."""
     layers = {path: leaf.shape[0] for path, leaf in leaves.items() if path.startswith(STACKED)}
     in_stack = {path: re.match(rf"{STACKED}{STACK}(\d+)/", path) for path in layers}
     stacks = {path: int(match[1]) if match else 0 for path, match in in_stack.items()}
@@ -36,15 +39,19 @@ def depths(leaves: Mapping[str, jax.Array]) -> dict[str, tuple[int, int]]:
 
 
 class Encoder(nnx.Module):
-    """`spec.layers` blocks, their parameters stacked along a leading axis, and the block's final norm.
+    """`spec.layers` blocks, their parameters stacked along a leading axis, and the block's final
+    norm.
 
-    Layers that differ in shapes or program lie in several stacks (`Block.stack_specs`), which run in turn. The paper
-    does not mention the final norm; a stack of pre-norm blocks needs one before its head.
+    Layers that differ in shapes or program lie in several stacks (`Block.stack_specs`), which run
+    in turn. The paper does not mention the final norm; a stack of pre-norm blocks needs one before
+    its head.
     """
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
         self.stack_specs = spec.block.stack_specs(spec)
-        stacks = {f"{STACK}{number}": _stack(spec, rngs) for number, spec in enumerate(self.stack_specs)}
+        stacks = {
+            f"{STACK}{number}": _stack(spec, rngs) for number, spec in enumerate(self.stack_specs)
+        }
         self.blocks: Any = stacks[f"{STACK}0"] if len(stacks) == 1 else nnx.Dict(stacks)
         self.norm = spec.block.final_norm(spec, spec.d_model)
         self.spec = spec
@@ -53,38 +60,58 @@ class Encoder(nnx.Module):
     def stacks(self) -> list[Any]:
         """The stacked blocks, first layers first; `stack_specs` are their specs."""
         count = len(self.stack_specs)
-        return [self.blocks] if count == 1 else [self.blocks[f"{STACK}{number}"] for number in range(count)]
+        return (
+            [self.blocks]
+            if count == 1
+            else [self.blocks[f"{STACK}{number}"] for number in range(count)]
+        )
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None, padding_mask: jax.Array | None = None) -> jax.Array:
-        """Runs the layers: [batch, tokens, d_model] in the compute type to the same, normalised. Between the layers the
-        type is `spec.stream_dtype`.
+    def __call__(
+        self, x: jax.Array, key: jax.Array | None = None, padding_mask: jax.Array | None = None
+    ) -> jax.Array:
+        """Runs the layers: [batch, tokens, d_model] in the compute type to the same, normalised.
+        Between the layers the type is `spec.stream_dtype`.
 
         Args:
             x: the embeddings.
-            key: a random key per example, [batch], for training (dropout, stochastic depth); None for evaluation.
-            padding_mask: bool [batch, tokens], False for padding, which attention ignores; None if there is none.
+            key: a random key per example, [batch], for training (dropout, stochastic depth); None
+                for evaluation.
+            padding_mask: bool [batch, tokens], False for padding, which attention ignores; None if
+                there is none.
         """
         spec = self.spec
         chex.assert_shape(x, (None, None, spec.d_model))
         if padding_mask is not None:
             chex.assert_equal_shape_prefix([x, padding_mask], 2)
-        keys = split_keys(key, spec.layers + 1) if key is not None and spec.draws else None  # the last for embeddings
+        # the last for embeddings
+        keys = split_keys(key, spec.layers + 1) if key is not None and spec.draws else None
         if keys is not None:
             x = dropout(x, spec.dropout, keys[-1])
         x = sharding.constrain(x.astype(spec.stream_dtype), sharding.BATCH)
         survival, first = spec.survival_by_layer(), 0
         for stack_spec, stack in zip(self.stack_specs, self.stacks, strict=True):
             layers = slice(first, first + stack_spec.layers)
-            x, _ = _scan(stack_spec, stack, x, padding_mask, survival[layers], None if keys is None else keys[layers])
+            x, _ = _scan(
+                stack_spec,
+                stack,
+                x,
+                padding_mask,
+                survival[layers],
+                None if keys is None else keys[layers],
+            )
             first = layers.stop
         return self.norm(x).astype(spec.compute_dtype)
 
-    def states(self, x: jax.Array, layers: Sequence[int], padding_mask: jax.Array | None = None) -> list[jax.Array]:
-        """What some layers give in evaluation, each [batch, tokens, d_model] through the final norm.
+    def states(
+        self, x: jax.Array, layers: Sequence[int], padding_mask: jax.Array | None = None
+    ) -> list[jax.Array]:
+        """What some layers give in evaluation, each [batch, tokens, d_model] through the final
+        norm.
 
         Args:
             x: as in `__call__`.
-            layers: from 0, or from the end: -1 gives what `__call__` returns. No layer after the last one is run.
+            layers: from 0, or from the end: -1 gives what `__call__` returns. No layer after the
+                last one is run.
             padding_mask: as in `__call__`.
 
         Raises:
@@ -92,7 +119,9 @@ class Encoder(nnx.Module):
         """
         count = self.spec.layers
         if wrong := [layer for layer in layers if not -count <= layer < count]:
-            raise ValueError(f"there is no layer {wrong[0]}: the encoder has {count}, from 0 to {count - 1}")
+            raise ValueError(
+                f"there is no layer {wrong[0]}: the encoder has {count}, from 0 to {count - 1}"
+            )
         numbers, kept, first = [layer % count for layer in layers], {}, 0
         for spec, stack in zip(self.stack_specs, self.stacks, strict=True):
             definition, params = nnx.split(stack)
@@ -100,9 +129,13 @@ class Encoder(nnx.Module):
             for end in sorted({number for number in numbers if first <= number <= last} | {last}):
                 if start > max(numbers):
                     break
-                part = jax.tree.map(lambda leaf, span=slice(start - first, end + 1 - first): leaf[span], params)
+                part = jax.tree.map(
+                    lambda leaf, span=slice(start - first, end + 1 - first): leaf[span], params
+                )
                 survival = spec.survival_by_layer()[start - first : end + 1 - first]
-                kept[end], _ = _scan(spec, nnx.merge(definition, part), x, padding_mask, survival, None)
+                kept[end], _ = _scan(
+                    spec, nnx.merge(definition, part), x, padding_mask, survival, None
+                )
                 x, start = kept[end], end + 1
             first = last + 1
         return [self.norm(kept[number]) for number in numbers]
@@ -110,17 +143,25 @@ class Encoder(nnx.Module):
     def extend(
         self, x: jax.Array, caches: list[CacheArrays] | None, first: jax.Array
     ) -> tuple[jax.Array, list[CacheArrays]]:
-        """Runs the layers of a causal encoder on further tokens of a text, without reading the earlier ones again.
+        """Runs the layers of a causal encoder on further tokens of a text, without reading the
+        earlier ones again.
 
         Args:
-            x: [batch, tokens, d_model], the tokens at the positions [first, first + tokens), all below n.
-            caches: of each stack, as the call for the tokens before returned them; None if there are none.
+            x: [batch, tokens, d_model], the tokens at the positions [first, first + tokens), all
+                below n.
+            caches: of each stack, as the call for the tokens before returned them; None if there
+                are none.
             first: int.
 
         Returns:
-            [batch, tokens, d_model], as `__call__` gives for these positions; and the updated caches.
+            [batch, tokens, d_model], as `__call__` gives for these positions; and the updated
+            caches.
         """
-        updated, caches, x = [], caches or [{} for _ in self.stack_specs], x.astype(self.spec.stream_dtype)
+        updated, caches, x = (
+            [],
+            caches or [{} for _ in self.stack_specs],
+            x.astype(self.spec.stream_dtype),
+        )
         for spec, stack, cache in zip(self.stack_specs, self.stacks, caches, strict=True):
             x, cache = _scan(spec, stack, x, None, spec.survival_by_layer(), None, cache, first)
             updated.append(cache)
@@ -128,8 +169,8 @@ class Encoder(nnx.Module):
 
 
 def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:
-    """[batch, tokens, d_model] to [batch, d_model]: the state of the first token of each example (`pool="cls"`), or the
-    mean over all tokens that are not padding (`pool="mean"`)."""
+    """[batch, tokens, d_model] to [batch, d_model]: the state of the first token of each example
+    (`pool="cls"`), or the mean over all tokens that are not padding (`pool="mean"`)."""
     if pool == "cls":
         return states[:, 0]
     return states.mean(axis=1, where=None if padding_mask is None else padding_mask[..., None])
@@ -137,7 +178,9 @@ def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) 
 
 def _stack(spec: BlockSpec, rngs: nnx.Rngs) -> nnx.Module:
     """`spec.layers` blocks; the leading axis of each parameter is the layer."""
-    return nnx.vmap(lambda rngs: spec.block(spec, rngs), in_axes=0, out_axes=0)(rngs.split(spec.layers))
+    return nnx.vmap(lambda rngs: spec.block(spec, rngs), in_axes=0, out_axes=0)(
+        rngs.split(spec.layers)
+    )
 
 
 def _scan(
@@ -150,7 +193,8 @@ def _scan(
     cache: CacheArrays | None = None,
     first: jax.Array | None = None,
 ) -> tuple[jax.Array, Any]:
-    """Runs one stack; survival [layers], keys [layers, batch]. `cache` and `first` as in `Encoder.extend`."""
+    """Runs one stack; survival [layers], keys [layers, batch]. `cache` and `first` as in
+    `Encoder.extend`."""
     definition, stacked = nnx.split(stack)
 
     def layer(x, inputs):
@@ -166,9 +210,11 @@ def _scan(
 
     scanned = spec.scan_layers or first is not None
     by_hand = sharding.FSDP in jax.sharding.get_abstract_mesh().manual_axes
-    ahead = by_hand and scanned and spec.remat != "full"  # which keeps no kernels but gathers them again
+    # which keeps no kernels but gathers them again
+    ahead = by_hand and scanned and spec.remat != "full"
     if spec.remat != "none":
-        # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against it.
+        # Inside a scan the compiler cannot undo the recomputation, so no barrier is needed against
+        # it.
         layer = jax.checkpoint(layer, policy=REMAT_POLICIES[spec.remat], prevent_cse=not scanned)
     inputs = stacked, survival, keys, cache
     if ahead:
@@ -180,15 +226,20 @@ def _scan(
     return x, None
 
 
-def _scan_ahead(layer: Callable[[jax.Array, Any], Any], x: jax.Array, inputs: Any, spec: BlockSpec) -> jax.Array:
-    """A scan over groups of layers that gathers the kernels of a group while the group before it runs, and scatters
-    their gradients while those of the group before are computed. The last turn gathers the first group, for nothing.
+def _scan_ahead(
+    layer: Callable[[jax.Array, Any], Any], x: jax.Array, inputs: Any, spec: BlockSpec
+) -> jax.Array:
+    """A scan over groups of layers that gathers the kernels of a group while the group before it
+    runs, and scatters their gradients while those of the group before are computed. The last turn
+    gathers the first group, for nothing.
 
     The gathered kernels are kept for the backward pass.
     """
-    size = sum(leaf.size // spec.layers for leaf in jax.tree.leaves(inputs[0]) if leaf.ndim > 2)  # of kernels
+    # of kernels
+    size = sum(leaf.size // spec.layers for leaf in jax.tree.leaves(inputs[0]) if leaf.ndim > 2)
     bytes_of_layer = size * jnp.dtype(spec.compute_dtype).itemsize
-    counts = [count for count in range(1, 5) if spec.layers % count == 0]  # each layer of a group is compiled
+    # each layer of a group is compiled
+    counts = [count for count in range(1, 5) if spec.layers % count == 0]
     count = next((count for count in counts if count * bytes_of_layer >= GATHERED), counts[-1])
     groups, *others = jax.tree.map(lambda leaf: leaf.reshape(-1, count, *leaf.shape[1:]), inputs)
 

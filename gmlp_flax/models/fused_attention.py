@@ -1,12 +1,15 @@
-"""Softmax attention as one kernel on TPUs: a head's logits and weights stay on the chip, forwards and backwards.
+"""Softmax attention as one kernel on TPUs: a head's logits and weights stay on the chip, forwards
+and backwards.
 
-`attention.MultiHeadAttention` calls it if it `serves`; elsewhere XLA's own programs run, or cuDNN's kernel on GPUs.
+`attention.MultiHeadAttention` calls it if it `serves`; elsewhere XLA's own programs run, or cuDNN's
+kernel on GPUs.
 
-The kernel reads queries, keys and values where the projection has written them, [batch, tokens, 3 heads d], and a bias
-that all examples share, [heads, tokens, tokens]. The backward pass computes the weights again from these, as the
-forward pass does: nothing of [batch, heads, tokens, tokens] is ever in memory. Queries of long examples run in up to
-MOST_BLOCKS blocks, whose gradients of keys and values are added up afterwards. It has no forward mode: `jax.jvp` and
-`jax.hessian` need model.attention=xla.
+The kernel reads queries, keys and values where the projection has written them, [batch, tokens, 3
+heads d], and a bias that all examples share, [heads, tokens, tokens]. The backward pass computes
+the weights again from these, as the
+forward pass does: nothing of [batch, heads, tokens, tokens] is ever in memory. Queries of long
+examples run in up to MOST_BLOCKS blocks, whose gradients of keys and values are added up
+afterwards. It has no forward mode: `jax.jvp` and `jax.hessian` need model.attention=xla.
 """
 
 import functools
@@ -20,8 +23,10 @@ from jax.experimental.pallas import tpu as pltpu
 
 from gmlp_flax.models import sharding
 
-LANES = 128  # of a TPU's registers, and the columns that a program reads at once: of one head or of several
-MOST_LOGITS = 512 * 512  # of a block of queries, float32: they fit into the memory of every TPU's core several times
+# of a TPU's registers, and the columns that a program reads at once: of one head or of several
+LANES = 128
+# of a block of queries, float32: they fit into the memory of every TPU's core several times
+MOST_LOGITS = 512 * 512
 MOST_BLOCKS = 5
 TILE = 16  # rows of a block are a multiple of it, as registers hold them in bfloat16
 
@@ -35,8 +40,8 @@ def serves(tokens: int, width: int, heads: int) -> bool:
 
 
 def _blocks(tokens: int) -> tuple[int, int]:
-    """The number of blocks of queries, 0 if the kernel does not have this length, and the rows of a block: those of the
-    last one may reach beyond the queries."""
+    """The number of blocks of queries, 0 if the kernel does not have this length, and the rows of a
+    block: those of the last one may reach beyond the queries."""
     for blocks in range(1, MOST_BLOCKS + 1):
         rows = tokens if blocks == 1 else -(-tokens // (blocks * TILE)) * TILE
         if rows * tokens <= MOST_LOGITS:
@@ -58,7 +63,8 @@ def attention(
     Args:
         qkv: [batch, tokens, 3 heads d]: queries, keys and values of all heads in this order.
         bias: [heads, tokens, tokens], the same for all examples; None for none.
-        padding_mask: bool [batch, tokens], False for padding, which gets no weight; None if there is none.
+        padding_mask: bool [batch, tokens], False for padding, which gets no weight; None if there
+            is none.
         heads: their number.
         causal: whether a token attends to those before it and itself alone.
         interpret: run it without a TPU, slowly.
@@ -75,15 +81,21 @@ def attention(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def _attention(qkv: Array, mask: Array | None, bias: Array | None, heads: int, causal: bool, interpret: bool) -> Array:
+def _attention(
+    qkv: Array, mask: Array | None, bias: Array | None, heads: int, causal: bool, interpret: bool
+) -> Array:
     return _call(_forward, qkv, mask, bias, None, heads, causal, interpret)[0]
 
 
-def _attention_fwd(qkv: Array, mask: Array | None, bias: Array | None, *options: Any) -> tuple[Array, Any]:
+def _attention_fwd(
+    qkv: Array, mask: Array | None, bias: Array | None, *options: Any
+) -> tuple[Array, Any]:
     return _attention(qkv, mask, bias, *options), (qkv, mask, bias)
 
 
-def _attention_bwd(heads: int, causal: bool, interpret: bool, saved: Any, d_mixed: Array) -> tuple[Any, ...]:
+def _attention_bwd(
+    heads: int, causal: bool, interpret: bool, saved: Any, d_mixed: Array
+) -> tuple[Any, ...]:
     qkv, mask, bias = saved
     d_q, d_k, d_v, d_bias = _call(_backward, qkv, mask, bias, d_mixed, heads, causal, interpret)
     batch, tokens, width = d_q.shape
@@ -109,32 +121,51 @@ def _call(
     """Runs a kernel for each group of heads and, inside, each block of queries and each example.
 
     Returns:
-        Forwards, without `d_mixed`: the mixed values. Backwards: the gradients of queries, [batch, tokens, heads d]; of
-        keys and of values by each block, [batch, blocks rows, heads d], where the rows are the tokens, or the next
-        multiple of TILE if there are several blocks; and of the bias, None without one.
+        Forwards, without `d_mixed`: the mixed values. Backwards: the gradients of queries, [batch,
+        tokens, heads d]; of keys and of values by each block, [batch, blocks rows, heads d], where
+        the rows are the tokens, or the next multiple of TILE if there are several blocks; and of
+        the bias, None without one.
     """
     batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
     columns, (blocks, rows) = max(LANES, width // heads), _blocks(tokens)
     groups, per_group = width // columns, columns * heads // width
     keys, values = (
-        pl.BlockSpec((None, tokens, columns), lambda group, block, example, part=part: (example, 0, part + group))
+        pl.BlockSpec(
+            (None, tokens, columns),
+            lambda group, block, example, part=part: (example, 0, part + group),
+        )
         for part in (groups, 2 * groups)
     )
-    queries = pl.BlockSpec((None, rows, columns), lambda group, block, example: (example, block, group))
+    queries = pl.BlockSpec(
+        (None, rows, columns), lambda group, block, example: (example, block, group)
+    )
     bias_shape = per_group, rows, tokens
-    of_bias = None if bias is None else pl.BlockSpec(bias_shape, lambda group, block, _: (group, block, 0))
-    of_mask = None if mask is None else pl.BlockSpec((None, 1, tokens), lambda group, block, example: (example, 0, 0))
+    of_bias = (
+        None
+        if bias is None
+        else pl.BlockSpec(bias_shape, lambda group, block, _: (group, block, 0))
+    )
+    of_mask = (
+        None
+        if mask is None
+        else pl.BlockSpec((None, 1, tokens), lambda group, block, example: (example, 0, 0))
+    )
     shape = jax.ShapeDtypeStruct((batch, tokens, width), qkv.dtype)
     outputs, specs = [shape], [queries]
     if d_mixed is not None:
         tall = tokens if blocks == 1 else -(-tokens // TILE) * TILE
-        by_block = pl.BlockSpec((None, tall, columns), lambda group, block, example: (example, block, group))
+        by_block = pl.BlockSpec(
+            (None, tall, columns), lambda group, block, example: (example, block, group)
+        )
         outputs += [shape.update(shape=(batch, blocks * tall, width))] * 2
-        outputs += [None if bias is None else jax.ShapeDtypeStruct((heads, tokens, tokens), jnp.float32)]
+        outputs += [
+            None if bias is None else jax.ShapeDtypeStruct((heads, tokens, tokens), jnp.float32)
+        ]
         specs += [by_block, by_block, of_bias]
 
     def body(q: Any, k: Any, v: Any, mask: Any, bias: Any, d_mixed: Any, *outputs: Any) -> None:
-        """The blocks that the specs above and below read and write; each head of the group has its own lanes."""
+        """The blocks that the specs above and below read and write; each head of the group has its
+        own lanes."""
         first = pl.program_id(1) * rows
         for head in range(per_group):
             lanes = slice(head * (width // heads), (head + 1) * (width // heads))
@@ -151,21 +182,24 @@ def _call(
         out_specs=specs,
         out_shape=outputs,
         # Examples run in turn, as their gradients of the bias add up.
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary")),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
         interpret=interpret,
     )(qkv, qkv, qkv, mask, bias, d_mixed)
 
 
 def _within(x: Array, first: Array, tokens: int) -> Array:
-    """A block of queries [rows, ...] that begins at `first`, 0 in rows beyond the tokens: memory there may hold NaN."""
+    """A block of queries [rows, ...] that begins at `first`, 0 in rows beyond the tokens: memory
+    there may hold NaN."""
     if tokens % x.shape[0] == 0:
         return x
     return jnp.where(first + jax.lax.broadcasted_iota(jnp.int32, (x.shape[0], 1), 0) < tokens, x, 0)
 
 
 def _weights(q: Array, k: Array, mask: Any, bias: Array | None, first: Array | None) -> Array:
-    """A head's weights, float32 [rows, tokens], of queries [rows, d] and keys [tokens, d]; the first query's position
-    is given if attention is causal."""
+    """A head's weights, float32 [rows, tokens], of queries [rows, d] and keys [tokens, d]; the
+    first query's position is given if attention is causal."""
     logits = _dot(q, k, ((1,), (1,))) * q.shape[-1] ** -0.5
     if bias is not None:
         logits += bias.astype(jnp.float32)
@@ -178,12 +212,21 @@ def _weights(q: Array, k: Array, mask: Any, bias: Array | None, first: Array | N
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def _forward(head: int, lanes: slice, weights: Array, q: Array, k: Array, v: Array, _: None, mixed: Any) -> None:
+def _forward(
+    head: int, lanes: slice, weights: Array, q: Array, k: Array, v: Array, _: None, mixed: Any
+) -> None:
     mixed[:, lanes] = _dot(weights.astype(v.dtype), v, ((1,), (0,))).astype(mixed.dtype)
 
 
 def _backward(
-    head: int, lanes: slice, weights: Array, q: Array, k: Array, v: Array, d_mixed: Array, *outputs: Any
+    head: int,
+    lanes: slice,
+    weights: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    d_mixed: Array,
+    *outputs: Any,
 ) -> None:
     d_q, d_k, d_v, d_bias = outputs
     tokens = k.shape[0]

@@ -18,20 +18,25 @@ GREYS = 256  # values of a pixel
 
 
 def patch_grid(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns of patches of an image (height, width). Raises ValueError if they do not tile the image."""
+    """Rows and columns of patches of an image (height, width). Raises ValueError if they do not
+    tile the image."""
     if any(side % patch for side, patch in zip(image_size, patch_size, strict=True)):
-        raise ValueError(f"model.image_size is {image_size}: patches of {patch_size} do not tile it; choose others")
+        raise ValueError(
+            f"model.image_size is {image_size}: patches of {patch_size} do not tile it; choose others"
+        )
     return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
 
 
 def token_count(image_size: tuple[int, int], patch_size: tuple[int, int], pool: str) -> int:
-    """Number of tokens of an image: its patches, and one more if a `cls` token is pooled. Raises like `patch_grid`."""
+    """Number of tokens of an image: its patches, and one more if a `cls` token is pooled. Raises
+    like `patch_grid`."""
     rows, columns = patch_grid(image_size, patch_size)
     return rows * columns + (pool == "cls")
 
 
 def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
-    """[batch, height, width, channels] to [batch, patches, patch height * patch width * channels], row-major."""
+    """[batch, height, width, channels] to [batch, patches, patch height * patch width * channels],
+    row-major."""
     batch, height, width, channels = images.shape
     rows, columns = patch_grid((height, width), patch_size)
     x = images.reshape(batch, rows, patch_size[0], columns, patch_size[1], channels)
@@ -39,11 +44,13 @@ def cut_patches(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
 
 
 class GreyTable(nnx.Module):
-    """One vector per grey value, `table` [256, d_model], standard normal at the start: pixels as tokens of a text (Long
-    Range Arena, arXiv 2011.04006)."""
+    """One vector per grey value, `table` [256, d_model], standard normal at the start: pixels as
+    tokens of a text (Long Range Arena, arXiv 2011.04006)."""
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
-        self.table = parameter(nnx.initializers.normal(1.0)(rngs.params(), (GREYS, spec.d_model), spec.param_dtype))
+        self.table = parameter(
+            nnx.initializers.normal(1.0)(rngs.params(), (GREYS, spec.d_model), spec.param_dtype)
+        )
         self.dtype = spec.compute_dtype
 
     def __call__(self, images: jax.Array) -> jax.Array:
@@ -53,24 +60,25 @@ class GreyTable(nnx.Module):
 
 
 class ImageClassifier(nnx.Module):
-    """Patch stem, encoder, pooling, classifier; no position embedding (paper, section 3) unless the spec has one.
+    """Patch stem, encoder, pooling, classifier; no position embedding (paper, section 3) unless the
+    spec has one.
 
     Args:
         image_size: height and width in pixels.
         patch_size: the same of a patch; patches tile the image.
         classes: number of classes.
         channels: number of channels of the images.
-        pool: `mean` averages the tokens, as timm does, whose gMLP-S reaches the paper's accuracy. `cls` adds a token
-            and reads its state alone, as ViTs do.
-        pre_logits: a linear layer and tanh before the head, as in the first ViTs. With it and a cls token, a gMLP has
-            the paper's parameter counts.
+        pool: `mean` averages the tokens, as timm does, whose gMLP-S reaches the paper's accuracy.
+            `cls` adds a token and reads its state alone, as ViTs do.
+        pre_logits: a linear layer and tanh before the head, as in the first ViTs. With it and a cls
+            token, a gMLP has the paper's parameter counts.
         mean: of the pixels of each channel, in 0 to 1; the stem subtracts it.
         std: their standard deviation, by which the stem divides.
         stem: `patches` is a linear layer on patches; `table` looks up a vector for each grey pixel.
 
     Raises:
-        ValueError: an unknown pool or stem; a table stem for other patches than single grey pixels; `spec.length` is
-            not the number of tokens.
+        ValueError: an unknown pool or stem; a table stem for other patches than single grey pixels;
+            `spec.length` is not the number of tokens.
     """
 
     def __init__(
@@ -98,10 +106,22 @@ class ImageClassifier(nnx.Module):
             )
         tokens = token_count(image_size, patch_size, pool)
         if spec.length != tokens:
-            raise ValueError(f"the encoder was made for {spec.length} tokens, but the images give {tokens}")
-        self.stem = GreyTable(spec, rngs) if stem == "table" else Linear(spec, pixels, spec.d_model, rngs)
-        self.cls = parameter(jnp.zeros((spec.d_model,), spec.param_dtype), decayed=False) if pool == "cls" else None
-        self.positions = LearnedPositions(spec, rngs, OverPatches(outputs=-2)) if spec.positions == "absolute" else None
+            raise ValueError(
+                f"the encoder was made for {spec.length} tokens, but the images give {tokens}"
+            )
+        self.stem = (
+            GreyTable(spec, rngs) if stem == "table" else Linear(spec, pixels, spec.d_model, rngs)
+        )
+        self.cls = (
+            parameter(jnp.zeros((spec.d_model,), spec.param_dtype), decayed=False)
+            if pool == "cls"
+            else None
+        )
+        self.positions = (
+            LearnedPositions(spec, rngs, OverPatches(outputs=-2))
+            if spec.positions == "absolute"
+            else None
+        )
         self.encoder = Encoder(spec, rngs)
         self.pre_logits = Linear(spec, spec.d_model, spec.d_model, rngs) if pre_logits else None
         self.head = Linear(spec, spec.d_model, classes, rngs, init=nnx.initializers.zeros)
@@ -109,8 +129,8 @@ class ImageClassifier(nnx.Module):
         self.mean, self.std = tuple(mean[:channels]), tuple(std[:channels])
 
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """Images [batch, height, width, channels], uint8 or float, 0 to 255, to float32 logits [batch, classes]. `key`
-        has a random key per example, [batch]; None for evaluation."""
+        """Images [batch, height, width, channels], uint8 or float, 0 to 255, to float32 logits
+        [batch, classes]. `key` has a random key per example, [batch]; None for evaluation."""
         x, precise = self.encoder(self.embed(images), key), self.spec.precise_dtype
         pooled = x.mean(axis=1, dtype=precise) if self.cls is None else x[:, 0]
         if self.pre_logits is not None:
@@ -136,9 +156,13 @@ class ImageClassifier(nnx.Module):
             return self.stem(images)
         definition, params = nnx.split(self.stem)
 
-        @jax.checkpoint  # backward recomputes the patches: saved, they would be the largest array outside the encoder
+        # backward recomputes the patches: saved, they would be the largest array outside the
+        # encoder
+        @jax.checkpoint
         def stem(params: nnx.State, images: jax.Array) -> jax.Array:
-            mean, std = (jnp.array(numbers, self.spec.precise_dtype) for numbers in (self.mean, self.std))
+            mean, std = (
+                jnp.array(numbers, self.spec.precise_dtype) for numbers in (self.mean, self.std)
+            )
             pixels = (images.astype(self.spec.precise_dtype) / 255 - mean) / std
             patches = cut_patches(pixels.astype(self.spec.compute_dtype), self.patch_size)
             return nnx.merge(definition, params)(patches)

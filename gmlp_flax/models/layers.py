@@ -1,5 +1,5 @@
-"""What models share: linear layers, the MLPs of Transformers and Mixers, layer norm, activations, learned positions,
-residual sums with dropout and stochastic depth, and the cache of generation."""
+"""What models share: linear layers, the MLPs of Transformers and Mixers, layer norm, activations,
+learned positions, residual sums with dropout and stochastic depth, and the cache of generation."""
 
 import dataclasses
 import functools
@@ -18,12 +18,13 @@ from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import SIZE, option
 
 Branch = Callable[[jax.Array], jax.Array]
-CacheArrays = dict[str, jax.Array]  # of the layers of a stack: the leading axis of each array is the layer
+# of the layers of a stack: the leading axis of each array is the layer
+CacheArrays = dict[str, jax.Array]
 
 
 def split_keys(keys: jax.Array, count: int) -> jax.Array:
-    """[batch] keys, one per example, to `count` new keys per example, [count, batch]. What is drawn for an example
-    depends on its own key alone, however a batch is spread over devices."""
+    """[batch] keys, one per example, to `count` new keys per example, [count, batch]. What is drawn
+    for an example depends on its own key alone, however a batch is spread over devices."""
     return jax.vmap(lambda key: jax.random.split(key, count), out_axes=1)(keys)
 
 
@@ -33,8 +34,8 @@ def fold_in(keys: jax.Array, number: jax.Array | int) -> jax.Array:
 
 
 def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
-    """Zeroes elements of x [batch, ...] with probability `rate` and scales the others by 1 / (1 - rate). `keys` are a
-    random key per example, [batch]; None for evaluation, which returns x."""
+    """Zeroes elements of x [batch, ...] with probability `rate` and scales the others by 1 / (1 -
+    rate). `keys` are a random key per example, [batch]; None for evaluation, which returns x."""
     if keys is None or rate == 0:
         return x
     keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)
@@ -42,21 +43,23 @@ def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
 
 
 def drop_path(branch: jax.Array, survival: jax.Array, keys: jax.Array) -> jax.Array:
-    """Stochastic depth: zeroes the whole branch of an example with probability 1 - survival, and scales the others by
-    1 / survival, so that the expected value is the branch of evaluation. `branch` is [batch, tokens, d_model],
-    `survival` float32 [], and `keys` [batch]."""
+    """Stochastic depth: zeroes the whole branch of an example with probability 1 - survival, and
+    scales the others by 1 / survival, so that the expected value is the branch of evaluation.
+    `branch` is [batch, tokens, d_model], `survival` float32 [], and `keys` [batch]."""
     keep = jax.vmap(lambda key: jax.random.bernoulli(key, survival))(keys)
     return branch * (keep / survival).astype(branch.dtype)[:, None, None]
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerRng:
-    """The random keys and rates of one layer in training; by default those of evaluation, in which nothing is random.
+    """The random keys and rates of one layer in training; by default those of evaluation, in which
+    nothing is random.
 
     Attributes:
         keys: a random key per example, [batch]; None for evaluation.
         dropout: rate of dropout on residual branches.
-        survival: probability that stochastic depth keeps a residual branch, float32 []; None to keep all.
+        survival: probability that stochastic depth keeps a residual branch, float32 []; None to
+            keep all.
     """
 
     keys: jax.Array | None = None
@@ -65,32 +68,43 @@ class LayerRng:
 
     @property
     def mixing_keys(self) -> jax.Array | None:
-        """Keys for dropout inside the block, such as on the weights of attention: [batch], or None for evaluation."""
+        """Keys for dropout inside the block, such as on the weights of attention: [batch], or None
+        for evaluation."""
         return None if self.keys is None else fold_in(self.keys, 0)
 
 
 EVALUATION = LayerRng()
 
 
-def add_branch(x: jax.Array, branch: jax.Array, rng: LayerRng, number: int = 0, dropped: bool = True) -> jax.Array:
-    """The residual stream x + branch, both [batch, tokens, d_model], in the wider of their types; in training with
-    stochastic depth and, if it is `dropped`, dropout on the branch. `rng` is as the block was given it, and `number`
-    that of the branch within its block, from 0: each draws with keys of its own."""
+def add_branch(
+    x: jax.Array, branch: jax.Array, rng: LayerRng, number: int = 0, dropped: bool = True
+) -> jax.Array:
+    """The residual stream x + branch, both [batch, tokens, d_model], in the wider of their types;
+    in training with stochastic depth and, if it is `dropped`, dropout on the branch. `rng` is as
+    the block was given it, and `number` that of the branch within its block, from 0: each draws
+    with keys of its own."""
     if rng.keys is not None:
-        dropout_keys, depth_keys = fold_in(rng.keys, 1 + 2 * number), fold_in(rng.keys, 2 + 2 * number)
+        dropout_keys, depth_keys = (
+            fold_in(rng.keys, 1 + 2 * number),
+            fold_in(rng.keys, 2 + 2 * number),
+        )
         branch = dropout(branch, rng.dropout, dropout_keys) if dropped else branch
         branch = branch if rng.survival is None else drop_path(branch, rng.survival, depth_keys)
     return sharding.constrain(x + branch, sharding.BATCH)
 
 
 class Linear(nnx.Module):
-    """A dense layer [..., d_in] to [..., d_out]: `kernel` [d_in, d_out], Glorot-uniform by default, and `bias`.
+    """A dense layer [..., d_in] to [..., d_out]: `kernel` [d_in, d_out], Glorot-uniform by default,
+    and `bias`.
 
     Args:
-        sharding: mesh axes of the kernel's two axes. If the second is TENSOR, bias and output are sharded along it too.
+        sharding: mesh axes of the kernel's two axes. If the second is TENSOR, bias and output are
+            sharded along it too.
         activation: name of the activation of the output; empty for none.
-        parts: number of equal parts that the caller splits the output into. Each is computed by a product of its own,
-            so that the split copies nothing: strided slices of one wide array cost a sixth of gMLP's step on a CPU.
+        parts: number of equal parts that the caller splits the output into. Each is computed by a
+            product of its own,
+            so that the split copies nothing: strided slices of one wide array cost a sixth of
+                gMLP's step on a CPU.
         bias: whether there is one.
     """
 
@@ -108,7 +122,9 @@ class Linear(nnx.Module):
     ):
         self.shard_output = sharding[1] == TENSOR
         bias_sharding = (TENSOR,) if self.shard_output else ()
-        self.kernel = parameter(init(rngs.params(), (d_in, d_out), spec.param_dtype), sharding=sharding)
+        self.kernel = parameter(
+            init(rngs.params(), (d_in, d_out), spec.param_dtype), sharding=sharding
+        )
         zeros = jnp.zeros((d_out,), spec.param_dtype)
         self.bias = parameter(zeros, sharding=bias_sharding, decayed=False) if bias else None
         self.activation, self.parts = activation, parts
@@ -128,13 +144,15 @@ class Linear(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Layer norm over the last axis with scale and bias, computed in float32, returned in the compute type, or in the
-    residual stream's if the norm stands in the stream itself (`post`).
+    """Layer norm over the last axis with scale and bias, computed in float32, returned in the
+    compute type, or in the residual stream's if the norm stands in the stream itself (`post`).
 
     `eps` is the spec's unless given; `metadata` are of its two parameters (`ParamMetadata`).
     """
 
-    def __init__(self, spec: BlockSpec, channels: int, eps: float = 0.0, post: bool = False, **metadata: Any):
+    def __init__(
+        self, spec: BlockSpec, channels: int, eps: float = 0.0, post: bool = False, **metadata: Any
+    ):
         self.scale = parameter(jnp.ones((channels,), spec.param_dtype), decayed=False, **metadata)
         self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), decayed=False, **metadata)
         self.eps, self.precise_dtype = eps or spec.norm_eps, spec.precise_dtype
@@ -144,8 +162,8 @@ class LayerNorm(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., channels] to [..., channels]."""
         y = layer_norm(x, self.scale[...], self.bias[...], self.eps, self.dtype)
-        # The output feeds matrix products. Without the barrier the compiler fuses the norm into each of them and
-        # computes it in several layouts, which takes more memory on a TPU.
+        # The output feeds matrix products. Without the barrier the compiler fuses the norm into
+        # each of them and computes it in several layouts, which takes more memory on a TPU.
         return jax.lax.optimization_barrier(y)
 
 
@@ -156,8 +174,9 @@ def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def moments_in_one_pass(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`moments`, reading x once: from sums of x less its first entry. A large mean costs their squares nothing;
-    that entry, at most sqrt(n) deviations from the mean of n, costs n roundings at most."""
+    """`moments`, reading x once: from sums of x less its first entry. A large mean costs their
+    squares nothing; that entry, at most sqrt(n) deviations from the mean of n, costs n roundings at
+    most."""
     first = x[..., :1]
     mean = (x - first).mean(-1, keepdims=True)
     variance = jnp.square(x - first).mean(-1, keepdims=True) - jnp.square(mean)
@@ -165,18 +184,21 @@ def moments_in_one_pass(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _statistics(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
-    """Mean and 1 / deviation over the last axis of x, [..., 1]. XLA reads x twice for `moments` on a GPU; on a TPU one
-    pass moves more bytes (docs/developers/measurements.md)."""
+    """Mean and 1 / deviation over the last axis of x, [..., 1]. XLA reads x twice for `moments` on
+    a GPU; on a TPU one pass moves more bytes (docs/developers/measurements.md)."""
     mean, variance = jax.lax.platform_dependent(x, cuda=moments_in_one_pass, default=moments)
     return mean, jax.lax.rsqrt(variance + eps)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
-def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype) -> jax.Array:
-    """(x - mean) / deviation * scale + bias over the last axis of x [..., channels], computed in the type of `scale`
-    [channels], returned in `dtype`.
+def layer_norm(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, eps: float, dtype: jnp.dtype
+) -> jax.Array:
+    """(x - mean) / deviation * scale + bias over the last axis of x [..., channels], computed in
+    the type of `scale` [channels], returned in `dtype`.
 
-    The derivative is written out: it keeps x alone of the forward pass, and needs fewer passes over memory.
+    The derivative is written out: it keeps x alone of the forward pass, and needs fewer passes over
+        memory.
     """
     x = x.astype(scale.dtype)
     mean, inverse = _statistics(x, eps)
@@ -190,17 +212,21 @@ def _layer_norm_jvp(eps: float, dtype: jnp.dtype, primals, tangents):
     @keeping_inputs
     def derivative(x, scale, d_x, d_scale, d_bias):
         x = x.astype(scale.dtype)
-        # With the barrier they are computed first. Without it a GPU writes what follows in float32 before it sums that.
+        # With the barrier they are computed first. Without it a GPU writes what follows in float32
+        # before it sums that.
         mean, inverse = jax.lax.optimization_barrier(_statistics(x, eps))
         normed, d_x = (x - mean) * inverse, d_x.astype(scale.dtype)
-        d_normed = inverse * (d_x - d_x.mean(-1, keepdims=True) - normed * (normed * d_x).mean(-1, keepdims=True))
+        d_normed = inverse * (
+            d_x - d_x.mean(-1, keepdims=True) - normed * (normed * d_x).mean(-1, keepdims=True)
+        )
         return (d_normed * scale + normed * d_scale + d_bias).astype(dtype)
 
     return layer_norm(x, scale, bias, eps, dtype), derivative(x, scale, *tangents)
 
 
 class LearnedPositions(nnx.Module):
-    """One vector per position, `table` [length, d_model], as in BERT and ViT, for any number of tokens up to n.
+    """One vector per position, `table` [length, d_model], as in BERT and ViT, for any number of
+    tokens up to n.
 
     `resize` says how the table is resized for another number of positions.
     """
@@ -211,28 +237,35 @@ class LearnedPositions(nnx.Module):
         self.table = parameter(table, decayed=False, resize=resize)
 
     def __call__(self, x: jax.Array, first: jax.Array | int = 0) -> jax.Array:
-        """[batch, tokens, d_model] to the same, in the type of x; `first` is the position of the first token. Raises
-        ValueError for more tokens than the table has rows."""
+        """[batch, tokens, d_model] to the same, in the type of x; `first` is the position of the
+        first token. Raises ValueError for more tokens than the table has rows."""
         rows, tokens = self.table.shape[0], x.shape[-2]
         if tokens > rows:
-            raise ValueError(f"the positions were made for at most {rows} tokens and were given {tokens}")
+            raise ValueError(
+                f"the positions were made for at most {rows} tokens and were given {tokens}"
+            )
         return x + jax.lax.dynamic_slice_in_dim(self.table[...], first, tokens).astype(x.dtype)
 
 
 class LearnedSegments(nnx.Module):
     """One vector per segment, `table` [rows, d_model], as in BERT for the two texts of a pair.
 
-    They start at 0, so that they do not change a model that was pretrained without them. With `rngs`, for models that
-    are pretrained with them, they start like positions.
+    They start at 0, so that they do not change a model that was pretrained without them. With
+    `rngs`, for models that are pretrained with them, they start like positions.
     """
 
     def __init__(self, spec: BlockSpec, rows: int = 2, rngs: nnx.Rngs | None = None):
         shape = rows, spec.d_model
-        table = jnp.zeros(shape) if rngs is None else nnx.initializers.normal(0.02)(rngs.params(), shape)
+        table = (
+            jnp.zeros(shape)
+            if rngs is None
+            else nnx.initializers.normal(0.02)(rngs.params(), shape)
+        )
         self.table = parameter(table.astype(spec.param_dtype), decayed=False)
 
     def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
-        """[batch, tokens, d_model] and int [batch, tokens], below the number of rows, to the shape and type of x."""
+        """[batch, tokens, d_model] and int [batch, tokens], below the number of rows, to the shape
+        and type of x."""
         vectors = jnp.take(self.table[...], segments, axis=0, mode="clip")
         return x + vectors.astype(x.dtype)  # cast last: gradients are summed in the table's type
 
@@ -240,8 +273,8 @@ class LearnedSegments(nnx.Module):
 def add_normed(
     x: jax.Array, norm: LayerNorm, branch: Branch, rng: LayerRng, number: int, dropped: bool = True
 ) -> jax.Array:
-    """x + branch(norm(x)) or, if the norm stands in the residual stream (`post`), norm(x + branch(x)); the other
-    arguments are those of `add_branch`."""
+    """x + branch(norm(x)) or, if the norm stands in the residual stream (`post`), norm(x +
+    branch(x)); the other arguments are those of `add_branch`."""
     if not norm.post:
         return add_branch(x, branch(norm(x)), rng, number, dropped)
     return norm(add_branch(x, branch(x.astype(norm.compute_dtype)), rng, number, dropped))
@@ -249,10 +282,11 @@ def add_normed(
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def activation(name: str, x: jax.Array) -> jax.Array:
-    """The exact GELU x Phi(x), or its tanh approximation (`gelu_tanh`), computed in float32, in the type of x.
+    """The exact GELU x Phi(x), or its tanh approximation (`gelu_tanh`), computed in float32, in the
+    type of x.
 
-    Phi is written with erf, as torch does: half the cost of erfc on a CPU, and an absolute error below 1e-6. The
-    derivative keeps x alone of the forward pass.
+    Phi is written with erf, as torch does: half the cost of erfc on a CPU, and an absolute error
+    below 1e-6. The derivative keeps x alone of the forward pass.
     """
     return _gelu(name, x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)
 
@@ -265,7 +299,8 @@ def _gelu(name: str, x: jax.Array) -> jax.Array:
 def _activation_jvp(name: str, primals, tangents):
     @keeping_inputs
     def derivative(x, d_x):
-        # In the backward pass the barrier holds the gradient in the type of x: else it is in memory in float32.
+        # In the backward pass the barrier holds the gradient in the type of x: else it is in memory
+        # in float32.
         wide, d_x = jnp.promote_types(x.dtype, jnp.float32), jax.lax.optimization_barrier(d_x)
         _, d_y = jax.jvp(functools.partial(_gelu, name), (x.astype(wide),), (d_x.astype(wide),))
         return d_y.astype(x.dtype)
@@ -288,10 +323,18 @@ class TokenMLPSpec(ChannelMLPSpec):
 
 
 class ChannelMLP(nnx.Module):
-    """Two linear layers on the channels of each token, d_model to d_ffn to d_model, with the activation between."""
+    """Two linear layers on the channels of each token, d_model to d_ffn to d_model, with the
+    activation between."""
 
     def __init__(self, spec: ChannelMLPSpec, rngs: nnx.Rngs):
-        self.proj_in = Linear(spec, spec.d_model, spec.d_ffn, rngs, sharding=(FSDP, TENSOR), activation=spec.activation)
+        self.proj_in = Linear(
+            spec,
+            spec.d_model,
+            spec.d_ffn,
+            rngs,
+            sharding=(FSDP, TENSOR),
+            activation=spec.activation,
+        )
         self.proj_out = Linear(spec, spec.d_ffn, spec.d_model, rngs, sharding=(TENSOR, FSDP))
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -300,36 +343,51 @@ class ChannelMLP(nnx.Module):
 
 
 def check_tokens(x: jax.Array, tokens: int) -> None:
-    """Raises ValueError unless x [batch, tokens, channels] has the number of tokens that a layer was made for."""
+    """Raises ValueError unless x [batch, tokens, channels] has the number of tokens that a layer
+    was made for."""
     if x.shape[-2] != tokens:
-        raise ValueError(f"the layer over tokens was made for exactly {tokens} tokens and was given {x.shape[-2]}")
+        raise ValueError(
+            f"the layer over tokens was made for exactly {tokens} tokens and was given {x.shape[-2]}"
+        )
 
 
 class TokenLinear(nnx.Module):
-    """W Z + b over the token axis, the same for all channels: `weight` [out, in], Glorot-uniform, and `bias` [out].
+    """W Z + b over the token axis, the same for all channels: `weight` [out, in], Glorot-uniform,
+    and `bias` [out].
 
-    `resize` says which of the weight's two axes are the n tokens. They are not sharded, as n is seldom divisible.
+    `resize` says which of the weight's two axes are the n tokens. They are not sharded, as n is
+    seldom divisible.
     """
 
-    def __init__(self, spec: BlockSpec, tokens_in: int, tokens_out: int, rngs: nnx.Rngs, resize: OverPatches):
-        weight = nnx.initializers.glorot_uniform()(rngs.params(), (tokens_out, tokens_in), spec.param_dtype)
+    def __init__(
+        self, spec: BlockSpec, tokens_in: int, tokens_out: int, rngs: nnx.Rngs, resize: OverPatches
+    ):
+        weight = nnx.initializers.glorot_uniform()(
+            rngs.params(), (tokens_out, tokens_in), spec.param_dtype
+        )
         sharding = None if resize.outputs else FSDP, None if resize.inputs else FSDP
         self.weight = parameter(weight, sharding=sharding, resize=resize)
         bias_resize = OverPatches(outputs=-1) if resize.outputs else None
-        self.bias = parameter(jnp.zeros((tokens_out,), spec.param_dtype), decayed=False, resize=bias_resize)
+        self.bias = parameter(
+            jnp.zeros((tokens_out,), spec.param_dtype), decayed=False, resize=bias_resize
+        )
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """[batch, in, channels] to [batch, out, channels] in the type of x; ValueError for another number of tokens."""
+        """[batch, in, channels] to [batch, out, channels] in the type of x; ValueError for another
+        number of tokens."""
         check_tokens(x, self.weight.shape[1])
         return add_bias(over_tokens(self.weight[...].astype(x.dtype), x), self.bias[:, None])
 
 
 class TokenMLP(nnx.Module):
-    """Two linear layers on the tokens of each channel, n to d_spatial to n, with the activation between."""
+    """Two linear layers on the tokens of each channel, n to d_spatial to n, with the activation
+    between."""
 
     def __init__(self, spec: TokenMLPSpec, rngs: nnx.Rngs):
         self.proj_in = TokenLinear(spec, spec.length, spec.d_spatial, rngs, OverPatches(inputs=-1))
-        self.proj_out = TokenLinear(spec, spec.d_spatial, spec.length, rngs, OverPatches(outputs=-2))
+        self.proj_out = TokenLinear(
+            spec, spec.d_spatial, spec.length, rngs, OverPatches(outputs=-2)
+        )
         self.activation = spec.activation
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -338,12 +396,13 @@ class TokenMLP(nnx.Module):
 
 
 class DecodeCache:
-    """What one layer stores of up to n tokens, so that a causal model continues a text without reading its earlier
-    tokens again: keys and values of attention, inputs of a spatial projection.
+    """What one layer stores of up to n tokens, so that a causal model continues a text without
+    reading its earlier tokens again: keys and values of attention, inputs of a spatial projection.
 
     Attributes:
         arrays: by name, with the tokens along an axis of n; empty before the first token.
-        first: position of the first token of this call, from 0. All positions of the call lie below n.
+        first: position of the first token of this call, from 0. All positions of the call lie below
+            n.
     """
 
     def __init__(self, arrays: Mapping[str, jax.Array], first: jax.Array, length: int):
@@ -361,5 +420,7 @@ class DecodeCache:
         if name not in self.arrays:
             shape = (*values.shape[:axis], self.length, *values.shape[axis + 1 :])
             self.arrays[name] = jnp.zeros(shape, values.dtype)
-        self.arrays[name] = jax.lax.dynamic_update_slice_in_dim(self.arrays[name], values, self.first, axis)
+        self.arrays[name] = jax.lax.dynamic_update_slice_in_dim(
+            self.arrays[name], values, self.first, axis
+        )
         return self.arrays[name]

@@ -1,15 +1,15 @@
-"""The two matrix products of every mixer, over channels and over tokens, the sum with a bias, and the operations of all
-products of a program.
+"""The two matrix products of every mixer, over channels and over tokens, the sum with a bias, and
+the operations of all products of a program.
 
-The products carry a name, so that a remat policy can save exactly them, and have derivatives of their own, because the
-order of axes that suits TPUs costs a CPU half of its speed: the compiler transposes whole activations around the
-products. On a CPU the tokens are flattened (over channels) or W is repeated for each example (over tokens, on NVIDIA's
-GPUs too), which needs no transposition. The platform is chosen when the program is lowered; the other branches are not
-in the program.
+The products carry a name, so that a remat policy can save exactly them, and have derivatives of
+their own, because the order of axes that suits TPUs costs a CPU half of its speed: the compiler
+transposes whole activations around the products. On a CPU the tokens are flattened (over channels)
+or W is repeated for each example (over tokens, on NVIDIA's GPUs too), which needs no transposition.
+The platform is chosen when the program is lowered; the other branches are not in the program.
 
-Each derivative is a linear function of a tangent (`jax.custom_jvp`), which JAX transposes for gradients: forward and
-reverse mode nest in any order. `keeping_inputs` keeps its factors alone for the backward pass, as of a choice of
-platforms JAX would keep what every branch needs.
+Each derivative is a linear function of a tangent (`jax.custom_jvp`), which JAX transposes for
+gradients: forward and reverse mode nest in any order. `keeping_inputs` keeps its factors alone for
+the backward pass, as of a choice of platforms JAX would keep what every branch needs.
 """
 
 import functools
@@ -23,7 +23,9 @@ from jax.ad_checkpoint import checkpoint_name
 from gmlp_flax.models import sharding
 
 NAME = "matrix product"
-keeping_inputs = functools.partial(jax.checkpoint, prevent_cse=False, policy=jax.checkpoint_policies.nothing_saveable)
+keeping_inputs = functools.partial(
+    jax.checkpoint, prevent_cse=False, policy=jax.checkpoint_policies.nothing_saveable
+)
 
 
 @jax.custom_jvp
@@ -54,8 +56,8 @@ def over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
-    """x + bias in the type of x. The gradient of the bias is summed in float32: a sum over a batch in bfloat16 stops
-    growing.
+    """x + bias in the type of x. The gradient of the bias is summed in float32: a sum over a batch
+    in bfloat16 stops growing.
 
     Args:
         x: [..., a, b].
@@ -98,8 +100,8 @@ def _of_x(weight: jax.Array, x: jax.Array) -> jax.Array:
 
 @keeping_inputs
 def _of_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """weight x, for a gradient of the weight that is added up over examples in float32: a sum over a batch in bfloat16
-    stops growing."""
+    """weight x, for a gradient of the weight that is added up over examples in float32: a sum over
+    a batch in bfloat16 stops growing."""
     wide = jnp.promote_types(x.dtype, jnp.float32)
 
     def in_turn(weight: jax.Array, x: jax.Array) -> jax.Array:
@@ -108,7 +110,10 @@ def _of_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
         return products.reshape(*x.shape[:-2], *products.shape[-2:])
 
     def repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(weight.astype(wide), (*x.shape[:-2], *weight.shape)).astype(x.dtype) @ x
+        return (
+            jnp.broadcast_to(weight.astype(wide), (*x.shape[:-2], *weight.shape)).astype(x.dtype)
+            @ x
+        )
 
     # A loop over examples cannot be sharded: every device would gather the batch.
     on_cpu = _einsum if sharding.compiler_axes() else in_turn
@@ -121,12 +126,12 @@ def over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def matmul_flops(function: Callable, *args) -> int:
-    """Operations of all matrix products in one call of a traceable function with these arguments, arrays or shapes: two
-    for each multiply-add.
+    """Operations of all matrix products in one call of a traceable function with these arguments,
+    arrays or shapes: two for each multiply-add.
 
-    They are counted on the traced program. Scanned bodies count once per iteration, and recomputation in a backward
-    pass counts. Elementwise work is left out, as the paper's figures do (FLOPs of Table 1 are twice the multiply-adds
-    of Table 2).
+    They are counted on the traced program. Scanned bodies count once per iteration, and
+    recomputation in a backward pass counts. Elementwise work is left out, as the paper's figures do
+    (FLOPs of Table 1 are twice the multiply-adds of Table 2).
     """
     return _count(jax.make_jaxpr(function)(*args).jaxpr)
 
@@ -137,13 +142,19 @@ def _count(jaxpr) -> int:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             left = equation.invars[0].aval.shape
-            total += 2 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+            total += (
+                2
+                * math.prod(equation.outvars[0].aval.shape)
+                * math.prod(left[axis] for axis in contracted)
+            )
         elif equation.primitive.name == "cond":
             # Branches of one product for different platforms: the last is the default one.
             total += _count(equation.params["branches"][-1].jaxpr)
         else:
             repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
             # Both a jaxpr and a closed one, which holds it, have equations.
-            inner = jax.tree.leaves(list(equation.params.values()), is_leaf=lambda value: hasattr(value, "eqns"))
+            inner = jax.tree.leaves(
+                list(equation.params.values()), is_leaf=lambda value: hasattr(value, "eqns")
+            )
             total += repeats * sum(_count(value) for value in inner if hasattr(value, "eqns"))
     return total

@@ -1,11 +1,12 @@
-"""Metadata of parameters, stated where a parameter is made: sharding, weight decay, resizing for other lengths.
+"""Metadata of parameters, stated where a parameter is made: sharding, weight decay, resizing for
+other lengths.
 
 Training reads it with `metadata`. No file outside the models lists parameters by name.
 
-A rule of resizing makes parameters for n tokens fit another number of tokens, or another grid of patches. It takes a
-parameter, whose leading axis may be the layer, its new shape, and the grids of patches of two image models (None for
-text). It returns the resized parameter or, if the rule does not apply, the parameter unchanged. Rules are compared by
-value.
+A rule of resizing makes parameters for n tokens fit another number of tokens, or another grid of
+patches. It takes a parameter, whose leading axis may be the layer, its new shape, and the grids of
+patches of two image models (None for text). It returns the resized parameter or, if the rule does
+not apply, the parameter unchanged. Rules are compared by value.
 """
 
 import dataclasses
@@ -22,7 +23,8 @@ from gmlp_flax.models.sharding import FSDP
 
 
 class Grids(NamedTuple):
-    """Rows and columns of patches before and after, and the number of tokens (cls) before the first patch."""
+    """Rows and columns of patches before and after, and the number of tokens (cls) before the first
+    patch."""
 
     old: tuple[int, int]
     new: tuple[int, int]
@@ -37,7 +39,8 @@ class OverPatches:
     """Interpolates over the grid of patches.
 
     Attributes:
-        outputs: axis of the tokens that the parameter produces, counted from the end; None if it has none.
+        outputs: axis of the tokens that the parameter produces, counted from the end; None if it
+            has none.
         inputs: axis of the tokens that it sums over, counted from the end; None if it has none.
     """
 
@@ -57,8 +60,10 @@ class CropOrPad:
     """Crops or pads axes with one entry per token, or per offset between tokens.
 
     Attributes:
-        keep: the entries that stay: "first" for tokens, "center" for offsets, "last" for offsets up to 0.
-        fill: new entries, as a mode of `jnp.pad`: "constant" for 0, "edge" or "mean"; empty if there can be none.
+        keep: the entries that stay: "first" for tokens, "center" for offsets, "last" for offsets up
+            to 0.
+        fill: new entries, as a mode of `jnp.pad`: "constant" for 0, "edge" or "mean"; empty if
+            there can be none.
         axes: counted from the end.
         over_patches: whether to interpolate instead, if there are grids.
     """
@@ -75,11 +80,14 @@ class CropOrPad:
             if grids and self.over_patches:
                 x = OverPatches(outputs=axis)(x, shape, grids)
             elif (self.keep == "center" and more % 2) or (more > 0 and not self.fill):
-                return x  # an even number of biases belongs to buckets of offsets, which do not depend on n
+                # an even number of biases belongs to buckets of offsets, which do not depend on n
+                return x
             else:
                 before = {"first": 0, "center": more // 2, "last": more}[self.keep]
                 after, size = more - before, x.shape[axis]
-                x = jax.lax.slice_in_dim(x, max(-before, 0), size - max(-after, 0), axis=axis % x.ndim)
+                x = jax.lax.slice_in_dim(
+                    x, max(-before, 0), size - max(-after, 0), axis=axis % x.ndim
+                )
                 widths = [(0, 0)] * x.ndim
                 widths[axis] = max(before, 0), max(after, 0)
                 x = jnp.pad(x, widths, mode=self.fill) if more > 0 else x
@@ -95,13 +103,14 @@ POSITIONS = CropOrPad("first", "", axes=(-2,))  # a table of positions of text, 
 
 
 def of_offsets(resize: Resize | None) -> bool:
-    """Whether a rule is for parameters of offsets between tokens. On images their meaning depends on the length of a
-    row of patches."""
+    """Whether a rule is for parameters of offsets between tokens. On images their meaning depends
+    on the length of a row of patches."""
     return isinstance(resize, CropOrPad) and resize.keep != "first"
 
 
 def token_logits(*axes: int) -> CropOrPad:
-    """The rule for logits of a softmax with one entry per token along these axes; for text, new entries are 0."""
+    """The rule for logits of a softmax with one entry per token along these axes; for text, new
+    entries are 0."""
     return CropOrPad("first", "constant", axes, over_patches=True)
 
 
@@ -109,11 +118,12 @@ def resize_tokens(x: jax.Array, axis: int, grids: Grids, summed: bool = False) -
     """Interpolates an axis of tokens over their 2-D grid of patches.
 
     Args:
-        x: any shape; along `axis` first `grids.prefix` tokens, which do not change, then h * w patches, row-major.
+        x: any shape; along `axis` first `grids.prefix` tokens, which do not change, then h * w
+            patches, row-major.
         axis: not negative.
         grids: (h, w), (H, W) and the prefix.
-        summed: whether x are weights of a sum over these tokens. They are then scaled by the ratio of the numbers of
-            patches, so that the response to a smooth image stays the same.
+        summed: whether x are weights of a sum over these tokens. They are then scaled by the ratio
+            of the numbers of patches, so that the response to a smooth image stays the same.
 
     Returns:
         x with prefix + H * W entries along `axis`.
@@ -130,10 +140,13 @@ class ParamMetadata(NamedTuple):
     """What training needs to know about a parameter.
 
     Attributes:
-        sharding: the mesh axis of each of its last axes, None for an axis that is not sharded. Axes before them, such
-            as the layer, are not sharded. What a layer has along `fsdp` is gathered in the compute type.
-        decayed: whether weight decay applies: not to norms, biases, cls tokens and learned positions.
-        resize: how it is resized for another number of tokens; None if its shape does not depend on that.
+        sharding: the mesh axis of each of its last axes, None for an axis that is not sharded. Axes
+            before them, such as the layer, are not sharded. What a layer has along `fsdp` is
+            gathered in the compute type.
+        decayed: whether weight decay applies: not to norms, biases, cls tokens and learned
+            positions.
+        resize: how it is resized for another number of tokens; None if its shape does not depend on
+            that.
     """
 
     sharding: tuple[str | None, ...] = ()
@@ -147,28 +160,35 @@ def parameter(value: jax.Array, **metadata: Any) -> nnx.Param:
 
 
 def metadata_of(variable: nnx.Variable) -> ParamMetadata:
-    """What was said where it was made. A plain `nnx.Param` is not sharded, is decayed, and cannot be resized."""
+    """What was said where it was made. A plain `nnx.Param` is not sharded, is decayed, and cannot
+    be resized."""
     return variable.get_metadata().get("param_metadata", ParamMetadata())
 
 
 def gather(params: Any, dtype: jnp.dtype) -> Any:
-    """Layers' parameters, a tree of `nnx.Variable`, with what is sharded along `fsdp` whole and in `dtype`: gathered in
-    one collective, and the gradients scattered in one.
+    """Layers' parameters, a tree of `nnx.Variable`, with what is sharded along `fsdp` whole and in
+    `dtype`: gathered in one collective, and the gradients scattered in one.
 
-    That is for programs that are written for one device along `fsdp` (`jax.shard_map`); elsewhere the compiler gathers.
+    That is for programs that are written for one device along `fsdp` (`jax.shard_map`); elsewhere
+    the compiler gathers.
     """
     leaves, structure = jax.tree.flatten(params, is_leaf=lambda x: isinstance(x, nnx.Variable))
     named = ((number, metadata_of(leaf).sharding) for number, leaf in enumerate(leaves))
     axes = {number: names.index(FSDP) - len(names) for number, names in named if FSDP in names}
     if not axes or FSDP not in jax.sharding.get_abstract_mesh().manual_axes:
         return params
-    parts = [jnp.moveaxis(leaves[number][...].astype(dtype), axis, 0) for number, axis in axes.items()]
-    width = math.gcd(1024, *(part.size for part in parts))  # rows that fill a TPU's tiles are copied least
+    parts = [
+        jnp.moveaxis(leaves[number][...].astype(dtype), axis, 0) for number, axis in axes.items()
+    ]
+    # rows that fill a TPU's tiles are copied least
+    width = math.gcd(1024, *(part.size for part in parts))
     rows = [part.reshape(-1, width) for part in parts]
     ends = itertools.accumulate(len(row) for row in rows[:-1])
     gathered = jnp.split(jax.lax.all_gather(jnp.concatenate(rows), FSDP), [*ends], axis=1)
     for (number, axis), part, whole in zip(axes.items(), parts, gathered, strict=True):
-        leaves[number] = leaves[number].replace(jnp.moveaxis(whole.reshape(-1, *part.shape[1:]), 0, axis))
+        leaves[number] = leaves[number].replace(
+            jnp.moveaxis(whole.reshape(-1, *part.shape[1:]), 0, axis)
+        )
     return jax.tree.unflatten(structure, leaves)
 
 
@@ -178,6 +198,7 @@ def count(shapes: Any) -> int:
 
 
 def metadata(module: nnx.Module) -> dict[str, ParamMetadata]:
-    """Path, such as `encoder/norm/scale` -> metadata, of all parameters of a module. Shapes instead of arrays do."""
+    """Path, such as `encoder/norm/scale` -> metadata, of all parameters of a module. Shapes instead
+    of arrays do."""
     state = nnx.to_flat_state(nnx.state(module, nnx.Param))
     return {"/".join(map(str, path)): metadata_of(variable) for path, variable in state}

@@ -13,8 +13,8 @@ from gmlp_flax.options import AT_LEAST_0, PROBABILITY, RATE, SIZE, option, optio
 class BlockSpec:
     """Options that all blocks have, for activations [batch, length, d_model].
 
-    A block adds options of its own in a subclass; `Block.spec(length=..., ...)` makes a spec. Parameters, norms,
-    softmax and logits are in float32 whatever `dtype` is.
+    A block adds options of its own in a subclass; `Block.spec(length=..., ...)` makes a spec.
+    Parameters, norms, softmax and logits are in float32 whatever `dtype` is.
 
     Attributes:
         block: class of the blocks, a subclass of `blocks.base.Block`.
@@ -28,8 +28,12 @@ class BlockSpec:
     length: int
     layers: int = option(6, "number of blocks (the paper's L)", SIZE, architecture=True)
     d_model: int = option(128, "width of the residual stream", SIZE, architecture=True)
-    positions: str = option("none", "a learned table of positions, or none", ("none", "absolute"), architecture=True)
-    activation: str = option("gelu", "the exact GELU, or its tanh form", ("gelu", "gelu_tanh"), architecture=True)
+    positions: str = option(
+        "none", "a learned table of positions, or none", ("none", "absolute"), architecture=True
+    )
+    activation: str = option(
+        "gelu", "the exact GELU, or its tanh form", ("gelu", "gelu_tanh"), architecture=True
+    )
     norm_eps: float = option(1e-6, "epsilon of the layer norms", AT_LEAST_0, architecture=True)
     survival: float = option(
         1.0, "probability that stochastic depth keeps a residual branch of an example", PROBABILITY
@@ -39,9 +43,13 @@ class BlockSpec:
         "the same for all layers, or linear in depth: from 1 at the first to survival at the last (DeiT)",
         ("constant", "linear"),
     )
-    causal: bool = option(False, "tokens see themselves and those before them (task causal_lm)", architecture=True)
+    causal: bool = option(
+        False, "tokens see themselves and those before them (task causal_lm)", architecture=True
+    )
     dropout: float = option(0.0, "rate of dropout on embeddings and residual branches", RATE)
-    dtype: str = option("float32", "type of activations and matrix products", ("float32", "bfloat16", "float64"))
+    dtype: str = option(
+        "float32", "type of activations and matrix products", ("float32", "bfloat16", "float64")
+    )
     residual_dtype: str = option(
         "",
         "type of the residual stream: float32 keeps its sums exact beside branches in bfloat16; empty: that of dtype",
@@ -67,19 +75,23 @@ class BlockSpec:
         if not SIZE.least <= self.length <= SIZE.most:
             raise ValueError(f"model.length is {self.length}: expected {SIZE.words}")
         if self.causal and not self.block.can_be_causal:
-            raise ValueError(f"model.causal is True: {self.block.__name__} mixes all tokens; set it to False")
+            raise ValueError(
+                f"model.causal is True: {self.block.__name__} mixes all tokens; set it to False"
+            )
         self.check()
 
     def check(self) -> None:
-        """Raises ValueError if options contradict each other; a subclass with such options extends it."""
+        """Raises ValueError if options contradict each other; a subclass with such options extends
+        it."""
 
     def supports_length(self, tokens: int) -> bool:
-        """Whether a stack of these blocks accepts this number of tokens: n alone, unless a subclass says more."""
+        """Whether a stack of these blocks accepts this number of tokens: n alone, unless a subclass
+        says more."""
         return tokens == self.length
 
     def hiding_padding(self) -> Self | None:
-        """The spec of the same blocks in which a `padding_mask` hides padding altogether, so that the outputs of a text
-        are those without padding; None if there is none."""
+        """The spec of the same blocks in which a `padding_mask` hides padding altogether, so that
+        the outputs of a text are those without padding; None if there is none."""
         return self if self.block.hides_padding else None
 
     @property
@@ -89,7 +101,8 @@ class BlockSpec:
 
     @property
     def stream_dtype(self) -> jnp.dtype:
-        """Type of the residual stream between blocks: `compute_dtype`, or float32 at least if `residual_dtype` is."""
+        """Type of the residual stream between blocks: `compute_dtype`, or float32 at least if
+        `residual_dtype` is."""
         return jnp.promote_types(self.compute_dtype, self.residual_dtype or self.compute_dtype)
 
     @property
@@ -104,18 +117,21 @@ class BlockSpec:
 
     @property
     def draws(self) -> bool:
-        """Whether training draws random numbers; a subclass with a dropout of its own extends it."""
+        """Whether training draws random numbers; a subclass with a dropout of its own extends
+        it."""
         return self.survival < 1 or self.dropout > 0
 
     def survival_by_layer(self) -> jax.Array:
-        """Survival probability of each layer, float32 [layers]. A single layer with the linear schedule has 1."""
+        """Survival probability of each layer, float32 [layers]. A single layer with the linear
+        schedule has 1."""
         first = self.survival if self.survival_schedule == "constant" else 1.0
         return jnp.linspace(first, self.survival, self.layers, dtype=jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnyLengthSpec(BlockSpec):
-    """Options of blocks without parameters for single tokens, unless it has learned absolute positions."""
+    """Options of blocks without parameters for single tokens, unless it has learned absolute
+    positions."""
 
     def supports_length(self, tokens: int) -> bool:
         """Any number of tokens, or at most n with learned positions."""

@@ -1,4 +1,5 @@
-"""Text models around an encoder: masked and causal language models, and three models that are finetuned from them."""
+"""Text models around an encoder: masked and causal language models, and three models that are
+finetuned from them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -29,22 +30,27 @@ _BERT = nnx.initializers.normal(0.02)  # of embeddings and heads
 
 def _table(spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs) -> nnx.Param:
     """A row per token, [vocab_size, d_model]."""
-    return parameter(_BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype), sharding=(TENSOR, FSDP))
+    return parameter(
+        _BERT(rngs.params(), (vocab_size, spec.d_model), spec.param_dtype), sharding=(TENSOR, FSDP)
+    )
 
 
 class TextModel(nnx.Module):
-    """Token embedding and encoder, under the same parameter names in all text models. There is no position embedding
-    unless the spec has `positions="absolute"` (paper, section 4).
+    """Token embedding and encoder, under the same parameter names in all text models. There is no
+    position embedding unless the spec has `positions="absolute"` (paper, section 4).
 
     Args:
-        scale_embeddings: multiply embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4). Without it, blocks
-            that mix tokens from the start (`Block.mixes_at_start`) add so much of other tokens that a token's
-            embedding, of standard deviation 0.02, is lost. A fresh gMLP block mixes nothing and does better without.
+        scale_embeddings: multiply embeddings by sqrt(d_model) (Vaswani et al. 2017, section 3.4).
+            Without it, blocks that mix tokens from the start (`Block.mixes_at_start`) add so much
+            of other tokens that a token's embedding, of standard deviation 0.02, is lost. A fresh
+            gMLP block mixes nothing and does better without.
         embedding_norm: BERT's layer norm after the embeddings, in place of that factor.
         embedding_projection: FNet's linear layer after both.
         token_types: number of segments whose vectors are pretrained (FNet: 4).
-        segments: whether a model with 0 `token_types` has vectors for two segments, which start at 0.
-        pooler: BERT's linear layer and tanh before a classifier's head; language models keep it for classifiers.
+        segments: whether a model with 0 `token_types` has vectors for two segments, which start at
+            0.
+        pooler: BERT's linear layer and tanh before a classifier's head; language models keep it for
+            classifiers.
     """
 
     def __init__(
@@ -61,11 +67,15 @@ class TextModel(nnx.Module):
         pooler: bool = False,
     ):
         self.embedding = _table(spec, vocab_size, rngs)
-        self.positions = LearnedPositions(spec, rngs, POSITIONS) if spec.positions == "absolute" else None
+        self.positions = (
+            LearnedPositions(spec, rngs, POSITIONS) if spec.positions == "absolute" else None
+        )
         fresh = LearnedSegments(spec) if segments else None
         self.segments = LearnedSegments(spec, token_types, rngs) if token_types else fresh
         self.embedding_norm = LayerNorm(spec, spec.d_model) if embedding_norm else None
-        self.embedding_projection = Linear(spec, spec.d_model, spec.d_model, rngs) if embedding_projection else None
+        self.embedding_projection = (
+            Linear(spec, spec.d_model, spec.d_model, rngs) if embedding_projection else None
+        )
         self.encoder = Encoder(spec, rngs)
         self.pooler = Linear(spec, spec.d_model, spec.d_model, rngs, init=_BERT) if pooler else None
         self.scale = spec.d_model**0.5 if scale_embeddings else 1
@@ -83,14 +93,18 @@ class TextModel(nnx.Module):
         Args:
             tokens: int [batch, tokens].
             key: a random key per example, [batch], for training; None for evaluation.
-            segments: int [batch, tokens], the segment of each token, in a pair 0 or 1; None if all are in the first.
-            padding_mask: bool [batch, tokens], False for padding, which attention ignores; None if there is none.
+            segments: int [batch, tokens], the segment of each token, in a pair 0 or 1; None if all
+                are in the first.
+            padding_mask: bool [batch, tokens], False for padding, which attention ignores; None if
+                there is none.
 
         Returns:
             [batch, tokens, d_model] in the compute type.
         """
         chex.assert_rank(tokens, 2)
-        chex.assert_equal_shape([tokens, *(given for given in (segments, padding_mask) if given is not None)])
+        chex.assert_equal_shape(
+            [tokens, *(given for given in (segments, padding_mask) if given is not None)]
+        )
         return self.encoder(self.embed(tokens, segments), key, padding_mask)
 
     def states(
@@ -100,11 +114,15 @@ class TextModel(nnx.Module):
         segments: jax.Array | None = None,
         padding_mask: jax.Array | None = None,
     ) -> list[jax.Array]:
-        """What some layers give, each [batch, tokens, d_model]: see `Encoder.states`; others as in `hidden`."""
+        """What some layers give, each [batch, tokens, d_model]: see `Encoder.states`; others as in
+        `hidden`."""
         return self.encoder.states(self.embed(tokens, segments), layers, padding_mask)
 
-    def embed(self, tokens: jax.Array, segments: jax.Array | None = None, first: jax.Array | int = 0) -> jax.Array:
-        """The input of the encoder, [batch, tokens, d_model]: arguments as in `hidden`, `first` the first position."""
+    def embed(
+        self, tokens: jax.Array, segments: jax.Array | None = None, first: jax.Array | int = 0
+    ) -> jax.Array:
+        """The input of the encoder, [batch, tokens, d_model]: arguments as in `hidden`, `first` the
+        first position."""
         # Not sharded here: otherwise the compiler moves activations instead of the table.
         table = sharding.constrain(self.embedding[...], None, None)
         x = jnp.take(table, tokens, axis=0, mode="clip").astype(self.spec.compute_dtype)
@@ -118,8 +136,9 @@ class TextModel(nnx.Module):
 class LanguageModel(TextModel):
     """Logits from the embedding table, transposed, and an output bias.
 
-    The paper's parameter counts include neither BERT's transform layer, the option `transform`, nor a second table,
-    which there is without `tie_embeddings`. `embedding` are the options of `TextModel`.
+    The paper's parameter counts include neither BERT's transform layer, the option `transform`, nor
+    a second table, which there is without `tie_embeddings`. `embedding` are the options of
+    `TextModel`.
     """
 
     def __init__(
@@ -136,15 +155,20 @@ class LanguageModel(TextModel):
         self.transform = Linear(spec, spec.d_model, spec.d_model, rngs) if transform else None
         self.transform_norm = LayerNorm(spec, spec.d_model) if transform else None
         self.output_embedding = None if tie_embeddings else _table(spec, vocab_size, rngs)
-        self.bias = parameter(jnp.zeros((vocab_size,), spec.param_dtype), sharding=(TENSOR,), decayed=False)
+        self.bias = parameter(
+            jnp.zeros((vocab_size,), spec.param_dtype), sharding=(TENSOR,), decayed=False
+        )
 
     def logits(self, hidden: jax.Array) -> jax.Array:
-        """Hidden states [..., d_model], only of tokens to predict, to float32 logits [..., vocab_size]."""
+        """Hidden states [..., d_model], only of tokens to predict, to float32 logits [...,
+        vocab_size]."""
         if self.transform is not None and self.transform_norm is not None:
             hidden = self.transform_norm(activation(self.spec.activation, self.transform(hidden)))
         table = self.embedding if self.output_embedding is None else self.output_embedding
         table = table[...].astype(hidden.dtype)
-        scores = jnp.einsum("...d,vd->...v", hidden, table, preferred_element_type=self.spec.precise_dtype)
+        scores = jnp.einsum(
+            "...d,vd->...v", hidden, table, preferred_element_type=self.spec.precise_dtype
+        )
         return scores + self.bias[...]
 
 
@@ -158,8 +182,8 @@ class MaskedLM(LanguageModel):
         key: jax.Array | None = None,
         padding_mask: jax.Array | None = None,
     ) -> jax.Array:
-        """float32 logits [batch, predictions, vocab_size] at `positions`, int [batch, predictions], of each sequence;
-        other arguments as in `hidden`."""
+        """float32 logits [batch, predictions, vocab_size] at `positions`, int [batch, predictions],
+        of each sequence; other arguments as in `hidden`."""
         hidden = self.hidden(tokens, key, padding_mask=padding_mask)
         return self.logits(jnp.take_along_axis(hidden, positions[..., None], axis=1, mode="clip"))
 
@@ -171,36 +195,49 @@ class CausalLM(LanguageModel):
     """
 
     def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """float32 logits [batch, tokens, vocab_size] of the token after each; arguments as in `hidden`."""
+        """float32 logits [batch, tokens, vocab_size] of the token after each; arguments as in
+        `hidden`."""
         return self.logits(self.hidden(tokens, key))
 
     def extend(
         self, tokens: jax.Array, caches: list[CacheArrays] | None, first: jax.Array, last: jax.Array
     ) -> tuple[jax.Array, list[CacheArrays]]:
-        """Reads further tokens of a text: float32 logits [batch, vocab_size] of the token after them, and new caches.
+        """Reads further tokens of a text: float32 logits [batch, vocab_size] of the token after
+        them, and new caches.
 
         Args:
-            tokens: int [batch, tokens], at the positions [first, first + tokens), all below n. Padding may follow the
+            tokens: int [batch, tokens], at the positions [first, first + tokens), all below n.
+                Padding may follow the
                 text: the next call writes over it.
             caches: as the call before returned them; None at the beginning of a text.
             first: int, number of tokens read before.
             last: int, index of the text's last token among `tokens`.
         """
         hidden, caches = self.encoder.extend(self.embed(tokens, first=first), caches, first)
-        return self.logits(jax.lax.dynamic_index_in_dim(hidden, last, axis=1, keepdims=False)), caches
+        return self.logits(
+            jax.lax.dynamic_index_in_dim(hidden, last, axis=1, keepdims=False)
+        ), caches
 
 
 class SequenceClassifier(TextModel):
     """Classes of a text, or of a pair of texts.
 
     Args:
-        pool: `cls` reads the last state of [CLS] (paper, section 4.4), `mean` the mean over all tokens that are not
-            padding. After short pretraining the filters of a gMLP reach only a few tokens, and [CLS] is far from most.
+        pool: `cls` reads the last state of [CLS] (paper, section 4.4), `mean` the mean over all
+            tokens that are not padding. After short pretraining the filters of a gMLP reach only a
+            few tokens, and [CLS] is far from most.
         embedding: options of `TextModel`.
     """
 
     def __init__(
-        self, spec: BlockSpec, vocab_size: int, classes: int, rngs: nnx.Rngs, *, pool: str = "cls", **embedding: Any
+        self,
+        spec: BlockSpec,
+        vocab_size: int,
+        classes: int,
+        rngs: nnx.Rngs,
+        *,
+        pool: str = "cls",
+        **embedding: Any,
     ):
         super().__init__(spec, vocab_size, rngs, **embedding, segments=True)
         self.pool = pool
@@ -213,10 +250,12 @@ class SequenceClassifier(TextModel):
         padding_mask: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout applies to the pooled state
-        too."""
+        """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout applies
+        to the pooled state too."""
         encoder_key, head_key = (None, None) if key is None else split_keys(key, 2)
-        states = self.hidden(tokens, encoder_key, segments, padding_mask).astype(self.spec.precise_dtype)
+        states = self.hidden(tokens, encoder_key, segments, padding_mask).astype(
+            self.spec.precise_dtype
+        )
         pooled = pooled_states(states, self.pool, padding_mask)
         if self.pooler is not None:
             pooled = jnp.tanh(self.pooler(pooled))
@@ -224,11 +263,12 @@ class SequenceClassifier(TextModel):
 
 
 class PairClassifier(TextModel):
-    """Classes of a pair of texts, which the same encoder reads separately (Long Range Arena, task Retrieval).
+    """Classes of a pair of texts, which the same encoder reads separately (Long Range Arena, task
+    Retrieval).
 
-    The head gets [u, v, u * v, u - v] of the two pooled states, or with `interaction="concat"` [u, v] (google-research/
-    long-range-arena, models/layers/common_layers.py). `pool` as in `SequenceClassifier`; `embedding` are the options of
-    `TextModel`.
+    The head gets [u, v, u * v, u - v] of the two pooled states, or with `interaction="concat"` [u,
+    v] (google-research/ long-range-arena, models/layers/common_layers.py). `pool` as in
+    `SequenceClassifier`; `embedding` are the options of `TextModel`.
     """
 
     def __init__(
@@ -253,8 +293,8 @@ class PairClassifier(TextModel):
         padding_mask: jax.Array | None = None,
         key: jax.Array | None = None,
     ) -> jax.Array:
-        """float32 logits [batch, classes] of tokens [batch, 2, tokens], also the shape of `segments` and
-        `padding_mask`."""
+        """float32 logits [batch, classes] of tokens [batch, 2, tokens], also the shape of
+        `segments` and `padding_mask`."""
         chex.assert_shape(tokens, (None, 2, None))
         encoder_key, head_key = None, None
         if key is not None:
@@ -262,7 +302,9 @@ class PairClassifier(TextModel):
             encoder_key = jnp.stack(text_keys, axis=1).reshape(-1)
         size = tokens.shape[-1]
         mask = None if padding_mask is None else padding_mask.reshape(-1, size)
-        states = self.hidden(tokens.reshape(-1, size), encoder_key, segments.reshape(-1, size), mask)
+        states = self.hidden(
+            tokens.reshape(-1, size), encoder_key, segments.reshape(-1, size), mask
+        )
         pooled = pooled_states(states.astype(self.spec.precise_dtype), self.pool, mask)
         u, v = jnp.moveaxis(pooled.reshape(-1, 2, self.spec.d_model), 1, 0)
         pair = jnp.concatenate([u, v, u * v, u - v] if self.nli else [u, v], axis=-1)
@@ -283,7 +325,8 @@ class PairHead(nnx.Module):
 
 
 class SpanPredictor(TextModel):
-    """Scores of each token as the start and as the end of an answer (BERT, for SQuAD); options as in `TextModel`."""
+    """Scores of each token as the start and as the end of an answer (BERT, for SQuAD); options as
+    in `TextModel`."""
 
     def __init__(self, spec: BlockSpec, vocab_size: int, rngs: nnx.Rngs, **embedding: Any):
         super().__init__(spec, vocab_size, rngs, **embedding, segments=True)
@@ -297,4 +340,6 @@ class SpanPredictor(TextModel):
         key: jax.Array | None = None,
     ) -> jax.Array:
         """float32 scores [batch, tokens, 2], of starts and of ends; arguments as in `hidden`."""
-        return self.spans(self.hidden(tokens, key, segments, padding_mask).astype(self.spec.precise_dtype))
+        return self.spans(
+            self.hidden(tokens, key, segments, padding_mask).astype(self.spec.precise_dtype)
+        )

@@ -1,8 +1,9 @@
-"""What `gmlp reproduce alternatives` compares: the token mixers, and column by column what is trained or measured.
+"""What `gmlp reproduce alternatives` compares: the token mixers, and column by column what is
+trained or measured.
 
-Every row stands in one frame. At `cpu` and `gpu` all rows have the same number of parameters in the encoder, up to 2 %,
-and about the same depth; at `paper`, the siblings have the depth and the widths of BERT, and as many parameters as that
-gives. A new column is one entry of COLUMNS.
+Every row stands in one frame. At `cpu` and `gpu` all rows have the same number of parameters in the
+encoder, up to 2 %, and about the same depth; at `paper`, the siblings have the depth and the widths
+of BERT, and as many parameters as that gives. A new column is one entry of COLUMNS.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,9 +26,23 @@ ROWS = ("bert", "bert_rel", "bert_rel_only", "mixer", "sgu", "amlp_36") + tuple(
 # Row -> its name among images. Biases of offsets are not among them: patches lie on a grid.
 IMAGES = {row: row for row in ROWS if row not in ("bert_rel", "bert_rel_only", "bert_t5")}
 IMAGES |= {"bert": "vit", "sgu": "gmlp", "amlp_36": "amlp"}
-# Row -> its name in the long-range configs, which have one row of each block; the convolution's kernel is 31 wide.
-_OF_BLOCKS = ("bert", "mixer", "sgu", "amlp_36", "fnet", "hybrid", "factorized", "external", "lightweight", "resmlp")
-LONG_RANGE = {row: blocks.name_of(PUBLISHED[row].spec.block) for row in (*_OF_BLOCKS, "feed_forward")}
+# Row -> its name in the long-range configs, which have one row of each block; the convolution's
+# kernel is 31 wide.
+_OF_BLOCKS = (
+    "bert",
+    "mixer",
+    "sgu",
+    "amlp_36",
+    "fnet",
+    "hybrid",
+    "factorized",
+    "external",
+    "lightweight",
+    "resmlp",
+)
+LONG_RANGE = {
+    row: blocks.name_of(PUBLISHED[row].spec.block) for row in (*_OF_BLOCKS, "feed_forward")
+}
 LONG_RANGE["amlp_36"] = "amlp"
 
 COSTS = "costs"  # beside COLUMNS, what is measured: time and memory over n
@@ -39,14 +54,17 @@ class Column(NamedTuple):
 
     Attributes:
         title: for people.
-        config: the config file, which takes the row as its argument; of finetuning, the whole config.
+        config: the config file, which takes the row as its argument; of finetuning, the whole
+            config.
         metric: of an evaluation.
         seeds: of each row at scale cpu; the first alone elsewhere.
-        cpu, gpu: config keys that the scale sets further, and their values: the column is shortened by them.
+        cpu, gpu: config keys that the scale sets further, and their values: the column is shortened
+            by them.
         searched: row -> what scale cpu sets for that row alone, as a search showed.
         rows: row -> what the config calls it; empty for all rows, by their names.
         scales: scale -> what it adds to the config's argument.
-        starts: of finetuning, whether runs start from the pretrained parameters, from random ones; empty: of training.
+        starts: of finetuning, whether runs start from the pretrained parameters, from random ones;
+            empty: of training.
     """
 
     title: str
@@ -72,19 +90,24 @@ class Column(NamedTuple):
 
     @property
     def task(self) -> str:
-        """What is finetuned on, as --finetune names it: TASK of finetune_glue:TASK, squad_VERSION of SQuAD."""
+        """What is finetuned on, as --finetune names it: TASK of finetune_glue:TASK, squad_VERSION
+        of SQuAD."""
         return self.config.removeprefix("finetune_").removeprefix("glue:").replace(":", "_")
 
     def of(self, row: str, scale: str) -> str:
         """A row's config, FILE:ARGUMENT. Raises ConfigError: there is no such scale."""
         if scale not in self.scales:
-            raise ConfigError(f"{self.title} has no scale {scale}: expected {' or '.join(self.scales)}")
+            raise ConfigError(
+                f"{self.title} has no scale {scale}: expected {' or '.join(self.scales)}"
+            )
         argument = "" if self.starts else f":{self.rows.get(row, row)}"
         return f"{self.config}{argument}{self.scales[scale]}"
 
     def settings(self, scale: str, row: str = "") -> dict[str, Any]:
         """What a scale sets beside the config: for every row, and for this one."""
-        return {"cpu": {**self.cpu, **self.searched.get(row, NOTHING)}, "gpu": dict(self.gpu)}.get(scale, {})
+        return {"cpu": {**self.cpu, **self.searched.get(row, NOTHING)}, "gpu": dict(self.gpu)}.get(
+            scale, {}
+        )
 
     def seeds_at(self, scale: str) -> tuple[int, ...]:
         """The seeds of each row."""
@@ -96,7 +119,8 @@ class Column(NamedTuple):
         """The config of each row that the column has, with the changes whose keys it has.
 
         Raises:
-            ConfigError: there is no such scale, the column has none of the rows, or a change makes no sense.
+            ConfigError: there is no such scale, the column has none of the rows, or a change makes
+                no sense.
         """
         configs = {}
         for row in rows:
@@ -123,7 +147,9 @@ def _warmed_up(steps: int) -> dict[str, Any]:
 
 def _setting(rate: float, *factors: str) -> dict[str, Any]:
     """A row's rate, and factors for parameters of it (`optimizer.lr_multipliers`)."""
-    return {"optimizer.learning_rate": rate} | ({"optimizer.lr_multipliers": factors} if factors else {})
+    return {"optimizer.learning_rate": rate} | (
+        {"optimizer.lr_multipliers": factors} if factors else {}
+    )
 
 
 _LENGTH = {"model.length": 128}  # as pretrained: some mixers have one length
@@ -132,14 +158,18 @@ _SENTENCES: dict[str, Any] = {
     "cpu": _LENGTH | _warmed_up(150) | {"eval.every": 150},
     "gpu": _LENGTH | _warmed_up(2000),
 }
-_MEAN = {"model.pool": "mean"}  # of all rows: how an image is read counts as much as what mixes its patches
+# of all rows: how an image is read counts as much as what mixes its patches
+_MEAN = {"model.pool": "mean"}
 # What its authors publish, with fewer steps; at cpu, what the configs call small.
 _LRA: dict[str, Any] = {"rows": LONG_RANGE, "scales": {"cpu": ",scale=small", "gpu": ""}}
 
 # How each row learns in the 300 steps of CIFAR-10: docs/results/table3.md. Searched with
-# configs/sweeps/alternatives_rates.py; logits that are learned apart from their inputs have a factor, unsearched.
+# configs/sweeps/alternatives_rates.py; logits that are learned apart from their inputs have a
+# factor, unsearched.
 _IMAGE_SETTINGS = {
-    **dict.fromkeys(("bert", "fnet", "hybrid", "fixed_random", "dense", "external", "dynamic"), _setting(2e-3)),
+    **dict.fromkeys(
+        ("bert", "fnet", "hybrid", "fixed_random", "dense", "external", "dynamic"), _setting(2e-3)
+    ),
     **dict.fromkeys(("random", "random_vanilla"), _setting(2e-3, "random/logits=16")),
     "factorized": _setting(2e-3, "rows|columns=16"),
     "growing": _setting(2e-3, "kernel/logits=16"),
@@ -163,7 +193,9 @@ _LOGITS: Mapping[str, Mapping[str, Any]] = {
 }
 
 COLUMNS: dict[str, Column] = {
-    "mlm": Column("masked LM, perplexity", config="c4_ablation", metric="perplexity", seeds=(0, 1, 2)),
+    "mlm": Column(
+        "masked LM, perplexity", config="c4_ablation", metric="perplexity", seeds=(0, 1, 2)
+    ),
     "sst2": Column("SST-2 (%)", config="finetune_glue:sst2", seeds=(0, 1), **_SENTENCES),
     "imdb": Column("IMDB (%)", config="finetune_glue:own", **_SENTENCES),
     "mnli": Column("MNLI-m (%)", config="finetune_glue:mnli", **_SENTENCES),
@@ -173,8 +205,11 @@ COLUMNS: dict[str, Column] = {
         metric="top1",
         rows=IMAGES,
         scales={"cpu": ",scale=small", "gpu": ",scale=gpu"},
-        # Less than an epoch: what keeps a model from learning its images by heart would only slow all rows down.
-        cpu=_warmed_up(300) | {"augment.auto": "none", "augment.mixup": 0.0, "augment.cutmix": 0.0} | _MEAN,
+        # Less than an epoch: what keeps a model from learning its images by heart would only slow
+        # all rows down.
+        cpu=_warmed_up(300)
+        | {"augment.auto": "none", "augment.mixup": 0.0, "augment.cutmix": 0.0}
+        | _MEAN,
         gpu=_warmed_up(3500) | _MEAN,
         searched=_IMAGE_SETTINGS,
     ),
@@ -195,7 +230,12 @@ COLUMNS: dict[str, Column] = {
         scales={"cpu": ",length=256,scale=small", "gpu": ""},
     ),
     "pixels": Column(
-        "CIFAR-10 by pixels (%)", config="lra_image", metric="top1", gpu={"steps": 5000}, searched=_LOGITS, **_LRA
+        "CIFAR-10 by pixels (%)",
+        config="lra_image",
+        metric="top1",
+        gpu={"steps": 5000},
+        searched=_LOGITS,
+        **_LRA,
     ),
 }
 # Lengths at which COSTS trains.
@@ -215,7 +255,8 @@ def checked(names: Sequence[str], known: Sequence[str], what: str) -> tuple[str,
 
 
 class Statement(NamedTuple):
-    """A claim of a paper on two rows: in each of some columns `better` is better than `share` times `worse`.
+    """A claim of a paper on two rows: in each of some columns `better` is better than `share` times
+    `worse`.
 
     Attributes:
         source: what is claimed, and where.
@@ -232,7 +273,8 @@ class Statement(NamedTuple):
 
 
 # Claims on the rows of `alternatives`.
-KEEPS_UP, LEVEL = 0.98, 1.02  # shares that allow a difference of 2 %, of accuracies and of perplexities
+# shares that allow a difference of 2 %, of accuracies and of perplexities
+KEEPS_UP, LEVEL = 0.98, 1.02
 _ACCURACIES = ("sst2", "imdb", "mnli")
 STATEMENTS = (
     # The gMLP paper's Table 3: 4.35 and 4.37; 4.26; 5.34; 5.64.
@@ -242,18 +284,36 @@ STATEMENTS = (
     Statement("gMLP beats positions alone, Table 3", "sgu", "bert_rel_only", ("mlm",)),
     Statement("gMLP is behind on pairs, Table 4", "bert_rel", "sgu", ("mnli",)),
     Statement("tiny attention helps on pairs, Figure 8", "amlp_36", "sgu", ("mnli",)),
-    # The gMLP paper's Table 2: gMLP-S 79.6, DeiT-S 79.8, ResMLP-12 and -24 76.6 and 79.4; gMLP-B 81.6, Mixer-B 76.4.
-    Statement("gMLP matches the Transformer on images, Table 2", "sgu", "bert", ("cifar10",), KEEPS_UP),
+    # The gMLP paper's Table 2: gMLP-S 79.6, DeiT-S 79.8, ResMLP-12 and -24 76.6 and 79.4; gMLP-B
+    # 81.6, Mixer-B 76.4.
+    Statement(
+        "gMLP matches the Transformer on images, Table 2", "sgu", "bert", ("cifar10",), KEEPS_UP
+    ),
     Statement("gMLP beats the Mixer on images, Table 2", "sgu", "mixer", ("cifar10",)),
     Statement("gMLP beats ResMLP on images, Table 2", "sgu", "resmlp", ("cifar10",)),
     Statement("FNet has 92 % of BERT's accuracy, 2105.03824", "fnet", "bert", _ACCURACIES, 0.92),
-    Statement("FNet is behind BERT, 2105.03824", "bert", "fnet", (*_ACCURACIES, "listops", "pixels")),
-    Statement("FNet beats the Transformer on bytes, 2105.03824 (recalled)", "fnet", "bert", ("bytes",)),
-    Statement("the random Synthesizer beats dynamic convolution, 2005.00743", "random", "dynamic", ("mlm",)),
+    Statement(
+        "FNet is behind BERT, 2105.03824", "bert", "fnet", (*_ACCURACIES, "listops", "pixels")
+    ),
+    Statement(
+        "FNet beats the Transformer on bytes, 2105.03824 (recalled)", "fnet", "bert", ("bytes",)
+    ),
+    Statement(
+        "the random Synthesizer beats dynamic convolution, 2005.00743",
+        "random",
+        "dynamic",
+        ("mlm",),
+    ),
     Statement("learned logits beat fixed ones, 2005.00743", "random", "fixed_random", ("mlm",)),
     Statement("random logits help attention, 2005.00743", "random_vanilla", "bert", ("mlm",)),
     Statement("random logits alone are behind attention, 2005.00743", "bert", "random", ("mlm",)),
-    Statement("convolutions keep up on sentences, 2105.03322", "lightweight", "bert_t5", ("sst2", "imdb"), KEEPS_UP),
+    Statement(
+        "convolutions keep up on sentences, 2105.03322",
+        "lightweight",
+        "bert_t5",
+        ("sst2", "imdb"),
+        KEEPS_UP,
+    ),
     Statement("convolutions fall behind on pairs, 2105.03322", "bert_t5", "lightweight", ("mnli",)),
 )
 # (source, faster, slower): time per token.

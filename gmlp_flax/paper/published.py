@@ -14,11 +14,13 @@ from gmlp_flax.models.matmul import matmul_flops
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.models.text import MaskedLM
 
-# The paper does not print its vocabulary. 32,000 tokens in one tied table reproduce every printed count of a gMLP.
+# The paper does not print its vocabulary. 32,000 tokens in one tied table reproduce every printed
+# count of a gMLP.
 VOCAB_SIZE = 32_000
 # Share of positions whose logits are computed; Table 5's FLOPs fit BERT's 15 %.
 PREDICTED = 0.15
-# Sources of models that no table lists. SIBLING: other papers' mixers in Table 3's setting and BERT's frame.
+# Sources of models that no table lists. SIBLING: other papers' mixers in Table 3's setting and
+# BERT's frame.
 ABLATION, MAIN, SIBLING = "ablation", "main", "sibling"
 FNET = "2105.03824"
 # Widths of the kernels of growing convolutions, for 12 layers.
@@ -34,13 +36,14 @@ class Published:
     Attributes:
         spec: the encoder.
         params_m: parameters in millions.
-        source: the table of the gMLP paper that lists the model; ABLATION or MAIN for a model of ours in the setting of
-            Tables 3 and 4 or of Tables 5 and 6, SIBLING for another paper's mixer in the setting of Table 3;
-            otherwise the arXiv number of the paper that lists it.
+        source: the table of the gMLP paper that lists the model; ABLATION or MAIN for a model of
+            ours in the setting of Tables 3 and 4 or of Tables 5 and 6, SIBLING for another paper's
+            mixer in the setting of Table 3; otherwise the arXiv number of the paper that lists it.
         flops_g: operations per example in billions.
         perplexity: of masked tokens; the paper prints it in Table 6 for the models of Table 5.
         top1: ImageNet-1K accuracy without extra data in percent (Table 2).
-        madds_g: multiply-adds per example in billions, if the source prints these; each is two operations.
+        madds_g: multiply-adds per example in billions, if the source prints these; each is two
+            operations.
         around: options of the `MaskedLM` or `ImageClassifier` around the encoder, by name.
         note: why a number or a size differs from the source, and what the source leaves open.
     """
@@ -65,7 +68,8 @@ _FIELDS = {field.name for field in dataclasses.fields(Published)}
 
 
 def _model(source: str, params_m: float | None, block: str = "gmlp", **options) -> Published:
-    """A model: options that are fields of `Published`, the others are options of the block's spec."""
+    """A model: options that are fields of `Published`, the others are options of the block's
+    spec."""
     printed = {name: value for name, value in options.items() if name in _FIELDS}
     spec = {name: value for name, value in options.items() if name not in _FIELDS}
     return Published(blocks.find(block).spec(**spec), params_m, source, **printed)
@@ -85,15 +89,34 @@ def _image(
     **options,
 ) -> Published:
     """A classifier of square images, 4 d_model wide unless the options say otherwise."""
-    sides: dict[str, Any] = {"image_size": (image, image), "patch_size": (patch, patch), "pool": pool}
-    sizes: dict[str, Any] = {"length": token_count(**sides), "d_model": d_model, "d_ffn": 4 * d_model}
+    sides: dict[str, Any] = {
+        "image_size": (image, image),
+        "patch_size": (patch, patch),
+        "pool": pool,
+    }
+    sizes: dict[str, Any] = {
+        "length": token_count(**sides),
+        "d_model": d_model,
+        "d_ffn": 4 * d_model,
+    }
     return _model(
-        source, params_m, layers=layers, madds_g=madds_g, around=sides | {"pre_logits": pre_logits}, **sizes | options
+        source,
+        params_m,
+        layers=layers,
+        madds_g=madds_g,
+        around=sides | {"pre_logits": pre_logits},
+        **sizes | options,
     )
 
 
 def _gmlp(
-    d_model: int, survival: float, pool: str, params_m: float, flops_g: float, top1: float, note: str = ""
+    d_model: int,
+    survival: float,
+    pool: str,
+    params_m: float,
+    flops_g: float,
+    top1: float,
+    note: str = "",
 ) -> Published:
     head = {"pool": pool, "pre_logits": pool == "cls"}
     printed = {"flops_g": flops_g, "top1": top1, "note": note}
@@ -111,13 +134,32 @@ def _mixer(source: str, layers: int, d_model: int, patch: int, *printed, **more)
     return _image(source, layers, d_model, *printed, **shape, **more)
 
 
-def _resmlp(source: str, layers: int, d_model: int, layer_scale: float, *printed, **more) -> Published:
-    return _image(source, layers, d_model, *printed, block="resmlp", layer_scale=layer_scale, survival=0.95, **more)
+def _resmlp(
+    source: str, layers: int, d_model: int, layer_scale: float, *printed, **more
+) -> Published:
+    return _image(
+        source,
+        layers,
+        d_model,
+        *printed,
+        block="resmlp",
+        layer_scale=layer_scale,
+        survival=0.95,
+        **more,
+    )
 
 
-def _feed_forward(layers: int, d_model: int, params_m: float, patch: int = 16, note: str = "") -> Published:
+def _feed_forward(
+    layers: int, d_model: int, params_m: float, patch: int = 16, note: str = ""
+) -> Published:
     hidden = 4 * token_count((224, 224), (patch, patch), "cls")
-    shape = {"block": "feed_forward", "d_spatial": hidden, "positions": "absolute", "pool": "cls", "patch": patch}
+    shape = {
+        "block": "feed_forward",
+        "d_spatial": hidden,
+        "positions": "absolute",
+        "pool": "cls",
+        "patch": patch,
+    }
     return _image("2105.02723", layers, d_model, params_m, **shape, **_DEIT, note=note)
 
 
@@ -130,9 +172,16 @@ def _text(
     flops_g: float | None = None,
     **options,
 ) -> Published:
-    """A language model of 512 tokens in the main setting, of 128 elsewhere: a gMLP unless the options say otherwise."""
-    sizes: dict[str, Any] = {"d_model": d_model, "d_ffn": 3072, "length": 512 if source in MAIN_SETTING else 128}
-    return _model(source, params_m, layers=layers, perplexity=perplexity, flops_g=flops_g, **sizes | options)
+    """A language model of 512 tokens in the main setting, of 128 elsewhere: a gMLP unless the
+    options say otherwise."""
+    sizes: dict[str, Any] = {
+        "d_model": d_model,
+        "d_ffn": 3072,
+        "length": 512 if source in MAIN_SETTING else 128,
+    }
+    return _model(
+        source, params_m, layers=layers, perplexity=perplexity, flops_g=flops_g, **sizes | options
+    )
 
 
 def _bert(source: str, layers: int, d_model: int, heads: int, *printed, **options) -> Published:
@@ -155,12 +204,18 @@ def _convolution(note: str = "", **options) -> Published:
 def _fnet(layers: int, d_model: int, params_m: float | None, note: str, **options) -> Published:
     """FNet as published: post-norm, the tanh form of GELU, and its layers around the encoder."""
     sizes = {"layers": layers, "d_model": d_model, "d_ffn": 4 * d_model, "length": 512}
-    around = {"transform": True, "embedding_norm": True, "embedding_projection": True, "token_types": 4}
+    around = {
+        "transform": True,
+        "embedding_norm": True,
+        "embedding_projection": True,
+        "token_types": 4,
+    }
     shape = {"block": "fnet", "positions": "absolute", "activation": "gelu_tanh", **sizes}
     return _model(FNET, params_m, around=around, note=note, **shape | options)
 
 
-_DEIT = {"survival": 0.9, "survival_schedule": "linear"}  # DeiT's recipe, which the feed-forward stack also takes
+# DeiT's recipe, which the feed-forward stack also takes
+_DEIT = {"survival": 0.9, "survival_schedule": "linear"}
 
 _MEAN = "mean pooling, timm's layout; the paper's count fits a cls token and a pre-logits layer"
 _CLS_S = "the paper prints 8.9; 8.84 rounds to 8.8"
@@ -178,7 +233,9 @@ _NO_CLS = f"{_HEADLESS}; the multiply-adds fit its patches without the cls token
 _VIT_L = "307 is not 303.7, its count without the head; the multiply-adds fit its patches without the cls token"
 _VIT_224 = "printed for 384 x 384 alone"
 _DEIT_TI = "5.7 is printed as 5"
-_B24 = "129 is recalled; 116 and 23, which its README prints under S36, are B24's in 16 x 16 patches"
+_B24 = (
+    "129 is recalled; 116 and 23, which its README prints under S36, are B24's in 16 x 16 patches"
+)
 _FF_LARGE = "patch 32, as in its code, which keeps 14 x 14 positions and shrinks them: 206.4M"
 
 _FNET = (
@@ -223,11 +280,17 @@ PUBLISHED: dict[str, Published] = {
     "ff_large": _feed_forward(24, 1024, 206, patch=32, note=_FF_LARGE),
     "bert": _bert("Table 3", 12, 768, 12, 110, 4.37, positions="absolute"),
     "bert_rel": _bert("Table 3", 12, 768, 12, 110, 4.26),
-    "bert_rel_only": _bert("Table 3", 12, 768, 12, 96, 5.64, positions="relative_only", note=_UNBUCKETED),
-    "mixer": _text("Table 3", 24, 768, 112, 5.34, block="mixer", d_spatial=384, d_ffn=2304, note=_MIXER),
+    "bert_rel_only": _bert(
+        "Table 3", 12, 768, 12, 96, 5.64, positions="relative_only", note=_UNBUCKETED
+    ),
+    "mixer": _text(
+        "Table 3", 24, 768, 112, 5.34, block="mixer", d_spatial=384, d_ffn=2304, note=_MIXER
+    ),
     "linear": _text("Table 3", 36, 512, 92, 5.14, gate="linear", d_ffn=2048, note=_WIDTH),
     "additive": _text("Table 3", 36, 512, 92, 4.97, gate="additive", d_ffn=2048, note=_WIDTH),
-    "multiplicative": _text("Table 3", 36, 512, 92, 4.53, gate="multiplicative", d_ffn=2048, note=_WIDTH),
+    "multiplicative": _text(
+        "Table 3", 36, 512, 92, 4.53, gate="multiplicative", d_ffn=2048, note=_WIDTH
+    ),
     "sgu": _text("Table 3", 36, 512, 102, 4.35),
     "transformer_6": _bert("Table 4", 6, 768, 12, 67, 4.91),
     "transformer_12": _bert("Table 4", 12, 768, 12, 110, 4.26),
@@ -238,7 +301,9 @@ PUBLISHED: dict[str, Published] = {
     "gmlp_72": _text("Table 4", 72, 512, 187, 3.79),
     "gmlp_144": _text("Table 4", 144, 512, 357, 3.43),
     "bert_base": _bert("Table 5", 12, 768, 12, 110, 4.17, 100.8, positions="absolute", note=_OPEN),
-    "bert_large": _bert("Table 5", 24, 1024, 16, 336, 3.35, 341.2, positions="absolute", note=_OPEN),
+    "bert_large": _bert(
+        "Table 5", 24, 1024, 16, 336, 3.35, 341.2, positions="absolute", note=_OPEN
+    ),
     "gmlp_base": _text("Table 5", 48, 512, 130, 4.28, 158.0),
     "gmlp_large": _text("Table 5", 96, 768, 365, 3.32, 430.1),
     "gmlp_xlarge": _text("Table 5", 144, 1024, 941, 2.89, 1091.3, d_ffn=4096),
@@ -258,7 +323,9 @@ PUBLISHED: dict[str, Published] = {
     "fnet_large": _fnet(24, 1024, 238, _FNET.format("238.03M")),
     "fnet_hybrid": _fnet(12, 768, None, _HYBRID, block="fnet_hybrid", heads=12),
     "fnet": _sibling("fnet", _MIXING, positions="absolute"),
-    "hybrid": _sibling("fnet_hybrid", _HYBRID_MIXING, norm="pre", norm_eps=1e-6, positions="absolute", heads=12),
+    "hybrid": _sibling(
+        "fnet_hybrid", _HYBRID_MIXING, norm="pre", norm_eps=1e-6, positions="absolute", heads=12
+    ),
     "random": _synthesizer("random"),
     "fixed_random": _synthesizer("fixed_random", _FIXED),
     "factorized": _synthesizer("factorized_random", "of rank 8"),
@@ -275,7 +342,8 @@ PUBLISHED: dict[str, Published] = {
 }
 
 
-# In the order of `tables.SCORE_COLUMNS`: Table 4 prints the first two columns, Table 6 the first five.
+# In the order of `tables.SCORE_COLUMNS`: Table 4 prints the first two columns, Table 6 the first
+# five.
 FINETUNED_SCORES: dict[str, tuple[float | None, ...]] = {
     "transformer_6": (90.4, 81.5),
     "gmlp_18": (91.2, 77.7),
@@ -298,7 +366,8 @@ FINETUNED_SCORES: dict[str, tuple[float | None, ...]] = {
 
 
 class Quoted(NamedTuple):
-    """A row of the paper's tables that is shown as printed: a model that is not built here, or not trained as there.
+    """A row of the paper's tables that is shown as printed: a model that is not built here, or not
+    trained as there.
 
     Attributes:
         name: for people.
@@ -315,7 +384,9 @@ class Quoted(NamedTuple):
     note: str = ""
 
 
-_OWN_RECIPE = "mixer_b16 in the recipe of the gMLPs, which imagenet:mixer_b16 has; 76.4 is its own paper's"
+_OWN_RECIPE = (
+    "mixer_b16 in the recipe of the gMLPs, which imagenet:mixer_b16 has; 76.4 is its own paper's"
+)
 _DEVLIN = "its own paper prints 81.9 for SQuAD v2.0 (recalled, not read)"
 _DEVLIN_BASE = "where SQuAD v2.0's 76.3 comes from is not known: its own paper prints none (recalled, not read)"
 
@@ -351,11 +422,17 @@ def param_count(model: Published) -> int:
 
 
 def forward_flops(model: Published) -> int:
-    """Operations of matrix products in one example's forward pass; a text has logits at 15 % of its positions."""
+    """Operations of matrix products in one example's forward pass; a text has logits at 15 % of its
+    positions."""
     definition, state = nnx.split(nnx.eval_shape(lambda: build(model, nnx.Rngs(0))))
     if model.pool:
         inputs = (jax.ShapeDtypeStruct((1, *model.around["image_size"], 3), jnp.uint8),)
     else:
         predictions = round(PREDICTED * model.spec.length)
-        inputs = tuple(jax.ShapeDtypeStruct((1, count), jnp.int32) for count in (model.spec.length, predictions))
-    return matmul_flops(lambda state, *inputs: nnx.merge(definition, state)(*inputs), state, *inputs)
+        inputs = tuple(
+            jax.ShapeDtypeStruct((1, count), jnp.int32)
+            for count in (model.spec.length, predictions)
+        )
+    return matmul_flops(
+        lambda state, *inputs: nnx.merge(definition, state)(*inputs), state, *inputs
+    )

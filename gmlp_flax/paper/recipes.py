@@ -1,4 +1,5 @@
-"""Training recipes that several config files share: one function per recipe, applied to a config."""
+"""Training recipes that several config files share: one function per recipe, applied to a
+config."""
 
 import math
 from collections.abc import Mapping
@@ -13,26 +14,41 @@ from gmlp_flax.paper.published import MAIN_SETTING, PUBLISHED
 
 IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
 
-# ImageNet's mean and deviation, for models whose published weights use them; gMLP and Mixer use 0.5.
+# ImageNet's mean and deviation, for models whose published weights use them; gMLP and Mixer use
+# 0.5.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-# For CPUs: 64 patches, and 0.525 M parameters in the encoder, up to 2 %, in 5 or 6 layers. For a GPU twice the depth,
-# three times the width, and 9.0 M parameters, up to 1 %. d_ffn: of the small model and of the wide one.
+# For CPUs: 64 patches, and 0.525 M parameters in the encoder, up to 2 %, in 5 or 6 layers. For a
+# GPU twice the depth, three times the width, and 9.0 M parameters, up to 1 %. d_ffn: of the small
+# model and of the wide one.
 _FNET = dict(positions="absolute", layers=5)
 _SYNTHESIZER = dict(block="synthesizer", layers=5, heads=3)
 _CONVOLUTION = dict(block="convolution", layers=5, heads=3)
 SMALL_IMAGE_MODELS: dict[str, dict[str, Any]] = {
     "gmlp": dict(layers=6, d_ffn=(576, 1712), spatial="dense"),
     "mixer": dict(block="mixer", layers=6, d_ffn=(384, 1232), d_spatial=96),
-    "vit": dict(block="transformer", layers=5, d_ffn=(352, 976), heads=3, positions="absolute", pool="cls"),
+    "vit": dict(
+        block="transformer", layers=5, d_ffn=(352, 976), heads=3, positions="absolute", pool="cls"
+    ),
     "resmlp": dict(block="resmlp", layers=6, d_ffn=(432, 1296)),
     "feed_forward": dict(
-        block="feed_forward", layers=6, d_ffn=(360, 1216), d_spatial=128, positions="absolute", pool="cls"
+        block="feed_forward",
+        layers=6,
+        d_ffn=(360, 1216),
+        d_spatial=128,
+        positions="absolute",
+        pool="cls",
     ),
     "amlp": dict(layers=5, d_ffn=(560, 1920), spatial="dense", d_attn=32),
     "fnet": dict(block="fnet", d_ffn=(544, 1552), **_FNET),
     "hybrid": dict(
-        block="fnet_hybrid", norm="pre", norm_eps=1e-6, d_ffn=(504, 1440), heads=3, attention_layers=1, **_FNET
+        block="fnet_hybrid",
+        norm="pre",
+        norm_eps=1e-6,
+        d_ffn=(504, 1440),
+        heads=3,
+        attention_layers=1,
+        **_FNET,
     ),
     "random": dict(d_ffn=(384, 1248), synthesizer="random", **_SYNTHESIZER),
     "fixed_random": dict(d_ffn=(384, 1248), synthesizer="fixed_random", **_SYNTHESIZER),
@@ -56,7 +72,8 @@ SCALES = {"cpu": ",scale=small", "gpu": ",scale=gpu", "paper": ""}
 
 
 def image_model(name: str) -> ConfigDict:
-    """A config of a published image model, by its name in `gmlp sizes`: encoder, pooling, image and patch size."""
+    """A config of a published image model, by its name in `gmlp sizes`: encoder, pooling, image and
+    patch size."""
     published = PUBLISHED[name]
     model = blocks.settings(published.spec)
     config = gmlp_config.default(task="image_classification", block=model["block"])
@@ -71,20 +88,24 @@ def language_model(name: str) -> ConfigDict:
     published = PUBLISHED[name]
     spec, model = published.spec, blocks.settings(published.spec)
     config = gmlp_config.default(block=model["block"])
-    config.model.update(**model, length=spec.length, scale_embeddings=spec.block.mixes_at_start, **published.around)
+    config.model.update(
+        **model, length=spec.length, scale_embeddings=spec.block.mixes_at_start, **published.around
+    )
     return config
 
 
 def gmlp_imagenet(config: ConfigDict) -> None:
-    """The paper's augmentation and optimizer on ImageNet (appendix A.1, recalled): all but batch, steps and warmup."""
+    """The paper's augmentation and optimizer on ImageNet (appendix A.1, recalled): all but batch,
+    steps and warmup."""
     config.augment.update(auto="autoaugment", mixup=0.8, cutmix=1.0, switch=0.5)
     config.optimizer.update(learning_rate=1e-3, schedule="cosine", b1=0.9, b2=0.999, eps=1e-6)
     config.optimizer.update(weight_decay=0.05, clip=1.0, label_smoothing=0.1)
 
 
 def deit_imagenet(config: ConfigDict) -> None:
-    """DeiT's recipe, from the defaults of its repository, for the models that were published with it. Its schedule
-    starts at 1e-6 and ends at 1e-5; ours starts at peak / warmup and ends near 0."""
+    """DeiT's recipe, from the defaults of its repository, for the models that were published with
+    it. Its schedule starts at 1e-6 and ends at 1e-5; ours starts at peak / warmup and ends near
+    0."""
     gmlp_imagenet(config)
     config.augment.update(auto="randaugment", erasing=0.25, repeats=3)
     config.augment.update(randaugment_layers=2, randaugment_magnitude=9.0, randaugment_std=0.5)
@@ -92,8 +113,11 @@ def deit_imagenet(config: ConfigDict) -> None:
     config.model.update(survival=0.9, survival_schedule="linear")
 
 
-def small_images(arg: str, *, image_size: int, examples: int, heldout_share: float, steps: int) -> ConfigDict:
-    """The ImageNet recipe on a set of small square images; the config cifar10 documents the argument.
+def small_images(
+    arg: str, *, image_size: int, examples: int, heldout_share: float, steps: int
+) -> ConfigDict:
+    """The ImageNet recipe on a set of small square images; the config cifar10 documents the
+    argument.
 
     Args:
         arg: MODEL or MODEL,scale=SCALE.
@@ -105,16 +129,23 @@ def small_images(arg: str, *, image_size: int, examples: int, heldout_share: flo
     Raises:
         ConfigError: there is no such model or scale.
     """
-    name, scale = gmlp_config.arguments(arg or "gmlp", tuple(SMALL_IMAGE_MODELS), scale=("small", "gpu"))
+    name, scale = gmlp_config.arguments(
+        arg or "gmlp", tuple(SMALL_IMAGE_MODELS), scale=("small", "gpu")
+    )
     model, patch = SMALL_IMAGE_MODELS[name], (image_size // 8, image_size // 8)
     small, wide = model["d_ffn"]
     config = gmlp_config.default(task="image_classification", block=model.get("block", "gmlp"))
-    config.model.update(model | {"d_model": 96, "d_ffn": small, "image_size": (image_size,) * 2, "patch_size": patch})
+    config.model.update(
+        model
+        | {"d_model": 96, "d_ffn": small, "image_size": (image_size,) * 2, "patch_size": patch}
+    )
     config.data.update(train="", heldout_share=heldout_share)  # train is to be given
     gmlp_imagenet(config)
     config.batch_size, config.steps, config.optimizer.warmup = 128, steps, steps // 10
     if scale == "gpu":
-        widths = {key: 3 * config.model[key] for key in ("d_model", "d_spatial") if key in config.model}
+        widths = {
+            key: 3 * config.model[key] for key in ("d_model", "d_spatial") if key in config.model
+        }
         depth = {"layers": 2 * config.model.layers, **_WIDE.get(name, {})}
         config.model.update({"d_ffn": wide, "dtype": "bfloat16", "survival": 0.95} | widths | depth)
         config.batch_size, config.steps, config.optimizer.warmup = 512, 200 * examples // 512, 2000
@@ -125,11 +156,13 @@ def small_images(arg: str, *, image_size: int, examples: int, heldout_share: flo
 def published(row: str, scale: str) -> str:
     """The config, FILE:ARGUMENT, of a published model at scale "cpu", "gpu" or "paper".
 
-    Language models take the main setting if their source is in `MAIN_SETTING`, and the ablation's setting otherwise.
-    Image models take ImageNet or, at a smaller scale, CIFAR-10, for which each family has one size.
+    Language models take the main setting if their source is in `MAIN_SETTING`, and the ablation's
+    setting otherwise. Image models take ImageNet or, at a smaller scale, CIFAR-10, for which each
+    family has one size.
 
     Args:
-        row: a name in `PUBLISHED`; behind one of the ablation may stand ",data=2", 4 or 8 for so many times the data.
+        row: a name in `PUBLISHED`; behind one of the ablation may stand ",data=2", 4 or 8 for so
+            many times the data.
         scale: a key of SCALES.
     """
     model = PUBLISHED[row.partition(",")[0]]
@@ -162,7 +195,8 @@ def small_language(
     shape: Mapping[str, Any],
     wide: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Shrinks a language model so that it trains in minutes on 2 CPU cores ("small") or on a GPU ("gpu").
+    """Shrinks a language model so that it trains in minutes on 2 CPU cores ("small") or on a GPU
+    ("gpu").
 
     Args:
         config: of the paper.
@@ -173,10 +207,20 @@ def small_language(
         wide: those at "gpu" that are not "small"'s, or twice as much for depth and widths.
     """
     config.data.train = ""  # must be given
-    config.model.update({"d_model": 128, "vocab_size": 2000, "length": tokens, "embedding_norm": setting.norm, **shape})
+    config.model.update(
+        {
+            "d_model": 128,
+            "vocab_size": 2000,
+            "length": tokens,
+            "embedding_norm": setting.norm,
+            **shape,
+        }
+    )
     config.masking.max_predictions = math.ceil(config.masking.rate * tokens)
     config.batch_size, config.steps = 16 * 128 // tokens, 900
-    config.optimizer.update(learning_rate=setting.rate, lr_multipliers=setting.rates, warmup=100, clip=1.0)
+    config.optimizer.update(
+        learning_rate=setting.rate, lr_multipliers=setting.rates, warmup=100, clip=1.0
+    )
     config.data.heldout_share = 0.02
     config.eval.batch_size, config.eval.examples = 64 * 128 // tokens, 2048 * 128 // tokens
     config.eval.every = config.checkpoint.every = 150

@@ -1,4 +1,5 @@
-"""The tables and figures of the paper that can be reproduced: their rows, series, seeds and settings.
+"""The tables and figures of the paper that can be reproduced: their rows, series, seeds and
+settings.
 
 A new table is one entry of TABLES, and one of `published.PUBLISHED` for each model that is new.
 """
@@ -29,7 +30,8 @@ class PaperTable:
     Attributes:
         title: of its report.
         rows: as `recipes.published` takes them, in the paper's order.
-        trained: scale -> the rows that its sweep trains, in this order; empty if nothing is trained.
+        trained: scale -> the rows that its sweep trains, in this order; empty if nothing is
+            trained.
         seeds: scale -> the seeds of each row; empty for the seed of the config.
         settings: config keys that differ from the published model's config, and their values.
         series: name -> rows of one line in a figure, from the smallest model to the largest.
@@ -51,24 +53,29 @@ class PaperTable:
     transfers: Sequence[Statement] = ()
 
     def config(self, row: str, scale: str) -> ConfigDict:
-        """A row's config at scale "cpu", "gpu" or "paper". Raises ConfigError: the scale does not have the row."""
+        """A row's config at scale "cpu", "gpu" or "paper". Raises ConfigError: the scale does not
+        have the row."""
         config = config_lib.open_config(recipes.published(row, scale))
         config.update_from_flattened_dict(dict(self.settings))
         return config
 
     def configs(self, scale: str, changes: Mapping[str, Any] = NOTHING) -> dict[str, ConfigDict]:
-        """Each row's config with some changes. Raises ConfigError as `config`, or if a change makes no sense."""
+        """Each row's config with some changes. Raises ConfigError as `config`, or if a change makes
+        no sense."""
         return {row: config_lib.overridden(self.config(row, scale), changes) for row in self.rows}
 
     def points(self, scale: str) -> points.Points:
         """The sweep that trains the table at a scale."""
         configs = {"config": [recipes.published(row, scale) for row in self.trained[scale]]}
         seeds = {"seed": self.seeds[scale]} if self.seeds else {}
-        return points.product(configs | seeds | {key: [value] for key, value in self.settings.items()})
+        return points.product(
+            configs | seeds | {key: [value] for key, value in self.settings.items()}
+        )
 
 
 def printed_score(name: str, column: Column) -> float | None:
-    """The paper's percentage for a model, or for a row of `QUOTED`, in one of SCORE_COLUMNS, if it prints one."""
+    """The paper's percentage for a model, or for a row of `QUOTED`, in one of SCORE_COLUMNS, if it
+    prints one."""
     scores = zip(SCORE_COLUMNS, FINETUNED_SCORES.get(name, ()), strict=False)
     return next((score for one, score in scores if one.title == column.title), None)
 
@@ -81,8 +88,17 @@ def _at_every_scale(*rows: str) -> dict[str, tuple[str, ...]]:
     return dict.fromkeys(SCALES, rows)
 
 
-_GMLP_CLS = ("gmlp_ti_cls", "gmlp_s_cls", "gmlp_b_cls")  # the gMLPs for images as Table 1 counts them
-_TABLE_6 = ("bert_base", "gmlp_base", "amlp_base", "bert_large", "gmlp_large", "amlp_large", "gmlp_xlarge")
+# the gMLPs for images as Table 1 counts them
+_GMLP_CLS = ("gmlp_ti_cls", "gmlp_s_cls", "gmlp_b_cls")
+_TABLE_6 = (
+    "bert_base",
+    "gmlp_base",
+    "amlp_base",
+    "bert_large",
+    "gmlp_large",
+    "amlp_large",
+    "gmlp_xlarge",
+)
 _PAIRS = ("mnli", "rte")
 _SENTENCES = ("sst2", *_PAIRS)
 _DEPTHS = {
@@ -98,7 +114,8 @@ _MORE_DATA = {
 
 
 def _transfers(series: Series) -> tuple[Statement, ...]:
-    """At equal depth gMLP is ahead on SST-2 and behind on pairs (Table 4), where tiny attention helps (Figure 8)."""
+    """At equal depth gMLP is ahead on SST-2 and behind on pairs (Table 4), where tiny attention
+    helps (Figure 8)."""
     orders = (
         ("Table 4", "gMLP", "Transformer", ("sst2",)),
         ("Table 4", "Transformer", "gMLP", _PAIRS),
@@ -111,29 +128,42 @@ def _transfers(series: Series) -> tuple[Statement, ...]:
     )
 
 
-def _finetuned(title: str, trained: Series, series: Series, longer: Series | None = None, **fields) -> PaperTable:
+def _finetuned(
+    title: str, trained: Series, series: Series, longer: Series | None = None, **fields
+) -> PaperTable:
     """A table or figure of several depths, whose models are finetuned."""
     lines = [*series.values(), *(longer or {}).values()]
     rows = tuple(dict.fromkeys(row for line in lines for row in line))
-    more = {"series": series, "longer": longer or {}, "tasks": _SENTENCES, "transfers": _transfers(series)}
+    more = {
+        "series": series,
+        "longer": longer or {},
+        "tasks": _SENTENCES,
+        "transfers": _transfers(series),
+    }
     return PaperTable(title, rows, trained, **more | fields)
 
 
 def _depths(title: str, series: Series) -> PaperTable:
     """Every depth of some series: Table 4, Figures 5 and 8."""
-    shallower = [row for name in reversed(list(series)) for row in series[name] if row not in _DEEPEST]
+    shallower = [
+        row for name in reversed(list(series)) for row in series[name] if row not in _DEEPEST
+    ]
     trained = _at_every_scale(*shallower) | {"paper": (*shallower, *_DEEPEST)}
     return _finetuned(title, trained, series, seeds=THREE_SEEDS)
 
 
 def _depths_and_data(title: str) -> PaperTable:
-    """Figure 7: half, twice and once the middle depth, then the middle on more data; on a CPU up to four times."""
+    """Figure 7: half, twice and once the middle depth, then the middle on more data; on a CPU up to
+    four times."""
     depths = [rows[depth] for depth in (0, 2, 1) for rows in _DEPTHS_WITH_AMLP.values()]
     most = {"cpu": 3, "gpu": 4, "paper": 4}
     trained = {
-        scale: (*depths, *(row for line in _MORE_DATA.values() for row in line[1 : most[scale]])) for scale in most
+        scale: (*depths, *(row for line in _MORE_DATA.values() for row in line[1 : most[scale]]))
+        for scale in most
     }
-    return _finetuned(title, trained, _DEPTHS_WITH_AMLP, _MORE_DATA, seeds=dict.fromkeys(SCALES, (0,)))
+    return _finetuned(
+        title, trained, _DEPTHS_WITH_AMLP, _MORE_DATA, seeds=dict.fromkeys(SCALES, (0,))
+    )
 
 
 def _one_model(title: str, row: str, **fields) -> PaperTable:
@@ -141,11 +171,13 @@ def _one_model(title: str, row: str, **fields) -> PaperTable:
 
 
 _CLASSIFIERS = PaperTable(
-    "Table 2 and Figure 2: classifiers of ImageNet", (*_listed("Table 2"), *_GMLP_CLS), quoted=QUOTED["Table 2"]
+    "Table 2 and Figure 2: classifiers of ImageNet",
+    (*_listed("Table 2"), *_GMLP_CLS),
+    quoted=QUOTED["Table 2"],
 )
 
-# The scores of finetuned models in Tables 4 and 6, and RTE, which is not the paper's: pairs where there is no training
-# set of MNLI.
+# The scores of finetuned models in Tables 4 and 6, and RTE, which is not the paper's: pairs where
+# there is no training set of MNLI.
 SCORE_COLUMNS = (
     Column("SST-2", "finetune_glue:sst2", starts=(True,)),
     Column("MNLI-m", "finetune_glue:mnli", starts=(True,)),
@@ -158,25 +190,32 @@ TUNED = {column.task: column for column in SCORE_COLUMNS}
 ALTERNATIVES = "alternatives"  # the table that is not the paper's
 
 TABLES: dict[str, PaperTable] = {
-    "table1": PaperTable("Table 1: gMLP for ImageNet, its sizes", (*_GMLP_CLS, "gmlp_ti", "gmlp_s", "gmlp_b")),
+    "table1": PaperTable(
+        "Table 1: gMLP for ImageNet, its sizes", (*_GMLP_CLS, "gmlp_ti", "gmlp_s", "gmlp_b")
+    ),
     "table2": _CLASSIFIERS,
-    "table3": PaperTable(  # amlp_36 is not in the paper's table: its line is empty unless it was trained
+    # amlp_36 is not in the paper's table: its line is empty unless it was trained
+    "table3": PaperTable(
         "Table 3: gates and their rivals, masked LM",
         (*_listed("Table 3"), "amlp_36"),
         _at_every_scale(*_listed("Table 3")),
         THREE_SEEDS,
     ),
     "table4": _depths("Table 4: depth, masked LM and finetuned", _DEPTHS),
-    "table5": PaperTable("Table 5: the models of the full setting, their sizes", _listed("Table 5")),
-    # One seed: the paper's medians are over finetuning runs. The Transformers with relative positions are not in the
-    # paper's table: their lines are empty unless they were trained.
+    "table5": PaperTable(
+        "Table 5: the models of the full setting, their sizes", _listed("Table 5")
+    ),
+    # One seed: the paper's medians are over finetuning runs. The Transformers with relative
+    # positions are not in the paper's table: their lines are empty unless they were trained.
     "table6": PaperTable(
         "Table 6: the full setting, masked LM and finetuned",
         (*_TABLE_6, *_listed(MAIN)),
         _at_every_scale(*_TABLE_6),
         tasks=(*_SENTENCES, "squad_v1.1", "squad_v2.0"),
         quoted=QUOTED["Table 6"],
-        transfers=_transfers({"Transformer": ("bert_base",), "gMLP": ("gmlp_base",), "aMLP": ("amlp_base",)}),
+        transfers=_transfers(
+            {"Transformer": ("bert_base",), "gMLP": ("gmlp_base",), "aMLP": ("amlp_base",)}
+        ),
     ),
     "appendix_b": PaperTable(
         "Table 10 (appendix B): deeper and thinner Transformers, masked LM; the paper's column is recalled, not read, "
@@ -189,15 +228,20 @@ TABLES: dict[str, PaperTable] = {
     "figure3": _one_model("Figure 3: spatial filters of a gMLP for images", "gmlp_b"),
     "figure4": _one_model("Figure 4: spatial filters of a gMLP", "sgu"),
     "figure5": _depths("Figure 5: perplexity and accuracies over parameters", _DEPTHS),
-    "figure7": _depths_and_data("Figure 7: accuracies over perplexity, of several depths and of more data"),
-    "figure8": _depths("Figure 8: perplexity and accuracies over parameters, aMLP beside gMLP", _DEPTHS_WITH_AMLP),
+    "figure7": _depths_and_data(
+        "Figure 7: accuracies over perplexity, of several depths and of more data"
+    ),
+    "figure8": _depths(
+        "Figure 8: perplexity and accuracies over parameters, aMLP beside gMLP", _DEPTHS_WITH_AMLP
+    ),
     "figure9": _one_model(  # every checkpoint is kept, to see how the matrices change
         "Figure 9: spatial matrices without the Toeplitz constraint",
         "sgu",
         # The factors are on taps.
         settings={"model.spatial": "dense", "optimizer.lr_multipliers": (), "checkpoint.keep": 100},
     ),
-    # Not the paper's: its mixers beside those of others. Columns beside this one: paper/alternatives.py.
+    # Not the paper's: its mixers beside those of others. Columns beside this one:
+    # paper/alternatives.py.
     ALTERNATIVES: PaperTable(
         "The alternatives: token mixers in one frame",
         alternatives.ROWS,
@@ -206,5 +250,7 @@ TABLES: dict[str, PaperTable] = {
         tasks=("sst2", "mnli"),
     ),
     # The paper does not say which aMLP it draws; this one has attention of size 64.
-    "figure10": _one_model("Figure 10: tiny attention in a pair of sentences", "amlp_36", tasks=("mnli",)),
+    "figure10": _one_model(
+        "Figure 10: tiny attention in a pair of sentences", "amlp_36", tasks=("mnli",)
+    ),
 }

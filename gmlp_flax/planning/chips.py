@@ -1,7 +1,10 @@
-"""The accelerators for which a plan can be made: their memory, their speeds, and the slices that are sold.
+"""The accelerators for which a plan can be made: their memory, their speeds, and the slices that
+are sold.
 
-Figures are for a whole chip, as printed; programs reach less. "recalled" marks figures whose source was not read
-again. TPU: docs.cloud.google.com/tpu/docs/v5e and the like. GPU: NVIDIA's data sheets, SXM, dense products.
+Figures are for a whole chip, as printed; programs reach less. "recalled" marks figures whose source
+was not read
+again. TPU: docs.cloud.google.com/tpu/docs/v5e and the like. GPU: NVIDIA's data sheets, SXM, dense
+products.
 """
 
 import math
@@ -16,7 +19,8 @@ SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class Processors(NamedTuple):
-    """What XLA is told of a GPU that is not here, so as to compile for it, in the words of its GpuTargetConfigProto."""
+    """What XLA is told of a GPU that is not here, so as to compile for it, in the words of its
+    GpuTargetConfigProto."""
 
     capability: str  # NVIDIA's compute capability
     core_count: int  # streaming multiprocessors
@@ -34,9 +38,10 @@ class Chip(NamedTuple):
         hbm_bytes: memory.
         hbm_bandwidth: bytes per second to and from memory.
         flops: bfloat16 operations per second in matrix products.
-        link: bytes per second that a chip receives over all its links to other chips: half of the bandwidth that is
-            printed as bidirectional.
-        slices: the usual slices, smallest first, as libtpu names them after the kind; none for GPUs.
+        link: bytes per second that a chip receives over all its links to other chips: half of the
+            bandwidth that is printed as bidirectional.
+        slices: the usual slices, smallest first, as libtpu names them after the kind; none for
+            GPUs.
         node: the number of GPUs that these links connect; 0 for TPUs.
         network: bytes per second that a GPU receives from another node.
         processors: of a GPU.
@@ -54,18 +59,31 @@ class Chip(NamedTuple):
     device: str = ""
 
     def usable_bytes(self) -> float:
-        """The memory that JAX gives to programs: three quarters of a GPU's, or the share in the variable SHARE."""
+        """The memory that JAX gives to programs: three quarters of a GPU's, or the share in the
+        variable SHARE."""
         return self.hbm_bytes * (float(os.environ.get(SHARE, "0.75")) if self.node else 1.0)
 
     def link_seconds(self, size: float, chips: int) -> float:
-        """Seconds in which each of some chips receives `size` bytes. The GPUs of a node first add up among themselves;
-        then each sends its part of the node's bytes to other nodes."""
+        """Seconds in which each of some chips receives `size` bytes. The GPUs of a node first add
+        up among themselves; then each sends its part of the node's bytes to other nodes."""
         beyond = size / self.node / self.network if self.node and chips > self.node else 0.0
         return size / self.link + beyond
 
 
 _2D = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-_3D = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16", "16x16x16")
+_3D = (
+    "2x2x1",
+    "2x2x2",
+    "2x2x4",
+    "2x4x4",
+    "4x4x4",
+    "4x4x8",
+    "4x8x8",
+    "8x8x8",
+    "8x8x16",
+    "8x16x16",
+    "16x16x16",
+)
 _V2 = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
 
 _AMPERE = Processors("8.0", 108, 64, 164 << 10, 2048, 40 << 20, 1.41)
@@ -77,9 +95,13 @@ _BLACKWELL = Processors("10.0", 148, 128, 228 << 10, 2048, 132_644_864, 1.965)
 CHIPS: dict[str, Chip] = {
     # v2: 46 TFLOP/s, 16 GiB at 700 GB/s; 4 links of 62 GB/s (Norrie et al. 2021); recalled.
     "v2": Chip(16 * GIB, 700 * GIGA, 46 * TERA, 4 * 62 * GIGA, _V2, device="TPU v2"),
-    # v3: tpu/docs/v3, 123 TFLOP/s, 32 GiB at 900 GB/s; 4 links of 70 GB/s (arXiv 2304.01433, Table 4), recalled.
-    "v3": Chip(32 * GIB, 900 * GIGA, 123 * TERA, 4 * 70 * GIGA, (*_V2, "16x32", "32x32"), device="TPU v3"),
-    # v4: tpu/docs/v4, 275 TFLOP/s, 32 GiB at 1200 GB/s; 6 links of 50 GB/s (arXiv 2304.01433, Table 4), recalled.
+    # v3: tpu/docs/v3, 123 TFLOP/s, 32 GiB at 900 GB/s; 4 links of 70 GB/s (arXiv 2304.01433, Table
+    # 4), recalled.
+    "v3": Chip(
+        32 * GIB, 900 * GIGA, 123 * TERA, 4 * 70 * GIGA, (*_V2, "16x32", "32x32"), device="TPU v3"
+    ),
+    # v4: tpu/docs/v4, 275 TFLOP/s, 32 GiB at 1200 GB/s; 6 links of 50 GB/s (arXiv 2304.01433, Table
+    # 4), recalled.
     "v4": Chip(32 * GIB, 1200 * GIGA, 275 * TERA, 6 * 50 * GIGA, _3D, device="TPU v4"),
     # v5e: tpu/docs/v5e, 197 TFLOP/s, 16 GB at 819 GB/s, 400 GB/s bidirectional.
     "v5e": Chip(16 * GIB, 819 * GIGA, 197 * TERA, 200 * GIGA, _2D, device="TPU v5 lite"),
@@ -89,26 +111,78 @@ CHIPS: dict[str, Chip] = {
     "v6e": Chip(32 * GIB, 1638 * GIGA, 918 * TERA, 400 * GIGA, _2D, device="TPU v6 lite"),
     # tpu7x: tpu/docs/tpu7x, 2307 TFLOP/s, 192 GiB; 7380 GB/s and 1200 GB/s bidirectional recalled.
     "tpu7x": Chip(192 * GIB, 7380 * GIGA, 2307 * TERA, 600 * GIGA, _3D, device="TPU7x"),
-    # GPUs: what XLA is told of them is as in its own descriptions of these GPUs, or NVIDIA's white papers.
-    # A100: 312 TFLOP/s; 80 GB at 2039 GB/s, 40 GB at 1555 GB/s; NVLink 600 GB/s; 8 x 200 Gb/s a DGX, recalled.
+    # GPUs: what XLA is told of them is as in its own descriptions of these GPUs, or NVIDIA's white
+    # papers.
+    # A100: 312 TFLOP/s; 80 GB at 2039 GB/s, 40 GB at 1555 GB/s; NVLink 600 GB/s; 8 x 200 Gb/s a
+    # DGX, recalled.
     "gpu:a100": Chip(
-        80 * GIGA, 2039 * GIGA, 312 * TERA, 300 * GIGA, (), 8, 25 * GIGA, _AMPERE, "NVIDIA A100-SXM4-80GB"
+        80 * GIGA,
+        2039 * GIGA,
+        312 * TERA,
+        300 * GIGA,
+        (),
+        8,
+        25 * GIGA,
+        _AMPERE,
+        "NVIDIA A100-SXM4-80GB",
     ),
     "gpu:a100-40gb": Chip(
-        40 * GIGA, 1555 * GIGA, 312 * TERA, 300 * GIGA, (), 8, 25 * GIGA, _AMPERE, "NVIDIA A100-SXM4-40GB"
+        40 * GIGA,
+        1555 * GIGA,
+        312 * TERA,
+        300 * GIGA,
+        (),
+        8,
+        25 * GIGA,
+        _AMPERE,
+        "NVIDIA A100-SXM4-40GB",
     ),
-    # H100 and H200: 989 TFLOP/s; 80 GB at 3.35 TB/s, 141 GB at 4.8 TB/s; NVLink 900 GB/s; 8 x 400 Gb/s a DGX, recalled.
+    # H100 and H200: 989 TFLOP/s; 80 GB at 3.35 TB/s, 141 GB at 4.8 TB/s; NVLink 900 GB/s; 8 x 400
+    # Gb/s a DGX, recalled.
     "gpu:h100": Chip(
-        80 * GIGA, 3350 * GIGA, 989 * TERA, 450 * GIGA, (), 8, 50 * GIGA, _HOPPER, "NVIDIA H100 80GB HBM3"
+        80 * GIGA,
+        3350 * GIGA,
+        989 * TERA,
+        450 * GIGA,
+        (),
+        8,
+        50 * GIGA,
+        _HOPPER,
+        "NVIDIA H100 80GB HBM3",
     ),
-    "gpu:h200": Chip(141 * GIGA, 4800 * GIGA, 989 * TERA, 450 * GIGA, (), 8, 50 * GIGA, _HOPPER, "NVIDIA H200"),
-    # B200: 2250 TFLOP/s, 180 GB at 8 TB/s (DGX B200: 1440 GB and 64 TB/s in 8), NVLink 1800 GB/s; network recalled.
-    "gpu:b200": Chip(180 * GIGA, 8000 * GIGA, 2250 * TERA, 900 * GIGA, (), 8, 50 * GIGA, _BLACKWELL, "NVIDIA B200"),
-    # L4: 121 TFLOP/s, 24 GB at 300 GB/s, PCIe 64 GB/s both ways; a machine's 100 Gb/s for 8 of them. All recalled.
-    "gpu:l4": Chip(24 * GIGA, 300 * GIGA, 121 * TERA, 32 * GIGA, (), 8, 1.6 * GIGA, _ADA, "NVIDIA L4"),
-    # RTX 4090: 165 TFLOP/s, 24 GB at 1008 GB/s, PCIe 64 GB/s both ways, and the same network. All recalled.
+    "gpu:h200": Chip(
+        141 * GIGA, 4800 * GIGA, 989 * TERA, 450 * GIGA, (), 8, 50 * GIGA, _HOPPER, "NVIDIA H200"
+    ),
+    # B200: 2250 TFLOP/s, 180 GB at 8 TB/s (DGX B200: 1440 GB and 64 TB/s in 8), NVLink 1800 GB/s;
+    # network recalled.
+    "gpu:b200": Chip(
+        180 * GIGA,
+        8000 * GIGA,
+        2250 * TERA,
+        900 * GIGA,
+        (),
+        8,
+        50 * GIGA,
+        _BLACKWELL,
+        "NVIDIA B200",
+    ),
+    # L4: 121 TFLOP/s, 24 GB at 300 GB/s, PCIe 64 GB/s both ways; a machine's 100 Gb/s for 8 of
+    # them. All recalled.
+    "gpu:l4": Chip(
+        24 * GIGA, 300 * GIGA, 121 * TERA, 32 * GIGA, (), 8, 1.6 * GIGA, _ADA, "NVIDIA L4"
+    ),
+    # RTX 4090: 165 TFLOP/s, 24 GB at 1008 GB/s, PCIe 64 GB/s both ways, and the same network. All
+    # recalled.
     "gpu:rtx4090": Chip(
-        24 * GIGA, 1008 * GIGA, 165 * TERA, 32 * GIGA, (), 8, 1.6 * GIGA, _RTX, "NVIDIA GeForce RTX 4090"
+        24 * GIGA,
+        1008 * GIGA,
+        165 * TERA,
+        32 * GIGA,
+        (),
+        8,
+        1.6 * GIGA,
+        _RTX,
+        "NVIDIA GeForce RTX 4090",
     ),
 }
 
@@ -135,7 +209,9 @@ class Topology(NamedTuple):
         """The two next larger topologies of this kind, as text."""
         if self.chip.node:
             return [f"{self.kind}x{2 * self.count}", f"{self.kind}x{4 * self.count}"]
-        return [f"{self.kind}:{shape}" for shape in self.chip.slices if _product(shape) > self.count][:2]
+        return [
+            f"{self.kind}:{shape}" for shape in self.chip.slices if _product(shape) > self.count
+        ][:2]
 
 
 def of_device(name: str) -> str | None:
@@ -148,12 +224,16 @@ def usual(kind: str, count: int) -> str | None:
     """The topology of so many chips of a kind, as text; None if no usual slice has as many."""
     if CHIPS[kind].processors:
         return f"{kind}x{count}"
-    return next((f"{kind}:{shape}" for shape in CHIPS[kind].slices if _product(shape) == count), None)
+    return next(
+        (f"{kind}:{shape}" for shape in CHIPS[kind].slices if _product(shape) == count), None
+    )
 
 
 def known() -> str:
     """The known topologies, in one line."""
-    tpus = "; ".join(f"{kind}:{', '.join(chip.slices)}" for kind, chip in CHIPS.items() if chip.slices)
+    tpus = "; ".join(
+        f"{kind}:{', '.join(chip.slices)}" for kind, chip in CHIPS.items() if chip.slices
+    )
     gpus = ", ".join(f"{kind}xN" for kind, chip in CHIPS.items() if chip.node)
     return f"TPU slices {tpus}; GPUs {gpus}"
 
@@ -162,14 +242,19 @@ def parse(topology: str) -> Topology:
     """Reads a topology, such as "v5e:4x4" or "gpu:h100x8".
 
     Raises:
-        RunError: the kind is unknown or the rest is not a shape. The message lists the known topologies.
+        RunError: the kind is unknown or the rest is not a shape. The message lists the known
+            topologies.
     """
-    kind, _, shape = topology.rpartition("x") if topology.startswith("gpu:") else topology.partition(":")
+    kind, _, shape = (
+        topology.rpartition("x") if topology.startswith("gpu:") else topology.partition(":")
+    )
     if kind not in CHIPS or not re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)*", shape):
         raise RunError(f"there is no topology {topology!r}: {known()}")
     usual = CHIPS[kind].slices
     if usual and shape.count("x") != usual[0].count("x"):
-        raise RunError(f"{topology!r} has {shape.count('x') + 1} sides: slices of {kind} are written as {usual[0]}")
+        raise RunError(
+            f"{topology!r} has {shape.count('x') + 1} sides: slices of {kind} are written as {usual[0]}"
+        )
     return Topology(kind, shape if usual else "", _product(shape))
 
 

@@ -1,8 +1,8 @@
-"""The training step of a run without its data: its operations and memory, traced on shapes for no particular machine,
-and its program, lowered for any device for which this machine can compile.
+"""The training step of a run without its data: its operations and memory, traced on shapes for no
+particular machine, and its program, lowered for any device for which this machine can compile.
 
-For benchmarks and plans. With libtpu (extra `plan`), TPU programs compile on a machine without a TPU, with the CUDA
-plugin (extra `plan-gpu`) GPU programs on one without a GPU.
+For benchmarks and plans. With libtpu (extra `plan`), TPU programs compile on a machine without a
+TPU, with the CUDA plugin (extra `plan-gpu`) GPU programs on one without a GPU.
 """
 
 import importlib.util
@@ -24,7 +24,8 @@ from gmlp_flax.tasks.base import Task
 from gmlp_flax.training import optimizer, step
 from gmlp_flax.training.partition import Devices, Partition
 
-# libtpu only compiles: it must not look for chips or other hosts, write logs, or refuse a second process.
+# libtpu only compiles: it must not look for chips or other hosts, write logs, or refuse a second
+# process.
 LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -35,28 +36,38 @@ LIBTPU = {
 
 
 def devices(topology: str) -> Devices | None:
-    """The devices of a topology that this machine does not have, such as "v5e:4x4"; None for GPUs without JAX's CUDA
-    plugin. GPUs need no driver, and those of this machine are not seen afterwards.
+    """The devices of a topology that this machine does not have, such as "v5e:4x4"; None for GPUs
+    without JAX's CUDA plugin. GPUs need no driver, and those of this machine are not seen
+    afterwards.
 
     Raises:
         RunError: libtpu is not installed or knows no such topology.
     """
     hardware = chips.parse(topology)
-    jax.config.update("jax_enable_compilation_cache", False)  # what was kept for devices that are not here warns
+    # what was kept for devices that are not here warns
+    jax.config.update("jax_enable_compilation_cache", False)
     if hardware.chip.node:
         if gpu_plugin() is None:
             return None
         os.environ |= {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1", "CUDA_VISIBLE_DEVICES": "-1"}
         nodes, within = divmod(hardware.count, hardware.chip.node)
-        shape = f"1x{nodes}x{hardware.chip.node}" if nodes and not within else f"1x1x{hardware.count}"
+        shape = (
+            f"1x{nodes}x{hardware.chip.node}" if nodes and not within else f"1x1x{hardware.count}"
+        )
         target = _described(hardware.chip)
-        return list(topologies.get_topology_desc(platform="cuda", target_config=target, topology=shape).devices)
+        return list(
+            topologies.get_topology_desc(
+                platform="cuda", target_config=target, topology=shape
+            ).devices
+        )
     if importlib.util.find_spec("libtpu") is None:
         raise RunError(f"{topology} needs libtpu, which compiles for TPUs: {install('plan')}")
     for name, value in LIBTPU.items():
         os.environ.setdefault(name, value)
     # Without the chip config, v4 is described by its cores, each with half of a chip's memory.
-    names = {"topology_name": topology} | ({"chip_config_name": "megacore"} if topology.startswith("v4:") else {})
+    names = {"topology_name": topology} | (
+        {"chip_config_name": "megacore"} if topology.startswith("v4:") else {}
+    )
     try:
         return list(topologies.get_topology_desc(platform="tpu", **names).devices)
     except Exception as error:
@@ -68,7 +79,10 @@ def _described(chip: chips.Chip) -> str:
     """A GPU, as XLA's GpuTargetConfigProto in text."""
     processors = chip.processors._asdict() if chip.processors else {}
     major, minor = processors.pop("capability").split(".")
-    limits = {f"block_dim_limit_{axis}": most for axis, most in (("x", 2**31 - 1), ("y", 2**16 - 1), ("z", 2**16 - 1))}
+    limits = {
+        f"block_dim_limit_{axis}": most
+        for axis, most in (("x", 2**31 - 1), ("y", 2**16 - 1), ("z", 2**16 - 1))
+    }
     device = processors | limits
     device |= {
         "threads_per_block_limit": 1024,
@@ -91,7 +105,9 @@ def _described(chip: chips.Chip) -> str:
 def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:
     """The whole training step of a config, lowered for a partition and ready to compile."""
     training = step.Training(tasks.find(config.task).without_data(config), partition)
-    return training.step.lower(training.template, batch_shapes(training.task, config.batch_size, partition.over_batch))
+    return training.step.lower(
+        training.template, batch_shapes(training.task, config.batch_size, partition.over_batch)
+    )
 
 
 def batch_shapes(task: Task, size: int, sharding: Any = None) -> dict[str, jax.ShapeDtypeStruct]:
@@ -110,11 +126,12 @@ class Workload(NamedTuple):
         param_bytes: bytes of the parameters.
         state_bytes: bytes of parameters, optimizer state and running mean.
         batch_bytes: bytes of one example.
-        flops: operations in matrix products without recomputation, known as "model FLOPs": three times the
-            count of the forward pass, since the backward pass has two products for each of its products. Tied logits at
-            masked positions count.
+        flops: operations in matrix products without recomputation, known as "model FLOPs": three
+            times the count of the forward pass, since the backward pass has two products for each
+            of its products. Tied logits at masked positions count.
         executed_flops: operations in all matrix products of the step, with recomputation.
-        saved_bytes: what the forward pass of one example saves for the backward pass, under the config's remat policy.
+        saved_bytes: what the forward pass of one example saves for the backward pass, under the
+            config's remat policy.
     """
 
     params: int

@@ -1,6 +1,7 @@
 """The collectives and the memory traffic of a compiled program, counted in its optimized HLO text.
 
-XLA's own cost analysis counts the body of a loop once, and leaves out collectives. Here every instruction counts as
+XLA's own cost analysis counts the body of a loop once, and leaves out collectives. Here every
+instruction counts as
 often as it runs: in the body of a loop, once per iteration; in a called computation, once per call.
 """
 
@@ -11,8 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-# Kind of collective -> the bytes that one of n devices receives per byte of the result, by the algorithm that moves
-# the least.
+# Kind of collective -> the bytes that one of n devices receives per byte of the result, by the
+# algorithm that moves the least.
 WIRE = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
     "all-gather": lambda n: (n - 1) / n,
@@ -25,18 +26,25 @@ WIRE = {
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.<>-]+) \(.*\) -> .* \{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%?([\w.<>-]+) = (.*?) ([a-z][\w-]*)\((.*)$")
 _ARRAY = re.compile(r"\b(?:pred|[a-z]+(\d+)\w*)\[([\d,]*)\](\{[^{}]*\})?")
-_CALLED = re.compile(r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.<>-]+)")
-# Instructions without traffic of their own: views, and calls, whose computations are counted separately.
+_CALLED = re.compile(
+    r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.<>-]+)"
+)
+# Instructions without traffic of their own: views, and calls, whose computations are counted
+# separately.
 _FREE = frozenset(
     "parameter constant tuple get-tuple-element bitcast while conditional call after-all partition-id replica-id iota "
     "async-start async-update opt-barrier".split()
 )
-_FREE_CALLS = re.compile(r'custom_call_target="(AllocateBuffer|ConcatBitcast|AssumeGatherIndicesInBound)"')  # of libtpu
+# of libtpu
+_FREE_CALLS = re.compile(
+    r'custom_call_target="(AllocateBuffer|ConcatBitcast|AssumeGatherIndicesInBound)"'
+)
 _SLICES = {"dynamic-slice", "slice", "gather"}
 
 
 class Instruction(NamedTuple):
-    """One line of a computation: `type` is the text of the result's type, `rest` all text after "opcode("."""
+    """One line of a computation: `type` is the text of the result's type, `rest` all text after
+    "opcode("."""
 
     name: str
     type: str
@@ -80,8 +88,10 @@ class Moved(NamedTuple):
         bytes: over all its runs.
         runs: how often it runs.
         name: of the instruction.
-        results: the arrays that it gives, such as "bf16[16,512] f32[512]*", a star for one that stays on the chip.
-        source: the JAX operation that it belongs to, after "backward" if that is a gradient's; "" if it is not said.
+        results: the arrays that it gives, such as "bf16[16,512] f32[512]*", a star for one that
+            stays on the chip.
+        source: the JAX operation that it belongs to, after "backward" if that is a gradient's; ""
+            if it is not said.
     """
 
     bytes: float
@@ -97,9 +107,10 @@ class Costs:
 
     Attributes:
         collectives: by kind, without kinds that do not occur.
-        traffic: bytes to and from memory, without arrays that stay on the chip. An operand that is only read in part
-            counts in full, unless the part is a slice.
-        unknown_loops: how many loops have an unknown number of iterations. They count as one iteration.
+        traffic: bytes to and from memory, without arrays that stay on the chip. An operand that is
+            only read in part counts in full, unless the part is a slice.
+        unknown_loops: how many loops have an unknown number of iterations. They count as one
+            iteration.
         moved: the traffic of each instruction that has any, the largest first.
     """
 
@@ -110,8 +121,9 @@ class Costs:
 
 
 def array_bytes(text: str, on_chip: bool = True) -> int:
-    """Bytes of all arrays in the text of a type, such as "(bf16[2,3]{1,0}, s32[])"; without `on_chip` only of those
-    that a TPU does not keep on the chip. The layout of those names a memory space: S(1)."""
+    """Bytes of all arrays in the text of a type, such as "(bf16[2,3]{1,0}, s32[])"; without
+    `on_chip` only of those that a TPU does not keep on the chip. The layout of those names a memory
+    space: S(1)."""
     return sum(size for size, in_memory in _arrays(text) if on_chip or in_memory)
 
 
@@ -153,15 +165,21 @@ class Program:
                     moved.append(_moved(size, times, instruction))
                 kind = instruction.opcode.removesuffix("-start")
                 if kind in WIRE:
-                    # libtpu splits a collective into a start, steps inside other fusions and an end, all with one
-                    # channel. The steps may be inside a loop, so the part that runs least often counts.
+                    # libtpu splits a collective into a start, steps inside other fusions and an
+                    # end, all with one channel. The steps may be inside a loop, so the part that
+                    # runs least often counts.
                     part = fused and not name.startswith("all-reduce-scatter")
                     channel = re.search(r"channel_id=\d+", instruction.rest) if part else None
                     key: object = channel[0] if channel else (name, instruction.name)
                     size, kind = self._result(name, instruction, kind)
                     if key not in single or times < single[key][1]:
-                        overlaps = instruction.opcode.endswith("-start") or "chain_id=" in instruction.rest
-                        group, overlaps = self._group(instruction.rest), overlaps or name.startswith("async")
+                        overlaps = (
+                            instruction.opcode.endswith("-start") or "chain_id=" in instruction.rest
+                        )
+                        group, overlaps = (
+                            self._group(instruction.rest),
+                            overlaps or name.startswith("async"),
+                        )
                         single[key] = kind, times, size, group, overlaps
         collected: dict[str, Collectives] = collections.defaultdict(Collectives)
         for kind, times, size, group, overlaps in single.values():
@@ -175,18 +193,29 @@ class Program:
         return Costs(dict(sorted(collected.items())), traffic, self.unknown_loops, largest)
 
     def _runs(self) -> dict[str, tuple[float, bool]]:
-        """How often each computation runs, and whether only inside fusions or as the operator of a reduction."""
+        """How often each computation runs, and whether only inside fusions or as the operator of a
+        reduction."""
         runs: dict[str, tuple[float, bool]] = {}
 
         def visit(name: str, times: float, fused: bool) -> None:
-            """Counts a computation that is called so many times, and all computations that it calls."""
+            """Counts a computation that is called so many times, and all computations that it
+            calls."""
             before, always = runs.get(name, (0.0, True))
             runs[name] = (before + times, always and fused)
             for instruction in self.computations[name].values():
                 if instruction.opcode in ("async-update", "async-done"):
                     continue  # they repeat the name that async-start calls
-                turns = self._turns(self.computations[name], instruction) if instruction.opcode == "while" else 1
-                inside = fused or instruction.opcode not in ("while", "conditional", "call", "async-start")
+                turns = (
+                    self._turns(self.computations[name], instruction)
+                    if instruction.opcode == "while"
+                    else 1
+                )
+                inside = fused or instruction.opcode not in (
+                    "while",
+                    "conditional",
+                    "call",
+                    "async-start",
+                )
                 for called in instruction.called:
                     if called in self.computations:
                         visit(called, times * turns, inside)
@@ -195,15 +224,23 @@ class Program:
         return runs
 
     def _turns(self, computation: Computation, loop: Instruction) -> int:
-        """The iterations of a loop: as XLA states them, or from a condition that compares a counter of step 1."""
+        """The iterations of a loop: as XLA states them, or from a condition that compares a counter
+        of step 1."""
         if stated := re.search(r'known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)', loop.rest):
             return int(stated[1])
         condition = self.computations[_first(r"condition=%?([\w.<>-]+)", loop.rest)]
         compare = _root(condition)
-        if compare.opcode == "fusion":  # the comparison is in a computation of its own, with the same operands
-            compare = _root(self.computations[compare.called[0]])._replace(operands=compare.operands)
+        # the comparison is in a computation of its own, with the same operands
+        if compare.opcode == "fusion":
+            compare = _root(self.computations[compare.called[0]])._replace(
+                operands=compare.operands
+            )
         values = [condition.get(name) for name in compare.operands]
-        counters = [instruction for instruction in values if instruction and instruction.opcode == "get-tuple-element"]
+        counters = [
+            instruction
+            for instruction in values
+            if instruction and instruction.opcode == "get-tuple-element"
+        ]
         known = [limit for limit in map(_constant, values) if limit is not None]
         if len(known) != 1 or len(counters) != 1 or not re.search(r"direction=L[TE]", compare.rest):
             self.unknown_loops += 1
@@ -214,18 +251,28 @@ class Program:
     def _initial(self, computation: Computation, loop: Instruction, index: int) -> int:
         """The first value of a loop's counter; 0 if it is not a constant before the loop."""
         carried = computation.get(loop.operands[0])
-        value = computation.get(carried.operands[index]) if carried and carried.opcode == "tuple" else None
+        value = (
+            computation.get(carried.operands[index])
+            if carried and carried.opcode == "tuple"
+            else None
+        )
         while value and value.opcode in ("copy", "bitcast"):
             value = computation.get(value.operands[0])
         return _constant(value) or 0
 
     def _result(self, name: str, instruction: Instruction, kind: str) -> tuple[int, str]:
         if name.startswith("all-reduce-scatter"):
-            # libtpu writes a reduce-scatter as a fusion of an all-reduce and the slice that this device keeps.
+            # libtpu writes a reduce-scatter as a fusion of an all-reduce and the slice that this
+            # device keeps.
             return array_bytes(_root(self.computations[name]).type), "reduce-scatter"
-        if instruction.opcode.endswith("-start") and (kind != "all-reduce" or instruction.type.startswith("((")):
+        if instruction.opcode.endswith("-start") and (
+            kind != "all-reduce" or instruction.type.startswith("((")
+        ):
             # (operands, results, and on some machines context); as many results as operands
-            sizes, count = [size for size, _ in _arrays(instruction.type)], len(instruction.operands)
+            sizes, count = (
+                [size for size, _ in _arrays(instruction.type)],
+                len(instruction.operands),
+            )
             return sum(sizes[count : 2 * count]), kind
         return array_bytes(instruction.type), kind
 
@@ -244,7 +291,8 @@ class Program:
         free = instruction.opcode in _FREE or _FREE_CALLS.search(instruction.rest)
         if free or instruction.opcode.endswith("-done"):
             return 0.0
-        if instruction.opcode.endswith("-start"):  # (source, destination, context), one of which may be on the chip
+        # (source, destination, context), one of which may be on the chip
+        if instruction.opcode.endswith("-start"):
             ends = list(_arrays(instruction.type))[:2]
             return float(min(size for size, _ in ends) * sum(in_memory for _, in_memory in ends))
         operands = [computation.get(name) for name in instruction.operands]
@@ -259,7 +307,8 @@ class Program:
         return float(read + array_bytes(instruction.type, on_chip=False))
 
     def _read(self, fused: Computation, operands: Sequence[Instruction | None]) -> float:
-        """The bytes that a fusion reads: only slices of a sliced operand, nothing of one that it updates in place."""
+        """The bytes that a fusion reads: only slices of a sliced operand, nothing of one that it
+        updates in place."""
         total = 0.0
         for index, operand in enumerate(operands):
             size = array_bytes(operand.type, on_chip=False) if operand else 0
@@ -267,8 +316,13 @@ class Program:
         return total
 
     def _part_read(self, fused: Computation, index: int) -> float:
-        """The bytes of a fusion's parameter that slices read; infinite if an instruction reads all of it."""
-        [parameter] = [one for one in fused.values() if one.opcode == "parameter" and one.operands == (str(index),)]
+        """The bytes of a fusion's parameter that slices read; infinite if an instruction reads all
+        of it."""
+        [parameter] = [
+            one
+            for one in fused.values()
+            if one.opcode == "parameter" and one.operands == (str(index),)
+        ]
         names, total = {parameter.name}, 0.0
         for instruction in fused.values():
             uses = [number for number, name in enumerate(instruction.operands) if name in names]
@@ -288,14 +342,19 @@ class Program:
 
 def _moved(size: float, runs: float, instruction: Instruction) -> Moved:
     arrays = _ARRAY.finditer(instruction.type)
-    results = " ".join(array[0].partition("{")[0] + "*" * ("S(" in (array[3] or "")) for array in arrays)
+    results = " ".join(
+        array[0].partition("{")[0] + "*" * ("S(" in (array[3] or "")) for array in arrays
+    )
     path = re.search(r'op_name="([^"]*)"', instruction.rest)
-    source = "backward " * ("transpose(" in path[1]) + "/".join(path[1].split("/")[-2:]) if path else ""
+    source = (
+        "backward " * ("transpose(" in path[1]) + "/".join(path[1].split("/")[-2:]) if path else ""
+    )
     return Moved(size, runs, instruction.name, results, source)
 
 
 def _written(fused: Computation, result: str) -> float:
-    """The bytes that a fusion writes, whose result has this type: only the new slice of an array updated in place."""
+    """The bytes that a fusion writes, whose result has this type: only the new slice of an array
+    updated in place."""
     root = _root(fused)
     parts = [fused[name] for name in root.operands] if root.opcode == "tuple" else [root]
     sizes = [size if in_memory else 0 for size, in_memory in _arrays(result)]
@@ -323,5 +382,9 @@ def _first(pattern: str, text: str) -> str:
 
 
 def _constant(instruction: Instruction | None) -> int | None:
-    number = re.match(r"(-?\d+)\)", instruction.rest) if instruction and instruction.opcode == "constant" else None
+    number = (
+        re.match(r"(-?\d+)\)", instruction.rest)
+        if instruction and instruction.opcode == "constant"
+        else None
+    )
     return int(number[1]) if number else None

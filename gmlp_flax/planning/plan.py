@@ -1,8 +1,9 @@
-"""The memory, time and money that a run would need on chips that this machine does not have, and the mesh that suits it
-(`mesh.auto`).
+"""The memory, time and money that a run would need on chips that this machine does not have, and
+the mesh that suits it (`mesh.auto`).
 
-The actual training step is compiled: for a TPU slice, which needs libtpu (extra `plan`) but no TPU, and for GPUs with
-JAX's CUDA plugin (extra `plan-gpu`). Without the plugin the figures of GPUs are estimated from the workload.
+The actual training step is compiled: for a TPU slice, which needs libtpu (extra `plan`) but no TPU,
+and for GPUs with JAX's CUDA plugin (extra `plan-gpu`). Without the plugin the figures of GPUs are
+estimated from the workload.
 """
 
 import dataclasses
@@ -45,18 +46,21 @@ class Plan:
         hbm_bytes: memory of a chip; of a GPU, what JAX gives to programs.
         fits: whether the step fits into that memory.
         collectives: by kind, for one step: count, and bytes of their results on one device.
-        seconds: the time of a step if only one part took time: products, memory or links. Memory is None if the
-            compiled program could not be read.
-        step_seconds: a lower bound. Products, memory traffic and overlapping collectives run at the same time, so the
-            longest of them counts; collectives for which the program waits are added.
+        seconds: the time of a step if only one part took time: products, memory or links. Memory is
+            None if the compiled program could not be read.
+        step_seconds: a lower bound. Products, memory traffic and overlapping collectives run at the
+            same time, so the longest of them counts; collectives for which the program waits are
+            added.
         run_days, chip_hours: of all steps, without evaluations, checkpoints and preemptions.
         cost: in the unit of the price; None without a price.
         utilisation: model FLOPs utilisation (MFU) of such a step.
         per_price: tokens, images or examples for one unit of the price; None without a price.
-        products_bound: the batch size from which products take longest; None if memory does at any. Memory traffic is
-            taken for that of the state and a part that grows with the batch, links for independent of it.
+        products_bound: the batch size from which products take longest; None if memory does at any.
+            Memory traffic is taken for that of the state and a part that grows with the batch,
+            links for independent of it.
         notes: what the figures leave out.
-        moved: what moves most bytes on one device, if that was asked for; the attributes of `Moved` by name.
+        moved: what moves most bytes on one device, if that was asked for; the attributes of `Moved`
+            by name.
     """
 
     topology: str
@@ -89,7 +93,8 @@ class _Memory(NamedTuple):
 
 
 class _Device(NamedTuple):
-    """What one device needs. `traffic` and `collectives` are None if the compiled program could not be read."""
+    """What one device needs. `traffic` and `collectives` are None if the compiled program could not
+    be read."""
 
     memory: _Memory
     exceeds: bool = False  # as the compiler says
@@ -113,41 +118,65 @@ def make(
         config: of the run.
         topology: a TPU slice, such as "v5e:16x16", or GPUs, such as "gpu:h100x8".
         price: of one chip for one hour.
-        mfu: the share of the chips' peak that the model's products reach, above 0 and at most 1. 1 if None.
+        mfu: the share of the chips' peak that the model's products reach, above 0 and at most 1. 1
+            if None.
         moved: how many instructions are listed that move the most bytes.
         devices: of this machine, if they are what the topology says.
 
     Raises:
-        RunError: before compiling: an unknown topology, no libtpu, or a batch or parameters that devices cannot share.
+        RunError: before compiling: an unknown topology, no libtpu, or a batch or parameters that
+            devices cannot share.
     """
     hardware = chips.parse(topology)
     chip, count = hardware.chip, hardware.count
     devices = dry_run.devices(topology) if devices is None else devices
     task = tasks.find(config.task).without_data(config)
     partition = _partition(config, task, count if devices is None else devices)
-    work, per_chip = dry_run.workload(config), partition.mesh.size // count  # libtpu lists two devices of some chips
-    device = _estimate(config, work, partition) if devices is None else _compile(config, work, partition, chip)
-    collectives = _exchange(config, work, partition) if device.collectives is None else device.collectives
+    # libtpu lists two devices of some chips
+    work, per_chip = dry_run.workload(config), partition.mesh.size // count
+    device = (
+        _estimate(config, work, partition)
+        if devices is None
+        else _compile(config, work, partition, chip)
+    )
+    collectives = (
+        _exchange(config, work, partition) if device.collectives is None else device.collectives
+    )
 
     peak = count * chip.flops
     products = max(work.executed_flops / peak, work.flops / (peak * (mfu or 1)))
     memory = None if device.traffic is None else device.traffic * per_chip / chip.hbm_bandwidth
-    links = chip.link_seconds(per_chip * sum(kind.wire_bytes for kind in collectives.values()), count)
-    waiting = chip.link_seconds(per_chip * sum(kind.waiting_bytes for kind in collectives.values()), count)
+    links = chip.link_seconds(
+        per_chip * sum(kind.wire_bytes for kind in collectives.values()), count
+    )
+    waiting = chip.link_seconds(
+        per_chip * sum(kind.waiting_bytes for kind in collectives.values()), count
+    )
     step_seconds = max(products, memory or 0.0, links - waiting) + waiting
     hours = config.steps * step_seconds / 3600
     units = config.batch_size * task.units_per_example
-    state = 2 * (work.state_bytes + work.param_bytes) / partition.mesh.shape["fsdp"] * per_chip / chip.hbm_bandwidth
+    state = (
+        2
+        * (work.state_bytes + work.param_bytes)
+        / partition.mesh.shape["fsdp"]
+        * per_chip
+        / chip.hbm_bandwidth
+    )
     return Plan(
         topology=topology,
         chips=count,
         method="estimated" if devices is None else "compiled",
         params=work.params,
         flops_per_step=work.flops,
-        per_chip_bytes={name: round(size * per_chip) for name, size in device.memory._asdict().items()},
+        per_chip_bytes={
+            name: round(size * per_chip) for name, size in device.memory._asdict().items()
+        },
         hbm_bytes=round(chip.usable_bytes()),
         fits=not device.exceeds and device.memory.peak <= chip.usable_bytes() / per_chip,
-        collectives={name: {"count": kind.count, "bytes": round(kind.bytes)} for name, kind in collectives.items()},
+        collectives={
+            name: {"count": kind.count, "bytes": round(kind.bytes)}
+            for name, kind in collectives.items()
+        },
         seconds={"products": products, "memory": memory, "links": links},
         step_seconds=step_seconds,
         run_days=hours / 24,
@@ -155,7 +184,9 @@ def make(
         cost=None if price is None else price * count * hours,
         utilisation=work.flops / (peak * step_seconds),
         per_price=3600 * units / (step_seconds * price * count) if price else None,
-        products_bound=compute_bound(config.batch_size, products, min(state, memory or 0.0), memory or 0.0, links),
+        products_bound=compute_bound(
+            config.batch_size, products, min(state, memory or 0.0), memory or 0.0, links
+        ),
         notes=(*device.notes, *_notes(config, bool(moved and not device.moved))),
         moved=tuple(one._asdict() for one in device.moved[:moved]),
     )
@@ -169,8 +200,11 @@ def _partition(config: ConfigDict, task: Task, devices: Devices | int) -> Partit
     return partition
 
 
-def compute_bound(batch: int, products: float, state: float, memory: float, links: float) -> int | None:
-    """See `Plan.products_bound`; times of a step with `batch` examples, of which `state` is memory's at any batch."""
+def compute_bound(
+    batch: int, products: float, state: float, memory: float, links: float
+) -> int | None:
+    """See `Plan.products_bound`; times of a step with `batch` examples, of which `state` is
+    memory's at any batch."""
     ahead = products - (memory - state)  # of the part of memory's that grows with the batch
     if ahead <= 0:
         return None
@@ -178,10 +212,13 @@ def compute_bound(batch: int, products: float, state: float, memory: float, link
 
 
 def _compile(config: ConfigDict, work: Workload, partition: Partition, chip: chips.Chip) -> _Device:
-    """Compiles the actual step. If it exceeds the memory, the compiler's error tells how much it needs."""
+    """Compiles the actual step. If it exceeds the memory, the compiler's error tells how much it
+    needs."""
     # Kernels for GPUs that are not here cannot be tried out.
     options: dict[str, Any] | None = (
-        {"xla_gpu_autotune_level": 0} if chip.processors and jax.default_backend() == "cpu" else None
+        {"xla_gpu_autotune_level": 0}
+        if chip.processors and jax.default_backend() == "cpu"
+        else None
     )
     try:
         compiled = dry_run.lower(config, partition).compile(options)
@@ -191,9 +228,13 @@ def _compile(config: ConfigDict, work: Workload, partition: Partition, chip: chi
             raise
         arguments = _arguments(config, work, partition)
         note = "the program exceeds the memory: collectives are estimated, the time leaves out memory traffic"
-        return _Device(_Memory(arguments, max(0.0, peak - arguments), peak), exceeds=True, notes=(note,))
+        return _Device(
+            _Memory(arguments, max(0.0, peak - arguments), peak), exceeds=True, notes=(note,)
+        )
     sizes: Any = compiled.memory_analysis()
-    memory = _Memory(sizes.argument_size_in_bytes, sizes.temp_size_in_bytes, sizes.peak_memory_in_bytes)
+    memory = _Memory(
+        sizes.argument_size_in_bytes, sizes.temp_size_in_bytes, sizes.peak_memory_in_bytes
+    )
     try:
         costs = Program(str(compiled.as_text()), partition.mesh.size).costs()
     except jax.errors.JaxRuntimeError:
@@ -201,17 +242,26 @@ def _compile(config: ConfigDict, work: Workload, partition: Partition, chip: chi
         return _Device(memory, notes=(note,))
     loops = costs.unknown_loops
     counted = f"{loops} loops whose length depends on the data, as in random draws, count as one iteration"
-    return _Device(memory, False, costs.traffic, costs.collectives, (counted,) if loops else (), costs.moved)
+    return _Device(
+        memory, False, costs.traffic, costs.collectives, (counted,) if loops else (), costs.moved
+    )
 
 
 def needed_bytes(message: str) -> float | None:
-    """The bytes of a chip's HBM that a program needs, read from an error of libtpu; None if the error is another one,
-    such as one of a kernel's own memory.
+    """The bytes of a chip's HBM that a program needs, read from an error of libtpu; None if the
+    error is another one, such as one of a kernel's own memory.
 
     libtpu writes "temporaries", but counts arguments and results among them.
     """
-    match = re.search(r"(?:HLO temporaries \(|memory space hbm. Used )([\d.]+)([BKMGT]?)\S* (?:exceeds|of)", message)
-    return float(match[1]) * 2 ** SUFFIXES[match[2]] if match and "RESOURCE_EXHAUSTED" in message else None
+    match = re.search(
+        r"(?:HLO temporaries \(|memory space hbm. Used )([\d.]+)([BKMGT]?)\S* (?:exceeds|of)",
+        message,
+    )
+    return (
+        float(match[1]) * 2 ** SUFFIXES[match[2]]
+        if match and "RESOURCE_EXHAUSTED" in message
+        else None
+    )
 
 
 def _arguments(config: ConfigDict, work: Workload, partition: Partition) -> float:
@@ -220,8 +270,8 @@ def _arguments(config: ConfigDict, work: Workload, partition: Partition) -> floa
 
 
 def _estimate(config: ConfigDict, work: Workload, partition: Partition) -> _Device:
-    """Counts the state, the gradients (twice with accumulation: the sum and the newest), and the arrays that the
-    forward pass saves for the backward pass."""
+    """Counts the state, the gradients (twice with accumulation: the sum and the newest), and the
+    arrays that the forward pass saves for the backward pass."""
     microbatches = config.optimizer.grad_accum_steps
     arguments = _arguments(config, work, partition)
     saved = work.saved_bytes * config.batch_size / partition.batch_shares / microbatches
@@ -239,10 +289,12 @@ def _estimate(config: ConfigDict, work: Workload, partition: Partition) -> _Devi
 
 
 def _exchange(config: ConfigDict, work: Workload, partition: Partition) -> dict[str, Collectives]:
-    """The collectives that data and fsdp parallelism always need: float32 gradients and gathered parameters."""
+    """The collectives that data and fsdp parallelism always need: float32 gradients and gathered
+    parameters."""
     fsdp, microbatches = partition.mesh.shape["fsdp"], config.optimizer.grad_accum_steps
     shard = work.param_bytes / fsdp
-    # Each microbatch gathers the parameters, with remat=full forward and backward, and scatters its gradients.
+    # Each microbatch gathers the parameters, with remat=full forward and backward, and scatters its
+    # gradients.
     gathers = microbatches * (2 if config.model.remat == "full" else 1)
     rows = (
         ("all-reduce", 1, shard, partition.batch_shares // fsdp),
@@ -269,13 +321,16 @@ def _notes(config: ConfigDict, nothing_moved: bool) -> Iterator[str]:
 
 
 def alternatives(config: ConfigDict, topology: str) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Changes that need less memory on each chip, the cheapest first: the name, the keys that change, and the topology.
-    Only those that the batch and the devices allow."""
+    """Changes that need less memory on each chip, the cheapest first: the name, the keys that
+    change, and the topology. Only those that the batch and the devices allow."""
     current = chips.parse(topology)
     if config.model.remat != "full":
         yield "remat=full", {"model.remat": "full"}, topology
     for times in (2, 4, 8):
-        if config.batch_size % (times * current.count) == 0 and config.optimizer.grad_accum_steps < times:
+        if (
+            config.batch_size % (times * current.count) == 0
+            and config.optimizer.grad_accum_steps < times
+        ):
             yield f"grad_accum_steps={times}", {"optimizer.grad_accum_steps": times}, topology
     for other in current.larger():
         if config.batch_size % (chips.parse(other).count * config.optimizer.grad_accum_steps) == 0:
@@ -283,8 +338,8 @@ def alternatives(config: ConfigDict, topology: str) -> Iterator[tuple[str, dict[
 
 
 def candidate_meshes(devices: int, slices: int = 1) -> Iterator[Sizes]:
-    """The meshes that make sense, in the order in which they exchange more: copies of the state; the state in parts
-    that eight devices, or all of them, hold; and products in halves."""
+    """The meshes that make sense, in the order in which they exchange more: copies of the state;
+    the state in parts that eight devices, or all of them, hold; and products in halves."""
     yield devices, 1, 1
     within = devices // slices
     for parts in sorted({8, within}):
@@ -294,7 +349,9 @@ def candidate_meshes(devices: int, slices: int = 1) -> Iterator[Sizes]:
         yield slices, within // 2, 2
 
 
-def choose_mesh(config: ConfigDict, topology: str, devices: list | None = None) -> tuple[Sizes, str]:
+def choose_mesh(
+    config: ConfigDict, topology: str, devices: list | None = None
+) -> tuple[Sizes, str]:
     """The mesh with the fastest step of those that fit, by the planner's bounds.
 
     Args:
@@ -316,7 +373,9 @@ def choose_mesh(config: ConfigDict, topology: str, devices: list | None = None) 
         except RunError as error:
             refused = refused or str(error)
             continue
-        products, memory, links = (plan.seconds[part] or 0.0 for part in ("products", "memory", "links"))
+        products, memory, links = (
+            plan.seconds[part] or 0.0 for part in ("products", "memory", "links")
+        )
         if plan.fits and links < max(products, memory):
             break  # links do not hold this one up, and those that follow use them more
     fitting = {sizes: plan for sizes, plan in plans.items() if plan.fits}
@@ -330,13 +389,20 @@ def choose_mesh(config: ConfigDict, topology: str, devices: list | None = None) 
             f"{most:.1f} GB a chip{_what_fits(with_mesh(config, sizes), topology, devices)}"
         )
     sizes = min(fitting, key=lambda sizes: fitting[sizes].step_seconds)
-    others = [f"{mesh_name(other)} {_time(plan)}" for other, plan in plans.items() if other != sizes]
-    beside = f"the fastest that fits ({'; '.join(others)})" if others else "it fits, and links do not hold it up"
+    others = [
+        f"{mesh_name(other)} {_time(plan)}" for other, plan in plans.items() if other != sizes
+    ]
+    beside = (
+        f"the fastest that fits ({'; '.join(others)})"
+        if others
+        else "it fits, and links do not hold it up"
+    )
     return sizes, f"{_time(plans[sizes])}; {beside}"
 
 
 def settle_mesh(config: ConfigDict, workdir: str) -> ConfigDict:
-    """The config with the mesh that suits this machine's devices, if its own is to be chosen; says why.
+    """The config with the mesh that suits this machine's devices, if its own is to be chosen; says
+    why.
 
     Args:
         config: of a run.
@@ -381,7 +447,9 @@ def with_mesh(config: ConfigDict, sizes: Sizes) -> ConfigDict:
 
 def mesh_name(sizes: Sizes) -> str:
     """A mesh for reading."""
-    return " x ".join(f"{axis} {size}" for axis, size in zip(("data", "fsdp", "tensor"), sizes, strict=True))
+    return " x ".join(
+        f"{axis} {size}" for axis, size in zip(("data", "fsdp", "tensor"), sizes, strict=True)
+    )
 
 
 def _time(plan: Plan) -> str:

@@ -21,30 +21,38 @@ JOIN_SECONDS = 300
 # A process counts as dead after so long without a heartbeat. The other processes then end.
 HEARTBEAT_SECONDS = 30
 # Words in the errors of collectives and barriers when another process is gone.
-_LOST = re.compile(r"gloo|nccl|coordination|heartbeat|barrier|connection (reset|closed|refused)|socket closed", re.I)
+_LOST = re.compile(
+    r"gloo|nccl|coordination|heartbeat|barrier|connection (reset|closed|refused)|socket closed",
+    re.I,
+)
 
 
 class Job(NamedTuple):
-    """A launcher that started this process with others, their number and this one's index; None: JAX must find out."""
+    """A launcher that started this process with others, their number and this one's index; None:
+    JAX must find out."""
 
     launcher: str
     processes: int | None
     process: int | None
 
 
-def initialize(multihost: str, coordinator: str, processes: int | None, process: int | None) -> None:
-    """Joins the other processes of a run, if there are any. Call it before anything uses a device. If not all come
-    within JOIN_SECONDS, this one ends, with one line and code 1.
+def initialize(
+    multihost: str, coordinator: str, processes: int | None, process: int | None
+) -> None:
+    """Joins the other processes of a run, if there are any. Call it before anything uses a device.
+    If not all come within JOIN_SECONDS, this one ends, with one line and code 1.
 
     Args:
-        multihost: "auto" joins if a coordinator is given or a launcher of several processes is found (a TPU slice,
-            SLURM or Open MPI); "on" always joins; "off" never does.
-        coordinator: HOST:PORT at which all processes reach process 0. If empty, the launcher gives it.
+        multihost: "auto" joins if a coordinator is given or a launcher of several processes is
+            found (a TPU slice, SLURM or Open MPI); "on" always joins; "off" never does.
+        coordinator: HOST:PORT at which all processes reach process 0. If empty, the launcher gives
+            it.
         processes: the number of processes. If None, the launcher gives it.
         process: the index of this process, from 0. If None, the launcher gives it.
 
     Raises:
-        RunError: the arguments contradict each other, or the launcher does not give what is missing.
+        RunError: the arguments contradict each other, or the launcher does not give what is
+            missing.
     """
     _check(multihost, coordinator, processes, process)
     job = None if processes else find_job()
@@ -73,7 +81,12 @@ def initialize(multihost: str, coordinator: str, processes: int | None, process:
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except Exception as error:
-        if multihost == "auto" and job and job.processes is None and "should be defined" in str(error):
+        if (
+            multihost == "auto"
+            and job
+            and job.processes is None
+            and "should be defined" in str(error)
+        ):
             return  # a TPU that belongs to no slice, as in a notebook
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         asked = job.launcher if job else "no TPU slice, SLURM or Open MPI"
@@ -98,7 +111,8 @@ def _check(multihost: str, coordinator: str, processes: int | None, process: int
 
 
 def find_job() -> Job | None:
-    """The launcher that started several processes, if any. A TPU host may later turn out to be alone."""
+    """The launcher that started several processes, if any. A TPU host may later turn out to be
+    alone."""
     environment = os.environ
     for launcher, total, own in (
         ("Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
@@ -108,7 +122,11 @@ def find_job() -> Job | None:
         if own in environment and int(environment.get(total, 1)) > 1:
             return Job(launcher, int(environment[total]), int(environment[own]))
     wanted = environment.get("JAX_PLATFORMS") or "tpu"
-    if platforms.exists(platforms.TPUS) and "tpu" in wanted.split(",") and importlib.util.find_spec("libtpu"):
+    if (
+        platforms.exists(platforms.TPUS)
+        and "tpu" in wanted.split(",")
+        and importlib.util.find_spec("libtpu")
+    ):
         return Job("a TPU slice", None, None)
     return None
 
@@ -125,7 +143,8 @@ def say(text: str) -> None:
 
 
 def wait_for_all(what: str) -> None:
-    """Returns when all processes have called this with the same `what`, which names the place in the program."""
+    """Returns when all processes have called this with the same `what`, which names the place in
+    the program."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(what)
 
@@ -136,23 +155,33 @@ def everywhere(true: bool) -> bool:
 
 
 def require_alike(values: Mapping[str, bytes]) -> None:
-    """Raises RunError on all processes, with the name of the first value that differs, if processes have different
-    ones: they would wait for each other for ever. All must call this; `values` are by their names in the message."""
+    """Raises RunError on all processes, with the name of the first value that differs, if processes
+    have different ones: they would wait for each other for ever. All must call this; `values` are
+        by their names in the message."""
     if jax.process_count() == 1:
         return
     for name, value in values.items():
-        digests = multihost_utils.process_allgather(np.frombuffer(hashlib.sha256(value).digest(), np.uint8))
+        digests = multihost_utils.process_allgather(
+            np.frombuffer(hashlib.sha256(value).digest(), np.uint8)
+        )
         differs = np.flatnonzero((digests != digests[0]).any(-1))
         if differs.size:
-            raise RunError(f"{name} of process {differs[0]} is not that of process 0: start all alike")
+            raise RunError(
+                f"{name} of process {differs[0]} is not that of process 0: start all alike"
+            )
 
 
 def end_if_process_lost(error: Exception) -> None:
     """Ends this process with one line and code 1 if the error means that another process is gone.
 
-    It ends at once, because the exit handlers of Python, Orbax and JAX would wait for the other process.
+    It ends at once, because the exit handlers of Python, Orbax and JAX would wait for the other
+    process.
     """
-    if jax.distributed.is_initialized() and not isinstance(error, RunError) and _LOST.search(str(error)):
+    if (
+        jax.distributed.is_initialized()
+        and not isinstance(error, RunError)
+        and _LOST.search(str(error))
+    ):
         output.end_at_once(
             1,
             "error: lost a process of this run, or the connection to it: see what the others wrote; to go on from the "
@@ -161,10 +190,11 @@ def end_if_process_lost(error: Exception) -> None:
 
 
 def end_failed(error: BaseException) -> None:
-    """Ends one process of several after an error. A single process returns from here and takes its normal course.
+    """Ends one process of several after an error. A single process returns from here and takes its
+    normal course.
 
-    A SystemExit was shown already, and gives the exit code. Other errors are shown here. JAX's own exit would first
-    wait for the other processes, which wait for this one.
+    A SystemExit was shown already, and gives the exit code. Other errors are shown here. JAX's own
+    exit would first wait for the other processes, which wait for this one.
     """
     if not jax.distributed.is_initialized():
         return

@@ -1,4 +1,5 @@
-"""What a program prints: standard streams that are lost, and libraries that repeat the errors that they raise."""
+"""What a program prints: standard streams that are lost, and libraries that repeat the errors that
+they raise."""
 
 import contextlib
 import functools
@@ -13,8 +14,9 @@ from typing import Any, NoReturn
 
 @contextlib.contextmanager
 def guard() -> Iterator[None]:
-    """Ends the program if its standard output is lost: in silence if nobody reads it any more, as when `head` has read
-    enough, else with one line. Lines leave at once, also into a pipe. What standard error cannot take is lost."""
+    """Ends the program if its standard output is lost: in silence if nobody reads it any more, as
+    when `head` has read enough, else with one line. Lines leave at once, also into a pipe. What
+    standard error cannot take is lost."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     sys.stderr = sys.stderr if isinstance(sys.stderr, _Lossy) else _Lossy(sys.stderr)
@@ -27,12 +29,16 @@ def guard() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python writes when it ends
         if isinstance(error, BrokenPipeError):
             raise SystemExit(128 + signal.SIGPIPE) from None
-        print(f"error: standard output cannot be written to ({error.strerror}): free space", file=sys.stderr)
+        print(
+            f"error: standard output cannot be written to ({error.strerror}): free space",
+            file=sys.stderr,
+        )
         raise SystemExit(2) from None
 
 
 class _Lossy:
-    """Standard error, without the errors of writing to it: a run should not end for a lost message."""
+    """Standard error, without the errors of writing to it: a run should not end for a lost
+    message."""
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -50,8 +56,8 @@ class _Lossy:
 
 
 def end_at_once(code: int, message: str = "") -> NoReturn:
-    """Ends the program, after a message, without waiting for its threads, which would crash if the interpreter went
-    first, or for other processes."""
+    """Ends the program, after a message, without waiting for its threads, which would crash if the
+    interpreter went first, or for other processes."""
     if message:
         print(message, file=sys.stderr)
     sys.stdout.flush()
@@ -67,9 +73,12 @@ def silence_orbax() -> None:
     show, orbax = sys.unraisablehook, os.path.join("orbax", "checkpoint", "")
 
     def unraisablehook(unraisable: Any) -> None:
-        """After an error, Orbax's coroutines and TensorStore's threads still answer to an event loop that is closed."""
+        """After an error, Orbax's coroutines and TensorStore's threads still answer to an event
+        loop that is closed."""
         code = getattr(unraisable.object, "cr_code", None)
-        if str(unraisable.exc_value) != "Event loop is closed" and not (code and orbax in code.co_filename):
+        if str(unraisable.exc_value) != "Event loop is closed" and not (
+            code and orbax in code.co_filename
+        ):
             show(unraisable)
 
     sys.unraisablehook = unraisablehook

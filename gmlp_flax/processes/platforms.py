@@ -16,41 +16,57 @@ TPUS = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 NVIDIA = "/dev/nvidia[0-9]*"
 ACCELERATORS = (*TPUS, NVIDIA, "/dev/kfd", "/dev/dxg")  # also AMD's, and both under Windows
 
-# Options of mallopt by their numbers in <malloc.h>: never give memory back (M_TRIM_THRESHOLD), never ask for an
-# array's memory by itself (M_MMAP_THRESHOLD), ask for 256 MB at a time, also for threads (M_TOP_PAD).
+# Options of mallopt by their numbers in <malloc.h>: never give memory back (M_TRIM_THRESHOLD),
+# never ask for an array's memory by itself (M_MMAP_THRESHOLD), ask for 256 MB at a time, also for
+# threads (M_TOP_PAD).
 _KEEP = {-1: 2**31 - 1, -3: 2**31 - 1, -2: 256 << 20}
 
-PROGRAMS = "JAX_COMPILATION_CACHE_DIR"  # JAX's variable: a folder for compiled programs; "" keeps none
+# JAX's variable: a folder for compiled programs; "" keeps none
+PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
 MOST_PROGRAMS = 2 << 30  # bytes in our own folder
 SLOW_TO_COMPILE = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 def choose() -> None:
-    """Chooses NVIDIA's GPUs or the CPU on a machine that has libtpu (an extra, for plans) but no TPU.
+    """Chooses NVIDIA's GPUs or the CPU on a machine that has libtpu (an extra, for plans) but no
+    TPU.
 
     Otherwise libtpu would look for a TPU and complain, and JAX's profiler would end the process.
     """
-    if os.environ.get("JAX_PLATFORMS") or exists(TPUS) or importlib.util.find_spec("libtpu") is None:
+    if (
+        os.environ.get("JAX_PLATFORMS")
+        or exists(TPUS)
+        or importlib.util.find_spec("libtpu") is None
+    ):
         return
     on_gpus = exists((NVIDIA,)) and gpu_plugin() is not None
     if exists(ACCELERATORS) and not on_gpus:
         return
     chosen = "cuda,cpu" if on_gpus else "cpu"
-    os.environ["JAX_PLATFORMS"] = chosen  # for child processes, and for this one if it imports JAX later
+    # for child processes, and for this one if it imports JAX later
+    os.environ["JAX_PLATFORMS"] = chosen
     if "jax" in sys.modules:
         sys.modules["jax"].config.update("jax_platforms", chosen)
 
 
 def gpu_plugin() -> str | None:
     """The package of JAX's CUDA plugin, if one is installed."""
-    return next((name for name in ("jax_cuda12_plugin", "jax_cuda13_plugin") if importlib.util.find_spec(name)), None)
+    return next(
+        (
+            name
+            for name in ("jax_cuda12_plugin", "jax_cuda13_plugin")
+            if importlib.util.find_spec(name)
+        ),
+        None,
+    )
 
 
 def keep_freed_memory() -> None:
-    """Has the C library keep the memory that the arrays of a CPU's step free, instead of giving it back to the system.
+    """Has the C library keep the memory that the arrays of a CPU's step free, instead of giving it
+    back to the system.
 
-    Each step frees its arrays and asks for as many again, and the system fills each page of new memory with zeros.
-    Nothing happens on a machine with an accelerator, or without glibc.
+    Each step frees its arrays and asks for as many again, and the system fills each page of new
+    memory with zeros. Nothing happens on a machine with an accelerator, or without glibc.
     """
     if exists(ACCELERATORS) or not hasattr(library := ctypes.CDLL(None), "mallopt"):
         return
@@ -61,8 +77,9 @@ def keep_freed_memory() -> None:
 def keep_programs() -> None:
     """Has JAX keep compiled programs in the user's cache folder: a second start compiles nothing.
 
-    `JAX_COMPILATION_CACHE_DIR` names another folder or, empty, none. The programs that were compiled longest ago are
-    deleted if all come to more than MOST_PROGRAMS. A program for a CPU runs on its kind alone, which JAX's names of
+    `JAX_COMPILATION_CACHE_DIR` names another folder or, empty, none. The programs that were
+    compiled longest ago are deleted if all come to more than MOST_PROGRAMS. A program for a CPU
+    runs on its kind alone, which JAX's names of
     programs do not tell: each kind has a folder.
     """
     if PROGRAMS in os.environ:
@@ -75,16 +92,23 @@ def keep_programs() -> None:
         os.environ.setdefault(SLOW_TO_COMPILE, "0.1")
         files = [(file.stat(), file.path) for kind in os.scandir(own) for file in os.scandir(kind)]
         files.sort(key=lambda file: file[0].st_mtime, reverse=True)
-        for (_, path), size in zip(files, itertools.accumulate(stat.st_size for stat, _ in files), strict=True):
+        for (_, path), size in zip(
+            files, itertools.accumulate(stat.st_size for stat, _ in files), strict=True
+        ):
             if size > MOST_PROGRAMS:
                 os.remove(path)
 
 
 def _cpu_features() -> str:
-    """What tells kinds of CPUs apart: the model and its features under Linux, else the little that Python knows."""
+    """What tells kinds of CPUs apart: the model and its features under Linux, else the little that
+    Python knows."""
     try:
         with open("/proc/cpuinfo") as file:
-            return "".join(sorted({line for line in file if line.startswith(("flags", "Features", "model name"))}))
+            return "".join(
+                sorted(
+                    {line for line in file if line.startswith(("flags", "Features", "model name"))}
+                )
+            )
     except OSError:
         return platform.processor()
 

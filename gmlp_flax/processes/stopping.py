@@ -1,9 +1,11 @@
-"""What ends a run before its last step: signals, after which it saves, and the watchdog of one that hangs.
+"""What ends a run before its last step: signals, after which it saves, and the watchdog of one that
+hangs.
 
-SIGTERM (a preemption notice), SIGINT and SIGHUP (a lost terminal) end a run after a step, or after a batch of an
-evaluation, which is the same one on all processes. A service manager, SLURM and a terminal signal all processes of a
-group, and a process that started another passes its signals on to it. So one request to stop may come twice, at once:
-only a signal that comes later is a second one.
+SIGTERM (a preemption notice), SIGINT and SIGHUP (a lost terminal) end a run after a step, or after
+a batch of an evaluation, which is the same one on all processes. A service manager, SLURM and a
+terminal signal all processes of a group, and a process that started another passes its signals on
+to it. So one request to stop may come twice, at once: only a signal that comes later is a second
+one.
 """
 
 import contextlib
@@ -19,7 +21,8 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # a preemption notice, Ctrl-C, a lost terminal
+# a preemption notice, Ctrl-C, a lost terminal
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SAME = 1.0  # seconds in which a signal that comes again is the same request
 BEGINNING = 3600.0  # seconds that the watchdog gives to the first step
 STDERR = 2  # a number, because sys.stderr may not be a file, for example in notebooks
@@ -28,14 +31,18 @@ _armed: dict[int, threading.Timer] = {}
 
 
 @contextlib.contextmanager
-def handle(names: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
-    """Inside, these signals call `handler`, but for SIGHUP if nohup has it ignored. Only the main thread can handle
-    signals: another one goes on without."""
+def handle(
+    names: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    """Inside, these signals call `handler`, but for SIGHUP if nohup has it ignored. Only the main
+    thread can handle signals: another one goes on without."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {name: signal.getsignal(name) for name in names}
-    before = {name: old for name, old in before.items() if name != signal.SIGHUP or old != signal.SIG_IGN}
+    before = {
+        name: old for name, old in before.items() if name != signal.SIGHUP or old != signal.SIG_IGN
+    }
     for name in before:
         signal.signal(name, handler)
     try:
@@ -48,7 +55,8 @@ def handle(names: Iterable[signal.Signals], handler: Callable[[int, FrameType | 
 
 
 def end_on_the_next(*names: int) -> None:
-    """For a handler: after SAME seconds, the next of these signals ends the process, even in a call that hangs."""
+    """For a handler: after SAME seconds, the next of these signals ends the process, even in a call
+    that hangs."""
     for name in names:
         if signal.getsignal(name) == signal.SIG_IGN:  # already, or by nohup
             continue
@@ -66,7 +74,8 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise Terminated, so that all that is open is closed, as after Ctrl-C."""
+    """Inside, SIGTERM and SIGHUP raise Terminated, so that all that is open is closed, as after
+    Ctrl-C."""
 
     def terminate(number: int, _frame: FrameType | None) -> None:
         end_on_the_next(number)
@@ -77,14 +86,16 @@ def terminable() -> Iterator[None]:
 
 
 class StopRequest:
-    """The request to stop that a signal makes, for the time of `handle(STOPPING, request.on_signal)`.
+    """The request to stop that a signal makes, for the time of `handle(STOPPING,
+    request.on_signal)`.
 
-    If one process stopped alone, the others would wait for it in the next step's collectives. So at each step, and at
-    each batch of an evaluation, every process votes with the number of its signal, or 0, and at the next one reads the
-    greatest vote: the same number at the same step on all processes. The vote is a small program after the step. It is
-    read a step later, so it makes no process wait longer. It takes a result of the step as an input: if that step fails
-    because a process is gone, no vote begins, whose message a neighbour that still waits in the step would take for the
-    step's own.
+    If one process stopped alone, the others would wait for it in the next step's collectives. So at
+    each step, and at each batch of an evaluation, every process votes with the number of its
+    signal, or 0, and at the next one reads the
+    greatest vote: the same number at the same step on all processes. The vote is a small program
+    after the step. It is read a step later, so it makes no process wait longer. It takes a result
+    of the step as an input: if that step fails because a process is gone, no vote begins, whose
+    message a neighbour that still waits in the step would take for the step's own.
 
     Attributes:
         agreed: the name of the signal for which all processes stop, or None.
@@ -97,8 +108,8 @@ class StopRequest:
         self._greatest = jax.jit(lambda votes, _: votes.max(), keep_unused=True)
 
     def after_step(self, result: jax.Array) -> None:
-        """Sets `agreed`. All processes call this once per step, and per batch of an evaluation. A single process stops
-        at once.
+        """Sets `agreed`. All processes call this once per step, and per batch of an evaluation. A
+        single process stops at once.
 
         Args:
             result: something that the step computes, on the devices of all processes.
@@ -110,7 +121,9 @@ class StopRequest:
             one_per_device = NamedSharding(sharding.mesh, PartitionSpec(sharding.mesh.axis_names))
             votes = np.full(jax.local_device_count(), number, np.int32)
             last_vote = self._last_vote
-            self._last_vote = self._greatest(jax.make_array_from_process_local_data(one_per_device, votes), result)
+            self._last_vote = self._greatest(
+                jax.make_array_from_process_local_data(one_per_device, votes), result
+            )
             number = 0 if last_vote is None else int(last_vote.addressable_data(0))
         if number:
             self.agreed = signal.Signals(number).name
@@ -122,10 +135,11 @@ class StopRequest:
 
 
 class Watchdog:
-    """After a call of `begin` or `alive`, the next must come in time. If not, all stacks are printed and the process
-    exits with code 1.
+    """After a call of `begin` or `alive`, the next must come in time. If not, all stacks are
+    printed and the process exits with code 1.
 
-    The clock runs in C, so it also works while a thread holds Python's lock, for example one that hangs in a driver.
+    The clock runs in C, so it also works while a thread holds Python's lock, for example one that
+    hangs in a driver.
 
     Args:
         seconds: the longest time between two calls; 0 for no limit.
@@ -135,12 +149,14 @@ class Watchdog:
         self.seconds, self._heard = min(seconds, threading.TIMEOUT_MAX), float("-inf")
 
     def begin(self) -> None:
-        """Starts the clock with an hour at least: to restore a checkpoint and to compile takes longer than a step."""
+        """Starts the clock with an hour at least: to restore a checkpoint and to compile takes
+        longer than a step."""
         if self.seconds:
             faulthandler.dump_traceback_later(max(self.seconds, BEGINNING), exit=True, file=STDERR)
 
     def alive(self) -> None:
-        """Restarts the clock, unless that happened just before: it starts a thread, and steps may be short."""
+        """Restarts the clock, unless that happened just before: it starts a thread, and steps may
+        be short."""
         if self.seconds and time.monotonic() - self._heard > self.seconds / 100:
             faulthandler.dump_traceback_later(self.seconds, exit=True, file=STDERR)
             self._heard = time.monotonic()

@@ -20,7 +20,8 @@ DRAWS = 100_000  # of orders of many rows
 
 
 class Claim(NamedTuple):
-    """A claim, of the paper unless it says otherwise, the verdict of our runs, and what more there is to say."""
+    """A claim, of the paper unless it says otherwise, the verdict of our runs, and what more there
+    is to say."""
 
     text: str
     verdict: str
@@ -28,7 +29,8 @@ class Claim(NamedTuple):
 
 
 class RankPoint(NamedTuple):
-    """Spearman's rank correlation with the paper's column at a number of tokens, and each row's place from 1 on."""
+    """Spearman's rank correlation with the paper's column at a number of tokens, and each row's
+    place from 1 on."""
 
     tokens: float
     correlation: float
@@ -43,16 +45,21 @@ def counted(count: int, verdict: str) -> str:
 def tally(claims: Sequence[Claim]) -> str:
     """How many claims have each verdict."""
     counts = Counter(claim.verdict for claim in claims)
-    parts = (counted(counts[word], word) for word in VERDICTS if counts[word] or word in VERDICTS[:3])
+    parts = (
+        counted(counts[word], word) for word in VERDICTS if counts[word] or word in VERDICTS[:3]
+    )
     return f"{len(claims)} claim{'s' * (len(claims) != 1)} over all pairs of seeds: {', '.join(parts)}."
 
 
-def verdict(better: Sequence[float], worse: Sequence[float], lower: bool = True, noise: float = 0.0) -> str:
-    """Whether the claim that `better` is lower than `worse`, or higher, holds for every pair of seeds, none, or some.
+def verdict(
+    better: Sequence[float], worse: Sequence[float], lower: bool = True, noise: float = 0.0
+) -> str:
+    """Whether the claim that `better` is lower than `worse`, or higher, holds for every pair of
+    seeds, none, or some.
 
-    Of two models that are equal, n seeds each all fall one way with probability 2 / C(2n, n): 0.33 for two seeds, 0.1
-    for three, 0.01 for five. A single seed of either model says nothing of its spread, and the verdict says so. Means
-    that are closer than `noise` decide nothing.
+    Of two models that are equal, n seeds each all fall one way with probability 2 / C(2n, n): 0.33
+    for two seeds, 0.1 for three, 0.01 for five. A single seed of either model says nothing of its
+    spread, and the verdict says so. Means that are closer than `noise` decide nothing.
     """
     low, high = (better, worse) if lower else (worse, better)
     single = min(len(better), len(worse)) == 1
@@ -66,7 +73,8 @@ def verdict(better: Sequence[float], worse: Sequence[float], lower: bool = True,
 
 
 def orderings(papers: Mapping[str, float], last: Mapping[str, Sequence[float]]) -> list[Claim]:
-    """Each ordering of the paper's column, lower first: first of neighbours in it, then of the other pairs.
+    """Each ordering of the paper's column, lower first: first of neighbours in it, then of the
+    other pairs.
 
     Args:
         papers: row -> the paper's number.
@@ -76,14 +84,17 @@ def orderings(papers: Mapping[str, float], last: Mapping[str, Sequence[float]]) 
     neighbours, others = [], []
     for better, worse in itertools.combinations(sorted(papers, key=lambda row: papers[row]), 2):
         if distance := values.index(papers[worse]) - values.index(papers[better]):
-            means = f"means {statistics.mean(last[better]):.4g} and {statistics.mean(last[worse]):.4g}"
+            means = (
+                f"means {statistics.mean(last[better]):.4g} and {statistics.mean(last[worse]):.4g}"
+            )
             claim = Claim(f"{better} < {worse}", verdict(last[better], last[worse]), means)
             (neighbours if distance == 1 else others).append(claim)
     return neighbours + others
 
 
 def spearman(ours: ArrayLike, papers: Sequence[float]) -> np.ndarray:
-    """Rank correlation of the last axis of [..., rows] with the paper's column, -1 to 1; nan if one is constant."""
+    """Rank correlation of the last axis of [..., rows] with the paper's column, -1 to 1; nan if one
+    is constant."""
     ranks = stats.rankdata(ours, axis=-1), stats.rankdata(papers)
     one, other = (column - column.mean(-1, keepdims=True) for column in ranks)
     norms = np.sqrt(np.square(one).sum(-1) * np.square(other).sum(-1))
@@ -91,12 +102,15 @@ def spearman(ours: ArrayLike, papers: Sequence[float]) -> np.ndarray:
 
 
 def chance(correlation: float, papers: Sequence[float]) -> float:
-    """The one-sided p of a rank correlation: the share of all orders of as many rows that agree with the paper's column
-    at least as well; of more than 8 rows, of drawn orders, the same in every call."""
+    """The one-sided p of a rank correlation: the share of all orders of as many rows that agree
+    with the paper's column at least as well; of more than 8 rows, of drawn orders, the same in
+    every call."""
     if len(papers) <= 8:
         orders = np.array(list(itertools.permutations(range(len(papers)))))
     else:
-        orders = np.random.default_rng(0).permuted(np.tile(np.arange(len(papers)), (DRAWS, 1)), axis=1)
+        orders = np.random.default_rng(0).permuted(
+            np.tile(np.arange(len(papers)), (DRAWS, 1)), axis=1
+        )
     return float(np.mean(spearman(orders, papers) > correlation - 1e-9))
 
 
@@ -106,16 +120,26 @@ def shared_tokens(curves: Sequence[Curve]) -> list[float]:
     return sorted(set.intersection(*counts)) if counts else []
 
 
-def rank_curve(curves: Mapping[str, Sequence[Curve]], papers: Mapping[str, float]) -> list[RankPoint]:
-    """The rank correlation of the rows' means with the paper's column, at each token count that all runs share.
+def rank_curve(
+    curves: Mapping[str, Sequence[Curve]], papers: Mapping[str, float]
+) -> list[RankPoint]:
+    """The rank correlation of the rows' means with the paper's column, at each token count that all
+    runs share.
 
     Args:
         curves: row -> the curve of each run, at least one.
         papers: row -> the paper's number, at least two that differ.
     """
     tokens = shared_tokens([curve for row in papers for curve in curves[row]])
-    ours = [[statistics.mean(dict(curve)[count] for curve in curves[row]) for row in papers] for count in tokens]
+    ours = [
+        [statistics.mean(dict(curve)[count] for curve in curves[row]) for row in papers]
+        for count in tokens
+    ]
     return [
-        RankPoint(count, float(spearman(means, list(papers.values()))), [int(p) for p in stats.rankdata(means, "min")])
+        RankPoint(
+            count,
+            float(spearman(means, list(papers.values()))),
+            [int(p) for p in stats.rankdata(means, "min")],
+        )
         for count, means in zip(tokens, ours, strict=True)
     ]

@@ -1,6 +1,8 @@
-"""Makes what a report of `gmlp reproduce` lacks: trains, finetunes or measures, one column after the other.
+"""Makes what a report of `gmlp reproduce` lacks: trains, finetunes or measures, one column after
+the other.
 
-Each column goes on where it stopped: runs are sweeps, and each measured figure has a file of its own.
+Each column goes on where it stopped: runs are sweeps, and each measured figure has a file of its
+own.
 """
 
 import itertools
@@ -30,14 +32,16 @@ class Plan(NamedTuple):
 
     Attributes:
         table: name in TABLES.
-        data: what is made -> config.data.train, empty for the config's own: the table and tasks in TUNED; of the
-            alternatives, names in COLUMNS, and COSTS.
+        data: what is made -> config.data.train, empty for the config's own: the table and tasks in
+            TUNED; of the alternatives, names in COLUMNS, and COSTS.
         rows: of the alternatives, those that are made.
         scale: cpu, gpu or paper.
         runs: the folder of everything.
         jobs: runs at a time.
-        changes: keys, with values as text, of the runs that are not finetuned; of the alternatives, if they have them.
-        finetune_changes, finetune_seeds: the same of the finetuned columns, and their seeds; empty for a column's own.
+        changes: keys, with values as text, of the runs that are not finetuned; of the alternatives,
+            if they have them.
+        finetune_changes, finetune_seeds: the same of the finetuned columns, and their seeds; empty
+            for a column's own.
         lengths: numbers of tokens of COSTS.
     """
 
@@ -63,23 +67,32 @@ class Plan(NamedTuple):
 
 
 def parse(words: Sequence[str]) -> dict[str, str]:
-    """NAME or NAME=DATA, ... as column -> its data, empty for none, in the order of COLUMNS. Raises ConfigError."""
+    """NAME or NAME=DATA, ... as column -> its data, empty for none, in the order of COLUMNS. Raises
+    ConfigError."""
     data = {name: path for name, _, path in (word.partition("=") for word in words)}
-    return {name: data[name] for name in alternatives.checked(tuple(data), (*COLUMNS, COSTS), "--columns")}
+    return {
+        name: data[name]
+        for name in alternatives.checked(tuple(data), (*COLUMNS, COSTS), "--columns")
+    }
 
 
 def check(plan: Plan) -> None:
     """Ends what could not run, before anything is trained.
 
     Raises:
-        ConfigError: a column lacks its data, its config file or this scale; a flag is wrong; data are not there.
+        ConfigError: a column lacks its data, its config file or this scale; a flag is wrong; data
+            are not there.
         RunError: a folder of a run that is to be trained holds a run of another config.
     """
     known: set[str] = set()
     for name, data in plan.data.items():
         if name == COSTS:
             continue
-        flag = f"--{'columns' if plan.table == ALTERNATIVES else 'finetune'}={name}" if name != plan.table else "--data"
+        flag = (
+            f"--{'columns' if plan.table == ALTERNATIVES else 'finetune'}={name}"
+            if name != plan.table
+            else "--data"
+        )
         if not data and plan.scale != "paper":
             raise ConfigError(f"{flag} is without its data: at scale {plan.scale} give {flag}=PATH")
         if data and ":" not in data and data != EMBEDDED and not os.path.exists(data):
@@ -88,18 +101,23 @@ def check(plan: Plan) -> None:
             [config] = plan.columns[name].configs(plan.scale, plan.rows[:1]).values()
             config_lib.overridden(config, plan.finetune_changes)
         else:
-            known = known.union(*(config_lib.keys(trial.config) for trial in _training(plan, name).trials))
+            known = known.union(
+                *(config_lib.keys(trial.config) for trial in _training(plan, name).trials)
+            )
     for key, value in plan.changes.items():
         if key not in known:
             config_lib.check_name(key, f"--config.{key}={value}")
-            raise ConfigError(f"--config.{key}={value}: no run of {', '.join(plan.data)} has such a key")
+            raise ConfigError(
+                f"--config.{key}={value}: no run of {', '.join(plan.data)} has such a key"
+            )
 
 
 def make(plan: Plan) -> list[str]:
     """Trains and measures what is missing, column by column.
 
     Returns:
-        What went wrong, a line per column that lacks something; the other columns are made all the same.
+        What went wrong, a line per column that lacks something; the other columns are made all the
+        same.
     """
     missing = []
     for number, name in enumerate(plan.data, start=1):
@@ -126,11 +144,14 @@ def _training(plan: Plan, name: str) -> Sweep:
     column = COLUMNS[name]
     first = next(iter(column.configs(plan.scale, plan.rows).values()))
     changes |= config_lib.applying(first, plan.changes)
-    return definition.define(name, column.points(plan.scale, plan.rows), changes, folder_of(plan.runs, name))
+    return definition.define(
+        name, column.points(plan.scale, plan.rows), changes, folder_of(plan.runs, name)
+    )
 
 
 def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
-    """What finetunes the first finished run of each row, in folders in which `runs.find_finetuned` looks.
+    """What finetunes the first finished run of each row, in folders in which `runs.find_finetuned`
+    looks.
 
     Raises:
         RunError: there is no finished run to start from.
@@ -139,20 +160,27 @@ def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
         rows = COLUMNS["mlm"].configs(plan.scale, plan.rows, plan.changes)
     else:
         rows = TABLES[plan.table].configs(plan.scale, plan.changes)
-    first = {run.row: run.path for run in reversed(run_finder.find(plan.runs, rows)) if run.finished}
+    first = {
+        run.row: run.path for run in reversed(run_finder.find(plan.runs, rows)) if run.finished
+    }
     if not first:
-        raise RunError(f"{plan.runs} holds no finished run of {', '.join(rows)} to start from: train them first")
+        raise RunError(
+            f"{plan.runs} holds no finished run of {', '.join(rows)} to start from: train them first"
+        )
     column = plan.columns[name]
     seeds = tuple({"seed": seed} for seed in plan.finetune_seeds or column.seeds_at(plan.scale))
     changes = {**_data_change(plan, name), **column.settings(plan.scale), **plan.finetune_changes}
     for row, start in itertools.product(sorted(first), column.starts):
-        out = os.path.join(plan.runs, run_finder.FINETUNED, f"{name}-{row}{'' if start else '-random'}")
+        out = os.path.join(
+            plan.runs, run_finder.FINETUNED, f"{name}-{row}{'' if start else '-random'}"
+        )
         started = {"init_from": first[row], "init_parameters": start, **changes}
         yield definition.define(column.of("", plan.scale), seeds, started, out)
 
 
 def _data_change(plan: Plan, name: str) -> dict[str, str]:
-    """The key that chooses data, if some are given; GLUE's tasks at scale paper have TFDS's without being given any."""
+    """The key that chooses data, if some are given; GLUE's tasks at scale paper have TFDS's without
+    being given any."""
     is_glue = plan.is_finetuned(name) and plan.columns[name].config.startswith("finetune_glue:")
     data = plan.data[name] or (f"tfds:glue/{plan.columns[name].task}" if is_glue else "")
     return {"data.train": data} if data else {}
@@ -163,8 +191,16 @@ def _measure(plan: Plan) -> None:
     for row, tokens in itertools.product(plan.rows, plan.lengths):
         path = cost_path(plan.runs, row, tokens)
         if not io_files.exists(path):
-            words = ["mixers", f"--rows={row}", f"--lengths={tokens}", f"--repeats={REPEATS}", f"--json={path}"]
+            words = [
+                "mixers",
+                f"--rows={row}",
+                f"--lengths={tokens}",
+                f"--repeats={REPEATS}",
+                f"--json={path}",
+            ]
             words.append(f"--scale={'gpu' if plan.scale == 'gpu' else 'small'}")
             command = [sys.executable, "-m", "gmlp_flax", "benchmark", *words]
             if code := subprocess.run(command).returncode:
-                raise RunError(f"gmlp benchmark ended with exit code {code}: what it wrote stands above")
+                raise RunError(
+                    f"gmlp benchmark ended with exit code {code}: what it wrote stands above"
+                )

@@ -1,4 +1,5 @@
-"""Curves over the steps: the loss of a run, and the report of a sweep, with each point's held-out metric."""
+"""Curves over the steps: the loss of a run, and the report of a sweep, with each point's held-out
+metric."""
 
 import itertools
 import os
@@ -23,7 +24,9 @@ def of_sweep(out: str) -> Report:
     """
     made = json_files.read(files.join(out, "sweep.json"), dict)
     metric = made["metric"]
-    named = {points.name(point["point"]) or "the config as it is": point for point in made["points"]}
+    named = {
+        points.name(point["point"]) or "the config as it is": point for point in made["points"]
+    }
     rows, series = [], []
     looks = drawing.looks([*itertools.islice(itertools.cycle(drawing.FAMILIES), len(named))])
     for look, (name, point) in zip(looks, named.items(), strict=True):
@@ -32,16 +35,29 @@ def of_sweep(out: str) -> Report:
         rows.append((name, len(values), *statistics, " ".join(map(shown, values))))
         curves = [_curve(os.path.join(out, run["workdir"]), metric) for run in point["runs"]]
         steps = sorted(set.intersection(*map(set, curves))) if curves else []
-        series.append(over_seeds(name, look, steps, [Spread.mean(curve[step] for curve in curves) for step in steps]))
+        series.append(
+            over_seeds(
+                name, look, steps, [Spread.mean(curve[step] for curve in curves) for step in steps]
+            )
+        )
     notes = []
     if (chosen := made["chosen"]) is not None:
         why = f"for its {metric} with seed {made['points'][0]['runs'][0]['seed']} on data held out for that"
-        notes = [f"chosen: {[*named][chosen]}, {why} (--choose=best; the paper does not say how it chose)"]
-    panel = Panel(f"Held-out {metric} over steps", Scale("step"), Scale(metric, log=metric == "perplexity"), series)
+        notes = [
+            f"chosen: {[*named][chosen]}, {why} (--choose=best; the paper does not say how it chose)"
+        ]
+    panel = Panel(
+        f"Held-out {metric} over steps",
+        Scale("step"),
+        Scale(metric, log=metric == "perplexity"),
+        series,
+    )
     chart = Chart([panel], "Lines are means over seeds, bars go from the lowest to the highest.")
     figures = {"curves": chart} if any(line.x for line in series) else {}
     table = Table(("", "seeds", *STATISTICS, f"{metric} of each seed"), rows)
-    return Report(f"Sweep of {os.path.basename(made['config'])}", table, notes=notes, figures=figures)
+    return Report(
+        f"Sweep of {os.path.basename(made['config'])}", table, notes=notes, figures=figures
+    )
 
 
 def _curve(folder: str, metric: str) -> dict[int, float]:
@@ -57,7 +73,9 @@ def of_run(workdir: str) -> Chart:
     """The loss of a run over its steps, in training and held out, as its metrics.jsonl has it."""
     lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
     training = [(line["step"], line["loss"]) for line in lines if "loss" in line]
-    heldout = [(line["step"], line["eval"]["loss"]) for line in lines if "loss" in line.get("eval", ())]
+    heldout = [
+        (line["step"], line["eval"]["loss"]) for line in lines if "loss" in line.get("eval", ())
+    ]
     looks = drawing.Look(drawing.GREY, "."), drawing.Look(drawing.FAMILIES["gMLP"])
     path = os.path.join(workdir, CONFIG_FILE)
     config = config_lib.load(path) if files.exists(path) else {}
@@ -68,5 +86,9 @@ def of_run(workdir: str) -> Chart:
         for name, look, points in zip(names, looks, (training, heldout), strict=True)
         if points
     ]
-    title = f"held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps" if heldout else "training loss"
+    title = (
+        f"held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps"
+        if heldout
+        else "training loss"
+    )
     return Chart([Panel(title, Scale("step"), Scale("loss (nats)"), series)])

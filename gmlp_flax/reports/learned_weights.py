@@ -1,4 +1,5 @@
-"""Reports of what models learned to mix: spatial matrices W, Figures 3, 4 and 9, and tiny attention, Figure 10."""
+"""Reports of what models learned to mix: spatial matrices W, Figures 3, 4 and 9, and tiny
+attention, Figure 10."""
 
 from __future__ import annotations
 
@@ -20,42 +21,62 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # The columns of a table, its rows of numbers, a note on them, and figures by name.
-Drawn = tuple[Sequence[str], Iterable[tuple[int, Iterable[float]]], str, dict[str, "Chart | Figure"]]
+Drawn = tuple[
+    Sequence[str], Iterable[tuple[int, Iterable[float]]], str, dict[str, "Chart | Figure"]
+]
 
 # A pair as in MNLI: the second sentence contradicts the first.
 PAIR = ("A man is playing a guitar in the street.", "Nobody is making music outside.")
 
 
-def report(name: str, table: PaperTable, runs: Sequence[Run], scale: str, tuned: Mapping[str, Sequence[Run]]) -> Report:
-    """The report of a figure of FIGURES, drawn from the newest checkpoint of the first run, or of the first run that
-    was finetuned on the table's task. Other arguments: see `language_models.perplexities`.
+def report(
+    name: str,
+    table: PaperTable,
+    runs: Sequence[Run],
+    scale: str,
+    tuned: Mapping[str, Sequence[Run]],
+) -> Report:
+    """The report of a figure of FIGURES, drawn from the newest checkpoint of the first run, or of
+    the first run that was finetuned on the table's task. Other arguments: see
+    `language_models.perplexities`.
 
     Raises:
         RunError: the run has no checkpoint, or there is no finetuned run.
     """
     run = runs[0]
     for task in table.tasks:
-        of_row = (run for run in tuned.get(run.row, ()) if run.finished and run.config.init_parameters)
+        of_row = (
+            run for run in tuned.get(run.row, ()) if run.finished and run.config.init_parameters
+        )
         finetuned = [run for run in of_row if task_of(run.config) == task]
         if not finetuned:
-            raise RunError(f"{run.row} was not finetuned on {task}, which is drawn: give --finetune={task}=DATA")
+            raise RunError(
+                f"{run.row} was not finetuned on {task}, which is drawn: give --finetune={task}=DATA"
+            )
         run = finetuned[0]
     columns, rows, note, figures = FIGURES[name](run.path)
     numbers = Table(columns, [(number, *map(float, values)) for number, values in rows])
     notes = (*unfinished(runs[:1]), note, f"The run: {run.path}")
-    return Report(table.title, numbers, setting=setting(table, runs, scale), notes=notes, figures=figures)
+    return Report(
+        table.title, numbers, setting=setting(table, runs, scale), notes=notes, figures=figures
+    )
 
 
 def image_filters(path: str) -> Drawn:
-    """Figure 3: rows of W of an image classifier, layer by layer, and how close W came to depending on the offset
-    between two patches alone, at every checkpoint that the run kept."""
+    """Figure 3: rows of W of an image classifier, layer by layer, and how close W came to depending
+    on the offset between two patches alone, at every checkpoint that the run kept."""
     measured = filters.shift_invariance(path)
     weights, grid = measured.weights, measured.shape
     shares = list(measured.shares.values())[-1]
     rows = enumerate(np.concatenate([locality(weights, grid), shares[:, None]], axis=1), start=1)
     even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
     by_chance = filters.chance(tuple(grid))
-    beyond = ", ".join(str(layer) for layer, share in enumerate(shares, start=1) if share > by_chance.high) or "none"
+    beyond = (
+        ", ".join(
+            str(layer) for layer, share in enumerate(shares, start=1) if share > by_chance.high
+        )
+        or "none"
+    )
     note = (
         "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to eight "
         "neighbours, on the rest. Distance: the root of the mean squared distance in patches, weighted by energy. A "
@@ -64,7 +85,10 @@ def image_filters(path: str) -> Drawn:
         f"1 if W depends on nothing else, {by_chance.words()}; layers beyond both: {beyond}."
     )
     columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)", "offsets")
-    drawn = {"filters": filters.draw_images(weights, grid), "offsets_share": filters.shares_chart(measured)}
+    drawn = {
+        "filters": filters.draw_images(weights, grid),
+        "offsets_share": filters.shares_chart(measured),
+    }
     return columns, rows, note, drawn
 
 
@@ -77,12 +101,17 @@ def text_filters(path: str) -> Drawn:
         "squared distance to the token, weighted by energy."
     )
     columns = ("layer", "before", "itself", "after", "distance (tokens)")
-    return columns, enumerate(spread(weights), start=1), note, {"filters": filters.draw_text(weights)}
+    return (
+        columns,
+        enumerate(spread(weights), start=1),
+        note,
+        {"filters": filters.draw_text(weights)},
+    )
 
 
 def shift_invariant_matrices(path: str) -> Drawn:
-    """Figure 9: matrices learned without the Toeplitz constraint, and how close they come to it, at every checkpoint
-    that the run kept."""
+    """Figure 9: matrices learned without the Toeplitz constraint, and how close they come to it, at
+    every checkpoint that the run kept."""
     measured = filters.shift_invariance(path)
     columns = ("step", *(f"layer {layer + 1}" for layer in range(len(measured.weights))))
     note = (
@@ -124,7 +153,8 @@ def spread(weights: np.ndarray) -> np.ndarray:
         weights: [layers, n, n], rows are outputs.
 
     Returns:
-        [layers, 4]: the shares of energy before the token, on it and after it, and the distance in tokens.
+        [layers, 4]: the shares of energy before the token, on it and after it, and the distance in
+        tokens.
     """
     middle = weights.shape[-1] // 2
     offsets = np.arange(weights.shape[-1]) - middle
@@ -140,7 +170,8 @@ def locality(weights: np.ndarray, grid: Sequence[int]) -> np.ndarray:
         grid: (rows, columns) of patches.
 
     Returns:
-        [layers, 4]: shares of energy on the patch itself, on its neighbours and beyond; the distance in patches.
+        [layers, 4]: shares of energy on the patch itself, on its neighbours and beyond; the
+        distance in patches.
     """
     positions = np.stack(np.divmod(np.arange(grid[0] * grid[1]), grid[1]), axis=-1)
     steps = np.abs(positions[:, None] - positions)
@@ -149,8 +180,8 @@ def locality(weights: np.ndarray, grid: Sequence[int]) -> np.ndarray:
 
 
 def _shares(weights: np.ndarray, parts: Sequence[np.ndarray], squares: np.ndarray) -> np.ndarray:
-    """The shares of the energy of rows of weights in some parts of them, and the root of the mean squared distance,
-    which are means over rows if there are several: [layers, parts + 1]."""
+    """The shares of the energy of rows of weights in some parts of them, and the root of the mean
+    squared distance, which are means over rows if there are several: [layers, parts + 1]."""
     energy = np.square(weights.astype(np.float64))
     energy /= energy.sum(-1, keepdims=True)
     sums = [(energy * part).sum(-1) for part in (*parts, squares)]
@@ -166,8 +197,8 @@ def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:
         segments: the sentence of each token, [n].
 
     Returns:
-        [layers, 3]: the mean weight that a token gives to the other sentence, the mean weight that it gives to its own,
-        and the largest weight between the two.
+        [layers, 3]: the mean weight that a token gives to the other sentence, the mean weight that
+        it gives to its own, and the largest weight between the two.
     """
     other = segments[:, None] != segments[None]
     shares = [np.where(pairs, maps, 0).sum(-1).mean(-1) for pairs in (other, ~other)]

@@ -1,7 +1,7 @@
 """The files of reports: Markdown, CSV, figures and web pages.
 
-Pages open from disk without a network: styles and scripts are in the page, and the charts' library (Plotly) is one file
-beside it. Without that file, or on paper, a page shows each chart as an image.
+Pages open from disk without a network: styles and scripts are in the page, and the charts' library
+(Plotly) is one file beside it. Without that file, or on paper, a page shows each chart as an image.
 """
 
 from __future__ import annotations
@@ -24,23 +24,37 @@ if TYPE_CHECKING:
 LIBRARY = "plotly.min.js"
 PIXELS = 140  # of a figure's inch
 # Of a verdict: its style and its sign.
-MARKS = {HOLDS: ("holds", "\u2713"), REVERSED: ("reversed", "\u2717"), ONE_HOLDS: ("open", "\u2713")}
+MARKS = {
+    HOLDS: ("holds", "\u2713"),
+    REVERSED: ("reversed", "\u2717"),
+    ONE_HOLDS: ("open", "\u2713"),
+}
 MARKS |= {ONE_REVERSED: ("open", "\u2717"), OPEN: ("open", "~"), EARLY: ("open", "?")}
 # Plotly's names of matplotlib's markers.
-SYMBOLS = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross"}
+SYMBOLS = {
+    "o": "circle",
+    "s": "square",
+    "^": "triangle-up",
+    "D": "diamond",
+    "v": "triangle-down",
+    "P": "cross",
+}
 SYMBOLS |= {".": "circle", "X": "x", "*": "star"}
 HEIGHT = 430  # pixels of a panel
 CLEAR = "rgba(0, 0, 0, 0)"
 
 
 def write(report: Report, folder: str) -> str:
-    """Writes table.md, index.html, each table and each chart's numbers as CSV, each figure as PNG, SVG and PDF, and the
-    charts' JavaScript (4.8 MB); returns the path of index.html."""
+    """Writes table.md, index.html, each table and each chart's numbers as CSV, each figure as PNG,
+    SVG and PDF, and the charts' JavaScript (4.8 MB); returns the path of index.html."""
     sentences = "".join(f"- {sentence}\n" for sentence in report.sentences())
     texts = {
         "table.md": f"{report.markdown()}\n{sentences}".rstrip() + "\n",
         "index.html": of_report(report),
-        **{f"{name}.csv": content.csv() for name, content in (report.tables | report.charts).items()},
+        **{
+            f"{name}.csv": content.csv()
+            for name, content in (report.tables | report.charts).items()
+        },
     }
     content = {name: text.encode() for name, text in texts.items()}
     for name, data in (content | contents(report.figures)).items():
@@ -65,10 +79,13 @@ def of_report(report: Report) -> str:
         f'<h2>Notes</h2><ul class="notes">{notes}</ul>' if notes else "",
     ]
     style, script = (
-        (importlib.resources.files("gmlp_flax.reports") / f"page.{kind}").read_text() for kind in ("css", "js")
+        (importlib.resources.files("gmlp_flax.reports") / f"page.{kind}").read_text()
+        for kind in ("css", "js")
     )
     loaded = f'<script src="{LIBRARY}"></script>\n' if report.charts else ""
-    mark = '<script>if (window.Plotly) document.documentElement.className = "interactive";</script>\n'
+    mark = (
+        '<script>if (window.Plotly) document.documentElement.className = "interactive";</script>\n'
+    )
     body = "\n".join(part for part in parts if part)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(report.title)}</title>\n'
@@ -84,20 +101,27 @@ def _claims(report: Report) -> str:
     for claim in report.claims:
         style, sign = MARKS[claim.verdict]
         detail = f"<small>{escape(claim.detail)}</small>" if claim.detail else ""
-        items.append(f'<li class="{style}">{escape(claim.text)} <b>{sign} {claim.verdict}</b>{detail}</li>')
+        items.append(
+            f'<li class="{style}">{escape(claim.text)} <b>{sign} {claim.verdict}</b>{detail}</li>'
+        )
     counts = f'<p>{escape(tally(report.claims))}</p><ul class="claims">{"".join(items)}</ul>'
     return f'<section aria-label="claims">{counts}</section>' if items else ""
 
 
 def _table(name: str, table: Table) -> str:
     """With three digits; columns sort by all of them."""
-    words = [any(isinstance(row[index], str) for row in table.rows) for index in range(len(table.columns))]
+    words = [
+        any(isinstance(row[index], str) for row in table.rows)
+        for index in range(len(table.columns))
+    ]
     kinds = [' class="words"' if column else "" for column in words]
     head = "".join(
         f'<th scope="col"{kind}><button type="button">{escape(column)}</button></th>'
         for column, kind in zip(table.columns, kinds, strict=True)
     )
-    body = "\n".join(f"<tr>{''.join(map(_cell, row, kinds, [table.over] * len(row)))}</tr>" for row in table.rows)
+    body = "\n".join(
+        f"<tr>{''.join(map(_cell, row, kinds, [table.over] * len(row)))}</tr>" for row in table.rows
+    )
     legend = f" {escape(table.legend())}" if table.legend() else ""
     return (
         f'<section class="table"><div class="wide"><table class="sortable"><thead><tr>{head}</tr></thead>\n'
@@ -125,13 +149,16 @@ def _figure(name: str, figure: Chart | Figure) -> str:
     if not isinstance(figure, Chart):
         return f"<figure>{image(name, figure.get_figwidth())}<figcaption>{print_links}</figcaption></figure>"
     text = escape(" ".join(filter(None, (figure.caption, figure.missing()))))
-    plots = "".join(_panel(panel, f"{name}-{number}") for number, panel in enumerate(figure.panels, start=1))
+    plots = "".join(
+        _panel(panel, f"{name}-{number}") for number, panel in enumerate(figure.panels, start=1)
+    )
     parts = f'{image(figure.panels[0].title, figure.width)}<div class="panels">{plots}</div>'
     return f'<figure class="chart">{parts}<figcaption>{text} {print_links}</figcaption></figure>'
 
 
 def _panel(panel: Panel, name: str) -> str:
-    """A panel as an element of a page that has loaded Plotly; `name` names the element and its file as PNG."""
+    """A panel as an element of a page that has loaded Plotly; `name` names the element and its file
+    as PNG."""
     from plotly import io
 
     buttons = [["toImage", "resetScale2d"]]  # none that sends data to a host
@@ -166,7 +193,9 @@ def plotly_figure(panel: Panel) -> Any:
     for scale, update in ((panel.x, figure.update_xaxes), (panel.y, figure.update_yaxes)):
         backwards = "reversed" if scale.backwards else True
         whole: dict[str, Any] = {"dtick": 1} if scale.label == PLACE else {}
-        update(title=scale.label, type="log" if scale.log else "linear", autorange=backwards, **whole)
+        update(
+            title=scale.label, type="log" if scale.log else "linear", autorange=backwards, **whole
+        )
     return figure
 
 
@@ -176,17 +205,35 @@ def _traces(series: Series) -> Iterator[dict[str, Any]]:
     x, y = list(map(float, series.x)), list(map(float, series.y))
     together = {"x": x, "name": series.name, "legendgroup": series.name}
     if series.fit:
-        curve = {"y": list(map(float, series.fit)), "mode": "lines", "line": {"color": colour, "dash": "dash"}}
+        curve = {
+            "y": list(map(float, series.fit)),
+            "mode": "lines",
+            "line": {"color": colour, "dash": "dash"},
+        }
         yield together | curve | {"showlegend": False, "hoverinfo": "skip"}
     points = {
         "y": y,
-        "mode": ("lines+" if series.joined else "") + "markers" + ("+text" if series.labels else ""),
-        "line": {"color": colour, "dash": ",".join(f"{2 * length}px" for length in dashes) or "solid"},
+        "mode": ("lines+" if series.joined else "")
+        + "markers"
+        + ("+text" if series.labels else ""),
+        "line": {
+            "color": colour,
+            "dash": ",".join(f"{2 * length}px" for length in dashes) or "solid",
+        },
         "marker": {"color": colour, "size": 7, "symbol": SYMBOLS[symbol]},
         "text": list(series.labels),
         "textposition": "top center",
     }
     if series.low:
-        up, down = ([abs(one - two) for one, two in zip(side, y, strict=True)] for side in (series.high, series.low))
-        points["error_y"] = {"symmetric": False, "array": up, "arrayminus": down, "thickness": 1, "width": 0}
+        up, down = (
+            [abs(one - two) for one, two in zip(side, y, strict=True)]
+            for side in (series.high, series.low)
+        )
+        points["error_y"] = {
+            "symmetric": False,
+            "array": up,
+            "arrayminus": down,
+            "thickness": 1,
+            "width": 0,
+        }
     yield together | points

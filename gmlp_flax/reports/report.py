@@ -42,7 +42,9 @@ class Report:
     @property
     def tables(self) -> dict[str, Table]:
         """All tables by the names of their files."""
-        more = {f"table-{name.replace(' ', '-')}": table for name, table in self.more_tables.items()}
+        more = {
+            f"table-{name.replace(' ', '-')}": table for name, table in self.more_tables.items()
+        }
         return {"table": self.table, **more}
 
     @property
@@ -52,15 +54,25 @@ class Report:
 
     def markdown(self) -> str:
         """The title, the tables and the claims."""
-        more = "".join(f"\n## {name.capitalize()}\n\n{table.markdown()}" for name, table in self.more_tables.items())
-        claims = Table(("claim", "here", "verdict"), [(one.text, one.detail, one.verdict) for one in self.claims])
+        more = "".join(
+            f"\n## {name.capitalize()}\n\n{table.markdown()}"
+            for name, table in self.more_tables.items()
+        )
+        claims = Table(
+            ("claim", "here", "verdict"),
+            [(one.text, one.detail, one.verdict) for one in self.claims],
+        )
         said = f"\n## Claims\n\n{claims.markdown()}" if self.claims else ""
         return f"# {self.title}\n\n{self.table.markdown()}{more}{said}"
 
     def sentences(self) -> list[str]:
         """All that is said beside the tables."""
         sentences = [tally(self.claims)] if self.claims else []
-        captions = [sentence for chart in self.charts.values() for sentence in (chart.caption, chart.missing())]
+        captions = [
+            sentence
+            for chart in self.charts.values()
+            for sentence in (chart.caption, chart.missing())
+        ]
         return [*filter(None, [*sentences, self.setting, *self.notes, *dict.fromkeys(captions)])]
 
 
@@ -82,9 +94,11 @@ def looks(rows: Sequence[str]) -> dict[str, drawing.Look]:
     return dict(zip(rows, drawing.looks([family(row) for row in rows]), strict=True))
 
 
-def over_seeds(name: str, look: drawing.Look, x: Sequence[float], y: Sequence[Spread], **options) -> Series:
-    """A series of numbers over seeds: their centres, and the ranges from the lowest to the highest seed if there are
-    several of any.
+def over_seeds(
+    name: str, look: drawing.Look, x: Sequence[float], y: Sequence[Spread], **options
+) -> Series:
+    """A series of numbers over seeds: their centres, and the ranges from the lowest to the highest
+    seed if there are several of any.
 
     Args:
         name, look, x: of the series.

@@ -26,7 +26,17 @@ RATE = "optimizer.learning_rate"
 OWN = (RATE, "optimizer.lr_multipliers")  # chosen for each row
 FINETUNED = "finetuned"  # the folder, beside a table's runs, of the runs finetuned from them
 # Keys that may differ between the runs of one table: they say how a run was run.
-FREE = ("seed", "model.", "mesh.", "log.", "checkpoint.", "eval.every", "profile.", "data.cache", "data.workers")
+FREE = (
+    "seed",
+    "model.",
+    "mesh.",
+    "log.",
+    "checkpoint.",
+    "eval.every",
+    "profile.",
+    "data.cache",
+    "data.workers",
+)
 # Of FREE, the keys in which finetuned runs must agree: they say how a model reads sentences.
 _READ = ("length", "dropout", "attention_dropout", "mask_padding", "hide_padding", "pool", "pooler")
 READING = tuple(f"model.{key}" for key in _READ)
@@ -82,7 +92,8 @@ class NoRuns(RunError):
 
 
 def baselines(runs: Sequence[Run], metric: str) -> dict[str, float]:
-    """What trivial models score on the held-out data of runs: name -> value, as the last run says that knows it."""
+    """What trivial models score on the held-out data of runs: name -> value, as the last run says
+    that knows it."""
     models = [model for run in runs for line in run.lines for model in baselines_of(line)]
     return {model["name"]: model["eval"][metric] for model in models if metric in model["eval"]}
 
@@ -96,13 +107,14 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
     """The runs in a folder whose models are rows of a table.
 
     Args:
-        pattern: a folder of run folders, or a glob pattern that matches run folders or folders of them.
+        pattern: a folder of run folders, or a glob pattern that matches run folders or folders of
+            them.
         rows: each row's config.
 
     Raises:
         NoRuns: there is no run.
-        RunError: two rows are the same; two runs have the same row and seed; their tokenizers differ, or their configs
-            in more than a table compares.
+        RunError: two rows are the same; two runs have the same row and seed; their tokenizers
+            differ, or their configs in more than a table compares.
     """
     runs: dict[tuple, Run] = {}
     for run in _runs(pattern, rows, ("task", *_architecture(rows), "model.length")):
@@ -125,30 +137,42 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
     Runs that started from random parameters (config.init_parameters) are among them.
 
     Args:
-        pattern: of the table's runs; the finetuned runs are in PATTERN/finetuned/ANY/, where `gmlp reproduce` puts
-            them.
-        rows: the config with which each row was pretrained. If several rows are one model trained for different numbers
-            of steps, the run of config.init_from must still be there to tell them apart.
+        pattern: of the table's runs; the finetuned runs are in PATTERN/finetuned/ANY/, where `gmlp
+            reproduce` puts them.
+        rows: the config with which each row was pretrained. If several rows are one model trained
+            for different numbers of steps, the run of config.init_from must still be there to tell
+            them apart.
 
     Raises:
-        RunError: two rows are the same; two runs are the same; or the runs of a task with one batch size differ in more
-            than row, seed and rate.
+        RunError: two rows are the same; two runs are the same; or the runs of a task with one batch
+            size differ in more than row, seed and rate.
     """
     tuned: dict[str, list[Run]] = {row: [] for row in rows}
     same: dict[tuple, Run] = {}
     alike: dict[tuple, Run] = {}
-    not_taken_over = {key for row in rows.values() for key in schema.of_task(row.task) if key not in TEXT_OPTIONS}
+    not_taken_over = {
+        key for row in rows.values() for key in schema.of_task(row.task) if key not in TEXT_OPTIONS
+    }
     model = [key for key in _architecture(rows) if key not in not_taken_over]
     for run in _runs(os.path.join(pattern, FINETUNED, "*"), rows, model, _pretrained):
         config = run.config
         if config.init_from:
             task = task_of(config), config.batch_size
-            key = run.row, *task, config[RATE], config.init_from, config.init_parameters, config.seed
+            key = (
+                run.row,
+                *task,
+                config[RATE],
+                config.init_from,
+                config.init_parameters,
+                config.seed,
+            )
             _refuse_twin(same, key, run, f"{task[0]} from {config.init_from}")
             first = alike.setdefault(task, run)
             both = config_lib.keys(first.config).keys() & config_lib.keys(config).keys()
             free = *OWN, "init_from", "init_parameters"
-            _compare(first, run, [*_compared([run], free), *(key for key in READING if key in both)])
+            _compare(
+                first, run, [*_compared([run], free), *(key for key in READING if key in both)]
+            )
             tuned[run.row].append(run)
     return tuned
 
@@ -162,7 +186,11 @@ def setting(table: PaperTable, runs: Sequence[Run], scale: str) -> str:
     """What was scaled down from the paper's config of the first run, in words."""
     row, here = runs[0].row, runs[0].config
     paper = table.config(row, "paper")
-    changes = [f"{key} {here.get(key)} (paper: {paper.get(key)})" for key in SCALED if here.get(key) != paper.get(key)]
+    changes = [
+        f"{key} {here.get(key)} (paper: {paper.get(key)})"
+        for key in SCALED
+        if here.get(key) != paper.get(key)
+    ]
     if not changes:
         return f"Scale {scale}: the paper's setting."
     return f"Scale {scale}. Scaled down for {row}: {'; '.join(changes)}."
@@ -171,7 +199,10 @@ def setting(table: PaperTable, runs: Sequence[Run], scale: str) -> str:
 def unfinished(runs: Sequence[Run]) -> list[str]:
     """A note on the runs that are not finished, if there are any."""
     left = [run for run in runs if not run.finished]
-    named = [f"{run.row} seed {run.config.seed} (step {run.last_step} of {run.config.steps})" for run in left]
+    named = [
+        f"{run.row} seed {run.config.seed} (step {run.last_step} of {run.config.steps})"
+        for run in left
+    ]
     return [f"Not finished: {', '.join(named)}."] if named else []
 
 
@@ -181,8 +212,8 @@ def _runs(
     identity: Sequence[str],
     pretrained: Callable[[ConfigDict], Mapping[str, Any]] = lambda config: config,
 ) -> Iterator[Run]:
-    """The runs whose configs agree with a row in the keys of `identity`, and whose `pretrained` configs agree with it
-    in the number of steps, if rows differ in it."""
+    """The runs whose configs agree with a row in the keys of `identity`, and whose `pretrained`
+    configs agree with it in the number of steps, if rows differ in it."""
     steps = _steps_key(rows)
     names: dict[tuple, str] = {}
     for name, config in rows.items():
@@ -205,19 +236,23 @@ def _steps_key(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
 
 
 def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
-    """The config of the run from which a finetuned run started; {STEPS: None}, which matches no row, if it is gone."""
+    """The config of the run from which a finetuned run started; {STEPS: None}, which matches no
+    row, if it is gone."""
     path = os.path.join(loading.source_folder(config.init_from)[0], CONFIG_FILE)
     return config_lib.load(path) if config.init_from and files.exists(path) else {STEPS: None}
 
 
 def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, name: str) -> None:
     if key in known:
-        raise RunError(f"{known[key].path} and {run.path} are both {name} with seed {run.config.seed}: leave one out")
+        raise RunError(
+            f"{known[key].path} and {run.path} are both {name} with seed {run.config.seed}: leave one out"
+        )
     known[key] = run
 
 
 def _architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
-    """The keys that make a model a row of a table: two models that agree in them are the same row."""
+    """The keys that make a model a row of a table: two models that agree in them are the same
+    row."""
     options = itertools.chain(*(config_lib.keys(row).items() for row in rows.values()))
     return list(dict.fromkeys(name for name, option in options if option.architecture))
 
@@ -229,11 +264,14 @@ def _compared(runs: Sequence[Run], free: Sequence[str]) -> list[str]:
 
 
 def _check_tokenizers(runs: Sequence[Run]) -> None:
-    """Refuses runs of different tokenizers: perplexities per token of one do not compare with those of another."""
+    """Refuses runs of different tokenizers: perplexities per token of one do not compare with those
+    of another."""
     paths = [path for run in runs if files.exists(path := os.path.join(run.path, TOKENIZER_FILE))]
     for path in paths[1:]:
         if files.read_small(path) != files.read_small(paths[0]):
-            raise RunError(f"runs of different tokenizers: {paths[0]} and {path} differ: give runs of one tokenizer")
+            raise RunError(
+                f"runs of different tokenizers: {paths[0]} and {path} differ: give runs of one tokenizer"
+            )
 
 
 def _compare(one: Run, other: Run, keys: Sequence[str]) -> None:

@@ -67,31 +67,59 @@ class Table:
     def of_columns(cls, rows: Iterable[str], columns: Columns, over: str = "seeds") -> Table:
         """A line for each model of `rows`; columns that are empty in all of them are left out."""
         rows = list(rows)
-        full = [title for title, cells in columns.items() if any(cells.get(row) is not None for row in rows)]
-        return cls(("model", *full), [[row, *(columns[title].get(row) for title in full)] for row in rows], over)
+        full = [
+            title
+            for title, cells in columns.items()
+            if any(cells.get(row) is not None for row in rows)
+        ]
+        return cls(
+            ("model", *full),
+            [[row, *(columns[title].get(row) for title in full)] for row in rows],
+            over,
+        )
 
     def markdown(self) -> str:
         """With three digits; what ± is stands below."""
-        cells = [self.columns, ["---"] * len(self.columns), *(list(map(shown, row)) for row in self.rows)]
-        lines = "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in cells)
+        cells = [
+            self.columns,
+            ["---"] * len(self.columns),
+            *(list(map(shown, row)) for row in self.rows),
+        ]
+        lines = "".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in cells
+        )
         return lines + (f"\n{legend}\n" if (legend := self.legend()) else "")
 
     def legend(self) -> str:
         """What its ± is; empty if it has none."""
-        if not any(isinstance(cell, Spread) and cell.deviation is not None for row in self.rows for cell in row):
+        if not any(
+            isinstance(cell, Spread) and cell.deviation is not None
+            for row in self.rows
+            for cell in row
+        ):
             return ""
-        centre = "the number before it is their mean, or the median of finetuned scores and of costs"
+        centre = (
+            "the number before it is their mean, or the median of finetuned scores and of costs"
+        )
         return f"± is the standard deviation between {self.over}; {centre}."
 
     def csv(self) -> str:
         """With all digits. A number over seeds takes five columns."""
-        spread = [any(isinstance(row[index], Spread) for row in self.rows) for index in range(len(self.columns))]
+        spread = [
+            any(isinstance(row[index], Spread) for row in self.rows)
+            for index in range(len(self.columns))
+        ]
         columns: list[str] = []
         for name, wide in zip(self.columns, spread, strict=True):
             more = ("deviation", "lowest", "highest", self.over) if wide else ()
             columns += [name, *(f"{name} {statistic}" for statistic in more)]
         rows = (zip(row, spread, strict=True) for row in self.rows)
-        return csv_text([columns, *([value for cell, wide in row for value in _values(cell, wide)] for row in rows)])
+        return csv_text(
+            [
+                columns,
+                *([value for cell, wide in row for value in _values(cell, wide)] for row in rows),
+            ]
+        )
 
 
 def shown(cell: Cell) -> str:

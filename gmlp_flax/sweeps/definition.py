@@ -51,7 +51,8 @@ class Sweep(NamedTuple):
         overrides: the keys that --config.KEY=VALUE changes in every trial.
         trials: every point with every seed, or a part of them.
         choosing: whether only the best point is trained with more seeds than the first.
-        metric, mode: the held-out metric that compares points, and whether "min" or "max" of it is the best.
+        metric, mode: the held-out metric that compares points, and whether "min" or "max" of it is
+            the best.
         out: the folder of the runs.
     """
 
@@ -69,7 +70,8 @@ def from_file(given: str) -> Points:
     """The points of a sweep file, FILE or FILE:ARGUMENT.
 
     Raises:
-        ConfigError: there is no such file, or its get_sweep gives no points, or a point without a config.
+        ConfigError: there is no such file, or its get_sweep gives no points, or a point without a
+            config.
     """
     path, colon, argument = given.partition(":")
     path = config_lib.locate(path, "sweep")
@@ -84,7 +86,12 @@ def from_file(given: str) -> Points:
 
 
 def define(
-    source: str, points: Points, overrides: Point, out: str, choosing: bool = False, trusted: Sequence[str] = ()
+    source: str,
+    points: Points,
+    overrides: Point,
+    out: str,
+    choosing: bool = False,
+    trusted: Sequence[str] = (),
 ) -> Sweep:
     """A sweep over points, checked.
 
@@ -94,10 +101,12 @@ def define(
         overrides: keys that change in every trial; values may be text.
         out: the folder of the runs.
         choosing: whether only the best point is trained with more seeds than the first.
-        trusted: modules whose classes the config of a run may name, such as of the run that the trials begin from.
+        trusted: modules whose classes the config of a run may name, such as of the run that the
+            trials begin from.
 
     Raises:
-        ConfigError: a value makes no sense, two trials are the same, or the points differ in their held-out metric.
+        ConfigError: a value makes no sense, two trials are the same, or the points differ in their
+            held-out metric.
         RunError: a folder in `out` holds a run of another config.
     """
     open_config = functools.cache(config_lib.open_config)
@@ -113,16 +122,22 @@ def define(
         trial = Trial(point, flags, config)
         marks = trial.name, config_lib.to_json(config)
         if same := [names[mark] for mark in marks if mark in names]:
-            raise ConfigError(f"two points are one run, or share the name of its folder: {same[0]} and {trial.name}")
+            raise ConfigError(
+                f"two points are one run, or share the name of its folder: {same[0]} and {trial.name}"
+            )
         names |= dict.fromkeys(marks, trial.name)
         path = os.path.join(out, trial.name, CONFIG_FILE)
         if files.exists(path) and (difference := _difference(config_lib.load(path), config)):
-            raise RunError(f"{os.path.dirname(path)} is a run of another config ({difference}): give another --out")
+            raise RunError(
+                f"{os.path.dirname(path)} is a run of another config ({difference}): give another --out"
+            )
         trials.append(trial)
     best = dict.fromkeys(tasks.find(trial.config.task).best for trial in trials)
     if len(best) > 1:
         metrics = ", ".join(name for name, _ in best)
-        raise ConfigError(f"the points differ in their held-out metric ({metrics}): make a sweep of each")
+        raise ConfigError(
+            f"the points differ in their held-out metric ({metrics}): make a sweep of each"
+        )
     ((metric, mode),) = best
     overrides = {key: trials[0].config[key] for key in overrides}  # no longer as text
     return Sweep(source, overrides, tuple(trials), choosing, metric, mode, out)
@@ -131,7 +146,8 @@ def define(
 def _difference(before: ConfigDict, now: ConfigDict) -> str:
     """The first key in which a run and its config differ, with both values; empty if there is none.
 
-    Keys that a run inherits through `init_from` have the other run's values, whatever its config says.
+    Keys that a run inherits through `init_from` have the other run's values, whatever its config
+    says.
     """
     inherits = bool(now.init_from) and tasks.find(now.task).inherits_model
     known = config_lib.keys(before) | config_lib.keys(now)

@@ -1,15 +1,18 @@
 """Sweeps over config keys: product, zipped, chained.
 
-A point is a dict of dotted config names and their values; a sweep is a tuple of points. The functions take sweeps, or
-{name: values, ...}, which stands for one sweep per name. They nest:
+A point is a dict of dotted config names and their values; a sweep is a tuple of points. The
+functions take sweeps, or {name: values, ...}, which stands for one sweep per name. They nest:
 
-    product({"optimizer.learning_rate": [1e-5, 2e-5]}, zipped({"batch_size": [16, 32], "steps": [4000, 2000]}))
+    product({"optimizer.learning_rate": [1e-5, 2e-5]}, zipped({"batch_size": [16, 32], "steps":
+    [4000, 2000]}))
 
-On a command line a sweep is the product of words KEY=VALUE,VALUE,... or, for keys that change together,
-KEY:KEY=VALUE:VALUE,VALUE:VALUE,... Each word is a flag of its own (--grid=KEY=VALUE,...): the characters that could
-separate several words in one flag, a space or a semicolon, are special to shells.
+On a command line a sweep is the product of words KEY=VALUE,VALUE,... or, for keys that change
+together, KEY:KEY=VALUE:VALUE,VALUE:VALUE,... Each word is a flag of its own (--grid=KEY=VALUE,...):
+the characters that could separate several words in one flag, a space or a semicolon, are special to
+shells.
 
-In code, a point may also name its config file, with an argument: {"config": "c4_ablation:sgu,scale=small"}.
+In code, a point may also name its config file, with an argument: {"config":
+"c4_ablation:sgu,scale=small"}.
 """
 
 import itertools
@@ -29,7 +32,8 @@ CONFIG = "config"  # the only name that is no key of the config
 
 
 def product(*parts: Part) -> Points:
-    """Every combination of one point per part, the last part changing fastest; without parts, one empty point.
+    """Every combination of one point per part, the last part changing fastest; without parts, one
+    empty point.
 
     Raises:
         ConfigError: a name is unknown or is set by two parts, or a part is empty.
@@ -62,7 +66,8 @@ def chained(*parts: Part) -> Points:
 def parse(words: Iterable[str]) -> Points:
     """The product of KEY=VALUE,VALUE,... and KEY:KEY=VALUE:VALUE,VALUE:VALUE,...
 
-    Values stay text. A comma inside brackets does not separate values, nor does a colon in the values of a single key.
+    Values stay text. A comma inside brackets does not separate values, nor does a colon in the
+    values of a single key.
 
     Raises:
         ConfigError: a word has another form; otherwise as in `product`.
@@ -77,7 +82,9 @@ def _parse_word(word: str) -> Points:
         check_name(key_name, word)
     points = [value.split(":") if len(keys) > 1 else [value] for value in _values(values)]
     if not equals or not all(len(point) == len(keys) and all(point) for point in points):
-        raise ConfigError(f"{word!r} is no part of a grid: expected {key}={':'.join('VALUE' for _ in keys)},...")
+        raise ConfigError(
+            f"{word!r} is no part of a grid: expected {key}={':'.join('VALUE' for _ in keys)},..."
+        )
     return tuple(dict(zip(keys, point, strict=True)) for point in points)
 
 

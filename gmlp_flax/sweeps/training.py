@@ -37,29 +37,35 @@ Metrics = dict[str, Any]
 def training_pool(out: str, jobs: int) -> Iterator[Callable[[str, Sequence[str]], Future[Metrics]]]:
     """Trains runs in processes, some at a time. They work in the current folder.
 
-    If the `with` block ends early, the running ones save and stop, and no other begins; so do Ctrl-C and SIGTERM.
+    If the `with` block ends early, the running ones save and stop, and no other begins; so do
+    Ctrl-C and SIGTERM.
 
     Args:
         out: the folder of the runs, made if need be.
-        jobs: processes at a time, each on its share of the processor's cores. An accelerator has room for one.
+        jobs: processes at a time, each on its share of the processor's cores. An accelerator has
+            room for one.
 
     Yields:
-        A function (name, flags) that has OUT/NAME trained with these flags, unless it is finished; the output goes to
-        OUT/NAME.log. The future gives the run's last held-out metrics, or raises RunError.
+        A function (name, flags) that has OUT/NAME trained with these flags, unless it is finished;
+        the output goes to OUT/NAME.log. The future gives the run's last held-out metrics, or raises
+        RunError.
     """
     out, lock, stopped, processes = files.absolute(out), threading.Lock(), threading.Event(), set()
     # XLA makes as many threads as it believes to have cores.
     environment = os.environ | {"PJRT_NPROC": str(max(1, usable_cores() // jobs))}
 
     def run(command: list[str], log_path: str) -> int:
-        """Runs a command, its output in a log; returns its exit code. After the block's end nothing begins."""
+        """Runs a command, its output in a log; returns its exit code. After the block's end nothing
+        begins."""
         if stopped.is_set():
             return 0  # before the log is there, which says that a run was begun
         with _open_log(log_path, command) as log:
             with lock:
                 if stopped.is_set():
                     return 0
-                process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                process = subprocess.Popen(
+                    command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
                 processes.add(process)
             code = process.wait()
             processes.discard(process)
@@ -69,12 +75,17 @@ def training_pool(out: str, jobs: int) -> Iterator[Callable[[str, Sequence[str]]
         """Trains a run, unless it is finished."""
         workdir = os.path.join(out, name)
         if (result := read_result(workdir)) is None:
-            if run([sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags], f"{workdir}.log"):
+            if run(
+                [sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags],
+                f"{workdir}.log",
+            ):
                 reason = read_error(f"{workdir}.log")
                 told = f" ({reason})" if reason else ""
                 raise RunError(f"the run {workdir} failed{told}: its output is in {workdir}.log")
             if (result := read_result(workdir)) is None:
-                raise RunError(f"the run {workdir} was stopped before its end: the same command again goes on")
+                raise RunError(
+                    f"the run {workdir} was stopped before its end: the same command again goes on"
+                )
         return result["eval"]
 
     with stopping.terminable(), concurrent.futures.ThreadPoolExecutor(jobs) as threads:
@@ -90,7 +101,8 @@ def training_pool(out: str, jobs: int) -> Iterator[Callable[[str, Sequence[str]]
 
 @contextlib.contextmanager
 def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
-    """A file to be added to, which a command begins; one in a bucket is written there when the block ends."""
+    """A file to be added to, which a command begins; one in a bucket is written there when the
+    block ends."""
     line = os.fsencode(f"{shlex.join(command)}\n")
     if files.is_remote(path):
         with tempfile.TemporaryFile() as log:
@@ -110,7 +122,8 @@ def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
 def read_error(log: str) -> str:
     """The error that the last command in a log told; empty if it told none, or was killed."""
     text = (files.read(log) or b"").decode(errors="replace")
-    last = re.split(r" -m gmlp_flax\.train '?--workdir=", text)[-1]  # the shell's quotes, if it needs some
+    # the shell's quotes, if it needs some
+    last = re.split(r" -m gmlp_flax\.train '?--workdir=", text)[-1]
     errors = re.findall(r"^error: (.*)|^(Traceback) ", last, re.MULTILINE)
     return next(filter(None, errors[-1])) if errors else ""
 
@@ -121,7 +134,8 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
     Args:
         sweep: the sweep.
         jobs: processes at a time.
-        go_on: whether the others go on if a trial fails; a sweep that chooses needs all of its first ones.
+        go_on: whether the others go on if a trial fails; a sweep that chooses needs all of its
+            first ones.
 
     Returns:
         Whether no trial failed.
@@ -136,12 +150,16 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
     def train_all(trials: Sequence[Trial]) -> None:
         """Trains them and notes their metrics or why they failed."""
         names = {submit(trial.name, trial.flags): trial.name for trial in trials}
-        for number, (run, eta) in enumerate(ended(names, sweep._replace(trials=tuple(trials))), start=1):
+        for number, (run, eta) in enumerate(
+            ended(names, sweep._replace(trials=tuple(trials))), start=1
+        ):
             name, told = names[run], ", ".join(filter(None, (f"{number} of {len(names)}", eta)))
             try:
                 value = run.result().get(sweep.metric, math.nan)
                 if not math.isfinite(value):
-                    raise RunError(f"the run {name} ended with {sweep.metric} {value}: it cannot be compared")
+                    raise RunError(
+                        f"the run {name} ended with {sweep.metric} {value}: it cannot be compared"
+                    )
                 tqdm.tqdm.write(f"{name}: {sweep.metric} {value:.5g} ({told})", file=sys.stderr)
                 metrics[name] = run.result()
             except RunError as error:
@@ -161,26 +179,46 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
             train_all(reported)
             chosen, sweep = len(first), sweep._replace(trials=first + reported)
     table = rows(sweep, metrics)
-    known = {"config": sweep.source, "overrides": sweep.overrides, "metric": sweep.metric, "mode": sweep.mode}
-    report = known | {"chosen": chosen, "points": table} | ({"failed": list(failed)} if failed else {})
+    known = {
+        "config": sweep.source,
+        "overrides": sweep.overrides,
+        "metric": sweep.metric,
+        "mode": sweep.mode,
+    }
+    report = (
+        known | {"chosen": chosen, "points": table} | ({"failed": list(failed)} if failed else {})
+    )
     json_files.write(files.join(sweep.out, "sweep.json"), report)
     if failed:
-        count = f"{len(failed)} of {len(sweep.trials)} runs failed; the same command tries them again:"
+        count = (
+            f"{len(failed)} of {len(sweep.trials)} runs failed; the same command tries them again:"
+        )
         print(count, *failed.values(), sep="\n", file=sys.stderr)
     return not failed
 
 
 def ended(runs: Iterable[Future], sweep: Sweep) -> Iterator[tuple[Future, str]]:
-    """The runs of a sweep as they end, each with the time that the others will take; a terminal has a bar of steps."""
-    began, pending, steps = time.monotonic(), set(runs), sum(trial.config.steps for trial in sweep.trials)
+    """The runs of a sweep as they end, each with the time that the others will take; a terminal has
+    a bar of steps."""
+    began, pending, steps = (
+        time.monotonic(),
+        set(runs),
+        sum(trial.config.steps for trial in sweep.trials),
+    )
     before = steps_taken(sweep)
     form = "{percentage:3.0f}%|{bar:20}| {n_fmt} of {total_fmt} steps  {desc}"
-    with tqdm.tqdm(total=steps, initial=before, bar_format=form, disable=not sys.stderr.isatty()) as bar:
+    with tqdm.tqdm(
+        total=steps, initial=before, bar_format=form, disable=not sys.stderr.isatty()
+    ) as bar:
         while pending:
-            done, pending = concurrent.futures.wait(pending, PAUSE, concurrent.futures.FIRST_COMPLETED)
+            done, pending = concurrent.futures.wait(
+                pending, PAUSE, concurrent.futures.FIRST_COMPLETED
+            )
             taken, seconds = steps_taken(sweep), time.monotonic() - began
             left = (steps - taken) * seconds / (taken - before) if taken > before else math.nan
-            eta = f"ETA {tqdm.tqdm.format_interval(left)}" if pending and math.isfinite(left) else ""
+            eta = (
+                f"ETA {tqdm.tqdm.format_interval(left)}" if pending and math.isfinite(left) else ""
+            )
             bar.set_description_str(eta)
             bar.update(taken - bar.n)
             yield from ((run, eta) for run in done)
@@ -190,8 +228,8 @@ STATISTICS = {"median": statistics.median, "mean": statistics.mean, "lowest": mi
 
 
 def status(sweep: Sweep) -> str:
-    """A line for each run, done, failed and why, or at which step, and how many are done. Of a sweep that chooses, runs
-    that have not begun are left out: most of them will never.
+    """A line for each run, done, failed and why, or at which step, and how many are done. Of a
+    sweep that chooses, runs that have not begun are left out: most of them will never.
 
     Raises:
         RunError: a run's metrics.jsonl is damaged.
@@ -201,17 +239,26 @@ def status(sweep: Sweep) -> str:
         folder = os.path.join(sweep.out, trial.name)
         step = (MetricsFile.read(os.path.join(folder, METRICS_FILE)) or [{"step": 0}])[-1]["step"]
         if (result := read_result(folder)) is not None:
-            state, done = f"done, {sweep.metric} {result['eval'].get(sweep.metric, math.nan):.5g}", done + 1
+            state, done = (
+                f"done, {sweep.metric} {result['eval'].get(sweep.metric, math.nan):.5g}",
+                done + 1,
+            )
         else:
             reason = read_error(f"{folder}.log")
             state = f"failed: {reason}" if reason else f"step {step} of {trial.config.steps}"
-        if result is not None or not sweep.choosing or files.exists(folder) or files.exists(f"{folder}.log"):
+        if (
+            result is not None
+            or not sweep.choosing
+            or files.exists(folder)
+            or files.exists(f"{folder}.log")
+        ):
             lines.append(f"{trial.name}: {state}")
     return "\n".join([*lines, f"{done} of {len(sweep.trials)} runs are done"])
 
 
 def rows(sweep: Sweep, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
-    """A row for each point: its finished trials, and the statistics of each metric over their seeds.
+    """A row for each point: its finished trials, and the statistics of each metric over their
+    seeds.
 
     Args:
         sweep: the sweep.
@@ -219,14 +266,20 @@ def rows(sweep: Sweep, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
     """
     table: dict[str, dict[str, Any]] = {}
     for trial in sweep.trials:
-        row = table.setdefault(str(trial.seedless), {"point": trial.seedless, "runs": [], "summary": {}})
+        row = table.setdefault(
+            str(trial.seedless), {"point": trial.seedless, "runs": [], "summary": {}}
+        )
         if trial.name in found:
-            row["runs"].append({"seed": trial.config.seed, "workdir": trial.name, "eval": found[trial.name]})
+            row["runs"].append(
+                {"seed": trial.config.seed, "workdir": trial.name, "eval": found[trial.name]}
+            )
     for row in table.values():
         for key in row["runs"][0]["eval"] if row["runs"] else ():
             values = [run["eval"].get(key) for run in row["runs"]]
             if all(isinstance(value, int | float) for value in values):
-                row["summary"][key] = {name: statistic(values) for name, statistic in STATISTICS.items()}
+                row["summary"][key] = {
+                    name: statistic(values) for name, statistic in STATISTICS.items()
+                }
     return list(table.values())
 
 

@@ -1,4 +1,5 @@
-"""A task ties one model to its data, its loss and its metrics: one file per task, one row in the table.
+"""A task ties one model to its data, its loss and its metrics: one file per task, one row in the
+table.
 
 A task from elsewhere is named by its place instead: `my_package.my_task:MyTask`.
 """
@@ -31,7 +32,9 @@ def find(name: str) -> type[Task]:
     return registry.find(name, TASKS, Task, "task")
 
 
-def create(config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})) -> Task:
-    """The task of a config. Its files beside the parameters come from the run's folder if they exist there, else from
-    the run that it starts from (`inherited`)."""
+def create(
+    config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})
+) -> Task:
+    """The task of a config. Its files beside the parameters come from the run's folder if they
+    exist there, else from the run that it starts from (`inherited`)."""
     return find(config.task)(config, folder, inherited)

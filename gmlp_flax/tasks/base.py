@@ -30,7 +30,8 @@ Sums = dict[str, tuple[jax.Array, jax.Array]]
 Outputs = dict[str, Any]  # name -> array, the leading axis the example
 Shapes = dict[str, tuple[tuple[int, ...], Any]]  # name -> shape and type of one example's array
 
-Totals = dict[str, tuple[Any, float]]  # Sums over a whole evaluation: floats, or numpy arrays for sums of arrays
+# Sums over a whole evaluation: floats, or numpy arrays for sums of arrays
+Totals = dict[str, tuple[Any, float]]
 
 
 class Baseline(NamedTuple):
@@ -43,33 +44,44 @@ class Baseline(NamedTuple):
 class Task(abc.ABC):
     """A model with its data, its loss and its metrics.
 
-    Losses and metrics are (sum, weight) over the examples of a batch, never means: batches, microbatches, devices and
-    hosts then add up to the same number however the examples are spread.
+    Losses and metrics are (sum, weight) over the examples of a batch, never means: batches,
+    microbatches, devices and hosts then add up to the same number however the examples are spread.
 
-    A task of your own extends this class; the documentation has an example, under "extending". `config.task` names it.
+    A task of your own extends this class; the documentation has an example, under "extending".
+    `config.task` names it.
 
     Attributes:
         options: the config keys that it adds, by dotted name.
         metrics: names of the sums that `loss` returns; "loss" is among them.
-        best: the evaluation metric that says which checkpoint is best, and whether "min" or "max" of it.
-        hub_task: what the Hugging Face hub calls the task, its "pipeline tag"; "" if it has no name for it.
+        best: the evaluation metric that says which checkpoint is best, and whether "min" or "max"
+            of it.
+        hub_task: what the Hugging Face hub calls the task, its "pipeline tag"; "" if it has no name
+            for it.
         lower_is_better: the names in `eval_metrics` of which less is better.
         percent: metrics that are shown in percent, and the factor that makes them so.
-        unit: what throughput counts: "tokens", "images" or "examples"; an example has `units_per_example` of them.
+        unit: what throughput counts: "tokens", "images" or "examples"; an example has
+            `units_per_example` of them.
         generates: whether a trained model writes on after a text, by `generate`.
         predicts_files: whether `predict` takes paths of files; else it takes lines of text.
-        predicts_numbers: whether a prediction is a number in a unit of its own, not the probability of a name.
-        prediction_label: what is printed before a prediction of an input; {} stands for its number, from 1.
+        predicts_numbers: whether a prediction is a number in a unit of its own, not the probability
+            of a name.
+        prediction_label: what is printed before a prediction of an input; {} stands for its number,
+            from 1.
         pad_id: fills up "tokens" of shorter examples to predict to the length of others.
-        shared_assets: the names in `assets` that a run must share with the run whose parameters start it.
+        shared_assets: the names in `assets` that a run must share with the run whose parameters
+            start it.
         optional_assets: the names in `assets` that a run may lack.
         inherited: these files of the starting run, by name, for a run that begins.
-        inherits_model: whether a run takes the architecture of its model from the run that starts it.
-        inherited_keys: keys of the config that a run takes from the run that starts it, unless it sets them itself.
-        heads: names in `assets` that may differ from the starting run's, each with the beginning of the paths of the
-            parameters that then start anew.
-        new_params: beginnings of paths of parameters that the starting run may lack; they then start anew.
-        as_classifier: keys of the config, with their values, that make a classifier of classes of one's own of it.
+        inherits_model: whether a run takes the architecture of its model from the run that starts
+            it.
+        inherited_keys: keys of the config that a run takes from the run that starts it, unless it
+            sets them itself.
+        heads: names in `assets` that may differ from the starting run's, each with the beginning of
+            the paths of the parameters that then start anew.
+        new_params: beginnings of paths of parameters that the starting run may lack; they then
+            start anew.
+        as_classifier: keys of the config, with their values, that make a classifier of classes of
+            one's own of it.
     """
 
     options: ClassVar[Mapping[str, Option]] = {}
@@ -93,17 +105,22 @@ class Task(abc.ABC):
     new_params: tuple[str, ...] = ()
     as_classifier: ClassVar[Mapping[str, Any]] = {}
 
-    def __init__(self, config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})):
+    def __init__(
+        self, config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})
+    ):
         self.config, self.folder, self.inherited = config, folder, inherited
 
     @classmethod  # noqa: B027 - a task without keys that could contradict each other
     def check(cls, config: ConfigDict) -> None:
-        """Raises ConfigError for keys of the task that contradict each other, before any data is read."""
+        """Raises ConfigError for keys of the task that contradict each other, before any data is
+        read."""
 
     @classmethod
-    def without_data(cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})) -> Task:
-        """A task that reads no data: its model, loss and shapes, for checks, planning and loaded models. `files` are
-        those of `assets`, by name; what is not among them has a stand-in."""
+    def without_data(
+        cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})
+    ) -> Task:
+        """A task that reads no data: its model, loss and shapes, for checks, planning and loaded
+        models. `files` are those of `assets`, by name; what is not among them has a stand-in."""
         return cls(config, "", files)
 
     @abc.abstractmethod
@@ -126,18 +143,20 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
-        """Builds the model. Its `Encoder` is its attribute `encoder`: training knows layers by `encoder/blocks/`."""
+        """Builds the model. Its `Encoder` is its attribute `encoder`: training knows layers by
+        `encoder/blocks/`."""
 
     def mix(self, batch: Batch, key: jax.Array) -> Batch:
-        """Mixes the examples of a whole training batch (mixup, CutMix), before it is split into microbatches."""
+        """Mixes the examples of a whole training batch (mixup, CutMix), before it is split into
+        microbatches."""
         return batch
 
     @abc.abstractmethod
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """The summed loss, which is differentiated, and all `metrics`.
 
-        `batch["key"]` holds a random key per example, the only source of randomness: an example draws the same numbers
-        on whatever device it is run.
+        `batch["key"]` holds a random key per example, the only source of randomness: an example
+        draws the same numbers on whatever device it is run.
         """
 
     @abc.abstractmethod
@@ -145,18 +164,21 @@ class Task(abc.ABC):
         """An evaluation batch.
 
         Returns:
-            Sums over its examples, each counted `batch["weight"]` times, "examples" included; and the arrays
-            [batch, ...] that `summarize` and `prediction_files` also need, {} for most tasks. With such outputs,
-            batches have an "index" that gives the order of the examples. A sum may be an array, such as a count per
-            class; `summarize` and `baselines` get it as a numpy array.
+            Sums over its examples, each counted `batch["weight"]` times, "examples" included; and
+            the arrays [batch, ...] that `summarize` and `prediction_files` also need, {} for most
+            tasks. With such outputs, batches have an "index" that gives the order of the examples.
+            A sum may be an array, such as a count per class; `summarize` and `baselines` get it as
+            a numpy array.
         """
 
     @abc.abstractmethod
     def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
-        """The metrics of a whole evaluation, for people; `outputs` as numpy arrays [examples, ...]."""
+        """The metrics of a whole evaluation, for people; `outputs` as numpy arrays [examples,
+        ...]."""
 
     def baselines(self, sums: Totals) -> list[Baseline]:
-        """What trivial models score on the data of an evaluation, to stand beside a run's last; [] if not known."""
+        """What trivial models score on the data of an evaluation, to stand beside a run's last; []
+        if not known."""
         return []
 
     def format_metrics(self, metrics: Mapping[str, float]) -> str:
@@ -166,7 +188,9 @@ class Task(abc.ABC):
             if factor := self.percent.get(name.removeprefix("ema_")):
                 parts.append(f"{name} {value * factor:.1f}%")
             else:
-                parts.append(f"{name} {value:,.0f}" if 1e4 <= value < 1e9 else f"{name} {value:.4g}")
+                parts.append(
+                    f"{name} {value:,.0f}" if 1e4 <= value < 1e9 else f"{name} {value:.4g}"
+                )
         return "  ".join(parts)
 
     @property
@@ -179,10 +203,13 @@ class Task(abc.ABC):
 
         A task without it defines the four methods below.
         """
-        raise ConfigError(f"the task {type(self).__name__} has no examples: define `examples(side)`")
+        raise ConfigError(
+            f"the task {type(self).__name__} has no examples: define `examples(side)`"
+        )
 
     def fingerprint(self, side: str) -> Fingerprint:
-        """What recognises the data of a side when a run goes on (`data.fingerprints`); {} if they are not compared."""
+        """What recognises the data of a side when a run goes on (`data.fingerprints`); {} if they
+        are not compared."""
         return {}
 
     def train_batches(self, start: int, host: int, hosts: int) -> Batches:
@@ -192,9 +219,12 @@ class Task(abc.ABC):
         )
 
     def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> Batches:
-        """This host's share of the held-out batches, with "weight" [batch]; `shares` divides their size."""
+        """This host's share of the held-out batches, with "weight" [batch]; `shares` divides their
+        size."""
         batch_size = self.evaluation_batch_size(shares)
-        return pipeline.evaluation_batches(self.examples("heldout"), batch_size=batch_size, host=host, hosts=hosts)
+        return pipeline.evaluation_batches(
+            self.examples("heldout"), batch_size=batch_size, host=host, hosts=hosts
+        )
 
     def evaluation_examples(self) -> int:
         """Number of held-out examples, over all hosts."""
@@ -206,19 +236,30 @@ class Task(abc.ABC):
 
     def pipeline_options(self) -> dict[str, Any]:
         """The config's arguments of `pipeline.train_batches`."""
-        return dict(seed=self.config.seed, batch_size=self.config.batch_size, workers=self.config.data.workers)
+        return dict(
+            seed=self.config.seed,
+            batch_size=self.config.batch_size,
+            workers=self.config.data.workers,
+        )
 
     @abc.abstractmethod
     def assets(self) -> dict[str, bytes]:
-        """The files that predictions need beside the parameters, by name; run folder and checkpoints hold them."""
+        """The files that predictions need beside the parameters, by name; run folder and
+        checkpoints hold them."""
 
     def saved_file(self, name: str) -> bytes | None:
-        """One of `assets` in the run folder, else that of the run which starts this one; None if there is none."""
+        """One of `assets` in the run folder, else that of the run which starts this one; None if
+        there is none."""
         path = os.path.join(self.folder, name)
-        return files.read_small(path) if self.folder and files.exists(path) else self.inherited.get(name)
+        return (
+            files.read_small(path)
+            if self.folder and files.exists(path)
+            else self.inherited.get(name)
+        )
 
     def saved_names(self, name: str) -> tuple[str, ...]:
-        """The names of classes in a JSON file of the run folder: a list, or "labels" in an object; () without the file.
+        """The names of classes in a JSON file of the run folder: a list, or "labels" in an object;
+        () without the file.
 
         Raises:
             DataError: there is no such list in it, or an empty one.
@@ -227,15 +268,24 @@ class Task(abc.ABC):
             return ()
         values = json_files.parse(content, path := os.path.join(self.folder, name))
         values = values.get("labels") if isinstance(values, dict) else values
-        if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
-            raise DataError(f"{path} is damaged: expected a list of names; take it from the run's checkpoint again")
+        if (
+            not isinstance(values, list)
+            or not values
+            or not all(isinstance(value, str) for value in values)
+        ):
+            raise DataError(
+                f"{path} is damaged: expected a list of names; take it from the run's checkpoint again"
+            )
         return tuple(values)
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
-        """The predictions of a whole evaluation as official scorers read them, by file name; most tasks have none."""
+        """The predictions of a whole evaluation as official scorers read them, by file name; most
+        tasks have none."""
         return {}
 
-    def predict(self, params: Any, inputs: Iterable[Any], top: int = 5, **options: Any) -> list[list[Candidates]]:
+    def predict(
+        self, params: Any, inputs: Iterable[Any], top: int = 5, **options: Any
+    ) -> list[list[Candidates]]:
         """A trained model's predictions, as a list; options as in `predict_stream`.
 
         Returns:
@@ -252,15 +302,21 @@ class Task(abc.ABC):
         return predictions
 
     def predict_stream(
-        self, params: Any, inputs: Iterable[Any], top: int = 5, batch_size: int = 32, truncate: bool = False
+        self,
+        params: Any,
+        inputs: Iterable[Any],
+        top: int = 5,
+        batch_size: int = 32,
+        truncate: bool = False,
     ) -> Iterator[Answer]:
-        """Yields a trained model's answer to each input, in order; an input that cannot be read, or does not suit this
-        model, has an error as its answer.
+        """Yields a trained model's answer to each input, in order; an input that cannot be read, or
+        does not suit this model, has an error as its answer.
 
         Args:
             params: of the model.
-            inputs: paths of files if `predicts_files`, else lines of text. Content in place of a path is allowed where
-                a task says so. After `prediction.PAUSE` among them, all answers are given before the next is asked for.
+            inputs: paths of files if `predicts_files`, else lines of text. Content in place of a
+                path is allowed where a task says so. After `prediction.PAUSE` among them, all
+                answers are given before the next is asked for.
             top: how many candidates.
             batch_size: inputs that the model reads at once.
             truncate: whether a text that is too long is cut.
@@ -276,8 +332,11 @@ class Task(abc.ABC):
         raise RunError(f"the task {type(self).__name__} has no predictions for single inputs")
 
     def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
-        """Logits of prepared examples, float32 [batch, predictions, names]; there may be more of both than are read."""
-        raise ConfigError(f"the task {type(self).__name__} has `prepare` alone: define `prediction_scores` too")
+        """Logits of prepared examples, float32 [batch, predictions, names]; there may be more of
+        both than are read."""
+        raise ConfigError(
+            f"the task {type(self).__name__} has `prepare` alone: define `prediction_scores` too"
+        )
 
     @property
     def prediction_names(self) -> Sequence[str]:
@@ -285,7 +344,8 @@ class Task(abc.ABC):
         return self.class_names
 
     def rank(self, params: Any, batch: Batch, top: int) -> Outputs:
-        """What `read_answer` needs of a batch of prepared examples: here, the best probabilities and their indices."""
+        """What `read_answer` needs of a batch of prepared examples: here, the best probabilities
+        and their indices."""
         scores = self.prediction_scores(params, batch)[..., : len(self.prediction_names)]
         values, indices = jax.lax.top_k(jax.nn.softmax(scores), min(top, scores.shape[-1]))
         return {"values": values, "indices": indices}
@@ -293,8 +353,13 @@ class Task(abc.ABC):
     def read_answer(self, prepared: Prepared, outputs: list[Outputs], top: int) -> list[Candidates]:
         """The predictions of an input; its context, if it has one, is how many there are."""
         name_of: Callable[[int], str] = self.prediction_names.__getitem__
-        best = (outputs[0][part][: prepared.context or 1].tolist() for part in ("indices", "values"))
-        return [[*zip(map(name_of, indices), values, strict=True)] for indices, values in zip(*best, strict=True)]
+        best = (
+            outputs[0][part][: prepared.context or 1].tolist() for part in ("indices", "values")
+        )
+        return [
+            [*zip(map(name_of, indices), values, strict=True)]
+            for indices, values in zip(*best, strict=True)
+        ]
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def compiled_rank(self, top: int) -> Callable[[Any, Batch], Outputs]:
@@ -307,7 +372,9 @@ class Task(abc.ABC):
         Raises:
             RunError: the prompt does not suit this model, or the task generates no text.
         """
-        raise RunError(f"the task {self.config.task} does not continue texts: train with config.task=causal_lm")
+        raise RunError(
+            f"the task {self.config.task} does not continue texts: train with config.task=causal_lm"
+        )
 
     def encode(self, inputs: Sequence[Any]) -> Any:
         """Inputs as `predict` takes them, as the arrays that `forward` reads."""
@@ -317,22 +384,31 @@ class Task(abc.ABC):
         """The logits of arrays, as `encode` makes them, in evaluation: a pure function."""
         return self.apply(params, inputs)
 
-    def features(self, params: Any, inputs: Any, layers: Sequence[int] = (-1,), pool: str | None = None) -> jax.Array:
-        """The states of some layers (see `Encoder.states`) for the inputs of `forward`, side by side: [batch, tokens,
-        channels]; with `pool`, "mean" or "cls", [batch, channels]."""
+    def features(
+        self, params: Any, inputs: Any, layers: Sequence[int] = (-1,), pool: str | None = None
+    ) -> jax.Array:
+        """The states of some layers (see `Encoder.states`) for the inputs of `forward`, side by
+        side: [batch, tokens, channels]; with `pool`, "mean" or "cls", [batch, channels]."""
         return self._side_by_side(self.bind(params).states(inputs, layers), pool)
 
-    def _side_by_side(self, states: list[jax.Array], pool: str | None, mask: jax.Array | None = None) -> jax.Array:
-        return jnp.concatenate([pooled_states(state, pool, mask) if pool else state for state in states], axis=-1)
+    def _side_by_side(
+        self, states: list[jax.Array], pool: str | None, mask: jax.Array | None = None
+    ) -> jax.Array:
+        return jnp.concatenate(
+            [pooled_states(state, pool, mask) if pool else state for state in states], axis=-1
+        )
 
     def labelled(self, side: str) -> Any:
         """The examples of a side as evaluation reads them, with their "label"."""
         return self.examples(side)
 
     @classmethod
-    def row(cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str) -> dict[str, Any]:
-        """An example that a program gives, its inputs and its label or None, as a JSON row of the data that the task
-        reads; `path`, without a suffix, is where it may write a file that the row names.
+    def row(
+        cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str
+    ) -> dict[str, Any]:
+        """An example that a program gives, its inputs and its label or None, as a JSON row of the
+        data that the task reads; `path`, without a suffix, is where it may write a file that the
+        row names.
 
         Raises:
             DataError, RunError: it does not suit the task.
@@ -383,22 +459,29 @@ class Task(abc.ABC):
             ValueError: its options contradict each other.
         """
         if self.config.model.dtype == "float64" and not jax.config.read("jax_enable_x64"):
-            raise ValueError("model.dtype is 'float64': set JAX_ENABLE_X64=1 in the environment as well")
+            raise ValueError(
+                "model.dtype is 'float64': set JAX_ENABLE_X64=1 in the environment as well"
+            )
         block = blocks.find(self.config.model.block)
-        return block.spec(length=self.length, **{name: self.config.model[name] for name in options_of(block.Spec)})
+        return block.spec(
+            length=self.length, **{name: self.config.model[name] for name in options_of(block.Spec)}
+        )
 
     def stacks(self, params: Any) -> list[blocks.Block]:
-        """The stacked blocks of the model's encoder, first layers first, each parameter's leading axis the layer."""
+        """The stacked blocks of the model's encoder, first layers first, each parameter's leading
+        axis the layer."""
         return self.bind(params).encoder.stacks
 
     def evaluation_batch_size(self, shares: int) -> int:
-        """Examples of an evaluation batch, over all hosts: not more than are held out, in even shares."""
+        """Examples of an evaluation batch, over all hosts: not more than are held out, in even
+        shares."""
         whole = -(-max(1, self.evaluation_examples()) // shares) * shares
         return min(self.config.eval.batch_size or self.config.batch_size, whole)
 
 
 def model_keys(batch: Batch) -> jax.Array:
-    """The random keys of a batch's examples for dropout and stochastic depth, not the keys that masking uses."""
+    """The random keys of a batch's examples for dropout and stochastic depth, not the keys that
+    masking uses."""
     return jax.vmap(lambda key: jax.random.fold_in(key, 1 << 16))(batch["key"])
 
 

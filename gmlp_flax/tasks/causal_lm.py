@@ -1,4 +1,5 @@
-"""Causal language modelling: each token is predicted by those before it, and a trained model continues a text."""
+"""Causal language modelling: each token is predicted by those before it, and a trained model
+continues a text."""
 
 import functools
 import math
@@ -25,9 +26,9 @@ from gmlp_flax.tasks.prediction import Prepared
 class CausalLanguageModeling(LanguageModeling):
     """Predicts each token of a text by those before it.
 
-    A window is [CLS] and the next n tokens of the text, a [SEP] after each document among them: the model reads the
-    first n and predicts the last n, so that every token of a text is predicted once in an epoch. [PAD] after the end of
-    a text is read, where nothing sees it, and not predicted.
+    A window is [CLS] and the next n tokens of the text, a [SEP] after each document among them: the
+    model reads the first n and predicts the last n, so that every token of a text is predicted once
+    in an epoch. [PAD] after the end of a text is read, where nothing sees it, and not predicted.
     """
 
     lower_is_better = (*LanguageModeling.lower_is_better, "bits_per_byte")
@@ -46,14 +47,18 @@ class CausalLanguageModeling(LanguageModeling):
             what = f"config.model.block is {config.model.block!r}, which mixes all tokens"
             raise ConfigError(f"{what}: expected one of {able}")
         if not config.model.causal:
-            raise ConfigError("config.task is 'causal_lm' and config.model.causal is False: set it to True")
+            raise ConfigError(
+                "config.task is 'causal_lm' and config.model.causal is False: set it to True"
+            )
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         return CausalLM(self.spec(), self.config.model.vocab_size, rngs, **self.embedding())
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         targets, weights = self._targets(batch)
-        sums = cross_entropy(self.apply(params, batch["tokens"][:, :-1], model_keys(batch)), targets, weights)
+        sums = cross_entropy(
+            self.apply(params, batch["tokens"][:, :-1], model_keys(batch)), targets, weights
+        )
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
@@ -73,9 +78,13 @@ class CausalLanguageModeling(LanguageModeling):
         return *super().eval_metrics, "bits_per_byte"
 
     def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
-        """Perplexity of tokens, and the loss in bits for each byte of the text, whatever the vocabulary."""
+        """Perplexity of tokens, and the loss in bits for each byte of the text, whatever the
+        vocabulary."""
         metrics = super().summarize(sums, outputs)
-        return {"perplexity": metrics.pop("perplexity"), "bits_per_byte": _bits(sums["loss"][0], sums)} | metrics
+        return {
+            "perplexity": metrics.pop("perplexity"),
+            "bits_per_byte": _bits(sums["loss"][0], sums),
+        } | metrics
 
     def baselines(self, sums: Totals) -> list[base.Baseline]:
         """See `LanguageModeling`; in bits per byte as well."""
@@ -103,24 +112,36 @@ class CausalLanguageModeling(LanguageModeling):
             RunError: a line has a [MASK].
         """
         _refuse_mask(given)
-        ids = [self.tokenizer.cls_id, *(text := self.tokenizer.encode(given))[max(0, len(text) - self.length + 1) :]]
-        arrays = {"tokens": np.array(ids, np.int32), "last": np.array([len(ids) - 1])}  # what follows changes nothing
+        ids = [
+            self.tokenizer.cls_id,
+            *(text := self.tokenizer.encode(given))[max(0, len(text) - self.length + 1) :],
+        ]
+        # what follows changes nothing
+        arrays = {"tokens": np.array(ids, np.int32), "last": np.array([len(ids) - 1])}
         return Prepared([arrays], 1, self.note_of_prompt(len(text)))
 
     def note_of_prompt(self, tokens: int) -> str:
         """A note if the model does not read the whole prompt; "" if it does."""
         most = self.length - 1
-        return "" if tokens <= most else f"the line has {tokens} tokens; the model reads the last {most} of them"
+        return (
+            ""
+            if tokens <= most
+            else f"the line has {tokens} tokens; the model reads the last {most} of them"
+        )
 
     def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
         """See `Task`: the one prediction is the token after "last"."""
         model = self.bind(params)
-        return model.logits(jnp.take_along_axis(model.hidden(batch["tokens"]), batch["last"][..., None], axis=1))
+        return model.logits(
+            jnp.take_along_axis(model.hidden(batch["tokens"]), batch["last"][..., None], axis=1)
+        )
 
     @functools.cached_property
     def generator(self) -> TextGenerator:
         """The text generator of the model."""
-        return TextGenerator(lambda params, *inputs: self.bind(params).extend(*inputs), self.length, self.tokenizer)
+        return TextGenerator(
+            lambda params, *inputs: self.bind(params).extend(*inputs), self.length, self.tokenizer
+        )
 
 
 def _bits(loss: float, sums: Totals) -> float:
@@ -130,4 +151,6 @@ def _bits(loss: float, sums: Totals) -> float:
 
 def _refuse_mask(text: str) -> None:
     if MASK in text:
-        raise RunError(f"a causal model continues a text and fills no {MASK}: leave it out of {text[:60]!r}")
+        raise RunError(
+            f"a causal model continues a text and fills no {MASK}: leave it out of {text[:60]!r}"
+        )

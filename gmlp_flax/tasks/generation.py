@@ -1,5 +1,5 @@
-"""Text generation token by token, with a cache of the tokens before: from logits to the next token by temperature,
-top-k, top-p and the draw."""
+"""Text generation token by token, with a cache of the tokens before: from logits to the next token
+by temperature, top-k, top-p and the draw."""
 
 import dataclasses
 import functools
@@ -23,10 +23,16 @@ class Sampling:
     """
 
     tokens: int = option(100, "tokens to add, at most: a model may end the text before", AT_LEAST_1)
-    temperature: float = option(1.0, "what logits are divided by; 0: always the likeliest token", AT_LEAST_0)
+    temperature: float = option(
+        1.0, "what logits are divided by; 0: always the likeliest token", AT_LEAST_0
+    )
     top_k: int = option(0, "draw among so many of the likeliest tokens; 0: among all", AT_LEAST_0)
-    top_p: float = option(1.0, "draw among the fewest tokens that have this probability together", PROBABILITY)
-    seed: int = option(0, "of the draws; each text is continued as if it were the only one", AT_LEAST_0)
+    top_p: float = option(
+        1.0, "draw among the fewest tokens that have this probability together", PROBABILITY
+    )
+    seed: int = option(
+        0, "of the draws; each text is continued as if it were the only one", AT_LEAST_0
+    )
 
     def __post_init__(self):
         for name, declared in options_of(type(self)).items():
@@ -37,9 +43,9 @@ class Sampling:
 def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     """The probabilities that the next token is drawn with.
 
-    Of the softmax of logits / temperature, the `top_k` likeliest tokens are kept, and of these, renormalised, the
-    fewest likeliest ones whose sum reaches `top_p` (Holtzman et al., arXiv 1904.09751). Of equal logits the first count
-    as the likelier ones.
+    Of the softmax of logits / temperature, the `top_k` likeliest tokens are kept, and of these,
+    renormalised, the fewest likeliest ones whose sum reaches `top_p` (Holtzman et al., arXiv
+    1904.09751). Of equal logits the first count as the likelier ones.
 
     Args:
         logits: [vocabulary]; -inf for tokens that are never drawn.
@@ -82,13 +88,15 @@ class GeneratedText(NamedTuple):
 class TextGenerator:
     """Generates texts with one model.
 
-    A prompt is read as in training, [CLS] and then its tokens, into a window of n tokens; each further token costs one
-    row of every layer's mixing. Of a longer prompt, the last n - 1 tokens are read. A full window begins anew with
-    [CLS] and the last n // 2 tokens: biases and positions belong to positions of the window, so a window cannot slide
-    by one token without being read from scratch, which costs as much as n tokens.
+    A prompt is read as in training, [CLS] and then its tokens, into a window of n tokens; each
+    further token costs one row of every layer's mixing. Of a longer prompt, the last n - 1 tokens
+    are read. A full window begins anew with [CLS] and the last n // 2 tokens: biases and positions
+    belong to positions of the window, so a window cannot slide by one token without being read from
+    scratch, which costs as much as n tokens.
 
     Args:
-        extend: (params, tokens, cache, first, last) to logits and cache, as `models.text.CausalLM.extend`.
+        extend: (params, tokens, cache, first, last) to logits and cache, as
+            `models.text.CausalLM.extend`.
         length: n.
         tokenizer: of the model.
     """
@@ -113,17 +121,23 @@ class TextGenerator:
         text = whole[len(os.path.commonprefix([before, whole])) :]  # noqa: RUF071 - of texts, not of paths
         return GeneratedText(text, len(ids), len(new), windows, ended)
 
-    def logits(self, params: Any, prompt: list[int], new: list[int]) -> Iterator[tuple[np.ndarray, bool]]:
+    def logits(
+        self, params: Any, prompt: list[int], new: list[int]
+    ) -> Iterator[tuple[np.ndarray, bool]]:
         """Yields logits [vocabulary] of the next token, and whether a new window was read for them.
 
         The caller appends the token that it chose to `new` before it asks for the next logits.
         """
-        window, cache = [self.tokenizer.cls_id, *prompt[max(0, len(prompt) - self.length + 1) :]], None
+        window, cache = (
+            [self.tokenizer.cls_id, *prompt[max(0, len(prompt) - self.length + 1) :]],
+            None,
+        )
         while True:
             is_new_window = cache is None
             if is_new_window:
                 last, first = len(window) - 1, 0
-                size = min(self.length, 1 << last.bit_length())  # few sizes: each is a program to compile
+                # few sizes: each is a program to compile
+                size = min(self.length, 1 << last.bit_length())
                 tokens = window + [self.tokenizer.pad_id] * (size - len(window))
             else:
                 last, first, tokens = 0, len(window) - 1, window[-1:]
@@ -131,11 +145,15 @@ class TextGenerator:
             yield np.asarray(logits[0]), is_new_window
             window.append(new[-1])
             if len(window) > self.length:
-                window, cache = [self.tokenizer.cls_id, *window[len(window) - self.length // 2 :]], None
+                window, cache = (
+                    [self.tokenizer.cls_id, *window[len(window) - self.length // 2 :]],
+                    None,
+                )
 
     @functools.cached_property
     def _allowed(self) -> np.ndarray:
-        """bool [pieces]: which tokens may be drawn, those of text and the [SEP] that ends a text."""
+        """bool [pieces]: which tokens may be drawn, those of text and the [SEP] that ends a
+        text."""
         allowed = np.ones(self.tokenizer.vocab_size, bool)
         allowed[list(self.tokenizer.special_ids)] = False
         allowed[self.tokenizer.sep_id] = True

@@ -41,8 +41,9 @@ def mask_tokens(
 ) -> Masked:
     """Masks tokens of one sequence.
 
-    Of the ordinary tokens, min(max_predictions, max(1, round(rate * number))) are chosen; each is replaced by [MASK],
-    by a random ordinary token, or by itself (BERT: 80, 10 and 10 %). Special tokens are neither chosen nor drawn.
+    Of the ordinary tokens, min(max_predictions, max(1, round(rate * number))) are chosen; each is
+    replaced by [MASK], by a random ordinary token, or by itself (BERT: 80, 10 and 10 %). Special
+    tokens are neither chosen nor drawn.
 
     Args:
         key: a random key.
@@ -58,11 +59,17 @@ def mask_tokens(
     count = jnp.maximum(jnp.round(rate * ordinary.sum()), 1)
     chosen = (jnp.arange(predictions) < count) & (best >= 0)
     targets = tokens[positions]
-    vocabulary = np.setdiff1d(np.arange(tokenizer.vocab_size, dtype=np.int32), tokenizer.special_ids)
-    drawn = jnp.asarray(vocabulary)[jax.random.randint(draw_key, (predictions,), 0, len(vocabulary))]
+    vocabulary = np.setdiff1d(
+        np.arange(tokenizer.vocab_size, dtype=np.int32), tokenizer.special_ids
+    )
+    drawn = jnp.asarray(vocabulary)[
+        jax.random.randint(draw_key, (predictions,), 0, len(vocabulary))
+    ]
     roll = jax.random.uniform(replace_key, (predictions,))
     replacement = jnp.where(
-        roll < mask_share, tokenizer.mask_id, jnp.where(roll < mask_share + random_share, drawn, targets)
+        roll < mask_share,
+        tokenizer.mask_id,
+        jnp.where(roll < mask_share + random_share, drawn, targets),
     )
     inputs = tokens.at[positions].set(jnp.where(chosen, replacement, targets))
     return Masked(inputs, positions, targets, chosen.astype(jnp.float32))
@@ -72,13 +79,25 @@ class MaskedLanguageModeling(LanguageModeling):
     """Predicts masked tokens; perplexity is the exponential of the mean cross-entropy over them."""
 
     options = LanguageModeling.options | {
-        "model.pooler": Option(False, "keep an imported BERT's pooler, for finetuning; masked tokens do not train it"),
+        "model.pooler": Option(
+            False, "keep an imported BERT's pooler, for finetuning; masked tokens do not train it"
+        ),
         "masking.rate": Option(0.15, "share of a sequence's tokens to predict", INNER_SHARE),
-        "masking.max_predictions": Option(20, "at most this many per sequence (BERT: 20 at length 128)", SIZE),
-        "masking.mask_share": Option(0.8, "share of the predicted tokens that [MASK] replaces", SHARE),
-        "masking.random_share": Option(0.1, "share that a random token replaces; the rest stays", SHARE),
-        "masking.static": Option(False, "mask each sequence once, instead of anew each time that it is seen"),
-        "eval.seed": Option(0, "fixes which held-out tokens are masked, for all runs alike", AT_LEAST_0),
+        "masking.max_predictions": Option(
+            20, "at most this many per sequence (BERT: 20 at length 128)", SIZE
+        ),
+        "masking.mask_share": Option(
+            0.8, "share of the predicted tokens that [MASK] replaces", SHARE
+        ),
+        "masking.random_share": Option(
+            0.1, "share that a random token replaces; the rest stays", SHARE
+        ),
+        "masking.static": Option(
+            False, "mask each sequence once, instead of anew each time that it is seen"
+        ),
+        "eval.seed": Option(
+            0, "fixes which held-out tokens are masked, for all runs alike", AT_LEAST_0
+        ),
     }
     around_encoder = (*LanguageModeling.around_encoder, "pooler")
     prediction_label = "[MASK] {}: "
@@ -89,14 +108,22 @@ class MaskedLanguageModeling(LanguageModeling):
         """See `Task`."""
         super().check(config)
         if config.model.causal:
-            raise ConfigError("config.task is 'masked_lm' and config.model.causal is True: set it to False")
+            raise ConfigError(
+                "config.task is 'masked_lm' and config.model.causal is True: set it to False"
+            )
         mask, random = config.masking.mask_share, config.masking.random_share
         if mask + random > 1:
-            raise ConfigError(f"config.masking.mask_share is {mask} and random_share is {random}: their sum is over 1")
+            raise ConfigError(
+                f"config.masking.mask_share is {mask} and random_share is {random}: their sum is over 1"
+            )
 
     def notes(self) -> list[str]:
         """See `Task`: max_predictions may be too few for the rate in a long sequence."""
-        cap, rate, words = self.config.masking.max_predictions, self.config.masking.rate, self.length - 2
+        cap, rate, words = (
+            self.config.masking.max_predictions,
+            self.config.masking.rate,
+            self.length - 2,
+        )
         if cap >= (predictions := round(rate * words)):
             return []
         return [
@@ -117,7 +144,8 @@ class MaskedLanguageModeling(LanguageModeling):
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
-        """See `Task`; also counts, for `baselines`, the tokens shown where the text's own or a random one stands."""
+        """See `Task`; also counts, for `baselines`, the tokens shown where the text's own or a
+        random one stands."""
         masked = self.fixed_mask(batch, self.config.eval.seed)
         weights = masked.weights * batch["weight"][:, None]
         sums = self.masked_loss(params, masked, weights, None)
@@ -130,12 +158,13 @@ class MaskedLanguageModeling(LanguageModeling):
         return self.evaluation_sums(sums, batch, masked.targets, weights), {}
 
     def baselines(self, sums: Totals) -> list[Baseline]:
-        """See `LanguageModeling`; and the floor that a model must beat to have learned anything from context.
+        """See `LanguageModeling`; and the floor that a model must beat to have learned anything
+        from context.
 
-        It is the best predictor that sees only what is shown at a position. If that is [MASK], the token's chances are
-        the frequencies p(t); if it is a token s, which was kept or drawn, they are, by Bayes' rule,
-        p(t) (r + k [t = s]) / (r + k p(s)): k is the share of tokens that are kept, r that of random ones, divided by
-        their number.
+        It is the best predictor that sees only what is shown at a position. If that is [MASK], the
+        token's chances are the frequencies p(t); if it is a token s, which was kept or drawn, they
+        are, by Bayes' rule, p(t) (r + k [t = s]) / (r + k p(s)): k is the share of tokens that are
+        kept, r that of random ones, divided by their number.
         """
         [frequencies] = super().baselines(sums)
         masking, predictions = self.config.masking, sums["targets"][1]
@@ -147,26 +176,42 @@ class MaskedLanguageModeling(LanguageModeling):
             for name, chance in (("kept", drawn + kept), ("replaced", drawn))
         )
         perplexity = frequencies.metrics["perplexity"] * math.exp(-gain / predictions)
-        return [frequencies, Baseline("the shown token alone, without context", {"perplexity": perplexity})]
+        return [
+            frequencies,
+            Baseline("the shown token alone, without context", {"perplexity": perplexity}),
+        ]
 
     def mask(self, keys: jax.Array, tokens: jax.Array) -> Masked:
         """Masks each sequence with its own key: [batch] and [batch, tokens]."""
         options = {name: value for name, value in self.config.masking.items() if name != "static"}
-        return jax.vmap(functools.partial(mask_tokens, tokenizer=self.tokenizer, **options))(keys, tokens)
+        return jax.vmap(functools.partial(mask_tokens, tokenizer=self.tokenizer, **options))(
+            keys, tokens
+        )
 
     def fixed_mask(self, batch: Batch, seed: int) -> Masked:
-        """Masks that depend on a seed and the example's index alone: the same for every run and model."""
+        """Masks that depend on a seed and the example's index alone: the same for every run and
+        model."""
         base = jax.random.key(seed)
-        return self.mask(jax.vmap(functools.partial(jax.random.fold_in, base))(batch["index"]), batch["tokens"])
+        return self.mask(
+            jax.vmap(functools.partial(jax.random.fold_in, base))(batch["index"]), batch["tokens"]
+        )
 
-    def masked_loss(self, params: Any, masked: Masked, weights: jax.Array, key: jax.Array | None) -> Sums:
-        """Loss and hits of masked sequences, summed by weights [batch, predictions]; `key` is given in training."""
-        logits = self.apply(params, masked.inputs, masked.positions, key, self.padding_mask(masked.inputs))
+    def masked_loss(
+        self, params: Any, masked: Masked, weights: jax.Array, key: jax.Array | None
+    ) -> Sums:
+        """Loss and hits of masked sequences, summed by weights [batch, predictions]; `key` is given
+        in training."""
+        logits = self.apply(
+            params, masked.inputs, masked.positions, key, self.padding_mask(masked.inputs)
+        )
         return cross_entropy(logits, masked.targets, weights)
 
     def encode(self, inputs: Sequence[str]) -> np.ndarray:
         """See `Task`: int32 [batch, tokens], each text with [CLS] and [SEP]."""
-        ids = [[self.tokenizer.cls_id, *self.tokenizer.encode_masked(line), self.tokenizer.sep_id] for line in inputs]
+        ids = [
+            [self.tokenizer.cls_id, *self.tokenizer.encode_masked(line), self.tokenizer.sep_id]
+            for line in inputs
+        ]
         return self.pad(ids)
 
     def forward(self, params: Any, inputs: Any) -> jax.Array:
@@ -188,7 +233,9 @@ class MaskedLanguageModeling(LanguageModeling):
         positions = [position for position, token in enumerate(ids) if token == tokenizer.mask_id]
         if not positions:
             where = f" in the first {length} tokens of" if note else " in"
-            raise RunError(f"there is no [MASK]{where} {given[:60]!r}; put one where a token is to be predicted")
+            raise RunError(
+                f"there is no [MASK]{where} {given[:60]!r}; put one where a token is to be predicted"
+            )
         ids += [] if self._hidden else [tokenizer.pad_id] * (length - len(ids))
         arrays = {"tokens": np.array(ids, np.int32), "positions": np.array(positions, np.int32)}
         return Prepared([arrays], len(positions), note)

@@ -1,8 +1,9 @@
 """Mixup and CutMix on the device, inside the training step: images of a batch are mixed in pairs.
 
-Example i of B is paired with example i + B/2 (mod B). Microbatches, which take every m-th example, then hold the same
-pairs as the whole batch, devices exchange whole shares of it, and copies of one image, which lie closer together
-(`augment.repeats`), never meet. timm pairs i with B - 1 - i, which is the same up to the order of the batch.
+Example i of B is paired with example i + B/2 (mod B). Microbatches, which take every m-th example,
+then hold the same pairs as the whole batch, devices exchange whole shares of it, and copies of one
+image, which lie closer together (`augment.repeats`), never meet. timm pairs i with B - 1 - i, which
+is the same up to the order of the batch.
 """
 
 import jax
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 
 
 def partners(x: jax.Array) -> jax.Array:
-    """The other example of each pair: [batch, ...], half a batch on. The batch is even, so it works both ways."""
+    """The other example of each pair: [batch, ...], half a batch on. The batch is even, so it works
+    both ways."""
     return jnp.roll(x, len(x) // 2, axis=0)
 
 
@@ -37,9 +39,11 @@ def own_weights(
 ) -> tuple[jax.Array, jax.Array]:
     """How much of each pixel an example keeps.
 
-    Mixup (Zhang et al. 2017) keeps the same share of every pixel, drawn from Beta(mixup, mixup). CutMix (Yun et al.
-    2019) takes one box from the partner: of 1 - Beta(cutmix, cutmix) of the area, its centre anywhere, cut off at the
-    borders; so what is left of the area, not what was drawn, is the share that its label deserves.
+    Mixup (Zhang et al. 2017) keeps the same share of every pixel, drawn from Beta(mixup, mixup).
+    CutMix (Yun et al.
+    2019) takes one box from the partner: of 1 - Beta(cutmix, cutmix) of the area, its centre
+    anywhere, cut off at the borders; so what is left of the area, not what was drawn, is the share
+    that its label deserves.
 
     Args:
         keys: random keys [draws]: one for all examples, or one per example.
@@ -48,7 +52,8 @@ def own_weights(
         switch: probability of CutMix if both are used.
 
     Returns:
-        The weights of pixels, float32 [draws, height, width], and their means, the weights of labels, [draws]; 0 to 1.
+        The weights of pixels, float32 [draws, height, width], and their means, the weights of
+        labels, [draws]; 0 to 1.
     """
     switch = switch if mixup and cutmix else float(cutmix > 0)
     # An alpha of 0 has no distribution; what is drawn in its place is not used.
@@ -67,11 +72,15 @@ def own_weights(
 
 
 def outside_box(size: tuple[int, ...], share: jax.Array, centre: jax.Array) -> jax.Array:
-    """1 outside and 0 inside of CutMix's box of 1 - share of the area, cut off at the borders: float32 [height, width].
+    """1 outside and 0 inside of CutMix's box of 1 - share of the area, cut off at the borders:
+    float32 [height, width].
 
     `size` is the image's height and width, `centre` the box's row and column, int [2].
     """
     sides = jnp.floor(jnp.array(size) * jnp.sqrt(1 - share)).astype(jnp.int32)
     first, last = centre - sides // 2, centre + (sides + 1) // 2
-    row, column = ((index >= first[axis]) & (index < last[axis]) for axis, index in enumerate(map(jnp.arange, size)))
+    row, column = (
+        (index >= first[axis]) & (index < last[axis])
+        for axis, index in enumerate(map(jnp.arange, size))
+    )
     return 1.0 - (row[:, None] & column[None, :])

@@ -1,4 +1,5 @@
-"""Predictions for a stream of inputs, which threads prepare ahead of the device, in batches of few shapes."""
+"""Predictions for a stream of inputs, which threads prepare ahead of the device, in batches of few
+shapes."""
 
 import itertools
 from collections.abc import Iterable, Iterator
@@ -39,8 +40,9 @@ class Answer(NamedTuple):
 class Stream(NamedTuple):
     """Answers inputs one after the other, and holds few of them at a time, however many there are.
 
-    A batch has `batch_size` examples, the last one repeated if there are fewer, or a single one. The task prepares
-    inputs in threads; if it raises DataError or RunError, that is the answer. See `Task.predict_stream` for the others.
+    A batch has `batch_size` examples, the last one repeated if there are fewer, or a single one.
+    The task prepares inputs in threads; if it raises DataError or RunError, that is the answer. See
+    `Task.predict_stream` for the others.
     """
 
     task: Any
@@ -50,8 +52,8 @@ class Stream(NamedTuple):
     truncate: bool
 
     def __call__(self, inputs: Iterable[Any]) -> Iterator[Answer]:
-        """Yields the answer to each input, in order; at PAUSE, all that are due, before it asks for the next input. A
-        DataError in the place of an input is its own answer."""
+        """Yields the answer to each input, in order; at PAUSE, all that are due, before it asks for
+        the next input. A DataError in the place of an input is its own answer."""
         window, running, threads = [], iter(()), usable_cores()
         with ThreadPoolExecutor(threads) as pool:
             for given in itertools.chain(inputs, [PAUSE]):
@@ -80,8 +82,13 @@ class Stream(NamedTuple):
         return items
 
     def _start(self, items: list[tuple[Prepared, Answer]]) -> list[tuple[list[int], Arrays]]:
-        """Has the device run all examples. Returns batches: the item of each of their examples, and the outputs."""
-        rows = [(number, example) for number, (prepared, _) in enumerate(items) for example in prepared.examples]
+        """Has the device run all examples. Returns batches: the item of each of their examples, and
+        the outputs."""
+        rows = [
+            (number, example)
+            for number, (prepared, _) in enumerate(items)
+            for example in prepared.examples
+        ]
         rows.sort(key=lambda row: [array.shape for array in row[1].values()])
         batches = []
         for first in range(0, len(rows), self.batch_size):
@@ -105,14 +112,17 @@ class Stream(NamedTuple):
             while done < len(items) and len(outputs[done]) == len(items[done][0].examples):
                 prepared, answer = items[done]
                 if not answer.error:
-                    answer = answer._replace(predictions=self.task.read_answer(prepared, outputs[done], self.top))
+                    answer = answer._replace(
+                        predictions=self.task.read_answer(prepared, outputs[done], self.top)
+                    )
                 yield answer
                 done += 1
 
 
 def batch_of(examples: list[Arrays], length: int, pad_id: int) -> Arrays:
-    """Stacks examples. All arrays but images are filled up to a power of two, or `length`, the model's, as each length
-    is a program to compile. What fills up "tokens" is `pad_id`, for others it is 0."""
+    """Stacks examples. All arrays but images are filled up to a power of two, or `length`, the
+    model's, as each length is a program to compile. What fills up "tokens" is `pad_id`, for others
+    it is 0."""
     batch = {}
     for name, first in examples[0].items():
         arrays = [example[name] for example in examples]

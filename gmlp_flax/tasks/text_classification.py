@@ -37,10 +37,13 @@ EXPECTED = "PATH, or tfds:glue/NAME"  # of config.data.train
 
 
 class TextClassification(Finetuning):
-    """Predicts the class of a sentence or pair; batches have "label" int32 [batch] as well, UNLABELLED in test sets."""
+    """Predicts the class of a sentence or pair; batches have "label" int32 [batch] as well,
+    UNLABELLED in test sets."""
 
     options = TEXT_OPTIONS | {
-        "model.pool": Option("mean", "the head reads the mean of the tokens, or [CLS] (BERT)", ("mean", "cls")),
+        "model.pool": Option(
+            "mean", "the head reads the mean of the tokens, or [CLS] (BERT)", ("mean", "cls")
+        ),
         "model.pooler": Option(False, "BERT's tanh layer before the head"),
         "model.hide_padding": Option(
             False,
@@ -52,13 +55,21 @@ class TextClassification(Finetuning):
             ("joined", "apart"),
         ),
         "model.interaction": Option(
-            "nli", "of texts read apart, the head gets [u, v, u * v, u - v] (nli) or [u, v] (concat)", ("nli", "concat")
+            "nli",
+            "of texts read apart, the head gets [u, v, u * v, u - v] (nli) or [u, v] (concat)",
+            ("nli", "concat"),
         ),
         "glue.task": Option(
-            "sst2", "what is learned: a task of GLUE, SNLI, one on long texts, or own data", (*SENTENCE_TASKS, OWN)
+            "sst2",
+            "what is learned: a task of GLUE, SNLI, one on long texts, or own data",
+            (*SENTENCE_TASKS, OWN),
         ),
-        "own.text": Option("text", "of own data, the column of the text, or of a pair's first text"),
-        "own.second": Option("", "of own data, the column of the pairs' second text; empty: there are no pairs"),
+        "own.text": Option(
+            "text", "of own data, the column of the text, or of a pair's first text"
+        ),
+        "own.second": Option(
+            "", "of own data, the column of the pairs' second text; empty: there are no pairs"
+        ),
         "own.label": Option("label", "of own data, the column of the labels: words or numbers"),
     }
     known: ClassVar[Mapping[str, SentenceTask]] = SENTENCE_TASKS
@@ -73,10 +84,14 @@ class TextClassification(Finetuning):
         """See `Task`."""
         model = self.config.model
         if model.causal and model.pool == "cls":
-            raise ConfigError("config.model.pool is 'cls', and the model is causal: it sees no token; set it to 'mean'")
+            raise ConfigError(
+                "config.model.pool is 'cls', and the model is causal: it sees no token; set it to 'mean'"
+            )
         sizes = self.spec(), model.vocab_size, len(self.glue.labels), rngs
         if self.dual_encoder:
-            return PairClassifier(*sizes, pool=model.pool, interaction=model.interaction, **self.embedding())
+            return PairClassifier(
+                *sizes, pool=model.pool, interaction=model.interaction, **self.embedding()
+            )
         return SequenceClassifier(*sizes, pool=model.pool, pooler=model.pooler, **self.embedding())
 
     def spec(self) -> Any:
@@ -84,12 +99,15 @@ class TextClassification(Finetuning):
         spec = super().spec()
         hiding = spec.hiding_padding() if self.config.model.hide_padding else spec
         if hiding is None:
-            raise ValueError("model.hide_padding is True, and this model reads all n tokens: set it to False")
+            raise ValueError(
+                "model.hide_padding is True, and this model reads all n tokens: set it to False"
+            )
         return hiding
 
     @property
     def hides_padding(self) -> bool:
-        """Whether the logits of a text do not depend on how much padding follows it, in training too."""
+        """Whether the logits of a text do not depend on how much padding follows it, in training
+        too."""
         return self.config.model.mask_padding and (spec := self.spec()).hiding_padding() == spec
 
     def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
@@ -99,7 +117,8 @@ class TextClassification(Finetuning):
         return self._cut(super().evaluation_batches(host, hosts, shares), hosts)
 
     def _cut(self, batches: pipeline.Batches, hosts: int) -> pipeline.Batches:
-        """Batches as long as their longest text needs; several hosts, of which each sees its own texts, keep n."""
+        """Batches as long as their longest text needs; several hosts, of which each sees its own
+        texts, keep n."""
         if hosts == 1 and self.hides_padding:
             batches.finish = functools.partial(pairs.cut_padding, pad_id=self.pad_id)
         return batches
@@ -118,14 +137,20 @@ class TextClassification(Finetuning):
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
         if config.model.hide_padding and not config.model.mask_padding:
-            raise ConfigError("config.model.hide_padding is True, and model.mask_padding is not: set it to True, too")
+            raise ConfigError(
+                "config.model.hide_padding is True, and model.mask_padding is not: set it to True, too"
+            )
         if config.model.pairs != "apart":
             return
         if len(cls.sentence_task(config).texts) == 1:
             task = config.glue.task
-            raise ConfigError(f"config.model.pairs is 'apart', and the task {task} has no pairs: set it to 'joined'")
+            raise ConfigError(
+                f"config.model.pairs is 'apart', and the task {task} has no pairs: set it to 'joined'"
+            )
         if config.model.pooler:
-            raise ConfigError("config.model.pairs is 'apart', whose head has other layers: set model.pooler to False")
+            raise ConfigError(
+                "config.model.pairs is 'apart', whose head has other layers: set model.pooler to False"
+            )
 
     @classmethod
     def sentence_task(cls, config: ConfigDict) -> SentenceTask:
@@ -133,28 +158,42 @@ class TextClassification(Finetuning):
         if config.glue.task != OWN:
             return cls.known[config.glue.task]
         own = config.own
-        return own_task((own.text, own.second) if own.second else (own.text,), own.label, numbers=cls.predicts_numbers)
+        return own_task(
+            (own.text, own.second) if own.second else (own.text,),
+            own.label,
+            numbers=cls.predicts_numbers,
+        )
 
     @functools.cached_property
     def glue(self) -> SentenceTask:
-        """The config's task. Classes of own data come from the run folder, or from the training data."""
+        """The config's task. Classes of own data come from the run folder, or from the training
+        data."""
         task = self._declared_task
         return task if task.labels else task._replace(labels=self.sentences("train").names)
 
     @property
     def _declared_task(self) -> SentenceTask:
-        """The config's task before the training data are read, when own data may have no classes yet."""
+        """The config's task before the training data are read, when own data may have no classes
+        yet."""
         task = self.sentence_task(self.config)
         return task if task.labels else task._replace(labels=self.saved_names(LABELS_FILE))
 
     @classmethod
-    def row(cls, config: ConfigDict, inputs: Sequence[str], label: Any, path: str) -> dict[str, Any]:
+    def row(
+        cls, config: ConfigDict, inputs: Sequence[str], label: Any, path: str
+    ) -> dict[str, Any]:
         """See `Task`."""
         task = cls.sentence_task(config)
         columns = [names[0] for names in task.texts]
         if len(inputs) != len(columns) or label is None:
-            advice = "set own.second to the name of a second text" if len(inputs) == 2 else "give (text, label)"
-            raise DataError(f"an example has {len(inputs)} text(s), label {label!r}; expected {len(columns)}: {advice}")
+            advice = (
+                "set own.second to the name of a second text"
+                if len(inputs) == 2
+                else "give (text, label)"
+            )
+            raise DataError(
+                f"an example has {len(inputs)} text(s), label {label!r}; expected {len(columns)}: {advice}"
+            )
         return dict(zip(columns, inputs, strict=True)) | {task.label[0]: label}
 
     @property
@@ -166,7 +205,9 @@ class TextClassification(Finetuning):
         return self.glue.labels
 
     @classmethod
-    def without_data(cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})) -> Self:
+    def without_data(
+        cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})
+    ) -> Self:
         """See `Task`; own data has two classes."""
         task = super().without_data(config, files)
         known = cls.sentence_task(config)
@@ -178,7 +219,8 @@ class TextClassification(Finetuning):
         return self.sentences(side).texts
 
     def notes(self) -> list[str]:
-        """See `Finetuning`; of own data, the columns that were read, the classes' sizes, and texts of several rows."""
+        """See `Finetuning`; of own data, the columns that were read, the classes' sizes, and texts
+        of several rows."""
         if not self.glue.own:
             return super().notes()
         train, heldout, names = self.sentences("train"), self.sentences("heldout"), self.glue.labels
@@ -191,7 +233,10 @@ class TextClassification(Finetuning):
             f"read: text {' and '.join(map(repr, columns))}, label {self.glue.label[0]!r}; smallest class to train on "
             f"{least}, largest {most}; {train.dropped + heldout.dropped:,} rows without a label left out",
         ]
-        texts, labels = Counter(train.texts), {*zip(train.texts, train.labels.tolist(), strict=True)}
+        texts, labels = (
+            Counter(train.texts),
+            {*zip(train.texts, train.labels.tolist(), strict=True)},
+        )
         (text, rows) = texts.most_common(1)[0]
         if rows > 1:
             repeated = f"{len(train) - len(texts):,} of {len(train):,} examples to train on repeat the texts of others"
@@ -204,15 +249,19 @@ class TextClassification(Finetuning):
         logits, labels = self.scores(params, batch, model_keys(batch)), batch["label"]
         ones = jnp.ones(labels.shape)
         sums = {
-            "loss": weighted_sum(optax.softmax_cross_entropy_with_integer_labels(logits, labels), ones),
+            "loss": weighted_sum(
+                optax.softmax_cross_entropy_with_integer_labels(logits, labels), ones
+            ),
             "accuracy": weighted_sum(logits.argmax(-1) == labels, ones),
         }
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
-        """Loss and hits of the labelled examples, and the predicted "label" of each; MNLI has two accuracies.
+        """Loss and hits of the labelled examples, and the predicted "label" of each; MNLI has two
+        accuracies.
 
-        For Matthews's correlation and F1, also how many are positive (of class 1), are predicted to be, and both.
+        For Matthews's correlation and F1, also how many are positive (of class 1), are predicted to
+        be, and both.
         """
         logits, labels, weights = self.scores(params, batch, None), batch["label"], batch["weight"]
         predicted = logits.argmax(-1).astype(jnp.int32)
@@ -226,7 +275,9 @@ class TextClassification(Finetuning):
         }
         if self.glue.scores:
             counted = labels == 1, predicted == 1, (labels == 1) & (predicted == 1)
-            sums |= {name: weighted_sum(hits, known) for name, hits in zip(COUNTS, counted, strict=True)}
+            sums |= {
+                name: weighted_sum(hits, known) for name, hits in zip(COUNTS, counted, strict=True)
+            }
         return sums, {"label": predicted}
 
     @property
@@ -236,7 +287,8 @@ class TextClassification(Finetuning):
         return "accuracy", "loss", *mismatched, *self.glue.scores
 
     def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
-        """Accuracy (of MNLI matched, and mismatched as `accuracy_mm`), loss, and what else GLUE reports of the task.
+        """Accuracy (of MNLI matched, and mismatched as `accuracy_mm`), loss, and what else GLUE
+        reports of the task.
 
         Examples without a label are left out; `unlabelled` tells how many there are.
         """
@@ -250,16 +302,20 @@ class TextClassification(Finetuning):
         return metrics | {"examples": examples} | unlabelled
 
     def baselines(self, sums: Totals) -> list[base.Baseline]:
-        """One label for all examples: the most frequent one of the held-out data, in each part of it."""
+        """One label for all examples: the most frequent one of the held-out data, in each part of
+        it."""
         heldout, metrics = self.sentences("heldout"), {}
         for name, part in (("accuracy", 0), ("accuracy_mm", 1)):
-            labels = heldout.labels[(heldout.part == part) & (heldout.labels != sentences.UNLABELLED)]
+            labels = heldout.labels[
+                (heldout.part == part) & (heldout.labels != sentences.UNLABELLED)
+            ]
             if len(labels):
                 metrics[name] = float(np.bincount(labels).max()) / len(labels)
         return [base.Baseline("the most frequent label", metrics)] if metrics else []
 
     def prediction_files(self, outputs: Outputs) -> dict[str, bytes]:
-        """What GLUE's server takes: one file per part, one line per example with its id and what is predicted.
+        """What GLUE's server takes: one file per part, one line per example with its id and what is
+        predicted.
 
         An id or label of the user's own with a tab or a line feed in it stands in quotation marks.
         """
@@ -268,7 +324,9 @@ class TextClassification(Finetuning):
             members = np.flatnonzero(heldout.part == part)
             rows = ((heldout.ids[i], self.label_text(outputs["label"][i])) for i in members)
             table = io.StringIO()
-            csv.writer(table, "excel-tab", lineterminator="\n").writerows([("index", "prediction"), *rows])
+            csv.writer(table, "excel-tab", lineterminator="\n").writerows(
+                [("index", "prediction"), *rows]
+            )
             files[self.glue.submission[part]] = table.getvalue().encode("utf-8", "backslashreplace")
         return files
 
@@ -280,12 +338,15 @@ class TextClassification(Finetuning):
         """See `Task`: a sentence, or a pair with a tab between.
 
         Raises:
-            RunError: a line has more or fewer texts than the task, or is longer than the model's sequences.
+            RunError: a line has more or fewer texts than the task, or is longer than the model's
+                sequences.
         """
         texts, expected = given.split("\t"), len(self.glue.texts)
         if len(texts) != expected:
             advice = "put a tab between two texts, none in a single one"
-            raise RunError(f"the line has {len(texts)} text(s), the task reads {expected}: {advice}: {given[:60]!r}")
+            raise RunError(
+                f"the line has {len(texts)} text(s), the task reads {expected}: {advice}: {given[:60]!r}"
+            )
         ids = [np.array(self.tokenizer.encode(text), np.int32) for text in texts]
         layouts = [[text] for text in ids] if self.dual_encoder else [ids]
         most = max(1 + sum(len(text) + 1 for text in layout) for layout in layouts)
@@ -304,7 +365,8 @@ class TextClassification(Finetuning):
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def examples(self, side: str) -> pairs.Pairs:
-        """The encoded examples of a side, "train" or "heldout", in the order of `prediction_files`."""
+        """The encoded examples of a side, "train" or "heldout", in the order of
+        `prediction_files`."""
         read, length = self.sentences(side), self.config.model.length
         # No more tokens are ever read, and one more tells that a text is cut.
         encode = functools.partial(pairs.encode, tokenizer=self.tokenizer, max_tokens=length)
@@ -317,8 +379,12 @@ class TextClassification(Finetuning):
             sides.warn(side, "examples", message)
         return source
 
-    def _pairs(self, texts: Sequence[Sequence[np.ndarray]], length: int, **columns: np.ndarray) -> pairs.Pairs:
-        return pairs.Pairs(texts, columns, length=length, tokenizer=self.tokenizer, dual_encoder=self.dual_encoder)
+    def _pairs(
+        self, texts: Sequence[Sequence[np.ndarray]], length: int, **columns: np.ndarray
+    ) -> pairs.Pairs:
+        return pairs.Pairs(
+            texts, columns, length=length, tokenizer=self.tokenizer, dual_encoder=self.dual_encoder
+        )
 
     def fingerprint(self, side: str) -> Fingerprint:
         """See `Task`."""
@@ -327,19 +393,31 @@ class TextClassification(Finetuning):
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def sentences(self, side: str) -> sentences.Sentences:
         """The labelled texts of a side; raises DataError if they cannot be read."""
-        bad, task = BadRecords(self.config.data.max_bad_records), self._declared_task if side == "train" else self.glue
-        read = sides.open_side(self.config, side, sentences.open_sentences, EXPECTED, task=task, bad=bad)
+        bad, task = (
+            BadRecords(self.config.data.max_bad_records),
+            self._declared_task if side == "train" else self.glue,
+        )
+        read = sides.open_side(
+            self.config, side, sentences.open_sentences, EXPECTED, task=task, bad=bad
+        )
         for note in read.notes:
             sides.warn(side, "examples", note)
         if bad.count:
-            sides.warn(side, "examples", f"{bad.count} bad record(s) skipped, the first: {bad.first[0]}")
+            sides.warn(
+                side, "examples", f"{bad.count} bad record(s) skipped, the first: {bad.first[0]}"
+            )
         if read.dropped:
-            sides.warn(side, "examples", f"{read.dropped} without a gold label are left out, {len(read)} remain")
+            sides.warn(
+                side,
+                "examples",
+                f"{read.dropped} without a gold label are left out, {len(read)} remain",
+            )
         return read
 
 
 def matthews(examples: int, positives: int, predicted: int, true_positives: int) -> float:
-    """Matthews's correlation, from the numbers of examples that are positive, are predicted to be, and both.
+    """Matthews's correlation, from the numbers of examples that are positive, are predicted to be,
+    and both.
 
     It is 0 if all examples are, or are predicted to be, of one class.
     """
@@ -348,9 +426,11 @@ def matthews(examples: int, positives: int, predicted: int, true_positives: int)
 
 
 def f1(examples: int, positives: int, predicted: int, true_positives: int) -> float:
-    """Harmonic mean of precision and recall, counted as in `matthews`; 0 if nothing is positive or predicted to be."""
+    """Harmonic mean of precision and recall, counted as in `matthews`; 0 if nothing is positive or
+    predicted to be."""
     return 2 * true_positives / (positives + predicted) if positives + predicted else 0.0
 
 
 SCORES = {"matthews": matthews, "f1": f1}
-COUNTS = ("positives", "predicted_positives", "true_positives")  # sums that the scores take, in their order
+# sums that the scores take, in their order
+COUNTS = ("positives", "predicted_positives", "true_positives")

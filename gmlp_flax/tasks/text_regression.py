@@ -18,7 +18,16 @@ from gmlp_flax.data.finetuning.glue import NUMBER_TASKS
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import json_files
 from gmlp_flax.options import Option
-from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Shapes, Sums, Totals, model_keys, weighted_sum
+from gmlp_flax.tasks.base import (
+    Baseline,
+    Batch,
+    Outputs,
+    Shapes,
+    Sums,
+    Totals,
+    model_keys,
+    weighted_sum,
+)
 from gmlp_flax.tasks.text_classification import OWN, TextClassification
 from gmlp_flax.tasks.vocabulary import Finetuning
 
@@ -26,14 +35,17 @@ SCALE_FILE = "scale.json"
 
 
 class TextRegression(TextClassification):
-    """Predicts a number for a sentence or pair; batches have "label" float32 [batch], not a number in test sets.
+    """Predicts a number for a sentence or pair; batches have "label" float32 [batch], not a number
+    in test sets.
 
-    The model is trained on (label - mean) / deviation of the training labels, which `scale.json` keeps, by the squared
-    error; what it predicts is in the labels' own unit.
+    The model is trained on (label - mean) / deviation of the training labels, which `scale.json`
+    keeps, by the squared error; what it predicts is in the labels' own unit.
     """
 
     options = dict(TextClassification.options) | {
-        "glue.task": Option("stsb", "what is learned: GLUE's STS-B, or own data", (*NUMBER_TASKS, OWN))
+        "glue.task": Option(
+            "stsb", "what is learned: GLUE's STS-B, or own data", (*NUMBER_TASKS, OWN)
+        )
     }
     known = NUMBER_TASKS
     metrics = ("loss",)
@@ -42,7 +54,9 @@ class TextRegression(TextClassification):
     predicts_numbers = True
 
     @classmethod
-    def without_data(cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})) -> Self:
+    def without_data(
+        cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})
+    ) -> Self:
         """See `Task`; the scale is 1 without its file."""
         task = super().without_data(config, files)
         if SCALE_FILE not in files:
@@ -51,8 +65,8 @@ class TextRegression(TextClassification):
 
     @functools.cached_property
     def scale(self) -> tuple[float, float]:
-        """The mean and the standard deviation of the labels to train on; raises DataError if they are all the same, or
-        the file of the run is damaged."""
+        """The mean and the standard deviation of the labels to train on; raises DataError if they
+        are all the same, or the file of the run is damaged."""
         path, content = os.path.join(self.folder, SCALE_FILE), self.saved_file(SCALE_FILE)
         if content is not None:
             known = json_files.parse(content, path, dict)
@@ -60,7 +74,9 @@ class TextRegression(TextClassification):
             labels = self.sentences("train").labels.astype(np.float64)
             known = {"mean": float(labels.mean()), "deviation": float(labels.std())}
             if not known["deviation"]:
-                raise DataError(f"config.data.train: all {len(labels)} labels are {labels[0]}: nothing can be learned")
+                raise DataError(
+                    f"config.data.train: all {len(labels)} labels are {labels[0]}: nothing can be learned"
+                )
         values: list[Any] = [known.get(name) for name in ("mean", "deviation")]
         if not all(isinstance(value, float | int) and math.isfinite(value) for value in values):
             advice = "expected a mean and a deviation; take it from the run's checkpoint again"
@@ -75,7 +91,9 @@ class TextRegression(TextClassification):
         columns = " and ".join(repr(names[0]) for names in self.glue.texts)
         labels = (self.sentences(side).labels for side in ("train", "heldout"))
         known = (numbers[np.isfinite(numbers)] for numbers in labels)
-        train, heldout = (f"{of.min():.4g} to {of.max():.4g}" if len(of) else "none" for of in known)
+        train, heldout = (
+            f"{of.min():.4g} to {of.max():.4g}" if len(of) else "none" for of in known
+        )
         numbers = f"numbers {self.glue.label[0]!r} from {train}, held out {heldout}"
         return [*Finetuning.notes(self), f"read: text {columns}, {numbers}"]
 
@@ -86,12 +104,15 @@ class TextRegression(TextClassification):
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """The squared error."""
         mean, deviation = self.scale
-        errors = jnp.square(self.output(params, batch, model_keys(batch)) - (batch["label"] - mean) / deviation)
+        errors = jnp.square(
+            self.output(params, batch, model_keys(batch)) - (batch["label"] - mean) / deviation
+        )
         sums = {"loss": weighted_sum(errors, jnp.ones_like(errors))}
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
-        """The squared error of the labelled examples, and the prediction for each, in the labels' unit, as "label"."""
+        """The squared error of the labelled examples, and the prediction for each, in the labels'
+        unit, as "label"."""
         mean, deviation = self.scale
         predicted, known = self.output(params, batch, None), jnp.isfinite(batch["label"])
         errors = jnp.square(predicted - jnp.where(known, (batch["label"] - mean) / deviation, 0))
@@ -106,8 +127,8 @@ class TextRegression(TextClassification):
         return "spearman", "pearson", "loss"
 
     def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
-        """Correlations of Spearman and Pearson, 0 if all predictions are the same, and the mean squared error over the
-        training labels' variance; examples without a label are left out."""
+        """Correlations of Spearman and Pearson, 0 if all predictions are the same, and the mean
+        squared error over the training labels' variance; examples without a label are left out."""
         labels, examples = self.sentences("heldout").labels, int(sums["examples"][1])
         known = np.isfinite(labels)
         counts: dict[str, float] = {"examples": examples}
@@ -116,14 +137,25 @@ class TextRegression(TextClassification):
             return counts
         pair = labels[known].astype(np.float64), np.asarray(outputs["label"], np.float64)[known]
         varied = all(np.ptp(values) > 0 for values in pair)
-        pearson = [float(np.corrcoef(both)[0, 1]) if varied else 0.0 for both in (pair, [*map(rankdata, pair)])]
-        return {"spearman": pearson[1], "pearson": pearson[0], "loss": sums["loss"][0] / sums["loss"][1]} | counts
+        pearson = [
+            float(np.corrcoef(both)[0, 1]) if varied else 0.0
+            for both in (pair, [*map(rankdata, pair)])
+        ]
+        return {
+            "spearman": pearson[1],
+            "pearson": pearson[0],
+            "loss": sums["loss"][0] / sums["loss"][1],
+        } | counts
 
     def baselines(self, sums: Totals) -> list[Baseline]:
         """The mean of the training labels for all examples, which correlates with nothing."""
         (mean, deviation), labels = self.scale, self.sentences("heldout").labels
         errors = np.square((labels[np.isfinite(labels)] - mean) / deviation)
-        return [Baseline("the mean of the labels", {"loss": float(errors.mean())})] if len(errors) else []
+        return (
+            [Baseline("the mean of the labels", {"loss": float(errors.mean())})]
+            if len(errors)
+            else []
+        )
 
     def label_text(self, label: Any) -> str:
         return f"{label:.6g}"

@@ -22,17 +22,23 @@ from gmlp_flax.options import SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Batch, Shapes, Task
 from gmlp_flax.tasks.prediction import batch_of
 
-LARGE_MODELS_RATE, SMALL_WIDTH = 1e-4, 256  # BERT's papers finetune at 5e-5 at most, and from 768 channels on
+# BERT's papers finetune at 5e-5 at most, and from 768 channels on
+LARGE_MODELS_RATE, SMALL_WIDTH = 1e-4, 256
 NO_TOKENIZER = "none"  # as config.data.tokenizer of an exported model that reads token ids alone
 NO_TEXT = "this model was created without a tokenizer, and reads token ids alone: give create(..., tokenizer=FILE)"
 
 TEXT_OPTIONS = {
     "model.length": Option(128, "tokens per sequence (the paper's n)", SIZE),
     "model.vocab_size": Option(
-        2000, "rows of the embedding table, and the size of a tokenizer trained here", VOCABULARY, architecture=True
+        2000,
+        "rows of the embedding table, and the size of a tokenizer trained here",
+        VOCABULARY,
+        architecture=True,
     ),
     "model.scale_embeddings": Option(
-        False, "embeddings times sqrt(d_model), for blocks that mix tokens from the start", architecture=True
+        False,
+        "embeddings times sqrt(d_model), for blocks that mix tokens from the start",
+        architecture=True,
     ),
     "model.embedding_norm": Option(
         False, "BERT's layer norm after the embeddings, in place of that factor", architecture=True
@@ -47,7 +53,8 @@ TEXT_OPTIONS = {
         architecture=True,
     ),
     "model.mask_padding": Option(
-        False, "attention and convolutions ignore [PAD]; spatial projections and Fourier transforms never do"
+        False,
+        "attention and convolutions ignore [PAD]; spatial projections and Fourier transforms never do",
     ),
     "data.tokenizer": Option(
         "",
@@ -66,7 +73,12 @@ class TextTask(Task):
 
     shared_assets = (TOKENIZER_FILE,)
     as_classifier: ClassVar[dict[str, Any]] = {"task": "text_classification", "glue.task": "own"}
-    around_encoder: ClassVar = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types")
+    around_encoder: ClassVar = (
+        "scale_embeddings",
+        "embedding_norm",
+        "embedding_projection",
+        "token_types",
+    )
 
     def __init__(self, *args: Any, tokenizer: Any = None):
         super().__init__(*args)
@@ -89,27 +101,43 @@ class TextTask(Task):
         return {name: self.config.model[name] for name in self.around_encoder}
 
     @classmethod
-    def without_data(cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})) -> Self:
+    def without_data(
+        cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})
+    ) -> Self:
         """See `Task`."""
         given = TOKENIZER_FILE in files
-        tokenizer = Tokenizer(files[TOKENIZER_FILE]) if given else StandInTokenizer(config.model.vocab_size)
+        tokenizer = (
+            Tokenizer(files[TOKENIZER_FILE]) if given else StandInTokenizer(config.model.vocab_size)
+        )
         return cls(config, "", files, tokenizer=tokenizer)
 
     def assets(self) -> dict[str, bytes]:
         """The tokenizer's file."""
-        return {} if isinstance(self.tokenizer, StandInTokenizer) else {TOKENIZER_FILE: self.tokenizer.model}
+        return (
+            {}
+            if isinstance(self.tokenizer, StandInTokenizer)
+            else {TOKENIZER_FILE: self.tokenizer.model}
+        )
 
     def padding_mask(self, tokens: Any) -> Any:
-        """The mask of tokens [batch, tokens], False for padding; None if the model may read padding."""
+        """The mask of tokens [batch, tokens], False for padding; None if the model may read
+        padding."""
         return tokens != self.tokenizer.pad_id if self.config.model.mask_padding else None
 
     def reader(self, params: Any, tokens: Any) -> tuple[Any, Any]:
-        """The model that reads texts outside training, and the padding mask that it is given with these tokens."""
+        """The model that reads texts outside training, and the padding mask that it is given with
+        these tokens."""
         return self.bind(params), self.padding_mask(tokens)
 
-    def features(self, params: Any, inputs: Any, layers: Sequence[int] = (-1,), pool: str | None = None) -> jax.Array:
+    def features(
+        self, params: Any, inputs: Any, layers: Sequence[int] = (-1,), pool: str | None = None
+    ) -> jax.Array:
         """See `Task`; the mean is over tokens that are not padding."""
-        tokens, segments = (inputs["tokens"], inputs["segments"]) if isinstance(inputs, Mapping) else (inputs, None)
+        tokens, segments = (
+            (inputs["tokens"], inputs["segments"])
+            if isinstance(inputs, Mapping)
+            else (inputs, None)
+        )
         model, mask = self.reader(params, tokens)
         states = model.states(tokens, layers, segments, mask)
         return self._side_by_side(states, pool, tokens != self.tokenizer.pad_id)
@@ -130,7 +158,8 @@ class TextTask(Task):
 
 
 class StandInTokenizer(NamedTuple):
-    """What a model's shapes and loss depend on, in place of a tokenizer. To use it on text is a RunError."""
+    """What a model's shapes and loss depend on, in place of a tokenizer. To use it on text is a
+    RunError."""
 
     vocab_size: int
     special_ids: tuple[int, ...] = tuple(range(5))
@@ -144,7 +173,8 @@ class StandInTokenizer(NamedTuple):
 
 
 def given_tokenizer(task: Task, more: Mapping[str, str] = MappingProxyType({})) -> Tokenizer | None:
-    """The tokenizer in a run's folder, in config.data.tokenizer or in `more`, else that of the run that it starts from.
+    """The tokenizer in a run's folder, in config.data.tokenizer or in `more`, else that of the run
+    that it starts from.
 
     Args:
         task: the run's task.
@@ -165,7 +195,10 @@ def given_tokenizer(task: Task, more: Mapping[str, str] = MappingProxyType({})) 
     # A run folder has its own copy, and may have been moved away from the file that was given.
     if given in NAMED or files.exists(given):
         tokenizer = Tokenizer.load(given, **keys)
-        settled = next((one for one in (*tokenizers.values(), start) if one and one.same_pieces(tokenizer)), None)
+        settled = next(
+            (one for one in (*tokenizers.values(), start) if one and one.same_pieces(tokenizer)),
+            None,
+        )
         if settled and [*keys.values()] == ["auto"] * len(keys):
             tokenizer = settled
         if tokenizer.note:
@@ -175,7 +208,9 @@ def given_tokenizer(task: Task, more: Mapping[str, str] = MappingProxyType({})) 
         raise DataError(f"config.data.tokenizer is {given!r}, which does not exist; give a file")
     for (source, tokenizer), (other, next_tokenizer) in itertools.pairwise(tokenizers.items()):
         if tokenizer != next_tokenizer:
-            raise DataError(f"two different tokenizers: {source}, and {other}; train and evaluate with one of them")
+            raise DataError(
+                f"two different tokenizers: {source}, and {other}; train and evaluate with one of them"
+            )
     tokenizer = next(iter(tokenizers.values()), start)
     if tokenizer is not None:
         tokenizer.check(keys, next(iter(tokenizers), "config.init_from"))
@@ -183,12 +218,13 @@ def given_tokenizer(task: Task, more: Mapping[str, str] = MappingProxyType({})) 
 
 
 class Finetuning(TextTask):
-    """A task on texts, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, that starts from a pretrained encoder.
+    """A task on texts, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, that starts from a pretrained
+    encoder.
 
-    Batches have "tokens" and "segments" int32 [batch, length], or [batch, 2, length] if each text of a pair is encoded
-    alone, and "index" int32 [batch]. The encoder is that of `config.init_from`, and so are the keys of config.model
-    that describe its architecture. Without `init_from` they are the config's, and config.data.tokenizer names the
-    vocabulary.
+    Batches have "tokens" and "segments" int32 [batch, length], or [batch, 2, length] if each text
+    of a pair is encoded alone, and "index" int32 [batch]. The encoder is that of
+    `config.init_from`, and so are the keys of config.model that describe its architecture. Without
+    `init_from` they are the config's, and config.data.tokenizer names the vocabulary.
     """
 
     unit = "examples"
@@ -207,20 +243,28 @@ class Finetuning(TextTask):
         """
         if (tokenizer := given_tokenizer(self)) is None:
             starts = "--config.init_from=RUN (books_gmlp comes with gmlp_flax)"
-            raise DataError(f"there is no vocabulary: give {starts}, or --config.data.tokenizer=FILE")
+            raise DataError(
+                f"there is no vocabulary: give {starts}, or --config.data.tokenizer=FILE"
+            )
         return tokenizer
 
     def notes(self) -> list[str]:
-        """See `Task`: a rate for models of 100 M parameters, which leaves a small one as it was, and the texts that are
-        on both sides."""
+        """See `Task`: a rate for models of 100 M parameters, which leaves a small one as it was,
+        and the texts that are on both sides."""
         rate, width = self.config.optimizer.learning_rate, self.config.model.d_model
         lines, trained, heldout = [], {*self.texts("train")}, self.texts("heldout")
         if rate <= LARGE_MODELS_RATE and width <= SMALL_WIDTH:
             small = f"this one, {width} wide, learns little at it"
-            advice = "give the config's argument scale=small, or --config.optimizer.learning_rate=4e-3"
-            lines.append(f"note: the rate {rate:g} suits models as large as BERT-base; {small}: {advice}")
+            advice = (
+                "give the config's argument scale=small, or --config.optimizer.learning_rate=4e-3"
+            )
+            lines.append(
+                f"note: the rate {rate:g} suits models as large as BERT-base; {small}: {advice}"
+            )
         if again := sum(text in trained for text in heldout):
-            lines.append(f"note: {again:,} of {len(heldout):,} held-out examples have texts that are trained on, too")
+            lines.append(
+                f"note: {again:,} of {len(heldout):,} held-out examples have texts that are trained on, too"
+            )
         return lines
 
     def texts(self, side: str) -> Sequence[Hashable]:
@@ -229,7 +273,9 @@ class Finetuning(TextTask):
 
     def encode(self, inputs: Sequence[str]) -> dict[str, np.ndarray]:
         """See `Task`: "tokens" and "segments", of a long passage those of its first window."""
-        batch = batch_of([self.prepare(given).examples[0] for given in inputs], self.length, self.pad_id)
+        batch = batch_of(
+            [self.prepare(given).examples[0] for given in inputs], self.length, self.pad_id
+        )
         return {name: batch[name] for name in ("tokens", "segments")}
 
     def forward(self, params: Any, inputs: Any) -> jax.Array:

@@ -16,8 +16,9 @@ class Evaluator:
     """Runs a task's evaluation.
 
     Attributes:
-        step: (params, batch) -> (the batch's sums, the task's outputs), compiled once for all evaluations of a run.
-            With outputs come "index", which example each row is, and "weight", which is 0 for padding: arrays [batch].
+        step: (params, batch) -> (the batch's sums, the task's outputs), compiled once for all
+            evaluations of a run. With outputs come "index", which example each row is, and
+            "weight", which is 0 for padding: arrays [batch].
     """
 
     def __init__(self, task: Task, partition: Partition):
@@ -30,19 +31,23 @@ class Evaluator:
         self._totals: Totals = {}
 
     def __call__(
-        self, params: Any, ema: Any = None, after_batch: Callable[[jax.Array], None] = lambda _: None
+        self,
+        params: Any,
+        ema: Any = None,
+        after_batch: Callable[[jax.Array], None] = lambda _: None,
     ) -> tuple[dict[str, float], Outputs]:
         """Scores parameters and, if there is one, their running mean.
 
         Args:
             params: the parameters.
             ema: their running mean, or None.
-            after_batch: called with a sum of each batch, which may not be computed yet. If it raises, the evaluation
-                ends.
+            after_batch: called with a sum of each batch, which may not be computed yet. If it
+                raises, the evaluation ends.
 
         Returns:
-            The metrics over all held-out examples, each counted once; metrics of the running mean are named `ema_...`.
-            And the task's outputs, of the running mean if there is one: numpy arrays [examples, ...].
+            The metrics over all held-out examples, each counted once; metrics of the running mean
+            are named `ema_...`. And the task's outputs, of the running mean if there is one: numpy
+            arrays [examples, ...].
         """
         metrics, outputs = self._score(params, after_batch)
         if ema is not None:
@@ -62,10 +67,15 @@ class Evaluator:
         chex.assert_tree_shape_prefix(outputs, batch["weight"].shape)
         return sums, outputs | {name: batch[name] for name in ("index", "weight") if outputs}
 
-    def _score(self, params: Any, after_batch: Callable[[jax.Array], None]) -> tuple[dict[str, float], Outputs]:
-        """The sums of a batch are read while the next one runs: the device never waits, the host never runs ahead."""
+    def _score(
+        self, params: Any, after_batch: Callable[[jax.Array], None]
+    ) -> tuple[dict[str, float], Outputs]:
+        """The sums of a batch are read while the next one runs: the device never waits, the host
+        never runs ahead."""
         sums, pending, batch_outputs = None, None, []
-        with self.task.evaluation_batches(*self.partition.host_share(), self.partition.batch_shares) as batches:
+        with self.task.evaluation_batches(
+            *self.partition.host_share(), self.partition.batch_shares
+        ) as batches:
             for host_batch in batches:
                 running, outputs = self.step(params, self.partition.put_batch(host_batch))
                 sums, pending = _add(sums, pending), running
@@ -91,10 +101,12 @@ def _add(sums: Any, batch_sums: Any) -> Any:
 
 
 def _gather_in_order(batch_outputs: list[Outputs]) -> Outputs:
-    """The outputs of all batches in the order of "index", without padding: arrays [examples, ...]."""
+    """The outputs of all batches in the order of "index", without padding: arrays [examples,
+    ...]."""
     if not batch_outputs[0]:
         return {}
-    whole = (multihost_utils.process_allgather(outputs, tiled=True) for outputs in batch_outputs)  # on every host
+    # on every host
+    whole = (multihost_utils.process_allgather(outputs, tiled=True) for outputs in batch_outputs)
     outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *whole)
     real = np.flatnonzero(outputs.pop("weight"))
     order = real[np.argsort(outputs["index"][real], kind="stable")]

@@ -1,8 +1,9 @@
-"""How trained models are loaded: runs, from their folders, and plain files, the exported folders that lie on a disk, in
-this package, or on the Hugging Face hub.
+"""How trained models are loaded: runs, from their folders, and plain files, the exported folders
+that lie on a disk, in this package, or on the Hugging Face hub.
 
-model.safetensors   the parameters, float32 or bfloat16, by their paths, such as encoder/blocks/proj_in/kernel. The
-                    first axis of what lies under encoder/ is the layer. y = x @ kernel + bias.
+model.safetensors   the parameters, float32 or bfloat16, by their paths, such as
+                    encoder/blocks/proj_in/kernel. The first axis of what lies under encoder/ is the
+                    layer. y = x @ kernel + bias.
 config.json         the run's config
 tokenizer.model, classes.json, ...  what predictions need besides
 
@@ -37,7 +38,8 @@ from gmlp_flax.tasks.vocabulary import NO_TOKENIZER
 from gmlp_flax.training.partition import Partition
 
 WEIGHTS = "model.safetensors"
-SHIPPED = Path(__file__).parents[1] / "pretrained"  # with a folder for each model that comes with gmlp_flax
+# with a folder for each model that comes with gmlp_flax
+SHIPPED = Path(__file__).parents[1] / "pretrained"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,26 +71,35 @@ class Trained:
 def require_trained(model: Any) -> None:
     """Raises RunError unless it is a model of `load` or `create`."""
     if not isinstance(model, Trained):
-        raise RunError(f"the model is {model!r:.80}: expected what gmlp_flax.load or gmlp_flax.create gives")
+        raise RunError(
+            f"the model is {model!r:.80}: expected what gmlp_flax.load or gmlp_flax.create gives"
+        )
 
 
 def check_metric(config: ConfigDict, task: Task) -> None:
-    """Raises RunError, with the metrics that the task's evaluation gives, if `config.checkpoint.metric` is none."""
-    known = [*task.eval_metrics, *(f"ema_{name}" for name in task.eval_metrics if keeps_mean(config.optimizer))]
+    """Raises RunError, with the metrics that the task's evaluation gives, if
+    `config.checkpoint.metric` is none."""
+    known = [
+        *task.eval_metrics,
+        *(f"ema_{name}" for name in task.eval_metrics if keeps_mean(config.optimizer)),
+    ]
     if config.checkpoint.metric and config.checkpoint.metric not in known:
-        raise RunError(f"config.checkpoint.metric is {config.checkpoint.metric!r}: expected one of {', '.join(known)}")
+        raise RunError(
+            f"config.checkpoint.metric is {config.checkpoint.metric!r}: expected one of {', '.join(known)}"
+        )
 
 
 def open_checkpoints(config: ConfigDict, workdir: str, **options: Any) -> Checkpoints:
-    """The checkpoints of a run, kept by the rules of its config. The other options are those of `Checkpoints`."""
+    """The checkpoints of a run, kept by the rules of its config. The other options are those of
+    `Checkpoints`."""
     rules, best = config.checkpoint, best_metric(config)
     folder = os.path.join(workdir, CHECKPOINTS)
     return Checkpoints(folder, keep=rules.keep, keep_best=rules.keep_best, best=best, **options)
 
 
 def best_metric(config: ConfigDict) -> tuple[str, str]:
-    """The metric that says which checkpoint is the best, and "min" or "max": the task's own, of the running mean if
-    there is one, unless the config names another."""
+    """The metric that says which checkpoint is the best, and "min" or "max": the task's own, of the
+    running mean if there is one, unless the config names another."""
     task, given = tasks.find(config.task), config.checkpoint.metric
     name, mode = task.best
     if given and given != name:
@@ -105,8 +116,8 @@ def locate(name: str | os.PathLike[str]) -> str:
     """The folder of a run or of a model, its absolute path.
 
     Args:
-        name: a path; else one of `shipped`; or "hf-hub:OWNER/NAME", an exported model that is downloaded, or taken from
-            the hub's cache.
+        name: a path; else one of `shipped`; or "hf-hub:OWNER/NAME", an exported model that is
+            downloaded, or taken from the hub's cache.
 
     Raises:
         RunError: the repository cannot be downloaded.
@@ -126,11 +137,14 @@ def locate(name: str | os.PathLike[str]) -> str:
 
 def is_exported(folder: str) -> bool:
     """Whether a folder holds exported weights, and no checkpoints of a run."""
-    return io_files.exists(os.path.join(folder, WEIGHTS)) and not io_files.exists(os.path.join(folder, CHECKPOINTS))
+    return io_files.exists(os.path.join(folder, WEIGHTS)) and not io_files.exists(
+        os.path.join(folder, CHECKPOINTS)
+    )
 
 
 def open_task(folder: str, config: ConfigDict | None = None) -> Task:
-    """The task of an exported folder, with the files that it needs from there. `config` replaces the folder's own.
+    """The task of an exported folder, with the files that it needs from there. `config` replaces
+    the folder's own.
 
     Raises:
         ConfigError, RunError, DataError: the config or a file is missing, or cannot be read.
@@ -140,10 +154,13 @@ def open_task(folder: str, config: ConfigDict | None = None) -> Task:
     bare = config.data.get("tokenizer") == NO_TOKENIZER
     if "tokenizer" in config.data:
         config.data.tokenizer = ""  # a path on another machine; the folder has the file
-    kind = tasks.find(config.task)  # it makes anew what is missing, from the data that the config names
+    # it makes anew what is missing, from the data that the config names
+    kind = tasks.find(config.task)
     needed = kind.heads if bare else (*kind.shared_assets, *kind.heads)
     if missing := [name for name in needed if not io_files.exists(os.path.join(folder, name))]:
-        raise RunError(f"{folder} has no {missing[0]}, which the weights were trained with: export the run again")
+        raise RunError(
+            f"{folder} has no {missing[0]}, which the weights were trained with: export the run again"
+        )
     if bare:
         files = {name: io_files.read_small(os.path.join(folder, name)) for name in needed}
         return kind.without_data(config, files)
@@ -151,11 +168,12 @@ def open_task(folder: str, config: ConfigDict | None = None) -> Task:
 
 
 def read_parameters(task: Task, folder: str, partition: Partition) -> dict[str, Any]:
-    """The parameters of an exported folder, for its task: a nested dict of arrays in the task's types, split over the
-    devices by a partition.
+    """The parameters of an exported folder, for its task: a nested dict of arrays in the task's
+    types, split over the devices by a partition.
 
     Raises:
-        RunError: there are weights missing, unexpected, of another shape, or not finite, or the file is damaged.
+        RunError: there are weights missing, unexpected, of another shape, or not finite, or the
+            file is damaged.
     """
     where = os.path.join(folder, WEIGHTS)
     state = weight_files.read(where)
@@ -163,12 +181,16 @@ def read_parameters(task: Task, folder: str, partition: Partition) -> dict[str, 
     weight_files.require_all(state, {name: leaf.shape for name, leaf in like.items()}, where)
     params = {name: state[name].astype(leaf.dtype) for name, leaf in like.items()}
     if broken := [name for name, leaf in params.items() if not np.isfinite(leaf).all()]:
-        raise RunError(f"{where}: {broken[0]} has numbers that are not finite ({len(broken)} such parameters)")
+        raise RunError(
+            f"{where}: {broken[0]} has numbers that are not finite ({len(broken)} such parameters)"
+        )
     tree = traverse_util.unflatten_dict(params, sep="/")
     return jax.device_put(tree, partition.shardings(tree))
 
 
-def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigDict | None = None) -> Trained:
+def load(
+    workdir: str | os.PathLike[str], which: str = "latest", config: ConfigDict | None = None
+) -> Trained:
     """Loads a run at a checkpoint, or an exported model, which is at step 0.
 
     Args:
@@ -177,22 +199,30 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
         config: replaces the run's own.
 
     Raises:
-        ConfigError, DataError, RunError: this is not such a folder, its files cannot be read or written, or the
-            checkpoint does not exist or is damaged.
+        ConfigError, DataError, RunError: this is not such a folder, its files cannot be read or
+            written, or the checkpoint does not exist or is damaged.
     """
     workdir = locate(workdir)
     if is_exported(workdir):
         if which not in ("latest", "best", "0"):
-            raise RunError(f"{workdir} holds exported weights, which have no checkpoint {which!r}: leave it out")
+            raise RunError(
+                f"{workdir} holds exported weights, which have no checkpoint {which!r}: leave it out"
+            )
         task = open_task(workdir, config)
         partition = _mesh(task.config).for_model(task.param_metadata())
-        return Trained(task.config, task, 0, read_parameters(task, workdir, partition), None, partition)
+        return Trained(
+            task.config, task, 0, read_parameters(task, workdir, partition), None, partition
+        )
     if not io_files.exists(os.path.join(workdir, CONFIG_FILE)):
-        advice = did_you_mean(os.path.basename(workdir), shipped(), "give the --workdir of a training run")
+        advice = did_you_mean(
+            os.path.basename(workdir), shipped(), "give the --workdir of a training run"
+        )
         raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; {advice}")
     config = config or config_lib.load(os.path.join(workdir, CONFIG_FILE))
     if not io_files.exists(os.path.join(workdir, CHECKPOINTS)):
-        raise RunError(f"there is no checkpoint in {workdir} yet: wait for the first one, or train it")
+        raise RunError(
+            f"there is no checkpoint in {workdir} yet: wait for the first one, or train it"
+        )
     run = read_identity(workdir).get("id", "")
     checkpoints = open_checkpoints(config, workdir, read_only=True, run=run)
     step = checkpoints.pick(which)
@@ -218,7 +248,8 @@ def load(workdir: str | os.PathLike[str], which: str = "latest", config: ConfigD
 
 
 def _mesh(config: ConfigDict) -> Partition:
-    """The devices as config.mesh says or, if there are others than those of the run, all along one axis."""
+    """The devices as config.mesh says or, if there are others than those of the run, all along one
+    axis."""
     try:
         return Partition.make(config.mesh)
     except RunError:
@@ -226,7 +257,8 @@ def _mesh(config: ConfigDict) -> Partition:
 
 
 def source_folder(path: str) -> tuple[str, str]:
-    """The run folder that `config.init_from` names, as RUN or as RUN/checkpoints/STEP; and "best", or the step."""
+    """The run folder that `config.init_from` names, as RUN or as RUN/checkpoints/STEP; and "best",
+    or the step."""
     path = io_files.absolute(path)
     folder, last = os.path.split(path)
     is_checkpoint = last.isdigit() and os.path.basename(folder) == CHECKPOINTS
@@ -240,8 +272,8 @@ class Source(NamedTuple):
         where: the checkpoint or the exported folder, for messages.
         config: of the model that is there.
         files: those that predictions need beside the parameters.
-        read: gives the parameters, split by a partition, and their running mean if there is one, if the files that it
-            is given are the same there; else it raises RunError.
+        read: gives the parameters, split by a partition, and their running mean if there is one, if
+            the files that it is given are the same there; else it raises RunError.
     """
 
     where: str
@@ -251,11 +283,12 @@ class Source(NamedTuple):
 
 
 def open_source(name: str) -> Source:
-    """The model that `config.init_from` names: a run folder, for its best checkpoint, the folder of one checkpoint, an
-    exported folder, "hf-hub:OWNER/NAME", or a model that comes with gmlp_flax.
+    """The model that `config.init_from` names: a run folder, for its best checkpoint, the folder of
+    one checkpoint, an exported folder, "hf-hub:OWNER/NAME", or a model that comes with gmlp_flax.
 
     Raises:
-        ConfigError, RunError, DataError: there is no such checkpoint or export, or it cannot be read.
+        ConfigError, RunError, DataError: there is no such checkpoint or export, or it cannot be
+            read.
     """
     folder = locate(name)
     if is_exported(folder):
@@ -282,7 +315,9 @@ def open_source(name: str) -> Source:
 
     def restore(partition: Partition, shared: Files) -> Any:
         checkpoints = open_checkpoints(config, run, read_only=True, files=shared)
-        params = checkpoints.restore(step, {part: partition.describe(checkpoints.shapes(step)["params"])})[part]
+        params = checkpoints.restore(
+            step, {part: partition.describe(checkpoints.shapes(step)["params"])}
+        )[part]
         checkpoints.close()
         return params
 

@@ -33,7 +33,8 @@ from gmlp_flax.training.partition import Partition
 from gmlp_flax.training.step import Training, TrainState
 
 CLASSES_SHOWN = 8
-Window = tuple[int, Any]  # a step, and the sums of its log window, perhaps still computed on the devices
+# a step, and the sums of its log window, perhaps still computed on the devices
+Window = tuple[int, Any]
 
 
 def train(
@@ -57,7 +58,8 @@ def train(
         other_data: goes on over other data than the steps before were taken on.
         at_end: called by the first process after the last step, before result.json is written.
         init: the model that the run starts from, in the place of config.init_from.
-        optimizer: from gradients to updates, in the place of the config's optimizer, with a rate of its own.
+        optimizer: from gradients to updates, in the place of the config's optimizer, with a rate of
+            its own.
         callbacks: see `Trackers`.
 
     Returns:
@@ -76,13 +78,19 @@ def train(
             watchdog = close_later(stopping.Watchdog(config.log.hang_seconds))
             watchdog.begin()
             with heartbeat("making the first state", distributed.say, at_once=False):
-                checkpoints = loading.open_checkpoints(config, folder.path, files=task.assets(), run=folder.id)
+                checkpoints = loading.open_checkpoints(
+                    config, folder.path, files=task.assets(), run=folder.id
+                )
                 close_later(checkpoints)
                 state, done = _resume(training, checkpoints, init)
             file = os.path.join(folder.path, METRICS_FILE)
             metrics = close_later(MetricsFile(file, done, read_only=not distributed.is_first()))
-            progress = close_later(Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit))
-            loop = _Loop(training, folder, checkpoints, metrics, progress, trackers, profile, watchdog)
+            progress = close_later(
+                Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit)
+            )
+            loop = _Loop(
+                training, folder, checkpoints, metrics, progress, trackers, profile, watchdog
+            )
             with stopping.handle(stopping.STOPPING, loop.stop.on_signal):
                 done = loop.run(state, done)
                 with heartbeat("saving", progress.show, at_once=False):
@@ -92,25 +100,37 @@ def train(
             if distributed.is_first():
                 at_end()
             return _result(folder, metrics)  # last: a run that has it is done, whatever ends it now
-        several = f"start the same {jax.process_count()} processes again" if jax.process_count() > 1 else ""
+        several = (
+            f"start the same {jax.process_count()} processes again"
+            if jax.process_count() > 1
+            else ""
+        )
         again = several or again or command_as_typed()
-        distributed.say(f"{loop.stop.agreed}: step {done} is saved in {folder.path}; to go on: {again}")
+        distributed.say(
+            f"{loop.stop.agreed}: step {done} is saved in {folder.path}; to go on: {again}"
+        )
         return None
 
 
 def command_as_typed() -> str:
     """The command line of this process, without the flags that hold for one start alone."""
     program, *words = sys.orig_argv
-    if words and os.path.basename(words[0]) == "gmlp":  # the system starts this script as PYTHON PATH
+    # the system starts this script as PYTHON PATH
+    if words and os.path.basename(words[0]) == "gmlp":
         program = "gmlp" if words[0] == shutil.which("gmlp") else words[0]
         words = words[1:]
-    return shlex.join([program, *(word for word in words if not re.match(r"--?(restart|other[_-]data)(=|$)", word))])
+    return shlex.join(
+        [
+            program,
+            *(word for word in words if not re.match(r"--?(restart|other[_-]data)(=|$)", word)),
+        ]
+    )
 
 
 @contextlib.contextmanager
 def _closing() -> Iterator[Callable[[Any], Any]]:
-    """Gives a function that has a thing closed at the end of the block; the last one closes first, and no error of
-    closing hides the one that ended the block."""
+    """Gives a function that has a thing closed at the end of the block; the last one closes first,
+    and no error of closing hides the one that ended the block."""
     closing = contextlib.ExitStack()
     try:
         yield lambda thing: closing.enter_context(contextlib.closing(thing))
@@ -130,8 +150,8 @@ def build(
     init: loading.Source | None = None,
     optimizer: optax.GradientTransformation | None = None,
 ) -> Training:
-    """Makes all checks that need no device time, and the programs of the run. All processes must agree. The
-    other arguments are those of `train`.
+    """Makes all checks that need no device time, and the programs of the run. All processes must
+    agree. The other arguments are those of `train`.
 
     Raises:
         ConfigError, DataError, RunError: the run cannot start or continue.
@@ -144,8 +164,12 @@ def build(
         shared = tasks.find(config.task).shared_assets
         inherited = {name: content for name, content in init.files.items() if name in shared}
     record.refuse_changes(folder.path, config)
-    if (rank := config.optimizer.lora_rank) and not (init or (config.init_from and config.init_parameters)):
-        raise RunError(f"config.optimizer.lora_rank is {rank}, and there is nothing to adapt: give --config.init_from")
+    if (rank := config.optimizer.lora_rank) and not (
+        init or (config.init_from and config.init_parameters)
+    ):
+        raise RunError(
+            f"config.optimizer.lora_rank is {rank}, and there is nothing to adapt: give --config.init_from"
+        )
     distributed.say(_about_run(config, folder.path))
     task = tasks.create(config, folder.path, inherited)
     loading.check_metric(config, task)
@@ -153,12 +177,16 @@ def build(
         distributed.say(line)
     training = Training(task, mesh, optimizer)
     examples = str(task.evaluation_examples())
-    same = {"the config": config_lib.to_json(config).encode(), "the held-out data": examples.encode()}
+    same = {
+        "the config": config_lib.to_json(config).encode(),
+        "the held-out data": examples.encode(),
+    }
     distributed.require_alike(same | task.assets())
     distributed.say(f"{parameters.count(task.shapes()):,} parameters; {about_data(task)}")
     advice = "begin anew with --restart, or go on over these with --other_data"
     folder.data = record.check_data(folder.path, task, advice, other_data)
-    shortened = validation.warmup_problem(config)  # by config.steps alone, else it would have been refused
+    # by config.steps alone, else it would have been refused
+    shortened = validation.warmup_problem(config)
     for line in [*([f"note: {shortened}"] if shortened else []), *task.notes()]:
         distributed.say(line)
     return training
@@ -183,19 +211,25 @@ def about_data(task: tasks.Task) -> str:
     classes = ", ".join(map(str, names[:CLASSES_SHOWN])) + ", ..." * (len(names) > CLASSES_SHOWN)
     counts = task.class_sizes() if names else None
     if counts is not None:
-        (few, smallest), (many, largest) = [pick(zip(counts, names, strict=True)) for pick in (min, max)]
+        (few, smallest), (many, largest) = [
+            pick(zip(counts, names, strict=True)) for pick in (min, max)
+        ]
         classes += f" (the smallest {smallest}: {few:,}, the largest {largest}: {many:,})"
     return f"{sizes}; {len(names):,} classes: {classes}" if names else sizes
 
 
-def _resume(training: Training, checkpoints: Checkpoints, init: loading.Source | None) -> tuple[TrainState, int]:
+def _resume(
+    training: Training, checkpoints: Checkpoints, init: loading.Source | None
+) -> tuple[TrainState, int]:
     """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
     config, workdir = training.task.config, os.path.dirname(checkpoints.folder)
     newest = checkpoints.restore_newest(training.template)
     if newest is not None:
         done, state = newest
         if done > config.steps:
-            raise RunError(f"{workdir} is at step {done}, beyond config.steps={config.steps}: raise it")
+            raise RunError(
+                f"{workdir} is at step {done}, beyond config.steps={config.steps}: raise it"
+            )
         distributed.say(f"resuming {workdir} at step {done}")
     else:
         starts_from = init or (config.init_from and config.init_parameters)
@@ -232,8 +266,13 @@ class _Loop:
         self.has_checkpoint = self.read_to > 0  # one that is finished or being written
 
     def run(self, state: TrainState, done: int) -> int:
-        """Trains from a step to the last one, or until a signal; returns the step that was reached."""
-        if done and self._evaluates(done) and not distributed.everywhere(done in self.metrics.evaluations):
+        """Trains from a step to the last one, or until a signal; returns the step that was
+        reached."""
+        if (
+            done
+            and self._evaluates(done)
+            and not distributed.everywhere(done in self.metrics.evaluations)
+        ):
             self._begin_trackers()
             self._evaluate(state, done)  # a signal, or data that could not be read, ended it
             self.watchdog.begin()  # the training step is not compiled yet
@@ -243,7 +282,8 @@ class _Loop:
             return self._train(state, done, batches)
 
     def _train(self, state: TrainState, done: int, batches: Iterator[Any]) -> int:
-        """The metrics of a step are read while the next step runs, so that the device never waits."""
+        """The metrics of a step are read while the next step runs, so that the device never
+        waits."""
         config, first, end = self.config, done + 1, False
         pending: Window | None = None
         while not end:
@@ -264,12 +304,14 @@ class _Loop:
             if evaluate or save or done == first:
                 self._read(pending)
                 pending = None
-            # Evaluation first: its metrics are a part of the checkpoint. But a signal leaves little time.
+            # Evaluation first: its metrics are a part of the checkpoint. But a signal leaves little
+            # time.
             if evaluate and not self.stop.agreed:
                 try:
                     self._evaluate(state, done)
                 except DataError:
-                    if jax.process_count() == 1:  # others do not know of it, and a checkpoint is made together
+                    # others do not know of it, and a checkpoint is made together
+                    if jax.process_count() == 1:
                         self._save(state, done)
                     raise
                 end = end or self.stop.agreed is not None
@@ -297,14 +339,19 @@ class _Loop:
 
     def _write_line(self, done: int, sums: Any) -> None:
         sums = {"loss": sums["loss"], **sums}
-        means = {name: float(total) / (float(weight) or math.nan) for name, (total, weight) in sums.items()}
+        means = {
+            name: float(total) / (float(weight) or math.nan)
+            for name, (total, weight) in sums.items()
+        }
         if not all(map(math.isfinite, means.values())):
             raise RunError(
                 f"the loss or its gradient stopped being finite between steps {self.read_to + 1} and {done}; "
                 f"{self.checkpoints.last_good()}; lower config.optimizer.learning_rate or clip, and start from there"
             )
         if skipped := means.get("skipped"):
-            self.progress.show(f"note: skipped {round(skipped * sums['skipped'][1])} steps before {done} (skip_spikes)")
+            self.progress.show(
+                f"note: skipped {round(skipped * sums['skipped'][1])} steps before {done} (skip_spikes)"
+            )
         self.read_to = done
         self.folder.check()
         rate = round(self.progress.rate(done), 1)
@@ -317,7 +364,8 @@ class _Loop:
         return done == self.config.steps or (every > 0 and done % every == 0)
 
     def _evaluate(self, state: TrainState, done: int) -> None:
-        """Scores a state and writes its line. A signal ends it without one; the run that resumes evaluates first."""
+        """Scores a state and writes its line. A signal ends it without one; the run that resumes
+        evaluates first."""
 
         def after_batch(result: jax.Array) -> None:
             self.watchdog.alive()
@@ -335,7 +383,9 @@ class _Loop:
         beside = [{"name": name, "eval": scores} for name, scores in baselines]
         self.folder.check()
         self.checkpoints.set_metrics(done, metrics)
-        self.metrics.write({"step": done, "eval": metrics} | ({"baselines": beside} if beside else {}))
+        self.metrics.write(
+            {"step": done, "eval": metrics} | ({"baselines": beside} if beside else {})
+        )
         self.trackers.log(done, "eval", metrics)
         self.progress.show(f"step {done}  held out: {self.task.format_metrics(metrics)}")
         for name, scores in baselines:

@@ -1,7 +1,9 @@
 """What watches a run: the progress line, a trace of some steps, TensorBoard and Weights & Biases.
 
-Both trackers are optional, and imported only if a config asks for them. The metrics of a run are in its folder. So
-nothing that a tracker does ends the run: it is told in one line, and the run goes on without the tracker.
+Both trackers are optional, and imported only if a config asks for them. The metrics of a run are in
+its folder. So
+nothing that a tracker does ends the run: it is told in one line, and the run goes on without the
+tracker.
 """
 
 import contextlib
@@ -27,9 +29,11 @@ PROFILE = "profile"  # folder of the trace
 
 
 class Progress:
-    """On a terminal, one live line. Elsewhere, a plain line whenever the loss is logged. The first process shows them.
+    """On a terminal, one live line. Elsewhere, a plain line whenever the loss is logged. The first
+    process shows them.
 
-    Times are measured from the end of the first step of this process, so that compilation does not count.
+    Times are measured from the end of the first step of this process, so that compilation does not
+    count.
 
     Args:
         first: the step from which the run starts or resumes.
@@ -42,8 +46,11 @@ class Progress:
         self.steps, self.per_step, self.unit = steps, per_step, unit
         self._started: tuple[int, float] | None = None
         live = sys.stderr.isatty() and distributed.is_first()
-        form = "step {n}/{total} {percentage:3.0f}%|{bar}| {desc}"  # tqdm begins a postfix with a comma
-        self._bar = tqdm.tqdm(total=steps, initial=first, bar_format=form, file=sys.stderr, disable=not live)
+        # tqdm begins a postfix with a comma
+        form = "step {n}/{total} {percentage:3.0f}%|{bar}| {desc}"
+        self._bar = tqdm.tqdm(
+            total=steps, initial=first, bar_format=form, file=sys.stderr, disable=not live
+        )
 
     def rate(self, step: int) -> float:
         """Units per second since the first step of this process; 0 before its end."""
@@ -79,9 +86,11 @@ class Progress:
 
 
 class Profile:
-    """Writes a trace of the steps in `config.profile.steps` to the run folder, for XProf, TensorBoard and Perfetto.
+    """Writes a trace of the steps in `config.profile.steps` to the run folder, for XProf,
+    TensorBoard and Perfetto.
 
-    Only the first process writes one: all run the same program, and its trace shows how long it waits for the others.
+    Only the first process writes one: all run the same program, and its trace shows how long it
+        waits for the others.
     """
 
     def __init__(self, config: ConfigDict, workdir: str):
@@ -133,7 +142,8 @@ class _TensorBoard:
 
 
 class _Wandb:
-    """A run with the id of the run folder, so that a resumed run continues it, and no other run does."""
+    """A run with the id of the run folder, so that a resumed run continues it, and no other run
+    does."""
 
     def __init__(self, config: ConfigDict, folder: str, run: str, _step: int):
         import wandb  # type: ignore[import-not-found]  # an extra
@@ -165,7 +175,8 @@ class Trackers:
 
     Args:
         log: config.log.
-        callbacks: functions (step, values) of the user's, called after the trackers; what they raise ends the run.
+        callbacks: functions (step, values) of the user's, called after the trackers; what they
+            raise ends the run.
 
     Raises:
         RunError: the package of one is not installed; with the command that installs it.
@@ -176,11 +187,13 @@ class Trackers:
         self._wanted, self._trackers = [name for name in TRACKERS if log[name]], {}
         for name in self._wanted:
             if importlib.util.find_spec(TRACKERS[name][0]) is None:
-                raise RunError(f"config.log.{name} needs a package that is not installed: {install(name)}")
+                raise RunError(
+                    f"config.log.{name} needs a package that is not installed: {install(name)}"
+                )
 
     def begin(self, config: ConfigDict, folder: str, run: str, step: int) -> None:
-        """Begins the trackers of the run with the id `run`, unless that happened; `step` is the last one before those
-        to be logged."""
+        """Begins the trackers of the run with the id `run`, unless that happened; `step` is the
+        last one before those to be logged."""
         for name in self._wanted if distributed.is_first() else ():
             with self._attempt(name):
                 self._trackers[name] = TRACKERS[name][1](config, folder, run, step)

@@ -1,6 +1,7 @@
 """The record of the settings of a run.
 
-config.json is written when a step is taken under it, and each change of it is a line of metrics.jsonl.
+config.json is written when a step is taken under it, and each change of it is a line of
+metrics.jsonl.
 """
 
 import importlib.metadata
@@ -30,17 +31,37 @@ from gmlp_flax.tasks import sides as data_sides
 from gmlp_flax.tasks.base import Task
 
 DATA_KEYS = (  # that say which data are read
-    *("data.train", "data.heldout", "data.split", "data.heldout_split", "data.heldout_share", "data.search"),
+    *(
+        "data.train",
+        "data.heldout",
+        "data.split",
+        "data.heldout_split",
+        "data.heldout_share",
+        "data.search",
+    ),
     *("glue.task", "own.text", "own.second", "own.label", "squad.version"),
 )
-PACKAGES = ("gmlp_flax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "sentencepiece")
+PACKAGES = (
+    "gmlp_flax",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "grain",
+    "numpy",
+    "sentencepiece",
+)
 
 
-def changes(workdir: str, config: ConfigDict, undone: dict[str, Any] | None = None) -> dict[str, tuple[Any, Any]]:
-    """The keys in which the config of the steps to come differs from that of a run, with the old and the new value.
+def changes(
+    workdir: str, config: ConfigDict, undone: dict[str, Any] | None = None
+) -> dict[str, tuple[Any, Any]]:
+    """The keys in which the config of the steps to come differs from that of a run, with the old
+    and the new value.
 
-    `undone` are values before changes whose steps are lost (`MetricsFile.undone`). Raises ConfigError if config.json is
-    damaged.
+    `undone` are values before changes whose steps are lost (`MetricsFile.undone`). Raises
+    ConfigError if config.json is damaged.
     """
     path = os.path.join(workdir, CONFIG_FILE)
     if not io_files.exists(path):
@@ -53,10 +74,11 @@ def changes(workdir: str, config: ConfigDict, undone: dict[str, Any] | None = No
 
 
 def refuse_changes(workdir: str, config: ConfigDict) -> None:
-    """Raises RunError, with the keys, if a config contradicts the steps that the run has already taken; or ConfigError
-    if config.json is damaged."""
+    """Raises RunError, with the keys, if a config contradicts the steps that the run has already
+    taken; or ConfigError if config.json is damaged."""
     changed, kind = changes(workdir, config), (config.model.block, config.optimizer.name)
-    moved = ("data.train", "data.heldout") if run_folder.read_identity(workdir).get("data") else ()  # see `check_data`
+    # see `check_data`
+    moved = ("data.train", "data.heldout") if run_folder.read_identity(workdir).get("data") else ()
     fixed = [
         f"config.{name} was {old!r}"
         for name, (old, new) in changed.items()
@@ -66,21 +88,27 @@ def refuse_changes(workdir: str, config: ConfigDict) -> None:
         raise RunError(f"{listed(fixed)}: use another --workdir, or set it back: it has steps")
 
 
-def check_data(workdir: str, task: Task, advice: str, chosen: bool = False, sides: Sequence[str] = SIDES) -> Any:
-    """Compares the data that a task reads with those that the run in a folder was trained on, by their fingerprints.
+def check_data(
+    workdir: str, task: Task, advice: str, chosen: bool = False, sides: Sequence[str] = SIDES
+) -> Any:
+    """Compares the data that a task reads with those that the run in a folder was trained on, by
+    their fingerprints.
 
     Args:
-        workdir: the run folder. A run of an older version has no fingerprints, and nothing is compared.
+        workdir: the run folder. A run of an older version has no fingerprints, and nothing is
+            compared.
         task: reads the data.
         advice: how to go on over other data, for the message.
         chosen: whether the user wants these data, even if they are others: that is only said.
         sides: which to compare.
 
     Returns:
-        By side, the absolute path of the data, and their fingerprint; {} on other processes than the first.
+        By side, the absolute path of the data, and their fingerprint; {} on other processes than
+        the first.
 
     Raises:
-        RunError: the data are others; it names the key, the paths and what differs. On all processes.
+        RunError: the data are others; it names the key, the paths and what differs. On all
+            processes.
     """
 
     def compare() -> dict[str, Any]:
@@ -90,11 +118,16 @@ def check_data(workdir: str, task: Task, advice: str, chosen: bool = False, side
             if not (fingerprint := task.fingerprint(side)):
                 continue
             path = data_sides.path_of(task.config, side)
-            absolute = path if path == data_sides.EMBEDDED else io_files.absolute(tfds_folders.find(path))
+            absolute = (
+                path if path == data_sides.EMBEDDED else io_files.absolute(tfds_folders.find(path))
+            )
             now[side] = {"path": absolute, **fingerprint}
             old = before.get(side, {})
             if differs := _difference(old, fingerprint):
-                key, run = data_sides.key_of(task.config, side), f"{workdir} was trained with {old['path']}"
+                key, run = (
+                    data_sides.key_of(task.config, side),
+                    f"{workdir} was trained with {old['path']}",
+                )
                 line = f"the {side} data, config.data.{key}={path}, are not the run's ({differs}): {run}"
                 if not chosen:
                     raise RunError(f"{line}; give those data, or another --workdir; or {advice}")
@@ -105,29 +138,50 @@ def check_data(workdir: str, task: Task, advice: str, chosen: bool = False, side
 
 
 def check_heldout(workdir: str, task: Task, words: Sequence[str]) -> None:
-    """Refuses to score other held-out data than the run's, as `check_data`, unless a command line's words, or a config
-    that is not the run's, choose them. Names inputs that are not prepared as in training."""
-    changed = config_lib.differences(config_lib.load(os.path.join(workdir, CONFIG_FILE)), task.config)
+    """Refuses to score other held-out data than the run's, as `check_data`, unless a command line's
+    words, or a config that is not the run's, choose them. Names inputs that are not prepared as in
+    training."""
+    changed = config_lib.differences(
+        config_lib.load(os.path.join(workdir, CONFIG_FILE)), task.config
+    )
     if shown := listed(
-        f"{name} {own!r} (here {new!r})" for name, (own, new) in changed.items() if name in task.inherited_keys
+        f"{name} {own!r} (here {new!r})"
+        for name, (own, new) in changed.items()
+        if name in task.inherited_keys
     ):
-        distributed.say(f"warning: {workdir} was trained with another {shown}: these scores are of other inputs")
+        distributed.say(
+            f"warning: {workdir} was trained with another {shown}: these scores are of other inputs"
+        )
     chosen = not {*named_overrides(words), *changed}.isdisjoint(DATA_KEYS)
     key = data_sides.key_of(task.config, "heldout")
-    check_data(workdir, task, f"score these with --config.data.{key}={task.config.data[key]}", chosen, ("heldout",))
+    check_data(
+        workdir,
+        task,
+        f"score these with --config.data.{key}={task.config.data[key]}",
+        chosen,
+        ("heldout",),
+    )
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """What differs in two fingerprints; "" if nothing that both have does."""
     names = [name for name in now if before.get(name, now[name]) != now[name]]
-    counts = [f"{now[name]:,} {name} (were {before[name]:,})" for name in names if isinstance(now[name], int)]
-    return ", ".join([*counts, *(f"other {name}" for name in names if not isinstance(now[name], int))])
+    counts = [
+        f"{now[name]:,} {name} (were {before[name]:,})"
+        for name in names
+        if isinstance(now[name], int)
+    ]
+    return ", ".join(
+        [*counts, *(f"other {name}" for name in names if not isinstance(now[name], int))]
+    )
 
 
 def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: MetricsFile) -> None:
-    """Writes down under which config the steps after `metrics.resume_step` are taken, the first of which is done.
+    """Writes down under which config the steps after `metrics.resume_step` are taken, the first of
+    which is done.
 
-    The line in metrics.jsonl comes first: a run that is killed after it finds it again, and writes config.json.
+    The line in metrics.jsonl comes first: a run that is killed after it finds it again, and writes
+        config.json.
     """
     if not distributed.is_first():
         return
@@ -147,15 +201,21 @@ def _plain(value: Any) -> Any:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, devices and the commit; None for a package that is not installed and for code outside git."""
+    """Versions, devices and the commit; None for a package that is not installed and for code
+    outside git."""
     root = str(importlib.resources.files("gmlp_flax"))
     devices = jax.devices()
-    tracked = _git(root, "ls-files", "--error-unmatch", "__init__.py")  # not a wheel inside somebody's repository
+    # not a wheel inside somebody's repository
+    tracked = _git(root, "ls-files", "--error-unmatch", "__init__.py")
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in PACKAGES},
-        "devices": {"kind": devices[0].device_kind, "count": len(devices), "hosts": jax.process_count()},
+        "devices": {
+            "kind": devices[0].device_kind,
+            "count": len(devices),
+            "hosts": jax.process_count(),
+        },
         "git_commit": _git(root, "rev-parse", "HEAD") if tracked else None,
         "git_dirty": bool(tracked and _git(root, "status", "--porcelain")),
     }
@@ -170,7 +230,9 @@ def _version(package: str) -> str | None:
 
 def _git(root: str, *command: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", root, *command], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", "-C", root, *command], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()

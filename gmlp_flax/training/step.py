@@ -29,9 +29,11 @@ class TrainState(NamedTuple):
         params: nested dict of parameters.
         opt_state: the state of the optimizer.
         ema: running mean of the parameters, or the optimizer's own average of them, or None.
-        window: (sum, weight) of each training metric since the last line of the log. It is a part of the state so that
-            a run that resumes within a window writes the same line as an uninterrupted run.
-        level: with config.optimizer.skip_spikes, the sums of loss, gradient norm and 1 over the steps that were taken,
+        window: (sum, weight) of each training metric since the last line of the log. It is a part
+            of the state so that a run that resumes within a window writes the same line as an
+            uninterrupted run.
+        level: with config.optimizer.skip_spikes, the sums of loss, gradient norm and 1 over the
+            steps that were taken,
             each times 0.98 per step since: float32 [3]; else None.
     """
 
@@ -44,26 +46,34 @@ class TrainState(NamedTuple):
 
 
 class Training:
-    """The programs that make and advance the state of a run. Each is compiled when it is first called.
+    """The programs that make and advance the state of a run. Each is compiled when it is first
+    called.
 
     Args:
         task: with the config of the run.
         mesh: the devices, and the config's rules.
-        transformation: from gradients to updates, in the place of the config's optimizer and its rate.
+        transformation: from gradients to updates, in the place of the config's optimizer and its
+            rate.
 
     Attributes:
         partition: the mesh with the model's own rules.
         optimizer: the transformation from gradients to updates.
         template: the shapes and shardings of the state, to make it and to restore it.
-        init: (key, parameters or None for fresh ones) -> the state before the first step, made in place on the mesh.
-        step: (state, batch) -> (state, the metrics of the current log window). The batch holds arrays
-            [config.batch_size, ...]. The memory of the given state is reused.
+        init: (key, parameters or None for fresh ones) -> the state before the first step, made in
+            place on the mesh.
+        step: (state, batch) -> (state, the metrics of the current log window). The batch holds
+            arrays [config.batch_size, ...]. The memory of the given state is reused.
 
     Raises:
         RunError: no model can be built from the config, or the mesh cannot split its parameters.
     """
 
-    def __init__(self, task: Task, mesh: Partition, transformation: optax.GradientTransformation | None = None):
+    def __init__(
+        self,
+        task: Task,
+        mesh: Partition,
+        transformation: optax.GradientTransformation | None = None,
+    ):
         try:
             shapes, metadata = task.shapes(), task.param_metadata()
         except ValueError as error:
@@ -77,7 +87,9 @@ class Training:
 
         def init(key: Any, params: Any = None) -> TrainState:
             rate = ["learning_rate"] * self.has_rate
-            return init_state(task, self.optimizer, task.init(key) if params is None else params, rate)
+            return init_state(
+                task, self.optimizer, task.init(key) if params is None else params, rate
+            )
 
         self.template: TrainState = self.partition.describe(jax.eval_shape(init, None, shapes))
         shardings = jax.tree.map(lambda x: x.sharding, self.template)
@@ -96,36 +108,56 @@ class Training:
         chex.assert_tree_shape_prefix(batch, (config.batch_size,))
         example_keys, batch_key = draw_keys(config, state.step)
         batch = task.mix(batch | {"key": example_keys}, batch_key)
-        grads, sums = gradients(task, state.params, batch, config.optimizer.grad_accum_steps, self.partition)
+        grads, sums = gradients(
+            task, state.params, batch, config.optimizer.grad_accum_steps, self.partition
+        )
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         if config.optimizer.ema:
-            mean = optax.incremental_update(params, state.ema, 1 - ema_decay(config, state.step + 1))
+            mean = optax.incremental_update(
+                params, state.ema, 1 - ema_decay(config, state.step + 1)
+            )
         else:
             mean = state.ema and optimizer.eval_params(opt_state, params)
         unit_weight = jnp.ones((), jnp.float32)
         sums = sums | {"grad_norm": (optax.tree.norm(grads), unit_weight)}
         if self.has_rate:
-            sums |= {"learning_rate": (jnp.asarray(optimizer.learning_rate(config)(state.step)), unit_weight)}
+            sums |= {
+                "learning_rate": (
+                    jnp.asarray(optimizer.learning_rate(config)(state.step)),
+                    unit_weight,
+                )
+            }
         if config.log.norms:
             sums |= norms(dict(zip(NORMS, (grads, updates, params), strict=True)))
         level = state.level
         if config.optimizer.skip_spikes:
             spike, level = find_spike(sums, level, config.optimizer.skip_spikes)
-            old = (state.params, state.opt_state, mean and state.ema, jax.tree.map(jnp.zeros_like, sums))
+            old = (
+                state.params,
+                state.opt_state,
+                mean and state.ema,
+                jax.tree.map(jnp.zeros_like, sums),
+            )
             new = (params, opt_state, mean, sums)
-            params, opt_state, mean, sums = jax.tree.map(lambda *pair: jnp.where(spike, *pair), old, new)
+            params, opt_state, mean, sums = jax.tree.map(
+                lambda *pair: jnp.where(spike, *pair), old, new
+            )
             sums |= {"skipped": (spike.astype(jnp.float32), unit_weight)}
         window_starts = state.step % config.log.every == 0
-        window = jax.tree.map(lambda old, new: jnp.where(window_starts, 0, old) + new, state.window, sums)
+        window = jax.tree.map(
+            lambda old, new: jnp.where(window_starts, 0, old) + new, state.window, sums
+        )
         state = TrainState(state.step + 1, params, opt_state, mean, window, level)
-        chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)  # else the next step would compile again
+        # else the next step would compile again
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)
         return state, window
 
 
 def norms(trees: Mapping[str, Any]) -> Sums:
-    """The norms of trees like the parameters: of each layer of the encoder, as `NAME/encoder/blocks/3`, and of each of
-    the modules beside them, as `NAME/head`; each with the weight 1."""
+    """The norms of trees like the parameters: of each layer of the encoder, as
+    `NAME/encoder/blocks/3`, and of each of the modules beside them, as `NAME/head`; each with the
+    weight 1."""
     squares: dict[str, Any] = collections.defaultdict(float)
     for kind, tree in trees.items():
         leaves = leaves_by_path(tree)
@@ -141,41 +173,54 @@ def norms(trees: Mapping[str, Any]) -> Sums:
 
 
 def find_spike(sums: Sums, level: jax.Array, factor: float) -> tuple[jax.Array, jax.Array]:
-    """Whether the loss or the gradient norm of a step is not finite or, after the first 20 steps, more than `factor`
-    times its running mean; and the next `TrainState.level`, which spikes leave as it is."""
+    """Whether the loss or the gradient norm of a step is not finite or, after the first 20 steps,
+    more than `factor` times its running mean; and the next `TrainState.level`, which spikes leave
+    as it is."""
     now = jnp.stack([sums["loss"][0] / sums["loss"][1], sums["grad_norm"][0], 1.0])
-    far = (now[:2] * level[2] > factor * level[:2]).any() & (level[2] > 16.6)  # which 20 steps make it
+    # which 20 steps make it
+    far = (now[:2] * level[2] > factor * level[:2]).any() & (level[2] > 16.6)
     spike = far | ~jnp.isfinite(now).all()
     return spike, jnp.where(spike, level, 0.98 * level + now)
 
 
 def ema_decay(config: ConfigDict, step: jax.Array) -> jax.Array:
-    """The decay of the running mean at a step, the first of which is 1: min(config.optimizer.ema, (1 + step) / (10 +
-    step)), as in TensorFlow and timm, so that the initial parameters are forgotten however short the run is."""
+    """The decay of the running mean at a step, the first of which is 1: min(config.optimizer.ema,
+    (1 + step) / (10 + step)), as in TensorFlow and timm, so that the initial parameters are
+    forgotten however short the run is."""
     step = step.astype(jnp.float32)
     return jnp.minimum(config.optimizer.ema, (1 + step) / (10 + step))
 
 
 def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:
-    """The random keys of a training step, from config.seed and its number, from 0: one per example of the batch,
-    [batch], and one for mixing examples."""
+    """The random keys of a training step, from config.seed and its number, from 0: one per example
+    of the batch, [batch], and one for mixing examples."""
     example_key, batch_key = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), step))
     return jax.random.split(example_key, config.batch_size), batch_key
 
 
 def init_state(
-    task: Task, optimizer: optax.GradientTransformation, params: Any, metrics: Iterable[str] = ("learning_rate",)
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    metrics: Iterable[str] = ("learning_rate",),
 ) -> TrainState:
-    """The state before the first step; traceable. `metrics` are those beside the task's and the gradient's."""
+    """The state before the first step; traceable. `metrics` are those beside the task's and the
+    gradient's."""
     zero = jnp.zeros((), jnp.float32)
-    level, skipped = (jnp.zeros(3), ["skipped"]) if task.config.optimizer.skip_spikes else (None, [])
+    level, skipped = (
+        (jnp.zeros(3), ["skipped"]) if task.config.optimizer.skip_spikes else (None, [])
+    )
     by_layer = norms(dict.fromkeys(NORMS, params)) if task.config.log.norms else ()
-    window = dict.fromkeys((*task.metrics, "grad_norm", *metrics, *by_layer, *skipped), (zero, zero))
+    window = dict.fromkeys(
+        (*task.metrics, "grad_norm", *metrics, *by_layer, *skipped), (zero, zero)
+    )
     mean = jax.tree.map(jnp.copy, params) if keeps_mean(task.config.optimizer) else None
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), mean, window, level)
 
 
-def gradients(task: Task, params: Any, batch: Batch, microbatches: int, partition: Partition) -> tuple[Any, Sums]:
+def gradients(
+    task: Task, params: Any, batch: Batch, microbatches: int, partition: Partition
+) -> tuple[Any, Sums]:
     """The gradients of the mean loss over a global batch.
 
     Sums over microbatches and devices come first, then one division.
@@ -197,15 +242,22 @@ def gradients(task: Task, params: Any, batch: Batch, microbatches: int, partitio
         return grads, sums
 
     def accumulate(params: Any, batch: Batch) -> tuple[Any, Sums]:
-        # Example i goes to microbatch i mod m. So each device splits its own share, and nothing moves between devices.
-        parts = jax.tree.map(lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
+        # Example i goes to microbatch i mod m. So each device splits its own share, and nothing
+        # moves between devices.
+        parts = jax.tree.map(
+            lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch
+        )
         shapes = jax.eval_shape(of_microbatch, params, jax.tree.map(lambda x: x[0], parts))
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.scan(
-            lambda total, part: (jax.tree.map(jnp.add, total, of_microbatch(params, part)), None), zeros, parts
+            lambda total, part: (jax.tree.map(jnp.add, total, of_microbatch(params, part)), None),
+            zeros,
+            parts,
         )[0]
 
-    grads, sums = partition.on_each_shard(of_microbatch if microbatches == 1 else accumulate)(params, batch)
+    grads, sums = partition.on_each_shard(of_microbatch if microbatches == 1 else accumulate)(
+        params, batch
+    )
     chex.assert_trees_all_equal_shapes_and_dtypes(grads, params)
     chex.assert_rank(jax.tree.leaves(sums), 0)
     weight = jnp.maximum(sums["loss"][1], 1e-8)

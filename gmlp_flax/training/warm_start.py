@@ -1,4 +1,5 @@
-"""Parameters from another run, unchanged or adapted to another length, image size or set of classes."""
+"""Parameters from another run, unchanged or adapted to another length, image size or set of
+classes."""
 
 import os
 import sys
@@ -30,11 +31,12 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
 
     Args:
         config: as given.
-        workdir: the run folder. A run that resumes finds everything there, and does not need the other run.
+        workdir: the run folder. A run that resumes finds everything there, and does not need the
+            other run.
 
     Returns:
-        The config, with the values of the other run in all keys that the task inherits; and the task's shared files.
-        Keys that were set to another value are named on standard error.
+        The config, with the values of the other run in all keys that the task inherits; and the
+        task's shared files. Keys that were set to another value are named on standard error.
 
     Raises:
         RunError: there is no such run or checkpoint.
@@ -48,7 +50,9 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
     else:
         source = loading.open_source(config.init_from)
         old_config = source.config
-        files = {name: content for name, content in source.files.items() if name in task.shared_assets}
+        files = {
+            name: content for name, content in source.files.items() if name in task.shared_assets
+        }
     config = inherit_model(config, old_config) if task.inherits_model else config
     return inherit_keys(config, old_config, task.inherited_keys, named_overrides(sys.argv)), files
 
@@ -56,9 +60,14 @@ def inherit(config: ConfigDict, workdir: str) -> tuple[ConfigDict, Files]:
 def inherit_keys(
     config: ConfigDict, old_config: ConfigDict, names: Sequence[str], given: Collection[str] = ()
 ) -> ConfigDict:
-    """A config with the values of another one in the keys `names`, if it has them and this one does not set them: to
-    anything but the default, or among `given`. Keys whose values differ are named on standard error."""
-    old, own, new = config_lib.flat(old_config), config_lib.flat(config), config.copy_and_resolve_references()
+    """A config with the values of another one in the keys `names`, if it has them and this one does
+    not set them: to anything but the default, or among `given`. Keys whose values differ are named
+        on standard error."""
+    old, own, new = (
+        config_lib.flat(old_config),
+        config_lib.flat(config),
+        config.copy_and_resolve_references(),
+    )
     other = [name for name in names if name in old and old[name] != own[name]]
     default = {name: key.default for name, key in config_lib.keys(config).items()}
     kept = [name for name in other if name in given or own[name] != default[name]]
@@ -74,12 +83,18 @@ def inherit_keys(
 
 
 def inherit_model(config: ConfigDict, old_config: ConfigDict) -> ConfigDict:
-    """A config with the architecture of another one's model: its block, and the options that say what a model is.
+    """A config with the architecture of another one's model: its block, and the options that say
+    what a model is.
 
-    Keys that the config sets to something else, and not to their defaults, are named on standard error.
+    Keys that the config sets to something else, and not to their defaults, are named on standard
+    error.
     """
     new, old = config_lib.changed(config, block=old_config.model.block), config_lib.flat(old_config)
-    inherited = {name: old[name] for name, key in config_lib.keys(new).items() if key.architecture and name in old}
+    inherited = {
+        name: old[name]
+        for name, key in config_lib.keys(new).items()
+        if key.architecture and name in old
+    }
     given = config_lib.flat(config)
     ignored = [
         f"{name[6:]} {repr(inherited[name]) if name in inherited else 'absent'} (not {given[name]!r})"
@@ -87,19 +102,22 @@ def inherit_model(config: ConfigDict, old_config: ConfigDict) -> ConfigDict:
         if key.architecture and given[name] not in (key.default, inherited.get(name))
     ]
     if ignored:
-        distributed.say(f"note: the model is that of {config.init_from}: config.model's {', '.join(ignored)}")
+        distributed.say(
+            f"note: the model is that of {config.init_from}: config.model's {', '.join(ignored)}"
+        )
     new.update_from_flattened_dict(inherited)
     return new
 
 
 def load(task: Task, partition: Partition, source: loading.Source | None = None) -> Any:
-    """The parameters of a source, by default of the run or checkpoint in `config.init_from`, adapted to a task's model
-    and placed by the new run's partition: a nested dict of arrays. If the run kept their running mean, that is taken. A
-    head for other classes than the task's is initialized anew, and so are parameters that only the task's model has.
+    """The parameters of a source, by default of the run or checkpoint in `config.init_from`,
+    adapted to a task's model and placed by the new run's partition: a nested dict of arrays. If the
+    run kept their running mean, that is taken. A head for other classes than the task's is
+    initialized anew, and so are parameters that only the task's model has.
 
     Raises:
-        RunError: there is no such checkpoint, it was trained with another vocabulary, it does not fit, or one model
-            sees only earlier tokens and the other all.
+        RunError: there is no such checkpoint, it was trained with another vocabulary, it does not
+            fit, or one model sees only earlier tokens and the other all.
     """
     config, own, partition = task.config, task.assets(), partition.for_model(task.param_metadata())
     source = source or loading.open_source(config.init_from)
@@ -108,9 +126,11 @@ def load(task: Task, partition: Partition, source: loading.Source | None = None)
     return carry_over(params, source.files, task, source.config, partition, source.where)
 
 
-def carry_over(params: Any, files: Files, task: Task, old_config: ConfigDict, partition: Partition, where: str) -> Any:
-    """`adapt`, with new initial values for a head of other classes than those in the saved model's `files`, and for the
-    parameters that only the task's model has."""
+def carry_over(
+    params: Any, files: Files, task: Task, old_config: ConfigDict, partition: Partition, where: str
+) -> Any:
+    """`adapt`, with new initial values for a head of other classes than those in the saved model's
+    `files`, and for the parameters that only the task's model has."""
     known, own = traverse_util.flatten_dict(params, sep="/"), task.assets()
     heads = [head for name, head in task.heads.items() if files.get(name) != own[name]]
     added = [path for path in task.new_params if not any(name.startswith(path) for name in known)]
@@ -124,7 +144,8 @@ def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> No
     """Names what makes the saved parameters another function in the new model, though they may fit.
 
     Raises:
-        RunError: of one model each token sees only those before it: its weights between tokens have other offsets.
+        RunError: of one model each token sees only those before it: its weights between tokens have
+            other offsets.
     """
     old, new = config_lib.flat(old_config), config_lib.flat(config)
     other = [
@@ -139,7 +160,9 @@ def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> No
             f"in {where} each token sees {there}, and here {here}: start from a run of a task like {config.task}"
         )
     if other and "model.block" not in other:
-        shown = ", ".join(f"{name.removeprefix('model.')} {old[name]!r} (here {new[name]!r})" for name in other)
+        shown = ", ".join(
+            f"{name.removeprefix('model.')} {old[name]!r} (here {new[name]!r})" for name in other
+        )
         distributed.say(f"note: {where} was trained with another config.model: {shown}")
 
 
@@ -157,9 +180,14 @@ def _fresh(task: Task, prefixes: tuple[str, ...], partition: Partition) -> dict[
 
 
 def adapt(
-    saved: Any, task: Task, old_config: ConfigDict, where: str, fresh: Mapping[str, jax.Array] | None = None
+    saved: Any,
+    task: Task,
+    old_config: ConfigDict,
+    where: str,
+    fresh: Mapping[str, jax.Array] | None = None,
 ) -> Any:
-    """Makes saved parameters fit a task's model, by the rules that its parameters state (`models.parameters`).
+    """Makes saved parameters fit a task's model, by the rules that its parameters state
+    (`models.parameters`).
 
     Args:
         saved: nested dict of arrays.
@@ -185,7 +213,11 @@ def adapt(
                 f"{where} has {name}, of offsets between patches in rows of {grids.old[1]}, and rows of {grids.new[1]} "
                 "make them others: keep the width of images and patches, or start from a run with model.spatial=dense"
             )
-        if name in flat and (flat[name].shape != leaf.shape or other_grid) and (resize := metadata[name].resize):
+        if (
+            name in flat
+            and (flat[name].shape != leaf.shape or other_grid)
+            and (resize := metadata[name].resize)
+        ):
             flat[name] = resize(flat[name], leaf.shape, grids)
     try:
         require_fit(flat, wanted, where)
@@ -193,7 +225,9 @@ def adapt(
         before = tasks.find(old_config.task).without_data(old_config).length
         if grids or before == task.length:  # images of another size were resized above
             raise
-        raise Unfit(f"{error}; the saved model was made for {before} tokens, this config has {task.length}") from None
+        raise Unfit(
+            f"{error}; the saved model was made for {before} tokens, this config has {task.length}"
+        ) from None
     return traverse_util.unflatten_dict({name: flat[name] for name in wanted}, sep="/")
 
 

@@ -40,7 +40,8 @@ def tokenizer(tmp_path_factory):
 
 
 def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> loading.Trained:
-    """A run whose parameters are random numbers, large enough for attention to prefer some tokens."""
+    """A run whose parameters are random numbers, large enough for attention to prefer some
+    tokens."""
     config = gmlp_config.changed(tiny.text_config(tmp_path, **model), task)
     config.model.update(length=20, vocab_size=340, layers=3)
     made = tasks.create(config, str(tmp_path), {TOKENIZER_FILE: tokenizer.model})
@@ -56,8 +57,12 @@ def softmax(scores):
 
 
 def slow_maps(trained, tokens, segments):
-    """Each layer's weights, query by query, of a model that numpy runs; of several heads the largest."""
-    params, model = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), trained.weights), trained.config.model
+    """Each layer's weights, query by query, of a model that numpy runs; of several heads the
+    largest."""
+    params, model = (
+        jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), trained.weights),
+        trained.config.model,
+    )
     x = params["embedding"][tokens]
     x = x + params["positions"]["table"][: len(tokens)] if "positions" in params else x
     x = x + params["segments"]["table"][segments] if "segments" in params else x
@@ -66,7 +71,9 @@ def slow_maps(trained, tokens, segments):
         p = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["encoder"]["blocks"])
         of = p["attention"]
         if model.block == "gmlp":
-            q, k, _ = np.split(reference.linear(of["qkv"], reference.layer_norm(p["norm"], x)), 3, axis=1)
+            q, k, _ = np.split(
+                reference.linear(of["qkv"], reference.layer_norm(p["norm"], x)), 3, axis=1
+            )
             found.append(softmax(np.array([reference.dot_products(query, k) for query in q])))
             x = reference.gmlp_block(p, x)
             continue
@@ -91,36 +98,57 @@ def test_maps_against_numpy(tokenizer, tmp_path, name):
     trained = untrained(tokenizer, tmp_path, **MODELS[name])
     sentences = attention.encode(trained, *PAIR)
     found = attention.maps(trained, sentences).weights
-    assert found.shape == (3, len(sentences.tokens), len(sentences.tokens)) and found.dtype == np.float32
-    np.testing.assert_allclose(found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5)
+    assert (
+        found.shape == (3, len(sentences.tokens), len(sentences.tokens))
+        and found.dtype == np.float32
+    )
+    np.testing.assert_allclose(
+        found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5
+    )
     assert (found[0] > 2 / len(sentences.tokens)).any()
     if trained.config.model.block == "gmlp":
         np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("task", "mask"), [("text_classification", False), ("question_answering", True)])
+@pytest.mark.parametrize(
+    ("task", "mask"), [("text_classification", False), ("question_answering", True)]
+)
 def test_finetuned_models_read_padding_unless_it_is_masked(tokenizer, tmp_path, task, mask):
     trained = untrained(tokenizer, tmp_path, task, d_attn=4, mask_padding=mask)
     sentences = attention.encode(trained, *PAIR)
     count = len(sentences.labels)
-    assert len(sentences.tokens) == 20 > count and (sentences.tokens[count:] == tokenizer.pad_id).all()
+    assert (
+        len(sentences.tokens) == 20 > count and (sentences.tokens[count:] == tokenizer.pad_id).all()
+    )
     assert 0 < sentences.segments.sum() < count
     found = attention.maps(trained, sentences).weights
     np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
     if mask:
         assert (found[:, :, count:] == 0).all()
     else:
-        np.testing.assert_allclose(found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5)
+        np.testing.assert_allclose(
+            found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5
+        )
 
 
 def test_what_the_model_reads(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, d_attn=4)
     one = attention.encode(trained, "the time")
     assert [one.labels[0], *one.labels[-1:]] == ["[CLS]", "[SEP]"] and "the" in one.labels
-    assert one.tokens.tolist() == [tokenizer.cls_id, *tokenizer.encode("the time"), tokenizer.sep_id]
+    assert one.tokens.tolist() == [
+        tokenizer.cls_id,
+        *tokenizer.encode("the time"),
+        tokenizer.sep_id,
+    ]
     two = attention.encode(trained, *PAIR)
     first, second = (tokenizer.encode(text) for text in PAIR)
-    assert two.tokens.tolist() == [tokenizer.cls_id, *first, tokenizer.sep_id, *second, tokenizer.sep_id]
+    assert two.tokens.tolist() == [
+        tokenizer.cls_id,
+        *first,
+        tokenizer.sep_id,
+        *second,
+        tokenizer.sep_id,
+    ]
     assert two.segments.tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
     # A model of fixed length reads padding, which has no label.
     padded = attention.encode(untrained(tokenizer, tmp_path, d_attn=4, spatial="dense"), *PAIR)
@@ -139,23 +167,34 @@ def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, "text_classification", d_attn=4)
     sentences, found, *_ = measured = attention.of_text(trained, *PAIR)
     count = len(sentences.labels)
-    np.testing.assert_array_equal(found, attention.maps(trained, sentences).weights[:, :count, :count])
+    np.testing.assert_array_equal(
+        found, attention.maps(trained, sentences).weights[:, :count, :count]
+    )
     drawn = attention.figures(measured)
     axis = drawn["attention"].axes[0]
-    np.testing.assert_array_equal(axis.images[0].get_array(), found[0])  # The first half of three layers is one.
+    # The first half of three layers is one.
+    np.testing.assert_array_equal(axis.images[0].get_array(), found[0])
     for ticks in (axis.get_xticklabels(), axis.get_yticklabels()):
         assert [tick.get_text() for tick in ticks] == sentences.labels
     (boundary,) = np.flatnonzero(np.diff(sentences.segments[:count]))
     assert [line.get_ydata()[0] for line in axis.lines[:1]] == [boundary + 0.5]
     *layers, colours = drawn["attention_layers"].axes
-    assert colours.get_ylabel() == "weight" and len({axis.images[0].get_clim() for axis in layers}) == 1
-    assert [axis.get_title(loc="left").partition(",")[0] for axis in layers] == ["layer 1", "layer 2", "layer 3"]
+    assert (
+        colours.get_ylabel() == "weight"
+        and len({axis.images[0].get_clim() for axis in layers}) == 1
+    )
+    assert [axis.get_title(loc="left").partition(",")[0] for axis in layers] == [
+        "layer 1",
+        "layer 2",
+        "layer 3",
+    ]
     for axis, weights in zip(layers, found, strict=True):
         np.testing.assert_array_equal(axis.images[0].get_array(), weights)
 
 
 def test_layers_keep_their_numbers(tokenizer, tmp_path):
-    """Of a hybrid the last two alone have attention, also with a residual stream of another type."""
+    """Of a hybrid the last two alone have attention, also with a residual stream of another
+    type."""
     mixed = {"dtype": "bfloat16", "residual_dtype": "float32"}
     trained = untrained(tokenizer, tmp_path, block="fnet_hybrid", attention_layers=2, **mixed)
     found = attention.of_text(trained, *PAIR)
@@ -163,7 +202,9 @@ def test_layers_keep_their_numbers(tokenizer, tmp_path):
     drawn = attention.figures(found)
     assert drawn["attention_layers"].axes[0].get_title(loc="left").startswith("layer 2,")
     assert drawn["attention"].axes[1].get_ylabel() == "largest weight in layer 2"
-    titles = [axis.get_title(loc="left").partition(",")[0] for axis in drawn["attention_layers"].axes[:2]]
+    titles = [
+        axis.get_title(loc="left").partition(",")[0] for axis in drawn["attention_layers"].axes[:2]
+    ]
     assert titles == ["layer 2", "layer 3"]
 
 
@@ -212,7 +253,9 @@ def test_maps_of_a_model_with_several_kinds_of_layers():
     definition, params = nnx.split(hybrid[0])
     first = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params))(x)
     definition, params = nnx.split(hybrid[1])
-    scores = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params)).attention_scores(first)
+    scores = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params)).attention_scores(
+        first
+    )
     np.testing.assert_allclose(found[0], jax.nn.softmax(scores).max(1), atol=1e-5)
     assert attention.stack_weights(stacks(block="fnet"), x, None) == [None]
     (random,) = attention.stack_weights(stacks(block="synthesizer"), x, None)

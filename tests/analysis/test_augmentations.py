@@ -48,10 +48,17 @@ def test_mixed(task):
 
 def test_command(tmp_path):
     out = tmp_path / "grid.png"
-    flags = ("--images=2", "--samples=3", "--config.augment.auto=randaugment", "--config.augment.cutmix=1.0")
+    flags = (
+        "--images=2",
+        "--samples=3",
+        "--config.augment.auto=randaugment",
+        "--config.augment.cutmix=1.0",
+    )
     words = ("draw", "augmentations", "--config=configs/quickstart_image.py", f"--out={out}")
     result = preloaded.gmlp(*words, *flags)
-    assert (result.returncode, result.stdout) == (0, f"2 images, 3 samples of each: {out}\n"), result.stderr
+    assert (result.returncode, result.stdout) == (0, f"2 images, 3 samples of each: {out}\n"), (
+        result.stderr
+    )
     with Image.open(out) as image:
         # Two rows of samples, one before and one after CutMix; four columns.
         assert image.size == (4 * 200, 4 * 230)

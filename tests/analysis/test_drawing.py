@@ -1,4 +1,5 @@
-"""The style of figures: colours that differ for every reader, plain numbers, labels that do not overlap, files."""
+"""The style of figures: colours that differ for every reader, plain numbers, labels that do not
+overlap, files."""
 
 import csv
 import io
@@ -13,12 +14,25 @@ from hypothesis import strategies as st
 from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.drawing import Chart, Panel, Scale, Series, draw, looks
 
-# Machado, Oliveira and Fernandes (2009), severity 1: what readers see who lack one kind of cone, of linear RGB.
+# Machado, Oliveira and Fernandes (2009), severity 1: what readers see who lack one kind of cone, of
+# linear RGB.
 VISION = {
     "usual": np.eye(3),
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 
 
@@ -28,8 +42,11 @@ def linear(colour):
 
 
 def lab(rgb):
-    """CIE L*a*b* of linear RGB, where distances are about as people see them; 2.3 is just noticed."""
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    """CIE L*a*b* of linear RGB, where distances are about as people see them; 2.3 is just
+    noticed."""
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
     xyz = to_xyz @ np.clip(rgb, 0, 1) / [0.9505, 1, 1.089]
     x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
@@ -59,7 +76,9 @@ def test_a_figure_is_saved_three_times_and_the_same_each_time(tmp_path):
     for run in "ab":
         figure, (axis,) = drawing.subplots(1, 1, 3.25, 1)
         axis.plot([1, 2])
-        assert drawing.save({"x": figure}, str(tmp_path / run)) == [f"{tmp_path}/{run}/figures/x.png"]
+        assert drawing.save({"x": figure}, str(tmp_path / run)) == [
+            f"{tmp_path}/{run}/figures/x.png"
+        ]
     files = {path.name: path.read_bytes() for path in (tmp_path / "a" / "figures").iterdir()}
     assert {name: (tmp_path / "b" / "figures" / name).read_bytes() for name in files} == files
     assert set(files) == {"x.png", "x.svg", "x.pdf"}
@@ -88,8 +107,19 @@ def shown(low: float, high: float) -> list[str]:
 
 
 def test_plain_numbers():
-    values = {"50": 50, "2000": 2000, "0.002": 0.002, "-0.25": -0.25, "500 k": 500_000, "1.84 M": 1_843_200}
-    assert [drawing.plain(value) for value in [*values.values(), 0, 2.5e9]] == [*values, "0", "2.5 B"]
+    values = {
+        "50": 50,
+        "2000": 2000,
+        "0.002": 0.002,
+        "-0.25": -0.25,
+        "500 k": 500_000,
+        "1.84 M": 1_843_200,
+    }
+    assert [drawing.plain(value) for value in [*values.values(), 0, 2.5e9]] == [
+        *values,
+        "0",
+        "2.5 B",
+    ]
 
 
 @given(st.floats(1e-3, 1e6), st.floats(1.01, 1e6))
@@ -139,7 +169,9 @@ def test_axes_have_plain_numbers_and_a_title():
 
 
 def test_a_title_is_not_broken_between_a_number_and_its_unit():
-    panel = Panel("bert_rel ends lowest: perplexity 9.09 after 59 M tokens", Scale("x"), Scale("y"), [])
+    panel = Panel(
+        "bert_rel ends lowest: perplexity 9.09 after 59 M tokens", Scale("x"), Scale("y"), []
+    )
     [axis] = draw(Chart([panel])).axes
     assert axis.get_title(loc="left").splitlines()[1] == "59\N{NO-BREAK SPACE}M tokens"
 
@@ -149,13 +181,18 @@ def test_ranges_are_bars_and_fits_are_dashed():
     series = Series("a", AMLP, [1, 2], [3, 4], [2, 3], [4, 6], **shape)
     [axis] = draw(Chart([Panel("", Scale("x"), Scale("y"), [series])])).axes
     [bars] = axis.collections
-    assert [segment.tolist() for segment in bars.get_segments()] == [[[1, 2], [1, 4]], [[2, 3], [2, 6]]]
+    assert [segment.tolist() for segment in bars.get_segments()] == [
+        [[1, 2], [1, 4]],
+        [[2, 3], [2, 6]],
+    ]
     assert [line.get_ydata().tolist() for line in axis.lines] == [[3.1, 3.9], [3, 4]]
     assert {"18", "36"} == {text.get_text() for text in axis.texts} and names(axis) == ["a"]
 
 
 def test_words_at_points_do_not_cover_each_other():
-    series = Series("a", GMLP, [1, 1.01, 1.02], [1, 1.01, 1], labels=["first", "second", "third"], joined=False)
+    series = Series(
+        "a", GMLP, [1, 1.01, 1.02], [1, 1.01, 1], labels=["first", "second", "third"], joined=False
+    )
     figure = draw(Chart([Panel("", Scale("x"), Scale("y"), [series])]))
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in figure.axes[0].texts]
@@ -163,23 +200,34 @@ def test_words_at_points_do_not_cover_each_other():
 
 
 def test_words_stand_at_their_own_point():
-    """Of two points, one a little above the other: each word is nearer to its own than to the other's."""
-    one, other = Series("a", GMLP, [66.0], [84.3], labels=["B7"]), Series("b", AMLP, [71.0], [83.6], labels=["F0"])
+    """Of two points, one a little above the other: each word is nearer to its own than to the
+    other's."""
+    one, other = (
+        Series("a", GMLP, [66.0], [84.3], labels=["B7"]),
+        Series("b", AMLP, [71.0], [83.6], labels=["F0"]),
+    )
     far = Series("c", GMLP, [5.0, 300.0], [72.0, 76.0], labels=["low", "a long word"])
     figure = draw(Chart([Panel("", Scale("x", log=True), Scale("y"), [one, other, far])]))
     figure.draw_without_rendering()
     [axis] = figure.axes
-    points = dict(zip(("B7", "F0"), axis.transData.transform([(66.0, 84.3), (71.0, 83.6)]), strict=True))
+    points = dict(
+        zip(("B7", "F0"), axis.transData.transform([(66.0, 84.3), (71.0, 83.6)]), strict=True)
+    )
     for text in axis.texts:
         box = text.get_window_extent()
         middle = np.array([(box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2])
         if text.get_text() in points:
-            assert min(points, key=lambda name: np.hypot(*(points[name] - middle))) == text.get_text()
+            assert (
+                min(points, key=lambda name: np.hypot(*(points[name] - middle))) == text.get_text()
+            )
         assert box.x1 <= axis.bbox.x1
 
 
 def test_what_cannot_be_drawn_is_said():
-    series = [Series("a", GMLP, [1, 2, 3], [1.0, math.inf, 0.0]), Series("b", MIXER, [1], [math.nan])]
+    series = [
+        Series("a", GMLP, [1, 2, 3], [1.0, math.inf, 0.0]),
+        Series("b", MIXER, [1], [math.nan]),
+    ]
     shown = Chart([Panel("", Scale("x"), Scale("y", log=True), series)])
     assert "2 of a's 3 points" in shown.missing() and "1 of b's 1 points" in shown.missing()
     figure = draw(shown)
@@ -197,6 +245,13 @@ def test_csv_has_all_points():
     one = chart()
     rows = list(csv.reader(io.StringIO(one.csv())))
     assert rows[0] == ["series", "label", "tokens", "perplexity", "lowest", "highest"]
-    assert rows[1] == ["gmlp", "", "100000.0", "400.0", "390.0", "410.0"] and rows[4][-2:] == ["", ""]
+    assert rows[1] == ["gmlp", "", "100000.0", "400.0", "390.0", "410.0"] and rows[4][-2:] == [
+        "",
+        "",
+    ]
     both = list(csv.reader(io.StringIO(Chart([*one.panels] * 2).csv())))
-    assert both[0][:3] == ["panel", "series", "label"] and len(both) == 9 and both[1][0] == "perplexity"
+    assert (
+        both[0][:3] == ["panel", "series", "label"]
+        and len(both) == 9
+        and both[1][0] == "perplexity"
+    )

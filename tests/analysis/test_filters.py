@@ -36,7 +36,9 @@ def test_text_figure_shows_the_middle_row_of_each_layer():
     weights = np.arange(7 * 5 * 5, dtype=np.float32).reshape(7, 5, 5)
     figure = filters.draw_text(weights)
     shown = [axis for axis in figure.axes if axis.axison]
-    assert [axis.get_title(loc="left") for axis in shown] == [f"layer {number}" for number in range(1, 8)]
+    assert [axis.get_title(loc="left") for axis in shown] == [
+        f"layer {number}" for number in range(1, 8)
+    ]
     target, row, mark = shown[3].lines
     np.testing.assert_array_equal(row.get_ydata(), weights[3, 2])
     assert set(target.get_xdata()) == {0} and mark.get_xydata().tolist() == [[0, weights[3, 2, 2]]]
@@ -47,17 +49,29 @@ def test_text_figure_shows_the_middle_row_of_each_layer():
 def test_rows_of_patches_are_laid_out_as_the_image(image_run, monkeypatch):
     trained = loading.load(str(image_run))
     weights, (rows, columns) = filters.between_tokens(trained)
-    assert (rows, columns) == patch_grid(trained.config.model.image_size, trained.config.model.patch_size)
+    assert (rows, columns) == patch_grid(
+        trained.config.model.image_size, trained.config.model.patch_size
+    )
     np.testing.assert_array_equal(weights, filters.matrices(trained))  # there is no cls token
-    np.testing.assert_array_equal(weights, trained.ema["encoder"]["blocks"]["gate"]["spatial"]["weight"])
+    np.testing.assert_array_equal(
+        weights, trained.ema["encoder"]["blocks"]["gate"]["spatial"]["weight"]
+    )
     monkeypatch.setattr(filters, "PATCHES_SHOWN", 1)
-    figure, means = filters.draw_images(weights, (rows, columns)), filters.mean_filters(weights, (rows, columns))
+    figure, means = (
+        filters.draw_images(weights, (rows, columns)),
+        filters.mean_filters(weights, (rows, columns)),
+    )
     for layer in range(len(weights)):
         first, mean, noise = figure.axes[3 * layer : 3 * layer + 3]
-        np.testing.assert_array_equal(first.images[0].get_array(), weights[layer, 0].reshape(rows, columns))
+        np.testing.assert_array_equal(
+            first.images[0].get_array(), weights[layer, 0].reshape(rows, columns)
+        )
         np.testing.assert_array_equal(mean.images[0].get_array(), means[layer])
         assert noise.images[0].get_array().shape == means[layer].shape
-        assert [axis.patches[0].get_xy() for axis in (first, mean)] == [(-0.5, -0.5), (columns - 1.5, rows - 1.5)]
+        assert [axis.patches[0].get_xy() for axis in (first, mean)] == [
+            (-0.5, -0.5),
+            (columns - 1.5, rows - 1.5),
+        ]
         assert first.get_ylabel() == f"layer {layer + 1}"
     assert len({axis.images[0].get_clim() for axis in figure.axes[: 3 * len(weights)]}) == 1
     assert figure.axes[-1].get_ylabel() == "weight"  # the colour bar
@@ -88,8 +102,12 @@ def test_a_run_without_spatial_gates(tmp_path):
 def test_command_writes_an_image(kind, request):
     workdir = request.getfixturevalue(kind)
     done = preloaded.gmlp("draw", "filters", str(workdir))
-    assert (done.returncode, done.stdout.strip()) == (0, f"{workdir}/figures/filters.png"), done.stderr
-    assert all((workdir / "figures" / f"filters{suffix}").exists() for suffix in (".png", ".svg", ".pdf"))
+    assert (done.returncode, done.stdout.strip()) == (0, f"{workdir}/figures/filters.png"), (
+        done.stderr
+    )
+    assert all(
+        (workdir / "figures" / f"filters{suffix}").exists() for suffix in (".png", ".svg", ".pdf")
+    )
 
 
 def slow_share(weight, shape):
@@ -100,7 +118,9 @@ def slow_share(weight, shape):
         for j, other in enumerate(places):
             at.setdefault(tuple(np.subtract(other, one)), []).append(weight[i, j])
     mean = np.mean(weight)
-    return sum(len(entries) * (np.mean(entries) - mean) ** 2 for entries in at.values()) / np.sum((weight - mean) ** 2)
+    return sum(len(entries) * (np.mean(entries) - mean) ** 2 for entries in at.values()) / np.sum(
+        (weight - mean) ** 2
+    )
 
 
 @pytest.mark.parametrize("shape", [(12,), (3, 4), (1, 12)])
@@ -117,7 +137,8 @@ def test_equal_weights_are_toeplitz_and_a_constant_changes_nothing():
 
 
 def test_a_convolution_of_a_grid_is_one_there_alone():
-    """As a matrix over patches in a row it is not Toeplitz: a step from the end of a row leads to the next row."""
+    """As a matrix over patches in a row it is not Toeplitz: a step from the end of a row leads to
+    the next row."""
     places = np.stack(np.unravel_index(np.arange(64), (8, 8)))
     rows, columns = places[:, None] - places[:, :, None] + 7
     convolution = np.random.default_rng(1).standard_normal((15, 15))[rows, columns]
@@ -131,9 +152,12 @@ def test_a_convolution_of_a_grid_is_one_there_alone():
 
 
 def test_smooth_noise_has_a_larger_share_than_noise():
-    """On 8 x 8 patches 29 %, 15 to 47; the same fields made slowly, and the same numbers in every call."""
+    """On 8 x 8 patches 29 %, 15 to 47; the same fields made slowly, and the same numbers in every
+    call."""
     found = filters.chance((8, 8))
-    assert found.smooth == pytest.approx(0.29, abs=0.01) and found.low == pytest.approx(0.15, abs=0.02)
+    assert found.smooth == pytest.approx(0.29, abs=0.01) and found.low == pytest.approx(
+        0.15, abs=0.02
+    )
     assert found.high == pytest.approx(0.47, abs=0.03)
     assert filters.chance.__wrapped__((8, 8)) == found
     assert found.words().startswith("0.055 for noise, 0.2")
@@ -143,7 +167,9 @@ def test_smooth_noise_has_a_larger_share_than_noise():
     for _ in range(60):
         field = random.standard_normal((8, 8, 8, 8))
         for axis in range(4):
-            padded = np.pad(field, [(6, 6) if axis == other else (0, 0) for other in range(4)], mode="edge")
+            padded = np.pad(
+                field, [(6, 6) if axis == other else (0, 0) for other in range(4)], mode="edge"
+            )
             field = np.apply_along_axis(np.convolve, axis, padded, kernel, mode="valid")
         shares.append(slow_share(field.reshape(64, 64), (8, 8)))
     assert np.mean(shares) == pytest.approx(found.smooth, abs=0.04)
@@ -163,7 +189,9 @@ def test_every_checkpoint_of_a_run_is_read(text_run, image_run):
 def test_shares_over_steps_or_over_layers():
     """A single checkpoint has no curve over steps."""
     share, weights = np.array([0.5, 0.75]), np.ones((2, 5, 5))
-    [several] = filters.shares_chart(ShiftInvariance({1: share, 2: share / 2}, weights, (5,))).panels
+    [several] = filters.shares_chart(
+        ShiftInvariance({1: share, 2: share / 2}, weights, (5,))
+    ).panels
     assert [(each.name, each.x, each.y) for each in several.series] == [
         ("layer 1", [1, 2], [0.5, 0.25]),
         ("layer 2", [1, 2], [0.75, 0.375]),
@@ -172,24 +200,32 @@ def test_shares_over_steps_or_over_layers():
     assert [(each.name, each.x, each.y) for each in one.series] == [("step 2", [1, 2], [0.5, 0.75])]
     assert one.x.label == "layer" and one.references[0] == ("noise", 8 / 24)
     by_chance = filters.chance((5,))
-    assert one.references[1:] == [("smooth noise", by_chance.smooth), ("97.5 % of it", by_chance.high)]
+    assert one.references[1:] == [
+        ("smooth noise", by_chance.smooth),
+        ("97.5 % of it", by_chance.high),
+    ]
 
 
 def test_a_matrix_of_each_layer_is_drawn():
     weights = np.ones((7, 5, 5))
-    figure = filters.shift_figures(ShiftInvariance({1: np.ones(7)}, weights, (5,)))["spatial_matrices"]
+    figure = filters.shift_figures(ShiftInvariance({1: np.ones(7)}, weights, (5,)))[
+        "spatial_matrices"
+    ]
     assert sum(bool(axis.images) and axis.axison for axis in figure.axes) == 7
 
 
 def test_a_band_has_the_weights_beside_the_diagonal():
-    """Row reach + offset, column i is W[i, i + offset]; a Toeplitz matrix has one number in each row."""
+    """Row reach + offset, column i is W[i, i + offset]; a Toeplitz matrix has one number in each
+    row."""
     weights = np.random.default_rng(3).standard_normal((2, 6, 6))
     band = filters.band(weights, 2)
     for offset in range(-2, 3):
         for token in range(6):
             expected = weights[:, token, token + offset] if 0 <= token + offset < 6 else np.nan
             np.testing.assert_array_equal(band[:, 2 + offset, token], np.broadcast_to(expected, 2))
-    toeplitz = np.random.default_rng(4).standard_normal(11)[np.arange(6)[:, None] - np.arange(6) + 5]
+    toeplitz = np.random.default_rng(4).standard_normal(11)[
+        np.arange(6)[:, None] - np.arange(6) + 5
+    ]
     assert np.all(np.nanstd(filters.band(toeplitz[None], 5), axis=-1) < 1e-12)
     figure = filters.draw_bands(weights)
     assert [axis.get_ylabel() for axis in figure.axes[:2]] == ["layer 1", "layer 2"]

@@ -39,7 +39,9 @@ def test_predictions_of_text(text):
     assert text.predict("A [MASK]") == text.predict(["A [MASK]"])  # one is a list of one
     assert text.tokenizer.vocab_size == 600 and text.transform is None and text.classes == ()
     assert text.predict([]) == []
-    assert "top is 0: expected a whole number from 1" in raised(RunError, text.predict, ["A [MASK]"], top=0)
+    assert "top is 0: expected a whole number from 1" in raised(
+        RunError, text.predict, ["A [MASK]"], top=0
+    )
     assert "train with config.task=causal_lm" in raised(RunError, text.generate, "It was")
 
 
@@ -67,7 +69,8 @@ def test_images_as_lists_or_of_a_tensor_that_numpy_cannot_read_are_refused(image
         def __array__(self, *_, **__):
             raise TypeError("Got unsupported ScalarType BFloat16")
 
-    for given in (np.zeros((8, 8, 3), np.uint8).tolist(), Tensor()):  # rows of one image are no grey images
+    # rows of one image are no grey images
+    for given in (np.zeros((8, 8, 3), np.uint8).tolist(), Tensor()):
         with pytest.raises(DataError, match=r"^an image is a path, .*, not (list|Tensor) "):
             images.predict(given)
 
@@ -77,7 +80,9 @@ def test_a_longer_text_beside_it_does_not_change_what_a_text_gives(text):
     texts = ["The value of the call is a name.", "A [MASK]."]
     alone = text.logits(texts[1])
     np.testing.assert_allclose(text.logits(texts)[1:, : alone.shape[1]], alone, atol=1e-5)
-    np.testing.assert_allclose(text.features(texts, pool="mean")[1:], text.features(texts[1], pool="mean"), atol=1e-5)
+    np.testing.assert_allclose(
+        text.features(texts, pool="mean")[1:], text.features(texts[1], pool="mean"), atol=1e-5
+    )
 
 
 def test_states_of_layers_are_those_of_a_shorter_stack(images):
@@ -103,13 +108,23 @@ def test_images_of_any_usual_type_give_the_same(images, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "a.png")
     alpha = np.concatenate([pixels, np.full((40, 40, 1), 255, np.uint8)], -1)
     whole, floats = jnp.asarray(pixels, jnp.int32), pixels / 255
-    given = [tmp_path / "a.png", str(tmp_path / "a.png"), Image.fromarray(pixels), pixels, alpha, whole, floats]
+    given = [
+        tmp_path / "a.png",
+        str(tmp_path / "a.png"),
+        Image.fromarray(pixels),
+        pixels,
+        alpha,
+        whole,
+        floats,
+    ]
     first, *others = images.predict(given)
     assert all(other == first for other in others)
     assert images.predict(pixels) == images.predict(Image.fromarray(pixels)) == [first]
     assert {name for name, _ in first[0]} == {"cat", "dog"} == {*images.classes}
     np.testing.assert_array_equal(images.transform(pixels), images.task.encode([pixels])[0])
-    np.testing.assert_array_equal(images.logits([pixels]), images.logits(images.task.encode([pixels])))
+    np.testing.assert_array_equal(
+        images.logits([pixels]), images.logits(images.task.encode([pixels]))
+    )
     for wrong in (np.zeros((3, 8, 8)), floats * 2, "none.png", np.array(["a"]), pixels[0, 0]):
         with pytest.raises(DataError):
             images.predict([wrong])
@@ -117,7 +132,12 @@ def test_images_of_any_usual_type_give_the_same(images, tmp_path):
 
 def test_a_batch_of_floats_gives_what_its_images_give(images):
     expected = images.logits(PIXELS)
-    for batch in (PIXELS / 255, jnp.asarray(PIXELS / 255, jnp.float32), PIXELS.astype(int), [*(PIXELS / 255)]):
+    for batch in (
+        PIXELS / 255,
+        jnp.asarray(PIXELS / 255, jnp.float32),
+        PIXELS.astype(int),
+        [*(PIXELS / 255)],
+    ):
         np.testing.assert_allclose(images.logits(batch), expected, atol=1e-6)
         np.testing.assert_allclose(images.features(batch), images.features(PIXELS), atol=1e-5)
 
@@ -148,7 +168,9 @@ def test_grey_models_take_colours(image_run):
 
 def test_function_is_pure_and_transforms(images):
     forward, x = images.function(), jnp.ones((2, 32, 32, 3))
-    np.testing.assert_allclose(jax.jit(forward)(images.params, x), images.logits(x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        jax.jit(forward)(images.params, x), images.logits(x), rtol=1e-5, atol=1e-6
+    )
     gradients = jax.jit(jax.grad(lambda params: forward(params, x).sum()))(images.params)
     assert float(jnp.abs(gradients["head"]["bias"]).sum()) > 0
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), images.params)
@@ -157,7 +179,9 @@ def test_function_is_pure_and_transforms(images):
 
 def test_module_has_parameters_of_its_own(images):
     module = images.module
-    assert parameters.count(images.params) == parameters.count(jax.tree.map(jnp.asarray, images.params))
+    assert parameters.count(images.params) == parameters.count(
+        jax.tree.map(jnp.asarray, images.params)
+    )
     module.head.bias[...] = module.head.bias[...] + 1
     assert not np.any(images.params["head"]["bias"])
 
@@ -178,32 +202,56 @@ LABELLED = PIXELS, [0, 1] * 4
     [
         (lambda m, t: m.predict(PIXELS, top=0), "top is 0: expected a whole number"),
         (lambda m, t: m.predict(PIXELS, top=2.5), "top is 2.5: expected a whole number"),
-        (lambda m, t: m.predict(PIXELS, batch_size="8"), "batch_size is '8': expected a whole number"),
+        (
+            lambda m, t: m.predict(PIXELS, batch_size="8"),
+            "batch_size is '8': expected a whole number",
+        ),
         (lambda m, t: t.predict("A text.", top=3), r"no \[MASK\] in 'A text.'"),
         (lambda m, t: t.predict([3]), "an input is int: expected text"),
         (lambda m, t: t.predict(None), "an input is NoneType: expected text"),
         (lambda m, t: m.predict(None), "an image is a path"),
         (lambda m, t: m.generate("It", tokens=5), "image_classification does not continue texts"),
         (lambda m, t: t.generate("It", token=5), "no option 'token'; did you mean 'tokens'"),
-        (lambda m, t: m.features(PIXELS, layers=(3,)), r"layers is \(3,\): expected some of -3 to 2, negative from"),
+        (
+            lambda m, t: m.features(PIXELS, layers=(3,)),
+            r"layers is \(3,\): expected some of -3 to 2, negative from",
+        ),
         (lambda m, t: m.features(PIXELS, layers=()), r"layers is \(\): expected"),
         (lambda m, t: t.features("A text.", layers="last"), "layers is 'last': expected"),
-        (lambda m, t: m.features(PIXELS, pool="max"), "pool is 'max': expected 'mean', 'cls' or None"),
+        (
+            lambda m, t: m.features(PIXELS, pool="max"),
+            "pool is 'max': expected 'mean', 'cls' or None",
+        ),
         (lambda m, t: m.features([]), "no inputs: give one or more"),
-        (lambda m, t: m.logits(PIXELS[:, :16]), r"uint8 \[8, 16, 32, 3\]: expected \['batch', 32, 32, 3\]"),
-        (lambda m, t: m.logits(PIXELS / 128.0 - 1), "expected .* whole numbers 0 to 255 or floats 0 to 1"),
-        (lambda m, t: m.logits(PIXELS + np.float32(2)), "float32 .* whole numbers 0 to 255 or floats 0 to 1"),
+        (
+            lambda m, t: m.logits(PIXELS[:, :16]),
+            r"uint8 \[8, 16, 32, 3\]: expected \['batch', 32, 32, 3\]",
+        ),
+        (
+            lambda m, t: m.logits(PIXELS / 128.0 - 1),
+            "expected .* whole numbers 0 to 255 or floats 0 to 1",
+        ),
+        (
+            lambda m, t: m.logits(PIXELS + np.float32(2)),
+            "float32 .* whole numbers 0 to 255 or floats 0 to 1",
+        ),
         (lambda m, t: m.logits(PIXELS[:0]), r"no inputs in an array of \[0, 32, 32, 3\]"),
         (lambda m, t: m.logits(PIXELS.astype(complex)), "complex128"),
         (lambda m, t: m.predict(PIXELS[0].astype(complex)), "complex128"),
         (lambda m, t: m.predict(np.array(3)), r"int64 \[\] \(other axes\)"),
         (lambda m, t: m.logits({"image": PIXELS}), "a dict of image: expected an array"),
-        (lambda m, t: t.logits({"input_ids": IDS, "attention_mask": IDS}), "a dict of input_ids, attention_mask"),
+        (
+            lambda m, t: t.logits({"input_ids": IDS, "attention_mask": IDS}),
+            "a dict of input_ids, attention_mask",
+        ),
         (lambda m, t: t.logits(np.zeros((2, 0), int)), r"no inputs in an array of \[2, 0\]"),
         (lambda m, t: t.predict(b"A [MASK]."), "an input is bytes: expected text"),
         (lambda m, t: t.predict({"text": "A [MASK]."}), "an input is dict: expected text"),
         (lambda m, t: t.generate(None), "an input is NoneType: expected text"),
-        (lambda m, t: gf.export("digits", "out"), "the model is 'digits': expected what gmlp_flax.load"),
+        (
+            lambda m, t: gf.export("digits", "out"),
+            "the model is 'digits': expected what gmlp_flax.load",
+        ),
         (lambda m, t: gf.push(None, "me/it"), "the model is None: expected what gmlp_flax.load"),
         (lambda m, t: gf.create("gmlp_s16_224", pretrained=True), "load takes trained weights"),
         (lambda m, t: gf.load("digits", mesh="fsdp"), "mesh is 'fsdp': expected sizes of axes"),
@@ -217,19 +265,43 @@ LABELLED = PIXELS, [0, 1] * 4
         ),
         (lambda m, t: t.logits(IDS - 1), "expected whole numbers from 0"),
         (lambda m, t: t.logits(IDS * 1.0), r"float64 \[2, 16\]: expected whole numbers"),
-        (lambda m, t: t.logits(np.zeros((1, 999), int)), r"int64 \[1, 999\]: expected .* tokens or fewer"),
-        (lambda m, t: gf.evaluate(m, LABELLED, batch_size=0), "batch_size is 0: expected a whole number"),
-        (lambda m, t: gf.evaluate("digits", LABELLED), "the model is 'digits': expected what gmlp_flax.load"),
+        (
+            lambda m, t: t.logits(np.zeros((1, 999), int)),
+            r"int64 \[1, 999\]: expected .* tokens or fewer",
+        ),
+        (
+            lambda m, t: gf.evaluate(m, LABELLED, batch_size=0),
+            "batch_size is 0: expected a whole number",
+        ),
+        (
+            lambda m, t: gf.evaluate("digits", LABELLED),
+            "the model is 'digits': expected what gmlp_flax.load",
+        ),
         (lambda m, t: gf.evaluate(m, (PIXELS, [7] * 8)), "label 7: expected cat, dog"),
         (lambda m, t: gf.evaluate(t, LABELLED), "an example of text is ndarray: expected str"),
-        (lambda m, t: gf.probe(m, LABELLED, kind="svm"), "kind is 'svm': expected one of knn, linear, fewshot"),
+        (
+            lambda m, t: gf.probe(m, LABELLED, kind="svm"),
+            "kind is 'svm': expected one of knn, linear, fewshot",
+        ),
         (lambda m, t: gf.probe(m, LABELLED, pool=None), "pool is None: expected one of mean, cls"),
         (lambda m, t: gf.probe(m, LABELLED, layers=(9,)), r"layers is \(9,\): expected"),
         (lambda m, t: gf.probe(m, LABELLED, batch_size=0), "batch_size is 0: expected"),
-        (lambda m, t: gf.probe(m, [*PIXELS]), r"label None: expected \(input, label\), or a dict with one of label"),
-        (lambda m, t: gf.train("cifar10:gmlp", "run", init="digits"), "the model is 'digits': expected"),
-        (lambda m, t: gf.train("cifar10:gmlp", "run", optimizer="sgd"), "optimizer is 'sgd': expected optax's"),
-        (lambda m, t: gf.load("books_gmlp", image_size=32), "masked_lm with gmlp has no model.image_size"),
+        (
+            lambda m, t: gf.probe(m, [*PIXELS]),
+            r"label None: expected \(input, label\), or a dict with one of label",
+        ),
+        (
+            lambda m, t: gf.train("cifar10:gmlp", "run", init="digits"),
+            "the model is 'digits': expected",
+        ),
+        (
+            lambda m, t: gf.train("cifar10:gmlp", "run", optimizer="sgd"),
+            "optimizer is 'sgd': expected optax's",
+        ),
+        (
+            lambda m, t: gf.load("books_gmlp", image_size=32),
+            "masked_lm with gmlp has no model.image_size",
+        ),
         (lambda m, t: gf.load("digits", classes=2.5), "classes is 2.5: expected"),
         (lambda m, t: gf.create("digits"), r"'digits' is a trained model: load\('digits'\)"),
     ],

@@ -14,7 +14,8 @@ CLASSES = 3
 
 @pytest.fixture(scope="module")
 def clouds():
-    """Points around one centre for each class: features that tell classes apart, and those that tell nothing."""
+    """Points around one centre for each class: features that tell classes apart, and those that
+    tell nothing."""
     random = np.random.default_rng(0)
     centres = 4 * random.normal(size=(CLASSES, 5))
 
@@ -31,7 +32,10 @@ def test_neighbours_vote_by_their_similarity(clouds):
     for row, label in zip(test, labels, strict=True):
         similarity = x @ row / np.linalg.norm(x, axis=1) / np.linalg.norm(row)
         nearest = np.argsort(-similarity)[: runs.NEIGHBOURS]
-        votes = [sum(np.exp(similarity[i] / 0.07) for i in nearest if y[i] == one) for one in range(CLASSES)]
+        votes = [
+            sum(np.exp(similarity[i] / 0.07) for i in nearest if y[i] == one)
+            for one in range(CLASSES)
+        ]
         right += np.argmax(votes) == label
     assert runs.nearest_neighbours(*clouds) == {"accuracy": pytest.approx(right / len(labels))}
 
@@ -53,7 +57,12 @@ def test_the_linear_classifier_does_not_depend_on_the_scale_of_features(clouds):
 
 def test_few_shots_are_those_that_each_class_has(clouds):
     (x, y), heldout = clouds
-    assert [*runs.few_shots((x, y), heldout)] == ["accuracy_1", "accuracy_5", "accuracy_10", "accuracy_25"]
+    assert [*runs.few_shots((x, y), heldout)] == [
+        "accuracy_1",
+        "accuracy_5",
+        "accuracy_10",
+        "accuracy_25",
+    ]
     assert [*runs.few_shots((x[:18], y[:18]), heldout)] == ["accuracy_1", "accuracy_5"]
 
 
@@ -63,14 +72,22 @@ def test_a_model_of_other_classes_is_probed(image_run):
     model = gf.load(image_run)
     data = {"train": (digits.images[:60], names[:60]), "test": (digits.images[60:90], names[60:90])}
     scores = {kind: gf.probe(model, data, kind=kind) for kind in ("knn", "linear", "fewshot")}
-    assert all(one.pop("examples") == 30 and all(0 <= value <= 1 for value in one.values()) for one in scores.values())
+    assert all(
+        one.pop("examples") == 30 and all(0 <= value <= 1 for value in one.values())
+        for one in scores.values()
+    )
     assert scores["fewshot"].keys() == {"accuracy_1", "accuracy_5", "accuracy_10", "accuracy_25"}
     assert "kind is 'svm'" in raised(RunError, gf.probe, model, data, kind="svm")
-    assert "label None" in raised(DataError, gf.probe, model, {"train": digits.images[:4], "test": digits.images[:4]})
+    assert "label None" in raised(
+        DataError, gf.probe, model, {"train": digits.images[:4], "test": digits.images[:4]}
+    )
 
 
 def test_a_language_model_is_probed_on_labelled_texts(text_run):
     texts = [(f"{word} {i}", word) for i in range(4) for word in ("call", "name")]
-    # The same texts on both sides, fewer than channels: a linear classifier separates them, whatever was learned.
-    scores = gf.probe(gf.load(text_run), {"train": texts, "heldout": texts}, kind="linear", batch_size=3)
+    # The same texts on both sides, fewer than channels: a linear classifier separates them,
+    # whatever was learned.
+    scores = gf.probe(
+        gf.load(text_run), {"train": texts, "heldout": texts}, kind="linear", batch_size=3
+    )
     assert scores == {"accuracy": 1.0, "examples": 8}

@@ -1,4 +1,5 @@
-"""Runs in Python: on data of the program, from a model, with an optimizer and callbacks of its own."""
+"""Runs in Python: on data of the program, from a model, with an optimizer and callbacks of its
+own."""
 
 import io
 import json
@@ -46,16 +47,27 @@ def test_arrays_an_optimizer_and_callbacks(digits, tmp_path):
 
     def run():  # in a thread, which no signal reaches
         call = lambda step, values: seen.append((step, *sorted(values)))  # noqa: E731
-        return gf.train(images_config(), out, data=data, optimizer=optax.sgd(0.1), callbacks=[call], options=options)
+        return gf.train(
+            images_config(),
+            out,
+            data=data,
+            optimizer=optax.sgd(0.1),
+            callbacks=[call],
+            options=options,
+        )
 
     with ThreadPoolExecutor(1) as pool:
         result = pool.submit(run).result()
     assert result["step"] == 4 and result["eval"]["examples"] == 8
     assert [step for step, *_ in seen] == [2, 2, 4, 4]
-    assert seen[0][1:] == ("train/accuracy", "train/grad_norm", "train/loss") and "eval/top1" in seen[1]
+    assert (
+        seen[0][1:] == ("train/accuracy", "train/grad_norm", "train/loss")
+        and "eval/top1" in seen[1]
+    )
     model = gf.load(out)
     assert {*model.classes} == {*map(str, labels)} and model.predict(images[0])
-    again = gf.train(images_config(), out, data=data, optimizer=optax.sgd(0.1), options=options)  # it is done
+    # it is done
+    again = gf.train(images_config(), out, data=data, optimizer=optax.sgd(0.1), options=options)
     assert again["eval"] == result["eval"]
     lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
     assert all("learning_rate" not in line for line in lines)  # our optimizers alone have one
@@ -63,7 +75,9 @@ def test_arrays_an_optimizer_and_callbacks(digits, tmp_path):
 
 def test_the_optimizer_is_the_one_that_was_given(digits, tmp_path):
     images, labels = digits
-    start = gf.create("gmlp", classes=[*map(str, range(10))], image_size=8, patch_size=(2, 2), channels=1, **TINY)
+    start = gf.create(
+        "gmlp", classes=[*map(str, range(10))], image_size=8, patch_size=(2, 2), channels=1, **TINY
+    )
     options = SHORT | {"steps": 1, "checkpoint.every": 1}
     given = dict(init=start, data=(images, labels), options=options)
     gf.train(images_config(), tmp_path / "still", optimizer=optax.set_to_zero(), **given)
@@ -76,15 +90,23 @@ def test_the_optimizer_is_the_one_that_was_given(digits, tmp_path):
 
 def test_texts_of_a_program_finetune_a_language_model(text_run, tmp_path, capsys):
     model = gf.load(text_run)
-    texts = [(f"The value {word} of a call.", "no" if word in ("a", "b") else "yes") for word in "abcdefgh"]
-    data = {"train": iter(texts), "heldout": [{"text": text, "label": label} for text, label in texts]}
+    texts = [
+        (f"The value {word} of a call.", "no" if word in ("a", "b") else "yes")
+        for word in "abcdefgh"
+    ]
+    data = {
+        "train": iter(texts),
+        "heldout": [{"text": text, "label": label} for text, label in texts],
+    }
     result = gf.train("finetune_glue:own", tmp_path / "run", init=model, data=data, options=SHORT)
     assert result["eval"]["examples"] == 8
     tuned = gf.load(tmp_path / "run")
     assert {*tuned.classes} == {"no", "yes"} and tuned.tokenizer == model.tokenizer
     assert tuned.config.model.d_model == model.config.model.d_model
     scores = gf.evaluate(tuned, texts)
-    assert scores["accuracy"] == pytest.approx(result["eval"]["accuracy"]) and scores["examples"] == 8
+    assert (
+        scores["accuracy"] == pytest.approx(result["eval"]["accuracy"]) and scores["examples"] == 8
+    )
     assert "initialized anew" in capsys.readouterr().err
 
 
@@ -93,8 +115,13 @@ def test_evaluation_of_own_and_other_data(image_run, text_run):
     whole = gf.evaluate(model, batch_size=64)
     same = gf.evaluate(model, (source.images, source.labels))
     assert same["examples"] == len(source.labels) == whole["examples"]
-    assert same["top1"] == pytest.approx(whole["top1"]) and same["loss"] == pytest.approx(whole["loss"], rel=1e-4)
-    few = gf.evaluate(model, [(image, label) for image, label in zip(source.images[:5], source.labels, strict=False)])
+    assert same["top1"] == pytest.approx(whole["top1"]) and same["loss"] == pytest.approx(
+        whole["loss"], rel=1e-4
+    )
+    few = gf.evaluate(
+        model,
+        [(image, label) for image, label in zip(source.images[:5], source.labels, strict=False)],
+    )
     assert few["examples"] == 5
     text = gf.evaluate(gf.load(text_run), ["The value of a name is the value of its object. " * 20])
     assert text["perplexity"] > 1
@@ -110,18 +137,22 @@ def test_a_dataset_of_hugging_face_and_one_of_grain(digits, tmp_path):
     class Feature:
         names = tuple("abcdefghij")
 
-    class Dataset(list):  # what is read of a datasets.Dataset: its rows, and the names of its labels
+    # what is read of a datasets.Dataset: its rows, and the names of its labels
+    class Dataset(list):
         features = {"img": object(), "label": Feature()}
 
     named = Dataset({"img": image[..., 0], "label": int(label)} for image, label in pairs)
     gf.train(images_config(), tmp_path / "run", data={"train": rows, "test": rows}, options=SHORT)
-    gf.train(images_config(), tmp_path / "named", data={"train": named, "test": named}, options=SHORT)
+    gf.train(
+        images_config(), tmp_path / "named", data={"train": named, "test": named}, options=SHORT
+    )
     assert gf.load(tmp_path / "named").classes == Feature.names
     assert {*gf.load(tmp_path / "run").classes} == {*map(str, labels)}
 
 
 def test_data_of_a_start_that_took_no_step_are_written_anew_and_others_never_lost(tmp_path):
-    """Neither is what a start before was given read in silence, nor a folder of the user's own deleted."""
+    """Neither is what a start before was given read in silence, nor a folder of the user's own
+    deleted."""
     texts, folder = [("good", "yes"), ("bad", "no")], tmp_path / "run" / "data"
     config = config_lib.open_config("finetune_glue:own")
 
@@ -136,7 +167,9 @@ def test_data_of_a_start_that_took_no_step_are_written_anew_and_others_never_los
     assert written(texts) == ["new"]
     (tmp_path / "mine" / "data").mkdir(parents=True)
     (tmp_path / "mine" / "data" / "thesis.txt").write_text("mine")
-    assert "another workdir" in raised(RunError, gf.train, "finetune_glue:own", tmp_path / "mine", data=texts)
+    assert "another workdir" in raised(
+        RunError, gf.train, "finetune_glue:own", tmp_path / "mine", data=texts
+    )
     assert (tmp_path / "mine" / "data" / "thesis.txt").read_text() == "mine"
 
 
@@ -164,7 +197,10 @@ def test_images_that_are_files_stay_and_remote_ones_are_copied(tmp_path):
     keys = runs.store([(local, "dark"), (remote, "light")], images_config(), str(tmp_path / "data"))
     source = open_side(keys["data.train"], Side("train"), order=["dark", "light"])
     assert not (tmp_path / "data" / "train" / "0.png").exists() and source.labels.tolist() == [0, 1]
-    assert [np.asarray(Image.open(io.BytesIO(source[i]["image"])))[0, 0] for i in (0, 1)] == [10, 200]
+    assert [np.asarray(Image.open(io.BytesIO(source[i]["image"])))[0, 0] for i in (0, 1)] == [
+        10,
+        200,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -179,4 +215,6 @@ def test_images_that_are_files_stay_and_remote_ones_are_copied(tmp_path):
 )
 def test_mistakes_are_told_in_a_line(data, options, message, tmp_path):
     given = {"data": data, "options": SHORT | options}
-    assert message in raised((ConfigError, DataError, RunError), gf.train, images_config(), tmp_path / "run", **given)
+    assert message in raised(
+        (ConfigError, DataError, RunError), gf.train, images_config(), tmp_path / "run", **given
+    )

@@ -23,7 +23,9 @@ from tests.failures import raised
 
 def test_candidates_run_in_turn_each_warmed_up():
     order = []
-    seconds = timing.measure({name: lambda name=name: order.append(name) for name in "ab"}, repeats=2)
+    seconds = timing.measure(
+        {name: lambda name=name: order.append(name) for name in "ab"}, repeats=2
+    )
     assert order == ["a", "a", "b", "b", "a", "a", "b", "b"]
     assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2}
     row = timing.row("x", [3.0, 1.0, 2.0], "s", "< 4")
@@ -37,7 +39,12 @@ def test_unknown_part_is_one_line():
 
 def test_jpegs_of_a_tar_and_of_a_folder(tmp_path):
     with tarfile.open(tmp_path / "flat.tar", "w") as tar:
-        for name, data in {"b.JPEG": b"2", "a.jpg": b"1", "list.txt": b"no", "c/d.jpeg": b"3"}.items():
+        for name, data in {
+            "b.JPEG": b"2",
+            "a.jpg": b"1",
+            "list.txt": b"no",
+            "c/d.jpeg": b"3",
+        }.items():
             path = tmp_path / "folder" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
@@ -50,14 +57,17 @@ def test_jpegs_of_a_tar_and_of_a_folder(tmp_path):
 
 
 def test_both_sides_of_the_images_part_make_the_same_images():
-    """Else their speeds could not be compared: the same crops, flips and operations, a few grey levels apart."""
+    """Else their speeds could not be compared: the same crops, flips and operations, a few grey
+    levels apart."""
     [data] = images.made_up(1)
     assert 50_000 < len(data) < 150_000
     with Image.open(io.BytesIO(data)) as image:
         assert image.size == (500, 375)
     for stage, calls in images.STAGES.items():
         for seed in range(6):
-            plain, ours = (np.asarray(call(data, np.random.default_rng(seed))).astype(int) for call in calls)
+            plain, ours = (
+                np.asarray(call(data, np.random.default_rng(seed))).astype(int) for call in calls
+            )
             assert plain.shape == ours.shape, stage
             assert np.median(abs(plain - ours)) <= (0 if stage == "decode" else 12), (stage, seed)
 
@@ -89,7 +99,8 @@ def rows_of(parts):
 @pytest.mark.parametrize(
     ("every", "seconds", "best", "tried"),
     [
-        (False, [0.2, 0.1], "batch 2, remat none, unrolled", 1),  # the first that fits, however slow
+        # the first that fits, however slow
+        (False, [0.2, 0.1], "batch 2, remat none, unrolled", 1),
         (True, [0.2, 0.1], "batch 2, remat matmuls", 2),
         (True, [0.1, 0.2], "batch 2, remat none, unrolled", 2),
         (False, [None, 0.1], "batch 2, remat matmuls", 2),  # None: does not fit
@@ -104,12 +115,17 @@ def test_settings_of_a_model(monkeypatch, every, seconds, best, tried):
         return taken and device.Measured(setting, [taken], [1e9], 2e9)
 
     monkeypatch.setattr(device, "in_own_process", measured)
-    fastest, model = {}, device.MODELS[1]._replace(every=every, file="quickstart_image.py", argument="")
+    fastest, model = (
+        {},
+        device.MODELS[1]._replace(every=every, file="quickstart_image.py", argument=""),
+    )
     rows = rows_of(device.model_rows(model, TINY, 1, math.inf, fastest))
     assert len(calls) == tried and str(calls[0]) == "batch 2, remat none, unrolled"
     rate = rows[f"gMLP-S, {best}: rate"]["median"]
     step_ms = rows["gMLP-S: step"]["median"]
-    assert rate == fastest["gMLP-S"] == pytest.approx(2e3 / step_ms) and step_ms == pytest.approx(200 if alone else 100)
+    assert rate == fastest["gMLP-S"] == pytest.approx(2e3 / step_ms) and step_ms == pytest.approx(
+        200 if alone else 100
+    )
     assert rows["gMLP-S: memory at its peak"]["median"] == 2.0
 
 
@@ -126,8 +142,14 @@ def test_what_the_device_part_begins(monkeypatch, capsys):
     monkeypatch.setattr(device, "model_rows", of_model)
     monkeypatch.setattr(device, "peer_rows", lambda name, *_: iter([{"name": name}]))
     assert list(device.bench_device(1, ["gmlp_b", "gmlp_s"], 1)) == [{"name": "gMLP-S"}] * 2
-    assert begun == ["gmlp_b", "gmlp_s"] and "gMLP-B is left out: the process" in capsys.readouterr().err
-    assert not list(device.bench_device(1, [], 0)) and "gMLP-B and what follows" in capsys.readouterr().err
+    assert (
+        begun == ["gmlp_b", "gmlp_s"]
+        and "gMLP-B is left out: the process" in capsys.readouterr().err
+    )
+    assert (
+        not list(device.bench_device(1, [], 0))
+        and "gMLP-B and what follows" in capsys.readouterr().err
+    )
     with pytest.raises(ConfigError, match="'gmlp': expected some of gmlp_b, gmlp_s, gmlp_base"):
         list(device.bench_device(1, ["gmlp_s", "gmlp"], 1))
 
@@ -135,15 +157,23 @@ def test_what_the_device_part_begins(monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_device_part_on_a_cpu():
     """A model, and every form of mixing, each in a process of its own."""
-    model, fastest = device.Model("tiny", "quickstart_text.py", "", device.MODELS[0].settings[1:]), {}
+    model, fastest = (
+        device.Model("tiny", "quickstart_text.py", "", device.MODELS[0].settings[1:]),
+        {},
+    )
     rows = rows_of(device.model_rows(model, TINY, 1, math.inf, fastest))
     options = config.from_file("configs/quickstart_text.py")
     options.batch_size = 2
     seconds = rows["tiny: step"]["median"] / 1e3
     assert rows["tiny, batch 2, remat matmuls: rate"]["median"] == pytest.approx(2 / seconds)
     assert rows["tiny: rate"]["median"] == pytest.approx(2 * options.model.length / seconds)
-    product, share = rows["one large product of 256 x 256 in float32"], rows["tiny: model FLOPs, of the product's rate"]
-    assert share["median"] * product["median"] * 1e12 * seconds == pytest.approx(dry_run.workload(options).flops)
+    product, share = (
+        rows["one large product of 256 x 256 in float32"],
+        rows["tiny: model FLOPs, of the product's rate"],
+    )
+    assert share["median"] * product["median"] * 1e12 * seconds == pytest.approx(
+        dry_run.workload(options).flops
+    )
     mixing = rows_of(device.mixing_rows(32, TINY, 1))
     assert len(mixing) == 20 and all(row["median"] > 0 for row in mixing.values())
 
@@ -166,7 +196,10 @@ def test_a_worker_that_dies_is_an_error_and_no_wait():
 
 def test_a_worker_that_dies_in_a_call_and_leaves_a_child():
     """The child holds the worker's end of the pipe open for two minutes."""
-    with timing.Worker(_aborts) as worker, pytest.raises(RunError, match="_aborts has died .signal SIGABRT"):
+    with (
+        timing.Worker(_aborts) as worker,
+        pytest.raises(RunError, match="_aborts has died .signal SIGABRT"),
+    ):
         worker.calls["abort"]()
 
 
@@ -186,8 +219,15 @@ def _aborts() -> dict:
 
 def test_a_part_writes_json(tmp_path):
     done = preloaded.gmlp(
-        "benchmark", "mixers", "--rows=sgu", "--lengths=32", "--repeats=1", f"--json={tmp_path}/rows.json"
+        "benchmark",
+        "mixers",
+        "--rows=sgu",
+        "--lengths=32",
+        "--repeats=1",
+        f"--json={tmp_path}/rows.json",
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert {row["part"] for row in rows} == {"mixers"} and "sgu, 32 tokens x 64: step" in done.stdout
+    assert {row["part"] for row in rows} == {
+        "mixers"
+    } and "sgu, 32 tokens x 64: step" in done.stdout

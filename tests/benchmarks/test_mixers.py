@@ -14,18 +14,22 @@ def by_figure(entries):
 
 def test_a_step_is_timed_and_its_memory_and_operations_are_counted():
     found = by_figure(mixers.bench_mixers(2, ["fnet"], [64]))
-    assert set(found) == {("fnet", 64, figure) for figure in ("seconds", "bytes", "flops", "parameters")}
+    assert set(found) == {
+        ("fnet", 64, figure) for figure in ("seconds", "bytes", "flops", "parameters")
+    }
     seconds = found["fnet", 64, "seconds"]
     assert len(seconds["values"]) == 2 and min(seconds["values"]) > 0 and seconds["batch"] == 32
     config = mixers.at_length("fnet", 64)
     assert config.masking.max_predictions == 10 and config.model.length == 64
     task = tasks.find(config.task).without_data(config)
     assert found["fnet", 64, "parameters"]["median"] == parameters.count(task.shapes())
-    # Two layers: the transform's 2 d^2 + 2 n d and the MLP's 2 d d_ffn per token; logits at 10 places.
+    # Two layers: the transform's 2 d^2 + 2 n d and the MLP's 2 d d_ffn per token; logits at 10
+    # places.
     d, n = 128, 64
     expected = 2 * (2 * n * (2 * d * d + 2 * n * d + 2 * d * 776) + 10 * d * 2000)
     assert found["fnet", 64, "flops"]["median"] == expected
-    assert found["fnet", 64, "bytes"]["median"] > 12 * parameters.count(task.shapes())  # parameters and Adam's moments
+    # parameters and Adam's moments
+    assert found["fnet", 64, "bytes"]["median"] > 12 * parameters.count(task.shapes())
 
 
 def test_what_does_not_fit_is_compiled_alone(monkeypatch):
@@ -35,7 +39,11 @@ def test_what_does_not_fit_is_compiled_alone(monkeypatch):
 
 
 def test_one_sequence_per_step_where_it_is_long():
-    assert [mixers.at_length("sgu", tokens).batch_size for tokens in (128, 2048, 16_384)] == [16, 2, 2]
+    assert [mixers.at_length("sgu", tokens).batch_size for tokens in (128, 2048, 16_384)] == [
+        16,
+        2,
+        2,
+    ]
 
 
 def test_rows_and_lengths_are_checked_before_anything_is_measured():

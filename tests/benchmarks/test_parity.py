@@ -1,4 +1,5 @@
-"""Our models and timm's, every tensor random, give the same logits and the same gradients of the pixels."""
+"""Our models and timm's, every tensor random, give the same logits and the same gradients of the
+pixels."""
 
 import functools
 import sys
@@ -33,24 +34,44 @@ QUICK = (
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow][: name not in QUICK]) for name in timm_models.MODELS]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow][: name not in QUICK])
+        for name in timm_models.MODELS
+    ],
 )
 def test_names_and_shapes(name, timm):
-    """Each tensor of each model, what shapes do not say, and how pixels are seen, are timm's; nothing is allocated."""
+    """Each tensor of each model, what shapes do not say, and how pixels are seen, are timm's;
+    nothing is allocated."""
     import torch
 
     config, zero = timm_models.config_for(name), np.float32(0)
     ours = ImageClassification.without_data(config, classes=1000).shapes()
-    flat = {path: np.broadcast_to(zero, leaf.shape) for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()}
+    flat = {
+        path: np.broadcast_to(zero, leaf.shape)
+        for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()
+    }
     views = timm_models.torch_views(flat, timm_models.MODELS[name].rows)
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=1000)
-    state = {key: np.broadcast_to(zero, tuple(tensor.shape)) for key, tensor in model.state_dict().items()}
+    state = {
+        key: np.broadcast_to(zero, tuple(tensor.shape))
+        for key, tensor in model.state_dict().items()
+    }
     folded = timm_models.folded(state, views)
-    assert {key: view.shape for key, view in views.items()} == {key: value.shape for key, value in folded.items()}
+    assert {key: view.shape for key, view in views.items()} == {
+        key: value.shape for key, value in folded.items()
+    }
     seen = model.pretrained_cfg
-    assert (seen["mean"], seen["std"], seen["crop_pct"]) == (config.data.mean, config.data.std, config.data.eval_crop)
-    assert config.data.transform == "timm" and model.norm.__dict__.get("eps", 1e-6) == config.model.norm_eps
+    assert (seen["mean"], seen["std"], seen["crop_pct"]) == (
+        config.data.mean,
+        config.data.std,
+        config.data.eval_crop,
+    )
+    assert (
+        config.data.transform == "timm"
+        and model.norm.__dict__.get("eps", 1e-6) == config.model.norm_eps
+    )
     if config.model.block == "transformer":
         block, pool = model.blocks[0], {"token": "cls", "avg": "mean"}[model.global_pool]
         assert (block.attn.num_heads, pool) == (config.model.heads, config.model.pool)
@@ -71,8 +92,8 @@ def test_names_and_shapes(name, timm):
 )
 @in_float64
 def test_float64(name, timm, monkeypatch):
-    """One a family, oblong and small, ViTs of two layers; tight enough to see a wrong epsilon, which changes logits by
-    about 1e-5."""
+    """One a family, oblong and small, ViTs of two layers; tight enough to see a wrong epsilon,
+    which changes logits by about 1e-5."""
     if "it" in name:  # timm's other models have no argument for it
         row = timm_models.MODELS[name]
         monkeypatch.setattr(timm, "create_model", functools.partial(timm.create_model, depth=2))
@@ -86,13 +107,23 @@ def test_float64(name, timm, monkeypatch):
 def test_text(name, more):
     """Tight enough to see a wrong epsilon or another GELU."""
     pytest.importorskip("transformers", reason="transformers is not installed (extra: parity)")
-    sizes = dict(vocab_size=50, hidden_size=16, num_hidden_layers=3, intermediate_size=24, max_position_embeddings=12)
+    sizes = dict(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=3,
+        intermediate_size=24,
+        max_position_embeddings=12,
+    )
     errors = parity.compare_text(name, "float64", **sizes, **more)
     assert errors.hidden < 1e-12 and errors.logits < 1e-12, errors
 
 
-@pytest.mark.parametrize(("package", "missing"), [("timm", "torch"), ("transformers", "transformers")])
+@pytest.mark.parametrize(
+    ("package", "missing"), [("timm", "torch"), ("transformers", "transformers")]
+)
 def test_without_the_packages(monkeypatch, package, missing):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(RunError, match=rf"{package} is not installed .*: pip install 'gmlp_flax\[parity\]'"):
+    with pytest.raises(
+        RunError, match=rf"{package} is not installed .*: pip install 'gmlp_flax\[parity\]'"
+    ):
         import_beside_torch(package)

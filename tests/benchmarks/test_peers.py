@@ -1,4 +1,5 @@
-"""The models of other packages beside ours: the same ones, measured in turn; how fast they are stays untested."""
+"""The models of other packages beside ours: the same ones, measured in turn; how fast they are
+stays untested."""
 
 import pytest
 
@@ -15,7 +16,9 @@ def test_both_sides_have_the_same_number_of_parameters(name):
     peer = peers.PEERS[name]
     torch = pytest.importorskip("torch")
     package = (
-        pytest.importorskip(peer.package) if peer.package == "g_mlp_pytorch" else import_beside_torch(peer.package)
+        pytest.importorskip(peer.package)
+        if peer.package == "g_mlp_pytorch"
+        else import_beside_torch(peer.package)
     )
     with torch.device("meta"):
         theirs = sum(tensor.numel() for tensor in peer.make(package, peer.tokens[0]).parameters())
@@ -51,11 +54,14 @@ def test_steps_and_forward_passes_of_a_small_peer(monkeypatch, compiled):
 
 
 def test_rows_of_a_peer(monkeypatch, capsys):
-    """Our speed over theirs, of calls that took turns; what is not installed costs the other models nothing."""
+    """Our speed over theirs, of calls that took turns; what is not installed costs the other models
+    nothing."""
 
     class Worker:
         def __init__(self, make):
-            self.calls = {what: (make.keywords.get("compiled"), what) for what in ("step", "forward")}
+            self.calls = {
+                what: (make.keywords.get("compiled"), what) for what in ("step", "forward")
+            }
 
         __enter__, __exit__ = lambda self: self, lambda *_: None
 
@@ -66,11 +72,18 @@ def test_rows_of_a_peer(monkeypatch, capsys):
     seconds = {None: 2.0, False: 3.0, True: 1.0}
     monkeypatch.setattr(peers, "Worker", Worker)
     monkeypatch.setattr(peers, "import_beside_torch", missing)
-    monkeypatch.setattr(peers, "measure", lambda calls, _: {name: [seconds[key[0]]] for name, key in calls.items()})
+    monkeypatch.setattr(
+        peers, "measure", lambda calls, _: {name: [seconds[key[0]]] for name, key in calls.items()}
+    )
     rows = {row["name"]: row for row in peers.bench_peers(1, ["gMLP-S", "BERT-base"])}
     assert "gMLP-S, batch 8 is left out: timm is not installed" in capsys.readouterr().err
     assert len(rows) == 2 * 2 * 3 and rows["BERT-base, n 512, batch 8: step"]["median"] == 8 / 2.0
     found = rows["BERT-base, n 128, batch 8: step, ours / transformers"]
     assert (found["median"], found["goal"]) == (1.5, ">= 1.3")
-    assert rows["BERT-base, n 128, batch 8: forward, ours / transformers, torch.compile"]["median"] == 0.5
-    assert "'gMLP'; did you mean 'gMLP-S'" in raised(ConfigError, list, peers.bench_peers(1, ["gMLP"]))
+    assert (
+        rows["BERT-base, n 128, batch 8: forward, ours / transformers, torch.compile"]["median"]
+        == 0.5
+    )
+    assert "'gMLP'; did you mean 'gMLP-S'" in raised(
+        ConfigError, list, peers.bench_peers(1, ["gMLP"])
+    )

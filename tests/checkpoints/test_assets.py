@@ -1,4 +1,5 @@
-"""Files in checkpoints: kept to the byte, verified by a checksum, and required to be the same as the run's."""
+"""Files in checkpoints: kept to the byte, verified by a checksum, and required to be the same as
+the run's."""
 
 import hashlib
 import json
@@ -37,7 +38,10 @@ def test_round_trip(files):
     tree = assets.pack(files)
     assert assets.unpack(tree) == (files, [])
     assert all(entry["data"].dtype == entry["sha256"].dtype == np.uint8 for entry in tree.values())
-    assert all(tree[name]["sha256"].tobytes() == hashlib.sha256(content).digest() for name, content in files.items())
+    assert all(
+        tree[name]["sha256"].tobytes() == hashlib.sha256(content).digest()
+        for name, content in files.items()
+    )
 
 
 @settings(max_examples=30)
@@ -47,7 +51,9 @@ def test_any_flipped_bit_is_told(files, data):
     part = data.draw(st.sampled_from(["data", "sha256"]))
     tree = assets.pack(files)
     tree[name][part] = tree[name][part].copy()
-    tree[name][part][data.draw(st.integers(0, len(tree[name][part]) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    tree[name][part][data.draw(st.integers(0, len(tree[name][part]) - 1))] ^= 1 << data.draw(
+        st.integers(0, 7)
+    )
     assert assets.unpack(tree)[1] == [name]
 
 
@@ -55,7 +61,9 @@ def test_other_files_are_refused():
     """A file that only one side has is allowed."""
     then, now = b"one vocabulary", b"another"
     assets.require_same({"a": then, "b": b"x"}, {"a": then, "c": b"y"}, "there/3")
-    with pytest.raises(RunError, match=rf"there/3 .* another a \(SHA-256 {digest(then)}, here {digest(now)}\)"):
+    with pytest.raises(
+        RunError, match=rf"there/3 .* another a \(SHA-256 {digest(then)}, here {digest(now)}\)"
+    ):
         assets.require_same({"a": then}, {"a": now}, "there/3")
 
 
@@ -63,18 +71,26 @@ def test_other_files_are_refused():
 def saved(tmp_path):
     """Checkpoints 1 and 2 of a number, with a file of 100 KB that cannot be compressed."""
     content = np.random.default_rng(0).bytes(100_000)
-    checkpoints = Checkpoints(str(tmp_path / "checkpoints"), keep=3, files={"vocabulary.txt": content})
+    checkpoints = Checkpoints(
+        str(tmp_path / "checkpoints"), keep=3, files={"vocabulary.txt": content}
+    )
     for step in (1, 2):
         checkpoints.save(step, {"x": jnp.float32(step)}, None)
         checkpoints.wait()
-    yield checkpoints, content, Partition.make().describe({"x": jax.ShapeDtypeStruct((), jnp.float32)})
+    yield (
+        checkpoints,
+        content,
+        Partition.make().describe({"x": jax.ShapeDtypeStruct((), jnp.float32)}),
+    )
     checkpoints.close()
 
 
 def test_sizes_are_checked_before_anything_is_read(saved, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SMALL", 99_999)
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"), keep=3, read_only=True)
-    assert "checkpoints/2 claims a file of more than 99,999 bytes" in raised(RunError, checkpoints.read_files, 2)
+    assert "checkpoints/2 claims a file of more than 99,999 bytes" in raised(
+        RunError, checkpoints.read_files, 2
+    )
     checkpoints.close()
 
 
@@ -89,7 +105,9 @@ def test_byte_flipped_on_disk(saved, tmp_path):
             path.write_bytes(data)
             damaged += 1
     assert damaged == 1
-    with pytest.raises(Damaged, match=f"^{tmp_path}/checkpoints/2: the checksum of its vocabulary.txt differs$"):
+    with pytest.raises(
+        Damaged, match=f"^{tmp_path}/checkpoints/2: the checksum of its vocabulary.txt differs$"
+    ):
         checkpoints.read_files(2)
     step, state = checkpoints.restore_newest(template)
     assert (step, float(state["x"])) == (1, 1.0)
@@ -99,7 +117,9 @@ def test_byte_flipped_on_disk(saved, tmp_path):
 def test_restore_with_another_file(saved, tmp_path):
     checkpoints, _, template = saved
     checkpoints.files = {"vocabulary.txt": b"another"}
-    with pytest.raises(RunError, match=f"{tmp_path}/checkpoints/2 was trained with another vocabulary.txt "):
+    with pytest.raises(
+        RunError, match=f"{tmp_path}/checkpoints/2 was trained with another vocabulary.txt "
+    ):
         checkpoints.restore_newest(template)
     assert checkpoints.steps() == [1, 2]  # another file is not damage: nothing is put aside
 
@@ -117,7 +137,9 @@ def test_the_vocabulary_of_the_run_folder(text_run, tmp_path):
     path.unlink()
     assert loading.load(str(run)).task.tokenizer.model == own == path.read_bytes()
     path.write_bytes(other)
-    with pytest.raises(RunError, match=f"{run}/checkpoints/12 .* another tokenizer.model .*{digest(own)}"):
+    with pytest.raises(
+        RunError, match=f"{run}/checkpoints/12 .* another tokenizer.model .*{digest(own)}"
+    ):
         loading.load(str(run))
     assert path.read_bytes() == other and (run / "checkpoints" / "12").is_dir()
     path.write_bytes(own[:1000])
@@ -130,7 +152,9 @@ def test_parameters_of_a_run_with_another_vocabulary(text_run, tmp_path):
     options.data.tokenizer = str(tmp_path / "other.model")
     (tmp_path / "other.model").write_bytes(other_tokenizer())
     own = digest((text_run / "tokenizer.model").read_bytes())
-    with pytest.raises(RunError, match=f"{text_run}/checkpoints/.* another tokenizer.model .*{own}"):
+    with pytest.raises(
+        RunError, match=f"{text_run}/checkpoints/.* another tokenizer.model .*{own}"
+    ):
         loop.train(options, str(tmp_path / "run"))
 
 

@@ -31,7 +31,8 @@ BEST = {"keep": 1, "keep_best": 1, "best": ("loss", "min")}
 
 
 class Wide(tiny.Line):
-    """Orbax keeps arrays below 1 KB inside its index, where damage is noticed. This array is larger."""
+    """Orbax keeps arrays below 1 KB inside its index, where damage is noticed. This array is
+    larger."""
 
     def init(self, key):
         return {"line": {"kernel": jax.random.normal(key, (1000,)), "bias": jnp.zeros(())}}
@@ -45,13 +46,17 @@ class Folder:
         self.root, self.task = root, Wide(config, "")
         self.optimizer = optimizer.make(config, self.task.shapes(), self.task.param_metadata())
         self.make = jax.jit(
-            lambda seed: step.init_state(self.task, self.optimizer, self.task.init(jax.random.key(seed)))
+            lambda seed: step.init_state(
+                self.task, self.optimizer, self.task.init(jax.random.key(seed))
+            )
         )
         self.template = Partition.make().describe(jax.eval_shape(self.make, 0))
         self.log: list[str] = []
 
     def open(self, **options) -> contextlib.closing[Checkpoints]:
-        return contextlib.closing(Checkpoints(str(self.root / "checkpoints"), **{"keep": 3, **options}))
+        return contextlib.closing(
+            Checkpoints(str(self.root / "checkpoints"), **{"keep": 3, **options})
+        )
 
     def state(self, number: int):
         """A state that differs in every element for each number."""
@@ -70,24 +75,32 @@ class Folder:
             return checkpoints.restore_newest(template or self.template)
 
     def assert_newest(self, number: int | None = None) -> None:
-        """Asserts that the newest good checkpoint (of this step, if given) holds the state that was saved."""
+        """Asserts that the newest good checkpoint (of this step, if given) holds the state that was
+        saved."""
         found, state = self.newest()
         assert number in (found, None)
         assert jax.tree.structure(state) == jax.tree.structure(self.template)
         jax.tree.map(np.testing.assert_array_equal, state, self.state(found))
 
     def files(self, number: int) -> list[Path]:
-        return sorted(path for path in (self.root / "checkpoints" / str(number)).rglob("*") if path.is_file())
+        return sorted(
+            path for path in (self.root / "checkpoints" / str(number)).rglob("*") if path.is_file()
+        )
 
     def data_file(self, number: int) -> Path:
         """The largest file of array data."""
-        return max((self.root / "checkpoints" / str(number)).rglob("d/*"), key=lambda path: path.stat().st_size)
+        return max(
+            (self.root / "checkpoints" / str(number)).rglob("d/*"),
+            key=lambda path: path.stat().st_size,
+        )
 
 
 @pytest.fixture
 def folder(tmp_path, config, monkeypatch):
     found = Folder(tmp_path, config)
-    monkeypatch.setattr(checkpoint.logging, "error", lambda text, *values: found.log.append(text % values))
+    monkeypatch.setattr(
+        checkpoint.logging, "error", lambda text, *values: found.log.append(text % values)
+    )
     return found
 
 
@@ -120,12 +133,21 @@ def test_part_of_a_state_can_be_restored_and_reading_writes_nothing(two):
 
 
 def test_newest_and_best_are_kept(folder):
-    metrics = {1: {"loss": 0.5}, 2: {"loss": 0.1}, 3: None, 4: {"loss": float("nan")}, 5: {"loss": 0.3}, 6: None}
+    metrics = {
+        1: {"loss": 0.5},
+        2: {"loss": 0.1},
+        3: None,
+        4: {"loss": float("nan")},
+        5: {"loss": 0.3},
+        6: None,
+    }
     options = {"keep": 2, "keep_best": 1, "best": ("loss", "min")}
     assert folder.save(*metrics, metrics=metrics, **options) == [2, 5, 6]
     with folder.open(**options) as checkpoints:
         assert [checkpoints.pick(which) for which in ("latest", "best", "5")] == [6, 2, 5]
-        with pytest.raises(RunError, match=r"has no checkpoint '4': give latest, best, or one of 2, 5, 6$"):
+        with pytest.raises(
+            RunError, match=r"has no checkpoint '4': give latest, best, or one of 2, 5, 6$"
+        ):
             checkpoints.pick("4")
 
 
@@ -141,21 +163,37 @@ def test_flipped_byte_in_array_data(two):
         if two.log:
             (message,), two.log = two.log, []
             messages.append(message)
-            assert f"{two.root}/checkpoints/5" in message and f"it is put aside in {two.root}/damaged/5" in message
+            assert (
+                f"{two.root}/checkpoints/5" in message
+                and f"it is put aside in {two.root}/damaged/5" in message
+            )
             shutil.move(two.root / "damaged" / "5", two.root / "checkpoints" / "5")
     assert len(messages) > 3
-    assert any(message.partition("the checksum of ")[2].startswith(("params", "ema")) for message in messages)
+    assert any(
+        message.partition("the checksum of ")[2].startswith(("params", "ema"))
+        for message in messages
+    )
 
 
-@pytest.mark.parametrize(("name", "damage"), [("data", "half"), ("_METADATA", "empty"), ("manifest.ocdbt", "gone")])
+@pytest.mark.parametrize(
+    ("name", "damage"), [("data", "half"), ("_METADATA", "empty"), ("manifest.ocdbt", "gone")]
+)
 def test_damaged_file(two, name, damage):
-    path = two.data_file(5) if name == "data" else next(path for path in two.files(5) if path.name == name)
+    path = (
+        two.data_file(5)
+        if name == "data"
+        else next(path for path in two.files(5) if path.name == name)
+    )
     if damage == "gone":
         path.unlink()
     else:
         os.truncate(path, path.stat().st_size // 2 if damage == "half" else 0)
     two.assert_newest(3)
-    assert len(two.log) == 1 and f"{two.root}/checkpoints/5" in two.log[0] and "put aside" in two.log[0]
+    assert (
+        len(two.log) == 1
+        and f"{two.root}/checkpoints/5" in two.log[0]
+        and "put aside" in two.log[0]
+    )
     assert (two.root / "damaged" / "5").is_dir() and not (two.root / "checkpoints" / "5").exists()
 
 
@@ -177,10 +215,18 @@ def test_half_written_checkpoint_is_ignored_and_named(two):
 def test_mismatch_lists_every_path(two):
     line = two.template.params["line"]
     bias, kernel = line["bias"], line["kernel"]
-    wrong = {"kernel": kernel.update(shape=(4,)), "bias": bias.update(dtype=jnp.bfloat16), "scale": bias}
+    wrong = {
+        "kernel": kernel.update(shape=(4,)),
+        "bias": bias.update(dtype=jnp.bfloat16),
+        "scale": bias,
+    }
     with pytest.raises(RunError) as caught:
         two.newest(two.template._replace(params={"line": wrong}))
-    for problem in ("kernel is float32[1000], not float32[4]", "bias is float32[], not bfloat16[]", "scale is missing"):
+    for problem in (
+        "kernel is float32[1000], not float32[4]",
+        "bias is float32[], not bfloat16[]",
+        "scale is missing",
+    ):
         assert f"params/line/{problem}" in str(caught.value)
     assert two.log == [] and (two.root / "checkpoints" / "5").is_dir()
 
@@ -198,7 +244,9 @@ def test_state_that_is_not_finite_is_refused(two, value):
 def test_failed_save_names_the_survivor(two, monkeypatch):
     full = mock.Mock(side_effect=OSError(28, "No space left on device\nand a long story"))
     monkeypatch.setattr(ocp.CheckpointManager, "save", full)
-    with pytest.raises(RunError, match=rf"{two.root}/checkpoints/5; saving step 9 failed \(No space left") as caught:
+    with pytest.raises(
+        RunError, match=rf"{two.root}/checkpoints/5; saving step 9 failed \(No space left"
+    ) as caught:
         two.save(9)
     assert "\n" not in str(caught.value)
 
@@ -223,11 +271,16 @@ def quick(monkeypatch):
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO], ids=errno.errorcode.get)
 def test_read_error_is_not_damage(two, quick, monkeypatch, number):
-    """It is tried again, then told. A restart may help against some errors. More of them are in test_reading.py."""
+    """It is tried again, then told. A restart may help against some errors. More of them are in
+    test_reading.py."""
     before = {path: path.read_bytes() for path in two.files(3) + two.files(5)}
-    fails, calls = failing(ocp.CheckpointManager.restore, OSError(number, os.strerror(number)), math.inf)
+    fails, calls = failing(
+        ocp.CheckpointManager.restore, OSError(number, os.strerror(number)), math.inf
+    )
     monkeypatch.setattr(ocp.CheckpointManager, "restore", fails)
-    with pytest.raises(RunError, match=f"{two.root}/checkpoints/5 .*{os.strerror(number)}") as caught:
+    with pytest.raises(
+        RunError, match=f"{two.root}/checkpoints/5 .*{os.strerror(number)}"
+    ) as caught:
         two.newest()
     assert isinstance(caught.value, StorageError) == (number != errno.EACCES)
     assert not isinstance(caught.value, checkpoint.Damaged) and "\n" not in str(caught.value)
@@ -243,7 +296,9 @@ def test_read_error_that_passes(two, quick, monkeypatch):
 
 def test_file_that_cannot_be_read_is_not_damage_whatever_orbax_says(two, quick, monkeypatch):
     """An error without a number, in a checkpoint of which a file cannot be read now."""
-    monkeypatch.setattr(ocp.CheckpointManager, "restore", mock.Mock(side_effect=ValueError("no structure")))
+    monkeypatch.setattr(
+        ocp.CheckpointManager, "restore", mock.Mock(side_effect=ValueError("no structure"))
+    )
     unreadable = mock.Mock(side_effect=storage.storage_error("reading", OSError(errno.EIO, "I/O")))
     with monkeypatch.context() as broken, pytest.raises(StorageError, match="Input/output error"):
         broken.setattr(files, "open_file", unreadable)
@@ -263,7 +318,8 @@ def test_a_damaged_checkpoint_is_best_only_if_all_are(folder):
 
 
 def test_best_stays_when_its_metrics_are_tampered_with(folder):
-    """What is not verified is never deleted: a flipped bit must not make the best checkpoint the worst."""
+    """What is not verified is never deleted: a flipped bit must not make the best checkpoint the
+    worst."""
     assert folder.save(1, 2, metrics={1: {"loss": 839.0}, 2: {"loss": 2e7}}, **BEST) == [1, 2]
     for path in folder.files(1):
         if path.parent.name == "d":
@@ -271,11 +327,16 @@ def test_best_stays_when_its_metrics_are_tampered_with(folder):
             data[len(data) // 2] ^= 1
             path.write_bytes(data)
     with folder.open(**BEST) as checkpoints:
-        checkpoints.save(3, folder.state(3), {"loss": 2.0e9})  # without having restored: nothing is known of 1 and 2
+        # without having restored: nothing is known of 1 and 2
+        checkpoints.save(3, folder.state(3), {"loss": 2.0e9})
         checkpoints.wait()
         assert checkpoints.steps() == [1, 2, 3]
     with folder.open(**BEST) as checkpoints:
-        assert checkpoints.pick("best") == 2 and len(folder.log) == 1 and "checkpoints/1" in folder.log.pop()
+        assert (
+            checkpoints.pick("best") == 2
+            and len(folder.log) == 1
+            and "checkpoints/1" in folder.log.pop()
+        )
         assert checkpoints.restore_newest(folder.template)[0] == 3
         assert len(folder.log) == 1 and f"put aside in {folder.root}/damaged/1" in folder.log[0]
         checkpoints.save(4, folder.state(4), {"loss": 3.0e9})
@@ -319,26 +380,44 @@ def test_renamed_and_foreign_checkpoints_are_refused(two, tmp_path):
     (inside / "5").rename(inside / "7")
     assert raised(RunError, two.newest).startswith(f"{inside}/7 is the checkpoint of step 5")
     (inside / "7").rename(inside / "5")
-    with pytest.raises(RunError, match=rf"^{inside}/5 is of another run \(\) than its folder \(mine\)"):
+    with pytest.raises(
+        RunError, match=rf"^{inside}/5 is of another run \(\) than its folder \(mine\)"
+    ):
         two.newest(run="mine")
     assert two.log == [] and (inside / "5").is_dir()
-    (inside / "3").rename(inside / "4")  # it would count as the best, and the run's own best would be deleted
+    # it would count as the best, and the run's own best would be deleted
+    (inside / "3").rename(inside / "4")
     assert raised(RunError, two.newest).startswith(f"{inside}/4 is the checkpoint of step 3")
 
 
-EVIL = ("../x.json", "/tmp/x.json", "", "a\0.json", "a\\b.json", ".json", "config.json", "x.py", "x\n.txt")
+EVIL = (
+    "../x.json",
+    "/tmp/x.json",
+    "",
+    "a\0.json",
+    "a\\b.json",
+    ".json",
+    "config.json",
+    "x.py",
+    "x\n.txt",
+)
 
 
 @pytest.mark.parametrize("name", [*EVIL, "a" * 200 + ".txt"])
 def test_evil_names(name):
-    assert raised(RunError, assets.check_names, [name], "there").startswith("there has a file named")
+    assert raised(RunError, assets.check_names, [name], "there").startswith(
+        "there has a file named"
+    )
 
 
 def test_evil_names_in_a_checkpoint_that_somebody_else_made(two, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(assets, "check_names", lambda *_: None)
         two.save(8, files={"../x.json": b"pwned"})
-    with two.open(read_only=True) as checkpoints, pytest.raises(RunError, match="checkpoints/8 has a file named"):
+    with (
+        two.open(read_only=True) as checkpoints,
+        pytest.raises(RunError, match="checkpoints/8 has a file named"),
+    ):
         checkpoints.read_files(8)
 
 

@@ -12,13 +12,19 @@ def path(tmp_path):
     """Lines of steps 2 to 8, with evaluations at 4 and 8."""
     path = tmp_path / "metrics.jsonl"
     lines = [{"step": 2, "loss": 3.0}, {"step": 4, "loss": 2.0}, {"step": 4, "eval": {"loss": 2.5}}]
-    lines += [{"step": 6, "loss": 1.5}, {"step": 8, "loss": 1.2}, {"step": 8, "eval": {"loss": 2.1}}]
+    lines += [
+        {"step": 6, "loss": 1.5},
+        {"step": 8, "loss": 1.2},
+        {"step": 8, "eval": {"loss": 2.1}},
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize(("step", "kept"), [(0, []), (3, [2]), (4, [2, 4, 4]), (5, [2, 4, 4]), (8, [2, 4, 4, 6, 8, 8])])
+@pytest.mark.parametrize(
+    ("step", "kept"), [(0, []), (3, [2]), (4, [2, 4, 4]), (5, [2, 4, 4]), (8, [2, 4, 4, 6, 8, 8])]
+)
 def test_lines_after_the_checkpoint_are_dropped(path, step, kept):
     before = path.read_bytes()
     file = MetricsFile(str(path), step)
@@ -39,7 +45,14 @@ def test_half_a_line_is_dropped(path, half):
     file = MetricsFile(str(path), 100)
     file.begin()
     file.close()
-    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 4, 4, 6, 8, 8]
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [
+        2,
+        4,
+        4,
+        6,
+        8,
+        8,
+    ]
     assert path.read_text().endswith("\n")
 
 
@@ -76,7 +89,8 @@ def test_no_file_yet(tmp_path):
     file = MetricsFile(str(tmp_path / "new"), 0)
     file.write({"step": 1, "eval": {"loss": 1.0}})
     assert file.evaluations == {1: {"loss": 1.0}}
-    assert (tmp_path / "new").read_text() == '{"step": 1, "eval": {"loss": 1.0}}\n'  # before the file is closed
+    # before the file is closed
+    assert (tmp_path / "new").read_text() == '{"step": 1, "eval": {"loss": 1.0}}\n'
     file.close()
 
 
@@ -85,8 +99,14 @@ def change(step: int, **values: list) -> dict:
 
 
 def test_changes_after_the_checkpoint_are_undone(path):
-    """A change at step 4 is about the steps after it. Of two changes of one key the older value counts."""
-    lines = [change(2, a=[1, 2]), {"step": 4, "loss": 2.0}, change(4, a=[2, 3], b=[0, 1]), change(6, a=[3, 4])]
+    """A change at step 4 is about the steps after it. Of two changes of one key the older value
+    counts."""
+    lines = [
+        change(2, a=[1, 2]),
+        {"step": 4, "loss": 2.0},
+        change(4, a=[2, 3], b=[0, 1]),
+        change(6, a=[3, 4]),
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert MetricsFile(str(path), 8).undone == {}
     assert MetricsFile(str(path), 6).undone == {"a": 3}
@@ -98,8 +118,14 @@ def test_changes_after_the_checkpoint_are_undone(path):
 
 
 def test_an_evaluation_before_the_first_step_loses_no_change(path):
-    """Killed after it, the next start still knows what was changed for steps that are taken again."""
-    lines = [{"step": 4, "loss": 2.0}, change(4, a=[2, 3]), {"step": 6, "loss": 1.5}, change(6, a=[3, 4])]
+    """Killed after it, the next start still knows what was changed for steps that are taken
+    again."""
+    lines = [
+        {"step": 4, "loss": 2.0},
+        change(4, a=[2, 3]),
+        {"step": 6, "loss": 1.5},
+        change(6, a=[3, 4]),
+    ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     file, evaluation = MetricsFile(str(path), 4), {"step": 4, "eval": {"loss": 2.5}}
     file.write(evaluation)
@@ -117,6 +143,14 @@ def test_result_of_others(tmp_path):
     good = {"step": 3, "eval": {"loss": 1.0}, "waiting": {"data": 0.1}}
     (tmp_path / "result.json").write_text(json.dumps(good))
     assert read_result(str(tmp_path)) == good
-    for bad in ("", "[]", '{"step": 3}', '{"step": [], "eval": {}}', '{"step": 3, "eval": {"a": []}}'):
+    for bad in (
+        "",
+        "[]",
+        '{"step": 3}',
+        '{"step": [], "eval": {}}',
+        '{"step": 3, "eval": {"a": []}}',
+    ):
         (tmp_path / "result.json").write_text(bad)
-        assert raised(RunError, read_result, str(tmp_path)).startswith(f"{tmp_path}/result.json is damaged")
+        assert raised(RunError, read_result, str(tmp_path)).startswith(
+            f"{tmp_path}/result.json is damaged"
+        )

@@ -18,14 +18,20 @@ def example(ema):
     params = {"layer": {"kernel": jnp.arange(3.0), "bias": jnp.ones(())}}
     optimizer = optax.adamw(optax.constant_schedule(1e-3))
     window = {"loss": (jnp.zeros(()), jnp.ones(()))}
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), params if ema else None, window)
+    return TrainState(
+        jnp.zeros((), jnp.int32), params, optimizer.init(params), params if ema else None, window
+    )
 
 
 def test_names_are_paths_of_the_values():
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(example(ema=True))]
-    assert {"step", "params/layer/kernel", "ema/layer/bias", "opt_state/0/mu/layer/kernel", "window/loss/1"} <= set(
-        names
-    )
+    assert {
+        "step",
+        "params/layer/kernel",
+        "ema/layer/bias",
+        "opt_state/0/mu/layer/kernel",
+        "window/loss/1",
+    } <= set(names)
     assert len(set(names)) == len(names)
 
 
@@ -48,7 +54,12 @@ def test_the_digest_is_of_names_shapes_and_types():
         {"b": np.zeros(4, np.float32)},
         {"b": np.zeros(3)},
     )
-    assert [digest({**first, "a": other}) == digest(first) for other in others] == [True, False, False, False]
+    assert [digest({**first, "a": other}) == digest(first) for other in others] == [
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 def arrays(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -57,7 +68,12 @@ def arrays(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 @pytest.mark.smoke
-@given(st.sampled_from(sorted(TYPES)), st.sampled_from([(1,), (7,), (3, 4), (2, 3, 5)]), st.integers(0, 99), st.data())
+@given(
+    st.sampled_from(sorted(TYPES)),
+    st.sampled_from([(1,), (7,), (3, 4), (2, 3, 5)]),
+    st.integers(0, 99),
+    st.data(),
+)
 @settings(max_examples=150)
 def test_checksum_changes_with_any_bit(name, shape, seed, data):
     values = arrays(name, shape, seed)

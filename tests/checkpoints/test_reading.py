@@ -35,7 +35,9 @@ def test_errors_of_storage_and_of_content(tmp_path, error, passing):
     assert reading.is_passing(error) == passing
     with pytest.raises(RunError) as caught:
         reading.read(str(tmp_path), mock.Mock(side_effect=error))
-    assert isinstance(caught.value, reading.Damaged) != passing and str(tmp_path) in str(caught.value)
+    assert isinstance(caught.value, reading.Damaged) != passing and str(tmp_path) in str(
+        caught.value
+    )
 
 
 def test_cause_is_looked_for(tmp_path):
@@ -58,5 +60,7 @@ def test_own_refusals_are_not_tried_again(tmp_path):
 
 def test_what_was_deleted_meanwhile_is_not_damaged(tmp_path):
     fails = mock.Mock(side_effect=ValueError("NOT_FOUND: Directory does not exist"))
-    with pytest.raises(StorageError, match="/7 was deleted, as by a run that goes on: give the command again"):
+    with pytest.raises(
+        StorageError, match="/7 was deleted, as by a run that goes on: give the command again"
+    ):
         reading.read(str(tmp_path / "7"), fails)

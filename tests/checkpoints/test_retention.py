@@ -22,7 +22,14 @@ def kept(known: dict, steps=None, **options) -> list[int]:
 
 
 def test_newest_and_best_stay():
-    known = {1: {"loss": 0.5}, 2: {"loss": 0.1}, 3: None, 4: {"loss": float("nan")}, 5: {"loss": 0.3}, 6: None}
+    known = {
+        1: {"loss": 0.5},
+        2: {"loss": 0.1},
+        3: None,
+        4: {"loss": float("nan")},
+        5: {"loss": 0.3},
+        6: None,
+    }
     assert kept(known) == [2, 6]
     assert kept(known, keep=2, keep_best=2) == [2, 5, 6]
     assert kept(known, keep_best=0) == [6]
@@ -31,16 +38,23 @@ def test_newest_and_best_stay():
 
 @pytest.mark.parametrize("keep, best", [(1, 0), (1, 3), (2, 5), (3, 2)])
 def test_the_best_stay_while_a_run_improves(keep, best):
-    """One checkpoint after another, each better than those before: also while there are fewer than `best`."""
+    """One checkpoint after another, each better than those before: also while there are fewer than
+    `best`."""
     steps = []
     for newest in range(1, 11):
-        steps = kept({step: {"loss": 1 / step} for step in [*steps, newest]}, keep=keep, keep_best=best)
+        steps = kept(
+            {step: {"loss": 1 / step} for step in [*steps, newest]}, keep=keep, keep_best=best
+        )
         assert steps == list(range(max(1, newest + 1 - max(keep, best)), newest + 1))
 
 
 def test_what_is_not_known_stays():
     assert kept({2: {"loss": 0.1}, 4: {"loss": 0.2}}, [1, 2, 3, 4]) == [1, 2, 3, 4]
-    assert kept({1: {"top1": 0.1}, 2: {"loss": 0.1}, 3: {"loss": 0.2}, 4: {"loss": 0.3}}) == [1, 2, 4]
+    assert kept({1: {"top1": 0.1}, 2: {"loss": 0.1}, 3: {"loss": 0.2}, 4: {"loss": 0.3}}) == [
+        1,
+        2,
+        4,
+    ]
 
 
 class Killed(BaseException):
@@ -96,6 +110,8 @@ def test_mark_goes_first_in_a_bucket(monkeypatch):
         io_files.write(f"{folder}/7/{name}", b"x")
     system, _ = storage.file_system(folder)
     order = []
-    monkeypatch.setattr(type(system), "rm_file", lambda self, path: order.append(path.partition("/7/")[2]))
+    monkeypatch.setattr(
+        type(system), "rm_file", lambda self, path: order.append(path.partition("/7/")[2])
+    )
     checkpoint.delete(folder, 7)
     assert order[0] == io_files.COMMIT_MARK and len(order) == 4

@@ -29,7 +29,11 @@ def run(tmp_path):
 
 
 def files(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("moves", [1, 2, 3])
@@ -59,7 +63,11 @@ def test_a_restart_that_takes_a_step_keeps_both(run):
         folder.note_checkpoint()
     assert files(run / "before-1") == FILES
     identity = json.loads((run / "run.json").read_text())
-    assert identity["id"] == folder.id != "abc" and identity["saved"] and (run / "labels.json").exists()
+    assert (
+        identity["id"] == folder.id != "abc"
+        and identity["saved"]
+        and (run / "labels.json").exists()
+    )
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"id": 3}', '{"id": "../x"}', "[" * 100_000])

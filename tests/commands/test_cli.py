@@ -40,13 +40,22 @@ XPK = ("--topology=v5e:4x4", "--cluster=c", "--zone=z", "--project=p", "--image=
         (["--workdir=RUN"], ["--config", "gmlp train"]),
         (["--config.steps=5", "--workdir=RUN"], ["--config.steps=5", "--config=FILE:ARGUMENT"]),
         (["--config=configs/none.py:arg", "--workdir=RUN"], ["configs/none.py"]),
-        ([TEXT, "--workdir=RUN", "--config.model.layrs=2"], ["--config.model.layrs=2", "'model.layers'"]),
+        (
+            [TEXT, "--workdir=RUN", "--config.model.layrs=2"],
+            ["--config.model.layrs=2", "'model.layers'"],
+        ),
         ([TEXT, "--work-dir=RUN"], ["work-dir", "workdir"]),
         ([TEXT, "--workdir=RUN", "--confg.steps=3"], ["confg.steps"]),
         ([TEXT, "--workdir=RUN", "steps=3"], ["'steps=3'", "--name=value"]),
         ([TEXT, "--workdir=RUN", "--processes=2"], ["--processes=2", "--coordinator=HOST:PORT"]),
-        ([TEXT, "--workdir=RUN", "--multihost=on"], ["TPU slice, SLURM or Open MPI", "--coordinator"]),
-        ([TEXT, "--workdir=RUN", "--trust=no_such_module"], ["--trust=no_such_module", "ModuleNotFoundError"]),
+        (
+            [TEXT, "--workdir=RUN", "--multihost=on"],
+            ["TPU slice, SLURM or Open MPI", "--coordinator"],
+        ),
+        (
+            [TEXT, "--workdir=RUN", "--trust=no_such_module"],
+            ["--trust=no_such_module", "ModuleNotFoundError"],
+        ),
         ([TEXT, "--workdir=RUN", "--trust", ""], ["--trust="]),
     ],
 )
@@ -56,8 +65,12 @@ def test_bad_arguments(tmp_path, arguments, words):
 
 def test_flags_may_have_hyphens():
     words = ("launch", "--on=xpk", *XPK, TEXT, "--workdir=gs://bucket/a-run")
-    commands = [preloaded.gmlp(*words, flag).stdout for flag in ("--dry_run", "--dry-run", "--dry-run=true")]
-    assert all("--workdir=gs://bucket/a-run" in command and "dry" not in command for command in commands)
+    commands = [
+        preloaded.gmlp(*words, flag).stdout for flag in ("--dry_run", "--dry-run", "--dry-run=true")
+    ]
+    assert all(
+        "--workdir=gs://bucket/a-run" in command and "dry" not in command for command in commands
+    )
     assert train("--help-config").stdout == gmlp_config.help_text() + "\n"
 
 
@@ -82,10 +95,15 @@ def test_words_of_a_flagfile(tmp_path):
 
 
 def test_a_warmup_longer_than_the_run(tmp_path):
-    """Refused where it is set, but a config that config.steps alone shortens is only told of it when it runs."""
+    """Refused where it is set, but a config that config.steps alone shortens is only told of it
+    when it runs."""
     words = f"--workdir={tmp_path}/run", "--config.optimizer.warmup=60"
-    assert_refused([TEXT, "--config.steps=50", *words], "config.optimizer.warmup is 60", "config.steps=50")
-    (tmp_path / "own.py").write_text(f"{HEAD}  config.steps = 50\n  config.optimizer.warmup = 70\n  return config\n")
+    assert_refused(
+        [TEXT, "--config.steps=50", *words], "config.optimizer.warmup is 60", "config.steps=50"
+    )
+    (tmp_path / "own.py").write_text(
+        f"{HEAD}  config.steps = 50\n  config.optimizer.warmup = 70\n  return config\n"
+    )
     assert_refused([f"--config={tmp_path}/own.py", f"--workdir={tmp_path}/run"], "warmup is 70")
     for more in ("--config.steps=60", "--config.optimizer.schedule=rsqrt"):
         assert train(TEXT, "--config.steps=50", *words, more, "--help_config").returncode == 0
@@ -99,9 +117,18 @@ HEAD = "from gmlp_flax import config as gmlp_config\ndef get_config(arg=''):\n  
     ("text", "words"),
     [
         ("def get_config(arg=''):\n  x = (\n", ["SyntaxError", "line 2"]),
-        ("def get_config(arg=''):\n  raise RuntimeError('two\\nlines')\n", ["RuntimeError: two lines"]),
-        (HEAD + "  config.model.update(layrs=3)\n  return config\n", ["'layrs'", "did you mean 'model.layers'?"]),
-        (HEAD + "  config.model.layers = '3'\n  return config\n", ["TypeError", "'layers'", "'int'"]),
+        (
+            "def get_config(arg=''):\n  raise RuntimeError('two\\nlines')\n",
+            ["RuntimeError: two lines"],
+        ),
+        (
+            HEAD + "  config.model.update(layrs=3)\n  return config\n",
+            ["'layrs'", "did you mean 'model.layers'?"],
+        ),
+        (
+            HEAD + "  config.model.layers = '3'\n  return config\n",
+            ["TypeError", "'layers'", "'int'"],
+        ),
         ("x = 1\n", ["get_config"]),
     ],
     ids=["syntax", "exception", "update", "type", "function"],
@@ -129,7 +156,9 @@ def test_a_saved_config_with_overrides(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"steps": 0, "log": {"every": 0}}')  # --config.steps mends the steps
     for flag in ([f"--config={path}"], ["--config", str(path)]):
-        assert_refused(["--config.steps=5", *flag, f"--workdir={tmp_path}/run"], "config.log.every is 0")
+        assert_refused(
+            ["--config.steps=5", *flag, f"--workdir={tmp_path}/run"], "config.log.every is 0"
+        )
 
 
 def test_a_long_failure_keeps_its_beginning_and_its_end(capsys):
@@ -138,7 +167,11 @@ def test_a_long_failure_keeps_its_beginning_and_its_end(capsys):
         cli.fail("no\n  mask in " + 10_000_000 * "x" + "; put one there")
     told = capsys.readouterr().err
     assert caught.value.code == 2
-    assert told.startswith("error: no mask in xxx") and told.endswith("xxx; put one there\n") and len(told) < 2100
+    assert (
+        told.startswith("error: no mask in xxx")
+        and told.endswith("xxx; put one there\n")
+        and len(told) < 2100
+    )
 
 
 def test_interrupt_has_its_own_exit_code(capsys):
@@ -158,7 +191,9 @@ def test_a_full_machine_is_one_line(capsys):
     assert capsys.readouterr().err.startswith("error: this machine's memory is full: ")
 
 
-@pytest.mark.parametrize("words", ["RESOURCE_EXHAUSTED: 9 bytes", "INTERNAL: Error: Out of memory allocating 9 bytes."])
+@pytest.mark.parametrize(
+    "words", ["RESOURCE_EXHAUSTED: 9 bytes", "INTERNAL: Error: Out of memory allocating 9 bytes."]
+)
 def test_too_little_memory_is_one_line(capsys, words):
     """As XLA tells it: the second one from a computation that has begun."""
     with pytest.raises(SystemExit), cli.show_errors():

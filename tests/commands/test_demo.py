@@ -1,4 +1,5 @@
-"""The page of `gmlp demo`: what its buttons do, with a stand-in for Gradio, and in Chromium with Gradio itself."""
+"""The page of `gmlp demo`: what its buttons do, with a stand-in for Gradio, and in Chromium with
+Gradio itself."""
 
 import functools
 import importlib.util
@@ -16,7 +17,11 @@ from tests import preloaded
 from tests.docs import browser
 from tests.failures import raised
 
-NEEDED = {"gradio": importlib.util.find_spec("gradio"), "chromium": browser.BROWSER, "chromedriver": browser.DRIVER}
+NEEDED = {
+    "gradio": importlib.util.find_spec("gradio"),
+    "chromium": browser.BROWSER,
+    "chromedriver": browser.DRIVER,
+}
 MISSING = [name for name, there in NEEDED.items() if not there]
 in_chromium = pytest.mark.skipif(bool(MISSING), reason=f"without {', '.join(MISSING)}")
 
@@ -54,7 +59,9 @@ def test_an_image_has_classes(image_run, tmp_path):
 
 def test_what_is_missing_is_one_line(text_run, monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
-    assert "pip install 'gmlp_flax[demo]'" in raised(gmlp_flax.errors.RunError, demo.main, ["demo", str(text_run)])
+    assert "pip install 'gmlp_flax[demo]'" in raised(
+        gmlp_flax.errors.RunError, demo.main, ["demo", str(text_run)]
+    )
 
 
 @in_chromium
@@ -73,10 +80,15 @@ def test_clicks_in_chromium(text_run, image_run, tmp_path):
             assert line.startswith(f"http://127.0.0.1:{port} shows "), process.stderr.read()
             with browser.browser(str(tmp_path / f"profile-{port}")) as page:
                 page.open(line.split()[0])
-                browser.wait_for(functools.partial(page.run, "return document.querySelector('button.primary')"), 120)
+                browser.wait_for(
+                    functools.partial(page.run, "return document.querySelector('button.primary')"),
+                    120,
+                )
                 page.type(field, value)
                 if run == image_run:
-                    browser.wait_for(functools.partial(page.run, "return document.querySelector('img')"), 120)
+                    browser.wait_for(
+                        functools.partial(page.run, "return document.querySelector('img')"), 120
+                    )
                 page.click("button.primary")
                 for word in (expected, "learned filters"):
                     shown = f"return document.body.innerText.includes({word!r})"

@@ -49,13 +49,19 @@ def test_a_checkpoint_that_is_not_there(text_run):
 
 
 def test_other_data_are_refused_unless_they_are_named(text_run, tmp_path):
-    """The same key may lead to other data, here as another Python has another manual: its fingerprint says so."""
+    """The same key may lead to other data, here as another Python has another manual: its
+    fingerprint says so."""
     run = shutil.copytree(text_run, tmp_path / "run")
     identity = json.loads((run / "run.json").read_text())
     identity["data"]["heldout"]["documents"] += 1
     (run / "run.json").write_text(json.dumps(identity))
     code, out, error = evaluate(run)
-    assert code == 2 and not out and "config.data.train=embedded" in error and "5 documents (were 6)" in error
+    assert (
+        code == 2
+        and not out
+        and "config.data.train=embedded" in error
+        and "5 documents (were 6)" in error
+    )
     code, out, error = evaluate(run, "--config.data.train=embedded")
     assert code == 0 and error.startswith("note: ") and "5 documents (were 6)" in error
     assert json.loads(out)["eval"] == json.loads((run / "result.json").read_text())["eval"]
@@ -79,7 +85,9 @@ def test_other_data_of_the_same_classes(image_run, tmp_path):
     real[3], real[4] = [], list(range(10))
     (tmp_path / "real.json").write_text(json.dumps(real))
     flags = [f"--config.data.heldout={tmp_path}/digits", "--config.eval.batch_size=8"]
-    code, out, error = evaluate(image_run, *flags, f"--config.eval.real_labels={tmp_path}/real.json")
+    code, out, error = evaluate(
+        image_run, *flags, f"--config.eval.real_labels={tmp_path}/real.json"
+    )
     assert code == 0, error
     found = json.loads(out)["eval"]
     assert found["examples"] == 30 and "unread" not in found

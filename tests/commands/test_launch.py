@@ -1,4 +1,5 @@
-"""The command line of `gmlp launch`, and of sweeps on engines: what reaches them, and one line for what is wrong."""
+"""The command line of `gmlp launch`, and of sweeps on engines: what reaches them, and one line for
+what is wrong."""
 
 import shlex
 
@@ -35,7 +36,16 @@ def test_words_reach_training_in_any_form():
     train = ["--workdir", "/tmp/x", "--config.steps", "5", "--config.data.cache=a = b"]
     train += ["--config.log.tensorboard", "--noconfig.log.tensorboard"]
     after = ["--verbosity=1", "--config.seed=3", "--trust=json", "--trust", "csv"]
-    own = ["--name", "my-run", "--nospot", "-on=skypilot", "--topology", "gpu:h100x1", "--mount=/tmp", "--dry_run"]
+    own = [
+        "--name",
+        "my-run",
+        "--nospot",
+        "-on=skypilot",
+        "--topology",
+        "gpu:h100x1",
+        "--mount=/tmp",
+        "--dry_run",
+    ]
     assert launched("launch", TEXT, *train, *own, *after) == [[TEXT, *train, *after]]
 
 
@@ -46,10 +56,19 @@ def test_words_reach_training_in_any_form():
         (("--on=slurm", "--workdir=x"), "--config is missing"),
         (("--on=slrum", TEXT, "--workdir=x"), "did you mean 'slurm'?"),
         ((*SLURM, TEXT, "--workdir=x", "--multihost=on"), "multihost"),
-        ((*SLURM, TEXT, "--workdir=x", "--config.mesh.fsdp=16"), "config.mesh is data -1 x fsdp 16 x tensor 1"),
-        ((*SLURM, TEXT, "--workdir=x", "--config.batch_size=12"), "config.batch_size is 12, which 8 devices"),
+        (
+            (*SLURM, TEXT, "--workdir=x", "--config.mesh.fsdp=16"),
+            "config.mesh is data -1 x fsdp 16 x tensor 1",
+        ),
+        (
+            (*SLURM, TEXT, "--workdir=x", "--config.batch_size=12"),
+            "config.batch_size is 12, which 8 devices",
+        ),
         ((*SLURM, TEXT, "--workdir=/tmp/x"), "own disk"),
-        ((*SLURM, TEXT, "--workdir=x", "--name=My_run"), "--name=My_run: expected at most 35 lower-case letters"),
+        (
+            (*SLURM, TEXT, "--workdir=x", "--name=My_run"),
+            "--name=My_run: expected at most 35 lower-case letters",
+        ),
     ],
 )
 def test_mistakes_are_one_line(arguments, words):
@@ -57,7 +76,11 @@ def test_mistakes_are_one_line(arguments, words):
 
 
 def test_a_run_is_named_after_its_folder_and_those_of_a_sweep_are_numbered():
-    for workdir, name in (("/shared/My Run_2/", "my-run-2"), ("/shared/7", "run-7"), ("/s/" + 50 * "x", 35 * "x")):
+    for workdir, name in (
+        ("/shared/My Run_2/", "my-run-2"),
+        ("/shared/7", "run-7"),
+        ("/s/" + 50 * "x", 35 * "x"),
+    ):
         done = preloaded.gmlp("launch", *SLURM, TEXT, f"--workdir={workdir}")
         assert f"\n#SBATCH --job-name={name}\n" in done.stdout
     done = preloaded.gmlp("sweep", TEXT, "--out=/shared/rates", "--sweep.seed=0,1", *SLURM)
@@ -66,13 +89,25 @@ def test_a_run_is_named_after_its_folder_and_those_of_a_sweep_are_numbered():
 
 def test_a_sweep_is_a_job_for_each_run_that_is_not_finished(tmp_path):
     """With the words that --print shows; the last finished, nothing is started."""
-    rates = ("--sweep.lr=1e-3,2e-3", "--sweep.seed=0,1", "--config.data.cache=it's $x", "--trust=json")
+    rates = (
+        "--sweep.lr=1e-3,2e-3",
+        "--sweep.seed=0,1",
+        "--config.data.cache=it's $x",
+        "--trust=json",
+    )
     sweep = ("sweep", TEXT, f"--out={tmp_path}", *rates)
-    printed = [shlex.split(line)[3:] for line in preloaded.gmlp(*sweep, "--print").stdout.splitlines()]
+    printed = [
+        shlex.split(line)[3:] for line in preloaded.gmlp(*sweep, "--print").stdout.splitlines()
+    ]
     assert launched(*sweep, *SKY) == printed and len(printed) == 4
     assert "own disk" in preloaded.refused(*sweep, *SLURM, "--name=rates")
 
-    folders = [word.partition("=")[2] for words in printed for word in words if word.startswith("--workdir")]
+    folders = [
+        word.partition("=")[2]
+        for words in printed
+        for word in words
+        if word.startswith("--workdir")
+    ]
     for place, folder in enumerate(folders):
         if place != 2:
             (tmp_path / folder).mkdir()

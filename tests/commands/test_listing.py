@@ -16,16 +16,25 @@ from tests import preloaded
 def test_every_kind_has_names_with_a_line_each():
     found = {kind: listing.names_of(kind) for kind in listing.KINDS}
     assert found["blocks"].keys() == BLOCKS.keys() and found["tables"].keys() == TABLES.keys()
-    assert {"quickstart_text", "own_text", "c4_bert"} <= found["configs"].keys() and "sweeps" not in found["configs"]
+    assert {"quickstart_text", "own_text", "c4_bert"} <= found[
+        "configs"
+    ].keys() and "sweeps" not in found["configs"]
     assert found["models"]["gmlp_s"] == "Table 1"
     for kind in ("configs", "blocks", "tasks", "optimizers", "tables", "pretrained"):
         assert all(len(line) > 3 and "\n" not in line for line in found[kind].values()), kind
-    assert "48" not in found["pretrained"]["digits"] and "229,674 parameters" in found["pretrained"]["digits"]
+    assert (
+        "48" not in found["pretrained"]["digits"]
+        and "229,674 parameters" in found["pretrained"]["digits"]
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "printed"),
-    [((), "configs  "), (("blocks",), "gmlp                The gMLP block"), (("models", "gmlp_t*"), "gmlp_ti")],
+    [
+        ((), "configs  "),
+        (("blocks",), "gmlp                The gMLP block"),
+        (("models", "gmlp_t*"), "gmlp_ti"),
+    ],
 )
 def test_what_it_prints(words, printed):
     done = preloaded.gmlp("list", *words)
@@ -73,5 +82,14 @@ def test_sizes_prints_a_table(printed_sizes):
     (unprinted,) = (line for line in lines if line.startswith("amlp_36 "))
     assert unprinted.split()[:5] == ["amlp_36", "108,782,044", "108.8", "26.14", "ablation"]
     (doubled,) = (line for line in lines if line.startswith("resmlp_s12 "))
-    assert doubled.split() == ["resmlp_s12", "15,350,872", "15.4", "15", "6.02", "2x3", "Table", "2"]
+    assert doubled.split() == [
+        "resmlp_s12",
+        "15,350,872",
+        "15.4",
+        "15",
+        "6.02",
+        "2x3",
+        "Table",
+        "2",
+    ]
     assert len(lines) == 1 + len(PUBLISHED) and not any(line.endswith(" ") for line in lines)

@@ -1,7 +1,8 @@
 """The planner's command: its output, its errors, and plans that are known.
 
-`PLANS=all pytest tests/commands/test_plan.py` makes them all. `python tests/commands/test_plan.py` writes
-plan_golden.json anew (ten programs, about four minutes on two cores); with JAX's CUDA plugin, plan_gpu_golden.json.
+`PLANS=all pytest tests/commands/test_plan.py` makes them all. `python tests/commands/test_plan.py`
+writes plan_golden.json anew (ten programs, about four minutes on two cores); with JAX's CUDA
+plugin, plan_gpu_golden.json.
 """
 
 import importlib.util
@@ -59,8 +60,12 @@ GPU_PLANS = {
     )
     for topology in ("gpu:h100x1", "gpu:h100x8")
 }
-needs_plugin = pytest.mark.skipif(dry_run.gpu_plugin() is None, reason="JAX's CUDA plugin is missing (extra: plan-gpu)")
-needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+needs_plugin = pytest.mark.skipif(
+    dry_run.gpu_plugin() is None, reason="JAX's CUDA plugin is missing (extra: plan-gpu)"
+)
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
+)
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess:
@@ -112,12 +117,16 @@ def test_plans_agree_with_the_golden_file(name):
 
 @needs_plugin
 @pytest.mark.slow
-@pytest.mark.parametrize("name", GPU_PLANS if os.environ.get("PLANS") == "all" else ["bert_base on gpu:h100x8"])
+@pytest.mark.parametrize(
+    "name", GPU_PLANS if os.environ.get("PLANS") == "all" else ["bert_base on gpu:h100x8"]
+)
 def test_plans_of_gpus_agree_with_the_golden_file(name):
     """Memory and traffic within 5 %, as versions of XLA differ; bytes of collectives within 1 %."""
     found, known = gpu_plan(name), json.loads(GPU_GOLDEN.read_text())[name]
     assert (found["method"], found["fits"]) == ("compiled", known["fits"])
-    assert found["per_chip_bytes"]["peak"] == pytest.approx(known["per_chip_bytes"]["peak"], rel=0.05)
+    assert found["per_chip_bytes"]["peak"] == pytest.approx(
+        known["per_chip_bytes"]["peak"], rel=0.05
+    )
     assert found["seconds"]["memory"] == pytest.approx(known["seconds"]["memory"], rel=0.05)
     of = [sum(kind["bytes"] for kind in plan["collectives"].values()) for plan in (found, known)]
     assert of[0] == pytest.approx(of[1], rel=0.01)
@@ -134,7 +143,9 @@ def test_attention_moves_no_logits_through_memory():
 def test_every_model_of_the_paper_is_known_and_fits():
     known = golden()
     assert known.keys() == PLANS.keys()
-    assert all(row["fits"] and row["per_chip_bytes"]["peak"] <= row["hbm_bytes"] for row in known.values())
+    assert all(
+        row["fits"] and row["per_chip_bytes"]["peak"] <= row["hbm_bytes"] for row in known.values()
+    )
     assert known["gmlp_xlarge"]["params"] == 940_614_768
 
 
@@ -143,7 +154,12 @@ TINY = [f"--config.model.{size}" for size in ("layers=2", "d_model=64", "d_ffn=1
 
 @needs_libtpu
 def test_a_slice_that_is_too_small_is_said_to_be():
-    done = command("--config=configs/c4_bert.py:gmlp_base", "--topology=v5e:2x2", "--config.batch_size=8192", *TINY)
+    done = command(
+        "--config=configs/c4_bert.py:gmlp_base",
+        "--topology=v5e:2x2",
+        "--config.batch_size=8192",
+        *TINY,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "DOES NOT FIT" in done.stdout and "exceeds the memory" in done.stdout
     assert "--config.mesh=auto" in done.stdout.splitlines()[-1]
@@ -152,8 +168,14 @@ def test_a_slice_that_is_too_small_is_said_to_be():
 
 @needs_libtpu
 def test_collectives_of_a_compiled_program():
-    """A layer's reductions run in the loop over layers, or all at the end: either way they carry every parameter."""
-    given = ("--config=configs/c4_bert.py:gmlp_base", "--topology=v5e:2x2", "--config.batch_size=8", *TINY)
+    """A layer's reductions run in the loop over layers, or all at the end: either way they carry
+    every parameter."""
+    given = (
+        "--config=configs/c4_bert.py:gmlp_base",
+        "--topology=v5e:2x2",
+        "--config.batch_size=8",
+        *TINY,
+    )
     done = command(*given, "--config.model.vocab_size=500", "--json", "--moved=3")
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
@@ -167,10 +189,18 @@ def test_collectives_of_a_compiled_program():
 
 
 def test_gpus_are_estimated():
-    given = ("--config=configs/imagenet.py:gmlp_s", "--topology=gpu:h100x8", "--price=2.5", "--mfu=0.5")
+    given = (
+        "--config=configs/imagenet.py:gmlp_s",
+        "--topology=gpu:h100x8",
+        "--price=2.5",
+        "--mfu=0.5",
+    )
     done = command(*given, "--moved=3")
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines()[0] == "gpu:h100x8: 8 chips, estimated" and "note: an estimate" in done.stdout
+    assert (
+        done.stdout.splitlines()[0] == "gpu:h100x8: 8 chips, estimated"
+        and "note: an estimate" in done.stdout
+    )
     assert "--moved" in done.stdout and "at the price given" in done.stdout
     found = json.loads(command(*given, "--json").stdout)
     assert found.keys() == KEYS and found["cost"] == pytest.approx(2.5 * found["chip_hours"])
@@ -182,7 +212,10 @@ def test_gpus_are_estimated():
         (["--topology=v5e:4x4"], "--config is missing: see gmlp plan --help"),
         (["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--mfu=40"], "--mfu=40"),
         (["--config=configs/c4_bert.py", "--topology=gpu:h100x8", "--price=-1"], "--price=-1"),
-        (["--config=configs/c4_bert.py", "--topology=v4:2x2"], "'v4:2x2' has 2 sides: slices of v4 are written"),
+        (
+            ["--config=configs/c4_bert.py", "--topology=v4:2x2"],
+            "'v4:2x2' has 2 sides: slices of v4 are written",
+        ),
     ],
 )
 def test_bad_input_is_one_line(arguments, message):
@@ -191,7 +224,15 @@ def test_bad_input_is_one_line(arguments, message):
 
 def write_gpu_plans() -> None:
     """Writes plan_gpu_golden.json anew."""
-    fields = ("per_chip_bytes", "hbm_bytes", "fits", "collectives", "seconds", "utilisation", "products_bound")
+    fields = (
+        "per_chip_bytes",
+        "hbm_bytes",
+        "fits",
+        "collectives",
+        "seconds",
+        "utilisation",
+        "products_bound",
+    )
     rows = {}
     for name in GPU_PLANS:
         plan = gpu_plan(name)
@@ -208,5 +249,7 @@ if __name__ == "__main__":
     for model in PLANS:
         plan = planned(model)
         rows[model] = {field: plan[field] for field in FIELDS}
-        print(model, rows[model]["per_chip_bytes"], f"{1e3 * plan['step_seconds']:.4g} ms", flush=True)
+        print(
+            model, rows[model]["per_chip_bytes"], f"{1e3 * plan['step_seconds']:.4g} ms", flush=True
+        )
     GOLDEN.write_text(json.dumps(rows, indent=1) + "\n")

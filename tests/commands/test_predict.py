@@ -26,7 +26,9 @@ def run(*arguments, text=""):
 
 @pytest.mark.smoke
 def test_text_from_standard_input(text_run):
-    code, out, error = run(f"--workdir={text_run}", "--top=2", text="A [MASK] b.\n\nThe [MASK] [MASK].\n")
+    code, out, error = run(
+        f"--workdir={text_run}", "--top=2", text="A [MASK] b.\n\nThe [MASK] [MASK].\n"
+    )
     assert code == 0, error
     lines = out.splitlines()
     heads = ["A [MASK] b.", "  [MASK] 1", "The [MASK] [MASK].", "  [MASK] 1", "  [MASK] 2"]
@@ -47,7 +49,10 @@ def test_images_from_files(image_run, tmp_path):
 
 def test_an_answer_comes_before_the_next_line_is_written(text_run, causal_run):
     """Into a pipe that nobody closes; as many answers as lines, each after its own."""
-    for folder, options, answer in ((text_run, ["--top=1"], "  [MASK] 1: "), (causal_run, ["--top=1"], "  next: ")):
+    for folder, options, answer in (
+        (text_run, ["--top=1"], "  [MASK] 1: "),
+        (causal_run, ["--top=1"], "  next: "),
+    ):
         process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={folder}", *options)
         watch = threading.Timer(300, process.kill)  # instead of waiting for ever
         watch.start()
@@ -70,12 +75,21 @@ def test_one_bad_image_never_ends_the_others(image_run, tmp_path):
     (tmp_path / "photos" / "1a.png").write_bytes(b"no image")
     (tmp_path / "photos" / "notes.md").write_text("not of interest")
     (tmp_path / "empty").mkdir()
-    words = [f"{tmp_path}/none.png", f"{tmp_path}/photos", f"{tmp_path}/empty", f"{tmp_path}/photos/[02].png"]
+    words = [
+        f"{tmp_path}/none.png",
+        f"{tmp_path}/photos",
+        f"{tmp_path}/empty",
+        f"{tmp_path}/photos/[02].png",
+    ]
     code, out, error = run(f"--workdir={image_run}", "--batch_size=2", "--top=1", *words)
     shown = [line.partition(":")[0] for line in out.splitlines()]
     assert shown == [f"{tmp_path}/photos/{number}.png" for number in (0, 1, 2, 0, 2)]
     first, second, third = error.splitlines()
-    assert code == 1 and "none.png failed (No such file" in first and "1a.png' is in no format" in second
+    assert (
+        code == 1
+        and "none.png failed (No such file" in first
+        and "1a.png' is in no format" in second
+    )
     assert f"{tmp_path}/empty has no file of these: .jpg" in third
     code, again, error = run(f"--model={image_run}", "--top=1", text=f"{tmp_path}/photos/2.png\n")
     assert (code, error) == (0, "") and again == out.splitlines(keepends=True)[2]
@@ -101,18 +115,38 @@ def test_objects_in_and_out(text_run, image_run):
 def test_texts_from_files(text_run, tmp_path):
     (tmp_path / "more").mkdir()
     (tmp_path / "a.txt").write_text("A [MASK] b.\n\nnothing\nThe [MASK].")
-    (tmp_path / "more" / "b.txt").write_text("one [MASK]\r\n" + "word " * 60 + "[MASK]\n[MASK]" + " word" * 60)
+    (tmp_path / "more" / "b.txt").write_text(
+        "one [MASK]\r\n" + "word " * 60 + "[MASK]\n[MASK]" + " word" * 60
+    )
     (tmp_path / "more" / "c.bin").write_bytes(b"\xff")
-    words = [f"--workdir={text_run}", f"{tmp_path}/*.txt", f"{tmp_path}/more", f"{tmp_path}/none.txt"]
+    words = [
+        f"--workdir={text_run}",
+        f"{tmp_path}/*.txt",
+        f"{tmp_path}/more",
+        f"{tmp_path}/none.txt",
+    ]
     code, out, error = run(*words, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
-    assert code == 1 and ["predictions" in line for line in lines] == [True, False, True, True, False, False, False]
+    assert code == 1 and ["predictions" in line for line in lines] == [
+        True,
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
     places = ["a.txt, line 3", "b.txt, line 2", "b.txt, line 3", "none.txt': arguments"]
-    assert [place in line for place, line in zip(places, error.splitlines(), strict=True)] == [True] * 4
+    assert [place in line for place, line in zip(places, error.splitlines(), strict=True)] == [
+        True
+    ] * 4
     code, out, error = run(*words[:3], "--truncate", "--json")
     lines = [json.loads(line) for line in out.splitlines()]
     assert ["predictions" in line for line in lines] == [True, False, True, True, False, True]
-    assert re.search(r"note: .*b.txt, line 3: the line has \d+ tokens; the model reads the first 32 of them", error)
+    assert re.search(
+        r"note: .*b.txt, line 3: the line has \d+ tokens; the model reads the first 32 of them",
+        error,
+    )
 
 
 def test_a_bar_shows_progress_on_a_terminal(image_run, tmp_path, monkeypatch, capsys):
@@ -121,7 +155,9 @@ def test_a_bar_shows_progress_on_a_terminal(image_run, tmp_path, monkeypatch, ca
     answers = [Answer("a.png", [[("3", 0.5)]]), Answer("b.png", [], DataError("b.png is missing"))]
     assert predict.write(answers, task, as_json=False, typed=False) == (2, 1)
     out, err = capsys.readouterr()
-    assert out.strip() == "a.png: 3 50.0%" and "2 inputs" in err and "error: b.png is missing\n" in err
+    assert (
+        out.strip() == "a.png: 3 50.0%" and "2 inputs" in err and "error: b.png is missing\n" in err
+    )
     assert predict.write(answers, task, as_json=False, typed=True) == (2, 1)
     assert capsys.readouterr().err == "error: b.png is missing\n"
 
@@ -134,18 +170,37 @@ def test_names_that_a_terminal_would_follow_are_written_out():
 
 def test_mistakes_are_one_line(text_run, image_run, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
-    text, images, nothing = f"--workdir={text_run}", f"--workdir={image_run}", "nothing at {!r}: arguments are files"
-    masked, pattern, pictures, broken = "A [MASK] b.", "none/*.txt", "none/*.png", f"{tmp_path}/broken.png"
+    text, images, nothing = (
+        f"--workdir={text_run}",
+        f"--workdir={image_run}",
+        "nothing at {!r}: arguments are files",
+    )
+    masked, pattern, pictures, broken = (
+        "A [MASK] b.",
+        "none/*.txt",
+        "none/*.png",
+        f"{tmp_path}/broken.png",
+    )
     no_file, no_image = "a.png failed (No such file", "is in no format Pillow knows"
     for words, lines, messages in (
-        ([text], "nothing masked\n" + "word " * 60 + "[MASK]", ["no [MASK] in 'nothing masked'", "reads at most 32"]),
-        ([text, masked, pattern], "", [nothing.format(masked), "texts are lines of standard input: echo TEXT | gmlp"]),
+        (
+            [text],
+            "nothing masked\n" + "word " * 60 + "[MASK]",
+            ["no [MASK] in 'nothing masked'", "reads at most 32"],
+        ),
+        (
+            [text, masked, pattern],
+            "",
+            [nothing.format(masked), "texts are lines of standard input: echo TEXT | gmlp"],
+        ),
         ([images, pictures, "a.png", broken], "", [nothing.format(pictures), no_file, no_image]),
         ([images], "", ["give image files"]),
         ([], "", ["--workdir is missing"]),
     ):
         code, _, error = run(*words, text=lines)
-        assert code == (1 if lines or words[1:] else 2) and len(error.splitlines()) == len(messages), error
+        assert code == (1 if lines or words[1:] else 2) and len(error.splitlines()) == len(
+            messages
+        ), error
         assert all(map(str.__contains__, error.splitlines(), messages)), error
 
 
@@ -153,7 +208,9 @@ def test_mistakes_are_one_line(text_run, image_run, tmp_path):
 def causal_run(tmp_path_factory):
     """The folder of a finished causal gMLP on the bytes of the embedded text."""
     folder = tmp_path_factory.mktemp("causal")
-    options = gmlp_config.from_file("configs/causal_text.py", "gmlp,scale=quickstart,tokenizer=bytes")
+    options = gmlp_config.from_file(
+        "configs/causal_text.py", "gmlp,scale=quickstart,tokenizer=bytes"
+    )
     options.steps, options.batch_size, options.data.cache = 12, 8, str(folder / "cache")
     options.model.update(layers=2, length=32, d_model=16, d_ffn=32)
     options.eval.examples = 16
@@ -162,18 +219,27 @@ def causal_run(tmp_path_factory):
 
 
 def test_texts_are_continued(causal_run):
-    code, out, error = run(f"--workdir={causal_run}", "--tokens=40", "--temperature=0", text="The \u00e9tat\n\nIf\n")
+    code, out, error = run(
+        f"--workdir={causal_run}", "--tokens=40", "--temperature=0", text="The \u00e9tat\n\nIf\n"
+    )
     assert code == 0, error
-    first, second = gmlp_flax.load(str(causal_run)).generate(["The \u00e9tat", "If"], tokens=40, temperature=0.0)
+    first, second = gmlp_flax.load(str(causal_run)).generate(
+        ["The \u00e9tat", "If"], tokens=40, temperature=0.0
+    )
     assert out == f"The \u00e9tat{first}\nIf{second}\n" and len(first) > 10
     lines = error.splitlines()
-    assert len(lines) == 2 and all(re.match(r"\d+ tokens in [\d.]+ s \([\d,]+ a second\)", line) for line in lines)
+    assert len(lines) == 2 and all(
+        re.match(r"\d+ tokens in [\d.]+ s \([\d,]+ a second\)", line) for line in lines
+    )
     assert "windows of 32 tokens read: 3" in lines[0]
 
 
 def test_a_long_text_and_the_ranking_of_the_next_token(causal_run):
     code, out, error = run(f"--workdir={causal_run}", "--tokens=1", text="x" * 50)
-    assert code == 0 and "line 1: the line has 50 tokens; the model reads the last 31 of them\n" in error
+    assert (
+        code == 0
+        and "line 1: the line has 50 tokens; the model reads the last 31 of them\n" in error
+    )
     code, out, error = run(f"--workdir={causal_run}", "--top=2", text="the")
     first, second = out.splitlines()
     assert (code, first) == (0, "the") and re.match(r"  next: .* \d+\.\d%  .* \d+\.\d%$", second)
@@ -182,7 +248,12 @@ def test_a_long_text_and_the_ranking_of_the_next_token(causal_run):
 def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
     cases = [
         (causal_run, ("--top_p=1.5",), "a", "top_p is 1.5"),
-        (causal_run, ("--top=3", "--tokens=2"), "a", "--tokens is for continuations, without --top"),
+        (
+            causal_run,
+            ("--top=3", "--tokens=2"),
+            "a",
+            "--tokens is for continuations, without --top",
+        ),
         (text_run, ("--tokens=5",), "a [MASK]", r"--tokens is for continuations, .* masked_lm"),
     ]
     for folder, options, text, message in cases:
@@ -191,7 +262,9 @@ def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
         assert re.search(message, error) and len(error.splitlines()) == 1, error
     code, out, error = run(f"--workdir={causal_run}", "--tokens=2", text="a [MASK] b\nthe\n")
     assert code == 1 and out.startswith("the") and len(out.splitlines()) == 1
-    assert error.startswith("error: standard input, line 1: a causal model continues a text and fills no [MASK]: ")
+    assert error.startswith(
+        "error: standard input, line 1: a causal model continues a text and fills no [MASK]: "
+    )
     with pytest.raises(RunError, match="^the task masked_lm does not continue texts"):
         gmlp_flax.load(str(text_run)).generate(["a"])
 
@@ -200,13 +273,22 @@ def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
     ("run", "given", "words"),
     [
         ("text_run", b"A [MASK] b.\n\xff [MASK]\n", "line 2: not UTF-8 (byte 0xff); convert it"),
-        ("text_run", "A [MASK] b.".encode("utf-16-le"), "line 1: not UTF-8 (a zero byte, as UTF-16 has)"),
-        ("causal_run", b"good\nbad \xff\n", "line 2: not UTF-8 (byte 0xff); convert it"),  # also by a model of bytes
+        (
+            "text_run",
+            "A [MASK] b.".encode("utf-16-le"),
+            "line 1: not UTF-8 (a zero byte, as UTF-16 has)",
+        ),
+        # also by a model of bytes
+        ("causal_run", b"good\nbad \xff\n", "line 2: not UTF-8 (byte 0xff); convert it"),
     ],
 )
 def test_text_that_is_not_utf8(request, run, given, words):
-    process = preloaded.start("-m", "gmlp_flax", "predict", f"--workdir={request.getfixturevalue(run)}")
+    process = preloaded.start(
+        "-m", "gmlp_flax", "predict", f"--workdir={request.getfixturevalue(run)}"
+    )
     process.stdin.buffer.write(given)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1 and f"error: standard input, {words}" in err, err
-    assert b"\n" not in given or out.startswith(given.decode("utf-8", "replace").partition("\n")[0]), out
+    assert b"\n" not in given or out.startswith(
+        given.decode("utf-8", "replace").partition("\n")[0]
+    ), out

@@ -1,4 +1,5 @@
-"""`gmlp prepare` as a user runs it: results, resuming after SIGKILL, and one line for each mistake."""
+"""`gmlp prepare` as a user runs it: results, resuming after SIGKILL, and one line for each
+mistake."""
 
 import json
 import os
@@ -16,7 +17,11 @@ from tests import preloaded
 from tests.data.conftest import shared_data  # noqa: F401 - a fixture
 from tests.data.text.preparing import content
 
-WORDS = [f"{start}{end}" for start in ("ba", "de", "ki", "lo", "mu") for end in ("n", "r", "sta", "lle", "")]
+WORDS = [
+    f"{start}{end}"
+    for start in ("ba", "de", "ki", "lo", "mu")
+    for end in ("n", "r", "sta", "lle", "")
+]
 
 
 def start(*words, **environment):
@@ -30,7 +35,9 @@ def run(*words) -> subprocess.CompletedProcess:
 def error(*words) -> str:
     """The one line a command ends with that must not work."""
     done = run(*words)
-    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr, (
+        done.stderr
+    )
     assert done.stderr.splitlines()[-1].startswith("error: ")
     return done.stderr.splitlines()[-1]
 
@@ -50,25 +57,42 @@ def folder(tmp_path_factory):
     """A small corpus, and a tokenizer of it."""
     folder = tmp_path_factory.mktemp("corpus")
     write_corpus(folder / "text", 3, 40, 60)
-    done = run(folder / "text", f"--out={folder}/p", "--vocab_size=300", f"--cache={folder}/c", "--workers=1")
+    done = run(
+        folder / "text",
+        f"--out={folder}/p",
+        "--vocab_size=300",
+        f"--cache={folder}/c",
+        "--workers=1",
+    )
     assert done.returncode == 0 and "300 pieces" in done.stdout, done.stderr
     (folder / "p" / "tokenizer.model").rename(folder / "t.model")
     return folder
 
 
 def test_a_folder_to_train_on(folder, tmp_path):
-    command = [folder / "text", f"--out={tmp_path}/p", "--vocab_size=300", f"--cache={folder}/c", "--workers=1"]
+    command = [
+        folder / "text",
+        f"--out={tmp_path}/p",
+        "--vocab_size=300",
+        f"--cache={folder}/c",
+        "--workers=1",
+    ]
     done = run(*command)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     made = Prepared(tmp_path / "p")
     assert made.documents == 120 and made.tokenizer == Tokenizer.load(folder / "t.model")
     assert f"documents        120\ntokens           {made.tokens:,} (" in done.stdout
     assert "skipped records  0\n" in done.stdout
-    assert f"--config.data.train={tmp_path}/p --config.model.vocab_size=300 (or more)" in done.stdout
+    assert (
+        f"--config.data.train={tmp_path}/p --config.model.vocab_size=300 (or more)" in done.stdout
+    )
     assert len(Packing(made, 16)[0]["tokens"]) == 16
     # A second time there is nothing to do; with the tokenizer's file it is the same.
     before = content(tmp_path / "p")
-    assert run(*command, f"--tokenizer={folder}/t.model").returncode == 0 and content(tmp_path / "p") == before
+    assert (
+        run(*command, f"--tokenizer={folder}/t.model").returncode == 0
+        and content(tmp_path / "p") == before
+    )
 
 
 def test_a_split_and_bad_records(folder, tmp_path):
@@ -79,7 +103,10 @@ def test_a_split_and_bad_records(folder, tmp_path):
     command = [tmp_path / "split", f"--tokenizer={folder}/t.model", "--split=train"]
     assert "max_bad_records=1" in error(*command, f"--out={tmp_path}/a", "--max_bad_records=1")
     done = run(*command, f"--out={tmp_path}/b", "--max_bad_records=2")
-    assert "skipped records  2\n" in done.stdout and "train-00000-of-00001.jsonl, line 2" in done.stdout
+    assert (
+        "skipped records  2\n" in done.stdout
+        and "train-00000-of-00001.jsonl, line 2" in done.stdout
+    )
     assert Prepared(tmp_path / "b").documents == 2
 
 
@@ -100,7 +127,8 @@ def test_mistakes_are_one_line(folder, tmp_path):
 
 
 def kill_at_work(command, folder, rng, within=None) -> None:
-    """Starts the command and kills it: `within` so many seconds, or after it has finished one to three shards more."""
+    """Starts the command and kills it: `within` so many seconds, or after it has finished one to
+    three shards more."""
     process, before = start(*command), len(list(folder.glob("unfinished/shard-*.json")))
     if within is not None:
         time.sleep(rng.uniform(0, within))
@@ -113,7 +141,9 @@ def kill_at_work(command, folder, rng, within=None) -> None:
     process.communicate()
 
 
-@pytest.mark.parametrize(("kills", "files"), [(4, 30), pytest.param(12, 80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kills", "files"), [(4, 30), pytest.param(12, 80, marks=pytest.mark.slow)]
+)
 def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path, kills, files):
     text = write_corpus(tmp_path / "text", files, 300, 400)
     command = [text, f"--tokenizer={folder}/t.model", "--shard_bytes=100000"]
@@ -124,7 +154,9 @@ def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path, kills, file
     killed, rng, halfway = tmp_path / "killed", random.Random(kills), 0
     for kill in range(kills):
         within = while_it_starts if kill % 4 == 3 else None
-        kill_at_work([*command, f"--out={killed}", f"--workers={1 + kill % 3}"], killed, rng, within)
+        kill_at_work(
+            [*command, f"--out={killed}", f"--workers={1 + kill % 3}"], killed, rng, within
+        )
         halfway += any(killed.glob("unfinished/shard-*.json"))
         if is_prepared(killed):  # on a busy machine it may come to its end before the signal
             shutil.rmtree(killed)
@@ -137,7 +169,13 @@ def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path, kills, file
 
 def test_workers_end_with_a_killed_parent(folder, tmp_path):
     text = write_corpus(tmp_path / "text", 4, 6000, 400)
-    process = start(text, f"--tokenizer={folder}/t.model", "--shard_bytes=100000", f"--out={tmp_path}/p", "--workers=2")
+    process = start(
+        text,
+        f"--tokenizer={folder}/t.model",
+        "--shard_bytes=100000",
+        f"--out={tmp_path}/p",
+        "--workers=2",
+    )
     children = f"/proc/{process.pid}/task/{process.pid}/children"
     if not os.path.exists(children):
         process.kill()
@@ -159,11 +197,20 @@ def test_workers_end_with_a_killed_parent(folder, tmp_path):
 
 def test_listops(tmp_path):
     """Made once."""
-    words = ("listops:40,8,8", f"--out={tmp_path / 'a'}", "--lengths=10,60", "--depth=5", "--seed=2")
+    words = (
+        "listops:40,8,8",
+        f"--out={tmp_path / 'a'}",
+        "--lengths=10,60",
+        "--depth=5",
+        "--seed=2",
+    )
     done = run(*words)
     assert done.returncode == 0, done.stderr
     trees, use, more = done.stdout.splitlines()
     assert trees.split(maxsplit=1) == ["trees", "train 40, validation 8, test 8"]
-    assert use.endswith(f"--config=lra_listops --config.data.train={tmp_path / 'a'}") and "model.length=" in more
+    assert (
+        use.endswith(f"--config=lra_listops --config.data.train={tmp_path / 'a'}")
+        and "model.length=" in more
+    )
     assert run(*words).stdout == done.stdout
     assert {path.suffix for path in (tmp_path / "a").iterdir()} == {".json", ".tsv"}

@@ -17,15 +17,23 @@ def test_quickstart_shows_everything(kind, tmp_path):
     done = preloaded.gmlp(*command, **cache)
     assert done.returncode == 0, done.stderr
     assert re.search(r"step 12/12 +loss \d+\.\d+ +[\d,]+ (tokens|images)/s +ETA 00:00", done.stderr)
-    scores = [float(number) for number in re.findall(r"^  (?:token|the|this).* (\d+\.\d)%?$", done.stdout, re.M)]
+    scores = [
+        float(number)
+        for number in re.findall(r"^  (?:token|the|this).* (\d+\.\d)%?$", done.stdout, re.M)
+    ]
     assert len(scores) == {"text": 4, "image": 3}[kind] and min(scores) > 0
     assert len(re.findall(r"(?:\S+ +\d+\.\d% *){5}$", done.stdout, re.M)) == 3
     for name in ("loss.png", "filters.png"):
         assert os.path.getsize(tmp_path / "run" / "figures" / name) > 5000
         assert f"figures/{name}" in done.stdout
-    if kind == "image":  # A second quickstart begins again; it does not show the finished run as its own.
+    # A second quickstart begins again; it does not show the finished run as its own.
+    if kind == "image":
         again = preloaded.gmlp(*command, **cache)
-        assert again.returncode == 0 and "step 12/12" in again.stderr and "resuming" not in again.stderr
+        assert (
+            again.returncode == 0
+            and "step 12/12" in again.stderr
+            and "resuming" not in again.stderr
+        )
         assert os.path.exists(tmp_path / "run" / "before-1" / "result.json")
 
 

@@ -10,7 +10,9 @@ TUNED = ("table4", "--data=setup.cfg", "--finetune=sst2=setup.cfg")
 
 def test_a_report_of_runs_that_are_there(tmp_path):
     write_runs(tmp_path / "runs")
-    done = preloaded.gmlp("reproduce", "table3", f"--from={tmp_path}/runs/*", f"--out={tmp_path}/reports")
+    done = preloaded.gmlp(
+        "reproduce", "table3", f"--from={tmp_path}/runs/*", f"--out={tmp_path}/reports"
+    )
     assert done.returncode == 0, done.stderr
     assert "| sgu | 0.659 | 31.0 ± 1.4 | 2 | 4.35 | +26.6 | 0.004 |" in done.stdout
     assert "| sgu < multiplicative | " in done.stdout
@@ -29,9 +31,15 @@ def test_counts_need_no_runs(tmp_path):
     [
         (("table9",), "'table9'"),
         (("table3",), "--data is without its data: at scale cpu give --data=PATH"),
-        (("table4", "--data=setup.cfg", "--finetune=cola=y"), "--finetune=cola: table4 takes sst2, mnli"),
+        (
+            ("table4", "--data=setup.cfg", "--finetune=cola=y"),
+            "--finetune=cola: table4 takes sst2, mnli",
+        ),
         (("table3", "--data=setup.cfg", "--finetune=sst2=y"), "--finetune=sst2: table3 takes none"),
-        (("table4", "--data=setup.cfg", "--finetune=sst2"), "--finetune=sst2 is without its data: at scale cpu give"),
+        (
+            ("table4", "--data=setup.cfg", "--finetune=sst2"),
+            "--finetune=sst2 is without its data: at scale cpu give",
+        ),
         (("table3", "--data=/nowhere"), "--data=/nowhere: there is no such file or folder"),
         ((*TUNED, "--finetune_seeds=0,x"), "--finetune_seeds=0,x: expected numbers"),
         ((*TUNED, "--finetune_flag=--config.step=3"), "did you mean 'steps'"),
@@ -43,11 +51,23 @@ def test_counts_need_no_runs(tmp_path):
         (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0"),
         ((), "NAME is missing"),
         (("table3", "--from=x", "--rows=sgu"), "--rows is not for table3"),
-        (("alternatives", "--columns=costs", "--rows=sgv"), "--rows: there is no 'sgv'; did you mean 'sgu'?"),
+        (
+            ("alternatives", "--columns=costs", "--rows=sgv"),
+            "--rows: there is no 'sgv'; did you mean 'sgu'?",
+        ),
         (("alternatives", "--columns=costs", "--lengths=a"), "--lengths=a: expected numbers"),
-        (("alternatives", "--columns=costs", "--finetune=sst2=x"), "--finetune is not for alternatives"),
-        (("alternatives", "--from=/nowhere"), "/nowhere holds no run and no measurement of alternatives"),
-        (("alternatives", "--from=x", "--columns=costs"), "--columns and --from=x exclude each other"),
+        (
+            ("alternatives", "--columns=costs", "--finetune=sst2=x"),
+            "--finetune is not for alternatives",
+        ),
+        (
+            ("alternatives", "--from=/nowhere"),
+            "/nowhere holds no run and no measurement of alternatives",
+        ),
+        (
+            ("alternatives", "--from=x", "--columns=costs"),
+            "--columns and --from=x exclude each other",
+        ),
     ],
 )
 def test_mistakes_are_one_line(tmp_path, arguments, message):

@@ -1,4 +1,5 @@
-"""What a sweep trains, in what order, what it chooses and prints; a stand-in for the trainer answers at once.
+"""What a sweep trains, in what order, what it chooses and prints; a stand-in for the trainer
+answers at once.
 
 Whole runs are in tests/runs/test_sweep.py.
 """
@@ -27,18 +28,37 @@ def run(rate: str, batch: int, seed: int) -> str:
 
 def test_one_seed_chooses_and_the_others_follow(trainer):
     """Perplexity is better the lower; ties go to the first."""
-    first = {run("1e-3", 32, 3): 30.0, run("1e-3", 64, 3): 20.0, run("2e-3", 32, 3): 40.0, run("2e-3", 64, 3): 20.0}
+    first = {
+        run("1e-3", 32, 3): 30.0,
+        run("1e-3", 64, 3): 20.0,
+        run("2e-3", 32, 3): 40.0,
+        run("2e-3", 64, 3): 20.0,
+    }
     first = {f"{name},data.search=True": value for name, value in first.items()}
     reported = {run("1e-3", 64, seed): value for seed, value in {3: 20.0, 1: 25.0, 2: 21.0}.items()}
     trainer.plan(first | reported)
     code, printed, told = sweep(trainer, *GRID, "--seeds=3,1,2")
     assert code == 0, told
     assert trainer.names() == [*first, *reported]
-    assert ["--config.data.search=True" in call for call in trainer.calls()] == [True] * 4 + [False] * 3
+    assert ["--config.data.search=True" in call for call in trainer.calls()] == [True] * 4 + [
+        False
+    ] * 3
     ended = [f"{name}: perplexity {value:.5g}" for name, value in (first | reported).items()]
     assert [line.rpartition(" (")[0] for line in told] == ended and told[-1].endswith(" (3 of 3)")
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed if line.startswith("|")]
-    assert lines[0] == ["", "seeds", "median", "mean", "lowest", "highest", "perplexity of each seed"]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in printed
+        if line.startswith("|")
+    ]
+    assert lines[0] == [
+        "",
+        "seeds",
+        "median",
+        "mean",
+        "lowest",
+        "highest",
+        "perplexity of each seed",
+    ]
     assert lines[2][0] == "optimizer.learning_rate=1e-3,batch_size=32,data.search=True"
     assert lines[2][1:] == ["1", *["30.0"] * 5]
     assert lines[6][0] == "optimizer.learning_rate=1e-3,batch_size=64"
@@ -50,17 +70,31 @@ def test_one_seed_chooses_and_the_others_follow(trainer):
 
 
 def test_accuracy_is_better_the_higher(trainer):
-    scores = {f"batch_size={size},seed=0,data.search=True": top1 for size, top1 in ((32, 0.5), (64, 0.75))}
+    scores = {
+        f"batch_size={size},seed=0,data.search=True": top1 for size, top1 in ((32, 0.5), (64, 0.75))
+    }
     scores["batch_size=64,seed=0"] = 0.7
     trainer.plan({name: {"top1": top1, "loss": 1.0} for name, top1 in scores.items()})
-    code, printed, told = sweep(trainer, "--grid=batch_size=32,64", "--seeds=0", config="configs/quickstart_image.py")
-    assert code == 0 and any(line.startswith("chosen: batch_size=64, for its top1 with") for line in printed), told
+    code, printed, told = sweep(
+        trainer, "--grid=batch_size=32,64", "--seeds=0", config="configs/quickstart_image.py"
+    )
+    assert code == 0 and any(
+        line.startswith("chosen: batch_size=64, for its top1 with") for line in printed
+    ), told
 
 
 def test_report_holds_all_metrics_of_all_runs(trainer):
     metrics = [{"perplexity": 10.0, "loss": 2.0}, {"perplexity": 20.0, "loss": 4.0}]
     trainer.plan({f"seed={seed}": each for seed, each in enumerate(metrics)})
-    assert sweep(trainer, "--seeds=0,1", "--config.model.d_ffn=64", "--config.optimizer.freeze=('a', 'b')")[0] == 0
+    assert (
+        sweep(
+            trainer,
+            "--seeds=0,1",
+            "--config.model.d_ffn=64",
+            "--config.optimizer.freeze=('a', 'b')",
+        )[0]
+        == 0
+    )
     assert trainer.report() == {
         "config": TEXT,
         "overrides": {"model.d_ffn": 64, "optimizer.freeze": ["a", "b"]},
@@ -70,7 +104,10 @@ def test_report_holds_all_metrics_of_all_runs(trainer):
         "points": [
             {
                 "point": {},
-                "runs": [{"seed": seed, "workdir": f"seed={seed}", "eval": each} for seed, each in enumerate(metrics)],
+                "runs": [
+                    {"seed": seed, "workdir": f"seed={seed}", "eval": each}
+                    for seed, each in enumerate(metrics)
+                ],
                 "summary": {
                     "perplexity": {"median": 15.0, "mean": 15.0, "lowest": 10.0, "highest": 20.0},
                     "loss": {"median": 3.0, "mean": 3.0, "lowest": 2.0, "highest": 4.0},
@@ -87,7 +124,9 @@ def test_report_holds_all_metrics_of_all_runs(trainer):
 def test_run_that_cannot_be_compared(trainer, metrics):
     trainer.plan({"seed=0": metrics})
     code, _, told = sweep(trainer, "--seeds=0")
-    assert code == 2 and told[-1].startswith("error: the run seed=0 ended with perplexity nan: it cannot be compared")
+    assert code == 2 and told[-1].startswith(
+        "error: the run seed=0 ended with perplexity nan: it cannot be compared"
+    )
 
 
 def written(trainer: Trainer, **changes: object) -> None:
@@ -114,4 +153,7 @@ def test_what_a_run_inherited_is_no_other_config(trainer):
     assert code == 2 and told[-1].startswith("error: the run seed=0 ended with accuracy nan")
     (trainer.folder / "out" / "seed=0" / "result.json").write_text('{"eval": {"accuracy": 0.5}}')
     assert sweep(trainer, "--seeds=0", *finetuning)[0] == 0
-    assert "config.model.length was" in sweep(trainer, "--seeds=0", *finetuning, "--config.model.length=9")[2][-1]
+    assert (
+        "config.model.length was"
+        in sweep(trainer, "--seeds=0", *finetuning, "--config.model.length=9")[2][-1]
+    )

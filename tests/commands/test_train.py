@@ -1,4 +1,5 @@
-"""`gmlp train` on a run that is there; whole runs are in tests/runs, mistakes in flags in test_cli.py."""
+"""`gmlp train` on a run that is there; whole runs are in tests/runs, mistakes in flags in
+test_cli.py."""
 
 import json
 import re
@@ -20,7 +21,10 @@ def test_a_finished_run_goes_on_when_it_is_given_more_steps(text_run, tmp_path):
     first, second, *_ = done.stderr.splitlines()
     assert first == f"gmlp, masked_lm: 14 steps of 8 examples on 1 cpu device; writing to {run}"
     # The text is the manual of this Python.
-    assert re.fullmatch(r"12,182 parameters; [56],\d{3} sequences of 32 tokens to train on, [78]\d\d held out", second)
+    assert re.fullmatch(
+        r"12,182 parameters; [56],\d{3} sequences of 32 tokens to train on, [78]\d\d held out",
+        second,
+    )
     figure, *advice = done.stdout.splitlines()
     assert figure.endswith("figures/loss.png")
     assert [line.split()[1:3] for line in advice] == [

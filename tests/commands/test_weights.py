@@ -7,7 +7,9 @@ from tests import preloaded
 
 def test_a_folder_may_have_a_dot(text_run, tmp_path):
     done = preloaded.gmlp("export", f"--model={text_run}", f"--out={tmp_path}/model-v1.0")
-    assert done.returncode == 0 and (tmp_path / "model-v1.0" / "model.safetensors").exists(), done.stderr
+    assert done.returncode == 0 and (tmp_path / "model-v1.0" / "model.safetensors").exists(), (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,8 @@ def test_a_folder_may_have_a_dot(text_run, tmp_path):
     ],
 )
 def test_what_export_refuses_is_one_line(image_run, tmp_path, flags, words):
-    line = preloaded.refused("export", *(flag.replace("RUN", str(image_run)) for flag in flags), cwd=tmp_path)
+    line = preloaded.refused(
+        "export", *(flag.replace("RUN", str(image_run)) for flag in flags), cwd=tmp_path
+    )
     assert all(word in line for word in words), line
     assert not list(tmp_path.iterdir())

@@ -16,7 +16,11 @@ from tests.failures import raised
 @pytest.mark.smoke
 def test_json_round_trip(tmp_path):
     config = gmlp_config.default("image_classification")
-    config.model.image_size, config.optimizer.freeze, config.model.spatial_init_std = (16, 32), ("a", "b"), 1e-7
+    config.model.image_size, config.optimizer.freeze, config.model.spatial_init_std = (
+        (16, 32),
+        ("a", "b"),
+        1e-7,
+    )
     path = tmp_path / "config.json"
     path.write_text(gmlp_config.to_json(config))
     again = gmlp_config.load(str(path))
@@ -35,7 +39,10 @@ def test_keys_that_are_gone_are_read_at_their_usual_values():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"modle": {"layers": 3}}', "there is no config key 'modle.layers'; did you mean 'model.layers'?"),
+        (
+            '{"modle": {"layers": 3}}',
+            "there is no config key 'modle.layers'; did you mean 'model.layers'?",
+        ),
         ('{"model": 3}', "model is a group of keys"),
         ('{"steps": {"a": 1}}', "there is no config key 'steps.a'"),
         ('{"model": {"layers": "3"}}', "config.model.layers is '3': expected a whole number"),
@@ -44,13 +51,19 @@ def test_keys_that_are_gone_are_read_at_their_usual_values():
         ('{"task": null}', "task None is no name"),
         ('{"model": {"block": ["gmlp"]}}', "model.block ['gmlp'] is no name"),
         ('{"optimizer": {"freeze": null}}', "config.optimizer.freeze is None: expected a tuple"),
-        ('{"optimizer": {"learning_rate": 1e999}}', "config.optimizer.learning_rate is inf: expected a finite number"),
+        (
+            '{"optimizer": {"learning_rate": 1e999}}',
+            "config.optimizer.learning_rate is inf: expected a finite number",
+        ),
         ('{"seed": %s}' % ("9" * 6000), ": not JSON (a number of 6,000 digits)"),
         (r'{"data": {"train": "a\u0000b"}}', r"config.data.train is 'a\x00b': expected text"),
         ('{"steps": ' + "[" * 100_000, "nested too deep"),
         ("[" * 100_000, ": not JSON ("),
         ('{"data": {"packing": "documents"}}', "there is no config key 'data.packing'"),
-        *((data, "config.json: not JSON") for data in ("{}".encode("utf-16"), b'{"init_from": "\xff"}', b"")),
+        *(
+            (data, "config.json: not JSON")
+            for data in ("{}".encode("utf-16"), b'{"init_from": "\xff"}', b"")
+        ),
         (None, "reading "),
     ],
 )
@@ -106,11 +119,18 @@ def test_arguments_that_are_wrong(arg, words):
 
 def test_nothing_may_follow_if_there_are_no_options():
     assert gmlp_config.arguments("sgu", ("sgu",)) == ("sgu",)
-    with pytest.raises(ConfigError, match="the config's argument has 'scale=gpu': expected nothing more"):
+    with pytest.raises(
+        ConfigError, match="the config's argument has 'scale=gpu': expected nothing more"
+    ):
         gmlp_config.arguments("sgu,scale=gpu", ("sgu",))
 
 
-@given(st.lists(st.sampled_from(["sgu", "mixer", "scale", "length", "gpu", "512", "=", ",", " ", "x\n"]), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from(["sgu", "mixer", "scale", "length", "gpu", "512", "=", ",", " ", "x\n"]),
+        max_size=12,
+    )
+)
 def test_any_text_is_read_or_named_in_one_line(parts):
     """What is accepted reads back as it was given; what is not is quoted in one line."""
     arg = "".join(parts)
@@ -142,7 +162,9 @@ def test_a_name_is_also_looked_for_in_the_users_own_folder(tmp_path, monkeypatch
     os.makedirs(folder, exist_ok=True)
     Path(folder, "mine.py").write_text(MINE)
     assert gmlp_config.open_config("mine").steps == 7
-    with pytest.raises(ConfigError, match="^there is no config file quickstart_tex; did you mean 'quickstart_text'"):
+    with pytest.raises(
+        ConfigError, match="^there is no config file quickstart_tex; did you mean 'quickstart_text'"
+    ):
         gmlp_config.open_config("quickstart_tex")
 
 
@@ -153,7 +175,9 @@ def test_a_name_that_two_places_hold_is_refused(tmp_path, monkeypatch, kind, nam
     own = Path("configs", *["sweeps"] * (kind == "sweep"), f"{name}.py")
     own.parent.mkdir(parents=True)
     own.write_text(Path(packaged).read_text())
-    assert gmlp_config.locate(name, kind) == str(own), "the same file twice, as in a checkout, is no contradiction"
+    assert gmlp_config.locate(name, kind) == str(own), (
+        "the same file twice, as in a checkout, is no contradiction"
+    )
     own.write_text(MINE)
     with pytest.raises(ConfigError) as told:
         gmlp_config.locate(name, kind)
@@ -166,7 +190,15 @@ def test_a_name_that_two_places_hold_is_refused(tmp_path, monkeypatch, kind, nam
 
 
 def test_words_of_a_command_line():
-    words = ["--config.a.b=1=2", "-config.c", "x", "--workdir=w", "--config=file", "--config.d=", "--config.=5"]
+    words = [
+        "--config.a.b=1=2",
+        "-config.c",
+        "x",
+        "--workdir=w",
+        "--config=file",
+        "--config.d=",
+        "--config.=5",
+    ]
     assert gmlp_config.named_overrides(words) == {"a.b": "1=2", "c": "x", "d": "", "": "5"}
 
 
@@ -181,7 +213,10 @@ def test_another_block_brings_its_options(capsys):
     config = gmlp_config.default()
     config.model.gate = "linear"
     found = gmlp_config.overridden(config, {"model.block": "transformer", "model.heads": "8"})
-    assert (found.model.block, found.model.heads) == ("transformer", 8) and "gate" not in found.model
+    assert (found.model.block, found.model.heads) == (
+        "transformer",
+        8,
+    ) and "gate" not in found.model
     assert capsys.readouterr().err == (
         "note: masked_lm with transformer has no such keys, which the config sets: model.gate='linear'\n"
     )
@@ -200,7 +235,15 @@ def test_what_cannot_be_set_is_one_line(values, message):
 
 
 def test_a_command_line_keeps_its_other_words():
-    words = ["train", "a.png", "--config.steps", "7", "--workdir=w", "--config.optimizer.freeze=('a', 'b')", "--typo"]
+    words = [
+        "train",
+        "a.png",
+        "--config.steps",
+        "7",
+        "--workdir=w",
+        "--config.optimizer.freeze=('a', 'b')",
+        "--typo",
+    ]
     config, left = gmlp_config.apply_overrides(gmlp_config.default(), words)
     assert (config.steps, config.optimizer.freeze) == (7, ("a", "b"))
     assert left == ["train", "a.png", "--workdir=w", "--typo"]

@@ -1,4 +1,5 @@
-"""The rows of optimizers, each against its paper. With clipping and masks they are tested in tests/training."""
+"""The rows of optimizers, each against its paper. With clipping and masks they are tested in
+tests/training."""
 
 import jax
 import jax.numpy as jnp
@@ -29,14 +30,32 @@ def refused(**options):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"name": "lion", "eps": 1e-8}, ["optimizer.eps is 1e-08", "'lion'", "adamw", "--config.optimizer.eps=1e-06"]),
+        (
+            {"name": "lion", "eps": 1e-8},
+            ["optimizer.eps is 1e-08", "'lion'", "adamw", "--config.optimizer.eps=1e-06"],
+        ),
         ({"name": "adamw", "beta": 0.9}, ["optimizer.beta is 0.9", "'adamw'", "(muon have)"]),
         ({"name": "nadamw", "nesterov": True}, ["optimizer.nesterov is True", "'nadamw'"]),
-        ({"name": "adam"}, ["optimizer.weight_decay is 0.05", "'adam'", "--config.optimizer.weight_decay=0.0"]),
-        ({"name": "schedule_free"}, ["optimizer.schedule is 'cosine'", "schedule_free", "schedule=constant"]),
-        ({"name": "schedule_free", "schedule": "constant", "ema": 0.9}, ["optimizer.ema is 0.9", "ema=0.0"]),
-        ({"name": "schedule_free", "schedule": "constant", "b1": 0.0}, ["optimizer.b1 is 0.0", "b1=0.9"]),
-        ({"name": "addamw"}, ["optimizer.name is 'addamw'", "'adamw'", "my_package.my_module:my_function"]),
+        (
+            {"name": "adam"},
+            ["optimizer.weight_decay is 0.05", "'adam'", "--config.optimizer.weight_decay=0.0"],
+        ),
+        (
+            {"name": "schedule_free"},
+            ["optimizer.schedule is 'cosine'", "schedule_free", "schedule=constant"],
+        ),
+        (
+            {"name": "schedule_free", "schedule": "constant", "ema": 0.9},
+            ["optimizer.ema is 0.9", "ema=0.0"],
+        ),
+        (
+            {"name": "schedule_free", "schedule": "constant", "b1": 0.0},
+            ["optimizer.b1 is 0.0", "b1=0.9"],
+        ),
+        (
+            {"name": "addamw"},
+            ["optimizer.name is 'addamw'", "'adamw'", "my_package.my_module:my_function"],
+        ),
         ({"name": "optax:Params"}, ["optimizer.name is 'optax:Params'", "learning_rate"]),
         ({"name": "optax:nothing"}, ["optimizer.name is 'optax:nothing'", "cannot be imported"]),
         ({"name": "optax:novograd"}, ["optimizer.weight_decay is 0.05", "'optax:novograd'"]),
@@ -74,7 +93,8 @@ def test_a_config_of_somebody_else_runs_no_optimizer_of_theirs():
 
 
 def test_muon_makes_each_layer_orthogonal():
-    """Against optax.contrib.muon on a single matrix; singular values of the update are near 1 before the scale."""
+    """Against optax.contrib.muon on a single matrix; singular values of the update are near 1
+    before the scale."""
     options = gmlp_config.default().optimizer
     options.update(name="muon", weight_decay=0.0)
     draw = np.random.default_rng(0).normal
@@ -86,23 +106,35 @@ def test_muon_makes_each_layer_orthogonal():
     for layer in range(3):
         gradient = gradients["encoder"]["blocks"]["w"][layer]
         expected, _ = alone.update(gradient, alone.init(gradient), gradient)
-        np.testing.assert_allclose(found["encoder"]["blocks"]["w"][layer], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            found["encoder"]["blocks"]["w"][layer], expected, rtol=1e-4, atol=1e-5
+        )
         values = np.linalg.svd(expected, compute_uv=False) / (0.2 * 12**0.5)
         assert values.min() > 0.5 and values.max() < 1.5
     adam = optax.adam(1.0, eps=options.eps, nesterov=True)
-    expected, _ = adam.update(gradients["embedding"], adam.init(params["embedding"]), params["embedding"])
+    expected, _ = adam.update(
+        gradients["embedding"], adam.init(params["embedding"]), params["embedding"]
+    )
     np.testing.assert_allclose(found["embedding"], expected, rtol=1e-5)
 
 
 def test_adafactor_is_optaxs_by_layer():
     options = gmlp_config.default().optimizer
     options.update(name="adafactor", weight_decay=0.0, multiply_by_parameter_scale=True)
-    params = {"encoder": {"blocks": {"w": jnp.array([1.0, 100.0])[:, None, None] * jnp.ones((2, 128, 130))}}}
+    params = {
+        "encoder": {
+            "blocks": {"w": jnp.array([1.0, 100.0])[:, None, None] * jnp.ones((2, 128, 130))}
+        }
+    }
     gradient = np.random.default_rng(0).normal(size=(2, 128, 130)).astype(np.float32)
-    transformation = find("adafactor").make(optax.constant_schedule(0.1), options, lambda params: True)
+    transformation = find("adafactor").make(
+        optax.constant_schedule(0.1), options, lambda params: True
+    )
     state = transformation.init(params)
     assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 4 * 130 * 2  # rows and columns
-    found, _ = transformation.update({"encoder": {"blocks": {"w": jnp.asarray(gradient)}}}, state, params)
+    found, _ = transformation.update(
+        {"encoder": {"blocks": {"w": jnp.asarray(gradient)}}}, state, params
+    )
     alone = optax.adafactor(0.1)
     for layer in range(2):
         param = params["encoder"]["blocks"]["w"][layer]
@@ -115,11 +147,15 @@ def test_sgd_with_both_kinds_of_momentum(nesterov):
     """Sutskever et al. 2013: m = b m + g; the step is m, or g + b m of Nesterov's."""
     options = gmlp_config.default().optimizer
     options.update(name="sgd", b1=0.9, weight_decay=0.0, nesterov=nesterov)
-    transformation = OPTIMIZERS["sgd"].make(optax.constant_schedule(0.1), options, lambda params: True)
+    transformation = OPTIMIZERS["sgd"].make(
+        optax.constant_schedule(0.1), options, lambda params: True
+    )
     params, momentum = jnp.zeros(3), np.zeros(3)
     state = transformation.init(params)
     for gradient in np.array([[1.0, -2.0, 0.5], [0.5, 0.0, 3.0], [-1.0, 1.0, 1.0]]):
         momentum = 0.9 * momentum + gradient
         expected = -0.1 * (gradient + 0.9 * momentum if nesterov else momentum)
-        update, state = jax.jit(transformation.update)(jnp.asarray(gradient, jnp.float32), state, params)
+        update, state = jax.jit(transformation.update)(
+            jnp.asarray(gradient, jnp.float32), state, params
+        )
         np.testing.assert_allclose(update, expected, rtol=1e-5)

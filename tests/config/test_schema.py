@@ -21,27 +21,52 @@ def test_no_key_has_two_owners(task, block):
 
 
 def test_a_key_may_not_hide_a_method_of_the_config(monkeypatch):
-    monkeypatch.setattr(tasks.find("masked_lm"), "options", {"masking.values": Option(1, "hides ConfigDict.values")})
+    monkeypatch.setattr(
+        tasks.find("masked_lm"), "options", {"masking.values": Option(1, "hides ConfigDict.values")}
+    )
     assert "masking.values" in raised(ConfigError, gmlp_config.default)
 
 
 def test_options_are_single_values_of_plain_types():
     for task in tasks.TASKS:
         for name, option in schema.keys_of(task).items():
-            assert isinstance(option, Option) and type(option.default) in (bool, int, float, str, tuple), name
+            assert isinstance(option, Option) and type(option.default) in (
+                bool,
+                int,
+                float,
+                str,
+                tuple,
+            ), name
 
 
 def test_finetuning_takes_over_the_architecture():
     architecture = {name for name, option in schema.keys_of().items() if option.architecture}
-    assert {"model.block", "model.d_model", "model.gate", "model.vocab_size", "model.scale_embeddings"} <= architecture
-    assert not {"model.length", "model.dropout", "model.remat", "model.dtype", "model.toeplitz"} & architecture
+    assert {
+        "model.block",
+        "model.d_model",
+        "model.gate",
+        "model.vocab_size",
+        "model.scale_embeddings",
+    } <= architecture
+    assert (
+        not {"model.length", "model.dropout", "model.remat", "model.dtype", "model.toeplitz"}
+        & architecture
+    )
 
 
 @pytest.mark.parametrize(
     ("may", "of", "names"),
     [
-        (True, ("gmlp", "adamw"), "steps optimizer.lr_multipliers model.toeplitz optimizer.b1 optimizer.decay_share"),
-        (False, ("gmlp", "adamw"), "model.survival model.block seed optimizer.skip_spikes optimizer.name log.norms"),
+        (
+            True,
+            ("gmlp", "adamw"),
+            "steps optimizer.lr_multipliers model.toeplitz optimizer.b1 optimizer.decay_share",
+        ),
+        (
+            False,
+            ("gmlp", "adamw"),
+            "model.survival model.block seed optimizer.skip_spikes optimizer.name log.norms",
+        ),
         (False, ("gmlp", "adamw"), "optimizer.lora_rank"),
         (True, ("fnet_hybrid", "adamw"), "model.dft"),
         (False, ("mixer", "adamw"), "model.toeplitz"),
@@ -50,9 +75,11 @@ def test_finetuning_takes_over_the_architecture():
     ],
 )
 def test_what_may_change_in_the_middle_of_a_run(may, of, names):
-    """Options of a block that leave the numbers as they are; hyperparameters that the optimizer's state has no part
-    in."""
-    assert {name: schema.may_change(name, *of) for name in names.split()} == dict.fromkeys(names.split(), may)
+    """Options of a block that leave the numbers as they are; hyperparameters that the optimizer's
+    state has no part in."""
+    assert {name: schema.may_change(name, *of) for name in names.split()} == dict.fromkeys(
+        names.split(), may
+    )
 
 
 @pytest.mark.smoke
@@ -69,9 +96,19 @@ def test_every_key_has_a_comment_and_a_default_that_is_valid(task, block):
 
 def test_another_block_keeps_what_both_have():
     config = gmlp_config.default()
-    config.steps, config.model.layers, config.model.gate, config.masking.rate = 7, 3, "additive", 0.3
+    config.steps, config.model.layers, config.model.gate, config.masking.rate = (
+        7,
+        3,
+        "additive",
+        0.3,
+    )
     other = gmlp_config.changed(config, block="mixer")
-    assert (other.steps, other.model.layers, other.masking.rate, other.model.block) == (7, 3, 0.3, "mixer")
+    assert (other.steps, other.model.layers, other.masking.rate, other.model.block) == (
+        7,
+        3,
+        0.3,
+        "mixer",
+    )
     assert "gate" not in other.model and other.model.d_spatial == 64
     found = gmlp_config.differences(config, other)
     assert found["model.gate"] == ("additive", None) and found["model.d_spatial"] == (None, 64)
@@ -92,4 +129,8 @@ def test_help_holds_every_key_of_every_task_and_block():
 
 def test_help_of_a_config_holds_its_values():
     text = gmlp_config.help_text(gmlp_config.from_file("quickstart_text"))
-    assert "config.steps = 500 " in text and "config.model.length = 64 " in text and "config.augment" not in text
+    assert (
+        "config.steps = 500 " in text
+        and "config.model.length = 64 " in text
+        and "config.augment" not in text
+    )

@@ -56,17 +56,38 @@ def test_names_that_do_not_exist(name, nearest):
     assert nearest in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [*schema.RENAMED, "optimizer.batch_size", "model.heads", "model.layrs"])
+@pytest.mark.parametrize(
+    "name", [*schema.RENAMED, "optimizer.batch_size", "model.heads", "model.layrs"]
+)
 def test_a_config_file_that_sets_a_key_that_is_not_there(tmp_path, name):
     """The message names the file and the key that is meant."""
-    meant = {"optimizer.batch_size": "config.eval.batch_size", "model.layrs": "model.layers", **schema.RENAMED}
-    lines = ["from gmlp_flax import config", "def get_config(arg=''):", "    c = config.default()", f"    c.{name} = 3"]
+    meant = {
+        "optimizer.batch_size": "config.eval.batch_size",
+        "model.layrs": "model.layers",
+        **schema.RENAMED,
+    }
+    lines = [
+        "from gmlp_flax import config",
+        "def get_config(arg=''):",
+        "    c = config.default()",
+        f"    c.{name} = 3",
+    ]
     (tmp_path / "x.py").write_text("\n".join([*lines, "    return c"]))
     told = raised(ConfigError, gmlp_config.from_file, str(tmp_path / "x.py"))
     assert "x.py: " in told and meant.get(name, name) in told
 
 
-BAD_MULTIPLIERS = "bias", "bias=", "=2", "bias=0", "bias=-1", "bias=1..", "bias=nan", "bias=inf", "(=2"
+BAD_MULTIPLIERS = (
+    "bias",
+    "bias=",
+    "=2",
+    "bias=0",
+    "bias=-1",
+    "bias=1..",
+    "bias=nan",
+    "bias=inf",
+    "(=2",
+)
 BAD_STEPS = "5", "0:5", "9:5", "10:1001", "a:b", "1:2:3"
 
 
@@ -76,13 +97,27 @@ BAD_STEPS = "5", "0:5", "9:5", "10:1001", "a:b", "1:2:3"
         ("model.block", "transformer", ["the config has no model.heads"]),
         ("model.block", "gmpl", ["config.model.block is 'gmpl'", "'gmlp'"]),
         ("task", "masked", ["config.task is 'masked'", "'masked_lm'"]),
-        ("task", "gmlp_flax.tasks.base:Task", ["config.task is 'gmlp_flax.tasks.base:Task'", "assets"]),
+        (
+            "task",
+            "gmlp_flax.tasks.base:Task",
+            ["config.task is 'gmlp_flax.tasks.base:Task'", "assets"],
+        ),
         ("optimizer.beta", 0.9, ["config.optimizer.beta is 0.9", "'adamw'", "muon"]),
         ("masking.random_share", 0.3, ["config.masking.mask_share is 0.8", "random_share is 0.3"]),
-        ("optimizer.grad_accum_steps", 5, ["config.batch_size is 32", "5", "config.optimizer.grad_accum_steps"]),
+        (
+            "optimizer.grad_accum_steps",
+            5,
+            ["config.batch_size is 32", "5", "config.optimizer.grad_accum_steps"],
+        ),
         ("optimizer.freeze", ("(",), ["config.optimizer.freeze: '('"]),
-        *(("optimizer.lr_multipliers", (line,), ["config.optimizer.lr_multipliers: "]) for line in BAD_MULTIPLIERS),
-        *(("mesh.rules", (line,), ["config.mesh.rules: "]) for line in ("kernel$", "kernel$=rows", "(=fsdp", "=fsdp")),
+        *(
+            ("optimizer.lr_multipliers", (line,), ["config.optimizer.lr_multipliers: "])
+            for line in BAD_MULTIPLIERS
+        ),
+        *(
+            ("mesh.rules", (line,), ["config.mesh.rules: "])
+            for line in ("kernel$", "kernel$=rows", "(=fsdp", "=fsdp")
+        ),
         *(("profile.steps", steps, [f"is {steps!r}", "config.steps=1000"]) for steps in BAD_STEPS),
     ],
 )
@@ -108,7 +143,9 @@ def test_values_that_do_not_parse_or_fit_the_others(config, name, value, words):
     ],
 )
 def test_values_that_make_no_sense(name, value):
-    config = next(found for found in map(gmlp_config.default, tasks.TASKS) if name in gmlp_config.keys(found))
+    config = next(
+        found for found in map(gmlp_config.default, tasks.TASKS) if name in gmlp_config.keys(found)
+    )
     config.update_from_flattened_dict({name: value})
     assert_refused(config, f"config.{name} is {value!r}: ")
 

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path, monkeypatch):
-    """The default folder of tokenizers and indexes, so that tests do not use the cache of the user who runs them."""
+    """The default folder of tokenizers and indexes, so that tests do not use the cache of the user
+    who runs them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "gmlp_flax"
 
@@ -26,7 +27,8 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def shared_data() -> Callable[[str], str]:
-    """Gives the path of a real data file kept beside the repository, or skips the test, naming the file."""
+    """Gives the path of a real data file kept beside the repository, or skips the test, naming the
+    file."""
 
     def find(name: str) -> str:
         path = ROOT.parent / "shared" / "data" / name

@@ -1,4 +1,5 @@
-"""A source for the pipeline and its transforms, in a module of their own that worker processes import quickly."""
+"""A source for the pipeline and its transforms, in a module of their own that worker processes
+import quickly."""
 
 import numpy as np
 

@@ -16,14 +16,21 @@ def replace_manual(monkeypatch, topics):
 
 
 def test_sentences():
-    assert sentences("One  two.\nThree?  Four\n\n   Five: six\n") == ["One two.", "Three?", "Four", "Five: six"]
+    assert sentences("One  two.\nThree?  Four\n\n   Five: six\n") == [
+        "One two.",
+        "Three?",
+        "Four",
+        "Five: six",
+    ]
 
 
 def test_splits_share_no_sentence():
     train, heldout = embedded_text("train"), embedded_text("heldout")
     assert sum(map(len, heldout)) > 20_000
     assert sum(map(len, train)) > 250_000
-    shared = {s for text in train for s in sentences(text)} & {s for text in heldout for s in sentences(text)}
+    shared = {s for text in train for s in sentences(text)} & {
+        s for text in heldout for s in sentences(text)
+    }
     assert not shared
 
 
@@ -34,7 +41,9 @@ def test_training_text_keeps_its_layout(monkeypatch):
 
 
 def test_topics_absent_in_another_python_are_tolerated(monkeypatch):
-    replace_manual(monkeypatch, {"import": "One.", "calls": "Two.", "execmodel": "Three.", "other": "Four."})
+    replace_manual(
+        monkeypatch, {"import": "One.", "calls": "Two.", "execmodel": "Three.", "other": "Four."}
+    )
     assert embedded_text("heldout") == ["Two.", "Three.", "One."]
     assert embedded_text("train") == ["Four."]
 

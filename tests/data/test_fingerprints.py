@@ -21,7 +21,9 @@ def of(path):
 
 def test_counts_names_and_content(tmp_path):
     found = of(folder(tmp_path / "a", x=b"12", y=b"345"))
-    names = hashlib.sha256(b"".join(len(name).to_bytes(8, "little") + name for name in (b"x", b"y"))).hexdigest()
+    names = hashlib.sha256(
+        b"".join(len(name).to_bytes(8, "little") + name for name in (b"x", b"y"))
+    ).hexdigest()
     assert (found["files"], found["bytes"], found["names"]) == (2, 5, names[:16])
 
 

@@ -1,4 +1,5 @@
-"""ListOps: the grammar and its statistics, and the value of every tree beside a slow, obvious evaluator."""
+"""ListOps: the grammar and its statistics, and the value of every tree beside a slow, obvious
+evaluator."""
 
 import hashlib
 import itertools
@@ -37,7 +38,8 @@ def parsed(words: list[str]):
 
 
 def value(tree) -> int:
-    """The generator's words for the operators: MED is the int of the median, SM the sum modulo 10."""
+    """The generator's words for the operators: MED is the int of the median, SM the sum modulo
+    10."""
     if isinstance(tree, int):
         return tree
     values = [value(each) for each in tree[1:]]
@@ -85,7 +87,10 @@ def test_every_tree(grammar, count):
         again = parsed(words)
         assert words == [] and value(again) == tree.value and depth(again) <= grammar.depth
         assert grammar.shortest < tree.length == length(again) < grammar.longest
-        assert all(2 <= arguments <= 10 and level < grammar.depth for _, arguments, level in operators(again))
+        assert all(
+            2 <= arguments <= 10 and level < grammar.depth
+            for _, arguments, level in operators(again)
+        )
 
 
 def test_the_same_seed_gives_the_same_trees():
@@ -94,7 +99,8 @@ def test_the_same_seed_gives_the_same_trees():
 
 
 def test_the_published_draws():
-    """Before any tree is thrown away: operators with probability 1/4, 2 to 10 arguments, 4 operators equally likely."""
+    """Before any tree is thrown away: operators with probability 1/4, 2 to 10 arguments, 4
+    operators equally likely."""
     draw = random.Random(0).random
     found = [listops.draw_tree(draw, Grammar(0, 10**9, depth=3)) for _ in range(12_000)]
     every = [each for tree in found if tree for each in operators(parsed(tree.text.split()))]
@@ -103,7 +109,10 @@ def test_the_published_draws():
     children = sum(arguments for _, arguments, _ in roots)
     assert abs(len(roots) / len(found) - 0.25) < 4 * math.sqrt(0.25 * 0.75 / len(found))
     assert abs(below / children - 0.25) < 4 * math.sqrt(0.25 * 0.75 / children)
-    for counted, kinds in ((Counter(name for name, _, _ in every), 4), (Counter(n for _, n, _ in every), 9)):
+    for counted, kinds in (
+        (Counter(name for name, _, _ in every), 4),
+        (Counter(n for _, n, _ in every), 9),
+    ):
         assert len(counted) == kinds
         expected = len(every) / kinds
         chi_square = sum((count - expected) ** 2 / expected for count in counted.values())
@@ -123,7 +132,9 @@ def test_splits_that_share_no_tree(tmp_path):
     told = listops.make(str(tmp_path), SIZES, GRAMMAR)
     texts = []
     for split, size in zip(listops.FILES, SIZES, strict=True):
-        found = open_sentences(str(tmp_path), LONG_RANGE_TASKS["listops"], Side("heldout", heldout_split=split))
+        found = open_sentences(
+            str(tmp_path), LONG_RANGE_TASKS["listops"], Side("heldout", heldout_split=split)
+        )
         assert len(found) == size
         texts += [text for (text,) in found.texts]
     assert len(set(texts)) == sum(SIZES) and told == max(len(text.split()) for text in texts)
@@ -140,7 +151,9 @@ def test_made_once(tmp_path):
     (tmp_path / "a" / "basic_train.tsv").write_bytes(b"broken off")
     listops.make(str(tmp_path / "a"), SIZES, GRAMMAR)
     assert checksums(tmp_path / "a") == whole
-    assert "holds another data set" in raised(DataError, listops.make, str(tmp_path / "a"), SIZES, GRAMMAR, seed=1)
+    assert "holds another data set" in raised(
+        DataError, listops.make, str(tmp_path / "a"), SIZES, GRAMMAR, seed=1
+    )
 
 
 def test_a_remote_folder(tmp_path):
@@ -155,14 +168,20 @@ def test_a_remote_folder(tmp_path):
 
 @pytest.mark.parametrize("given", ["", "10,5", "1e3,2,2", "-1,2,3", "99999999999,1,1"])
 def test_numbers_that_make_no_sense(given):
-    assert "listops: expected 3 numbers" in raised(DataError, listops.parse_numbers, given, "listops", 3)
+    assert "listops: expected 3 numbers" in raised(
+        DataError, listops.parse_numbers, given, "listops", 3
+    )
 
 
-@pytest.mark.parametrize("grammar", [Grammar(500, 501), Grammar(0, 2**21), Grammar(1, 9, 1), Grammar(1, 9, 101)])
+@pytest.mark.parametrize(
+    "grammar", [Grammar(500, 501), Grammar(0, 2**21), Grammar(1, 9, 1), Grammar(1, 9, 101)]
+)
 def test_grammars_that_make_no_sense(grammar):
     assert "expected" in raised(DataError, listops.make, "unused", SIZES, grammar)
 
 
 @pytest.mark.parametrize("sizes", [(10, 5, 0), (10**8, 5, 5)])
 def test_sizes_that_make_no_sense(sizes):
-    assert "expected 1 to 10,000,000 of each split" in raised(DataError, listops.make, "unused", sizes, GRAMMAR)
+    assert "expected 1 to 10,000,000 of each split" in raised(
+        DataError, listops.make, "unused", sizes, GRAMMAR
+    )

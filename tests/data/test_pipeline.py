@@ -16,7 +16,9 @@ from tests.failures import raised
 
 
 def taken(count, source, **options):
-    with train_batches(source, transform=noisy, **{"seed": 0, "start": 0, "batch_size": 4, **options}) as batches:
+    with train_batches(
+        source, transform=noisy, **{"seed": 0, "start": 0, "batch_size": 4, **options}
+    ) as batches:
         return list(itertools.islice(batches, count))
 
 
@@ -49,11 +51,16 @@ def test_resume_is_a_seek(start):
         assert list(map(pairs, after)) == list(map(pairs, before[skipped:]))
 
 
-@pytest.mark.parametrize(("hosts", "repeats", "start"), [(2, 1, 0), (4, 1, 3), (2, 3, 2), (4, 3, 0)])
+@pytest.mark.parametrize(
+    ("hosts", "repeats", "start"), [(2, 1, 0), (4, 1, 3), (2, 3, 2), (4, 3, 0)]
+)
 def test_hosts_share_the_same_batches(hosts, repeats, start):
     options = {"batch_size": 8, "repeats": repeats}
     alone = taken(5 + start, Numbers(11), **options)[start:]
-    together = [taken(5, Numbers(11), start=start, host=host, hosts=hosts, **options) for host in range(hosts)]
+    together = [
+        taken(5, Numbers(11), start=start, host=host, hosts=hosts, **options)
+        for host in range(hosts)
+    ]
     for step, batch in enumerate(alone):
         for name, values in batch.items():
             parts = [batches[step][name] for batches in together]
@@ -71,7 +78,9 @@ def test_repeats(size, repeats, batch_size):
     found = taken(batches, Numbers(size), batch_size=batch_size, repeats=repeats)
     once = taken(batches, Numbers(size), batch_size=batch_size)
     numbers, order = (np.concatenate([batch["x"] for batch in b]) for b in (found, once))
-    expected = np.concatenate([np.tile(order[stretch * i : stretch * (i + 1)], repeats) for i in range(groups)])
+    expected = np.concatenate(
+        [np.tile(order[stretch * i : stretch * (i + 1)], repeats) for i in range(groups)]
+    )
     np.testing.assert_array_equal(numbers[: len(expected)], expected)
     noise = np.concatenate([batch["noise"] for batch in found])
     assert len(set(noise)) == len(noise)
@@ -102,7 +111,10 @@ def test_evaluation_counts_every_example_once(size, hosts, per_host):
             batches = list(batches)
         assert len(batches) == -(-size // batch_size)
         for batch in batches:
-            assert batch["x"].shape == batch["weight"].shape == (per_host,) and batch["weight"].dtype == np.float32
+            assert (
+                batch["x"].shape == batch["weight"].shape == (per_host,)
+                and batch["weight"].dtype == np.float32
+            )
             assert set(batch["weight"]) <= {0, 1}
             counted += batch["x"][batch["weight"] == 1].tolist()
     assert sorted(counted) == list(range(size))
@@ -110,12 +122,19 @@ def test_evaluation_counts_every_example_once(size, hosts, per_host):
 
 def test_evaluation_order():
     with evaluation_batches(Numbers(3), batch_size=2) as batches:
-        assert [(b["x"].tolist(), b["weight"].tolist()) for b in batches] == [([0, 1], [1, 1]), ([2, 2], [1, 0])]
+        assert [(b["x"].tolist(), b["weight"].tolist()) for b in batches] == [
+            ([0, 1], [1, 1]),
+            ([2, 2], [1, 0]),
+        ]
 
 
 @pytest.mark.parametrize(
     ("size", "batch_size", "message"),
-    [(9, 6, "batch_size=6 .*use 4"), (9, 0, "batch_size=0 .*use 4"), (0, 4, "there are no examples")],
+    [
+        (9, 6, "batch_size=6 .*use 4"),
+        (9, 0, "batch_size=0 .*use 4"),
+        (0, 4, "there are no examples"),
+    ],
 )
 def test_batches_that_cannot_be_made(size, batch_size, message):
     for make in (functools.partial(train_batches, seed=0, start=0), evaluation_batches):
@@ -183,5 +202,7 @@ def test_read_ahead(start):
 def test_cores_that_a_process_may_use():
     core = min(os.sched_getaffinity(0))
     code = f"import os; os.sched_setaffinity(0, [{core}]); from gmlp_flax.data.pipeline import *; print(usable_cores())"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "1\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "1\n"
+    )
     assert usable_cores() == len(os.sched_getaffinity(0))

@@ -21,8 +21,9 @@ from tests.failures import failure
 
 SHARE = 0.2
 
-# The next five tests hold each kind of data's results before the rule had one owner: a change of the hash, of its input
-# or of the threshold would move examples of existing runs from one side to the other.
+# The next five tests hold each kind of data's results before the rule had one owner: a change of
+# the hash, of its input or of the threshold would move examples of existing runs from one side to
+# the other.
 
 
 def test_documents_that_are_held_out():
@@ -32,7 +33,11 @@ def test_documents_that_are_held_out():
 
 
 def test_images_that_are_held_out(tmp_path):
-    files = {f"{name}/{i}.png": b"" for name, count in (("a", 30), ("b", 2), ("c", 3)) for i in range(count)}
+    files = {
+        f"{name}/{i}.png": b""
+        for name, count in (("a", 30), ("b", 2), ("c", 3))
+        for i in range(count)
+    }
     folder = image_files.make_folder(tmp_path, files)
     with open(os.fsencode(folder / "a") + b"/\xff\xe9.png", "wb"):  # a name that is not UTF-8
         source = ImageFolder(str(folder)).of_split()
@@ -44,13 +49,22 @@ def test_images_that_are_held_out(tmp_path):
 
 def test_records_of_a_tfds_split_that_are_held_out(tmp_path):
     path = str(image_files.tfds_folder(tmp_path / "1.0.0", {"train": [20, 20]}, "tfrecord"))
-    assert open_side(path, Side("heldout", heldout_share=SHARE)).indices.tolist() == [2, 6, 23, 27, 33, 37]
+    assert open_side(path, Side("heldout", heldout_share=SHARE)).indices.tolist() == [
+        2,
+        6,
+        23,
+        27,
+        33,
+        37,
+    ]
 
 
 def test_sentences_that_are_held_out(tmp_path):
     rows = "".join(f"{i}\tpremise {i // 2}\th{i}\tentailment\n" for i in range(40))
     (tmp_path / "rte.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
-    found = open_sentences(str(tmp_path / "rte.tsv"), GLUE_TASKS["rte"], Side("heldout", heldout_share=SHARE))
+    found = open_sentences(
+        str(tmp_path / "rte.tsv"), GLUE_TASKS["rte"], Side("heldout", heldout_share=SHARE)
+    )
     assert found.ids == ["6", "7", "14", "15", "24", "25", "32", "33"]
 
 
@@ -59,7 +73,10 @@ def test_articles_that_are_held_out(tmp_path):
     for i, article in enumerate(articles):  # a passage under two titles would count as the first
         article["paragraphs"][0]["context"] += f" This is village {i}."
     path = squad_files.write(tmp_path / "a.json", *articles)
-    titles = {question.title for question in squad.read_side(path, Side("heldout", heldout_share=SHARE), "v1.1")}
+    titles = {
+        question.title
+        for question in squad.read_side(path, Side("heldout", heldout_share=SHARE), "v1.1")
+    }
     assert titles == {f"article {i}" for i in (0, 4, 8, 20, 24, 28, 30, 34, 38)}
 
 
@@ -72,14 +89,21 @@ def test_the_share_is_the_share():
 def test_what_a_search_holds_out_is_neither_reported_nor_trained_on():
     keys = [f"document {i}" for i in range(2000)]
     found = {
-        share: {side: {key for key in keys if splits.is_on(side, key, share)} for side in splits.SIDES}
+        share: {
+            side: {key for key in keys if splits.is_on(side, key, share)} for side in splits.SIDES
+        }
         for share in (0.1, -0.1)
     }
     reported, searched = found[0.1]["heldout"], found[-0.1]["heldout"]
     assert 150 < len(searched) < 250 and not searched & reported
     assert found[-0.1]["train"] == set(keys) - reported - searched
-    assert np.flatnonzero(splits.heldout_members(keys, -0.1)).tolist() == [keys.index(k) for k in keys if k in searched]
-    assert Side("heldout", "", "validation", -0.1).choose("x", ("train",), ("validation",)) == (("train",), -0.1)
+    assert np.flatnonzero(splits.heldout_members(keys, -0.1)).tolist() == [
+        keys.index(k) for k in keys if k in searched
+    ]
+    assert Side("heldout", "", "validation", -0.1).choose("x", ("train",), ("validation",)) == (
+        ("train",),
+        -0.1,
+    )
 
 
 @given(st.lists(st.text(), min_size=2), st.floats(0.01, 0.99))
@@ -105,13 +129,18 @@ def test_members_are_held_out_by_key_unless_a_side_is_empty(keys, share):
     ],
 )
 def test_choose(train, heldout, share, explicit, expected):
-    found = [Side(side, "", "given" * explicit, share).choose("path", train, heldout) for side in splits.SIDES]
+    found = [
+        Side(side, "", "given" * explicit, share).choose("path", train, heldout)
+        for side in splits.SIDES
+    ]
     assert found == expected
 
 
 def test_a_split_on_both_sides():
     for train in (("test",), (splits.ALL_SPLITS,)):
-        message = failure(Side("train", "", "test", 0.1).choose, "path", train, ("test",), ("train", "test"))
+        message = failure(
+            Side("train", "", "test", 0.1).choose, "path", train, ("test",), ("train", "test")
+        )
         assert "'test' of 'path'" in message and "(it has 'train', 'test')" in message
 
 
@@ -135,7 +164,9 @@ def test_the_split_in_a_name(split):
     assert {name: splits.split_of(name) for name in names} == dict.fromkeys(names, split)
 
 
-@pytest.mark.parametrize("name", ["train_test", "dev-train", "trainTest", "trainval", "test-dev2017", "Train and Val"])
+@pytest.mark.parametrize(
+    "name", ["train_test", "dev-train", "trainTest", "trainval", "test-dev2017", "Train and Val"]
+)
 def test_a_name_of_two_splits_is_ambiguous(name):
     first, second = splits.split_words(name)
     message = failure(splits.split_of, name)
@@ -163,7 +194,9 @@ def test_a_column_that_names_splits(column, values, refused):
         splits.add_values(columns, {column: value, "text": f"a {value}", "number": 3})
     columns.pop("text")
     if refused:
-        assert f"the column {column!r} seems to name splits" in failure(splits.check_columns, columns, "a.csv")
+        assert f"the column {column!r} seems to name splits" in failure(
+            splits.check_columns, columns, "a.csv"
+        )
     else:
         splits.check_columns(columns, "a.csv")
 
@@ -187,7 +220,9 @@ def test_a_column_that_numbers_folds(column, values, noted):
     for value in values:
         splits.add_values(columns, {column: value})
     notes = splits.check_columns(columns, "a.csv")
-    assert len(notes) == noted and all(f"a.csv: the column {column!r} may number" in note for note in notes)
+    assert len(notes) == noted and all(
+        f"a.csv: the column {column!r} may number" in note for note in notes
+    )
     assert splits.may_name_splits(column) == (column != "manifold")
 
 
@@ -199,9 +234,24 @@ def test_the_word_of_a_split_is_kept():
 @pytest.mark.parametrize(
     ("name", "split"),
     [
-        *(("Trainingsdaten", "train"), ("训练集", "train"), ("entraînement_2", "train"), ("学習データ", None)),
-        *(("Validierung", "validation"), ("验证集", "validation"), ("de-validierungsdaten", "validation")),
-        *(("Testdaten", "test"), ("测试数据集", "test"), ("prueba", "test"), ("テスト", "test"), ("Testament", None)),
+        *(
+            ("Trainingsdaten", "train"),
+            ("训练集", "train"),
+            ("entraînement_2", "train"),
+            ("学習データ", None),
+        ),
+        *(
+            ("Validierung", "validation"),
+            ("验证集", "validation"),
+            ("de-validierungsdaten", "validation"),
+        ),
+        *(
+            ("Testdaten", "test"),
+            ("测试数据集", "test"),
+            ("prueba", "test"),
+            ("テスト", "test"),
+            ("Testament", None),
+        ),
     ],
 )
 def test_words_of_splits_in_several_languages(name, split):

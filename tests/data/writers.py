@@ -24,8 +24,13 @@ def example(**features: bytes | int | list) -> bytes:
     """A serialised tf.train.Example of byte strings and integers, or of lists of them."""
     message = tf_example_pb2.Example()
     for name, value in features.items():
-        feature, values = message.features.feature[name], value if isinstance(value, list) else [value]
-        kind = feature.int64_list if isinstance(next(iter(values), None), int) else feature.bytes_list
+        feature, values = (
+            message.features.feature[name],
+            value if isinstance(value, list) else [value],
+        )
+        kind = (
+            feature.int64_list if isinstance(next(iter(values), None), int) else feature.bytes_list
+        )
         kind.value.extend(values)
     return message.SerializeToString()
 
@@ -35,9 +40,13 @@ def tfrecord(path: Path, records: Iterable[bytes]) -> Path:
 
     def summed(data: bytes) -> bytes:
         checksum = int.from_bytes(google_crc32c.Checksum(data).digest(), "big")
-        return data + struct.pack("<I", ((checksum >> 15) + ((checksum & 0x7FFF) << 17) + 0xA282EAD8) % 2**32)
+        return data + struct.pack(
+            "<I", ((checksum >> 15) + ((checksum & 0x7FFF) << 17) + 0xA282EAD8) % 2**32
+        )
 
-    path.write_bytes(b"".join(summed(struct.pack("<Q", len(record))) + summed(record) for record in records))
+    path.write_bytes(
+        b"".join(summed(struct.pack("<Q", len(record))) + summed(record) for record in records)
+    )
     return path
 
 
@@ -57,7 +66,8 @@ def parquet(path: Path, rows: int = 1000, **columns: list) -> Path:
 
 
 def arrow(path: Path, table: pa.Table, new=pa.ipc.new_stream, rows: int | None = None) -> Path:
-    """Writes an Arrow stream, as the package datasets does (or with pa.ipc.new_file a file), `rows` rows per batch."""
+    """Writes an Arrow stream, as the package datasets does (or with pa.ipc.new_file a file), `rows`
+    rows per batch."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with new(str(path), table.schema) as writer:
         writer.write_table(table, max_chunksize=rows)
@@ -65,19 +75,26 @@ def arrow(path: Path, table: pa.Table, new=pa.ipc.new_stream, rows: int | None =
 
 
 def table(path: Path, rows: list[dict]) -> Path:
-    """Writes rows as the kind of table that the suffix says: .csv, .tsv, .jsonl, .parquet or .arrow."""
+    """Writes rows as the kind of table that the suffix says: .csv, .tsv, .jsonl, .parquet or
+    .arrow."""
     if path.suffix in (".csv", ".tsv"):
         lines = [list(rows[0]), *(map(str, row.values()) for row in rows)]
-        path.write_text("".join({".csv": ",", ".tsv": "\t"}[path.suffix].join(line) + "\n" for line in lines))
+        path.write_text(
+            "".join({".csv": ",", ".tsv": "\t"}[path.suffix].join(line) + "\n" for line in lines)
+        )
     elif path.suffix == ".jsonl":
         path.write_bytes(json_lines(*rows))
     else:
-        write = pq.write_table if path.suffix == ".parquet" else lambda table, path: arrow(path, table)
+        write = (
+            pq.write_table if path.suffix == ".parquet" else lambda table, path: arrow(path, table)
+        )
         write(pa.Table.from_pylist(rows), path)
     return path
 
 
-def tfds_folder(folder: Path, splits: Mapping[str, list[list[bytes]]], file_format: str, **features) -> Path:
+def tfds_folder(
+    folder: Path, splits: Mapping[str, list[list[bytes]]], file_format: str, **features
+) -> Path:
     """Writes a folder as TFDS prepares it: split name -> shards -> serialised examples."""
     folder.mkdir(parents=True)
     tfds.features.FeaturesDict(features or {"text": tfds.features.Text()}).save_config(folder)

@@ -1,4 +1,5 @@
-"""Chromium without a window, driven by chromedriver's HTTP interface (W3C WebDriver): no Python package, no network."""
+"""Chromium without a window, driven by chromedriver's HTTP interface (W3C WebDriver): no Python
+package, no network."""
 
 import base64
 import contextlib
@@ -11,10 +12,17 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 DRIVER = shutil.which("chromedriver")
 DISABLED = ("gpu", "quic", "background-networking", "component-update", "sync")
-FLAGS = ("--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{what}" for what in DISABLED))
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--no-first-run",
+    *(f"--disable-{what}" for what in DISABLED),
+)
 
 
 def _call(method: str, url: str, body: dict | None = None) -> Any:
@@ -82,7 +90,10 @@ class Browser:
 
     def prefer(self, scheme: str) -> None:
         """Pages are shown light or dark."""
-        self._command("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        self._command(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+        )
 
     def _command(self, name: str, params: dict) -> None:
         _call("POST", f"{self.address}/goog/cdp/execute", {"cmd": name, "params": params})
@@ -92,11 +103,15 @@ class Browser:
 def browser(profile: str) -> Iterator[Browser]:
     """A browser with an empty profile in a new folder."""
     assert DRIVER
-    driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    driver = subprocess.Popen(
+        [DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     assert driver.stdout
     try:
         line = next(line for line in driver.stdout if "started successfully on port" in line)
-        opened = Browser(f"http://127.0.0.1:{line.rstrip().rstrip('.').rpartition(' ')[2]}", profile)
+        opened = Browser(
+            f"http://127.0.0.1:{line.rstrip().rstrip('.').rpartition(' ')[2]}", profile
+        )
         try:
             yield opened
         finally:

@@ -1,4 +1,5 @@
-"""The block of docs/results/feed_forward_order.py: published, and in the Mixer's order, it is our blocks; its norm."""
+"""The block of docs/results/feed_forward_order.py: published, and in the Mixer's order, it is our
+blocks; its norm."""
 
 import jax
 import numpy as np
@@ -13,10 +14,13 @@ SHAPE = dict(length=5, d_model=8, d_ffn=12, d_spatial=7, layers=1)
 
 
 @pytest.mark.parametrize(
-    ("block", "first", "norm"), [(FeedForwardBlock, False, "tokens"), (MixerBlock, True, "channels")]
+    ("block", "first", "norm"),
+    [(FeedForwardBlock, False, "tokens"), (MixerBlock, True, "channels")],
 )
 def test_it_is_the_block_of_that_order(block, first, norm):
-    own = FeedForwardOrder(FeedForwardOrder.spec(**SHAPE, token_mlp_first=first, token_norm=norm), nnx.Rngs(0))
+    own = FeedForwardOrder(
+        FeedForwardOrder.spec(**SHAPE, token_mlp_first=first, token_norm=norm), nnx.Rngs(0)
+    )
     ours = block(block.spec(**SHAPE), nnx.Rngs(1))
     keys = iter(jax.random.split(jax.random.key(3), 100))
     state = jax.tree.map(lambda leaf: jax.random.normal(next(keys), leaf.shape), nnx.state(ours))

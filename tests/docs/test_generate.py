@@ -37,5 +37,7 @@ def test_every_key_has_a_row():
 
 
 def test_a_bar_does_not_end_a_cell():
-    row = generate.table({"a.b": generate.Option("x|y", "one | two", ("x|y", "z"))}).splitlines()[-1]
+    row = generate.table({"a.b": generate.Option("x|y", "one | two", ("x|y", "z"))}).splitlines()[
+        -1
+    ]
     assert row == r"| `a.b` | `'x\|y'` | `x\|y`, `z` | one \| two |"

@@ -40,7 +40,8 @@ def test_committed_outputs():
 @pytest.mark.slow
 def test_it_runs(monkeypatch, tmp_path):
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    for name in ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS"):  # conftest's: this trains for a minute
+    # conftest's: this trains for a minute
+    for name in ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -48,6 +49,7 @@ def test_it_runs(monkeypatch, tmp_path):
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = []
-            cell.source = cell.source.replace("steps = 400", "steps = 200")  # enough to halve the baseline
+            # enough to halve the baseline
+            cell.source = cell.source.replace("steps = 400", "steps = 200")
     nbclient.NotebookClient(notebook, timeout=600).execute()  # a cell that fails raises
     check(notebook)

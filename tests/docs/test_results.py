@@ -32,10 +32,13 @@ def words(name):
 
 
 def lines(name, first):
-    """The cells of the table of a page whose head begins with these words: row -> its other cells."""
+    """The cells of the table of a page whose head begins with these words: row -> its other
+    cells."""
     found = re.search(rf"^\| {re.escape(first)}.*\n\|[-|]+\n((?:\|.*\n)+)", page(name), re.M)
     assert found, f"{name}: no table {first}"
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in found[1].splitlines()
+    ]
     return {row.strip("`"): rest for row, *rest in cells}
 
 
@@ -61,10 +64,15 @@ def test_the_table_of_the_alternatives():
             both = [scores[name][row].centre for name in (column, f"{column} from random")]
             assert pair == pytest.approx(both, abs=0.051), (row, column)
         assert (top1 != "") == (row in scores["cifar10"])
-        assert not top1 or float(top1) == pytest.approx(scores["cifar10"][row].centre, abs=0.051), row
+        assert not top1 or float(top1) == pytest.approx(scores["cifar10"][row].centre, abs=0.051), (
+            row
+        )
         for tokens, cell in zip((128, 1024, 8192), times.split("; "), strict=True):
             measured = costs[row][tokens].per_thousand if tokens in costs[row] else None
-            assert cell == ("\u2013" if measured is None else f"{measured.centre:,.0f}"), (row, tokens)
+            assert cell == ("\u2013" if measured is None else f"{measured.centre:,.0f}"), (
+                row,
+                tokens,
+            )
 
 
 def test_the_table_of_long_inputs():
@@ -81,7 +89,10 @@ def rank(one, other):
     """Over the rows that both have; perplexities with their signs changed."""
     scores = generate.scores()
     rows = [row for row in scores[one] if row in scores[other]]
-    signed = [[(-1 if name == "mlm" else 1) * scores[name][row].centre for row in rows] for name in (one, other)]
+    signed = [
+        [(-1 if name == "mlm" else 1) * scores[name][row].centre for row in rows]
+        for name in (one, other)
+    ]
     return float(claims.spearman(*signed))
 
 
@@ -97,11 +108,15 @@ def test_rank_correlations_and_gains_of_the_alternatives():
     }
     found = []
     for column, gain in gains.items():
-        with_gain = claims.spearman([scores["mlm"][row].centre for row in gain], list(gain.values()))
+        with_gain = claims.spearman(
+            [scores["mlm"][row].centre for row in gain], list(gain.values())
+        )
         ranks = (-rank("mlm", column), -rank("mlm", f"{column} from random"), float(with_gain))
         found.append("; ".join(f"{value:.2f}" for value in ranks))
     table = lines("which-mixer", "over the 21 rows")
-    assert found == next(cells for row, cells in table.items() if row.startswith("rank correlation"))
+    assert found == next(
+        cells for row, cells in table.items() if row.startswith("rank correlation")
+    )
     numbers = ("no", "one", "two", "three", "four", "five", "six", "seven")
     expected = [
         f"{statistics.mean(gain.values()):.1f} points; {numbers[sum(value < 0 for value in gain.values())]} rows lose"
@@ -110,7 +125,10 @@ def test_rank_correlations_and_gains_of_the_alternatives():
     assert table["gain by pretraining, mean"] == expected
     trees = rank("listops", "cifar10")
     p = claims.chance(trees, [scores["cifar10"][row].centre for row in scores["listops"]])
-    assert f"over these 11 rows is {trees:.2f} with CIFAR-10 (one-sided permutation p = {p:.2f})" in text
+    assert (
+        f"over these 11 rows is {trees:.2f} with CIFAR-10 (one-sided permutation p = {p:.2f})"
+        in text
+    )
     others = (rank("listops", name) for name in ("mlm", "pixels", "bytes", "sst2"))
     assert max(others) < trees
 
@@ -127,22 +145,30 @@ def test_rank_correlations_with_a_low_perplexity():
 def test_the_verdicts_of_table_3():
     """The introduction's, and the index's of each."""
     found = {name: generate.orderings(name, **only) for name, only in TABLE_3.items()}
-    holding = [sum(c.verdict in (claims.HOLDS, claims.ONE_HOLDS) for c in of.claims) for of in found.values()]
-    assert "{} of 28 orderings hold after 1.8 M tokens, {} of 28 after 18 M, {} of 28 in".format(*holding) in words(
-        "README"
-    )
+    holding = [
+        sum(c.verdict in (claims.HOLDS, claims.ONE_HOLDS) for c in of.claims)
+        for of in found.values()
+    ]
+    assert "{} of 28 orderings hold after 1.8 M tokens, {} of 28 after 18 M, {} of 28 in".format(
+        *holding
+    ) in words("README")
     last = found["table3-gpu"]
     assert last.agree == holding[2]
     intro = words("table3").partition("## ")[0]
     assert f"tokens {last.agree} of the paper's 28 orderings hold, where chance gives 14" in intro
-    assert f"p = {last.agree_p:.2f} for {last.agree} of 28, and {last.rank_p:.2f} for the rank correlation of" in intro
+    assert (
+        f"p = {last.agree_p:.2f} for {last.agree} of 28, and {last.rank_p:.2f} for the rank correlation of"
+        in intro
+    )
     assert f"of {last.rank:.2f})" in intro
 
 
 def test_an_agreeing_pair_counts_once():
     assert generate.agreeing([1, 2, 3], [10, 20, 30]) == 3
     assert generate.agreeing([1, 3, 2], [10, 20, 20]) == 2
-    found = generate.of_curves({row: [[(1, float(n))]] for n, row in enumerate(("bert_rel", "sgu", "bert"))})
+    found = generate.of_curves(
+        {row: [[(1, float(n))]] for n, row in enumerate(("bert_rel", "sgu", "bert"))}
+    )
     assert (found.agree, found.rank, found.rank_p) == (3, 1, pytest.approx(1 / 6))
     assert found.agree_p == pytest.approx(1 / 6)
 
@@ -150,7 +176,11 @@ def test_an_agreeing_pair_counts_once():
 def test_the_table_of_table_3():
     """Means, lowest and highest over the seeds."""
     table = lines("table3", "model | 1.8 M tokens")
-    names = {"Transformer, relative positions": "bert_rel", "SGU": "sgu", "additive gate": "additive"}
+    names = {
+        "Transformer, relative positions": "bert_rel",
+        "SGU": "sgu",
+        "additive gate": "additive",
+    }
     names |= {"Transformer, learned positions": "bert", "multiplicative gate": "multiplicative"}
     names |= {"linear gate": "linear", "MLP-Mixer": "mixer", "aMLP": "amlp_36"}
     names["Transformer, relative positions alone"] = "bert_rel_only"
@@ -191,18 +221,31 @@ def test_the_table_of_61_m_tokens():
     """Both seeds of four rows, and SGU beside positions alone."""
     found = defaultdict(dict)
     for line in generate.read("table3-longest"):
-        found[line["row"], round(int(line["tokens"]) / 1e6, 1)][line["seed"]] = float(line["perplexity"])
-    names = {"Transformer, relative positions": "bert_rel", "additive gate": "additive", "SGU": "sgu"}
+        found[line["row"], round(int(line["tokens"]) / 1e6, 1)][line["seed"]] = float(
+            line["perplexity"]
+        )
+    names = {
+        "Transformer, relative positions": "bert_rel",
+        "additive gate": "additive",
+        "SGU": "sgu",
+    }
     names["Transformer, relative positions alone"] = "bert_rel_only"
     times = (3.1, 6.1, 12.3, 18.4, 30.7, 43.0, 61.4)
     table = lines("table3", "held-out perplexity after M tokens | 3.1")
     for title, row in names.items():
         for cell, time in zip(table[title], times, strict=False):
             values = [value for _, value in sorted(found[row, time].items())]
-            assert [float(part) for part in cell.split(", ")] == pytest.approx(values, abs=0.051), (title, time)
+            assert [float(part) for part in cell.split(", ")] == pytest.approx(values, abs=0.051), (
+                title,
+                time,
+            )
     for cell, time in zip(table["SGU beside positions alone"], times, strict=False):
-        ratios = [found["sgu", time][seed] / found["bert_rel_only", time][seed] for seed in ("0", "1")]
-        assert [float(part) for part in cell.split(", ")] == pytest.approx(ratios, abs=0.00501), time
+        ratios = [
+            found["sgu", time][seed] / found["bert_rel_only", time][seed] for seed in ("0", "1")
+        ]
+        assert [float(part) for part in cell.split(", ")] == pytest.approx(ratios, abs=0.00501), (
+            time
+        )
 
 
 def test_the_verdicts_of_table_4():
@@ -210,27 +253,45 @@ def test_the_verdicts_of_table_4():
     found = generate.depth_orderings()
     text = f"is {found.rank:.2f} over six models, one-sided permutation p = {found.rank_p:.2f}"
     assert text in words("table3")
-    assert f"with the paper is {found.rank:.2f}, p = {found.rank_p:.2f} over six models" in words("README")
+    assert f"with the paper is {found.rank:.2f}, p = {found.rank_p:.2f} over six models" in words(
+        "README"
+    )
 
 
 def test_the_table_of_depths():
     table = lines("table3", "model | M parameters")
     for name, points in figures.depths().items():
         rows = [cells for title, cells in table.items() if title.startswith(name)]
-        for (params, spread, paper), (size, perplexity, _, printed) in zip(points, rows, strict=True):
+        for (params, spread, paper), (size, perplexity, _, printed) in zip(
+            points, rows, strict=True
+        ):
             assert size == f"{params:.2f}"
-            assert perplexity == f"{spread.centre:.1f} ({min(spread.values):.1f}, {max(spread.values):.1f})"
+            assert (
+                perplexity
+                == f"{spread.centre:.1f} ({min(spread.values):.1f}, {max(spread.values):.1f})"
+            )
             assert printed == (f"{paper:.2f}" if paper else "not tabulated")
 
 
 def test_the_power_laws_of_depth():
     """Of ours and of the paper's."""
-    for name, at in (("gMLP", "-0.20 for gMLP"), ("Transformer", "-0.07 for the Transformer"), ("aMLP", "for aMLP")):
+    for name, at in (
+        ("gMLP", "-0.20 for gMLP"),
+        ("Transformer", "-0.07 for the Transformer"),
+        ("aMLP", "for aMLP"),
+    ):
         points = figures.depths()[name]
-        law = language_models.power_law([params for params, _, _ in points], [spread.centre for _, spread, _ in points])
-        assert f"{law.exponent:.2f} {at.partition(' ')[2] if name != 'aMLP' else at}" in words("table3")
+        law = language_models.power_law(
+            [params for params, _, _ in points], [spread.centre for _, spread, _ in points]
+        )
+        assert f"{law.exponent:.2f} {at.partition(' ')[2] if name != 'aMLP' else at}" in words(
+            "table3"
+        )
         assert law.interval(1 if name == "Transformer" else 2) in words("table3")
-    assert {name: round(law, 2) for name, law in figures.PAPERS.items()} == {"gMLP": -0.23, "Transformer": -0.20}
+    assert {name: round(law, 2) for name, law in figures.PAPERS.items()} == {
+        "gMLP": -0.23,
+        "Transformer": -0.20,
+    }
 
 
 def test_advice_has_ten_sentences_each_with_a_number_and_a_limit():
@@ -267,9 +328,15 @@ def test_the_points_of_which_mixer(name):
 
 
 def test_the_figures_are_those_that_are_drawn():
-    expected = {f"{name}-{mode}.svg" for name in {**figures.plots(), **matrices.FIGURES} for mode in figures.INK}
+    expected = {
+        f"{name}-{mode}.svg"
+        for name in {**figures.plots(), **matrices.FIGURES}
+        for mode in figures.INK
+    }
     assert {path.name for path in figures.FOLDER.glob("*")} == expected
-    assert {f"{name}.svg" for name in re.findall(r"figures/([\w-]+)\.svg", "".join(map(page, PAGES)))} == expected
+    assert {
+        f"{name}.svg" for name in re.findall(r"figures/([\w-]+)\.svg", "".join(map(page, PAGES)))
+    } == expected
 
 
 def test_weights_of_the_matrices_are_read_in_their_columns():
@@ -277,7 +344,10 @@ def test_weights_of_the_matrices_are_read_in_their_columns():
     attention = np.array([weights for _, weights in matrices.read("attention-layer-1", 1)])
     assert attention.shape == (23, 23) and np.allclose(attention.sum(1), 1, atol=0.03)
     filters = {tuple(names): weights for names, weights in matrices.read("image-filters-rows", 3)}
-    assert np.isfinite(filters["1", "patch 0", "0"]).sum() == 8 and np.isfinite(filters["1", "mean", "0"]).sum() == 15
+    assert (
+        np.isfinite(filters["1", "patch 0", "0"]).sum() == 8
+        and np.isfinite(filters["1", "mean", "0"]).sum() == 15
+    )
 
 
 def test_a_figure_is_drawn_without_background_in_the_inks_of_its_page():
@@ -295,24 +365,39 @@ def test_pages_of_results_say_whom_they_are_for(name):
 
 def test_the_verdicts_of_finetuning():
     """Seeds 2 to 6 of SST-2, after 0 and 1 chose the rates; all five of pairs."""
-    rates = {"sgu": {"True": "0.004", "False": "0.004"}, "amlp_36": {"True": "0.004", "False": "0.001"}}
+    rates = {
+        "sgu": {"True": "0.004", "False": "0.004"},
+        "amlp_36": {"True": "0.004", "False": "0.001"},
+    }
     rates["bert_rel"] = rates["amlp_36"]
     found = defaultdict(list)
     for line in generate.read("finetuning"):
         start, task = line["pretrained"], line["task"]
-        rate = rates[line["row"]][start] if task == "sst2" else {"True": "0.004", "False": "0.001"}[start]
-        if line["rate"] == rate and line["pool"] == "mean" and (task == "pairs" or int(line["seed"]) > 1):
+        rate = (
+            rates[line["row"]][start]
+            if task == "sst2"
+            else {"True": "0.004", "False": "0.001"}[start]
+        )
+        if (
+            line["rate"] == rate
+            and line["pool"] == "mean"
+            and (task == "pairs" or int(line["seed"]) > 1)
+        ):
             found[task, line["row"], start].append(float(line["accuracy"]))
     table = lines("finetuning", "accuracy, mean of five seeds")
     for task, title in (("sst2", "SST-2"), ("pairs", "pairs")):
         for start, words_ in (("True", "pretrained"), ("False", "random parameters")):
             runs = [found[task, row, start] for row in ("sgu", "amlp_36", "bert_rel")]
             assert [len(values) for values in runs] == [5, 5, 5]
-            assert table[f"{title}, {words_}"][:3] == [f"{statistics.mean(values):.1f}" for values in runs]
+            assert table[f"{title}, {words_}"][:3] == [
+                f"{statistics.mean(values):.1f}" for values in runs
+            ]
     gmlp, transformer = (found["sst2", row, "True"] for row in ("sgu", "bert_rel"))
     assert claims.verdict(gmlp, transformer, lower=False) == claims.OPEN  # "not decided"
     both = " and ".join(ranged(Spread.mean(values)) for values in (gmlp, transformer))
-    assert lines("finetuning", "the paper's claim")["gMLP is ahead of the Transformer on SST-2"] == [
+    assert lines("finetuning", "the paper's claim")[
+        "gMLP is ahead of the Transformer on SST-2"
+    ] == [
         both,
         "not decided: 2.3 points behind in the mean",
     ]

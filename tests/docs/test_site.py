@@ -14,7 +14,9 @@ from tests.docs.browser import BROWSER, DRIVER, browser
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed (extra: docs)"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed (extra: docs)"
+    ),
 ]
 SEEN = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on PATH")
 MAIN = (
@@ -52,7 +54,9 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def address(site):
     """Where the site is served."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(site)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Handler, directory=str(site))
+    )
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/"
@@ -75,8 +79,12 @@ def pages(site) -> list[str]:
 
 def test_pages_and_notebooks_are_all_there(site):
     built = pages(site)
-    assert {f"{name}/" for name in ("first-run", "first-run-notebook", "keys", "python", "results")} <= set(built)
-    assert len(built) == sum(path.endswith((".md", ".ipynb")) for _, _, files in os.walk("docs") for path in files)
+    assert {
+        f"{name}/" for name in ("first-run", "first-run-notebook", "keys", "python", "results")
+    } <= set(built)
+    assert len(built) == sum(
+        path.endswith((".md", ".ipynb")) for _, _, files in os.walk("docs") for path in files
+    )
 
 
 @SEEN
@@ -96,7 +104,9 @@ def test_no_page_is_wider_than_the_window(page, site, address, width):
     wide = []
     for name in pages(site):
         page.open(address + name)
-        needed, given = page.run("const root = document.documentElement; return [root.scrollWidth, root.clientWidth]")
+        needed, given = page.run(
+            "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
+        )
         if needed > given:
             wide.append((name, needed))
     assert wide == []

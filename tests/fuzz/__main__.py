@@ -4,11 +4,12 @@
     python -m tests.fuzz all --minutes=10
     python -m tests.fuzz images --first=4711 --count=1     # one input again
 
-A target is a file of this folder with `make(folder)`, which returns a function of a random number generator: it makes
-one input and reads it, in a temporary folder that is also the current one. A user's error (ConfigError, DataError,
-RunError, BadRecord) is an answer; any other exception, an answer that takes longer than 30 seconds, and a process that
-dies are failures, and are printed with their seeds. The inputs run in a process of their own with 8 GB of memory, which
-is started again after a hang. Time in which the process could run, but other processes had the processor, does not
+A target is a file of this folder with `make(folder)`, which returns a function of a random number
+generator: it makes one input and reads it, in a temporary folder that is also the current one. A
+user's error (ConfigError, DataError, RunError, BadRecord) is an answer; any other exception, an
+answer that takes longer than 30 seconds, and a process that dies are failures, and are printed with
+their seeds. The inputs run in a process of their own with 8 GB of memory, which is started again
+after a hang. Time in which the process could run, but other processes had the processor, does not
 count: a busy machine is no hang.
 """
 
@@ -66,8 +67,8 @@ class Progress:
 
 
 def work(target: str, first: int, count: int, seconds: float, place: Path) -> None:
-    """The inputs from seed `first` on, in this process, for so many seconds; prints each new kind of
-    traceback as a line of JSON."""
+    """The inputs from seed `first` on, in this process, for so many seconds; prints each new kind
+    of traceback as a line of JSON."""
     from gmlp_flax.errors import ConfigError, DataError, RunError
     from gmlp_flax.io.records import BadRecord
 
@@ -77,7 +78,8 @@ def work(target: str, first: int, count: int, seconds: float, place: Path) -> No
     progress, known = Progress(place), set()
     _, done, refused = progress.numbers
     with tempfile.TemporaryDirectory(prefix="gmlp_fuzz_") as folder:
-        here = Path(folder, "inside", "here")  # so a value that is taken for a path, ../.. too, stays in `folder`
+        # so a value that is taken for a path, ../.. too, stays in `folder`
+        here = Path(folder, "inside", "here")
         here.mkdir(parents=True)
         os.chdir(here)
         try:
@@ -95,13 +97,19 @@ def work(target: str, first: int, count: int, seconds: float, place: Path) -> No
             except answers as error:
                 refused += 1
                 if "\n" in str(error):
-                    print(json.dumps({"seed": seed, "traceback": f"more than one line: {error}"}), flush=True)
+                    print(
+                        json.dumps({"seed": seed, "traceback": f"more than one line: {error}"}),
+                        flush=True,
+                    )
             except Exception as error:
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 kind = type(error).__name__, where.filename, where.lineno
                 told = "" if kind in known else traceback.format_exc()
                 known.add(kind)
-                print(json.dumps({"seed": seed, "traceback": told or f"as before: {kind}"}), flush=True)
+                print(
+                    json.dumps({"seed": seed, "traceback": told or f"as before: {kind}"}),
+                    flush=True,
+                )
                 continue
             done += 1
         progress.numbers = -1, done, refused
@@ -117,13 +125,24 @@ def run(target: str, count: int, minutes: float, first: int) -> dict[str, int]:
         progress = Progress(place)
         while seed < first + count and (left := end - time.monotonic()) > 0:
             told = Path(folder, "told")
-            with open(Path(folder, "output"), "w+") as output, open(told, "w+", errors="replace") as messages:
-                words = [target, f"--first={seed}", f"--count={first + count - seed}", f"--seconds={left}"]
+            with (
+                open(Path(folder, "output"), "w+") as output,
+                open(told, "w+", errors="replace") as messages,
+            ):
+                words = [
+                    target,
+                    f"--first={seed}",
+                    f"--count={first + count - seed}",
+                    f"--seconds={left}",
+                ]
                 words.append(f"--place={place}")
-                child = subprocess.Popen([sys.executable, "-m", "tests.fuzz", *words], stdout=output, stderr=messages)
+                child = subprocess.Popen(
+                    [sys.executable, "-m", "tests.fuzz", *words], stdout=output, stderr=messages
+                )
                 hung = _watch(child, progress)
                 output.seek(0)
-                for line in (each for each in output if each.startswith('{"seed"')):  # libraries print as well
+                # libraries print as well
+                for line in (each for each in output if each.startswith('{"seed"')):
                     failure = json.loads(line)
                     found["tracebacks"] += 1
                     print(f"{target}, seed {failure['seed']}: {failure['traceback']}", flush=True)
@@ -135,22 +154,31 @@ def run(target: str, count: int, minutes: float, first: int) -> dict[str, int]:
             if seed < 0:
                 break
             found["hangs" if hung else "crashes"] += 1
-            what = f"no answer in {SECONDS} s" if hung else f"the process died, exit code {child.returncode}: {last}"
+            what = (
+                f"no answer in {SECONDS} s"
+                if hung
+                else f"the process died, exit code {child.returncode}: {last}"
+            )
             print(f"{target}, seed {seed}: {what}", flush=True)
             seed += 1
             progress.numbers = seed, done, refused
         _, done, refused = progress.numbers
-    found["inputs"], found["refused"] = done + found["tracebacks"] + found["hangs"] + found["crashes"], refused
+    found["inputs"], found["refused"] = (
+        done + found["tracebacks"] + found["hangs"] + found["crashes"],
+        refused,
+    )
     return dict(found)
 
 
 def _watch(child: subprocess.Popen, progress: Progress) -> bool:
-    """Waits for a process, or ends it if it stays at one seed for too long, which the result says."""
+    """Waits for a process, or ends it if it stays at one seed for too long, which the result
+    says."""
     seed, since, work_since, waits, begun = None, 0.0, 0.0, 0.0, time.monotonic()
     while child.poll() is None:
         time.sleep(0.1)
         now, work = progress.numbers[0], worked(child.pid)
-        waits = max(waits, starved(child.pid))  # the waits of a thread that ends are forgotten by Linux
+        # the waits of a thread that ends are forgotten by Linux
+        waits = max(waits, starved(child.pid))
         own = time.monotonic() - begun - waits  # seconds
         limit = SECONDS * (1 if progress.numbers[1] else 4)  # imports
         if now != seed:
@@ -163,7 +191,8 @@ def _watch(child: subprocess.Popen, progress: Progress) -> bool:
 
 
 def starved(process: int) -> float:
-    """Seconds that a process's threads, added up, were ready to run while others had the processor, by Linux."""
+    """Seconds that a process's threads, added up, were ready to run while others had the processor,
+    by Linux."""
     waits = 0
     for path in Path(f"/proc/{process}/task").glob("*/schedstat"):
         with contextlib.suppress(OSError, IndexError):  # a thread that ends
@@ -196,7 +225,10 @@ def main() -> None:
     for target in TARGETS if options.target == "all" else [options.target]:
         found = run(target, options.count, options.minutes, options.first)
         failed = failed or any(found[name] for name in ("tracebacks", "hangs", "crashes"))
-        print(f"{target}: " + ", ".join(f"{count:,} {name}" for name, count in found.items()), flush=True)
+        print(
+            f"{target}: " + ", ".join(f"{count:,} {name}" for name, count in found.items()),
+            flush=True,
+        )
     raise SystemExit(failed)
 
 

@@ -1,8 +1,11 @@
-"""Damages checkpoints at random, and restores them: the right state, or a refusal in one line, and never another state.
+"""Damages checkpoints at random, and restores them: the right state, or a refusal in one line, and
+never another state.
 
-An input copies the two checkpoints of a run, 3 and 5, and damages the newer one: bytes as in damage.py, files deleted
-or exchanged, a folder deleted. Checked: `restore_newest` gives the state of step 5, or that of step 3 with 5 put aside,
-or ends in one RunError with both where they were; and after another save the best one is still there.
+An input copies the two checkpoints of a run, 3 and 5, and damages the newer one: bytes as in
+damage.py, files deleted
+or exchanged, a folder deleted. Checked: `restore_newest` gives the state of step 5, or that of step
+3 with 5 put aside, or ends in one RunError with both where they were; and after another save the
+best one is still there.
 """
 
 import logging as std_logging
@@ -22,7 +25,13 @@ from gmlp_flax.processes import output
 from gmlp_flax.training.partition import Partition
 from tests.fuzz.damage import damaged
 
-OPTIONS = {"run": "own", "keep": 1, "keep_best": 1, "best": ("loss", "min"), "files": {"labels.json": b"[1, 2, 3]"}}
+OPTIONS = {
+    "run": "own",
+    "keep": 1,
+    "keep_best": 1,
+    "best": ("loss", "min"),
+    "files": {"labels.json": b"[1, 2, 3]"},
+}
 LOSSES = {3: 2.0, 5: 1.0, 7: 3.0}  # so 5 is the best
 
 
@@ -92,7 +101,9 @@ class Damages:
         else:
             assert step in (3, 5) and found is not None, what
             jax.tree.map(np.testing.assert_array_equal, jax.device_get(found), self.states[step])
-            assert (inside / "5").exists() == (step == 5) != (self.run / "damaged" / "5").exists(), what
+            assert (
+                (inside / "5").exists() == (step == 5) != (self.run / "damaged" / "5").exists()
+            ), what
             if rng.random() < 0.1:
                 self._check_retention(checkpoints, step)
             return step

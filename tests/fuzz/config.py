@@ -1,4 +1,5 @@
-"""Config values by key: on the command line, in config.json and in a config file, up to a trainer that is ready."""
+"""Config values by key: on the command line, in config.json and in a config file, up to a trainer
+that is ready."""
 
 import contextlib
 import io
@@ -18,8 +19,12 @@ from tests.training import tiny
 
 def make(folder):
     (folder / "tokenizer.model").write_bytes(tokenizer().model)
-    squad_files.write(folder / "squad.json", *(squad_files.colours(number) for number in range(6)), version="v1.1")
-    (folder / "own.tsv").write_text("text\tlabel\n" + "".join(f"words {i}\t{i % 2}\n" for i in range(40)))
+    squad_files.write(
+        folder / "squad.json", *(squad_files.colours(number) for number in range(6)), version="v1.1"
+    )
+    (folder / "own.tsv").write_text(
+        "text\tlabel\n" + "".join(f"words {i}\t{i % 2}\n" for i in range(40))
+    )
     (folder / "cats").mkdir()
 
     def check(rng: random.Random) -> None:
@@ -37,7 +42,8 @@ def make(folder):
                 config = gmlp_config.from_dict(values, "config.json")
                 gmlp_config.validate(config)
             else:
-                with contextlib.suppress(OverflowError, TypeError), config.ignore_type():  # as a config file may
+                # as a config file may
+                with contextlib.suppress(OverflowError, TypeError), config.ignore_type():
                     config.update_from_flattened_dict({name: rng.choice(VALUES)})
                 gmlp_config.validate(config)
             shutil.rmtree(folder / "run", ignore_errors=True)
@@ -49,15 +55,25 @@ def make(folder):
 
 def small(task, block, folder):
     """A config of every task that starts in a moment."""
-    config = tiny.image_config(block=block) if task == "image_classification" else tiny.text_config(folder, block=block)
+    config = (
+        tiny.image_config(block=block)
+        if task == "image_classification"
+        else tiny.text_config(folder, block=block)
+    )
     config = gmlp_config.changed(config, task)
     if task == "question_answering":
         config.model.length = 64
         config.squad.update(stride=16, max_query=16)
         config.data.update(
-            train=str(folder / "squad.json"), heldout_share=0.3, tokenizer=str(folder / "tokenizer.model")
+            train=str(folder / "squad.json"),
+            heldout_share=0.3,
+            tokenizer=str(folder / "tokenizer.model"),
         )
     if task == "text_classification":
         config.glue.task = "own"
-        config.data.update(train=str(folder / "own.tsv"), heldout_share=0.3, tokenizer=str(folder / "tokenizer.model"))
+        config.data.update(
+            train=str(folder / "own.tsv"),
+            heldout_share=0.3,
+            tokenizer=str(folder / "tokenizer.model"),
+        )
     return config

@@ -6,7 +6,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-ODD_NUMBERS = (*(b"\xff" * 4, b"\0" * 4, b"\xff" * 8, b"-1", b"1e999", b"9" * 6000), b"\x7f\xff\xff\xff", b"\x01\0\0\0")
+ODD_NUMBERS = (
+    *(b"\xff" * 4, b"\0" * 4, b"\xff" * 8, b"-1", b"1e999", b"9" * 6000),
+    b"\x7f\xff\xff\xff",
+    b"\x01\0\0\0",
+)
 DEEP = "[" * 100_000
 # What a key of a config may be given as text.
 TEXTS = (
@@ -26,7 +30,8 @@ VALUES: tuple[Any, ...] = (
 
 
 def damaged(data: bytes, rng: random.Random) -> bytes:
-    """A copy with some bytes flipped, cut off, doubled, moved, or replaced by numbers that programs trip over."""
+    """A copy with some bytes flipped, cut off, doubled, moved, or replaced by numbers that programs
+    trip over."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         place = rng.randrange(len(out) + 1)
@@ -50,7 +55,8 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 
 def damaged_json(value: Any, rng: random.Random) -> bytes:
-    """JSON of a value: some of it replaced by values of other types or written in another way, or bytes damaged."""
+    """JSON of a value: some of it replaced by values of other types or written in another way, or
+    bytes damaged."""
     value = json.loads(json.dumps(value))
     kind = rng.randrange(8)
     if kind == 0:
@@ -58,7 +64,12 @@ def damaged_json(value: Any, rng: random.Random) -> bytes:
     if kind == 1:
         text = json.dumps(value)
         encoded = [text.encode(name) for name in ("utf-16", "utf-8-sig", "utf-32")]
-        deep = [DEEP, text.replace(":", ": " + DEEP, 1), '{"a":' * 50_000, text.replace("1", "9" * 6000)]
+        deep = [
+            DEEP,
+            text.replace(":", ": " + DEEP, 1),
+            '{"a":' * 50_000,
+            text.replace("1", "9" * 6000),
+        ]
         return rng.choice([*encoded, *map(str.encode, deep), b"", b"{", b"\xff"])
     for _ in range(rng.choice((1, 1, 2, 5))):
         holders = _holders(value)
@@ -79,8 +90,16 @@ def _value(rng: random.Random) -> Any:
 
 
 def _holders(value: Any) -> list[tuple[Any, Any]]:
-    keys = range(len(value)) if isinstance(value, list) else list(value) if isinstance(value, dict) else ()
-    return [(value, key) for key in keys] + [found for key in keys for found in _holders(value[key])]
+    keys = (
+        range(len(value))
+        if isinstance(value, list)
+        else list(value)
+        if isinstance(value, dict)
+        else ()
+    )
+    return [(value, key) for key in keys] + [
+        found for key in keys for found in _holders(value[key])
+    ]
 
 
 def one_of(checks: list[Callable[[random.Random], None]]) -> Callable[[random.Random], None]:

@@ -28,10 +28,17 @@ def make(folder):
 
 def whole_files():
     rng = np.random.default_rng(0)
-    kinds = [(kind, {}) for kind in "JPEG PNG TIFF GIF BMP WEBP PPM JPEG2000 TGA PCX ICO AVIF DDS SGI".split()]
+    kinds = [
+        (kind, {})
+        for kind in "JPEG PNG TIFF GIF BMP WEBP PPM JPEG2000 TGA PCX ICO AVIF DDS SGI".split()
+    ]
     kinds += [("JPEG", {"progressive": True}), ("WEBP", {"lossless": True})]
     kinds += [("TIFF", {"compression": "tiff_lzw"}), ("TIFF", {"compression": "jpeg"})]
-    kinds += [("JPEG", {"exif": _exif(6)}), ("PNG", {"exif": _exif(3)}), ("TIFF", {"exif": _exif(8)})]
+    kinds += [
+        ("JPEG", {"exif": _exif(6)}),
+        ("PNG", {"exif": _exif(3)}),
+        ("TIFF", {"exif": _exif(8)}),
+    ]
     modes = "L RGB RGBA CMYK P 1 I;16 I F LA YCbCr LAB".split()
     for size, mode in itertools.product(((40, 33), (1, 1), (3, 90)), modes):
         pixels = Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8))

@@ -1,12 +1,14 @@
 """Kills runs at random moments, restarts them, and compares them with runs that were never killed.
 
-    python -m tests.fuzz.kills --minutes=10 [--kills=N] [--seed=0] [--mode=any|save|evaluation|processes|preparation]
+    python -m tests.fuzz.kills --minutes=10 [--kills=N] [--seed=0]
+    [--mode=any|save|evaluation|processes|preparation]
 
-Checked after each kill: the restarted run goes on from the newest checkpoint that was finished, no checkpoint is
-damaged, nothing but the process's own words is on standard error. Checked at each run's end: parameters, optimizer and
-all, to the last bit; each line of metrics once; the result. Of `gmlp prepare`: every byte of every file. Commands are
-forked from a server that has imported all there is (see tests/preloaded.py), so that a start costs a second. What a
-kill broke off is told from what the process had said, and from what is half done in its folder.
+Checked after each kill: the restarted run goes on from the newest checkpoint that was finished, no
+checkpoint is damaged, nothing but the process's own words is on standard error. Checked at each
+run's end: parameters, optimizer and all, to the last bit; each line of metrics once; the result. Of
+`gmlp prepare`: every byte of every file. Commands are forked from a server that has imported all
+there is (see tests/preloaded.py), so that a start costs a second. What a kill broke off is told
+from what the process had said, and from what is half done in its folder.
 """
 
 import argparse
@@ -34,8 +36,10 @@ FLAGS = (
     "--config.model.dropout=0.1",
     "--config.model.layers=1",
 )
-EVALUATIONS = {"any": 15, "save": 30, "evaluation": 2, "processes": 15}  # steps between them, by mode
-STEPS = {"processes": 45}  # fewer: two processes start for longer, and are killed after as few steps
+# steps between them, by mode
+EVALUATIONS = {"any": 15, "save": 30, "evaluation": 2, "processes": 15}
+# fewer: two processes start for longer, and are killed after as few steps
+STEPS = {"processes": 45}
 MODES = (*EVALUATIONS, "preparation")
 LEFT = ("damaged", "lease.json", "deleted", "*tmp*")  # names that no finished run has
 TALK = re.compile(  # what a run says
@@ -69,7 +73,9 @@ class Campaign:
             while not (workdir / "result.json").exists():
                 before = newest(workdir)
                 last = enough()
-                words = self._attempt(workdir, lambda each, to=workdir, last=last: last or self._kill(each, to))
+                words = self._attempt(
+                    workdir, lambda each, to=workdir, last=last: last or self._kill(each, to)
+                )
                 self._check_start(words, before)
             self._check_end(workdir)
             shutil.rmtree(workdir)
@@ -85,7 +91,8 @@ class Campaign:
             kill(processes)
             words = [each.communicate(timeout=1800)[1] for each in processes]
         words[0] = self._said + words[0]
-        # 1, SIGABRT and SIGSEGV: a process whose peer was killed, in a collective or while it compiled one.
+        # 1, SIGABRT and SIGSEGV: a process whose peer was killed, in a collective or while it
+        # compiled one.
         allowed = (0, 1, -9, -6, -11) if self.mode == "processes" else (0, -9)
         codes = [each.returncode for each in processes]
         assert set(codes) <= set(allowed), list(zip(codes, words, strict=True))
@@ -96,21 +103,25 @@ class Campaign:
         return "".join(words)
 
     def _kill(self, processes: list[Any], workdir: Path) -> None:
-        """Some milliseconds after any line that a run says, or after a save or an evaluation has begun. No clock
-        decides, so that runs get on also on a busy machine."""
+        """Some milliseconds after any line that a run says, or after a save or an evaluation has
+        begun. No clock decides, so that runs get on also on a busy machine."""
         if self.mode == "save":
             self._await_saves(processes[0], workdir, self.rng.randint(1, 2))
         else:
-            self._await_lines(processes[0], self.rng.randint(*((1, 4) if self.mode == "evaluation" else (0, 14))))
+            self._await_lines(
+                processes[0], self.rng.randint(*((1, 4) if self.mode == "evaluation" else (0, 14)))
+            )
         time.sleep(self.rng.uniform(0, 0.06))
         for each in self.rng.sample(processes, self.rng.randint(1, len(processes))):
             each.kill()
-        if self.mode == "processes" and self.rng.random() < 0.8:  # else they end by themselves, after half a minute
+        # else they end by themselves, after half a minute
+        if self.mode == "processes" and self.rng.random() < 0.8:
             self._end_others(processes)
 
     @staticmethod
     def _end_others(processes: list[Any]) -> None:
-        """Gives the others some seconds to notice that one is lost, then kills them, as a scheduler does."""
+        """Gives the others some seconds to notice that one is lost, then kills them, as a scheduler
+        does."""
         end = time.monotonic() + 4
         while time.monotonic() < end and any(each.poll() is None for each in processes):
             time.sleep(0.05)
@@ -130,13 +141,17 @@ class Campaign:
         while count and (line := process.stderr.readline()):
             self._said += line
             found = re.match(r"step (\d+)/", line)
-            count -= self.mode != "evaluation" or (bool(found) and int(found[1]) % EVALUATIONS[self.mode] == 0)
+            count -= self.mode != "evaluation" or (
+                bool(found) and int(found[1]) % EVALUATIONS[self.mode] == 0
+            )
 
     def _check_start(self, words: str, before: int | None) -> None:
         found = re.search(r"^resuming .* at step (\d+)$", words, re.MULTILINE)
         if found:
             self.counts["resumed"] += 1
-            assert int(found[1]) == before, f"went on from step {found[1]}, not from {before}:\n{words}"
+            assert int(found[1]) == before, (
+                f"went on from step {found[1]}, not from {before}:\n{words}"
+            )
         assert "Traceback" not in words, words
         assert before is None or "it begins again" not in words, words
         if self.mode != "processes":  # Gloo and the coordination service have words of their own
@@ -144,11 +159,15 @@ class Campaign:
 
     def _check_end(self, workdir: Path) -> None:
         assert_same_run(workdir, self._expected)
-        assert [line["step"] for line in metrics(workdir) if "loss" in line] == list(range(1, self._steps + 1))
+        assert [line["step"] for line in metrics(workdir) if "loss" in line] == list(
+            range(1, self._steps + 1)
+        )
         left = [path for pattern in LEFT for path in workdir.rglob(pattern)]
         # Between the result, which is written last, and the end, a process still holds the folder.
         left = [path for path in left if not (self._killed and "lease.json" in path.name)]
-        assert not left, f"left at the end: {', '.join(str(path.relative_to(workdir)) for path in left)}"
+        assert not left, (
+            f"left at the end: {', '.join(str(path.relative_to(workdir)) for path in left)}"
+        )
         self.counts["runs"] += 1
 
 
@@ -194,14 +213,18 @@ class Preparations:
                     what = "training a tokenizer" if "training" in errors else "a start"
                     self.broken_off["tokenising" if more else what] += 1
                     self.counts["resumed"] += shards > 0
-            assert contents(folder / "out") == self._files, "other files than of a preparation that was never killed"
+            assert contents(folder / "out") == self._files, (
+                "other files than of a preparation that was never killed"
+            )
             self.counts["runs"] += 1
             shutil.rmtree(folder)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     """The files of a folder that are not hidden."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+    return {
+        path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")
+    }
 
 
 def broken_off(words: str, workdir: Path, evaluations: int) -> str:
@@ -213,11 +236,14 @@ def broken_off(words: str, workdir: Path, evaluations: int) -> str:
         evaluations: steps between two of them.
     """
     inside = [path.name for path in workdir.glob("checkpoints/*")]
-    lines = [line for line in words.splitlines() if re.match(r"step \d+|compiling|to compare", line)]
+    lines = [
+        line for line in words.splitlines() if re.match(r"step \d+|compiling|to compare", line)
+    ]
     found = re.match(r"step (\d+)/", lines[-1]) if lines else None
     if "deleted" in inside:
         return "a deletion"
-    if any("tmp" in name for name in inside) and len(lines) > 1:  # an earlier kill's is deleted before the first step
+    # an earlier kill's is deleted before the first step
+    if any("tmp" in name for name in inside) and len(lines) > 1:
         return "a save"
     if [*workdir.glob(".*.tmp")]:
         return "the writing of a file"
@@ -232,11 +258,15 @@ def broken_off(words: str, workdir: Path, evaluations: int) -> str:
 
 def newest(workdir: Path) -> int | None:
     """The step of the newest finished checkpoint."""
-    return max((int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdigit()), default=None)
+    return max(
+        (int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdigit()),
+        default=None,
+    )
 
 
 def campaign(mode: str, seed: int, minutes: float, kills: int) -> Campaign | Preparations:
-    """Kills for so many minutes, or so many times; returns how many kills, resumed starts and finished runs there were.
+    """Kills for so many minutes, or so many times; returns how many kills, resumed starts and
+    finished runs there were.
 
     Raises:
         AssertionError: something was lost, or is wrong; the folder then stays.
@@ -251,14 +281,19 @@ def campaign(mode: str, seed: int, minutes: float, kills: int) -> Campaign | Pre
 
 def report(mode: str, found: Campaign | Preparations) -> str:
     """The counts in a line."""
-    counts, of = found.counts, ", ".join(f"{what} {number}" for what, number in sorted(found.broken_off.items()))
+    counts, of = (
+        found.counts,
+        ", ".join(f"{what} {number}" for what, number in sorted(found.broken_off.items())),
+    )
     kills = f"{mode}: {counts['kills']} kills ({of}), {counts['resumed']} resumed"
     return f"{kills}, {counts['runs']} ended as if never killed"
 
 
 def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=1.0, help="for each mode")
     parser.add_argument("--kills", type=int, default=10**9, help="at most, for each mode")
     parser.add_argument("--seed", type=int, default=0)

@@ -20,7 +20,11 @@ LINES = [
     {"step": 3, "loss": 5.5, "accuracy": 0.1, "gradient_norm": 1.5, "tokens_per_second": 900.5},
     {"step": 6, "eval": EVALUATION},
     {"step": 6, "loss": 5.0, "tokens_per_second": 900.5},
-    {"step": 9, "eval": EVALUATION, "baselines": [{"name": "token frequencies alone", "eval": {"perplexity": 99.5}}]},
+    {
+        "step": 9,
+        "eval": EVALUATION,
+        "baselines": [{"name": "token frequencies alone", "eval": {"perplexity": 99.5}}],
+    },
 ]
 
 
@@ -33,7 +37,10 @@ def make(folder):
     (workdir.parent / trial.name).symlink_to(workdir)
 
     def check(rng):
-        lines = [damaged_json(line, rng) if rng.random() < 0.4 else json.dumps(line).encode() for line in LINES]
+        lines = [
+            damaged_json(line, rng) if rng.random() < 0.4 else json.dumps(line).encode()
+            for line in LINES
+        ]
         data = b"\n".join(line.replace(b"\n", b"") for line in lines) + b"\n"
         (workdir / METRICS_FILE).write_bytes(damaged(data, rng) if rng.random() < 0.3 else data)
         (workdir / RESULT_FILE).write_bytes(damaged_json({"step": 9, "eval": EVALUATION}, rng))
@@ -59,6 +66,11 @@ def make(folder):
 
     def reported():
         for run in runs.find(str(workdir), {"row": whole}):
-            _ = run.last_step, run.curve("perplexity"), runs.baselines([run], "perplexity"), run.finished
+            _ = (
+                run.last_step,
+                run.curve("perplexity"),
+                runs.baselines([run], "perplexity"),
+                run.finished,
+            )
 
     return check

@@ -1,5 +1,5 @@
-"""Archives, records and tables of data sets: tar, npz, safetensors, TFRecord, ArrayRecord, parquet, TFDS's metadata,
-JSON and TSV."""
+"""Archives, records and tables of data sets: tar, npz, safetensors, TFRecord, ArrayRecord, parquet,
+TFDS's metadata, JSON and TSV."""
 
 import gzip
 import io
@@ -28,7 +28,11 @@ from tests.data.images import image_files
 from tests.fuzz.damage import damaged, damaged_json, one_of
 
 ROWS = [json.dumps({"text": f"line {i}, one two three", "url": "x", "n": i}) for i in range(20)]
-IMAGES = {f"{kind}/{number}.png": image_files.png(number) for kind in ("cat", "dog") for number in range(4)}
+IMAGES = {
+    f"{kind}/{number}.png": image_files.png(number)
+    for kind in ("cat", "dog")
+    for number in range(4)
+}
 LABELS = [[i % 2] for i in range(8)]
 
 
@@ -48,7 +52,9 @@ def make(folder):
     )
     checks = [maker(folder) for maker in makers]
     checks += [_corpora(folder, kind) for kind in ("jsonl", "txt", "jsonl.gz", "jsonl.xz")]
-    checks += [_tfds(folder, kind, "text", _read_text) for kind in ("tfrecord", "array_record", "parquet")]
+    checks += [
+        _tfds(folder, kind, "text", _read_text) for kind in ("tfrecord", "array_record", "parquet")
+    ]
     checks += [_tfds(folder, kind, "images", _read_images) for kind in ("tfrecord", "array_record")]
     checks += [_image_rows(folder, suffix) for suffix in ("parquet", "arrow", "npz", "csv")]
     return one_of(checks)
@@ -64,7 +70,9 @@ def _read_text(path):
 
 def _read_images(path):
     for side in sources.SIDES:
-        source = sources.open_side(str(path), Side(side, heldout_share=0.3), cache_folder=str(path) + "-cache")
+        source = sources.open_side(
+            str(path), Side(side, heldout_share=0.3), cache_folder=str(path) + "-cache"
+        )
         for index in range(min(len(source), 20)):
             try:
                 source[index]["name"].encode("utf-8", "replace")
@@ -74,11 +82,15 @@ def _read_images(path):
 
 def _read_sentences(path, rng, task):
     bad = BadRecords(rng.choice((0, 5)))
-    sentences.open_sentences(str(path), task, Side(rng.choice(sources.SIDES), heldout_share=0.3), bad)
+    sentences.open_sentences(
+        str(path), task, Side(rng.choice(sources.SIDES), heldout_share=0.3), bad
+    )
 
 
 def _some_damaged(rows, share, rng):
-    return [damaged_json(row, rng) if rng.random() < share else json.dumps(row).encode() for row in rows]
+    return [
+        damaged_json(row, rng) if rng.random() < share else json.dumps(row).encode() for row in rows
+    ]
 
 
 def _tars(folder):
@@ -87,7 +99,9 @@ def _tars(folder):
         file = io.BytesIO()
         with tarfile.open(fileobj=file, mode=f"w{kind}", format=form) as tar:
             for name, image in IMAGES.items():
-                member = tarfile.TarInfo(name if form == tarfile.USTAR_FORMAT else f"{'long/' * 30}{name}")
+                member = tarfile.TarInfo(
+                    name if form == tarfile.USTAR_FORMAT else f"{'long/' * 30}{name}"
+                )
                 member.size = len(image)
                 if form == tarfile.PAX_FORMAT:
                     member.pax_headers = {"mtime": "1.5", "comment": "é", "uname": "x" * 50}
@@ -137,7 +151,9 @@ def _file(path, write, read):
 
 
 def _safetensors(folder):
-    base = safetensors.numpy.save({"a": np.ones((2, 3), np.float32), "b": np.arange(5), "c": np.zeros(0, np.float16)})
+    base = safetensors.numpy.save(
+        {"a": np.ones((2, 3), np.float32), "b": np.arange(5), "c": np.zeros(0, np.float16)}
+    )
     size = 8 + int.from_bytes(base[:8], "little")
     header = json.loads(base[8:size])
 
@@ -146,18 +162,27 @@ def _safetensors(folder):
         odd = len(text).to_bytes(8, "little") + text + base[size:]
         return odd if rng.random() < 0.6 else damaged(base, rng)
 
-    return _file(folder / "x.safetensors", write, lambda path, _: [a.sum() for a in weight_files.read(path).values()])
+    return _file(
+        folder / "x.safetensors",
+        write,
+        lambda path, _: [a.sum() for a in weight_files.read(path).values()],
+    )
 
 
 def _arrays(folder):
     base = io.BytesIO()
     np.savez(base, **{"head/kernel": np.ones((2, 3), np.float32), "b": np.arange(5)})
     write = partial(damaged, base.getvalue())
-    return _file(folder / "x.npz", write, lambda path, _: [a.sum() for a in weight_files.read(path).values()])
+    return _file(
+        folder / "x.npz", write, lambda path, _: [a.sum() for a in weight_files.read(path).values()]
+    )
 
 
 def _squad(folder):
-    value = {"data": [squad_files.colours(0), squad_files.colours(1, impossible=True)], "version": "v2.0"}
+    value = {
+        "data": [squad_files.colours(0), squad_files.colours(1, impossible=True)],
+        "version": "v2.0",
+    }
 
     def read(path, rng):
         squad.read_side(path, Side("train"), "v2.0")
@@ -177,7 +202,9 @@ def _tsv(folder):
 def _json_lines(folder):
     rows = [{"sentence": f"words {i}", "label": i % 2} for i in range(6)]
     read = partial(_read_sentences, task=GLUE_TASKS["sst2"])
-    return _file(folder / "train.jsonl", lambda rng: b"\n".join(_some_damaged(rows, 0.3, rng)), read)
+    return _file(
+        folder / "train.jsonl", lambda rng: b"\n".join(_some_damaged(rows, 0.3, rng)), read
+    )
 
 
 def _listops(folder):
@@ -187,14 +214,18 @@ def _listops(folder):
 
 def _retrieval(folder):
     rows = [f"{i % 2}.0\tP{i}\tQ{i}\tfirst {i} \\xe9\tsecond é" for i in range(10)]
-    return _sentences(folder / "retrieval.train.tsv", LONG_RANGE_TASKS["retrieval"], "\n".join(rows))
+    return _sentences(
+        folder / "retrieval.train.tsv", LONG_RANGE_TASKS["retrieval"], "\n".join(rows)
+    )
 
 
 def _pathfinder(folder):
     lines = "".join(f"imgs/0 sample_{i}.png {i} {i % 2} 1 14 0.75\n" for i in range(8)).encode()
     images = {f"imgs/0/sample_{i}.png": image_files.png(i) for i in range(8)}
     path = image_files.make_folder(folder / "paths", images | {"metadata/0.npy": lines})
-    return _file(path / "metadata" / "0.npy", partial(damaged, lines), lambda *_: _read_images(path))
+    return _file(
+        path / "metadata" / "0.npy", partial(damaged, lines), lambda *_: _read_images(path)
+    )
 
 
 def _real_labels(folder):
@@ -225,15 +256,24 @@ def _corpora(folder, kind):
 
 def _parquet(folder):
     path = folder / "table.parquet"
-    base = writers.parquet(path, 4, text=[f"line {i}" for i in range(20)], n=list(range(20))).read_bytes()
+    base = writers.parquet(
+        path, 4, text=[f"line {i}" for i in range(20)], n=list(range(20))
+    ).read_bytes()
     return _file(path, partial(damaged, base), lambda path, _: _read_text(path))
 
 
 def _tfds(folder, file_format, kind, read):
     """A TFDS folder with one file damaged."""
-    whole, path = folder / f"{kind}-{file_format}" / "1.0.0", folder / f"{kind}-{file_format}-damaged"
+    whole, path = (
+        folder / f"{kind}-{file_format}" / "1.0.0",
+        folder / f"{kind}-{file_format}-damaged",
+    )
     if kind == "text":
-        shards = {"train": [[writers.example(text=f"line {i}{s}".encode()) for i in range(9)] for s in "ab"]}
+        shards = {
+            "train": [
+                [writers.example(text=f"line {i}{s}".encode()) for i in range(9)] for s in "ab"
+            ]
+        }
         writers.tfds_folder(whole, shards, file_format)
     else:
         image_files.tfds_folder(whole, {"train": [9, 8], "test": [3]}, file_format)
@@ -245,7 +285,9 @@ def _tfds(folder, file_format, kind, read):
         name = rng.choice(names)
         data = (whole / name).read_bytes()
         as_json = name.endswith(".json") and rng.random() < 0.7
-        (path / name).write_bytes(damaged_json(json.loads(data), rng) if as_json else damaged(data, rng))
+        (path / name).write_bytes(
+            damaged_json(json.loads(data), rng) if as_json else damaged(data, rng)
+        )
         read(path)
 
     return check

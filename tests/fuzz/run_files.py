@@ -17,14 +17,18 @@ def make(folder):
 
     def config(rng):
         chosen = configs.small(rng.choice([*tasks.TASKS]), rng.choice([*blocks.BLOCKS]), folder)
-        (workdir / "config.json").write_bytes(damaged_json(json.loads(gmlp_config.to_json(chosen)), rng))
+        (workdir / "config.json").write_bytes(
+            damaged_json(json.loads(gmlp_config.to_json(chosen)), rng)
+        )
         record.changes(str(workdir), gmlp_config.load(str(workdir / "config.json")))
 
     def names(rng):
         options = configs.small("image_classification", "gmlp", folder)
         for name in ("classes.json", "names.json"):
             (workdir / name).write_bytes(
-                damaged_json([str(i) for i in range(10)], rng) if rng.random() < 0.7 else b'["a", "b"]'
+                damaged_json([str(i) for i in range(10)], rng)
+                if rng.random() < 0.7
+                else b'["a", "b"]'
             )
         task = tasks.create(options, str(workdir))
         _ = task.classes, task.names, task.assets()
@@ -42,5 +46,7 @@ def make(folder):
         one_of([config, config, names, labels])(rng)
 
     (folder / "tokenizer.model").write_bytes(configs.tokenizer().model)
-    (folder / "own.tsv").write_text("text\tlabel\n" + "".join(f"words {i}\t{i % 2}\n" for i in range(40)))
+    (folder / "own.tsv").write_text(
+        "text\tlabel\n" + "".join(f"words {i}\t{i % 2}\n" for i in range(40))
+    )
     return check

@@ -1,5 +1,6 @@
-"""Random labelled tables, as pandas, Excel and scripts write them: the texts and labels that are read are compared with
-those written and, if pandas is installed, with what it reads. A table that can be read in two ways may be refused."""
+"""Random labelled tables, as pandas, Excel and scripts write them: the texts and labels that are
+read are compared with those written and, if pandas is installed, with what it reads. A table that
+can be read in two ways may be refused."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ WORDS = [
     "p|q",
 ]
 BREAKS = ["two\nlines", "a\ttab"]
-# Kind of labels -> values to draw from, and what each is read as; None: the table must be refused, "": no label.
+# Kind of labels -> values to draw from, and what each is read as; None: the table must be refused,
+# "": no label.
 LABELS = {
     "integers": {0: "0", 1: "1", -1: "-1", 10: "10"},
     "words": {"neg": "neg", "pos": "pos", "so so": "so so"},
@@ -53,7 +55,9 @@ def read_table(text: str, delimiter: str) -> list[list[str]]:
     if importlib.util.find_spec("pandas"):
         import pandas  # type: ignore[reportMissingImports] - by hand
 
-        options = dict(sep=delimiter, header=None, dtype=str, keep_default_na=False, lineterminator="\n")
+        options = dict(
+            sep=delimiter, header=None, dtype=str, keep_default_na=False, lineterminator="\n"
+        )
         return pandas.read_csv(io.StringIO(text), **options).to_numpy().tolist()
     rows, row, cell, inside, at = [], [], "", False, 0
     while at < len(text):
@@ -73,24 +77,45 @@ def read_table(text: str, delimiter: str) -> list[list[str]]:
 
 def make(folder):
     def check(rng):
-        delimiter, suffix = rng.choice([(",", "csv"), (";", "csv"), ("\t", "csv"), *[("\t", "tsv")] * 4, (",", "txt")])
+        delimiter, suffix = rng.choice(
+            [(",", "csv"), (";", "csv"), ("\t", "csv"), *[("\t", "tsv")] * 4, (",", "txt")]
+        )
         kind = rng.choice(list(LABELS))
         encoding = rng.choice(ENCODINGS[:5] if kind == "forms" else ENCODINGS)
-        quoting = rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC, None])
+        quoting = rng.choice(
+            [csv.QUOTE_MINIMAL, csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC, None]
+        )
         quoting = quoting if delimiter == "\t" else quoting or csv.QUOTE_MINIMAL
         pool = WORDS + BREAKS * (quoting is not None)
         if encoding == "latin-1":
             pool = ["café", "Größe", *(word for word in WORDS if word.isascii())]
-        values = [*LABELS[kind], *LABELS[kind], *rng.choices(list(LABELS[kind]), k=rng.randrange(2, 30))]
+        values = [
+            *LABELS[kind],
+            *LABELS[kind],
+            *rng.choices(list(LABELS[kind]), k=rng.randrange(2, 30)),
+        ]
         rng.shuffle(values)
         texts = [" ".join(rng.choices(pool, k=rng.randrange(1, 5))).strip() for _ in values]
-        columns = {"text": texts, "label": values, "n": [number / 4 for number in range(len(texts))]}
+        columns = {
+            "text": texts,
+            "label": values,
+            "n": [number / 4 for number in range(len(texts))],
+        }
         names = rng.sample(list(columns), 3)
         rows = [names, *zip(*(columns[name] for name in names), strict=True)]
         content = _write(rows, delimiter, quoting)
         path = folder / f"table.{suffix}"
         path.write_bytes(content.encode(encoding))
-        _compare(path, texts, [LABELS[kind][value] for value in values], kind, encoding, quoting, content, delimiter)
+        _compare(
+            path,
+            texts,
+            [LABELS[kind][value] for value in values],
+            kind,
+            encoding,
+            quoting,
+            content,
+            delimiter,
+        )
 
     return check
 
@@ -110,7 +135,9 @@ def _compare(path, texts, labels, kind, encoding, quoting, content, delimiter):
         found = open_sentences(str(path), task, Side("train"), bad)
     except DataError as error:
         assert "\n" not in str(error)
-        undecodable = encoding.startswith("utf-16") or (encoding == "latin-1" and not content.isascii())
+        undecodable = encoding.startswith("utf-16") or (
+            encoding == "latin-1" and not content.isascii()
+        )
         two_ways = delimiter == "\t" and "two ways" in str(error)
         lost = quoting is None and any(text.startswith('"') for text in texts)
         few = min(collections.Counter(labels).values()) < 2 or len({*labels} - {""}) < 2
@@ -121,7 +148,9 @@ def _compare(path, texts, labels, kind, encoding, quoting, content, delimiter):
     assert kind not in REFUSED
     wanted = [(text, label) for text, label in zip(texts, labels, strict=True) if label]
     assert found.dropped == len(texts) - len(wanted) and UNLABELLED not in found.labels
-    assert [(text, found.names[label]) for (text,), label in zip(found.texts, found.labels, strict=True)] == wanted
+    assert [
+        (text, found.names[label]) for (text,), label in zip(found.texts, found.labels, strict=True)
+    ] == wanted
     if quoting is not None:
         header, *rows = read_table(content, delimiter)
         theirs = [row[header.index("text")].strip() for row in rows if row[header.index("label")]]

@@ -1,4 +1,5 @@
-"""A minute of every fuzzer; by hand `python -m tests.fuzz` runs as many inputs as there is time for.
+"""A minute of every fuzzer; by hand `python -m tests.fuzz` runs as many inputs as there is time
+for.
 
 `MODES=all` also kills within saves and evaluations alone, not only at any moment.
 """
@@ -17,7 +18,16 @@ from tests.fuzz import checkpoints, kills, tables, text_folders
 from tests.preloaded import ROOT, environment
 
 # Inputs of each target.
-COUNTS = dict(config=60, run_files=100, metrics=300, prepared=200, tokenizers=300, images=3000, records=300, predict=20)
+COUNTS = dict(
+    config=60,
+    run_files=100,
+    metrics=300,
+    prepared=200,
+    tokenizers=300,
+    images=3000,
+    records=300,
+    predict=20,
+)
 COUNTS |= dict(tables=1000, text_folders=400)
 COUNTS |= dict(image_trees=300)
 
@@ -49,8 +59,17 @@ def make(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("target", COUNTS)
 def test_damage_is_read_or_refused_with_one_line(target):
-    command = [sys.executable, "-m", "tests.fuzz", target, f"--count={COUNTS[target]}", "--minutes=2"]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz",
+        target,
+        f"--count={COUNTS[target]}",
+        "--minutes=2",
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{target}: {COUNTS[target]:,} inputs, " in done.stdout
 
@@ -65,18 +84,27 @@ def test_folders_of_text_are_read_as_an_oracle_says(tmp_path):
 def test_a_traceback_a_hang_and_a_death_are_found(tmp_path):
     """What the fuzzers rest on: each kind of failure is counted, and the next input follows."""
     (tmp_path / "tests" / "fuzz").mkdir(parents=True)
-    program = (ROOT / "tests" / "fuzz" / "__main__.py").read_text().replace("MEMORY = 30", "MEMORY = 2")
+    program = (
+        (ROOT / "tests" / "fuzz" / "__main__.py").read_text().replace("MEMORY = 30", "MEMORY = 2")
+    )
     (tmp_path / "tests" / "fuzz" / "__main__.py").write_text(program)
     (tmp_path / "tests" / "fuzz" / "records.py").write_text(FAILING)
     command = [sys.executable, "-m", "tests.fuzz", "records", "--count=6", "--minutes=2"]
     variables = environment() | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 1
     assert "records, seed 2: Traceback" in done.stdout and "KeyError: 'x'" in done.stdout
     assert "records, seed 3: no answer in 2 s" in done.stdout
     assert "records, seed 4: the process died, exit code -6" in done.stdout
-    assert done.stdout.splitlines()[-1] == "records: 6 inputs, 1 refused, 1 tracebacks, 1 hangs, 1 crashes"
-    assert [path.name for path in tmp_path.iterdir()] == ["tests"], "a file in the folder where it was started"
+    assert (
+        done.stdout.splitlines()[-1]
+        == "records: 6 inputs, 1 refused, 1 tracebacks, 1 hangs, 1 crashes"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["tests"], (
+        "a file in the folder where it was started"
+    )
 
 
 def test_random_tables_are_read_as_they_were_written(tmp_path):
@@ -102,6 +130,8 @@ def test_damaged_checkpoints_never_give_another_state(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", kills.MODES if os.environ.get("MODES") == "all" else ("any", "processes"))
+@pytest.mark.parametrize(
+    "mode", kills.MODES if os.environ.get("MODES") == "all" else ("any", "processes")
+)
 def test_killed_runs_end_as_if_never_killed(mode):
     assert kills.campaign(mode, seed=0, minutes=5, kills=1).counts["kills"] >= 1

@@ -1,4 +1,5 @@
-"""Random folder trees of texts under random names: each side has the documents that an oracle says, or both refuse."""
+"""Random folder trees of texts under random names: each side has the documents that an oracle says,
+or both refuse."""
 
 import gzip
 import itertools
@@ -14,10 +15,20 @@ from gmlp_flax.errors import DataError
 from tests.data import writers
 
 SPLITS, NEUTRAL, ALL = slice(0, 11), slice(13, None), slice(None)
-WORDS = [*"train Training TRAIN val valid Validation dev test Testing TEST testset trainval held-out".split()]
-WORDS += [*"latest contest trains devs wiki en part data 01 2 a09b été \u00e9 Data books evaluated interval".split()]
+WORDS = [
+    *"train Training TRAIN val valid Validation dev test Testing TEST testset trainval held-out".split()
+]
+WORDS += [
+    *"latest contest trains devs wiki en part data 01 2 a09b été \u00e9 Data books evaluated interval".split()
+]
 JOINTS = ("-", "_", ".", " ", "", "-2-", "__")
-MEANING = {"train": "train", "training": "train", "test": "test", "testing": "test", "devtest": "test"}
+MEANING = {
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "testing": "test",
+    "devtest": "test",
+}
 MEANING |= dict.fromkeys(("val", "valid", "validation", "dev"), "heldout")
 SHARE = 0.3
 
@@ -47,9 +58,16 @@ def make(folder):
 
 def oracle(tree):
     """Side -> its documents, sorted; {} if the tree must be refused."""
-    texts = {path: docs for path, docs in tree.items() if not path.endswith((".md", ".csv", ".png"))}
+    texts = {
+        path: docs for path, docs in tree.items() if not path.endswith((".md", ".csv", ".png"))
+    }
     folders = [path.split("/")[:-1] for path in texts]
-    around = sum(1 for _ in itertools.takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False)))
+    around = sum(
+        1
+        for _ in itertools.takewhile(
+            lambda names: len(set(names)) == 1, zip(*folders, strict=False)
+        )
+    )
     groups = {}
     for path in sorted(texts, key=lambda path: path.split("/")):
         *names, last = path.split("/")
@@ -62,7 +80,9 @@ def oracle(tree):
         meaning = common.pop()
         groups.setdefault((meaning, read[0][meaning] if read else ""), []).extend(texts[path])
     meanings, pooled = [meaning for meaning, _ in groups], sum(groups.values(), [])
-    if ("" in meanings and set(meanings) - {"", "train"}) or ("train" not in meanings and len(groups) > 1):
+    if ("" in meanings and set(meanings) - {"", "train"}) or (
+        "train" not in meanings and len(groups) > 1
+    ):
         return {}
     first = {meaning: docs for (meaning, _), docs in reversed(groups.items())}
     train = first["train"] if "train" in first and "" not in meanings else pooled
@@ -74,7 +94,11 @@ def oracle(tree):
 
 def _mentioned(name):
     """Split -> the first word for it in a name, by walking over its letters."""
-    name, found, word = unicodedata.normalize("NFC", name).replace("held-out", "heldout") + " ", {}, ""
+    name, found, word = (
+        unicodedata.normalize("NFC", name).replace("held-out", "heldout") + " ",
+        {},
+        "",
+    )
     for here, after in itertools.pairwise(name):
         word += here if here.isalpha() else ""
         if not after.isalpha() or ("a" <= here <= "z" and "A" <= after <= "Z"):
@@ -96,15 +120,20 @@ def _tree(rng):
         words = [rng.choice(WORDS[splits]) for _ in range(rng.randint(1, most))]
         words += [rng.choice(WORDS[NEUTRAL])] if tidy and splits == SPLITS else []
         rng.shuffle(words)
-        return unicodedata.normalize(rng.choice(("NFC", "NFD")), rng.choice(JOINTS[:2] if tidy else JOINTS).join(words))
+        return unicodedata.normalize(
+            rng.choice(("NFC", "NFD")), rng.choice(JOINTS[:2] if tidy else JOINTS).join(words)
+        )
 
     kinds, most = (NEUTRAL, 1) if tidy else (ALL, 3)
     folders = [
-        "/".join(name(kinds, most) for _ in range(rng.choice((0, 0, 1, 1, 2)))) for _ in range(rng.randint(1, 3))
+        "/".join(name(kinds, most) for _ in range(rng.choice((0, 0, 1, 1, 2))))
+        for _ in range(rng.randint(1, 3))
     ]
     tree = {}
     for number in range(rng.randint(1, 6)):
-        suffix = rng.choice((".txt", ".jsonl", ".jsonl.gz", ".parquet", ".arrow", ".md", ".csv", ".png"))
+        suffix = rng.choice(
+            (".txt", ".jsonl", ".jsonl.gz", ".parquet", ".arrow", ".md", ".csv", ".png")
+        )
         path = f"{rng.choice(folders)}/{name(SPLITS if tidy else ALL, most)}{suffix}".lstrip("/")
         count = 1 if suffix == ".txt" else rng.randint(1, 4)
         tree[path] = [f"document {number} {i} of {rng.random()}" for i in range(count)]

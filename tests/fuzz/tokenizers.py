@@ -4,7 +4,11 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from tests.data.text.preparing import TEXTS, tokenizer
 from tests.fuzz.damage import damaged
 
-WORDS = [*"[PAD] [UNK] [CLS] [SEP] [MASK] The é".split(), *"abcdefghij", *(f"##{letter}" for letter in "abcdefghij")]
+WORDS = [
+    *"[PAD] [UNK] [CLS] [SEP] [MASK] The é".split(),
+    *"abcdefghij",
+    *(f"##{letter}" for letter in "abcdefghij"),
+]
 
 
 def make(folder):

@@ -11,8 +11,11 @@ from gmlp_flax.interop import exported, timm
 
 
 def to_torch(params: dict, rows: list[timm.Row]) -> dict[str, np.ndarray]:
-    """Our parameters under torch's names and in its layouts: the exact inverse of `timm.from_torch`."""
-    flat = {path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params, sep="/").items()}
+    """Our parameters under torch's names and in its layouts: the exact inverse of
+    `timm.from_torch`."""
+    flat = {
+        path: np.asarray(leaf) for path, leaf in traverse_util.flatten_dict(params, sep="/").items()
+    }
     return {name: np.ascontiguousarray(view) for name, view in timm.torch_views(flat, rows).items()}
 
 

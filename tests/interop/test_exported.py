@@ -41,7 +41,11 @@ def test_plain_files_hold_the_whole_model(text_run, text_export):
     names = {entry.name for entry in text_export.iterdir()}
     assert names == {"README.md", "config.json", "model.safetensors", "tokenizer.model"}
     assert weights["embedding"].shape == (spec["vocab_size"], spec["d_model"])
-    assert weights["encoder/blocks/proj_in/kernel"].shape == (spec["layers"], spec["d_model"], spec["d_ffn"])
+    assert weights["encoder/blocks/proj_in/kernel"].shape == (
+        spec["layers"],
+        spec["d_model"],
+        spec["d_ffn"],
+    )
     np.testing.assert_array_equal(weights["embedding"], params["embedding"])
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     assert sum(leaf.size for leaf in weights.values()) == count
@@ -53,8 +57,12 @@ def test_it_is_read_as_a_run_is(text_run, text_export):
     run, read = gmlp_flax.load(str(text_run)), gmlp_flax.load(str(text_export))
     assert read.predict(lines) == run.predict(lines)
     done = preloaded.gmlp("predict", f"--workdir={text_export}", input=lines[0])
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(lines[0]), done.stderr
-    with pytest.raises(RunError, match="text holds exported weights, which have no checkpoint '12'"):
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith(lines[0]), (
+        done.stderr
+    )
+    with pytest.raises(
+        RunError, match="text holds exported weights, which have no checkpoint '12'"
+    ):
         loading.load(text_export, "12")
 
 
@@ -66,10 +74,18 @@ def test_images_and_their_running_mean(image_run, tmp_path):
     trained = loading.load(str(run), "best")
     assert trained.ema is not None
     exported.export(trained, str(tmp_path / "digits"))
-    scores = next(line for line in MetricsFile.read(str(run / "metrics.jsonl")) if "eval" in line)["eval"]
-    assert f"top1 {100 * scores['ema_top1']:.1f}%" in (tmp_path / "digits" / "README.md").read_text()
+    scores = next(line for line in MetricsFile.read(str(run / "metrics.jsonl")) if "eval" in line)[
+        "eval"
+    ]
+    assert (
+        f"top1 {100 * scores['ema_top1']:.1f}%" in (tmp_path / "digits" / "README.md").read_text()
+    )
     found = loading.load(str(tmp_path / "digits"))
-    assert found.ema is None and found.task.classes == trained.task.classes and found.task.names == tuple(names)
+    assert (
+        found.ema is None
+        and found.task.classes == trained.task.classes
+        and found.task.names == tuple(names)
+    )
     jax.tree.map(np.testing.assert_array_equal, found.params, trained.ema)
 
 
@@ -81,14 +97,17 @@ def test_bfloat16_in_the_file(text_run, tmp_path):
     weights = safetensors.load_file(tmp_path / "half" / "model.safetensors")
     assert {str(leaf.dtype) for leaf in weights.values()} == {"bfloat16"}
     found, trained = gmlp_flax.load(str(tmp_path / "half")), gmlp_flax.load(str(text_run))
-    rounded = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16).astype(leaf.dtype), trained.params)
+    rounded = jax.tree.map(
+        lambda leaf: leaf.astype(jnp.bfloat16).astype(leaf.dtype), trained.params
+    )
     jax.tree.map(np.testing.assert_array_equal, found.params, rounded)
     with pytest.raises(ConfigError, match="dtype is 'int8'"):
         exported.export(loading.load(text_run, "best"), str(tmp_path / "other"), dtype="int8")
 
 
 def test_a_run_starts_from_it(text_run, text_export, tmp_path):
-    """The same parameters as from the run itself, and its vocabulary; a run with another one is refused."""
+    """The same parameters as from the run itself, and its vocabulary; a run with another one is
+    refused."""
     config = gmlp_config.load(str(text_run / "config.json"))
     config.init_from = str(text_export)
     assert warm_start.inherit(config, str(tmp_path))[1].keys() == {"tokenizer.model"}
@@ -96,12 +115,14 @@ def test_a_run_starts_from_it(text_run, text_export, tmp_path):
     params = warm_start.load(task, Partition.make())
     jax.tree.map(np.testing.assert_array_equal, params, gmlp_flax.load(str(text_run)).params)
     task.tokenizer = SimpleNamespace(model=b"another")
-    assert "was trained with another tokenizer.model" in raised(RunError, warm_start.load, task, Partition.make())
+    assert "was trained with another tokenizer.model" in raised(
+        RunError, warm_start.load, task, Partition.make()
+    )
 
 
 def test_what_is_strange_is_refused(text_run, text_export, tmp_path):
-    """A folder may be anybody's: no class of theirs is imported, and no weight is made up. Nor is a tokenizer, which a
-    task would train on data that a stranger's config names."""
+    """A folder may be anybody's: no class of theirs is imported, and no weight is made up. Nor is a
+    tokenizer, which a task would train on data that a stranger's config names."""
     with pytest.raises(RunError, match="holds config.json already"):
         exported.export(loading.load(text_run, "best"), str(text_export))
     assert "no config.json" in raised(RunError, loading.load, str(tmp_path))
@@ -114,15 +135,23 @@ def test_what_is_strange_is_refused(text_run, text_export, tmp_path):
     weights = safetensors.load_file(folder / "model.safetensors")
     bias = weights.pop("bias")
     safetensors.save_file(weights | {"bais": bias}, folder / "model.safetensors")
-    assert raised(RunError, gmlp_flax.load, str(folder)).endswith("1 missing (bias); 1 unexpected (bais)")
+    assert raised(RunError, gmlp_flax.load, str(folder)).endswith(
+        "1 missing (bias); 1 unexpected (bais)"
+    )
     weights["embedding"] = weights["embedding"][:-1]
-    broken = {name: np.full_like(leaf, np.nan) for name, leaf in weights.items() if name.endswith("scale")}
+    broken = {
+        name: np.full_like(leaf, np.nan) for name, leaf in weights.items() if name.endswith("scale")
+    }
     safetensors.save_file(weights | {"bias": bias}, folder / "model.safetensors")
-    with pytest.raises(RunError, match=r"1 of another shape \(embedding \[599, 16\], not \[600, 16\]\)$"):
+    with pytest.raises(
+        RunError, match=r"1 of another shape \(embedding \[599, 16\], not \[600, 16\]\)$"
+    ):
         gmlp_flax.load(str(folder))
     whole = safetensors.load_file(text_export / "model.safetensors")
     safetensors.save_file(whole | broken, folder / "model.safetensors")
-    assert f"numbers that are not finite ({len(broken)} such" in raised(RunError, gmlp_flax.load, str(folder))
+    assert f"numbers that are not finite ({len(broken)} such" in raised(
+        RunError, gmlp_flax.load, str(folder)
+    )
     config = json.loads((folder / "config.json").read_text())
     config["model"]["block"] = "os:system"
     (folder / "config.json").write_text(json.dumps(config))
@@ -130,12 +159,17 @@ def test_what_is_strange_is_refused(text_run, text_export, tmp_path):
 
 
 def test_the_card(text_run, text_export):
-    """The hub's block of metadata, scores of this checkpoint beside those of trivial models, and no path of ours."""
+    """The hub's block of metadata, scores of this checkpoint beside those of trivial models, and no
+    path of ours."""
     card = (text_export / "README.md").read_text()
     _, block, text = card.split("---\n", 2)
     metadata = yaml.safe_load(block)
     assert metadata["pipeline_tag"] == "fill-mask" and metadata["library_name"] == "gmlp_flax"
-    assert metadata["tags"] == ["jax", "flax", "gmlp"] and metadata["metrics"] == ["perplexity", "accuracy", "loss"]
+    assert metadata["tags"] == ["jax", "flax", "gmlp"] and metadata["metrics"] == [
+        "perplexity",
+        "accuracy",
+        "loss",
+    ]
     result = json.loads((text_run / "result.json").read_text())
     rows = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| ")}
     assert rows.keys() == {"", "this model", *(row["name"] for row in result["baselines"])}
@@ -144,16 +178,27 @@ def test_the_card(text_run, text_export):
 
 
 def test_push_and_use(text_run, text_export, tmp_path):
-    """A run is exported first, a folder is uploaded as it is; a token that the hub refuses is one line."""
-    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra: weights)")
+    """A run is exported first, a folder is uploaded as it is; a token that the hub refuses is one
+    line."""
+    pytest.importorskip(
+        "huggingface_hub", reason="huggingface_hub is not installed (extra: weights)"
+    )
     with hub_server.serve() as hub:
-        settings = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        settings = {
+            "HF_ENDPOINT": hub.url,
+            "HF_HUB_CACHE": str(tmp_path),
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        }
         settings |= {"HF_HUB_DISABLE_XET": "1", "HF_TOKEN": "hf_good"}
         done = preloaded.gmlp("push", text_run, "me/run", "--license=mit", **settings)
         assert done.returncode == 0 and f"{hub.url}/me/run/commit/" in done.stdout, done.stderr
         done = preloaded.gmlp("push", text_export, "me/folder", **settings)
         assert done.returncode == 0, done.stderr
-        for name, file in (("run", "tokenizer.model"), ("run", "model.safetensors"), ("folder", "README.md")):
+        for name, file in (
+            ("run", "tokenizer.model"),
+            ("run", "model.safetensors"),
+            ("folder", "README.md"),
+        ):
             assert hub[f"me/{name}"][file] == (text_export / file).read_bytes()
         assert hub["me/run"]["README.md"].startswith(b"---\nlicense: mit\n")
         line = "the [MASK] is"
@@ -163,7 +208,9 @@ def test_push_and_use(text_run, text_export, tmp_path):
         ]
         assert used[0] == used[1] != ""
         assert_one_line_error(
-            preloaded.gmlp("push", text_run, "me/x", **settings | {"HF_TOKEN": "hf_bad"}), "me/x", "log in"
+            preloaded.gmlp("push", text_run, "me/x", **settings | {"HF_TOKEN": "hf_bad"}),
+            "me/x",
+            "log in",
         )
     assert_one_line_error(preloaded.gmlp("push", tmp_path, "me/x", **settings), "is no run folder")
 
@@ -174,7 +221,9 @@ FILES = {CLASSES_FILE: json.dumps(["a", "b", "c"], indent=1).encode()}
 def tiny_weights(value=0.5):
     """Parameters that are all one number, and their config."""
     config = gmlp_config.default(task="image_classification")
-    config.model.update(layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
+    config.model.update(
+        layers=1, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1
+    )
     config.data.train = ""
     shapes = ImageClassification.without_data(config, classes=3).shapes()
     return jax.tree.map(lambda leaf: np.full(leaf.shape, value, np.float32), shapes), config
@@ -193,11 +242,16 @@ def test_what_is_written_is_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "names", "message"),
-    [(np.nan, (), r"not finite \(\d+ such parameters\)"), (0.5, (CLASSES_FILE,), f"holds {CLASSES_FILE} already")],
+    [
+        (np.nan, (), r"not finite \(\d+ such parameters\)"),
+        (0.5, (CLASSES_FILE,), f"holds {CLASSES_FILE} already"),
+    ],
 )
 def test_what_is_refused_leaves_the_folder_as_it_was(tmp_path, value, names, message):
     for name in names:
         (tmp_path / name).write_text("mine")
     with pytest.raises(RunError, match=message):
         exported.write(*tiny_weights(value), FILES, str(tmp_path))
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(names, "mine")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys(
+        names, "mine"
+    )

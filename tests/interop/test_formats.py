@@ -1,4 +1,5 @@
-"""The forward pass of models in other formats, read without our code: torch alone, jax.export alone, onnxruntime."""
+"""The forward pass of models in other formats, read without our code: torch alone, jax.export
+alone, onnxruntime."""
 
 import dataclasses
 import importlib.util
@@ -19,18 +20,50 @@ GREY = {"image_size": (4, 5), "patch_size": (1, 1), "stem": "table", "channels":
 # Every option of the reader for torch is in one of these models at least.
 MODELS = {
     "gmlp": ("masked_lm", "gmlp", TEXT | {"scale_embeddings": True, "spatial": "dense"}),
-    "amlp": ("masked_lm", "gmlp", TEXT | {"d_attn": 8, "positions": "absolute", "mask_padding": True}),
-    "linear": ("masked_lm", "gmlp", TEXT | {"gate": "linear", "embedding_norm": True, "transform": True}),
-    "causal": ("causal_lm", "gmlp", TEXT | {"d_attn": 8, "activation": "gelu_tanh", "gate_norm_eps": 1e-3}),
-    "causal_dense": ("causal_lm", "gmlp", TEXT | {"spatial": "dense", "gate": "additive", "tie_embeddings": False}),
-    "types": ("masked_lm", "gmlp", TEXT | {"token_types": 4, "embedding_projection": True, "gate": "multiplicative"}),
+    "amlp": (
+        "masked_lm",
+        "gmlp",
+        TEXT | {"d_attn": 8, "positions": "absolute", "mask_padding": True},
+    ),
+    "linear": (
+        "masked_lm",
+        "gmlp",
+        TEXT | {"gate": "linear", "embedding_norm": True, "transform": True},
+    ),
+    "causal": (
+        "causal_lm",
+        "gmlp",
+        TEXT | {"d_attn": 8, "activation": "gelu_tanh", "gate_norm_eps": 1e-3},
+    ),
+    "causal_dense": (
+        "causal_lm",
+        "gmlp",
+        TEXT | {"spatial": "dense", "gate": "additive", "tie_embeddings": False},
+    ),
+    "types": (
+        "masked_lm",
+        "gmlp",
+        TEXT | {"token_types": 4, "embedding_projection": True, "gate": "multiplicative"},
+    ),
     "images": ("image_classification", "gmlp", IMAGES | {"spatial": "dense", "pool": "mean"}),
-    "cls": ("image_classification", "gmlp", IMAGES | {"pool": "cls", "pre_logits": True, "d_attn": 8}),
+    "cls": (
+        "image_classification",
+        "gmlp",
+        IMAGES | {"pool": "cls", "pre_logits": True, "d_attn": 8},
+    ),
     "grey": ("image_classification", "gmlp", GREY),
     "mixer": ("image_classification", "mixer", IMAGES),
     "resmlp": ("image_classification", "resmlp", IMAGES),
-    "vit": ("image_classification", "transformer", IMAGES | {"positions": "absolute", "pool": "cls", "heads": 2}),
-    "bert": ("masked_lm", "transformer", TEXT | {"positions": "absolute", "heads": 2, "mask_padding": True}),
+    "vit": (
+        "image_classification",
+        "transformer",
+        IMAGES | {"positions": "absolute", "pool": "cls", "heads": 2},
+    ),
+    "bert": (
+        "masked_lm",
+        "transformer",
+        TEXT | {"positions": "absolute", "heads": 2, "mask_padding": True},
+    ),
     "fnet": ("masked_lm", "fnet", TEXT),
 }
 TORCH = [name for name, (_, block, _) in MODELS.items() if block == "gmlp"]
@@ -40,7 +73,9 @@ def make(name, tmp_path):
     """A model whose parameters are all random, what it reads, and its logits."""
     task, block, options = MODELS[name]
     config = config_lib.default(task=task, block=block)
-    config.model.update({"layers": 2, "d_model": 16, "d_ffn": 24, "causal": task == "causal_lm"} | options)
+    config.model.update(
+        {"layers": 2, "d_model": 16, "d_ffn": 24, "causal": task == "causal_lm"} | options
+    )
     path = tmp_path / "config.json"
     path.write_text(config_lib.to_json(config))
     classes = {"classes": 5} if task == "image_classification" else {}
@@ -62,19 +97,30 @@ def test_torch(name, tmp_path):
     out = tmp_path / "model"
     files = {"modeling_gmlp.py": exported.encode(model, "torch")}
     exported.write(model.params, model.config, files, str(out))
-    assert len(files["modeling_gmlp.py"].splitlines()) <= 200 and b"gmlp_flax." not in files["modeling_gmlp.py"]
+    assert (
+        len(files["modeling_gmlp.py"].splitlines()) <= 200
+        and b"gmlp_flax." not in files["modeling_gmlp.py"]
+    )
     spec = importlib.util.spec_from_file_location("modeling_gmlp", out / "modeling_gmlp.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     reader = module.GMLP.from_pretrained(str(out))
-    mask = model.task.reader(model.params, inputs)[1] if "vocab_size" in model.config.model else None
+    mask = (
+        model.task.reader(model.params, inputs)[1] if "vocab_size" in model.config.model else None
+    )
     with torch.no_grad():
-        found = reader(torch.tensor(inputs), None if mask is None else torch.tensor(np.asarray(mask))).numpy()
+        found = reader(
+            torch.tensor(inputs), None if mask is None else torch.tensor(np.asarray(mask))
+        ).numpy()
     np.testing.assert_allclose(found, logits, atol=1e-5 * np.abs(logits).max())
     if name in ("amlp", "causal"):  # shorter texts
         with torch.no_grad():
-            found = reader(torch.tensor(inputs[:, :7]), None if mask is None else torch.tensor(mask[:, :7]))
-        np.testing.assert_allclose(found.numpy(), model.logits(inputs[:, :7]), atol=1e-5 * np.abs(logits).max())
+            found = reader(
+                torch.tensor(inputs[:, :7]), None if mask is None else torch.tensor(mask[:, :7])
+            )
+        np.testing.assert_allclose(
+            found.numpy(), model.logits(inputs[:, :7]), atol=1e-5 * np.abs(logits).max()
+        )
 
 
 @pytest.mark.parametrize("name", ["amlp", "vit", "fnet"])
@@ -88,13 +134,29 @@ def test_stablehlo(name, tmp_path):
         np.testing.assert_allclose(program.call(inputs[:batch]), logits[:batch], atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore")  # jax2onnx loads parts of itself that warn, and drops them if that raises
+# jax2onnx loads parts of itself that warn, and drops them if that raises
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "name", ["gmlp", "amlp", "causal", "causal_dense", "types", "images", "mixer", "resmlp", "vit", "bert", "fnet"]
+    "name",
+    [
+        "gmlp",
+        "amlp",
+        "causal",
+        "causal_dense",
+        "types",
+        "images",
+        "mixer",
+        "resmlp",
+        "vit",
+        "bert",
+        "fnet",
+    ],
 )
 def test_onnx(name, tmp_path):
     pytest.importorskip("jax2onnx", reason="jax2onnx is not installed (extra: onnx)")
-    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (extra: onnx)")
+    onnxruntime = pytest.importorskip(
+        "onnxruntime", reason="onnxruntime is not installed (extra: onnx)"
+    )
     model, inputs, logits = make(name, tmp_path)
     session = onnxruntime.InferenceSession(exported.encode(model, "onnx"))
     (given,) = session.get_inputs()
@@ -105,8 +167,12 @@ def test_onnx(name, tmp_path):
 
 def test_what_a_format_does_not_have(tmp_path, monkeypatch):
     model, *_ = make("mixer", tmp_path)
-    with pytest.raises(RunError, match=r"^--format=torch does not have this model, mixer in \w+ \(it has"):
+    with pytest.raises(
+        RunError, match=r"^--format=torch does not have this model, mixer in \w+ \(it has"
+    ):
         exported.encode(model, "torch")
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
-    with pytest.raises(RunError, match=r"--format=onnx needs jax2onnx \(.*pip install 'gmlp_flax\[onnx\]'"):
+    with pytest.raises(
+        RunError, match=r"--format=onnx needs jax2onnx \(.*pip install 'gmlp_flax\[onnx\]'"
+    ):
         exported.encode(model, "onnx")

@@ -36,7 +36,9 @@ def random_state(name, classes, seed=0):
     config = timm.config_for(name)
     shapes = ImageClassification.without_data(config, classes=classes).shapes()
     numbers = np.random.default_rng(seed)
-    params = jax.tree.map(lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes)
+    params = jax.tree.map(
+        lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes
+    )
     return states.to_torch(params, timm.MODELS[name].rows), params
 
 
@@ -48,7 +50,8 @@ def write_image(path, seed=0):
 
 @pytest.fixture
 def converted(tiny, tmp_path):
-    """The folder of a converted model of three classes that evaluates on four images, and its parameters."""
+    """The folder of a converted model of three classes that evaluates on four images, and its
+    parameters."""
     state, params = random_state(tiny, 3)
     for number, label in enumerate((0, 1, 2, 2)):
         write_image(tmp_path / "images" / f"class {label}" / f"{number}.png", number)
@@ -61,10 +64,16 @@ def converted(tiny, tmp_path):
 def test_a_converted_folder_is_a_run_folder(converted, tmp_path):
     run, params = converted
     trained = loading.load(str(run), "best")
-    assert trained.step == 0 and trained.task.classes == trained.task.names == ("class 0", "class 1", "class 2")
+    assert trained.step == 0 and trained.task.classes == trained.task.names == (
+        "class 0",
+        "class 1",
+        "class 2",
+    )
     jax.tree.map(np.testing.assert_array_equal, trained.params, params)
     path = tmp_path / "images" / "class 1" / "1.png"
-    pixels = trained.task.evaluation_example({"image": path.read_bytes(), "name": "1", "label": 1})["image"]
+    pixels = trained.task.evaluation_example({"image": path.read_bytes(), "name": "1", "label": 1})[
+        "image"
+    ]
     logits = np.asarray(trained.task.apply(params, pixels[None]))[0]
     ((ranked,),) = trained.task.predict(trained.weights, [str(path)], top=3)
     assert [name for name, _ in ranked] == [f"class {label}" for label in np.argsort(-logits)]
@@ -97,8 +106,11 @@ def test_imagenets_words(tiny, tmp_path):
     states.write_timm(state, timm.config_for(tiny), tiny, str(tmp_path / "run"))
     trained = loading.load(str(tmp_path / "run"))
     pixels = np.random.default_rng(0).integers(0, 256, (1, 16, 16, 3), dtype=np.uint8)
-    best = int(np.argmax(trained.task.apply(params, trained.task.encode([*pixels]))))  # cropped, as predict does
-    assert trained.task.predict(trained.weights, [*pixels])[0][0][0][0] == theirs.index_to_description(best)
+    # cropped, as predict does
+    best = int(np.argmax(trained.task.apply(params, trained.task.encode([*pixels]))))
+    assert trained.task.predict(trained.weights, [*pixels])[0][0][0][
+        0
+    ] == theirs.index_to_description(best)
 
 
 def test_unknown_models():
@@ -120,13 +132,20 @@ def test_a_folder_says_how_pixels_are_seen(tmp_path):
     state, config, name, where = opened(described)
     assert ([*state], name, where) == (["a"], "mixer_b16_224", f"{folder}/model.safetensors")
     assert (config.data.mean, config.data.std, config.data.eval_crop) == ((0, 0, 0), (1, 1, 1), 0.9)
-    for other in ({"model_args": {"global_pool": "max"}}, {"pretrained_cfg": pixels | {"crop_mode": "squash"}}):
-        with pytest.raises(RunError, match=r"has {'(global_pool|crop_mode)': '(max|squash)'}: give its file, named"):
+    for other in (
+        {"model_args": {"global_pool": "max"}},
+        {"pretrained_cfg": pixels | {"crop_mode": "squash"}},
+    ):
+        with pytest.raises(
+            RunError, match=r"has {'(global_pool|crop_mode)': '(max|squash)'}: give its file, named"
+        ):
             opened(described | other)
     for odd in ({"mean": "red"}, {"mean": [1, 2]}, {"std": [0, 0, 0]}, {"crop_pct": []}):
         with pytest.raises((RunError, ConfigError), match="std|mean|config.json"):
             opened(described | {"pretrained_cfg": odd})
-    assert "there is no model 'resnet50' here" in raised(RunError, opened, {"architecture": "resnet50"})
+    assert "there is no model 'resnet50' here" in raised(
+        RunError, opened, {"architecture": "resnet50"}
+    )
 
 
 def flax_mixer(layers=2, d=8, d_ffn=12, d_spatial=6, patch=4, tokens=9, classes=5):
@@ -140,29 +159,47 @@ def flax_mixer(layers=2, d=8, d_ffn=12, d_spatial=6, patch=4, tokens=9, classes=
             f"{block}/token_mixing/Dense_0": (tokens, d_spatial),
             f"{block}/token_mixing/Dense_1": (d_spatial, tokens),
         }
-        dense |= {f"{block}/channel_mixing/Dense_0": (d, d_ffn), f"{block}/channel_mixing/Dense_1": (d_ffn, d)}
+        dense |= {
+            f"{block}/channel_mixing/Dense_0": (d, d_ffn),
+            f"{block}/channel_mixing/Dense_1": (d_ffn, d),
+        }
     shapes = {f"{name}/kernel": shape for name, shape in dense.items()}
     shapes |= {f"{name}/bias": shape[-1:] for name, shape in dense.items()}
     shapes |= {f"{name}/{part}": (d,) for name in norms for part in ("scale", "bias")}
     numbers = np.random.default_rng(0)
-    return {name: (0.5 * numbers.normal(size=shape)).astype(np.float32) for name, shape in shapes.items()}
+    return {
+        name: (0.5 * numbers.normal(size=shape)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 def flax_mixer_logits(w, pixels, patch=4):
-    """Its logits for one image in [-1, 1], patch by patch and layer by layer, with Flax's GELU, the tanh form."""
+    """Its logits for one image in [-1, 1], patch by patch and layer by layer, with Flax's GELU, the
+    tanh form."""
 
     def norm(name, x):
         centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * w[f"{name}/scale"] + w[f"{name}/bias"]
+        return (
+            centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * w[f"{name}/scale"]
+            + w[f"{name}/bias"]
+        )
 
     def mlp(name, x):
         y = x @ w[f"{name}/Dense_0/kernel"] + w[f"{name}/Dense_0/bias"]
         y = y / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
         return y @ w[f"{name}/Dense_1/kernel"] + w[f"{name}/Dense_1/bias"]
 
-    w, corners = {name: array.astype(np.float64) for name, array in w.items()}, range(0, len(pixels), patch)
-    patches = [pixels[top : top + patch, left : left + patch] for top in corners for left in corners]
-    x = np.stack([(part[..., None] * w["stem/kernel"]).sum((0, 1, 2)) for part in patches]) + w["stem/bias"]
+    w, corners = (
+        {name: array.astype(np.float64) for name, array in w.items()},
+        range(0, len(pixels), patch),
+    )
+    patches = [
+        pixels[top : top + patch, left : left + patch] for top in corners for left in corners
+    ]
+    x = (
+        np.stack([(part[..., None] * w["stem/kernel"]).sum((0, 1, 2)) for part in patches])
+        + w["stem/bias"]
+    )
     for block in (f"MixerBlock_{layer}" for layer in range(2)):
         x = x + mlp(f"{block}/token_mixing", norm(f"{block}/LayerNorm_0", x).T).T
         x = x + mlp(f"{block}/channel_mixing", norm(f"{block}/LayerNorm_1", x))
@@ -173,7 +210,9 @@ def test_a_mixer_of_vision_transformer(tmp_path):
     """Its .npz file by the command's own path, against arithmetic written down by hand."""
     weights, config = flax_mixer(), timm.config_for("mixer_b16_224")
     np.savez(tmp_path / "Mixer.npz", **weights)
-    config.model.update(layers=2, d_model=8, d_ffn=12, d_spatial=6, patch_size=(4, 4), image_size=(12, 12))
+    config.model.update(
+        layers=2, d_model=8, d_ffn=12, d_spatial=6, patch_size=(4, 4), image_size=(12, 12)
+    )
     state = weight_files.read(str(tmp_path / "Mixer.npz"))
     states.write_timm(state, config, "mixer_b16_224", str(tmp_path / "run"))
     trained = loading.load(str(tmp_path / "run"))
@@ -187,7 +226,8 @@ def test_a_mixer_of_vision_transformer(tmp_path):
 
 
 def test_an_imported_model_sees_timms_pixels(tiny, tmp_path):
-    """By the path of `gmlp predict`: a photograph, scaled and then cropped; and a run that starts from it, too."""
+    """By the path of `gmlp predict`: a photograph, scaled and then cropped; and a run that starts
+    from it, too."""
     state, _ = random_state(tiny, 3)
     states.write_timm(state, timm.config_for(tiny), tiny, str(tmp_path / "run"))
     trained, photo = (

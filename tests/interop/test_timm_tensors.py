@@ -45,7 +45,9 @@ BLOCKS = {
 OUTSIDE = dict.fromkeys(BLOCKS, STEM | HEAD | norm("norm"))
 OUTSIDE["resmlp_12_224"] = STEM | HEAD | affine("norm")
 TOKENS = {"cls_token": (1, 1, D), "pos_embed": (1, 5, D)}
-OUTSIDE["deit_tiny_patch16_224"] = HEAD | norm("norm") | dense("patch_embed.proj", D, *PATCH) | TOKENS
+OUTSIDE["deit_tiny_patch16_224"] = (
+    HEAD | norm("norm") | dense("patch_embed.proj", D, *PATCH) | TOKENS
+)
 
 
 def state_of(name, seed=0):
@@ -61,7 +63,9 @@ def like(name):
     """Shapes of our parameters for the same tiny model."""
     config = timm.config_for(name)
     config.model.update(layers=LAYERS, d_model=D, d_ffn=12, image_size=(4, 4), patch_size=PATCH[1:])
-    config.model.update({key: size for key, size in {"d_spatial": 3, "heads": 2}.items() if key in config.model})
+    config.model.update(
+        {key: size for key, size in {"d_spatial": 3, "heads": 2}.items() if key in config.model}
+    )
     return ImageClassification.without_data(config, classes=CLASSES).shapes()
 
 
@@ -85,9 +89,15 @@ def test_what_lies_where():
     blocks = params["encoder"]["blocks"]
     for layer in range(LAYERS):
         names = f"blocks.{layer}.mlp_channels."
-        np.testing.assert_array_equal(blocks["proj_in"]["kernel"][layer], state[f"{names}fc1.weight"].T)
-        np.testing.assert_array_equal(blocks["gate"]["spatial"]["weight"][layer], state[f"{names}gate.proj.weight"])
-        np.testing.assert_array_equal(blocks["gate"]["norm"]["scale"][layer], state[f"{names}gate.norm.weight"])
+        np.testing.assert_array_equal(
+            blocks["proj_in"]["kernel"][layer], state[f"{names}fc1.weight"].T
+        )
+        np.testing.assert_array_equal(
+            blocks["gate"]["spatial"]["weight"][layer], state[f"{names}gate.proj.weight"]
+        )
+        np.testing.assert_array_equal(
+            blocks["gate"]["norm"]["scale"][layer], state[f"{names}gate.norm.weight"]
+        )
     vit, params = state_of("deit_tiny_patch16_224"), converted("deit_tiny_patch16_224")
     np.testing.assert_array_equal(params["cls"], vit["cls_token"][0, 0])
     np.testing.assert_array_equal(params["positions"]["table"], vit["pos_embed"][0])
@@ -100,10 +110,22 @@ def test_what_lies_where():
     [
         (lambda s: s.pop("norm.bias"), r"FILE does not hold .*: 1 missing \(norm.bias\)$"),
         (lambda s: s.update(extra=np.zeros(1)), r": 1 unexpected \(extra\)$"),
-        (lambda s: s.update({"norm.bias": np.zeros(4, int)}), r": 1 of a type .* \(norm.bias int64\)$"),
-        (lambda s: s.update({"norm.bias": np.zeros(3)}), r": 1 of another shape \(norm.bias \[3\], not \[4\]\)$"),
-        (lambda s: [s.pop(key) for key in list(s) if "fc" in key], r": 8 missing \(blocks.0.*fc2.bias\)$"),
-        (lambda s: [s.pop(key) for key in list(s) if "mlp" in key], r": 16 missing \(blocks.0.*, and 8 more\)$"),
+        (
+            lambda s: s.update({"norm.bias": np.zeros(4, int)}),
+            r": 1 of a type .* \(norm.bias int64\)$",
+        ),
+        (
+            lambda s: s.update({"norm.bias": np.zeros(3)}),
+            r": 1 of another shape \(norm.bias \[3\], not \[4\]\)$",
+        ),
+        (
+            lambda s: [s.pop(key) for key in list(s) if "fc" in key],
+            r": 8 missing \(blocks.0.*fc2.bias\)$",
+        ),
+        (
+            lambda s: [s.pop(key) for key in list(s) if "mlp" in key],
+            r": 16 missing \(blocks.0.*, and 8 more\)$",
+        ),
     ],
 )
 def test_weights_that_do_not_fit_are_named_and_counted(change, message):
@@ -114,25 +136,35 @@ def test_weights_that_do_not_fit_are_named_and_counted(change, message):
 
 
 def test_a_scaled_branch_and_positions_of_patches_alone():
-    """DeiT III's tensors as those of the same function: the scale in the layer before it, and nothing added to cls."""
+    """DeiT III's tensors as those of the same function: the scale in the layer before it, and
+    nothing added to cls."""
     name = "deit_tiny_patch16_224"
     state = state_of(name)
     expected = converted(name, state)["encoder"]["blocks"]
     cut = state | {"pos_embed": state["pos_embed"][:, 1:]}
     for layer in range(LAYERS):
-        cut |= {f"blocks.{layer}.ls1.gamma": np.float32([1, 2, 4, 8]), f"blocks.{layer}.ls2.gamma": np.full(4, 2, "f4")}
+        cut |= {
+            f"blocks.{layer}.ls1.gamma": np.float32([1, 2, 4, 8]),
+            f"blocks.{layer}.ls2.gamma": np.full(4, 2, "f4"),
+        }
         del cut[f"blocks.{layer}.attn.qkv.bias"]
     found = converted(name, cut)
     np.testing.assert_array_equal(found["positions"]["table"][0], 0)
     np.testing.assert_array_equal(found["positions"]["table"][1:], state["pos_embed"][0, 1:])
     blocks = found["encoder"]["blocks"]
     np.testing.assert_array_equal(
-        blocks["attention"]["out"]["kernel"], expected["attention"]["out"]["kernel"] * np.float32([1, 2, 4, 8])
+        blocks["attention"]["out"]["kernel"],
+        expected["attention"]["out"]["kernel"] * np.float32([1, 2, 4, 8]),
     )
     np.testing.assert_array_equal(
-        blocks["attention"]["out"]["bias"], expected["attention"]["out"]["bias"] * np.float32([1, 2, 4, 8])
+        blocks["attention"]["out"]["bias"],
+        expected["attention"]["out"]["bias"] * np.float32([1, 2, 4, 8]),
     )
-    np.testing.assert_array_equal(blocks["mlp"]["proj_out"]["kernel"], 2 * expected["mlp"]["proj_out"]["kernel"])
+    np.testing.assert_array_equal(
+        blocks["mlp"]["proj_out"]["kernel"], 2 * expected["mlp"]["proj_out"]["kernel"]
+    )
     np.testing.assert_array_equal(blocks["attention"]["proj_in"]["bias"], 0)
     with pytest.raises(RunError, match="FILE is damaged"):
-        converted(name, cut | {"blocks.0.ls1.gamma": np.float32(1), "cls_token": np.zeros(4, np.float32)})
+        converted(
+            name, cut | {"blocks.0.ls1.gamma": np.float32(1), "cls_token": np.zeros(4, np.float32)}
+        )

@@ -1,4 +1,5 @@
-"""Masked language models as the package transformers saves them: read by name, and the same logits."""
+"""Masked language models as the package transformers saves them: read by name, and the same
+logits."""
 
 import json
 import shutil
@@ -24,10 +25,21 @@ from tests.interop.states import to_torch
 from tests.training import tiny
 
 SIZES = {"layers": 2, "d_model": 8, "d_ffn": 12, "length": 32, "vocab_size": 320}
-TINY = dict(vocab_size=50, hidden_size=16, num_hidden_layers=3, intermediate_size=24, max_position_embeddings=12)
+TINY = dict(
+    vocab_size=50,
+    hidden_size=16,
+    num_hidden_layers=3,
+    intermediate_size=24,
+    max_position_embeddings=12,
+)
 HEADS = {"bert": {"num_attention_heads": 4}, "fnet": {}}
 CONFIG = {
-    "bert": {"model_type": "bert", "hidden_act": "gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 2},
+    "bert": {
+        "model_type": "bert",
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-5,
+        "num_attention_heads": 2,
+    },
     "fnet": {"model_type": "fnet", "hidden_act": "gelu_new"},
 }
 BOTH = pytest.mark.parametrize("name", ours.FAMILIES)
@@ -50,7 +62,9 @@ def random_weights(name="fnet"):
         config.model.heads = 2
     numbers = np.random.default_rng(0)
     shapes = MaskedLanguageModeling.without_data(config).shapes()
-    params = jax.tree.map(lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes)
+    params = jax.tree.map(
+        lambda leaf: (0.3 * numbers.normal(size=leaf.shape)).astype(np.float32), shapes
+    )
     return to_torch(params, ours.FAMILIES[name]), params
 
 
@@ -72,12 +86,15 @@ def with_heads(name, state):
 @BOTH
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_saved_folder_is_read_by_name(transformers, tmp_path, name, tied):
-    """As save_pretrained writes it, which leaves out what is tied: hidden states within 1e-5, logits within 1e-4."""
+    """As save_pretrained writes it, which leaves out what is tied: hidden states within 1e-5,
+    logits within 1e-4."""
     import torch
 
     torch.manual_seed(0)
     family = {"bert": "Bert", "fnet": "FNet"}[name]
-    options = getattr(transformers, f"{family}Config")(**TINY, **HEADS[name], tie_word_embeddings=tied)
+    options = getattr(transformers, f"{family}Config")(
+        **TINY, **HEADS[name], tie_word_embeddings=tied
+    )
     model = getattr(transformers, f"{family}ForMaskedLM")(options).eval()
     if not tied:
         torch.nn.init.normal_(model.cls.predictions.decoder.bias)
@@ -105,10 +122,17 @@ def test_padding_and_the_pooler(transformers):
     torch.manual_seed(0)
     model = transformers.BertModel(transformers.BertConfig(**TINY, **HEADS["bert"])).eval()
     encoder = {f"bert.{key}": tensor.numpy() for key, tensor in model.state_dict().items()}
-    head = {key: value for key, value in random_weights("bert")[0].items() if key.startswith("cls.")}
-    head = {key: np.resize(value, [{8: 16, 320: 50}[n] for n in value.shape]) for key, value in head.items()}
+    head = {
+        key: value for key, value in random_weights("bert")[0].items() if key.startswith("cls.")
+    }
+    head = {
+        key: np.resize(value, [{8: 16, 320: 50}[n] for n in value.shape])
+        for key, value in head.items()
+    }
     state = encoder | head
-    config = ours.config_for("bert", state, CONFIG["bert"] | HEADS["bert"] | {"layer_norm_eps": 1e-12}, "FILE")
+    config = ours.config_for(
+        "bert", state, CONFIG["bert"] | HEADS["bert"] | {"layer_norm_eps": 1e-12}, "FILE"
+    )
     params = ours.from_transformers("bert", state, config, "FILE")
     tokens, seen = np.arange(12)[None], (np.arange(12) < 7)[None]
     with torch.inference_mode():
@@ -116,7 +140,9 @@ def test_padding_and_the_pooler(transformers):
     module = MaskedLanguageModeling.without_data(config).bind(params)
     hidden = module.hidden(tokens, padding_mask=seen)
     np.testing.assert_allclose(hidden[:, :7], theirs.last_hidden_state[:, :7].numpy(), atol=1e-5)
-    np.testing.assert_allclose(np.tanh(module.pooler(hidden[:, 0])), theirs.pooler_output.numpy(), atol=1e-5)
+    np.testing.assert_allclose(
+        np.tanh(module.pooler(hidden[:, 0])), theirs.pooler_output.numpy(), atol=1e-5
+    )
 
 
 @BOTH
@@ -131,28 +157,37 @@ def test_sizes_come_from_the_shapes(name, heads):
     assert (config.model.token_types, config.model.norm, config.model.pooler) == (2, "post", True)
     assert config.model.activation == {"bert": "gelu", "fnet": "gelu_tanh"}[name]
     assert config.model.norm_eps == CONFIG[name].get("layer_norm_eps", 1e-12)
-    jax.tree.map(np.testing.assert_array_equal, ours.from_transformers(name, state, config, "FILE"), params)
+    jax.tree.map(
+        np.testing.assert_array_equal, ours.from_transformers(name, state, config, "FILE"), params
+    )
 
 
 def test_the_first_names_of_norms(spiece, tmp_path):
     """As google-bert/bert-base-uncased has them."""
     torch = pytest.importorskip("torch", reason="torch is not installed (extra: parity)")
     state, params = random_weights("fnet")
-    old = {key.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): x for key, x in state.items()}
+    old = {
+        key.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): x
+        for key, x in state.items()
+    }
     assert old.keys() != state.keys()
     torch.save({key: torch.tensor(x) for key, x in old.items()}, tmp_path / "pytorch_model.bin")
     (tmp_path / "config.json").write_text(json.dumps(CONFIG["fnet"]))
     shutil.copy(spiece, tmp_path)
     jax.tree.map(np.testing.assert_array_equal, gmlp_flax.load(tmp_path).params, params)
     (tmp_path / "pytorch_model.bin").unlink()
-    assert "has no model.safetensors and no pytorch_model.bin" in raised(RunError, gmlp_flax.load, tmp_path)
+    assert "has no model.safetensors and no pytorch_model.bin" in raised(
+        RunError, gmlp_flax.load, tmp_path
+    )
 
 
 def test_an_encoder_alone():
     state, _ = random_weights("bert")
     bare = {key: x for key, x in state.items() if key.startswith("bert.")}
     config = ours.config_for("bert", bare, CONFIG["bert"], "FILE")
-    assert "5 missing (cls.predictions" in raised(RunError, ours.from_transformers, "bert", bare, config, "FILE")
+    assert "5 missing (cls.predictions" in raised(
+        RunError, ours.from_transformers, "bert", bare, config, "FILE"
+    )
 
 
 def test_other_weights_are_refused():
@@ -162,12 +197,19 @@ def test_other_weights_are_refused():
     for table in ("word", "position", "token_type"):  # from which sizes are read
         name = f"fnet.embeddings.{table}_embeddings.weight"
         without = {key: value for key, value in with_heads("fnet", state).items() if key != name}
-        for other, message in ((state | {name: np.ones(3)}, rf"{name} \[3\], not"), (without, rf"missing \({name}\)")):
+        for other, message in (
+            (state | {name: np.ones(3)}, rf"{name} \[3\], not"),
+            (without, rf"missing \({name}\)"),
+        ):
             with pytest.raises(RunError, match=message):
-                ours.from_transformers("fnet", other, ours.config_for("fnet", other, {}, "FILE"), "FILE")
+                ours.from_transformers(
+                    "fnet", other, ours.config_for("fnet", other, {}, "FILE"), "FILE"
+                )
     config = ours.config_for("fnet", state, {}, "FILE")
     other = state | {"cls.predictions.decoder.weight": state[words("fnet")] + 1}
-    assert "decoder.weight is not the embedding" in raised(RunError, ours.from_transformers, "fnet", other, config, "F")
+    assert "decoder.weight is not the embedding" in raised(
+        RunError, ours.from_transformers, "fnet", other, config, "F"
+    )
     untied = ours.config_for("fnet", other, {"tie_word_embeddings": False}, "FILE")
     with pytest.raises(RunError, match=r"1 missing \(cls.predictions.decoder.weight\)"):
         ours.from_transformers("fnet", state, untied, "FILE")
@@ -195,8 +237,8 @@ def test_a_config_of_another_model_is_refused(change, message):
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    """A folder as of Hugging Face: a random tiny BERT, with its config.json and a WordPiece vocabulary; and a run
-    folder that the command has made of it."""
+    """A folder as of Hugging Face: a random tiny BERT, with its config.json and a WordPiece
+    vocabulary; and a run folder that the command has made of it."""
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
     folder = tmp_path_factory.mktemp("bert") / "hub"
     states.write(str(folder / "model.safetensors"), with_heads("bert", random_weights("bert")[0]))
@@ -204,7 +246,9 @@ def bert(tmp_path_factory):
     text = " ".join(question["context"] for i in range(8) for question in colours(i)["paragraphs"])
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     letters = [chr(code) for code in range(33, 127) if not chr(code).isupper()]
-    pieces = dict.fromkeys([*special, *tiny.WORDS, *letters, *(f"##{one}" for one in letters), *text.lower().split()])
+    pieces = dict.fromkeys(
+        [*special, *tiny.WORDS, *letters, *(f"##{one}" for one in letters), *text.lower().split()]
+    )
     (folder / "vocab.txt").write_text("\n".join(list(pieces)[:320]) + "\n")
     run = folder.parent / "run"
     done = preloaded.gmlp("export", f"--model={folder}", f"--out={run}")
@@ -218,16 +262,26 @@ def test_what_a_folder_of_bert_becomes(bert):
     trained = gmlp_flax.load(str(run))
     jax.tree.map(np.testing.assert_array_equal, trained.params, random_weights("bert")[1])
     ((ranked,),) = trained.predict(["the [MASK] of"], top=3)
-    assert len(ranked) == 3 and trained.task.tokenizer.encode("THE") == trained.task.tokenizer.encode("the")
+    assert len(ranked) == 3 and trained.task.tokenizer.encode(
+        "THE"
+    ) == trained.task.tokenizer.encode("the")
 
 
 def test_a_bert_of_the_hub_comes_with_its_tokenizer(bert, tmp_path):
-    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed (extra: weights)")
+    pytest.importorskip(
+        "huggingface_hub", reason="huggingface_hub is not installed (extra: weights)"
+    )
     folder, _ = bert
     with hub_server.serve() as hub:
         hub["me/bert"] = {file.name: file.read_bytes() for file in folder.iterdir()}
-        settings = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
-        done = preloaded.gmlp("predict", "--workdir=hf-hub:me/bert", input="the [MASK] of\n", **settings)
+        settings = {
+            "HF_ENDPOINT": hub.url,
+            "HF_HUB_CACHE": str(tmp_path),
+            "HF_HUB_DISABLE_XET": "1",
+        }
+        done = preloaded.gmlp(
+            "predict", "--workdir=hf-hub:me/bert", input="the [MASK] of\n", **settings
+        )
         here = preloaded.gmlp("predict", f"--workdir={folder}", input="the [MASK] of\n")
     assert done.returncode == 0 and done.stdout == here.stdout != "", done.stderr
 
@@ -245,8 +299,16 @@ def test_glue_from_bert(bert, tmp_path):
     options.data.update(train=str(data), heldout=str(data), cache=str(tmp_path / "cache"))
     loop.train(options, str(tmp_path / "sst2"))
     tuned, params = loading.load(str(tmp_path / "sst2")), loading.load(str(run)).params
-    assert tuned.config.model.block == "transformer" and tuned.config.model.norm == "post" and tuned.config.model.pooler
-    for path in (("segments", "table"), ("pooler", "kernel"), ("encoder", "blocks", "attention", "proj_in", "kernel")):
+    assert (
+        tuned.config.model.block == "transformer"
+        and tuned.config.model.norm == "post"
+        and tuned.config.model.pooler
+    )
+    for path in (
+        ("segments", "table"),
+        ("pooler", "kernel"),
+        ("encoder", "blocks", "attention", "proj_in", "kernel"),
+    ):
         old, new = params, tuned.params
         for key in path:
             old, new = old[key], new[key]
@@ -260,7 +322,9 @@ def test_a_tokenizer_that_does_not_fit(spiece, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG["fnet"]))
     assert "has no tokenizer" in raised(DataError, gmlp_flax.load, tmp_path)
     shutil.copy(spiece, tmp_path)
-    assert "300 pieces, the weights have 290 rows" in raised(RunError, gmlp_flax.load, tmp_path / "model.safetensors")
+    assert "300 pieces, the weights have 290 rows" in raised(
+        RunError, gmlp_flax.load, tmp_path / "model.safetensors"
+    )
 
 
 def test_fnet_from_a_file_or_a_folder(spiece, tmp_path):

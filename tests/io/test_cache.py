@@ -90,7 +90,9 @@ def remote(name, size=400):
 
 
 def names(cache):
-    return sorted(path.name.partition("-")[2] for path in cache.iterdir() if not path.name.startswith("."))
+    return sorted(
+        path.name.partition("-")[2] for path in cache.iterdir() if not path.name.startswith(".")
+    )
 
 
 def test_a_file_is_copied_once(cache, monkeypatch):
@@ -155,13 +157,17 @@ def test_half_a_copy_is_made_again(cache):
 def _read(start, step, began):
     for place in range(24):
         number = (start + step * place) % 8
-        with LocalCopy(files.find_files(f"gs://test/copies/{number}")[0]) as copy, open(copy.path, "rb") as file:
+        with (
+            LocalCopy(files.find_files(f"gs://test/copies/{number}")[0]) as copy,
+            open(copy.path, "rb") as file,
+        ):
             assert file.read() == str(number).encode() * 200
         began.set()
 
 
 def test_several_processes_share_the_copies(store, cache):
-    """This one and another read eight files of which five have room, in other orders; none is half there or gone."""
+    """This one and another read eight files of which five have room, in other orders; none is half
+    there or gone."""
     for number in range(8):
         files.write(f"gs://test/copies/{number}", str(number).encode() * 200)
     context = multiprocessing.get_context("spawn")
@@ -172,7 +178,10 @@ def test_several_processes_share_the_copies(store, cache):
     _read(0, 1, began)
     other.join(100)
     assert other.exitcode == 0
-    assert sum(path.stat().st_size for path in cache.iterdir() if not path.name.startswith(".")) <= 1000
+    assert (
+        sum(path.stat().st_size for path in cache.iterdir() if not path.name.startswith("."))
+        <= 1000
+    )
 
 
 def test_of_many_small_copies_few_have_the_folder_listed(cache, monkeypatch):

@@ -59,7 +59,10 @@ def test_range(folder):
 
 def test_missing(folder):
     path = files.join(folder, "nowhere")
-    assert failure(files.find_files, path) == f"nothing at {path!r}: expected a file or a folder; check the path"
+    assert (
+        failure(files.find_files, path)
+        == f"nothing at {path!r}: expected a file or a folder; check the path"
+    )
     assert path in failure(read, path)
 
 
@@ -130,9 +133,15 @@ def test_files_are_written_listed_moved_and_deleted(place):
     files.write(files.join(place, "c"), b"")
     assert files.read(path) == b"two"
     assert files.listdir(place) == ["a", "c"] and files.listdir(files.join(place, "a")) == ["b"]
-    assert files.exists(path) and files.exists(files.join(place, "a")) and not files.exists(files.join(place, "ab"))
+    assert (
+        files.exists(path)
+        and files.exists(files.join(place, "a"))
+        and not files.exists(files.join(place, "ab"))
+    )
     assert files.move(place, f"{place}-moved") == f"{place}-moved"
-    assert files.listdir(place) == [] and files.read(files.join(f"{place}-moved", "a", "b")) == b"two"
+    assert (
+        files.listdir(place) == [] and files.read(files.join(f"{place}-moved", "a", "b")) == b"two"
+    )
     assert files.glob(f"{place}-mov*/a") == [f"{place}-moved/a"]
     for _ in range(2):
         files.remove(files.join(f"{place}-moved", "c"))
@@ -167,7 +176,11 @@ def test_move_never_overwrites(tmp_path):
         files.write(tmp_path / "new" / "file", content)
         files.move(str(tmp_path / "new"), str(tmp_path / "aside" / "5"))
     assert files.listdir(str(tmp_path / "aside")) == ["5", "5.1", "5.2"]
-    assert [(tmp_path / "aside" / name / "file").read_bytes() for name in ("5", "5.1", "5.2")] == [b"1", b"2", b"3"]
+    assert [(tmp_path / "aside" / name / "file").read_bytes() for name in ("5", "5.1", "5.2")] == [
+        b"1",
+        b"2",
+        b"3",
+    ]
 
 
 def test_what_is_staged_is_moved_to_the_bucket():
@@ -206,15 +219,20 @@ def test_damaged_archives(folder, suffix):
     if suffix == ".zst":  # pyarrow's have no checksum, other than those of the command zstd
         cases.pop()
     for data in cases:
-        assert failure(read, write(path, data)).startswith(f"{path}: truncated or not a {suffix} archive (")
+        assert failure(read, write(path, data)).startswith(
+            f"{path}: truncated or not a {suffix} archive ("
+        )
 
 
 @pytest.mark.parametrize("suffix", files.COMPRESSIONS)
 def test_several_streams_in_one_file(folder, suffix):
-    """As pbzip2 and Wikipedia's dumps have them. What follows the first is read, or told to be damaged."""
+    """As pbzip2 and Wikipedia's dumps have them. What follows the first is read, or told to be
+    damaged."""
     one, two = COMPRESS[suffix](b"one" * 1000), COMPRESS[suffix](b"two" * 1000)
     padding = b"" if suffix == ".zst" else bytes(8)
     path = write(files.join(folder, "a.txt" + suffix), one + padding + two + padding)
     assert read(path) == b"one" * 1000 + b"two" * 1000
     for data in (one + b"X" + two[1:], one + two[:5]):
-        assert failure(read, write(path, data)).startswith(f"{path}: truncated or not a {suffix} archive (")
+        assert failure(read, write(path, data)).startswith(
+            f"{path}: truncated or not a {suffix} archive ("
+        )

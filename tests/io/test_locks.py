@@ -1,4 +1,5 @@
-"""One process at a time in a folder. Leases: real processes on this machine; others by what their leases look like."""
+"""One process at a time in a folder. Leases: real processes on this machine; others by what their
+leases look like."""
 
 import contextlib
 import errno
@@ -119,7 +120,10 @@ def test_second_process_is_refused_by_name(tmp_path, holder, quick):
     """Its lock speaks for it, also if it is stopped."""
     for _ in range(2):
         lease, since = Lease(str(tmp_path)), re.escape(written(tmp_path)["since"])
-        with pytest.raises(RunError, match=rf"^{tmp_path} is in use by process {holder.pid} on \S+, since {since}: "):
+        with pytest.raises(
+            RunError,
+            match=rf"^{tmp_path} is in use by process {holder.pid} on \S+, since {since}: ",
+        ):
             lease.take()
         lease.close()
         assert written(tmp_path)["process"] == holder.pid
@@ -137,7 +141,9 @@ def test_folder_of_a_killed_process_is_taken_over_at_once(tmp_path, holder):
     assert os.listdir(tmp_path) == []
 
 
-def test_without_locks_the_process_number_and_signs_of_life_decide(tmp_path, holder, quick, without_locks):
+def test_without_locks_the_process_number_and_signs_of_life_decide(
+    tmp_path, holder, quick, without_locks
+):
     assert f"is in use by process {holder.pid} on" in raised(RunError, Lease(str(tmp_path)).take)
     holder.kill()
     holder.wait()
@@ -174,7 +180,9 @@ def test_owner_on_another_machine_that_beats_is_refused(tmp_path, quick, monkeyp
     leave(tmp_path)
     beat = threading.Timer(0.5, leave, (tmp_path,), {"beats": 2})
     beat.start()
-    assert "is in use by process 7 on elsewhere, since 2026-11-25: wait" in raised(RunError, lease.take)
+    assert "is in use by process 7 on elsewhere, since 2026-11-25: wait" in raised(
+        RunError, lease.take
+    )
     beat.join()
     assert written(tmp_path)["beats"] == 2
 
@@ -185,7 +193,9 @@ def test_beats_and_a_lost_lease(tmp_path, quick, lease):
         time.sleep(0.02)
     lease.check()
     leave(tmp_path)
-    with pytest.raises(RunError, match=rf"^{tmp_path} is not this run's any more: process 7 on elsewhere, since "):
+    with pytest.raises(
+        RunError, match=rf"^{tmp_path} is not this run's any more: process 7 on elsewhere, since "
+    ):
         while True:
             lease.check()
             time.sleep(0.02)
@@ -219,7 +229,9 @@ def test_only_one_makes_a_file_and_only_its_content_is_replaced(store):
     assert not compare_and_swap(path, b"", b"x") and not files.exists(path)
     assert compare_and_swap(path, None, b"mine") and not compare_and_swap(path, None, b"yours")
     assert files.read(path) == b"mine"
-    assert not compare_and_swap(path, b"yours", b"theirs") and compare_and_swap(path, b"mine", b"ours")
+    assert not compare_and_swap(path, b"yours", b"theirs") and compare_and_swap(
+        path, b"mine", b"ours"
+    )
     assert files.read(path) == b"ours"
 
 

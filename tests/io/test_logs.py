@@ -68,7 +68,9 @@ def test_in_a_bucket_lines_of_a_few_seconds_are_written_together(monkeypatch):
     monkeypatch.setattr(logs, "HOLD", 5.0)
     log.write(b"3\n")
     log.close()
-    assert files.read(PATH) == b"0\n1\n2\n3\n" and files.listdir("memory://segments") == ["metrics.jsonl"]
+    assert files.read(PATH) == b"0\n1\n2\n3\n" and files.listdir("memory://segments") == [
+        "metrics.jsonl"
+    ]
 
 
 def test_says_what_is_done_and_how_long_it_has_taken(monkeypatch):

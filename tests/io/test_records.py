@@ -109,8 +109,12 @@ def test_damaged_array_record(tmp_path):
         path.write_bytes(damaged)
         message = failure(lambda: list(records.array_records(str(path), 0, 20)))
         assert "a.array_record: 0 records where 20 or more were expected" in message
-        assert "0 records where 1 or more" in failure(lambda: list(records.array_records(str(path), 0, None)))
-    assert "gone failed" in failure(lambda: list(records.array_records(str(tmp_path / "gone"), 0, None)))
+        assert "0 records where 1 or more" in failure(
+            lambda: list(records.array_records(str(path), 0, None))
+        )
+    assert "gone failed" in failure(
+        lambda: list(records.array_records(str(tmp_path / "gone"), 0, None))
+    )
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), None])
@@ -135,7 +139,9 @@ def test_damaged_parquet(tmp_path):
     for data in (whole[:-50], whole[: len(whole) // 2], b"no parquet at all", b""):
         path.write_bytes(data)
         for read in (parquet_values, records.parquet_sizes):
-            assert "a.parquet: truncated, damaged or not parquet (" in failure(lambda read=read: read(str(path)))
+            assert "a.parquet: truncated, damaged or not parquet (" in failure(
+                lambda read=read: read(str(path))
+            )
     path.write_bytes(whole)
     flip(path, 500)
     assert "a.parquet: truncated, damaged or not parquet (" in failure(lambda: parquet_values(path))
@@ -166,5 +172,8 @@ def test_a_file_appears_when_it_is_whole(tmp_path):
         assert not path.exists()
     assert list(records.array_records(str(path), 0, None)) == [(0, b"one"), (1, b""), (2, b"three")]
     assert os.listdir(tmp_path) == [path.name]
-    with pytest.raises(DataError, match="x.array_record/y failed"), records.array_record_writer(path / "y", ""):
+    with (
+        pytest.raises(DataError, match="x.array_record/y failed"),
+        records.array_record_writer(path / "y", ""),
+    ):
         pass

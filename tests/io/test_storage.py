@@ -66,20 +66,28 @@ def test_gs_without_the_extra(monkeypatch):
 def test_missing_permission_is_one_line(store):
     store.faults({"kind": "403", "times": 100})
     for act in (files.read, files.exists, files.listdir, lambda path: files.write(path, b"")):
-        with pytest.raises(RunError, match="gs://test/x failed .permission denied: .*storage.objects.create") as caught:
+        with pytest.raises(
+            RunError, match="gs://test/x failed .permission denied: .*storage.objects.create"
+        ) as caught:
             act("gs://test/x")
         assert "\n" not in str(caught.value) and not isinstance(caught.value, StorageError)
 
 
 def test_bucket_that_does_not_exist(store):
     for act in (files.write, lambda path, content: locks.compare_and_swap(path, None, content)):
-        with pytest.raises(RunError, match="^writing gs://nobody/x failed: there is no bucket 'nobody'"):
+        with pytest.raises(
+            RunError, match="^writing gs://nobody/x failed: there is no bucket 'nobody'"
+        ):
             act("gs://nobody/x", b"x")
     assert files.listdir("gs://nobody/x") == [] and not files.exists("gs://nobody/x")
 
 
 @pytest.mark.parametrize("path", ["gs://", "s3:///"])
 def test_a_path_without_a_bucket_is_refused_before_the_store_is_asked(path, monkeypatch):
-    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda path: pytest.fail("the store would be asked"))
-    with pytest.raises(DataError, match=f"^'{path}' names no bucket: expected {path[:2]}://BUCKET/PATH"):
+    monkeypatch.setattr(
+        fsspec.core, "url_to_fs", lambda path: pytest.fail("the store would be asked")
+    )
+    with pytest.raises(
+        DataError, match=f"^'{path}' names no bucket: expected {path[:2]}://BUCKET/PATH"
+    ):
         files.find_files(path)

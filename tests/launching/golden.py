@@ -1,4 +1,5 @@
-"""Calls of `gmlp launch --dry_run`; python -m tests.launching.golden writes what they print, golden/NAME.txt."""
+"""Calls of `gmlp launch --dry_run`; python -m tests.launching.golden writes what they print,
+golden/NAME.txt."""
 
 import sys
 from pathlib import Path
@@ -18,10 +19,33 @@ PRIORITY, HOURS = ("--engine_flag=--priority=high",), ("--engine_flag=--time=24:
 MOUNT = "--mount=my-bucket:/mnt/runs"
 CALLS = {
     "xpk": (*XPK, "--topology=v5e:4x4", *BERT, BUCKET),
-    "xpk_two_slices": (*XPK, "--topology=v5p:2x2x2", "--spot", *PRIORITY, *BERT, BUCKET, "--config.mesh.slices=2"),
-    "skypilot_tpu": ("--on=skypilot", "--topology=v5e:4x4", "--infra=gcp/us-central1", "--spot", *BERT, BUCKET),
+    "xpk_two_slices": (
+        *XPK,
+        "--topology=v5p:2x2x2",
+        "--spot",
+        *PRIORITY,
+        *BERT,
+        BUCKET,
+        "--config.mesh.slices=2",
+    ),
+    "skypilot_tpu": (
+        "--on=skypilot",
+        "--topology=v5e:4x4",
+        "--infra=gcp/us-central1",
+        "--spot",
+        *BERT,
+        BUCKET,
+    ),
     "skypilot_gpu": ("--on=skypilot", "--topology=gpu:h100x16", MOUNT, *IMAGENET, MOUNTED),
-    "skypilot_image": ("--on=skypilot", "--topology=gpu:a100x8", IMAGE, MOUNT, "--spot", *IMAGENET, MOUNTED),
+    "skypilot_image": (
+        "--on=skypilot",
+        "--topology=gpu:a100x8",
+        IMAGE,
+        MOUNT,
+        "--spot",
+        *IMAGENET,
+        MOUNTED,
+    ),
     "slurm": ("--on=slurm", "--topology=gpu:h100x32", *HOURS, *IMAGENET, "--workdir=/shared/base"),
 }
 

@@ -32,20 +32,30 @@ def test_nothing_is_started_if_one_run_is_refused(monkeypatch, tmp_path):
 
 def test_a_missing_tool_is_said_before_anything_is_started(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name, options, tool in (("xpk", XPK, "xpk"), ("skypilot", SKY, "sky"), ("slurm", SLURM, "sbatch")):
+    for name, options, tool in (
+        ("xpk", XPK, "xpk"),
+        ("skypilot", SKY, "sky"),
+        ("slurm", SLURM, "sbatch"),
+    ):
         with pytest.raises(RunError, match=f"there is no {tool} here: "):
-            engines.launch(engines.find(name, options), [Job("run", "gs://b/x", ("--x",))], dry_run=False)
+            engines.launch(
+                engines.find(name, options), [Job("run", "gs://b/x", ("--x",))], dry_run=False
+            )
 
 
 def test_skypilot_copies_a_checkout(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match="run this in a checkout of the repository"):
-        engines.launch(engines.find("skypilot", SKY), [Job("run", "gs://b/x", ("--x",))], dry_run=True)
+        engines.launch(
+            engines.find("skypilot", SKY), [Job("run", "gs://b/x", ("--x",))], dry_run=True
+        )
 
 
 def test_all_runs_are_tried_and_the_first_failure_is_the_code(monkeypatch, tmp_path, capfd):
     """The tool finds the specification in a file, which is gone afterwards."""
-    sky(monkeypatch, tmp_path, 'grep name: "$5" && echo "$5" >>"$0.files" && grep -q "name: b" "$5"')
+    sky(
+        monkeypatch, tmp_path, 'grep name: "$5" && echo "$5" >>"$0.files" && grep -q "name: b" "$5"'
+    )
     jobs = [Job(name, "gs://b/x", ("--x",)) for name in ("a", "b")]
     assert engines.launch(engines.find("skypilot", SKY), jobs, dry_run=False) == 1
     out, err = capfd.readouterr()
@@ -60,10 +70,26 @@ def test_all_runs_are_tried_and_the_first_failure_is_the_code(monkeypatch, tmp_p
         ("skypliot", SKY, "no engine 'skypliot' for --on; did you mean 'skypilot'?"),
         ("xpk", replace(XPK, cluster=""), "--on=xpk needs --cluster. The name of the GKE cluster."),
         ("slurm", replace(SLURM, cluster="c"), "--on=slurm takes no --cluster"),
-        ("slurm", replace(SLURM, topology="v5e:4x4"), "--on=slurm does not give v5e:4x4: it gives gpu:a100"),
-        ("skypilot", replace(SKY, topology="v5e:2x8"), "no slice v5e:2x8 to be had: v5e comes as 2x2, 2x4, 4x4"),
-        ("skypilot", replace(SKY, topology="v9:4x4"), "there is no topology 'v9:4x4': TPU slices v2"),
-        ("skypilot", replace(SKY, mount=("my-bucket",)), "--mount=my-bucket: expected BUCKET:/FOLDER"),
+        (
+            "slurm",
+            replace(SLURM, topology="v5e:4x4"),
+            "--on=slurm does not give v5e:4x4: it gives gpu:a100",
+        ),
+        (
+            "skypilot",
+            replace(SKY, topology="v5e:2x8"),
+            "no slice v5e:2x8 to be had: v5e comes as 2x2, 2x4, 4x4",
+        ),
+        (
+            "skypilot",
+            replace(SKY, topology="v9:4x4"),
+            "there is no topology 'v9:4x4': TPU slices v2",
+        ),
+        (
+            "skypilot",
+            replace(SKY, mount=("my-bucket",)),
+            "--mount=my-bucket: expected BUCKET:/FOLDER",
+        ),
         ("xpk", replace(XPK, mount=("b:/mnt",)), "--mount=b:/mnt: --on=xpk mounts no buckets"),
     ],
 )
@@ -75,9 +101,15 @@ def test_options_that_an_engine_cannot_use(name, options, words):
 
 def test_nodes_of_gpus():
     def nodes(topology: str, gpus_per_node: int = 0) -> tuple[int, int]:
-        return engines.find("slurm", Options(topology=topology, gpus_per_node=gpus_per_node)).nodes()
+        return engines.find(
+            "slurm", Options(topology=topology, gpus_per_node=gpus_per_node)
+        ).nodes()
 
-    assert (nodes("gpu:h100x32"), nodes("gpu:h100x32", 4), nodes("gpu:a100-40gbx2")) == ((4, 8), (8, 4), (1, 2))
+    assert (nodes("gpu:h100x32"), nodes("gpu:h100x32", 4), nodes("gpu:a100-40gbx2")) == (
+        (4, 8),
+        (8, 4),
+        (1, 2),
+    )
     assert "32 GPUs are no whole number of nodes of 5" in raised(RunError, nodes, "gpu:h100x32", 5)
 
 
@@ -93,7 +125,9 @@ def test_nodes_of_gpus():
 def test_types_of_slices(topology, clouds, shaped):
     """The types of v4 and v5p count cores, two of them in a chip."""
     job = Job("run", "gs://b/x", ("--x",))
-    assert f"accelerators: {clouds}\n" in engines.find("skypilot", Options(topology=topology)).show(job)
+    assert f"accelerators: {clouds}\n" in engines.find("skypilot", Options(topology=topology)).show(
+        job
+    )
     assert f"--tpu-type={shaped} " in engines.find("xpk", replace(XPK, topology=topology)).show(job)
 
 
@@ -115,7 +149,9 @@ def test_run_folders_that_would_be_lost_are_refused():
     mounted = replace(SKY, mount=("b:/mnt/runs", "/nfs/"))
     for workdir in ("runs/x", "/home/me/x", "/mnt/runs/../x", "/mnt/runsx/y", "/mnt/runs"):
         refused = check("skypilot", mounted, workdir)
-        assert refused.startswith(f"--workdir={workdir} would be lost with the machines of --on=skypilot: give gs://")
+        assert refused.startswith(
+            f"--workdir={workdir} would be lost with the machines of --on=skypilot: give gs://"
+        )
     for workdir in ("gs://b/x", "s3://b/x", "/mnt/runs/x", "/nfs/a/b"):
         assert not check("skypilot", mounted, workdir)
     assert check("xpk", XPK, "runs/x").endswith("or a folder below a --mount=/FOLDER")
@@ -124,4 +160,6 @@ def test_run_folders_that_would_be_lost_are_refused():
 
 def test_several_slices_need_an_engine_that_joins_them():
     assert not check("xpk", XPK, "gs://b/x", slices=2)
-    assert "config.mesh.slices is 2, and --on=skypilot gives one slice" in check("skypilot", SKY, "gs://b/x", slices=2)
+    assert "config.mesh.slices is 2, and --on=skypilot gives one slice" in check(
+        "skypilot", SKY, "gs://b/x", slices=2
+    )

@@ -42,7 +42,12 @@ def called(run: str, program: str, folder, **variables: str) -> list[str]:
     path.chmod(0o755)
     variables = {"PATH": f"{folder}:{os.environ['PATH']}"} | variables
     done = subprocess.run(
-        ["bash", "-c", run], cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=True
+        ["bash", "-c", run],
+        cwd=folder,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return json.loads(done.stdout)
 
@@ -52,7 +57,11 @@ def test_words_reach_training_and_nodes_find_each_other(tmp_path):
     words = called(task("skypilot_tpu")[1]["run"], ".venv/bin/python", tmp_path)
     assert words == [*train, *given("skypilot_tpu"), "--stopped_code=75", "--multihost=on"]
     _, said = task("skypilot_gpu")
-    variables = {"SKYPILOT_NODE_IPS": "10.0.0.5\n10.0.0.6", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}
+    variables = {
+        "SKYPILOT_NODE_IPS": "10.0.0.5\n10.0.0.6",
+        "SKYPILOT_NUM_NODES": "2",
+        "SKYPILOT_NODE_RANK": "1",
+    }
     words = called(said["run"], ".venv/bin/python", tmp_path, **variables)
     joining = ["--coordinator=10.0.0.5:8476", "--processes=2", "--process=1"]
     assert words == [*train, *given("skypilot_gpu"), "--stopped_code=75", *joining]
@@ -66,7 +75,13 @@ def test_words_reach_training_in_a_container(tmp_path):
     image = words.index("gcr.io/my-project/gmlp")
     assert words[:3] == ["sudo", "docker", "run"]
     assert {"--gpus=all", "--volume=/mnt/runs:/mnt/runs"} < set(words[:image])
-    assert words[image + 1 :] == ["python", "-m", "gmlp_flax.train", *given("skypilot_image"), "--stopped_code=75"]
+    assert words[image + 1 :] == [
+        "python",
+        "-m",
+        "gmlp_flax.train",
+        *given("skypilot_image"),
+        "--stopped_code=75",
+    ]
     assert "workdir" not in said and "setup" not in said
 
 

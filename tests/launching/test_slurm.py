@@ -1,4 +1,5 @@
-"""SLURM's batch script, with stand-ins for SLURM's commands: sbatch checks and runs the script, srun trains."""
+"""SLURM's batch script, with stand-ins for SLURM's commands: sbatch checks and runs the script,
+srun trains."""
 
 import json
 import os
@@ -14,7 +15,11 @@ import pytest
 from gmlp_flax.launching import engines
 from gmlp_flax.launching.engines import Job, Options
 
-AWKWARD = ("--config=configs/x.py:base", "--workdir=/runs/it's mine", '--config.note=$HOME "*" \\ ;\n#')
+AWKWARD = (
+    "--config=configs/x.py:base",
+    "--workdir=/runs/it's mine",
+    '--config.note=$HOME "*" \\ ;\n#',
+)
 
 # Notes its own words, and runs the script at once.
 SBATCH = """#!{python} -SE
@@ -48,7 +53,8 @@ if does == "waits":
     time.sleep(60)
 sys.exit(int(does))
 """
-# Without --batch, scancel's signal goes to the steps and not to the script. AFTER=end: returns when the step has ended.
+# Without --batch, scancel's signal goes to the steps and not to the script. AFTER=end: returns when
+# the step has ended.
 SCANCEL = """#!/bin/bash
 step=$(cat "{folder}/step")
 [ "$*" = "--signal=TERM 77" ] && kill -TERM "$step"
@@ -71,17 +77,34 @@ class Cluster:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        for name, text in {"sbatch": SBATCH, "srun": SRUN, "scancel": SCANCEL, "scontrol": SCONTROL}.items():
+        for name, text in {
+            "sbatch": SBATCH,
+            "srun": SRUN,
+            "scancel": SCANCEL,
+            "scontrol": SCONTROL,
+        }.items():
             path = folder / name
             path.write_text(text.format(python=sys.executable, folder=folder))
             path.chmod(0o755)
 
-    def start(self, options: Options = ONE, words: tuple[str, ...] = ("--x",), does: object = 0, **variables: str):
-        environment = os.environ | {"PATH": f"{self.folder}:{os.environ['PATH']}", "DOES": str(does)} | variables
+    def start(
+        self,
+        options: Options = ONE,
+        words: tuple[str, ...] = ("--x",),
+        does: object = 0,
+        **variables: str,
+    ):
+        environment = (
+            os.environ
+            | {"PATH": f"{self.folder}:{os.environ['PATH']}", "DOES": str(does)}
+            | variables
+        )
         pipe = subprocess.PIPE
         program = PROGRAM.format(options=options, words=words)
         command = [sys.executable, "-c", program]
-        return subprocess.Popen(command, env=environment, cwd=self.folder, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(
+            command, env=environment, cwd=self.folder, stdout=pipe, stderr=pipe, text=True
+        )
 
     def run(self, *arguments, **options) -> tuple[int, str, str]:
         with self.start(*arguments, **options) as launcher:
@@ -124,7 +147,11 @@ def test_submits_one_process_a_gpu(cluster):
         "--signal": "B:USR1@120",
     }
     train = [sys.executable, "-m", "gmlp_flax.train", *AWKWARD, "--multihost=on"]
-    assert json.loads(cluster.read("srun.json")) == ["--kill-on-bad-exit=1", "--cpus-per-task=12", *train]
+    assert json.loads(cluster.read("srun.json")) == [
+        "--kill-on-bad-exit=1",
+        "--cpus-per-task=12",
+        *train,
+    ]
     assert not cluster.requeued
 
 
@@ -148,7 +175,9 @@ def test_stop_by_the_user_ends_the_job(cluster):
     assert launcher.returncode == 0 and not cluster.requeued
 
 
-@pytest.mark.parametrize(("code", "before", "requeued"), [(137, 4, True), (1, 5, False), (2, 0, False), (0, 3, False)])
+@pytest.mark.parametrize(
+    ("code", "before", "requeued"), [(137, 4, True), (1, 5, False), (2, 0, False), (0, 3, False)]
+)
 def test_failures_but_mistakes_are_tried_again(cluster, code, before, requeued):
     """Five times, one after another; ends of the time do not count."""
     failures = cluster.folder / "slurm-77.failures"

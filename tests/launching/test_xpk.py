@@ -1,4 +1,5 @@
-"""XPK's command, as the real xpk reads it: its dry run writes the Kubernetes manifest, whose script is run here."""
+"""XPK's command, as the real xpk reads it: its dry run writes the Kubernetes manifest, whose script
+is run here."""
 
 import json
 import os
@@ -47,7 +48,9 @@ def manifest(name: str, folder) -> dict:
 def test_xpk_makes_of_it_what_was_meant(tmp_path):
     made = manifest("xpk_two_slices", tmp_path)
     (slices,) = made["spec"]["replicatedJobs"]
-    assert made["metadata"]["name"] == "base-1" and made["spec"]["failurePolicy"]["maxRestarts"] == 100
+    assert (
+        made["metadata"]["name"] == "base-1" and made["spec"]["failurePolicy"]["maxRestarts"] == 100
+    )
     job = slices["template"]["spec"]
     pod = job["template"]["spec"]
     assert (slices["replicas"], job["completions"], pod["priorityClassName"]) == (2, 2, "high")
@@ -62,7 +65,9 @@ def test_xpk_makes_of_it_what_was_meant(tmp_path):
 @pytest.mark.slow
 def test_the_container_hands_on_words_signals_and_codes(tmp_path):
     made = manifest("xpk", tmp_path)
-    container = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+    container = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"][
+        "containers"
+    ][0]
     shell, flag, script = container["command"]
     assert (shell, flag) == ("bash", "-c")
     script = script.replace("$$", "$")  # as Kubernetes does
@@ -71,7 +76,9 @@ def test_the_container_hands_on_words_signals_and_codes(tmp_path):
     python.write_text(TRAINING.format(python=sys.executable, folder=tmp_path))
     python.chmod(0o755)
     path = f"{python.parent}:{os.environ['PATH']}"
-    process = subprocess.Popen([shell, flag, script], env=os.environ | {"PATH": path}, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [shell, flag, script], env=os.environ | {"PATH": path}, stdout=subprocess.DEVNULL
+    )
     try:
         while not (tmp_path / "call").exists():
             time.sleep(0.05)
@@ -92,8 +99,20 @@ def test_types_are_xpks(tmp_path):
     python = tools.python_with("xpk", "xpk")
     topologies = [f"{kind}:{shape}" for kind in Xpk.kinds for shape in CHIPS[kind].slices]
     topologies.remove("v5e:2x2")  # which xpk does not give
-    options, job = Options(cluster="c", zone="z", project="p", image="i"), Job("run", "gs://b/x", ("--x",))
-    commands = [Xpk("xpk", replace(options, topology=each)).specification(job)[0] for each in topologies]
-    types = [word.removeprefix("--tpu-type=") for words in commands for word in words if word.startswith("--tpu-type=")]
+    options, job = (
+        Options(cluster="c", zone="z", project="p", image="i"),
+        Job("run", "gs://b/x", ("--x",)),
+    )
+    commands = [
+        Xpk("xpk", replace(options, topology=each)).specification(job)[0] for each in topologies
+    ]
+    types = [
+        word.removeprefix("--tpu-type=")
+        for words in commands
+        for word in words
+        if word.startswith("--tpu-type=")
+    ]
     found = tools.run(python, "-c", TYPES, home=tmp_path, input=json.dumps(types))
-    assert json.loads(found.stdout.splitlines()[-1]) == [each.partition(":")[2] for each in topologies], types
+    assert json.loads(found.stdout.splitlines()[-1]) == [
+        each.partition(":")[2] for each in topologies
+    ], types

@@ -1,4 +1,5 @@
-"""The real tools of the engines, if they are here: importable, or on PATH from an environment of their own."""
+"""The real tools of the engines, if they are here: importable, or on PATH from an environment of
+their own."""
 
 import functools
 import importlib.util
@@ -18,7 +19,9 @@ def python_with(package: str, tool: str) -> str:
         return sys.executable
     beside = Path(shutil.which(tool) or "/nowhere").resolve().parent / "python"
     if not beside.exists():
-        pytest.skip(f"needs {package}: pip install it, here or in an environment of its own whose {tool} is on PATH")
+        pytest.skip(
+            f"needs {package}: pip install it, here or in an environment of its own whose {tool} is on PATH"
+        )
     return str(beside)
 
 
@@ -30,5 +33,12 @@ def run(python: str, *words: str, home: Path, **options) -> subprocess.Completed
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment = kept | {"HOME": str(home), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
     return subprocess.run(
-        [python, *words], env=environment, cwd=home, capture_output=True, text=True, timeout=120, check=False, **options
+        [python, *words],
+        env=environment,
+        cwd=home,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
     )

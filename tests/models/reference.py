@@ -1,6 +1,8 @@
-"""Slow, obvious numpy versions of the models' mathematics, in float64, and the tools that the model tests share.
+"""Slow, obvious numpy versions of the models' mathematics, in float64, and the tools that the model
+tests share.
 
-Activations here are one sample's, [tokens, channels]; parameters are nested dicts of arrays as `params_of` gives them.
+Activations here are one sample's, [tokens, channels]; parameters are nested dicts of arrays as
+`params_of` gives them.
 """
 
 import functools
@@ -16,7 +18,8 @@ from gmlp_flax.options import options_of
 
 
 def in_float64(test):
-    """Decorates a test that needs 64-bit numbers: jax_enable_x64 is on inside it and restored afterwards."""
+    """Decorates a test that needs 64-bit numbers: jax_enable_x64 is on inside it and restored
+    afterwards."""
 
     @functools.wraps(test)
     def run(*args, **kwargs):
@@ -32,24 +35,31 @@ def normal(seed, *shape):
 
 
 def small_spec(**fields):
-    """A tiny float64 encoder that keeps everything for its backward pass, with some options changed.
+    """A tiny float64 encoder that keeps everything for its backward pass, with some options
+    changed.
 
     Its block is the one named by `block`, else the first that has all these options.
     """
     named = {name: value for name, value in fields.items() if name not in ("block", "length")}
     blocks = [BLOCKS[fields["block"]]] if "block" in fields else BLOCKS.values()
-    block = next(block for block in blocks if set(named) <= set(options_of(block.Spec)) or len(blocks) == 1)
+    block = next(
+        block for block in blocks if set(named) <= set(options_of(block.Spec)) or len(blocks) == 1
+    )
     sizes = {"layers": 3, "d_model": 6, "d_ffn": 8, "dtype": "float64", "remat": "none"}
     sizes |= {"heads": 3} if "heads" in options_of(block.Spec) else {}
     return block.spec(length=fields.get("length", 5), **sizes | named)
 
 
 def randomized(make, seed=0, std=0.5):
-    """The module that `make` makes, with every parameter a normal number, so that no bias is 0 and no scale 1."""
+    """The module that `make` makes, with every parameter a normal number, so that no bias is 0 and
+    no scale 1."""
     random = np.random.default_rng(seed)
     module = nnx.eval_shape(make)
     state = nnx.state(module, nnx.Param)
-    nnx.update(module, jax.tree.map(lambda p: jax.numpy.asarray(random.normal(0, std, p.shape), p.dtype), state))
+    nnx.update(
+        module,
+        jax.tree.map(lambda p: jax.numpy.asarray(random.normal(0, std, p.shape), p.dtype), state),
+    )
     return module
 
 
@@ -65,16 +75,20 @@ def function_of(module, method="__call__"):
 
 
 def quick_jit(function):
-    """Compiled without optimisation of the machine code: half the time, and the arrays here are tiny."""
+    """Compiled without optimisation of the machine code: half the time, and the arrays here are
+    tiny."""
     return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def equations(jaxpr):
-    """Every equation of a program at any depth; of a product's branches for platforms, the default one's."""
+    """Every equation of a program at any depth; of a product's branches for platforms, the default
+    one's."""
     for equation in jaxpr.eqns:
         yield equation
         params = equation.params
-        inner = params["branches"][-1:] if equation.primitive.name == "cond" else list(params.values())
+        inner = (
+            params["branches"][-1:] if equation.primitive.name == "cond" else list(params.values())
+        )
         for value in jax.tree.leaves(inner, is_leaf=lambda value: hasattr(value, "eqns")):
             if hasattr(value, "eqns"):
                 yield from equations(value)
@@ -91,23 +105,33 @@ def count(name, function, *args):
 
 
 def assert_last_product_alone_is_precise(module, *inputs):
-    """Logits of a bfloat16 model are float32 and not rounded before: the last product gives float32, all others
-    bfloat16. Of the program, since a compiler may leave out roundings."""
+    """Logits of a bfloat16 model are float32 and not rounded before: the last product gives
+    float32, all others bfloat16. Of the program, since a compiler may leave out roundings."""
     state, call = function_of(module)
     assert jax.eval_shape(call, state, *inputs).dtype == "float32"
-    types = [str(e.outvars[0].aval.dtype) for e in program(call, state, *inputs) if e.primitive.name == "dot_general"]
+    types = [
+        str(e.outvars[0].aval.dtype)
+        for e in program(call, state, *inputs)
+        if e.primitive.name == "dot_general"
+    ]
     assert types == ["bfloat16"] * (len(types) - 1) + ["float32"]
 
 
 def assert_gradient_reaches_every_parameter(gradient, least=0, without=()):
     """All are finite, and more than `least` somewhere, but for the paths `without` effect."""
     for path, leaf in leaves_by_path(gradient).items():
-        assert np.isfinite(leaf).all() and (np.abs(leaf).max() > least) == (path not in without), path
+        assert np.isfinite(leaf).all() and (np.abs(leaf).max() > least) == (path not in without), (
+            path
+        )
 
 
 def largest_array(function, *args):
     """Most elements of any array that a traced function makes."""
-    return max(math.prod(out.aval.shape) for equation in program(function, *args) for out in equation.outvars)
+    return max(
+        math.prod(out.aval.shape)
+        for equation in program(function, *args)
+        for out in equation.outvars
+    )
 
 
 def toeplitz_matrix(taps):
@@ -118,13 +142,18 @@ def toeplitz_matrix(taps):
 
 def layer_norm(p, x, eps=1e-6):
     """Each token's channels to mean 0 and variance 1, then scale and bias."""
-    rows = [(row - row.mean()) / math.sqrt(((row - row.mean()) ** 2).mean() + eps) for row in np.asarray(x, np.float64)]
+    rows = [
+        (row - row.mean()) / math.sqrt(((row - row.mean()) ** 2).mean() + eps)
+        for row in np.asarray(x, np.float64)
+    ]
     return np.stack(rows) * p["scale"] + p["bias"]
 
 
 def gelu(x):
     """x Phi(x) with the standard library's erf."""
-    return np.vectorize(lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))))(np.asarray(x, np.float64))
+    return np.vectorize(lambda x: x * 0.5 * (1 + math.erf(x / math.sqrt(2))))(
+        np.asarray(x, np.float64)
+    )
 
 
 def gelu_tanh(x):
@@ -145,15 +174,23 @@ def spatial(p, z):
         weight = p["weight"]
     else:
         n = (len(p["taps"]) + 1) // 2
-        weight = toeplitz_matrix(p["taps"])[:tokens, :tokens] if n > tokens else toeplitz_matrix(p["taps"])
-    return np.stack([sum(weight[i, j] * z[j] for j in range(tokens)) + p["bias"][i] for i in range(tokens)])
+        weight = (
+            toeplitz_matrix(p["taps"])[:tokens, :tokens]
+            if n > tokens
+            else toeplitz_matrix(p["taps"])
+        )
+    return np.stack(
+        [sum(weight[i, j] * z[j] for j in range(tokens)) + p["bias"][i] for i in range(tokens)]
+    )
 
 
 def gate(p, z, kind, attention=0):
     """The four gates of Table 3, tiny attention added to f(Z)."""
     passed, gated = np.split(z, 2, axis=1) if kind == "split" else (z, z)
     f = spatial(p["spatial"], layer_norm(p["norm"], gated)) + attention
-    return {"linear": f, "additive": passed + f, "multiplicative": passed * f, "split": passed * f}[kind]
+    return {"linear": f, "additive": passed + f, "multiplicative": passed * f, "split": passed * f}[
+        kind
+    ]
 
 
 def softmax_mix(scores, v):
@@ -174,8 +211,8 @@ def tiny_attention(p, x):
 
 
 def t5_bucket(offset, count, causal=False):
-    """The bucket of one offset (key - query) out to 128, its logarithms compared as powers of integers; of a causal
-    model, in which all buckets serve offsets up to 0."""
+    """The bucket of one offset (key - query) out to 128, its logarithms compared as powers of
+    integers; of a causal model, in which all buckets serve offsets up to 0."""
     half = count if causal else count // 2
     exact, side, distance = half // 2, (half if offset > 0 else 0), abs(offset)
     if distance < exact:
@@ -187,9 +224,14 @@ def t5_bucket(offset, count, causal=False):
 
 
 def relative_bias(p, tokens, length, count=0):
-    """Each head's [tokens, tokens], entry by entry: from a row of 2 length - 1 offsets, or from T5's buckets."""
-    column = (lambda offset: t5_bucket(offset, count)) if count else (lambda offset: length - 1 + offset)
-    return [[[row[column(j - i)] for j in range(tokens)] for i in range(tokens)] for row in p["bias"]]
+    """Each head's [tokens, tokens], entry by entry: from a row of 2 length - 1 offsets, or from
+    T5's buckets."""
+    column = (
+        (lambda offset: t5_bucket(offset, count)) if count else (lambda offset: length - 1 + offset)
+    )
+    return [
+        [[row[column(j - i)] for j in range(tokens)] for i in range(tokens)] for row in p["bias"]
+    ]
 
 
 def multi_head_attention(p, x, heads, length, count=0):
@@ -198,7 +240,9 @@ def multi_head_attention(p, x, heads, length, count=0):
     size, projected = width // heads, linear(p["proj_in"], x)
     content = projected.shape[1] == 3 * width
     v = projected[:, -width:]
-    bias = np.array(relative_bias(p["relative"], tokens, length, count)) if "relative" in p else None
+    bias = (
+        np.array(relative_bias(p["relative"], tokens, length, count)) if "relative" in p else None
+    )
     mixed = np.zeros((tokens, width))
     for head in range(heads):
         at = slice(head * size, (head + 1) * size)
@@ -225,7 +269,9 @@ def token_mlp(p, x, activation=gelu):
 
 def transformer_block(p, x, heads, length, count=0):
     """Attention, then the MLP, each of the normalised and added."""
-    x = x + multi_head_attention(p["attention"], layer_norm(p["attention_norm"], x), heads, length, count)
+    x = x + multi_head_attention(
+        p["attention"], layer_norm(p["attention_norm"], x), heads, length, count
+    )
     return x + channel_mlp(p["mlp"], layer_norm(p["mlp_norm"], x))
 
 
@@ -244,11 +290,14 @@ def mixer_block(p, x):
 
 def affine(p, x):
     """Each channel times its scale, plus its bias."""
-    return np.array([[p["scale"][c] * value + p["bias"][c] for c, value in enumerate(row)] for row in x])
+    return np.array(
+        [[p["scale"][c] * value + p["bias"][c] for c, value in enumerate(row)] for row in x]
+    )
 
 
 def resmlp_block(p, x):
-    """One matrix across tokens, channel by channel, then the MLP; no statistics, and each branch scaled."""
+    """One matrix across tokens, channel by channel, then the MLP; no statistics, and each branch
+    scaled."""
     normed, mixed = affine(p["token_affine"], x), []
     for channel in normed.T:
         mixed.append(p["token_linear"]["weight"] @ channel + p["token_linear"]["bias"])
@@ -266,7 +315,9 @@ def gmlp_block(p, x, kind="split"):
     """Figure 1, and Figure 6 where there are parameters of an attention."""
     normed = layer_norm(p["norm"], x)
     attention = tiny_attention(p["attention"], normed) if "attention" in p else 0
-    return x + linear(p["proj_out"], gate(p["gate"], gelu(linear(p["proj_in"], normed)), kind, attention))
+    return x + linear(
+        p["proj_out"], gate(p["gate"], gelu(linear(p["proj_in"], normed)), kind, attention)
+    )
 
 
 def fourier(x):
@@ -281,7 +332,8 @@ def fourier(x):
 
 
 def fnet_block(p, x, norm="post", eps=1e-12, heads=3):
-    """The transform, or attention if there are parameters of one, then the MLP: with norms after sums or before."""
+    """The transform, or attention if there are parameters of one, then the MLP: with norms after
+    sums or before."""
 
     def mix(x):
         if "attention" in p:
@@ -299,7 +351,8 @@ def by_head(p, hidden):
     """A linear layer for each head on its share of the channels: [heads][tokens, out]."""
     shares = np.split(hidden, len(p["weight"]), axis=1)
     return [
-        np.stack([row @ w + b for row in share]) for share, w, b in zip(shares, p["weight"], p["bias"], strict=True)
+        np.stack([row @ w + b for row in share])
+        for share, w, b in zip(shares, p["weight"], p["bias"], strict=True)
     ]
 
 
@@ -309,7 +362,10 @@ def synthesized_logits(p, x, part):
     if part in ("random", "fixed_random"):
         return [logits[:tokens, :tokens] for logits in p["logits"]]
     if part == "factorized_random":
-        return [(rows @ columns.T)[:tokens, :tokens] for rows, columns in zip(p["rows"], p["columns"], strict=True)]
+        return [
+            (rows @ columns.T)[:tokens, :tokens]
+            for rows, columns in zip(p["rows"], p["columns"], strict=True)
+        ]
     hidden = linear(p["proj_in"], x)
     if part == "attention":
         return hidden
@@ -317,11 +373,15 @@ def synthesized_logits(p, x, part):
     if part == "dense":
         return [logits[:, :tokens] for logits in by_head(p["proj_out"], hidden)]
     pairs = zip(by_head(p["first"], hidden), by_head(p["second"], hidden), strict=True)
-    return [np.array([[u * v for u in a for v in c] for a, c in zip(*pair, strict=True)])[:, :tokens] for pair in pairs]
+    return [
+        np.array([[u * v for u in a for v in c] for a, c in zip(*pair, strict=True)])[:, :tokens]
+        for pair in pairs
+    ]
 
 
 def synthesizer_block(p, x, parts, heads=3):
-    """Logits part by part, mixed by the softmax of their weights; then head by head and query by query."""
+    """Logits part by part, mixed by the softmax of their weights; then head by head and query by
+    query."""
     normed, of = layer_norm(p["mixing_norm"], x), p["synthesizer"]
     shares = np.exp(of["weights"]) / np.exp(of["weights"]).sum() if len(parts) > 1 else [1.0]
     v = np.split(linear(of["values"], normed), heads, axis=1)
@@ -340,7 +400,8 @@ def synthesizer_block(p, x, parts, heads=3):
 
 
 def external_attention_block(p, x, over="tokens", heads=3):
-    """Head by head: weights on the memory, column by column over tokens and then row by row, or row by row alone."""
+    """Head by head: weights on the memory, column by column over tokens and then row by row, or row
+    by row alone."""
     normed, of = layer_norm(p["mixing_norm"], x), p["external"]
     mixed = []
     for share in np.split(linear(of["proj_in"], normed), heads, axis=1):
@@ -366,7 +427,11 @@ def convolution_block(p, x, heads=3, dilation=1):
     a, b = np.split(linear(of["proj_in"], normed), 2, axis=1)
     gated = a / (1 + np.exp(-b))
     dynamic = "proj" in of["kernel"]
-    made = linear(of["kernel"]["proj"], gated).reshape(len(x), heads, -1) if dynamic else of["kernel"]["logits"]
+    made = (
+        linear(of["kernel"]["proj"], gated).reshape(len(x), heads, -1)
+        if dynamic
+        else of["kernel"]["logits"]
+    )
     mixed, size, width = np.zeros_like(gated), gated.shape[1] // heads, made.shape[-1]
     for i, channel in np.ndindex(gated.shape):
         kernel = softmax(made[i, channel // size] if dynamic else made[channel // size])
@@ -379,7 +444,8 @@ def convolution_block(p, x, heads=3, dilation=1):
 
 
 def encoder(p, x, block=gmlp_block, final_norm=layer_norm):
-    """The blocks one after another, each with its slice of the stacked parameters, and the final norm."""
+    """The blocks one after another, each with its slice of the stacked parameters, and the final
+    norm."""
     for layer in range(len(jax.tree.leaves(p["blocks"])[0])):
         x = block(jax.tree.map(lambda leaf, layer=layer: leaf[layer], p["blocks"]), x)
     return final_norm(p["norm"], x)

@@ -5,7 +5,14 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models import attention as attention_lib
-from gmlp_flax.models.attention import MultiHeadAttention, RelativeBias, attend, buckets, hide_padding, mix
+from gmlp_flax.models.attention import (
+    MultiHeadAttention,
+    RelativeBias,
+    attend,
+    buckets,
+    hide_padding,
+    mix,
+)
 from gmlp_flax.models.blocks.gmlp import TinyAttention
 from gmlp_flax.models.layers import DecodeCache
 from tests.models.reference import (
@@ -39,7 +46,9 @@ def relative(**fields):
 
 def test_weights_without_content_are_not_repeated_for_each_sample():
     """Every array is smaller than [batch, heads, tokens, tokens], forward and backward."""
-    state, call = function_of(randomized(lambda: many_heads(positions="relative_only", length=16, dtype="float32")))
+    state, call = function_of(
+        randomized(lambda: many_heads(positions="relative_only", length=16, dtype="float32"))
+    )
     batch, x = 8, jnp.ones((8, 16, 6), jnp.float32)
     gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
     for function in (call, gradient):
@@ -48,7 +57,9 @@ def test_weights_without_content_are_not_repeated_for_each_sample():
 
 def test_relative_bias_of_more_tokens():
     """One bias an offset has none for them; a bucket serves any distance."""
-    with pytest.raises(ValueError, match="the relative bias was made for at most 5 tokens and was given 6"):
+    with pytest.raises(
+        ValueError, match="the relative bias was made for at most 5 tokens and was given 6"
+    ):
         relative(dtype="float32")(0, 6, 6)
     bias = randomized(lambda: relative(dtype="float32", relative_buckets=4))
     far = np.asarray(quick_jit(lambda: bias(0, 400, 400))())
@@ -60,17 +71,24 @@ def test_unbucketed_bias_neither_gathers_nor_scatters():
     x = jnp.ones((2, 4, 6), jnp.float32)
     gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
     for primitive in ("gather", "scatter-add", "scatter", "dynamic_slice"):
-        assert count(primitive, call, state, x) == count(primitive, gradient, state, x) == 0, primitive
+        assert count(primitive, call, state, x) == count(primitive, gradient, state, x) == 0, (
+            primitive
+        )
     state, call = function_of(randomized(lambda: many_heads(dtype="float32", relative_buckets=4)))
     assert count("gather", call, state, x) == 1
 
 
-@pytest.mark.parametrize(("number", "causal"), [(4, False), (10, False), (32, False), (256, False), (32, True)])
+@pytest.mark.parametrize(
+    ("number", "causal"), [(4, False), (10, False), (32, False), (256, False), (32, True)]
+)
 def test_buckets_are_t5s(number, causal):
     offsets = np.arange(-600, 1 if causal else 601)
     found = buckets(offsets, number, causal=causal)
-    np.testing.assert_array_equal(found, [t5_bucket(int(offset), number, causal) for offset in offsets])
-    # An offset of 0 has its bucket on the other side; if all serve the past, there is none that is not used.
+    np.testing.assert_array_equal(
+        found, [t5_bucket(int(offset), number, causal) for offset in offsets]
+    )
+    # An offset of 0 has its bucket on the other side; if all serve the past, there is none that is
+    # not used.
     assert (number // 2 in found) == causal and found.max() == number - 1
 
 
@@ -87,9 +105,13 @@ def test_softmax_of_many_heads_runs_in_float32(positions):
     assert jax.eval_shape(module, x).dtype == jnp.bfloat16
     exponentials = [e for e in program(module, x) if e.primitive.name == "exp"]
     assert [e.outvars[0].aval.dtype for e in exponentials] == [jnp.float32]
-    assert exponentials[0].outvars[0].aval.shape == ((3, 5, 5) if positions == "relative_only" else (2, 3, 5, 5))
+    assert exponentials[0].outvars[0].aval.shape == (
+        (3, 5, 5) if positions == "relative_only" else (2, 3, 5, 5)
+    )
     dots = [e for e in program(module, x) if e.primitive.name == "dot_general"]
-    assert {operand.aval.dtype for dot in dots for operand in dot.invars} == {jnp.dtype(jnp.bfloat16)}
+    assert {operand.aval.dtype for dot in dots for operand in dot.invars} == {
+        jnp.dtype(jnp.bfloat16)
+    }
 
 
 @in_float64
@@ -97,14 +119,19 @@ def test_wider_heads_without_biases():
     """3 heads of 4 channels beside a stream of 6."""
     module = randomized(lambda: many_heads(positions="none", d_qkv=12, attention_bias=False))
     p, x = params_of(module), normal(0, 5, 6)
-    assert set(p["proj_in"]) == set(p["out"]) == {"kernel"} and p["proj_in"]["kernel"].shape == (6, 36)
+    assert set(p["proj_in"]) == set(p["out"]) == {"kernel"} and p["proj_in"]["kernel"].shape == (
+        6,
+        36,
+    )
     q, k, v = (part.reshape(5, 3, 4) for part in np.split(x @ p["proj_in"]["kernel"], 3, axis=1))
     mixed = np.empty((5, 3, 4))
     for head in range(3):
         for i in range(5):
             scores = np.exp(k[:, head] @ q[i, head] / 2)
             mixed[i, head] = scores @ v[:, head] / scores.sum()
-    np.testing.assert_allclose(quick_jit(module)(x[None])[0], mixed.reshape(5, 12) @ p["out"]["kernel"], atol=1e-12)
+    np.testing.assert_allclose(
+        quick_jit(module)(x[None])[0], mixed.reshape(5, 12) @ p["out"]["kernel"], atol=1e-12
+    )
 
 
 MASK = np.array([[True] * 5, [True, True, True, False, False], [True, False, True, True, False]])
@@ -113,8 +140,11 @@ MASK = np.array([[True] * 5, [True, True, True, False, False], [True, False, Tru
 @pytest.mark.parametrize("kind", ["tiny", "none", "relative", "relative_only"])
 @in_float64
 def test_hidden_keys_might_as_well_not_be_there(kind):
-    """Seen tokens get what they get where the hidden ones are far away: with the same offsets, at a score of -1e9."""
-    module = randomized(attention) if kind == "tiny" else randomized(lambda: many_heads(positions=kind))
+    """Seen tokens get what they get where the hidden ones are far away: with the same offsets, at a
+    score of -1e9."""
+    module = (
+        randomized(attention) if kind == "tiny" else randomized(lambda: many_heads(positions=kind))
+    )
     x = normal(0, 3, 5, 6)
     found = quick_jit(module)(x, None, MASK)
     np.testing.assert_allclose(found[0], quick_jit(module)(x)[0], atol=1e-14)
@@ -132,8 +162,13 @@ def test_hide_padding_of_all_keys_leaves_no_nan():
 
 def test_dropout_is_of_weights():
     """Seen through values that are an identity: a weight is kept, times 1 / 0.8, or 0."""
-    scores, values = np.float32(normal(0, 300, 8, 8)), np.broadcast_to(np.eye(8, dtype=np.float32), (300, 8, 8))
-    both = quick_jit(lambda scores: (mix(scores, values, 0.2, keys(0, 300)), mix(scores, values, 0.2)))
+    scores, values = (
+        np.float32(normal(0, 300, 8, 8)),
+        np.broadcast_to(np.eye(8, dtype=np.float32), (300, 8, 8)),
+    )
+    both = quick_jit(
+        lambda scores: (mix(scores, values, 0.2, keys(0, 300)), mix(scores, values, 0.2))
+    )
     found, kept = map(np.asarray, both(scores))
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     dropped = found == 0
@@ -144,7 +179,8 @@ def test_dropout_is_of_weights():
 
 @pytest.fixture
 def in_blocks(monkeypatch):
-    """More than four queries take turns: ten in blocks of three, three, three and, again with two of them, three."""
+    """More than four queries take turns: ten in blocks of three, three, three and, again with two
+    of them, three."""
     monkeypatch.setattr(attention_lib, "WHOLE", 4)
     monkeypatch.setattr(attention_lib, "BLOCK", 3)
 
@@ -153,10 +189,18 @@ KINDS = {
     "tiny": lambda: attention(length=10),
     "tiny, causal": lambda: attention(length=10, causal=True, spatial="dense"),
     **{
-        f"{positions}, {buckets} buckets{', causal' * causal}": lambda fields=(positions, buckets, causal): many_heads(
-            length=10, **dict(zip(("positions", "relative_buckets", "causal"), fields, strict=True))
+        f"{positions}, {buckets} buckets{', causal' * causal}": lambda fields=(positions, buckets, causal): (
+            many_heads(
+                length=10,
+                **dict(zip(("positions", "relative_buckets", "causal"), fields, strict=True)),
+            )
         )
-        for positions, buckets in (("none", 0), ("relative", 0), ("relative", 4), ("relative_only", 0))
+        for positions, buckets in (
+            ("none", 0),
+            ("relative", 0),
+            ("relative", 4),
+            ("relative_only", 0),
+        )
         for causal in (False, True)
     },
 }
@@ -189,7 +233,8 @@ def test_queries_in_blocks_are_those_at_once(kind, monkeypatch):
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "causal" in kind])
 @in_float64
 def test_blocks_of_queries_behind_those_that_were_read(kind, in_blocks):
-    """Four tokens, then six: the second call's queries are in blocks, and begin at the fifth place."""
+    """Four tokens, then six: the second call's queries are in blocks, and begin at the fifth
+    place."""
     module = randomized(KINDS[kind])
 
     @quick_jit
@@ -221,13 +266,18 @@ def test_blocks_hold_no_scores_of_all_queries(kind, monkeypatch):
 
 
 def test_weights_of_every_block_are_dropped_apart(in_blocks):
-    """As `test_dropout_is_of_weights`, for ten queries in blocks; each block draws numbers of its own."""
-    values, scores = jnp.broadcast_to(jnp.eye(10), (300, 10, 10)), lambda first, count: jnp.zeros((count, 10))
+    """As `test_dropout_is_of_weights`, for ten queries in blocks; each block draws numbers of its
+    own."""
+    values, scores = (
+        jnp.broadcast_to(jnp.eye(10), (300, 10, 10)),
+        lambda first, count: jnp.zeros((count, 10)),
+    )
     found = np.asarray(quick_jit(lambda: attend(scores, values, 10, None, 0.2, keys(0, 300)))())
     dropped = found == 0
     np.testing.assert_allclose(found[~dropped], 0.1 / 0.8, rtol=1e-5)
     assert abs(dropped.mean() - 0.2) < 4 * np.sqrt(0.16 / found.size)
-    assert 0.25 < (dropped[:, :3] != dropped[:, 3:6]).mean() < 0.39  # 2 * 0.2 * 0.8 if they are independent
+    # 2 * 0.2 * 0.8 if they are independent
+    assert 0.25 < (dropped[:, :3] != dropped[:, 3:6]).mean() < 0.39
 
 
 def test_relative_bias_starts_small_and_differs_by_head():

@@ -13,12 +13,24 @@ from gmlp_flax.models.layers import DecodeCache
 from gmlp_flax.models.matmul import matmul_flops
 from gmlp_flax.models.text import CausalLM
 from tests.models import reference
-from tests.models.reference import count, function_of, in_float64, normal, params_of, quick_jit, randomized, small_spec
+from tests.models.reference import (
+    count,
+    function_of,
+    in_float64,
+    normal,
+    params_of,
+    quick_jit,
+    randomized,
+    small_spec,
+)
 
 N = 9
 TRANSFORMER = {"block": "transformer", "heads": 3}
 CASES = {
-    **{gate: {"block": "gmlp", "gate": gate} for gate in ("split", "linear", "additive", "multiplicative")},
+    **{
+        gate: {"block": "gmlp", "gate": gate}
+        for gate in ("split", "linear", "additive", "multiplicative")
+    },
     "amlp": {"block": "gmlp", "d_attn": 3},
     "dense": {"block": "gmlp", "spatial": "dense", "d_attn": 3},
     **{
@@ -29,7 +41,9 @@ CASES = {
 }
 EVERY = pytest.mark.parametrize("name", CASES)
 # These gates differ from "split" behind the product over tokens alone.
-EVERY_CACHE = pytest.mark.parametrize("name", [name for name in CASES if name not in ("additive", "multiplicative")])
+EVERY_CACHE = pytest.mark.parametrize(
+    "name", [name for name in CASES if name not in ("additive", "multiplicative")]
+)
 
 
 def spec(name, **fields):
@@ -42,8 +56,8 @@ def block(name, **fields):
 
 
 def bidirectional(p, name):
-    """The parameters of a causal block as those of one that sees all tokens, with numbers for the future that must not
-    matter."""
+    """The parameters of a causal block as those of one that sees all tokens, with numbers for the
+    future that must not matter."""
     future = np.full(N - 1, 77.0)
     p = jax.tree.map(lambda leaf: leaf, p)
     if "gate" in p and "taps" in p["gate"]["spatial"]:
@@ -52,14 +66,17 @@ def bidirectional(p, name):
         columns = [reference.t5_bucket(offset, 6, causal=True) for offset in range(1 - N, 1)]
         p["attention"]["relative"]["bias"] = p["attention"]["relative"]["bias"][:, columns]
     if "relative" in p.get("attention", {}):
-        p["attention"]["relative"]["bias"] = np.array([[*row, *future] for row in p["attention"]["relative"]["bias"]])
+        p["attention"]["relative"]["bias"] = np.array(
+            [[*row, *future] for row in p["attention"]["relative"]["bias"]]
+        )
     return p
 
 
 @EVERY
 @in_float64
 def test_against_numpy(name):
-    """Each token is the last of a text that ends with it: what a block that sees all tokens makes of it."""
+    """Each token is the last of a text that ends with it: what a block that sees all tokens makes
+    of it."""
     module, x = block(name), normal(0, N, 6)
     p = bidirectional(params_of(module), name)
 
@@ -82,7 +99,8 @@ def token_jacobian(call, x):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @in_float64
 def test_nothing_comes_from_the_future(name, dtype):
-    """The Jacobian is exactly 0 above its diagonal, and not below: each token sees the cache and itself."""
+    """The Jacobian is exactly 0 above its diagonal, and not below: each token sees the cache and
+    itself."""
     module = block(name, dtype=dtype)
     found = token_jacobian(lambda x: module(x), jnp.asarray(normal(0, N, 6), dtype))
     assert (found[np.triu_indices(N, 1)] == 0).all()
@@ -92,7 +110,8 @@ def test_nothing_comes_from_the_future(name, dtype):
 @pytest.mark.parametrize("name", ["amlp", "relative"])
 @in_float64
 def test_nothing_comes_from_the_future_whatever_is_padding(name):
-    """Also to a token all of whose cache is padding: no softmax falls back on the tokens behind it."""
+    """Also to a token all of whose cache is padding: no softmax falls back on the tokens behind
+    it."""
     module, mask = block(name), np.array([[False] * 4 + [True] * 3 + [False] * 2])
     found = token_jacobian(lambda x: module(x, padding_mask=mask), jnp.asarray(normal(0, N, 6)))
     assert (found[np.triu_indices(N, 1)] == 0).all() and np.isfinite(found).all()
@@ -106,7 +125,9 @@ def test_training_costs_the_products_that_a_bidirectional_block_costs(name):
         state, call = function_of(block(name, causal=causal, dtype="float32"))
         gradient = jax.grad(lambda state, x, call=call: call(state, x).sum(), argnums=(0, 1))
         x = jnp.ones((2, N, 6))
-        found.append([count("dot_general", call, state, x), count("dot_general", gradient, state, x)])
+        found.append(
+            [count("dot_general", call, state, x), count("dot_general", gradient, state, x)]
+        )
         found[-1].append(matmul_flops(gradient, state, x))
     assert found[0] == found[1]
 
@@ -115,7 +136,9 @@ def test_training_costs_the_products_that_a_bidirectional_block_costs(name):
 def test_parameters_of_the_future_are_not_there(name):
     shapes = jax.tree.map(np.shape, params_of(block(name, dtype="float32")))
     if CASES[name]["block"] == "gmlp":
-        assert shapes["gate"]["spatial"] == {"bias": (N,)} | ({"weight": (N, N)} if name == "dense" else {"taps": (N,)})
+        assert shapes["gate"]["spatial"] == {"bias": (N,)} | (
+            {"weight": (N, N)} if name == "dense" else {"taps": (N,)}
+        )
     elif name.startswith("relative"):
         assert shapes["attention"]["relative"] == {"bias": (3, N)}
 
@@ -125,7 +148,9 @@ def test_parameters_of_the_future_are_not_there(name):
 def test_what_is_kept_gives_what_reading_anew_gives(name):
     """After a beginning of 4 tokens, padded to 6: token by token, then two at once."""
     made, tokens = spec(name), np.random.default_rng(0).integers(0, 11, (2, N))
-    model = randomized(lambda: CausalLM(made, 11, nnx.Rngs(0), scale_embeddings=True, embedding_norm=True))
+    model = randomized(
+        lambda: CausalLM(made, 11, nnx.Rngs(0), scale_embeddings=True, embedding_norm=True)
+    )
     state, extend = function_of(model, "extend")
     extend, expected = quick_jit(extend), quick_jit(model)(tokens)
     padded = np.concatenate([tokens[:, :4], np.full((2, 2), 10)], axis=1)
@@ -151,8 +176,12 @@ def test_one_more_token_costs_one_row_of_the_mixing(name):
         whole = jax.ShapeDtypeStruct((1, length), jnp.int32)
         _, kept = jax.eval_shape(extend, state, whole, None, 0, 0)
         one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-        flops[length] = matmul_flops(extend, state, one, kept, 0, 0), matmul_flops(extend, state, whole, None, 0, 0)
-    width = {"split": 4, "amlp": 4 + 2 * 3, "relative": 2 * 6}[name]  # channels that are mixed in each layer
+        flops[length] = (
+            matmul_flops(extend, state, one, kept, 0, 0),
+            matmul_flops(extend, state, whole, None, 0, 0),
+        )
+    # channels that are mixed in each layer
+    width = {"split": 4, "amlp": 4 + 2 * 3, "relative": 2 * 6}[name]
     assert flops[128][0] - flops[64][0] == 3 * 2 * 64 * width
     assert flops[128][1] > 32 * flops[128][0]
 
@@ -170,10 +199,14 @@ def test_other_blocks_refuse_to_be_causal():
     able = {name for name, block in BLOCKS.items() if block.can_be_causal}
     assert able == {"gmlp", "transformer"}
     for name in BLOCKS.keys() - able:
-        with pytest.raises(ValueError, match=r"^model.causal is True: \w+Block mixes all tokens; set it to False$"):
+        with pytest.raises(
+            ValueError, match=r"^model.causal is True: \w+Block mixes all tokens; set it to False$"
+        ):
             BLOCKS[name].spec(length=N, causal=True)
     for form in ("fft", "blocked"):
-        with pytest.raises(ValueError, match=f"^model.toeplitz is '{form}', whose rounding tells of later tokens"):
+        with pytest.raises(
+            ValueError, match=f"^model.toeplitz is '{form}', whose rounding tells of later tokens"
+        ):
             spec("split", toeplitz=form)
         assert spec("dense", toeplitz=form)
     assert dataclasses.replace(spec("split"), length=16384).form(16384) == "direct"

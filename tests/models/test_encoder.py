@@ -45,7 +45,8 @@ def encoder(**fields):
 
 
 def gradient_of(call):
-    """The gradient of the sum of squares of an encoder's output, by its parameters and its input."""
+    """The gradient of the sum of squares of an encoder's output, by its parameters and its
+    input."""
     return jax.grad(lambda state, x: (call(state, x) ** 2).sum(), argnums=(0, 1))
 
 
@@ -62,10 +63,14 @@ def test_against_numpy(kind, block, norm):
     x = normal(0, 5, 6)
     p = {"norm": None} | params_of(module)
     expected = reference.encoder(p, x, block, norm)
-    np.testing.assert_allclose(quick_jit(module)(x[None])[0], expected, atol=1e-9 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        quick_jit(module)(x[None])[0], expected, atol=1e-9 * np.abs(expected).max()
+    )
 
 
-@pytest.mark.parametrize("kind", ["transformer", "fnet_hybrid", "dense+attention", "dynamic", "growing"])
+@pytest.mark.parametrize(
+    "kind", ["transformer", "fnet_hybrid", "dense+attention", "dynamic", "growing"]
+)
 @in_float64
 def test_the_scan_applies_the_blocks_one_by_one(kind):
     module = encoder(**KINDS[kind])
@@ -75,7 +80,9 @@ def test_the_scan_applies_the_blocks_one_by_one(kind):
         for spec, stack in zip(module.stack_specs, module.stacks, strict=True):
             definition, stacked = nnx.split(stack)
             for layer in range(spec.layers):
-                block = nnx.merge(definition, jax.tree.map(lambda p, layer=layer: p[layer], stacked))
+                block = nnx.merge(
+                    definition, jax.tree.map(lambda p, layer=layer: p[layer], stacked)
+                )
                 x = block(x)
         return module.norm(x)
 
@@ -91,16 +98,24 @@ def test_a_float32_stream_between_branches_in_bfloat16(kind):
     traced = program(call, state, x)
     carried = [e.outvars[0].aval.dtype for e in traced if e.primitive.name == "scan"]
     assert carried and set(carried) == {jnp.dtype("float32")}
-    products = [operand.aval for e in traced if e.primitive.name == "dot_general" for operand in e.invars]
+    products = [
+        operand.aval for e in traced if e.primitive.name == "dot_general" for operand in e.invars
+    ]
     assert products and {operand.dtype for operand in products} == {jnp.dtype("bfloat16")}
     assert jax.eval_shape(call, state, x).dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize("kind", ["gmlp", "transformer"])
 def test_a_causal_encoder_continues_in_a_float32_stream(kind):
-    state, call = function_of(encoder(dtype="bfloat16", residual_dtype="float32", causal=True, **KINDS[kind]), "extend")
-    traced = program(lambda state, x: call(state, x, None, 0), state, jnp.ones((2, 3, 6), jnp.bfloat16))
-    assert [e.outvars[0].aval.dtype for e in traced if e.primitive.name == "scan"] == [jnp.dtype("float32")]
+    state, call = function_of(
+        encoder(dtype="bfloat16", residual_dtype="float32", causal=True, **KINDS[kind]), "extend"
+    )
+    traced = program(
+        lambda state, x: call(state, x, None, 0), state, jnp.ones((2, 3, 6), jnp.bfloat16)
+    )
+    assert [e.outvars[0].aval.dtype for e in traced if e.primitive.name == "scan"] == [
+        jnp.dtype("float32")
+    ]
 
 
 @pytest.mark.parametrize("stream, sums", [("", 256), ("float32", 272)])
@@ -116,7 +131,9 @@ def test_small_branches_are_not_lost_in_a_float32_stream(stream, sums):
 
 
 def test_parameters_are_stacked_and_differ_by_layer():
-    made = quick_jit(lambda: nnx.state(Encoder(small_spec(dtype="float32"), nnx.Rngs(0)), nnx.Param))()
+    made = quick_jit(
+        lambda: nnx.state(Encoder(small_spec(dtype="float32"), nnx.Rngs(0)), nnx.Param)
+    )()
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(made))
     kernel = params["blocks"]["proj_in"]["kernel"]
     assert kernel.shape == (3, 6, 8) and params["blocks"]["gate"]["spatial"]["taps"].shape == (3, 9)
@@ -125,27 +142,37 @@ def test_parameters_are_stacked_and_differ_by_layer():
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.slow][: kind not in ("gmlp", "transformer")]) for kind in KINDS]
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow][: kind not in ("gmlp", "transformer")])
+        for kind in KINDS
+    ],
 )
 @in_float64
 def test_remat_changes_no_number(kind):
-    """Outputs and gradients of the three policies, and of layers one by one, under one key's dropout and stochastic
-    depth."""
+    """Outputs and gradients of the three policies, and of layers one by one, under one key's
+    dropout and stochastic depth."""
     x, key, results, layers = normal(0, 2, 5, 6), keys(0, 2), {}, 3 if kind == "growing" else 2
     for name, options in {
         **{remat: {"remat": remat} for remat in ("none", "matmuls", "full")},
         "unrolled": {"remat": "matmuls", "scan_layers": False},
     }.items():
-        state, call = function_of(encoder(layers=layers, dropout=0.2, survival=0.8, **options, **KINDS[kind]))
+        state, call = function_of(
+            encoder(layers=layers, dropout=0.2, survival=0.8, **options, **KINDS[kind])
+        )
 
         def loss(state, x, call=call):
             y = call(state, x, key)
             return (y**2).sum(), y
 
-        results[name] = jax.tree.leaves(quick_jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(state, x))
+        results[name] = jax.tree.leaves(
+            quick_jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(state, x)
+        )
     for name in ("matmuls", "full", "unrolled"):
         for found, expected in zip(results[name], results["none"], strict=True):
-            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max())
+            np.testing.assert_allclose(
+                found, expected, rtol=1e-12, atol=1e-12 * np.abs(expected).max()
+            )
 
 
 @pytest.mark.parametrize("kind, dots, of_matmuls, of_full", [
@@ -154,14 +181,16 @@ def test_remat_changes_no_number(kind):
     ("amlp", 8, 1, 7), ("transformer", 6, 1, 5), ("mixer", 4, 0, 3), ("feed_forward", 4, 0, 3),
     # The scales of its branches want the branches' last products.
     ("resmlp", 3, 0, 3),
-    # A post-norm block needs its last product too, for its norm. Two stacks of one layer count as two layers.
+    # A post-norm block needs its last product too, for its norm. Two stacks of one layer count as
+    # two layers.
     ("fnet", 6, 0, 6), ("fnet_hybrid", 12, 1, 12), ("random", 5, 0, 4),
     # Both kinds of logits again.
     ("dense+attention", 9, 2, 8), ("external", 6, 2, 5), ("lightweight", 5, 0, 4), ("dynamic", 6, 0, 5),
     ("growing", 10, 0, 8),
 ])  # fmt: skip
 def test_what_backward_recomputes(kind, dots, of_matmuls, of_full):
-    """Matrix products of one layer: each has one forward and two backward; the last of a block is never needed.
+    """Matrix products of one layer: each has one forward and two backward; the last of a block is
+    never needed.
 
     The gradient of a Fourier transform by four products takes four, not eight."""
     saved, x = 4 if kind.startswith("fnet") else 0, jnp.ones((2, 5, 6))
@@ -174,9 +203,14 @@ def test_what_backward_recomputes(kind, dots, of_matmuls, of_full):
 
 @pytest.mark.parametrize("policy, channels", [("matmuls", [4, 4, 4, 6]), ("full", [6])])
 def test_what_a_layer_keeps(policy, channels):
-    """The block's input (6) and, of the products, those that backward needs: both halves of U's and W's (4)."""
+    """The block's input (6) and, of the products, those that backward needs: both halves of U's and
+    W's (4)."""
     state, call = function_of(encoder(remat=policy, dtype="float32"))
-    scans = [e for e in program(gradient_of(call), state, jnp.ones((2, 5, 6))) if e.primitive.name == "scan"]
+    scans = [
+        e
+        for e in program(gradient_of(call), state, jnp.ones((2, 5, 6)))
+        if e.primitive.name == "scan"
+    ]
     forward, backward = scans
     kept = [out.aval.shape for out in forward.outvars[1:]]
     assert sorted(kept) == [(3, 2, 5, width) for width in channels]
@@ -189,8 +223,12 @@ def test_what_a_layer_keeps(policy, channels):
     ({"survival_schedule": "linear", "kernel_widths": (3, 3, 5, 5)}, [1.0, 13 / 15, 11 / 15, 0.6]),
 ])  # fmt: skip
 def test_layers_drop_their_branches_independently(fields, survival):
-    """By a schedule that goes on through all stacks. The branch of layer l adds to channel l alone."""
-    spec, samples = small_spec(block="convolution", layers=4, survival=0.6, dtype="float32", **fields), 4000
+    """By a schedule that goes on through all stacks. The branch of layer l adds to channel l
+    alone."""
+    spec, samples = (
+        small_spec(block="convolution", layers=4, survival=0.6, dtype="float32", **fields),
+        4000,
+    )
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
     biases = iter(np.split(1000 * jnp.eye(4, 6), len(module.stacks)))
     for stack in module.stacks:
@@ -215,10 +253,18 @@ def test_equal_layers_lie_in_one_stack():
 
 
 def test_depths():
-    """The first layer of each stack, and all layers; parameters beside the encoder's layers have no depth."""
+    """The first layer of each stack, and all layers; parameters beside the encoder's layers have no
+    depth."""
     sizes = {"stack_1/a/b": 3, "stack_0/stack": 2, "stack_2/c": 1}
-    found = depths({f"{STACKED}{path}": np.zeros(size) for path, size in sizes.items()} | {"head/bias": np.zeros(9)})
-    assert found == {f"{STACKED}stack_1/a/b": (2, 6), f"{STACKED}stack_0/stack": (0, 6), f"{STACKED}stack_2/c": (5, 6)}
+    found = depths(
+        {f"{STACKED}{path}": np.zeros(size) for path, size in sizes.items()}
+        | {"head/bias": np.zeros(9)}
+    )
+    assert found == {
+        f"{STACKED}stack_1/a/b": (2, 6),
+        f"{STACKED}stack_0/stack": (0, 6),
+        f"{STACKED}stack_2/c": (5, 6),
+    }
     one_stack = depths({f"{STACKED}{path}": np.zeros(4) for path in ("norm/scale", "stacked/x")})
     assert len(one_stack) == 2 and {*one_stack.values()} == {(0, 4)}
 
@@ -256,7 +302,8 @@ def test_dropout_reaches_the_embeddings_and_every_branch():
     ],
 )
 def test_dropout_reaches_attentions_weights_and_nothing_else(kind, weights):
-    """Once for all layers, which are scanned; also weights that all samples share are drawn for each."""
+    """Once for all layers, which are scanned; also weights that all samples share are drawn for
+    each."""
     state, call = function_of(encoder(attention_dropout=0.1, dtype="float32", **KINDS[kind]))
     trace = program(call, state, jnp.ones((2, 5, 6)), keys(0, 2))
     draws = [e.outvars[0].aval.shape for e in trace if e.primitive.name == "random_bits"]

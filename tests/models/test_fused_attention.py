@@ -20,7 +20,9 @@ BATCH = 3
 def plain(qkv, bias, padding_mask, heads, causal):
     """The definition, in float64."""
     tokens = qkv.shape[1]
-    q, k, v = (part.reshape(BATCH, tokens, heads, -1).swapaxes(1, 2) for part in np.split(qkv, 3, axis=-1))
+    q, k, v = (
+        part.reshape(BATCH, tokens, heads, -1).swapaxes(1, 2) for part in np.split(qkv, 3, axis=-1)
+    )
     logits = q @ k.mT / q.shape[-1] ** 0.5 + (0 if bias is None else bias)
     if padding_mask is not None:
         logits = jnp.where(padding_mask[:, None, None], logits, jnp.finfo(jnp.float64).min)
@@ -37,7 +39,8 @@ def plain(qkv, bias, padding_mask, heads, causal):
         (4, 32, 1, 1, 0, "float32", 2e-6),  # two share 128; two blocks of 16 queries
         (4, 24, 1, 0, 1, "bfloat16", 0.03),
         (4, 32, 0, 0, 1, "float32", 2e-6),
-        (2, 40, 1, 1, 1, "float32", 2e-6),  # half of the last block is beyond the queries, and is NaN
+        # half of the last block is beyond the queries, and is NaN
+        (2, 40, 1, 1, 1, "float32", 2e-6),
         (4, 40, 1, 0, 0, "bfloat16", 0.03),
     ],
 )
@@ -55,7 +58,9 @@ def test_values_and_gradients(monkeypatch, heads, tokens, biased, masked, causal
         assert mixed.dtype == dtype and mixed.shape == (BATCH, tokens, 256)
         return (mixed * jnp.asarray(weights, "float32")).sum(), mixed
 
-    (_, mixed), found = quick_jit(jax.value_and_grad(fused, argnums=(0, 1), has_aux=True))(qkv, bias)
+    (_, mixed), found = quick_jit(jax.value_and_grad(fused, argnums=(0, 1), has_aux=True))(
+        qkv, bias
+    )
     with jax.enable_x64(True):
         given = [np.asarray(qkv, np.float64), np.asarray(bias, np.float64)]
 
@@ -63,8 +68,14 @@ def test_values_and_gradients(monkeypatch, heads, tokens, biased, masked, causal
             mixed = plain(qkv, bias if biased else None, mask, heads, causal)
             return (mixed * weights).sum(), mixed
 
-        (_, right), expected = quick_jit(jax.value_and_grad(reference, argnums=(0, 1), has_aux=True))(*given)
-    pairs = [(mixed, right), (found[0], expected[0]), *([(found[1], expected[1])] if biased else [])]
+        (_, right), expected = quick_jit(
+            jax.value_and_grad(reference, argnums=(0, 1), has_aux=True)
+        )(*given)
+    pairs = [
+        (mixed, right),
+        (found[0], expected[0]),
+        *([(found[1], expected[1])] if biased else []),
+    ]
     for one, other in pairs:
         other = np.asarray(other)
         assert np.abs(np.asarray(one, np.float64) - other).max() < error * np.abs(other).max()
@@ -95,7 +106,9 @@ def on_tpu(monkeypatch):
     calls, kernel = [], functools.partial(fused_attention.attention, interpret=True)
     monkeypatch.setattr(sharding, "platform", lambda: "tpu")
     monkeypatch.setattr(
-        fused_attention, "attention", lambda *args, **options: (calls.append(options), kernel(*args, **options))[1]
+        fused_attention,
+        "attention",
+        lambda *args, **options: (calls.append(options), kernel(*args, **options))[1],
     )
     return calls
 
@@ -104,16 +117,22 @@ def layer(positions, **fields):
     """Attention with two heads, or aMLP's with one."""
     if positions == "tiny":
         return TinyAttention(small_spec(**fields), fields.get("d_model", 6), nnx.Rngs(0))
-    return MultiHeadAttention(small_spec(block="transformer", heads=2, positions=positions, **fields), nnx.Rngs(0))
+    return MultiHeadAttention(
+        small_spec(block="transformer", heads=2, positions=positions, **fields), nnx.Rngs(0)
+    )
 
 
-@pytest.mark.parametrize(("positions", "causal"), [("none", False), ("relative", True), ("tiny", True)])
+@pytest.mark.parametrize(
+    ("positions", "causal"), [("none", False), ("relative", True), ("tiny", True)]
+)
 def test_the_layer_is_the_same(on_tpu, positions, causal):
     fields = {"length": 16, "dtype": "float32", "causal": causal}
     fields |= {"d_attn": 128} if positions == "tiny" else {"d_qkv": 128}
     found = []
     for attention in ("auto", "xla"):
-        state, call = function_of(randomized(lambda form=attention: layer(positions, attention=form, **fields)))
+        state, call = function_of(
+            randomized(lambda form=attention: layer(positions, attention=form, **fields))
+        )
         x = np.float32(normal(1, 2, 16, 6))
         mask = jnp.arange(16) < jnp.array([[16], [9]])
         value = lambda state, x, call=call, mask=mask: jnp.square(call(state, x, None, mask)).sum()  # noqa: E731
@@ -131,9 +150,17 @@ def test_what_the_kernel_does_not_do_runs_without_it(on_tpu):
         ({"d_qkv": 6}, None),
         ({"positions": "relative_only"}, None),
     ):
-        fields = {"block": "transformer", "heads": 2, "d_qkv": 128, "length": 16, "dtype": "float32"} | more
+        fields = {
+            "block": "transformer",
+            "heads": 2,
+            "d_qkv": 128,
+            "length": 16,
+            "dtype": "float32",
+        } | more
         state, call = function_of(
-            nnx.eval_shape(lambda fields=fields: MultiHeadAttention(small_spec(**fields), nnx.Rngs(0)))
+            nnx.eval_shape(
+                lambda fields=fields: MultiHeadAttention(small_spec(**fields), nnx.Rngs(0))
+            )
         )
         assert jax.eval_shape(call, state, x, dropout_keys).shape == x.shape
     assert not on_tpu
@@ -141,38 +168,59 @@ def test_what_the_kernel_does_not_do_runs_without_it(on_tpu):
 
 @pytest.mark.parametrize(
     ("positions", "masked", "calls"),
-    [("none", True, 1), ("none", False, 1), ("relative", False, 1), ("relative", True, 0), ("tiny", True, 1)],
+    [
+        ("none", True, 1),
+        ("none", False, 1),
+        ("relative", False, 1),
+        ("relative", True, 0),
+        ("tiny", True, 1),
+    ],
 )
 def test_gpus_get_masks_with_padding_anywhere(monkeypatch, positions, masked, calls):
-    """What cuDNN's kernel is given, run by XLA: the same as without it. A bias and a mask together run without it."""
+    """What cuDNN's kernel is given, run by XLA: the same as without it. A bias and a mask together
+    run without it."""
     given, attention = [], jax.nn.dot_product_attention
 
     def by_xla(q, k, v, bias, mask, *, is_causal, implementation):
         given.append(implementation)
-        assert mask is None or mask.shape == (2, 1, 64, 64)  # [batch, heads, ...] is never in memory
+        # [batch, heads, ...] is never in memory
+        assert mask is None or mask.shape == (2, 1, 64, 64)
         return attention(q, k, v, bias, mask, is_causal=is_causal)
 
     monkeypatch.setattr(sharding, "platform", lambda: "gpu")
     monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
     found, x = [], jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.bfloat16)
     mask = jnp.ones((2, 64), bool).at[1, 40:].set(False).at[0, 3:9].set(False) if masked else None
-    fields = {"d_model": 16, "length": 64, "dtype": "bfloat16"} | ({"d_attn": 8} if positions == "tiny" else {})
+    fields = {"d_model": 16, "length": 64, "dtype": "bfloat16"} | (
+        {"d_attn": 8} if positions == "tiny" else {}
+    )
     for form in ("auto", "xla"):
-        state, call = function_of(randomized(lambda form=form: layer(positions, attention=form, **fields)))
-        value = lambda state, x, call=call: jnp.square(call(state, x, None, mask).astype(jnp.float32)).sum()  # noqa: E731
+        state, call = function_of(
+            randomized(lambda form=form: layer(positions, attention=form, **fields))
+        )
+
+        def value(state, x, call=call):
+            return jnp.square(call(state, x, None, mask).astype(jnp.float32)).sum()
+
         found.append(quick_jit(jax.value_and_grad(value, argnums=(0, 1)))(state, x))
     assert given == ["cudnn"] * calls
     for one, other in zip(*map(jax.tree.leaves, found), strict=True):
         assert np.abs(one - other).max() <= 0.03 * np.abs(other).max()
-    mesh = jax.make_mesh((1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    mesh = jax.make_mesh(
+        (1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(jax.sharding.AxisType.Auto,) * 3
+    )
     state, call = function_of(nnx.eval_shape(lambda: layer(positions, **fields)))
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # JAX's own partitioner fails where an axis is its own
+    # JAX's own partitioner fails where an axis is its own
+    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         assert ("shard_map" in str(jax.make_jaxpr(call)(state, x, None, mask))) == bool(calls)
 
 
 def test_devices_that_share_a_batch_each_run_it():
-    """On a mesh whose axes are the compiler's, each device runs the kernel on its examples; of one device here."""
-    mesh = jax.make_mesh((1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+    """On a mesh whose axes are the compiler's, each device runs the kernel on its examples; of one
+    device here."""
+    mesh = jax.make_mesh(
+        (1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(jax.sharding.AxisType.Auto,) * 3
+    )
     qkv, bias = np.float32(normal(0, 2, 16, 384)), np.float32(normal(1, 2, 16, 16))
     value = lambda bias: fused_attention.attention(qkv, bias, None, heads=2, interpret=True).sum()  # noqa: E731
     alone = quick_jit(jax.grad(value))(bias)

@@ -61,12 +61,16 @@ def patches_by_loops(image, patch):
     return np.array(found)
 
 
-def logits_by_numpy(p, image, patch=PATCH, block=reference.gmlp_block, final_norm=reference.layer_norm):
+def logits_by_numpy(
+    p, image, patch=PATCH, block=reference.gmlp_block, final_norm=reference.layer_norm
+):
     """The logits of one image; the parameters tell how tokens are pooled."""
     if "table" in p["stem"]:
         x = np.stack([p["stem"]["table"][grey] for row in image for grey in row[:, 0]])
     else:
-        x = linear(p["stem"], patches_by_loops((image / 255 - np.array(MEAN)) / np.array(STD), patch))
+        x = linear(
+            p["stem"], patches_by_loops((image / 255 - np.array(MEAN)) / np.array(STD), patch)
+        )
     x = np.concatenate([p["cls"][None], x]) if "cls" in p else x
     x = x + p["positions"]["table"] if "positions" in p else x
     hidden = reference.encoder(p["encoder"], x, block, final_norm)
@@ -81,12 +85,16 @@ def logits_by_numpy(p, image, patch=PATCH, block=reference.gmlp_block, final_nor
 @POOL
 @in_float64
 def test_every_block_on_wide_images_in_wide_patches(name, pool):
-    """64 x 96 in patches of 8 x 16: 8 rows and 6 columns. Positions are added after the cls token, which has one."""
+    """64 x 96 in patches of 8 x 16: 8 rows and 6 columns. Positions are added after the cls token,
+    which has one."""
     (fields, block, final_norm), image, patch = BLOCKS[name], (64, 96), (8, 16)
     pre_logits = name == "gmlp"
     module = randomized(lambda: classifier(pool, 7, pre_logits, image, patch, **fields), std=0.2)
     one_image = random_images(1, image)
-    assert module.spec.length == 48 + (pool == "cls") and module.stem.kernel.shape == (8 * 16 * 3, 6)
+    assert module.spec.length == 48 + (pool == "cls") and module.stem.kernel.shape == (
+        8 * 16 * 3,
+        6,
+    )
     expected = logits_by_numpy(params_of(module), one_image[0], patch, block, final_norm)
     np.testing.assert_allclose(quick_jit(module)(one_image)[0], expected, atol=1e-8)
 
@@ -95,8 +103,12 @@ def test_every_block_on_wide_images_in_wide_patches(name, pool):
 def test_gradients_are_finite_and_reach_every_parameter():
     """Under stochastic depth and dropout, with the layers recomputed."""
     noise = {"survival": 0.8, "survival_schedule": "linear", "dropout": 0.1, "remat": "matmuls"}
-    state, call = function_of(randomized(lambda: classifier("cls", pre_logits=True, **noise, **BLOCKS["vit"][0])))
-    gradient = quick_jit(jax.grad(lambda state: (call(state, random_images(16), keys(0, 16)) ** 2).sum()))
+    state, call = function_of(
+        randomized(lambda: classifier("cls", pre_logits=True, **noise, **BLOCKS["vit"][0]))
+    )
+    gradient = quick_jit(
+        jax.grad(lambda state: (call(state, random_images(16), keys(0, 16)) ** 2).sum())
+    )
     reference.assert_gradient_reaches_every_parameter(nnx.to_pure_dict(gradient(state)), 1e-9)
 
 
@@ -111,16 +123,28 @@ def test_grids_and_tokens():
     assert patch_grid((224, 224), (16, 16)) == (14, 14) and patch_grid(IMAGE, PATCH) == (3, 2)
     assert token_count((224, 224), (16, 16), "mean") == 196
     assert token_count((224, 224), (16, 16), "cls") == 197
-    for image_size, patch_size in (((224, 225), (16, 16)), ((225, 224), (16, 16)), ((8, 8), (16, 16))):
-        assert "do not tile it; choose others" in raised(ValueError, patch_grid, image_size, patch_size)
+    for image_size, patch_size in (
+        ((224, 225), (16, 16)),
+        ((225, 224), (16, 16)),
+        ((8, 8), (16, 16)),
+    ):
+        assert "do not tile it; choose others" in raised(
+            ValueError, patch_grid, image_size, patch_size
+        )
 
 
 def test_errors():
     assert "model.pool is 'max': expected one of mean, cls" in raised(ValueError, classifier, "max")
-    assert "the encoder was made for 6 tokens, but the images give 7" in raised(ValueError, classifier, "cls", length=6)
-    assert "model.stem is 'lookup': expected one of patches, table" in raised(ValueError, table, stem="lookup")
+    assert "the encoder was made for 6 tokens, but the images give 7" in raised(
+        ValueError, classifier, "cls", length=6
+    )
+    assert "model.stem is 'lookup': expected one of patches, table" in raised(
+        ValueError, table, stem="lookup"
+    )
     for wrong in ({"patch_size": (2, 2)}, {"channels": 3}):
-        assert "reads grey pixels: set model.patch_size=(1, 1)" in raised(ValueError, table, **wrong)
+        assert "reads grey pixels: set model.patch_size=(1, 1)" in raised(
+            ValueError, table, **wrong
+        )
 
 
 def table(pool="mean", stem="table", **fields):
@@ -129,7 +153,9 @@ def table(pool="mean", stem="table", **fields):
         name: fields.pop(name) for name in ("patch_size", "channels") if name in fields
     }
     spec = small_spec(length=12 + (pool == "cls"), spatial="dense", **fields)
-    return ImageClassifier(spec, nnx.Rngs(0), image_size=(3, 4), classes=5, pool=pool, stem=stem, **form)
+    return ImageClassifier(
+        spec, nnx.Rngs(0), image_size=(3, 4), classes=5, pool=pool, stem=stem, **form
+    )
 
 
 @POOL
@@ -137,10 +163,15 @@ def table(pool="mean", stem="table", **fields):
 def test_grey_pixels_are_looked_up_row_by_row(pool):
     """And every gradient is finite; vectors of values that no pixel has get none."""
     module = randomized(lambda: table(pool, positions="absolute"))
-    p, images = params_of(module), np.random.default_rng(0).integers(0, 256, (2, 3, 4, 1), dtype=np.uint8)
+    p, images = (
+        params_of(module),
+        np.random.default_rng(0).integers(0, 256, (2, 3, 4, 1), dtype=np.uint8),
+    )
     images[0, 0, :2, 0] = 0, 255
     assert p["stem"]["table"].shape == (256, module.spec.d_model)
-    np.testing.assert_allclose(quick_jit(module)(images), [logits_by_numpy(p, image) for image in images], atol=1e-10)
+    np.testing.assert_allclose(
+        quick_jit(module)(images), [logits_by_numpy(p, image) for image in images], atol=1e-10
+    )
     state, call = function_of(module)
     gradient = quick_jit(jax.grad(lambda state: (call(state, images) ** 2).sum()))(state)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
@@ -169,10 +200,13 @@ def test_logits_of_a_bfloat16_model_are_float32_and_not_rounded_before(pool):
 
 @in_float64
 def test_the_gradient_of_the_stem_by_differences():
-    """The stem recomputes its patches in the backward pass; its gradient is that of the plain formula."""
+    """The stem recomputes its patches in the backward pass; its gradient is that of the plain
+    formula."""
     module, images, step = randomized(classifier), random_images(), 1e-6
     state, call = function_of(module)
-    value_and_gradient = quick_jit(jax.value_and_grad(lambda state: (call(state, images) ** 2).sum()))
+    value_and_gradient = quick_jit(
+        jax.value_and_grad(lambda state: (call(state, images) ** 2).sum())
+    )
     gradient = nnx.to_pure_dict(value_and_gradient(state)[1])["stem"]["kernel"]
     kernel, losses = np.asarray(module.stem.kernel[...]), []
     for sign in (1, -1):
@@ -197,4 +231,6 @@ def test_backward_recomputes_the_patches():
 @in_float64
 def test_the_key_reaches_the_encoder():
     call, images = quick_jit(randomized(lambda: classifier(dropout=0.5))), random_images()
-    assert np.abs(call(images, keys(0, len(images))) - call(images, keys(1, len(images)))).max() > 0.01
+    assert (
+        np.abs(call(images, keys(0, len(images))) - call(images, keys(1, len(images)))).max() > 0.01
+    )

@@ -121,19 +121,29 @@ def test_the_derivatives_of_a_layer_norm():
 
         gradients = jax.grad(loss, argnums=(0, 1, 2))
         tangents = jax.jvp(norm, (x, scale, bias), (weights, bias, scale))
-        return gradients(x, scale, bias), tangents, jax.grad(lambda x: (gradients(x, scale, bias)[0] ** 2).sum())(x)
+        return (
+            gradients(x, scale, bias),
+            tangents,
+            jax.grad(lambda x: (gradients(x, scale, bias)[0] ** 2).sum())(x),
+        )
 
     found, expected = quick_jit(
-        lambda: (derivatives(lambda *args: plain_layer_norm(*args, 1e-3, jnp.float64)), derivatives(formula))
+        lambda: (
+            derivatives(lambda *args: plain_layer_norm(*args, 1e-3, jnp.float64)),
+            derivatives(formula),
+        )
     )()
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
 
 
 @in_float64
-@pytest.mark.parametrize("dtype, offset, tolerance", [("float64", 5, 1e-13), ("float32", 1e4, 2e-4)])
+@pytest.mark.parametrize(
+    "dtype, offset, tolerance", [("float64", 5, 1e-13), ("float32", 1e4, 2e-4)]
+)
 def test_mean_and_variance_in_one_pass(dtype, offset, tolerance):
-    """As GPUs compute them, also of numbers whose squares lose their differences, and of a constant."""
+    """As GPUs compute them, also of numbers whose squares lose their differences, and of a
+    constant."""
     x = (offset + normal(0, 4, 512)).astype(dtype)
     mean, variance = quick_jit(moments_in_one_pass)(x)
     exact = x.astype(np.float64)
@@ -143,7 +153,9 @@ def test_mean_and_variance_in_one_pass(dtype, offset, tolerance):
 
 
 def test_layer_norm_starts_as_a_plain_norm():
-    y = quick_jit(LayerNorm(small_spec(dtype="float32"), 64))(5 + 7 * normal(0, 3, 64).astype(np.float32))
+    y = quick_jit(LayerNorm(small_spec(dtype="float32"), 64))(
+        5 + 7 * normal(0, 3, 64).astype(np.float32)
+    )
     np.testing.assert_allclose(y.mean(-1), 0, atol=1e-6)
     np.testing.assert_allclose(y.var(-1), 1, rtol=1e-5)
 
@@ -175,10 +187,17 @@ def test_layer_norm_of_a_constant_is_its_bias():
 @in_float64
 def test_parts_and_activation_of_a_linear_layer_change_no_number():
     spec, x = small_spec(), normal(0, 2, 5, 6)
-    plain, made = (Linear(spec, 6, 8, nnx.Rngs(0), **options) for options in ({}, {"parts": 2, "activation": "gelu"}))
-    np.testing.assert_allclose(*quick_jit(lambda x: (made(x), activation("gelu", plain(x))))(x), atol=1e-12)
+    plain, made = (
+        Linear(spec, 6, 8, nnx.Rngs(0), **options)
+        for options in ({}, {"parts": 2, "activation": "gelu"})
+    )
+    np.testing.assert_allclose(
+        *quick_jit(lambda x: (made(x), activation("gelu", plain(x))))(x), atol=1e-12
+    )
     # Each part is a product of its own, so a split of the output copies nothing.
-    products = [e.outvars[0].aval.shape for e in program(made, x) if e.primitive.name == "dot_general"]
+    products = [
+        e.outvars[0].aval.shape for e in program(made, x) if e.primitive.name == "dot_general"
+    ]
     assert products == [(2, 5, 4)] * 2
 
 
@@ -190,12 +209,18 @@ def test_dropout():
     assert abs(zeros.mean() - 0.2) < 4 * np.sqrt(0.16 / x.size)
     assert zeros.mean(0).min() > 0 and zeros.mean(0).max() < 0.4
     assert dropout(x, 0.2, None) is x and dropout(x, 0.0, keys(0, 200)) is x
-    assert jax.eval_shape(lambda: dropout(x.astype(jnp.bfloat16), 0.2, keys(0, 200))).dtype == jnp.bfloat16
+    assert (
+        jax.eval_shape(lambda: dropout(x.astype(jnp.bfloat16), 0.2, keys(0, 200))).dtype
+        == jnp.bfloat16
+    )
 
 
 def test_stochastic_depth_drops_whole_branches_of_single_examples():
     survival = 0.6
-    drop = lambda dtype: drop_path(jnp.ones((4000, 2, 3), dtype), jnp.float32(survival), keys(0, 4000))  # noqa: E731
+
+    def drop(dtype):
+        return drop_path(jnp.ones((4000, 2, 3), dtype), jnp.float32(survival), keys(0, 4000))
+
     y = np.asarray(quick_jit(lambda: drop("float32"))())
     assert (y == y[:, :1, :1]).all()
     assert jax.eval_shape(lambda: drop("bfloat16")).dtype == jnp.bfloat16
@@ -205,7 +230,8 @@ def test_stochastic_depth_drops_whole_branches_of_single_examples():
 
 
 def test_branches_draw_with_keys_of_their_own():
-    """Of one example neither dropout nor stochastic depth of two branches agree more often than by chance."""
+    """Of one example neither dropout nor stochastic depth of two branches agree more often than by
+    chance."""
     zero, one = jnp.zeros((400, 10, 10)), jnp.ones((400, 10, 10))
 
     @quick_jit
@@ -228,7 +254,9 @@ def positions(**fields):
 
 
 def test_more_tokens_are_refused():
-    with pytest.raises(ValueError, match="the positions were made for at most 5 tokens and were given 6"):
+    with pytest.raises(
+        ValueError, match="the positions were made for at most 5 tokens and were given 6"
+    ):
         positions(dtype="float32")(jnp.ones((1, 6, 6)))
 
 
@@ -257,8 +285,13 @@ def test_gradients_of_segments_are_summed_in_float32():
 @in_float64
 def test_mlps_against_loops():
     """With the other activation: blocks' own tests have gelu."""
-    spec, x = small_spec(activation="gelu_tanh", d_ffn=7, d_spatial=7, block="mixer"), normal(0, 2, 5, 6)
-    channels, tokens = (randomized(lambda kind=kind: kind(spec, nnx.Rngs(0))) for kind in (ChannelMLP, TokenMLP))
+    spec, x = (
+        small_spec(activation="gelu_tanh", d_ffn=7, d_spatial=7, block="mixer"),
+        normal(0, 2, 5, 6),
+    )
+    channels, tokens = (
+        randomized(lambda kind=kind: kind(spec, nnx.Rngs(0))) for kind in (ChannelMLP, TokenMLP)
+    )
     for module, slow in ((channels, channel_mlp), (tokens, token_mlp)):
         expected = [slow(params_of(module), sample, gelu_tanh) for sample in x]
         np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-12)

@@ -27,7 +27,9 @@ AXES = ((), (3,), (2, 3, 2))  # before those of a product; none of a single exam
 @pytest.fixture(params=["cpu", "default"])
 def order(request, monkeypatch):
     """Runs a test with each platform's order of the products, both on this machine."""
-    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, **branches: branches[request.param](*args))
+    monkeypatch.setattr(
+        jax.lax, "platform_dependent", lambda *args, **branches: branches[request.param](*args)
+    )
 
 
 def squares(product):
@@ -50,7 +52,9 @@ def test_values_and_gradients_are_einsums(order, product, formula, shapes):
         y, pullback = jax.vjp(function, left, right)
         return y, pullback(normal(2, *expected.shape))
 
-    found, wanted = quick_jit(lambda: (both(product), both(lambda *given: jnp.einsum(formula, *given))))()
+    found, wanted = quick_jit(
+        lambda: (both(product), both(lambda *given: jnp.einsum(formula, *given)))
+    )()
     np.testing.assert_allclose(found[0], expected, atol=1e-13)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-13), found, wanted)
 
@@ -64,16 +68,21 @@ def test_forward_mode_and_second_derivatives(order, product, formula, shapes):
 
     def slopes(function):
         one = jax.jvp(function, (left, right), tangents)
-        many = jax.vmap(lambda factor: jax.jvp(function, (left * factor, right), tangents))(jnp.arange(3.0))
+        many = jax.vmap(lambda factor: jax.jvp(function, (left * factor, right), tangents))(
+            jnp.arange(3.0)
+        )
         return one, many, jax.hessian(function, argnums=(0, 1))(left, right)
 
     found, wanted = quick_jit(lambda: (slopes(squares(product)), slopes(expected)))()
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), found, wanted)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11), found, wanted
+    )
 
 
 @pytest.mark.parametrize("shape", [(8,), (128, 1), (128, 8), (1,)])
 def test_a_biass_gradient_is_summed_in_float32(shape):
-    """Ones of 256 examples: a sum in bfloat16 would stand still at 256 times what one step of it can hold."""
+    """Ones of 256 examples: a sum in bfloat16 would stand still at 256 times what one step of it
+    can hold."""
     x, bias = jnp.zeros((256, 128, 8), jnp.bfloat16), jnp.full(shape, 0.5, jnp.float32)
 
     @jax.jit
@@ -82,7 +91,11 @@ def test_a_biass_gradient_is_summed_in_float32(shape):
         return y, *pullback(jnp.ones_like(y))
 
     y, d_x, d_bias = both(x, bias)
-    assert (y.dtype, d_x.dtype, d_bias.dtype) == (jnp.bfloat16, jnp.bfloat16, jnp.float32) and np.all(y == 0.5)
+    assert (y.dtype, d_x.dtype, d_bias.dtype) == (
+        jnp.bfloat16,
+        jnp.bfloat16,
+        jnp.float32,
+    ) and np.all(y == 0.5)
     np.testing.assert_array_equal(d_x, 1)
     np.testing.assert_array_equal(d_bias, np.full(shape, x.size / bias.size))
 
@@ -106,9 +119,12 @@ def test_gradients_in_bfloat16_are_summed_over_a_batch_in_float32(order):
     np.testing.assert_array_equal(np.float32(d_weight), np.full((2, 2), 3 * 1024))
 
 
-@pytest.mark.parametrize("product, shapes", [(matmul.over_channels, (4, 4)), (matmul.over_tokens, (3, 3))])
+@pytest.mark.parametrize(
+    "product, shapes", [(matmul.over_channels, (4, 4)), (matmul.over_tokens, (3, 3))]
+)
 def test_a_policy_on_the_name_keeps_every_product(product, shapes):
-    """Two products whose outputs the backward pass needs: 2 forward, 4 backward, and 2 more if recomputed."""
+    """Two products whose outputs the backward pass needs: 2 forward, 4 backward, and 2 more if
+    recomputed."""
     weight, x = jnp.ones(shapes), jnp.ones((2, 3, 4))
     swap = product is matmul.over_channels
 
@@ -135,7 +151,8 @@ def lowered(function, platform, *args):
 @PRODUCTS
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_one_branch_is_lowered(platform, product, formula, shapes):
-    """Of each of the three products; a CPU's two by W repeat it for each sample, and all of NVIDIA's GPUs."""
+    """Of each of the three products; a CPU's two by W repeat it for each sample, and all of
+    NVIDIA's GPUs."""
     left, right = (jnp.ones(shape) for shape in shapes)
     text = lowered(jax.grad(squares(product), argnums=(0, 1)), platform, left, right)
     assert text.count("stablehlo.dot_general") == 3
@@ -144,7 +161,9 @@ def test_one_branch_is_lowered(platform, product, formula, shapes):
 
 
 def scanned(a, b):
-    return jax.lax.scan(lambda carry, _: (carry + a @ b, None), jnp.zeros((3, 5)), None, length=7)[0]
+    return jax.lax.scan(lambda carry, _: (carry + a @ b, None), jnp.zeros((3, 5)), None, length=7)[
+        0
+    ]
 
 
 @pytest.mark.parametrize("function, expected", [
@@ -165,7 +184,10 @@ def test_counts(function, expected):
 
 def test_einsum_over_two_axes_and_a_batch():
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 3, 4, 5), (2, 4, 5, 6))]
-    assert matmul_flops(lambda a, b: jnp.einsum("bijk,bjkl->bil", a, b), *shapes) == 2 * 2 * 3 * 6 * 4 * 5
+    assert (
+        matmul_flops(lambda a, b: jnp.einsum("bijk,bjkl->bil", a, b), *shapes)
+        == 2 * 2 * 3 * 6 * 4 * 5
+    )
 
 
 @pytest.mark.parametrize("product", [over_channels, over_tokens])
@@ -180,7 +202,9 @@ def test_a_gradient_costs_two_more_products(product):
 
 def traceable(**fields):
     """An encoder's state, of shapes alone, and its function."""
-    return function_of(nnx.eval_shape(lambda: Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0))))
+    return function_of(
+        nnx.eval_shape(lambda: Encoder(small_spec(dtype="float32", **fields), nnx.Rngs(0)))
+    )
 
 
 @pytest.mark.parametrize("remat", ["none", "matmuls", "full"])
@@ -196,9 +220,11 @@ def test_an_encoder(remat):
 
 
 @pytest.mark.parametrize("fields, layer", [
-    # Models of others are counted in tests/paper/test_published.py. Per token of 5: values, output, mix and the MLP.
+    # Models of others are counted in tests/paper/test_published.py. Per token of 5: values, output,
+    # mix and the MLP.
     ({"block": "transformer", "heads": 3, "positions": "relative_only"}, 6 * 12 + 5 * 6 + 2 * 6 * 8),
-    # The transform's real and imaginary parts over channels and over tokens, and the MLP; by FFT the MLP alone.
+    # The transform's real and imaginary parts over channels and over tokens, and the MLP; by FFT
+    # the MLP alone.
     ({"block": "fnet", "dft": "matmul"}, 2 * 36 + 2 * 5 * 6 + 2 * 6 * 8), ({"block": "fnet", "dft": "fft"}, 2 * 6 * 8),
     # Values, output, mix and MLP; then the logits.
     ({"block": "synthesizer", "synthesizer": "random+attention"}, 2 * 36 + 5 * 6 + 2 * 6 * 8 + 2 * 36 + 5 * 6),
@@ -218,5 +244,6 @@ def test_blocks_have_fewer_operations_than_the_matrix():
     given = jnp.ones(2 * n - 1), jnp.ones((2, n, 64))
     direct, blocked = (matmul_flops(toeplitz.FORMS[form], *given) for form in ("direct", "blocked"))
     assert direct == 2 * n**2 * 2 * 64
-    # Complex products of all blocks, and two transforms over the blocks; what is made of taps is small.
+    # Complex products of all blocks, and two transforms over the blocks; what is made of taps is
+    # small.
     assert 0 <= blocked / (8 * n * (block + n / block) * 2 * 64) - 1 < 0.1 and blocked < direct / 12

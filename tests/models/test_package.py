@@ -15,5 +15,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules} - before - set(sy
 
 
 def test_models_need_jax_flax_numpy_and_chex_alone():
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["gmlp_flax"]

@@ -1,4 +1,5 @@
-"""What parameters say of themselves, read off whole models, and how they are resized for another number of tokens."""
+"""What parameters say of themselves, read off whole models, and how they are resized for another
+number of tokens."""
 
 import jax
 import jax.numpy as jnp
@@ -34,19 +35,30 @@ def test_a_plain_parameter_stays_whole_and_is_decayed():
             self.plain = nnx.Param(jnp.zeros(3))
             self.ours = parameter(jnp.zeros((2, 3)), sharding=("fsdp", None), decayed=False)
 
-    assert metadata(Module()) == {"plain": ParamMetadata(), "ours": ParamMetadata(("fsdp", None), False)}
+    assert metadata(Module()) == {
+        "plain": ParamMetadata(),
+        "ours": ParamMetadata(("fsdp", None), False),
+    }
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_stacked_blocks_keep_the_facts(block):
-    """Vectors are not decayed, matrices over channels are sharded by fsdp, and metadata have no axis for the layers."""
+    """Vectors are not decayed, matrices over channels are sharded by fsdp, and metadata have no
+    axis for the layers."""
     spec = BLOCKS[block].spec(length=6, layers=3, d_model=8, d_ffn=16)
     module = nnx.eval_shape(lambda: Encoder(spec, nnx.Rngs(0)))
     found = metadata(module)
-    shapes = {"/".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))}
+    shapes = {
+        "/".join(map(str, path)): leaf
+        for path, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))
+    }
     assert found.keys() == shapes.keys()
     for path, each in found.items():
-        own = shapes[path].get_value().shape[1:] if path.startswith("blocks/") else shapes[path].get_value().shape
+        own = (
+            shapes[path].get_value().shape[1:]
+            if path.startswith("blocks/")
+            else shapes[path].get_value().shape
+        )
         assert len(each.sharding) <= len(own), path
         if path.endswith("kernel"):
             assert "fsdp" in each.sharding and each.decayed, path
@@ -58,9 +70,9 @@ def test_stacked_blocks_keep_the_facts(block):
 def test_a_language_models_embedding_is_cut_and_decayed():
     spec = BLOCKS["gmlp"].spec(length=6, layers=1, d_model=8, d_ffn=16, positions="absolute")
     found = metadata(nnx.eval_shape(lambda: MaskedLM(spec, 32, nnx.Rngs(0))))
-    assert found["embedding"] == ParamMetadata(("tensor", "fsdp")) and found["bias"] == ParamMetadata(
-        ("tensor",), False
-    )
+    assert found["embedding"] == ParamMetadata(("tensor", "fsdp")) and found[
+        "bias"
+    ] == ParamMetadata(("tensor",), False)
     assert not found["positions/table"].decayed
 
 
@@ -79,13 +91,17 @@ def test_taps_keep_their_middle():
 def test_token_biases_are_extended_with_their_mean():
     bias = jnp.array([[1.0, 2.0, 3.0], [4.0, 4.0, 7.0]])
     np.testing.assert_array_equal(TOKEN_BIAS(bias, (2, 2), None), bias[:, :2])
-    np.testing.assert_array_equal(TOKEN_BIAS(bias, (2, 5), None), [[1, 2, 3, 2, 2], [4, 4, 7, 5, 5]])
+    np.testing.assert_array_equal(
+        TOKEN_BIAS(bias, (2, 5), None), [[1, 2, 3, 2, 2], [4, 4, 7, 5, 5]]
+    )
 
 
 def test_offset_biases_are_extended_with_the_farthest_and_buckets_stay():
     bias = numbered(LAYERS, 1, 5)
     np.testing.assert_array_equal(OFFSETS(bias, (LAYERS, 1, 3), None), bias[..., 1:4])
-    np.testing.assert_array_equal(OFFSETS(bias, (LAYERS, 1, 9), None)[0, 0], [0, 0, 0, 1, 2, 3, 4, 4, 4])
+    np.testing.assert_array_equal(
+        OFFSETS(bias, (LAYERS, 1, 9), None)[0, 0], [0, 0, 0, 1, 2, 3, 4, 4, 4]
+    )
     buckets = numbered(LAYERS, 1, 8)
     assert OFFSETS(buckets, (LAYERS, 1, 9), None) is buckets
 
@@ -101,9 +117,15 @@ def test_only_the_named_axes_are_resized():
     grids, weight = Grids((2, 2), (4, 4), 1), numbered(LAYERS, 5, 5)
     for axes, shape in (((-2, None), (17, 5)), ((None, -1), (5, 17)), ((-2, -1), (17, 17))):
         rule = OverPatches(*axes)
-        assert jax.eval_shape(lambda weight, rule=rule: rule(weight, (), grids), weight).shape == (LAYERS, *shape)
+        assert jax.eval_shape(lambda weight, rule=rule: rule(weight, (), grids), weight).shape == (
+            LAYERS,
+            *shape,
+        )
     other = numbered(LAYERS, 6, 5)  # an axis that is not of these patches
-    assert OverPatches(outputs=-2)(other, (), grids) is other and OverPatches(outputs=-2)(weight, (), None) is weight
+    assert (
+        OverPatches(outputs=-2)(other, (), grids) is other
+        and OverPatches(outputs=-2)(weight, (), None) is weight
+    )
 
 
 def test_rules_are_values():
@@ -115,11 +137,15 @@ def test_rules_are_values():
 
 
 def resize(weight, bias, *grids):
-    """A dense projection for another resolution: W over the grids of its outputs and inputs, b over its one."""
+    """A dense projection for another resolution: W over the grids of its outputs and inputs, b over
+    its one."""
 
     @quick_jit
     def resized(weight, bias):
-        return [resize_tokens(x, 0, Grids(*grids)) for x in (resize_tokens(weight, 1, Grids(*grids), True), bias)]
+        return [
+            resize_tokens(x, 0, Grids(*grids))
+            for x in (resize_tokens(weight, 1, Grids(*grids), True), bias)
+        ]
 
     return resized(weight, bias)
 

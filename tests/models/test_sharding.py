@@ -1,4 +1,5 @@
-"""Cuts of activations: what they mean under no mesh, under one device, and where a mesh lacks the axis."""
+"""Cuts of activations: what they mean under no mesh, under one device, and where a mesh lacks the
+axis."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,11 @@ def cuts(mesh, *axes):
     """The specs that `sharding.cut` asks for in a program traced under a mesh."""
     with jax.sharding.use_abstract_mesh(mesh):
         jaxpr = jax.make_jaxpr(lambda x: sharding.constrain(x, *axes))(jnp.zeros((4, 6, 8)))
-    found = [eqn.params["sharding"].spec for eqn in jaxpr.eqns if eqn.primitive.name == "sharding_constraint"]
+    found = [
+        eqn.params["sharding"].spec
+        for eqn in jaxpr.eqns
+        if eqn.primitive.name == "sharding_constraint"
+    ]
     return [tuple(spec) for spec in found]
 
 
@@ -34,7 +39,11 @@ def test_axes_of_one_device_cut_nothing():
 def test_only_axes_of_several_devices_cut():
     mesh = AbstractMesh((1, 2, 2), ("data", "fsdp", "tensor"), 3 * AUTO)
     [(batch, tokens, channels)] = cuts(mesh, sharding.BATCH, None, sharding.TENSOR)
-    assert np.ravel(batch).tolist() == ["fsdp"] and not tokens and np.ravel(channels).tolist() == ["tensor"]
+    assert (
+        np.ravel(batch).tolist() == ["fsdp"]
+        and not tokens
+        and np.ravel(channels).tolist() == ["tensor"]
+    )
     with jax.sharding.use_abstract_mesh(mesh):
         assert sharding.compiler_axes()
 

@@ -18,19 +18,31 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in WRONG.items() for value in values])
+@pytest.mark.parametrize(
+    ("field", "value"), [(field, value) for field, values in WRONG.items() for value in values]
+)
 def test_options_out_of_range(field, value):
-    assert f"model.{field} is {value!r}: expected" in raised(ValueError, small_spec, **{field: value})
+    assert f"model.{field} is {value!r}: expected" in raised(
+        ValueError, small_spec, **{field: value}
+    )
 
 
 def test_options_that_contradict_each_other():
     assert "model.d_ffn is 7" in raised(ValueError, small_spec, d_ffn=7)
-    assert small_spec(d_ffn=7, gate="additive").d_ffn == small_spec(d_ffn=7, block="mixer").d_ffn == 7
-    assert "model.d_model is 6: model.heads, 4" in raised(ValueError, small_spec, block="transformer", heads=4)
-    assert "model.d_qkv is 4: model.heads, 3" in raised(ValueError, small_spec, block="transformer", d_qkv=4)
+    assert (
+        small_spec(d_ffn=7, gate="additive").d_ffn == small_spec(d_ffn=7, block="mixer").d_ffn == 7
+    )
+    assert "model.d_model is 6: model.heads, 4" in raised(
+        ValueError, small_spec, block="transformer", heads=4
+    )
+    assert "model.d_qkv is 4: model.heads, 3" in raised(
+        ValueError, small_spec, block="transformer", d_qkv=4
+    )
 
 
-@pytest.mark.parametrize("dtype, precise", [("float32", "float32"), ("bfloat16", "float32"), ("float64", "float64")])
+@pytest.mark.parametrize(
+    "dtype, precise", [("float32", "float32"), ("bfloat16", "float32"), ("float64", "float64")]
+)
 def test_types(dtype, precise):
     spec = small_spec(dtype=dtype)
     assert spec.compute_dtype == jnp.dtype(dtype)
@@ -42,7 +54,9 @@ def test_types(dtype, precise):
     (1, "linear", [1.0]),
 ])  # fmt: skip
 def test_survival_by_layer(layers, schedule, expected):
-    survival = small_spec(layers=layers, survival=0.8, survival_schedule=schedule).survival_by_layer()
+    survival = small_spec(
+        layers=layers, survival=0.8, survival_schedule=schedule
+    ).survival_by_layer()
     np.testing.assert_allclose(survival, expected, rtol=1e-6)
     assert survival.dtype == jnp.float32
 
@@ -56,4 +70,10 @@ def test_a_spec_is_frozen_and_hashable():
 
 def test_defaults_are_the_papers():
     spec = GMLPBlock.spec(layers=1, length=2, d_model=2, d_ffn=2)
-    assert (spec.gate, spec.d_attn, spec.survival, spec.dropout, spec.dtype) == ("split", 0, 1.0, 0.0, "float32")
+    assert (spec.gate, spec.d_attn, spec.survival, spec.dropout, spec.dtype) == (
+        "split",
+        0,
+        1.0,
+        0.0,
+        "float32",
+    )

@@ -28,7 +28,14 @@ TOKENS = np.array([[1, 4, 4, 0, 10], [7, 2, 9, 3, 5]])
 POSITIONS = np.array([[3, 0], [4, 4]])
 
 
-AROUND = ("scale_embeddings", "embedding_norm", "embedding_projection", "token_types", "transform", "tie_embeddings")
+AROUND = (
+    "scale_embeddings",
+    "embedding_norm",
+    "embedding_projection",
+    "token_types",
+    "transform",
+    "tie_embeddings",
+)
 
 
 def model(vocab=VOCAB, **fields):
@@ -42,24 +49,34 @@ def abstract(**fields):
 
 
 def all_logits(p, tokens, scale):
-    """Logits of one sequence at every position, by numpy. A norm on the embeddings takes the place of the factor."""
+    """Logits of one sequence at every position, by numpy. A norm on the embeddings takes the place
+    of the factor."""
     x = scale * p["embedding"][tokens]
-    hidden = reference.encoder(p["encoder"], layer_norm(p["embedding_norm"], x) if "embedding_norm" in p else x)
+    hidden = reference.encoder(
+        p["encoder"], layer_norm(p["embedding_norm"], x) if "embedding_norm" in p else x
+    )
     if "transform" in p:
         hidden = layer_norm(p["transform_norm"], gelu(linear(p["transform"], hidden)))
-    return np.stack([p.get("output_embedding", p["embedding"]) @ state + p["bias"] for state in hidden])
+    return np.stack(
+        [p.get("output_embedding", p["embedding"]) @ state + p["bias"] for state in hidden]
+    )
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("scale_embeddings", [False, True])
-@pytest.mark.parametrize("others", [{}, {"transform": True}, {"embedding_norm": True}, {"tie_embeddings": False}])
+@pytest.mark.parametrize(
+    "others", [{}, {"transform": True}, {"embedding_norm": True}, {"tie_embeddings": False}]
+)
 @in_float64
 def test_against_numpy(others, scale_embeddings):
     """Scaled embeddings enter the encoder, and plain ones score."""
     module = randomized(lambda: model(scale_embeddings=scale_embeddings, **others))
     scale = 6**0.5 if scale_embeddings and "embedding_norm" not in others else 1
     logits = quick_jit(module)(TOKENS, POSITIONS)
-    expected = [all_logits(params_of(module), row, scale)[at] for row, at in zip(TOKENS, POSITIONS, strict=True)]
+    expected = [
+        all_logits(params_of(module), row, scale)[at]
+        for row, at in zip(TOKENS, POSITIONS, strict=True)
+    ]
     assert logits.shape == (2, 2, VOCAB) and logits.dtype == jnp.float64
     np.testing.assert_allclose(logits, expected, atol=1e-10)
 
@@ -71,17 +88,32 @@ def test_logits_of_a_bfloat16_model_are_float32_and_not_rounded_before():
 @in_float64
 def test_the_embeddings_of_fnet_against_numpy():
     """Words, the first kind of text, positions; the norm; the projection."""
-    fnet = {"embedding_norm": True, "embedding_projection": True, "token_types": 4, "positions": "absolute"}
+    fnet = {
+        "embedding_norm": True,
+        "embedding_projection": True,
+        "token_types": 4,
+        "positions": "absolute",
+    }
     module = randomized(lambda: model(transform=True, block="fnet", activation="gelu_tanh", **fnet))
     p = params_of(module)
-    assert p["segments"]["table"].shape == (4, 6) and p["embedding_projection"]["kernel"].shape == (6, 6)
+    assert p["segments"]["table"].shape == (4, 6) and p["embedding_projection"]["kernel"].shape == (
+        6,
+        6,
+    )
     x = p["embedding"][TOKENS[0]] + p["segments"]["table"][0] + p["positions"]["table"]
-    x = reference.linear(p["embedding_projection"], reference.layer_norm(p["embedding_norm"], x, 1e-12))
+    x = reference.linear(
+        p["embedding_projection"], reference.layer_norm(p["embedding_norm"], x, 1e-12)
+    )
 
     @quick_jit
     def parts(x, tokens):
         states = module.hidden(tokens, segments=jnp.zeros_like(tokens))
-        return states[0], module.encoder(x)[0], module(tokens, POSITIONS)[0], module.logits(states[0, POSITIONS[0]])
+        return (
+            states[0],
+            module.encoder(x)[0],
+            module(tokens, POSITIONS)[0],
+            module.logits(states[0, POSITIONS[0]]),
+        )
 
     states, encoded, logits, scored = parts(x[None], TOKENS)
     np.testing.assert_allclose(states, encoded, atol=1e-10)
@@ -89,13 +121,16 @@ def test_the_embeddings_of_fnet_against_numpy():
 
 
 def test_kinds_of_text_start_where_they_are_pretrained_with():
-    """At 0 where finetuning adds them, random where pretraining learns them; then a classifier has the same rows."""
+    """At 0 where finetuning adds them, random where pretraining learns them; then a classifier has
+    the same rows."""
     assert abstract(dtype="float32").segments is None
 
     @quick_jit
     def tables():
         spec, made = small_spec(dtype="float32"), model(dtype="float32", token_types=4)
-        tuned = [SequenceClassifier(spec, VOCAB, 3, nnx.Rngs(0), token_types=types) for types in (0, 4)]
+        tuned = [
+            SequenceClassifier(spec, VOCAB, 3, nnx.Rngs(0), token_types=types) for types in (0, 4)
+        ]
         return [one.segments.table[...] for one in (made, *tuned)]
 
     pretrained, added, kept = tables()
@@ -164,7 +199,9 @@ def spans(**fields):
 
 def states(p, tokens, segments):
     """The encoder's states of one pair, by numpy."""
-    return reference.encoder(p["encoder"], p["embedding"][tokens] + p["segments"]["table"][segments])
+    return reference.encoder(
+        p["encoder"], p["embedding"][tokens] + p["segments"]["table"][segments]
+    )
 
 
 @pytest.mark.parametrize("pooler", [False, True])
@@ -184,25 +221,35 @@ def test_a_classifier_reads_the_first_token_or_all_that_are_no_padding(pool, poo
 
 
 def twins(pool="cls", interaction="nli", **fields):
-    return PairClassifier(small_spec(**fields), VOCAB, 3, nnx.Rngs(0), pool=pool, interaction=interaction)
+    return PairClassifier(
+        small_spec(**fields), VOCAB, 3, nnx.Rngs(0), pool=pool, interaction=interaction
+    )
 
 
 PAIR = np.stack([TOKENS, TOKENS[::-1, ::-1]], axis=1)  # [batch, 2, tokens]
 NO_SEGMENTS = np.zeros_like(PAIR)
 
 
-@pytest.mark.parametrize(("pool", "interaction"), [("cls", "nli"), ("mean", "nli"), ("cls", "concat")])
+@pytest.mark.parametrize(
+    ("pool", "interaction"), [("cls", "nli"), ("mean", "nli"), ("cls", "concat")]
+)
 @in_float64
 def test_texts_that_are_read_apart(pool, interaction):
-    """Each by the same encoder, then [u, v, u v, u - v], or the first two, and two layers with a ReLU."""
+    """Each by the same encoder, then [u, v, u v, u - v], or the first two, and two layers with a
+    ReLU."""
     module = randomized(lambda: twins(pool, interaction))
     p, mask = params_of(module), np.stack([MASK, np.ones_like(MASK)], axis=1)
     parts = {"nli": 4, "concat": 2}[interaction]
-    assert [p["head"][name]["kernel"].shape for name in ("first", "second")] == [(6 * parts, 24), (24, 12)]
+    assert [p["head"][name]["kernel"].shape for name in ("first", "second")] == [
+        (6 * parts, 24),
+        (24, 12),
+    ]
     expected = []
     for texts, visible in zip(PAIR, mask, strict=True):
         u, v = (
-            reference.encoder(p["encoder"], p["embedding"][tokens])[[0] if pool == "cls" else shown].mean(0)
+            reference.encoder(p["encoder"], p["embedding"][tokens])[
+                [0] if pool == "cls" else shown
+            ].mean(0)
             for tokens, shown in zip(texts, visible, strict=True)
         )
         x = np.concatenate([u, v, u * v, u - v][:parts])
@@ -246,7 +293,8 @@ def test_transformers_ignore_hidden_padding(make):
 
 @in_float64
 def test_spatial_projections_see_padding_and_tiny_attention_need_not():
-    """The paper masks nothing in gMLP's blocks: what a hidden token is still matters there, to all the same extent."""
+    """The paper masks nothing in gMLP's blocks: what a hidden token is still matters there, to all
+    the same extent."""
     other = np.where(MASK, TOKENS, 6)
     gmlp = quick_jit(randomized(classifier))
     np.testing.assert_array_equal(gmlp(TOKENS, SEGMENTS, MASK), gmlp(TOKENS, SEGMENTS))
@@ -262,6 +310,7 @@ def test_spans_have_two_scores_a_token():
     module = randomized(spans)
     p = params_of(module)
     expected = [
-        states(p, *pair) @ p["spans"]["kernel"] + p["spans"]["bias"] for pair in zip(TOKENS, SEGMENTS, strict=True)
+        states(p, *pair) @ p["spans"]["kernel"] + p["spans"]["bias"]
+        for pair in zip(TOKENS, SEGMENTS, strict=True)
     ]
     np.testing.assert_allclose(quick_jit(module)(TOKENS, SEGMENTS), expected, atol=1e-10)

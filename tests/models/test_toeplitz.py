@@ -5,7 +5,15 @@ import pytest
 
 from gmlp_flax.models import toeplitz
 from tests.failures import raised
-from tests.models.reference import count, in_float64, largest_array, normal, program, quick_jit, toeplitz_matrix
+from tests.models.reference import (
+    count,
+    in_float64,
+    largest_array,
+    normal,
+    program,
+    quick_jit,
+    toeplitz_matrix,
+)
 
 APPLY = pytest.mark.parametrize("apply", toeplitz.FORMS.values(), ids=toeplitz.FORMS)
 # Odd, even, powers of two and their neighbours; of blocks one, two and three.
@@ -14,25 +22,34 @@ LENGTHS = [1, 2, 8, 9, 17, 128, 129, 300]
 
 def test_expand_entry_by_entry():
     taps = [np.arange(1, 2 * n, dtype=np.float32) for n in range(1, 41)]
-    for one, found in zip(taps, quick_jit(lambda taps: [*map(toeplitz.expand, taps)])(taps), strict=True):
+    for one, found in zip(
+        taps, quick_jit(lambda taps: [*map(toeplitz.expand, taps)])(taps), strict=True
+    ):
         np.testing.assert_array_equal(found, toeplitz_matrix(one))
 
 
-@pytest.mark.parametrize("n", [toeplitz.BAND - 1, toeplitz.BAND, toeplitz.BAND + 1, 3 * toeplitz.BAND, 300])
+@pytest.mark.parametrize(
+    "n", [toeplitz.BAND - 1, toeplitz.BAND, toeplitz.BAND + 1, 3 * toeplitz.BAND, 300]
+)
 @in_float64
 def test_expand_in_bands(n):
-    """And the transpose, which sums each diagonal. A TPU's bands and a CPU's single one are the same matrix."""
+    """And the transpose, which sums each diagonal. A TPU's bands and a CPU's single one are the
+    same matrix."""
     taps, d_w = normal(n, 2 * n - 1), normal(n + 1, n, n)
 
     @quick_jit
     def forms_and_transpose(taps):
         w, pullback = jax.vjp(toeplitz.expand, taps)
-        return (w, toeplitz.in_bands(taps, toeplitz.BAND), toeplitz.in_bands(taps, n)), *pullback(d_w)
+        return (w, toeplitz.in_bands(taps, toeplitz.BAND), toeplitz.in_bands(taps, n)), *pullback(
+            d_w
+        )
 
     forms, d_taps = forms_and_transpose(taps)
     for found in forms:
         np.testing.assert_array_equal(found, toeplitz_matrix(taps))
-    np.testing.assert_allclose(d_taps, [np.trace(d_w, offset) for offset in range(1 - n, n)], atol=1e-11)
+    np.testing.assert_allclose(
+        d_taps, [np.trace(d_w, offset) for offset in range(1 - n, n)], atol=1e-11
+    )
 
 
 @pytest.mark.smoke
@@ -70,7 +87,9 @@ def test_expand_neither_gathers_nor_scatters():
     taps = jnp.ones(2 * 300 - 1)
     for function in (toeplitz.expand, jax.grad(lambda taps: jnp.sin(toeplitz.expand(taps)).sum())):
         names = {equation.primitive.name for equation in program(function, taps)}
-        assert not [name for name in names if "gather" in name or "scatter" in name or "dynamic" in name]
+        assert not [
+            name for name in names if "gather" in name or "scatter" in name or "dynamic" in name
+        ]
     assert "dot_general" not in names
 
 
@@ -96,7 +115,11 @@ def test_blocks_are_matrix_products_and_grow_as_n():
 def test_the_fastest_form_of_each_platform(monkeypatch):
     for platform, (most, beyond) in toeplitz.FASTEST.items():
         monkeypatch.setattr(toeplitz.sharding, "platform", lambda name=platform: name)
-        assert [toeplitz.fastest_form(n) for n in (1, most, most + 1)] == ["direct", "direct", beyond]
+        assert [toeplitz.fastest_form(n) for n in (1, most, most + 1)] == [
+            "direct",
+            "direct",
+            beyond,
+        ]
         assert beyond in toeplitz.FORMS
     monkeypatch.undo()
     assert toeplitz.fastest_form(16384) == "fft"  # on this CPU
@@ -107,7 +130,9 @@ def test_the_fastest_form_of_each_platform(monkeypatch):
 def test_a_cropped_projection_is_a_corner():
     n, m = 11, 7
     taps = np.arange(1.0, 2 * n)
-    np.testing.assert_array_equal(toeplitz.expand(toeplitz.crop(taps, m)), toeplitz_matrix(taps)[:m, :m])
+    np.testing.assert_array_equal(
+        toeplitz.expand(toeplitz.crop(taps, m)), toeplitz_matrix(taps)[:m, :m]
+    )
 
 
 @pytest.mark.parametrize("n", LENGTHS)
@@ -119,7 +144,9 @@ def test_the_matrix_of_past_taps_and_its_rows(n):
     @quick_jit
     def matrix_and_rows(taps):
         past = toeplitz.past_only(taps)
-        return toeplitz.expand(past), [toeplitz.rows(past, first, last - first) for first, last in places]
+        return toeplitz.expand(past), [
+            toeplitz.rows(past, first, last - first) for first, last in places
+        ]
 
     matrix, parts = matrix_and_rows(taps)
     np.testing.assert_array_equal(matrix, whole)
@@ -131,8 +158,12 @@ def test_the_matrix_of_past_taps_and_its_rows(n):
 
 def test_errors():
     taps = jnp.ones(9)
-    assert "cannot crop Toeplitz taps for 5 tokens to 6" in raised(ValueError, toeplitz.crop, taps, 6)
+    assert "cannot crop Toeplitz taps for 5 tokens to 6" in raised(
+        ValueError, toeplitz.crop, taps, 6
+    )
     for shape in ((8,), (3, 4), ()):
-        with pytest.raises(ValueError, match=r"taps have shape \(.*\): expected \[2n - 1\], an odd number"):
+        with pytest.raises(
+            ValueError, match=r"taps have shape \(.*\): expected \[2n - 1\], an odd number"
+        ):
             toeplitz.length_of(jnp.ones(shape))
     assert toeplitz.length_of(taps) == 5

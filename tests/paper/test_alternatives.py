@@ -28,9 +28,13 @@ def test_rows_of_a_column_train_alike(scale):
         for config in configs.values():
             config_lib.validate(config)
             assert config.steps == column.settings(scale).get("steps", config.steps)
-            changed = {key for key in config_lib.differences(first, config) if not key.startswith("model.")}
+            changed = {
+                key for key in config_lib.differences(first, config) if not key.startswith("model.")
+            }
             assert changed <= {"optimizer.learning_rate", "optimizer.lr_multipliers"}
-        assert len(column.points(scale)) == len(configs) * (3 if scale == "cpu" and name in ("mlm", "listops") else 1)
+        assert len(column.points(scale)) == len(configs) * (
+            3 if scale == "cpu" and name in ("mlm", "listops") else 1
+        )
 
 
 def test_finetuned_columns_read_as_many_tokens_as_were_pretrained():

@@ -22,16 +22,26 @@ def test_models_are_of_one_size(task):
     def count(name):
         if task == "pathfinder":
             return layers_of(long_range.pixel_classifier(name, of, side=32, pool="mean"))
-        return layers_of(long_range.text_classifier(name, task, of, length=2048, tokenizer="listops", vocab_size=20))
+        return layers_of(
+            long_range.text_classifier(
+                name, task, of, length=2048, tokenizer="listops", vocab_size=20
+            )
+        )
 
     budget = of.layers * (4 * of.d_model * (of.d_qkv or of.d_model) + 2 * of.d_model * of.d_ffn)
     counts = {name: count(name) for name in long_range.MODELS}
     for name, found in counts.items():
         if name not in N_ALONE:
             assert found == pytest.approx(budget, rel=0.08), (name, found, budget)
-    assert all(counts[name] > 0.95 * budget for name in N_ALONE) and counts["resmlp"] > of.layers * 1024**2
-    if task == "listops":  # where n leaves nothing for the channels, they keep half of the Transformer's width
-        config = long_range.text_classifier("resmlp", task, of, length=2048, tokenizer=task, vocab_size=20)
+    assert (
+        all(counts[name] > 0.95 * budget for name in N_ALONE)
+        and counts["resmlp"] > of.layers * 1024**2
+    )
+    # where n leaves nothing for the channels, they keep half of the Transformer's width
+    if task == "listops":
+        config = long_range.text_classifier(
+            "resmlp", task, of, length=2048, tokenizer=task, vocab_size=20
+        )
         assert (config.model.d_ffn, of.d_ffn) == (512, 1024)
 
 
@@ -43,7 +53,8 @@ def counts_of(config) -> tuple[int, int]:
 
 
 def test_the_first_published_image_model_has_the_parameters_that_were_counted():
-    """52,266 (issue 2 of google-research/long-range-arena), of which 2,762 are its head of two layers."""
+    """52,266 (issue 2 of google-research/long-range-arena), of which 2,762 are its head of two
+    layers."""
     of = long_range.SETTINGS["image"]._replace(d_model=32, heads=1, d_ffn=64, d_qkv=32)
     config = long_range.pixel_classifier("transformer", of, side=32, pool="cls")
     assert counts_of(config)[0] == 52_266 - (32 * 64 + 64 + 64 * 10 + 10)
@@ -61,7 +72,10 @@ def test_published_transformers_have_the_parameters_of_their_sizes():
     )
     assert image[0] == (256 + 1 + 1025) * 128 + layer(128, 64, 128) + 2 * 128
     segments = 2 * 512
-    assert listops == ((20 + 2048) * 512 + segments + 4 * layer(512, 512, 1024) + 2 * 512, 512 * 10 + 10)
+    assert listops == (
+        (20 + 2048) * 512 + segments + 4 * layer(512, 512, 1024) + 2 * 512,
+        512 * 10 + 10,
+    )
     head = 256 * 512 + 512 + 512 * 256 + 256 + 256 * 2 + 2
     assert retrieval == ((261 + 4096) * 128 + 4 * layer(128, 128, 512) + 2 * 128, head)
 
@@ -79,7 +93,8 @@ def test_the_whole_image_is_read():
     assert tasks.find(config.task).without_data(config).length == 1025
     assert (config.data.min_scale, config.data.flip, config.data.eval_crop) == (1.0, False, 1.0)
     assert (
-        config.augment.auto == "none" and config.augment.mixup == config.augment.cutmix == config.augment.erasing == 0
+        config.augment.auto == "none"
+        and config.augment.mixup == config.augment.cutmix == config.augment.erasing == 0
     )
 
 
@@ -87,7 +102,9 @@ def test_a_convolution_reads_the_mean():
     """Its [CLS] would see 31 tokens per layer."""
     of = long_range.SETTINGS["text"]
     pools = {
-        name: long_range.text_classifier(name, "imdb", of, length=1024, tokenizer="bytes", vocab_size=261).model.pool
+        name: long_range.text_classifier(
+            name, "imdb", of, length=1024, tokenizer="bytes", vocab_size=261
+        ).model.pool
         for name in long_range.MODELS
     }
     assert pools.pop("convolution") == "mean" and set(pools.values()) == {"cls"}

@@ -19,8 +19,8 @@ from gmlp_flax.paper.tables import SCORE_COLUMNS, printed_score
 
 IMAGE = [name for name, model in PUBLISHED.items() if model.pool]
 GMLP = [name for name in IMAGE if PUBLISHED[name].source == "Table 1"]
-# Source -> how many models, and the sums of what it prints: parameters in millions, perplexities, multiply-adds in
-# billions, top-1. The sums are taken from the papers' tables, not from our rows.
+# Source -> how many models, and the sums of what it prints: parameters in millions, perplexities,
+# multiply-adds in billions, top-1. The sums are taken from the papers' tables, not from our rows.
 SUMS = {
     "Table 1": (6, 197.6, 0, 0, 467.0),
     "Table 2": (10, 862, 0, 344.9, 772.1),
@@ -37,8 +37,8 @@ SUMS = {
     "main": (2, 0, 0, 0, 0),
     "sibling": (15, 0, 0, 0, 0),
 }
-# Image models of other papers -> parameters in millions, as counted from their own code, and whether that prints them
-# without the head of 1,000 classes.
+# Image models of other papers -> parameters in millions, as counted from their own code, and
+# whether that prints them without the head of 1,000 classes.
 PEERS = {
     "vit_b16": 86.57, "vit_l16": 304.33, "vit_b16_384": 86.86, "vit_l16_384": 304.72, "deit_ti": 5.72, "deit_s": 22.05,
     "deit_b": 86.57, "mixer_s32": 19.1, "mixer_s16": 18.5, "mixer_b32": 60.3, "mixer_b16": 59.9, "mixer_l32": 206.9,
@@ -56,7 +56,10 @@ TEXT = [name for name, model in PUBLISHED.items() if not model.pool]
 def with_fields(name, **fields):
     """Parameters in millions of a published model with some fields of its spec changed."""
     model = PUBLISHED[name]
-    return param_count(dataclasses.replace(model, spec=dataclasses.replace(model.spec, **fields))) / 1e6
+    return (
+        param_count(dataclasses.replace(model, spec=dataclasses.replace(model.spec, **fields)))
+        / 1e6
+    )
 
 
 def digits(printed):
@@ -72,7 +75,11 @@ def madds_by_hand(name):
         "feed_forward": 2 * n * hidden * d,
     }  # fmt: skip
     patches = n - (PUBLISHED[name].pool == "cls")
-    return patches * 3 * patch * patch * d + spec.layers * (across[name_of(spec.block)] + 8 * n * d * d) + 1000 * d
+    return (
+        patches * 3 * patch * patch * d
+        + spec.layers * (across[name_of(spec.block)] + 8 * n * d * d)
+        + 1000 * d
+    )
 
 
 def gmlp_params(layers, n, d, f, a=0):
@@ -84,13 +91,18 @@ def gmlp_params(layers, n, d, f, a=0):
 
 
 def transformer_params(layers, n, d, heads=0, absolute=0):
-    """The same of a Transformer; with `heads`, a relative bias an offset and head, else a table with `absolute`."""
-    block = 2 * 2 * d + 4 * (d * d + d) + (d * 4 * d + 4 * d) + (4 * d * d + d) + heads * (2 * n - 1)
+    """The same of a Transformer; with `heads`, a relative bias an offset and head, else a table
+    with `absolute`."""
+    block = (
+        2 * 2 * d + 4 * (d * d + d) + (d * 4 * d + 4 * d) + (4 * d * d + d) + heads * (2 * n - 1)
+    )
     return VOCAB_SIZE * d + VOCAB_SIZE + layers * block + 2 * d + absolute * n * d
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("name, expected", [("gmlp_ti", 5_867_328), ("gmlp_s", 19_422_656), ("gmlp_b", 73_075_392)])
+@pytest.mark.parametrize(
+    "name, expected", [("gmlp_ti", 5_867_328), ("gmlp_s", 19_422_656), ("gmlp_b", 73_075_392)]
+)
 def test_parameters_are_timms(name, expected):
     assert param_count(PUBLISHED[name]) == expected
 
@@ -99,7 +111,9 @@ def test_what_the_tables_print():
     sums = {}
     for model in PUBLISHED.values():
         row = (1, model.params_m or 0, model.perplexity or 0, model.madds_g or 0, model.top1 or 0)
-        sums[model.source] = [total + value for total, value in zip(sums.get(model.source, [0] * 5), row, strict=True)]
+        sums[model.source] = [
+            total + value for total, value in zip(sums.get(model.source, [0] * 5), row, strict=True)
+        ]
     assert sums.keys() == SUMS.keys()
     for source, expected in SUMS.items():
         assert sums[source] == pytest.approx(expected), source
@@ -120,7 +134,8 @@ def test_parameters_of_the_peers(name):
 
 @PEER
 def test_operations_of_the_peers(name):
-    """Exactly those of their products by hand; to the printed digit, where the note does not say otherwise."""
+    """Exactly those of their products by hand; to the printed digit, where the note does not say
+    otherwise."""
     printed, model = PUBLISHED[name].madds_g, PUBLISHED[name]
     madds = forward_flops(model) / 2
     assert madds == madds_by_hand(name) and model.flops_g is None
@@ -128,21 +143,29 @@ def test_operations_of_the_peers(name):
     assert ("multiply-adds exceed" in model.note) == (name in ODD_MADDS)
     if name in NO_CLS:
         spec = dataclasses.replace(model.spec, length=model.spec.length - 1)
-        madds = forward_flops(dataclasses.replace(model, spec=spec, around={**model.around, "pool": "mean"})) / 2
+        madds = (
+            forward_flops(
+                dataclasses.replace(model, spec=spec, around={**model.around, "pool": "mean"})
+            )
+            / 2
+        )
     if name in ODD_MADDS:
         assert round(printed / (madds / 1e9) - 1, 3) == ODD_MADDS[name]
     elif printed is not None:
         assert round(madds / 1e9, digits(printed)) == printed
 
 
-@pytest.mark.parametrize("name", [name for name in TEXT if PUBLISHED[name].params_m and name != "fnet_large"])
+@pytest.mark.parametrize(
+    "name", [name for name in TEXT if PUBLISHED[name].params_m and name != "fnet_large"]
+)
 def test_parameters_of_text_models_are_the_papers(name):
     assert round(param_count(PUBLISHED[name]) / 1e6) == PUBLISHED[name].params_m
 
 
 def fnet_params(layers, d, attention=0):
-    """FNet by hand: tables of words, positions and types, a norm and a projection; layers; the transform and the bias
-    of the logits. The heads that it leaves out: a pooler, and two classes of sentence pairs."""
+    """FNet by hand: tables of words, positions and types, a norm and a projection; layers; the
+    transform and the bias of the logits. The heads that it leaves out: a pooler, and two classes of
+    sentence pairs."""
     dense = d * d + d
     around = (VOCAB_SIZE + 512 + 4) * d + 2 * d + dense + (dense + 2 * d) + VOCAB_SIZE
     block = 2 * 2 * d + (d * 4 * d + 4 * d) + (4 * d * d + d)
@@ -153,7 +176,8 @@ def fnet_params(layers, d, attention=0):
     ("name", "layers", "d", "printed"), [("fnet_base", 12, 768, 83), ("fnet_large", 24, 1024, 238)]
 )
 def test_fnet_by_hand_and_the_heads_that_its_papers_count_includes(name, layers, d, printed):
-    """The printed 238 M fit pooler, masked-token and next-sentence heads together; 83 M fit any of them."""
+    """The printed 238 M fit pooler, masked-token and next-sentence heads together; 83 M fit any of
+    them."""
     assert param_count(PUBLISHED["fnet_hybrid"]) == fnet_params(12, 768, attention=2)[0]
     whole, left_out = fnet_params(layers, d)
     assert param_count(PUBLISHED[name]) == whole
@@ -161,11 +185,15 @@ def test_fnet_by_hand_and_the_heads_that_its_papers_count_includes(name, layers,
     assert f"has {(whole + left_out) / 1e6:.2f}M" in PUBLISHED[name].note
     transform = d * d + 3 * d + VOCAB_SIZE
     with_pooler = whole - transform + d * d + d  # no head but the pooler, as in FACTS' 82.9
-    assert [round(count / 1e6, 1) for count in (whole, with_pooler)] == {83: [82.9, 82.9], 238: [237.0, 236.9]}[printed]
+    assert [round(count / 1e6, 1) for count in (whole, with_pooler)] == {
+        83: [82.9, 82.9],
+        238: [237.0, 236.9],
+    }[printed]
 
 
 def frame_params(mixing, d=768, positions=0):
-    """Table 3's frame around another mixer: 12 pre-norm layers with an MLP, tied embeddings, and its parameters."""
+    """Table 3's frame around another mixer: 12 pre-norm layers with an MLP, tied embeddings, and
+    its parameters."""
     block = 2 * 2 * d + (d * 4 * d + 4 * d) + (4 * d * d + d) + mixing
     return VOCAB_SIZE * d + VOCAB_SIZE + positions * d + 12 * block + 2 * d
 
@@ -199,7 +227,8 @@ def test_mixers_of_other_papers_by_hand(name):
         assert sum(GROWING) == 8 + 14 + 60 + 124 and model.spec.kernel_widths == GROWING
     else:
         mixing, millions = MIXERS[name]
-        expected = frame_params(mixing, positions=positions) - 2 * 768 * (name == "fnet")  # post-norm: no final one
+        # post-norm: no final one
+        expected = frame_params(mixing, positions=positions) - 2 * 768 * (name == "fnet")
         assert round(expected / 1e6, 2) == millions
     assert param_count(model) == expected
     if name == "fixed_random":
@@ -250,15 +279,19 @@ def test_captions_of_table_3_that_do_not_give_its_counts():
 
 @pytest.mark.parametrize("name", ["gmlp_ti", "gmlp_s", "gmlp_b"])
 def test_operations_of_image_models_are_near_table_1s(name):
-    """With a cls token to the printed digit, but for S (8.84, printed 8.9); without one, within 1.6 %. Parameters with
-    a cls token within half a digit: 73.350 M are printed as 73.4."""
-    assert abs(param_count(PUBLISHED[f"{name}_cls"]) / 1e6 - PUBLISHED[f"{name}_cls"].params_m) <= 0.05
+    """With a cls token to the printed digit, but for S (8.84, printed 8.9); without one, within 1.6
+    %. Parameters with a cls token within half a digit: 73.350 M are printed as 73.4."""
+    assert (
+        abs(param_count(PUBLISHED[f"{name}_cls"]) / 1e6 - PUBLISHED[f"{name}_cls"].params_m) <= 0.05
+    )
     plain, cls = (forward_flops(PUBLISHED[f"{name}{pool}"]) / 1e9 for pool in ("", "_cls"))
     printed, d = PUBLISHED[name].flops_g, PUBLISHED[name].spec.d_model
     assert round(cls, 1) == (8.8 if name == "gmlp_s" else printed)
     assert abs(cls / printed - 1) < 0.01 and abs(plain / printed - 1) < 0.016
     n = 196
-    assert plain == 2 * (n * 768 * d + 30 * n * (d * 6 * d + n * 3 * d + 3 * d * d) + d * 1000) / 1e9
+    assert (
+        plain == 2 * (n * 768 * d + 30 * n * (d * 6 * d + n * 3 * d + 3 * d * d) + d * 1000) / 1e9
+    )
 
 
 def test_operations_of_text_models_are_near_table_5s():
@@ -270,7 +303,9 @@ def test_operations_of_text_models_are_near_table_5s():
         n, d, f, a = 512, model.spec.d_model, model.spec.d_ffn, getattr(model.spec, "d_attn", 0)
         gmlp = d * f + n * f // 2 + f // 2 * d + d * 3 * a + 2 * n * a + a * f // 2
         block = 4 * d * d + 2 * n * d + 2 * d * f if name.startswith("bert") else gmlp
-        assert flops == 2 * (model.spec.layers * n * block + round(PREDICTED * n) * VOCAB_SIZE * d), name
+        assert flops == 2 * (
+            model.spec.layers * n * block + round(PREDICTED * n) * VOCAB_SIZE * d
+        ), name
 
 
 def test_choices_that_counts_do_not_show():
@@ -280,20 +315,27 @@ def test_choices_that_counts_do_not_show():
         assert model.spec.survival == {128: 1.0, 256: 0.95, 512: 0.8}[model.spec.d_model]
     for name in TEXT:
         spec = PUBLISHED[name].spec
-        assert spec.length == (512 if PUBLISHED[name].source in ("Table 5", "main", "2105.03824") else 128)
+        assert spec.length == (
+            512 if PUBLISHED[name].source in ("Table 5", "main", "2105.03824") else 128
+        )
         assert name_of(spec.block) != "gmlp" or spec.spatial == "toeplitz"
-        absolute = name in ("bert", "bert_base", "bert_large") or name.startswith(("fnet", "hybrid", "external"))
+        absolute = name in ("bert", "bert_base", "bert_large") or name.startswith(
+            ("fnet", "hybrid", "external")
+        )
         assert (spec.positions == "absolute") == absolute
 
 
 def test_other_numbers_of_classes():
-    params = nnx.state(nnx.eval_shape(lambda: build(PUBLISHED["gmlp_ti"], nnx.Rngs(0), classes=7)), nnx.Param)
+    params = nnx.state(
+        nnx.eval_shape(lambda: build(PUBLISHED["gmlp_ti"], nnx.Rngs(0), classes=7)), nnx.Param
+    )
     assert nnx.to_pure_dict(params)["head"]["kernel"].shape == (128, 7)
 
 
 @pytest.mark.parametrize("name", ["bert_base", "bert_large"])
 def test_relative_positions_are_all_that_differs_from_table_5s_transformers(name):
-    """Their counts fit Table 5's 110 and 336 as well, which is why the paper's choice stays open."""
+    """Their counts fit Table 5's 110 and 336 as well, which is why the paper's choice stays
+    open."""
     relative, listed = PUBLISHED[f"{name}_rel"], PUBLISHED[name]
     assert dataclasses.replace(listed.spec, positions="relative") == relative.spec != listed.spec
     assert relative.note and round(param_count(relative) / 1e6) == listed.params_m
@@ -309,7 +351,13 @@ def test_the_paper_has_the_finetuned_scores_of_its_tables():
     sst2, mnli, _, squad, *_ = SCORE_COLUMNS
     assert printed_score("amlp_base", squad) == 90.7 and printed_score("gmlp_36", mnli) == 80.9
     assert printed_score("gmlp_36", squad) is None and printed_score("sgu", sst2) is None
-    assert {column.task for column in SCORE_COLUMNS} == {"sst2", "mnli", "squad_v1.1", "squad_v2.0", "rte"}
+    assert {column.task for column in SCORE_COLUMNS} == {
+        "sst2",
+        "mnli",
+        "squad_v1.1",
+        "squad_v2.0",
+        "rte",
+    }
 
 
 def test_quoted_rows_of_table_2():
@@ -319,7 +367,10 @@ def test_quoted_rows_of_table_2():
     assert [sum(column) for column in columns] == pytest.approx([313, 83.59, 563.9])
     # The same model as ours, in another recipe: a better accuracy at the same size.
     mixer, ours = rows["Mixer-B/16 (our setup)"], PUBLISHED["mixer_b16"]
-    assert (mixer.params_m, mixer.madds_g) == (ours.params_m, ours.madds_g) and mixer.top1 > ours.top1
+    assert (mixer.params_m, mixer.madds_g) == (
+        ours.params_m,
+        ours.madds_g,
+    ) and mixer.top1 > ours.top1
     # With ten models of PUBLISHED and Table 1's three gMLPs, Table 2 has its 20 rows.
     assert len(rows) + sum(model.source == "Table 2" for model in PUBLISHED.values()) + 3 == 20
 
@@ -327,7 +378,14 @@ def test_quoted_rows_of_table_2():
 def test_quoted_rows_of_table_6():
     base, large = QUOTED["Table 6"]
     for row, printed, total in ((base, 4, 341.9), (large, 4, 353.0)):
-        scores = [score for column in SCORE_COLUMNS if (score := printed_score(row.name, column)) is not None]
+        scores = [
+            score
+            for column in SCORE_COLUMNS
+            if (score := printed_score(row.name, column)) is not None
+        ]
         assert len(scores) == printed and sum(scores) == pytest.approx(total)
-    assert (base.params_m, large.params_m) == (PUBLISHED["bert_base"].params_m, PUBLISHED["bert_large"].params_m)
+    assert (base.params_m, large.params_m) == (
+        PUBLISHED["bert_base"].params_m,
+        PUBLISHED["bert_large"].params_m,
+    )
     assert base.top1 is base.madds_g is None and "Devlin" in base.name

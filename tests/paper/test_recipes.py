@@ -30,7 +30,9 @@ def test_where_a_published_model_is_trained(model, scale, path):
     assert (trained.model.layers == published.layers) == (scale == "paper")
 
 
-@pytest.mark.parametrize(("scale", "added"), [("paper", ""), ("gpu", ",scale=gpu"), ("cpu", ",scale=small")])
+@pytest.mark.parametrize(
+    ("scale", "added"), [("paper", ""), ("gpu", ",scale=gpu"), ("cpu", ",scale=small")]
+)
 def test_a_finetuning_has_the_scale_of_its_pretraining(scale, added):
     config = TUNED["sst2"].of("", scale)
     assert config == f"finetune_glue:sst2{added}"
@@ -40,18 +42,37 @@ def test_a_finetuning_has_the_scale_of_its_pretraining(scale, added):
 @pytest.mark.parametrize("tokens", [128, 512])
 def test_small_language_models_see_the_same_tokens_per_step(tokens):
     config = gmlp_config.default()
-    recipes.small_language(config, "small", recipes.Setting(3e-3, ("relative/bias=8",), True), tokens, {"layers": 2})
+    recipes.small_language(
+        config, "small", recipes.Setting(3e-3, ("relative/bias=8",), True), tokens, {"layers": 2}
+    )
     assert config.batch_size * tokens == 2048 and config.eval.examples * tokens == 2048 * 128
     assert config.masking.max_predictions == -(-15 * tokens // 100)
-    assert (config.model.layers, config.model.length, config.model.embedding_norm) == (2, tokens, True)
-    assert (config.optimizer.learning_rate, config.optimizer.lr_multipliers) == (3e-3, ("relative/bias=8",))
+    assert (config.model.layers, config.model.length, config.model.embedding_norm) == (
+        2,
+        tokens,
+        True,
+    )
+    assert (config.optimizer.learning_rate, config.optimizer.lr_multipliers) == (
+        3e-3,
+        ("relative/bias=8",),
+    )
 
 
 def test_on_a_gpu_a_small_language_model_keeps_its_norm_its_factors_and_its_width_over_tokens():
     """The rate alone was searched anew: docs/results/table3.md."""
     config = gmlp_config.default(block="mixer")
     setting = recipes.Setting(3e-3, ("token_mlp=4",), True)
-    recipes.small_language(config, "gpu", setting, 128, {"layers": 2, "d_spatial": 384, "d_ffn": 384})
-    assert (config.optimizer.learning_rate, config.optimizer.lr_multipliers) == (4e-3, ("token_mlp=4",))
+    recipes.small_language(
+        config, "gpu", setting, 128, {"layers": 2, "d_spatial": 384, "d_ffn": 384}
+    )
+    assert (config.optimizer.learning_rate, config.optimizer.lr_multipliers) == (
+        4e-3,
+        ("token_mlp=4",),
+    )
     assert config.model.embedding_norm
-    assert (config.model.layers, config.model.d_model, config.model.d_ffn, config.model.d_spatial) == (4, 256, 768, 384)
+    assert (
+        config.model.layers,
+        config.model.d_model,
+        config.model.d_ffn,
+        config.model.d_spatial,
+    ) == (4, 256, 768, 384)

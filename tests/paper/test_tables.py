@@ -16,7 +16,8 @@ from gmlp_flax.sweeps import points
 from gmlp_flax.training import optimizer
 from tests.failures import raised
 
-# Argument -> points. Folders of runs are named by their points, so a change here would lose what users have trained.
+# Argument -> points. Folders of runs are named by their points, so a change here would lose what
+# users have trained.
 GOLDEN = json.loads((Path(__file__).parent / "sweep_points.json").read_text())
 GMLP_CLS = ("gmlp_ti_cls", "gmlp_s_cls", "gmlp_b_cls")
 TRAINED = [name for name, table in TABLES.items() if table.trained]
@@ -30,7 +31,9 @@ def get_sweep():
 @pytest.mark.parametrize("argument", GOLDEN)
 def test_points_are_the_same_as_in_the_first_sweeps(get_sweep, argument):
     assert json.loads(json.dumps(list(get_sweep(argument)))) == GOLDEN[argument]
-    assert [list(point) for point in get_sweep(argument)] == [list(point) for point in GOLDEN[argument]]
+    assert [list(point) for point in get_sweep(argument)] == [
+        list(point) for point in GOLDEN[argument]
+    ]
     assert len({points.name(point) for point in GOLDEN[argument]}) == len(GOLDEN[argument])
 
 
@@ -42,7 +45,11 @@ def test_every_trained_table_has_a_sweep(get_sweep):
 
 @pytest.mark.parametrize(
     ("argument", "message"),
-    [("table1", "'table1'; did you mean"), ("", "table3, table4"), ("table3,scale=tpu", r"cpu\|gpu\|paper")],
+    [
+        ("table1", "'table1'; did you mean"),
+        ("", "table3, table4"),
+        ("table3,scale=tpu", r"cpu\|gpu\|paper"),
+    ],
 )
 def test_arguments_that_name_no_sweep(get_sweep, argument, message):
     with pytest.raises(ConfigError, match=message):
@@ -67,7 +74,9 @@ def test_what_is_trained_is_what_a_report_looks_for(name):
         assert len(identities) == len(configs), "two rows are one model, trained alike"
         for point in table.points(scale):
             config = config_lib.open_config(point["config"])
-            config.update_from_flattened_dict({key: value for key, value in point.items() if key != "config"})
+            config.update_from_flattened_dict(
+                {key: value for key, value in point.items() if key != "config"}
+            )
             assert identity(config) in identities, point
 
 
@@ -89,10 +98,15 @@ def test_rows_are_published_models():
 
 @pytest.mark.parametrize(
     ("name", "others"),
-    [*((f"table{number}", set()) for number in (1, 4, 5)), ("table2", set(GMLP_CLS)), ("table3", {"amlp_36"})],
+    [
+        *((f"table{number}", set()) for number in (1, 4, 5)),
+        ("table2", set(GMLP_CLS)),
+        ("table3", {"amlp_36"}),
+    ],
 )
 def test_a_table_has_the_rows_that_the_paper_lists(name, others):
-    """Table 6 has those of Table 5, and relative positions beside them, which no sweep trains unasked."""
+    """Table 6 has those of Table 5, and relative positions beside them, which no sweep trains
+    unasked."""
     listed = {row for row, model in PUBLISHED.items() if model.source == f"Table {name[-1]}"}
     assert set(TABLES[name].rows) == listed | others
     assert len(set(TABLES[name].rows)) == len(TABLES[name].rows)
@@ -102,4 +116,6 @@ def test_a_table_has_the_rows_that_the_paper_lists(name, others):
 
 
 def test_a_scale_without_a_row():
-    assert "amlp_36_128 has no scale=small" in raised(ConfigError, TABLES["table4"].config, "amlp_36_128", "cpu")
+    assert "amlp_36_128 has no scale=small" in raised(
+        ConfigError, TABLES["table4"].config, "amlp_36_128", "cpu"
+    )

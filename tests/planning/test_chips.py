@@ -16,11 +16,14 @@ from gmlp_flax.planning import chips
     ],
 )
 def test_a_topology_is_a_kind_a_shape_and_a_number(topology, expected):
-    assert chips.parse(topology) == expected and chips.parse(topology).chip is chips.CHIPS[expected[0]]
+    assert (
+        chips.parse(topology) == expected and chips.parse(topology).chip is chips.CHIPS[expected[0]]
+    )
 
 
 @pytest.mark.parametrize(
-    "topology", ["v9:2x2", "v5e", "v5e:", "v5e:0x2", "v5e:2xtwo", "gpu:h100", "gpu:k80x8", "h100x8", ""]
+    "topology",
+    ["v9:2x2", "v5e", "v5e:", "v5e:0x2", "v5e:2xtwo", "gpu:h100", "gpu:k80x8", "h100x8", ""],
 )
 def test_an_unknown_topology_is_one_line_with_the_known_ones(topology):
     with pytest.raises(RunError, match="there is no topology") as error:

@@ -1,4 +1,5 @@
-"""Training steps compiled from shapes alone, for this machine and for TPU slices that do not exist here."""
+"""Training steps compiled from shapes alone, for this machine and for TPU slices that do not exist
+here."""
 
 import importlib.util
 import json
@@ -21,7 +22,9 @@ from tests.commands.test_plan import GOLDEN
 pytestmark = pytest.mark.usefixtures("optimised")
 
 QUICK = {"xla_backend_optimization_level": 0}  # of machine code: the program of arrays is the same
-needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+needs_libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed"
+)
 
 
 def text_config(name: str):
@@ -36,14 +39,25 @@ def without_data(options):
 
 
 def array_shapes(program: str) -> set[tuple[int, ...]]:
-    """The shapes of all arrays in the text of a compiled program, of any type, in tuples and fusions too."""
+    """The shapes of all arrays in the text of a compiled program, of any type, in tuples and
+    fusions too."""
     without_names = re.sub(r'"[^"]*"', "", program)
-    return {tuple(map(int, dims.split(","))) for dims in re.findall(r"\b[a-z]\w*\[(\d[\d,]*)\]", without_names)}
+    return {
+        tuple(map(int, dims.split(",")))
+        for dims in re.findall(r"\b[a-z]\w*\[(\d[\d,]*)\]", without_names)
+    }
 
 
-def logits(program: str, batch: int, positions: int, vocabulary: int = VOCAB_SIZE) -> list[tuple[int, ...]]:
-    """Arrays with as many elements as the logits at some positions, for any merging and order of their axes."""
-    return [shape for shape in array_shapes(program) if math.prod(shape) == batch * positions * vocabulary]
+def logits(
+    program: str, batch: int, positions: int, vocabulary: int = VOCAB_SIZE
+) -> list[tuple[int, ...]]:
+    """Arrays with as many elements as the logits at some positions, for any merging and order of
+    their axes."""
+    return [
+        shape
+        for shape in array_shapes(program)
+        if math.prod(shape) == batch * positions * vocabulary
+    ]
 
 
 @pytest.mark.smoke
@@ -53,9 +67,15 @@ def test_xlarge_compiles_here_and_has_logits_at_masked_positions_alone():
     options.batch_size = 4
     compiled = dry_run.lower(options, Partition.make()).compile(QUICK)
     # The arguments are weights and two moments, 12 bytes per parameter, and a batch; no gradients.
-    assert compiled.memory_analysis().argument_size_in_bytes == pytest.approx(12 * 940_614_768, rel=1e-3)
+    assert compiled.memory_analysis().argument_size_in_bytes == pytest.approx(
+        12 * 940_614_768, rel=1e-3
+    )
     program = compiled.as_text()
-    batch, length, positions = options.batch_size, options.model.length, options.masking.max_predictions
+    batch, length, positions = (
+        options.batch_size,
+        options.model.length,
+        options.masking.max_predictions,
+    )
     assert (batch, length, positions, options.model.vocab_size) == (4, 512, 77, 32_000)
     assert logits(program, batch, positions) and not logits(program, batch, length)
     # The embedding table is the largest array with a vocabulary axis.
@@ -73,12 +93,15 @@ def test_a_topology_that_libtpu_refuses_is_one_line_with_the_known_ones(monkeypa
 
 def test_without_libtpu_is_one_line_with_the_extra(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(RunError, match=r"^v5e:4x4 needs libtpu.*: pip install 'gmlp_flax\[plan\]'$"):
+    with pytest.raises(
+        RunError, match=r"^v5e:4x4 needs libtpu.*: pip install 'gmlp_flax\[plan\]'$"
+    ):
         dry_run.devices("v5e:4x4")
 
 
 def printed(program: str) -> str:
-    """The last line that a Python program prints, in a process of its own because libtpu ends some processes."""
+    """The last line that a Python program prints, in a process of its own because libtpu ends some
+    processes."""
     done = preloaded.run("-c", program, XLA_FLAGS="")  # libtpu refuses the CPU's flags
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.splitlines()[-1]
@@ -87,8 +110,8 @@ def printed(program: str) -> str:
 @needs_libtpu
 @pytest.mark.slow
 def test_tpu_memory_and_products():
-    """gMLP-B at the paper's batch of 4096 in bfloat16 on 32 chips, with mixup and CutMix. No product is computed twice.
-    (`gmlp benchmark memory` compiles gmlp_s as well.)"""
+    """gMLP-B at the paper's batch of 4096 in bfloat16 on 32 chips, with mixup and CutMix. No
+    product is computed twice. (`gmlp benchmark memory` compiles gmlp_s as well.)"""
     program = """
 import json, re
 from gmlp_flax import config
@@ -105,14 +128,15 @@ print(json.dumps([compiled.memory_analysis().temp_size_in_bytes, products]))
     assert temporary <= 9e9
     planned = json.loads(GOLDEN.read_text())["gmlp_b"]["per_chip_bytes"]["temporaries"]
     assert temporary == pytest.approx(planned, rel=0.03)
-    # A block has 4 products, each once forward and twice backward; the stem 1 and 1, the head 1 and 2.
+    # A block has 4 products, each once forward and twice backward; the stem 1 and 1, the head 1 and
+    # 2.
     assert products == 12 + 2 + 3
 
 
 @needs_libtpu
 def test_a_tpu_moves_a_toeplitz_matrix_once():
-    """Building W from its taps writes it; the gradient of the taps reads it, if heads do not change its layout. As
-    one band of n rows, W moved 14 to 18 times and d W 17 to 27 times."""
+    """Building W from its taps writes it; the gradient of the taps reads it, if heads do not change
+    its layout. As one band of n rows, W moved 14 to 18 times and d W 17 to 27 times."""
     program = """
 import json
 import jax
@@ -135,13 +159,16 @@ print(json.dumps(moved))
 
 
 def test_memory_of_a_toeplitz_gmlp_grows_as_n():
-    """The step of two layers of 16 channels on one sequence of 4,096 and 8,192 tokens, compiled here."""
+    """The step of two layers of 16 channels on one sequence of 4,096 and 8,192 tokens, compiled
+    here."""
     temporaries = []
     for length in ("4096", "8192"):
         options = config.from_file("configs/long_text.py", f"{length},scale=small")
         options.batch_size, options.masking.max_predictions = 1, 64
         options.model.update(layers=2, d_model=16, d_ffn=32, vocab_size=100)
-        compiled = dry_run.lower(options, Partition.make({"data": 1}, jax.devices()[:1])).compile(QUICK)
+        compiled = dry_run.lower(options, Partition.make({"data": 1}, jax.devices()[:1])).compile(
+            QUICK
+        )
         temporaries.append(compiled.memory_analysis().temp_size_in_bytes)
     assert 1.5 < temporaries[1] / temporaries[0] < 2.1
 
@@ -150,8 +177,8 @@ def test_memory_of_a_toeplitz_gmlp_grows_as_n():
 @pytest.mark.slow
 @pytest.mark.skipif(os.environ.get("PLANS") != "all", reason="two minutes of compiling: PLANS=all")
 def test_a_long_toeplitz_product_on_a_tpu_grows_as_n():
-    """In blocks, the bytes that move and that are held grow as n from 8,192 to 16,384 tokens; the matrix is never
-    made."""
+    """In blocks, the bytes that move and that are held grow as n from 8,192 to 16,384 tokens; the
+    matrix is never made."""
     program = """
 import json
 import jax

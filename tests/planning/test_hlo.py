@@ -105,12 +105,16 @@ ENTRY %main (p: f32[10], q: bf16[4,32], r: f32[64]) -> f32[10] {{
 
 
 def test_bytes_of_a_type():
-    assert array_bytes("(bf16[2,3]{1,0:T(8,128)(2,1)}, f32[], pred[5], /*index=3*/s4[3], token[])") == 12 + 4 + 5 + 2
+    assert (
+        array_bytes("(bf16[2,3]{1,0:T(8,128)(2,1)}, f32[], pred[5], /*index=3*/s4[3], token[])")
+        == 12 + 4 + 5 + 2
+    )
     assert array_bytes("(f32[4]{0:T(128)S(1)}, f32[8]{0})", on_chip=False) == 32
 
 
 def test_loops_multiply():
-    """Seven iterations, as stated, of a body whose own loop counts from 2 to 5; four of eight devices in each group."""
+    """Seven iterations, as stated, of a body whose own loop counts from 2 to 5; four of eight
+    devices in each group."""
     costs = Program(LOOPS, devices=8).costs()
     reduced, gathered = 8 * 16 * 4, 64 * 16 * 2
     assert costs.collectives == {
@@ -121,7 +125,8 @@ def test_loops_multiply():
 
 
 def test_collectives_of_one_channel_are_several():
-    """As `jax.shard_map` makes them, all with the same; only what libtpu splits into fusions is one by its channel."""
+    """As `jax.shard_map` makes them, all with the same; only what libtpu splits into fusions is one
+    by its channel."""
     assert (
         Program(re.sub(r"channel_id=\d+", "channel_id=1", LOOPS), devices=8).costs()
         == Program(LOOPS, devices=8).costs()
@@ -166,7 +171,11 @@ def test_a_collective_that_spans_a_loop_is_one():
     loop = LOOPS.replace("get-tuple-element(%b), index=1", "fusion(%b), kind=kOutput, calls=%step")
     begin = ASYNC[ASYNC.index("%begin") : ASYNC.index("%end")]
     start = "%began = (bf16[4,32]{1,0}, bf16[16,32]{1,0}) fusion(%p), kind=kCustom, calls=%begin\n  %zero = s32[] constant(0)"
-    found = Program(begin + step + loop.replace("%zero = s32[] constant(0)", start), devices=8).costs().collectives
+    found = (
+        Program(begin + step + loop.replace("%zero = s32[] constant(0)", start), devices=8)
+        .costs()
+        .collectives
+    )
     assert found["all-gather"].count == 7 + 1
 
 
@@ -205,8 +214,11 @@ def test_slices_of_stacked_layers_count_and_not_the_stack():
 
 
 def test_what_moves_most():
-    """By instruction, the largest first: in the loops 7 x 3 runs that read and write what is not on the chip."""
-    named = LOOPS.replace("to_apply=%add", 'to_apply=%add, metadata={op_name="jit(f)/transpose(jvp())/layer/psum"}')
+    """By instruction, the largest first: in the loops 7 x 3 runs that read and write what is not on
+    the chip."""
+    named = LOOPS.replace(
+        "to_apply=%add", 'to_apply=%add, metadata={op_name="jit(f)/transpose(jvp())/layer/psum"}'
+    )
     costs = Program(named, devices=8).costs()
     gathered, reduced, *others = costs.moved
     assert gathered[:4] == (7 * (8 * 16 * 4 + 64 * 16 * 2), 7, "all-gather.1", "bf16[64,16]")
@@ -232,7 +244,8 @@ ENTRY %main (x: f32[1024]) -> f32[1024] {
 
 
 def test_collectives_of_a_gpus_program():
-    """Two of one channel in a computation are two; what a start gives has its operands' types first."""
+    """Two of one channel in a computation are two; what a start gives has its operands' types
+    first."""
     text = """
 ENTRY %main (p: f32[1024], q: f32[30,256]) -> f32[1024] {
   %p = f32[1024]{0} parameter(0)

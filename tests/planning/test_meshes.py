@@ -33,7 +33,8 @@ def test_meshes_that_make_sense(devices, slices, expected):
 
 
 def planned(monkeypatch, figures):
-    """Has `plan.make` give, for a mesh, (does it fit, milliseconds of products, memory and links, GB); or an error."""
+    """Has `plan.make` give, for a mesh, (does it fit, milliseconds of products, memory and links,
+    GB); or an error."""
     tried = []
 
     def make(config, topology, devices=None):
@@ -42,7 +43,9 @@ def planned(monkeypatch, figures):
         if isinstance(figures[sizes], Exception):
             raise figures[sizes]
         fits, *times, size = figures[sizes]
-        seconds = dict(zip(("products", "memory", "links"), (time / 1e3 for time in times), strict=True))
+        seconds = dict(
+            zip(("products", "memory", "links"), (time / 1e3 for time in times), strict=True)
+        )
         return types.SimpleNamespace(
             fits=fits,
             seconds=seconds,
@@ -63,23 +66,38 @@ def test_copies_are_taken_if_links_do_not_hold_them_up(monkeypatch):
 
 
 def test_the_fastest_of_those_that_fit_is_taken(monkeypatch):
-    figures = {(8, 1, 1): (False, 5, 6, 8, 99), (1, 8, 1): (True, 5, 6, 9, 50), (1, 4, 2): (True, 5, 8, 8.5, 40)}
+    figures = {
+        (8, 1, 1): (False, 5, 6, 8, 99),
+        (1, 8, 1): (True, 5, 6, 9, 50),
+        (1, 4, 2): (True, 5, 8, 8.5, 40),
+    }
     planned(monkeypatch, figures)
     sizes, reason = plan.choose_mesh(small(), "gpu:h100x8")
     assert sizes == (1, 4, 2)
     others = "data 8 x fsdp 1 x tensor 1 does not fit; data 1 x fsdp 8 x tensor 1 9 ms at least"
     assert reason == f"8.5 ms at least; the fastest that fits ({others})"
     config = plan.with_mesh(small(**{"mesh.auto": True}), sizes)
-    assert (config.mesh.auto, config.mesh.data, config.mesh.fsdp, config.mesh.tensor) == (False, 1, 4, 2)
+    assert (config.mesh.auto, config.mesh.data, config.mesh.fsdp, config.mesh.tensor) == (
+        False,
+        1,
+        4,
+        2,
+    )
 
 
 def test_a_mesh_that_the_model_cannot_have_is_passed_over(monkeypatch):
     refusal = RunError("config.batch_size is 3")
-    figures = {(8, 1, 1): (False, 5, 6, 8, 99), (1, 8, 1): refusal, (1, 4, 2): (True, 5, 8, 8.5, 40)}
+    figures = {
+        (8, 1, 1): (False, 5, 6, 8, 99),
+        (1, 8, 1): refusal,
+        (1, 4, 2): (True, 5, 8, 8.5, 40),
+    }
     planned(monkeypatch, figures)
     assert plan.choose_mesh(small(), "gpu:h100x8")[0] == (1, 4, 2)
     planned(monkeypatch, dict.fromkeys(figures, refusal))
-    with pytest.raises(RunError, match=r"no mesh of gpu:h100x8 suits the run: config.batch_size is 3$"):
+    with pytest.raises(
+        RunError, match=r"no mesh of gpu:h100x8 suits the run: config.batch_size is 3$"
+    ):
         plan.choose_mesh(small(), "gpu:h100x8")
 
 
@@ -89,7 +107,8 @@ def test_what_would_fit_is_said(monkeypatch):
     options = config.from_file("configs/imagenet.py", "gmlp_b")
     options.batch_size = 1024
     with pytest.raises(
-        RunError, match=r"no mesh of gpu:h100x1 fits; .* needs least, \d+\.\d of 60.0 GB a chip: remat="
+        RunError,
+        match=r"no mesh of gpu:h100x1 fits; .* needs least, \d+\.\d of 60.0 GB a chip: remat=",
     ):
         plan.choose_mesh(options, "gpu:h100x1")
 
@@ -98,20 +117,32 @@ def test_of_this_machine(monkeypatch, tmp_path, capsys):
     """One device has one mesh, devices without figures have copies, others are planned."""
     given = small(**{"mesh.auto": True})
     assert plan.settle_mesh(small(), str(tmp_path)).mesh.data == -1
-    assert plan.settle_mesh(given, str(tmp_path)).mesh.data == 1 and capsys.readouterr().err.endswith(": one device\n")
-    for kind, count, topology in (("cpu", 8, None), ("TPU v5 lite", 4, "v5e:2x2"), ("TPU v4", 2, None)):
+    assert plan.settle_mesh(
+        given, str(tmp_path)
+    ).mesh.data == 1 and capsys.readouterr().err.endswith(": one device\n")
+    for kind, count, topology in (
+        ("cpu", 8, None),
+        ("TPU v5 lite", 4, "v5e:2x2"),
+        ("TPU v4", 2, None),
+    ):
         devices = [types.SimpleNamespace(device_kind=kind)] * count
         monkeypatch.setattr(jax, "devices", lambda devices=devices: devices)
         monkeypatch.setattr(jax, "device_count", lambda count=count: count)
         choose = unittest.mock.Mock(return_value=((1, 4, 1), "so"))
         monkeypatch.setattr(plan, "choose_mesh", choose)
         found = plan.settle_mesh(given, str(tmp_path)).mesh
-        assert [call.args[1:] for call in choose.call_args_list] == ([(topology, devices)] if topology else [])
-        assert (found.auto, found.data, found.fsdp) == ((False, 1, 4) if topology else (False, count, 1))
+        assert [call.args[1:] for call in choose.call_args_list] == (
+            [(topology, devices)] if topology else []
+        )
+        assert (found.auto, found.data, found.fsdp) == (
+            (False, 1, 4) if topology else (False, count, 1)
+        )
 
 
 def test_the_short_form_of_the_flag():
-    new, left = config_lib.apply_overrides(small(), ["gmlp train", "--config.mesh=auto", "--workdir=x"])
+    new, left = config_lib.apply_overrides(
+        small(), ["gmlp train", "--config.mesh=auto", "--workdir=x"]
+    )
     assert new.mesh.auto and left == ["gmlp train", "--workdir=x"]
 
 
@@ -142,7 +173,8 @@ MODELS.append("gmlp_xlarge")
 
 @pytest.mark.parametrize("name", ["gmlp_b", "gmlp_large"])
 def test_meshes_of_the_paper(name, monkeypatch):
-    """Ten models on four topologies are known; those of GPUs, which are estimated, are chosen again."""
+    """Ten models on four topologies are known; those of GPUs, which are estimated, are chosen
+    again."""
     golden = json.loads(FILE.read_text())
     assert {(row["model"], row["topology"]) for row in golden} == {
         (model, topology) for model in MODELS for topology in TOPOLOGIES
@@ -153,5 +185,7 @@ def test_meshes_of_the_paper(name, monkeypatch):
 
 
 if __name__ == "__main__":
-    rows = [{"model": name, "topology": at} | chosen(name, at) for name in MODELS for at in TOPOLOGIES]
+    rows = [
+        {"model": name, "topology": at} | chosen(name, at) for name in MODELS for at in TOPOLOGIES
+    ]
     FILE.write_text(json.dumps(rows, indent=1) + "\n")

@@ -1,4 +1,5 @@
-"""Plans: the estimate, what it costs, what cannot be planned, and what to try if a run does not fit."""
+"""Plans: the estimate, what it costs, what cannot be planned, and what to try if a run does not
+fit."""
 
 import math
 import types
@@ -30,7 +31,8 @@ def small(**keys):
 
 
 def fake_slice(monkeypatch, compiled):
-    """Replaces a slice by four devices of this machine, and the compiler's result or error by `compiled`."""
+    """Replaces a slice by four devices of this machine, and the compiler's result or error by
+    `compiled`."""
 
     def lower(*_):
         def compile(options):
@@ -41,7 +43,9 @@ def fake_slice(monkeypatch, compiled):
 
         return types.SimpleNamespace(compile=compile)
 
-    monkeypatch.setattr(dry_run, "devices", lambda topology: None if topology.startswith("gpu:") else [])
+    monkeypatch.setattr(
+        dry_run, "devices", lambda topology: None if topology.startswith("gpu:") else []
+    )
     make = Partition.make
     monkeypatch.setattr(
         Partition,
@@ -53,7 +57,9 @@ def fake_slice(monkeypatch, compiled):
 
 def program(text):
     """A compiler's result: 100 bytes of arguments, 200 of temporaries, 290 at the peak."""
-    sizes = types.SimpleNamespace(argument_size_in_bytes=100, temp_size_in_bytes=200, peak_memory_in_bytes=290)
+    sizes = types.SimpleNamespace(
+        argument_size_in_bytes=100, temp_size_in_bytes=200, peak_memory_in_bytes=290
+    )
 
     def as_text():
         if isinstance(text, Exception):
@@ -69,7 +75,9 @@ def test_the_estimate_of_a_gpu():
     arguments = work.state_bytes + 8 * work.batch_bytes
     assert found.method == "estimated" and found.chips == 8 and found.fits
     assert found.per_chip_bytes["arguments"] == pytest.approx(arguments, abs=1)
-    assert found.per_chip_bytes["temporaries"] == pytest.approx(8 * work.saved_bytes + work.param_bytes, abs=1)
+    assert found.per_chip_bytes["temporaries"] == pytest.approx(
+        8 * work.saved_bytes + work.param_bytes, abs=1
+    )
     assert found.collectives == {"all-reduce": {"count": 1, "bytes": work.param_bytes}}
     assert found.seconds["products"] == work.flops / (8 * 989e12)
     assert found.seconds["links"] == pytest.approx(2 * 7 / 8 * work.param_bytes / 450e9)
@@ -77,13 +85,20 @@ def test_the_estimate_of_a_gpu():
 
 
 def test_of_a_gpus_memory_jax_gives_programs_a_share(monkeypatch):
-    """gMLP-B without recomputation: for 256 images, XLA's program for an H100 has 37.0 GB of temporaries."""
+    """gMLP-B without recomputation: for 256 images, XLA's program for an H100 has 37.0 GB of
+    temporaries."""
     options = config.from_file("configs/imagenet.py", "gmlp_b")
     options.batch_size, options.model.remat = 256, "none"
-    assert plan.make(options, "gpu:h100x1").per_chip_bytes["temporaries"] == pytest.approx(37.0e9, rel=0.04)
+    assert plan.make(options, "gpu:h100x1").per_chip_bytes["temporaries"] == pytest.approx(
+        37.0e9, rel=0.04
+    )
     options.batch_size = 512
     found = plan.make(options, "gpu:h100x1")
-    assert not found.fits and found.hbm_bytes == 0.75 * 80e9 and "0.75 of a GPU's memory" in found.notes[1]
+    assert (
+        not found.fits
+        and found.hbm_bytes == 0.75 * 80e9
+        and "0.75 of a GPU's memory" in found.notes[1]
+    )
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
     assert plan.make(options, "gpu:h100x1").fits
 
@@ -111,7 +126,9 @@ def test_the_batch_from_which_products_take_longest():
 
 def test_utilisation_and_what_a_price_buys():
     found = plan.make(small(), "gpu:h100x4", price=2.0, mfu=0.5)
-    assert found.utilisation == pytest.approx(found.flops_per_step / (4 * 989e12 * found.step_seconds))
+    assert found.utilisation == pytest.approx(
+        found.flops_per_step / (4 * 989e12 * found.step_seconds)
+    )
     tokens_per_hour = 64 * 64 / found.step_seconds * 3600
     assert (
         found.per_price == pytest.approx(tokens_per_hour / (2.0 * 4))
@@ -149,9 +166,15 @@ def test_a_known_utilisation_takes_the_place_of_the_peak():
             "RESOURCE_EXHAUSTED: E1000: needed for HLO temporaries (19.50G) exceeds available HBM (15.75G).",
             19.5 * 2**30,
         ),
-        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 512.00M of 256.00M hbm.", 2**29),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 512.00M of 256.00M hbm.",
+            2**29,
+        ),
         ("INTERNAL: something else (3.00G) exceeds everything", None),
-        ("RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 18.00M of 16.00M vmem.", None),
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space vmem. Used 18.00M of 16.00M vmem.",
+            None,
+        ),
         ("RESOURCE_EXHAUSTED: in other words", None),
     ],
 )
@@ -160,11 +183,15 @@ def test_the_compiler_says_what_it_would_have_needed(message, expected):
 
 
 def test_a_program_that_exceeds_the_memory_does_not_fit(monkeypatch):
-    message = "RESOURCE_EXHAUSTED: needed for HLO temporaries (20.00G) exceeds available HBM (15.75G)."
+    message = (
+        "RESOURCE_EXHAUSTED: needed for HLO temporaries (20.00G) exceeds available HBM (15.75G)."
+    )
     fake_slice(monkeypatch, jax.errors.JaxRuntimeError(message))
     found = plan.make(small(), "v5e:2x2")
     assert not found.fits and found.per_chip_bytes["peak"] == 20 * 2**30
-    assert sum(found.per_chip_bytes[name] for name in ("arguments", "temporaries")) == pytest.approx(20 * 2**30, abs=2)
+    assert sum(
+        found.per_chip_bytes[name] for name in ("arguments", "temporaries")
+    ) == pytest.approx(20 * 2**30, abs=2)
     assert found.step_seconds > 0 and "exceeds the memory" in found.notes[0]
 
 
@@ -197,13 +224,20 @@ ENTRY %main (p: f32[1024]) -> f32[1024] {
 def test_a_program_that_cannot_be_printed_has_its_memory_all_the_same(monkeypatch):
     fake_slice(monkeypatch, program(jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure")))
     found = plan.make(small(), "v5p:2x2x1")
-    assert found.fits and found.per_chip_bytes["peak"] == 290 and found.collectives["all-reduce"]["count"] == 1
+    assert (
+        found.fits
+        and found.per_chip_bytes["peak"] == 290
+        and found.collectives["all-reduce"]["count"] == 1
+    )
     assert "cannot print" in found.notes[0]
 
 
 def test_two_devices_of_a_chip_share_its_memory(monkeypatch):
     """libtpu lists each core of v2, v3 and tpu7x as a device: a chip holds the data of both."""
-    fake_slice(monkeypatch, program("ENTRY %main (p: f32[]) -> f32[] {\n  ROOT %p = f32[] parameter(0)\n}\n"))
+    fake_slice(
+        monkeypatch,
+        program("ENTRY %main (p: f32[]) -> f32[] {\n  ROOT %p = f32[] parameter(0)\n}\n"),
+    )
     found = plan.make(small(), "v3:2x1")
     assert found.chips == 2 and found.per_chip_bytes["peak"] == 2 * 290
 
@@ -211,12 +245,18 @@ def test_two_devices_of_a_chip_share_its_memory(monkeypatch):
 @pytest.mark.parametrize(
     ("keys", "topology", "message"),
     [
-        ({"batch_size": 12}, "gpu:h100x8", "config.batch_size is 12, which 8 devices cannot share evenly"),
+        (
+            {"batch_size": 12},
+            "gpu:h100x8",
+            "config.batch_size is 12, which 8 devices cannot share evenly",
+        ),
         ({"optimizer.grad_accum_steps": 16}, "gpu:h100x8", "8 devices x 16 microbatches"),
         ({"mesh.fsdp": 3}, "gpu:h100x8", "config.mesh"),
     ],
 )
-def test_what_cannot_be_shared_is_refused_before_anything_is_counted(monkeypatch, keys, topology, message):
+def test_what_cannot_be_shared_is_refused_before_anything_is_counted(
+    monkeypatch, keys, topology, message
+):
     monkeypatch.setattr(dry_run, "workload", lambda _: pytest.fail("counted"))
     with pytest.raises(RunError, match=message):
         plan.make(small(**keys), topology)
@@ -225,7 +265,9 @@ def test_what_cannot_be_shared_is_refused_before_anything_is_counted(monkeypatch
 def test_alternatives_suit_the_batch():
     names = [name for name, *_ in plan.alternatives(small(), "v5e:4x4")]
     assert names == ["remat=full", "grad_accum_steps=2", "grad_accum_steps=4", "v5e:4x8", "v5e:8x8"]
-    full = small(**{"batch_size": 64, "model.remat": "full", "mesh.fsdp": 4, "optimizer.grad_accum_steps": 4})
+    full = small(
+        **{"batch_size": 64, "model.remat": "full", "mesh.fsdp": 4, "optimizer.grad_accum_steps": 4}
+    )
     assert list(plan.alternatives(full, "v5e:4x4")) == []
     larger = ["grad_accum_steps=8", "gpu:h100x8", "gpu:h100x16"]
     assert [name for name, *_ in plan.alternatives(full, "gpu:h100x4")] == larger

@@ -11,7 +11,8 @@ from gmlp_flax.planning.dry_run import workload
     ("file", "name"), [("c4_bert", "gmlp_xlarge"), ("c4_bert", "bert_base"), ("imagenet", "gmlp_s")]
 )
 def test_a_published_model_has_its_published_sizes(file, name):
-    """The loss has the products of the table's forward pass, logits at 77 of 512 positions included."""
+    """The loss has the products of the table's forward pass, logits at 77 of 512 positions
+    included."""
     options, model = config.from_file(f"configs/{file}.py", name), published.PUBLISHED[name]
     work = workload(options)
     assert work.params == published.param_count(model) and work.param_bytes == 4 * work.params
@@ -22,7 +23,9 @@ def test_a_published_model_has_its_published_sizes(file, name):
 def small(**model):
     """A text model of two layers."""
     options = config.from_file("configs/quickstart_text.py")
-    options.model.update({"layers": 2, "length": 64, "d_model": 32, "d_ffn": 128, "vocab_size": 500} | model)
+    options.model.update(
+        {"layers": 2, "length": 64, "d_model": 32, "d_ffn": 128, "vocab_size": 500} | model
+    )
     return options
 
 
@@ -45,13 +48,16 @@ def test_products_grow_with_the_batch_and_a_running_mean_is_state():
 
 
 def test_saved_are_at_least_the_products():
-    """The products over channels and over tokens of each layer: 2 halves of d_ffn, the gate's, and the output's."""
+    """The products over channels and over tokens of each layer: 2 halves of d_ffn, the gate's, and
+    the output's."""
     work = workload(small(dtype="float32"))
     assert work.saved_bytes >= 2 * 4 * 64 * (128 + 64 + 32)
 
 
 def test_a_float32_residual_stream_is_planned():
     """Each of two layers, and the final norm, saves its input in 4 bytes in place of 2."""
-    plain, wide = (workload(small(dtype="bfloat16", residual_dtype=stream)) for stream in ("", "float32"))
+    plain, wide = (
+        workload(small(dtype="bfloat16", residual_dtype=stream)) for stream in ("", "float32")
+    )
     assert wide.saved_bytes - plain.saved_bytes == 3 * 2 * 64 * 32
     assert wide.state_bytes == plain.state_bytes and wide.executed_flops == plain.executed_flops

@@ -1,4 +1,5 @@
-"""How a process finds the others. Runs of several processes are in tests/runs/test_many_hosts.py."""
+"""How a process finds the others. Runs of several processes are in
+tests/runs/test_many_hosts.py."""
 
 import os
 import socket
@@ -26,7 +27,9 @@ def no_launcher(monkeypatch):
 def joined(monkeypatch):
     """Records the arguments for joining, instead of joining."""
     asked = []
-    monkeypatch.setattr(jax.distributed, "initialize", lambda *args, **options: asked.append((args, options)))
+    monkeypatch.setattr(
+        jax.distributed, "initialize", lambda *args, **options: asked.append((args, options))
+    )
     return asked
 
 
@@ -42,7 +45,9 @@ def joined(monkeypatch):
     ],
 )
 def test_flags_that_contradict(joined, given):
-    with pytest.raises(RunError, match=f"--coordinator={given[1]} --processes={given[2]} --process={given[3]}: "):
+    with pytest.raises(
+        RunError, match=f"--coordinator={given[1]} --processes={given[2]} --process={given[3]}: "
+    ):
         distributed.initialize(*given)
     assert not joined
 
@@ -82,7 +87,9 @@ def test_nothing_to_join(monkeypatch):
     """JAX's error becomes a message that helps."""
     initialize = mock.Mock(side_effect=ValueError("coordinator_address should be defined."))
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
-    with pytest.raises(RunError, match="by no TPU slice, SLURM or Open MPI.*--coordinator=HOST:PORT"):
+    with pytest.raises(
+        RunError, match="by no TPU slice, SLURM or Open MPI.*--coordinator=HOST:PORT"
+    ):
         distributed.initialize("on", "", None, None)
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "8")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "3")
@@ -90,7 +97,9 @@ def test_nothing_to_join(monkeypatch):
     # A TPU that belongs to no slice.
     monkeypatch.setattr(distributed, "find_job", lambda: distributed.Job("a TPU slice", None, None))
     distributed.initialize("auto", "", None, None)
-    assert "started by a TPU slice" in raised(RunError, distributed.initialize, "on", "", None, None)
+    assert "started by a TPU slice" in raised(
+        RunError, distributed.initialize, "on", "", None, None
+    )
 
 
 def test_other_processes_never_come():
@@ -102,17 +111,29 @@ def test_other_processes_never_come():
         begin = "from gmlp_flax.processes import distributed; distributed.JOIN_SECONDS = 1"
         code = f"{begin}; distributed.initialize('auto', '{address}', 2, 0)"
         environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
+        )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith(f"error: not all 2 processes joined at {address} within 1 s")
 
 
 def test_alone_all_agree_and_errors_take_their_course(capsys):
-    distributed.end_if_process_lost(RuntimeError("Gloo all-reduce failed: Connection reset by peer"))
+    distributed.end_if_process_lost(
+        RuntimeError("Gloo all-reduce failed: Connection reset by peer")
+    )
     distributed.end_failed(RuntimeError("x"))
     distributed.wait_for_all("here")
     distributed.require_alike({"the config": b"x"})
-    assert distributed.is_first() and distributed.everywhere(True) and not distributed.everywhere(False)
+    assert (
+        distributed.is_first()
+        and distributed.everywhere(True)
+        and not distributed.everywhere(False)
+    )
     distributed.say("hello")
     assert capsys.readouterr().err == "hello\n"
 
@@ -120,7 +141,11 @@ def test_alone_all_agree_and_errors_take_their_course(capsys):
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
-        (RuntimeError("Gloo all-reduce failed: Connection reset by peer"), 1, "error: lost a process of this run"),
+        (
+            RuntimeError("Gloo all-reduce failed: Connection reset by peer"),
+            1,
+            "error: lost a process of this run",
+        ),
         (RunError("the barrier of the config"), 1, "RunError: the barrier of the config\n"),
         (SystemExit(2), 2, ""),
     ],

@@ -42,7 +42,13 @@ def test_streams_that_are_lost(redirection, code, out, err):
 
 def test_a_reader_that_goes_ends_a_program_in_silence():
     """And a line is there as soon as it is printed, though the program waits for more input."""
-    words = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    words = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "cwd": ROOT,
+    }
     program = PROGRAM.replace("sys.stdin.read()", "[print(line) for line in sys.stdin]")
     with subprocess.Popen([sys.executable, "-c", program], **words) as process:
         assert process.stdout.readline() == "done \\udcff\n"
@@ -64,7 +70,10 @@ def test_log_records_and_exceptions_that_no_one_can_catch(monkeypatch):
     monkeypatch.setattr(logger, "filters", [])
     output.silence_orbax.cache_clear()
     output.silence_orbax()
-    for path, kept in (("/env/orbax/checkpoint/handlers.py", False), ("/home/orbax/gmlp_flax/checkpoint.py", True)):
+    for path, kept in (
+        ("/env/orbax/checkpoint/handlers.py", False),
+        ("/home/orbax/gmlp_flax/checkpoint.py", True),
+    ):
         record = std_logging.LogRecord("absl", std_logging.ERROR, path, 1, "words", (), None)
         assert bool(logger.filter(record)) == kept
 

@@ -22,7 +22,9 @@ from gmlp_flax.processes import platforms
         ("tpu,cpu", (), True, "tpu,cpu"),
     ],
 )
-def test_a_machine_without_accelerators_does_not_ask_libtpu(given, devices, libtpu, taken, monkeypatch):
+def test_a_machine_without_accelerators_does_not_ask_libtpu(
+    given, devices, libtpu, taken, monkeypatch
+):
     monkeypatch.setattr(platforms.glob, "glob", lambda pattern: fnmatch.filter(devices, pattern))
     monkeypatch.setattr(platforms.importlib.util, "find_spec", lambda name: libtpu or None)
     monkeypatch.setitem(sys.modules, "jax", None)
@@ -33,20 +35,29 @@ def test_a_machine_without_accelerators_does_not_ask_libtpu(given, devices, libt
     assert environment.get("JAX_PLATFORMS") == taken
 
 
-@pytest.mark.skipif(platforms.exists(platforms.ACCELERATORS), reason="this machine has an accelerator")
+@pytest.mark.skipif(
+    platforms.exists(platforms.ACCELERATORS), reason="this machine has an accelerator"
+)
 @pytest.mark.parametrize(
     "imports",
-    ["from gmlp_flax.processes import platforms; import jax", "import jax; from gmlp_flax.processes import platforms"],
+    [
+        "from gmlp_flax.processes import platforms; import jax",
+        "import jax; from gmlp_flax.processes import platforms",
+    ],
 )
 def test_jax_takes_the_cpu_in_silence(imports):
     """Whether JAX is imported before or after, with libtpu (if installed) and without a TPU."""
     program = f"{imports}; platforms.choose(); print(jax.default_backend())"
     environment = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
+    )
     assert (done.stdout, done.stderr) == ("cpu\n", "")
 
 
-@pytest.mark.skipif(platforms.exists(platforms.ACCELERATORS), reason="this machine has an accelerator")
+@pytest.mark.skipif(
+    platforms.exists(platforms.ACCELERATORS), reason="this machine has an accelerator"
+)
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's mallopt")
 def test_freed_arrays_are_not_faulted_in_again():
     """Twenty arrays of 40 MB, one after another: anew they touch 10,000 pages each."""
@@ -63,11 +74,17 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 thread.start(); thread.join()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MALLOC_", "GLIBC_"))
+    }
     faults = {}
     for how in ("freed", "kept"):
         command = [sys.executable, "-c", program, how]
-        faults[how] = int(subprocess.run(command, capture_output=True, check=True, env=environment).stdout)
+        faults[how] = int(
+            subprocess.run(command, capture_output=True, check=True, env=environment).stdout
+        )
     assert faults["kept"] < faults["freed"] / 5, faults
 
 
@@ -83,12 +100,18 @@ jax.jit(lambda x: x @ x + 1)(jax.numpy.ones((8, 8)))
 names = ("compile_requests_use_cache", "cache_hits")
 print(*(counts.get(f"/jax/compilation_cache/{name}", 0) for name in names))
 """
-    variables = os.environ | {"JAX_PLATFORMS": "cpu", "XDG_CACHE_HOME": str(tmp_path), platforms.SLOW_TO_COMPILE: "0"}
+    variables = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XDG_CACHE_HOME": str(tmp_path),
+        platforms.SLOW_TO_COMPILE: "0",
+    }
     variables |= {"JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
     variables.pop(platforms.PROGRAMS, None)
 
     def start():
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=True
+        )
         return tuple(map(int, done.stdout.split()))
 
     (asked, found), second = start(), start()
@@ -113,7 +136,9 @@ def test_the_oldest_programs_go_first(tmp_path, monkeypatch, unset):
         (folder / name).write_bytes(bytes(100))
         os.utime(folder / name, (1e9 - age, 1e9 - age))
     platforms.keep_programs()
-    assert sorted(os.listdir(folder)) == ["a", "b"] and os.environ[platforms.PROGRAMS].startswith(str(tmp_path))
+    assert sorted(os.listdir(folder)) == ["a", "b"] and os.environ[platforms.PROGRAMS].startswith(
+        str(tmp_path)
+    )
 
 
 def test_a_home_that_cannot_be_written_to_keeps_no_programs(tmp_path, monkeypatch, unset):

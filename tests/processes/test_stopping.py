@@ -121,7 +121,9 @@ def test_in_a_thread_signals_stay_as_they_are():
 @pytest.mark.parametrize(("same", "ends"), [(600, False), (0.1, True)])
 def test_a_request_that_comes_twice_is_one_and_a_later_one_ends_the_process(same, ends):
     """A process that hangs too."""
-    process = subprocess.Popen([sys.executable, "-c", STUCK.format(same=same)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK.format(same=same)], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
     assert process.stdout.readline() == "asked\n"
@@ -130,7 +132,9 @@ def test_a_request_that_comes_twice_is_one_and_a_later_one_ends_the_process(same
             process.send_signal(signal.SIGTERM)
             time.sleep(0.05)
     process.kill()
-    assert process.communicate()[0] == "" and process.returncode == -(signal.SIGTERM if ends else signal.SIGKILL)
+    assert process.communicate()[0] == "" and process.returncode == -(
+        signal.SIGTERM if ends else signal.SIGKILL
+    )
 
 
 def run(seconds: float, rest: str) -> subprocess.CompletedProcess:
@@ -139,9 +143,14 @@ def run(seconds: float, rest: str) -> subprocess.CompletedProcess:
 
 
 def test_hang_dumps_stacks_and_ends():
-    done = run(0.5, "def a_step_that_hangs():\n  time.sleep(50)\nwatchdog.alive()\na_step_that_hangs()")
+    done = run(
+        0.5, "def a_step_that_hangs():\n  time.sleep(50)\nwatchdog.alive()\na_step_that_hangs()"
+    )
     assert done.returncode == 1
-    assert done.stderr.startswith("Timeout (0:00:00.500000)!\n") and "in a_step_that_hangs" in done.stderr
+    assert (
+        done.stderr.startswith("Timeout (0:00:00.500000)!\n")
+        and "in a_step_that_hangs" in done.stderr
+    )
 
 
 def test_hang_before_the_first_step_ends_too():

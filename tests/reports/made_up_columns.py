@@ -1,4 +1,5 @@
-"""Columns of `gmlp reproduce alternatives` whose numbers are known, for the tests of reports and of the command."""
+"""Columns of `gmlp reproduce alternatives` whose numbers are known, for the tests of reports and of
+the command."""
 
 import json
 
@@ -15,21 +16,42 @@ PERPLEXITIES = {  # of two seeds, in the middle and at the end
 }
 LENGTHS = (128, 1024, 2048, 4096)
 # Row -> seconds of a step at 1,024 tokens, and the power of n with which a sequence's time grows.
-COSTS = {"bert": (0.8, 2.0), "sgu": (0.4, 1.5), "fnet": (0.2, 1.0), "random": (0.3, 2.0), "dynamic": (0.6, 1.0)}
+COSTS = {
+    "bert": (0.8, 2.0),
+    "sgu": (0.4, 1.5),
+    "fnet": (0.2, 1.0),
+    "random": (0.3, 2.0),
+    "dynamic": (0.6, 1.0),
+}
 
 
 def write_cost(folder, row, tokens, seconds, size=1e6, batch=None):
-    """A file as `gmlp benchmark mixers` writes it; without seconds, of a step that was compiled only."""
-    about = {"row": row, "tokens": tokens, "batch": batch or max(1, 2048 // tokens), "unit": "", "goal": ""}
+    """A file as `gmlp benchmark mixers` writes it; without seconds, of a step that was compiled
+    only."""
+    about = {
+        "row": row,
+        "tokens": tokens,
+        "batch": batch or max(1, 2048 // tokens),
+        "unit": "",
+        "goal": "",
+    }
     figures = {"seconds": list(seconds), "bytes": [float(size)], "flops": [1e9]}
-    figures = {figure: (values, sorted(values)[len(values) // 2]) for figure, values in figures.items() if values}
-    entries = [about | {"figure": name, "values": found[0], "median": found[1]} for name, found in figures.items()]
+    figures = {
+        figure: (values, sorted(values)[len(values) // 2])
+        for figure, values in figures.items()
+        if values
+    }
+    entries = [
+        about | {"figure": name, "values": found[0], "median": found[1]}
+        for name, found in figures.items()
+    ]
     (folder / "costs").mkdir(parents=True, exist_ok=True)
     (folder / "costs" / f"{row}-{tokens}.json").write_text(json.dumps(entries))
 
 
 def write_costs(folder, costs=COSTS, lengths=LENGTHS):
-    """Three repeats of each step, 1 % apart; memory grows as n squared of bert, as n of the others."""
+    """Three repeats of each step, 1 % apart; memory grows as n squared of bert, as n of the
+    others."""
     for row, (seconds, power) in costs.items():
         for tokens in lengths:
             batch = max(1, 2048 // tokens)
@@ -51,7 +73,9 @@ def write_everything(folder):
     for row, accuracies in {"bert": (0.8, 0.82), "fnet": (0.75, 0.78)}.items():
         for task in ("sst2", "own"):
             write_finetuned(folder, row, accuracies, pretrained="alternatives", task=task)
-    write_finetuned(folder, "bert", (0.6, 0.61), pretrained="alternatives", task="own", init_parameters=False)
+    write_finetuned(
+        folder, "bert", (0.6, 0.61), pretrained="alternatives", task="own", init_parameters=False
+    )
     write_images(folder, {"bert": 0.4, "sgu": 0.5, "fnet": 0.3})
     write_costs(folder)
     write_cost(folder, "bert", 16384, (), size=2e10)

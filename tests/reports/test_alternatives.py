@@ -24,29 +24,48 @@ def made(tmp_path_factory):
 
 def test_every_score_stands_in_one_table(made):
     rows = cells(made)
-    assert list(rows) == ["bert", "sgu", "fnet", "random", "dynamic"]  # in the order of the comparison
+    # in the order of the comparison
+    assert list(rows) == ["bert", "sgu", "fnet", "random", "dynamic"]
     bert = rows["bert"]
     assert bert["masked LM, perplexity"] == Spread(61.0, (60.0, 62.0))
     assert bert["SST-2 (%)"] == Spread(pytest.approx(81), (80.0, 82.0))
     assert bert["IMDB (%), from random parameters"] == Spread(pytest.approx(60.5), (60.0, 61.0))
-    assert rows["fnet"]["IMDB (%)"].centre == pytest.approx(76.5) and rows["sgu"]["IMDB (%)"] is None
+    assert (
+        rows["fnet"]["IMDB (%)"].centre == pytest.approx(76.5) and rows["sgu"]["IMDB (%)"] is None
+    )
     assert bert["CIFAR-10, top-1 (%)"].centre == pytest.approx(40)
     assert "ListOps (%)" not in made.table.columns and "MNLI-m (%)" not in made.table.columns
     # 0.4 M parameters in an encoder; a step of 2 x 1,024 tokens takes 0.8 s.
-    assert bert["M parameters"] == pytest.approx(0.4, rel=0.02) and bert["layers"] == 2 and rows["sgu"]["layers"] == 4
+    assert (
+        bert["M parameters"] == pytest.approx(0.4, rel=0.02)
+        and bert["layers"] == 2
+        and rows["sgu"]["layers"] == 4
+    )
     assert bert["rate"] == 2e-3
 
 
 def test_costs_are_per_thousand_tokens(made):
     rows = cells(made, "table-costs")
-    assert "ms per 1,000 tokens, n = 128" in rows["bert"] and "ms per 1,000 tokens, n = 1,024" not in rows["bert"]
+    assert (
+        "ms per 1,000 tokens, n = 128" in rows["bert"]
+        and "ms per 1,000 tokens, n = 1,024" not in rows["bert"]
+    )
     # dynamic: 0.6 s for 2,048 tokens at any length; bert was not run at 16,384.
     assert rows["dynamic"]["ms per 1,000 tokens, n = 128"].centre == pytest.approx(600 / 2.048)
     assert rows["bert"]["ms per 1,000 tokens, n = 4,096"].centre == pytest.approx(800 / 2.048 * 4)
     assert rows["bert"]["MB of a step, n = 16,384"] == pytest.approx(2e4)
-    assert rows["bert"]["time grows as n^"] == pytest.approx(2) and rows["sgu"]["95 % interval"] == "1.50 to 1.50"
-    assert (rows["dynamic"]["time grows as n^"], rows["dynamic"]["memory grows as n^"]) == pytest.approx((1, 1))
-    assert any(note.startswith("Compiled but not run, for want of memory: bert at 16,384.") for note in made.notes)
+    assert (
+        rows["bert"]["time grows as n^"] == pytest.approx(2)
+        and rows["sgu"]["95 % interval"] == "1.50 to 1.50"
+    )
+    assert (
+        rows["dynamic"]["time grows as n^"],
+        rows["dynamic"]["memory grows as n^"],
+    ) == pytest.approx((1, 1))
+    assert any(
+        note.startswith("Compiled but not run, for want of memory: bert at 16,384.")
+        for note in made.notes
+    )
 
 
 def test_what_is_absent_is_said(made):
@@ -72,11 +91,15 @@ def test_unfinished_runs_are_named_and_runs_of_other_data_refused(tmp_path):
         alternatives.of_folder(str(tmp_path), "cpu")
     shutil.rmtree(tmp_path / "cifar10" / "fnet")
     made = alternatives.of_folder(str(tmp_path), "cpu")
-    assert any(note.startswith("CIFAR-10, top-1 (%): Not finished: sgu seed 0") for note in made.notes)
+    assert any(
+        note.startswith("CIFAR-10, top-1 (%): Not finished: sgu seed 0") for note in made.notes
+    )
 
 
 def test_flags_that_changed_the_runs(tmp_path):
-    made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "bert": ((9.0, 7.0),)})
+    made_up_columns.write_runs(
+        tmp_path, "alternatives", {"sgu": ((9.0, 8.0),), "bert": ((9.0, 7.0),)}
+    )
     for run in ("sgu-0", "bert-0"):
         path = tmp_path / run / "config.json"
         path.write_text(path.read_text().replace('"vocab_size": 2000', '"vocab_size": 500'))
@@ -87,7 +110,9 @@ def test_flags_that_changed_the_runs(tmp_path):
         alternatives.of_folder(str(tmp_path), "cpu")
     with pytest.raises(ConfigError, match="model.vocab_size"):
         alternatives.of_folder(str(tmp_path), "cpu", {"model.vocab_size": "x"})
-    made = alternatives.of_folder(str(tmp_path), "cpu", {"model.vocab_size": "500", "augment.mixup": "0"})
+    made = alternatives.of_folder(
+        str(tmp_path), "cpu", {"model.vocab_size": "500", "augment.mixup": "0"}
+    )
     rows = cells(made)
     assert list(rows) == ["bert", "sgu"] and rows["sgu"]["IMDB (%)"].centre == pytest.approx(50)
 
@@ -102,7 +127,12 @@ def verdicts(made):
 
 def test_statements_are_about_rows_and_columns_that_there_are():
     for source, better, worse, columns, share in STATEMENTS:
-        assert {better, worse} <= set(ROWS) and set(columns) <= set(COLUMNS) and 0 < share <= 1.02 and source
+        assert (
+            {better, worse} <= set(ROWS)
+            and set(columns) <= set(COLUMNS)
+            and 0 < share <= 1.02
+            and source
+        )
     assert {row for _, *rows in (*FASTER, *GROWS) for row in rows} <= set(ROWS)
 
 
@@ -110,66 +140,114 @@ def test_statements_are_about_rows_and_columns_that_there_are():
     ("column", "values", "claim", "verdict"),
     [
         ("mlm", {"sgu": (50.0, 51.0), "bert": (60.0, 61.0)}, "sgu < 1.02 of bert", "holds"),
-        ("mlm", {"random": (9.0, 70.0), "dynamic": (10.0,)}, "random < dynamic", "is inside the spread"),
+        (
+            "mlm",
+            {"random": (9.0, 70.0), "dynamic": (10.0,)},
+            "random < dynamic",
+            "is inside the spread",
+        ),
         ("cifar10", {"sgu": (45.0,), "bert": (45.5,)}, "sgu > 0.98 of bert", "holds with one seed"),
         # 92 % of 80 is 73.6.
         ("sst2", {"fnet": (74.0, 75.0), "bert": (80.0, 80.0)}, "fnet > 0.92 of bert", "holds"),
-        ("sst2", {"fnet": (73.0, 74.0), "bert": (80.0, 80.0)}, "fnet > 0.92 of bert", "is inside the spread"),
+        (
+            "sst2",
+            {"fnet": (73.0, 74.0), "bert": (80.0, 80.0)},
+            "fnet > 0.92 of bert",
+            "is inside the spread",
+        ),
     ],
 )
 def test_lower_perplexities_and_higher_accuracies_are_better(column, values, claim, verdict):
-    assert verdicts(claims({column: scores(**values)}, {}))[f"{COLUMNS[column].title}: {claim}"] == verdict
+    assert (
+        verdicts(claims({column: scores(**values)}, {}))[f"{COLUMNS[column].title}: {claim}"]
+        == verdict
+    )
 
 
 @pytest.mark.parametrize(
     ("examples", "verdict", "error"),
-    # 45 and 50 % of 100 images: sqrt((0.45 * 0.55 + 0.5 * 0.5) / 100) = 0.0705; of 10,000 a tenth of it.
-    [(0, "holds with one seed", ""), (100, "is inside the spread", "7.1"), (10_000, "holds with one seed", "0.7")],
+    # 45 and 50 % of 100 images: sqrt((0.45 * 0.55 + 0.5 * 0.5) / 100) = 0.0705; of 10,000 a tenth
+    # of it.
+    [
+        (0, "holds with one seed", ""),
+        (100, "is inside the spread", "7.1"),
+        (10_000, "holds with one seed", "0.7"),
+    ],
 )
 def test_accuracies_within_two_standard_errors_decide_nothing(examples, verdict, error):
-    made = {"cifar10": scores(sgu=(50.0,), mixer=(45.0,)), "mlm": scores(sgu=(50.0,), mixer=(50.1,))}
-    found = {claim.text.partition(": ")[2]: claim for claim in claims(made, {}, {}, dict.fromkeys(made, examples))}
-    assert found["sgu > mixer"].verdict == verdict and found["sgu < mixer"].verdict == "holds with one seed"
+    made = {
+        "cifar10": scores(sgu=(50.0,), mixer=(45.0,)),
+        "mlm": scores(sgu=(50.0,), mixer=(50.1,)),
+    }
+    found = {
+        claim.text.partition(": ")[2]: claim
+        for claim in claims(made, {}, {}, dict.fromkeys(made, examples))
+    }
+    assert (
+        found["sgu > mixer"].verdict == verdict
+        and found["sgu < mixer"].verdict == "holds with one seed"
+    )
     said = f", standard error of the difference {error}" if error else ""
     assert found["sgu > mixer"].detail == f"50.0 and 45.0{said}"
 
 
 def test_what_has_hardly_begun_is_not_judged():
-    """Of ln(450 / 50) = 2.20 a third is 0.73, a perplexity of 216; of the accuracies' 58 - 52 a third is 2. If no row
-    is better than the most frequent label, none has begun."""
+    """Of ln(450 / 50) = 2.20 a third is 0.73, a perplexity of 216; of the accuracies' 58 - 52 a
+    third is 2. If no row is better than the most frequent label, none has begun."""
     made = {
         "mlm": scores(sgu=(50.0, 50.0), bert=(217.0,), mixer=(215.0,)),
         "bytes": scores(sgu=(58.0,), fnet=(53.0,), bert=(47.0,)),
     }
     nothing = "is no better than a trivial model"
     assert late_starters(made["mlm"], 450.0, lower=True) == {"bert": "has hardly begun"}
-    assert late_starters(scores(sgu=(50.0,), bert=(float("inf"),), fnet=(0.0,)), 450.0, lower=True) == {"bert": nothing}
-    assert late_starters(made["bytes"], 52.0, lower=False) == {"fnet": "has hardly begun", "bert": nothing}
-    assert late_starters(scores(fnet=(50.0,), bert=(51.0,)), 52.0, lower=False) == {"fnet": nothing, "bert": nothing}
+    assert late_starters(
+        scores(sgu=(50.0,), bert=(float("inf"),), fnet=(0.0,)), 450.0, lower=True
+    ) == {"bert": nothing}
+    assert late_starters(made["bytes"], 52.0, lower=False) == {
+        "fnet": "has hardly begun",
+        "bert": nothing,
+    }
+    assert late_starters(scores(fnet=(50.0,), bert=(51.0,)), 52.0, lower=False) == {
+        "fnet": nothing,
+        "bert": nothing,
+    }
     found = {claim.text.partition(". ")[2]: claim for claim in claims(made, {}, {"mlm": 450.0})}
     late = found["masked LM, perplexity: sgu < 1.02 of bert"]
     assert late[1:] == ("cannot be judged yet", "50.0 ± 0 and 217; bert has hardly begun")
     assert found["masked LM, perplexity: sgu < mixer"].verdict == "holds with one seed"
-    assert found["IMDB by bytes (%): fnet > bert"].verdict == "holds with one seed"  # without a baseline
+    # without a baseline
+    assert found["IMDB by bytes (%): fnet > bert"].verdict == "holds with one seed"
 
 
 def test_speeds_and_growth(tmp_path):
-    rows = {"bert": (0.8, 2), "fnet": (0.2, 1), "random": (0.5, 2), "dynamic": (0.3, 1), "lightweight": (0.3, 1.5)}
+    rows = {
+        "bert": (0.8, 2),
+        "fnet": (0.2, 1),
+        "random": (0.5, 2),
+        "dynamic": (0.3, 1),
+        "lightweight": (0.3, 1.5),
+    }
     made_up_columns.write_costs(tmp_path, rows, (512, 1024, 2048, 4096))
     made_up_columns.write_costs(tmp_path, {"external": (1.0, 1.0)}, (1024, 2048))
     found = claims({}, alternatives.read_costs(str(tmp_path), ROWS))
     by_text = verdicts(found)
     assert by_text["A training step of 512 tokens: fnet takes less time than bert"] == "holds"
     # 1.2 times as fast: another process may find the opposite.
-    assert by_text["A training step of 512 tokens: random takes less time than dynamic"] == "is inside the spread"
+    assert (
+        by_text["A training step of 512 tokens: random takes less time than dynamic"]
+        == "is inside the spread"
+    )
     assert by_text["Time grows by less than n^1.2: fnet"] == "holds"
     assert by_text["Time grows by less than n^1.2: lightweight"] == "is reversed"
     details = {claim.text.partition(". ")[2]: claim.detail for claim in found}
     # 0.8 / 2 / 4 of a sequence beside 0.2 / 2 / 2
-    assert details["A training step of 512 tokens: fnet takes less time than bert"].startswith("2.00 times")
+    assert details["A training step of 512 tokens: fnet takes less time than bert"].startswith(
+        "2.00 times"
+    )
     two_points = "Time grows by less than n^1.2: external"
     assert (by_text[two_points], details[two_points][:6]) == ("is inside the spread", "n^1.00")
-    for row, tokens in {"fnet": 512, "bert": 1024}.items():  # speeds of different lengths are not compared
+    # speeds of different lengths are not compared
+    for row, tokens in {"fnet": 512, "bert": 1024}.items():
         made_up_columns.write_cost(tmp_path / "apart", row, tokens, (1.0,))
     assert claims({}, alternatives.read_costs(str(tmp_path / "apart"), ROWS)) == []
 
@@ -181,7 +259,11 @@ def costs(tmp_path):
 
 
 def test_a_score_over_speed(costs):
-    scores = {"bert": Spread(60.0, (58.0, 62.0)), "fnet": Spread(70.0, (70.0,)), "mixer": Spread(10.0, (10.0,))}
+    scores = {
+        "bert": Spread(60.0, (58.0, 62.0)),
+        "fnet": Spread(70.0, (70.0,)),
+        "mixer": Spread(10.0, (10.0,)),
+    }
     [panel] = over_speed(COLUMNS["mlm"], scores, costs, 128).panels
     found = {each.labels[0]: (each.x, each.y, each.low, each.high) for each in panel.series}
     assert [each.name for each in panel.series] == ["Transformer", "FNet"]
@@ -194,7 +276,11 @@ def test_a_score_over_speed(costs):
     accuracies = over_speed(COLUMNS["sst2"], scores, family, 128).panels[0]
     assert accuracies.title == "SST-2 (%) over speed" and not accuracies.y.log
     [synthesizer] = [each for each in accuracies.series if each.name == "Synthesizer"]
-    assert synthesizer.labels == ["random", "fixed_random"] and synthesizer.y == [40, 30] and not synthesizer.joined
+    assert (
+        synthesizer.labels == ["random", "fixed_random"]
+        and synthesizer.y == [40, 30]
+        and not synthesizer.joined
+    )
 
 
 def test_speeds_of_one_length_alone_compare(costs, tmp_path):
@@ -205,14 +291,16 @@ def test_speeds_of_one_length_alone_compare(costs, tmp_path):
     assert [each.labels for each in panel.series] == [["bert"], ["sgu"]]
     assert over_speed(COLUMNS["mlm"], {"bert": scores["bert"]}, both, 128) is None
     assert over_speed(COLUMNS["bytes"], scores, both, 1024).panels[0].x.label.endswith("n = 1,024")
-    assert over_speed(COLUMNS["listops"], scores, both, 32) is None  # of 32 tokens nothing was measured
+    # of 32 tokens nothing was measured
+    assert over_speed(COLUMNS["listops"], scores, both, 32) is None
 
 
 def test_costs_over_tokens_with_their_powers(costs):
     [panel] = alternatives.cost_chart(costs, ROWS).panels
     series = {each.name: each for each in panel.series}
     assert series["bert"].x == [128, 1024, 2048, 4096]
-    assert series["bert"].y == pytest.approx([400 * (n / 1024) ** 2 for n in series["bert"].x])  # ms
+    # ms
+    assert series["bert"].y == pytest.approx([400 * (n / 1024) ** 2 for n in series["bert"].x])
     assert series["bert"].fit == pytest.approx(series["bert"].y, rel=1e-6)
     one_length = {row: {128: by_length[128]} for row, by_length in costs.items()}
     assert alternatives.cost_chart(one_length, ROWS) is None
@@ -225,7 +313,9 @@ def test_growth_is_that_of_a_sequence_from_1024_tokens_on(tmp_path):
     assert alternatives.growth(found["sgu"]).exponent == pytest.approx(1.5)
     assert alternatives.growth(found["sgu"], memory=True).exponent == pytest.approx(1)
     assert alternatives.growth(found["bert"], memory=True).exponent == pytest.approx(2)
-    assert alternatives.growth({1024: found["bert"][1024]}) is None and alternatives.growth({}) is None
+    assert (
+        alternatives.growth({1024: found["bert"][1024]}) is None and alternatives.growth({}) is None
+    )
 
 
 def test_the_nearest_length(tmp_path):

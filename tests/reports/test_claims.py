@@ -26,7 +26,8 @@ def test_verdict_needs_every_pair_of_seeds(better, worse, expected):
 
 def test_spearman():
     assert claims.spearman([10.0, 20.0, 30.0], [1.0, 2.0, 3.0]) == pytest.approx(1)
-    assert claims.spearman([10.0, 20.0, 30.0, 40.0], [1.0, 2.0, 4.0, 3.0]) == pytest.approx(0.8)  # 1 - 6 * 2 / (4 * 15)
+    # 1 - 6 * 2 / (4 * 15)
+    assert claims.spearman([10.0, 20.0, 30.0, 40.0], [1.0, 2.0, 4.0, 3.0]) == pytest.approx(0.8)
     assert math.isnan(claims.spearman([1.0], [1.0]))
     assert math.isnan(claims.spearman([1.0, 1.0], [1.0, 2.0]))
 
@@ -49,8 +50,8 @@ def curve(*values):
 
 
 def test_the_chance_of_a_rank_correlation():
-    """Of the 24 orders of 4 rows one is the paper's, and three swap two neighbours: a correlation of 0.8. Of 9 rows the
-    distribution is drawn: a normal one with variance 1 / 8 is near."""
+    """Of the 24 orders of 4 rows one is the paper's, and three swap two neighbours: a correlation
+    of 0.8. Of 9 rows the distribution is drawn: a normal one with variance 1 / 8 is near."""
     papers = [1.0, 2.0, 3.0, 4.0]
     chances = [claims.chance(correlation, papers) for correlation in (1.0, 0.8, -1.0)]
     assert chances == pytest.approx([1 / 24, 4 / 24, 1])
@@ -60,7 +61,11 @@ def test_the_chance_of_a_rank_correlation():
 def test_rank_correlation_over_tokens():
     """At token counts that all runs share, of the rows' means."""
     papers = {"a": 1.0, "b": 2.0, "c": 3.0}
-    curves = {"a": [curve(9, 1, 1), curve(9, 3, 1)], "b": [curve(8, 4, 2)], "c": [[*curve(7, 3), (25, 0), (30, 3)]]}
+    curves = {
+        "a": [curve(9, 1, 1), curve(9, 3, 1)],
+        "b": [curve(8, 4, 2)],
+        "c": [[*curve(7, 3), (25, 0), (30, 3)]],
+    }
     found = claims.rank_curve(curves, papers)
     assert [point.tokens for point in found] == [10, 20, 30]
     assert [point.correlation for point in found] == pytest.approx([-1, 0.5, 1])
@@ -72,7 +77,11 @@ def test_rank_correlation_over_tokens():
 
 def test_the_tally_counts_verdicts():
     found = [claims.Claim("", verdict) for verdict in (claims.HOLDS, claims.HOLDS, claims.OPEN)]
-    assert claims.tally(found).startswith("3 claims over all pairs of seeds: 2 hold, 0 are reversed, ")
+    assert claims.tally(found).startswith(
+        "3 claims over all pairs of seeds: 2 hold, 0 are reversed, "
+    )
     assert claims.tally(found).endswith("1 is inside the spread.")
     more = [claims.Claim("", verdict) for verdict in (claims.EARLY, claims.ONE_REVERSED)]
-    assert claims.tally([*found, *more]).endswith("spread, 1 is reversed with one seed, 1 cannot be judged yet.")
+    assert claims.tally([*found, *more]).endswith(
+        "spread, 1 is reversed with one seed, 1 cannot be judged yet."
+    )

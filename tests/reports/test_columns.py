@@ -1,4 +1,5 @@
-"""What `gmlp reproduce alternatives` would run, what it refuses, and how each column goes on by itself."""
+"""What `gmlp reproduce alternatives` would run, what it refuses, and how each column goes on by
+itself."""
 
 import subprocess
 
@@ -16,7 +17,9 @@ ROW = ("sgu", "fnet")
 
 
 def plan(folder, *names, **options):
-    return columns.Plan("alternatives", dict.fromkeys(names, "embedded"), ROW, "cpu", str(folder), **options)
+    return columns.Plan(
+        "alternatives", dict.fromkeys(names, "embedded"), ROW, "cpu", str(folder), **options
+    )
 
 
 @pytest.fixture
@@ -32,7 +35,9 @@ def measured(monkeypatch):
     """The words of the commands that would have measured."""
     commands = []
     done = subprocess.CompletedProcess([], 0)
-    monkeypatch.setattr(subprocess, "run", lambda words: commands.append(words[words.index("mixers") + 1 :]) or done)
+    monkeypatch.setattr(
+        subprocess, "run", lambda words: commands.append(words[words.index("mixers") + 1 :]) or done
+    )
     return commands
 
 
@@ -51,7 +56,9 @@ def test_a_trained_column_is_one_sweep(tmp_path, trained):
     assert mlm.overrides == {"data.train": "embedded", "model.layers": 1, "model.vocab_size": 500}
     assert cifar10.overrides == {"data.train": "embedded", "model.layers": 1}  # no vocabulary
     for name, sweep in {"mlm": mlm, "cifar10": cifar10}.items():  # as `gmlp sweep` trains it
-        assert [trial.point for trial in sweep.trials] == [*from_file(f"alternatives:{name},rows=sgu+fnet")]
+        assert [trial.point for trial in sweep.trials] == [
+            *from_file(f"alternatives:{name},rows=sgu+fnet")
+        ]
     assert [trial.config.batch_size for trial in mlm.trials] == [16] * 6
 
 
@@ -59,19 +66,29 @@ def test_costs_go_on_where_they_stopped(tmp_path, measured):
     made_up_columns.write_cost(tmp_path, "sgu", 128, (1.0,))
     assert columns.make(plan(tmp_path, "costs", lengths=(128, 512))) == []
     asked = (("sgu", 512), ("fnet", 128), ("fnet", 512))
-    assert [words[:2] for words in measured] == [[f"--rows={row}", f"--lengths={length}"] for row, length in asked]
+    assert [words[:2] for words in measured] == [
+        [f"--rows={row}", f"--lengths={length}"] for row, length in asked
+    ]
     assert f"--json={tmp_path}/costs/sgu-512.json" in measured[0] and len(COST_LENGTHS) == 8
 
 
-def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameters(tmp_path, trained):
+def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameters(
+    tmp_path, trained
+):
     made_up_columns.write_runs(tmp_path, "alternatives", {"sgu": ((9.0, 8.0), (9.0, 7.0))})
     columns.make(plan(tmp_path, "imdb", finetune_seeds=(4,), finetune_changes={"steps": "50"}))
-    assert [sweep.out for sweep, _ in trained] == [f"{tmp_path}/finetuned/imdb-sgu{name}" for name in ("", "-random")]
+    assert [sweep.out for sweep, _ in trained] == [
+        f"{tmp_path}/finetuned/imdb-sgu{name}" for name in ("", "-random")
+    ]
     for (sweep, _), start in zip(trained, (True, False), strict=True):
         assert sweep.source == "finetune_glue:own,scale=small"
         [trial] = sweep.trials
         config = trial.config
-        assert (config.seed, config.init_from, config.init_parameters) == (4, f"{tmp_path}/sgu-0", start)
+        assert (config.seed, config.init_from, config.init_parameters) == (
+            4,
+            f"{tmp_path}/sgu-0",
+            start,
+        )
         assert (config.data.train, config.model.length) == ("embedded", 128)
         assert config.steps == 50  # not the column's own 150
 
@@ -97,11 +114,20 @@ def test_failures_are_said(tmp_path, monkeypatch):
         ({"data": {"mlm": ""}}, "--columns=mlm is without its data"),
         ({"data": {"mlm": "/nowhere"}}, "--columns=mlm=/nowhere"),
         ({"data": {"listops": "embedded"}, "scale": "paper"}, "ListOps (%) has no scale paper"),
-        ({"data": {"cifar10": "embedded"}, "scale": "paper"}, "CIFAR-10, top-1 (%) has no scale paper"),
+        (
+            {"data": {"cifar10": "embedded"}, "scale": "paper"},
+            "CIFAR-10, top-1 (%) has no scale paper",
+        ),
         ({"changes": {"steps": "x"}}, "config.steps=x"),
-        ({"changes": {"augment.mixup": "1"}}, "--config.augment.mixup=1: no run of mlm has such a key"),
+        (
+            {"changes": {"augment.mixup": "1"}},
+            "--config.augment.mixup=1: no run of mlm has such a key",
+        ),
         ({"data": {"sst2": "embedded"}, "finetune_changes": {"masking.rate": "1"}}, "masking.rate"),
-        ({"data": {"cifar10": "embedded"}, "changes": {"steps": "9"}}, "--config.steps and the sweep set the same key"),
+        (
+            {"data": {"cifar10": "embedded"}, "changes": {"steps": "9"}},
+            "--config.steps and the sweep set the same key",
+        ),
     ],
 )
 def test_what_could_not_run_is_refused(tmp_path, options, message):
@@ -113,7 +139,9 @@ def test_what_could_not_run_is_refused(tmp_path, options, message):
 
 def test_a_report_of_columns_that_are_there(tmp_path):
     made_up_columns.write_everything(tmp_path / "runs")
-    done = preloaded.gmlp("reproduce", "alternatives", f"--from={tmp_path}/runs", f"--out={tmp_path}/reports")
+    done = preloaded.gmlp(
+        "reproduce", "alternatives", f"--from={tmp_path}/runs", f"--out={tmp_path}/reports"
+    )
     assert done.returncode == 0, done.stderr
     assert "| bert | 2 | 0.397 | " in done.stdout and "FNet is faster than BERT" in done.stdout
     for name in ("index.html", "table.csv", "speed_mlm.svg", "costs.png"):

@@ -12,20 +12,38 @@ from gmlp_flax.reports.table import Spread
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three points: two with two seeds, of which the first has run further with one, and one that has not ended."""
+    """Three points: two with two seeds, of which the first has run further with one, and one that
+    has not ended."""
     points = []
-    for batch, runs in ((8, {0: [90.0, 50.0, 40.0], 1: [70.0, 30.0]}), (16, {0: [80.0], 1: [60.0]}), (32, {})):
+    for batch, runs in (
+        (8, {0: [90.0, 50.0, 40.0], 1: [70.0, 30.0]}),
+        (16, {0: [80.0], 1: [60.0]}),
+        (32, {}),
+    ):
         for seed, values in runs.items():
-            lines = [{"step": 10 * step, "eval": {"perplexity": value}} for step, value in enumerate(values, 1)]
+            lines = [
+                {"step": 10 * step, "eval": {"perplexity": value}}
+                for step, value in enumerate(values, 1)
+            ]
             (tmp_path / f"batch_size={batch},seed={seed}").mkdir()
             text = "".join(json.dumps(line) + "\n" for line in [{"step": 5, "loss": 3.0}, *lines])
             (tmp_path / f"batch_size={batch},seed={seed}" / "metrics.jsonl").write_text(text)
         ended = [
-            {"seed": seed, "workdir": f"batch_size={batch},seed={seed}", "eval": {"perplexity": values[-1]}}
+            {
+                "seed": seed,
+                "workdir": f"batch_size={batch},seed={seed}",
+                "eval": {"perplexity": values[-1]},
+            }
             for seed, values in runs.items()
         ]
         points.append({"point": {"batch_size": batch}, "runs": ended, "summary": {}})
-    known = {"config": "quickstart_text", "overrides": {}, "metric": "perplexity", "mode": "min", "chosen": 1}
+    known = {
+        "config": "quickstart_text",
+        "overrides": {},
+        "metric": "perplexity",
+        "mode": "min",
+        "chosen": 1,
+    }
     (tmp_path / "sweep.json").write_text(json.dumps(known | {"points": points}))
     return tmp_path
 
@@ -57,7 +75,11 @@ def test_without_metrics_there_is_no_figure(folder):
 
 
 def test_curve_has_training_and_heldout_points(tmp_path):
-    lines = [{"step": 5, "loss": 3.0}, {"step": 10, "loss": 2.0}, {"step": 10, "eval": {"loss": 2.5}}]
+    lines = [
+        {"step": 5, "loss": 3.0},
+        {"step": 10, "loss": 2.0},
+        {"step": 10, "eval": {"loss": 2.5}},
+    ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     [path] = drawing.save({"loss": curves.of_run(str(tmp_path))}, str(tmp_path))
     [panel] = curves.of_run(str(tmp_path)).panels
@@ -70,4 +92,8 @@ def test_curve_has_training_and_heldout_points(tmp_path):
     config.augment.mixup = 0.8
     (tmp_path / "config.json").write_text(config_lib.to_json(config))
     assert curves.of_run(str(tmp_path)).panels[0].series[0].name == "training, of softened targets"
-    assert {file.name for file in (tmp_path / "figures").iterdir()} == {"loss.png", "loss.svg", "loss.pdf"}
+    assert {file.name for file in (tmp_path / "figures").iterdir()} == {
+        "loss.png",
+        "loss.svg",
+        "loss.pdf",
+    }

@@ -62,10 +62,16 @@ def test_table_3(tmp_path):
     inside = ("sgu < linear", "is inside the spread", "means 31 and 38")
     assert made.claims.index(inside) > 2  # the first are of neighbours in the paper's column
     assert made.claims[2] == ("linear < mixer", "is reversed with one seed", "means 38 and 20")
-    # Ranks: ours mixer 1, sgu 2, multiplicative 3, linear 4; the paper's 4, 1, 2, 3: 1 - 6 * 12 / (4 * 15).
+    # Ranks: ours mixer 1, sgu 2, multiplicative 3, linear 4; the paper's 4, 1, 2, 3: 1 - 6 * 12 /
+    # (4 * 15).
     [rank] = [note for note in made.notes if note.startswith("Spearman")]
-    assert rank.endswith("-0.20 over 4 models, after 1,843,200 tokens; one-sided permutation p = 0.62.")  # 15 of 24
-    assert made.setting.startswith("Scale cpu. Scaled down for mixer: steps 900 (paper: 125000); batch_size")
+    # 15 of 24
+    assert rank.endswith(
+        "-0.20 over 4 models, after 1,843,200 tokens; one-sided permutation p = 0.62."
+    )
+    assert made.setting.startswith(
+        "Scale cpu. Scaled down for mixer: steps 900 (paper: 125000); batch_size"
+    )
     assert "; model.vocab_size 2000 (paper: 32000); " in made.setting
     assert not any("Not finished" in note for note in made.notes)
 
@@ -92,7 +98,11 @@ def test_curves_have_their_seeds_ranges(tmp_path):
 
 def test_runs_that_are_behind_are_not_compared(tmp_path):
     """A column has one token budget."""
-    perplexities = {"sgu": ((50.0, 30.0), (52.0, 32.0)), "linear": ((60.0, 31.0),), "mixer": ((9.0, 9.0),)}
+    perplexities = {
+        "sgu": ((50.0, 30.0), (52.0, 32.0)),
+        "linear": ((60.0, 31.0),),
+        "mixer": ((9.0, 9.0),),
+    }
     write_runs(tmp_path, perplexities=perplexities)
     for run in ("sgu-1", "mixer-0"):
         (tmp_path / run / "result.json").unlink()
@@ -122,40 +132,60 @@ def test_rows_that_only_the_paper_has(tmp_path):
     made = gather("table6", tmp_path)
     rows = cells(made)
     devlin = rows["BERT-base (Devlin et al.)"]
-    assert (devlin["paper's SST-2"], devlin["M parameters"], devlin["perplexity"]) == (92.7, 110, None)
+    assert (devlin["paper's SST-2"], devlin["M parameters"], devlin["perplexity"]) == (
+        92.7,
+        110,
+        None,
+    )
     assert devlin["note"].startswith("the paper's row, not trained here")
 
 
-def write_finetuned(folder, row, accuracies, init_from="anywhere", pretrained="table4", task="sst2", **changes):
+def write_finetuned(
+    folder, row, accuracies, init_from="anywhere", pretrained="table4", task="sst2", **changes
+):
     """Runs of a model finetuned on SST-2, a seed an accuracy."""
     start = TABLES[pretrained].config(row, "cpu")
-    name = {"sst2": "sst2", "own": "imdb"}[task] + f"-{row}" + "-random" * (changes.get("init_parameters") is False)
+    name = (
+        {"sst2": "sst2", "own": "imdb"}[task]
+        + f"-{row}"
+        + "-random" * (changes.get("init_parameters") is False)
+    )
     for seed, accuracy in enumerate(accuracies):
         made = config_lib.from_file("configs/finetune_glue.py", f"{task},scale=small")
         made = warm_start.inherit_model(made, start)
         made.update({"seed": seed, "init_from": str(init_from), **changes})
-        write_run(folder / "finetuned" / name / f"seed={seed}", made, [(2, accuracy)], metric="accuracy")
+        write_run(
+            folder / "finetuned" / name / f"seed={seed}", made, [(2, accuracy)], metric="accuracy"
+        )
 
 
 def test_figure_7_has_two_axes(tmp_path):
-    """Depth, and data: the same model after more steps is a row of its own, as is what was finetuned from it."""
+    """Depth, and data: the same model after more steps is a row of its own, as is what was
+    finetuned from it."""
     ends = {"gmlp_18": (60.0, 0.6), "gmlp_36": (50.0, 0.65)}
     ends |= {"gmlp_36,data=2": (40.0, 0.7), "gmlp_36,data=4": (30.0, 0.8)}
     write_runs(tmp_path, "figure7", {row: ((2 * end, end),) for row, (end, _) in ends.items()})
     for row, (_, accuracy) in ends.items():
-        write_finetuned(tmp_path, row, [accuracy], init_from=tmp_path / f"{row}-0", pretrained="figure7")
+        write_finetuned(
+            tmp_path, row, [accuracy], init_from=tmp_path / f"{row}-0", pretrained="figure7"
+        )
     made = gather("figure7", tmp_path)
     rows = cells(made)
     assert list(rows) == ["gmlp_18", "gmlp_36", "gmlp_36,data=2", "gmlp_36,data=4"]
     for row, (end, accuracy) in ends.items():
-        assert (rows[row]["perplexity"].centre, rows[row]["SST-2"].centre) == (end, pytest.approx(100 * accuracy))
+        assert (rows[row]["perplexity"].centre, rows[row]["SST-2"].centre) == (
+            end,
+            pytest.approx(100 * accuracy),
+        )
     assert rows["gmlp_36,data=4"]["paper"] is None
     [panel] = made.figures["transfer"].panels
     lines = {series.name: (series.x, series.y) for series in panel.series}
     assert lines["gMLP"] == ([50, 60], pytest.approx([65, 60]))
     assert lines["gMLP, more data"] == ([30, 40, 50], pytest.approx([80, 70, 65]))
     # More data is none of the models whose perplexity is fitted over parameters.
-    assert "two points, no interval" in next(note for note in made.notes if note.startswith("gMLP: "))
+    assert "two points, no interval" in next(
+        note for note in made.notes if note.startswith("gMLP: ")
+    )
 
 
 def test_finetuned_runs_stand_beside_the_papers(tmp_path):
@@ -164,16 +194,26 @@ def test_finetuned_runs_stand_beside_the_papers(tmp_path):
         write_finetuned(tmp_path, row, accuracies)
     made = gather("table4", tmp_path)
     rows = cells(made)
-    assert (rows["gmlp_18"]["SST-2"].centre, rows["gmlp_18"]["paper's SST-2"]) == (pytest.approx(65), 91.2)
-    assert rows["gmlp_36"]["SST-2"].centre == pytest.approx(80) and rows["gmlp_36"]["paper's MNLI-m"] == 80.9
+    assert (rows["gmlp_18"]["SST-2"].centre, rows["gmlp_18"]["paper's SST-2"]) == (
+        pytest.approx(65),
+        91.2,
+    )
+    assert (
+        rows["gmlp_36"]["SST-2"].centre == pytest.approx(80)
+        and rows["gmlp_36"]["paper's MNLI-m"] == 80.9
+    )
     assert "MNLI-m" not in made.table.columns  # nothing was finetuned on it
-    law = "gMLP in the paper: perplexity is proportional to parameters ** -0.234"  # of its four models
+    # of its four models
+    law = "gMLP in the paper: perplexity is proportional to parameters ** -0.234"
     assert any(note.startswith(law) for note in made.notes)
     assert (
         "SST-2: rank correlation with the paper's column 1.00 over 2 models; one-sided permutation p = 0.5."
         in made.notes
     )
-    assert set(made.figures) == {"curves", "scaling", "transfer"} and len(made.figures["scaling"].panels) == 2
+    assert (
+        set(made.figures) == {"curves", "scaling", "transfer"}
+        and len(made.figures["scaling"].panels) == 2
+    )
 
 
 SST2, MNLI, *_ = SCORE_COLUMNS
@@ -189,13 +229,18 @@ def tuned_runs(folder, values, task="sst2", metric="accuracy", finished=True, **
         made.update_from_flattened_dict({"seed": seed, **changes})
         path = folder / f"{len(list(folder.iterdir())) if folder.exists() else 0}"
         write_run(path, made, finished=finished)
-        lines = [{"step": 1, "eval": {metric: 0.1}}, {"step": 2, "eval": {metric: value}, "baseline": TRIVIAL}]
+        lines = [
+            {"step": 1, "eval": {metric: 0.1}},
+            {"step": 2, "eval": {metric: value}, "baseline": TRIVIAL},
+        ]
         yield Run("gmlp_36", str(path), made, lines)
 
 
 def test_the_median_of_the_best_rate_counts(tmp_path):
     slow = list(tuned_runs(tmp_path / "slow", (0.80, 0.84, 0.81)))
-    fast = list(tuned_runs(tmp_path / "fast", (0.90, 0.70, 0.75), **{"optimizer.learning_rate": 0.5}))
+    fast = list(
+        tuned_runs(tmp_path / "fast", (0.90, 0.70, 0.75), **{"optimizer.learning_rate": 0.5})
+    )
     half = list(tuned_runs(tmp_path / "half", (0.99,), finished=False))
     found = language_models.score([*slow, *fast, *half], SST2)
     assert found == ((pytest.approx(81), pytest.approx((80, 84, 81))), 4e-3, 32)
@@ -211,7 +256,10 @@ def test_a_lucky_run_of_one_seed_is_not_the_best(tmp_path):
 
 
 def test_cells_and_notes(tmp_path):
-    large, small = list(tuned_runs(tmp_path / "b", (0.5,))), list(tuned_runs(tmp_path / "a", (0.6, 0.7, 0.8)))
+    large, small = (
+        list(tuned_runs(tmp_path / "b", (0.5,))),
+        list(tuned_runs(tmp_path / "a", (0.6, 0.7, 0.8))),
+    )
     scores = language_models.Scores(("sst2",), {"gmlp_36": small, "gmlp_72": large, "sgu": []})
     columns = scores.cells(["gmlp_36", "gmlp_72", "sgu", "absent"])
     assert list(columns) == ["SST-2", "paper's SST-2"]
@@ -219,18 +267,36 @@ def test_cells_and_notes(tmp_path):
         "gmlp_36": (pytest.approx(70), pytest.approx((60, 70, 80))),
         "gmlp_72": (pytest.approx(50), (pytest.approx(50),)),
     }
-    assert columns["paper's SST-2"] == {"gmlp_36": 92.3, "gmlp_72": 93.5, "sgu": None, "absent": None}
+    assert columns["paper's SST-2"] == {
+        "gmlp_36": 92.3,
+        "gmlp_72": 93.5,
+        "sgu": None,
+        "absent": None,
+    }
     spread, trivial, ranks = scores.notes()
     assert trivial == "SST-2, to compare: the most frequent label: 50.9."
-    assert "gmlp_36 60.0 to 80.0 (3 runs, rate 0.004, batch 32), gmlp_72 50.0 to 50.0 (1 runs" in spread
-    assert ranks == "SST-2: rank correlation with the paper's column -1.00 over 2 models; one-sided permutation p = 1."
+    assert (
+        "gmlp_36 60.0 to 80.0 (3 runs, rate 0.004, batch 32), gmlp_72 50.0 to 50.0 (1 runs"
+        in spread
+    )
+    assert (
+        ranks
+        == "SST-2: rank correlation with the paper's column -1.00 over 2 models; one-sided permutation p = 1."
+    )
 
 
 def test_orderings_are_claims(tmp_path):
-    """Each is about every pair of runs of two rows; what began from random parameters does not count."""
+    """Each is about every pair of runs of two rows; what began from random parameters does not
+    count."""
     random = tuned_runs(tmp_path / "c", (0.55, 0.65), init_parameters=False)
-    others = [*tuned_runs(tmp_path / "b", (0.5, 0.59)), *tuned_runs(tmp_path / "d", (0.4,), init_parameters=False)]
-    by_row = {"gmlp_36": [*tuned_runs(tmp_path / "a", (0.6, 0.7, 0.8)), *random], "transformer_12": others}
+    others = [
+        *tuned_runs(tmp_path / "b", (0.5, 0.59)),
+        *tuned_runs(tmp_path / "d", (0.4,), init_parameters=False),
+    ]
+    by_row = {
+        "gmlp_36": [*tuned_runs(tmp_path / "a", (0.6, 0.7, 0.8)), *random],
+        "transformer_12": others,
+    }
     transfers = [
         Statement("Table 4", "gmlp_36", "transformer_12", ("sst2",)),
         Statement("Table 4", "transformer_12", "gmlp_36", ("mnli",)),
@@ -244,12 +310,21 @@ def test_orderings_are_claims(tmp_path):
 
 
 def test_the_papers_claims_on_finetuning_are_its_numbers():
-    """What the tables claim agrees with the scores that they print; of aMLP at other depths there are none."""
-    claimed = [*TABLES["table4"].transfers, *TABLES["figure8"].transfers, *TABLES["table6"].transfers]
+    """What the tables claim agrees with the scores that they print; of aMLP at other depths there
+    are none."""
+    claimed = [
+        *TABLES["table4"].transfers,
+        *TABLES["figure8"].transfers,
+        *TABLES["table6"].transfers,
+    ]
     for _, better, worse, tasks, _ in claimed:
         column = next(each for each in SCORE_COLUMNS if each.task == tasks[0])
         if not better.startswith("amlp_") or better == "amlp_base":
-            assert printed_score(better, column) > printed_score(worse, column), (better, worse, tasks)
+            assert printed_score(better, column) > printed_score(worse, column), (
+                better,
+                worse,
+                tasks,
+            )
     assert len(claimed) == 8 + 11 + 3
 
 
@@ -281,10 +356,16 @@ def test_a_panel_of_perplexities_and_one_of_each_score():
     assert (gmlp.low, gmlp.high, gmlp.joined) == ([5.5, 3], [6.5, 3], False)
     assert gmlp.fit == pytest.approx([6, 3]) and not amlp.fit
     assert (gmlp.look.colour, amlp.look.colour) == (FAMILIES["gMLP"], FAMILIES["aMLP"])
-    assert perplexities.x.log and perplexities.y.log and perplexities.title == "Perplexity over parameters"
+    assert (
+        perplexities.x.log
+        and perplexities.y.log
+        and perplexities.title == "Perplexity over parameters"
+    )
     [scores] = accuracies.series
     assert (scores.x, scores.y, scores.low, scores.joined) == ([50, 100], [90, 92], [89, 92], True)
-    assert accuracies.y.label == "SST-2 (%)" and accuracies.title == "SST-2: gmlp_36 is best, 92.0 %"
+    assert (
+        accuracies.y.label == "SST-2 (%)" and accuracies.title == "SST-2: gmlp_36 is best, 92.0 %"
+    )
     law = "perplexity is proportional to parameters ** -1.000 (two points, no interval; R squared 1.000)"
     assert notes == [f"gMLP: {law}."]
 
@@ -297,7 +378,9 @@ def test_scores_over_perplexity_which_falls_to_the_right():
 def test_a_single_point_is_no_figure():
     assert language_models.scaling({"aMLP": SERIES["aMLP"], "gMLP": []}) == (None, [])
     assert language_models.transfer({"gMLP": SERIES["gMLP"][:1]}) is None
-    assert len(language_models.scaling({"aMLP": [*SERIES["aMLP"], SERIES["gMLP"][1]]})[0].panels) == 1
+    assert (
+        len(language_models.scaling({"aMLP": [*SERIES["aMLP"], SERIES["gMLP"][1]]})[0].panels) == 1
+    )
 
 
 def test_power_law_against_its_formulas():
@@ -309,5 +392,7 @@ def test_power_law_against_its_formulas():
     error = np.sqrt(np.sum(residuals**2) / 2 / np.sum((u - u.mean()) ** 2))
     law = language_models.power_law(x, y)
     assert law.exponent == pytest.approx(slope)
-    assert (law.low, law.high) == pytest.approx((slope - 4.30265 * error, slope + 4.30265 * error), rel=1e-4)
+    assert (law.low, law.high) == pytest.approx(
+        (slope - 4.30265 * error, slope + 4.30265 * error), rel=1e-4
+    )
     assert law.r_squared == pytest.approx(1 - np.sum(residuals**2) / np.sum((v - v.mean()) ** 2))

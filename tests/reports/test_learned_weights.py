@@ -1,4 +1,5 @@
-"""Figures 3, 4, 9 and 10 as reports of a run; tests/runs/test_reproduce.py makes the whole report of Figure 10."""
+"""Figures 3, 4, 9 and 10 as reports of a run; tests/runs/test_reproduce.py makes the whole report
+of Figure 10."""
 
 import numpy as np
 import pytest
@@ -24,7 +25,10 @@ def test_spread_agrees_with_its_definition():
 
 def test_locality_agrees_with_its_definition():
     """On a grid of 2 x 3 patches."""
-    weights, places = np.random.default_rng(0).normal(size=(2, 6, 6)), [(i, j) for i in range(2) for j in range(3)]
+    weights, places = (
+        np.random.default_rng(0).normal(size=(2, 6, 6)),
+        [(i, j) for i in range(2) for j in range(3)],
+    )
     expected = []
     for layer in weights:
         shares, square = [0.0, 0.0, 0.0], 0.0
@@ -68,7 +72,10 @@ def test_filters_of_images(image_run):
         assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 8
     [panel] = report.figures["offsets_share"].panels
     assert report.table.columns[-1] == "offsets"
-    assert panel.series[0].y == [row[-1] for row in report.table.rows] and panel.references[0] == ("noise", 48 / 255)
+    assert panel.series[0].y == [row[-1] for row in report.table.rows] and panel.references[0] == (
+        "noise",
+        48 / 255,
+    )
     assert ": steps 12 (paper: 93835); " in report.setting
     assert "; model.image_size (8, 8) (paper: (224, 224)); " in report.setting
     assert len(report.figures["filters"].axes) == 2 * 6 + 1  # and a bar of colours
@@ -76,11 +83,20 @@ def test_filters_of_images(image_run):
 
 def test_matrices_without_the_constraint(dense_run, tmp_path):
     report = made("figure9", dense_run)
-    assert [row[0] for row in report.table.rows] == [3, 6] and report.table.columns == ("step", "layer 1", "layer 2")
-    assert all(0 < share < 0.5 for row in report.table.rows for share in row[1:])  # six steps leave noise as it was
+    assert [row[0] for row in report.table.rows] == [3, 6] and report.table.columns == (
+        "step",
+        "layer 1",
+        "layer 2",
+    )
+    # six steps leave noise as it was
+    assert all(0 < share < 0.5 for row in report.table.rows for share in row[1:])
     assert "0.118 for noise" in report.notes[-2]  # 30 / 255
     page.write(report, str(tmp_path))
-    assert {path.name for path in tmp_path.iterdir()} >= {"spatial_matrices.svg", "toeplitz_share.pdf", "table.csv"}
+    assert {path.name for path in tmp_path.iterdir()} >= {
+        "spatial_matrices.svg",
+        "toeplitz_share.pdf",
+        "table.csv",
+    }
     [panel] = report.figures["toeplitz_share"].panels
     assert panel.series[0].y == [row[1] for row in report.table.rows]
 
@@ -89,7 +105,10 @@ def test_shares_agree_with_their_definition():
     maps, segments = np.random.default_rng(0).random((3, 5, 5)), np.array([0, 0, 0, 1, 1])
     expected = []
     for layer in maps:
-        other = [[w if segments[i] != segments[j] else 0 for j, w in enumerate(row)] for i, row in enumerate(layer)]
+        other = [
+            [w if segments[i] != segments[j] else 0 for j, w in enumerate(row)]
+            for i, row in enumerate(layer)
+        ]
         expected.append((np.sum(other) / 5, (np.sum(layer) - np.sum(other)) / 5, np.max(other)))
     np.testing.assert_allclose(across(maps, segments), expected, rtol=1e-12)
     # Even weights: three tokens give 2/5 to the other sentence, two give 3/5.
@@ -98,5 +117,7 @@ def test_shares_agree_with_their_definition():
 
 def test_a_run_that_was_not_finetuned(tmp_path):
     run = Run("amlp_36", str(tmp_path), TABLES["figure10"].config("amlp_36", "cpu"), ())
-    with pytest.raises(RunError, match="amlp_36 was not finetuned on mnli, .*give --finetune=mnli=DATA"):
+    with pytest.raises(
+        RunError, match="amlp_36 was not finetuned on mnli, .*give --finetune=mnli=DATA"
+    ):
         learned_weights.report("figure10", TABLES["figure10"], [run], "cpu", {"amlp_36": []})

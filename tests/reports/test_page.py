@@ -15,7 +15,9 @@ from gmlp_flax.reports.table import Spread, Table
 from tests.docs.browser import BROWSER, DRIVER, browser, wait_for
 from tests.reports.test_language_models import gather, write_runs
 
-WITH_BROWSER = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on PATH")
+WITH_BROWSER = pytest.mark.skipif(
+    not (BROWSER and DRIVER), reason="no chromium and chromedriver on PATH"
+)
 SGU, LINEAR, BERT = looks(["gMLP", "gMLP", "Transformer"])
 TOKENS = [1e5, 1e6, 2e6]
 POINTS = {"labels": ["18", "36"], "joined": False, "fit": [80.0, 60.0]}
@@ -25,7 +27,9 @@ PANELS = [
         Scale("tokens"),
         Scale("perplexity", log=True),
         [
-            Series("sgu", SGU, TOKENS, [400.0, 80.0, 57.0], [390.0, 78.0, 55.0], [410.0, 82.0, 59.0]),
+            Series(
+                "sgu", SGU, TOKENS, [400.0, 80.0, 57.0], [390.0, 78.0, 55.0], [410.0, 82.0, 59.0]
+            ),
             Series("linear <co>", LINEAR, TOKENS, [300.0, 20.0, 9.5]),
             Series("bert", BERT, TOKENS, [500.0, 150.0, float("nan")]),
         ],
@@ -69,7 +73,10 @@ def test_nothing_is_loaded_from_elsewhere_and_everything_is_escaped(text):
     links = re.findall(r'(?:src|href)="((?!data:|#)[^"]*)"', text)
     figures = ["curves.svg", "curves.png", "curves.svg", "curves.pdf", "curves.csv"]
     assert links == ["plotly.min.js", "table.csv", "table-what-it-costs.csv", *figures]
-    assert all(part in text for part in ("<title>A &lt;title&gt;<", "<li>a &amp; b</li>", "linear &amp; &lt;co&gt;"))
+    assert all(
+        part in text
+        for part in ("<title>A &lt;title&gt;<", "<li>a &amp; b</li>", "linear &amp; &lt;co&gt;")
+    )
     assert text.count("Plotly.newPlot(") == 2 and "<co>" not in text
 
 
@@ -81,7 +88,10 @@ def test_claims_and_settings_stand_above_the_table(text):
 
 
 def test_cells_and_what_a_spread_is_over(text):
-    assert '<td data-key="57.08" title="seeds: 55.0, 59.2">57.1 ± 2.9</td>' in text and '<td data-key=""></td>' in text
+    assert (
+        '<td data-key="57.08" title="seeds: 55.0, 59.2">57.1 ± 2.9</td>' in text
+        and '<td data-key=""></td>' in text
+    )
     assert '<td class="words" data-key="an aside">an aside</td>' in text
     first, second = text.split("<h2>What it costs</h2>")
     assert "deviation between seeds" in first and "deviation between repeats" in second
@@ -97,14 +107,24 @@ def test_what_plotly_is_given():
     lines, points = map(page.plotly_figure, PANELS)
     sgu, linear, bert, reference = lines.data
     assert [trace.name for trace in lines.data] == ["sgu", "linear <co>", "bert", "none"]
-    assert (sgu.error_y.array, sgu.error_y.arrayminus) == ((10, 2, 2), (10, 2, 2)) and linear.error_y.array is None
+    assert (sgu.error_y.array, sgu.error_y.arrayminus) == (
+        (10, 2, 2),
+        (10, 2, 2),
+    ) and linear.error_y.array is None
     assert bert.x == (1e5, 1e6)  # a value that is not finite is not drawn
-    assert reference.x == (1e5, 2e6) and lines.layout.yaxis.type == "log" and lines.layout.xaxis.type == "linear"
+    assert (
+        reference.x == (1e5, 2e6)
+        and lines.layout.yaxis.type == "log"
+        and lines.layout.xaxis.type == "linear"
+    )
     fit, gmlp = points.data
     assert fit.line.dash == "dash" and gmlp.mode == "markers+text" and gmlp.text == ("18", "36")
     assert (fit.legendgroup, gmlp.legendgroup, fit.showlegend) == ("gMLP", "gMLP", False)
     assert (gmlp.error_y.array, gmlp.error_y.arrayminus) == ((2, 1), (1, 2))
-    assert points.layout.xaxis.autorange == "reversed" and points.layout.xaxis.title.text == "M parameters"
+    assert (
+        points.layout.xaxis.autorange == "reversed"
+        and points.layout.xaxis.title.text == "M parameters"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -150,9 +170,7 @@ def test_the_page_is_as_wide_as_the_window(opened, width):
 def test_a_narrow_chart_hides_the_names_of_its_points(opened, width, opacity):
     opened.resize(width)
     opened.open(opened.run("return location.href"))
-    measure = (
-        "const name = document.querySelector('.textpoint text'); return name && getComputedStyle(name).fillOpacity"
-    )
+    measure = "const name = document.querySelector('.textpoint text'); return name && getComputedStyle(name).fillOpacity"
     wait_for(lambda: opened.run(measure) == opacity)
 
 
@@ -176,7 +194,9 @@ def test_charts_are_light_or_dark_as_the_page_is(opened, scheme):
     with Image.open(io.BytesIO(opened.picture())) as picture:
         seen = picture.convert("L").histogram()  # the charts fill the window
     most = max(range(256), key=seen.__getitem__)
-    assert sum(seen[:64] if scheme == "dark" else seen[192:]) > 0.8 * sum(seen) and (most < 64) == (scheme == "dark")
+    assert sum(seen[:64] if scheme == "dark" else seen[192:]) > 0.8 * sum(seen) and (most < 64) == (
+        scheme == "dark"
+    )
     opened.prefer("light")
 
 
@@ -186,7 +206,10 @@ def test_without_the_library_a_page_shows_images(tmp_path):
     (tmp_path / "report" / page.LIBRARY).unlink()
     with browser(str(tmp_path / "profile")) as window:
         window.open(f"file://{path}")
-        assert window.run("return document.querySelector('figure img').getBoundingClientRect().width") > 300
+        assert (
+            window.run("return document.querySelector('figure img').getBoundingClientRect().width")
+            > 300
+        )
         assert row_names(window) == ["sgu", "linear & <co>", "bert"]
 
 
@@ -195,12 +218,17 @@ def test_files_of_a_report(tmp_path):
     made = gather("table3", tmp_path / "runs")
     assert page.write(made, str(tmp_path / "table3")) == str(tmp_path / "table3" / "index.html")
     found = {path.name: path for path in (tmp_path / "table3").iterdir()}
-    figures = {f"{name}.{kind}" for name in ("curves", "places") for kind in ("png", "svg", "pdf", "csv")}
+    figures = {
+        f"{name}.{kind}" for name in ("curves", "places") for kind in ("png", "svg", "pdf", "csv")
+    }
     assert set(found) == figures | {"table.md", "table.csv", "index.html", "plotly.min.js"}
-    assert found["curves.png"].read_bytes()[16:20] == (650).to_bytes(4, "big")  # a paper's column, 200 dpi
+    # a paper's column, 200 dpi
+    assert found["curves.png"].read_bytes()[16:20] == (650).to_bytes(4, "big")
     rows = list(csv.reader(found["table.csv"].read_text().splitlines()))
     assert rows[0][0] == "model" and len(rows) == 5
-    assert "| sgu | 0.659 | 31.0 ± 1.4 | 2 | 4.35 | +26.6 | 0.004 |" in found["table.md"].read_text()
+    assert (
+        "| sgu | 0.659 | 31.0 ± 1.4 | 2 | 4.35 | +26.6 | 0.004 |" in found["table.md"].read_text()
+    )
     assert found["curves.csv"].read_text().splitlines()[1].startswith("mixer,,921600,70.0")
     before = {name: path.read_bytes() for name, path in found.items()}
     page.write(gather("table3", tmp_path / "runs"), str(tmp_path / "table3"))

@@ -7,7 +7,12 @@ from gmlp_flax.reports import report
 
 
 def test_families():
-    rows = {"bert_rel_only": "Transformer", "gmlp_36,data=4": "gMLP", "amlp_base": "aMLP", "fnet_hybrid": "FNet"}
+    rows = {
+        "bert_rel_only": "Transformer",
+        "gmlp_36,data=4": "gMLP",
+        "amlp_base": "aMLP",
+        "fnet_hybrid": "FNet",
+    }
     assert {row: report.family(row) for row in rows} == rows
 
 

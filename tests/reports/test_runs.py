@@ -25,7 +25,10 @@ def write_run(folder, made, evaluations=((4, 9.0), (8, 7.0)), finished=True, met
     """A run folder as training leaves it, without its checkpoints."""
     os.makedirs(folder)
     (folder / "config.json").write_text(config_lib.to_json(made))
-    lines = [{"step": 2, "loss": 3.0}, *({"step": step, "eval": {metric: value}} for step, value in evaluations)]
+    lines = [
+        {"step": 2, "loss": 3.0},
+        *({"step": step, "eval": {metric: value}} for step, value in evaluations),
+    ]
     (folder / "metrics.jsonl").write_bytes(writers.json_lines(*lines))
     if finished:
         (folder / "result.json").write_text(json.dumps(lines[-1]))
@@ -40,7 +43,10 @@ def test_runs_are_known_by_their_models_whatever_their_folders_are_called(tmp_pa
     write_run(tmp_path / "z", config("linear"))  # no row
     (tmp_path / "notes.txt").write_text("not a run")
     found = find(str(tmp_path), ROWS)
-    assert [(run.row, run.config.seed, run.finished) for run in found] == [("split", 0, False), ("additive", 1, True)]
+    assert [(run.row, run.config.seed, run.finished) for run in found] == [
+        ("split", 0, False),
+        ("additive", 1, True),
+    ]
     assert found[0].curve("perplexity") == [(4 * 4 * 128, 9.0), (8 * 4 * 128, 7.0)]
     assert found[0].curve("top1") == []
 
@@ -50,7 +56,10 @@ def test_runs_are_known_by_their_models_whatever_their_folders_are_called(tmp_pa
     [
         ({"seed": 1, "steps": 9}, "steps is 8 in .*a and 9 in .*b"),
         ({"seed": 1, "data.tokenizer": "other"}, "data.tokenizer is '' in .*a and 'other'"),
-        ({"seed": 1, "optimizer.lr_multipliers": ("norm=2",)}, "optimizer.lr_multipliers is .* in .*a and .*norm=2"),
+        (
+            {"seed": 1, "optimizer.lr_multipliers": ("norm=2",)},
+            "optimizer.lr_multipliers is .* in .*a and .*norm=2",
+        ),
         ({}, "a and .*b are both the row split with seed 0"),
     ],
 )
@@ -74,7 +83,9 @@ def test_tokenizers_must_be_the_same(tmp_path):
 def test_what_may_differ(tmp_path):
     """How a run was run; and between rows, the rate and its factors, which were chosen for each."""
     write_run(tmp_path / "a", config())
-    write_run(tmp_path / "b", config(seed=1, **{"log.every": 5, "mesh.fsdp": 2, "model.remat": "none"}))
+    write_run(
+        tmp_path / "b", config(seed=1, **{"log.every": 5, "mesh.fsdp": 2, "model.remat": "none"})
+    )
     rates = {"optimizer.learning_rate": 0.5, "optimizer.lr_multipliers": ("norm=2",)}
     write_run(tmp_path / "c", config("additive", **rates))
     assert len(find(str(tmp_path), ROWS)) == 3
@@ -82,13 +93,19 @@ def test_what_may_differ(tmp_path):
 
 def tuned(gate="split", **changes):
     """A config of a model finetuned on SST-2."""
-    return config(gate, **{"task": "text_classification", "init_from": "anywhere", "model.length": 64, **changes})
+    return config(
+        gate,
+        **{"task": "text_classification", "init_from": "anywhere", "model.length": 64, **changes},
+    )
 
 
 def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
     folder = tmp_path / "finetuned" / "sst2"
     write_run(folder / "a", tuned())
-    write_run(folder / "b", tuned("additive", seed=1, **{"optimizer.learning_rate": 0.5, "init_from": "elsewhere"}))
+    write_run(
+        folder / "b",
+        tuned("additive", seed=1, **{"optimizer.learning_rate": 0.5, "init_from": "elsewhere"}),
+    )
     write_run(folder / "c", tuned(batch_size=8, steps=4, **{"optimizer.warmup": 1, "log.every": 7}))
     write_run(folder / "d", tuned(**{"glue.task": "rte", "model.length": 32}))
     write_run(folder / "e", tuned(init_from="another seed's"))
@@ -102,7 +119,10 @@ def test_finetuned_runs_may_differ_in_row_rate_seed_and_batch(tmp_path):
     [
         ({}, "sst2/a and .*sst2/b are both sst2 from anywhere with seed 0: leave one out"),
         ({"seed": 1, "steps": 9}, "steps is 8 in .*a and 9 in .*b"),
-        ({"gate": "additive", "init_from": "elsewhere", "model.dropout": 0.1}, "model.dropout is 0.0 in .*a and 0.1"),
+        (
+            {"gate": "additive", "init_from": "elsewhere", "model.dropout": 0.1},
+            "model.dropout is 0.0 in .*a and 0.1",
+        ),
         ({"seed": 1, "model.pool": "cls"}, "model.pool is 'mean' in .*a and 'cls'"),
     ],
 )
@@ -114,17 +134,23 @@ def test_finetuned_runs_that_cannot_stand_in_one_table(tmp_path, changes, messag
 
 
 def test_rows_of_one_model_are_told_apart_by_their_steps(tmp_path):
-    """And what was finetuned from them by the run that it started from; of one that is gone, no row is guessed."""
+    """And what was finetuned from them by the run that it started from; of one that is gone, no row
+    is guessed."""
     rows = ROWS | {"split longer": config(steps=16)}
     write_run(tmp_path / "a", config())
     write_run(tmp_path / "b", config(steps=16))
     write_run(tmp_path / "c", config(steps=24))  # no row
-    assert [(run.row, run.config.steps) for run in find(str(tmp_path), rows)] == [("split", 8), ("split longer", 16)]
+    assert [(run.row, run.config.steps) for run in find(str(tmp_path), rows)] == [
+        ("split", 8),
+        ("split longer", 16),
+    ]
     with pytest.raises(RunError, match="the rows split and again have the same model and steps"):
         find(str(tmp_path), ROWS | {"again": config(seed=1)})
     for name in "ab":
         write_run(tmp_path / "finetuned" / "sst2" / name, tuned(init_from=str(tmp_path / name)))
-    write_run(tmp_path / "finetuned" / "sst2" / "gone", tuned(init_from=str(tmp_path / "d"), steps=8))
+    write_run(
+        tmp_path / "finetuned" / "sst2" / "gone", tuned(init_from=str(tmp_path / "d"), steps=8)
+    )
     found = find_finetuned(str(tmp_path), rows)
     names = {row: [os.path.basename(run.path) for run in runs] for row, runs in found.items()}
     assert names == {"split": ["a"], "additive": [], "split longer": ["b"]}

@@ -19,23 +19,33 @@ class Commands:
     """Commands on the CPU, with warnings as errors; see tests/preloaded.py."""
 
     def start(self, *arguments: object, command: str = "train", **options):
-        """Starts a subcommand of `gmlp` with pipes for its output; options as in `preloaded.start`."""
-        return preloaded.start("-m", "gmlp_flax", command, *arguments, PYTHONWARNINGS="error", **options)
+        """Starts a subcommand of `gmlp` with pipes for its output; options as in
+        `preloaded.start`."""
+        return preloaded.start(
+            "-m", "gmlp_flax", command, *arguments, PYTHONWARNINGS="error", **options
+        )
 
-    def __call__(self, *arguments: object, command: str = "train", **options) -> subprocess.CompletedProcess:
+    def __call__(
+        self, *arguments: object, command: str = "train", **options
+    ) -> subprocess.CompletedProcess:
         """Runs a command to its end; options as in `preloaded.run`."""
         return preloaded.gmlp(command, *arguments, PYTHONWARNINGS="error", **options)
 
 
 def assert_done(result: subprocess.CompletedProcess) -> None:
     assert result.returncode == 0, result.stderr
-    assert "Traceback" not in result.stderr and "Exception ignored" not in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr and "Exception ignored" not in result.stderr, (
+        result.stderr
+    )
 
 
 def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> None:
-    """Exit code 2, and on standard error `error: ...` as the last line, with the words; no traceback."""
+    """Exit code 2, and on standard error `error: ...` as the last line, with the words; no
+    traceback."""
     assert result.returncode == 2, result.stderr
-    assert "Traceback" not in result.stderr and "Exception ignored" not in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr and "Exception ignored" not in result.stderr, (
+        result.stderr
+    )
     message = result.stderr.splitlines()[-1]
     assert message.startswith("error: "), result.stderr
     for word in words:
@@ -49,7 +59,8 @@ BEGINNING = re.compile(
 
 
 def assert_only_one_line(result: subprocess.CompletedProcess, *words: str) -> None:
-    """As assert_one_line_error, and before it stands at most what a run says before its first step."""
+    """As assert_one_line_error, and before it stands at most what a run says before its first
+    step."""
     assert_one_line_error(result, *words)
     before = result.stderr.splitlines()[:-1]
     assert all(map(BEGINNING.match, before)) and not result.stdout, result.stderr
@@ -58,11 +69,15 @@ def assert_only_one_line(result: subprocess.CompletedProcess, *words: str) -> No
 def metrics(workdir: Path) -> list[dict]:
     """The lines of metrics.jsonl, less throughput, which no two runs share."""
     lines = MetricsFile.read(str(workdir / METRICS_FILE))
-    return [{name: value for name, value in line.items() if not name.endswith("_per_second")} for line in lines]
+    return [
+        {name: value for name, value in line.items() if not name.endswith("_per_second")}
+        for line in lines
+    ]
 
 
 def await_line(process: subprocess.Popen, pattern: str = "^step ") -> None:
-    """Returns when a process has said a line on standard error with this pattern; by default, of its first step."""
+    """Returns when a process has said a line on standard error with this pattern; by default, of
+    its first step."""
     said = []
     for line in process.stderr:
         said.append(line)
@@ -78,7 +93,8 @@ def assert_same_run(workdir: Path, expected: Path) -> None:
 
 
 def final_state(workdir: Path) -> dict:
-    """All arrays of the newest checkpoint, checksums verified, by path: parameters, optimizer state, window."""
+    """All arrays of the newest checkpoint, checksums verified, by path: parameters, optimizer
+    state, window."""
     config = gmlp_config.load(str(workdir / CONFIG_FILE))
     checkpoints = loading.open_checkpoints(config, str(workdir), read_only=True)
     step = checkpoints.pick("latest")

@@ -7,10 +7,17 @@ import time
 from collections.abc import Callable
 
 
-def kill_until_done(start: Callable[[], subprocess.Popen], kills: int, startup: float, lines: int, rng: random.Random):
+def kill_until_done(
+    start: Callable[[], subprocess.Popen],
+    kills: int,
+    startup: float,
+    lines: int,
+    rng: random.Random,
+):
     """Starts a command again and again.
 
-    Every other time it is killed while it starts, else after some lines about its steps: so it gets on.
+    Every other time it is killed while it starts, else after some lines about its steps: so it gets
+    on.
 
     Args:
         start: starts the command with a pipe for standard error.
@@ -20,7 +27,8 @@ def kill_until_done(start: Callable[[], subprocess.Popen], kills: int, startup: 
         rng: decides the moments.
 
     Returns:
-        The number of kills, which is less than asked for where the run finished before, and standard error of all.
+        The number of kills, which is less than asked for where the run finished before, and
+        standard error of all.
     """
     done, output = 0, []
     while done < kills:
@@ -28,7 +36,9 @@ def kill_until_done(start: Callable[[], subprocess.Popen], kills: int, startup: 
         if done % 2:
             time.sleep(rng.uniform(0, startup))
         else:
-            steps = (line for line in process.stderr if output.append(line) or line.startswith("step "))
+            steps = (
+                line for line in process.stderr if output.append(line) or line.startswith("step ")
+            )
             list(itertools.islice(steps, rng.randint(lines // 2, lines)))
             time.sleep(rng.uniform(0, 0.05))
         process.kill()

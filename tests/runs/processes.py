@@ -9,12 +9,20 @@ from tests import preloaded
 from tests.runs.command import Commands, assert_done
 
 # What we say; and what JAX's coordination service says if it finds out first, which then aborts.
-LOST = "error: lost a process of this run", "the JAX distributed service detected fatal errors", "gloo"
+LOST = (
+    "error: lost a process of this run",
+    "the JAX distributed service detected fatal errors",
+    "gloo",
+)
 
 
 @contextlib.contextmanager
 def several_processes(
-    commands: Commands, *arguments: str, each: tuple[tuple[str, ...], ...] = ((), ()), devices: int = 2, **options
+    commands: Commands,
+    *arguments: str,
+    each: tuple[tuple[str, ...], ...] = ((), ()),
+    devices: int = 2,
+    **options,
 ) -> Iterator[list[subprocess.Popen]]:
     """Starts a command several times, as `Commands.start`; kills what runs at the end.
 
@@ -31,7 +39,14 @@ def several_processes(
         held.bind(("::", 0))
         flags = [f"--coordinator=127.0.0.1:{held.getsockname()[1]}", f"--processes={len(each)}"]
         processes = [
-            commands.start(*arguments, *more, *flags, f"--process={i}", XLA_FLAGS=preloaded.devices(devices), **options)
+            commands.start(
+                *arguments,
+                *more,
+                *flags,
+                f"--process={i}",
+                XLA_FLAGS=preloaded.devices(devices),
+                **options,
+            )
             for i, more in enumerate(each)
         ]
         try:
@@ -64,5 +79,7 @@ def run_two(commands: Commands, *arguments: str, **options) -> list[subprocess.C
 
 def assert_lost(result: subprocess.CompletedProcess) -> None:
     """A process that ended because of another one: not as if done or told to, and it says why."""
-    assert result.returncode not in (0, 2) and any(words in result.stderr for words in LOST), result.stderr
+    assert result.returncode not in (0, 2) and any(words in result.stderr for words in LOST), (
+        result.stderr
+    )
     assert "Traceback" not in result.stderr, result.stderr

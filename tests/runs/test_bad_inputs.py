@@ -17,13 +17,27 @@ LINES = writers.json_lines(*({"text": text} for text in TEXTS))
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--config.data.heldout=nowhere.txt"], ["config.data.heldout: nothing at 'nowhere.txt'", "check the path"]),
-        (["--config.data.tokenizer=nowhere.model"], ["config.data.tokenizer is 'nowhere.model'", "does not exist"]),
-        (["--config.model.length=4000"], ["tokens, a sequence of length 4000 needs 3998", "config.model.length"]),
+        (
+            ["--config.data.heldout=nowhere.txt"],
+            ["config.data.heldout: nothing at 'nowhere.txt'", "check the path"],
+        ),
+        (
+            ["--config.data.tokenizer=nowhere.model"],
+            ["config.data.tokenizer is 'nowhere.model'", "does not exist"],
+        ),
+        (
+            ["--config.model.length=4000"],
+            ["tokens, a sequence of length 4000 needs 3998", "config.model.length"],
+        ),
         (["--config.model.vocab_size=100"], ["no tokenizer of vocab_size=100"]),
-        (["--config.init_from=/nowhere"], ["config.init_from is /nowhere", "expected a run folder"]),
+        (
+            ["--config.init_from=/nowhere"],
+            ["config.init_from is /nowhere", "expected a run folder"],
+        ),
     ],
-    ids=lambda value: value[0].partition("=")[0].rpartition(".")[2] if value[0].startswith("--") else "",
+    ids=lambda value: (
+        value[0].partition("=")[0].rpartition(".")[2] if value[0].startswith("--") else ""
+    ),
 )
 def test_text(commands, text, tmp_path, flags, words):
     assert_one_line_error(commands(text, *flags, f"--workdir={tmp_path / 'run'}"), *words)
@@ -41,20 +55,27 @@ def test_damaged_corpus(commands, text, tmp_path):
 def test_as_many_bad_records_as_the_limit(commands, text, tmp_path):
     """They are counted and reported with the first one's place, and the run goes on."""
     (tmp_path / "spoiled.jsonl").write_bytes(LINES + b"[]\n{\n")
-    flags = [f"--config.data.train={tmp_path}/spoiled.jsonl", f"--config.data.cache={tmp_path}/cache"]
+    flags = [
+        f"--config.data.train={tmp_path}/spoiled.jsonl",
+        f"--config.data.cache={tmp_path}/cache",
+    ]
     flags += ["--config.steps=1", f"--workdir={tmp_path / 'run'}"]
     result = commands(text, *flags, "--config.data.max_bad_records=2")
     assert_done(result)
     reports = [line for line in result.stderr.splitlines() if "bad record" in line]
     first = f"2 bad record(s) skipped, the first: {tmp_path}/spoiled.jsonl, line 61: found list"
-    assert [line.partition(";")[0] for line in reports] == 2 * [f"{tmp_path}/spoiled.jsonl: {first}"]
+    assert [line.partition(";")[0] for line in reports] == 2 * [
+        f"{tmp_path}/spoiled.jsonl: {first}"
+    ]
 
 
 def test_batch_that_devices_cannot_share(commands, text, tmp_path):
     variables = {"XLA_FLAGS": preloaded.devices(2)}
     result = commands(text, "--config.batch_size=7", f"--workdir={tmp_path / 'run'}", **variables)
     assert_one_line_error(result, "config.batch_size is 7", "2 devices", "set it to 6 or 8")
-    result = commands(text, "--config.eval.batch_size=3", f"--workdir={tmp_path / 'run'}", **variables)
+    result = commands(
+        text, "--config.eval.batch_size=3", f"--workdir={tmp_path / 'run'}", **variables
+    )
     assert_one_line_error(result, "config.eval.batch_size is 3", "set it to 2 or 4")
 
 

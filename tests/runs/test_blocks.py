@@ -1,4 +1,5 @@
-"""The quickstart configs with blocks of every kind, for a few steps: text, finetuning from it, and images."""
+"""The quickstart configs with blocks of every kind, for a few steps: text, finetuning from it, and
+images."""
 
 import jax
 import pytest
@@ -14,7 +15,10 @@ TRAINED = {
     "transformer": ({"heads": 2, "positions": "relative"}, "attention"),
     "mixer": ({}, "token_mlp/proj_in/weight"),
     "fnet_hybrid": ({"attention_layers": 1}, "stack_1/attention"),
-    "synthesizer": ({"synthesizer": "factorized_random+factorized_dense", "rank": 4}, "factorized_random/rows"),
+    "synthesizer": (
+        {"synthesizer": "factorized_random+factorized_dense", "rank": 4},
+        "factorized_random/rows",
+    ),
     "external_attention": ({"memory": 16, "heads": 2, "positions": "absolute"}, "external/keys"),
     "convolution": ({"kernel_widths": (3, 5)}, "stack_1/convolution/kernel/logits"),
 }
@@ -25,20 +29,30 @@ def quickstart(name, folder):
     """A quickstart config of text with a block, and few steps of little data."""
     config = config_lib.changed(config_lib.from_file("quickstart_text"), block=name)
     config.steps, config.batch_size, config.optimizer.warmup, config.log.every = 3, 4, 1, 1
-    config.model.update(TRAINED[name][0] | {"layers": 2, "d_model": 16, "d_ffn": 16, "length": 16, "vocab_size": 320})
+    config.model.update(
+        TRAINED[name][0]
+        | {"layers": 2, "d_model": 16, "d_ffn": 16, "length": 16, "vocab_size": 320}
+    )
     train = tiny.write_corpus(folder / "corpus.jsonl")
     config.data.update(train=train, heldout_share=0.2, cache=str(folder / "cache"))
     return config
 
 
 def paths(params):
-    return ["/".join(key.key for key in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    return [
+        "/".join(key.key for key in path) for path, _ in jax.tree_util.tree_leaves_with_path(params)
+    ]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow][: name != QUICK]) for name in TRAINED])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow][: name != QUICK]) for name in TRAINED]
+)
 def test_text_is_pretrained_and_finetuned(name, tmp_path):
     loop.train(quickstart(name, tmp_path), str(run := tmp_path / "run"))
-    config, perplexity = config_lib.load(str(run / "config.json")), read_result(str(run))["eval"]["perplexity"]
+    config, perplexity = (
+        config_lib.load(str(run / "config.json")),
+        read_result(str(run))["eval"]["perplexity"],
+    )
     assert 200 < perplexity < 500  # About the vocabulary's 320: nothing is learned in 3 steps.
     trained = loading.load(str(run))
     assert any(TRAINED[name][1] in path for path in paths(trained.params))
@@ -48,7 +62,8 @@ def test_text_is_pretrained_and_finetuned(name, tmp_path):
     (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + lines)
     options = config_lib.from_file("finetune_glue", "sst2,scale=small")
     options.update(steps=2, batch_size=4, init_from=str(run))
-    options.model.length = 16 if name in ("mixer", "synthesizer") else 12  # token MLPs and factors are made for n
+    # token MLPs and factors are made for n
+    options.model.length = 16 if name in ("mixer", "synthesizer") else 12
     options.optimizer.warmup, options.eval.every = 1, 2
     data = str(tmp_path / "train.tsv")
     options.data.update(train=data, heldout=data, cache=str(tmp_path / "cache"))
@@ -61,7 +76,9 @@ def test_from_the_command_line(tmp_path):
     """A list and a word, as flags give them; and what comes next is what the model has."""
     start, wanted = config_lib.from_file("quickstart_text"), quickstart(QUICK, tmp_path)
     changes = config_lib.differences(start, wanted)
-    values = {name: new for name, (_, new) in changes.items() if new is not None} | {"model.kernel_widths": "3,5"}
+    values = {name: new for name, (_, new) in changes.items() if new is not None} | {
+        "model.kernel_widths": "3,5"
+    }
     flags = [f"--config.{name}={value}" for name, value in values.items()]
     config, _ = config_lib.apply_overrides(start, ["gmlp train", *flags])
     assert not config_lib.differences(config, wanted) and config.model.kernel_widths == (3, 5)

@@ -1,4 +1,5 @@
-"""Commands whose run, weights or reports are in a bucket: several processes, attention, tables, import and export."""
+"""Commands whose run, weights or reports are in a bucket: several processes, attention, tables,
+import and export."""
 
 import json
 from pathlib import Path
@@ -29,7 +30,8 @@ def upload(store: buckets.Store, folder: Path, prefix: str) -> None:
 
 
 def test_two_processes(commands, store, text, tmp_path):
-    """Both write parts of a checkpoint, are killed, and read their own part again; the bits are a local run's."""
+    """Both write parts of a checkpoint, are killed, and read their own part again; the bits are a
+    local run's."""
     run_two(commands, text, f"--workdir={tmp_path / 'local'}")
     with two_processes(commands, text, "--workdir=gs://runs/two", **store.environment) as killed:
         await_line(killed[0], "^step 9/")
@@ -40,11 +42,19 @@ def test_two_processes(commands, store, text, tmp_path):
 
 def test_attention(commands, store, text):
     run = "--workdir=gs://runs/attention"
-    assert_done(commands(text, run, "--config.model.d_attn=4", "--config.steps=2", **store.environment))
-    drawn = commands("attention", run, "--text=the of and", "--second=to in", command="draw", **store.environment)
-    names = [f"gs://runs/attention/figures/{name}.png" for name in ("attention", "attention_layers")]
+    assert_done(
+        commands(text, run, "--config.model.d_attn=4", "--config.steps=2", **store.environment)
+    )
+    drawn = commands(
+        "attention", run, "--text=the of and", "--second=to in", command="draw", **store.environment
+    )
+    names = [
+        f"gs://runs/attention/figures/{name}.png" for name in ("attention", "attention_layers")
+    ]
     assert drawn.stdout.split() == names, drawn.stderr
-    assert all(store.read("runs", name.removeprefix("gs://runs/")).startswith(b"\x89PNG") for name in names)
+    assert all(
+        store.read("runs", name.removeprefix("gs://runs/")).startswith(b"\x89PNG") for name in names
+    )
 
 
 def test_a_table_of_runs_in_a_bucket(commands, store, tmp_path):
@@ -58,20 +68,32 @@ def test_a_table_of_runs_in_a_bucket(commands, store, tmp_path):
         write_run(tmp_path / "runs" / row, made, ((1, 400.0), (2, 300.0 + ROWS.index(row))))
     upload(store, tmp_path / "runs", "table")
     flags = [f"--config.{name}={value}" for name, value in changes.items()]
-    for place, out in ((f"{tmp_path}/runs", f"{tmp_path}/reports"), ("gs://runs/table", "gs://runs/reports")):
+    for place, out in (
+        (f"{tmp_path}/runs", f"{tmp_path}/reports"),
+        ("gs://runs/table", "gs://runs/reports"),
+    ):
         done = commands(
-            "table3", f"--from={place}", f"--out={out}", "--", *flags, command="reproduce", **store.environment
+            "table3",
+            f"--from={place}",
+            f"--out={out}",
+            "--",
+            *flags,
+            command="reproduce",
+            **store.environment,
         )
         assert_done(done)
         assert f"the report: {out}/table3/index.html" in done.stdout
-    files = sorted(path.relative_to(tmp_path) for path in (tmp_path / "reports").rglob("*") if path.is_file())
+    files = sorted(
+        path.relative_to(tmp_path) for path in (tmp_path / "reports").rglob("*") if path.is_file()
+    )
     assert store.names("runs", "reports/") == sorted(map(str, files))
     table = (tmp_path / "reports" / "table3" / "table.csv").read_bytes()
     assert b",300" in table and store.read("runs", "reports/table3/table.csv") == table
 
 
 def test_import(commands, store, tmp_path):
-    """Weights and tokenizer from a bucket, the run to a bucket; a second run is not written over it."""
+    """Weights and tokenizer from a bucket, the run to a bucket; a second run is not written over
+    it."""
     state, _ = random_weights()
     states.write(str(tmp_path / "model.safetensors"), state)
     store.write("runs", "fnet/model.safetensors", (tmp_path / "model.safetensors").read_bytes())
@@ -89,7 +111,9 @@ def test_import(commands, store, tmp_path):
     assert_done(imported("gs://runs/fnet", "gs://runs/imported"))
     assert_done(imported(tmp_path, tmp_path / "run"))
     told = [
-        commands(f"--workdir={place}", command="predict", input="the [MASK] of\n", **store.environment)
+        commands(
+            f"--workdir={place}", command="predict", input="the [MASK] of\n", **store.environment
+        )
         for place in ("gs://runs/imported", tmp_path / "run")
     ]
     assert told[0].stdout == told[1].stdout and "[MASK] 1:" in told[0].stdout, told[0].stderr
@@ -104,8 +128,16 @@ def test_export(commands, store, tmp_path):
     weights = tmp_path / "gmlp_ti16_224.safetensors"
     state, params = random_state("gmlp_ti16_224", 2)
     states.write(str(weights), state)
-    assert_done(commands(f"--model={weights}", "--out=gs://runs/timm", command="export", **store.environment))
-    assert_done(commands("--model=gs://runs/timm", "--out=gs://runs/out", command="export", **store.environment))
+    assert_done(
+        commands(
+            f"--model={weights}", "--out=gs://runs/timm", command="export", **store.environment
+        )
+    )
+    assert_done(
+        commands(
+            "--model=gs://runs/timm", "--out=gs://runs/out", command="export", **store.environment
+        )
+    )
     (tmp_path / "out.safetensors").write_bytes(store.read("runs", "out/model.safetensors"))
     found = weight_files.read(str(tmp_path / "out.safetensors"))
     for key, leaf in traverse_util.flatten_dict(params, sep="/").items():

@@ -1,6 +1,7 @@
 """Runs whose folder is in a bucket: the commands, kills, faults, and bad addresses.
 
-`BUCKET_KILLS=20 pytest tests/runs/test_buckets.py` kills a run so often (otherwise once), and goes through all faults.
+`BUCKET_KILLS=20 pytest tests/runs/test_buckets.py` kills a run so often (otherwise once), and goes
+through all faults.
 """
 
 import json
@@ -12,12 +13,20 @@ from pathlib import Path
 import pytest
 
 from tests import buckets
-from tests.runs.command import assert_done, assert_one_line_error, assert_only_one_line, assert_same_run, await_line
+from tests.runs.command import (
+    assert_done,
+    assert_one_line_error,
+    assert_only_one_line,
+    assert_same_run,
+    await_line,
+)
 from tests.runs.kill import kill_until_done
 from tests.runs.test_exact_resume import OPTIMISED
 
 KILLS = int(os.environ.get("BUCKET_KILLS", "1"))
-long = pytest.mark.skipif("BUCKET_KILLS" not in os.environ, reason="takes minutes: set BUCKET_KILLS=20")
+long = pytest.mark.skipif(
+    "BUCKET_KILLS" not in os.environ, reason="takes minutes: set BUCKET_KILLS=20"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,15 +56,24 @@ def test_commands_on_a_run_in_a_bucket(commands, store, text, finished, tmp_path
     assert_done(commands(text, workdir, **store.environment))
     run = fetched(store, "a/one/", tmp_path)
     assert_same(run, finished)
-    assert sorted(path.name for path in run.iterdir()) == sorted(path.name for path in finished.iterdir())
-    assert sorted(path.name for path in (run / "figures").iterdir()) == ["loss.pdf", "loss.png", "loss.svg"]
+    assert sorted(path.name for path in run.iterdir()) == sorted(
+        path.name for path in finished.iterdir()
+    )
+    assert sorted(path.name for path in (run / "figures").iterdir()) == [
+        "loss.pdf",
+        "loss.png",
+        "loss.svg",
+    ]
 
     repeated = commands(text, workdir, **store.environment)
     assert_done(repeated)
     assert "resuming gs://runs/a/one at step 12" in repeated.stderr
     scored = commands(workdir, command="evaluate", **store.environment)
     assert_done(scored)
-    assert json.loads(scored.stdout)["eval"] == json.loads((finished / "result.json").read_text())["eval"]
+    assert (
+        json.loads(scored.stdout)["eval"]
+        == json.loads((finished / "result.json").read_text())["eval"]
+    )
     filled = commands(workdir, command="predict", input="a [MASK] b\n", **store.environment)
     local = commands(f"--workdir={finished}", command="predict", input="a [MASK] b\n")
     assert filled.stdout == local.stdout and "[MASK] 1:" in filled.stdout
@@ -72,7 +90,10 @@ def test_run_that_is_copied_from_a_disk(commands, store, text, finished):
     before = store.names("runs", "copied/")
     again = commands(text, "--workdir=gs://runs/copied", **store.environment)
     assert_done(again)
-    assert "resuming gs://runs/copied at step 12" in again.stderr and store.names("runs", "copied/") == before
+    assert (
+        "resuming gs://runs/copied at step 12" in again.stderr
+        and store.names("runs", "copied/") == before
+    )
 
 
 @pytest.mark.slow
@@ -89,7 +110,12 @@ def test_run_that_is_killed_once(commands, store, text, finished, tmp_path):
 
 @long
 def test_run_that_is_killed_often(commands, store, text, tmp_path):
-    flags = [text, f"--config.steps={12 * max(4, KILLS)}", "--config.checkpoint.every=5", "--config.log.every=1"]
+    flags = [
+        text,
+        f"--config.steps={12 * max(4, KILLS)}",
+        "--config.checkpoint.every=5",
+        "--config.log.every=1",
+    ]
     assert_done(commands(*flags, f"--workdir={tmp_path / 'local'}", **OPTIMISED))
     command = [*flags, "--workdir=gs://runs/killed"]
     environment = OPTIMISED | store.environment
@@ -101,20 +127,29 @@ def test_run_that_is_killed_often(commands, store, text, tmp_path):
     run = fetched(store, "killed/", tmp_path)
     assert_same(run, tmp_path / "local")
     assert output.count("resuming ") >= KILLS // 4
-    assert not [name for name in ("damaged", "lease.json", "metrics.jsonl.parts") if (run / name).exists()]
+    assert not [
+        name for name in ("damaged", "lease.json", "metrics.jsonl.parts") if (run / name).exists()
+    ]
 
 
 @pytest.mark.slow
 def test_run_that_loses_its_folder_ends(commands, store, text):
     """It finds out at its next beat, ten seconds later at most."""
-    flags = "--config.steps=10000000", "--config.checkpoint.every=1000000", "--workdir=gs://runs/lost"
+    flags = (
+        "--config.steps=10000000",
+        "--config.checkpoint.every=1000000",
+        "--workdir=gs://runs/lost",
+    )
     process = commands.start(text, *flags, **store.environment)
     await_line(process)
     lease = json.loads(store.read("runs", "lost/lease.json")) | {"token": "x", "host": "elsewhere"}
     store.write("runs", "lost/lease.json", json.dumps(lease).encode())
     line = process.communicate(timeout=60)[1].splitlines()[-1]
     assert process.returncode == 2
-    assert line.startswith("error: gs://runs/lost is not this run's any more: process ") and " on elsewhere" in line
+    assert (
+        line.startswith("error: gs://runs/lost is not this run's any more: process ")
+        and " on elsewhere" in line
+    )
     assert json.loads(store.read("runs", "lost/lease.json")) == lease
 
 
@@ -135,7 +170,9 @@ def test_second_run_in_a_folder_is_refused(commands, store, text):
         pytest.param([{"kind": "503", "times": 3}], marks=long),
         [{"kind": "503", "times": 3, "path": "checkpoints"}],
         pytest.param([{"kind": "drop", "times": 3, "path": "checkpoints"}], marks=long),
-        pytest.param([{"kind": "lost", "times": 3, "path": "checkpoints", "method": "POST"}], marks=long),
+        pytest.param(
+            [{"kind": "lost", "times": 3, "path": "checkpoints", "method": "POST"}], marks=long
+        ),
         pytest.param([{"kind": "lost", "times": 2, "path": "lease"}], marks=long),
         pytest.param([{"kind": "slow", "times": 30, "seconds": 1}], marks=long),
         pytest.param([{"kind": "401", "times": 1, "method": "POST", "path": "upload"}], marks=long),
@@ -143,7 +180,9 @@ def test_second_run_in_a_folder_is_refused(commands, store, text):
     ids=lambda rules: " ".join(str(value) for value in rules[0].values()),
 )
 @pytest.mark.slow
-def test_what_a_store_refuses_for_a_moment_is_tried_again(commands, store, text, finished, tmp_path, rules):
+def test_what_a_store_refuses_for_a_moment_is_tried_again(
+    commands, store, text, finished, tmp_path, rules
+):
     name = f"fault{abs(hash(str(rules)))}"
     store.faults(*rules)
     assert_done(commands(text, f"--workdir=gs://runs/{name}", **store.environment))
@@ -163,7 +202,9 @@ def test_what_a_store_refuses_for_a_moment_is_tried_again(commands, store, text,
 @pytest.mark.parametrize("when", ["at the start", "in training"])
 def test_what_a_store_refuses_for_good_is_one_line(commands, store, text, kind, code, words, when):
     name = f"down-{kind}-{when.split()[-1]}"
-    process = commands.start(text, f"--workdir=gs://runs/{name}", "--config.steps=100000", **store.environment)
+    process = commands.start(
+        text, f"--workdir=gs://runs/{name}", "--config.steps=100000", **store.environment
+    )
     if when == "in training":
         await_line(process, "^step 5")
     store.faults({"kind": kind, "times": 1_000_000})
@@ -174,15 +215,21 @@ def test_what_a_store_refuses_for_good_is_one_line(commands, store, text, kind, 
     assert process.returncode == code and last.startswith("error: ") and words in last, errors
     assert "Traceback" not in errors and time.monotonic() - began < 300
     if when == "in training":
-        assert_done(commands(f"--workdir=gs://runs/{name}", command="evaluate", **store.environment))
+        assert_done(
+            commands(f"--workdir=gs://runs/{name}", command="evaluate", **store.environment)
+        )
 
 
 def test_bad_addresses_are_one_line(commands, store, text):
     at = store.environment | {"timeout": 100}  # a wait for a store takes a quarter of an hour
-    assert_only_one_line(commands(text, "--workdir=gs://nobody/x", **at), "there is no bucket 'nobody'")
+    assert_only_one_line(
+        commands(text, "--workdir=gs://nobody/x", **at), "there is no bucket 'nobody'"
+    )
     refused = commands(text, "--workdir=s3://runs/x", **at)
     assert_only_one_line(refused, "Orbax writes checkpoints to disks and to gs://")
-    assert_only_one_line(commands("--workdir=gs://nobody/x", command="evaluate", **at), "gs://nobody/x")
+    assert_only_one_line(
+        commands("--workdir=gs://nobody/x", command="evaluate", **at), "gs://nobody/x"
+    )
     for command in (["train", text], ["evaluate"]):
         store.faults({"kind": "403", "times": 1_000_000})
         denied = commands(*command[1:], "--workdir=gs://runs/x", command=command[0], **at)

@@ -11,7 +11,12 @@ from tests.runs.test_many_hosts import assert_close
 pytestmark = pytest.mark.slow
 
 EVERY = 10
-FLAGS = ["--config.steps=60", "--config.log.every=1", f"--config.checkpoint.every={EVERY}", "--config.eval.every=20"]
+FLAGS = [
+    "--config.steps=60",
+    "--config.log.every=1",
+    f"--config.checkpoint.every={EVERY}",
+    "--config.eval.every=20",
+]
 DEVICES = 4  # over all processes
 
 
@@ -30,9 +35,9 @@ def killed(commands, count: int, step: int, *arguments: str) -> None:
 
 
 def test_two_processes_then_four_then_one(commands, text, tmp_path):
-    """Every batch is the one that a single process trains on, so each step's loss is the same, but for the order in
-    which the shares' sums are added up; no step is lost or trained twice in the record, which does not name the
-    processes.
+    """Every batch is the one that a single process trains on, so each step's loss is the same, but
+    for the order in which the shares' sums are added up; no step is lost or trained twice in the
+    record, which does not name the processes.
     """
     elastic, alone = tmp_path / "elastic", tmp_path / "alone"
     assert_done(commands(text, *FLAGS, f"--workdir={alone}"))
@@ -51,6 +56,9 @@ def test_two_processes_then_four_then_one(commands, text, tmp_path):
     assert lines == list(range(1, 61))
     assert_close(metrics(elastic), metrics(alone))
     losses = ([line["loss"] for line in metrics(run) if "loss" in line] for run in (elastic, alone))
-    assert next(losses) == pytest.approx(next(losses), rel=2e-6)  # 1.7e-7 was measured: a bit of float32
+    # 1.7e-7 was measured: a bit of float32
+    assert next(losses) == pytest.approx(next(losses), rel=2e-6)
     assert (elastic / "config.json").read_bytes() == (alone / "config.json").read_bytes()
-    assert sorted(path.name for path in elastic.iterdir()) == sorted(path.name for path in alone.iterdir())
+    assert sorted(path.name for path in elastic.iterdir()) == sorted(
+        path.name for path in alone.iterdir()
+    )

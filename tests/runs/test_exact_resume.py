@@ -1,6 +1,8 @@
-"""A run that is killed and restarted ends as one that was not: the same bits, the same lines, with optimised programs.
+"""A run that is killed and restarted ends as one that was not: the same bits, the same lines, with
+optimised programs.
 
-`KILLS=24 pytest tests/runs/test_exact_resume.py` kills it so often, in about three minutes; otherwise three times.
+`KILLS=24 pytest tests/runs/test_exact_resume.py` kills it so often, in about three minutes;
+otherwise three times.
 """
 
 import json
@@ -14,20 +16,27 @@ from tests.runs.command import assert_done, assert_same_run, metrics
 from tests.runs.kill import kill_until_done
 
 FLAGS = ["--config.checkpoint.every=7", "--config.log.every=5", "--config.eval.every=50"]
-FLAGS += ["--config.optimizer.ema=0.9", "--config.model.dropout=0.1", "--config.optimizer.grad_accum_steps=2"]
+FLAGS += [
+    "--config.optimizer.ema=0.9",
+    "--config.model.dropout=0.1",
+    "--config.optimizer.grad_accum_steps=2",
+]
 OPTIMISED = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "0", "XLA_FLAGS": ""}  # as users have them
 
 
 @pytest.mark.slow
 def test_kills(commands, text, tmp_path):
-    """Checkpoints, lines and evaluations fall on different steps; a running mean and dropout are resumed as well."""
+    """Checkpoints, lines and evaluations fall on different steps; a running mean and dropout are
+    resumed as well."""
     kills = int(os.environ.get("KILLS", "3"))
     steps = 50 * math.ceil(1 + kills / 2)  # enough to be killed in
     flags = [text, *FLAGS, f"--config.steps={steps}"]
     expected, workdir = tmp_path / "uninterrupted", tmp_path / "killed"
     assert_done(commands(*flags, f"--workdir={expected}", **OPTIMISED))
     command, rng = [*flags, f"--workdir={workdir}"], random.Random(steps)
-    done, output = kill_until_done(lambda: commands.start(*command, **OPTIMISED), kills, 3.0, 8, rng)
+    done, output = kill_until_done(
+        lambda: commands.start(*command, **OPTIMISED), kills, 3.0, 8, rng
+    )
     assert done == kills, "the run finished too early to be killed so often: give it more steps"
     last = commands(*command, **OPTIMISED)
     assert_done(last)
@@ -37,7 +46,10 @@ def test_kills(commands, text, tmp_path):
     found = metrics(workdir)
     assert [line["step"] for line in found if "eval" not in line] == list(range(5, steps + 1, 5))
     assert [line["step"] for line in found if "eval" in line] == list(range(50, steps + 1, 50))
-    results = [json.loads((folder / "result.json").read_text())["eval"] for folder in (workdir, expected)]
+    results = [
+        json.loads((folder / "result.json").read_text())["eval"] for folder in (workdir, expected)
+    ]
     assert results[0] == results[1] == found[-1]["eval"]
     assert not (workdir / "damaged").exists()
-    assert output.count("resuming ") >= math.ceil(kills / 2) - 1  # all that were killed after some steps, but the first
+    # all that were killed after some steps, but the first
+    assert output.count("resuming ") >= math.ceil(kills / 2) - 1

@@ -11,7 +11,13 @@ from absl import logging
 from gmlp_flax import config
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import loop
-from tests.runs.command import assert_done, assert_one_line_error, assert_same_run, final_state, metrics
+from tests.runs.command import (
+    assert_done,
+    assert_one_line_error,
+    assert_same_run,
+    final_state,
+    metrics,
+)
 
 
 def test_loss_that_is_not_finite(workdir):
@@ -19,31 +25,46 @@ def test_loss_that_is_not_finite(workdir):
     options.steps, options.checkpoint.every = 40, 100
     options.optimizer.update(learning_rate=1e30, clip=0.0)
     last = f"the last good checkpoint is {workdir}/checkpoints/12"
-    with pytest.raises(RunError, match=f"stopped being finite between steps 13 and 15; {last}; .*learning_rate"):
+    with pytest.raises(
+        RunError, match=f"stopped being finite between steps 13 and 15; {last}; .*learning_rate"
+    ):
         loop.train(options, str(workdir))
     assert metrics(workdir)[-1]["step"] == 12
     state = final_state(workdir)
-    assert int(state["step"]) == 12 and all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    assert int(state["step"]) == 12 and all(
+        np.isfinite(leaf).all() for leaf in jax.tree.leaves(state)
+    )
 
 
 @pytest.mark.slow
 def test_full_disk(commands, text, tmp_path):
-    """No file may grow beyond 260 KB, which the checkpoint's do: Orbax fails as where space runs out."""
+    """No file may grow beyond 260 KB, which the checkpoint's do: Orbax fails as where space runs
+    out."""
     workdir = tmp_path / "run"
-    flags = [text, "--config.model.d_model=256", "--config.checkpoint.every=2", f"--workdir={workdir}"]
+    flags = [
+        text,
+        "--config.model.d_model=256",
+        "--config.checkpoint.every=2",
+        f"--workdir={workdir}",
+    ]
     assert_done(commands(*flags, "--config.steps=4"))
-    result = commands(*flags, "--config.steps=8", prefix=("bash", "-c", 'ulimit -f 260; exec "$@"', "bash"))
+    result = commands(
+        *flags, "--config.steps=8", prefix=("bash", "-c", 'ulimit -f 260; exec "$@"', "bash")
+    )
     last = f"the last good checkpoint is {workdir}/checkpoints/4"
     assert_one_line_error(result, last, "File too large", "free space")
     assert int(final_state(workdir)["step"]) == 4
     again = commands(*flags, "--config.steps=8")
     assert_done(again)
     assert f"resuming {workdir} at step 4" in again.stderr
-    assert [line["step"] for line in metrics(workdir)] == [3, 4, 4, 4, 6, 8, 8]  # one is the change of config.steps
+    # one is the change of config.steps
+    assert [line["step"] for line in metrics(workdir)] == [3, 4, 4, 4, 6, 8, 8]
     assert int(final_state(workdir)["step"]) == 8
 
 
-def test_damaged_checkpoint_is_named_and_the_one_before_taken(commands, workdir, finished, capsys, monkeypatch):
+def test_damaged_checkpoint_is_named_and_the_one_before_taken(
+    commands, workdir, finished, capsys, monkeypatch
+):
     newest = workdir / "checkpoints" / "12"
     data = max(newest.rglob("d/*"), key=lambda path: path.stat().st_size)
     content = bytearray(data.read_bytes())

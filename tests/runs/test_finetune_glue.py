@@ -1,4 +1,5 @@
-"""Pretraining, finetuning from it, scoring with files of predictions: real commands, on random words."""
+"""Pretraining, finetuning from it, scoring with files of predictions: real commands, on random
+words."""
 
 import json
 import random
@@ -25,20 +26,40 @@ def test_the_config_knows_every_task():
         for scale in ("paper", "small", "gpu"):
             options = gmlp_config.from_file("configs/finetune_glue.py", f"{name},scale={scale}")
             gmlp_config.validate(options)
-            assert options.task == ("text_regression" if name in ("stsb", "own_number") else "text_classification")
+            assert options.task == (
+                "text_regression" if name in ("stsb", "own_number") else "text_classification"
+            )
             assert options.glue.task == name.removesuffix("_number")
             assert options.model.mask_padding and options.optimizer.clip == 0
-            assert options.optimizer.warmup == options.steps // 10 and options.steps % options.eval.every < 5
+            assert (
+                options.optimizer.warmup == options.steps // 10
+                and options.steps % options.eval.every < 5
+            )
     mnli = gmlp_config.from_file("configs/finetune_glue.py", "mnli")
-    assert (mnli.batch_size, mnli.steps, mnli.optimizer.warmup, mnli.model.length) == (32, 61_359, 6135, 128)
-    assert (mnli.optimizer.learning_rate, mnli.optimizer.schedule, mnli.model.dropout) == (2e-5, "linear", 0.1)
+    assert (mnli.batch_size, mnli.steps, mnli.optimizer.warmup, mnli.model.length) == (
+        32,
+        61_359,
+        6135,
+        128,
+    )
+    assert (mnli.optimizer.learning_rate, mnli.optimizer.schedule, mnli.model.dropout) == (
+        2e-5,
+        "linear",
+        0.1,
+    )
     assert mnli.model.attention_dropout == 0.1
-    assert (mnli.optimizer.eps, mnli.optimizer.b2, mnli.optimizer.weight_decay) == (1e-6, 0.999, 0.01)
+    assert (mnli.optimizer.eps, mnli.optimizer.b2, mnli.optimizer.weight_decay) == (
+        1e-6,
+        0.999,
+        0.01,
+    )
 
 
 def test_the_grid_of_the_configs_docstring_keeps_five_epochs():
     words = runpy.run_path("configs/finetune_glue.py")["__doc__"].split()
-    points = sweep.parse(word.removeprefix("--grid=") for word in words if word.startswith("--grid="))
+    points = sweep.parse(
+        word.removeprefix("--grid=") for word in words if word.startswith("--grid=")
+    )
     assert len(points) == 6
     for point in points:
         steps = 5 * 67_349 // int(point["batch_size"])
@@ -48,7 +69,10 @@ def test_the_grid_of_the_configs_docstring_keeps_five_epochs():
 def sentences(count: int, seed: int) -> str:
     """Rows that a bag of words tells apart: the words of each class are its own."""
     rng = random.Random(seed)
-    rows = ((label, " ".join(rng.choices((BAD, GOOD)[label], k=rng.randint(2, 9)))) for label in [0, 1] * count)
+    rows = (
+        (label, " ".join(rng.choices((BAD, GOOD)[label], k=rng.randint(2, 9))))
+        for label in [0, 1] * count
+    )
     return "sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for label, text in rows)
 
 
@@ -63,10 +87,25 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def finetuned(commands, finished, data, tmp_path_factory):
     values = {"init_from": finished, "data.train": data, "data.max_bad_records": 1}
-    values |= {"model.length": 12, "model.dtype": "float32", "batch_size": 8, "steps": 30, "log.every": 10}
-    values |= {"optimizer.learning_rate": 0.03, "optimizer.warmup": 3, "eval.batch_size": 16, "eval.every": 0}
+    values |= {
+        "model.length": 12,
+        "model.dtype": "float32",
+        "batch_size": 8,
+        "steps": 30,
+        "log.every": 10,
+    }
+    values |= {
+        "optimizer.learning_rate": 0.03,
+        "optimizer.warmup": 3,
+        "eval.batch_size": 16,
+        "eval.every": 0,
+    }
     workdir = tmp_path_factory.mktemp("finetuned") / "run"
-    result = commands(SST2, *(f"--config.{name}={value}" for name, value in values.items()), f"--workdir={workdir}")
+    result = commands(
+        SST2,
+        *(f"--config.{name}={value}" for name, value in values.items()),
+        f"--workdir={workdir}",
+    )
     assert_done(result)
     assert "heldout examples: 1 bad record(s) skipped, the first:" in result.stderr
     return workdir
@@ -79,13 +118,24 @@ def test_it_learns_and_keeps_the_pretrained_model(finished, finetuned):
     config = json.loads((finetuned / "config.json").read_text())
     pretrained = json.loads((finished / "config.json").read_text())
     names = ("layers", "d_model", "d_ffn", "vocab_size")
-    assert [config["model"][name] for name in names] == [pretrained["model"][name] for name in names]
-    assert (config["model"]["length"], config["model"]["dropout"], config["model"]["mask_padding"]) == (12, 0.1, True)
-    assert (finetuned / "tokenizer.model").read_bytes() == (finished / "tokenizer.model").read_bytes()
+    assert [config["model"][name] for name in names] == [
+        pretrained["model"][name] for name in names
+    ]
+    assert (
+        config["model"]["length"],
+        config["model"]["dropout"],
+        config["model"]["mask_padding"],
+    ) == (12, 0.1, True)
+    assert (finetuned / "tokenizer.model").read_bytes() == (
+        finished / "tokenizer.model"
+    ).read_bytes()
     params = final_state(finetuned)["params"]
     assert params["head"]["kernel"].shape == (config["model"]["d_model"], 2)
     assert np.abs(params["segments"]["table"]).max() > 0  # trained, from zero
-    assert params["encoder"]["blocks"]["gate"]["spatial"]["taps"].shape == (config["model"]["layers"], 23)
+    assert params["encoder"]["blocks"]["gate"]["spatial"]["taps"].shape == (
+        config["model"]["layers"],
+        23,
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""Pretraining, finetuning from it, answers as files, the official script's scores of them: real commands."""
+"""Pretraining, finetuning from it, answers as files, the official script's scores of them: real
+commands."""
 
 import json
 
@@ -18,7 +19,11 @@ SQUAD = "--config=configs/finetune_squad.py"
 def test_it_takes_the_pretrained_model_and_has_the_official_scores(commands, finished, tmp_path):
     write(tmp_path / "train.json", *(colours(i, impossible=i % 2 == 0) for i in range(6)))
     write(tmp_path / "dev.json", *(colours(i, impossible=True) for i in range(6, 8)))
-    values = {"init_from": finished, "data.train": tmp_path / "train.json", "data.heldout": tmp_path / "dev.json"}
+    values = {
+        "init_from": finished,
+        "data.train": tmp_path / "train.json",
+        "data.heldout": tmp_path / "dev.json",
+    }
     values |= {"model.length": 64, "squad.max_query": 24, "squad.stride": 20, "eval.batch_size": 16}
     values |= {"batch_size": 8, "steps": 12, "optimizer.warmup": 2, "log.every": 6}
     flags = [f"--config.{name}={value}" for name, value in values.items()]
@@ -28,7 +33,9 @@ def test_it_takes_the_pretrained_model_and_has_the_official_scores(commands, fin
     assert found["total"] == 18 and found["NoAns_total"] == 2 and found["windows"] > 18
     assert (run / "tokenizer.model").read_bytes() == (finished / "tokenizer.model").read_bytes()
     params = final_state(run)["params"]
-    assert params["spans"]["kernel"].shape[-1] == 2 and np.abs(params["segments"]["table"]).max() > 0
+    assert (
+        params["spans"]["kernel"].shape[-1] == 2 and np.abs(params["segments"]["table"]).max() > 0
+    )
 
     result = commands(f"--workdir={run}", f"--predictions={out}", command="evaluate")
     assert_done(result)
@@ -37,7 +44,12 @@ def test_it_takes_the_pretrained_model_and_has_the_official_scores(commands, fin
     assert {file.name for file in out.iterdir()} >= files
     questions = squad.read_side(str(tmp_path / "dev.json"), Side("train"), "v2.0")
     official = squad_answers.evaluate(questions, json.loads((out / "predictions.json").read_text()))
-    assert official.pop("missing_filled_with_empty") == 0 and {"exact", "f1", "HasAns_f1", "NoAns_f1"} < set(official)
+    assert official.pop("missing_filled_with_empty") == 0 and {
+        "exact",
+        "f1",
+        "HasAns_f1",
+        "NoAns_f1",
+    } < set(official)
     assert official == {name: found[name] for name in official}
 
 
@@ -46,17 +58,29 @@ def test_the_papers_protocol(version):
     """The paper's appendix A.2, Table 9, SQuAD's column."""
     config = gmlp_config.from_file("configs/finetune_squad.py", version)
     gmlp_config.validate(config)
-    assert (config.model.length, config.batch_size, config.steps, config.optimizer.warmup) == (512, 32, 8000, 1000)
+    assert (config.model.length, config.batch_size, config.steps, config.optimizer.warmup) == (
+        512,
+        32,
+        8000,
+        1000,
+    )
     adamw = config.optimizer
     assert (adamw.learning_rate, adamw.schedule, adamw.weight_decay) == (5e-5, "linear", 0.01)
     assert (adamw.eps, adamw.b1, adamw.b2, adamw.clip) == (1e-6, 0.9, 0.999, 0)
-    assert config.model.dropout == config.model.attention_dropout == 0.1 and config.model.mask_padding
+    assert (
+        config.model.dropout == config.model.attention_dropout == 0.1 and config.model.mask_padding
+    )
     assert config.data.train == f"tfds:squad/{version}" and config.squad.version == version
-    assert tuple(config.squad[name] for name in ("stride", "max_query", "max_answer", "n_best")) == (128, 64, 30, 20)
+    assert tuple(
+        config.squad[name] for name in ("stride", "max_query", "max_answer", "n_best")
+    ) == (128, 64, 30, 20)
     for scale in ("small", "gpu"):
         small = gmlp_config.from_file("configs/finetune_squad.py", f"{version},scale={scale}")
         gmlp_config.validate(small)
-        assert small.optimizer.warmup == small.steps // 10 and small.steps % small.checkpoint.every == 0
+        assert (
+            small.optimizer.warmup == small.steps // 10
+            and small.steps % small.checkpoint.every == 0
+        )
 
 
 def test_an_unknown_version_of_the_config(commands, tmp_path):

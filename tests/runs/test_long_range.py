@@ -25,27 +25,41 @@ def test_listops_from_trees_to_values(tmp_path):
     listops.make(str(tmp_path / "made"), (40, 12, 8), listops.Grammar(3, 40))
     config, run = tiny("listops", tmp_path / "made", length=48), str(tmp_path / "run")
     result = loop.train(config, run)
-    assert result["eval"]["examples"] == 12 and result["eval"]["loss"] == pytest.approx(np.log(10), rel=0.2)
+    assert result["eval"]["examples"] == 12 and result["eval"]["loss"] == pytest.approx(
+        np.log(10), rel=0.2
+    )
     trained = loading.load(run)
-    found = trained.task.predict(trained.params, ["[MAX 4 3 [MIN 2 3 ] 1 0 ]", "( ( ( [SM 2 ) 3 ) ] )"], top=10)
+    found = trained.task.predict(
+        trained.params, ["[MAX 4 3 [MIN 2 3 ] 1 0 ]", "( ( ( [SM 2 ) 3 ) ] )"], top=10
+    )
     for (ranked,) in found:
         assert {name for name, _ in ranked} == set("0123456789")
         assert sum(share for _, share in ranked) == pytest.approx(1, abs=1e-5)
-    assert "the symbol 'MAX'; expected one of" in raised(DataError, trained.task.predict, trained.params, ["MAX 1 2"])
+    assert "the symbol 'MAX'; expected one of" in raised(
+        DataError, trained.task.predict, trained.params, ["MAX 1 2"]
+    )
 
 
 def test_pairs_of_papers(tmp_path):
     """Read apart; the order in the pair counts, what else stands in the batch does not."""
     for part, count in (("train", 24), ("eval", 9)):
         second = ("speech", "parsing")
-        lines = (f"{i % 2}.0\tP{i}\tQ{i}\tabout parsing {i}\tabout {second[i % 2]} {i}\n" for i in range(count))
+        lines = (
+            f"{i % 2}.0\tP{i}\tQ{i}\tabout parsing {i}\tabout {second[i % 2]} {i}\n"
+            for i in range(count)
+        )
         (tmp_path / f"new_aan_pairs.{part}.tsv").write_text("".join(lines))
     result = loop.train(tiny("retrieval", tmp_path, length=32), str(tmp_path / "run"))
     assert result["eval"]["examples"] == 9 and 0.5 < result["eval"]["loss"] < 2
     trained = loading.load(str(tmp_path / "run"))
-    assert trained.params["head"]["first"]["kernel"].shape == (32, 32) and "segments" not in trained.params
+    assert (
+        trained.params["head"]["first"]["kernel"].shape == (32, 32)
+        and "segments" not in trained.params
+    )
     task = trained.task
-    assert task.examples("train")[0]["tokens"].shape == (2, 32) == task.example_shapes()["tokens"][0]
+    assert (
+        task.examples("train")[0]["tokens"].shape == (2, 32) == task.example_shapes()["tokens"][0]
+    )
     ids = task.examples("train")[1]["tokens"]
     assert [task.tokenizer.decode(row) for row in ids] == ["about parsing 1", "about parsing 1"]
     one, two = (task.predict(trained.params, [line])[0][0] for line in ("a\tb", "b\ta"))
@@ -57,24 +71,39 @@ def test_paths_in_pixels(tmp_path):
     rng, paths = np.random.default_rng(0), tmp_path / "paths"
     (paths / "metadata").mkdir(parents=True)
     (paths / "imgs" / "0").mkdir(parents=True)
-    (paths / "metadata" / "0.npy").write_text("".join(f"imgs/0 sample_{i}.png {i} {i % 2} 1 14\n" for i in range(30)))
+    (paths / "metadata" / "0.npy").write_text(
+        "".join(f"imgs/0 sample_{i}.png {i} {i % 2} 1 14\n" for i in range(30))
+    )
     for i in range(30):
-        Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(paths / "imgs" / "0" / f"sample_{i}.png")
+        Image.fromarray(rng.integers(0, 256, (8, 8), np.uint8)).save(
+            paths / "imgs" / "0" / f"sample_{i}.png"
+        )
     result = loop.train(tiny("pathfinder", paths, image_size=(8, 8)), str(tmp_path / "run"))
     assert 3 <= result["eval"]["examples"] <= 12 and set(result["eval"]) >= {"top1", "loss"}
     trained = loading.load(str(tmp_path / "run"))
     assert trained.params["stem"]["table"].shape == (256, 8)
-    ((ranked,),) = trained.task.predict(trained.params, [str(paths / "imgs" / "0" / "sample_3.png")])
+    ((ranked,),) = trained.task.predict(
+        trained.params, [str(paths / "imgs" / "0" / "sample_3.png")]
+    )
     assert {name for name, _ in ranked} == {"apart", "joined"}
 
 
 @pytest.mark.parametrize(
     ("task", "change", "message"),
     [
-        ("image", {"model.channels": 3}, "set config.model.channels=1 and config.model.patch_size=(1,1)"),
+        (
+            "image",
+            {"model.channels": 3},
+            "set config.model.channels=1 and config.model.patch_size=(1,1)",
+        ),
         ("listops", {"model.pairs": "apart"}, "the task listops has no pairs: set it to 'joined'"),
-        ("retrieval", {"model.pooler": True}, "whose head has other layers: set model.pooler to False"),
-        ("image", {"augment.cutmix": 1.0}, "set config.augment.mixup=0 and cutmix=0"),  # mixed pixels have no vector
+        (
+            "retrieval",
+            {"model.pooler": True},
+            "whose head has other layers: set model.pooler to False",
+        ),
+        # mixed pixels have no vector
+        ("image", {"augment.cutmix": 1.0}, "set config.augment.mixup=0 and cutmix=0"),
     ],
 )
 def test_options_that_contradict_each_other(task, change, message):

@@ -36,7 +36,11 @@ def numbers(line, prefix=""):
     """The values of a metrics line, those of nested ones by their path."""
     for name, value in line.items():
         if isinstance(value, dict | list):
-            inner = value if isinstance(value, dict) else {str(number): item for number, item in enumerate(value)}
+            inner = (
+                value
+                if isinstance(value, dict)
+                else {str(number): item for number, item in enumerate(value)}
+            )
             yield from numbers(inner, f"{prefix}{name}/")
         else:
             yield f"{prefix}{name}", value
@@ -48,17 +52,23 @@ def assert_close(found, expected):
         one, other = dict(numbers(one)), dict(numbers(other))
         assert one.keys() == other.keys()
         for name, value in one.items():
-            expected_value = other[name] if isinstance(value, str) else pytest.approx(other[name], rel=2e-4)
+            expected_value = (
+                other[name] if isinstance(value, str) else pytest.approx(other[name], rel=2e-4)
+            )
             assert value == expected_value, (name, one, other)
 
 
 def test_two_processes_train_as_one(by_two, by_one):
     assert_close(metrics(by_two), metrics(by_one))
     assert json.loads((by_two / "environment.json").read_text())["devices"]["hosts"] == 2
-    assert sorted(path.name for path in by_two.iterdir()) == sorted(path.name for path in by_one.iterdir())
+    assert sorted(path.name for path in by_two.iterdir()) == sorted(
+        path.name for path in by_one.iterdir()
+    )
 
 
-def test_checkpoints_go_from_two_processes_to_one_and_back(commands, text, by_two, by_one, tmp_path):
+def test_checkpoints_go_from_two_processes_to_one_and_back(
+    commands, text, by_two, by_one, tmp_path
+):
     """Back to a state that the processes cut between them."""
     flags = [text, *FLAGS, "--config.steps=80"]
     for run in (by_two, by_one):
@@ -118,7 +128,11 @@ def test_signal_to_one_process_ends_the_evaluation_of_both(commands, text, tmp_p
 
 
 def test_step_that_hangs_ends_with_all_stacks(commands, text, tmp_path):
-    flags = ["--config.steps=100000", "--config.log.hang_seconds=5", "--config.checkpoint.every=100000"]
+    flags = [
+        "--config.steps=100000",
+        "--config.log.hang_seconds=5",
+        "--config.checkpoint.every=100000",
+    ]
     with two_processes(commands, text, *flags, f"--workdir={tmp_path / 'run'}") as (first, second):
         await_line(first, "^step 6/")
         second.send_signal(signal.SIGSTOP)
@@ -128,9 +142,14 @@ def test_step_that_hangs_ends_with_all_stacks(commands, text, tmp_path):
 
 
 def test_processes_with_different_configs_are_refused(commands, text, tmp_path):
-    """By each, with one line, in place of waiting for each other in a collective that one of them never begins."""
-    with two_processes(commands, text, f"--workdir={tmp_path / 'run'}", second=("--config.steps=7",)) as processes:
+    """By each, with one line, in place of waiting for each other in a collective that one of them
+    never begins."""
+    with two_processes(
+        commands, text, f"--workdir={tmp_path / 'run'}", second=("--config.steps=7",)
+    ) as processes:
         results = [outcome(process) for process in processes]
     for result in results:
         assert result.returncode == 2, result.stderr
-        assert result.stderr.splitlines()[-1].startswith("error: the config of process 1 is not that of process 0")
+        assert result.stderr.splitlines()[-1].startswith(
+            "error: the config of process 1 is not that of process 0"
+        )

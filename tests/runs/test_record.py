@@ -1,4 +1,5 @@
-"""What a run folder says is true, and nothing of it is lost: real commands, and what they call in this process."""
+"""What a run folder says is true, and nothing of it is lost: real commands, and what they call in
+this process."""
 
 import json
 import re
@@ -36,12 +37,16 @@ def goes_on(workdir, capsys):
     return train
 
 
-def test_run_without_its_checkpoints_does_not_begin_again_in_silence(commands, text, workdir, finished):
+def test_run_without_its_checkpoints_does_not_begin_again_in_silence(
+    commands, text, workdir, finished
+):
     (workdir / "checkpoints").rename(workdir / "elsewhere")
     before = content(workdir)
     for lost in ("result.json", "metrics.jsonl", None):
         result = commands(text, f"--workdir={workdir}")
-        assert_one_line_error(result, f"{workdir} has", "run.json", "no checkpoint to go on from", "--restart")
+        assert_one_line_error(
+            result, f"{workdir} has", "run.json", "no checkpoint to go on from", "--restart"
+        )
         assert content(workdir) == before
         if lost:
             (workdir / lost).unlink()
@@ -57,7 +62,10 @@ def test_each_sign_of_a_run_keeps_it_from_beginning_again(commands, text, finish
     (workdir / kept).write_bytes(source.read_bytes() if source.exists() else b"")
     before = content(workdir)
     assert_one_line_error(
-        commands(text, f"--workdir={workdir}"), f"{workdir} has ", kept.partition("/")[0], "--restart"
+        commands(text, f"--workdir={workdir}"),
+        f"{workdir} has ",
+        kept.partition("/")[0],
+        "--restart",
     )
     assert content(workdir) == before
 
@@ -92,22 +100,29 @@ def test_refused_command_leaves_no_folder(commands, text, finished, tmp_path):
 
 def test_settings_that_no_step_uses_are_not_recorded(workdir, finished, goes_on):
     said = goes_on({"optimizer.learning_rate": 0.9, "log.every": 1})
-    assert "note: config.optimizer.learning_rate was 0.001 and is now 0.9, which no step uses" in said
+    assert (
+        "note: config.optimizer.learning_rate was 0.001 and is now 0.9, which no step uses" in said
+    )
     assert content(workdir) == content(finished)
 
 
-@pytest.mark.parametrize(("key", "value"), [("seed", 7), ("model.d_model", 12), ("optimizer.name", "lamb")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("seed", 7), ("model.d_model", 12), ("optimizer.name", "lamb")]
+)
 def test_keys_that_may_not_change(finished, key, value):
     """The key is named with its old value, not what it changes in the state."""
     config = gmlp_config.load(str(finished / "config.json"))
     was = gmlp_config.flat(config)[key]
     config.update_from_flattened_dict({key: value})
-    with pytest.raises(RunError, match=re.escape(f"config.{key} was {was!r}: use another --workdir")):
+    with pytest.raises(
+        RunError, match=re.escape(f"config.{key} was {was!r}: use another --workdir")
+    ):
         record.refuse_changes(str(finished), config)
 
 
 def test_change_is_a_line_at_its_step(workdir, finished, goes_on):
-    """Also of the mesh, and each is told. The same config again adds none, and one that goes back tells so."""
+    """Also of the mesh, and each is told. The same config again adds none, and one that goes back
+    tells so."""
     changed = {"steps": 14, "optimizer.learning_rate": 0.002, "mesh.data": 1}
     assert "note: config.steps was 12 and is now 14" in goes_on(changed)
     goes_on(changed)
@@ -150,12 +165,17 @@ def test_run_that_loses_its_folder_ends(commands, text, tmp_path):
     (workdir / "lease.json").write_text(json.dumps(lease))
     line = process.communicate(timeout=60)[1].splitlines()[-1]
     assert process.returncode == 2
-    assert line.startswith(f"error: {workdir} is not this run's any more: process ") and " on elsewhere" in line
+    assert (
+        line.startswith(f"error: {workdir} is not this run's any more: process ")
+        and " on elsewhere" in line
+    )
     assert not list((workdir / "checkpoints").glob("*"))
     assert json.loads((workdir / "lease.json").read_text()) == lease
 
 
-def test_a_run_does_not_go_on_over_other_data_in_silence(commands, workdir, tmp_path, goes_on, monkeypatch):
+def test_a_run_does_not_go_on_over_other_data_in_silence(
+    commands, workdir, tmp_path, goes_on, monkeypatch
+):
     """The same relative path leads to another file where the command is given now."""
     kept = json.loads((workdir / "run.json").read_text())["data"]["train"]["path"]
     shutil.copy(kept, tmp_path / "corpus.jsonl")
@@ -163,12 +183,17 @@ def test_a_run_does_not_go_on_over_other_data_in_silence(commands, workdir, tmp_
         file.write(json.dumps({"text": "one more document"}) + "\n")
     before = content(workdir)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunError, match=f"config.data.train=corpus.jsonl.*trained with {kept}.*--other_data"):
+    with pytest.raises(
+        RunError, match=f"config.data.train=corpus.jsonl.*trained with {kept}.*--other_data"
+    ):
         goes_on({"data.train": "corpus.jsonl"})
     assert content(workdir) == before
     flags = f"--config={workdir}/config.json", f"--workdir={workdir}", "--config.steps=13"
     done = commands(*flags, "--config.data.train=corpus.jsonl", "--other_data", cwd=str(tmp_path))
     assert_done(done)
     assert "config.data.train=corpus.jsonl" in done.stderr
-    assert json.loads((workdir / "run.json").read_text())["data"]["train"]["path"] == f"{tmp_path}/corpus.jsonl"
+    assert (
+        json.loads((workdir / "run.json").read_text())["data"]["train"]["path"]
+        == f"{tmp_path}/corpus.jsonl"
+    )
     goes_on({"data.train": "corpus.jsonl"})

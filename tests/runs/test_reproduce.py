@@ -1,4 +1,5 @@
-"""One of the paper's figures made again on a tiny corpus; what is finished is not trained again, see test_sweep.py."""
+"""One of the paper's figures made again on a tiny corpus; what is finished is not trained again,
+see test_sweep.py."""
 
 import json
 import os
@@ -23,7 +24,9 @@ FLAGS = {
 
 @pytest.mark.slow
 def test_a_model_is_pretrained_finetuned_and_drawn(commands, tmp_path):
-    sentences = ({"premise": f"a man {i}", "hypothesis": "nobody", "label": i % 3} for i in range(60))
+    sentences = (
+        {"premise": f"a man {i}", "hypothesis": "nobody", "label": i % 3} for i in range(60)
+    )
     (tmp_path / "mnli.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sentences))
     pretrained = FLAGS | {"model.length": 128, "model.d_attn": 4, "data.cache": tmp_path / "cache"}
     tuned = {"steps": 2, "optimizer.warmup": 1, "model.length": 128, "data.heldout_share": 0.5}
@@ -39,12 +42,20 @@ def test_a_model_is_pretrained_finetuned_and_drawn(commands, tmp_path):
         *(f"--config.{name}={value}" for name, value in pretrained.items()),
     )
     assert_done(commands(*command, command="reproduce"))
-    assert sorted(os.listdir(tmp_path / "runs" / "finetuned" / "mnli-amlp_36"))[:2] == ["seed=0", "seed=0.log"]
+    assert sorted(os.listdir(tmp_path / "runs" / "finetuned" / "mnli-amlp_36"))[:2] == [
+        "seed=0",
+        "seed=0.log",
+    ]
     report = tmp_path / "reports" / "figure10"
-    assert {"attention.png", "attention_layers.svg", "table.csv", "index.html"} <= set(os.listdir(report))
+    assert {"attention.png", "attention_layers.svg", "table.csv", "index.html"} <= set(
+        os.listdir(report)
+    )
     header, row = (line.split(",") for line in (report / "table.csv").read_text().splitlines())
     shares = dict(zip(header, map(float, row), strict=True))
-    assert 0 < shares["across"] < shares["within"] < 1 and shares["across"] + shares["within"] <= 1 + 1e-6
+    assert (
+        0 < shares["across"] < shares["within"] < 1
+        and shares["across"] + shares["within"] <= 1 + 1e-6
+    )
     done = commands(
         "figure10",
         f"--from={tmp_path}/runs",
@@ -54,4 +65,6 @@ def test_a_model_is_pretrained_finetuned_and_drawn(commands, tmp_path):
         command="reproduce",
     )
     assert_done(done)
-    assert (tmp_path / "again" / "figure10" / "table.csv").read_text() == (report / "table.csv").read_text()
+    assert (tmp_path / "again" / "figure10" / "table.csv").read_text() == (
+        report / "table.csv"
+    ).read_text()

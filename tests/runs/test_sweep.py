@@ -22,17 +22,23 @@ def perplexity(out: Path, name: str) -> float:
 
 @pytest.mark.slow
 def test_the_rate_that_learns_is_chosen(commands, text, tmp_path):
-    """At a rate of 0 nothing is learned; so the other has both seeds. The same command again trains nothing."""
+    """At a rate of 0 nothing is learned; so the other has both seeds. The same command again trains
+    nothing."""
     out = tmp_path / "out"
     done = commands(text, *GRID, f"--out={out}", command="sweep")
     assert_done(done)
     search = [f"{run(rate, 0)},data.search=True" for rate in ("0.0", "1e-2")]
     names = [*search, run("1e-2", 0), run("1e-2", 1)]
-    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == sorted([*names, "report"])
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == sorted(
+        [*names, "report"]
+    )
     worse, best, better, other = (perplexity(out, name) for name in names)
     assert worse > best and len({best, better, other}) == 3  # of other texts, and another seed
     configs = [json.loads((out / name / "config.json").read_text()) for name in names]
-    found = [(config["optimizer"]["learning_rate"], config["seed"], config["data"]["search"]) for config in configs]
+    found = [
+        (config["optimizer"]["learning_rate"], config["seed"], config["data"]["search"])
+        for config in configs
+    ]
     assert found == [(0.0, 0, True), (0.01, 0, True), (0.01, 0, False), (0.01, 1, False)]
 
     report = json.loads((out / "sweep.json").read_text())
@@ -44,8 +50,14 @@ def test_the_rate_that_learns_is_chosen(commands, text, tmp_path):
     curve = (out / "report" / "curves.csv").read_text().splitlines()
     assert curve[0].startswith("series,label,step,perplexity") and len(curve) > 3
     assert "\nchosen: optimizer.learning_rate=1e-2, for its perplexity" in done.stdout
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if not {"report", "sweep.json"} & {*path.parts}}
+    before = {
+        path: path.stat().st_mtime_ns
+        for path in out.rglob("*")
+        if not {"report", "sweep.json"} & {*path.parts}
+    }
     assert commands(text, *GRID, f"--out={out}", command="sweep").stdout == done.stdout
     assert before == {
-        path: path.stat().st_mtime_ns for path in out.rglob("*") if not {"report", "sweep.json"} & {*path.parts}
+        path: path.stat().st_mtime_ns
+        for path in out.rglob("*")
+        if not {"report", "sweep.json"} & {*path.parts}
     }

@@ -1,4 +1,5 @@
-"""--config=tests/runs/tiny_text.py:FOLDER, a masked language model on random words; corpus and cache in FOLDER."""
+"""--config=tests/runs/tiny_text.py:FOLDER, a masked language model on random words; corpus and
+cache in FOLDER."""
 
 from pathlib import Path
 

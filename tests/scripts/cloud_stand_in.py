@@ -1,6 +1,8 @@
-"""A stand-in for gcloud, which refuses flags that the real one would refuse, and a checkout to launch from.
+"""A stand-in for gcloud, which refuses flags that the real one would refuse, and a checkout to
+launch from.
 
-Its two workers are folders: `ssh` runs commands there with bash, so quoting, logs, signals and exit codes are real.
+Its two workers are folders: `ssh` runs commands there with bash, so quoting, logs, signals and exit
+codes are real.
 """
 
 import json
@@ -13,8 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# gcloud as `gcloud compute tpus ... --help` describes it, version 528: the flags of each command. The states that
-# `describe` prints, one after the other, are in the file `states`.
+# gcloud as `gcloud compute tpus ... --help` describes it, version 528: the flags of each command.
+# The states that `describe` prints, one after the other, are in the file `states`.
 GCLOUD = """#!{python} -SE
 import json, os, shutil, subprocess, sys
 folder = "{folder}"
@@ -88,12 +90,23 @@ class Cloud:
 
     def launch(self, *arguments: str, **variables: str) -> tuple[int, str, str]:
         """Runs the script; returns its exit code and what it printed."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_PLATFORMS", "TPU_"))}
-        usual = {"PATH": f"{self.bin}:{os.environ['PATH']}", "TPU_NAME": "pod", "TPU_ZONE": "z", "TPU_INTERVAL": "0"}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("JAX_PLATFORMS", "TPU_"))
+        }
+        usual = {
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+            "TPU_NAME": "pod",
+            "TPU_ZONE": "z",
+            "TPU_INTERVAL": "0",
+        }
         # Files, not pipes: training goes on after the command, and would keep a pipe open.
         with (self.folder / "out").open("w+") as out, (self.folder / "err").open("w+") as err:
             command = [self.checkout / "scripts/launch_tpu.sh", *arguments]
-            done = subprocess.run(command, env=kept | usual | variables, stdout=out, stderr=err, timeout=60)
+            done = subprocess.run(
+                command, env=kept | usual | variables, stdout=out, stderr=err, timeout=60
+            )
         return done.returncode, (self.folder / "out").read_text(), (self.folder / "err").read_text()
 
     def calls(self) -> list[list[str]]:

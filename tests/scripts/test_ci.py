@@ -11,7 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_workflow_runs_the_whole_check_on_the_pythons_with_constraints():
     (job,) = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"].values()
-    tested = {re.search(r"[\d.]+(?=\.txt)", path.name)[0] for path in ROOT.glob("constraints-*.txt")}
+    tested = {
+        re.search(r"[\d.]+(?=\.txt)", path.name)[0] for path in ROOT.glob("constraints-*.txt")
+    }
     assert set(job["strategy"]["matrix"]["python"]) == tested == {"3.11", "3.13"}
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
 

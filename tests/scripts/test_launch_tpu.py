@@ -10,7 +10,11 @@ import pytest
 
 from tests.scripts.cloud_stand_in import Cloud
 
-AWKWARD = ["--config=configs/x.py:gmlp_xlarge", "--workdir=/mnt/my runs/it's", '--config.note=$HOME "*" \\ & ;\n#']
+AWKWARD = [
+    "--config=configs/x.py:gmlp_xlarge",
+    "--workdir=/mnt/my runs/it's",
+    '--config.note=$HOME "*" \\ & ;\n#',
+]
 
 
 @pytest.fixture
@@ -24,8 +28,14 @@ def cloud(tmp_path):
 @pytest.mark.parametrize(
     ("variables", "flags"),
     [
-        ({"TPU_TYPE": "v5litepod-8"}, "--runtime-version=v2-alpha-tpuv5-lite --accelerator-type=v5litepod-8"),
-        ({"TPU_TYPE": "v9-4", "TPU_RUNTIME": "mine"}, "--runtime-version=mine --accelerator-type=v9-4"),
+        (
+            {"TPU_TYPE": "v5litepod-8"},
+            "--runtime-version=v2-alpha-tpuv5-lite --accelerator-type=v5litepod-8",
+        ),
+        (
+            {"TPU_TYPE": "v9-4", "TPU_RUNTIME": "mine"},
+            "--runtime-version=mine --accelerator-type=v9-4",
+        ),
     ],
 )
 def test_create_asks_for_the_type_and_waits(cloud, variables, flags):
@@ -55,7 +65,10 @@ def test_setup_copies_and_installs_on_all_workers(cloud):
     for worker in range(2):
         names = {path.name for path in (cloud.folder / f"worker {worker}/gmlp_flax").iterdir()}
         assert names == {"new.py", "-odd name's.py", "scripts", ".gitignore", ".venv"}
-        assert cloud.on(worker, "installed") == "/uv/python3.12 tpu gcs\n/uv/python3.12 tpu gcs wandb\n"
+        assert (
+            cloud.on(worker, "installed")
+            == "/uv/python3.12 tpu gcs\n/uv/python3.12 tpu gcs wandb\n"
+        )
 
 
 def test_training_outlives_the_connection_and_saves_when_it_is_stopped(cloud):
@@ -76,9 +89,21 @@ def test_training_outlives_the_connection_and_saves_when_it_is_stopped(cloud):
 
 def test_logs_follow_one_worker_and_the_slice_is_given_back(cloud):
     cloud.program(cloud.bin / "tail", '#!/bin/sh\necho "$HOME $*"\n')
-    assert cloud.launch("logs", "1")[:2] == (0, f"{cloud.folder}/worker 1 -n 100 -F gmlp_flax/train.log\n")
+    assert cloud.launch("logs", "1")[:2] == (
+        0,
+        f"{cloud.folder}/worker 1 -n 100 -F gmlp_flax/train.log\n",
+    )
     assert cloud.launch("delete")[0] == 0
-    command = ["compute", "tpus", "queued-resources", "delete", "pod", "--zone=z", "--force", "--quiet"]
+    command = [
+        "compute",
+        "tpus",
+        "queued-resources",
+        "delete",
+        "pod",
+        "--zone=z",
+        "--force",
+        "--quiet",
+    ]
     assert cloud.calls()[-1] == command
 
 

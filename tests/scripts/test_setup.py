@@ -1,4 +1,5 @@
-"""scripts/setup.sh on copies of itself, with stand-ins for Python: nothing is installed and no network is used.
+"""scripts/setup.sh on copies of itself, with stand-ins for Python: nothing is installed and no
+network is used.
 
 And the help of the other scripts; tests/docs builds the site with docs.sh.
 """
@@ -14,8 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONSTRAINTS = "constraints-3.11.txt", "constraints-3.13.txt"
 TOOLS = "bash cat chmod cksum dirname grep ls mkdir paste sed sort".split()
 
-# A Python that reports version $VERSION, makes environments of copies of itself that keep that version, and notes what
-# it is told to install.
+# A Python that reports version $VERSION, makes environments of copies of itself that keep that
+# version, and notes what it is told to install.
 STANDIN = """#!/bin/bash
 case "$*" in
   *version_info*) echo "$VERSION $0" ;;
@@ -35,14 +36,21 @@ esac
 
 
 class Checkout:
-    """A copy of what setup.sh reads, in a folder with a space in its name, and a PATH that holds no uv."""
+    """A copy of what setup.sh reads, in a folder with a space in its name, and a PATH that holds no
+    uv."""
 
     def __init__(self, folder: pathlib.Path):
         self.root = folder / "a checkout"
         self.bin = folder / "bin"
         self.bin.mkdir()
         (self.root / "scripts").mkdir(parents=True)
-        for name in ("scripts/setup.sh", "requirements.txt", "setup.cfg", "pyproject.toml", *CONSTRAINTS):
+        for name in (
+            "scripts/setup.sh",
+            "requirements.txt",
+            "setup.cfg",
+            "pyproject.toml",
+            *CONSTRAINTS,
+        ):
             shutil.copy(ROOT / name, self.root / name)
         for tool in TOOLS:
             (self.bin / tool).symlink_to(shutil.which(tool))
@@ -54,9 +62,17 @@ class Checkout:
         path.chmod(0o755)
         return path
 
-    def setup(self, *arguments: str, cwd: str = "/", **variables: str) -> subprocess.CompletedProcess:
+    def setup(
+        self, *arguments: str, cwd: str = "/", **variables: str
+    ) -> subprocess.CompletedProcess:
         """Runs setup.sh from another folder; `variables` are added to a bare environment."""
-        environment = {"PATH": str(self.bin), "VERSION": "3.11.7", "NO_ENSUREPIP": "0", "PIP_STATUS": "0", **variables}
+        environment = {
+            "PATH": str(self.bin),
+            "VERSION": "3.11.7",
+            "NO_ENSUREPIP": "0",
+            "PIP_STATUS": "0",
+            **variables,
+        }
         return subprocess.run(
             [shutil.which("bash"), self.root / "scripts/setup.sh", *arguments],
             env=environment,
@@ -88,7 +104,11 @@ def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "variables", "words"),
     [
-        ((), {"VERSION": "3.10.13"}, ["'python3'", "3.10.13", "3.11 or newer", "PYTHON=python3.12"]),
+        (
+            (),
+            {"VERSION": "3.10.13"},
+            ["'python3'", "3.10.13", "3.11 or newer", "PYTHON=python3.12"],
+        ),
         ((), {"PYTHON": "python3.99"}, ["'python3.99'", "3.11 or newer"]),
         ((), {"NO_ENSUREPIP": "1"}, ["ensurepip", "python3.11-venv"]),
         (("test", "tests"), {}, ["'tests'", "parity", "cuda", "plan", "tensorboard", "test"]),
@@ -127,7 +147,9 @@ def test_changed_requirements_install_again(checkout, name):
     assert checkout.installed() == [".[test]", ".[test]"]
 
 
-@pytest.mark.parametrize(("version", "file"), [("3.11.7", "constraints-3.11.txt"), ("3.14.0", "constraints-3.13.txt")])
+@pytest.mark.parametrize(
+    ("version", "file"), [("3.11.7", "constraints-3.11.txt"), ("3.14.0", "constraints-3.13.txt")]
+)
 def test_tested_versions_are_installed(checkout, version, file):
     checkout.setup(VERSION=version)
     checkout.setup(VERSION=version, CONSTRAINTS="none")
@@ -138,7 +160,10 @@ def test_tested_versions_are_installed(checkout, version, file):
 @pytest.mark.parametrize("name", CONSTRAINTS)
 def test_constraints_name_every_requirement(name):
     pinned, required = (
-        {line.lower().replace("_", "-") for line in re.findall(rf"^([\w-]+){sign}", (ROOT / file).read_text(), re.M)}
+        {
+            line.lower().replace("_", "-")
+            for line in re.findall(rf"^([\w-]+){sign}", (ROOT / file).read_text(), re.M)
+        }
         for file, sign in ((name, "=="), ("requirements.txt", ">="))
     )
     assert required and required <= pinned
@@ -170,18 +195,25 @@ def test_venv_and_checkout_may_stand_elsewhere(checkout, tmp_path):
     for venv in (str(tmp_path / "my venv"), "my venv"):
         assert checkout.setup("test", VENV=venv).returncode == 0
         assert "up to date" in checkout.setup("test", VENV=venv).stdout
-        assert (checkout.root / venv / "pyvenv.cfg").exists() and not (checkout.root / ".venv").exists()
+        assert (checkout.root / venv / "pyvenv.cfg").exists() and not (
+            checkout.root / ".venv"
+        ).exists()
     checkout.root = checkout.root.rename(checkout.root.with_name("moved"))
     assert "is installed" in checkout.setup("test", VENV="my venv").stdout
 
 
 @pytest.mark.parametrize("script", ["setup", "quickstart", "docs"])
 def test_help_prints_usage(script):
-    result = subprocess.run([ROOT / f"scripts/{script}.sh", "-h"], capture_output=True, text=True, timeout=60)
+    result = subprocess.run(
+        [ROOT / f"scripts/{script}.sh", "-h"], capture_output=True, text=True, timeout=60
+    )
     assert result.returncode == 0
     assert f"Usage: scripts/{script}.sh" in result.stdout and "set -e" not in result.stdout
 
 
 def test_another_command_of_docs_is_refused():
     done = subprocess.run([ROOT / "scripts/docs.sh", "publish"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "") and "'publish'; expected build or serve" in done.stderr
+    assert (done.returncode, done.stdout) == (
+        2,
+        "",
+    ) and "'publish'; expected build or serve" in done.stderr

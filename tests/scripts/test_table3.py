@@ -1,4 +1,5 @@
-"""scripts/table3.sh with a stand-in for the trainer: it goes on where it stopped, and at last trains nothing."""
+"""scripts/table3.sh with a stand-in for the trainer: it goes on where it stopped, and at last
+trains nothing."""
 
 import os
 import subprocess
@@ -9,7 +10,8 @@ import pytest
 from gmlp_flax.paper.tables import TABLES
 from tests.sweeps.stand_in import Trainer
 
-# Python of the environment: `gmlp sweep` with the stand-in where it starts the trainer; the report is only asked for.
+# Python of the environment: `gmlp sweep` with the stand-in where it starts the trainer; the report
+# is only asked for.
 PYTHON = """#!/bin/sh
 case "$*" in *" reproduce "*) echo "$@"; exit 0 ;; esac
 exec {python} -c '
@@ -32,9 +34,16 @@ def trainer(tmp_path):
 
 
 def call(trainer, minutes, *words):
-    variables = {"VENV": f"{trainer.folder}/venv", "ROWS": "sgu", "RATES": "4e-3,8e-3", "SEEDS": "0,1"}
+    variables = {
+        "VENV": f"{trainer.folder}/venv",
+        "ROWS": "sgu",
+        "RATES": "4e-3,8e-3",
+        "SEEDS": "0,1",
+    }
     command = ["scripts/table3.sh", minutes, "books.jsonl", f"{trainer.folder}/runs", *words]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables, "PYTHONPATH": "."})
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **variables, "PYTHONPATH": "."}
+    )
 
 
 @pytest.mark.slow
@@ -42,9 +51,14 @@ def test_a_second_call_goes_on_and_a_third_does_nothing(trainer):
     scores = dict(zip([*SEARCH, *REPORTED], (30.0, 20.0, 21.0, 22.0), strict=True))
     trainer.plan(scores | {REPORTED[0]: "stops"})  # as a run does that saves when the time is over
     done = call(trainer, "60")
-    assert done.returncode == 1 and "some rows are not there yet: the same command goes on" in done.stderr
+    assert (
+        done.returncode == 1
+        and "some rows are not there yet: the same command goes on" in done.stderr
+    )
     assert trainer.names() == [*SEARCH, REPORTED[0]]
-    report = f"-m gmlp_flax reproduce table3 --scale=gpu --from={trainer.folder}/runs/* --out=reports"
+    report = (
+        f"-m gmlp_flax reproduce table3 --scale=gpu --from={trainer.folder}/runs/* --out=reports"
+    )
     assert done.stdout.splitlines()[-1] == report
     trainer.plan(scores)
     done = call(trainer, "60")
@@ -62,11 +76,15 @@ def test_without_time_nothing_is_trained(trainer):
 @pytest.mark.parametrize("words", [[], ["x", "books.jsonl", "runs"], ["25", "books.jsonl"]])
 def test_mistakes_are_one_line(words):
     done = subprocess.run(["scripts/table3.sh", *words], capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.startswith("error: expected scripts/table3.sh MINUTES DATA RUNS")
+    assert done.returncode == 2 and done.stderr.startswith(
+        "error: expected scripts/table3.sh MINUTES DATA RUNS"
+    )
 
 
 def test_its_rows_are_table_3s():
-    help_ = subprocess.run(["scripts/table3.sh", "--help"], capture_output=True, text=True, check=True).stdout
+    help_ = subprocess.run(
+        ["scripts/table3.sh", "--help"], capture_output=True, text=True, check=True
+    ).stdout
     assert help_.startswith("Trains Table 3 again")
     with open("scripts/table3.sh") as file:
         rows = file.read().partition("${ROWS:-")[2].partition("}")[0].split()

@@ -1,4 +1,5 @@
-"""The wheel in a fresh environment and an empty folder, used as somebody does who has never seen the checkout."""
+"""The wheel in a fresh environment and an empty folder, used as somebody does who has never seen
+the checkout."""
 
 import os
 import re
@@ -14,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / f"constraints-3.{11 if sys.version_info[1] == 11 else 13}.txt"
 SHORT = ("--config.steps=4", "--config.eval.every=4", "--config.log.every=2")
 # What only a checkout has: its scripts, its config files by their path, extras of a folder.
-CHECKOUT = re.compile(r"scripts/|(?<!gmlp_flax/)configs/\w+\.py|\.\[|requirements\.txt|" + re.escape(str(ROOT)))
+CHECKOUT = re.compile(
+    r"scripts/|(?<!gmlp_flax/)configs/\w+\.py|\.\[|requirements\.txt|" + re.escape(str(ROOT))
+)
 pytestmark = pytest.mark.slow
 
 
@@ -23,8 +26,16 @@ class Fresh:
 
     def __init__(self, environment: Path, folder: Path):
         self.bin, self.folder = environment / "bin", folder
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "XLA_", "JAX_"))}
-        self.variables = kept | {"JAX_PLATFORMS": "cpu", "HOME": str(folder.parent), "VIRTUAL_ENV": str(environment)}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTHON", "XLA_", "JAX_"))
+        }
+        self.variables = kept | {
+            "JAX_PLATFORMS": "cpu",
+            "HOME": str(folder.parent),
+            "VIRTUAL_ENV": str(environment),
+        }
 
     def run(self, program: str, *words: str, input: str = "") -> subprocess.CompletedProcess:
         """Runs a program of the environment; no message may name what only a checkout has."""
@@ -86,38 +97,57 @@ def test_training_says_what_it_is_and_where_to_look_next(text):
     beginning, rest = text.split("compiling the training step")
     assert "gmlp, masked_lm: 4 steps of 32 examples on 1 cpu device; writing to" in text
     assert re.search(
-        r"training a tokenizer of 2,000 pieces on embedded.*\n(.*\n)*tokenising embedded", beginning + rest
+        r"training a tokenizer of 2,000 pieces on embedded.*\n(.*\n)*tokenising embedded",
+        beginning + rest,
     )
-    assert re.search(r"657,868 parameters; [\d,]+ sequences of 64 tokens to train on, \d+ held out", text)
+    assert re.search(
+        r"657,868 parameters; [\d,]+ sequences of 64 tokens to train on, \d+ held out", text
+    )
     assert "to compare: token frequencies alone: perplexity" in text
-    for command in ("gmlp predict --workdir=w < TEXT", "gmlp draw filters w", "gmlp evaluate --workdir=w"):
+    for command in (
+        "gmlp predict --workdir=w < TEXT",
+        "gmlp draw filters w",
+        "gmlp evaluate --workdir=w",
+    ):
         assert command in text
 
 
 def test_the_run_predicts(fresh, text):
     assert "[MASK] 1: " in fresh.gmlp("predict", "--workdir=w", input="The [MASK] is a function.\n")
-    program = "import gmlp_flax; print(gmlp_flax.load('w').predict(['The [MASK] is a function.'], top=3))"
+    program = (
+        "import gmlp_flax; print(gmlp_flax.load('w').predict(['The [MASK] is a function.'], top=3))"
+    )
     done = fresh.run("python", "-c", program)
     assert done.returncode == 0 and len(eval(done.stdout)[0][0]) == 3, done.stderr
 
 
 def test_the_models_that_come_with_it(fresh):
-    done = fresh.run("python", "-c", "from gmlp_flax.training import loading; print([*loading.shipped()])")
+    done = fresh.run(
+        "python", "-c", "from gmlp_flax.training import loading; print([*loading.shipped()])"
+    )
     assert eval(done.stdout) == [*loading.shipped()], done.stderr
 
 
 def test_tables_plans_and_sizes(fresh):
     assert "the report: reports/table5/index.html" in fresh.gmlp("reproduce", "table5")
     assert (fresh.folder / "reports" / "table5" / "index.html").is_file()
-    assert "gpu:h100x8: 8 chips, estimated" in fresh.gmlp("plan", "--config=imagenet:gmlp_s", "--topology=gpu:h100x8")
+    assert "gpu:h100x8: 8 chips, estimated" in fresh.gmlp(
+        "plan", "--config=imagenet:gmlp_s", "--topology=gpu:h100x8"
+    )
     assert "gmlp_s            19,422,656" in fresh.gmlp("sizes")
-    assert "config.model.toeplitz" in fresh.gmlp("train", "--config=c4_ablation:sgu", "--help_config")
+    assert "config.model.toeplitz" in fresh.gmlp(
+        "train", "--config=c4_ablation:sgu", "--help_config"
+    )
 
 
 def test_mistakes_are_told_in_a_wheels_words(fresh):
     assert "did you mean 'train'?" in fresh.refused("trian")
-    assert "pip install 'gmlp_flax[plan]'" in fresh.refused("plan", "--config=imagenet:gmlp_s", "--topology=v5e:2x2")
-    assert "did you mean 'quickstart_text'?" in fresh.refused("train", "--config=quickstart_txt", "--workdir=x")
+    assert "pip install 'gmlp_flax[plan]'" in fresh.refused(
+        "plan", "--config=imagenet:gmlp_s", "--topology=v5e:2x2"
+    )
+    assert "did you mean 'quickstart_text'?" in fresh.refused(
+        "train", "--config=quickstart_txt", "--workdir=x"
+    )
     (fresh.folder / "own_text.py").write_text("def get_config(arg=''): return None\n")
     line = fresh.refused("train", "--config=own_text", "--workdir=x")
     assert line.startswith("error: two places hold a config own_text, own_text.py and ")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests import preloaded
 
-# Called as Python is: notes what it was called with, then does what plan.json says for the folder's name.
+# Called as Python is: notes what it was called with, then does what plan.json says for the folder's
+# name.
 TRAINER = """#!{python}
 import json, os, sys, time
 flags = dict(word[2:].split("=", 1) for word in sys.argv if word.startswith("--"))
@@ -39,15 +40,19 @@ runpy.run_module("gmlp_flax", run_name="__main__")
 
 
 class Trainer:
-    """Ends each run with the metrics, or the perplexity, that `plan` has for its name, or does what stands there.
+    """Ends each run with the metrics, or the perplexity, that `plan` has for its name, or does what
+    stands there.
 
-    "hangs": writes its process id to `folder/hanging` and waits; "fails": ends with an error, if `waits` once
-    another hangs; "stops": ends well without a result. Runs that the plan does not name get a perplexity of 10.
+    "hangs": writes its process id to `folder/hanging` and waits; "fails": ends with an error, if
+    `waits` once another hangs; "stops": ends well without a result. Runs that the plan does not
+    name get a perplexity of 10.
     """
 
     def __init__(self, folder: Path, waits: bool = False):
         self.folder, self.executable = folder, folder / "python"
-        self.executable.write_text(TRAINER.format(python=sys.executable, folder=folder, waits="waits" * waits))
+        self.executable.write_text(
+            TRAINER.format(python=sys.executable, folder=folder, waits="waits" * waits)
+        )
         self.executable.chmod(0o755)
         self.plan({})
 
@@ -55,7 +60,8 @@ class Trainer:
         (self.folder / "plan.json").write_text(json.dumps(does))
 
     def sweep(self, *options: str) -> tuple[int, list[str], list[str]]:
-        """Runs the command: exit code, lines of standard output and of standard error. `@` is the trainer's folder."""
+        """Runs the command: exit code, lines of standard output and of standard error. `@` is the
+        trainer's folder."""
         options = (word.replace("@", f"{self.folder}/") for word in options)
         argv = ["gmlp", "sweep", f"--out={self.folder}/out", *options]
         done = preloaded.run("-c", PROGRAM.format(executable=str(self.executable), argv=argv))
@@ -78,7 +84,12 @@ class Trainer:
 
     def names(self) -> list[str]:
         """The runs in the order in which they began."""
-        return [Path(flag).name for call in self.calls() for flag in call if flag.startswith("--workdir=")]
+        return [
+            Path(flag).name
+            for call in self.calls()
+            for flag in call
+            if flag.startswith("--workdir=")
+        ]
 
     def log(self, name: str) -> Path:
         return self.folder / "out" / f"{name}.log"

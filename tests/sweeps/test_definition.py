@@ -1,4 +1,5 @@
-"""Sweep files, --sweep.KEY, shares of a sweep, and --print; a stand-in for the trainer answers at once.
+"""Sweep files, --sweep.KEY, shares of a sweep, and --print; a stand-in for the trainer answers at
+once.
 
 Sweeps over a grid are in tests/commands/test_sweep.py, whole runs in tests/runs/test_sweep.py.
 """
@@ -16,10 +17,17 @@ FIRST, SECOND = "quickstart_text,seed=", "quickstart_text,batch_size=8,seed="
 
 def test_all_points_of_a_file_are_trained(trainer):
     trainer.plan({FIRST + "0": 10.0, FIRST + "1": 12.0, SECOND + "0": 30.0})
-    code, printed, told = trainer.sweep("--sweep=@points.py:2", "--config.data.train=books.jsonl", "--config.steps=7")
+    code, printed, told = trainer.sweep(
+        "--sweep=@points.py:2", "--config.data.train=books.jsonl", "--config.steps=7"
+    )
     assert code == 0, told
     assert trainer.names() == [FIRST + "0", FIRST + "1", SECOND + "0", SECOND + "1"]
-    flags = ["--config.data.train=books.jsonl", "--config.steps=7", "--config.batch_size=8", "--config.seed=0"]
+    flags = [
+        "--config.data.train=books.jsonl",
+        "--config.steps=7",
+        "--config.batch_size=8",
+        "--config.seed=0",
+    ]
     assert trainer.calls()[2][3:] == [f"--config={TEXT}", *flags]
     assert [line for line in printed if line.startswith("| quickstart")] == [
         "| quickstart_text | 2 | 11.0 | 11.0 | 10.0 | 12.0 | 10.0 12.0 |",
@@ -27,7 +35,10 @@ def test_all_points_of_a_file_are_trained(trainer):
     ]
     written = trainer.report()
     assert written["config"] == f"{trainer.folder}/points.py:2" and written["chosen"] is None
-    assert [row["point"] for row in written["points"]] == [{"config": TEXT}, {"config": TEXT, "batch_size": 8}]
+    assert [row["point"] for row in written["points"]] == [
+        {"config": TEXT},
+        {"config": TEXT, "batch_size": 8},
+    ]
     assert [run["seed"] for run in written["points"][1]["runs"]] == [0, 1]
 
 
@@ -35,11 +46,17 @@ def test_trusted_modules_reach_the_runs(trainer):
     """Which may begin from a run whose config names a class of them."""
     code, _, told = trainer.sweep(f"--config={TEXT}", "--seeds=0", "--trust=json", "--trust", "csv")
     assert code == 0, told
-    assert trainer.calls()[0][3:] == [f"--config={TEXT}", "--config.seed=0", "--trust=json", "--trust=csv"]
+    assert trainer.calls()[0][3:] == [
+        f"--config={TEXT}",
+        "--config.seed=0",
+        "--trust=json",
+        "--trust=csv",
+    ]
 
 
 def test_failed_points_do_not_stop_the_others(trainer):
-    """A run that fails, and one whose metric is no number; the same command tries them again, and those alone."""
+    """A run that fails, and one whose metric is no number; the same command tries them again, and
+    those alone."""
     trainer.plan({FIRST + "0": "fails", SECOND + "0": "stops"})
     code, _, told = trainer.sweep("--sweep=@points.py:2")
     out = trainer.folder / "out"
@@ -61,10 +78,15 @@ def test_why_a_run_failed_is_told_at_once_and_at_the_end(trainer):
     """A table of nothing is not printed."""
     trainer.executable.write_text("#!/bin/sh\necho error: no such text\nexit 2\n")
     code, printed, told = trainer.sweep("--sweep=@points.py:2")
-    reasons = [f"the run {trainer.folder}/out/{name} failed (no such text)" for name in trainer.report()["failed"]]
+    reasons = [
+        f"the run {trainer.folder}/out/{name} failed (no such text)"
+        for name in trainer.report()["failed"]
+    ]
     assert (code, printed, len(reasons)) == (1, [], 4) and told[4].startswith("4 of 4 runs failed")
     for lines in (told[:4], told[5:]):
-        assert all(line.startswith(reason) for line, reason in zip(lines, reasons, strict=True)), told
+        assert all(line.startswith(reason) for line, reason in zip(lines, reasons, strict=True)), (
+            told
+        )
 
 
 def test_keys_as_flags(trainer):
@@ -72,17 +94,30 @@ def test_keys_as_flags(trainer):
     trainer.plan({"optimizer.learning_rate=1e-3,seed=3": "fails"})
     rates = ("--sweep.lr=1e-3,2e-3", "--sweep.seed=3,4")
     code, _, told = trainer.sweep(f"--config={TEXT}", *rates)
-    names = [f"optimizer.learning_rate={rate},seed={seed}" for rate in ("1e-3", "2e-3") for seed in (3, 4)]
+    names = [
+        f"optimizer.learning_rate={rate},seed={seed}"
+        for rate in ("1e-3", "2e-3")
+        for seed in (3, 4)
+    ]
     assert (code, trainer.names()) == (1, names), told
-    assert trainer.calls()[1][3:] == [f"--config={TEXT}", "--config.optimizer.learning_rate=1e-3", "--config.seed=4"]
+    assert trainer.calls()[1][3:] == [
+        f"--config={TEXT}",
+        "--config.optimizer.learning_rate=1e-3",
+        "--config.seed=4",
+    ]
     assert len(trainer.report()["points"]) == 2 and len(trainer.report()["points"][1]["runs"]) == 2
 
 
 def test_printed_commands(trainer):
-    code, printed, _ = trainer.sweep("--sweep=@points.py", "--print", "--config.data.train=my books.jsonl")
+    code, printed, _ = trainer.sweep(
+        "--sweep=@points.py", "--print", "--config.data.train=my books.jsonl"
+    )
     out = trainer.folder / "out"
     assert code == 0 and not out.exists() and not trainer.calls()
-    train, data = ["python", "-m", "gmlp_flax.train", f"--config={TEXT}"], "--config.data.train=my books.jsonl"
+    train, data = (
+        ["python", "-m", "gmlp_flax.train", f"--config={TEXT}"],
+        "--config.data.train=my books.jsonl",
+    )
     assert [shlex.split(line) for line in printed] == [
         [*train, f"--workdir={out}/{FIRST}0", data, "--config.seed=0"],
         [*train, f"--workdir={out}/{SECOND}0", data, "--config.batch_size=8", "--config.seed=0"],
@@ -110,7 +145,10 @@ def test_wrong_sweep_files_are_one_line(trainer, code, message):
 @pytest.mark.parametrize(
     ("points", "message"),
     [
-        ([{"init_from": "a/b"}, {"init_from": "a b"}], "two points are one run, or share the name of its folder: "),
+        (
+            [{"init_from": "a/b"}, {"init_from": "a b"}],
+            "two points are one run, or share the name of its folder: ",
+        ),
         ([{}, {"steps": 500}], "two points are one run, or share the name of its folder: "),
         ([{}, {"steps": 0}], "config.steps is 0: expected at least 1"),
         ([{}, {"config": "nowhere.py"}], "there is no config file nowhere.py"),
@@ -120,7 +158,10 @@ def test_wrong_sweep_files_are_one_line(trainer, code, message):
 def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
     points = [{"config": TEXT} | point for point in points]
     (trainer.folder / "wrong.py").write_text(f"def get_sweep(): return {points!r}")
-    assert trainer.refused("--sweep=@wrong.py").startswith(message) and not (trainer.folder / "out").exists()
+    assert (
+        trainer.refused("--sweep=@wrong.py").startswith(message)
+        and not (trainer.folder / "out").exists()
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +180,10 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
             [CONFIG, "--sweep.lr=1,2", "--sweep.optimizer.learning_rate=3"],
             "the sweep sets optimizer.learning_rate",
         ),
-        ([CONFIG, "--grid=batch_size=4,8", "--print"], "--print and --on cannot choose the best point"),
+        (
+            [CONFIG, "--grid=batch_size=4,8", "--print"],
+            "--print and --on cannot choose the best point",
+        ),
         ([CONFIG, "--seeds=0,x"], "--seeds=0,x: expected numbers"),
         ([CONFIG, "--config.seed=1"], "--seeds sets the key seed"),
         (["--sweep.lr=1"], "--config is missing"),
@@ -147,4 +191,7 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
 )
 def test_mistakes_are_one_line_before_any_run(trainer, options, message):
     told = trainer.refused(*options)
-    assert told.startswith(message.replace("@", f"{trainer.folder}/")) and not (trainer.folder / "out").exists()
+    assert (
+        told.startswith(message.replace("@", f"{trainer.folder}/"))
+        and not (trainer.folder / "out").exists()
+    )

@@ -17,7 +17,9 @@ from gmlp_flax.sweeps import points as sweep
 from tests.failures import raised
 
 NAMES = list(config.keys(config.default()))
-AXES = st.dictionaries(st.sampled_from(NAMES), st.lists(st.integers(), min_size=1, max_size=3), max_size=3)
+AXES = st.dictionaries(
+    st.sampled_from(NAMES), st.lists(st.integers(), min_size=1, max_size=3), max_size=3
+)
 
 
 def test_parts_nest():
@@ -36,7 +38,9 @@ def test_parts_nest():
 
 @given(AXES)
 def test_product_is_what_nested_loops_give(axes):
-    expected = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    expected = [
+        dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
+    ]
     assert list(sweep.product(axes)) == expected
     assert sweep.product(*({name: values} for name, values in axes.items())) == sweep.product(axes)
 
@@ -44,7 +48,9 @@ def test_product_is_what_nested_loops_give(axes):
 @given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), st.integers(1, 4))
 def test_zipped_goes_through_all_at_once(names, count):
     found = sweep.zipped({name: range(place, place + count) for place, name in enumerate(names)})
-    assert found == tuple({name: place + number for place, name in enumerate(names)} for number in range(count))
+    assert found == tuple(
+        {name: place + number for place, name in enumerate(names)} for number in range(count)
+    )
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -60,18 +66,24 @@ def test_commas_outside_brackets_separate_values(text, expected):
 
 @given(AXES)
 def test_chained_changes_one_key_after_another(axes):
-    assert sweep.chained(axes) == tuple({name: value} for name, values in axes.items() for value in values)
+    assert sweep.chained(axes) == tuple(
+        {name: value} for name, values in axes.items() for value in values
+    )
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(NAMES), st.lists(st.from_regex(r"[\w.-]+", fullmatch=True), min_size=1)),
+        st.tuples(
+            st.sampled_from(NAMES), st.lists(st.from_regex(r"[\w.-]+", fullmatch=True), min_size=1)
+        ),
         unique_by=lambda part: part[0],
         max_size=2,
     )
 )
 def test_words_of_a_command_line(parts):
-    assert sweep.parse(f"{name}={','.join(values)}" for name, values in parts) == sweep.product(dict(parts))
+    assert sweep.parse(f"{name}={','.join(values)}" for name, values in parts) == sweep.product(
+        dict(parts)
+    )
 
 
 def test_words_of_keys_that_change_together():
@@ -92,7 +104,11 @@ def test_words_with_tuples_and_colons():
 
 
 def test_flags_and_name_of_a_point():
-    point = {"optimizer.learning_rate": "1e-5", "model.image_size": (32, 64), "data.train": "a/b c.tsv"}
+    point = {
+        "optimizer.learning_rate": "1e-5",
+        "model.image_size": (32, 64),
+        "data.train": "a/b c.tsv",
+    }
     values = ["optimizer.learning_rate=1e-5", "model.image_size=(32, 64)", "data.train=a/b c.tsv"]
     assert sweep.flags(point) == [f"--config.{value}" for value in values]
     name = sweep.name(point)
@@ -101,7 +117,11 @@ def test_flags_and_name_of_a_point():
 
 
 def test_a_point_may_name_its_config():
-    files = ["configs/c4_ablation.py:sgu,scale=small", "configs/c4_ablation.py:sgu", "configs/quickstart_text.py"]
+    files = [
+        "configs/c4_ablation.py:sgu,scale=small",
+        "configs/c4_ablation.py:sgu",
+        "configs/quickstart_text.py",
+    ]
     points = sweep.product({"seed": [0]}, {"config": files})
     assert points[0] == {"seed": 0, "config": files[0]}
     assert sweep.flags(points[0]) == [f"--config={files[0]}", "--config.seed=0"]
@@ -111,20 +131,37 @@ def test_a_point_may_name_its_config():
 
 
 def test_sweeps_that_chose_settings():
-    """How each row trains is one of the points that were tried, and no round uses a seed of the tables."""
+    """How each row trains is one of the points that were tried, and no round uses a seed of the
+    tables."""
     file = runpy.run_path("configs/sweeps/table3_rates.py")
     make, rounds = file["get_sweep"], tuple(file["ROUNDS"])
     known = runpy.run_path("configs/c4_ablation.py")["SMALL_SETTINGS"]
     for arg in rounds:
         points = make(arg)
-        assert len(set(map(sweep.name, points))) == len(points) and {point["seed"] for point in points} == {100}
+        assert len(set(map(sweep.name, points))) == len(points) and {
+            point["seed"] for point in points
+        } == {100}
     keys = ("config", "optimizer.learning_rate", "optimizer.lr_multipliers", "model.embedding_norm")
     tried = {tuple(point[key] for key in keys) for point in (*make("settings"), *make("depths"))}
     families = {"transformer", "gmlp", "amlp", "thin"}  # of the depths that nobody searched
-    chosen = {(recipes.published(row, "cpu"), *setting) for row, setting in known.items() if row not in families}
-    assert chosen < tried and {point["config"] for point in make("settings")} <= {config for config, *_ in chosen}
-    assert {point["optimizer.learning_rate"] for point in make()} == {1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2}
-    assert raised(ConfigError, make, "third").endswith(f"argument is 'third'; expected one of {', '.join(rounds)}")
+    chosen = {
+        (recipes.published(row, "cpu"), *setting)
+        for row, setting in known.items()
+        if row not in families
+    }
+    assert chosen < tried and {point["config"] for point in make("settings")} <= {
+        config for config, *_ in chosen
+    }
+    assert {point["optimizer.learning_rate"] for point in make()} == {
+        1e-3,
+        2e-3,
+        4e-3,
+        8e-3,
+        1.6e-2,
+    }
+    assert raised(ConfigError, make, "third").endswith(
+        f"argument is 'third'; expected one of {', '.join(rounds)}"
+    )
 
 
 @pytest.mark.parametrize("name", ["cifar10", "listops"])
@@ -135,15 +172,25 @@ def test_a_sweep_that_chooses_the_rates_of_a_column(name):
     for row in column.rows:
         chosen = column.points("cpu", (row,))[0]
         rate = config.open_config(chosen["config"]).optimizer.learning_rate
-        assert {"optimizer.learning_rate": rate, **chosen, "seed": 100, "data.search": True} in tried
-    assert len(tried) == 5 * len(column.rows) and all(point.items() >= column.cpu.items() for point in tried)
+        assert {
+            "optimizer.learning_rate": rate,
+            **chosen,
+            "seed": 100,
+            "data.search": True,
+        } in tried
+    assert len(tried) == 5 * len(column.rows) and all(
+        point.items() >= column.cpu.items() for point in tried
+    )
 
 
 def test_the_runs_of_a_column():
     make = runpy.run_path("configs/sweeps/alternatives.py")["get_sweep"]
     assert len(make()) == 3 * len(ROWS) and make("mlm") == TABLES["alternatives"].points("cpu")
     chosen = make("cifar10,rows=fnet+sgu+bert_rel,scale=gpu")
-    assert [point["config"] for point in chosen] == ["cifar10:gmlp,scale=gpu", "cifar10:fnet,scale=gpu"]
+    assert [point["config"] for point in chosen] == [
+        "cifar10:gmlp,scale=gpu",
+        "cifar10:fnet,scale=gpu",
+    ]
     for arg, message in {
         "mlm,rows=sg": "rows: there is no 'sg'; did you mean 'sgu'?",
         "costs": "argument is 'costs'; expected one of mlm",
@@ -156,15 +203,43 @@ def test_the_runs_of_a_column():
 @pytest.mark.parametrize(
     ("make", "arguments", "message"),
     [
-        (sweep.product, [{"model.layrs": [1]}], "the sweep: there is no config key 'model.layrs'; did you mean 'model"),
-        (sweep.chained, [[{"model": 1}]], "the sweep: model is a group of keys; set one of model.block, model.layers"),
+        (
+            sweep.product,
+            [{"model.layrs": [1]}],
+            "the sweep: there is no config key 'model.layrs'; did you mean 'model",
+        ),
+        (
+            sweep.chained,
+            [[{"model": 1}]],
+            "the sweep: model is a group of keys; set one of model.block, model.layers",
+        ),
         (sweep.product, [{"seed": []}], "a sweep without a value: give each key at least one"),
-        (sweep.product, [{"task": "masked_lm"}], "the sweep over task is 'masked_lm': expected a list of values"),
-        (sweep.product, [{"seed": [1]}, {"seed": [2]}], "the sweep sets seed twice: give all its values in one place"),
-        (sweep.zipped, [{"seed": [1, 2], "steps": [1]}], "zipped values differ in number (seed: 2, steps: 1): give as"),
-        (sweep.parse, [["batch_siz=3"]], "batch_siz=3: there is no config key 'batch_siz'; did you mean 'batch_size'?"),
+        (
+            sweep.product,
+            [{"task": "masked_lm"}],
+            "the sweep over task is 'masked_lm': expected a list of values",
+        ),
+        (
+            sweep.product,
+            [{"seed": [1]}, {"seed": [2]}],
+            "the sweep sets seed twice: give all its values in one place",
+        ),
+        (
+            sweep.zipped,
+            [{"seed": [1, 2], "steps": [1]}],
+            "zipped values differ in number (seed: 2, steps: 1): give as",
+        ),
+        (
+            sweep.parse,
+            [["batch_siz=3"]],
+            "batch_siz=3: there is no config key 'batch_siz'; did you mean 'batch_size'?",
+        ),
         (sweep.parse, [["seed"]], "'seed' is no part of a grid: expected seed=VALUE,..."),
-        (sweep.parse, [["seed:steps=1:2,3"]], "'seed:steps=1:2,3' is no part of a grid: expected seed:steps=VALUE:V"),
+        (
+            sweep.parse,
+            [["seed:steps=1:2,3"]],
+            "'seed:steps=1:2,3' is no part of a grid: expected seed:steps=VALUE:V",
+        ),
     ],
 )
 def test_mistakes_are_one_line(make, arguments, message):

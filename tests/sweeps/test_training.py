@@ -1,4 +1,5 @@
-"""A sweep is trained in this process: what it notes of runs that fail; what it chooses is in tests/commands."""
+"""A sweep is trained in this process: what it notes of runs that fail; what it chooses is in
+tests/commands."""
 
 import concurrent.futures
 import itertools
@@ -46,7 +47,10 @@ def test_the_others_go_on_if_one_fails(sweep, trainer, capfd):
 
 def test_says_how_long_the_others_take(sweep, monkeypatch):
     """After ten seconds half of the 14 steps are taken."""
-    clock, steps = itertools.chain([0.0], itertools.repeat(10.0)), itertools.chain([0], itertools.repeat(7))
+    clock, steps = (
+        itertools.chain([0.0], itertools.repeat(10.0)),
+        itertools.chain([0], itertools.repeat(7)),
+    )
     monkeypatch.setattr(training, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(training, "steps_taken", lambda _: next(steps))
     first, second = Future(), Future()
@@ -76,8 +80,12 @@ def test_status(trainer):
     lines = [{"step": 100, "eval": {"perplexity": 90.0}}, {"step": 200, "loss": 4.0}]
     for run in (FIRST + "0", FIRST + "1"):
         (out / run).mkdir(parents=True)
-        (out / run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3')
-    (out / (FIRST + "0") / "result.json").write_text('{"step": 500, "eval": {"perplexity": 45.678}}')
+        (out / run / "metrics.jsonl").write_text(
+            "".join(json.dumps(line) + "\n" for line in lines) + '{"step": 3'
+        )
+    (out / (FIRST + "0") / "result.json").write_text(
+        '{"step": 500, "eval": {"perplexity": 45.678}}'
+    )
     command = f"python -m gmlp_flax.train --workdir={out}/x\n"
     (out / f"{FIRST}1.log").write_text(f"{command}error: no text\n{command}step 100/500\n")
     (out / f"{SECOND}0.log").write_text(f"{command}error: no text\n")
@@ -97,8 +105,12 @@ def test_status(trainer):
 def test_status_of_a_sweep_that_chooses(trainer):
     """Only runs that have begun are shown."""
     (trainer.folder / "out" / "batch_size=8,seed=1").mkdir(parents=True)
-    code, printed, _ = trainer.sweep(f"--config={TEXT}", "--grid=batch_size=8,16", "--seeds=0,1", "--status")
-    assert code == 0 and printed[0].startswith("batch_size=8,seed=1: step 0 of ") and len(printed) == 2
+    code, printed, _ = trainer.sweep(
+        f"--config={TEXT}", "--grid=batch_size=8,16", "--seeds=0,1", "--status"
+    )
+    assert (
+        code == 0 and printed[0].startswith("batch_size=8,seed=1: step 0 of ") and len(printed) == 2
+    )
 
 
 def made():
@@ -130,7 +142,9 @@ def test_statistics_are_over_the_seeds_that_ended():
         }
     }
     assert [run["seed"] for run in first["runs"]] == [0, 1, 2]
-    assert second["point"] == {"batch_size": 16} and set(second["summary"]["perplexity"].values()) == {9.0}
+    assert second["point"] == {"batch_size": 16} and set(
+        second["summary"]["perplexity"].values()
+    ) == {9.0}
 
 
 ROOT = Path(__file__).parents[2]
@@ -152,7 +166,10 @@ with cli.show_errors():
 
 
 def results(patch, trainer, names, jobs=1):
-    with patch.context() as patched, training.training_pool(str(trainer.folder / "out"), jobs) as submit:
+    with (
+        patch.context() as patched,
+        training.training_pool(str(trainer.folder / "out"), jobs) as submit,
+    ):
         patched.setattr(sys, "executable", str(trainer.executable))
         runs = {submit(name, [f"--config={name}.py"]): name for name in names}
         return {runs[run]: run.result() for run in concurrent.futures.as_completed(runs)}
@@ -161,7 +178,9 @@ def results(patch, trainer, names, jobs=1):
 def start(trainer: Trainer, jobs: int = 1) -> subprocess.Popen:
     """A script whose first run hangs, once it does."""
     trainer.plan({"first": "hangs"})
-    program = PROGRAM.format(executable=str(trainer.executable), out=str(trainer.folder / "out"), jobs=jobs)
+    program = PROGRAM.format(
+        executable=str(trainer.executable), out=str(trainer.folder / "out"), jobs=jobs
+    )
     process = preloaded.start("-c", program)
     wait_until(lambda: (trainer.folder / "hanging").exists())
     return process
@@ -187,7 +206,9 @@ def test_each_run_gives_its_metrics(monkeypatch, trainer):
     metrics = results(monkeypatch, trainer, "ab")
     assert metrics == {"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}}
     train, out = ["-m", "gmlp_flax.train"], trainer.folder / "out"
-    assert trainer.calls() == [[*train, f"--workdir={out}/{name}", f"--config={name}.py"] for name in "ab"]
+    assert trainer.calls() == [
+        [*train, f"--workdir={out}/{name}", f"--config={name}.py"] for name in "ab"
+    ]
     # What is there is read, not trained again.
     assert results(monkeypatch, trainer, "abc")["b"] == {"accuracy": 0.25}
     assert trainer.names() == ["a", "b", "c"]
@@ -197,7 +218,10 @@ def test_failing_run_ends_those_beside_it(monkeypatch, tmp_path):
     """Though it is the second, and the first would go on for long."""
     trainer = Trainer(tmp_path, waits=True)
     trainer.plan({"a": "hangs", "b": "fails"})
-    with pytest.raises(RunError, match=r"^the run .*/out/b failed \(the reason of b\): its output is in .*/out/b.log$"):
+    with pytest.raises(
+        RunError,
+        match=r"^the run .*/out/b failed \(the reason of b\): its output is in .*/out/b.log$",
+    ):
         results(monkeypatch, trainer, "abc", jobs=2)
     assert "b says fails" in trainer.log("b").read_text()
     wait_until(lambda: not alive(int((tmp_path / "hanging").read_text())))
@@ -208,7 +232,9 @@ def test_a_failed_run_has_the_reason_of_its_last_start(monkeypatch, trainer):
     trainer.log("a").parent.mkdir()
     trainer.log("a").write_bytes(b"error: an older one\n\xff\n")
     trainer.plan({"a": "fails"})
-    assert "failed (the reason of a): its output" in raised(RunError, results, monkeypatch, trainer, "a")
+    assert "failed (the reason of a): its output" in raised(
+        RunError, results, monkeypatch, trainer, "a"
+    )
     trainer.executable.write_text("#!/bin/sh\nexit 1\n")
     assert "/out/a failed: its output" in raised(RunError, results, monkeypatch, trainer, "a")
 
@@ -221,7 +247,9 @@ def test_log_that_cannot_be_written_is_one_line(monkeypatch, trainer):
     out.unlink()
     out.mkdir()
     (out / "a.log").symlink_to("/dev/full")
-    with pytest.raises(RunError, match=r"^writing .*/out/a.log failed \(No space left on device\): .*free space"):
+    with pytest.raises(
+        RunError, match=r"^writing .*/out/a.log failed \(No space left on device\): .*free space"
+    ):
         results(monkeypatch, trainer, "a")
     assert not trainer.calls()
 
@@ -229,7 +257,10 @@ def test_log_that_cannot_be_written_is_one_line(monkeypatch, trainer):
 def test_run_that_something_else_stopped(monkeypatch, trainer):
     """A trainer that is told to stop saves and ends well, without a result."""
     trainer.plan({"a": "stops"})
-    with pytest.raises(RunError, match="^the run .*/out/a was stopped before its end: the same command again goes on$"):
+    with pytest.raises(
+        RunError,
+        match="^the run .*/out/a was stopped before its end: the same command again goes on$",
+    ):
         results(monkeypatch, trainer, "a")
 
 

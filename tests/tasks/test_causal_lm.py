@@ -58,7 +58,8 @@ def test_every_token_of_the_text_is_a_target_once(task):
 
 
 def test_evaluation_against_numpy(task, params):
-    """Perplexity of tokens, and bits for each byte of the text; the last window and the last batch are padded."""
+    """Perplexity of tokens, and bits for each byte of the text; the last window and the last batch
+    are padded."""
     metrics, _ = evaluation.Evaluator(task, Partition.make())(params)
     windows = held_out(task)
     assert (windows == task.tokenizer.pad_id).any() and len(windows) % 8
@@ -70,7 +71,8 @@ def test_evaluation_against_numpy(task, params):
                 losses.append(math.log(np.exp(row - row.max()).sum()) + row.max() - row[target])
                 hits.append(row.argmax() == target)
                 text.append(int(target))
-    documents = task.tokenizer.decode(text)  # in one line: each begins with a space that the first one lacks
+    # in one line: each begins with a space that the first one lacks
+    documents = task.tokenizer.decode(text)
     assert metrics["predictions"] == len(losses) and metrics["examples"] == len(windows)
     assert metrics["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     assert metrics["perplexity"] == pytest.approx(math.exp(np.mean(losses)), rel=1e-4)
@@ -91,38 +93,50 @@ def test_the_baseline_has_seen_the_ends_of_documents(task, params):
     losses = -np.log(counts[targets[targets != 0]] / counts.sum())
     assert found.metrics["perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-5)
     size = task.tokenizer.byte_counts()[targets].sum()
-    assert found.metrics["bits_per_byte"] == pytest.approx(losses.sum() / math.log(2) / size, rel=1e-5)
+    assert found.metrics["bits_per_byte"] == pytest.approx(
+        losses.sum() / math.log(2) / size, rel=1e-5
+    )
 
 
 def batch_of(tokens):
-    return {"tokens": np.asarray(tokens, np.int32), "key": jax.random.split(jax.random.key(0), len(tokens))}
+    return {
+        "tokens": np.asarray(tokens, np.int32),
+        "key": jax.random.split(jax.random.key(0), len(tokens)),
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_of_the_loss_from_the_future_is_exactly_0(kind, tmp_path):
-    """Seen through a table of positions, of which each row enters at its place alone: losses up to a place move no row
-    behind it, and all rows before."""
+    """Seen through a table of positions, of which each row enters at its place alone: losses up to
+    a place move no row behind it, and all rows before."""
     model = KINDS[kind] | {"positions": "absolute"}
     task = CausalLanguageModeling.without_data(causal_config(tmp_path, **model))
     params = jax.tree.map(lambda x: 3 * x, jax.jit(task.init)(jax.random.key(0)))
     text = np.random.default_rng(0).integers(5, 320, (3, task.length + 1))
     gradient = jax.jit(jax.grad(lambda params, batch: task.loss(params, batch)[0]))
     for places in (1, 7, task.length):
-        tokens = np.where(np.arange(task.length + 1) <= places, text, 0)  # [PAD] is read, but not predicted
+        # [PAD] is read, but not predicted
+        tokens = np.where(np.arange(task.length + 1) <= places, text, 0)
         table = np.asarray(gradient(params, batch_of(tokens))["positions"]["table"])
         assert (table[places:] == 0).all() and (np.abs(table[:places]).max(axis=1) > 0).all()
 
 
 def test_documents_in_windows(tmp_path):
     """A window holds parts of several; its end is the text's."""
-    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("abc", "d", "efghijk")))
+    (tmp_path / "text.jsonl").write_text(
+        "".join(json.dumps({"text": text}) + "\n" for text in ("abc", "d", "efghijk"))
+    )
     config = causal_config(tmp_path, length=6)
     config.data.update(train=str(tmp_path / "text.jsonl"), tokenizer="bytes")
     task = CausalLanguageModeling(config, str(tmp_path / "run"))
     config.data.heldout = config.data.train
     letters = {"[CLS]": "<", "[SEP]": ">", "[PAD]": "_"}
     windows = [[task.tokenizer.piece(token) for token in row] for row in held_out(task)]
-    assert ["".join(letters.get(piece, piece) for piece in row) for row in windows] == ["<abc>d>", "<efghij", "<k>____"]
+    assert ["".join(letters.get(piece, piece) for piece in row) for row in windows] == [
+        "<abc>d>",
+        "<efghij",
+        "<k>____",
+    ]
 
 
 def test_bytes_need_no_training(tmp_path):
@@ -130,19 +144,28 @@ def test_bytes_need_no_training(tmp_path):
     config = causal_config(tmp_path)
     config.data.tokenizer, config.model.vocab_size = "bytes", 261
     task = CausalLanguageModeling(config, str(tmp_path / "run"))
-    metrics, _ = evaluation.Evaluator(task, Partition.make())(jax.tree.map(jnp.zeros_like, task.shapes()))
+    metrics, _ = evaluation.Evaluator(task, Partition.make())(
+        jax.tree.map(jnp.zeros_like, task.shapes())
+    )
     text = task.windows("heldout").prepared
     expected = math.log2(261) * text.tokens / (text.tokens - text.documents)
     assert metrics["bits_per_byte"] == pytest.approx(expected, rel=1e-5) and 8 < expected < 8.3
-    assert metrics["perplexity"] == pytest.approx(261, rel=1e-4) and task.assets() == {"tokenizer.model": b"bytes\n"}
+    assert metrics["perplexity"] == pytest.approx(261, rel=1e-4) and task.assets() == {
+        "tokenizer.model": b"bytes\n"
+    }
 
 
 def test_the_likeliest_next_tokens(task, params):
     ((ranked,),) = task.predict(params, ["the one"], top=3)
     ids = [task.tokenizer.cls_id, *task.tokenizer.encode("the one")]
     logits = np.asarray(task.apply(params, np.array([ids])))[0, -1]
-    assert [piece for piece, _ in ranked] == [task.tokenizer.piece(int(i)) for i in np.argsort(-logits)[:3]]
-    for call in (lambda: task.predict(params, ["the [MASK]"]), lambda: task.generate(params, "[MASK]", Sampling())):
+    assert [piece for piece, _ in ranked] == [
+        task.tokenizer.piece(int(i)) for i in np.argsort(-logits)[:3]
+    ]
+    for call in (
+        lambda: task.predict(params, ["the [MASK]"]),
+        lambda: task.generate(params, "[MASK]", Sampling()),
+    ):
         assert "[MASK]" in raised(RunError, call)
 
 
@@ -152,7 +175,9 @@ def test_what_a_config_may_not_be(tmp_path):
         ("'mixer', which mixes all tokens", "causal_lm", {"block": "mixer", "causal": True}),
         ("'masked_lm' and config.model.causal is True", "masked_lm", {"causal": True}),
     ):
-        config = gmlp_config.changed(tiny.text_config(tmp_path, block=model.get("block", "gmlp")), task)
+        config = gmlp_config.changed(
+            tiny.text_config(tmp_path, block=model.get("block", "gmlp")), task
+        )
         config.model.update(model)
         assert message in raised(ConfigError, gmlp_config.validate, config)
     config = gmlp_config.changed(tiny.text_config(tmp_path), "text_classification")

@@ -1,4 +1,5 @@
-"""From logits to tokens, compared with loops; texts continued with and without what is kept of earlier tokens."""
+"""From logits to tokens, compared with loops; texts continued with and without what is kept of
+earlier tokens."""
 
 import math
 
@@ -22,7 +23,8 @@ BYTES = Tokenizer.load("bytes")
 
 
 def made(folder, kind, dtype="float32"):
-    """A task on bytes and random parameters: what it writes makes no sense, but is anything but uniform."""
+    """A task on bytes and random parameters: what it writes makes no sense, but is anything but
+    uniform."""
     config = causal_config(folder, dtype=dtype, **KINDS[kind])
     config.data.tokenizer = "bytes"
     task = CausalLanguageModeling(config, str(folder / "run"))
@@ -30,7 +32,8 @@ def made(folder, kind, dtype="float32"):
 
 
 def windows(text):
-    """The window in which each text of bytes is read, by the rule of the documentation: a full one begins anew."""
+    """The window in which each text of bytes is read, by the rule of the documentation: a full one
+    begins anew."""
     start = max(0, len(text[0]) - (N - 1))
     for ids in text:
         if len(ids) - start > N - 1:
@@ -44,7 +47,12 @@ def windows(text):
 def test_kept_or_not_gives_the_same_logits_and_tokens(kind, prompt, tmp_path):
     """Over three windows: each is read as a whole for every token, by the program of training."""
     task, params = made(tmp_path, kind, "float64")
-    how, random, new, expected = Sampling(tokens=2 * N, temperature=0.7, seed=3), np.random.default_rng(3), [], []
+    how, random, new, expected = (
+        Sampling(tokens=2 * N, temperature=0.7, seed=3),
+        np.random.default_rng(3),
+        [],
+        [],
+    )
     ids, apply, texts = BYTES.encode(prompt), jax.jit(task.apply), []
     found = task.generator.logits(params, ids, new)
     while len(new) < how.tokens:
@@ -62,7 +70,9 @@ def test_kept_or_not_gives_the_same_logits_and_tokens(kind, prompt, tmp_path):
         new.append(token)
     done = task.generate(params, prompt, how)
     assert BYTES.encode(done.text) == new or "\ufffd" in done.text
-    assert (done.new_tokens, done.prompt_tokens) == (len(new), len(ids)) and done.ended == (len(new) < how.tokens)
+    assert (done.new_tokens, done.prompt_tokens) == (len(new), len(ids)) and done.ended == (
+        len(new) < how.tokens
+    )
     assert len(new) > 4
 
 
@@ -79,14 +89,24 @@ class Counting:
 
 
 def test_windows_end_by_their_length_and_texts_by_sep():
-    up = TextGenerator(Counting(lambda token: jnp.where(token < 5 + 97, 5 + 97, token + 1)), 6, BYTES)
+    up = TextGenerator(
+        Counting(lambda token: jnp.where(token < 5 + 97, 5 + 97, token + 1)), 6, BYTES
+    )
     done = up.generate({}, "", Sampling(tokens=12, temperature=0))
-    assert done.text == "abcdefghijkl" and (done.new_tokens, done.prompt_tokens, done.ended) == (12, 0, False)
-    assert up.extend.programs == 3  # for [CLS] alone, for [CLS] and 3 tokens, and for each further token
-    assert done.windows == 3  # 6 after [CLS] and up to 5; then twice 3 after [CLS], the last 3 and up to 2
+    assert done.text == "abcdefghijkl" and (done.new_tokens, done.prompt_tokens, done.ended) == (
+        12,
+        0,
+        False,
+    )
+    # for [CLS] alone, for [CLS] and 3 tokens, and for each further token
+    assert up.extend.programs == 3
+    # 6 after [CLS] and up to 5; then twice 3 after [CLS], the last 3 and up to 2
+    assert done.windows == 3
     done = up.generate({}, "xyz", Sampling(tokens=2))
     assert done.text == "{|" and (done.prompt_tokens, done.windows) == (3, 1)
-    ending = TextGenerator(Counting(lambda token: jnp.where(token == 5 + 99, BYTES.sep_id, token + 1)), 6, BYTES)
+    ending = TextGenerator(
+        Counting(lambda token: jnp.where(token == 5 + 99, BYTES.sep_id, token + 1)), 6, BYTES
+    )
     done = ending.generate({}, "a", Sampling(tokens=12))
     assert done.text == "bc" and done.ended and done.new_tokens == 2
 
@@ -100,7 +120,9 @@ def test_special_pieces_are_never_drawn_and_rows_without_a_piece_neither():
 
 def test_a_seed_gives_a_text_and_lines_do_not_depend_on_each_other(tmp_path):
     task, params = made(tmp_path, "gmlp")
-    first, again, other = (task.generate(params, "a", Sampling(tokens=10, seed=seed)).text for seed in (1, 1, 2))
+    first, again, other = (
+        task.generate(params, "a", Sampling(tokens=10, seed=seed)).text for seed in (1, 1, 2)
+    )
     assert first == again != other
 
 
@@ -117,12 +139,16 @@ def by_loops(logits, temperature, top_k, top_p):
     return [kept.get(i, 0.0) / sum(kept.values()) for i in range(len(logits))]
 
 
-LOGITS = st.lists(st.floats(-20, 20) | st.just(-math.inf), min_size=1, max_size=12).filter(lambda x: max(x) > -math.inf)
+LOGITS = st.lists(st.floats(-20, 20) | st.just(-math.inf), min_size=1, max_size=12).filter(
+    lambda x: max(x) > -math.inf
+)
 
 
 @given(LOGITS, st.floats(0.05, 5), st.integers(0, 14), st.floats(0.01, 1))
 def test_shares_against_loops(logits, temperature, top_k, top_p):
-    found = probabilities(np.array(logits), Sampling(temperature=temperature, top_k=top_k, top_p=top_p))
+    found = probabilities(
+        np.array(logits), Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+    )
     np.testing.assert_allclose(found, by_loops(logits, temperature, top_k, top_p), atol=1e-8)
     assert found.sum() == pytest.approx(1) and (found[np.isinf(logits)] == 0).all()
 

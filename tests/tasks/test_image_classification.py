@@ -33,7 +33,11 @@ def test_loss_with_label_smoothing(image_task, params):
     assert logits.shape == (8, 10)
     targets = 0.9 * np.eye(10)[batch["label"]] + 0.01
     total, sums = image_task.loss(params, batch | {"key": jax.random.split(jax.random.key(0), 8)})
-    assert float(total) == float(sums["loss"][0]) == pytest.approx(-(targets * log_softmax(logits)).sum(), rel=1e-5)
+    assert (
+        float(total)
+        == float(sums["loss"][0])
+        == pytest.approx(-(targets * log_softmax(logits)).sum(), rel=1e-5)
+    )
     assert float(sums["accuracy"][0]) == (logits.argmax(-1) == batch["label"]).sum()
     assert float(sums["loss"][1]) == float(sums["accuracy"][1]) == 8
 
@@ -44,7 +48,9 @@ def test_evaluation_against_numpy(image_task, params):
     metrics, _ = evaluation.Evaluator(image_task, Partition.make())(params, params)
     with image_task.evaluation_batches(0, 1) as batches:
         batches = list(batches)
-    images, labels, weight = (np.concatenate([b[name] for b in batches]) for name in ("image", "label", "weight"))
+    images, labels, weight = (
+        np.concatenate([b[name] for b in batches]) for name in ("image", "label", "weight")
+    )
     images, labels = images[weight == 1], labels[weight == 1]
     logits = np.array(jax.jit(image_task.apply)(params, images), np.float64)
     ranks = (logits > logits[np.arange(382), labels][:, None]).sum(1)
@@ -78,5 +84,7 @@ def test_a_class_token_of_a_causal_model_is_refused():
     """It stands first, and would see no patch."""
     options = config.default("image_classification", "transformer")
     options.model.update(causal=True, pool="cls")
-    with pytest.raises(ConfigError, match="config.model.pool is 'cls', and the model is causal: it sees no patch"):
+    with pytest.raises(
+        ConfigError, match="config.model.pool is 'cls', and the model is causal: it sees no patch"
+    ):
         config.validate(options)

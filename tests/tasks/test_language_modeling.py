@@ -1,4 +1,5 @@
-"""Where a language model's text comes from: files, splits, prepared folders, vocabularies; and masks that stay."""
+"""Where a language model's text comes from: files, splits, prepared folders, vocabularies; and
+masks that stay."""
 
 import collections
 import json
@@ -54,12 +55,15 @@ def side(found: MaskedLanguageModeling, name: str) -> list[int]:
 
 def ids(found: MaskedLanguageModeling, texts: list[str]) -> list[int]:
     """The slow way to the same."""
-    return [token for text in texts for token in (*found.tokenizer.encode(text), found.tokenizer.sep_id)]
+    return [
+        token for text in texts for token in (*found.tokenizer.encode(text), found.tokenizer.sep_id)
+    ]
 
 
 @pytest.fixture
 def shards(tmp_path):
-    """A corpus with splits as Hugging Face names them: 50 and 10 documents to train on, 20 held out."""
+    """A corpus with splits as Hugging Face names them: 50 and 10 documents to train on, 20 held
+    out."""
     root = tmp_path / "shards"
     write_lines(root / "train-00000-of-00002.jsonl", LINES[:50])
     write_lines(root / "train-00001-of-00002.jsonl", LINES[50:60])
@@ -87,9 +91,13 @@ def test_embedded_text_and_a_corpus(config, tmp_path):
 
 
 def test_a_mixture(config, tmp_path, capsys):
-    """Another corpus with a share of the examples: not of the vocabulary, and not held out; and a folder of its own
-    with splits, of which the training part is read. What is said, and what a run recognises."""
-    own, other = (str(write_lines(tmp_path / name, lines)) for name, lines in (("a.jsonl", LINES), ("b.jsonl", OTHER)))
+    """Another corpus with a share of the examples: not of the vocabulary, and not held out; and a
+    folder of its own with splits, of which the training part is read. What is said, and what a run
+    recognises."""
+    own, other = (
+        str(write_lines(tmp_path / name, lines))
+        for name, lines in (("a.jsonl", LINES), ("b.jsonl", OTHER))
+    )
     config.data.update(train=own, heldout_share=0.2)
     plain = task(config)
     config.data.mixture = (f"{other}=0.25",)
@@ -100,7 +108,9 @@ def test_a_mixture(config, tmp_path, capsys):
     assert (index >= len(found.windows("train"))).sum() == len(index) / 4
     [note] = [line for line in found.data_notes() if line.startswith("mixture")]
     assert note.startswith(f"mixture: 25 % of the examples from {other} (")
-    assert found.fingerprint("train")["files"] == 2 and found.fingerprint("heldout") == plain.fingerprint("heldout")
+    assert found.fingerprint("train")["files"] == 2 and found.fingerprint(
+        "heldout"
+    ) == plain.fingerprint("heldout")
     config.data.update(train="embedded", tokenizer=str(tmp_path / "tokenizer.model"))
     found.tokenizer.save(config.data.tokenizer)
     beside = task(config).fingerprint("train")
@@ -119,7 +129,9 @@ def both(tmp_path):
     corpus = corpora.open_corpus(str(write_lines(tmp_path / "raw.jsonl", LINES)))
     tokenizer = Tokenizer.train((t for t in LINES if not splits.is_on("heldout", t, 0.2)), 320)
     for name in ("train", "heldout"):
-        prepare.prepare(corpus, tokenizer, tmp_path / name, selection=Selection(0.2, name), workers=1)
+        prepare.prepare(
+            corpus, tokenizer, tmp_path / name, selection=Selection(0.2, name), workers=1
+        )
     return tmp_path
 
 
@@ -137,7 +149,9 @@ def test_prepared_folders_are_the_raw_corpus(config, both):
 
 def test_prepared_without_what_is_held_out(config, both):
     config.data.train = str(both / "train")
-    with pytest.raises(DataError, match=f"^config.data.train={both}/train holds prepared tokens of one side"):
+    with pytest.raises(
+        DataError, match=f"^config.data.train={both}/train holds prepared tokens of one side"
+    ):
         task(config).evaluation_examples()
 
 
@@ -145,9 +159,12 @@ def test_tokenizers_of_both_prepared_sides_must_be_one(config, both):
     other = Tokenizer.train(LINES[:20], 310)
     prepare.prepare(corpora.open_corpus(str(both / "raw.jsonl")), other, both / "more", workers=1)
     config.data.update(train=str(both / "train"), heldout=str(both / "more"))
-    with pytest.raises(DataError, match="two different tokenizers: .*config.data.train, .* config.data.heldout, "):
+    with pytest.raises(
+        DataError, match="two different tokenizers: .*config.data.train, .* config.data.heldout, "
+    ):
         task(config)
-    config.data.heldout = str(write_lines(both / "own.jsonl", LINES[:9]))  # beside raw text there is but one
+    # beside raw text there is but one
+    config.data.heldout = str(write_lines(both / "own.jsonl", LINES[:9]))
     found = task(config)
     assert side(found, "heldout") == ids(found, LINES[:9])
 
@@ -161,49 +178,74 @@ def test_splits_of_tfds(config, tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     config.data.train = "tfds:c4/en"
     found = task(config)
-    assert side(found, "train") == ids(found, LINES[:60]) and side(found, "heldout") == ids(found, LINES[60:])
+    assert side(found, "train") == ids(found, LINES[:60]) and side(found, "heldout") == ids(
+        found, LINES[60:]
+    )
 
 
 def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
-    """The text is that of the other records; the report comes again where the tokens were cached."""
+    """The text is that of the other records; the report comes again where the tokens were
+    cached."""
     whole = write_lines(tmp_path / "whole.jsonl", LINES)
     spoiled = tmp_path / "spoiled.jsonl"
     lines = whole.read_text().split("\n")
     spoiled.write_text("\n".join([*lines[:4], "[3]", *lines[4:]]))
     config.data.train = str(whole)
     expected = side(task(config), "train")
-    assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == ["training", "tokenising"]
+    assert [line.split()[0] for line in capsys.readouterr().err.splitlines()] == [
+        "training",
+        "tokenising",
+    ]
     config.data.update(train=str(spoiled), max_bad_records=1)
     for _ in range(2):
         assert side(task(config), "train") == expected
-        assert f"{spoiled}: 1 bad record(s) skipped, the first: {spoiled}, line 5: " in capsys.readouterr().err
+        assert (
+            f"{spoiled}: 1 bad record(s) skipped, the first: {spoiled}, line 5: "
+            in capsys.readouterr().err
+        )
     config.data.max_bad_records = 0
-    assert raised(DataError, task(config).windows, "train").startswith(f"config.data.train: {spoiled}, line 5: ")
+    assert raised(DataError, task(config).windows, "train").startswith(
+        f"config.data.train: {spoiled}, line 5: "
+    )
     config.data.update(train=str(whole), mixture=(f"{spoiled}=0.25",), max_bad_records=1)
     capsys.readouterr()
     assert task(config).further
-    assert f"{spoiled}: 1 bad record(s) skipped, the first: {spoiled}, line 5: " in capsys.readouterr().err
+    assert (
+        f"{spoiled}: 1 bad record(s) skipped, the first: {spoiled}, line 5: "
+        in capsys.readouterr().err
+    )
 
 
 def test_the_baselines_equal_a_count_by_hand(text_run):
-    """Token frequencies of the training text, on the tokens that evaluation masks; and, by a table of all pairs, what
-    is known of a token if only the shown one is."""
+    """Token frequencies of the training text, on the tokens that evaluation masks; and, by a table
+    of all pairs, what is known of a token if only the shown one is."""
     own = loading.load(str(text_run)).task
     special, vocabulary = set(own.tokenizer.special_ids), own.config.model.vocab_size
     stream = own.windows("train").prepared
-    counts = collections.Counter(token for token in stream.read(0, stream.tokens).tolist() if token not in special)
+    counts = collections.Counter(
+        token for token in stream.read(0, stream.tokens).tolist() if token not in special
+    )
     total = sum(counts.values()) + vocabulary - len(special)
-    share = np.array([(counts[token] + 1) / total if token not in special else 0 for token in range(vocabulary)])
+    share = np.array(
+        [(counts[token] + 1) / total if token not in special else 0 for token in range(vocabulary)]
+    )
     windows, nats, floor, predictions = own.windows("heldout"), 0.0, 0.0, 0
     tokens = np.stack([windows[index]["tokens"] for index in range(len(windows))])
-    masked = own.fixed_mask({"tokens": tokens, "index": np.arange(len(windows), dtype=np.int32)}, own.config.eval.seed)
-    joint = share[:, None] * (0.1 * np.eye(vocabulary) + 0.1 / (vocabulary - len(special)))  # [target, shown]
+    masked = own.fixed_mask(
+        {"tokens": tokens, "index": np.arange(len(windows), dtype=np.int32)}, own.config.eval.seed
+    )
+    # [target, shown]
+    joint = share[:, None] * (0.1 * np.eye(vocabulary) + 0.1 / (vocabulary - len(special)))
     given = joint / joint.sum(0)
     shown = np.take_along_axis(masked.inputs, masked.positions, 1)
-    for target, token, weight in zip(*map(np.ravel, (masked.targets, shown, masked.weights)), strict=True):
+    for target, token, weight in zip(
+        *map(np.ravel, (masked.targets, shown, masked.weights)), strict=True
+    ):
         if weight:
             nats -= math.log(share[target])
-            floor -= math.log(share[target] if token == own.tokenizer.mask_id else given[target, token])
+            floor -= math.log(
+                share[target] if token == own.tokenizer.mask_id else given[target, token]
+            )
             predictions += 1
     result = json.loads((text_run / "result.json").read_text())
     assert result["eval"]["predictions"] == predictions
@@ -213,13 +255,17 @@ def test_the_baselines_equal_a_count_by_hand(text_run):
         for name, sum_of in expected.items()
     }
     lines = [json.loads(line) for line in (text_run / "metrics.jsonl").read_text().splitlines()]
-    assert ["baselines" in line for line in lines if "eval" in line] == [False, True], "beside the last one alone"
+    assert ["baselines" in line for line in lines if "eval" in line] == [False, True], (
+        "beside the last one alone"
+    )
 
 
 def test_frequencies_of_a_long_text_are_those_of_spread_blocks(text_run, monkeypatch):
     stream = loading.load(str(text_run)).task.windows("train").prepared
     monkeypatch.setattr(prepared, "BLOCK", stream.tokens // 7)
-    monkeypatch.setattr(stream, "read", lambda start, stop: np.arange(start, stop) // prepared.BLOCK)
+    monkeypatch.setattr(
+        stream, "read", lambda start, stop: np.arange(start, stop) // prepared.BLOCK
+    )
     assert np.flatnonzero(stream.counts(9, most=3 * prepared.BLOCK)).tolist() == [0, 3, 7]
     assert stream.counts(9).sum() == stream.tokens
 
@@ -227,7 +273,9 @@ def test_frequencies_of_a_long_text_are_those_of_spread_blocks(text_run, monkeyp
 def evaluated(config, monkeypatch) -> dict[int, tuple]:
     """What evaluation has the model read and predict, by the sequence."""
     found, held = task(config), {}
-    monkeypatch.setattr(found, "masked_loss", lambda _, masked, weights, key: {"seen": (*masked[:3], weights)})
+    monkeypatch.setattr(
+        found, "masked_loss", lambda _, masked, weights, key: {"seen": (*masked[:3], weights)}
+    )
     evaluate = jax.jit(lambda batch: found.evaluate(None, batch)[0]["seen"])
     with found.evaluation_batches(0, 1) as batches:
         for batch in batches:
@@ -244,11 +292,16 @@ def test_all_models_are_held_to_the_same_masks(config, monkeypatch, tmp_path):
     expected = evaluated(config, monkeypatch)
     assert len(expected) == task(config).evaluation_examples() > 5
     assert all(sum(weights) >= 1 for *_, weights in expected.values())
-    other = tiny.text_config(tmp_path, block="transformer", positions="absolute", heads=2, dropout=0.1)
+    other = tiny.text_config(
+        tmp_path, block="transformer", positions="absolute", heads=2, dropout=0.1
+    )
     other.data.train, other.seed, other.batch_size = config.data.train, 1, 9
     other.masking.static, other.optimizer.learning_rate = True, 0.1
     assert evaluated(other, monkeypatch) == expected
-    for examples, indices in ((3, {0, len(expected) // 3, 2 * len(expected) // 3}), (1000, expected.keys())):
+    for examples, indices in (
+        (3, {0, len(expected) // 3, 2 * len(expected) // 3}),
+        (1000, expected.keys()),
+    ):
         config.eval.examples = examples
         assert task(config).evaluation_examples() == len(indices)
         assert evaluated(config, monkeypatch) == {index: expected[index] for index in indices}
@@ -257,14 +310,21 @@ def test_all_models_are_held_to_the_same_masks(config, monkeypatch, tmp_path):
 
 
 def masks_by_index(config, monkeypatch) -> dict[int, list[list[int]]]:
-    """For each sequence, what the model was to read each time that it was seen in three epochs of training."""
+    """For each sequence, what the model was to read each time that it was seen in three epochs of
+    training."""
     found, task_ = {}, task(config)
-    monkeypatch.setattr(task_, "masked_loss", lambda _, masked, *__: {"loss": (jnp.float32(0),), "read": masked.inputs})
+    monkeypatch.setattr(
+        task_,
+        "masked_loss",
+        lambda _, masked, *__: {"loss": (jnp.float32(0),), "read": masked.inputs},
+    )
     read = jax.jit(lambda batch: task_.loss(None, batch)[1]["read"])
     with task_.train_batches(0, 0, 1) as batches:
         for step in range(3 * len(task_.windows("train")) // config.batch_size):
             batch = next(batches)
-            rows = read(batch | {"key": jax.random.split(jax.random.key(step), len(batch["index"]))})
+            rows = read(
+                batch | {"key": jax.random.split(jax.random.key(step), len(batch["index"]))}
+            )
             for index, inputs in zip(batch["index"].tolist(), np.array(rows).tolist(), strict=True):
                 found.setdefault(index, []).append(inputs)
     return found

@@ -42,7 +42,11 @@ sequences = st.lists(st.integers(0, 49), min_size=LENGTH, max_size=LENGTH)
 
 
 @pytest.mark.smoke
-@given(sequences, st.integers(0, 2**31 - 1), st.sampled_from([(0.15, 20), (0.15, 2), (0.9, 20), (0.01, 3)]))
+@given(
+    sequences,
+    st.integers(0, 2**31 - 1),
+    st.sampled_from([(0.15, 20), (0.15, 2), (0.9, 20), (0.01, 3)]),
+)
 def test_properties(tokens, seed, options):
     rate, most = options
     tokens = np.array(tokens)
@@ -51,7 +55,11 @@ def test_properties(tokens, seed, options):
     ordinary = np.flatnonzero(~np.isin(tokens, SPECIAL))
     assert set(chosen) <= set(ordinary) and len(set(chosen)) == len(chosen)
     # NumPy and JAX both round halves to even.
-    count = min(most, max(1, round(float(np.float32(rate) * np.float32(len(ordinary)))))) if len(ordinary) else 0
+    count = (
+        min(most, max(1, round(float(np.float32(rate) * np.float32(len(ordinary))))))
+        if len(ordinary)
+        else 0
+    )
     assert len(chosen) == min(count, len(ordinary)) == found.weights.sum()
     np.testing.assert_array_equal(found.targets[found.weights == 1], tokens[chosen])
     untouched = np.setdiff1d(np.arange(LENGTH), chosen)
@@ -87,14 +95,19 @@ def many():
 
 def within(count, trials, probability):
     """Five standard deviations of a binomial: one false alarm in two million."""
-    return abs(count - trials * probability) < 5 * math.sqrt(trials * probability * (1 - probability))
+    return abs(count - trials * probability) < 5 * math.sqrt(
+        trials * probability * (1 - probability)
+    )
 
 
 def test_eighty_ten_ten(many):
     _, found = many
     real = found.weights == 1
     assert (real.sum(1) == 4).all()
-    replaced, targets = np.take_along_axis(found.inputs, found.positions, 1)[real], found.targets[real]
+    replaced, targets = (
+        np.take_along_axis(found.inputs, found.positions, 1)[real],
+        found.targets[real],
+    )
     assert within((replaced == TOKENIZER.mask_id).sum(), real.sum(), 0.8)
     # A random token is the target itself once in 45 times.
     assert within((replaced == targets).sum(), real.sum(), 0.1 + 0.1 / 45)
@@ -118,12 +131,17 @@ def params(text_task):
 
 
 def test_evaluation_against_numpy(text_task, params):
-    """Perplexity is exp of the mean over all masked tokens; the last batch is padded, its padding counts nothing."""
+    """Perplexity is exp of the mean over all masked tokens; the last batch is padded, its padding
+    counts nothing."""
     text_task.config.eval.batch_size = 8
     metrics, _ = evaluation.Evaluator(text_task, Partition.make())(params)
-    examples = [text_task.windows("heldout")[index] for index in range(text_task.evaluation_examples())]
+    examples = [
+        text_task.windows("heldout")[index] for index in range(text_task.evaluation_examples())
+    ]
     assert len(examples) % 8
-    batch = {name: np.stack([example[name] for example in examples]) for name in ("tokens", "index")}
+    batch = {
+        name: np.stack([example[name] for example in examples]) for name in ("tokens", "index")
+    }
     masks = text_task.fixed_mask(batch, text_task.config.eval.seed)
     logits = np.array(jax.jit(text_task.apply)(params, masks.inputs, masks.positions), np.float64)
     targets, real = np.array(masks.targets), np.array(masks.weights) == 1
@@ -138,8 +156,18 @@ def test_evaluation_against_numpy(text_task, params):
 
 
 def test_summary_of_a_hopeless_model(text_task):
-    metrics = text_task.summarize({"loss": (8000.0, 10.0), "accuracy": (0.0, 10.0), "examples": (3.0, 3.0)}, {})
-    assert metrics == {"perplexity": math.inf, "accuracy": 0.0, "loss": 800.0, "predictions": 10, "examples": 3}
+    metrics = text_task.summarize(
+        {"loss": (8000.0, 10.0), "accuracy": (0.0, 10.0), "examples": (3.0, 3.0)}, {}
+    )
+    assert metrics == {
+        "perplexity": math.inf,
+        "accuracy": 0.0,
+        "loss": 800.0,
+        "predictions": 10,
+        "examples": 3,
+    }
     assert {*text_task.eval_metrics, "predictions", "examples"} == set(metrics)
     with pytest.raises(DataError, match="config.data.heldout"):
-        text_task.summarize({"loss": (0.0, 0.0), "accuracy": (0.0, 0.0), "examples": (3.0, 3.0)}, {})
+        text_task.summarize(
+            {"loss": (0.0, 0.0), "accuracy": (0.0, 0.0), "examples": (3.0, 3.0)}, {}
+        )

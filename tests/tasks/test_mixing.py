@@ -40,7 +40,10 @@ def test_box(size):
 
 def test_blended_pixels_are_rounded():
     pixels = np.random.default_rng(0).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
-    for own in (np.full((1, 6, 5), 0.3, np.float32), np.random.default_rng(1).random((4, 6, 5), np.float32)):
+    for own in (
+        np.full((1, 6, 5), 0.3, np.float32),
+        np.random.default_rng(1).random((4, 6, 5), np.float32),
+    ):
         found, weights = np.array(mixing.blend_pixels(pixels, own)), own[..., None].astype(float)
         exact = weights * pixels + (1 - weights) * np.roll(pixels, 2, axis=0)
         assert found.dtype == np.uint8 and np.abs(found - exact).max() <= 0.5 + 1e-4
@@ -61,16 +64,21 @@ def test_mixup_draws():
     """Beta(a, a): mean 1/2, variance 1 / (4 (2 a + 1)); the same share of every pixel."""
     found = weights(cutmix=0.0)
     assert found.shape == (4000, 6, 8) and (found == found[:, :1, :1]).all()
-    assert found.mean() == pytest.approx(0.5, abs=0.03) and found.var() == pytest.approx(1 / 10.4, abs=0.005)
+    assert found.mean() == pytest.approx(0.5, abs=0.03) and found.var() == pytest.approx(
+        1 / 10.4, abs=0.005
+    )
 
 
 def test_cutmix_draws():
     found = weights(mixup=0.0, size=(24, 32))
     assert set(np.unique(found)) == {0, 1}
-    # Boxes that the borders cut take less than the half that is drawn on average: timm's rand_bbox gives 0.6.
+    # Boxes that the borders cut take less than the half that is drawn on average: timm's rand_bbox
+    # gives 0.6.
     rng, shares = np.random.default_rng(0), []
     for _ in range(4000):
-        shares.append(slow_outside((24, 32), rng.beta(1, 1), (rng.integers(24), rng.integers(32))).mean())
+        shares.append(
+            slow_outside((24, 32), rng.beta(1, 1), (rng.integers(24), rng.integers(32))).mean()
+        )
     assert found.mean() == pytest.approx(np.mean(shares), abs=0.02)
     assert found.mean((1, 2)).std() == pytest.approx(np.std(shares), abs=0.02)
 
@@ -100,7 +108,9 @@ def expected_loss(task, params, batch, own):
     images, targets, prevailing = [], [], []
     for i in range(8):
         j, keep = (i + 4) % 8, own[i][..., None]
-        images.append(np.rint(keep * batch["image"][i] + (1 - keep) * batch["image"][j]).astype(np.uint8))
+        images.append(
+            np.rint(keep * batch["image"][i] + (1 - keep) * batch["image"][j]).astype(np.uint8)
+        )
         share = own[i].mean()
         target = np.full(10, 0.01)
         target[batch["label"][i]] += 0.9 * share
@@ -114,10 +124,14 @@ def expected_loss(task, params, batch, own):
 
 def test_backward_keeps_mixed_images_as_bytes(task, batch):
     def backward(params):
-        return jax.vjp(lambda params: task.loss(params, task.mix(batch, jax.random.key(3)))[0], params)[1]
+        return jax.vjp(
+            lambda params: task.loss(params, task.mix(batch, jax.random.key(3)))[0], params
+        )[1]
 
     with jax.enable_x64(True):
-        kept = jax.tree.leaves(jax.eval_shape(backward, jax.eval_shape(task.init, jax.random.key(0))))
+        kept = jax.tree.leaves(
+            jax.eval_shape(backward, jax.eval_shape(task.init, jax.random.key(0)))
+        )
     assert {x.dtype.name for x in kept if x.shape == batch["image"].shape} == {"uint8"}
 
 
@@ -127,7 +141,9 @@ def test_loss(task, batch, mixing_mode, switch):
     with jax.enable_x64(True):
         params, key = tiny.random_params(task.shapes()), jax.random.key(3)
         keys = [key] * 8 if mixing_mode == "batch" else list(batch["key"][:4]) * 2
-        draw = functools.partial(mixing.own_weights, size=(8, 8), mixup=0.8, cutmix=1.0, switch=switch)
+        draw = functools.partial(
+            mixing.own_weights, size=(8, 8), mixup=0.8, cutmix=1.0, switch=switch
+        )
 
         @jax.jit  # the draws, which are most of it, are compiled once
         def loss_and_weights(params, batch):
@@ -153,8 +169,12 @@ def test_pairs_are_the_same_however_the_batch_is_cut(task, batch):
             )
             found[microbatches] = jax.device_get(gradients(params, batch))
     (expected, sums), (grads, other) = found.values()
-    assert other["accuracy"] == sums["accuracy"] and other["loss"][0] == pytest.approx(sums["loss"][0], rel=1e-6)
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-8), grads, expected)
+    assert other["accuracy"] == sums["accuracy"] and other["loss"][0] == pytest.approx(
+        sums["loss"][0], rel=1e-6
+    )
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-8), grads, expected
+    )
 
 
 def test_an_odd_microbatch_is_refused():

@@ -1,4 +1,5 @@
-"""Streams of predictions: order, shapes, pauses, errors, and answers that do not depend on what is beside them."""
+"""Streams of predictions: order, shapes, pauses, errors, and answers that do not depend on what is
+beside them."""
 
 import itertools
 
@@ -16,8 +17,8 @@ from tests.training import tiny
 
 
 class Lengths:
-    """A made-up task: an input is a number of examples of a length, and an answer what all their numbers add up to. It
-    notes the shapes of its batches."""
+    """A made-up task: an input is a number of examples of a length, and an answer what all their
+    numbers add up to. It notes the shapes of its batches."""
 
     length, pad_id = 9, 0
 
@@ -28,7 +29,10 @@ class Lengths:
         if given == "bad":
             raise DataError("a bad one")
         size, count = given
-        return Prepared([{"x": np.full(size, size + index)} for index in range(count)], note="long" if size > 4 else "")
+        return Prepared(
+            [{"x": np.full(size, size + index)} for index in range(count)],
+            note="long" if size > 4 else "",
+        )
 
     def compiled_rank(self, top):
         return self.rank
@@ -57,15 +61,25 @@ def test_answers_keep_the_order_of_inputs_whatever_their_shapes(task):
     assert [answer.input for answer in answers] == given
     assert [answer.predictions for answer in answers] == [*map(expected, given)]
     assert {answer.note for answer in answers if answer.input[0] > 4} == {"long"}
-    assert {count for count, _ in task.shapes} <= {1, 4} and {size for _, size in task.shapes} <= {2, 4, 8}
+    assert {count for count, _ in task.shapes} <= {1, 4} and {size for _, size in task.shapes} <= {
+        2,
+        4,
+        8,
+    }
     rows = sum(count for _, count in given)
-    assert len(task.shapes) <= rows // 4 + 1 + len(given) // (8 * 4)  # full, but for the last of each window
+    # full, but for the last of each window
+    assert len(task.shapes) <= rows // 4 + 1 + len(given) // (8 * 4)
 
 
 def test_a_bad_input_is_its_own_answer(task):
     answers = [*Stream(task, None, 1, 8, False)(["bad", (2, 1), "bad", (3, 1)])]
     assert [str(answer.error) for answer in answers] == ["a bad one", "None", "a bad one", "None"]
-    assert [answer.predictions for answer in answers] == [[], expected((2, 1)), [], expected((3, 1))]
+    assert [answer.predictions for answer in answers] == [
+        [],
+        expected((2, 1)),
+        [],
+        expected((3, 1)),
+    ]
     assert [*Stream(task, None, 1, 8, False)([])] == []
 
 
@@ -111,28 +125,42 @@ def test_few_inputs_are_held_at_a_time(task):
     ids=lambda model: model["block"],
 )
 def test_masks_are_filled_as_if_the_line_were_alone(model, tmp_path):
-    """Lines of few lengths and numbers of masks; where padding can be hidden, the exact length is the reference, else n
-    tokens. A dense W takes exactly n, and the tiny attention beside it ignores padding."""
+    """Lines of few lengths and numbers of masks; where padding can be hidden, the exact length is
+    the reference, else n tokens. A dense W takes exactly n, and the tiny attention beside it
+    ignores padding."""
     of_n = model["block"] == "fnet" or "spatial" in model
     task = MaskedLanguageModeling(tiny.text_config(tmp_path, **model), str(tmp_path))
     params, tokenizer = tiny.random_params(task.shapes()), task.tokenizer
-    lines = ["[MASK]", "the [MASK] of", "[MASK] [MASK] [MASK] [MASK] [MASK] and", "on [MASK] was", "the [MASK] of"]
+    lines = [
+        "[MASK]",
+        "the [MASK] of",
+        "[MASK] [MASK] [MASK] [MASK] [MASK] and",
+        "on [MASK] was",
+        "the [MASK] of",
+    ]
     shapes = [task.prepare(line).examples[0]["tokens"].shape for line in lines]
     assert shapes == [(16,)] * 5 if of_n else len({*shapes}) > 2
     for line, ranked in zip(lines, task.predict(params, lines, top=3, batch_size=2), strict=True):
         ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
         ids = np.array([ids + [tokenizer.pad_id] * (16 - len(ids)) * of_n])
         mask = ids != tokenizer.pad_id if "mask_padding" in model else None
-        scores = task.apply(params, ids, np.nonzero(ids == tokenizer.mask_id)[1][None], None, mask)[0]
+        scores = task.apply(params, ids, np.nonzero(ids == tokenizer.mask_id)[1][None], None, mask)[
+            0
+        ]
         scores = scores[:, : tokenizer.vocab_size]
         best = -np.sort(-np.asarray(jax.nn.softmax(scores)), axis=-1)[:, :3]
-        np.testing.assert_allclose([[share for _, share in each] for each in ranked], best, rtol=1e-4)
+        np.testing.assert_allclose(
+            [[share for _, share in each] for each in ranked], best, rtol=1e-4
+        )
 
 
 def test_what_a_long_line_leads_to(text_task):
     params = tiny.random_params(text_task.shapes())
     late, early = "the " * 30 + "[MASK]", "[MASK]" + " the" * 30
-    with pytest.raises(RunError, match=r"the line has \d+ tokens, the model reads at most 16: shorten it, or have it"):
+    with pytest.raises(
+        RunError,
+        match=r"the line has \d+ tokens, the model reads at most 16: shorten it, or have it",
+    ):
         text_task.predict(params, [early])
     cut, lost = text_task.predict_stream(params, [early, late], truncate=True)
     assert len(cut.predictions) == 1 and cut.note.endswith("the model reads the first 16 of them")
@@ -149,8 +177,13 @@ def test_classes_are_the_same_at_each_length_if_padding_is_hidden(tmp_path):
     [short] = task.prepare(line).examples
     assert 4 < len(short["tokens"]) < 12
     whole = {name: np.pad(values, (0, 16 - len(values))) for name, values in short.items()}
-    scores = [task.prediction_scores(params, {n: v[None] for n, v in each.items()}) for each in (short, whole)]
+    scores = [
+        task.prediction_scores(params, {n: v[None] for n, v in each.items()})
+        for each in (short, whole)
+    ]
     np.testing.assert_allclose(scores[0], scores[1], rtol=1e-5, atol=1e-6)
     task.config.model.mask_padding = False
     assert task.prepare(line).examples[0]["tokens"].shape == (16,)
-    assert "tokens, the model reads at most 16" in raised(RunError, task.predict, params, ["the " * 20])
+    assert "tokens, the model reads at most 16" in raised(
+        RunError, task.predict, params, ["the " * 20]
+    )

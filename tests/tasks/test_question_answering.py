@@ -33,10 +33,18 @@ def make(folder, version="v1.1", run="none", **data):
     config = gmlp_config.from_file("configs/finetune_squad.py", f"{version},scale=small")
     config.batch_size, config.steps, config.eval.batch_size = 8, 6, 8
     config.model.update(
-        layers=2, d_model=8, d_ffn=16, length=LENGTH, vocab_size=320, spatial_init_std=0.02, dropout=0.0
+        layers=2,
+        d_model=8,
+        d_ffn=16,
+        length=LENGTH,
+        vocab_size=320,
+        spatial_init_std=0.02,
+        dropout=0.0,
     )
     config.squad.update(stride=8, max_query=12, n_best=5, max_answer=9)
-    config.data.update(tokenizer=str(folder / "tokenizer.model"), train=str(folder / f"{version}.json"))
+    config.data.update(
+        tokenizer=str(folder / "tokenizer.model"), train=str(folder / f"{version}.json")
+    )
     config.data.update(heldout_share=0.3, **data)
     return QuestionAnswering(config, str(folder / run))
 
@@ -61,7 +69,9 @@ def all_windows(task, side):
 def reference(task, params, batch):
     """float64 logits [2, windows, tokens], without padding, and the loss of each window."""
     seen = batch["tokens"] != task.tokenizer.pad_id
-    logits = np.array(jax.jit(task.apply)(params, batch["tokens"], batch["segments"], seen), np.float64)
+    logits = np.array(
+        jax.jit(task.apply)(params, batch["tokens"], batch["segments"], seen), np.float64
+    )
     logits = np.where(seen, np.moveaxis(logits, -1, 0), -np.inf)
     normalised = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     rows = np.arange(len(seen))
@@ -75,7 +85,8 @@ def test_passages_on_both_sides_are_counted(folder, tmp_path):
     write(tmp_path / "heldout.json", old, new)
     count = len(old["paragraphs"][0]["qas"])
     assert any(
-        f"note: {count} of {2 * count} held-out examples have texts" in line for line in heldout_notes(folder, tmp_path)
+        f"note: {count} of {2 * count} held-out examples have texts" in line
+        for line in heldout_notes(folder, tmp_path)
     )
     write(tmp_path / "heldout.json", new)
     assert not any("trained on" in line for line in heldout_notes(folder, tmp_path))
@@ -98,7 +109,8 @@ def test_training_loss_against_numpy(folder, params):
 
 
 def test_evaluation(task, params):
-    """Scores of every window once, in order, whatever the batches; and the answers that they give."""
+    """Scores of every window once, in order, whatever the batches; and the answers that they
+    give."""
     batch = all_windows(task, "heldout")
     logits, losses = reference(task, params, batch)
     found = {}
@@ -107,7 +119,9 @@ def test_evaluation(task, params):
         found[size] = evaluation.Evaluator(task, Partition.make())(params)
     assert len(losses) % 27 and found[50][0] == pytest.approx(found[27][0], rel=1e-4)
     metrics, outputs = found[27]
-    assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5) and metrics["windows"] == len(losses)
+    assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5) and metrics["windows"] == len(
+        losses
+    )
     order = np.argsort(-logits, axis=-1, kind="stable")[:, :, :5]
     np.testing.assert_allclose(outputs["null"], logits[:, :, 0].sum(0), rtol=1e-4, atol=1e-4)
     for side, name in enumerate(("start", "end")):
@@ -123,7 +137,10 @@ def test_files_give_the_metrics(task, params):
     questions = task.examples("heldout").questions
     scored = squad_answers.evaluate(questions, files["predictions.json"])
     assert scored["missing_filled_with_empty"] == 0
-    assert all(metrics[name] == scored[name] for name in scored.keys() & metrics.keys()) and "f1" in metrics
+    assert (
+        all(metrics[name] == scored[name] for name in scored.keys() & metrics.keys())
+        and "f1" in metrics
+    )
     assert set(files["nbest_predictions.json"]) == {question.id for question in questions}
     if task.config.squad.version == "v1.1":
         assert set(files) == {"predictions.json", "nbest_predictions.json"}
@@ -133,7 +150,9 @@ def test_files_give_the_metrics(task, params):
     else:
         assert {"HasAns_f1", "NoAns_exact", "best_f1", "best_f1_thresh"} < set(metrics)
         odds = files["null_odds.json"]
-        assert all((odds[name] > 0) == (not text) for name, text in files["predictions.json"].items())
+        assert all(
+            (odds[name] > 0) == (not text) for name, text in files["predictions.json"].items()
+        )
         assert metrics["best_f1"] >= metrics["f1"] and metrics["best_exact"] >= metrics["exact"]
 
 
@@ -157,28 +176,46 @@ def test_an_oracle(folder):
     assert set(task.eval_metrics) == {"exact", "f1", "loss", "accuracy"}
     passages = {question.id: question.context for question in task.examples("heldout").questions}
     f1 = squad_answers.evaluate(task.examples("heldout").questions, passages)["f1"]
-    assert task.baselines(SUMS) == [("the whole passage as the answer", {"exact": 0, "f1": f1})] and 0 < f1 < 50
+    assert (
+        task.baselines(SUMS) == [("the whole passage as the answer", {"exact": 0, "f1": f1})]
+        and 0 < f1 < 50
+    )
     task = make(folder, "v2.0")
     metrics = task.summarize(SUMS, oracle(task))
     assert len(task.eval_metrics) == 10 and set(task.eval_metrics) < set(metrics)
     questions = task.examples("heldout").questions
     share = 100 * sum(question.impossible for question in questions) / len(questions)
-    assert task.baselines(SUMS) == [("no answer to any question", {"exact": share, "f1": share})] and 0 < share < 100
-    assert task.format_metrics({"exact": 50.0, "accuracy": 0.5, "loss": 0.5}) == "exact 50.0%  accuracy 50.0%  loss 0.5"
-    assert metrics["exact"] == metrics["HasAns_f1"] == metrics["NoAns_f1"] == metrics["best_f1"] == 100
+    assert (
+        task.baselines(SUMS) == [("no answer to any question", {"exact": share, "f1": share})]
+        and 0 < share < 100
+    )
+    assert (
+        task.format_metrics({"exact": 50.0, "accuracy": 0.5, "loss": 0.5})
+        == "exact 50.0%  accuracy 50.0%  loss 0.5"
+    )
+    assert (
+        metrics["exact"] == metrics["HasAns_f1"] == metrics["NoAns_f1"] == metrics["best_f1"] == 100
+    )
 
 
 def test_what_is_reported(folder, tmp_path, capsys):
     context = "red\u00ad \u200d green greenish"
-    entries = [entry(name, "which?", context, text) for name, text in (("a", "red"), ("b", "gr"), ("c", "\u200d"))]
-    wrong = entry("d", "which?", context, "red") | {"answers": [{"text": "blue", "answer_start": 0}]}
+    entries = [
+        entry(name, "which?", context, text)
+        for name, text in (("a", "red"), ("b", "gr"), ("c", "\u200d"))
+    ]
+    wrong = entry("d", "which?", context, "red") | {
+        "answers": [{"text": "blue", "answer_start": 0}]
+    }
     path = write(tmp_path / "a.json", article("x", context, *entries, wrong))
     task = make(folder, heldout=str(folder / "v1.1.json"))
     task.config.data.update(train=str(path), max_bad_records=1)
     assert [question.id for question in task.examples("train").questions] == ["a", "b"]
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith(f"train questions: 1 left out, the first: {path}, question d: ")
-    assert lines[1:] == ["train questions: 1 of 3 have an answer that no token holds, and are left out"]
+    assert lines[1:] == [
+        "train questions: 1 of 3 have an answer that no token holds, and are left out"
+    ]
     make(folder).examples("heldout")
     assert not capsys.readouterr().err
 

@@ -12,7 +12,14 @@ from tests.failures import raised
 
 
 def config(**data):
-    options = {"train": "t", "heldout": "", "split": "s", "heldout_split": "h", "heldout_share": 0.1, "search": False}
+    options = {
+        "train": "t",
+        "heldout": "",
+        "split": "s",
+        "heldout_split": "h",
+        "heldout_share": 0.1,
+        "search": False,
+    }
     return ConfigDict({"data": options | data})
 
 
@@ -22,7 +29,12 @@ def opener(path, **options):
 
 @pytest.mark.parametrize(
     ("heldout", "side", "path", "share"),
-    [("", "train", "t", 0.1), ("", "heldout", "t", 0.1), ("o", "train", "t", 0.0), ("o", "heldout", "o", 0.0)],
+    [
+        ("", "train", "t", 0.1),
+        ("", "heldout", "t", 0.1),
+        ("o", "train", "t", 0.0),
+        ("o", "heldout", "o", 0.0),
+    ],
 )
 def test_a_side_has_data_of_its_own_or_a_share(heldout, side, path, share):
     found, options = sides.open_side(config(heldout=heldout), side, opener, more=1)
@@ -39,8 +51,13 @@ def test_a_search_shares_the_training_data(heldout, side):
 
 def test_errors_name_the_key():
     fail = mock.Mock(side_effect=DataError("no such split"))
-    assert raised(DataError, sides.open_side, config(), "heldout", fail) == "config.data.train: no such split"
+    assert (
+        raised(DataError, sides.open_side, config(), "heldout", fail)
+        == "config.data.train: no such split"
+    )
     with pytest.raises(DataError, match="^config.data.heldout: no such split$"):
         sides.open_side(config(heldout="o"), "heldout", fail)
-    with pytest.raises(DataError, match="^config.data.train is not set; give --config.data.train=tfds:NAME$"):
+    with pytest.raises(
+        DataError, match="^config.data.train is not set; give --config.data.train=tfds:NAME$"
+    ):
         sides.open_side(config(train=""), "train", opener, "tfds:NAME")

@@ -1,4 +1,5 @@
-"""Finetuning on sentences and pairs: batches, sums over every example once, GLUE's scores and files."""
+"""Finetuning on sentences and pairs: batches, sums over every example once, GLUE's scores and
+files."""
 
 import json
 import math
@@ -46,7 +47,14 @@ def config(vocabulary, train, task="rte", **data):
     options = gmlp_config.default(task="text_classification")
     options.glue.task, options.batch_size = task, 8
     options.model.update(
-        layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320, spatial_init_std=0.5, mask_padding=True, pool="cls"
+        layers=2,
+        d_model=8,
+        d_ffn=16,
+        length=16,
+        vocab_size=320,
+        spatial_init_std=0.5,
+        mask_padding=True,
+        pool="cls",
     )
     options.data.update(train=str(train), tokenizer=vocabulary, **data)
     return options
@@ -82,7 +90,9 @@ def undecided(task):
     logits = logits_of(task, params)
     leads = np.sort(logits[:, 0] - logits[:, 1])
     middle = len(leads) // 2
-    params["head"]["bias"] = params["head"]["bias"].at[1].set((leads[middle - 1] + leads[middle]) / 2)
+    params["head"]["bias"] = (
+        params["head"]["bias"].at[1].set((leads[middle - 1] + leads[middle]) / 2)
+    )
     return params
 
 
@@ -91,7 +101,9 @@ def logits_of(task, params, side="heldout"):
     examples = task.examples(side)
     rows = [examples[i] for i in range(len(examples))]
     batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-    return np.asarray(jax.jit(lambda params, batch: task.scores(params, batch, None))(params, batch))
+    return np.asarray(
+        jax.jit(lambda params, batch: task.scores(params, batch, None))(params, batch)
+    )
 
 
 def test_loss(task, params):
@@ -109,7 +121,10 @@ def test_every_example_counts_once(task, params, batch_size):
     task.config.eval.batch_size = batch_size
     metrics, outputs = Evaluator(task, Partition.make())(params)
     logits, labels = logits_of(task, params), task.examples("heldout").columns["label"]
-    assert metrics["accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == labels)) and metrics["examples"] == 21
+    assert (
+        metrics["accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == labels))
+        and metrics["examples"] == 21
+    )
     losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(21), labels]
     assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5)
     assert set(metrics) == {"accuracy", "loss", "examples"}
@@ -128,15 +143,23 @@ def test_mnli_has_two_accuracies_and_two_files(vocabulary, tmp_path):
     assert metrics["accuracy"] == pytest.approx(hits[:10].mean())
     assert metrics["accuracy_mm"] == pytest.approx(hits[10:].mean()) and metrics["examples"] == 17
     assert {*task.eval_metrics, "examples"} == set(metrics)
-    assert task.baselines({}) == [("the most frequent label", {"accuracy": 4 / 10, "accuracy_mm": 3 / 7})]
-    assert task.format_metrics(metrics).startswith(f"accuracy {10 * hits[:10].sum()}.0%  accuracy_mm ")
+    assert task.baselines({}) == [
+        ("the most frequent label", {"accuracy": 4 / 10, "accuracy_mm": 3 / 7})
+    ]
+    assert task.format_metrics(metrics).startswith(
+        f"accuracy {10 * hits[:10].sum()}.0%  accuracy_mm "
+    )
     files = task.prediction_files(outputs)
     assert list(files) == ["MNLI-m.tsv", "MNLI-mm.tsv"]
     assert [content.count(b"\n") for content in files.values()] == [11, 8]
     assert files["MNLI-mm.tsv"].split(b"\n")[1] == f"0\t{labels[outputs['label'][10]]}".encode()
     lines = ["\t".join(line.split("\t")[1:3]) for line in matched.splitlines()[1:]]
-    answers = [answer.predictions[0] for answer in task.predict_stream(params, lines, top=2, truncate=True)]
-    assert [ranked[0][0] for ranked in answers] == [labels[label] for label in outputs["label"][:10]]
+    answers = [
+        answer.predictions[0] for answer in task.predict_stream(params, lines, top=2, truncate=True)
+    ]
+    assert [ranked[0][0] for ranked in answers] == [
+        labels[label] for label in outputs["label"][:10]
+    ]
     assert all(len(ranked) == 2 and 1 >= ranked[0][1] >= ranked[1][1] > 0 for ranked in answers)
     assert "1 text(s), the task reads 2" in raised(RunError, task.predict, params, ["one"])
 
@@ -146,7 +169,8 @@ def test_scores_beside_accuracy(vocabulary, tmp_path, name):
     header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
     content = {
         "cola": "".join(f"s\t{i % 2}\t*\t{tiny.WORDS[i]} {tiny.WORDS[-i]}\n" for i in range(20)),
-        "mrpc": header + "".join(f"{i % 2}\t1\t2\t{tiny.WORDS[i]}\t{tiny.WORDS[-i]}\n" for i in range(20)),
+        "mrpc": header
+        + "".join(f"{i % 2}\t1\t2\t{tiny.WORDS[i]}\t{tiny.WORDS[-i]}\n" for i in range(20)),
     }[name]
     options = config(vocabulary, glue_folder(tmp_path, train=content, dev=content), name)
     task = TextClassification(options, str(tmp_path))
@@ -165,12 +189,19 @@ def test_matthews_and_f1(examples):
     """Against their definitions over the four counts."""
     pairs = np.array(examples)
     truth, said = pairs.T
-    tp, fp, fn, tn = ((truth & said).sum(), (~truth & said).sum(), (truth & ~said).sum(), (~truth & ~said).sum())
+    tp, fp, fn, tn = (
+        (truth & said).sum(),
+        (~truth & said).sum(),
+        (truth & ~said).sum(),
+        (~truth & ~said).sum(),
+    )
     counts = len(pairs), int(truth.sum()), int(said.sum()), int(tp)
     spread = math.sqrt(float(tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
     expected = (float(tp) * tn - float(fp) * fn) / spread if spread else 0
     assert text_classification.matthews(*counts) == pytest.approx(expected)
-    assert text_classification.f1(*counts) == pytest.approx(2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0)
+    assert text_classification.f1(*counts) == pytest.approx(
+        2 * tp / (2 * tp + fp + fn) if tp + fp + fn else 0
+    )
 
 
 def test_a_test_set(vocabulary, tmp_path):
@@ -185,7 +216,10 @@ def test_a_test_set(vocabulary, tmp_path):
 def test_assets(task):
     files = task.assets()
     assert files["tokenizer.model"] == task.tokenizer.model
-    assert json.loads(files["labels.json"]) == {"task": "rte", "labels": ["entailment", "not_entailment"]}
+    assert json.loads(files["labels.json"]) == {
+        "task": "rte",
+        "labels": ["entailment", "not_entailment"],
+    }
     assert set(task.heads) < set(files) and set(task.shared_assets) < set(files)
 
 
@@ -193,38 +227,59 @@ def test_what_is_cut_skipped_or_dropped_is_told(vocabulary, tmp_path, capsys):
     good = rows(["neutral"] * 3)
     train = tmp_path / "train.tsv"
     train.write_text(MNLI + good + "7\tbroken\n" + rows(["-"], 50))
-    task = TextClassification(config(vocabulary, train, "snli", heldout=str(train), max_bad_records=1), str(tmp_path))
+    task = TextClassification(
+        config(vocabulary, train, "snli", heldout=str(train), max_bad_records=1), str(tmp_path)
+    )
     assert len(task.examples("train")) == 3
     told = capsys.readouterr().err
     assert f"train examples: 1 bad record(s) skipped, the first: {train}, line 5: 2 columns" in told
     assert "train examples: 1 without a gold label are left out, 3 remain" in told
-    lengths = [[len(task.tokenizer.encode(text)) for text in line.split("\t")[1:3]] for line in good.splitlines()]
+    lengths = [
+        [len(task.tokenizer.encode(text)) for text in line.split("\t")[1:3]]
+        for line in good.splitlines()
+    ]
     cut = sum(sum(pair) + 3 > 16 for pair in lengths)
-    assert cut and f"train examples: {cut} of 3 are longer than config.model.length=16 and are cut" in told
+    assert (
+        cut
+        and f"train examples: {cut} of 3 are longer than config.model.length=16 and are cut" in told
+    )
 
 
 def test_own_labelled_text(vocabulary, tmp_path):
-    """Labels come from the training data and, once a run has them, from its folder, whatever the data then say."""
+    """Labels come from the training data and, once a run has them, from its folder, whatever the
+    data then say."""
 
     def write(labels):
-        rows = [{"q": tiny.WORDS[i], "a": tiny.WORDS[-i - 1], "verdict": labels[i % 2]} for i in range(20)]
+        rows = [
+            {"q": tiny.WORDS[i], "a": tiny.WORDS[-i - 1], "verdict": labels[i % 2]}
+            for i in range(20)
+        ]
         (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     write(["yes", "maybe"])
     options = config(vocabulary, tmp_path / "data.jsonl", "own", heldout_share=0.3)
     options.own.update(text="q", second="a", label="verdict")
     made = TextClassification(options, str(tmp_path))
-    assert made.glue.labels == ("maybe", "yes") and len(made.examples("train")) + len(made.examples("heldout")) == 20
+    assert (
+        made.glue.labels == ("maybe", "yes")
+        and len(made.examples("train")) + len(made.examples("heldout")) == 20
+    )
     assert made.shapes()["head"]["kernel"].shape == (8, 2)
     heldout = made.sentences("heldout")
-    written = made.prediction_files({"label": heldout.labels})["predictions.tsv"].decode().splitlines()
-    assert [line.split("\t")[1] for line in written[1:]] == [("maybe", "yes")[i] for i in heldout.labels]
+    written = (
+        made.prediction_files({"label": heldout.labels})["predictions.tsv"].decode().splitlines()
+    )
+    assert [line.split("\t")[1] for line in written[1:]] == [
+        ("maybe", "yes")[i] for i in heldout.labels
+    ]
 
     (tmp_path / "labels.json").write_bytes(made.assets()["labels.json"])
     write(["yes", "no"])
     again = TextClassification(options, str(tmp_path))
     assert again.glue.labels == ("maybe", "yes")
-    with pytest.raises(DataError, match=r"^config.data.train: .*the label 'no'; expected 'maybe', 'yes'"):
+    with pytest.raises(
+        DataError, match=r"^config.data.train: .*the label 'no'; expected 'maybe', 'yes'"
+    ):
         again.examples("train")
     assert TextClassification.without_data(options).shapes()["head"]["kernel"].shape == (8, 2)
 
@@ -241,13 +296,20 @@ def own(vocabulary, folder, labels, heldout="", **data):
 
 
 def test_the_start_says_what_own_data_were_read_as(vocabulary, tmp_path, capsys):
-    task = own(vocabulary, tmp_path, ["1.0", "0.0", "1.0", "0.0", "1.0", ""], f"new,0\n0 {tiny.WORDS[0]},1\n")
+    task = own(
+        vocabulary,
+        tmp_path,
+        ["1.0", "0.0", "1.0", "0.0", "1.0", ""],
+        f"new,0\n0 {tiny.WORDS[0]},1\n",
+    )
     assert task.notes() == [
         "note: 1 of 2 held-out examples have texts that are trained on, too",
         "read: text 'text', label 'label'; smallest class to train on '0' with 2, largest '1' with 3; 1 rows without a "
         "label left out",
     ]
-    assert "train examples: 5 labels are read in another form: '1.0' as '1'" in capsys.readouterr().err
+    assert (
+        "train examples: 5 labels are read in another form: '1.0' as '1'" in capsys.readouterr().err
+    )
     assert task.class_names == ("0", "1")
 
 
@@ -255,20 +317,37 @@ def test_own_data_are_read_once(vocabulary, tmp_path, monkeypatch):
     """Their classes come from the rows that training reads."""
     read, open_sentences = [], sentences.open_sentences
     monkeypatch.setattr(
-        sentences, "open_sentences", lambda *args, **options: read.append(args) or open_sentences(*args, **options)
+        sentences,
+        "open_sentences",
+        lambda *args, **options: read.append(args) or open_sentences(*args, **options),
     )
     task = own(vocabulary, tmp_path, "abab", f"new,a\n0 {tiny.WORDS[0]},b\n")
-    assert task.class_names == ("a", "b") and len(task.examples("train")) == 4 and len(task.examples("heldout")) == 2
+    assert (
+        task.class_names == ("a", "b")
+        and len(task.examples("train")) == 4
+        and len(task.examples("heldout")) == 2
+    )
     assert len(read) == 2
 
 
 def test_texts_that_several_rows_have(vocabulary, tmp_path):
     """As pandas counts them: the same text with two labels, and a cell that stands for none."""
-    rows = [("same", "a"), ("same", "b"), ("NULL", "a"), ("NULL", "a"), ("NULL", "b"), ("other", "b")]
-    (tmp_path / "own.csv").write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    rows = [
+        ("same", "a"),
+        ("same", "b"),
+        ("NULL", "a"),
+        ("NULL", "a"),
+        ("NULL", "b"),
+        ("other", "b"),
+    ]
+    (tmp_path / "own.csv").write_text(
+        "text,label\n" + "".join(f"{text},{label}\n" for text, label in rows)
+    )
     (tmp_path / "heldout.csv").write_text("text,label\nnew,a\n")
     data = {"heldout": str(tmp_path / "heldout.csv")}
-    task = TextClassification(config(vocabulary, tmp_path / "own.csv", "own", **data), str(tmp_path))
+    task = TextClassification(
+        config(vocabulary, tmp_path / "own.csv", "own", **data), str(tmp_path)
+    )
     repeated = "3 of 6 examples to train on repeat the texts of others, such as 'NULL' (3 rows), 2 of them with another"
     assert f"note: {repeated} label" in task.notes()
 
@@ -287,19 +366,32 @@ def test_own_labels_that_are_only_held_out(vocabulary, tmp_path):
     with pytest.raises(DataError, match="config.data.heldout: .*the label 'c'; expected 'a', 'b'"):
         task.notes()
     texts = [f"text {i}" for i in range(40)]
-    rows = [f"{text},{'ab'[zlib.crc32(text.encode()) < 2**31 and i > 20]}\n" for i, text in enumerate(texts)]
+    rows = [
+        f"{text},{'ab'[zlib.crc32(text.encode()) < 2**31 and i > 20]}\n"
+        for i, text in enumerate(texts)
+    ]
     assert sum(row.endswith("b\n") for row in rows) > 2
     (tmp_path / "own.csv").write_text("text,label\nx,c\ny,c\nz,c\nw,c\n" + "".join(rows))
-    task = TextClassification(config(vocabulary, tmp_path / "own.csv", "own", heldout_share=0.5), str(tmp_path))
-    assert "the label 'b'; expected 'a', 'c', which the examples to train on have" in raised(DataError, task.notes)
+    task = TextClassification(
+        config(vocabulary, tmp_path / "own.csv", "own", heldout_share=0.5), str(tmp_path)
+    )
+    assert "the label 'b'; expected 'a', 'c', which the examples to train on have" in raised(
+        DataError, task.notes
+    )
 
 
 def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):
     options = config(vocabulary, rte(tmp_path))
     options.model.update(pairs="apart", length=12)
     task = TextClassification(options, str(tmp_path))
-    assert task.example_shapes()["tokens"] == (task.examples("train")[0]["tokens"].shape, jax.numpy.int32)
-    assert task.example_shapes()["tokens"][0] == (2, 12) and not task.examples("train")[0]["segments"].any()
+    assert task.example_shapes()["tokens"] == (
+        task.examples("train")[0]["tokens"].shape,
+        jax.numpy.int32,
+    )
+    assert (
+        task.example_shapes()["tokens"][0] == (2, 12)
+        and not task.examples("train")[0]["segments"].any()
+    )
     metrics, _ = Evaluator(task, Partition.make())(task.init(jax.random.key(0)))
     assert metrics["examples"] == 21 and metrics["loss"] == pytest.approx(math.log(2), rel=0.3)
 
@@ -310,23 +402,40 @@ def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):
     ids=["gmlp", "bert"],
 )
 def test_batches_of_short_texts_are_cut_and_score_the_same(vocabulary, tmp_path, options):
-    """To one of a few lengths; several hosts, which see a part of a batch each, read whole sequences."""
-    options = {"d_ffn": 16, "d_model": 8, "layers": 2, "length": 200, "vocab_size": 320, "mask_padding": True} | options
+    """To one of a few lengths; several hosts, which see a part of a batch each, read whole
+    sequences."""
+    options = {
+        "d_ffn": 16,
+        "d_model": 8,
+        "layers": 2,
+        "length": 200,
+        "vocab_size": 320,
+        "mask_padding": True,
+    } | options
     given = config(vocabulary, rte(tmp_path))
-    given.model = gmlp_config.default(task="text_classification", block=options.pop("block", "gmlp")).model
+    given.model = gmlp_config.default(
+        task="text_classification", block=options.pop("block", "gmlp")
+    ).model
     given.model.update(options)
     task = TextClassification(given, str(tmp_path))
     params, loss = task.init(jax.random.key(0)), jax.jit(task.loss)
-    params = jax.tree.map(lambda x: x + jax.random.normal(jax.random.key(1), x.shape, x.dtype) / 2, params)
+    params = jax.tree.map(
+        lambda x: x + jax.random.normal(jax.random.key(1), x.shape, x.dtype) / 2, params
+    )
     with task.train_batches(3, 0, 1) as cut, task.train_batches(3, 0, 2) as half:
         batch, part = next(cut), next(half)
-    whole = {name: np.stack([task.examples("train")[i][name] for i in batch["index"]]) for name in batch}
+    whole = {
+        name: np.stack([task.examples("train")[i][name] for i in batch["index"]]) for name in batch
+    }
     used = int((whole["tokens"] != task.pad_id).any(0).nonzero()[0][-1]) + 1
     length = batch["tokens"].shape[1]
     assert used <= length < 200 and length in pairs.LENGTHS and part["tokens"].shape == (4, 200)
     for name in ("tokens", "segments"):
         np.testing.assert_array_equal(batch[name], whole[name][:, :length])
-    sums = [loss(params, of | {"key": jax.random.split(jax.random.key(0), 8)})[1] for of in (batch, whole)]
+    sums = [
+        loss(params, of | {"key": jax.random.split(jax.random.key(0), 8)})[1]
+        for of in (batch, whole)
+    ]
     assert float(sums[0]["loss"][0]) == pytest.approx(float(sums[1]["loss"][0]), rel=1e-5)
     metrics, _ = Evaluator(task, Partition.make())(params)
     assert metrics["examples"] == 21
@@ -337,10 +446,14 @@ def test_batches_of_short_texts_are_cut_and_score_the_same(vocabulary, tmp_path,
 def test_padding_that_cannot_be_hidden(vocabulary, tmp_path):
     given = config(vocabulary, rte(tmp_path))
     given.model.update(hide_padding=True, spatial="dense")
-    with pytest.raises(ValueError, match="model.hide_padding is True, and this model reads all n tokens"):
+    with pytest.raises(
+        ValueError, match="model.hide_padding is True, and this model reads all n tokens"
+    ):
         TextClassification(given, str(tmp_path)).spec()
     given.model.mask_padding = False
-    assert "hide_padding is True, and model.mask_padding is not" in raised(ConfigError, TextClassification.check, given)
+    assert "hide_padding is True, and model.mask_padding is not" in raised(
+        ConfigError, TextClassification.check, given
+    )
     given.model.hide_padding, task = False, TextClassification(given, str(tmp_path))
     with task.train_batches(0, 0, 1) as batches:
         assert next(batches)["tokens"].shape == (8, 16)

@@ -1,4 +1,5 @@
-"""Numbers of sentences and pairs: GLUE's STS-B and own columns, scores against scipy, the scale of the labels."""
+"""Numbers of sentences and pairs: GLUE's STS-B and own columns, scores against scipy, the scale of
+the labels."""
 
 import json
 import math
@@ -31,7 +32,10 @@ def pair(i: int) -> tuple[str, str]:
 def stsb(folder, *, test: bool = False):
     """Files as GLUE ships them."""
     for name, count in (("train", 12), ("dev", 7)):
-        rows = (f"{i}\tmain\tf\t2012\t{i}\ta\tb\t{pair(i)[0]}\t{pair(i)[1]}\t{i % 11 / 2:.3f}" for i in range(count))
+        rows = (
+            f"{i}\tmain\tf\t2012\t{i}\ta\tb\t{pair(i)[0]}\t{pair(i)[1]}\t{i % 11 / 2:.3f}"
+            for i in range(count)
+        )
         (folder / f"{name}.tsv").write_text("\n".join([HEADER, *rows]) + "\n")
     if test:
         rows = (f"{i}\tmain\tf\t2012\t{i}\ta\tb\t{pair(i)[0]}\t{pair(i)[1]}" for i in range(5))
@@ -42,7 +46,15 @@ def stsb(folder, *, test: bool = False):
 def config(vocabulary, train, task="stsb", **data):  # noqa: F811
     options = gmlp_config.default(task="text_regression")
     options.glue.task, options.batch_size = task, 4
-    sizes = dict(layers=2, d_model=8, d_ffn=16, length=32, vocab_size=320, spatial_init_std=0.5, mask_padding=True)
+    sizes = dict(
+        layers=2,
+        d_model=8,
+        d_ffn=16,
+        length=32,
+        vocab_size=320,
+        spatial_init_std=0.5,
+        mask_padding=True,
+    )
     options.model.update(sizes)
     options.data.update(train=str(train), tokenizer=vocabulary, **data)
     return options
@@ -53,7 +65,8 @@ def score(task, params):
 
 
 def test_glues_files_and_scores(vocabulary, tmp_path):  # noqa: F811
-    """Correlations are scipy's; the loss is over the variance of the training labels, whose mean is the baseline."""
+    """Correlations are scipy's; the loss is over the variance of the training labels, whose mean is
+    the baseline."""
     task = TextRegression(config(vocabulary, stsb(tmp_path)), "")
     train, heldout = task.sentences("train").labels, task.sentences("heldout").labels
     assert train.tolist() == [i % 11 / 2 for i in range(12)] and len(heldout) == 7
@@ -63,7 +76,9 @@ def test_glues_files_and_scores(vocabulary, tmp_path):  # noqa: F811
     predicted = outputs["label"]
     assert metrics["spearman"] == pytest.approx(scipy.stats.spearmanr(heldout, predicted)[0])
     assert metrics["pearson"] == pytest.approx(scipy.stats.pearsonr(heldout, predicted)[0])
-    assert metrics["loss"] == pytest.approx(np.square(heldout - predicted).mean() / train.var(), rel=1e-4)
+    assert metrics["loss"] == pytest.approx(
+        np.square(heldout - predicted).mean() / train.var(), rel=1e-4
+    )
     [lines] = task.prediction_files(outputs).values()
     assert lines.decode().splitlines()[:2] == ["index\tprediction", f"0\t{predicted[0]:.6g}"]
     [answer] = task.predict(params, ["\t".join(pair(0))])
@@ -76,20 +91,27 @@ def test_a_test_set_has_no_scores(vocabulary, tmp_path):  # noqa: F811
     assert metrics == {"examples": 5, "unlabelled": 5} and np.isfinite(outputs["label"]).all()
 
 
-@pytest.mark.parametrize(("score", "allowed"), [(0, True), (5, True), (5.01, False), (-2, False), (30, False)])
+@pytest.mark.parametrize(
+    ("score", "allowed"), [(0, True), (5, True), (5.01, False), (-2, False), (30, False)]
+)
 def test_scores_of_another_range(vocabulary, tmp_path, score, allowed):  # noqa: F811
     """STS-B has 0 to 5; -1 is a row of a test set."""
     rows = "".join(f"a {i}\tb {i}\t{value}\n" for i, value in enumerate((0, 2.5, -1, score)))
     (tmp_path / "a.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}")
-    task = TextRegression(config(vocabulary, tmp_path / "a.tsv", "stsb", heldout=str(tmp_path / "a.tsv")), "")
+    task = TextRegression(
+        config(vocabulary, tmp_path / "a.tsv", "stsb", heldout=str(tmp_path / "a.tsv")), ""
+    )
     if allowed:
         assert task.sentences("train").labels.tolist() == [0, 2.5, score]
     else:
-        assert f"the label '{score}'; expected a number from 0 to 5" in failure(task.sentences, "train")
+        assert f"the label '{score}'; expected a number from 0 to 5" in failure(
+            task.sentences, "train"
+        )
 
 
 def test_own_numbers(vocabulary, tmp_path):  # noqa: F811
-    """Large, negative, -1 among them, an empty cell; a word is a bad record, and equal labels teach nothing."""
+    """Large, negative, -1 among them, an empty cell; a word is a bad record, and equal labels teach
+    nothing."""
     labels = [1e6, -1, 250.5, "", -3e5] * 8
     rows = [{"words": f"{pair(i)[0]} {i}", "price": label} for i, label in enumerate(labels)]
     path = tmp_path / "own.jsonl"
@@ -99,7 +121,9 @@ def test_own_numbers(vocabulary, tmp_path):  # noqa: F811
     task = TextRegression(options, "")
     train, heldout = (task.sentences(side).labels.tolist() for side in ("train", "heldout"))
     assert sorted(train + heldout) == sorted(label for label in labels if label != "")
-    assert task.notes() == ["read: text 'words', numbers 'price' from -3e+05 to 1e+06, held out -3e+05 to 1e+06"]
+    assert task.notes() == [
+        "read: text 'words', numbers 'price' from -3e+05 to 1e+06, held out -3e+05 to 1e+06"
+    ]
     wrongs = ("dear", math.inf, True, 1e300, "1_000", "1.2.3", "50%")
     for wrong, message in ((wrong, f"the label {wrong!r}; expected a number") for wrong in wrongs):
         path.write_text("".join(json.dumps(row | {"price": wrong}) + "\n" for row in rows))
@@ -112,7 +136,9 @@ def test_own_numbers(vocabulary, tmp_path):  # noqa: F811
 def test_a_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):  # noqa: F811
     """How many words a text has; the scale is the run's own, whatever the data are then."""
     texts = [" ".join((tiny.WORDS * 2)[i % 9 : i % 9 + 2 + i % 20]) for i in range(300)]
-    lines = [json.dumps({"text": f"{text}", "label": 1000 + 100 * len(text.split())}) for text in texts]
+    lines = [
+        json.dumps({"text": f"{text}", "label": 1000 + 100 * len(text.split())}) for text in texts
+    ]
     (tmp_path / "own.jsonl").write_text("\n".join(dict.fromkeys(lines)) + "\n")
     options = config(vocabulary, tmp_path / "own.jsonl", "own", heldout_share=0.2)
     options.batch_size, options.steps, options.model.length = 32, 150, 64
@@ -126,7 +152,9 @@ def test_a_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):  # noq
     [answer] = model.predict(["the a of"])
     assert answer == [[("score", pytest.approx(1300, abs=500))]]
     done = preloaded.gmlp("predict", f"--workdir={run}", input=" ".join(tiny.WORDS[:16]) + "\n")
-    assert done.returncode == 0 and float(done.stdout.splitlines()[1]) == pytest.approx(2600, abs=500), done.stderr
+    assert done.returncode == 0 and float(done.stdout.splitlines()[1]) == pytest.approx(
+        2600, abs=500
+    ), done.stderr
     (run / SCALE_FILE).write_text('{"mean": "x"}')
     with pytest.raises(DataError, match=r"scale\.json is damaged"):
         tasks.create(options, str(run)).scale  # noqa: B018

@@ -24,7 +24,9 @@ def tokenizer():
 
 
 def task(tmp_path, folder="run", inherited=()):
-    return MaskedLanguageModeling(tiny.text_config(tmp_path), str(tmp_path / folder), dict(inherited))
+    return MaskedLanguageModeling(
+        tiny.text_config(tmp_path), str(tmp_path / folder), dict(inherited)
+    )
 
 
 def test_the_run_folders_tokenizer_comes_before_an_inherited_one(tmp_path, tokenizers):
@@ -45,18 +47,24 @@ def test_a_run_folder_that_came_without_the_file_it_was_given(tmp_path, tokenize
     run.config.data.tokenizer = str(tmp_path / "moved.model")
     assert given_tokenizer(run, {}) == tokenizers[0]
     tokenizers[1].save(tmp_path / "moved.model")
-    with pytest.raises(DataError, match="^two different tokenizers: this run's, .* and config.data.tokenizer, .*"):
+    with pytest.raises(
+        DataError, match="^two different tokenizers: this run's, .* and config.data.tokenizer, .*"
+    ):
         given_tokenizer(run, {})
     run.config.data.tokenizer = str(tmp_path / "none.model")
     run.folder = str(tmp_path / "new")
-    with pytest.raises(DataError, match="config.data.tokenizer is '.*none.model', which does not exist"):
+    with pytest.raises(
+        DataError, match="config.data.tokenizer is '.*none.model', which does not exist"
+    ):
         given_tokenizer(run, {})
 
 
 def test_a_table_that_is_too_small_is_refused(tmp_path):
     config = tiny.text_config(tmp_path)
     MaskedLanguageModeling(config, "", tokenizer=StandInTokenizer(320))
-    with pytest.raises(DataError, match="the tokenizer has 321 pieces, config.model.vocab_size is 320: raise it"):
+    with pytest.raises(
+        DataError, match="the tokenizer has 321 pieces, config.model.vocab_size is 320: raise it"
+    ):
         MaskedLanguageModeling(config, "", tokenizer=StandInTokenizer(321))
 
 
@@ -87,7 +95,9 @@ def test_without_a_vocabulary_there_is_one_line(name, tmp_path):
 
 
 def test_padding_is_hidden_if_asked_for(tokenizer, tmp_path):
-    task = tasks.create(finetuning_config(NAMES[0]), str(tmp_path), {"tokenizer.model": tokenizer.model})
+    task = tasks.create(
+        finetuning_config(NAMES[0]), str(tmp_path), {"tokenizer.model": tokenizer.model}
+    )
     tokens = np.array([[tokenizer.cls_id, 9, tokenizer.sep_id, tokenizer.pad_id]])
     assert task.padding_mask(tokens) is None
     task.config.model.mask_padding = True
@@ -95,7 +105,8 @@ def test_padding_is_hidden_if_asked_for(tokenizer, tmp_path):
 
 
 def test_the_reading_of_a_run_stays(tmp_path, capsys):
-    """A run keeps lower case and accents as it began, though the file is read in another way today."""
+    """A run keeps lower case and accents as it began, though the file is read in another way
+    today."""
     pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
     vocabulary = "\n".join([*SPECIAL_PIECES, "schön", "schon"]).encode()
     (tmp_path / "vocab.txt").write_bytes(vocabulary)
@@ -116,5 +127,7 @@ def test_the_reading_of_a_run_stays(tmp_path, capsys):
     found = given_tokenizer(inherited)
     assert found and found.cases == (False, True)
     inherited.config.data.tokenizer = ""
-    with pytest.raises(DataError, match="strip_accents is True, but of .* its strip_accents is False"):
+    with pytest.raises(
+        DataError, match="strip_accents is True, but of .* its strip_accents is False"
+    ):
         given_tokenizer(inherited)

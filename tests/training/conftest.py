@@ -27,4 +27,6 @@ def text_task(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def image_task(tmp_path_factory):
-    return ImageClassification(tiny.image_config(pool="cls"), str(tmp_path_factory.mktemp("images")))
+    return ImageClassification(
+        tiny.image_config(pool="cls"), str(tmp_path_factory.mktemp("images"))
+    )

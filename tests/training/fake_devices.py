@@ -25,5 +25,7 @@ def run(module: str, *arguments: str) -> None:
     own = {"XLA_FLAGS": preloaded.devices(8), "PJRT_NPROC": "16", "JAX_PLATFORMS": "cpu"}
     environment = os.environ | own | {"PYTHONPATH": str(preloaded.ROOT)}
     command = [sys.executable, "-m", f"tests.training.{module}", *arguments]
-    done = subprocess.run(command, cwd=preloaded.ROOT, env=environment, capture_output=True, text=True, timeout=3600)
+    done = subprocess.run(
+        command, cwd=preloaded.ROOT, env=environment, capture_output=True, text=True, timeout=3600
+    )
     assert done.returncode == 0, done.stderr[-3000:]

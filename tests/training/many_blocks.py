@@ -1,4 +1,5 @@
-"""Loss and gradients of models of every block, under meshes of 8 fake devices: python many_blocks.py OUT.npz"""
+"""Loss and gradients of models of every block, under meshes of 8 fake devices: python
+many_blocks.py OUT.npz"""
 
 import re
 import sys
@@ -18,19 +19,41 @@ from tests.models.reference import quick_jit
 from tests.training import tiny
 
 BATCH, TOKENS = 16, 24
-MESHES = ((1, 1, 1), (2, 4, 1), (2, 2, 2))  # tests.training.many_devices has each axis alone as well
-SMALL = {"heads": 2, "memory": 6, "attention_layers": 1, "kernel_widths": (3, 5), "spatial_init_std": 0.02}
-OLDER = {"gmlp", "transformer", "mixer", "resmlp", "feed_forward"}  # many_devices and many_hosts train the first
+# tests.training.many_devices has each axis alone as well
+MESHES = ((1, 1, 1), (2, 4, 1), (2, 2, 2))
+SMALL = {
+    "heads": 2,
+    "memory": 6,
+    "attention_layers": 1,
+    "kernel_widths": (3, 5),
+    "spatial_init_std": 0.02,
+}
+# many_devices and many_hosts train the first
+OLDER = {"gmlp", "transformer", "mixer", "resmlp", "feed_forward"}
 BLOCKS = {  # every other block, and every causal one
     **{name: {"block": name} for name in blocks.BLOCKS if name not in OLDER},
-    **{f"causal {name}": {"block": name, "causal": True} for name in blocks.BLOCKS if blocks.find(name).can_be_causal},
+    **{
+        f"causal {name}": {"block": name, "causal": True}
+        for name in blocks.BLOCKS
+        if blocks.find(name).can_be_causal
+    },
     "fnet by fft": {"block": "fnet", "dft": "fft", "norm": "pre"},
-    "synthesizer, one half": {"block": "synthesizer", "synthesizer": "random+factorized_random+dense"},
-    "synthesizer, the other": {"block": "synthesizer", "synthesizer": "fixed_random+factorized_dense+attention"},
+    "synthesizer, one half": {
+        "block": "synthesizer",
+        "synthesizer": "random+factorized_random+dense",
+    },
+    "synthesizer, the other": {
+        "block": "synthesizer",
+        "synthesizer": "fixed_random+factorized_dense+attention",
+    },
     "dynamic convolution": {"block": "convolution", "convolution": "dynamic"},
     "causal amlp": {"block": "gmlp", "causal": True, "d_attn": 4},
     "causal dense": {"block": "gmlp", "causal": True, "spatial": "dense"},
-    "causal transformer, relative": {"block": "transformer", "causal": True, "positions": "relative"},
+    "causal transformer, relative": {
+        "block": "transformer",
+        "causal": True,
+        "positions": "relative",
+    },
 }
 
 
@@ -39,7 +62,14 @@ def make(options, sizes) -> Task:
     name = "causal_lm" if options.get("causal") else "masked_lm"
     config = gmlp_config.default(task=name, block=options["block"])
     small = {name: value for name, value in SMALL.items() if name in config.model}
-    sizes_of_model = {"layers": 2, "d_model": 16, "d_ffn": 32, "length": TOKENS, "vocab_size": 64, "dropout": 0.1}
+    sizes_of_model = {
+        "layers": 2,
+        "d_model": 16,
+        "d_ffn": 32,
+        "length": TOKENS,
+        "vocab_size": 64,
+        "dropout": 0.1,
+    }
     config.model.update(small | options | sizes_of_model | {"mask_padding": True})
     return tasks.find(name).without_data(tiny.with_mesh(config, sizes))
 
@@ -58,7 +88,9 @@ def results(task, fresh) -> dict[str, np.ndarray]:
         (_, sums), gradient = jax.value_and_grad(task.loss, has_aux=True)(params, batch)
         return gradient, sums["loss"][0]
 
-    found = zip(("gradient", "loss"), quick_jit(partition.on_each_shard(share))(params, batch), strict=True)
+    found = zip(
+        ("gradient", "loss"), quick_jit(partition.on_each_shard(share))(params, batch), strict=True
+    )
     return leaves_by_path(jax.device_get(dict(found)))
 
 
@@ -81,8 +113,12 @@ def transformed_in_evaluation(sizes: tuple[int, int, int]) -> set[int]:
         "index": np.arange(BATCH),
         "weight": np.ones(BATCH, np.float32),
     }
-    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=partition.over_batch), batch)
-    lowered = evaluation.Evaluator(task, partition).step.lower(partition.describe(task.shapes()), batch)
+    batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=partition.over_batch), batch
+    )
+    lowered = evaluation.Evaluator(task, partition).step.lower(
+        partition.describe(task.shapes()), batch
+    )
     program = lowered.compile().as_text()
     return {int(number) for number in re.findall(r"= c64\[(\d+),\S* fft\(", program)}
 
@@ -97,7 +133,9 @@ def main(out: str) -> None:
         fresh = quick_jit(make(options, MESHES[0]).init)(jax.random.key(0))
         for sizes in MESHES:
             found = results(make(options, sizes), fresh)
-            arrays |= {f"{name}:{'x'.join(map(str, sizes))}:{path}": leaf for path, leaf in found.items()}
+            arrays |= {
+                f"{name}:{'x'.join(map(str, sizes))}:{path}": leaf for path, leaf in found.items()
+            }
     assert all(np.isfinite(leaf).all() for leaf in arrays.values())
     np.savez(out, **arrays)
 

@@ -23,8 +23,11 @@ STEPS = 2
 
 
 def make_config(folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
-    """aMLP of 6 layers with all that a mesh could change: microbatches, dropout, stochastic depth, a running mean."""
-    config = tiny.text_config(folder, d_attn=4, dropout=0.1, attention_dropout=0.1, survival=0.8, dtype=dtype)
+    """aMLP of 6 layers with all that a mesh could change: microbatches, dropout, stochastic depth,
+    a running mean."""
+    config = tiny.text_config(
+        folder, d_attn=4, dropout=0.1, attention_dropout=0.1, survival=0.8, dtype=dtype
+    )
     config.batch_size = 16
     config.model.update(layers=6, d_model=16, d_ffn=64, length=TOKENS)
     config.optimizer.update(grad_accum_steps=2, ema=0.9)
@@ -41,17 +44,21 @@ class Training:
         self.programs = step.Training(self.task, self.partition)
 
     def train(self):
-        """The state after a few steps, the sums of the window, and the text of the compiled step."""
+        """The state after a few steps, the sums of the window, and the text of the compiled
+        step."""
         state = self.programs.init(jax.random.key(0))
         train_step = self.programs.step.lower(
-            state, dry_run.batch_shapes(self.task, self.task.config.batch_size, self.partition.over_batch)
+            state,
+            dry_run.batch_shapes(self.task, self.task.config.batch_size, self.partition.over_batch),
         ).compile()
         with self.task.train_batches(0, *self.partition.host_share()) as batches:
             for _ in range(STEPS):
                 state, window = train_step(state, self.partition.put_batch(next(batches)))
         if self.partition.mesh.size > 1:
             spread = [len(leaf.sharding.device_set) for leaf in jax.tree.leaves(state)]
-            assert set(spread) == {self.partition.mesh.size}, "a leaf of the state sits on fewer devices"
+            assert set(spread) == {self.partition.mesh.size}, (
+                "a leaf of the state sits on fewer devices"
+            )
         return state, window, train_step.as_text()
 
     def results(self, state, window) -> dict[str, np.ndarray]:
@@ -72,7 +79,9 @@ def moved_to_other_meshes(folder: Path, state, where: str) -> bool:
     expected, same = jax.device_get(state), True
     for sizes in ((1, 1, 1), (1, 8, 1), (4, 1, 2)):
         restored = checkpoints.restore(STEPS, Training(folder, sizes).programs.template)
-        for x, y in zip(jax.tree.leaves(jax.device_get(restored)), jax.tree.leaves(expected), strict=True):
+        for x, y in zip(
+            jax.tree.leaves(jax.device_get(restored)), jax.tree.leaves(expected), strict=True
+        ):
             same &= np.array_equal(x, y)
     checkpoints.close()
     return same
@@ -83,16 +92,23 @@ def main(folder: str, out: str) -> None:
     for sizes in MESHES:
         training = Training(root, sizes)
         state, window, programs[str(sizes)] = training.train()
-        arrays |= {f"{'x'.join(map(str, sizes))}:{name}": x for name, x in training.results(state, window).items()}
+        arrays |= {
+            f"{'x'.join(map(str, sizes))}:{name}": x
+            for name, x in training.results(state, window).items()
+        }
         if sizes == (2, 2, 2):
             assert moved_to_other_meshes(root, state, str(root / "checkpoints"))
     for sizes in ((1, 1, 1), (2, 4, 1)):
         training = Training(root, sizes, "bfloat16")
         arrays |= {
-            f"bf{'x'.join(map(str, sizes))}:{name}": x for name, x in training.results(*training.train()[:2]).items()
+            f"bf{'x'.join(map(str, sizes))}:{name}": x
+            for name, x in training.results(*training.train()[:2]).items()
         }
     partition, x = Partition.make(), jax.random.normal(jax.random.key(0), (16, 3))
-    sums = [jax.jit(pytree.checksum)(jax.device_put(x, s)) for s in (partition.over_batch, jax.devices()[0])]
+    sums = [
+        jax.jit(pytree.checksum)(jax.device_put(x, s))
+        for s in (partition.over_batch, jax.devices()[0])
+    ]
     np.savez(out, checksums=np.array(sums), **arrays)
     (root / "programs.json").write_text(json.dumps(programs))
 

@@ -1,4 +1,5 @@
-"""Updates the parameters of a tiny model with every optimizer, and LoRA, on 1 and on 8 fake devices; saves the results.
+"""Updates the parameters of a tiny model with every optimizer, and LoRA, on 1 and on 8 fake
+devices; saves the results.
 
 python many_optimizers.py FOLDER OUT.npz
 """
@@ -18,14 +19,18 @@ from gmlp_flax.training import step
 from tests.training import tiny
 
 STEPS = 3
-KINDS = {name: {**row.requires, "name": name} for name, row in OPTIMIZERS.items()} | {"lora": {"lora_rank": 2}}
+KINDS = {name: {**row.requires, "name": name} for name, row in OPTIMIZERS.items()} | {
+    "lora": {"lora_rank": 2}
+}
 
 
 def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.ndarray]:
-    """Parameters and the optimizer's state after a few updates, by path; and the shares "split" and "size": of the
-    state's numbers those over `fsdp`, and the state's numbers over the parameters'."""
+    """Parameters and the optimizer's state after a few updates, by path; and the shares "split" and
+    "size": of the state's numbers those over `fsdp`, and the state's numbers over the
+    parameters'."""
     config = tiny.text_config(folder)
-    config.model.update(d_model=128, d_ffn=256)  # sizes whose second moments Adafactor keeps by rows and columns
+    # sizes whose second moments Adafactor keeps by rows and columns
+    config.model.update(d_model=128, d_ffn=256)
     config.optimizer.update(KINDS[name])
     task = tasks.find(config.task).without_data(tiny.with_mesh(config, sizes))
     training = step.Training(task, tiny.partition(config))
@@ -44,7 +49,8 @@ def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.
         params, opt_state = update(gradients, opt_state, params)
     leaves = jax.tree.leaves(state.opt_state)
     split, size = (
-        sum(leaf.size for leaf in some) for some in ([x for x in leaves if "fsdp" in x.sharding.spec], leaves)
+        sum(leaf.size for leaf in some)
+        for some in ([x for x in leaves if "fsdp" in x.sharding.spec], leaves)
     )
     shares = {"split": np.array(split / size), "size": np.array(size / parameters.count(params))}
     return leaves_by_path(jax.device_get({"params": params, "state": opt_state})) | shares
@@ -54,7 +60,9 @@ def main(folder: str, out: str) -> None:
     arrays = {}
     for name in KINDS:
         for sizes in ((1, 1, 1), (1, 8, 1)):
-            arrays |= {f"{name}:{sizes[1]}:{key}": x for key, x in train(Path(folder), name, sizes).items()}
+            arrays |= {
+                f"{name}:{sizes[1]}:{key}": x for key, x in train(Path(folder), name, sizes).items()
+            }
     np.savez(out, **arrays)
 
 

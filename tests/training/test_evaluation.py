@@ -13,8 +13,8 @@ from tests.training import tiny
 
 
 def test_batch_size_changes_nothing(text_run):
-    """It is at most what is held out, rounded up to even shares of devices: a million rows of padding would take the
-    memory, and minutes."""
+    """It is at most what is held out, rounded up to even shares of devices: a million rows of
+    padding would take the memory, and minutes."""
     trained = loading.load(str(text_run))
     task, examples = trained.task, trained.task.evaluation_examples()
     evaluator, sizes = evaluation.Evaluator(task, trained.partition), []
@@ -39,15 +39,21 @@ def test_a_lost_example_is_noticed(text_run, monkeypatch):
 
 def test_ema_names(image_run):
     trained = loading.load(str(image_run))
-    metrics, _ = evaluation.Evaluator(trained.task, Partition.make())(trained.params, trained.params)
-    assert all(metrics[f"ema_{name}"] == metrics[name] for name in ("top1", "top5", "loss", "examples"))
+    metrics, _ = evaluation.Evaluator(trained.task, Partition.make())(
+        trained.params, trained.params
+    )
+    assert all(
+        metrics[f"ema_{name}"] == metrics[name] for name in ("top1", "top5", "loss", "examples")
+    )
 
 
 class Echo(tiny.Line):
     """A task whose outputs are its inputs."""
 
     def evaluation_batches(self, host, hosts, shares=1):
-        source = [{"x": np.float32(3 * index % 7), "index": np.int32(6 - index)} for index in range(7)]
+        source = [
+            {"x": np.float32(3 * index % 7), "index": np.int32(6 - index)} for index in range(7)
+        ]
         return pipeline.evaluation_batches(source, batch_size=4, host=host, hosts=hosts)
 
     def evaluation_examples(self):

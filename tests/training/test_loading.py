@@ -34,7 +34,10 @@ def test_metric_that_evaluations_do_not_find(text_task):
         loading.check_metric(config, text_task)
     for metric in ("ema_perplexity", "perplexty", "top1"):
         config.checkpoint.metric, config.optimizer.ema = metric, 0.0
-        with pytest.raises(RunError, match=f"config.checkpoint.metric is '{metric}': .* perplexity, accuracy, loss$"):
+        with pytest.raises(
+            RunError,
+            match=f"config.checkpoint.metric is '{metric}': .* perplexity, accuracy, loss$",
+        ):
             loading.check_metric(config, text_task)
 
 

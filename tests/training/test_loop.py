@@ -45,14 +45,17 @@ def test_an_evaluation_whose_data_cannot_be_read_leaves_a_checkpoint(tmp_path, m
     unreadable = mock.Mock(side_effect=loop.DataError("a held-out image cannot be decoded"))
     with monkeypatch.context() as broken:
         broken.setattr(evaluation.Evaluator, "__call__", unreadable)
-        assert "cannot be decoded" in raised(loop.DataError, loop.train, options, str(tmp_path / "run"))
+        assert "cannot be decoded" in raised(
+            loop.DataError, loop.train, options, str(tmp_path / "run")
+        )
     assert (tmp_path / "run" / "checkpoints" / "3").exists()
     assert loop.train(options, str(tmp_path / "run"))["eval"]["examples"] > 0
 
 
 def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp_path, monkeypatch):
-    """All lines are those of a run that was not stopped, and so is the choice of the best checkpoint. The step is
-    compiled once in each, for a state that comes from initialization or from a checkpoint."""
+    """All lines are those of a run that was not stopped, and so is the choice of the best
+    checkpoint. The step is compiled once in each, for a state that comes from initialization or
+    from a checkpoint."""
     made, make = [], loop.Training
     monkeypatch.setattr(loop, "Training", lambda *given: made.append(make(*given)) or made[-1])
     options, workdir = tiny.text_config(tmp_path), tmp_path / "run"
@@ -73,7 +76,11 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
 
     monkeypatch.setattr(loop, "Evaluator", Counted)
     begin, begun = loop.stopping.Watchdog.begin, []
-    monkeypatch.setattr(loop.stopping.Watchdog, "begin", lambda watchdog: begun.append(len(scored)) or begin(watchdog))
+    monkeypatch.setattr(
+        loop.stopping.Watchdog,
+        "begin",
+        lambda watchdog: begun.append(len(scored)) or begin(watchdog),
+    )
     loop.train(options, str(tmp_path / "whole"))
     batches = len(scored) // 2
     assert batches > 2
@@ -81,7 +88,8 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
         scored.clear()
         begun.clear()
         assert loop.train(options, str(workdir)) is None and len(scored) == stopping_at
-        if stopping_at > batches:  # the step after that evaluation is not compiled yet, and may take an hour again
+        # the step after that evaluation is not compiled yet, and may take an hour again
+        if stopping_at > batches:
             assert begun == [0, batches]
         assert max(int(path.name) for path in (workdir / "checkpoints").iterdir()) == saved
         assert [line["step"] for line in metrics(workdir) if "eval" in line] == evaluated
@@ -95,8 +103,9 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
 
 
 def test_the_result_is_written_last_and_deleted_first(tmp_path, monkeypatch):
-    """A run that is killed while its figure is drawn is not finished: it draws again, and nothing of it is left. Nor is
-    one that goes on: killed after config.json has more steps, a sweep would take the old result for the new one."""
+    """A run that is killed while its figure is drawn is not finished: it draws again, and nothing
+    of it is left. Nor is one that goes on: killed after config.json has more steps, a sweep would
+        take the old result for the new one."""
     options, run, write = tiny.text_config(tmp_path), tmp_path / "run", loop.files.write
     options.steps = options.checkpoint.every = 3
     figures = run / "figures"

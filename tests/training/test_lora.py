@@ -26,11 +26,16 @@ def test_against_a_model_with_adapters_of_its_own():
     keys = jax.random.split(jax.random.key(0), 4)
     kernel, head = jax.random.normal(keys[0], (2, 6, 5)), jax.random.normal(keys[1], (5,))
     x, y = jax.random.normal(keys[2], (16, 6)), jax.random.normal(keys[3], (2, 16))
-    params = {"encoder": {"blocks": {"proj": {"kernel": kernel}}, "norm": jnp.ones(5)}, "head": {"kernel": head}}
+    params = {
+        "encoder": {"blocks": {"proj": {"kernel": kernel}}, "norm": jnp.ones(5)},
+        "head": {"kernel": head},
+    }
     alpha, rank = 6.0, 3
 
     def loss(params):
-        hidden = jnp.tanh(x @ params["encoder"]["blocks"]["proj"]["kernel"]) * params["encoder"]["norm"]
+        hidden = (
+            jnp.tanh(x @ params["encoder"]["blocks"]["proj"]["kernel"]) * params["encoder"]["norm"]
+        )
         return jnp.square(hidden @ params["head"]["kernel"] - y).mean()
 
     def of_adapters(own):
@@ -39,7 +44,9 @@ def test_against_a_model_with_adapters_of_its_own():
         return loss({"encoder": encoder, "head": {"kernel": own["head"]}})
 
     adamw = optax.adamw(0.05, weight_decay=0.1)
-    transformation = optimizer.with_lora(lambda _: adamw, [KERNEL], ("head/",), rank=rank, alpha=alpha, seed=7)
+    transformation = optimizer.with_lora(
+        lambda _: adamw, [KERNEL], ("head/",), rank=rank, alpha=alpha, seed=7
+    )
     state = transformation.init(params)
     own = {"a": state.adapters[f"{KERNEL}/a"], "b": state.adapters[f"{KERNEL}/b"], "head": head}
     inner = adamw.init(own)
@@ -52,15 +59,24 @@ def test_against_a_model_with_adapters_of_its_own():
     np.testing.assert_allclose(change, alpha / rank * own["a"] @ own["b"], atol=2e-5)
     np.testing.assert_allclose(params["head"]["kernel"], own["head"], atol=1e-5)
     np.testing.assert_array_equal(params["encoder"]["norm"], np.ones(5))
-    assert np.abs(change).max() > 0.05 and [np.linalg.matrix_rank(layer, 1e-4) for layer in change] == [3, 3]
+    assert np.abs(change).max() > 0.05 and [
+        np.linalg.matrix_rank(layer, 1e-4) for layer in change
+    ] == [3, 3]
 
 
 def test_which_kernels_have_it():
     """Those over channels, of each layer; not those over tokens."""
     leaf = jax.ShapeDtypeStruct((2, 4, 4), jnp.float32)
-    shapes = {"encoder": {"blocks": {"proj": {"kernel": leaf}, "tokens": {"kernel": leaf}}}, "stem": {"kernel": leaf}}
+    shapes = {
+        "encoder": {"blocks": {"proj": {"kernel": leaf}, "tokens": {"kernel": leaf}}},
+        "stem": {"kernel": leaf},
+    }
     resized = ParamMetadata(resize=lambda leaf, shape, grids: leaf)
-    metadata = {KERNEL: ParamMetadata(), "encoder/blocks/tokens/kernel": resized, "stem/kernel": ParamMetadata()}
+    metadata = {
+        KERNEL: ParamMetadata(),
+        "encoder/blocks/tokens/kernel": resized,
+        "stem/kernel": ParamMetadata(),
+    }
     assert optimizer.lora_kernels(shapes, metadata) == [KERNEL]
 
 
@@ -71,8 +87,10 @@ def test_the_state_has_adapters_alone(tmp_path, partition):
     training = step.Training(task, partition)
     state = training.init(jax.random.key(0))
     before = flat(jax.device_get(state.params))
-    kernels = 2 * 2 * (8 + 16) + 2 * 2 * (8 + 8)  # A and B of rank 2: proj_in 8 x 16, proj_out 8 x 8, in 2 layers
-    assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state)) == 3 * kernels + 2  # two moments, two counters
+    # A and B of rank 2: proj_in 8 x 16, proj_out 8 x 8, in 2 layers
+    kernels = 2 * 2 * (8 + 16) + 2 * 2 * (8 + 8)
+    # two moments, two counters
+    assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state)) == 3 * kernels + 2
     with task.train_batches(0, 0, 1) as batches:
         for _ in range(2):
             state, _ = training.step(state, partition.put_batch(next(batches)))
@@ -80,11 +98,15 @@ def test_the_state_has_adapters_alone(tmp_path, partition):
     moved = [name for name in before if np.any(before[name] != after[name])]
     assert moved == ["encoder/blocks/proj_in/kernel", "encoder/blocks/proj_out/kernel"]
     for name in moved:
-        assert [np.linalg.matrix_rank(layer, 1e-5) for layer in after[name] - before[name]] == [2, 2]
+        assert [np.linalg.matrix_rank(layer, 1e-5) for layer in after[name] - before[name]] == [
+            2,
+            2,
+        ]
 
 
 def test_a_run(text_run, tmp_path):
-    """From a run, by the config; what is exported is a plain model; what has nothing to adapt is refused."""
+    """From a run, by the config; what is exported is a plain model; what has nothing to adapt is
+    refused."""
     config = gmlp_config.load(str(text_run / "config.json"))
     config.init_from, config.steps = str(text_run), 2
     config.optimizer.update(lora_rank=2, warmup=0)
@@ -96,7 +118,9 @@ def test_a_run(text_run, tmp_path):
     with pytest.raises(RunError, match="lora_rank is 2, and there is nothing to adapt"):
         loop.train(config, str(tmp_path / "other"))
     config.optimizer.update(name="schedule_free", schedule="constant")
-    assert "optimizer.lora_rank is 2" in raised(ConfigError, loop.train, config, str(tmp_path / "other"))
+    assert "optimizer.lora_rank is 2" in raised(
+        ConfigError, loop.train, config, str(tmp_path / "other")
+    )
     assert json.loads((tmp_path / "run" / "config.json").read_text())["optimizer"]["lora_rank"] == 2
 
 

@@ -1,4 +1,5 @@
-"""Blocks of other papers, and causal ones, on fake devices: a mesh changes nothing but rounding. See many_blocks.py."""
+"""Blocks of other papers, and causal ones, on fake devices: a mesh changes nothing but rounding.
+See many_blocks.py."""
 
 import itertools
 
@@ -19,10 +20,16 @@ def results(tmp_path_factory):
 
 
 def test_a_mesh_changes_nothing_but_rounding(results):
-    """The loss and each gradient of a whole model. One test: two might run in processes that each make the results."""
+    """The loss and each gradient of a whole model. One test: two might run in processes that each
+    make the results."""
     for name, sizes in itertools.product(BLOCKS, MESHES[1:]):
-        expected, split = results[f"{name}:1x1x1"], results[mesh := f"{name}:{'x'.join(map(str, sizes))}"]
+        expected, split = (
+            results[f"{name}:1x1x1"],
+            results[mesh := f"{name}:{'x'.join(map(str, sizes))}"],
+        )
         assert split.keys() == expected.keys() and len(split) > 10
         for path, leaf in expected.items():
             atol = 1e-4 * np.abs(leaf).max() + 1e-6
-            np.testing.assert_allclose(split[path], leaf, rtol=1e-4, atol=atol, err_msg=f"{mesh} {path}")
+            np.testing.assert_allclose(
+                split[path], leaf, rtol=1e-4, atol=atol, err_msg=f"{mesh} {path}"
+            )

@@ -1,4 +1,5 @@
-"""Fake CPU devices. Their number is fixed before JAX starts, so they need a process of their own."""
+"""Fake CPU devices. Their number is fixed before JAX starts, so they need a process of their
+own."""
 
 import collections
 import fcntl
@@ -49,7 +50,10 @@ def results(folder):
 def test_a_mesh_changes_nothing_but_rounding(results, sizes):
     found, expected = results["x".join(map(str, sizes))], results["1x1x1"]
     assert found.keys() == expected.keys() and len(found) > 60
-    assert found["predictions"] == expected["predictions"] and found["examples"] == expected["examples"]
+    assert (
+        found["predictions"] == expected["predictions"]
+        and found["examples"] == expected["examples"]
+    )
     for name in found:
         # Adam divides by the root of a second moment: if that is only rounding, so is the step.
         rtol, atol = (1e-4, 2e-5) if name.startswith(("0/params", "0/ema")) else (2e-5, 2e-6)
@@ -67,14 +71,23 @@ def test_checksum_does_not_depend_on_sharding(results):
 
 
 def collectives(folder, *sizes) -> list[tuple[str, bool, list[tuple[int, ...]]]]:
-    """The collectives of a compiled step: kind, whether inside a loop, and shapes of the results."""
-    program, found, entry = json.loads((folder / "programs.json").read_text())[str(sizes)], [], False
+    """The collectives of a compiled step: kind, whether inside a loop, and shapes of the
+    results."""
+    program, found, entry = (
+        json.loads((folder / "programs.json").read_text())[str(sizes)],
+        [],
+        False,
+    )
     for line in program.splitlines():
         if line and not line.startswith(" "):
             entry = line.startswith("ENTRY")
-        kind = re.search(r"= (.*?) (all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)\(", line)
+        kind = re.search(
+            r"= (.*?) (all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)\(", line
+        )
         if kind:
-            shapes = [tuple(map(int, dims.split(","))) for dims in re.findall(r"\w\[([\d,]+)\]", kind[1])]
+            shapes = [
+                tuple(map(int, dims.split(","))) for dims in re.findall(r"\w\[([\d,]+)\]", kind[1])
+            ]
             found.append((kind[2], not entry, shapes))
     return found
 
@@ -87,13 +100,14 @@ def test_data_parallel_steps_add_up_gradients_once(folder):
 
 
 def test_fsdp_gathers_kernels_together_and_scatters_their_gradients(folder):
-    """The kernels of three layers in one collective; the embedding in another. No activations are gathered or added up:
-    no array with tokens and channels."""
+    """The kernels of three layers in one collective; the embedding in another. No activations are
+    gathered or added up: no array with tokens and channels."""
     found = [(kind, shape) for kind, _, shapes in collectives(folder, 1, 8, 1) for shape in shapes]
     sizes = collections.defaultdict(set)
     for kind, shape in found:
         sizes[kind].add(math.prod(shape))
-    # U, V, and the two kernels of tiny attention, whose head has 4 channels; the vocabulary has 320 entries.
+    # U, V, and the two kernels of tiny attention, whose head has 4 channels; the vocabulary has 320
+    # entries.
     kernels = 3 * (3 * D_MODEL * CHANNELS + 12 * D_MODEL + 4 * CHANNELS)
     assert sizes["all-gather"] == {kernels, 320 * D_MODEL}
     assert sizes["reduce-scatter"] == {kernels // 8, 320 * D_MODEL // 8}
@@ -101,10 +115,15 @@ def test_fsdp_gathers_kernels_together_and_scatters_their_gradients(folder):
 
 
 def test_tensor_parallel_gates_exchange_no_channels(folder):
-    """Arrays with a token axis are only added up: blocks' outputs [batch, n, d_model], the sums of norms
-    [batch, n], what tiny attention hands to the gate [batch, n, d_attn], and the gradients of W [n, n] and b [n].
-    None has the channels of a gate."""
-    found = [(kind, shape) for kind, _, shapes in collectives(folder, 1, 1, 8) for shape in shapes if TOKENS in shape]
+    """Arrays with a token axis are only added up: blocks' outputs [batch, n, d_model], the sums of
+    norms [batch, n], what tiny attention hands to the gate [batch, n, d_attn], and the gradients of
+    W [n, n] and b [n]. None has the channels of a gate."""
+    found = [
+        (kind, shape)
+        for kind, _, shapes in collectives(folder, 1, 1, 8)
+        for shape in shapes
+        if TOKENS in shape
+    ]
     assert {kind for kind, _ in found} == {"all-reduce"}
     tokens = (BATCH // 2, TOKENS)  # of a microbatch
     allowed = {tokens, (*tokens, D_MODEL), (*tokens, 4), (TOKENS, TOKENS), (TOKENS,)}

@@ -18,4 +18,6 @@ def test_fsdp_changes_nothing_but_rounding_and_splits_the_state(tmp_path):
         shares = [(tree.pop("split"), tree.pop("size")) for tree in (alone, split)]
         assert all(share > 0.7 or size < 0.1 for share, size in shares), (name, shares)
         for key, expected in alone.items():
-            np.testing.assert_allclose(split[key], expected, rtol=1e-3, atol=2e-5, err_msg=f"{name} {key}")
+            np.testing.assert_allclose(
+                split[key], expected, rtol=1e-3, atol=2e-5, err_msg=f"{name} {key}"
+            )

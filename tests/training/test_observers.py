@@ -53,7 +53,9 @@ def test_the_line_of_a_terminal(clock, capsys, monkeypatch):
     line.show_loss(11, 1.23456)
     line.close()
     last = capsys.readouterr().err.rpartition("\r")[2].rstrip()
-    assert last.startswith("step 11/5000   0%|") and last.endswith("| loss 1.2346  10 images/s  ETA 1:23:09"), last
+    assert last.startswith("step 11/5000   0%|") and last.endswith(
+        "| loss 1.2346  10 images/s  ETA 1:23:09"
+    ), last
 
 
 @pytest.mark.slow
@@ -98,13 +100,18 @@ def test_just_these_steps_are_traced(options, calls, tmp_path, traced, steps, ex
 
 
 @pytest.mark.parametrize(
-    ("extra", "package", "value"), [("tensorboard", "tensorboardX", True), ("wandb", "wandb", "project")]
+    ("extra", "package", "value"),
+    [("tensorboard", "tensorboardX", True), ("wandb", "wandb", "project")],
 )
 def test_missing_extra_is_one_line(config, monkeypatch, extra, package, value):
     find = observers.importlib.util.find_spec
-    monkeypatch.setattr(observers.importlib.util, "find_spec", lambda name: None if name == package else find(name))
+    monkeypatch.setattr(
+        observers.importlib.util, "find_spec", lambda name: None if name == package else find(name)
+    )
     config.log[extra] = value
-    with pytest.raises(RunError, match=rf"^config.log.{extra} .*pip install 'gmlp_flax\[{extra}\]'$"):
+    with pytest.raises(
+        RunError, match=rf"^config.log.{extra} .*pip install 'gmlp_flax\[{extra}\]'$"
+    ):
         observers.Trackers(config.log)
 
 
@@ -166,7 +173,11 @@ def test_what_wandb_refuses_is_told_once(config, tmp_path, wandb, capsys, proble
         tracker.log(step, "train", {"loss": 1.0})
     tracker.close()
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("wandb: ") and line.endswith("; the run goes on without it") and wandb.logged == []
+    assert (
+        line.startswith("wandb: ")
+        and line.endswith("; the run goes on without it")
+        and wandb.logged == []
+    )
 
 
 def test_tensorboard_has_one_file_with_the_config(config, tmp_path):

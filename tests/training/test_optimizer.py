@@ -22,7 +22,10 @@ def test_decay_leaves_out_norms_and_biases(name, request):
     mask = flat(optimizer.decay_mask(task.shapes(), task.param_metadata()))
     decayed = {path for path, touched in mask.items() if touched}
     last = {path.rpartition("/")[2] for path in decayed}
-    assert last == {"text_task": {"embedding", "kernel", "taps"}, "image_task": {"kernel", "weight"}}[name]
+    assert (
+        last
+        == {"text_task": {"embedding", "kernel", "taps"}, "image_task": {"kernel", "weight"}}[name]
+    )
     left_out = {path.rpartition("/")[2] for path in mask.keys() - decayed}
     assert left_out == {"bias", "scale"} | ({"cls"} if name == "image_task" else set())
     assert "encoder/blocks/gate/spatial/bias" in mask.keys() - decayed
@@ -30,10 +33,14 @@ def test_decay_leaves_out_norms_and_biases(name, request):
 
 def test_decay_of_all_parameters(config):
     """As optimizers without a mask: without a gradient, a bias shrinks as a kernel does."""
-    config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0, weight_decay=0.3, decay_all=True)
+    config.optimizer.update(
+        learning_rate=0.1, schedule="constant", warmup=0, weight_decay=0.3, decay_all=True
+    )
     params, _, exact, _ = line()
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
-    updates, _ = transformation.update(jax.tree.map(jnp.zeros_like, params), transformation.init(params), params)
+    updates, _ = transformation.update(
+        jax.tree.map(jnp.zeros_like, params), transformation.init(params), params
+    )
     for name, value in exact["line"].items():
         np.testing.assert_allclose(updates["line"][name], -0.1 * 0.3 * value, rtol=1e-6)
 
@@ -70,7 +77,9 @@ def adamw(params, gradients, options, rate=0.1):
 @pytest.mark.parametrize(("clip", "freeze"), [(0.0, ()), (1.0, ()), (5.0, ()), (5.0, ("bias",))])
 def test_two_steps_against_numpy(config, clip, freeze):
     """Clipping uses the norm of the gradients of the trained parameters only."""
-    config.optimizer.update(learning_rate=0.1, schedule="constant", warmup=0, clip=clip, freeze=freeze)
+    config.optimizer.update(
+        learning_rate=0.1, schedule="constant", warmup=0, clip=clip, freeze=freeze
+    )
     config.optimizer.update(weight_decay=0.3, eps=1e-3, b2=0.98)
     params, gradients, exact, exact_gradients = line()
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
@@ -79,9 +88,15 @@ def test_two_steps_against_numpy(config, clip, freeze):
         updates, state = transformation.update(g, state, params)
         params = optax.apply_updates(params, updates)
     trained = {name: value for name, value in exact["line"].items() if name not in freeze}
-    expected = adamw(trained, [{name: g["line"][name] for name in trained} for g in exact_gradients], config.optimizer)
+    expected = adamw(
+        trained,
+        [{name: g["line"][name] for name in trained} for g in exact_gradients],
+        config.optimizer,
+    )
     expected = exact["line"] | expected
-    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5), params["line"], expected)
+    jax.tree.map(
+        lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-5), params["line"], expected
+    )
 
 
 def updates_of(config, task):
@@ -90,7 +105,9 @@ def updates_of(config, task):
 
     @jax.jit
     def updates(params):
-        return transformation.update(jax.tree.map(jnp.ones_like, params), transformation.init(params), params)[0]
+        return transformation.update(
+            jax.tree.map(jnp.ones_like, params), transformation.init(params), params
+        )[0]
 
     return jax.device_get(flat(updates(tiny.random_params(task.shapes(), 0.1))))
 
@@ -99,12 +116,16 @@ def test_frozen_parameters_stay_bit_identical(config, text_task):
     config.optimizer.freeze = ("/spatial/", "^embedding$")
     updates = updates_of(config, text_task)
     same = {name for name, update in updates.items() if not update.any()}
-    assert same == {name for name in updates if re.search("/spatial/|^embedding$", name)} and len(same) == 3
+    assert (
+        same == {name for name in updates if re.search("/spatial/|^embedding$", name)}
+        and len(same) == 3
+    )
 
 
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path, optimizer_name):
-    """The first line that matches counts; over stacked layers a factor grows by the same share from layer to layer."""
+    """The first line that matches counts; over stacked layers a factor grows by the same share from
+    layer to layer."""
     config = tiny.text_config(tmp_path, layers=3)
     config.optimizer.update(OPTIMIZERS[optimizer_name].requires | {"name": optimizer_name})
     config.optimizer.freeze = ("encoder/norm",)  # frozen parameters beside them
@@ -116,9 +137,13 @@ def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path, o
         factor = {"encoder/blocks/gate/spatial/bias": 8, "bias": 2}.get(name, 1)
         if name.startswith("encoder/blocks/") and factor == 1:
             factor = np.array([0.25, 0.5, 1]).reshape(-1, *[1] * (update.ndim - 1))
-        rounding = dict(rtol=1e-3, atol=1e-6) if OPTIMIZERS[optimizer_name].averages else dict(rtol=1e-6)
+        rounding = (
+            dict(rtol=1e-3, atol=1e-6) if OPTIMIZERS[optimizer_name].averages else dict(rtol=1e-6)
+        )
         np.testing.assert_allclose(scaled[name], update * factor, err_msg=name, **rounding)
-    assert not scaled["encoder/norm/scale"].any() and plain["encoder/blocks/gate/spatial/bias"].any()
+    assert (
+        not scaled["encoder/norm/scale"].any() and plain["encoder/blocks/gate/spatial/bias"].any()
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +151,11 @@ def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path, o
     [
         ("freeze", ("/spatial/", "/spatail/"), "'/spatail/'"),
         ("lr_multipliers", ("spatail=8",), "'spatail'"),
-        ("lr_multipliers", ("bias=2", "spatial/bias=8"), "'spatial/bias' matches no parameter left"),
+        (
+            "lr_multipliers",
+            ("bias=2", "spatial/bias=8"),
+            "'spatial/bias' matches no parameter left",
+        ),
         ("lr_multipliers", ("^bias=0.1..1",), "'^bias' matches bias, which has no layers"),
     ],
 )
@@ -138,13 +167,17 @@ def test_patterns_that_do_not_fit_the_model(config, text_task, key, lines, named
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
-    config.optimizer.update(name=name, learning_rate=0.01, schedule="constant", warmup=0, clip=0.0, weight_decay=0.0)
+    config.optimizer.update(
+        name=name, learning_rate=0.01, schedule="constant", warmup=0, clip=0.0, weight_decay=0.0
+    )
     params, gradients, _, _ = line()
     still = jax.tree.map(jnp.zeros_like, gradients[0])
 
     def moved():
         transformation = optimizer.make(config, params, tiny.LINE_METADATA)
-        update = jax.jit(lambda gradient: transformation.update(gradient, transformation.init(params), params)[0])
+        update = jax.jit(
+            lambda gradient: transformation.update(gradient, transformation.init(params), params)[0]
+        )
         return (jax.device_get(update(gradient))["line"] for gradient in (gradients[0], still))
 
     step, rest = moved()
@@ -159,18 +192,25 @@ def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
 def test_decay_does_not_gather_momentum(config, name):
-    config.optimizer.update(name=name, learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.1)
+    config.optimizer.update(
+        name=name, learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.1
+    )
     params, gradients, _, _ = line()
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
     state, still = transformation.init(params), jax.tree.map(jnp.zeros_like, gradients[0])
     for _ in range(3):
         updates, state = transformation.update(still, state, params)
-        np.testing.assert_allclose(updates["line"]["kernel"], -0.01 * params["line"]["kernel"], rtol=1e-5)
+        np.testing.assert_allclose(
+            updates["line"]["kernel"], -0.01 * params["line"]["kernel"], rtol=1e-5
+        )
 
 
 def test_lamb_trusts_each_layer_by_itself(config, text_task):
-    """Stacked layers move as they would if each were a parameter of its own, and what is not decayed as by Adam."""
-    config.optimizer.update(name="lamb", learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.01)
+    """Stacked layers move as they would if each were a parameter of its own, and what is not
+    decayed as by Adam."""
+    config.optimizer.update(
+        name="lamb", learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.01
+    )
     shapes, metadata = text_task.shapes(), text_task.param_metadata()
     params, gradients = (tiny.random_params(shapes, 0.1, seed) for seed in (0, 1))
     params["encoder"]["blocks"]["proj_out"]["kernel"] *= np.float32([0.01, 10.0])[:, None, None]
@@ -189,8 +229,13 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
 
     @jax.jit
     def both(params, gradients):
-        found, of = update(optimizer.make(config, shapes, metadata), params, gradients), flat(gradients)
-        return flat(found), {name: alone(name, leaf, of[name]) for name, leaf in flat(params).items()}
+        found, of = (
+            update(optimizer.make(config, shapes, metadata), params, gradients),
+            flat(gradients),
+        )
+        return flat(found), {
+            name: alone(name, leaf, of[name]) for name, leaf in flat(params).items()
+        }
 
     found, expected = both(params, gradients)
     for name, value in found.items():
@@ -200,7 +245,9 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
 def chosen(folder, name, **model):
     """A task with an optimizer, of which all that may be set with it is set."""
     config = tiny.text_config(folder, **model)
-    config.optimizer.update(OPTIMIZERS[name].requires | {"name": name, "lr_multipliers": ("bias=2",)})
+    config.optimizer.update(
+        OPTIMIZERS[name].requires | {"name": name, "lr_multipliers": ("bias=2",)}
+    )
     config.optimizer.update(freeze=("encoder/norm",), learning_rate=0.01)
     if "weight_decay" not in OPTIMIZERS[name].hyperparameters:
         config.optimizer.weight_decay = 0.0
@@ -217,7 +264,9 @@ def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(tmp_path, partition
             state, window = training.step(state, partition.put_batch(next(batches)))
             states.append(jax.device_get((state, window)))
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
-    checkpoints.save(2, jax.device_put(states[1][0], jax.tree.map(lambda x: x.sharding, training.template)), None)
+    checkpoints.save(
+        2, jax.device_put(states[1][0], jax.tree.map(lambda x: x.sharding, training.template)), None
+    )
     checkpoints.wait()
     state = checkpoints.restore(2, step.Training(training.task, partition).template)
     checkpoints.close()
@@ -225,12 +274,15 @@ def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(tmp_path, partition
         for expected in states[2:]:
             state, window = training.step(state, partition.put_batch(next(batches)))
             jax.tree.map(np.testing.assert_array_equal, jax.device_get((state, window)), expected)
-    moved = jax.tree.map(lambda x, y: bool(np.any(x != y)), states[0][0].params, states[-1][0].params)
+    moved = jax.tree.map(
+        lambda x, y: bool(np.any(x != y)), states[0][0].params, states[-1][0].params
+    )
     assert moved["embedding"] and not any(jax.tree.leaves(moved["encoder"]["norm"]))
 
 
 def test_schedule_free_evaluates_its_average(tmp_path, partition):
-    """Against optax's own wrapper, and its own definition: x is the mean of z, weighted by the squared rates."""
+    """Against optax's own wrapper, and its own definition: x is the mean of z, weighted by the
+    squared rates."""
     training = step.Training(chosen(tmp_path, "schedule_free"), partition)
     options = training.task.config.optimizer
     state, zs = training.init(jax.random.key(0)), []
@@ -238,15 +290,22 @@ def test_schedule_free_evaluates_its_average(tmp_path, partition):
     with training.task.train_batches(0, 0, 1) as batches:
         for _ in range(4):
             state, _ = training.step(state, partition.put_batch(next(batches)))
-            zs.append(jax.device_get(state.opt_state.inner_states["trained"].inner_state.z["embedding"]))
-    assert isinstance(state.opt_state.inner_states["trained"].inner_state, optax.contrib.ScheduleFreeState)
+            zs.append(
+                jax.device_get(state.opt_state.inner_states["trained"].inner_state.z["embedding"])
+            )
+    assert isinstance(
+        state.opt_state.inner_states["trained"].inner_state, optax.contrib.ScheduleFreeState
+    )
     rate = optimizer.learning_rate(training.task.config)
-    weights = [float(np.max(rate(np.arange(1, t + 2)))) ** 2 for t in range(4)]  # optax counts from 1 here
+    # optax counts from 1 here
+    weights = [float(np.max(rate(np.arange(1, t + 2)))) ** 2 for t in range(4)]
     mean = np.einsum("t,t...->...", weights, zs) / sum(weights)
     np.testing.assert_allclose(state.ema["embedding"], mean, rtol=1e-4, atol=1e-6)
     y = options.b1 * mean + (1 - options.b1) * zs[-1]
     np.testing.assert_allclose(state.params["embedding"], y, rtol=1e-4, atol=1e-6)
-    jax.tree.map(np.testing.assert_array_equal, state.ema["encoder"]["norm"], state.params["encoder"]["norm"])
+    jax.tree.map(
+        np.testing.assert_array_equal, state.ema["encoder"]["norm"], state.params["encoder"]["norm"]
+    )
 
 
 REST = np.arange(6) / 6  # of 10 steps, after 4 of warmup
@@ -265,7 +324,8 @@ REST = np.arange(6) / 6  # of 10 steps, after 4 of warmup
         ("linear", 0, 1 - np.arange(10) / 10),
         ("constant", 0, 10 * [1]),
         ("cosine", 50, np.arange(1, 11) / 10),
-        # Not by how near the end is; a warmup longer than the run does not reach its peak, as in Long Range Arena's.
+        # Not by how near the end is; a warmup longer than the run does not reach its peak, as in
+        # Long Range Arena's.
         ("rsqrt", 0, 1 / np.sqrt(np.arange(1, 11))),
         ("rsqrt", 2000, np.arange(1, 11) / 2000),
     ],
@@ -275,14 +335,16 @@ def test_schedules(config, schedule, warmup, shares):
     config.steps = 10
     config.optimizer.update(learning_rate=0.4, schedule=schedule, warmup=warmup, decay_share=0.3)
     rate = optimizer.learning_rate(config)
-    np.testing.assert_allclose([float(rate(step)) for step in range(10)], 0.4 * np.array(shares), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        [float(rate(step)) for step in range(10)], 0.4 * np.array(shares), rtol=1e-5, atol=1e-7
+    )
     if schedule in ("cosine", "linear", "wsd") and warmup < config.steps:
         assert float(rate(10)) == pytest.approx(0, abs=1e-7)
 
 
 def test_rsqrt_schedule(config):
-    """Long Range Arena's: base * min(1, step / warmup) / sqrt(max(step, warmup)), whose peak is base / sqrt(warmup).
-    Its first step has number 0; ours is one ahead in the warmup alone."""
+    """Long Range Arena's: base * min(1, step / warmup) / sqrt(max(step, warmup)), whose peak is
+    base / sqrt(warmup). Its first step has number 0; ours is one ahead in the warmup alone."""
     base, warmup = 0.05, 4
     steps = np.arange(4, 10)
     published = base * np.minimum(1, steps / warmup) / np.sqrt(np.maximum(steps, warmup))

@@ -32,7 +32,9 @@ def sized(data, fsdp, tensor, rules=()):
         (3, 1, 8, "batch is 3, which 8 devices .*: set it to 8$"),
     ],
 )
-def test_uneven_batch_is_refused_with_sizes_that_would_do(batch_size, microbatches, devices, advice):
+def test_uneven_batch_is_refused_with_sizes_that_would_do(
+    batch_size, microbatches, devices, advice
+):
     with pytest.raises(RunError, match=advice):
         sized(1, devices, 3).check_batch(batch_size, microbatches, "batch")
     sized(1, devices, 3).check_batch(2 * microbatches * devices, microbatches, "batch")
@@ -64,10 +66,15 @@ def test_sizes_that_make_no_mesh(sizes, message):
         axis_sizes(sizes, 8)
 
 
-MODELS = {"c4_ablation": ("amlp_36", "bert_rel", "additive"), "imagenet": ("gmlp_s_cls", "resmlp_s12", "ff_tiny")}
+MODELS = {
+    "c4_ablation": ("amlp_36", "bert_rel", "additive"),
+    "imagenet": ("gmlp_s_cls", "resmlp_s12", "ff_tiny"),
+}
 
 
-@pytest.mark.parametrize(("file", "name"), [(file, name) for file, names in MODELS.items() for name in names])
+@pytest.mark.parametrize(
+    ("file", "name"), [(file, name) for file, names in MODELS.items() for name in names]
+)
 def test_fsdp_splits_nearly_all_of_every_model(file, name):
     options = gmlp_config.from_file(f"configs/{file}.py", name)
     assert_nearly_all_is_split(tasks.find(options.task).without_data(options), tensor=1)
@@ -78,7 +85,9 @@ def assert_nearly_all_is_split(task, tensor):
     shapes, partition = task.shapes(), Partition.make().for_model(task.param_metadata())
     sized(1, 4, tensor).for_model(task.param_metadata()).check_parameters(shapes)
     leaves = jax.tree.leaves(shapes), jax.tree.leaves(partition.shardings(shapes))
-    split = sum(leaf.size for leaf, sharding in zip(*leaves, strict=True) if "fsdp" in sharding.spec)
+    split = sum(
+        leaf.size for leaf, sharding in zip(*leaves, strict=True) if "fsdp" in sharding.spec
+    )
     assert split >= 0.9 * sum(leaf.size for leaf in leaves[0])
 
 
@@ -100,8 +109,12 @@ def test_what_the_optimizer_keeps_lies_as_its_parameter(config, partition):
     state = step.Training(task, partition).template
     wanted = jax.tree.map(lambda x: x.sharding.spec, state.params)
     assert wanted["encoder"]["blocks"]["proj_in"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
-    assert wanted["encoder"]["blocks"]["proj_out"]["kernel"] == PartitionSpec(None, "tensor", "fsdp")
-    assert wanted["embedding"] == PartitionSpec("tensor", "fsdp") and wanted["bias"] == PartitionSpec("tensor")
+    assert wanted["encoder"]["blocks"]["proj_out"]["kernel"] == PartitionSpec(
+        None, "tensor", "fsdp"
+    )
+    assert wanted["embedding"] == PartitionSpec("tensor", "fsdp") and wanted[
+        "bias"
+    ] == PartitionSpec("tensor")
     assert wanted["encoder"]["blocks"]["gate"]["spatial"]["taps"] == PartitionSpec(None, None)
     adam = state.opt_state[1][0]
     for tree in (adam.mu, adam.nu, state.ema):
@@ -109,7 +122,9 @@ def test_what_the_optimizer_keeps_lies_as_its_parameter(config, partition):
     assert adam.count.sharding.spec == state.step.sharding.spec == PartitionSpec()
 
 
-SHAPES = {"encoder": {"blocks": {"proj_in": {"kernel": jax.ShapeDtypeStruct((2, 6, 8), jnp.float32)}}}}
+SHAPES = {
+    "encoder": {"blocks": {"proj_in": {"kernel": jax.ShapeDtypeStruct((2, 6, 8), jnp.float32)}}}
+}
 METADATA = {"encoder/blocks/proj_in/kernel": ParamMetadata(("fsdp", "tensor"))}
 
 
@@ -117,8 +132,16 @@ METADATA = {"encoder/blocks/proj_in/kernel": ParamMetadata(("fsdp", "tensor"))}
     ("shapes", "rules", "message"),
     [
         (SHAPES, (), r"encoder/blocks/proj_in/kernel has 6, not a multiple of config.mesh.fsdp=4"),
-        (SHAPES, (("kernel$", ()), ("nothing", ())), "config.mesh.rules: 'nothing' matches no parameter"),
-        (SHAPES, (("kernel$", 4 * (None,)),), "names 4 axes of encoder/blocks/proj_in/kernel, which has 3"),
+        (
+            SHAPES,
+            (("kernel$", ()), ("nothing", ())),
+            "config.mesh.rules: 'nothing' matches no parameter",
+        ),
+        (
+            SHAPES,
+            (("kernel$", 4 * (None,)),),
+            "names 4 axes of encoder/blocks/proj_in/kernel, which has 3",
+        ),
     ],
 )
 def test_parameters_that_cannot_be_cut_are_named(shapes, rules, message):
@@ -134,29 +157,38 @@ def test_rules_of_a_config():
 
 
 def test_axes_that_do_not_divide_stay_whole():
-    """A run's own parameters are checked before, but those of another run, for a warm start, may have such axes."""
+    """A run's own parameters are checked before, but those of another run, for a warm start, may
+    have such axes."""
     found = sized(1, 4, 2).for_model(METADATA).shardings(SHAPES)
     assert jax.tree.leaves(found)[0].spec == PartitionSpec(None, None, "tensor")
 
 
 def host_share(shape, of_host):
-    """The share of host 0 in a mesh; `of_host` gives the host of each device, in the order of the mesh."""
-    devices = np.array([types.SimpleNamespace(process_index=host) for host in of_host], object).reshape(shape)
-    return Partition(types.SimpleNamespace(devices=devices, shape=dict(zip(AXES, shape, strict=True)))).host_share()
+    """The share of host 0 in a mesh; `of_host` gives the host of each device, in the order of the
+    mesh."""
+    devices = np.array(
+        [types.SimpleNamespace(process_index=host) for host in of_host], object
+    ).reshape(shape)
+    return Partition(
+        types.SimpleNamespace(devices=devices, shape=dict(zip(AXES, shape, strict=True)))
+    ).host_share()
 
 
 @pytest.mark.parametrize(
     ("shape", "of_host", "share"),
     [
         ((4, 1, 1), [0, 0, 0, 0], (0, 1)),
-        ((2, 2, 1), [1, 1, 0, 0], (1, 2)),  # the order of hosts is that of the mesh, not of their numbers
+        # the order of hosts is that of the mesh, not of their numbers
+        ((2, 2, 1), [1, 1, 0, 0], (1, 2)),
         ((1, 2, 2), [0, 0, 1, 1], (0, 2)),
         ((1, 2, 2), [1, 0, 1, 0], (0, 1)),  # tensor spans the hosts, so each reads the whole batch
     ],
 )
 def test_hosts_share_the_batch_and_may_not_overlap(shape, of_host, share):
     assert host_share(shape, of_host) == share
-    assert "overlapping parts of the batch" in raised(RunError, host_share, (3, 1, 2), [0, 0, 0, 1, 1, 1])
+    assert "overlapping parts of the batch" in raised(
+        RunError, host_share, (3, 1, 2), [0, 0, 0, 1, 1, 1]
+    )
 
 
 def test_batches_are_split_and_states_described(partition):

@@ -1,4 +1,5 @@
-"""Models from the Hugging Face hub and from its client's cache: a hub on this machine, and real commands."""
+"""Models from the Hugging Face hub and from its client's cache: a hub on this machine, and real
+commands."""
 
 import socket
 
@@ -33,7 +34,11 @@ def image(tmp_path_factory):
 
 
 def predict(image, model, cache, endpoint, **variables):
-    settings = {"HF_ENDPOINT": endpoint, "HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    settings = {
+        "HF_ENDPOINT": endpoint,
+        "HF_HUB_CACHE": str(cache),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
     return preloaded.gmlp("predict", f"--workdir={model}", image, **settings, **variables)
 
 
@@ -47,8 +52,11 @@ def test_the_hub_and_then_its_cache_alone(digits, image, tmp_path):
     for offline in ({"HF_HUB_OFFLINE": "1"}, {}):
         again = predict(image, "hf-hub:me/digits", tmp_path, hub.url, **offline)
         assert again.stdout == online.stdout, again.stderr
-    names = {file.name for file in (tmp_path / "models--me--digits" / "snapshots" / commit).iterdir()}
-    assert names == {"config.json", "model.safetensors", "classes.json"}  # not all that the repository has
+    names = {
+        file.name for file in (tmp_path / "models--me--digits" / "snapshots" / commit).iterdir()
+    }
+    # not all that the repository has
+    assert names == {"config.json", "model.safetensors", "classes.json"}
 
 
 def test_no_such_model(image, tmp_path):
@@ -58,13 +66,17 @@ def test_no_such_model(image, tmp_path):
             ("me/none", "config.json of hf-hub:me/none"),
             ("me/other", "config.json of hf-hub:me/other"),
         ):
-            assert_one_line_error(predict(image, f"hf-hub:{name}", tmp_path, hub.url), words, "check the name")
+            assert_one_line_error(
+                predict(image, f"hf-hub:{name}", tmp_path, hub.url), words, "check the name"
+            )
         assert_one_line_error(predict(image, "hf-hub:a/b/c", tmp_path, hub.url), "hf-hub:a/b/c")
 
 
 def test_a_hub_that_does_not_answer(image, tmp_path):
     """Refused connections, and one that is silent: it gives up after a few seconds."""
-    assert_one_line_error(predict(image, "hf-hub:me/x", tmp_path, "http://127.0.0.1:1"), "hf-hub:me/x", "the network")
+    assert_one_line_error(
+        predict(image, "hf-hub:me/x", tmp_path, "http://127.0.0.1:1"), "hf-hub:me/x", "the network"
+    )
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         done = predict(image, "hf-hub:me/x", tmp_path, url)
@@ -79,14 +91,18 @@ def test_paths_of_a_stranger_are_not_read(text_run, tmp_path):
     (tmp_path / "text" / "config.json").write_text(gmlp_config.to_json(config))
     assert loading.open_task(str(tmp_path / "text")).tokenizer.vocab_size == 600
     (tmp_path / "text" / "tokenizer.model").unlink()
-    assert "text has no tokenizer.model" in raised(RunError, loading.open_task, str(tmp_path / "text"))
+    assert "text has no tokenizer.model" in raised(
+        RunError, loading.open_task, str(tmp_path / "text")
+    )
 
 
 def test_models_that_come_with_the_package(digits, tmp_path, monkeypatch):
     """A folder of the package is a name; a path that exists comes first."""
     monkeypatch.setattr(loading, "SHIPPED", digits.parent)
     monkeypatch.chdir(tmp_path)
-    assert loading.shipped() == {"digits": str(digits)} and gmlp_flax.list_pretrained() == ["digits"]
+    assert loading.shipped() == {"digits": str(digits)} and gmlp_flax.list_pretrained() == [
+        "digits"
+    ]
     assert loading.locate("digits") == str(digits)
     assert gmlp_flax.load("digits").classes == gmlp_flax.load(digits).classes
     assert loading.open_source("digits").where == str(digits)

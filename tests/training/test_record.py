@@ -1,4 +1,5 @@
-"""The settings of a run beside those of the steps to come, and its environment; whole runs are in tests/runs."""
+"""The settings of a run beside those of the steps to come, and its environment; whole runs are in
+tests/runs."""
 
 import importlib.resources
 import json
@@ -26,7 +27,8 @@ from tests.training import tiny
 
 
 def test_changes_of_an_older_run_are_told_by_today_s_names(tmp_path):
-    """A line of metrics.jsonl whose steps are lost may have the name that a key had when it was written."""
+    """A line of metrics.jsonl whose steps are lost may have the name that a key had when it was
+    written."""
     before = gmlp_config.default()
     (tmp_path / "config.json").write_text(gmlp_config.to_json(before))
     after = gmlp_config.default()
@@ -48,7 +50,11 @@ def git(root, *command):
 def test_versions_and_devices():
     found = record.environment()
     assert found["packages"]["jax"] == jax.__version__ and found["packages"]["sentencepiece"]
-    assert found["devices"] == {"kind": jax.devices()[0].device_kind, "count": jax.device_count(), "hosts": 1}
+    assert found["devices"] == {
+        "kind": jax.devices()[0].device_kind,
+        "count": jax.device_count(),
+        "hosts": 1,
+    }
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")
@@ -95,7 +101,11 @@ def images(path):
 
 
 def image_files_of(classes):
-    return {f"{name}/{i}.png": image_files.png(10 * j + i) for j, name in enumerate(classes) for i in range(4)}
+    return {
+        f"{name}/{i}.png": image_files.png(10 * j + i)
+        for j, name in enumerate(classes)
+        for i in range(4)
+    }
 
 
 def image_folder(folder):
@@ -107,13 +117,17 @@ def image_tar(folder):
 
 
 def image_tfds(folder):
-    return images(image_files.tfds_folder(folder / "1.0.0", {"train": [3, 2], "test": [2]}, "tfrecord"))
+    return images(
+        image_files.tfds_folder(folder / "1.0.0", {"train": [3, 2], "test": [2]}, "tfrecord")
+    )
 
 
 def sentence_table(folder):
     config = gmlp_config.default(task="text_classification")
     config.glue.task = "own"
-    (folder / "rows.csv").write_text("text,label\n" + "".join(f"row {i},{'ab'[i % 2]}\n" for i in range(40)))
+    (folder / "rows.csv").write_text(
+        "text,label\n" + "".join(f"row {i},{'ab'[i % 2]}\n" for i in range(40))
+    )
     config.data.update(train=str(folder / "rows.csv"), heldout_share=0.3)
     return config
 
@@ -169,7 +183,8 @@ KINDS = {
 
 @pytest.mark.parametrize("make", KINDS)
 def test_data_of_another_content_are_refused_by_name(tmp_path, make):
-    """Of each kind: moved, or copied with other times, they are the same; changed in one place, they are not."""
+    """Of each kind: moved, or copied with other times, they are the same; changed in one place,
+    they are not."""
     run, data = tmp_path / "run", tmp_path / "there" / "data"
     begin(run, open_task(tmp_path / "here", make))
     kept = json.loads((run / "run.json").read_text())["data"]
@@ -181,7 +196,10 @@ def test_data_of_another_content_are_refused_by_name(tmp_path, make):
     name, change = KINDS[make]
     (file,) = data.glob(name)
     file.write_bytes(change(file.read_bytes()))
-    with pytest.raises(RunError, match=r"config.data.\w+=.*there.*, are not .*other .*trained with .*here.*the advice"):
+    with pytest.raises(
+        RunError,
+        match=r"config.data.\w+=.*there.*, are not .*other .*trained with .*here.*the advice",
+    ):
         record.check_data(str(run), reopened(moved), "the advice")
     found = record.check_data(str(run), reopened(moved), "", chosen=True)
     assert found["train"]["path"].startswith(str(data))

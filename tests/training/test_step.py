@@ -54,14 +54,18 @@ def test_state_is_donated(line, partition):
     line.config.optimizer.ema = 0.5
     training, state = start(line, partition)
     training.step(state, partition.put_batch(tiny.line_batch(0)))
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema)))
+    assert all(
+        leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.opt_state, state.ema))
+    )
 
 
 def noise(line, partition, seed=0, first=0, batches=1):
     line.config.seed, line.config.log.every = seed, 1
     return [
         float(window["noise"][0])
-        for _, window in run(line, [tiny.line_batch(i) for i in range(batches)], partition, first=first)
+        for _, window in run(
+            line, [tiny.line_batch(i) for i in range(batches)], partition, first=first
+        )
     ]
 
 
@@ -77,12 +81,17 @@ def test_randomness_is_a_function_of_seed_and_step(line, partition):
 
 @pytest.mark.parametrize("decay", [0.15, 0.9999])
 def test_running_mean(line, partition, decay):
-    """At step t the decay is min(decay, (1 + t) / (10 + t)), as in TensorFlow: a short run forgets where it began."""
+    """At step t the decay is min(decay, (1 + t) / (10 + t)), as in TensorFlow: a short run forgets
+    where it began."""
     line.config.optimizer.ema = decay
     expected = jax.device_get(line.init(jax.random.key(0)))
-    for t, (state, _) in enumerate(run(line, [tiny.line_batch(i) for i in range(5)], partition), start=1):
+    for t, (state, _) in enumerate(
+        run(line, [tiny.line_batch(i) for i in range(5)], partition), start=1
+    ):
         keep = np.float64(min(decay, (1 + t) / (10 + t)))
-        expected = jax.tree.map(lambda mean, new, keep=keep: keep * mean + (1 - keep) * new, expected, state.params)
+        expected = jax.tree.map(
+            lambda mean, new, keep=keep: keep * mean + (1 - keep) * new, expected, state.params
+        )
         assert_close(state.ema, expected, rtol=1e-5, atol=1e-7)
 
 
@@ -94,7 +103,8 @@ def test_the_decay_reaches_what_the_config_says(config):
 
 
 def test_window_sums_until_a_line_is_due(line, partition):
-    """With log.every = 3, steps 1 to 3, 4 to 6, ... share a window, which is a part of the state."""
+    """With log.every = 3, steps 1 to 3, 4 to 6, ... share a window, which is a part of the
+    state."""
     found = run(line, [tiny.line_batch(i) for i in range(7)], partition)
     assert [float(window["loss"][1]) for _, window in found] == [36, 72, 108, 36, 72, 108, 36]
     assert [float(window["grad_norm"][1]) for _, window in found] == [1, 2, 3, 1, 2, 3, 1]
@@ -123,11 +133,15 @@ def test_norms_by_layer(tmp_path, partition):
     with task.train_batches(0, 0, 1) as batches:
         state, window = training.step(state, partition.put_batch(next(batches)))
         after = jax.device_get(state.params)
-        found = {name: float(total) for name, (total, weight) in window.items() if float(weight) == 1}
+        found = {
+            name: float(total) for name, (total, weight) in window.items() if float(weight) == 1
+        }
         _, both = training.step(state, partition.put_batch(next(batches)))
     moved = jax.tree.map(np.subtract, after, before)
     for kind, tree in (("update_norm", moved), ("param_norm", after)):
-        assert found[f"{kind}/embedding"] == pytest.approx(np.linalg.norm(tree["embedding"]), rel=1e-4)
+        assert found[f"{kind}/embedding"] == pytest.approx(
+            np.linalg.norm(tree["embedding"]), rel=1e-4
+        )
         for layer in range(2):
             leaves = [leaf[layer].ravel() for leaf in jax.tree.leaves(tree["encoder"]["blocks"])]
             norm = np.linalg.norm(np.concatenate(leaves))
@@ -141,24 +155,35 @@ def test_norms_by_layer(tmp_path, partition):
 def spiked(number):
     """A batch of `Line`: the errors of some are large, or not finite."""
     batch = tiny.line_batch(number)
-    return batch | {"y": batch["y"] * {3: np.nan, 5: 4, 25: 100, 27: np.inf, 29: 100}.get(number, 1)}
+    return batch | {
+        "y": batch["y"] * {3: np.nan, 5: 4, 25: 100, 27: np.inf, 29: 100}.get(number, 1)
+    }
 
 
 def test_spikes_are_skipped_and_counted(line, partition):
-    """As if their batches had not been there. In the first 20 steps only those that are not finite are skipped."""
-    line.config.optimizer.update(skip_spikes=10.0, schedule="constant", warmup=0, learning_rate=1e-3, ema=0.5)
+    """As if their batches had not been there. In the first 20 steps only those that are not finite
+    are skipped."""
+    line.config.optimizer.update(
+        skip_spikes=10.0, schedule="constant", warmup=0, learning_rate=1e-3, ema=0.5
+    )
     line.config.log.every = 10
     found = run(line, map(spiked, range(32)), partition)
     states = [state for state, _ in found]
     same = [
         i
         for i in range(1, 32)
-        if np.array_equal(states[i].params["line"]["kernel"], states[i - 1].params["line"]["kernel"])
+        if np.array_equal(
+            states[i].params["line"]["kernel"], states[i - 1].params["line"]["kernel"]
+        )
     ]
     assert same == [3, 25, 27, 29]
     for i in same:
         for name in ("params", "opt_state", "ema", "level"):
-            jax.tree.map(np.testing.assert_array_equal, getattr(states[i], name), getattr(states[i - 1], name))
+            jax.tree.map(
+                np.testing.assert_array_equal,
+                getattr(states[i], name),
+                getattr(states[i - 1], name),
+            )
     counts = [tuple(map(float, window["skipped"])) for _, window in found]
     assert [counts[i] for i in (9, 19, 29, 31)] == [(1, 10), (0, 10), (3, 10), (0, 2)]
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
@@ -177,6 +202,8 @@ def test_wrong_shapes_are_refused_where_the_step_begins(line, partition):
     with pytest.raises(AssertionError, match="prefix"):
         training.step(state, batch | {"weight": batch["weight"][:4]})
     with pytest.raises(AssertionError, match="float16"):
-        training.step(state._replace(params=jax.tree.map(lambda x: x.astype(np.float16), state.params)), batch)
+        training.step(
+            state._replace(params=jax.tree.map(lambda x: x.astype(np.float16), state.params)), batch
+        )
     with pytest.raises(AssertionError, match="prefix"):
         evaluation.Evaluator(line, partition).step(state.params, batch | {"x": batch["x"][:4]})

@@ -56,7 +56,9 @@ def test_crop_takes_the_corner_of_each_layers_matrix(tmp_path):
     found = adapt(old, new, saved)
     for layer in range(2):
         matrix = toeplitz.expand(spatial(saved)["taps"][layer])
-        np.testing.assert_array_equal(toeplitz.expand(spatial(found)["taps"][layer]), matrix[:12, :12])
+        np.testing.assert_array_equal(
+            toeplitz.expand(spatial(found)["taps"][layer]), matrix[:12, :12]
+        )
     np.testing.assert_array_equal(spatial(found)["bias"], spatial(saved)["bias"][:, :12])
     np.testing.assert_array_equal(found["embedding"], saved["embedding"])
 
@@ -78,8 +80,13 @@ def test_a_cls_token_keeps_its_rows_and_columns(tmp_path):
     assert weight.shape == (2, 17, 17)
     np.testing.assert_allclose(weight[:, 0, 0], old_weight[:, 0, 0])
     for layer in range(2):
-        to_cls = jax.image.resize(old_weight[layer, 0, 1:].reshape(2, 2), (4, 4), "bicubic").reshape(-1) / 4
-        from_cls = jax.image.resize(old_weight[layer, 1:, 0].reshape(2, 2), (4, 4), "bicubic").reshape(-1)
+        to_cls = (
+            jax.image.resize(old_weight[layer, 0, 1:].reshape(2, 2), (4, 4), "bicubic").reshape(-1)
+            / 4
+        )
+        from_cls = jax.image.resize(
+            old_weight[layer, 1:, 0].reshape(2, 2), (4, 4), "bicubic"
+        ).reshape(-1)
         np.testing.assert_allclose(weight[layer, 0, 1:], to_cls, rtol=1e-5)
         np.testing.assert_allclose(weight[layer, 1:, 0], from_cls, rtol=1e-5)
 
@@ -95,15 +102,30 @@ def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
     def wide(x):
         """[layers, tokens, ...] over 4 x 4 patches in place of 2 x 2."""
         patches = x[:, cls:].reshape(2, 2, 2, -1)
-        patches = jax.image.resize(patches, (2, 4, 4, patches.shape[-1]), "bicubic").reshape(2, 16, *x.shape[2:])
+        patches = jax.image.resize(patches, (2, 4, 4, patches.shape[-1]), "bicubic").reshape(
+            2, 16, *x.shape[2:]
+        )
         return np.concatenate([x[:, :cls], patches], 1)
 
     before, after = (tree["encoder"]["blocks"] for tree in (saved, adapt(old, new, saved)))
-    read, found = (np.swapaxes(blocks["token_mlp"]["proj_in"]["weight"], 1, 2) for blocks in (before, after))
-    np.testing.assert_allclose(found, wide(read) / np.array([1] * cls + [4] * 16)[:, None], rtol=1e-5, atol=1e-6)
-    for of in (lambda blocks: blocks["token_mlp"]["proj_out"], lambda blocks: blocks["token_norm"] if cls else {}):
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(y, wide(x), rtol=1e-5, atol=1e-6), of(before), of(after))
-    np.testing.assert_array_equal(after["token_mlp"]["proj_in"]["bias"], before["token_mlp"]["proj_in"]["bias"])
+    read, found = (
+        np.swapaxes(blocks["token_mlp"]["proj_in"]["weight"], 1, 2) for blocks in (before, after)
+    )
+    np.testing.assert_allclose(
+        found, wide(read) / np.array([1] * cls + [4] * 16)[:, None], rtol=1e-5, atol=1e-6
+    )
+    for of in (
+        lambda blocks: blocks["token_mlp"]["proj_out"],
+        lambda blocks: blocks["token_norm"] if cls else {},
+    ):
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(y, wide(x), rtol=1e-5, atol=1e-6),
+            of(before),
+            of(after),
+        )
+    np.testing.assert_array_equal(
+        after["token_mlp"]["proj_in"]["bias"], before["token_mlp"]["proj_in"]["bias"]
+    )
 
 
 def test_learned_positions_are_interpolated_over_patches_and_cropped_over_text(tmp_path):
@@ -111,11 +133,15 @@ def test_learned_positions_are_interpolated_over_patches_and_cropped_over_text(t
     saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
     table, old_table = (tree["positions"]["table"] for tree in (adapt(old, new, saved), saved))
     width = old_table.shape[1]
-    expected = jax.image.resize(old_table[1:].reshape(2, 2, width), (4, 4, width), "bicubic").reshape(16, width)
+    expected = jax.image.resize(
+        old_table[1:].reshape(2, 2, width), (4, 4, width), "bicubic"
+    ).reshape(16, width)
     np.testing.assert_allclose(table, np.concatenate([old_table[:1], expected]), rtol=1e-5)
     old, new = (text(tmp_path, length, **VIT) for length in (16, 12))
     saved = random(old.shapes())
-    np.testing.assert_array_equal(adapt(old, new, saved)["positions"]["table"], saved["positions"]["table"][:12])
+    np.testing.assert_array_equal(
+        adapt(old, new, saved)["positions"]["table"], saved["positions"]["table"][:12]
+    )
 
 
 def finetuning(init_from, **model):
@@ -144,7 +170,10 @@ def test_what_is_given_of_the_model_in_vain_is_said(text_run, tmp_path, capsys):
     config, _ = warm_start.inherit(given, str(tmp_path))
     assert (config.model.d_model, config.model.gate) == (old.model.d_model, old.model.gate)
     (note,) = capsys.readouterr().err.splitlines()
-    assert f"{text_run}: " in note and f"d_model {old.model.d_model} (not 48), gate 'split' (not 'linear')" in note
+    assert (
+        f"{text_run}: " in note
+        and f"d_model {old.model.d_model} (not 48), gate 'split' (not 'linear')" in note
+    )
 
 
 def test_a_run_that_goes_on_does_not_need_the_other_one(text_run, tmp_path):
@@ -169,7 +198,11 @@ def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, partition, 
     np.testing.assert_array_equal(found["segments"]["table"], 0)
     own = task.init(jax.random.key(config.seed))
     for part in ("head", "pooler"):
-        jax.tree.map(lambda new, fresh: np.testing.assert_allclose(new, fresh, rtol=1e-6), found[part], own[part])
+        jax.tree.map(
+            lambda new, fresh: np.testing.assert_allclose(new, fresh, rtol=1e-6),
+            found[part],
+            own[part],
+        )
     other, note = capsys.readouterr().err.splitlines()
     assert "model.pooler False (here True)" in other and note.startswith("note: ")
     assert "head/bias, head/kernel, pooler/bias, pooler/kernel, segments/table" in note
@@ -198,9 +231,12 @@ def test_another_function_with_the_same_shapes_is_told(text_run, tmp_path, parti
     assert "activation 'gelu' (here 'gelu_tanh'), scale_embeddings False (here True)" in note
 
 
-@pytest.mark.parametrize(("before", "sees"), [(False, "all tokens, .* only"), (True, "only the tokens .* all")])
+@pytest.mark.parametrize(
+    ("before", "sees"), [(False, "all tokens, .* only"), (True, "only the tokens .* all")]
+)
 def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
-    """Taps 0 to n - 1 of the one are offsets 0 to n - 1, of the other 1 - n to 0, and both may fit."""
+    """Taps 0 to n - 1 of the one are offsets 0 to n - 1, of the other 1 - n to 0, and both may
+    fit."""
     old, new = gmlp_config.default(), gmlp_config.default(task="causal_lm")
     old.model.causal, new.model.causal = before, not before
     with pytest.raises(RunError, match=f"each token sees {sees}.*: .* causal_lm"):
@@ -208,7 +244,10 @@ def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
 
 
 def test_the_running_mean_is_what_others_start_from(image_run, tmp_path, partition):
-    config, trained = gmlp_config.load(str(image_run / "config.json")), loading.load(str(image_run), "latest")
+    config, trained = (
+        gmlp_config.load(str(image_run / "config.json")),
+        loading.load(str(image_run), "latest"),
+    )
     config.init_from = str(image_run)
     found = warm_start.load(tasks.create(config, str(tmp_path)), partition)
     jax.tree.map(np.testing.assert_array_equal, found, trained.ema)
@@ -226,7 +265,8 @@ def test_fresh_parameters_replace_the_saved_ones(tmp_path):
 
 
 def test_all_mismatches_are_listed(tmp_path):
-    """A stem for other patches never fits. A dense projection has no grid if only one side has a cls token."""
+    """A stem for other patches never fits. A dense projection has no grid if only one side has a
+    cls token."""
     old, new = images(tmp_path, 4, pool="cls"), images(tmp_path, 2)
     saved = random(old.shapes())
     del saved["encoder"]["norm"]["scale"]
@@ -247,43 +287,79 @@ def test_all_mismatches_are_listed(tmp_path):
             "spatial/taps, .* rows of 2, and rows of 4",
         ),
         # A row of positions for the cls token would be taken for the first patch.
-        (images, (4, VIT | {"pool": "cls"}), (4, VIT), r"positions/table is float32\[5, 8\], not float32\[4, 8\]"),
-        (images, (4, {"block": "mixer"}), (2, {"block": "mixer", "d_model": 12}), r"2, 8.*, not .*2, 12.*; and 2 more"),
+        (
+            images,
+            (4, VIT | {"pool": "cls"}),
+            (4, VIT),
+            r"positions/table is float32\[5, 8\], not float32\[4, 8\]",
+        ),
+        (
+            images,
+            (4, {"block": "mixer"}),
+            (2, {"block": "mixer", "d_model": 12}),
+            r"2, 8.*, not .*2, 12.*; and 2 more",
+        ),
         (text, (12, VIT), (16, VIT), r"positions/table is float32\[12, 8\], not float32\[16, 8\]"),
-        (text, (16, BERT | {"relative_buckets": 8}), (16, BERT), r"relative/bias is .*2, 2, 8.*, not .*2, 2, 31"),
-        (text, (16, {"spatial": "dense"}), (12, {"spatial": "dense"}), r"weight is .*2, 16, 16.*, not .*2, 12, 12"),
+        (
+            text,
+            (16, BERT | {"relative_buckets": 8}),
+            (16, BERT),
+            r"relative/bias is .*2, 2, 8.*, not .*2, 2, 31",
+        ),
+        (
+            text,
+            (16, {"spatial": "dense"}),
+            (12, {"spatial": "dense"}),
+            r"weight is .*2, 16, 16.*, not .*2, 12, 12",
+        ),
     ],
 )
 def test_what_fits_no_other_length(tmp_path, make, old, new, words):
     (old_size, old_model), (new_size, new_model) = old, new
     saved, wanted = make(tmp_path, old_size, **old_model), make(tmp_path, new_size, **new_model)
-    stem = {"stem": random(wanted.shapes()["stem"])} if make is images and old_size != new_size else {}
+    stem = (
+        {"stem": random(wanted.shapes()["stem"])} if make is images and old_size != new_size else {}
+    )
     with pytest.raises(RunError, match=words):
         adapt(saved, wanted, random(saved.shapes()) | stem)
 
 
 def test_images_are_normalised_as_in_the_run_that_starts_them(capsys):
-    """Keys at their defaults are those of the start; keys that are set, also to the default, win; both are said."""
+    """Keys at their defaults are those of the start; keys that are set, also to the default, win;
+    both are said."""
     old, new = tiny.image_config(), tiny.image_config()
     old.data.update(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
     old.model.update(image_size=(16, 16), channels=3)
     new.init_from, new.model.channels, new.model.image_size = "runs/old", 3, (224, 224)
     names = ImageClassification.inherited_keys
     found = warm_start.inherit_keys(new, old, names)
-    assert (found.data.mean, found.data.std, found.model.image_size) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (16, 16))
+    assert (found.data.mean, found.data.std, found.model.image_size) == (
+        (0.1, 0.2, 0.3),
+        (0.4, 0.5, 0.6),
+        (16, 16),
+    )
     assert new.data.mean == (0.5, 0.5, 0.5)
     (line,) = capsys.readouterr().err.splitlines()
-    assert "runs/old" in line and "data.mean (0.1, 0.2, 0.3)" in line and "model.image_size (16, 16)" in line
+    assert (
+        "runs/old" in line
+        and "data.mean (0.1, 0.2, 0.3)" in line
+        and "model.image_size (16, 16)" in line
+    )
     new.data.std, new.model.image_size = (1.0, 1.0, 1.0), (8, 8)
     found = warm_start.inherit_keys(new, old, names, given=["data.mean"])
-    assert (found.data.mean, found.data.std, found.model.image_size) == (new.data.mean, (1.0, 1.0, 1.0), (8, 8))
+    assert (found.data.mean, found.data.std, found.model.image_size) == (
+        new.data.mean,
+        (1.0, 1.0, 1.0),
+        (8, 8),
+    )
     (line,) = capsys.readouterr().err.splitlines()
     assert "data.mean (0.1, 0.2, 0.3) (here (0.5, 0.5, 0.5))" in line
     assert warm_start.inherit_keys(found, found, names) == found and not capsys.readouterr().err
 
 
 def test_a_run_that_starts_from_another_scores_as_that_one(tmp_path):
-    """With a rate of 0 the held-out loss is the same to the last digit, and it is after a resume."""
+    """With a rate of 0 the held-out loss is the same to the last digit, and it is after a
+    resume."""
     old, new = tiny.image_config(), tiny.image_config()
     for config in (old, new):
         config.steps = 1

@@ -23,7 +23,10 @@ more will would about other into time some could them then only its new over aft
 def write_corpus(path: Path, documents: int = 60) -> str:
     """Writes documents of random words as JSON lines, unless the file exists. Returns the path."""
     rng = random.Random(0)
-    lines = (json.dumps({"text": " ".join(rng.choices(WORDS, k=rng.randint(10, 60)))}) + "\n" for _ in range(documents))
+    lines = (
+        json.dumps({"text": " ".join(rng.choices(WORDS, k=rng.randint(10, 60)))}) + "\n"
+        for _ in range(documents)
+    )
     if not path.exists():
         path.write_text("".join(lines))
     return str(path)
@@ -34,8 +37,12 @@ def text_config(folder: Path, **model):
     config = gmlp_config.default(block=model.get("block", "gmlp"))
     config.steps, config.batch_size = 6, 8
     own = {"spatial_init_std": 0.02} if "spatial_init_std" in config.model else {}
-    config.model.update(own | dict(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320) | model)
-    config.data.update(train=write_corpus(folder / "corpus.jsonl"), heldout_share=0.2, cache=str(folder / "cache"))
+    config.model.update(
+        own | dict(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320) | model
+    )
+    config.data.update(
+        train=write_corpus(folder / "corpus.jsonl"), heldout_share=0.2, cache=str(folder / "cache")
+    )
     config.optimizer.warmup = 2
     return config
 
@@ -59,7 +66,9 @@ def with_mesh(config, sizes: tuple[int, int, int]):
 
 def partition(config) -> Partition:
     """On as many devices as the mesh of a config needs."""
-    return Partition.make(config.mesh, jax.devices()[: math.prod(config.mesh[axis] for axis in AXES)])
+    return Partition.make(
+        config.mesh, jax.devices()[: math.prod(config.mesh[axis] for axis in AXES)]
+    )
 
 
 def random_params(shapes, std: float = 0.3, seed: int = 0):
@@ -72,12 +81,14 @@ LINE_METADATA = {"line/bias": ParamMetadata(decayed=False)}
 
 
 class Line(Task):
-    """Fits y = x kernel + bias by the squared error. Examples carry weights, as sequences carry masked tokens."""
+    """Fits y = x kernel + bias by the squared error. Examples carry weights, as sequences carry
+    masked tokens."""
 
     metrics = ("loss", "noise")
     best, unit, eval_metrics = ("loss", "min"), "examples", ("loss",)
 
-    module = train_batches = evaluation_batches = evaluation_examples = example_shapes = None  # not called
+    # not called
+    module = train_batches = evaluation_batches = evaluation_examples = example_shapes = None
 
     def init(self, key):
         return {"line": {"kernel": jax.random.normal(key, (3,)), "bias": jnp.zeros(())}}
@@ -92,8 +103,13 @@ class Line(Task):
         return sums["loss"][0], sums
 
     def evaluate(self, params, batch):
-        _, sums = self.loss(params, batch | {"key": jax.random.split(jax.random.key(0), len(batch["x"]))})
-        return {"loss": sums["loss"], "examples": weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"])}, {}
+        _, sums = self.loss(
+            params, batch | {"key": jax.random.split(jax.random.key(0), len(batch["x"]))}
+        )
+        return {
+            "loss": sums["loss"],
+            "examples": weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"]),
+        }, {}
 
     def summarize(self, sums, outputs):
         return {"loss": sums["loss"][0] / sums["loss"][1]}

@@ -1,4 +1,5 @@
-"""Rows of labelled sentences, as dicts: from tables in text, JSON lines, parquet and TFDS folders, by split."""
+"""Rows of labelled sentences, as dicts: from tables in text, JSON lines, parquet and TFDS folders,
+by split."""
 
 import csv
 import functools
@@ -23,7 +24,8 @@ TAGS = ("tag", "split")
 # Of Prodigy, Label Studio, Argilla: the column of rows that nobody accepted, and its values.
 REJECTED = {"answer": "reject ignore", "was_cancelled": "true", "status": "discarded"}
 
-# Other names of columns of the user's own, which are read if the column "text" or "label" is missing and one fits.
+# Other names of columns of the user's own, which are read if the column "text" or "label" is
+# missing and one fits.
 USUAL = {
     "text": "sentence review content tweet comment".split(),
     "label": "class category target sentiment".split(),
@@ -36,11 +38,13 @@ _SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(SPLIT_WORDS)})({'|'.join(PARTS[1:])
 
 Record = dict[str, Any]  # name of the column -> value
 Rows = Iterator[tuple[str, Record | BadRecord]]  # each with the row's name in messages
-Cells = Iterator[tuple[int, list[str], str]]  # of each row: its first line's number, its cells, and its text
+# of each row: its first line's number, its cells, and its text
+Cells = Iterator[tuple[int, list[str], str]]
 
 
 def rows_by_split(path: str, task: SentenceTask, notes: list[str]) -> dict[str, Rows]:
-    """Split name -> its rows, which are read as they are asked for; the name is "" for a single file.
+    """Split name -> its rows, which are read as they are asked for; the name is "" for a single
+    file.
 
     What is assumed about a file goes to `notes` when it is read, a line each.
 
@@ -52,8 +56,13 @@ def rows_by_split(path: str, task: SentenceTask, notes: list[str]) -> dict[str, 
         return {name: tfds_rows(folder, name) for name in folder.lengths}
     is_file = contents and contents[0].path == path
     groups = {"": list(contents)} if is_file else _split_files(path, contents, task.own)
-    if task.own and (unread := {file.name for file in contents} - {file.name for file in sum(groups.values(), [])}):
-        notes.append(f"not read of {path}: {len(unread)} files of no split, or double: {', '.join(sorted(unread)[:3])}")
+    if task.own and (
+        unread := {file.name for file in contents}
+        - {file.name for file in sum(groups.values(), [])}
+    ):
+        notes.append(
+            f"not read of {path}: {len(unread)} files of no split, or double: {', '.join(sorted(unread)[:3])}"
+        )
     return {
         name: itertools.chain.from_iterable(file_rows(file.path, task, notes) for file in group)
         for name, group in groups.items()
@@ -61,17 +70,23 @@ def rows_by_split(path: str, task: SentenceTask, notes: list[str]) -> dict[str, 
 
 
 def file_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
-    """The rows of a file, by its suffix: one of READERS, all but .parquet also with one of files.COMPRESSIONS.
+    """The rows of a file, by its suffix: one of READERS, all but .parquet also with one of
+    files.COMPRESSIONS.
 
-    Blank lines are skipped. Tab-separated files are split only at tabs and line feeds; a quotation mark is a character
-    like any other. In those with commas, cells in quotation marks may hold commas and line feeds. The user's own tables
-    may be as pandas and Excel write them: with the delimiter that their header shows, and quoted beside tabs, too.
+    Blank lines are skipped. Tab-separated files are split only at tabs and line feeds; a quotation
+    mark is a character like any other. In those with commas, cells in quotation marks may hold
+    commas and line feeds. The user's own tables
+    may be as pandas and Excel write them: with the delimiter that their header shows, and quoted
+        beside tabs, too.
 
     Raises:
-        DataError: the file is of no such format, cannot be read or in two ways, or its header lacks a column.
+        DataError: the file is of no such format, cannot be read or in two ways, or its header lacks
+            a column.
     """
     if files.suffix(path) not in READERS:
-        raise DataError(f"{path!r} has no format of labelled sentences; expected {', '.join(READERS)}, or packed")
+        raise DataError(
+            f"{path!r} has no format of labelled sentences; expected {', '.join(READERS)}, or packed"
+        )
     return _renamed(READERS[files.suffix(path)](path, task, notes), path, task, notes)
 
 
@@ -88,12 +103,16 @@ def _renamed(rows: Rows, path: str, task: SentenceTask, notes: list[str]) -> Row
 
 
 def own_names(header: Collection[str], task: SentenceTask) -> dict[str, str]:
-    """Columns of the user's own that stand for those of the task which are missing -> the task's name of each.
+    """Columns of the user's own that stand for those of the task which are missing -> the task's
+    name of each.
 
-    A column stands for one of the same name in other capitals or with blanks around it, or else by USUAL; of two that
-    fit, none does.
+    A column stands for one of the same name in other capitals or with blanks around it, or else by
+    USUAL; of two that fit, none does.
     """
-    plain, renamed = {name: name.strip().casefold() for name in header if name not in task.columns}, {}
+    plain, renamed = (
+        {name: name.strip().casefold() for name in header if name not in task.columns},
+        {},
+    )
     for names in (*task.texts, task.label) if task.own else ():
         same = [name for name in plain if plain[name] in map(str.casefold, names)]
         alike = same or [name for name in plain if plain[name] in USUAL.get(names[0], ())]
@@ -103,14 +122,23 @@ def own_names(header: Collection[str], task: SentenceTask) -> dict[str, str]:
 
 
 def rejected(row: Record, task: SentenceTask) -> str:
-    """The column by which an annotation tool marks a row of the user's own as rejected or skipped, or ""."""
-    names = [name for name in REJECTED.keys() - task.columns if str(row.get(name)).lower() in REJECTED[name].split()]
+    """The column by which an annotation tool marks a row of the user's own as rejected or skipped,
+    or ""."""
+    names = [
+        name
+        for name in REJECTED.keys() - task.columns
+        if str(row.get(name)).lower() in REJECTED[name].split()
+    ]
     return names[0] if names and task.own else ""
 
 
 def tfds_rows(folder: tfds_folders.Folder, split: str) -> Rows:
-    """The examples of a split of a TFDS folder; raises DataError if a shard is missing, truncated or empty."""
-    classes = {name: tuple(getattr(feature, "names", None) or ()) for name, feature in folder.fields.items()}
+    """The examples of a split of a TFDS folder; raises DataError if a shard is missing, truncated
+    or empty."""
+    classes = {
+        name: tuple(getattr(feature, "names", None) or ())
+        for name, feature in folder.fields.items()
+    }
 
     def parse(data: bytes) -> Record:
         features = records.example_features(data)
@@ -129,10 +157,11 @@ def _parse(values: Iterable[tuple[str, Any]], parse: Callable[[Any], Record]) ->
 
 
 def _split_files(path: str, contents: tuple[File, ...], own: bool) -> dict[str, list[File]]:
-    """Split name -> its file in a folder, or its shards. Of several formats, as of SNLI, one that has all splits.
+    """Split name -> its file in a folder, or its shards. Of several formats, as of SNLI, one that
+    has all splits.
 
-    In the user's own data a split may be named anywhere in a file's name; GLUE's folders also have files such as
-    dev_ids.tsv, which hold no examples.
+    In the user's own data a split may be named anywhere in a file's name; GLUE's folders also have
+    files such as dev_ids.tsv, which hold no examples.
     """
     formats: dict[str, dict[str, list[File]]] = {suffix: {} for suffix in READERS}
     for file in contents:
@@ -143,23 +172,39 @@ def _split_files(path: str, contents: tuple[File, ...], own: bool) -> dict[str, 
             formats[suffix].setdefault(name, []).append(file)
     names = {name for splits in formats.values() for name in splits}
     whole = next((splits for splits in formats.values() if splits.keys() == names), None)
-    if not names and any(file.name.endswith((".parquet", ".arrow")) for file in contents):  # of one split, or folders
-        found = {name: corpora.open_corpus(path, name).files for name in corpora.split_names(path) or ("",)}
+    # of one split, or folders
+    if not names and any(file.name.endswith((".parquet", ".arrow")) for file in contents):
+        found = {
+            name: corpora.open_corpus(path, name).files
+            for name in corpora.split_names(path) or ("",)
+        }
         whole = names = {SPLIT_WORDS.get(name, name): [*group] for name, group in found.items()}
     if not names or whole is None:
-        problem = f"has no format with all of its splits {', '.join(sorted(names))}" if names else "names no split"
-        raise DataError(f"folder {path!r} {problem}: expected train.tsv and dev.tsv (or .jsonl, .csv, .parquet)")
+        problem = (
+            f"has no format with all of its splits {', '.join(sorted(names))}"
+            if names
+            else "names no split"
+        )
+        raise DataError(
+            f"folder {path!r} {problem}: expected train.tsv and dev.tsv (or .jsonl, .csv, .parquet)"
+        )
     for name, group in whole.items():
         shards = [files.SHARD.match(file.name) for file in group]
-        sets = {(shard["stem"], shard["count"]) if shard else file for shard, file in zip(shards, group, strict=True)}
+        sets = {
+            (shard["stem"], shard["count"]) if shard else file
+            for shard, file in zip(shards, group, strict=True)
+        }
         if len(sets) > 1:
-            raise DataError(f"{path!r} holds two files of the split {name!r}, {group[0].name!r} and {group[-1].name!r}")
+            raise DataError(
+                f"{path!r} holds two files of the split {name!r}, {group[0].name!r} and {group[-1].name!r}"
+            )
         files.check_shards(path, group)
     return whole
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
-    """The lines of a table, numbered from 1; bytes that are not UTF-8 are escaped, UTF-16 is refused."""
+    """The lines of a table, numbered from 1; bytes that are not UTF-8 are escaped, UTF-16 is
+    refused."""
     for number, line in numbered_lines(path):
         try:
             refuse_utf16(line)
@@ -173,10 +218,16 @@ def _cells(path: str, delimiter: str, is_quoted: bool) -> Cells:
     """The rows of a table that are not blank."""
     lines = _lines(path)
     if not is_quoted:
-        yield from ((at, line.rstrip("\r\n").split(delimiter), line) for at, line in lines if line.strip(" \r\n"))
+        yield from (
+            (at, line.rstrip("\r\n").split(delimiter), line)
+            for at, line in lines
+            if line.strip(" \r\n")
+        )
         return
     number, taken = 1, []
-    reader = csv.reader((taken.append(line) or line for _, line in lines), strict=True, delimiter=delimiter)
+    reader = csv.reader(
+        (taken.append(line) or line for _, line in lines), strict=True, delimiter=delimiter
+    )
     try:
         for cells in reader:
             if "".join(cells).strip(" "):
@@ -184,29 +235,43 @@ def _cells(path: str, delimiter: str, is_quoted: bool) -> Cells:
             number = reader.line_num + 1
             taken.clear()
     except csv.Error as error:  # where the next row begins is not known
-        raise DataError(f"{path}, line {number}: not CSV ({error}); check its quotation marks") from None
+        raise DataError(
+            f"{path}, line {number}: not CSV ({error}); check its quotation marks"
+        ) from None
 
 
 def _layout(path: str, notes: list[str], task: SentenceTask, usual: str) -> tuple[str, bool]:
-    """The delimiter of a table of the user's own, and whether quotation marks around cells are the writer's; `usual` is
-    the delimiter of files with its suffix."""
+    """The delimiter of a table of the user's own, and whether quotation marks around cells are the
+    writer's; `usual` is the delimiter of files with its suffix."""
     first = next((line for _, line in _lines(path) if line.strip()), "")
     if "\r" in first.rstrip("\r\n") and '"' not in first:
-        raise DataError(f"{path}, line 1: not CSV, as its lines end in \\r alone: save it with \\n or \\r\\n")
-    headers = {mark: next(csv.reader(first.splitlines(), delimiter=mark), []) for mark in (usual, *",\t;|")}
+        raise DataError(
+            f"{path}, line 1: not CSV, as its lines end in \\r alone: save it with \\n or \\r\\n"
+        )
+    headers = {
+        mark: next(csv.reader(first.splitlines(), delimiter=mark), []) for mark in (usual, *",\t;|")
+    }
     renamed = {mark: own_names(cells, task) for mark, cells in headers.items()}
-    delimiter = max(headers, key=lambda mark: len(task.columns.intersection(headers[mark])) + len(renamed[mark]))
+    delimiter = max(
+        headers, key=lambda mark: len(task.columns.intersection(headers[mark])) + len(renamed[mark])
+    )
     if delimiter != usual:
         notes.append(f"{path} has {delimiter!r} between its columns, by its header")
-    texts = [at for at, name in enumerate(headers[delimiter]) if (renamed[delimiter].get(name, name),) in task.texts]
+    texts = [
+        at
+        for at, name in enumerate(headers[delimiter])
+        if (renamed[delimiter].get(name, name),) in task.texts
+    ]
     return delimiter, delimiter != "\t" or _is_quoted(path, texts, notes)
 
 
 def _is_quoted(path: str, texts: list[int], notes: list[str]) -> bool:
-    """Whether quotation marks around cells of a table with tabs are the writer's, as in those of pandas and Excel.
+    """Whether quotation marks around cells of a table with tabs are the writer's, as in those of
+    pandas and Excel.
 
-    They are if the file follows a writer's rules: only cells that need marks have them, or all texts, the columns at
-    `texts`, have them. They are the text's if the file follows no rules of quoting.
+    They are if the file follows a writer's rules: only cells that need marks have them, or all
+    texts, the columns at `texts`, have them. They are the text's if the file follows no rules of
+    quoting.
     """
     cells = ((number, cell) for number, row, _ in _cells(path, "\t", False) for cell in row)
     marked = [(number, cell) for number, cell in cells if cell.startswith('"')]
@@ -218,20 +283,34 @@ def _is_quoted(path: str, texts: list[int], notes: list[str]) -> bool:
         styles = []
     given = f"{path}, line {marked[0][0]}: the cell {marked[0][1][:40]!r}"
     if styles and (all(needed for needed, _ in styles) or all(always for _, always in styles[1:])):
-        notes.append(f"{given} and the like lose their quotation marks, as pandas and Excel write them")
+        notes.append(
+            f"{given} and the like lose their quotation marks, as pandas and Excel write them"
+        )
         return True
     if not styles and not any(_DOUBLED.fullmatch(cell) for _, cell in marked):
-        notes.append(f"{given} and the like keep their quotation marks, as the file is not quoted by rules")
+        notes.append(
+            f"{given} and the like keep their quotation marks, as the file is not quoted by rules"
+        )
         return False
-    raise DataError(f"{given} can be read in two ways, with its quotation marks or without: give JSON lines")
+    raise DataError(
+        f"{given} can be read in two ways, with its quotation marks or without: give JSON lines"
+    )
 
 
 def _styles(row: list[str], text: str, texts: list[int]) -> tuple[bool, bool]:
-    """Whether only cells that need quotation marks have them in the text of a row; whether all of `texts` have them."""
-    marked = [f'\t"{cell}"\t' in f"\t{text}\t" for cell in (cell.replace('"', '""') for cell in row)]
-    if any("\t" in cell and "\n" in cell for cell in row):  # it may be rows between two marks that belong to the texts
+    """Whether only cells that need quotation marks have them in the text of a row; whether all of
+    `texts` have them."""
+    marked = [
+        f'\t"{cell}"\t' in f"\t{text}\t" for cell in (cell.replace('"', '""') for cell in row)
+    ]
+    # it may be rows between two marks that belong to the texts
+    if any("\t" in cell and "\n" in cell for cell in row):
         return False, False
-    needed = (any(mark in cell for mark in '"\t\r\n') for cell, has in zip(row, marked, strict=True) if has)
+    needed = (
+        any(mark in cell for mark in '"\t\r\n')
+        for cell, has in zip(row, marked, strict=True)
+        if has
+    )
     return all(needed), all(marked[at] for at in texts if at < len(row))
 
 
@@ -258,7 +337,8 @@ def _table_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
 
 
 def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str, ...]:
-    """Names of the columns, by the first line; in CoLA's and Retrieval's files that line may be an example."""
+    """Names of the columns, by the first line; in CoLA's and Retrieval's files that line may be an
+    example."""
     if twice := [cell for cell in cells if cell in task.columns and cells.count(cell) > 1]:
         raise DataError(f"{where}: two columns of the header are named {twice[0]!r}: rename one")
     known = {*cells, *own_names(cells, task).values()}
@@ -274,14 +354,19 @@ def _header(where: str, cells: tuple[str, ...], task: SentenceTask) -> tuple[str
 
 
 def _json_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
-    return _parse(((f"{path}, line {number}", line) for number, line in json_lines(path) if line.strip()), json_object)
+    return _parse(
+        ((f"{path}, line {number}", line) for number, line in json_lines(path) if line.strip()),
+        json_object,
+    )
 
 
 def _parquet_rows(path: str, task: SentenceTask, notes: list[str]) -> Rows:
     header = _header(path, records.parquet_columns(path), task)
     read = {*task.columns, *own_names(header, task), *IDS, *REJECTED}
     columns = {name for name in header if name in read or may_name_splits(name)}
-    return ((f"{path}, row {number}", record) for number, record in records.parquet_rows(path, columns))
+    return (
+        (f"{path}, row {number}", record) for number, record in records.parquet_rows(path, columns)
+    )
 
 
 READERS: dict[str, Callable[[str, SentenceTask, list[str]], Rows]] = {
@@ -294,7 +379,8 @@ READERS: dict[str, Callable[[str, SentenceTask, list[str]], Rows]] = {
 
 
 def _value(feature: Any, classes: tuple[str, ...]) -> str | int | None:
-    """The feature's only string or integer; of a feature with classes the name of the class, None for -1."""
+    """The feature's only string or integer; of a feature with classes the name of the class, None
+    for -1."""
     if len(feature.bytes_list.value) == 1:
         return decode_utf8(feature.bytes_list.value[0])
     value = feature.int64_list.value[0] if len(feature.int64_list.value) == 1 else None

@@ -1,11 +1,12 @@
-"""SQuAD (Rajpurkar et al. 2016, 2018): questions on passages, from the official JSON or folders that TFDS prepared; and
-their windows of tokens, `[CLS] question [SEP] passage [SEP]` (Devlin et al. 2019).
+"""SQuAD (Rajpurkar et al. 2016, 2018): questions on passages, from the official JSON or folders
+that TFDS prepared; and their windows of tokens, `[CLS] question [SEP] passage [SEP]` (Devlin et al.
+2019).
 
 A path is one of
 
-    a file: the official JSON, also packed as .gz or .xz, or remote: {"data": [{"title", "paragraphs": [{"context",
-        "qas": [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}. In v2.0, questions also have
-        "is_impossible".
+    a file: the official JSON, also packed as .gz or .xz, or remote: {"data": [{"title",
+        "paragraphs": [{"context", "qas": [{"id", "question", "answers": [{"text",
+        "answer_start"}]}]}]}]}. In v2.0, questions also have "is_impossible".
     a TFDS folder, or tfds:squad/v1.1 or tfds:squad/v2.0 (see tfds_folders.find).
 """
 
@@ -36,8 +37,8 @@ class Question(NamedTuple):
         title: of the article with the passage.
         context: the passage.
         question: the question.
-        answers: (text, start) of each reference, where context[start : start + len(text)] is the text; () if the
-            passage holds no answer (v2.0).
+        answers: (text, start) of each reference, where context[start : start + len(text)] is the
+            text; () if the passage holds no answer (v2.0).
     """
 
     id: str
@@ -55,20 +56,22 @@ class Question(NamedTuple):
 def read_side(path: str, side: Side, version: str, bad: BadRecords | None = None) -> list[Question]:
     """The questions at `path` to train on, or the held-out ones, in order.
 
-    In a TFDS folder, `train` is for training and `validation` is held out. In a JSON file, a share of the articles is
+    In a TFDS folder, `train` is for training and `validation` is held out. In a JSON file, a share
+    of the articles is
     held out, by their titles: no passage is on both sides.
 
     Args:
         path: see the module's docstring.
         side: of the data; JSON has no splits.
         version: "v1.1", where every question has an answer, or "v2.0".
-        bad: counts and limits the questions that are left out, for the reasons below. Without it, the first one raises.
+        bad: counts and limits the questions that are left out, for the reasons below. Without it,
+            the first one raises.
 
     Raises:
-        DataError: there is nothing at `path`, no such split or no question, it is not SQuAD's JSON, or an id occurs
-            twice; a split would be both trained on and held out, or a side is empty. Without `bad`, also if a question
-            lacks a field, a question or passage is empty, an answer is not at its `answer_start`, or a question of v1.1
-            has no answer.
+        DataError: there is nothing at `path`, no such split or no question, it is not SQuAD's JSON,
+            or an id occurs twice; a split would be both trained on and held out, or a side is
+            empty. Without `bad`, also if a question lacks a field, a question or passage is empty,
+            an answer is not at its `answer_start`, or a question of v1.1 has no answer.
     """
     path = tfds_folders.find(str(path))
     if folder := tfds_folders.load(path, files.find_files(path)):
@@ -78,7 +81,10 @@ def read_side(path: str, side: Side, version: str, bad: BadRecords | None = None
             raise splits.missing_split(path, name, tuple(folder.lengths))
         records, parse = folder.records(name), functools.partial(_example, contexts={})
     else:
-        split, share = side.heldout_split if side.name == HELDOUT else side.split, side.heldout_share
+        split, share = (
+            side.heldout_split if side.name == HELDOUT else side.split,
+            side.heldout_share,
+        )
         records, parse = _from_json(path, split), _question
     questions = _usable(records, parse, version, bad or BadRecords())
     if not questions:
@@ -93,7 +99,10 @@ def read_side(path: str, side: Side, version: str, bad: BadRecords | None = None
 
 
 def _usable(
-    records: Iterable[tuple[str, Any]], parse: Callable[[Any], Question], version: str, bad: BadRecords
+    records: Iterable[tuple[str, Any]],
+    parse: Callable[[Any], Question],
+    version: str,
+    bad: BadRecords,
 ) -> list[Question]:
     """The questions of records, each with its name in messages; `parse` raises BadRecord."""
     questions: dict[str, Question] = {}
@@ -105,7 +114,9 @@ def _usable(
             bad.skip(f"{where}: {error}")
             continue
         if question.id in questions:
-            raise DataError(f"{where}: the id {question.id!r} occurs twice; remove one of the two questions")
+            raise DataError(
+                f"{where}: the id {question.id!r} occurs twice; remove one of the two questions"
+            )
         questions[question.id] = question
     return list(questions.values())
 
@@ -114,8 +125,14 @@ def _from_json(path: str, split: str) -> Iterator[tuple[str, Any]]:
     if split:
         raise splits.missing_split(path, split, ())
     values: Any = json_files.parse(files.read_small(path, files.MOST, decompress=True), path)
-    with decode_errors(f"{path}: not SQuAD's JSON", "expected data, with paragraphs, with context and qas"):
-        paragraphs = [(article, paragraph) for article in values["data"] for paragraph in article["paragraphs"]]
+    with decode_errors(
+        f"{path}: not SQuAD's JSON", "expected data, with paragraphs, with context and qas"
+    ):
+        paragraphs = [
+            (article, paragraph)
+            for article in values["data"]
+            for paragraph in article["paragraphs"]
+        ]
         entries = [(entry, *around) for around in paragraphs for entry in around[1]["qas"]]
     for number, (entry, article, paragraph) in enumerate(entries, start=1):
         name = entry.get("id") if isinstance(entry, dict) else None
@@ -127,39 +144,58 @@ def _question(record: tuple[Any, Any, Any]) -> Question:
     name, text = _field(entry, "id", str), _field(entry, "question", str)
     title, context = _field(article, "title", str), _field(paragraph, "context", str)
     answers = _field(entry, "answers", list)
-    references = tuple((_field(answer, "text", str), _field(answer, "answer_start", int)) for answer in answers)
+    references = tuple(
+        (_field(answer, "text", str), _field(answer, "answer_start", int)) for answer in answers
+    )
     impossible = entry.get("is_impossible", not references)
     if impossible is not (not references):
-        raise BadRecord(f"is_impossible is {impossible} beside {len(references)} answer(s); mend one of the two")
+        raise BadRecord(
+            f"is_impossible is {impossible} beside {len(references)} answer(s); mend one of the two"
+        )
     return Question(name, title, context, text, references)
 
 
 def _field(record: Any, name: str, kind: type) -> Any:
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind) or isinstance(value, bool):
-        given = f"fields {', '.join(map(repr, record))}" if isinstance(record, dict) else type(record).__name__
+        given = (
+            f"fields {', '.join(map(repr, record))}"
+            if isinstance(record, dict)
+            else type(record).__name__
+        )
         given = f"{type(value).__name__} {name!r}" if value is not None else given
-        raise BadRecord(f"found {given}; expected SQuAD's format, with {name!r} of type {kind.__name__}")
+        raise BadRecord(
+            f"found {given}; expected SQuAD's format, with {name!r} of type {kind.__name__}"
+        )
     return value
 
 
 def _example(record: bytes | BadRecord, contexts: dict[str, str]) -> Question:
-    """A question from a serialised `tf.train.Example`; equal passages, as of several questions, become one object in
-    `contexts`."""
+    """A question from a serialised `tf.train.Example`; equal passages, as of several questions,
+    become one object in `contexts`."""
     if isinstance(record, BadRecord):
         raise record
     feature = example_features(record)
     names = ("id", "title", "context", "question", "answers/text")
     # The positions of answers count a byte-order mark.
-    texts = {name: [decode_utf8(value, keep_mark=True) for value in feature[name].bytes_list.value] for name in names}
+    texts = {
+        name: [decode_utf8(value, keep_mark=True) for value in feature[name].bytes_list.value]
+        for name in names
+    }
     *fields, answers = texts.values()
     starts = feature["answers/answer_start"].int64_list.value
     if {*map(len, fields)} != {1} or len(answers) != len(starts):
         counts = ", ".join(f"{len(values)} {name!r}" for name, values in texts.items())
-        raise BadRecord(f"found {counts} and {len(starts)} starts; expected one of each, and equally many answers")
+        raise BadRecord(
+            f"found {counts} and {len(starts)} starts; expected one of each, and equally many answers"
+        )
     name, title, context, question = (values[0] for values in fields)
     return Question(
-        name, title, contexts.setdefault(context, context), question, tuple(zip(answers, starts, strict=True))
+        name,
+        title,
+        contexts.setdefault(context, context),
+        question,
+        tuple(zip(answers, starts, strict=True)),
     )
 
 
@@ -169,23 +205,28 @@ def _check(question: Question, version: str) -> None:
         if not getattr(question, name).strip():
             raise BadRecord(f"an empty {name}; remove or mend it")
     if question.impossible and version == "v1.1":
-        raise BadRecord("no answer, which only v2.0 allows; set config.squad.version=v2.0 or remove the question")
+        raise BadRecord(
+            "no answer, which only v2.0 allows; set config.squad.version=v2.0 or remove the question"
+        )
     for text, start in question.answers:
         if not text.strip():
             raise BadRecord("an empty answer; a question without one has no 'answers'")
         if start < 0 or not question.context.startswith(text, start):
-            raise BadRecord(f"the answer {text!r} is not in the context at {start}, its answer_start; mend it")
+            raise BadRecord(
+                f"the answer {text!r} is not in the context at {start}, its answer_start; mend it"
+            )
 
 
 class Windows:
     """The windows of some questions, in order, as a random-access source.
 
-    A passage that does not fit is cut into overlapping windows. Passages and questions are tokenised once; windows are
-    assembled when they are read.
+    A passage that does not fit is cut into overlapping windows. Passages and questions are
+    tokenised once; windows are assembled when they are read.
 
-    An item is {"tokens", "segments": int32 [length]; "start", "end", "index": int32}. Segments are 1 for the passage
-    and its [SEP], else 0. Start and end are the positions of the answer's first and last token, or both 0, that of
-    [CLS], if the window does not hold the whole answer. The index is the window's number.
+    An item is {"tokens", "segments": int32 [length]; "start", "end", "index": int32}. Segments are
+    1 for the passage and its [SEP], else 0. Start and end are the positions of the answer's first
+    and last token, or both 0, that of [CLS], if the window does not hold the whole answer. The
+    index is the window's number.
 
     Args:
         questions: the questions.
@@ -197,11 +238,13 @@ class Windows:
 
     Attributes:
         questions: the questions that are not left out.
-        targets: their first references as tokens of the passage: the first and last token that overlap the answer,
-            which may begin or end inside them; -1 and -1 if there is no answer, or no token overlaps it.
+        targets: their first references as tokens of the passage: the first and last token that
+            overlap the answer, which may begin or end inside them; -1 and -1 if there is no answer,
+            or no token overlaps it.
         left_out: how many questions are left out.
         number: int64 [windows], the question of each window.
-        begin, size: int64 [windows], the passage's first token in the window, and its number of tokens there.
+        begin, size: int64 [windows], the passage's first token in the window, and its number of
+            tokens there.
 
     Raises:
         DataError: `length` leaves no room for a passage.
@@ -218,16 +261,33 @@ class Windows:
         training: bool = False,
     ):
         if length < max_query + SPECIALS + 1:
-            raise DataError(f"length={length} has no room for a passage beside squad.max_query={max_query} tokens")
+            raise DataError(
+                f"length={length} has no room for a passage beside squad.max_query={max_query} tokens"
+            )
         self.length, self._tokenizer = length, tokenizer
         # Context -> the ids of its tokens and their spans, see Tokenizer.encode_with_offsets.
-        encoded = {context: tokenizer.encode_with_offsets(context) for context in {q.context for q in questions}}
-        targets = [(question, find_target(question, encoded[question.context][1])) for question in questions]
-        used = [(q, target) for q, target in targets if not training or q.impossible or target != NO_TARGET]
-        self.questions, self.targets = [question for question, _ in used], [target for _, target in used]
+        encoded = {
+            context: tokenizer.encode_with_offsets(context)
+            for context in {q.context for q in questions}
+        }
+        targets = [
+            (question, find_target(question, encoded[question.context][1]))
+            for question in questions
+        ]
+        used = [
+            (q, target)
+            for q, target in targets
+            if not training or q.impossible or target != NO_TARGET
+        ]
+        self.questions, self.targets = (
+            [question for question, _ in used],
+            [target for _, target in used],
+        )
         self.left_out = len(questions) - len(self.questions)
         self._passages = [encoded[question.context] for question in self.questions]
-        self._queries = pairs.encode([question.question for question in self.questions], tokenizer, max_query)
+        self._queries = pairs.encode(
+            [question.question for question in self.questions], tokenizer, max_query
+        )
         lengths = np.array([len(ids) for ids, _ in self._passages], np.int64)
         room = length - SPECIALS - np.array([*map(len, self._queries)], np.int64)
         self.number, self.begin, self.size = window_bounds(lengths, room, stride)
@@ -242,8 +302,16 @@ class Windows:
         tokens, segments = pairs.assemble(texts, self.length, self._tokenizer)
         first, last = (token - begin for token in self.targets[number])
         inside = first >= 0 and last < size
-        start, end = (np.int32(token + self.passage_offset(index) if inside else 0) for token in (first, last))
-        return {"tokens": tokens, "segments": segments, "start": start, "end": end, "index": np.int32(index)}
+        start, end = (
+            np.int32(token + self.passage_offset(index) if inside else 0) for token in (first, last)
+        )
+        return {
+            "tokens": tokens,
+            "segments": segments,
+            "start": start,
+            "end": end,
+            "index": np.int32(index),
+        }
 
     def passage_offset(self, index: int) -> int:
         """The position in window `index` at which its part of the passage begins."""
@@ -254,20 +322,25 @@ class Windows:
         return range(*map(int, self._first_window[number : number + 2]))
 
     def spans(self, number: int) -> np.ndarray:
-        """The spans of the tokens of a question's passage: int32 [tokens, 2], start and stop in characters."""
+        """The spans of the tokens of a question's passage: int32 [tokens, 2], start and stop in
+        characters."""
         return self._passages[number][1]
 
 
-def window_bounds(lengths: np.ndarray, room: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def window_bounds(
+    lengths: np.ndarray, room: np.ndarray, stride: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cuts passages into windows that begin at 0, stride, 2 stride, ... until one reaches the end.
 
     Args:
         lengths: int64 [passages], tokens of each passage.
         room: int64 [passages], the most tokens of the passage in one window.
-        stride: tokens from one window to the next; if `room` is less, that, so that no token is left out.
+        stride: tokens from one window to the next; if `room` is less, that, so that no token is
+            left out.
 
     Returns:
-        number, begin, size: int64 [windows]: which passage, its first token in the window, tokens in the window.
+        number, begin, size: int64 [windows]: which passage, its first token in the window, tokens
+            in the window.
     """
     step = np.minimum(stride, room)
     counts = 1 + np.maximum(0, -(-(lengths - room) // step))
@@ -279,8 +352,8 @@ def window_bounds(lengths: np.ndarray, room: np.ndarray, stride: int) -> tuple[n
 def widest_context(begin: np.ndarray, size: np.ndarray, tokens: int) -> np.ndarray:
     """The window of a passage in which each token has the most context, int64 [tokens].
 
-    As in BERT, the context is the number of tokens before it or after it in the window, whichever is less, plus a
-    hundredth of the window's size. The first of several equal windows is taken.
+    As in BERT, the context is the number of tokens before it or after it in the window, whichever
+    is less, plus a hundredth of the window's size. The first of several equal windows is taken.
 
     Args:
         begin, size: int [windows], of the passage's windows.
@@ -288,12 +361,15 @@ def widest_context(begin: np.ndarray, size: np.ndarray, tokens: int) -> np.ndarr
     """
     before = np.arange(tokens) - begin[:, None]
     after = size[:, None] - 1 - before
-    context = np.where((before >= 0) & (after >= 0), np.minimum(before, after) + 0.01 * size[:, None], -1.0)
+    context = np.where(
+        (before >= 0) & (after >= 0), np.minimum(before, after) + 0.01 * size[:, None], -1.0
+    )
     return context.argmax(axis=0)
 
 
 def find_target(question: Question, spans: np.ndarray) -> tuple[int, int]:
-    """A question's target, see Windows; `spans`, int32 [tokens, 2], are those of the passage's tokens."""
+    """A question's target, see Windows; `spans`, int32 [tokens, 2], are those of the passage's
+    tokens."""
     if question.impossible:
         return NO_TARGET
     text, start = question.answers[0]

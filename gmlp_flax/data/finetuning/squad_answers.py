@@ -1,5 +1,6 @@
-"""Scores of windows to answers, as in BERT's SQuAD (Devlin et al. 2019, sections 4.2 and 4.3), and SQuAD's official
-metrics, exact match and token F1, as the v2.0 script defines them; v1.1 gives the same.
+"""Scores of windows to answers, as in BERT's SQuAD (Devlin et al. 2019, sections 4.2 and 4.3), and
+SQuAD's official metrics, exact match and token F1, as the v2.0 script defines them; v1.1 gives the
+same.
 
 An answer is a span of the passage; the score of [CLS] stands for having no answer.
 """
@@ -44,16 +45,25 @@ class SpanScores(NamedTuple):
     null: np.ndarray
 
 
-def find_answers(windows: Windows, scores: SpanScores, *, n_best: int, max_answer: int) -> list[list[Answer]]:
-    """The best answers to each question, at most `n_best`, best first and without repeated texts; perhaps none.
+def find_answers(
+    windows: Windows, scores: SpanScores, *, n_best: int, max_answer: int
+) -> list[list[Answer]]:
+    """The best answers to each question, at most `n_best`, best first and without repeated texts;
+    perhaps none.
 
-    Every start in a window is combined with every end in it. Left out are spans that leave the passage, end before they
-    start or are longer than `max_answer` tokens, and spans whose start has more context in another window.
+    Every start in a window is combined with every end in it. Left out are spans that leave the
+    passage, end before they start or are longer than `max_answer` tokens, and spans whose start has
+    more context in another window.
     """
-    return [_answers(windows, scores, number, n_best, max_answer) for number in range(len(windows.questions))]
+    return [
+        _answers(windows, scores, number, n_best, max_answer)
+        for number in range(len(windows.questions))
+    ]
 
 
-def _answers(windows: Windows, scores: SpanScores, number: int, n_best: int, max_answer: int) -> list[Answer]:
+def _answers(
+    windows: Windows, scores: SpanScores, number: int, n_best: int, max_answer: int
+) -> list[Answer]:
     of_question = windows.of_question(number)
     rows = slice(of_question.start, of_question.stop)
     begin, size, spans = windows.begin[rows, None], windows.size[rows, None], windows.spans(number)
@@ -68,7 +78,10 @@ def _answers(windows: Windows, scores: SpanScores, number: int, n_best: int, max
     tokens = last[:, None, :] - first[:, :, None] + 1
     allowed = may_start[:, :, None] & may_end[:, None, :] & (tokens >= 1) & (tokens <= max_answer)
     window, start, end = np.nonzero(allowed)
-    totals = scores.start_scores[rows].astype(np.float64)[window, start] + scores.end_scores[rows][window, end]
+    totals = (
+        scores.start_scores[rows].astype(np.float64)[window, start]
+        + scores.end_scores[rows][window, end]
+    )
     answers: dict[str, float] = {}
     for i in np.argsort(-totals, kind="stable"):
         left, right = spans[first[window[i], start[i]], 0], spans[last[window[i], end[i]], 1]
@@ -89,8 +102,12 @@ def null_scores(windows: Windows, null: np.ndarray) -> np.ndarray:
 def null_odds(
     questions: Sequence[Question], answers: Sequence[Sequence[Answer]], nulls: np.ndarray
 ) -> dict[str, float]:
-    """id -> the score of having no answer minus the best answer's score, in the form that the official script reads."""
-    scores = (null - best[0].score if best else CERTAIN for null, best in zip(nulls.tolist(), answers, strict=True))
+    """id -> the score of having no answer minus the best answer's score, in the form that the
+    official script reads."""
+    scores = (
+        null - best[0].score if best else CERTAIN
+        for null, best in zip(nulls.tolist(), answers, strict=True)
+    )
     return {question.id: odds for question, odds in zip(questions, scores, strict=True)}
 
 
@@ -100,22 +117,35 @@ def predictions(
     odds: Mapping[str, float] | None = None,
     threshold: float = 0.0,
 ) -> dict[str, str]:
-    """id -> the best answer's text; "" if there is no answer, or if its odds of having none exceed the threshold."""
-    texts = {question.id: best[0].text if best else "" for question, best in zip(questions, answers, strict=True)}
-    return texts if odds is None else {name: "" if odds[name] > threshold else text for name, text in texts.items()}
+    """id -> the best answer's text; "" if there is no answer, or if its odds of having none exceed
+    the threshold."""
+    texts = {
+        question.id: best[0].text if best else ""
+        for question, best in zip(questions, answers, strict=True)
+    }
+    return (
+        texts
+        if odds is None
+        else {name: "" if odds[name] > threshold else text for name, text in texts.items()}
+    )
 
 
 def n_best_lists(
-    questions: Sequence[Question], answers: Sequence[Sequence[Answer]], nulls: np.ndarray | None = None
+    questions: Sequence[Question],
+    answers: Sequence[Sequence[Answer]],
+    nulls: np.ndarray | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """id -> [{"text", "probability", "score"}], best first.
 
-    Probabilities sum to 1 over a question's list. With `nulls`, float [questions], the list includes having no answer,
-    as the text "".
+    Probabilities sum to 1 over a question's list. With `nulls`, float [questions], the list
+    includes having no answer, as the text "".
     """
     lists = {}
     for number, question in enumerate(questions):
-        best = [*answers[number], *([] if nulls is None else [Answer("", float(nulls[number]))])] or [Answer("", 0.0)]
+        best = [
+            *answers[number],
+            *([] if nulls is None else [Answer("", float(nulls[number]))]),
+        ] or [Answer("", 0.0)]
         best.sort(key=lambda answer: -answer.score)
         shares = np.exp(np.array([answer.score for answer in best]) - best[0].score)
         shares /= shares.sum()
@@ -134,8 +164,8 @@ def words(answer: str) -> list[str]:
 def score(prediction: str, references: Iterable[str]) -> tuple[float, float]:
     """(exact match, F1) of a predicted answer, each 0 to 1 and the best over the references.
 
-    F1 compares multisets of words. References without words do not count; if no other is left, the right answer is an
-    answer without words.
+    F1 compares multisets of words. References without words do not count; if no other is left, the
+    right answer is an answer without words.
     """
     predicted = words(prediction)
     scores = [_pair(predicted, reference) for reference in map(words, references) if reference]
@@ -144,7 +174,10 @@ def score(prediction: str, references: Iterable[str]) -> tuple[float, float]:
 
 
 def _pair(predicted: list[str], reference: list[str]) -> tuple[float, float]:
-    exact, common = float(predicted == reference), sum((Counter(predicted) & Counter(reference)).values())
+    exact, common = (
+        float(predicted == reference),
+        sum((Counter(predicted) & Counter(reference)).values()),
+    )
     if not common:
         return exact, exact  # exact only if both are empty
     precision, recall = common / len(predicted), common / len(reference)
@@ -152,15 +185,18 @@ def _pair(predicted: list[str], reference: list[str]) -> tuple[float, float]:
 
 
 def scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> np.ndarray:
-    """Exact match and F1 for each question, 0 to 1, float64 [questions, 2]; a missing prediction counts as ""."""
+    """Exact match and F1 for each question, 0 to 1, float64 [questions, 2]; a missing prediction
+    counts as ""."""
     pairs = [score(predictions.get(q.id, ""), (text for text, _ in q.answers)) for q in questions]
     return np.array(pairs, np.float64).reshape(-1, 2)
 
 
 def evaluate(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """The official script's results, in percent: exact, f1 and total, of all questions, and with and without answers.
+    """The official script's results, in percent: exact, f1 and total, of all questions, and with
+    and without answers.
 
-    `missing_filled_with_empty` counts the questions without a prediction. Predictions for other ids are ignored.
+    `missing_filled_with_empty` counts the questions without a prediction. Predictions for other ids
+    are ignored.
     """
     values = scores(questions, predictions)
     answerable = np.array([not question.impossible for question in questions], bool)
@@ -173,19 +209,27 @@ def evaluate(questions: Sequence[Question], predictions: Mapping[str, str]) -> d
 
 
 def summary(values: np.ndarray) -> dict[str, float]:
-    """Means, in percent, of the scores of at least one question, float64 [questions, 2]; and the questions' number."""
-    # Summed one by one, as the official script does with Python's sum before 3.12, which now compensates for rounding.
+    """Means, in percent, of the scores of at least one question, float64 [questions, 2]; and the
+    questions' number."""
+    # Summed one by one, as the official script does with Python's sum before 3.12, which now
+    # compensates for rounding.
     exact, f1 = np.cumsum(values, axis=0)[-1]
-    return {"exact": 100.0 * float(exact) / len(values), "f1": 100.0 * float(f1) / len(values), "total": len(values)}
+    return {
+        "exact": 100.0 * float(exact) / len(values),
+        "f1": 100.0 * float(f1) / len(values),
+        "total": len(values),
+    }
 
 
 def best_thresholds(
     questions: Sequence[Question], predictions: Mapping[str, str], odds: Mapping[str, float]
 ) -> dict[str, float]:
-    """The results at the best threshold: best_exact and best_f1 in percent, best_exact_thresh and best_f1_thresh.
+    """The results at the best threshold: best_exact and best_f1 in percent, best_exact_thresh and
+    best_f1_thresh.
 
-    Questions whose odds of having no answer exceed the threshold are answered by "", the others as predicted. As in the
-    official script, the threshold is chosen on the same questions: an upper bound, not a score of the model.
+    Questions whose odds of having no answer exceed the threshold are answered by "", the others as
+    predicted. As in the official script, the threshold is chosen on the same questions: an upper
+    bound, not a score of the model.
 
     Args:
         questions: at least one.

@@ -1,8 +1,9 @@
-"""Augmentation of a training image after crop and flip: AutoAugment, RandAugment or colour jitter; then erasing.
+"""Augmentation of a training image after crop and flip: AutoAugment, RandAugment or colour jitter;
+then erasing.
 
-The order and the meaning of every option are timm's: the recipes of DeiT and of the published gMLP-S use them.
-Magnitudes run from 0 to 10. Images are RGB or grey arrays, and operations give Pillow's pixels, but for the geometric
-ones. The training step mixes images with each other.
+The order and the meaning of every option are timm's: the recipes of DeiT and of the published
+gMLP-S use them. Magnitudes run from 0 to 10. Images are RGB or grey arrays, and operations give
+Pillow's pixels, but for the geometric ones. The training step mixes images with each other.
 """
 
 import math
@@ -30,11 +31,13 @@ class Augmentation(NamedTuple):
     Attributes:
         auto: none, autoaugment or randaugment.
         randaugment_layers: how many operations `rand_augment` draws.
-        randaugment_magnitude, randaugment_std: of their magnitudes, which are normal and clipped to 0 to 10.
+        randaugment_magnitude, randaugment_std: of their magnitudes, which are normal and clipped to
+            0 to 10.
         color_jitter: see `color_jitter`; used only if `auto` is none.
         erasing: probability of `random_erasing`.
-        mean, std: of the pixels, in 0 to 1, for each channel; further values are not used. The mean fills the areas
-            that rotations and shifts uncover; both decide the values of erased pixels.
+        mean, std: of the pixels, in 0 to 1, for each channel; further values are not used. The mean
+            fills the areas that rotations and shifts uncover; both decide the values of erased
+            pixels.
     """
 
     auto: str = "none"
@@ -50,15 +53,19 @@ class Augmentation(NamedTuple):
 class Operation(NamedTuple):
     """One operation on an image."""
 
-    apply: Callable[[np.ndarray, Any, Fill], np.ndarray]  # (pixels, argument, colour of uncovered areas) -> pixels
-    argument: Callable[[float], float] | None = None  # of the magnitude, scaled to 0 to 1; None if there is none
+    # (pixels, argument, colour of uncovered areas) -> pixels
+    apply: Callable[[np.ndarray, Any, Fill], np.ndarray]
+    # of the magnitude, scaled to 0 to 1; None if there is none
+    argument: Callable[[float], float] | None = None
     signed: bool = False  # whether the argument's sign is random
 
 
 def _affine(matrix: Callable[[float, tuple[int, int]], tuple[float, ...]]) -> Callable:
-    """Moves pixels by `matrix(argument, (width, height))`: output x, y shows input a x + b y + c, d x + e y + f.
+    """Moves pixels by `matrix(argument, (width, height))`: output x, y shows input a x + b y + c, d
+    x + e y + f.
 
-    Bilinear (timm chooses at random between that and bicubic); pixels differ from Pillow's by about one grey level.
+    Bilinear (timm chooses at random between that and bicubic); pixels differ from Pillow's by about
+    one grey level.
     """
 
     def apply(pixels: np.ndarray, argument: float, fill: Fill) -> np.ndarray:
@@ -70,7 +77,9 @@ def _affine(matrix: Callable[[float, tuple[int, int]], tuple[float, ...]]) -> Ca
         centred = np.array([[a, b, c + (a + b - 1) / 2], [d, e, f + (d + e - 1) / 2]])
         # OpenCV moves four channels faster than three, to the same pixels.
         wide = cv2.cvtColor(pixels, cv2.COLOR_RGB2RGBA) if colours else pixels
-        moved = cv2.warpAffine(wide, centred, size, flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderValue=fill)
+        moved = cv2.warpAffine(
+            wide, centred, size, flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderValue=fill
+        )
         return cv2.cvtColor(moved, cv2.COLOR_RGBA2RGB) if colours else moved
 
     return apply
@@ -89,11 +98,18 @@ def _by_table(table: Callable[[float], np.ndarray]) -> Callable:
 
 
 def _by_histogram(table: Callable[[np.ndarray], np.ndarray]) -> Operation:
-    """Replaces every level of a channel by its entry in `table(histogram of the channel)`: both [256]."""
+    """Replaces every level of a channel by its entry in `table(histogram of the channel)`: both
+    [256]."""
 
     def apply(pixels: np.ndarray, *_: object) -> np.ndarray:
-        counts = (cv2.calcHist([pixels], [channel], None, [256], [0, 256]) for channel in range(pixels.shape[2]))
-        return cv2.LUT(pixels, _bytes(np.stack([table(count.ravel().astype(int)) for count in counts], axis=-1)[None]))
+        counts = (
+            cv2.calcHist([pixels], [channel], None, [256], [0, 256])
+            for channel in range(pixels.shape[2])
+        )
+        return cv2.LUT(
+            pixels,
+            _bytes(np.stack([table(count.ravel().astype(int)) for count in counts], axis=-1)[None]),
+        )
 
     return Operation(apply)
 
@@ -107,11 +123,13 @@ def _contrast_table(counts: np.ndarray) -> np.ndarray:
     """Maps the darkest level that occurs to 0, and the brightest to 255."""
     low, high = counts.nonzero()[0][[0, -1]]
     scale = 255.0 / max(high - low, 1)
-    return _LEVELS * scale - low * scale if low < high else _LEVELS  # in this order, as Pillow rounds
+    # in this order, as Pillow rounds
+    return _LEVELS * scale - low * scale if low < high else _LEVELS
 
 
 def _equalizing_table(counts: np.ndarray) -> np.ndarray:
-    """Maps each level to the number of darker pixels, in units of a 255th of all pixels except the brightest."""
+    """Maps each level to the number of darker pixels, in units of a 255th of all pixels except the
+    brightest."""
     step = (counts.sum() - counts[counts.nonzero()[0][-1]]) // 255
     return (step // 2 + counts.cumsum() - counts) // step if step else _LEVELS
 
@@ -121,17 +139,24 @@ _solarize = _by_table(lambda threshold: np.where(threshold > _LEVELS, _LEVELS, 2
 
 
 def enhance(pixels: np.ndarray, kind: Callable[[Image.Image], Any], factor: float) -> np.ndarray:
-    """One of Pillow's ImageEnhance of an image, uint8 [height, width, channels]: 1 changes nothing, 0 removes all."""
+    """One of Pillow's ImageEnhance of an image, uint8 [height, width, channels]: 1 changes nothing,
+    0 removes all."""
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
     return np.asarray(kind(image).enhance(factor)).reshape(pixels.shape)
 
 
 def _enhancement(kind: Callable[[Image.Image], Any], increasing: bool = False) -> Operation:
-    """`enhance` by a factor of 0.1 to 1.9, where 1 changes nothing; if `increasing`, a greater magnitude has a factor
-    that is further from 1, in either direction."""
+    """`enhance` by a factor of 0.1 to 1.9, where 1 changes nothing; if `increasing`, a greater
+    magnitude has a factor that is further from 1, in either direction."""
     if increasing:
-        return Operation(lambda pixels, change, _: enhance(pixels, kind, max(0.1, 1 + change)), lambda m: m * 0.9, True)
-    return Operation(lambda pixels, factor, _: enhance(pixels, kind, factor), lambda m: m * 1.8 + 0.1)
+        return Operation(
+            lambda pixels, change, _: enhance(pixels, kind, max(0.1, 1 + change)),
+            lambda m: m * 0.9,
+            True,
+        )
+    return Operation(
+        lambda pixels, factor, _: enhance(pixels, kind, factor), lambda m: m * 1.8 + 0.1
+    )
 
 
 OPERATIONS = {
@@ -141,9 +166,14 @@ OPERATIONS = {
     "Rotate": Operation(_affine(_rotation), lambda m: m * 30, signed=True),
     "ShearX": Operation(_affine(lambda a, _: (1, a, 0, 0, 1, 0)), lambda m: m * 0.3, signed=True),
     "ShearY": Operation(_affine(lambda a, _: (1, 0, 0, a, 1, 0)), lambda m: m * 0.3, signed=True),
-    "TranslateX": Operation(_affine(lambda a, size: (1, 0, a * size[0], 0, 1, 0)), lambda m: m * 0.45, signed=True),
-    "TranslateY": Operation(_affine(lambda a, size: (1, 0, 0, 0, 1, a * size[1])), lambda m: m * 0.45, signed=True),
-    # The highest bits to keep: in AutoAugment 4 to 8, more for a greater magnitude; in RandAugment 4 to 0, fewer.
+    "TranslateX": Operation(
+        _affine(lambda a, size: (1, 0, a * size[0], 0, 1, 0)), lambda m: m * 0.45, signed=True
+    ),
+    "TranslateY": Operation(
+        _affine(lambda a, size: (1, 0, 0, 0, 1, a * size[1])), lambda m: m * 0.45, signed=True
+    ),
+    # The highest bits to keep: in AutoAugment 4 to 8, more for a greater magnitude; in RandAugment
+    # 4 to 0, fewer.
     "Posterize": Operation(_posterize, lambda m: int(m * 4) + 4),
     "PosterizeIncreasing": Operation(_posterize, lambda m: 4 - int(m * 4)),
     # The threshold: levels from there on are inverted.
@@ -151,7 +181,8 @@ OPERATIONS = {
     "SolarizeIncreasing": Operation(_solarize, lambda m: 256 - int(m * 256)),
     # Levels below 128 become brighter.
     "SolarizeAdd": Operation(
-        _by_table(lambda added: np.where(_LEVELS < 128, _LEVELS + added, _LEVELS)), lambda m: int(m * 110)
+        _by_table(lambda added: np.where(_LEVELS < 128, _LEVELS + added, _LEVELS)),
+        lambda m: int(m * 110),
     ),
     "Color": _enhancement(ImageEnhance.Color),
     "ColorIncreasing": _enhancement(ImageEnhance.Color, increasing=True),
@@ -162,8 +193,9 @@ OPERATIONS = {
     "SharpnessIncreasing": _enhancement(ImageEnhance.Sharpness, increasing=True),
 }
 
-# Pairs of (operation, probability, magnitude): Cubuk et al. 2018 (arXiv 1805.09501), appendix, ImageNet. As printed
-# there, some rows occur twice, some operations ignore their magnitude, and some probabilities are 0 or 1.
+# Pairs of (operation, probability, magnitude): Cubuk et al. 2018 (arXiv 1805.09501), appendix,
+# ImageNet. As printed there, some rows occur twice, some operations ignore their magnitude, and
+# some probabilities are 0 or 1.
 IMAGENET_POLICY = (
     (("Posterize", 0.4, 8), ("Rotate", 0.6, 9)),
     (("Solarize", 0.6, 5), ("AutoContrast", 0.6, 5)),
@@ -192,15 +224,26 @@ IMAGENET_POLICY = (
     (("Equalize", 0.8, 8), ("Equalize", 0.6, 3)),
 )
 
-# RandAugment's operations, in the variants whose severity increases with the magnitude (timm's `inc1`).
+# RandAugment's operations, in the variants whose severity increases with the magnitude (timm's
+# `inc1`).
 RANDAUGMENT = (
-    *("AutoContrast", "Equalize", "Invert", "Rotate", "PosterizeIncreasing", "SolarizeIncreasing", "SolarizeAdd"),
+    *(
+        "AutoContrast",
+        "Equalize",
+        "Invert",
+        "Rotate",
+        "PosterizeIncreasing",
+        "SolarizeIncreasing",
+        "SolarizeAdd",
+    ),
     *("ColorIncreasing", "ContrastIncreasing", "BrightnessIncreasing", "SharpnessIncreasing"),
     *("ShearX", "ShearY", "TranslateX", "TranslateY"),
 )
 
 
-def apply(name: str, pixels: np.ndarray, magnitude: float, rng: np.random.Generator, fill: Fill) -> np.ndarray:
+def apply(
+    name: str, pixels: np.ndarray, magnitude: float, rng: np.random.Generator, fill: Fill
+) -> np.ndarray:
     """Applies one of OPERATIONS.
 
     Args:
@@ -221,16 +264,19 @@ def apply(name: str, pixels: np.ndarray, magnitude: float, rng: np.random.Genera
 
 
 def auto_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill) -> np.ndarray:
-    """AutoAugment: draws a pair of IMAGENET_POLICY; each operation is applied with its probability (see `apply`)."""
+    """AutoAugment: draws a pair of IMAGENET_POLICY; each operation is applied with its probability
+    (see `apply`)."""
     for name, probability, magnitude in IMAGENET_POLICY[rng.integers(len(IMAGENET_POLICY))]:
         if rng.random() < probability:
             pixels = apply(name, pixels, magnitude, rng, fill)
     return pixels
 
 
-def rand_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill, options: Augmentation) -> np.ndarray:
-    """RandAugment (Cubuk et al. 2019): draws operations with replacement; each is applied with probability 0.5 (see
-    `apply`). The defaults are timm's `rand-m9-n2-mstd0.5-inc1`."""
+def rand_augment(
+    pixels: np.ndarray, rng: np.random.Generator, fill: Fill, options: Augmentation
+) -> np.ndarray:
+    """RandAugment (Cubuk et al. 2019): draws operations with replacement; each is applied with
+    probability 0.5 (see `apply`). The defaults are timm's `rand-m9-n2-mstd0.5-inc1`."""
     for choice in rng.integers(len(RANDAUGMENT), size=options.randaugment_layers):
         if rng.random() < LAYER_PROBABILITY:
             severity = rng.normal(options.randaugment_magnitude, options.randaugment_std)
@@ -240,7 +286,8 @@ def rand_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill, optio
 
 
 def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation) -> np.ndarray:
-    """Augments an image, uint8 [height, width, channels] with 1 or 3 channels, to a new one, or the same if unchanged.
+    """Augments an image, uint8 [height, width, channels] with 1 or 3 channels, to a new one, or the
+    same if unchanged.
 
     `rng` is the only source of chance; options that are switched off draw nothing.
     """
@@ -257,26 +304,33 @@ def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation)
 
 
 def color_jitter(pixels: np.ndarray, rng: np.random.Generator, strength: float) -> np.ndarray:
-    """Changes brightness, contrast and saturation in random order, each by a factor within 1 ± strength, at least 0.
+    """Changes brightness, contrast and saturation in random order, each by a factor within 1 ±
+    strength, at least 0.
 
-    This is torchvision's ColorJitter(strength, strength, strength) on Pillow images; hue stays. uint8 [height, width,
-    channels] to the same.
+    This is torchvision's ColorJitter(strength, strength, strength) on Pillow images; hue stays.
+    uint8 [height, width, channels] to the same.
     """
     for number in rng.permutation(len(_JITTERED)):
-        pixels = enhance(pixels, _JITTERED[number], rng.uniform(max(0.0, 1 - strength), 1 + strength))
+        pixels = enhance(
+            pixels, _JITTERED[number], rng.uniform(max(0.0, 1 - strength), 1 + strength)
+        )
     return pixels
 
 
 def random_erasing(
     pixels: np.ndarray, rng: np.random.Generator, mean: tuple[float, ...], std: tuple[float, ...]
 ) -> np.ndarray:
-    """Fills one rectangle with noise: 2 % to a third of the area, its sides in a ratio of 0.3 to 1 / 0.3.
+    """Fills one rectangle with noise: 2 % to a third of the area, its sides in a ratio of 0.3 to 1
+    / 0.3.
 
-    Random erasing (Zhong et al. 2017) in timm's mode `pixel`, which draws normalised pixels from N(0, 1). Here pixels
-    are not normalised yet: they become 255 * (mean + std * N(0, 1)), rounded and clipped to 0 to 255, with the mean and
-    deviation of each channel in 0 to 1. After the stem's normalisation, only rounding and clipping differ from timm.
+    Random erasing (Zhong et al. 2017) in timm's mode `pixel`, which draws normalised pixels from
+    N(0, 1). Here pixels
+    are not normalised yet: they become 255 * (mean + std * N(0, 1)), rounded and clipped to 0 to
+    255, with the mean and deviation of each channel in 0 to 1. After the stem's normalisation, only
+    rounding and clipping differ from timm.
 
-    `pixels` are uint8 [height, width, channels], as the copy; after ten rectangles that do not fit, they come back.
+    `pixels` are uint8 [height, width, channels], as the copy; after ten rectangles that do not fit,
+    they come back.
     """
     height, width, channels = pixels.shape
     limit = math.log(0.3)
@@ -287,7 +341,9 @@ def random_erasing(
         if rows < height and columns < width:
             top, left = int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1))
             noise = rng.standard_normal((rows, columns, channels), np.float32)
-            noise = 255 * (np.array(mean[:channels], np.float32) + np.array(std[:channels], np.float32) * noise)
+            noise = 255 * (
+                np.array(mean[:channels], np.float32) + np.array(std[:channels], np.float32) * noise
+            )
             pixels = pixels.copy()
             pixels[top : top + rows, left : left + columns] = noise.round().clip(0, 255)
             break

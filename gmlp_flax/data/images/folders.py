@@ -25,11 +25,24 @@ from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
 # Images by their suffix; other files are images if Pillow opens them.
-SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+SUFFIXES = (
+    ".jpg",
+    ".jpeg",
+    ".jfif",
+    ".png",
+    ".bmp",
+    ".gif",
+    ".webp",
+    ".tif",
+    ".tiff",
+    ".ppm",
+    ".pgm",
+)
 
 IMAGE_BYTES = 1 << 30  # of an encoded image, at most
 
-_NO_PIXELS = ("BUFR", "EPS", "FITS", "GRIB", "HDF5", "MPEG", "WMF")  # which Pillow opens, and does not decode by itself
+# which Pillow opens, and does not decode by itself
+_NO_PIXELS = ("BUFR", "EPS", "FITS", "GRIB", "HDF5", "MPEG", "WMF")
 _TRIES = 100  # files of one suffix in which no image is found, before all others count as none
 _HEADER = 1 << 16  # bytes of a remote file
 
@@ -37,15 +50,16 @@ _HEADER = 1 << 16  # bytes of a remote file
 class ImageSource:
     """Labelled images by position: read-only, picklable, and safe to read from several threads.
 
-    Items are {"image": encoded bytes or pixels, "label": int32, "name"}. If `labels` are known only from the items, a
-    source has items and a length of its own.
+    Items are {"image": encoded bytes or pixels, "label": int32, "name"}. If `labels` are known only
+    from the items, a source has items and a length of its own.
 
     Attributes:
         path: the source's name in messages.
         classes: the names of the classes.
         names: of the images.
         labels: int32 [images], positions in `classes`.
-        splits: TFDS's name of each split that `of_split` takes -> its folders; {} for a TFDS folder or without splits.
+        splits: TFDS's name of each split that `of_split` takes -> its folders; {} for a TFDS folder
+            or without splits.
         notes: what was assumed and what is ignored, a line each.
         dark: whether 16-bit images may be dark, as others are bright (see views.look_into).
         without_classes: folders of splits that cannot be read, as their images have no classes.
@@ -67,7 +81,8 @@ class ImageSource:
         return {"image": self.read(index), "label": self.labels[index], "name": self.names[index]}
 
     def read(self, index: int) -> bytes | np.ndarray:
-        """The image at a position: encoded bytes or pixels. A source defines this or `__getitem__`."""
+        """The image at a position: encoded bytes or pixels. A source defines this or
+        `__getitem__`."""
         return self[index]["image"]
 
     def content(self, index: int) -> bytes:
@@ -79,7 +94,10 @@ class ImageSource:
     def fingerprint(self) -> fingerprints.Fingerprint:
         """See `data.fingerprints`: the names and labels of all images, and the content of some."""
 
-        names, labels = fingerprints.digest(self.names), fingerprints.digest([*self.classes, self.labels.tobytes()])
+        names, labels = (
+            fingerprints.digest(self.names),
+            fingerprints.digest([*self.classes, self.labels.tobytes()]),
+        )
         sample = fingerprints.digest(map(self.content, fingerprints.spread(len(self))))
         return {"images": len(self), "names": names, "labels": labels, "content": sample}
 
@@ -88,14 +106,18 @@ class ImageSource:
         return self
 
     def default_split(self, split: str) -> str:
-        """The split, or by default that to train on; "" if there are none. Raises DataError: there is no such split."""
-        split = split or (TRAIN_SPLIT if TRAIN_SPLIT in self.splits else next(iter(self.splits), ""))
+        """The split, or by default that to train on; "" if there are none. Raises DataError: there
+        is no such split."""
+        split = split or (
+            TRAIN_SPLIT if TRAIN_SPLIT in self.splits else next(iter(self.splits), "")
+        )
         if split and split not in self.splits:
             raise missing_split(self.path, split, tuple(self.splits))
         return split
 
     def file_of(self, index: int) -> tuple[int, Hashable] | None:
-        """The bytes of the image at a position, and what is the same for the same file alone; None if not known."""
+        """The bytes of the image at a position, and what is the same for the same file alone; None
+        if not known."""
         return None
 
 
@@ -109,7 +131,8 @@ def read_image(file: File | str) -> bytes:
 
 
 def local_file(path: str) -> tuple[int, Hashable] | None:
-    """The bytes of a file on this disk, and what is the same for the same file alone; None if it is gone."""
+    """The bytes of a file on this disk, and what is the same for the same file alone; None if it is
+    gone."""
     with contextlib.suppress(OSError):
         status = os.stat(path)
         return status.st_size, (status.st_dev, status.st_ino)
@@ -117,31 +140,39 @@ def local_file(path: str) -> tuple[int, Hashable] | None:
 
 
 class ImageFiles(ImageSource, abc.ABC):
-    """Images among the files of a folder or a tar file, in one folder per class, perhaps with splits (see layout).
+    """Images among the files of a folder or a tar file, in one folder per class, perhaps with
+    splits (see layout).
 
-    Names are paths relative to the folder, in order. Hidden files are left out; other files that are no images are
-    counted in a note. `of_split` gives the labelled images, or those of a split.
+    Names are paths relative to the folder, in order. Hidden files are left out; other files that
+    are no images are counted in a note. `of_split` gives the labelled images, or those of a split.
     """
 
     _members: dict[str, Any]  # what the file of each name is read by, if not by the name
 
-    def _arrange(self, images: Iterable[str], others: Iterable[str], folders: Iterable[str]) -> None:
+    def _arrange(
+        self, images: Iterable[str], others: Iterable[str], folders: Iterable[str]
+    ) -> None:
         self._layout = Layout(self.path, images, others, folders, self._read_file)
         self.splits, self.without_classes = self._layout.splits, self._layout.without_classes
 
     def of_split(self, split: str = "") -> Self:
-        """The images of a split with their labels: by default all if there are no splits, or those to train on.
+        """The images of a split with their labels: by default all if there are no splits, or those
+        to train on.
 
         Raises:
-            DataError: there is no such split; or an image without a class, a class without images, or a folder that can
-                be read in two ways.
+            DataError: there is no such split; or an image without a class, a class without images,
+                or a folder that can be read in two ways.
         """
         found, labelled = self._layout.classes(self.default_split(split)), copy.copy(self)
         labelled.names = sorted(found)
-        classes, labels = np.unique(np.array([found[name] for name in labelled.names]), return_inverse=True)
+        classes, labels = np.unique(
+            np.array([found[name] for name in labelled.names]), return_inverse=True
+        )
         labelled.classes, labelled.labels = tuple(classes.tolist()), labels.astype(np.int32)
         labelled.notes = (*self._layout.notes, *self._layout.about_others())
-        labelled._members = {name: self._members[name] for name in labelled.names if name in self._members}
+        labelled._members = {
+            name: self._members[name] for name in labelled.names if name in self._members
+        }
         del labelled._layout  # which worker processes need not know
         return labelled
 
@@ -165,15 +196,21 @@ class ImageFolder(ImageFiles):
     def __init__(self, path: str):
         self.path, images, others, folders = str(path), [], [], []
         is_remote, misses = files.is_remote(self.path), Counter()
-        self._members = {file.name: file for file in files.find_files(self.path)} if is_remote else {}
+        self._members = (
+            {file.name: file for file in files.find_files(self.path)} if is_remote else {}
+        )
         for name, file in self._members.items():
-            (images if _is_image(name, functools.partial(_header, file), misses) else others).append(name)
+            (
+                images if _is_image(name, functools.partial(_header, file), misses) else others
+            ).append(name)
         for folder, subfolders, names in () if is_remote else files.walk(self.path):
             subfolders[:] = [name for name in subfolders if not is_junk(name)]
             inside = os.path.relpath(folder, self.path).replace(os.sep, "/")
             folders += [f"{inside}/{name}".removeprefix("./") for name in subfolders]
             for name in names:
-                is_image = _is_image(name, functools.partial(open, os.path.join(folder, name), "rb"), misses)
+                is_image = _is_image(
+                    name, functools.partial(open, os.path.join(folder, name), "rb"), misses
+                )
                 (images if is_image else others).append(f"{inside}/{name}".removeprefix("./"))
         self._arrange(images, others, folders)
 
@@ -188,10 +225,11 @@ class ImageFolder(ImageFiles):
 
 
 class ImageTar(ImageFiles):
-    """A tar file with one folder of images per class; layout, items, order and errors as in ImageFolder.
+    """A tar file with one folder of images per class; layout, items, order and errors as in
+    ImageFolder.
 
-    The images' offsets are kept, and each item is one read. A compressed tar file allows no random access: extract it
-    to a folder, or do not compress it, as encoded images hardly shrink.
+    The images' offsets are kept, and each item is one read. A compressed tar file allows no random
+    access: extract it to a folder, or do not compress it, as encoded images hardly shrink.
     """
 
     def __init__(self, path: str):
@@ -222,11 +260,15 @@ class ImageTar(ImageFiles):
         return stop - first, (self.path, first)
 
 
-def _tar_content(tar: tarfile.TarFile, end: int, prefix: str = "", start: int = 0) -> Iterator[tuple[str, Any, Any]]:
-    """What a tar file that begins at byte `start` of one with `end` bytes holds, also in tar files inside it.
+def _tar_content(
+    tar: tarfile.TarFile, end: int, prefix: str = "", start: int = 0
+) -> Iterator[tuple[str, Any, Any]]:
+    """What a tar file that begins at byte `start` of one with `end` bytes holds, also in tar files
+    inside it.
 
     Yields:
-        The name of each folder, None, None; of each file, its name, its range of bytes, and a function that opens it.
+        The name of each folder, None, None; of each file, its name, its range of bytes, and a
+        function that opens it.
     """
 
     def open_member(member: tarfile.TarInfo, name: str) -> Any:
@@ -241,7 +283,9 @@ def _tar_content(tar: tarfile.TarFile, end: int, prefix: str = "", start: int = 
         elif is_hidden(name):
             continue
         elif (member.islnk() or member.issym()) and suffix(name) in SUFFIXES:
-            raise tarfile.ReadError(f"{name!r} is a link: extract it to a folder, where links are followed")
+            raise tarfile.ReadError(
+                f"{name!r} is a link: extract it to a folder, where links are followed"
+            )
         elif member.isreg() and suffix(name) == ".tar":
             with tarfile.open(fileobj=open_member(member, name), mode="r:") as inside:
                 yield from _tar_content(inside, end, f"{name[:-4]}/", first)
@@ -254,8 +298,8 @@ def _header(file: File) -> BinaryIO:
 
 
 def _is_image(name: str, open_file: Callable[[], Any], misses: Counter[str]) -> bool:
-    """Whether the file with this name, which `open_file` opens, is an image: by a known suffix, or else if Pillow opens
-    it; `misses` counts the other files by suffix."""
+    """Whether the file with this name, which `open_file` opens, is an image: by a known suffix, or
+    else if Pillow opens it; `misses` counts the other files by suffix."""
     kind = suffix(name)
     if kind in SUFFIXES:
         return True

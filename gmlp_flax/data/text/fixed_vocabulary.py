@@ -1,4 +1,5 @@
-"""Fixed vocabularies for `Tokenizer`, with nothing to train: the 256 bytes, and the symbols of ListOps."""
+"""Fixed vocabularies for `Tokenizer`, with nothing to train: the 256 bytes, and the symbols of
+ListOps."""
 
 import abc
 import re
@@ -21,7 +22,8 @@ def utf8(text: str) -> bytes:
 
 
 def is_blank(character: str) -> bool:
-    """Whether a character is white space or has no width: models turn these into white space or drop them."""
+    """Whether a character is white space or has no width: models turn these into white space or
+    drop them."""
     return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
 
 
@@ -56,14 +58,17 @@ class FixedVocabulary(abc.ABC):
 
 
 class Bytes(FixedVocabulary):
-    """UTF-8 without any normalisation: byte b has the id 5 + b, after [PAD] [UNK] [CLS] [SEP] [MASK].
+    """UTF-8 without any normalisation: byte b has the id 5 + b, after [PAD] [UNK] [CLS] [SEP]
+    [MASK].
 
-    A mask stands for one byte. Ids decode to the text of their bytes, with U+FFFD for bytes that are no UTF-8: a model
-    may draw such bytes.
+    A mask stands for one byte. Ids decode to the text of their bytes, with U+FFFD for bytes that
+    are no UTF-8: a model may draw such bytes.
     """
 
     def __init__(self) -> None:
-        super().__init__(chr(byte) if 0x20 <= byte < 0x7F else f"<0x{byte:02X}>" for byte in range(256))
+        super().__init__(
+            chr(byte) if 0x20 <= byte < 0x7F else f"<0x{byte:02X}>" for byte in range(256)
+        )
 
     def ids(self, text: str) -> np.ndarray:
         return np.frombuffer(utf8(text), np.uint8).astype(np.int32) + _FIRST
@@ -80,9 +85,11 @@ class Bytes(FixedVocabulary):
 
 
 class Symbols(FixedVocabulary):
-    """Words with white space between: ListOps's symbols have the ids 5 to 19, after [PAD] [UNK] [CLS] [SEP] [MASK].
+    """Words with white space between: ListOps's symbols have the ids 5 to 19, after [PAD] [UNK]
+    [CLS] [SEP] [MASK].
 
-    Round brackets, which group arguments in the published files, are left out, as the published reader does.
+    Round brackets, which group arguments in the published files, are left out, as the published
+    reader does.
     """
 
     def __init__(self) -> None:
@@ -92,7 +99,10 @@ class Symbols(FixedVocabulary):
     def ids(self, text: str) -> np.ndarray:
         """See FixedVocabulary; raises DataError for a word that is no symbol."""
         try:
-            return np.array([self._numbers[word] for word in text.split() if word not in listops.BRACES], np.int32)
+            return np.array(
+                [self._numbers[word] for word in text.split() if word not in listops.BRACES],
+                np.int32,
+            )
         except KeyError as error:
             known = " ".join(listops.SYMBOLS)
             raise DataError(f"the symbol {error.args[0][:40]!r}; expected one of {known}") from None
@@ -106,5 +116,6 @@ class Symbols(FixedVocabulary):
         return " ".join(self.pieces[i] for i in ids if i >= _FIRST)
 
 
-# Names in the place of a file's; the file that stands for a vocabulary in run folders is a line with its name.
+# Names in the place of a file's; the file that stands for a vocabulary in run folders is a line
+# with its name.
 NAMED: dict[str, type[Bytes | Symbols]] = {"bytes": Bytes, "listops": Symbols}

@@ -1,11 +1,12 @@
-"""Corpus to a trained tokenizer, and to token ids on disk (see `prepared`): on all cores, and resumed if it was
-interrupted.
+"""Corpus to a trained tokenizer, and to token ids on disk (see `prepared`): on all cores, and
+resumed if it was interrupted.
 
-The result, byte for byte, depends on the corpus, the tokenizer and the selection alone: neither on the number of
-workers nor on how often the work was interrupted.
+The result, byte for byte, depends on the corpus, the tokenizer and the selection alone: neither on
+the number of workers nor on how often the work was interrupted.
 
-Until the index is written, a folder `unfinished` holds the plan, which identifies the result, and a record of each
-shard that is done. The shards of a remote folder are made in the cache folder and moved.
+Until the index is written, a folder `unfinished` holds the plan, which identifies the result, and a
+record of each shard that is done. The shards of a remote folder are made in the cache folder and
+moved.
 """
 
 import itertools
@@ -38,14 +39,15 @@ from gmlp_flax.io.logs import BEAT, heartbeat, to_stderr
 from gmlp_flax.io.records import BadRecords, check_limit
 
 SAMPLE = 64_000_000  # characters to train a tokenizer on, at most
-SHARD_BYTES = 16 << 20  # of a shard's parts, at least: less is not worth a worker, which takes seconds to start
+# of a shard's parts, at least: less is not worth a worker, which takes seconds to start
+SHARD_BYTES = 16 << 20
 MAX_SHARDS = 1024  # as many as C4 has; more files would be unwieldy
 DELAY = 2.0  # seconds before a progress bar is shown
 
 BATCH = 1024  # pieces encoded by one call: enough to keep threads busy, little enough to stream
 
-# A longer document is encoded in pieces: SentencePiece adds up the scores of a text's tokens in float32, which rounds
-# them in a whole book, and takes thirty bytes of memory per character.
+# A longer document is encoded in pieces: SentencePiece adds up the scores of a text's tokens in
+# float32, which rounds them in a whole book, and takes thirty bytes of memory per character.
 PIECE = 2**12
 
 _UNFINISHED, _PLAN = "unfinished", "plan.json"
@@ -80,7 +82,8 @@ class _Shard(NamedTuple):
         return sum(part.size for part in self.parts)
 
     def result(self, sizes: dict[str, int]) -> dict[str, Any]:
-        """The content of the record, {} if the shard is not done; `sizes`: of the files in the result's folder."""
+        """The content of the record, {} if the shard is not done; `sizes`: of the files in the
+        result's folder."""
         record = json_files.parse_object(files.read(str(self.record)))
         return record if sizes.get(self.path.name) == record.get("ids_bytes") else {}
 
@@ -96,11 +99,12 @@ def cached_tokenizer(
     """Trains a tokenizer (see Tokenizer.train) on a corpus; it is kept in the folder `cache` as
     `tokenizer-<key>.model`.
 
-    Each part contributes its beginning, in proportion to its size, until there are SAMPLE characters; a smaller
-    corpus is used as a whole. The same corpus gives the same tokenizer.
+    Each part contributes its beginning, in proportion to its size, until there are SAMPLE
+    characters; a smaller corpus is used as a whole. The same corpus gives the same tokenizer.
 
     Raises:
-        DataError: as in Tokenizer.train; or the corpus cannot be read, or has more than `max_bad_records`.
+        DataError: as in Tokenizer.train; or the corpus cannot be read, or has more than
+            `max_bad_records`.
     """
 
     def model() -> bytes:
@@ -112,7 +116,9 @@ def cached_tokenizer(
     return Tokenizer.load(cached_file(Path(cache) / f"tokenizer-{name}.model", model))
 
 
-def sample_documents(corpus: Corpus, selection: Selection, sample: int, bad: BadRecords) -> Iterator[str]:
+def sample_documents(
+    corpus: Corpus, selection: Selection, sample: int, bad: BadRecords
+) -> Iterator[str]:
     """The beginnings of the corpus's parts, of about `sample` characters together."""
     total = max(1, sum(part.size for part in corpus.parts))
     for part in corpus.parts:
@@ -134,20 +140,23 @@ def prepare(
     max_bad_records: int = 0,
     shard_bytes: int = SHARD_BYTES,
 ) -> Prepared:
-    """Tokenises a corpus into a folder, or continues work begun there; shows a progress bar if it takes long.
+    """Tokenises a corpus into a folder, or continues work begun there; shows a progress bar if it
+    takes long.
 
     Args:
-        corpus, tokenizer, selection: what is encoded, by which tokenizer, and which of its documents.
-        folder: made if it is missing. If it holds the result of the same arguments, that is opened. Processes that want
-            the same folder wait for each other.
-        workers: cores to use; None for all. Several shards are made by spawned processes: a script must guard its entry
-            with `if __name__ == "__main__"`.
-        max_bad_records: how many records that do not parse are counted and skipped, in the whole corpus.
+        corpus, tokenizer, selection: what is encoded, by which tokenizer, and which of its
+            documents.
+        folder: made if it is missing. If it holds the result of the same arguments, that is opened.
+            Processes that want the same folder wait for each other.
+        workers: cores to use; None for all. Several shards are made by spawned processes: a script
+            must guard its entry with `if __name__ == "__main__"`.
+        max_bad_records: how many records that do not parse are counted and skipped, in the whole
+            corpus.
         shard_bytes: consecutive parts are put into one shard until they have this many bytes.
 
     Raises:
-        DataError: `folder` holds something else or cannot be written to; the corpus cannot be read or has more bad
-            records; no document is selected.
+        DataError: `folder` holds something else or cannot be written to; the corpus cannot be read
+            or has more bad records; no document is selected.
     """
     folder, groups = os.fspath(folder), _group(corpus.parts, shard_bytes)
     plan = {
@@ -161,7 +170,9 @@ def prepare(
         "dtype": prepared.ids_dtype(tokenizer.vocab_size).str,
     }
     remote = files.is_remote(folder)
-    work = Path(default_folder()) / f"preparing-{cache_key(folder, plan)}" if remote else Path(folder)
+    work = (
+        Path(default_folder()) / f"preparing-{cache_key(folder, plan)}" if remote else Path(folder)
+    )
     common = tokenizer, selection, max_bad_records, work, folder
     shards = [_Shard(number, len(groups), parts, *common) for number, parts in enumerate(groups)]
     with folder_lock(work):
@@ -172,7 +183,9 @@ def prepare(
             if not any(result["documents"] for result in results):
                 shutil.rmtree(work / _UNFINISHED)  # the folder may be given again
                 given = f"the side {selection.side!r} with heldout_share={selection.share}"
-                raise DataError(f"{corpus.name!r} holds no text for {given}: give more documents, or another share")
+                raise DataError(
+                    f"{corpus.name!r} holds no text for {given}: give more documents, or another share"
+                )
             files.write(files.join(folder, TOKENIZER_FILE), tokenizer.model)
             json_files.write(files.join(folder, prepared.INDEX), plan | {"shards": results})
         shutil.rmtree(work if remote else work / _UNFINISHED, ignore_errors=True)
@@ -181,13 +194,20 @@ def prepare(
     return made
 
 
-def prepare_in_cache(corpus: Corpus, tokenizer: Tokenizer, cache: str | os.PathLike, **options: Any) -> Prepared:
-    """`prepare` into `prepared-<key>` in the cache; the key belongs to these arguments alone. Tells bad records."""
+def prepare_in_cache(
+    corpus: Corpus, tokenizer: Tokenizer, cache: str | os.PathLike, **options: Any
+) -> Prepared:
+    """`prepare` into `prepared-<key>` in the cache; the key belongs to these arguments alone. Tells
+    bad records."""
     selection = options.get("selection", EVERYTHING)
-    name = cache_key(prepared.FORMAT, corpus.digest, tokenizer.checksum, selection, options.get("shard_bytes"))
+    name = cache_key(
+        prepared.FORMAT, corpus.digest, tokenizer.checksum, selection, options.get("shard_bytes")
+    )
     made = prepare(corpus, tokenizer, Path(cache) / f"prepared-{name}", **options)
     if made.skipped:
-        to_stderr(f"{corpus.name}: {made.skipped} bad record(s) skipped, the first: {made.skipped_first[0]}")
+        to_stderr(
+            f"{corpus.name}: {made.skipped} bad record(s) skipped, the first: {made.skipped_first[0]}"
+        )
     return made
 
 
@@ -196,8 +216,8 @@ def _group(parts: tuple[Part, ...], shard_bytes: int) -> list[tuple[Part, ...]]:
     sizes = np.array([part.size for part in parts], np.int64)
     total, ends = max(1, int(sizes.sum())), np.cumsum(sizes)
     most = max(1, min(MAX_SHARDS, total // shard_bytes))
-    # The middle of a part decides, as if all shards had one size. An empty last part would fall past the last shard,
-    # hence the limit.
+    # The middle of a part decides, as if all shards had one size. An empty last part would fall
+    # past the last shard, hence the limit.
     numbers = np.minimum(most - 1, (2 * ends - sizes) * most // (2 * total)).tolist()
     grouped = itertools.groupby(zip(numbers, parts, strict=True), operator.itemgetter(0))
     return [tuple(part for _, part in group) for _, group in grouped]
@@ -205,20 +225,39 @@ def _group(parts: tuple[Part, ...], shard_bytes: int) -> list[tuple[Part, ...]]:
 
 def _sizes(folder: str) -> dict[str, int]:
     """Name -> bytes of the files in a folder, which may not exist."""
-    return {file.name: file.size for file in files.find_files(folder)} if files.exists(folder) else {}
+    return (
+        {file.name: file.size for file in files.find_files(folder)} if files.exists(folder) else {}
+    )
 
 
 def _is_done(shards: list[_Shard], plan: dict[str, Any]) -> bool:
-    """Whether the folder holds the plan's result; raises DataError if it holds anything but that or a part of it."""
+    """Whether the folder holds the plan's result; raises DataError if it holds anything but that or
+    a part of it."""
     folder, begun = shards[0].folder, shards[0].work / _UNFINISHED / _PLAN
     done = prepared.is_prepared(folder)
-    there = prepared.read_index(folder) if done else json_files.read(begun, dict) if begun.exists() else {}
-    differs = [f"{name} {there.get(name)!r}, not {value!r}" for name, value in plan.items() if there.get(name) != value]
+    there = (
+        prepared.read_index(folder)
+        if done
+        else json_files.read(begun, dict)
+        if begun.exists()
+        else {}
+    )
+    differs = [
+        f"{name} {there.get(name)!r}, not {value!r}"
+        for name, value in plan.items()
+        if there.get(name) != value
+    ]
     if there and differs:
-        raise DataError(f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder")
+        raise DataError(
+            f"{folder!r} holds another preparation: {'; '.join(differs)}; give another folder"
+        )
     ours = {shard.path.name for shard in shards}
-    if not there and any(name not in ours and not name.startswith(f"{_UNFINISHED}/") for name in _sizes(folder)):
-        raise DataError(f"{folder!r} is not empty and holds no preparation; give a folder of its own")
+    if not there and any(
+        name not in ours and not name.startswith(f"{_UNFINISHED}/") for name in _sizes(folder)
+    ):
+        raise DataError(
+            f"{folder!r} is not empty and holds no preparation; give a folder of its own"
+        )
     return done
 
 
@@ -231,27 +270,45 @@ def _begin(shards: list[_Shard], plan: dict[str, Any]) -> None:
 
 
 def _write_shards(shards: list[_Shard], cores: int) -> list[dict[str, Any]]:
-    """Makes the shards that are not done, in this process or in one process per core; returns all results."""
+    """Makes the shards that are not done, in this process or in one process per core; returns all
+    results."""
     sizes = _sizes(shards[0].folder)
     results = {shard.number: result for shard in shards if (result := shard.result(sizes))}
     waiting = [shard for shard in shards if shard.number not in results]
     total, processes = sum(shard.size for shard in shards), max(1, min(cores, len(waiting)))
     # Drawn also while no shard is done, at the rate of the whole time, as shards end in groups.
-    drawing = {"delay": DELAY, "mininterval": 0.25 if sys.stderr.isatty() else BEAT, "miniters": 0, "smoothing": 0}
+    drawing = {
+        "delay": DELAY,
+        "mininterval": 0.25 if sys.stderr.isatty() else BEAT,
+        "miniters": 0,
+        "smoothing": 0,
+    }
     drawing |= {"initial": total - sum(shard.size for shard in waiting), "file": sys.stderr}
     bar = tqdm.tqdm(total=total, desc="tokenising", unit="B", unit_scale=True, **drawing)
     spawned = processes, multiprocessing.get_context("spawn"), _begin_process
-    with bar, futures.ProcessPoolExecutor(*spawned) if processes > 1 else futures.ThreadPoolExecutor(1) as executor:
-        pending = {executor.submit(_write_shard, shard, max(1, cores // processes)): shard for shard in waiting}
+    with (
+        bar,
+        futures.ProcessPoolExecutor(*spawned)
+        if processes > 1
+        else futures.ThreadPoolExecutor(1) as executor,
+    ):
+        pending = {
+            executor.submit(_write_shard, shard, max(1, cores // processes)): shard
+            for shard in waiting
+        }
         try:
             while pending:
-                for future in futures.wait(pending, timeout=0.25, return_when=futures.FIRST_COMPLETED).done:
+                for future in futures.wait(
+                    pending, timeout=0.25, return_when=futures.FIRST_COMPLETED
+                ).done:
                     shard = pending.pop(future)
                     results[shard.number] = future.result()
                     bar.update(shard.size)
                 bar.update(0)
         except futures.BrokenExecutor as error:
-            raise DataError("a worker was ended from outside, perhaps for want of memory: give fewer") from error
+            raise DataError(
+                "a worker was ended from outside, perhaps for want of memory: give fewer"
+            ) from error
         finally:
             (shards[0].work / _UNFINISHED / _STOP).touch()
             executor.shutdown(cancel_futures=True)
@@ -282,7 +339,9 @@ def _write_shard(shard: _Shard, threads: int) -> dict[str, Any]:
                 raise InterruptedError
             yield batch
 
-    result = prepared.write_shard(shard.path, batches(), prepared.ids_dtype(shard.tokenizer.vocab_size))
+    result = prepared.write_shard(
+        shard.path, batches(), prepared.ids_dtype(shard.tokenizer.vocab_size)
+    )
     if files.is_remote(shard.folder):
         files.upload(shard.path, shard.folder)
     result |= {"skipped": bad.count, "skipped_first": bad.first}
@@ -303,12 +362,17 @@ def encode_documents(
     pieces = itertools.chain.from_iterable(map(_pieces, documents))
     while batch := list(itertools.islice(pieces, BATCH)):
         encoded = tokenizer.encode_batch([text for text, _ in batch], threads)
-        parts = [part for ids, (_, is_last) in zip(encoded, batch, strict=True) for part in (ids, sep[:is_last])]
+        parts = [
+            part
+            for ids, (_, is_last) in zip(encoded, batch, strict=True)
+            for part in (ids, sep[:is_last])
+        ]
         yield np.concatenate(parts), sum(is_last for _, is_last in batch)
 
 
 def _pieces(document: str) -> Iterator[tuple[str, bool]]:
-    """A document in pieces, each with whether it is the last, cut before white space, where no token spans the cut."""
+    """A document in pieces, each with whether it is the last, cut before white space, where no
+    token spans the cut."""
     start = 0
     while len(document) - start > PIECE:
         space = max(document.rfind(space, start + 1, start + PIECE) for space in " \n")

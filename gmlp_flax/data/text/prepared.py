@@ -1,11 +1,12 @@
 """A corpus as token ids on disk: the format that `prepare` writes and training reads.
 
-The corpus is a folder of shards. Shard i of n, counted from 0, is ids-0000i-of-0000n.array_record: the ids of its
-documents, with [SEP] after each, in records of BLOCK ids (the last one is shorter): uint16 if the vocabulary allows,
-else uint32; little-endian. Folders of earlier versions also have the lengths of documents, which nobody reads.
+The corpus is a folder of shards. Shard i of n, counted from 0, is ids-0000i-of-0000n.array_record:
+the ids of its documents, with [SEP] after each, in records of BLOCK ids (the last one is shorter):
+uint16 if the vocabulary allows, else uint32; little-endian. Folders of earlier versions also have
+the lengths of documents, which nobody reads.
 
-Beside them lie `tokenizer.model`, a copy of the tokenizer's file, and `index.json`. The index is written last: a folder
-that has one is whole.
+Beside them lie `tokenizer.model`, a copy of the tokenizer's file, and `index.json`. The index is
+written last: a folder that has one is whole.
 """
 
 import hashlib
@@ -37,11 +38,12 @@ _WRITER_OPTIONS = "group_size:1,uncompressed"
 
 _AGAIN = "copy or prepare it again, or delete its folder if it is one of the cache"
 
-OPEN_READERS = 64  # fewer than the usual limit of open files, which a corpus of 1,024 shards would reach
+# fewer than the usual limit of open files, which a corpus of 1,024 shards would reach
+OPEN_READERS = 64
 OPEN_COPIES = 4  # of remote shards, which cannot be deleted while they are open
 
-# What `overlap_note` compares at most: documents, tokens of each side, and shards, evenly spread, whose first documents
-# are taken.
+# What `overlap_note` compares at most: documents, tokens of each side, and shards, evenly spread,
+# whose first documents are taken.
 COMPARED, SEARCHED, TOKENS, SHARDS = 4096, 1 << 18, 1 << 24, 16
 TOLD = 0.01  # a smaller share of equal documents is not worth a line
 
@@ -61,7 +63,8 @@ def write_shard(path: Path, batches: Iterable, dtype: np.dtype) -> dict[str, int
 
     Args:
         path: see `shard_file`.
-        batches: pairs of ids, integer [tokens], and the number of documents that end in the batch, in order.
+        batches: pairs of ids, integer [tokens], and the number of documents that end in the batch,
+            in order.
         dtype: see `ids_dtype`.
 
     Returns:
@@ -85,29 +88,35 @@ def write_shard(path: Path, batches: Iterable, dtype: np.dtype) -> dict[str, int
 
 
 class Prepared:
-    """A prepared corpus: one stream of ids over all shards, read by position. Pickled as the name of its folder.
+    """A prepared corpus: one stream of ids over all shards, read by position. Pickled as the name
+    of its folder.
 
     Args:
-        folder: a folder with an `index.json`. The files of a remote one are copied to this disk as they are read.
+        folder: a folder with an `index.json`. The files of a remote one are copied to this disk as
+            they are read.
 
     Attributes:
         index: the content of `index.json`.
         tokenizer: the tokenizer that made the ids.
         dtype: the type of the stored ids.
         files: the files of all shards, those of earlier versions among them.
-        tokens, documents, skipped: totals over all shards: tokens (one [SEP] per document included), documents, and bad
-            records; `skipped_first` are the messages of some of these.
+        tokens, documents, skipped: totals over all shards: tokens (one [SEP] per document
+            included), documents, and bad records; `skipped_first` are the messages of some of
+            these.
         offsets: int64 [shards + 1], where each shard begins in the stream, and the end.
 
     Raises:
-        DataError: there is no such folder, it is not finished, or a file is missing, truncated or from another
-            preparation.
+        DataError: there is no such folder, it is not finished, or a file is missing, truncated or
+            from another preparation.
     """
 
     def __init__(self, folder: str | os.PathLike):
         self.folder = str(folder)
         self.index = read_index(self.folder)
-        shards, present = self.index["shards"], {file.name: file for file in files.find_files(self.folder)}
+        shards, present = (
+            self.index["shards"],
+            {file.name: file for file in files.find_files(self.folder)},
+        )
         self.files: list[File] = []
         self._shards: list[File] = []
         for number, shard in enumerate(shards):
@@ -127,9 +136,13 @@ class Prepared:
         self.dtype = np.dtype(self.index["dtype"])
         self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)
         self.tokens = int(self.offsets[-1])
-        self.documents, self.skipped = (sum(shard[name] for shard in shards) for name in ("documents", "skipped"))
+        self.documents, self.skipped = (
+            sum(shard[name] for shard in shards) for name in ("documents", "skipped")
+        )
         self.skipped_first = [message for shard in shards for message in shard["skipped_first"]]
-        self._readers = ResultCache(self._open_reader, OPEN_COPIES if files.is_remote(self.folder) else OPEN_READERS)
+        self._readers = ResultCache(
+            self._open_reader, OPEN_COPIES if files.is_remote(self.folder) else OPEN_READERS
+        )
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Ids [start, stop) of the stream: [stop - start], of `dtype`; thread-safe.
@@ -143,12 +156,17 @@ class Prepared:
         while start < stop:
             shard = int(np.searchsorted(self.offsets, start, "right")) - 1
             end = min(stop, int(self.offsets[shard + 1]))
-            parts.append(self._read_shard(shard, start - int(self.offsets[shard]), end - int(self.offsets[shard])))
+            parts.append(
+                self._read_shard(
+                    shard, start - int(self.offsets[shard]), end - int(self.offsets[shard])
+                )
+            )
             start = end
         return np.concatenate(parts)
 
     def counts(self, vocab_size: int, most: int = 1 << 24) -> np.ndarray:
-        """How often each id occurs, [vocab_size]: in all tokens or, if they are more than `most`, in spread blocks."""
+        """How often each id occurs, [vocab_size]: in all tokens or, if they are more than `most`,
+        in spread blocks."""
         blocks, counts = -(-self.tokens // BLOCK), np.zeros(vocab_size, np.int64)
         for block in spread(blocks, max(1, most // BLOCK)):
             ids = self.read(block * BLOCK, min((block + 1) * BLOCK, self.tokens))
@@ -161,9 +179,13 @@ class Prepared:
             reader, _ = self._readers(shard)
             # One by one: the library would fetch a range with a pool of threads, which is slower.
             blocks = [reader.read([number])[0] for number in range(first, -(-stop // BLOCK))]
-            ids = np.frombuffer(b"".join(blocks), self.dtype)[start - first * BLOCK : stop - first * BLOCK]
+            ids = np.frombuffer(b"".join(blocks), self.dtype)[
+                start - first * BLOCK : stop - first * BLOCK
+            ]
             if len(ids) != stop - start or ids.max(initial=0) >= self.tokenizer.vocab_size:
-                raise ValueError("fewer ids than were written, or ids that the tokenizer does not have")
+                raise ValueError(
+                    "fewer ids than were written, or ids that the tokenizer does not have"
+                )
             return ids
 
     def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, cache.LocalCopy]:
@@ -180,10 +202,13 @@ def is_prepared(folder: str | os.PathLike) -> bool:
 
 
 def read_index(folder: str) -> dict[str, Any]:
-    """The content of a folder's `index.json`; raises DataError if there is none, or a damaged one."""
+    """The content of a folder's `index.json`; raises DataError if there is none, or a damaged
+    one."""
     path = files.join(folder, INDEX)
     if not is_prepared(folder):
-        raise DataError(f"no prepared corpus in {folder!r}: it has no {INDEX}; make or finish it with gmlp prepare")
+        raise DataError(
+            f"no prepared corpus in {folder!r}: it has no {INDEX}; make or finish it with gmlp prepare"
+        )
     index = json_files.read(path, dict)
     if (version := index.get("format")) != FORMAT:
         raise DataError(f"{path}: format {version!r}, expected {FORMAT}; prepare the corpus again")
@@ -203,8 +228,8 @@ def _is_record(shard: Any) -> bool:
 
 
 def overlap_note(train: Prepared, heldout: Prepared) -> str:
-    """A line if more than TOLD of COMPARED held-out documents are, token by token, among SEARCHED that are trained on,
-    else ""; raises DataError if a file is damaged."""
+    """A line if more than TOLD of COMPARED held-out documents are, token by token, among SEARCHED
+    that are trained on, else ""; raises DataError if a file is damaged."""
     compared, searched, equal = Counter(_documents(heldout, COMPARED)), 0, 0
     total = compared.total()
     for document in _documents(train, SEARCHED):
@@ -219,7 +244,8 @@ def overlap_note(train: Prepared, heldout: Prepared) -> str:
 
 
 def _documents(tokens: Prepared, most: int) -> Iterator[bytes]:
-    """The ids of some documents; of a remote folder, whose shards are copied to be read, from one shard."""
+    """The ids of some documents; of a remote folder, whose shards are copied to be read, from one
+    shard."""
     count = len(tokens.offsets) - 1
     picked = spread(count, 1 if files.is_remote(tokens.folder) else SHARDS)
     for shard in picked:

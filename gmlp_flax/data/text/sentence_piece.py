@@ -1,4 +1,5 @@
-"""SentencePiece models for `Tokenizer`: our own unigram models (Kudo, 2018) and published ones, such as T5's."""
+"""SentencePiece models for `Tokenizer`: our own unigram models (Kudo, 2018) and published ones,
+such as T5's."""
 
 import io
 import re
@@ -10,7 +11,8 @@ import sentencepiece
 from gmlp_flax.data.text.fixed_vocabulary import is_blank, utf8
 from gmlp_flax.errors import DataError, decode_errors
 
-# Everything that decides the trained model besides the corpus, the vocabulary size and the number of threads.
+# Everything that decides the trained model besides the corpus, the vocabulary size and the number
+# of threads.
 TRAINING = {
     "model_type": "unigram",
     "byte_fallback": True,
@@ -37,7 +39,8 @@ _NAMES = {
 # If a model lacks these, they get the ids after its last piece, as T5's sentinels do.
 _ADDED = ("cls", "mask")
 
-# SentencePiece silently drops sentences above 4,192 bytes; 1,000 characters are 4,000 bytes at most.
+# SentencePiece silently drops sentences above 4,192 bytes; 1,000 characters are 4,000 bytes at
+# most.
 _CHUNK = re.compile(r"(?s).{1,1000}(?!\S)|\S{1,1000}")
 
 # A private-use character in place of the text before one that continues a word.
@@ -45,7 +48,8 @@ _STAND_IN = "\ue000"
 
 
 class SentencePieces:
-    """A SentencePiece model. It decides how text is normalised: usually NFKC, and any white space to one space.
+    """A SentencePiece model. It decides how text is normalised: usually NFKC, and any white space
+    to one space.
 
     Args:
         model: the serialized model.
@@ -59,7 +63,8 @@ class SentencePieces:
 
     def __init__(self, model: bytes, name: str):
         with decode_errors(
-            f"{name}: damaged or not a SentencePiece model, nor a vocabulary in UTF-8", "train or copy it again"
+            f"{name}: damaged or not a SentencePiece model, nor a vocabulary in UTF-8",
+            "train or copy it again",
         ):
             self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             pieces = processor.vocab_size()
@@ -67,7 +72,9 @@ class SentencePieces:
         self.special: dict[str, int] = {"unk": processor.unk_id()}
         self._added: list[str] = []
         for role, names in _NAMES.items():
-            ids = (i for i in map(processor.piece_to_id, names) if processor.id_to_piece(i) in names)
+            ids = (
+                i for i in map(processor.piece_to_id, names) if processor.id_to_piece(i) in names
+            )
             if (piece_id := next(ids, None)) is None:
                 if role not in _ADDED:
                     raise DataError(
@@ -85,18 +92,25 @@ class SentencePieces:
         # Arrays, because lists of Python integers take twice as long.
         if len(texts) == 1:  # without a thread, which would take ten times as long to start
             return [self._processor.encode(utf8(texts[0]), return_type="numpy")]
-        return self._processor.encode(list(map(utf8, texts)), num_threads=threads, return_type="numpy")
+        return self._processor.encode(
+            list(map(utf8, texts)), num_threads=threads, return_type="numpy"
+        )
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """See Tokenizer.encode_with_offsets."""
         text = utf8(text).decode()
         encoding = self._processor.encode(text, return_type="offset_mapping")
-        ids, spans = np.array(encoding["ids"], np.int32), np.array(encoding["offsets"], np.int32).reshape(-1, 2)
+        ids, spans = (
+            np.array(encoding["ids"], np.int32),
+            np.array(encoding["offsets"], np.int32).reshape(-1, 2),
+        )
         # If one character becomes several pieces, such as bytes, only the last of them has a span.
         last = np.where(spans[:, 0] < spans[:, 1], np.arange(len(spans)), len(spans))
         shared = np.minimum(np.minimum.accumulate(last[::-1])[::-1], len(spans) - 1)
         spans = spans[shared]
-        for i in np.flatnonzero([start < stop and is_blank(text[start]) for start, stop in spans.tolist()]):
+        for i in np.flatnonzero(
+            [start < stop and is_blank(text[start]) for start, stop in spans.tolist()]
+        ):
             start, stop = spans[i]
             spans[i, 0] = next((j for j in range(start, stop) if not is_blank(text[j])), stop)
         return ids, spans
@@ -106,9 +120,12 @@ class SentencePieces:
         if not text or text[0].isspace():
             return self._processor.encode(utf8(text))
         whole = utf8(_STAND_IN + text)
-        before, pieces = (self._processor.encode(part, return_type=str) for part in (utf8(_STAND_IN), whole))
+        before, pieces = (
+            self._processor.encode(part, return_type=str) for part in (utf8(_STAND_IN), whole)
+        )
         last = len(before) - 1
-        # Without byte fallback, the stand-in and an unknown character after it are one piece, which the text keeps.
+        # Without byte fallback, the stand-in and an unknown character after it are one piece, which
+        # the text keeps.
         return self._processor.encode(whole)[last + (pieces[last] == before[last]) :]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -116,11 +133,16 @@ class SentencePieces:
 
     def piece(self, token: int) -> str:
         added = token - (self.vocab_size - len(self._added))
-        return self._added[added] if added >= 0 else self._processor.id_to_piece(token).replace("▁", " ")
+        return (
+            self._added[added]
+            if added >= 0
+            else self._processor.id_to_piece(token).replace("▁", " ")
+        )
 
 
 def train(documents: Iterable[str], vocab_size: int) -> bytes:
-    """Trains a unigram model with byte fallback, with SPECIAL_PIECES as its first pieces; see Tokenizer.train."""
+    """Trains a unigram model with byte fallback, with SPECIAL_PIECES as its first pieces; see
+    Tokenizer.train."""
     model, stopped_by = io.BytesIO(), []
 
     def chunks() -> Iterator[bytes]:
@@ -144,10 +166,17 @@ def train(documents: Iterable[str], vocab_size: int) -> bytes:
         if stopped_by:
             raise stopped_by[0] from None
         advice = "give more text, or a vocab_size with room for 256 bytes and all characters"
-        raise DataError(f"no tokenizer of vocab_size={vocab_size} can be trained on this text: {advice}") from error
+        raise DataError(
+            f"no tokenizer of vocab_size={vocab_size} can be trained on this text: {advice}"
+        ) from error
     return model.getvalue()
 
 
 def cut_in_chunks(document: str) -> Iterator[str]:
-    """Cuts a document into pieces of at most 1,000 characters: at white space, unless a single word is longer."""
-    return (match.group() for line in document.splitlines(keepends=True) for match in _CHUNK.finditer(line))
+    """Cuts a document into pieces of at most 1,000 characters: at white space, unless a single word
+    is longer."""
+    return (
+        match.group()
+        for line in document.splitlines(keepends=True)
+        for match in _CHUNK.finditer(line)
+    )

@@ -1,4 +1,5 @@
-"""Text to token ids and back: one interface to SentencePiece models, WordPiece vocabularies, and bytes."""
+"""Text to token ids and back: one interface to SentencePiece models, WordPiece vocabularies, and
+bytes."""
 
 from __future__ import annotations
 
@@ -28,19 +29,23 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 class Tokenizer:
     """A tokenizer: immutable and picklable; two are equal if their models are.
 
-    The model's content shows its kind: the line "bytes" stands for the bytes themselves, "listops" for the symbols of
-    ListOps, other UTF-8 text is a WordPiece vocabulary or a tokenizer.json, anything else a SentencePiece model.
+    The model's content shows its kind: the line "bytes" stands for the bytes themselves, "listops"
+    for the symbols of ListOps, other UTF-8 text is a WordPiece vocabulary or a tokenizer.json,
+    anything else a SentencePiece model.
 
     | model | special pieces | text |
     |---|---|---|
-    | SentencePiece, made by `train` | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4 | cased; bytes for rare characters |
-    | other SentencePiece, e.g. T5 | <pad> is [PAD], </s> is [SEP]; [CLS], [MASK] added at the end | as the model says |
+    | SentencePiece, made by `train` | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4 | cased; bytes for
+    rare characters |
+    | other SentencePiece, e.g. T5 | <pad> is [PAD], </s> is [SEP]; [CLS], [MASK] added at the end |
+    as the model says |
     | BERT's vocab.txt, tokenizer.json | [PAD] [UNK] [CLS] [SEP] [MASK] anywhere | see WordPieces |
     | bytes | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4, then byte b is 5 + b | as it is |
     | listops | the same, then its 15 symbols | a DataError if it has other words |
 
-    But for bytes, text is normalised first (any white space becomes one space), so decoding gives the normalised text.
-    `encode` never returns a special piece other than [UNK], whatever the text, and `decode` leaves special pieces out.
+    But for bytes, text is normalised first (any white space becomes one space), so decoding gives
+    the normalised text. `encode` never returns a special piece other than [UNK], whatever the text,
+    and `decode` leaves special pieces out.
 
     Args:
         model: the content of the model's or vocabulary's file.
@@ -51,12 +56,13 @@ class Tokenizer:
         checksum: SHA-256 of the model, in hexadecimal.
         vocab_size: the number of pieces, including special ones.
         special_ids: all special ids, in order: never masked, never drawn as a replacement.
-        pad_id, cls_id, sep_id: the ids after the end of a sequence, at its beginning, and at the end of it or of a
-            document.
+        pad_id, cls_id, sep_id: the ids after the end of a sequence, at its beginning, and at the
+            end of it or of a document.
         unk_id, mask_id: the ids of text that the vocabulary lacks, and of a hidden token.
         cases: of WordPiece, whether text is lower-cased, and stripped of accents; else None.
         may_lack: whether it may give [UNK], as a tokenizer that falls back on bytes does not.
-        note: what `load` decided, a line for the start of a run; empty if there was nothing to decide.
+        note: what `load` decided, a line for the start of a run; empty if there was nothing to
+            decide.
 
     Raises:
         DataError: `model` is damaged, or lacks a special piece.
@@ -64,27 +70,37 @@ class Tokenizer:
 
     def __init__(self, model: bytes, name: str = "the given bytes"):
         if not model:
-            raise DataError(f"{name}: damaged: an empty file is no tokenizer; train or copy it again")
+            raise DataError(
+                f"{name}: damaged: an empty file is no tokenizer; train or copy it again"
+            )
         self.model, self.checksum = model, hashlib.sha256(model).hexdigest()
         fixed = {f"{known}\n".encode(): engine for known, engine in NAMED.items()}.get(model)
-        self._engine = fixed() if fixed else (WordPieces if _is_text(model) else SentencePieces)(model, name)
+        self._engine = (
+            fixed() if fixed else (WordPieces if _is_text(model) else SentencePieces)(model, name)
+        )
         self.note, self.cases = "", getattr(self._engine, "cases", None)
-        self.may_lack = isinstance(self._engine, WordPieces) or getattr(self._engine, "may_lack", False)
+        self.may_lack = isinstance(self._engine, WordPieces) or getattr(
+            self._engine, "may_lack", False
+        )
         self.vocab_size: int = self._engine.vocab_size
         self.special_ids: tuple[int, ...] = self._engine.special_ids
         roles = ("pad", "unk", "cls", "sep", "mask")
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(self._engine.special.__getitem__, roles)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
+            self._engine.special.__getitem__, roles
+        )
 
     @classmethod
     def train(cls, documents: Iterable[str], vocab_size: int) -> Tokenizer:
-        """Trains a SentencePiece unigram model (Kudo, 2018): cased, and with bytes for characters it does not know.
+        """Trains a SentencePiece unigram model (Kudo, 2018): cased, and with bytes for characters
+        it does not know.
 
-        The result, byte for byte, depends on the documents, `vocab_size` and the version of SentencePiece alone. A
-        corpus too small for `vocab_size` gives fewer pieces: read the number from `.vocab_size`.
+        The result, byte for byte, depends on the documents, `vocab_size` and the version of
+        SentencePiece alone. A corpus too small for `vocab_size` gives fewer pieces: read the number
+        from `.vocab_size`.
 
         Raises:
-            DataError: the corpus is empty, or `vocab_size` is too small for the special pieces, the 256 bytes and the
-                corpus's characters.
+            DataError: the corpus is empty, or `vocab_size` is too small for the special pieces, the
+                256 bytes and the corpus's characters.
         """
         return cls(train(documents, vocab_size), "the trained model")
 
@@ -92,15 +108,17 @@ class Tokenizer:
     def load(cls, path: str | os.PathLike, **keys: str) -> Tokenizer:
         """Reads a tokenizer's file or the folder of one, or takes a name of NAMED.
 
-        A WordPiece vocabulary does not say whether text is lower-cased and stripped of accents. A file named
-        TOKENIZER_FILE is a copy whose reading is settled; of other files `word_piece.decide` settles it.
+        A WordPiece vocabulary does not say whether text is lower-cased and stripped of accents. A
+        file named TOKENIZER_FILE is a copy whose reading is settled; of other files
+        `word_piece.decide` settles it.
 
         Args:
             path: the file, or a folder as of Hugging Face.
             keys: word_piece.KEYS, if they are not auto.
 
         Raises:
-            DataError: the file is missing or damaged, or what is beside it contradicts it or the keys.
+            DataError: the file is missing or damaged, or what is beside it contradicts it or the
+                keys.
         """
         if path in NAMED:
             return cls(f"{path}\n".encode(), str(path))
@@ -108,27 +126,40 @@ class Tokenizer:
         if files.is_folder(path):
             found = [at for name in _IN_FOLDERS if files.exists(at := files.join(path, name))]
             if not found:
-                raise DataError(f"{path} has no tokenizer ({', '.join(_IN_FOLDERS)}): give its file")
+                raise DataError(
+                    f"{path} has no tokenizer ({', '.join(_IN_FOLDERS)}): give its file"
+                )
             path = found[0]
         tokenizer = cls(files.read_small(path), path)
         if isinstance(tokenizer._engine, WordPieces) and not path.endswith(TOKENIZER_FILE):
             content, note = decide(path, keys)
             tokenizer = cls(content, path)
             tokenizer.note = note
-        elif isinstance(tokenizer._engine, SentencePieces) and (beside := find_beside(path, "tokenizer_config.json")):
+        elif isinstance(tokenizer._engine, SentencePieces) and (
+            beside := find_beside(path, "tokenizer_config.json")
+        ):
             lower = read_settings(beside).get("do_lower_case") is True
             if lower and tokenizer.encode("ABC") != tokenizer.encode("abc"):
-                raise DataError(f"{beside}: do_lower_case is true, which {path} does not do: lower-case texts, drop it")
+                raise DataError(
+                    f"{beside}: do_lower_case is true, which {path} does not do: lower-case texts, drop it"
+                )
         tokenizer.check(keys, path)
         return tokenizer
 
     def check(self, keys: Mapping[str, str], name: str) -> None:
-        """Raises DataError if it lower-cases or strips accents against word_piece.KEYS; `name` is its own."""
+        """Raises DataError if it lower-cases or strips accents against word_piece.KEYS; `name` is
+        its own."""
         own = dict(zip(KEYS, self.cases or (), strict=False))
         for key, value in keys.items():
             if value != "auto" and str(own.get(key)) != value.title():
-                reading = f"its {key} is {own[key]}" if own else "it is no WordPiece vocabulary with BERT's normalizer"
-                raise DataError(f"config.data.{key} is {value}, but of {name} {reading}: leave the key auto")
+                reading = (
+                    f"its {key} is {own[key]}"
+                    if own
+                    else "it is no WordPiece vocabulary with BERT's normalizer"
+                )
+                raise DataError(
+                    f"config.data.{key} is {value}, but of {name} {reading}: leave the key auto"
+                )
 
     def same_pieces(self, other: Tokenizer) -> bool:
         """Whether both have the same pieces, though they may differ in lower case and accents."""
@@ -136,13 +167,19 @@ class Tokenizer:
         return pieces[0] == pieces[1]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the model to `path`, atomically; of WordPiece to a name that ends in .json as Hugging Face's
-        `tokenizer.json`. Raises DataError if that fails."""
+        """Writes the model to `path`, atomically; of WordPiece to a name that ends in .json as
+        Hugging Face's `tokenizer.json`. Raises DataError if that fails."""
         as_json = os.fspath(path).endswith(".json")
-        files.write(path, self._engine.to_json() if as_json and isinstance(self._engine, WordPieces) else self.model)
+        files.write(
+            path,
+            self._engine.to_json()
+            if as_json and isinstance(self._engine, WordPieces)
+            else self.model,
+        )
 
     def encode(self, text: str) -> list[int]:
-        """The text's token ids, without special ids, except [UNK] in a model that cannot fall back on bytes."""
+        """The text's token ids, without special ids, except [UNK] in a model that cannot fall back
+        on bytes."""
         return self.encode_batch([text], 1)[0].tolist()
 
     def encode_batch(self, texts: Sequence[str], threads: int | None = None) -> list[np.ndarray]:
@@ -152,9 +189,9 @@ class Tokenizer:
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """`encode`, and the span of each token in the given text, before normalisation.
 
-        A token stands for text[start:stop], without white space before it; the span of white space is empty. Tokens
-        that are parts of one character, such as its bytes, each have the whole character as their span. Neither start
-        nor stop ever decreases.
+        A token stands for text[start:stop], without white space before it; the span of white space
+        is empty. Tokens that are parts of one character, such as its bytes, each have the whole
+        character as their span. Neither start nor stop ever decreases.
 
         Returns:
             ids: int32 [tokens].
@@ -165,10 +202,12 @@ class Tokenizer:
     def encode_masked(self, text: str) -> list[int]:
         """The text's token ids, with the id of [MASK] for each literal "[MASK]" in it.
 
-        A mask replaces a word and the space before it: "Paris is [MASK]." ends in the ids of [MASK] and ".".
+        A mask replaces a word and the space before it: "Paris is [MASK]." ends in the ids of [MASK]
+        and ".".
         """
         first, *others = text.split(MASK)
-        encode_after = getattr(self._engine, "encode_after", self.encode)  # SentencePiece begins a text with a space
+        # SentencePiece begins a text with a space
+        encode_after = getattr(self._engine, "encode_after", self.encode)
         ids = list(self.encode(first))
         for part in others:
             ids += [self.mask_id, *encode_after(part)]
@@ -181,7 +220,8 @@ class Tokenizer:
     def byte_counts(self) -> np.ndarray:
         """How many bytes of text each piece stands for, int32 [vocab_size]: 0 for special pieces.
 
-        WordPiece does not tell whether a space stood before a punctuation mark: it is taken for none.
+        WordPiece does not tell whether a space stood before a punctuation mark: it is taken for
+        none.
         """
         counts = np.zeros(self.vocab_size, np.int32)
         for token in {*range(self.vocab_size)}.difference(self.special_ids):
@@ -192,7 +232,8 @@ class Tokenizer:
         return counts
 
     def piece(self, token: int) -> str:
-        """The piece of one id, for display: with a leading space if it begins a word; `<0x0A>` for a byte."""
+        """The piece of one id, for display: with a leading space if it begins a word; `<0x0A>` for
+        a byte."""
         return self._engine.piece(int(token))
 
     def __reduce__(self):
@@ -206,7 +247,8 @@ class Tokenizer:
 
 
 def report_unknown(tokenizer: Tokenizer, source: Source | Sequence[Any], where: str) -> None:
-    """Prints the share of [UNK] in "tokens" of the first DOCUMENTS examples, if the tokenizer may give it.
+    """Prints the share of [UNK] in "tokens" of the first DOCUMENTS examples, if the tokenizer may
+    give it.
 
     Args:
         tokenizer, source: whose ids, and the examples.

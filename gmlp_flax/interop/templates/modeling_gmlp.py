@@ -1,13 +1,16 @@
-"""A gMLP or aMLP that gmlp_flax has trained, in PyTorch: this file, torch and safetensors are all that is needed.
+"""A gMLP or aMLP that gmlp_flax has trained, in PyTorch: this file, torch and safetensors are all
+that is needed.
 
     from modeling_gmlp import GMLP
-    model = GMLP.from_pretrained(FOLDER)   # with config.json and model.safetensors beside each other
-    logits = model(tokens)                 # int64 [batch, tokens] to float32 [batch, tokens, vocabulary]
-    logits = model(images)                 # [batch, height, width, channels], 0 to 255, to float32 [batch, classes]
+    model = GMLP.from_pretrained(FOLDER)   # with config.json and model.safetensors beside each
+    other logits = model(tokens)                 # int64 [batch, tokens] to float32 [batch, tokens,
+    vocabulary] logits = model(images)                 # [batch, height, width, channels], 0 to 255,
+    to float32 [batch, classes]
 
-Text models take any length up to config.model.length (a dense W that is not causal: that length). Masked language
-models give logits at all positions; causal ones give those of the token after each. The parameters have gradients, but
-there is no dropout, and no cache for generation. tokenizer.model is read by the package sentencepiece.
+Text models take any length up to config.model.length (a dense W that is not causal: that length).
+Masked language models give logits at all positions; causal ones give those of the token after each.
+The parameters have gradients, but there is no dropout, and no cache for generation. tokenizer.model
+is read by the package sentencepiece.
 """
 
 import json
@@ -22,7 +25,8 @@ BLOCKS = "encoder/blocks/"  # the leading axis of these parameters is the layer
 
 
 class GMLP(nn.Module):
-    """The model of a config and its parameters, name -> tensor (paper: "Pay Attention to MLPs", Figures 1 and 6)."""
+    """The model of a config and its parameters, name -> tensor (paper: "Pay Attention to MLPs",
+    Figures 1 and 6)."""
 
     def __init__(self, config: dict, weights: dict[str, torch.Tensor]):
         super().__init__()
@@ -37,17 +41,26 @@ class GMLP(nn.Module):
         weights = load_file(os.path.join(folder, "model.safetensors"))
         return cls(config, {name: tensor.to(dtype) for name, tensor in weights.items()}).eval()
 
-    def forward(self, inputs: torch.Tensor, padding_mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits. `padding_mask`, bool [batch, tokens], is False for padding, which tiny attention and a Toeplitz W
-        then ignore: for models with such a W, as their predictions do, or trained with config.model.mask_padding."""
+    def forward(
+        self, inputs: torch.Tensor, padding_mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Logits. `padding_mask`, bool [batch, tokens], is False for padding, which tiny attention
+        and a Toeplitz W then ignore: for models with such a W, as their predictions do, or trained
+            with config.model.mask_padding."""
         x = self.encode(self.embed(inputs), padding_mask)
         if "head/kernel" in self.weights:
             pooled = x[:, 0] if self.model["pool"] == "cls" else x.mean(1)
-            pooled = torch.tanh(self.linear(pooled, "pre_logits")) if self.model["pre_logits"] else pooled
+            pooled = (
+                torch.tanh(self.linear(pooled, "pre_logits"))
+                if self.model["pre_logits"]
+                else pooled
+            )
             return self.linear(pooled, "head").float()
         if "transform/kernel" in self.weights:
             x = self.norm(self.gelu(self.linear(x, "transform")), "transform_norm")
-        table = self.weights["embedding" if self.model.get("tie_embeddings", True) else "output_embedding"]
+        table = self.weights[
+            "embedding" if self.model.get("tie_embeddings", True) else "output_embedding"
+        ]
         return (x @ table.T + self.weights["bias"]).float()
 
     def embed(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -64,7 +77,11 @@ class GMLP(nn.Module):
             x = self.norm(x, "embedding_norm")
         elif self.model.get("scale_embeddings"):
             x = x * self.model["d_model"] ** 0.5
-        return self.linear(x, "embedding_projection") if "embedding_projection/kernel" in weights else x
+        return (
+            self.linear(x, "embedding_projection")
+            if "embedding_projection/kernel" in weights
+            else x
+        )
 
     def stem(self, images: torch.Tensor) -> torch.Tensor:
         """[batch, height, width, channels], 0 to 255, to a vector per patch, row by row."""
@@ -72,7 +89,9 @@ class GMLP(nn.Module):
             return self.weights["stem/table"][images.long().flatten(1)]
         kernel, (rows, columns) = self.weights["stem/kernel"], self.model["patch_size"]
         channels = images.shape[-1]
-        mean, std = (kernel.new_tensor(self.config["data"][name][:channels]) for name in ("mean", "std"))
+        mean, std = (
+            kernel.new_tensor(self.config["data"][name][:channels]) for name in ("mean", "std")
+        )
         x = (images.to(kernel.dtype) / 255 - mean) / std
         x = x.unflatten(2, (-1, columns)).unflatten(1, (-1, rows)).transpose(2, 3)
         return self.linear(x.flatten(3).flatten(1, 2), "stem")
@@ -85,8 +104,11 @@ class GMLP(nn.Module):
             x = x + self.linear(self.gate(z, y, layer, padding_mask), f"{BLOCKS}proj_out", layer)
         return self.norm(x, "encoder/norm")
 
-    def gate(self, z: torch.Tensor, y: torch.Tensor, layer: int, padding_mask: torch.Tensor | None) -> torch.Tensor:
-        """s(Z): Z1 * f(Z2) for the Spatial Gating Unit; tiny attention reads y, the block's normalised input."""
+    def gate(
+        self, z: torch.Tensor, y: torch.Tensor, layer: int, padding_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """s(Z): Z1 * f(Z2) for the Spatial Gating Unit; tiny attention reads y, the block's
+        normalised input."""
         gate = self.model["gate"]
         u, v = z.chunk(2, dim=-1) if gate == "split" else (z, z)
         v = self.norm(v, f"{BLOCKS}gate/norm", layer, self.model["gate_norm_eps"])
@@ -104,29 +126,39 @@ class GMLP(nn.Module):
         if f"{name}weight" in self.weights:
             matrix = self.weights[f"{name}weight"][layer]
             if not causal and tokens != len(matrix):
-                raise ValueError(f"the model was made for {len(matrix)} tokens and was given {tokens}")
+                raise ValueError(
+                    f"the model was made for {len(matrix)} tokens and was given {tokens}"
+                )
         else:
             taps = self.weights[f"{name}taps"][layer]
             taps = F.pad(taps, (0, len(taps) - 1)) if causal else taps
             matrix = taps.unfold(0, (len(taps) + 1) // 2, 1).flip(0)
         if tokens > len(matrix):
-            raise ValueError(f"the model was made for at most {len(matrix)} tokens and was given {tokens}")
+            raise ValueError(
+                f"the model was made for at most {len(matrix)} tokens and was given {tokens}"
+            )
         return (matrix.tril() if causal else matrix)[:tokens, :tokens]
 
-    def tiny_attention(self, y: torch.Tensor, layer: int, padding_mask: torch.Tensor | None) -> torch.Tensor:
+    def tiny_attention(
+        self, y: torch.Tensor, layer: int, padding_mask: torch.Tensor | None
+    ) -> torch.Tensor:
         """softmax(q k^T / sqrt(d_attn)) v with one head."""
         q, k, v = self.linear(y, f"{BLOCKS}attention/qkv", layer).chunk(3, dim=-1)
         mask = None if padding_mask is None else padding_mask[:, None]
         if self.model["causal"]:
             past = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool, device=y.device).tril()
             mask = past if mask is None else mask & past
-        return self.linear(F.scaled_dot_product_attention(q, k, v, mask), f"{BLOCKS}attention/out", layer)
+        return self.linear(
+            F.scaled_dot_product_attention(q, k, v, mask), f"{BLOCKS}attention/out", layer
+        )
 
     def linear(self, x: torch.Tensor, name: str, layer: int | None = None) -> torch.Tensor:
         kernel, bias = self.weights[f"{name}/kernel"], self.weights[f"{name}/bias"]
         return x @ kernel + bias if layer is None else x @ kernel[layer] + bias[layer]
 
-    def norm(self, x: torch.Tensor, name: str, layer: int | None = None, eps: float = 0.0) -> torch.Tensor:
+    def norm(
+        self, x: torch.Tensor, name: str, layer: int | None = None, eps: float = 0.0
+    ) -> torch.Tensor:
         scale, bias = self.weights[f"{name}/scale"], self.weights[f"{name}/bias"]
         scale, bias = (scale, bias) if layer is None else (scale[layer], bias[layer])
         return F.layer_norm(x, x.shape[-1:], scale, bias, eps or self.model["norm_eps"])

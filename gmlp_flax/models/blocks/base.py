@@ -12,23 +12,28 @@ from gmlp_flax.models.spec import BlockSpec
 
 
 def final_norm(spec: Any, d_model: int) -> Callable[[jax.Array], jax.Array]:
-    """See `Block`, for specs with an option `norm`: post-norm blocks end with a norm of their own."""
+    """See `Block`, for specs with an option `norm`: post-norm blocks end with a norm of their
+    own."""
     return LayerNorm(spec, d_model) if spec.norm == "pre" else nnx.identity
 
 
 class Block(nnx.Module):
     """One layer of an encoder, built as `MyBlock(spec, rngs)` with a spec of its class `Spec`.
 
-    A block of your own extends this class; docs/extending.md has an example. `parameters.parameter` states how each
-    parameter is sharded, decayed and resized for other lengths.
+    A block of your own extends this class; docs/extending.md has an example. `parameters.parameter`
+    states how each parameter is sharded, decayed and resized for other lengths.
 
     Attributes:
         Spec: options of the block, a frozen dataclass that extends `BlockSpec`.
         final_norm: norm after the last layer, built as `final_norm(spec, d_model)`.
-        mixes_at_start: whether fresh blocks mix tokens. If so, embeddings are best scaled up (`scale_embeddings`).
-        can_be_causal: whether the block obeys the option `causal`, so that no output depends on a later token.
-        hides_padding: whether no output depends on what `padding_mask` marks as padding, nor on how much it is.
-        torch_reader: the file of interop/templates that reads the block's weights in PyTorch; "" if there is none.
+        mixes_at_start: whether fresh blocks mix tokens. If so, embeddings are best scaled up
+            (`scale_embeddings`).
+        can_be_causal: whether the block obeys the option `causal`, so that no output depends on a
+            later token.
+        hides_padding: whether no output depends on what `padding_mask` marks as padding, nor on how
+            much it is.
+        torch_reader: the file of interop/templates that reads the block's weights in PyTorch; "" if
+            there is none.
     """
 
     Spec: ClassVar[type[BlockSpec]] = BlockSpec
@@ -43,17 +48,21 @@ class Block(nnx.Module):
         """Makes the parameters."""
 
     @abc.abstractmethod
-    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
+    ) -> jax.Array:
         """[batch, tokens, d_model] to the same.
 
         Args:
-            x: the residual stream. Each branch is added to it by `layers.add_branch(x, branch, rng, number)`.
+            x: the residual stream. Each branch is added to it by `layers.add_branch(x, branch, rng,
+                number)`.
             rng: random keys and rates of training.
-            padding_mask: bool [batch, tokens], False for padding; None if there is none. Linear layers over tokens
-                ignore it.
+            padding_mask: bool [batch, tokens], False for padding; None if there is none. Linear
+                layers over tokens ignore it.
 
-        A block that can be causal has a fourth argument, `cache: DecodeCache | None = None`. If it is given, the tokens
-        follow earlier ones, whose keys, values or gate inputs the block gets from `cache.update(name, values)`.
+        A block that can be causal has a fourth argument, `cache: DecodeCache | None = None`. If it
+        is given, the tokens follow earlier ones, whose keys, values or gate inputs the block gets
+        from `cache.update(name, values)`.
         """
 
     @classmethod
@@ -67,19 +76,21 @@ class Block(nnx.Module):
 
     @classmethod
     def stack_specs(cls, spec: Any) -> tuple[Any, ...]:
-        """The specs of the stacks of an encoder, first layers first; their `layers` add up to those of `spec`.
+        """The specs of the stacks of an encoder, first layers first; their `layers` add up to those
+        of `spec`.
 
-        The layers of a stack have the same shapes and the same program, with different weights: one scan runs them.
-        Most blocks have one stack. A block whose layers differ gives `dataclasses.replace(spec, layers=..., ...)` for
-        each run of equal layers.
+        The layers of a stack have the same shapes and the same program, with different weights: one
+        scan runs them. Most blocks have one stack. A block whose layers differ gives
+        `dataclasses.replace(spec, layers=..., ...)` for each run of equal layers.
         """
         return (spec,)
 
     def spatial_matrix(self) -> jax.Array | None:
-        """The matrix [n, n] that mixes tokens, the same for all inputs (rows are outputs); None if there is none."""
+        """The matrix [n, n] that mixes tokens, the same for all inputs (rows are outputs); None if
+        there is none."""
         return None
 
     def attention_scores(self, x: jax.Array) -> jax.Array | None:
-        """Logits of attention before the softmax, [batch or 1, heads, tokens, tokens], from the residual stream;
-        None if the block has no attention."""
+        """Logits of attention before the softmax, [batch or 1, heads, tokens, tokens], from the
+        residual stream; None if the block has no attention."""
         return None

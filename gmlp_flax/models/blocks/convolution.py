@@ -1,4 +1,5 @@
-"""Convolutions in place of attention (arXiv 2105.03322): lightweight or dynamic, with widths and dilations by layer."""
+"""Convolutions in place of attention (arXiv 2105.03322): lightweight or dynamic, with widths and
+dilations by layer."""
 
 import dataclasses
 import itertools
@@ -9,7 +10,15 @@ from flax import nnx
 
 from gmlp_flax.models.attention import HeadsSpec, WeightDropoutSpec
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, ChannelMLP, LayerNorm, LayerRng, Linear, add_branch, dropout
+from gmlp_flax.models.layers import (
+    EVALUATION,
+    ChannelMLP,
+    LayerNorm,
+    LayerRng,
+    Linear,
+    add_branch,
+    dropout,
+)
 from gmlp_flax.models.parameters import parameter
 from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec
@@ -17,18 +26,23 @@ from gmlp_flax.options import option
 
 
 def convolve(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
-    """y[i] = sum_j kernel[j] x[i + dilation (j - (width - 1) // 2)], with zeros beyond the first and last token.
+    """y[i] = sum_j kernel[j] x[i + dilation (j - (width - 1) // 2)], with zeros beyond the first
+    and last token.
 
     Args:
         x: [batch, tokens, heads, c], the shape of y; a head's channels share its kernel.
-        kernel: [heads, width], or [batch, tokens or 1, heads, width] for a different kernel at each output or example.
+        kernel: [heads, width], or [batch, tokens or 1, heads, width] for a different kernel at each
+            output or example.
         dilation: distance between neighbouring tokens that a kernel reads.
     """
     width, tokens = kernel.shape[-1], x.shape[1]
     before, after = dilation * ((width - 1) // 2), dilation * (width // 2)
     padded = jnp.pad(x, ((0, 0), (before, after), (0, 0), (0, 0)))
     shifted = [padded[:, dilation * j : dilation * j + tokens] for j in range(width)]
-    return sum((kernel[..., j, None] * shifted[j] for j in range(1, width)), kernel[..., 0, None] * shifted[0])
+    return sum(
+        (kernel[..., j, None] * shifted[j] for j in range(1, width)),
+        kernel[..., 0, None] * shifted[0],
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,14 +56,19 @@ class ConvolutionSpec(HeadsSpec, WeightDropoutSpec, AnyLengthSpec):
         architecture=True,
     )
     kernel_widths: tuple[int, ...] = option(
-        (7,), "tokens that a kernel reads: one number for all layers, or one for each", architecture=True
+        (7,),
+        "tokens that a kernel reads: one number for all layers, or one for each",
+        architecture=True,
     )
     dilations: tuple[int, ...] = option(
-        (1,), "distance between these tokens: one number for all layers, or one for each", architecture=True
+        (1,),
+        "distance between these tokens: one number for all layers, or one for each",
+        architecture=True,
     )
 
     def check(self) -> None:
-        """Raises ValueError for lists of a wrong length, for numbers below 1, and for kernels wider than the tokens."""
+        """Raises ValueError for lists of a wrong length, for numbers below 1, and for kernels wider
+        than the tokens."""
         super().check()
         for name, given in (("kernel_widths", self.kernel_widths), ("dilations", self.dilations)):
             if min(given) < 1 or len(given) not in (1, self.layers):
@@ -66,16 +85,22 @@ class ConvolutionSpec(HeadsSpec, WeightDropoutSpec, AnyLengthSpec):
     @property
     def kernels(self) -> list[tuple[int, int]]:
         """The width and the dilation of each layer."""
-        by_layer = (given * self.layers if len(given) == 1 else given for given in (self.kernel_widths, self.dilations))
+        by_layer = (
+            given * self.layers if len(given) == 1 else given
+            for given in (self.kernel_widths, self.dilations)
+        )
         return list(zip(*by_layer, strict=True))
 
 
 class LightweightKernel(nnx.Module):
-    """softmax(`logits`) [heads, width], the same for every input; logits are Glorot-uniform at the start."""
+    """softmax(`logits`) [heads, width], the same for every input; logits are Glorot-uniform at the
+    start."""
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         width = spec.kernel_widths[0]
-        logits = nnx.initializers.glorot_uniform()(rngs.params(), (spec.heads, width), spec.param_dtype)
+        logits = nnx.initializers.glorot_uniform()(
+            rngs.params(), (spec.heads, width), spec.param_dtype
+        )
         self.logits = parameter(logits, decayed=False)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -99,27 +124,34 @@ class DynamicKernel(nnx.Module):
 class Convolution(nnx.Module):
     """out(convolve(GLU(x))); GLU is one half of a projection times the sigmoid of the other half.
 
-    In training the kernels, as they leave the softmax, have dropout (DropConnect; fairseq's `weight_dropout`): drawn
-    for each example, and for each of its tokens if kernels are dynamic.
+    In training the kernels, as they leave the softmax, have dropout (DropConnect; fairseq's
+    `weight_dropout`): drawn for each example, and for each of its tokens if kernels are dynamic.
     """
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         self.proj_in = Linear(spec, spec.d_model, 2 * spec.d_model, rngs, parts=2)
-        self.kernel = (LightweightKernel if spec.convolution == "lightweight" else DynamicKernel)(spec, rngs)
+        self.kernel = (LightweightKernel if spec.convolution == "lightweight" else DynamicKernel)(
+            spec, rngs
+        )
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
         self.heads, self.dilation, self.rate = spec.heads, spec.dilations[0], spec.attention_dropout
 
     def __call__(
-        self, x: jax.Array, dropout_keys: jax.Array | None = None, padding_mask: jax.Array | None = None
+        self,
+        x: jax.Array,
+        dropout_keys: jax.Array | None = None,
+        padding_mask: jax.Array | None = None,
     ) -> jax.Array:
-        """[batch, tokens, d_model] to the same. `dropout_keys` [batch] are for dropout on the kernels. Padding counts
-        as zeros; `padding_mask` as in `Block`."""
+        """[batch, tokens, d_model] to the same. `dropout_keys` [batch] are for dropout on the
+        kernels. Padding counts as zeros; `padding_mask` as in `Block`."""
         gated = jax.nn.glu(self.proj_in(x))
         if padding_mask is not None:
             gated = jnp.where(padding_mask[..., None], gated, 0)
         kernel = self.kernel(gated)
         if dropout_keys is not None and self.rate:
-            kernel = kernel if kernel.ndim == 4 else jnp.broadcast_to(kernel, (len(x), 1, *kernel.shape))
+            kernel = (
+                kernel if kernel.ndim == 4 else jnp.broadcast_to(kernel, (len(x), 1, *kernel.shape))
+            )
             kernel = dropout(kernel, self.rate, dropout_keys)
         convolved = convolve(gated.reshape(*x.shape[:2], self.heads, -1), kernel, self.dilation)
         return self.out(convolved.astype(x.dtype).reshape(x.shape))
@@ -137,15 +169,21 @@ class ConvolutionBlock(Block):
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
 
-    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
+    ) -> jax.Array:
         """See `Block`."""
-        x = add_branch(x, self.convolution(self.mixing_norm(x), rng.mixing_keys, padding_mask), rng, 0)
+        x = add_branch(
+            x, self.convolution(self.mixing_norm(x), rng.mixing_keys, padding_mask), rng, 0
+        )
         return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)
 
     @classmethod
     def stack_specs(cls, spec: ConvolutionSpec) -> tuple[ConvolutionSpec, ...]:
         """See `Block`: one stack for each run of layers with equal kernels."""
         return tuple(
-            dataclasses.replace(spec, kernel_widths=(width,), dilations=(dilation,), layers=len(list(run)))
+            dataclasses.replace(
+                spec, kernel_widths=(width,), dilations=(dilation,), layers=len(list(run))
+            )
             for (width, dilation), run in itertools.groupby(spec.kernels)
         )

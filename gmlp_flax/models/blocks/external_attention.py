@@ -1,4 +1,5 @@
-"""External attention (arXiv 2105.02358): tokens attend to a small memory, the same for all inputs."""
+"""External attention (arXiv 2105.02358): tokens attend to a small memory, the same for all
+inputs."""
 
 import dataclasses
 
@@ -21,7 +22,9 @@ TOKENS, MEMORY = "tokens", "memory"
 class ExternalAttentionSpec(HeadsSpec, AnyLengthSpec):
     """Options of external attention."""
 
-    heads: int = option(1, "heads, each of d_model / heads channels; they share the memory", SIZE, architecture=True)
+    heads: int = option(
+        1, "heads, each of d_model / heads channels; they share the memory", SIZE, architecture=True
+    )
     memory: int = option(64, "entries of the memory (the paper's S)", SIZE, architecture=True)
     memory_softmax: str = option(
         TOKENS,
@@ -32,12 +35,13 @@ class ExternalAttentionSpec(HeadsSpec, AnyLengthSpec):
 
 
 class ExternalAttention(nnx.Module):
-    """weights(x keys^T) values in each head, between two projections. The memory, `keys` and `values`
-    [memory, d_model / heads], has no biases, and the weights are computed in its type.
+    """weights(x keys^T) values in each head, between two projections. The memory, `keys` and
+    `values` [memory, d_model / heads], has no biases, and the weights are computed in its type.
 
-    As published, the softmax runs over the tokens, and each token's weights are then divided by their sum (double
-    normalisation): a token's output depends on all tokens. With the softmax over the memory it depends on the token
-    alone.
+    As published, the softmax runs over the tokens, and each token's weights are then divided by
+    their sum (double
+    normalisation): a token's output depends on all tokens. With the softmax over the memory it
+    depends on the token alone.
     """
 
     def __init__(self, spec: ExternalAttentionSpec, rngs: nnx.Rngs):
@@ -50,13 +54,18 @@ class ExternalAttention(nnx.Module):
         self.heads, self.over = spec.heads, spec.memory_softmax
 
     def __call__(self, x: jax.Array, padding_mask: jax.Array | None = None) -> jax.Array:
-        """[batch, tokens, d_model] to the same. A softmax over tokens ignores padding; `padding_mask` as in `Block`."""
+        """[batch, tokens, d_model] to the same. A softmax over tokens ignores padding;
+        `padding_mask` as in `Block`."""
         keys, values = self.keys[...], self.values[...]
         heads = self.proj_in(x).reshape(*x.shape[:2], self.heads, -1).swapaxes(1, 2)
-        scores = jnp.einsum("bhnc,sc->bhns", heads, keys.astype(x.dtype), preferred_element_type=keys.dtype)
+        scores = jnp.einsum(
+            "bhnc,sc->bhns", heads, keys.astype(x.dtype), preferred_element_type=keys.dtype
+        )
         if self.over == TOKENS:
             if padding_mask is not None:
-                scores = jnp.where(padding_mask[:, None, :, None], scores, jnp.finfo(scores.dtype).min)
+                scores = jnp.where(
+                    padding_mask[:, None, :, None], scores, jnp.finfo(scores.dtype).min
+                )
             weights = jax.nn.softmax(scores, axis=-2)
             weights = weights / (1e-9 + weights.sum(-1, keepdims=True))
         else:
@@ -68,7 +77,8 @@ class ExternalAttention(nnx.Module):
 class ExternalAttentionBlock(Block):
     """x + external(norm(x)), then x + mlp(norm(x)).
 
-    The paper's module for images ends in a batch norm and a ReLU; here the block is a pre-norm block like the others.
+    The paper's module for images ends in a batch norm and a ReLU; here the block is a pre-norm
+    block like the others.
     """
 
     Spec = ExternalAttentionSpec
@@ -80,7 +90,9 @@ class ExternalAttentionBlock(Block):
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
 
-    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
+    ) -> jax.Array:
         """See `Block`."""
         x = add_branch(x, self.external(self.mixing_norm(x), padding_mask), rng, 0)
         return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)

@@ -1,5 +1,5 @@
-"""The feed-forward block of "Do You Even Need Attention?" (arXiv 2105.02723): a ViT with an MLP over tokens for
-attention."""
+"""The feed-forward block of "Do You Even Need Attention?" (arXiv 2105.02723): a ViT with an MLP
+over tokens for attention."""
 
 import jax
 from flax import nnx
@@ -21,8 +21,9 @@ from gmlp_flax.models.parameters import OverPatches
 class FeedForwardBlock(Block):
     """x + mlp(norm(x)), then x + token_mlp(norm(x)), the second norm over tokens.
 
-    It differs from the Mixer's block in the order of the two, and in the norm: the MLP over tokens is the same module
-    on transposed activations, so its norm is over tokens too, with n scales and biases (`token_norm`).
+    It differs from the Mixer's block in the order of the two, and in the norm: the MLP over tokens
+    is the same module on transposed activations, so its norm is over tokens too, with n scales and
+    biases (`token_norm`).
     """
 
     Spec = TokenMLPSpec
@@ -34,7 +35,9 @@ class FeedForwardBlock(Block):
         self.token_mlp = TokenMLP(spec, rngs)
         self.length = spec.length
 
-    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
+    ) -> jax.Array:
         """See `Block`. Raises ValueError if the number of tokens is not n."""
         check_tokens(x, self.length)
         x = add_branch(x, self.mlp(self.mlp_norm(x)), rng, 0)

@@ -1,4 +1,5 @@
-"""FNet (arXiv 2105.03824): tokens are mixed by a Fourier transform without parameters; and FNet-Hybrid."""
+"""FNet (arXiv 2105.03824): tokens are mixed by a Fourier transform without parameters; and
+FNet-Hybrid."""
 
 import dataclasses
 import functools
@@ -13,13 +14,20 @@ from jax.ad_checkpoint import checkpoint_name
 from gmlp_flax.models import sharding
 from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
 from gmlp_flax.models.blocks.base import Block, final_norm
-from gmlp_flax.models.layers import EVALUATION, ChannelMLP, ChannelMLPSpec, LayerNorm, LayerRng, add_normed
+from gmlp_flax.models.layers import (
+    EVALUATION,
+    ChannelMLP,
+    ChannelMLPSpec,
+    LayerNorm,
+    LayerRng,
+    add_normed,
+)
 from gmlp_flax.models.matmul import NAME, nameless_over_tokens
 from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import AT_LEAST_0, option
 
-# Up to these sizes `auto` uses matrix products. CPU: measured, docs/mixers.md. TPU: as FNet's code in transformers; its
-# authors use the FFT on GPUs. Neither was measured here.
+# Up to these sizes `auto` uses matrix products. CPU: measured, docs/mixers.md. TPU: as FNet's code
+# in transformers; its authors use the FFT on GPUs. Neither was measured here.
 MATMUL_UP_TO_ON_CPU = 80  # tokens and channels together
 MATMUL_UP_TO_ON_TPU = 4096  # tokens
 
@@ -37,8 +45,11 @@ def dft(points: int, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
 
 
 def by_matmul(x: jax.Array) -> jax.Array:
-    """`fourier` by matrix products over the channels and over the tokens: Re(F_n x F_d) = C_n x C_d - S_n x S_d."""
-    (token_cos, token_sin), (channel_cos, channel_sin) = (dft(points, x.dtype) for points in x.shape[1:])
+    """`fourier` by matrix products over the channels and over the tokens: Re(F_n x F_d) = C_n x C_d
+    - S_n x S_d."""
+    (token_cos, token_sin), (channel_cos, channel_sin) = (
+        dft(points, x.dtype) for points in x.shape[1:]
+    )
     real, imaginary = x @ channel_cos, x @ channel_sin
     return nameless_over_tokens(token_cos, real) - nameless_over_tokens(token_sin, imaginary)
 
@@ -64,8 +75,8 @@ ALGORITHMS = {"auto": by_platform, "matmul": by_matmul, "fft": by_fft}
 def fourier(x: jax.Array, algorithm: str) -> jax.Array:
     """The real part of the 2-D DFT over tokens and channels: [batch, tokens, channels] to the same.
 
-    `algorithm` is a key of ALGORITHMS, which differ by rounding alone. The gradient is one more transform, and nothing
-    is saved for it.
+    `algorithm` is a key of ALGORITHMS, which differ by rounding alone. The gradient is one more
+    transform, and nothing is saved for it.
     """
     return ALGORITHMS[algorithm](x)
 
@@ -81,7 +92,9 @@ def _fourier_jvp(algorithm, primals, tangents):
 class FNetSpec(ChannelMLPSpec, AnyLengthSpec):
     """Options of FNet."""
 
-    norm_eps: float = option(1e-12, "epsilon of the layer norms (FNet's own)", AT_LEAST_0, architecture=True)
+    norm_eps: float = option(
+        1e-12, "epsilon of the layer norms (FNet's own)", AT_LEAST_0, architecture=True
+    )
     norm: str = option(
         "post",
         "where norms stand: post, after each sum (as published), or pre, before each branch (as in other blocks)",
@@ -89,16 +102,20 @@ class FNetSpec(ChannelMLPSpec, AnyLengthSpec):
         architecture=True,
     )
     dft: str = option(
-        "auto", "the transform by matrix products, by FFT, or by the faster one", tuple(ALGORITHMS), numerics_only=True
+        "auto",
+        "the transform by matrix products, by FFT, or by the faster one",
+        tuple(ALGORITHMS),
+        numerics_only=True,
     )
 
 
 class FNetBlock(Block):
-    """norm(x + F(x)), then norm(x + mlp(x)), as published, or x + F(norm(x)), then x + mlp(norm(x)) (`norm="pre"`).
+    """norm(x + F(x)), then norm(x + mlp(x)), as published, or x + F(norm(x)), then x + mlp(norm(x))
+    (`norm="pre"`).
 
-    F(x) is the real part of the 2-D DFT. In the pre-norm block it is divided by sqrt(tokens * channels), which keeps
-    the sum of squares of a complex input, so that it does not drown its shortcut. As in the authors' code, dropout
-    applies to the MLP alone.
+    F(x) is the real part of the 2-D DFT. In the pre-norm block it is divided by sqrt(tokens *
+    channels), which keeps the sum of squares of a complex input, so that it does not drown its
+    shortcut. As in the authors' code, dropout applies to the MLP alone.
     """
 
     Spec = FNetSpec
@@ -110,7 +127,9 @@ class FNetBlock(Block):
         self.mlp = ChannelMLP(spec, rngs)
         self.pre_norm, self.dft = spec.norm == "pre", spec.dft
 
-    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
+    ) -> jax.Array:
         """See `Block`. Padding takes part in the transform."""
         x = add_normed(x, self.mixing_norm, self.transform, rng, 0, dropped=False)
         return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
@@ -126,21 +145,28 @@ class FNetBlock(Block):
 class FNetHybridSpec(AttentionSpec, FNetSpec):
     """Options of FNet-Hybrid: attention's and FNet's."""
 
-    norm_eps: float = option(1e-12, "epsilon of the layer norms (FNet's own)", AT_LEAST_0, architecture=True)
-    attention_layers: int = option(2, "how many layers, the last ones, have attention", AT_LEAST_0, architecture=True)
+    norm_eps: float = option(
+        1e-12, "epsilon of the layer norms (FNet's own)", AT_LEAST_0, architecture=True
+    )
+    attention_layers: int = option(
+        2, "how many layers, the last ones, have attention", AT_LEAST_0, architecture=True
+    )
 
     def check(self) -> None:
         """Raises ValueError if there are fewer layers than layers with attention."""
         super().check()
         last = self.attention_layers
         if last > self.layers:
-            raise ValueError(f"model.attention_layers is {last}: expected at most model.layers, {self.layers}")
+            raise ValueError(
+                f"model.attention_layers is {last}: expected at most model.layers, {self.layers}"
+            )
 
 
 class FNetHybridBlock(Block):
     """A last layer of FNet-Hybrid: attention in place of F. The first layers are `FNetBlock`s.
 
-    As in the authors' code, dropout applies to the MLP and, at `attention_dropout`, to the weights of attention.
+    As in the authors' code, dropout applies to the MLP and, at `attention_dropout`, to the weights
+    of attention.
     """
 
     Spec = FNetHybridSpec
@@ -153,9 +179,13 @@ class FNetHybridBlock(Block):
         self.attention = MultiHeadAttention(spec, rngs)
         self.pre_norm, self.dtype = spec.norm == "pre", spec.compute_dtype
 
-    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
+    ) -> jax.Array:
         """See `Block`."""
-        attention = functools.partial(self.attention, dropout_keys=rng.mixing_keys, padding_mask=padding_mask)
+        attention = functools.partial(
+            self.attention, dropout_keys=rng.mixing_keys, padding_mask=padding_mask
+        )
         x = add_normed(x, self.mixing_norm, attention, rng, 0, dropped=False)
         return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
 

@@ -1,6 +1,7 @@
 """The gMLP block (paper, Figures 1 and 2) and, with tiny attention, the aMLP block (Figure 6).
 
-Read from the top, as Figure 2's pseudo-code: the block, its spatial gate, the spatial projection inside the gate.
+Read from the top, as Figure 2's pseudo-code: the block, its spatial gate, the spatial projection
+inside the gate.
 """
 
 import dataclasses
@@ -22,7 +23,8 @@ from gmlp_flax.options import AT_LEAST_0, SIZE, Range, option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GMLPSpec(ContentAttentionSpec):
-    """Options of gMLP and aMLP. The paper's images have a dense W, all of its text a Toeplitz one."""
+    """Options of gMLP and aMLP. The paper's images have a dense W, all of its text a Toeplitz
+    one."""
 
     spatial: str = option(
         "toeplitz",
@@ -39,7 +41,9 @@ class GMLPSpec(ContentAttentionSpec):
     spatial_init_std: float = option(
         1e-6, "standard deviation of spatial weights at the start (paper: near zero)", AT_LEAST_0
     )
-    d_ffn: int = option(768, "width after the first projection, both halves counted", SIZE, architecture=True)
+    d_ffn: int = option(
+        768, "width after the first projection, both halves counted", SIZE, architecture=True
+    )
     gate: str = option(
         "split",
         "Table 3's gate; split is the Spatial Gating Unit",
@@ -47,7 +51,10 @@ class GMLPSpec(ContentAttentionSpec):
         architecture=True,
     )
     gate_norm_eps: float = option(
-        0.0, "epsilon of the norm inside the gate (timm: 1e-5); 0: norm_eps", AT_LEAST_0, architecture=True
+        0.0,
+        "epsilon of the norm inside the gate (timm: 1e-5); 0: norm_eps",
+        AT_LEAST_0,
+        architecture=True,
     )
     d_attn: int = option(
         0,
@@ -56,15 +63,21 @@ class GMLPSpec(ContentAttentionSpec):
         architecture=True,
     )
 
-    hide_padding: bool = False  # from the spatial projection too, as predictions do and training does not
+    # from the spatial projection too, as predictions do and training does not
+    hide_padding: bool = False
 
     def check(self) -> None:
-        """Raises ValueError for channels that the gate cannot halve, and for a causal form that is none."""
+        """Raises ValueError for channels that the gate cannot halve, and for a causal form that is
+        none."""
         super().check()
         if self.gate == "split" and self.d_ffn % 2:
-            raise ValueError(f"model.d_ffn is {self.d_ffn}: the split gate halves it, so it must be even")
+            raise ValueError(
+                f"model.d_ffn is {self.d_ffn}: the split gate halves it, so it must be even"
+            )
         if self.causal and self.form(self.length) != "direct":
-            raise ValueError(f"model.toeplitz is {self.toeplitz!r}, whose rounding tells of later tokens: use 'direct'")
+            raise ValueError(
+                f"model.toeplitz is {self.toeplitz!r}, whose rounding tells of later tokens: use 'direct'"
+            )
 
     def form(self, tokens: int) -> str:
         """How W is applied to so many tokens: a key of `toeplitz.FORMS`."""
@@ -74,7 +87,8 @@ class GMLPSpec(ContentAttentionSpec):
 
     @property
     def gate_width(self) -> int:
-        """Channels that leave the gate: half of d_ffn for the split gate, all of it for the others."""
+        """Channels that leave the gate: half of d_ffn for the split gate, all of it for the
+        others."""
         return self.d_ffn // 2 if self.gate == "split" else self.d_ffn
 
     def hiding_padding(self) -> Self | None:
@@ -83,11 +97,16 @@ class GMLPSpec(ContentAttentionSpec):
 
     def supports_length(self, tokens: int) -> bool:
         """At most n tokens; exactly n with a dense W that is not causal."""
-        return tokens == self.length if self.spatial == "dense" and not self.causal else tokens <= self.length
+        return (
+            tokens == self.length
+            if self.spatial == "dense" and not self.causal
+            else tokens <= self.length
+        )
 
 
 class GMLPBlock(Block):
-    """x + V s(gelu(U norm(x))), s the spatial gate; tiny attention reads norm(x), and the gate adds its output."""
+    """x + V s(gelu(U norm(x))), s the spatial gate; tiny attention reads norm(x), and the gate adds
+    its output."""
 
     Spec = GMLPSpec
     mixes_at_start = False
@@ -96,9 +115,12 @@ class GMLPBlock(Block):
 
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         d_model, d_ffn, width = spec.d_model, spec.d_ffn, spec.gate_width
-        gelu, parts = spec.activation, d_ffn // width  # Z1 and Z2 of the split gate are products of their own
+        # Z1 and Z2 of the split gate are products of their own
+        gelu, parts = spec.activation, d_ffn // width
         self.norm = LayerNorm(spec, d_model)
-        self.proj_in = Linear(spec, d_model, d_ffn, rngs, sharding=(FSDP, TENSOR), activation=gelu, parts=parts)
+        self.proj_in = Linear(
+            spec, d_model, d_ffn, rngs, sharding=(FSDP, TENSOR), activation=gelu, parts=parts
+        )
         self.gate = SpatialGatingUnit(spec, rngs)
         self.attention = TinyAttention(spec, width, rngs) if spec.d_attn else None
         self.proj_out = Linear(spec, width, d_model, rngs, sharding=(TENSOR, FSDP))
@@ -113,7 +135,9 @@ class GMLPBlock(Block):
         """See `Block`."""
         shortcut = x
         x = self.norm(x)
-        attention = self.attention(x, rng.mixing_keys, padding_mask, cache) if self.attention else None
+        attention = (
+            self.attention(x, rng.mixing_keys, padding_mask, cache) if self.attention else None
+        )
         x = self.proj_in(x)  # gelu(U x)
         x = self.gate(x, attention, cache, padding_mask)
         x = self.proj_out(x)  # V
@@ -129,16 +153,20 @@ class GMLPBlock(Block):
 
 
 class SpatialGatingUnit(nnx.Module):
-    """s(Z) with f(Z) = W norm(Z) + b: f(Z), Z + f(Z), Z * f(Z) or Z1 * f(Z2), the four gates of Table 3.
+    """s(Z) with f(Z) = W norm(Z) + b: f(Z), Z + f(Z), Z * f(Z) or Z1 * f(Z2), the four gates of
+    Table 3.
 
-    The last (`split`) is the paper's Spatial Gating Unit (Equation 4): Z1 is the first half of the channels, Z2 the
-    second. The caption of Table 3 puts the norm inside f for all four. W starts near zero. b starts at 1 if f
-    multiplies, so that s(Z) is Z (or Z1), and at 0 otherwise, so that the additive s(Z) is Z and the linear one 0.
+    The last (`split`) is the paper's Spatial Gating Unit (Equation 4): Z1 is the first half of the
+    channels, Z2 the second. The caption of Table 3 puts the norm inside f for all four. W starts
+    near zero. b starts at 1 if f multiplies, so that s(Z) is Z (or Z1), and at 0 otherwise, so that
+    the additive s(Z) is Z and the linear one 0.
     """
 
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
         self.norm = LayerNorm(spec, spec.gate_width, spec.gate_norm_eps, sharding=(TENSOR,))
-        self.spatial = SpatialProjection(spec, float(spec.gate in ("multiplicative", "split")), rngs)
+        self.spatial = SpatialProjection(
+            spec, float(spec.gate in ("multiplicative", "split")), rngs
+        )
         self.gate, self.hide_padding = spec.gate, spec.hide_padding
 
     def __call__(
@@ -148,8 +176,9 @@ class SpatialGatingUnit(nnx.Module):
         cache: DecodeCache | None = None,
         padding_mask: jax.Array | None = None,
     ) -> jax.Array:
-        """[..., tokens, d_ffn] to [..., tokens, gate_width]. The output of tiny attention, of the latter shape, is
-        added to f(Z) (Figure 6); `cache` as in `Block`; `padding_mask` counts if the spec has `hide_padding`."""
+        """[..., tokens, d_ffn] to [..., tokens, gate_width]. The output of tiny attention, of the
+        latter shape, is added to f(Z) (Figure 6); `cache` as in `Block`; `padding_mask` counts if
+        the spec has `hide_padding`."""
         u, v = jnp.split(z, 2, axis=-1) if self.gate == "split" else (z, z)
         v = self.norm(v)
         if padding_mask is not None and self.hide_padding:
@@ -165,17 +194,21 @@ class SpatialGatingUnit(nnx.Module):
 class SpatialProjection(nnx.Module):
     """f(Z) = W Z + b over the token axis (Equation 2): one W for all channels, one bias per token.
 
-    Parameters: `weight` [n, n] (spec.spatial == "dense") or `taps` [2n - 1] ("toeplitz"), and `bias` [n]. For fewer
-    than n tokens, W is cut to its upper-left corner (central taps), and b to its first entries.
+    Parameters: `weight` [n, n] (spec.spatial == "dense") or `taps` [2n - 1] ("toeplitz"), and
+    `bias` [n]. For fewer than n tokens, W is cut to its upper-left corner (central taps), and b to
+    its first entries.
 
-    A causal W is 0 above its diagonal: it has `taps` [n], for the offsets 1 - n to 0, or ignores that part of `weight`.
+    A causal W is 0 above its diagonal: it has `taps` [n], for the offsets 1 - n to 0, or ignores
+        that part of `weight`.
     """
 
     def __init__(self, spec: GMLPSpec, bias: float, rngs: nnx.Rngs):
         n, dtype = spec.length, spec.param_dtype
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
         if spec.spatial == "dense":
-            self.weight = parameter(near_zero(rngs.params(), (n, n), dtype), resize=OverPatches(outputs=-2, inputs=-1))
+            self.weight = parameter(
+                near_zero(rngs.params(), (n, n), dtype), resize=OverPatches(outputs=-2, inputs=-1)
+            )
         else:
             taps, resize = (n, PAST_TAPS) if spec.causal else (2 * n - 1, TAPS)
             self.taps = parameter(near_zero(rngs.params(), (taps,), dtype), resize=resize)
@@ -184,12 +217,17 @@ class SpatialProjection(nnx.Module):
         self.spec = spec
 
     def __call__(self, z: jax.Array, cache: DecodeCache | None = None) -> jax.Array:
-        """[..., tokens, channels] to the same. With a cache, W's rows for these tokens sum over the earlier ones too.
-        Raises ValueError for a number of tokens that `spec.supports_length` refuses."""
+        """[..., tokens, channels] to the same. With a cache, W's rows for these tokens sum over the
+        earlier ones too. Raises ValueError for a number of tokens that `spec.supports_length`
+        refuses."""
         tokens, first = z.shape[-2], 0
         if not self.spec.supports_length(tokens):
-            accepts = f"{'at most' if self.spec.supports_length(1) else 'exactly'} {self.spec.length}"
-            raise ValueError(f"the spatial projection was made for {accepts} tokens and was given {tokens}")
+            accepts = (
+                f"{'at most' if self.spec.supports_length(1) else 'exactly'} {self.spec.length}"
+            )
+            raise ValueError(
+                f"the spatial projection was made for {accepts} tokens and was given {tokens}"
+            )
         if cache is not None:
             first, z = cache.first, cache.update("gate", z)
         if (form := self.spec.form(tokens)) == "direct":
@@ -203,7 +241,9 @@ class SpatialProjection(nnx.Module):
         n = self.spec.length
         return self._rows(0, n, n, self.spec.param_dtype)
 
-    def _rows(self, first: jax.Array | int, count: int, columns: int, dtype: jnp.dtype) -> jax.Array:
+    def _rows(
+        self, first: jax.Array | int, count: int, columns: int, dtype: jnp.dtype
+    ) -> jax.Array:
         """Rows [first, first + count) and the first columns of W: [count, columns]."""
         causal = self.spec.causal
         if self.spec.spatial == "dense":
@@ -216,7 +256,8 @@ class SpatialProjection(nnx.Module):
 class TinyAttention(nnx.Module):
     """softmax(q k^T / sqrt(d_attn)) v with one head, projected to d_out (section 4.3, Figure 6).
 
-    The output projection starts near zero, like the spatial projection that its output is added to: a fresh gate is 1.
+    The output projection starts near zero, like the spatial projection that its output is added to:
+    a fresh gate is 1.
     """
 
     def __init__(self, spec: GMLPSpec, d_out: int, rngs: nnx.Rngs):
@@ -232,15 +273,21 @@ class TinyAttention(nnx.Module):
         padding_mask: jax.Array | None = None,
         cache: DecodeCache | None = None,
     ) -> jax.Array:
-        """[..., tokens, d_model] to [..., tokens, d_out]. `keys` [batch] are for dropout on the weights."""
+        """[..., tokens, d_model] to [..., tokens, d_out]. `keys` [batch] are for dropout on the
+        weights."""
         qkv, first = self.qkv(x), 0
-        if cache is None and (mixed := attend_fused(self.spec, qkv, 1, padding_mask, keys)) is not None:
+        if (
+            cache is None
+            and (mixed := attend_fused(self.spec, qkv, 1, padding_mask, keys)) is not None
+        ):
             return self.out(mixed)
         q, k, v = jnp.split(qkv, 3, axis=-1)
         if cache is not None:
             first, k, v = cache.first, cache.update("keys", k), cache.update("values", v)
         logits = dot_products(q, k, self.spec, first)
-        return self.out(attend(logits, v, x.shape[-2], padding_mask, self.spec.attention_dropout, keys))
+        return self.out(
+            attend(logits, v, x.shape[-2], padding_mask, self.spec.attention_dropout, keys)
+        )
 
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, tokens, tokens]."""

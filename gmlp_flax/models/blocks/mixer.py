@@ -4,7 +4,15 @@ import jax
 from flax import nnx
 
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, ChannelMLP, LayerNorm, LayerRng, TokenMLP, TokenMLPSpec, add_branch
+from gmlp_flax.models.layers import (
+    EVALUATION,
+    ChannelMLP,
+    LayerNorm,
+    LayerRng,
+    TokenMLP,
+    TokenMLPSpec,
+    add_branch,
+)
 
 
 class MixerBlock(Block):
@@ -18,7 +26,9 @@ class MixerBlock(Block):
         self.mlp_norm = LayerNorm(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
 
-    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
+    ) -> jax.Array:
         """See `Block`."""
         x = add_branch(x, self.token_mlp(self.token_norm(x)), rng, 0)
         return add_branch(x, self.mlp(self.mlp_norm(x)), rng, 1)

@@ -1,4 +1,5 @@
-"""The ResMLP block (arXiv 2105.03404, section 2): one linear layer across patches, no statistics of activations."""
+"""The ResMLP block (arXiv 2105.03404, section 2): one linear layer across patches, no statistics of
+activations."""
 
 import dataclasses
 
@@ -7,7 +8,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from gmlp_flax.models.blocks.base import Block
-from gmlp_flax.models.layers import EVALUATION, ChannelMLP, ChannelMLPSpec, LayerRng, TokenLinear, add_branch
+from gmlp_flax.models.layers import (
+    EVALUATION,
+    ChannelMLP,
+    ChannelMLPSpec,
+    LayerRng,
+    TokenLinear,
+    add_branch,
+)
 from gmlp_flax.models.parameters import OverPatches, parameter
 from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import ABOVE_0, option
@@ -18,15 +26,19 @@ class ResMLPSpec(ChannelMLPSpec):
     """Options of ResMLP."""
 
     layer_scale: float = option(
-        0.1, "scale of fresh branches (S12 0.1, S24 1e-5, S36 and B24 1e-6)", ABOVE_0, architecture=True
+        0.1,
+        "scale of fresh branches (S12 0.1, S24 1e-5, S36 and B24 1e-6)",
+        ABOVE_0,
+        architecture=True,
     )
 
 
 class Affine(nnx.Module):
-    """alpha x + beta per channel, in place of a norm (the paper's Aff). Computed in float32, returned in the compute
-    type.
+    """alpha x + beta per channel, in place of a norm (the paper's Aff). Computed in float32,
+    returned in the compute type.
 
-    Parameters: `scale` [channels], the paper's alpha, 1 at the start, and `bias` [channels], its beta, 0 at the start.
+    Parameters: `scale` [channels], the paper's alpha, 1 at the start, and `bias` [channels], its
+        beta, 0 at the start.
     """
 
     def __init__(self, spec: BlockSpec, channels: int):
@@ -40,10 +52,13 @@ class Affine(nnx.Module):
 
 
 class LayerScale(nnx.Module):
-    """gamma x: `scale` [d_model], `layer_scale` at the start, so that a deep stack starts near the identity."""
+    """gamma x: `scale` [d_model], `layer_scale` at the start, so that a deep stack starts near the
+    identity."""
 
     def __init__(self, spec: ResMLPSpec):
-        self.scale = parameter(jnp.full((spec.d_model,), spec.layer_scale, spec.param_dtype), decayed=False)
+        self.scale = parameter(
+            jnp.full((spec.d_model,), spec.layer_scale, spec.param_dtype), decayed=False
+        )
         self.precise_dtype = spec.precise_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -52,20 +67,25 @@ class LayerScale(nnx.Module):
 
 
 class ResMLPBlock(Block):
-    """x + gamma1 A(affine(x)), then x + gamma2 mlp(affine(x)), A a linear layer over the n patches, with bias."""
+    """x + gamma1 A(affine(x)), then x + gamma2 mlp(affine(x)), A a linear layer over the n patches,
+    with bias."""
 
     Spec = ResMLPSpec
     final_norm = Affine
 
     def __init__(self, spec: ResMLPSpec, rngs: nnx.Rngs):
         self.token_affine = Affine(spec, spec.d_model)
-        self.token_linear = TokenLinear(spec, spec.length, spec.length, rngs, OverPatches(outputs=-2, inputs=-1))
+        self.token_linear = TokenLinear(
+            spec, spec.length, spec.length, rngs, OverPatches(outputs=-2, inputs=-1)
+        )
         self.token_scale = LayerScale(spec)
         self.mlp_affine = Affine(spec, spec.d_model)
         self.mlp = ChannelMLP(spec, rngs)
         self.mlp_scale = LayerScale(spec)
 
-    def __call__(self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
+    ) -> jax.Array:
         """See `Block`."""
         x = add_branch(x, self.token_scale(self.token_linear(self.token_affine(x))), rng, 0)
         return add_branch(x, self.mlp_scale(self.mlp(self.mlp_affine(x))), rng, 1)

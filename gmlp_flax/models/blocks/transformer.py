@@ -7,7 +7,14 @@ from flax import nnx
 
 from gmlp_flax.models.attention import AttentionSpec, MultiHeadAttention
 from gmlp_flax.models.blocks.base import Block, final_norm
-from gmlp_flax.models.layers import EVALUATION, ChannelMLP, DecodeCache, LayerNorm, LayerRng, add_normed
+from gmlp_flax.models.layers import (
+    EVALUATION,
+    ChannelMLP,
+    DecodeCache,
+    LayerNorm,
+    LayerRng,
+    add_normed,
+)
 from gmlp_flax.options import option
 
 
@@ -16,16 +23,19 @@ class TransformerSpec(AttentionSpec):
     """Options of the Transformer."""
 
     norm: str = option(
-        "pre", "norms before each branch, or post: after each sum (BERT)", ("pre", "post"), architecture=True
+        "pre",
+        "norms before each branch, or post: after each sum (BERT)",
+        ("pre", "post"),
+        architecture=True,
     )
 
 
 class TransformerBlock(Block):
-    """x + attention(norm(x)), then x + mlp(norm(x)); with `norm="post"`, as BERT, norm(x + attention(x)), then
-    norm(x + mlp(x)).
+    """x + attention(norm(x)), then x + mlp(norm(x)); with `norm="post"`, as BERT, norm(x +
+    attention(x)), then norm(x + mlp(x)).
 
-    Pre-norm unless said otherwise: the paper does not say which its baselines are, a post-norm stack of 48 or 96 blocks
-    would hardly train, and gMLP's own block is pre-norm.
+    Pre-norm unless said otherwise: the paper does not say which its baselines are, a post-norm
+    stack of 48 or 96 blocks would hardly train, and gMLP's own block is pre-norm.
     """
 
     Spec = TransformerSpec
@@ -49,10 +59,16 @@ class TransformerBlock(Block):
     ) -> jax.Array:
         """See `Block`."""
         x = add_normed(
-            x, self.attention_norm, lambda x: self.attention(x, rng.mixing_keys, padding_mask, cache), rng, 0
+            x,
+            self.attention_norm,
+            lambda x: self.attention(x, rng.mixing_keys, padding_mask, cache),
+            rng,
+            0,
         )
         return add_normed(x, self.mlp_norm, self.mlp, rng, 1)
 
     def attention_scores(self, x: jax.Array) -> jax.Array:
         """See `Block`."""
-        return self.attention.scores(self.attention_norm(x) if self.pre_norm else x.astype(self.dtype))
+        return self.attention.scores(
+            self.attention_norm(x) if self.pre_norm else x.astype(self.dtype)
+        )

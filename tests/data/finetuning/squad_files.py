@@ -28,10 +28,14 @@ def write(path: Path, *articles: dict, **more) -> Path:
 
 
 def colours(number: int, impossible: bool = False) -> dict:
-    """An article that says which of eight things has which of eight colours, and asks for each; or also for a ninth."""
+    """An article that says which of eight things has which of eight colours, and asks for each; or
+    also for a ninth."""
     pairs = [(COLOURS[(i * (number + 1) + number) % 8], thing) for i, thing in enumerate(THINGS)]
     context = " ".join(f"The {thing} is {colour}." for colour, thing in pairs)
-    entries = [entry(f"{number}-{thing}", f"What is the {thing}?", context, colour) for colour, thing in pairs]
+    entries = [
+        entry(f"{number}-{thing}", f"What is the {thing}?", context, colour)
+        for colour, thing in pairs
+    ]
     if impossible:
         entries.append(entry(f"{number}-road", "What is the road?", context, is_impossible=True))
     return article(f"article {number}", context, *entries)

@@ -23,8 +23,13 @@ def failure(path, task) -> str:
 
 
 def test_retrieval_as_published(tmp_path):
-    """No header; labels as floats; a split by the end of the name. Equal documents are kept once."""
-    for part, content in (("train", PAIRS * 2), ("eval", PAIRS), ("test", PAIRS.replace(".0\t", "\t"))):
+    """No header; labels as floats; a split by the end of the name. Equal documents are kept
+    once."""
+    for part, content in (
+        ("train", PAIRS * 2),
+        ("eval", PAIRS),
+        ("test", PAIRS.replace(".0\t", "\t")),
+    ):
         (tmp_path / f"new_aan_pairs.{part}.tsv").write_text(content)
     found = opened(tmp_path, "retrieval")
     assert len(found) == 4 and found.labels.tolist() == [1, 0, 1, 0]
@@ -62,9 +67,19 @@ def test_listops_with_other_symbols(tmp_path):
 
 def test_reviews_as_tfds_prepares_them(tmp_path):
     """imdb_reviews: train, test, and reviews without a label, which no side reads."""
-    rows = {"train": [(b"good", 1), (b"bad", 0)], "test": [(b"poor", 0)], "unsupervised": [(b"film", -1)]}
-    splits = {name: [[writers.example(text=text, label=label) for text, label in of]] for name, of in rows.items()}
-    features = {"text": tfds.features.Text(), "label": tfds.features.ClassLabel(names=("neg", "pos"))}
+    rows = {
+        "train": [(b"good", 1), (b"bad", 0)],
+        "test": [(b"poor", 0)],
+        "unsupervised": [(b"film", -1)],
+    }
+    splits = {
+        name: [[writers.example(text=text, label=label) for text, label in of]]
+        for name, of in rows.items()
+    }
+    features = {
+        "text": tfds.features.Text(),
+        "label": tfds.features.ClassLabel(names=("neg", "pos")),
+    }
     folder = writers.tfds_folder(tmp_path / "1.0.0", splits, "array_record", **features)
     assert opened(folder, "imdb", heldout_split="test").labels.tolist() == [1, 0]
     assert opened(folder, "imdb", "heldout", heldout_split="test").texts == [("poor",)]

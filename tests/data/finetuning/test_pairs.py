@@ -36,7 +36,9 @@ TEXTS = st.lists(st.lists(st.integers(5, 99), max_size=20), min_size=1, max_size
 @pytest.mark.smoke
 @given(TEXTS, st.integers(5, 50))
 def test_as_berts_loop(texts, length):
-    tokens, segments = pairs.assemble([np.array(text, np.int32) for text in texts], length, TOKENIZER)
+    tokens, segments = pairs.assemble(
+        [np.array(text, np.int32) for text in texts], length, TOKENIZER
+    )
     assert tokens.dtype == segments.dtype == np.int32
     assert (tokens.tolist(), segments.tolist()) == slowly(texts, length)
 
@@ -45,7 +47,9 @@ def test_as_berts_loop(texts, length):
 def test_too_short_a_length(texts):
     least, given_texts = 1 + 2 * texts, [np.arange(4)] * texts
     assert pairs.assemble(given_texts, least, TOKENIZER)[0].shape == (least,)
-    with pytest.raises(DataError, match=f"length={least - 1} has no room for .*: give {least} or more$"):
+    with pytest.raises(
+        DataError, match=f"length={least - 1} has no room for .*: give {least} or more$"
+    ):
         pairs.assemble(given_texts, least - 1, TOKENIZER)
 
 
@@ -69,7 +73,10 @@ def test_encoding(tokenizer):
 
 
 def source(tokenizer, length=8, **options):
-    texts = [pairs.encode(texts, tokenizer) for texts in (["the time", "one"], ["a", "the of and to in is that it"])]
+    texts = [
+        pairs.encode(texts, tokenizer)
+        for texts in (["the time", "one"], ["a", "the of and to in is that it"])
+    ]
     columns = {"label": np.array([1, 0], np.int32)}
     return pairs.Pairs(texts, columns, length=length, tokenizer=tokenizer, **options)
 
@@ -90,8 +97,19 @@ def test_a_source_of_examples(tokenizer):
 def test_texts_that_are_encoded_alone(tokenizer):
     """Each text is laid out as if it were alone, and loses only its own tokens."""
     examples = source(tokenizer, 6, dual_encoder=True)
-    assert examples.cut == (np.array([[*map(len, tokens)] for tokens in examples.texts]) > 4).any(0).sum() > 0
+    assert (
+        examples.cut
+        == (np.array([[*map(len, tokens)] for tokens in examples.texts]) > 4).any(0).sum()
+        > 0
+    )
     for i in range(2):
         expected = [slowly([[int(token) for token in tokens[i]]], 6) for tokens in examples.texts]
-        rows = [[{CLS: tokenizer.cls_id, SEP: tokenizer.sep_id}.get(t, t) for t in row] for row, _ in expected]
-        assert tokenizer.pad_id == PAD and examples[i]["tokens"].tolist() == rows and not examples[i]["segments"].any()
+        rows = [
+            [{CLS: tokenizer.cls_id, SEP: tokenizer.sep_id}.get(t, t) for t in row]
+            for row, _ in expected
+        ]
+        assert (
+            tokenizer.pad_id == PAD
+            and examples[i]["tokens"].tolist() == rows
+            and not examples[i]["segments"].any()
+        )

@@ -1,4 +1,5 @@
-"""Rows from each kind of file and by split, and messages of bad rows, before their values are used."""
+"""Rows from each kind of file and by split, and messages of bad rows, before their values are
+used."""
 
 import csv
 import gzip
@@ -39,7 +40,9 @@ def rows(path, content, task="sst2"):
 @pytest.mark.parametrize("suffix", [".tsv", ".txt", ".tsv.gz"])
 def test_tab_separated(tmp_path, suffix):
     content = b"\xef\xbb\xbfsentence\tlabel\r\nfine\t1\r\n\r\n \ndull\t0\nbad\n\xe9\t1\n"
-    assert rows(tmp_path / f"a{suffix}", gzip.compress(content) if suffix.endswith("gz") else content) == [
+    assert rows(
+        tmp_path / f"a{suffix}", gzip.compress(content) if suffix.endswith("gz") else content
+    ) == [
         (2, {"sentence": "fine", "label": "1"}),
         (5, {"sentence": "dull", "label": "0"}),
         (6, "<1 columns where 2 "),
@@ -48,15 +51,20 @@ def test_tab_separated(tmp_path, suffix):
 
 
 def test_commas(tmp_path):
-    content = b'\xef\xbb\xbf"sentence",label\r\nfine,1\r\n\r\n"said ""no"", and\n\nwent",0\nbad\n\xe9,1\n'
+    content = (
+        b'\xef\xbb\xbf"sentence",label\r\nfine,1\r\n\r\n"said ""no"", and\n\nwent",0\nbad\n\xe9,1\n'
+    )
     assert rows(tmp_path / "a.csv", content) == [
         (2, {"sentence": "fine", "label": "1"}),
         (4, {"sentence": 'said "no", and\n\nwent', "label": "0"}),
         (7, "<1 columns where 2 "),
         (8, NOT_UTF8),
     ]
-    long = "\n".join(map(str, range(30_000)))  # beyond the library's own limit of 131,072 characters
-    assert rows(tmp_path / "a.csv", f'sentence,label\n"{long}",1\n') == [(2, {"sentence": long, "label": "1"})]
+    # beyond the library's own limit of 131,072 characters
+    long = "\n".join(map(str, range(30_000)))
+    assert rows(tmp_path / "a.csv", f'sentence,label\n"{long}",1\n') == [
+        (2, {"sentence": long, "label": "1"})
+    ]
 
 
 @pytest.mark.parametrize("row", ['"a" b,1', '"open,1'])
@@ -67,7 +75,13 @@ def test_stray_quotation_marks_end_the_reading(tmp_path, row):
 
 
 OWN = own_task(("text",), "label")
-EXAMPLES = [("plain", "0"), ('said "no"', "1"), ('"all of it"', "0"), ("two\nlines", "1"), ("a, b; c", "0")]
+EXAMPLES = [
+    ("plain", "0"),
+    ('said "no"', "1"),
+    ('"all of it"', "0"),
+    ("two\nlines", "1"),
+    ("a, b; c", "0"),
+]
 
 
 def own(path, content) -> tuple[list[tuple[str, str]], list[str]]:
@@ -81,7 +95,9 @@ def own(path, content) -> tuple[list[tuple[str, str]], list[str]]:
 def table(rows, delimiter, quoting=csv.QUOTE_MINIMAL, header=("text", "label")) -> str:
     """As pandas writes it, which calls this library."""
     content = io.StringIO()
-    csv.writer(content, delimiter=delimiter, quoting=quoting, lineterminator="\n").writerows([header, *rows])
+    csv.writer(content, delimiter=delimiter, quoting=quoting, lineterminator="\n").writerows(
+        [header, *rows]
+    )
     return content.getvalue()
 
 
@@ -108,19 +124,28 @@ def test_own_tables_as_pandas_writes_them(tmp_path, name, delimiter, said, quoti
 @pytest.mark.parametrize(("suffix", "delimiter"), [("csv", ","), ("csv", ";"), ("tsv", "\t")])
 def test_own_lines_that_end_in_carriage_returns(tmp_path, suffix, delimiter):
     content = f"text{delimiter}label\ra{delimiter}0\rb{delimiter}1\r"
-    assert f"a.{suffix}, line 1: not CSV" in raised(DataError, own, tmp_path / f"a.{suffix}", content)
+    assert f"a.{suffix}, line 1: not CSV" in raised(
+        DataError, own, tmp_path / f"a.{suffix}", content
+    )
 
 
 def test_own_texts_in_needless_marks(tmp_path):
     """All texts, but no labels and no header, as a script may write them."""
-    content = "text\tlabel\n" + "".join('"{}"\t{}\n'.format(text.replace('"', '""'), label) for text, label in EXAMPLES)
+    content = "text\tlabel\n" + "".join(
+        '"{}"\t{}\n'.format(text.replace('"', '""'), label) for text, label in EXAMPLES
+    )
     assert own(tmp_path / "a.tsv", content)[0] == EXAMPLES
 
 
 def test_own_marks_within_cells_are_the_same_in_both_readings(tmp_path):
     """As in a quoted table that has lost the first half of a text with a line feed."""
-    found, notes = own(tmp_path / "a.tsv", 'text\tlabel\n"said ""no"""\t1\n5" nails\t0\nlines"\t1\n')
-    assert found == [('said "no"', "1"), ('5" nails', "0"), ('lines"', "1")] and "lose their" in notes[0]
+    found, notes = own(
+        tmp_path / "a.tsv", 'text\tlabel\n"said ""no"""\t1\n5" nails\t0\nlines"\t1\n'
+    )
+    assert (
+        found == [('said "no"', "1"), ('5" nails', "0"), ('lines"', "1")]
+        and "lose their" in notes[0]
+    )
 
 
 def test_own_marks_that_belong_to_the_text(tmp_path):
@@ -128,7 +153,9 @@ def test_own_marks_that_belong_to_the_text(tmp_path):
     rows = [('"No," he said.', "0"), ('5" nails', "1"), ('"Fine"', "1")]
     content = "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows)
     found, (note,) = own(tmp_path / "a.tsv", content)
-    assert found == rows and note.startswith(", line 2: the cell '\"No,\" he said.' and the like keep their")
+    assert found == rows and note.startswith(
+        ", line 2: the cell '\"No,\" he said.' and the like keep their"
+    )
     found, notes = own(tmp_path / "a.tsv", 'text\tlabel\n5" nails\t1\n')
     assert found == [('5" nails', "1")] and not notes
 
@@ -151,7 +178,10 @@ def test_own_tables_with_a_byte_order_mark(tmp_path):
     for name, content in (
         ("a.csv", table(rows, ";")),
         ("a.tsv", table(rows, "\t")),
-        ("a.jsonl", "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)),
+        (
+            "a.jsonl",
+            "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows),
+        ),
     ):
         assert own(tmp_path / name, content.encode("utf-8-sig"))[0] == rows
     with pytest.raises(DataError, match="a zero byte, as UTF-16 has.*iconv -f UTF-16"):
@@ -164,7 +194,12 @@ def test_marks_in_published_tables_are_kept(tmp_path):
 
 
 def test_json_lines(tmp_path):
-    content = writers.json_lines({"sentence": "fine", "label": 1}) + b"\n[]\n{\n" + b'"\xff"\n' + b"[" * 100_000
+    content = (
+        writers.json_lines({"sentence": "fine", "label": 1})
+        + b"\n[]\n{\n"
+        + b'"\xff"\n'
+        + b"[" * 100_000
+    )
     assert rows(tmp_path / "a.jsonl", content) == [
         (1, {"sentence": "fine", "label": 1}),
         (3, "<found list; expect"),
@@ -177,7 +212,8 @@ def test_json_lines(tmp_path):
 @given(
     st.lists(
         st.tuples(
-            st.text(st.characters(exclude_characters="\t\n\r\0\ufeff", codec="utf-8"), min_size=1), st.integers()
+            st.text(st.characters(exclude_characters="\t\n\r\0\ufeff", codec="utf-8"), min_size=1),
+            st.integers(),
         ),
         min_size=1,
     ).filter(lambda rows: all(text.strip() for text, _ in rows))
@@ -187,7 +223,10 @@ def test_any_sentence_survives_both_formats(tmp_path_factory, sentences):
     """Quotation marks that never close and characters at which str.splitlines cuts among them."""
     folder = tmp_path_factory.mktemp("rows")
     sentences = [('"A quote that never ends', 0), ("a\u2028line\x85and\x0cfeed", 1), *sentences]
-    tsv = rows(folder / "a.tsv", "sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in sentences))
+    tsv = rows(
+        folder / "a.tsv",
+        "sentence\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in sentences),
+    )
     lines = writers.json_lines(*({"sentence": text, "label": label} for text, label in sentences))
     for found in (tsv, rows(folder / "a.jsonl", lines)):
         assert [(row["sentence"], int(row["label"])) for _, row in found] == sentences
@@ -205,28 +244,46 @@ def test_parquet(tmp_path):
     )
     (_, first), (where, second), (_, third) = file_rows(str(path), SST2, [])
     assert first == {"sentence": "fine", "label": "1", "idx": 4} and where == f"{path}, row 1"
-    assert second["sentence"] == b"\xff" and third == {"sentence": "dull", "label": "1", "idx": None}
+    assert second["sentence"] == b"\xff" and third == {
+        "sentence": "dull",
+        "label": "1",
+        "idx": None,
+    }
 
 
 def test_names_of_classes_in_parquet(tmp_path):
-    features = {"label": {"names": ["neg", "pos"], "_type": "ClassLabel"}, "sentence": {"_type": "Value"}}
+    features = {
+        "label": {"names": ["neg", "pos"], "_type": "ClassLabel"},
+        "sentence": {"_type": "Value"},
+    }
     table = pa.table({"sentence": ["fine", "dull", "new"], "label": [1, 0, -1]})
     for description, expected in (
         (json.dumps({"info": {"features": features}}), ["pos", "neg", None]),
         ("{", [1, 0, -1]),
         ("[]", [1, 0, -1]),
     ):
-        pq.write_table(table.replace_schema_metadata({"huggingface": description}), tmp_path / "a.parquet")
-        assert [record["label"] for _, record in file_rows(str(tmp_path / "a.parquet"), SST2, [])] == expected
-    pq.write_table(pa.Table.from_arrays([pa.array([1])] * 2, ["label", "label"]), tmp_path / "a.parquet")
+        pq.write_table(
+            table.replace_schema_metadata({"huggingface": description}), tmp_path / "a.parquet"
+        )
+        assert [
+            record["label"] for _, record in file_rows(str(tmp_path / "a.parquet"), SST2, [])
+        ] == expected
+    pq.write_table(
+        pa.Table.from_arrays([pa.array([1])] * 2, ["label", "label"]), tmp_path / "a.parquet"
+    )
     assert "'label'" in raised(DataError, file_rows, str(tmp_path / "a.parquet"), SST2, [])
 
 
 def test_headers(tmp_path):
     row = {"source": "gj04", "label": "0", "star": "*", "sentence": "The ball wriggled."}
     assert rows(tmp_path / "a.tsv", "gj04\t0\t*\tThe ball wriggled.\n", "cola") == [(1, row)]
-    assert rows(tmp_path / "a.tsv", "index\tsentence\n0\tgood\n", "cola") == [(2, {"index": "0", "sentence": "good"})]
-    for content, words in (("a\tb\n", "'sentence1' or 'premise'"), ("sentence1\tsentence1\tlabel\n", "'sentence1'")):
+    assert rows(tmp_path / "a.tsv", "index\tsentence\n0\tgood\n", "cola") == [
+        (2, {"index": "0", "sentence": "good"})
+    ]
+    for content, words in (
+        ("a\tb\n", "'sentence1' or 'premise'"),
+        ("sentence1\tsentence1\tlabel\n", "'sentence1'"),
+    ):
         with pytest.raises(DataError, match=f"line 1: .*{words}"):
             rows(tmp_path / "a.tsv", content, "mnli")
 
@@ -242,12 +299,19 @@ def folder(path, records, **features):
 
 
 def test_tfds(tmp_path):
-    records = [writers.example(sentence=b"fine", label=1, idx=4), b"\xff no example", writers.example(sentence=b"\xff")]
+    records = [
+        writers.example(sentence=b"fine", label=1, idx=4),
+        b"\xff no example",
+        writers.example(sentence=b"\xff"),
+    ]
     path = folder(tmp_path / "a", records)
     found = [*tfds_rows(tfds_folders.load(path, files.find_files(path)), "train")]
     assert [where.rpartition(", ")[2] for where, _ in found] == ["record 0", "record 1", "record 2"]
     assert found[0][1] == {"sentence": "fine", "label": 1, "idx": 4}
-    assert [str(record).partition(" (")[0] for _, record in found[1:]] == ["not a tf.train.Example", "not UTF-8"]
+    assert [str(record).partition(" (")[0] for _, record in found[1:]] == [
+        "not a tf.train.Example",
+        "not UTF-8",
+    ]
 
 
 def shard(folder, name, **columns):
@@ -266,14 +330,19 @@ def test_shards_of_splits(tmp_path):
         "validation_matched": [names[2]],
     }
     shard(tmp_path, "train-00000-of-00001")
-    assert "two files of the split 'train'" in raised(DataError, rows_by_split, str(tmp_path), GLUE_TASKS["mnli"], [])
+    assert "two files of the split 'train'" in raised(
+        DataError, rows_by_split, str(tmp_path), GLUE_TASKS["mnli"], []
+    )
 
 
 def test_a_folder_of_several_formats(tmp_path):
-    """One that has all splits is read; without one, a split would be left out, and another trained on in its place."""
+    """One that has all splits is read; without one, a split would be left out, and another trained
+    on in its place."""
     (tmp_path / "train.csv").write_text("sentence,label\nfine,1\n")
     (tmp_path / "test.tsv").write_text("sentence\tlabel\nnot read\t1\n")
-    assert "no format with all of its splits test, train" in raised(DataError, rows_by_split, str(tmp_path), SST2, [])
+    assert "no format with all of its splits test, train" in raised(
+        DataError, rows_by_split, str(tmp_path), SST2, []
+    )
     (tmp_path / "test.csv").write_text("sentence,label\ngood,1\n")
     by_split = rows_by_split(str(tmp_path), SST2, [])
     found = {split: [row["sentence"] for _, row in rows] for split, rows in by_split.items()}
@@ -282,16 +351,28 @@ def test_a_folder_of_several_formats(tmp_path):
 
 def test_paths_without_data(tmp_path):
     (tmp_path / "empty").mkdir()
-    for path, words in ((tmp_path / "none.tsv", "nothing at"), (tmp_path / "empty", "expected train.tsv and dev.tsv")):
+    for path, words in (
+        (tmp_path / "none.tsv", "nothing at"),
+        (tmp_path / "empty", "expected train.tsv and dev.tsv"),
+    ):
         with pytest.raises(DataError, match=words):
             rows_by_split(str(path), SST2, [])
-    with pytest.raises(DataError, match="a.xlsx.* expected .tsv, .jsonl, .ndjson, .json, .csv, .parquet, .arrow, .txt"):
+    with pytest.raises(
+        DataError,
+        match="a.xlsx.* expected .tsv, .jsonl, .ndjson, .json, .csv, .parquet, .arrow, .txt",
+    ):
         rows(tmp_path / "a.xlsx", "sentence,label\n")
 
 
 @pytest.mark.parametrize(
     "header",
-    [("Text", "LABEL"), (" text", "label "), ("Sentence", "category"), ("review", "sentiment"), ("tweet", "Target")],
+    [
+        ("Text", "LABEL"),
+        (" text", "label "),
+        ("Sentence", "category"),
+        ("review", "sentiment"),
+        ("tweet", "Target"),
+    ],
 )
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
 def test_own_columns_of_usual_names(tmp_path, header, suffix):
@@ -305,7 +386,11 @@ def test_own_columns_of_usual_names(tmp_path, header, suffix):
         content = table(EXAMPLES, ",\t"[suffix == ".tsv"], header=header)
         content = writers.json_lines(*found) if suffix == ".jsonl" else content
     texts, notes = own(tmp_path / f"a{suffix}", content)
-    read = [f"{name!r} as {own!r}" for name, own in zip(header, ("text", "label"), strict=True) if name != own]
+    read = [
+        f"{name!r} as {own!r}"
+        for name, own in zip(header, ("text", "label"), strict=True)
+        if name != own
+    ]
     assert texts == EXAMPLES and notes[-1] == f": read are the columns {' and '.join(read)}"
 
 
@@ -325,13 +410,15 @@ def test_own_columns_of_which_several_fit(tmp_path, header, missing):
 
 def test_own_columns_that_the_config_names_are_no_others(tmp_path):
     (tmp_path / "a.csv").write_text("sentiment,target\na,b\n")
-    assert [row for _, row in file_rows(str(tmp_path / "a.csv"), own_task(("sentiment",), "label"), [])] == [
-        {"sentiment": "a", "label": "b"}
-    ]
+    assert [
+        row for _, row in file_rows(str(tmp_path / "a.csv"), own_task(("sentiment",), "label"), [])
+    ] == [{"sentiment": "a", "label": "b"}]
 
 
 @pytest.mark.parametrize("line", ["sep=;", '"sep=;"', "\ufeffsep=;\r"])
 def test_the_first_line_that_tells_excel_the_delimiter(tmp_path, line):
     found, notes = own(tmp_path / "a.csv", f"{line}\n{table(EXAMPLES, ';')}")
     assert found == EXAMPLES and notes == [" has ';' between its columns, by its header"]
-    assert "line 3: not CSV" in raised(DataError, own, tmp_path / "a.csv", f'{line}\ntext;label\n"a" b;0\n')
+    assert "line 3: not CSV" in raised(
+        DataError, own, tmp_path / "a.csv", f'{line}\ntext;label\n"a" b;0\n'
+    )

@@ -27,7 +27,13 @@ NOWHERE = entry("q3", "What is Rome?", PARIS, is_impossible=True)
 def test_official_json(tmp_path):
     path = write(tmp_path / "a.json", CAPITALS, version="1.1")
     first, second = read(path, "v1.1")
-    assert first == ("q1", "Capitals", PARIS, "What is Paris?", (("the capital", 9), ("capital of France", 13)))
+    assert first == (
+        "q1",
+        "Capitals",
+        PARIS,
+        "What is Paris?",
+        (("the capital", 9), ("capital of France", 13)),
+    )
     assert second.id == "q2" and not second.impossible
     for packed, module in (("a.json.gz", gzip), ("a.json.xz", lzma)):
         (tmp_path / packed).write_bytes(module.compress(path.read_bytes()))
@@ -42,11 +48,18 @@ def test_a_byte_order_mark_and_a_remote_file(tmp_path):
 
 
 def test_questions_without_answers(tmp_path):
-    path = write(tmp_path / "a.json", article("Capitals", PARIS, ENTRY | {"is_impossible": False}, NOWHERE))
+    path = write(
+        tmp_path / "a.json", article("Capitals", PARIS, ENTRY | {"is_impossible": False}, NOWHERE)
+    )
     first, second = read(path, "v2.0")
-    assert second == ("q3", "Capitals", PARIS, "What is Rome?", ()) and second.impossible and not first.impossible
-    assert "question q3: no answer, which only v2.0 allows; set config.squad.version=v2.0" in failure(
-        read, path, "v1.1"
+    assert (
+        second == ("q3", "Capitals", PARIS, "What is Rome?", ())
+        and second.impossible
+        and not first.impossible
+    )
+    assert (
+        "question q3: no answer, which only v2.0 allows; set config.squad.version=v2.0"
+        in failure(read, path, "v1.1")
     )
 
 
@@ -57,7 +70,10 @@ def answer(text, start):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (answer("the capital", 8), "the answer 'the capital' is not in the context at 8, its answer_start"),
+        (
+            answer("the capital", 8),
+            "the answer 'the capital' is not in the context at 8, its answer_start",
+        ),
         (answer("the capitol", 9), "the answer 'the capitol' is not in the context at 9"),
         (answer(" ", 5), "an empty answer"),
         (answer("Paris", False), "found bool 'answer_start'"),
@@ -71,7 +87,9 @@ def answer(text, start):
     ],
 )
 def test_a_bad_question(tmp_path, change, message):
-    path = write(tmp_path / "a.json", colours(0), article("Capitals", PARIS, NOWHERE, ENTRY | change))
+    path = write(
+        tmp_path / "a.json", colours(0), article("Capitals", PARIS, NOWHERE, ENTRY | change)
+    )
     found = failure(read, path, "v2.0")
     assert found.startswith(f"{path}, question q1: ") and message in found
     bad = BadRecords(1)
@@ -88,7 +106,10 @@ def test_a_bad_question(tmp_path, change, message):
         ({"data": []}, "no question in it"),
         ({"data": [{"title": "x"}]}, "not SQuAD's JSON ('paragraphs')"),
         ({"data": [{"title": "x", "paragraphs": [{"qas": 1}]}]}, "not SQuAD's JSON"),
-        ({"data": [{"title": 1, "paragraphs": [{"context": "", "qas": [ENTRY]}]}]}, "question q1: found int 'title'"),
+        (
+            {"data": [{"title": 1, "paragraphs": [{"context": "", "qas": [ENTRY]}]}]},
+            "question q1: found int 'title'",
+        ),
         ({"data": [article("x", PARIS, "question")]}, ", question 1: found str"),
         ({"data": [article("x", "\t", ENTRY)]}, ", question q1: an empty context"),
         ({"data": [CAPITALS] * 2}, ", question q1: the id 'q1' occurs twice"),
@@ -110,16 +131,21 @@ def test_what_is_no_file(tmp_path):
 
 def test_sides_that_are_not_there(tmp_path):
     path = write(tmp_path / "a.json", CAPITALS)
-    assert "the articles of " in failure(squad.read_side, path, Side("heldout", heldout_share=0.01), "v1.1")
+    assert "the articles of " in failure(
+        squad.read_side, path, Side("heldout", heldout_share=0.01), "v1.1"
+    )
     assert "has no split 'train'" in failure(squad.read_side, path, Side("train", "train"), "v1.1")
     assert squad.read_side(path, Side("heldout", "train"), "v1.1")
 
 
 def test_a_passage_under_two_titles_is_on_one_side(tmp_path):
-    """Of ten passages, each in two articles of other names, none is both trained on and held out."""
+    """Of ten passages, each in two articles of other names, none is both trained on and held
+    out."""
     text = "It is {}."
     articles = [
-        article(f"{side} {i}", text.format(i), entry(f"{side}-{i}", "What?", text.format(i), str(i)))
+        article(
+            f"{side} {i}", text.format(i), entry(f"{side}-{i}", "What?", text.format(i), str(i))
+        )
         for side in "ab"
         for i in range(10)
     ]
@@ -156,7 +182,11 @@ def example(question, **changes) -> bytes:
 
 @pytest.fixture
 def questions(tmp_path):
-    path = write(tmp_path / "written.json", article("Ä", PARIS, ENTRY, NOWHERE), *(colours(i, True) for i in range(3)))
+    path = write(
+        tmp_path / "written.json",
+        article("Ä", PARIS, ENTRY, NOWHERE),
+        *(colours(i, True) for i in range(3)),
+    )
     return read(path, "v2.0")
 
 
@@ -167,14 +197,17 @@ def test_tfds(tmp_path, monkeypatch, questions, file_format):
     writers.tfds_folder(tmp_path / "squad" / "v2.0" / "3.0.0", splits, file_format, **FEATURES)
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     train, heldout = (
-        squad.read_side("tfds:squad/v2.0", Side(side, heldout_share=0.1), "v2.0") for side in ("train", "heldout")
+        squad.read_side("tfds:squad/v2.0", Side(side, heldout_share=0.1), "v2.0")
+        for side in ("train", "heldout")
     )
     assert train == questions[:20] and heldout == questions[20:]
     assert train[0].context is train[1].context
     assert "the split 'validation' of " in failure(
         squad.read_side, "tfds:squad/v2.0", Side("train", "validation", heldout_share=0.1), "v2.0"
     )
-    assert "no split 'dev'" in failure(squad.read_side, "tfds:squad/v2.0", Side("train", "dev"), "v2.0")
+    assert "no split 'dev'" in failure(
+        squad.read_side, "tfds:squad/v2.0", Side("train", "dev"), "v2.0"
+    )
     assert f"train.{file_format}-00000-of-00002, record 1: no answer" in failure(
         squad.read_side, "tfds:squad/v2.0", Side("train"), "v1.1"
     )
@@ -187,7 +220,10 @@ def test_tfds(tmp_path, monkeypatch, questions, file_format):
         ({"context": b"\xff"}, "record 1: not UTF-8 (byte 0xff)"),
         ({"title": []}, "record 1: found 1 'id', 0 'title'"),
         ({"answers/answer_start": [9]}, "2 'answers/text' and 1 starts"),
-        ({"answers/answer_start": [9, 10]}, "record 1: the answer 'capital of France' is not in the context at 10"),
+        (
+            {"answers/answer_start": [9, 10]},
+            "record 1: the answer 'capital of France' is not in the context at 10",
+        ),
     ],
 )
 def test_damaged_tfds_records(tmp_path, questions, record, message):
@@ -203,14 +239,22 @@ def test_tfds_folders_of_something_else(tmp_path, questions):
     assert "record 0: found 0 'id'" in failure(read, folder, "v1.1", "train")
 
 
-@pytest.mark.parametrize(("version", "counts"), [("v1.1", (36, 7614, 0)), ("v2.0", (26, 8721, 4400))])
+@pytest.mark.parametrize(
+    ("version", "counts"), [("v1.1", (36, 7614, 0)), ("v2.0", (26, 8721, 4400))]
+)
 def test_published(shared_data, version, counts):
     questions = read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
     titles = {question.title for question in questions}
-    assert (len(titles), len(questions), sum(question.impossible for question in questions)) == counts
+    assert (
+        len(titles),
+        len(questions),
+        sum(question.impossible for question in questions),
+    ) == counts
 
 
-WORDS = "the name of a class is bound to an object in its scope . , 1984's ( x ) 日本 naïve 🙂".split()
+WORDS = (
+    "the name of a class is bound to an object in its scope . , 1984's ( x ) 日本 naïve 🙂".split()
+)
 
 
 def slow_windows(tokens, room, stride):
@@ -242,7 +286,10 @@ def test_widest_context(tokens, room, stride):
 def passages(draw):
     """A passage of words and spaces, and the begin and end of an answer in it."""
     rng = random.Random(draw(st.integers(0, 10**6)))
-    text = "".join(rng.choice(WORDS) + rng.choice([" ", " ", "  ", ""]) for _ in range(draw(st.integers(1, 40))))
+    text = "".join(
+        rng.choice(WORDS) + rng.choice([" ", " ", "  ", ""])
+        for _ in range(draw(st.integers(1, 40)))
+    )
     start = draw(st.integers(0, len(text) - 1))
     return text, start, draw(st.integers(start + 1, len(text)))
 
@@ -267,34 +314,58 @@ def test_windows_against_a_slow_reference(tokenizer, passage, stride, spare, max
     room = length - len(query) - 3
     expected = []
     for begin, size in slow_windows(len(ids), room, stride):
-        tokens = [tokenizer.cls_id, *query, tokenizer.sep_id, *ids[begin : begin + size], tokenizer.sep_id]
+        tokens = [
+            tokenizer.cls_id,
+            *query,
+            tokenizer.sep_id,
+            *ids[begin : begin + size],
+            tokenizer.sep_id,
+        ]
         segments = [0] * (len(query) + 2) + [1] * (size + 1)
         whole = inside and begin <= inside[0] and inside[-1] < begin + size
-        places = [place - begin + len(query) + 2 for place in (inside[0], inside[-1])] if whole else [0, 0]
+        places = (
+            [place - begin + len(query) + 2 for place in (inside[0], inside[-1])]
+            if whole
+            else [0, 0]
+        )
         padding = [0] * (length - len(tokens))
         expected.append((tokens + padding, segments + padding, *places))
     numbers = windows.of_question(2)
     found = [windows[i] for i in numbers]
-    assert [(w["tokens"].tolist(), w["segments"].tolist(), w["start"], w["end"]) for w in found] == expected
+    assert [
+        (w["tokens"].tolist(), w["segments"].tolist(), w["start"], w["end"]) for w in found
+    ] == expected
     assert [w["index"] for w in found] == list(numbers) and numbers.stop == len(windows)
-    assert {w["tokens"].dtype.name for w in found} == {"int32"} == {w["start"].dtype.name for w in found}
+    assert (
+        {w["tokens"].dtype.name for w in found}
+        == {"int32"}
+        == {w["start"].dtype.name for w in found}
+    )
     assert all(windows[i]["start"] == 0 == windows[i]["end"] for i in windows.of_question(1))
     assert [target == squad.NO_TARGET for target in windows.targets] == [False, True, not inside]
     np.testing.assert_array_equal(windows.spans(2), spans)
-    trained = squad.Windows(questions, tokenizer, length=length, stride=stride, max_query=max_query, training=True)
-    assert trained.left_out == (not inside) and trained.questions == questions[: 3 - trained.left_out]
+    trained = squad.Windows(
+        questions, tokenizer, length=length, stride=stride, max_query=max_query, training=True
+    )
+    assert (
+        trained.left_out == (not inside) and trained.questions == questions[: 3 - trained.left_out]
+    )
     for i in range(len(trained)):
         assert all(np.array_equal(trained[i][name], value) for name, value in windows[i].items())
 
 
 def test_no_room(tokenizer):
-    with pytest.raises(DataError, match="^length=12 has no room for a passage beside squad.max_query=9 "):
+    with pytest.raises(
+        DataError, match="^length=12 has no room for a passage beside squad.max_query=9 "
+    ):
         squad.Windows([make("text", 0, 4)], tokenizer, length=12, stride=4, max_query=9)
     assert len(squad.Windows([make("text", 0, 4)], tokenizer, length=13, stride=4, max_query=9)) > 0
 
 
 def test_a_source(tokenizer):
-    windows = squad.Windows([make("some text " * 9, 5, 9)], tokenizer, length=32, stride=8, max_query=8)
+    windows = squad.Windows(
+        [make("some text " * 9, 5, 9)], tokenizer, length=32, stride=8, max_query=8
+    )
     assert len(windows) > 1
     copy = pickle.loads(pickle.dumps(windows))
     assert all((copy[i]["tokens"] == windows[i]["tokens"]).all() for i in range(len(windows)))

@@ -23,7 +23,10 @@ def top(logits, n_best):
 
 
 def questions(*texts):
-    return [Question(f"q{i}", "title", text, "what is a class ?", ((text[:1], 0),)) for i, text in enumerate(texts)]
+    return [
+        Question(f"q{i}", "title", text, "what is a class ?", ((text[:1], 0),))
+        for i, text in enumerate(texts)
+    ]
 
 
 def slow_answers(windows, logits, tokenizer, number, n_best, max_answer):
@@ -35,12 +38,21 @@ def slow_answers(windows, logits, tokenizer, number, n_best, max_answer):
     found = []
     for row, i in enumerate(members):
         tokens, segments = (windows[i][name] for name in ("tokens", "segments"))
-        passage = [place for place in np.flatnonzero(segments) if place < max(np.flatnonzero(segments))]
-        assert [*tokens[passage]] == tokenizer.encode(context)[windows.begin[i] : windows.begin[i] + windows.size[i]]
+        passage = [
+            place for place in np.flatnonzero(segments) if place < max(np.flatnonzero(segments))
+        ]
+        assert [*tokens[passage]] == tokenizer.encode(context)[
+            windows.begin[i] : windows.begin[i] + windows.size[i]
+        ]
         starts, ends = (np.argsort(-side[i], kind="stable")[:n_best] for side in logits)
         for start in starts:
             for end in ends:
-                if start not in passage or end not in passage or end < start or end - start >= max_answer:
+                if (
+                    start not in passage
+                    or end not in passage
+                    or end < start
+                    or end - start >= max_answer
+                ):
                     continue
                 first, last = (place - passage[0] + windows.begin[i] for place in (start, end))
                 if owner[first] == row:
@@ -54,19 +66,31 @@ def slow_answers(windows, logits, tokenizer, number, n_best, max_answer):
     return list(best.items())
 
 
-@given(st.integers(0, 10**6), st.sampled_from([14, 20, 60]), st.integers(2, 6), st.integers(1, 9), st.integers(1, 12))
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([14, 20, 60]),
+    st.integers(2, 6),
+    st.integers(1, 9),
+    st.integers(1, 12),
+)
 @settings(max_examples=60)
 def test_against_a_slow_reference(tokenizer, seed, length, stride, n_best, max_answer):
     asked = questions(PASSAGE, "class", PASSAGE[:40])
     windows = Windows(asked, tokenizer, length=length, stride=stride, max_query=8)
     # Integers, so that there are ties.
-    logits = np.random.default_rng(seed).integers(-6, 6, (2, len(windows), length)).astype(np.float32)
-    found = squad_answers.find_answers(windows, top(logits, n_best), n_best=n_best, max_answer=max_answer)
+    logits = (
+        np.random.default_rng(seed).integers(-6, 6, (2, len(windows), length)).astype(np.float32)
+    )
+    found = squad_answers.find_answers(
+        windows, top(logits, n_best), n_best=n_best, max_answer=max_answer
+    )
     for number in range(len(asked)):
         expected = slow_answers(windows, logits, tokenizer, number, n_best, max_answer)
         assert [tuple(answer) for answer in found[number]] == expected
     nulls = squad_answers.null_scores(windows, logits[:, :, 0].sum(0))
-    assert nulls.tolist() == [min(logits[:, list(windows.of_question(i)), 0].sum(0)) for i in range(3)]
+    assert nulls.tolist() == [
+        min(logits[:, list(windows.of_question(i)), 0].sum(0)) for i in range(3)
+    ]
 
 
 def test_a_passage_without_tokens(tokenizer):
@@ -86,7 +110,11 @@ def test_odds_and_predictions():
     assert odds == {"q0": -2.0, "q1": 0.5, "q2": CERTAIN} and json.loads(json.dumps(odds)) == odds
     assert squad_answers.predictions(ASKED, FOUND) == {"q0": "one", "q1": "three", "q2": ""}
     assert squad_answers.predictions(ASKED, FOUND, odds) == {"q0": "one", "q1": "", "q2": ""}
-    assert squad_answers.predictions(ASKED, FOUND, odds, 0.5) == {"q0": "one", "q1": "three", "q2": ""}
+    assert squad_answers.predictions(ASKED, FOUND, odds, 0.5) == {
+        "q0": "one",
+        "q1": "three",
+        "q2": "",
+    }
     assert squad_answers.predictions(ASKED, FOUND, odds, -2.5) == {"q0": "", "q1": "", "q2": ""}
 
 
@@ -95,7 +123,10 @@ def test_n_best_lists():
     assert [entry["text"] for entry in lists["q0"]] == ["one", "two"] and lists["q2"] == [
         {"text": "", "probability": 1.0, "score": 0.0}
     ]
-    assert lists["q0"][0]["probability"] == pytest.approx(np.e / (np.e + 1)) and lists["q0"][1]["score"] == 2.0
+    assert (
+        lists["q0"][0]["probability"] == pytest.approx(np.e / (np.e + 1))
+        and lists["q0"][1]["score"] == 2.0
+    )
     lists = squad_answers.n_best_lists(ASKED, FOUND, NULLS)
     assert [entry["text"] for entry in lists["q1"]] == ["", "three"]
     assert sum(entry["probability"] for entry in lists["q0"]) == pytest.approx(1)

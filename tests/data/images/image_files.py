@@ -62,9 +62,12 @@ def record(index: int, label: int | None = None, image: bytes | None = None) -> 
 
 
 def tfds_folder(folder: Path, splits: dict[str, list[int]], file_format: str, **features) -> Path:
-    """A TFDS folder: split name -> how many examples in each shard, numbered from 0 in each split."""
+    """A TFDS folder: split name -> how many examples in each shard, numbered from 0 in each
+    split."""
     shards = {
-        name: [[record(sum(counts[:i]) + k) for k in range(count)] for i, count in enumerate(counts)]
+        name: [
+            [record(sum(counts[:i]) + k) for k in range(count)] for i, count in enumerate(counts)
+        ]
         for name, counts in splits.items()
     }
     return writers.tfds_folder(folder, shards, file_format, **(features or FEATURES))

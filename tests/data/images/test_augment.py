@@ -56,7 +56,9 @@ def test_a_function_of_image_and_draws(options, channels):
 
 def test_what_comes_into_view_has_the_mean_colour(monkeypatch):
     monkeypatch.setattr(augment, "IMAGENET_POLICY", ((("TranslateX", 1.0, 10),),))
-    found = augment.augment(noise(20, 40, 3), np.random.default_rng(0), Augmentation("autoaugment", mean=MEAN))
+    found = augment.augment(
+        noise(20, 40, 3), np.random.default_rng(0), Augmentation("autoaugment", mean=MEAN)
+    )
     edge = found[:, 0] if (found[:, 0] == found[0, 0]).all() else found[:, -1]
     assert edge.tolist() == [[124, 116, 104]] * 20
 
@@ -88,13 +90,18 @@ def test_color_jitter():
 
 
 def test_erased_pixels_are_normal_once_normalised():
-    """Mean and standard deviation of N(0, 1), except for rounding and for clipping to black and white."""
+    """Mean and standard deviation of N(0, 1), except for rounding and for clipping to black and
+    white."""
     options = Augmentation(erasing=1.0, mean=(0.5,), std=(0.1,))
     pixels = np.zeros((300, 300, 1), np.uint8)
-    erased = np.stack([augment.augment(pixels, np.random.default_rng(seed), options) for seed in range(4)])
+    erased = np.stack(
+        [augment.augment(pixels, np.random.default_rng(seed), options) for seed in range(4)]
+    )
     inside = erased[erased > 0]
     normalised = (inside / 255 - 0.5) / 0.1
-    assert normalised.mean() == pytest.approx(0, abs=0.02) and normalised.std() == pytest.approx(1, abs=0.02)
+    assert normalised.mean() == pytest.approx(0, abs=0.02) and normalised.std() == pytest.approx(
+        1, abs=0.02
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -108,12 +115,16 @@ def test_erased_where_timm_erases(seed, monkeypatch):
     draws = iter(rng.given)
     monkeypatch.setattr(erasing.random, "uniform", lambda low, high: next(draws))
     monkeypatch.setattr(erasing.random, "randint", lambda low, high: next(draws))
-    theirs = erasing.RandomErasing(probability=1.0, mode="pixel", device="cpu")(torch.zeros(3, 200, 30))
+    theirs = erasing.RandomErasing(probability=1.0, mode="pixel", device="cpu")(
+        torch.zeros(3, 200, 30)
+    )
     np.testing.assert_array_equal((ours > 0).any(-1), (theirs != 0).any(0).numpy())
     assert next(draws, None) is None
 
 
 def test_share_of_erased_images():
     pixels, rng = noise(8, 8, 3), np.random.default_rng(0)
-    changed = sum(augment.augment(pixels, rng, Augmentation(erasing=0.25)) is not pixels for _ in range(4000))
+    changed = sum(
+        augment.augment(pixels, rng, Augmentation(erasing=0.25)) is not pixels for _ in range(4000)
+    )
     assert changed == pytest.approx(1000, abs=5 * 27)

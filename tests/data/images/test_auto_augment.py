@@ -56,7 +56,9 @@ def by_timm(timm, name, image, magnitude, negative):
 
 IMAGES = st.tuples(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1, 3])).flatmap(
     # Few colours fill most of the image: some levels hardly occur, some channels have one level.
-    lambda shape: hnp.arrays(np.uint8, shape, elements=st.integers(0, 255), fill=st.sampled_from([0, 7, 200, 255]))
+    lambda shape: hnp.arrays(
+        np.uint8, shape, elements=st.integers(0, 255), fill=st.sampled_from([0, 7, 200, 255])
+    )
 )
 
 
@@ -70,7 +72,9 @@ def test_levels_are_timms(timm, name, pixels, magnitude, negative):
 
 
 @pytest.mark.parametrize("name", sorted(MOVING))
-@pytest.mark.parametrize(("magnitude", "negative"), [(2, False), (4.7, True), (9, False), (9.9, True)])
+@pytest.mark.parametrize(
+    ("magnitude", "negative"), [(2, False), (4.7, True), (9, False), (9.9, True)]
+)
 def test_moves_are_near_timms(timm, name, magnitude, negative):
     """Within one grey level, or more at the fill's border, which OpenCV blends."""
     pixels = smooth_image(height=160, width=224)
@@ -89,7 +93,9 @@ def test_operations_of_randaugment_are_timms(timm):
     rand = timm.rand_augment_transform("rand-m9-n2-mstd0.5-inc1", dict(timm._HPARAMS_DEFAULT))
     assert [timm_name(name) for name in RANDAUGMENT] == [op.name for op in rand.ops]
     assert rand.num_layers == 2
-    assert {(op.prob, op.magnitude, op.magnitude_std) for op in rand.ops} == {(augment.LAYER_PROBABILITY, 9, 0.5)}
+    assert {(op.prob, op.magnitude, op.magnitude_std) for op in rand.ops} == {
+        (augment.LAYER_PROBABILITY, 9, 0.5)
+    }
 
 
 @pytest.fixture

@@ -29,7 +29,10 @@ def test_an_image_of_the_models_size_is_read_as_it_is(image):
 
 def test_without_crop_training_sees_the_image_or_its_mirror_image():
     square = noise(8, 8, 3)
-    record, size = {"image": square, "label": 1, "name": "a.png"}, {"size": (8, 8), "channels": 3, "min_scale": 1.0}
+    record, size = (
+        {"image": square, "label": 1, "name": "a.png"},
+        {"size": (8, 8), "channels": 3, "min_scale": 1.0},
+    )
     mirrored = 0
     for seed in range(20):
         plain, flipped = (
@@ -54,7 +57,8 @@ def test_what_a_user_gives(tmp_path):
 
 
 class Numbers:
-    """Items 0, 1, ...; the places in `damaged` raise BadRecord, the records in `wrong` do not decode."""
+    """Items 0, 1, ...; the places in `damaged` raise BadRecord, the records in `wrong` do not
+    decode."""
 
     classes, path = ("a",), "numbers"
 
@@ -67,7 +71,11 @@ class Numbers:
     def __getitem__(self, index):
         if index in self.damaged:
             raise BadRecord(f"item {index} is damaged")
-        return {"x": -1 if index in self.wrong else index, "name": f"item {index}", "extra": 10 * index}
+        return {
+            "x": -1 if index in self.wrong else index,
+            "name": f"item {index}",
+            "extra": 10 * index,
+        }
 
 
 def decoded(record, *rng):
@@ -88,10 +96,13 @@ def train(source, limit=100, count=6, **options):
         return list(itertools.islice(batches, count))
 
 
-@given(st.integers(1, 12), st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)), st.integers(0, 11))
+@given(
+    st.integers(1, 12), st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)), st.integers(0, 11)
+)
 @settings(max_examples=60)
 def test_the_next_readable_one_stands_in(count, damaged, wrong, start):
-    """The replacement does not depend on what was read before, and draws the random numbers of the place."""
+    """The replacement does not depend on what was read before, and draws the random numbers of the
+    place."""
     start %= count
     bad = {place % count for place in damaged | wrong}
     source = Numbers(count, {place % count for place in damaged}, bad)
@@ -99,7 +110,9 @@ def test_the_next_readable_one_stands_in(count, damaged, wrong, start):
         with pytest.raises(DataError, match=f"not one of {count} images can be read"):
             readable(source)[start]
         return
-    expected = next(place % count for place in range(start, start + count) if place % count not in bad)
+    expected = next(
+        place % count for place in range(start, start + count) if place % count not in bad
+    )
     fresh, used = readable(source), readable(source)
     for place in range(count):
         used[place]
@@ -126,13 +139,22 @@ def test_batches_with_bad_records_resume_and_do_not_depend_on_hosts():
 
 def test_limit_is_of_different_records(capfd):
     source = Numbers(10, {1}, {5})
-    source.path = "limited"  # threads of another test's batches, which are closed, may still be reading
+    # threads of another test's batches, which are closed, may still be reading
+    source.path = "limited"
     train(source, limit=2, count=20)
     said = sorted(line for line in capfd.readouterr().err.splitlines() if "limited" in line)
-    assert len(said) == 2 and said[0].endswith("item 1 is damaged") and said[1].endswith("item 5 does not decode")
-    with pytest.raises(DataError, match=r"^limited: item [15] .*1 bad records skipped before; max_bad_records=1:"):
+    assert (
+        len(said) == 2
+        and said[0].endswith("item 1 is damaged")
+        and said[1].endswith("item 5 does not decode")
+    )
+    with pytest.raises(
+        DataError, match=r"^limited: item [15] .*1 bad records skipped before; max_bad_records=1:"
+    ):
         train(source, limit=1, count=20)
-    assert "0 bad records skipped before; max_bad_records=0:" in raised(DataError, train, source, limit=0, count=20)
+    assert "0 bad records skipped before; max_bad_records=0:" in raised(
+        DataError, train, source, limit=0, count=20
+    )
 
 
 def test_errors_of_the_whole_source_stop_at_once():
@@ -145,7 +167,8 @@ def test_errors_of_the_whole_source_stop_at_once():
 
 
 def test_more_than_the_limit_is_always_refused():
-    """By threads that meet them at the same time, and again when they are met again; as a copy has them."""
+    """By threads that meet them at the same time, and again when they are met again; as a copy has
+    them."""
     bad = BadRecords(2)
     for message in ("one", "one", "two"):
         bad.skip(message)

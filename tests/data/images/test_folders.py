@@ -26,7 +26,9 @@ FILES = {
 
 def make(kind, path, files):
     path.mkdir(exist_ok=True)
-    return open_images(make_folder(path, files) if kind == "folder" else make_tar(path, files, kind)).of_split()
+    return open_images(
+        make_folder(path, files) if kind == "folder" else make_tar(path, files, kind)
+    ).of_split()
 
 
 KINDS = pytest.mark.parametrize("kind", ["folder", ""])
@@ -71,7 +73,10 @@ def test_file_that_is_gone_is_a_bad_record(tmp_path):
     "files, message",
     [
         ({}, "has no classes, as there are no images: expected one folder of images per class"),
-        ({"cat/a.jpg": b"", "b.jpg": b""}, "image 'b.jpg' lies outside of the class folders; move it into one"),
+        (
+            {"cat/a.jpg": b"", "b.jpg": b""},
+            "image 'b.jpg' lies outside of the class folders; move it into one",
+        ),
         ({"cat/a.jpg": b"", "dog": None}, "class folder 'dog' is empty: .*; fill or remove it"),
     ],
 )
@@ -91,9 +96,9 @@ def test_images_are_known_by_their_content(tmp_path, kind):
         "f.2": "QOI",
     }
     kinds |= {"g.qoi": "QOI", "h.tga": "TGA", "i.pcx": "PCX", "j": "TIFF"}
-    images = {f"cat/{name}": encoded(Image.new("RGB", (5, 4)), each) for name, each in kinds.items()} | {
-        "dog/1.png": b""
-    }
+    images = {
+        f"cat/{name}": encoded(Image.new("RGB", (5, 4)), each) for name, each in kinds.items()
+    } | {"dog/1.png": b""}
     others = {
         "cat/notes": b"text",
         "cat/Thumbs.db": b"\xd0\xcf\x11\xe0",
@@ -102,27 +107,40 @@ def test_images_are_known_by_their_content(tmp_path, kind):
     }
     source = make(kind, tmp_path, images | others)
     assert sorted(source.names) == sorted(images)
-    assert source.notes[-1].endswith("ignored 4 files that are no images (.heic 2, .db 1, no suffix 1)")
-    assert [source[i]["image"] for i in range(len(source))] == [images[name] for name in source.names]
+    assert source.notes[-1].endswith(
+        "ignored 4 files that are no images (.heic 2, .db 1, no suffix 1)"
+    )
+    assert [source[i]["image"] for i in range(len(source))] == [
+        images[name] for name in source.names
+    ]
 
 
 def test_files_of_a_suffix_without_images_are_not_all_opened(tmp_path, monkeypatch):
     opened, real = [], Image.open
     monkeypatch.setattr(Image, "open", lambda file: opened.append(file) or real(file))
-    make("folder", tmp_path, {f"cat/{i}.{end}": b"<x>" for i in range(300) for end in ("xml", "png")})
+    make(
+        "folder", tmp_path, {f"cat/{i}.{end}": b"<x>" for i in range(300) for end in ("xml", "png")}
+    )
     assert len(opened) == 100
 
 
 def test_a_tar_file_of_a_tar_file_per_class(tmp_path):
     """ImageNet's archive of training images."""
-    images = {f"n{c}": {f"n{c}_{i}.JPEG": f"{c}{i}".encode() * 999 for i in range(3)} for c in range(3)}
-    inner = {f"{name}.tar": make_tar(tmp_path, files).read_bytes() for name, files in images.items()}
+    images = {
+        f"n{c}": {f"n{c}_{i}.JPEG": f"{c}{i}".encode() * 999 for i in range(3)} for c in range(3)
+    }
+    inner = {
+        f"{name}.tar": make_tar(tmp_path, files).read_bytes() for name, files in images.items()
+    }
     source = ImageTar(make_tar(tmp_path, inner)).of_split()
     for example in (source, pickle.loads(pickle.dumps(source))):
         found = {
-            item["name"]: (item["image"], example.classes[item["label"]]) for item in (example[i] for i in range(9))
+            item["name"]: (item["image"], example.classes[item["label"]])
+            for item in (example[i] for i in range(9))
         }
-        assert found == {f"{c}/{name}": (data, c) for c, files in images.items() for name, data in files.items()}
+        assert found == {
+            f"{c}/{name}": (data, c) for c, files in images.items() for name, data in files.items()
+        }
 
 
 @pytest.mark.parametrize("suffix", ["", "gz", "xz"])
@@ -130,11 +148,15 @@ def test_truncated_tar(tmp_path, suffix):
     noise = np.random.default_rng(0).bytes(50_000)
     path = make_tar(tmp_path, {"cat/a.jpg": noise, "dog/b.jpg": noise[::-1]}, suffix)
     path.write_bytes(path.read_bytes()[:40_000])
-    with pytest.raises(DataError, match="images.tar.*: truncated or not a tar file .*copy it again"):
+    with pytest.raises(
+        DataError, match="images.tar.*: truncated or not a tar file .*copy it again"
+    ):
         ImageTar(path).of_split()
 
 
-@pytest.mark.parametrize(("kind", "size"), [("sparse", 600), ("sparse", 1 << 32), ("larger", 1 << 31)])
+@pytest.mark.parametrize(
+    ("kind", "size"), [("sparse", 600), ("sparse", 1 << 32), ("larger", 1 << 31)]
+)
 def test_a_tar_that_unpacks_to_more_than_an_image_has(tmp_path, kind, size):
     """A hundred bytes that claim gigabytes, as a sparse file does."""
     member = tarfile.TarInfo("cat/a.png")
@@ -148,7 +170,9 @@ def test_a_tar_that_unpacks_to_more_than_an_image_has(tmp_path, kind, size):
         header[148:156] = b"%06o\0 " % sum(header)
     path = tmp_path / "a.tar"
     path.write_bytes(header + b"x" * 512 + b"\0" * 1024)
-    with pytest.raises(DataError, match=rf"^{path}: .*'cat/a.png' is a sparse file or claims {size:,} bytes"):
+    with pytest.raises(
+        DataError, match=rf"^{path}: .*'cat/a.png' is a sparse file or claims {size:,} bytes"
+    ):
         ImageTar(path).of_split()
 
 
@@ -161,7 +185,9 @@ def test_a_compressed_tar_is_to_be_unpacked(tmp_path, suffix):
 
 def test_a_tar_writes_nothing(tmp_path):
     """Its names are never joined to a path; those with .. count as hidden."""
-    path = make_tar(tmp_path, {"x/../../pwned/a.png": b"x", "/tmp/gone/b.png": b"y", "cat/c.png": b"z"})
+    path = make_tar(
+        tmp_path, {"x/../../pwned/a.png": b"x", "/tmp/gone/b.png": b"y", "cat/c.png": b"z"}
+    )
     before = sorted(tmp_path.rglob("*"))
     source = ImageTar(path).of_split()
     assert sorted(source[index]["image"] for index in range(len(source))) == [b"y", b"z"]

@@ -34,10 +34,14 @@ def encoded(height: int, width: int, mode: str = "RGB", **options) -> bytes:
     return image_files.encoded(Image.fromarray(pixels).convert(mode), "JPEG", **options)
 
 
-def decoded(data: bytes, channels: int = 3, reduction: int = 1, rows: int | None = None) -> np.ndarray:
+def decoded(
+    data: bytes, channels: int = 3, reduction: int = 1, rows: int | None = None
+) -> np.ndarray:
     with Image.open(io.BytesIO(data)) as image:
         assert views.is_plain_jpeg(image, channels)
-        return views.decode_jpeg(image, data, channels, reduction, image.height if rows is None else rows)
+        return views.decode_jpeg(
+            image, data, channels, reduction, image.height if rows is None else rows
+        )
 
 
 @given(
@@ -51,7 +55,11 @@ def test_the_rows_asked_for_are_those_of_the_whole(kind, reduction, height, widt
     data = encoded(height, width, **KINDS[kind])
     channels, rows = 1 if kind == "gray" else 3, max(1, round(share * height))
     whole, part = (decoded(data, channels, reduction, n) for n in (height, rows))
-    assert part.shape == whole.shape == (math.ceil(height / reduction), math.ceil(width / reduction), channels)
+    assert (
+        part.shape
+        == whole.shape
+        == (math.ceil(height / reduction), math.ceil(width / reduction), channels)
+    )
     # With the row that a crop's lower edge may be rounded up to.
     wanted = math.ceil(rows / reduction) + 1
     assert np.array_equal(part[:wanted], whole[:wanted])
@@ -68,12 +76,16 @@ def damaged(data: bytes, share: float, by: bytes) -> bytes:
 
 @pytest.mark.parametrize(("share", "rows"), [(0.3, 320), (0.3, 240), (0.8, 320)])
 def test_damage_is_found_where_it_is_read(share, rows):
-    assert "Corrupt JPEG data" in raised(ValueError, decoded, damaged(encoded(320, 240), share, b"\xff\xee"), rows=rows)
+    assert "Corrupt JPEG data" in raised(
+        ValueError, decoded, damaged(encoded(320, 240), share, b"\xff\xee"), rows=rows
+    )
 
 
 def test_below_it_is_not():
     data = encoded(320, 240)
-    assert np.array_equal(decoded(damaged(data, 0.8, bytes(40)), rows=160)[:160], decoded(data)[:160])
+    assert np.array_equal(
+        decoded(damaged(data, 0.8, bytes(40)), rows=160)[:160], decoded(data)[:160]
+    )
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.9])
@@ -83,7 +95,8 @@ def test_a_file_that_ends_early_is_always_found_out(kept):
 
 
 @pytest.mark.parametrize(
-    ("kind", "heights"), [("4:2:0", [96]), ("gray", [96]), ("progressive", [320]), ("restarts", [320])]
+    ("kind", "heights"),
+    [("4:2:0", [96]), ("gray", [96]), ("progressive", [320]), ("restarts", [320])],
 )
 def test_files_are_read_once_and_no_further_than_needed(kind, heights, monkeypatch):
     read, plain = [], simplejpeg.decode_jpeg
@@ -98,7 +111,8 @@ def test_files_are_read_once_and_no_further_than_needed(kind, heights, monkeypat
 
 
 def test_a_thumbnail_of_the_same_height_is_not_taken_for_the_image():
-    """A camera's file may have a JPEG in its EXIF data. If that is as large as the image, Pillow decodes the file."""
+    """A camera's file may have a JPEG in its EXIF data. If that is as large as the image, Pillow
+    decodes the file."""
     data, thumbnail = encoded(64, 48), encoded(64, 48, quality=1)
     segment = b"\xff\xe1" + (len(thumbnail) + 8).to_bytes(2, "big") + b"Exif\0\0" + thumbnail
     both = data[:2] + segment + data[2:]

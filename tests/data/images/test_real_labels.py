@@ -13,7 +13,9 @@ from tests.data.images import image_files
 
 
 def folder(tmp_path, *names):
-    return ImageFolder(image_files.make_folder(tmp_path / "images", dict.fromkeys(names, b""))).of_split()
+    return ImageFolder(
+        image_files.make_folder(tmp_path / "images", dict.fromkeys(names, b""))
+    ).of_split()
 
 
 def written(tmp_path, labels):
@@ -35,7 +37,10 @@ def test_labels_follow_the_number_in_the_name(tmp_path):
     [
         ({"a": 1}, "real.json holds a dict: expected a list"),
         ([[0], 1], "expected a list of labels for each image"),
-        ([[0], [2]], "real.json: label 2, but '.*' has 2 classes; evaluate on ImageNet's validation set"),
+        (
+            [[0], [2]],
+            "real.json: label 2, but '.*' has 2 classes; evaluate on ImageNet's validation set",
+        ),
         ([[0]], "labels of 1 images, but none for 'b/ILSVRC2012_val_00000002.JPEG'; give theirs"),
     ],
 )
@@ -50,7 +55,9 @@ def test_names_that_records_alone_have_are_checked_as_these_are_read(tmp_path):
     shards = {"validation": [[b"damaged", image_files.record(9)]]}
     path = writers.tfds_folder(tmp_path / "5.2.0", shards, "tfrecord", **image_files.FEATURES)
     source = RealLabels(open_side(str(path), Side("heldout")), written(tmp_path, [[2]]))
-    with pytest.raises(DataError, match="labels of 1 images, but none for 'ILSVRC2012_val_00000010.JPEG'"):
+    with pytest.raises(
+        DataError, match="labels of 1 images, but none for 'ILSVRC2012_val_00000010.JPEG'"
+    ):
         _ = source[1]
 
 

@@ -28,14 +28,19 @@ def table(indices=range(6), **columns):
     images = [{"bytes": png(i), "path": f"{i}.png"} for i in indices]
     features = {"image": {"_type": "Image"}, "label": {"names": [*CLASSES], "_type": "ClassLabel"}}
     found = pyarrow.table({"image": images, "label": [LABELS[i] for i in indices]} | columns)
-    return found.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    return found.replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
 
 
 def shard(path, indices):
     """A tar file as WebDataset writes them."""
     with tarfile.open(path, "w") as tar:
         for i in indices:
-            for name, data in {f"{i:05}.png": png(i), f"{i:05}.cls": CLASSES[LABELS[i]].encode()}.items():
+            for name, data in {
+                f"{i:05}.png": png(i),
+                f"{i:05}.cls": CLASSES[LABELS[i]].encode(),
+            }.items():
                 member = tarfile.TarInfo(name)
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
@@ -43,7 +48,9 @@ def shard(path, indices):
 
 def csv(path, header="file_name,label,note", row="images/{i}.png,{name},x"):
     make_folder(path.parent, {f"images/{i}.png": png(i) for i in range(6)})
-    path.write_text("\n".join([header, *(row.format(i=i, name=CLASSES[LABELS[i]]) for i in range(6))]) + "\n")
+    path.write_text(
+        "\n".join([header, *(row.format(i=i, name=CLASSES[LABELS[i]]) for i in range(6))]) + "\n"
+    )
 
 
 def parquet(folder):
@@ -78,7 +85,8 @@ def paths_in_a_table(folder):
 
 
 def paths_in_parquet(folder):
-    """As the package datasets keeps images of a folder that were never read: without their bytes."""
+    """As the package datasets keeps images of a folder that were never read: without their
+    bytes."""
     csv(folder / "labels.csv")
     images = pyarrow.array([{"bytes": None, "path": f"images/{i}.png"} for i in range(6)])
     pyarrow.parquet.write_table(table(image=images), folder / "all.parquet")
@@ -91,7 +99,11 @@ KINDS = [parquet, shards_of_parquet, save_to_disk, web_dataset, paths_in_a_table
 @pytest.mark.parametrize("make", KINDS)
 def test_every_kind_gives_the_same_images_and_classes(tmp_path, make):
     source = open_images(str(make(tmp_path))).of_split()
-    assert source.classes == CLASSES and source.labels.tolist() == LABELS and source.labels.dtype == np.int32
+    assert (
+        source.classes == CLASSES
+        and source.labels.tolist() == LABELS
+        and source.labels.dtype == np.int32
+    )
     copied = pickle.loads(pickle.dumps(source))
     assert [copied[i]["image"] for i in range(6)] == [png(i) for i in range(6)]
     assert len({*source.names}) == 6 and copied.fingerprint() == source.fingerprint()
@@ -101,15 +113,21 @@ def test_every_kind_gives_the_same_images_and_classes(tmp_path, make):
 @pytest.mark.parametrize("make", KINDS)
 def test_where_the_data_lie_changes_neither_sides_nor_fingerprint(tmp_path, make):
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
-    one, two = (open_side(str(make(tmp_path / place)), Side("train", heldout_share=0.3)) for place in ("one", "two"))
+    one, two = (
+        open_side(str(make(tmp_path / place)), Side("train", heldout_share=0.3))
+        for place in ("one", "two")
+    )
     assert one.fingerprint() == two.fingerprint() and one.indices.tolist() == two.indices.tolist()
 
 
 @pytest.mark.parametrize("make", KINDS)
 def test_every_kind_holds_out_a_share(tmp_path, make):
     path = str(make(tmp_path))
-    train, heldout = (open_side(path, Side(side, heldout_share=0.3)) for side in ("train", "heldout"))
-    assert len(train) == len(heldout) == 3 and train.classes == heldout.classes == CLASSES  # one of each class
+    train, heldout = (
+        open_side(path, Side(side, heldout_share=0.3)) for side in ("train", "heldout")
+    )
+    # one of each class
+    assert len(train) == len(heldout) == 3 and train.classes == heldout.classes == CLASSES
     images = [source[i]["image"] for source in (train, heldout) for i in range(3)]
     assert sorted(images) == sorted(map(png, range(6)))
     assert sources.class_sizes(train).tolist() == [1, 1, 1]
@@ -119,7 +137,9 @@ def test_every_kind_holds_out_a_share(tmp_path, make):
 def test_splits_by_the_names_of_files_and_folders(tmp_path, kind):
     if kind == "parquet":
         for split, indices in {"train": range(3), "test": range(3, 6)}.items():
-            pyarrow.parquet.write_table(table(indices), tmp_path / f"{split}-00000-of-00001.parquet")
+            pyarrow.parquet.write_table(
+                table(indices), tmp_path / f"{split}-00000-of-00001.parquet"
+            )
     elif kind == "arrow":
         for split, indices in {"train": range(3), "test": range(3, 6)}.items():
             writers.arrow(tmp_path / split / "data-00000-of-00001.arrow", table(indices))
@@ -127,7 +147,9 @@ def test_splits_by_the_names_of_files_and_folders(tmp_path, kind):
     else:
         shard(tmp_path / "set-train-000.tar", range(3))
         shard(tmp_path / "set-test-000.tar", range(3, 6))
-    train, heldout = (open_side(str(tmp_path), Side(side, heldout_share=0.5)) for side in ("train", "heldout"))
+    train, heldout = (
+        open_side(str(tmp_path), Side(side, heldout_share=0.5)) for side in ("train", "heldout")
+    )
     assert [train[i]["image"] for i in range(len(train))] == [png(i) for i in range(3)]
     assert [heldout[i]["image"] for i in range(len(heldout))] == [png(i) for i in range(3, 6)]
     assert "to train on" in train.notes[0] and "held out" in train.notes[0]
@@ -138,10 +160,16 @@ def test_splits_by_the_names_of_files_and_folders(tmp_path, kind):
 @pytest.mark.parametrize("shape", [(6, 9, 7), (6, 9, 7, 1), (6, 9, 7, 3)])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_arrays_of_pixels(tmp_path, shape, channels):
-    """Keras' mnist.npz has x_train, y_train, x_test and y_test; a model of one channel or of three reads them."""
+    """Keras' mnist.npz has x_train, y_train, x_test and y_test; a model of one channel or of three
+    reads them."""
     pixels = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-    np.savez(tmp_path / "own.npz", x_train=pixels, y_train=LABELS, x_test=pixels[:4], y_test=LABELS[:4])
-    train, test = (open_side(str(tmp_path / "own.npz"), Side(side, heldout_share=0.1)) for side in ("train", "heldout"))
+    np.savez(
+        tmp_path / "own.npz", x_train=pixels, y_train=LABELS, x_test=pixels[:4], y_test=LABELS[:4]
+    )
+    train, test = (
+        open_side(str(tmp_path / "own.npz"), Side(side, heldout_share=0.1))
+        for side in ("train", "heldout")
+    )
     assert (len(train), len(test), train.classes) == (6, 4, ("0", "1", "2"))
     assert train.labels.tolist() == LABELS
     mode = Image.fromarray(pixels[3].reshape(9, 7) if pixels[3].size == 63 else pixels[3])
@@ -149,9 +177,16 @@ def test_arrays_of_pixels(tmp_path, shape, channels):
     np.testing.assert_array_equal(views.decode(train[3]["image"], "3", channels), expected)
     labels = np.array(LABELS)[:, None]  # as MedMNIST has them
     np.savez(
-        tmp_path / "med.npz", train_images=pixels, train_labels=labels, val_images=pixels[:2], val_labels=labels[:2]
+        tmp_path / "med.npz",
+        train_images=pixels,
+        train_labels=labels,
+        val_images=pixels[:2],
+        val_labels=labels[:2],
     )
-    train, val = (open_side(str(tmp_path / "med.npz"), Side(side, heldout_share=0.1)) for side in ("train", "heldout"))
+    train, val = (
+        open_side(str(tmp_path / "med.npz"), Side(side, heldout_share=0.1))
+        for side in ("train", "heldout")
+    )
     assert (train.labels.tolist(), val.labels.tolist()) == (LABELS, LABELS[:2])
     np.savez(tmp_path / "alone.npz", x=pixels, y=LABELS)
     assert len(open_images(str(tmp_path / "alone.npz")).of_split()) == 6
@@ -162,7 +197,9 @@ def failure(path):
 
 
 def test_what_cannot_be_read_is_said_in_one_line(tmp_path):
-    pyarrow.parquet.write_table(pyarrow.table({"text": ["a"], "label": [1]}), tmp_path / "text.parquet")
+    pyarrow.parquet.write_table(
+        pyarrow.table({"text": ["a"], "label": [1]}), tmp_path / "text.parquet"
+    )
     assert "no column 'image' or 'img'" in failure(tmp_path / "text.parquet")
     assert "found 'text', 'label'" in failure(tmp_path / "text.parquet")
     pyarrow.parquet.write_table(table(label=[0, 1, -1, 0, 1, 2]), tmp_path / "unlabelled.parquet")
@@ -176,14 +213,19 @@ def test_what_cannot_be_read_is_said_in_one_line(tmp_path):
     (tmp_path / "base64.csv").write_text(f"image,label\n{'iVBORw0KGgo' * 1000},cat\n")
     assert "base64.csv, line 2 has no image or no class" in failure(tmp_path / "base64.csv")
     (tmp_path / "damaged.parquet").write_bytes(parquet(tmp_path).read_bytes()[:-50])
-    assert "damaged.parquet: truncated, damaged or not parquet" in failure(tmp_path / "damaged.parquet")
+    assert "damaged.parquet: truncated, damaged or not parquet" in failure(
+        tmp_path / "damaged.parquet"
+    )
 
 
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
         ({"a": np.zeros(3)}, "expected arrays x_train and y_train, or train_images"),
-        ({"x": np.zeros((3, 4, 4)), "y": np.zeros(3)}, "x is float64 [3, 4, 4] and y has 3 entries"),
+        (
+            {"x": np.zeros((3, 4, 4)), "y": np.zeros(3)},
+            "x is float64 [3, 4, 4] and y has 3 entries",
+        ),
         ({"x": np.zeros((3, 4, 4), np.uint8), "y": np.zeros(2)}, "y has 2 entries"),
         ({"x": np.zeros((3, 4, 4, 4), np.uint8), "y": np.zeros(3)}, "x is uint8 [3, 4, 4, 4]"),
         ({"x": np.zeros((3, 4), np.uint8), "y": np.zeros(3)}, "x is uint8 [3, 4]"),
@@ -201,11 +243,16 @@ def test_arrays_that_are_no_images(tmp_path, arrays, words):
         (["cat", "Cat", "dog"] * 2, "two labels, 'cat' (2 rows) and 'Cat' (2)"),
         (["cat", "nan", "dog"] * 2, "line 3 has no image or no class"),
         (["0.5", "1.5", "2"] * 2, "real numbers such as '0.5' among the classes"),
-        (["a,train", "b,train", "a,test"] * 2, "the column 'note' seems to name splits ('test', 'train')"),
+        (
+            ["a,train", "b,train", "a,test"] * 2,
+            "the column 'note' seems to name splits ('test', 'train')",
+        ),
     ],
 )
 def test_labels_that_are_no_classes(tmp_path, labels, words):
-    rows = "".join(f"images/{i}.png,{label}{'' if ',' in label else ',x'}\n" for i, label in enumerate(labels))
+    rows = "".join(
+        f"images/{i}.png,{label}{'' if ',' in label else ',x'}\n" for i, label in enumerate(labels)
+    )
     (tmp_path / "a.csv").write_text(f"file_name,label,note\n{rows}")
     assert words in failure(tmp_path / "a.csv")
 
@@ -217,7 +264,9 @@ def test_columns_that_are_read_are_named(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     source = open_side(str(tmp_path / "a.parquet"), Side("train"))
     assert source.classes == ("0", "1", "2")
-    assert source.notes == ("a.parquet: images and their classes by the columns 'img' and 'fine_label'",)
+    assert source.notes == (
+        "a.parquet: images and their classes by the columns 'img' and 'fine_label'",
+    )
     csv(tmp_path / "b.csv", header="file_name;label;fold", row="images/{i}.png;{name};{i}")
     notes = open_side(str(tmp_path / "b.csv"), Side("train")).notes
     assert "has ';' between its columns" in notes[0] and "'fold' may number folds" in notes[2]
@@ -227,18 +276,28 @@ def test_an_image_in_several_rows(tmp_path):
     csv(tmp_path / "a.csv")
     rows = (tmp_path / "a.csv").read_text().splitlines()
     (tmp_path / "b.csv").write_text("\n".join([*rows, *rows[1:], *rows[1:]]))
-    sides = [open_side(str(tmp_path / "b.csv"), Side(side, heldout_share=0.3)) for side in ("train", "heldout")]
+    sides = [
+        open_side(str(tmp_path / "b.csv"), Side(side, heldout_share=0.3))
+        for side in ("train", "heldout")
+    ]
     ours, theirs = ({side[i]["image"] for i in range(len(side))} for side in sides)
-    assert f"about {len(ours & theirs) / len(theirs):.0%} of the held-out images" in sources.check_overlap(*sides)
+    assert (
+        f"about {len(ours & theirs) / len(theirs):.0%} of the held-out images"
+        in sources.check_overlap(*sides)
+    )
     (tmp_path / "c.csv").write_text("\n".join([*rows, rows[1].replace("cat", "dog")]))
-    assert "the image of c.csv, line 2 has another class in another row" in failure(tmp_path / "c.csv")
+    assert "the image of c.csv, line 2 has another class in another row" in failure(
+        tmp_path / "c.csv"
+    )
     for split, indices in {"train": range(6), "test": [0, 1, 2]}.items():
         pyarrow.parquet.write_table(table(indices), tmp_path / f"{split}.parquet")
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.csv").unlink()
     for image in (tmp_path / "images").iterdir():
         image.unlink()
-    sides = [open_side(str(tmp_path), Side(side, heldout_share=0.3)) for side in ("train", "heldout")]
+    sides = [
+        open_side(str(tmp_path), Side(side, heldout_share=0.3)) for side in ("train", "heldout")
+    ]
     assert "about 100% of the held-out images" in sources.check_overlap(*sides)
 
 
@@ -246,13 +305,17 @@ def test_arrays_of_several_files_and_of_one_split(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (6, 4, 4), np.uint8)
     for name, count in {"train-0": 3, "train-1": 3, "test": 6}.items():
         np.savez(tmp_path / f"{name}.npz", x=pixels[:count], y=LABELS[:count])
-    sides = [open_side(str(tmp_path), Side(side, heldout_share=0.3)) for side in ("train", "heldout")]
+    sides = [
+        open_side(str(tmp_path), Side(side, heldout_share=0.3)) for side in ("train", "heldout")
+    ]
     assert [side.labels.tolist() for side in sides] == [[0, 1, 2, 0, 1, 2], LABELS]
     np.savez(tmp_path / "a.npz", x_train=pixels, y_train=LABELS, x_train_2=pixels, y_train_2=LABELS)
     assert "of its arrays x_train, x_train_2 two are of one split" in failure(tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize(("kind", "names"), [("S", ("a", "b")), ("U", ("a", "b")), ("?", ("False", "True"))])
+@pytest.mark.parametrize(
+    ("kind", "names"), [("S", ("a", "b")), ("U", ("a", "b")), ("?", ("False", "True"))]
+)
 def test_labels_of_other_types(tmp_path, kind, names):
     labels = np.array([0, 1] * 3, "?") if kind == "?" else np.array(["a", "b"] * 3, kind)
     np.savez(tmp_path / "a.npz", x=np.zeros((6, 4, 4), np.uint8), y=labels)
@@ -261,14 +324,21 @@ def test_labels_of_other_types(tmp_path, kind, names):
 
 
 def test_several_labels_in_a_cell_are_named(tmp_path):
-    rows = "".join(f"images/{i}.png,{label}\n" for i, label in enumerate(["Mass", "Mass|Nodule", "None"] * 2))
+    rows = "".join(
+        f"images/{i}.png,{label}\n" for i, label in enumerate(["Mass", "Mass|Nodule", "None"] * 2)
+    )
     (tmp_path / "a.csv").write_text(f"file_name,label\n{rows}")
     notes = "; ".join(open_images(str(tmp_path / "a.csv")).of_split().notes)
-    assert "'Mass|Nodule' (2 rows), taken as 1 classes, may mean several labels" in notes and "'None' (2 rows)" in notes
+    assert (
+        "'Mass|Nodule' (2 rows), taken as 1 classes, may mean several labels" in notes
+        and "'None' (2 rows)" in notes
+    )
 
 
 def test_a_folder_of_images_is_read_as_one_whatever_lies_beside(tmp_path):
-    make_folder(tmp_path, dict.fromkeys(("cat/a.png", "cat/b.png", "dog/c.png", "dog/d.png"), png(1)))
+    make_folder(
+        tmp_path, dict.fromkeys(("cat/a.png", "cat/b.png", "dog/c.png", "dog/d.png"), png(1))
+    )
     pyarrow.parquet.write_table(table(), tmp_path / "all.parquet")
     shard(tmp_path / "old.tar", [0, 1])
     assert open_images(str(tmp_path)).of_split().classes == ("cat", "dog")
@@ -289,7 +359,11 @@ def test_paths_of_windows(tmp_path):
 
 
 def test_a_column_of_bytes(tmp_path):
-    content = pyarrow.table({"image": [png(i) for i in range(6)], "label": [CLASSES[label] for label in LABELS]})
+    content = pyarrow.table(
+        {"image": [png(i) for i in range(6)], "label": [CLASSES[label] for label in LABELS]}
+    )
     pyarrow.parquet.write_table(content, tmp_path / "a.parquet")
     found = open_images(str(tmp_path / "a.parquet")).of_split()
-    assert [found[i]["image"] for i in range(6)] == [png(i) for i in range(6)] and found.labels.tolist() == LABELS
+    assert [found[i]["image"] for i in range(6)] == [
+        png(i) for i in range(6)
+    ] and found.labels.tolist() == LABELS

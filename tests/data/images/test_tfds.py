@@ -27,9 +27,13 @@ def test_items(tmp_path, file_format):
     assert source.classes == ("cat", "dog", "eel") and len(source) == 6
     for copy in (source, pickle.loads(pickle.dumps(source))):
         items = [copy[i] for i in range(6)]
-        assert [item["label"] for item in items] == [0, 1, 2, 0, 1, 2] and items[0]["label"].dtype == np.int32
+        assert [item["label"] for item in items] == [0, 1, 2, 0, 1, 2] and items[0][
+            "label"
+        ].dtype == np.int32
         assert [item["image"] for item in items] == [image_files.png(i) for i in range(6)]
-        assert [item["name"] for item in items] == [f"ILSVRC2012_val_{i + 1:08d}.JPEG" for i in range(6)]
+        assert [item["name"] for item in items] == [
+            f"ILSVRC2012_val_{i + 1:08d}.JPEG" for i in range(6)
+        ]
 
 
 def test_is_what_tfds_itself_gives(tmp_path):
@@ -37,9 +41,15 @@ def test_is_what_tfds_itself_gives(tmp_path):
     source = opened(path)
     builder = tfds.builder_from_directory(path)
     reference = builder.as_data_source("train", decoders={"image": tfds.decode.SkipDecoding()})
-    assert source.classes == tuple(builder.info.features["label"].names) and len(source) == len(reference) == 7
+    assert (
+        source.classes == tuple(builder.info.features["label"].names)
+        and len(source) == len(reference) == 7
+    )
     for i in range(7):
-        assert (source[i]["image"], source[i]["label"]) == (reference[i]["image"], reference[i]["label"])
+        assert (source[i]["image"], source[i]["label"]) == (
+            reference[i]["image"],
+            reference[i]["label"],
+        )
         assert source[i]["name"].encode() == reference[i]["file_name"]
 
 
@@ -57,12 +67,17 @@ def test_tfrecords_are_walked_once(tmp_path, monkeypatch, cache_folder):
     walked, opening = [], files.open_file
 
     def open_file(path, *more, **options):
-        walked.extend([path] * bool(options.get("buffer")))  # small, of the one walk that builds an index
+        # small, of the one walk that builds an index
+        walked.extend([path] * bool(options.get("buffer")))
         return opening(path, *more, **options)
 
     monkeypatch.setattr(files, "open_file", open_file)
     items = [opened(path)[i] for i in range(5)]
-    assert sorted(walked) == sorted({*walked}) and len(walked) == 2 and len(list(cache_folder.glob("*.npz"))) == 1
+    assert (
+        sorted(walked) == sorted({*walked})
+        and len(walked) == 2
+        and len(list(cache_folder.glob("*.npz"))) == 1
+    )
     assert [opened(path)[i] for i in range(5)] == items and len(walked) == 2
     opened(path, cache_folder=str(tmp_path / "elsewhere"))
     assert len(walked) == 4 and list((tmp_path / "elsewhere").glob("*.npz"))
@@ -76,14 +91,21 @@ def test_tfrecords_are_walked_once(tmp_path, monkeypatch, cache_folder):
 
 
 def test_features_by_kind(tmp_path):
-    """cifar100 has a coarse label beside `label`; other data sets have other names for their only image and label."""
+    """cifar100 has a coarse label beside `label`; other data sets have other names for their only
+    image and label."""
     label = tfds.features.ClassLabel(num_classes=2)
     image = tfds.features.Image()
     both = dict(image=image, label=label, coarse_label=tfds.features.ClassLabel(num_classes=5))
-    assert opened(image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2]}, "tfrecord", **both)).classes == ("0", "1")
+    assert opened(
+        image_files.tfds_folder(tmp_path / "1.0.0", {"train": [2]}, "tfrecord", **both)
+    ).classes == ("0", "1")
     shards = {"train": [[writers.example(photo=b"x", species=1)]]}
     path = writers.tfds_folder(tmp_path / "2.0.0", shards, "tfrecord", photo=image, species=label)
-    assert opened(path)[0] == {"image": b"x", "label": 1, "name": "record 0 of c4-train.tfrecord-00000-of-00001"}
+    assert opened(path)[0] == {
+        "image": b"x",
+        "label": 1,
+        "name": "record 0 of c4-train.tfrecord-00000-of-00001",
+    }
     two = dict(image=image, one=label, other=label)
     path = image_files.tfds_folder(tmp_path / "3.0.0", {"train": [2]}, "tfrecord", **two)
     expected = "has 2 features of kind ClassLabel and none of them is 'label', found 'image', 'one', 'other'; give a"
@@ -95,12 +117,18 @@ def test_damaged_records(tmp_path, file_format):
     good = [image_files.record(i) for i in range(3)]
     second = [writers.example(label=1, image=b"x"), writers.example(label=1)]
     shards = {"train": [[good[0], b"\xff no example"], second]}
-    source = opened(writers.tfds_folder(tmp_path / "1.0.0", shards, file_format, **image_files.FEATURES))
+    source = opened(
+        writers.tfds_folder(tmp_path / "1.0.0", shards, file_format, **image_files.FEATURES)
+    )
     assert source[0]["name"] == "ILSVRC2012_val_00000001.JPEG"
-    with pytest.raises(BadRecord, match=f"^record 1 of c4-train.{file_format}-00000-of-00002 .*tf.train.Example"):
+    with pytest.raises(
+        BadRecord, match=f"^record 1 of c4-train.{file_format}-00000-of-00002 .*tf.train.Example"
+    ):
         source[1]
     assert source[2]["image"] == b"x"
-    with pytest.raises(BadRecord, match="^record 1 of .*-00001-of-00002 cannot be read .0 images and 1 labels, exp"):
+    with pytest.raises(
+        BadRecord, match="^record 1 of .*-00001-of-00002 cannot be read .0 images and 1 labels, exp"
+    ):
         source[3]
 
 
@@ -135,4 +163,7 @@ def test_what_is_no_class_and_no_format(tmp_path):
     message = failure(opened(path, "test").__getitem__, 0)
     assert "label -1 is none of 3 classes; give a split with labels in place of 'test'" in message
     path = image_files.tfds_folder(tmp_path / "2.0.0", {"train": [2]}, "parquet")
-    assert "is in TFDS's format 'parquet', of which images are not read; expected array_record" in failure(opened, path)
+    assert (
+        "is in TFDS's format 'parquet', of which images are not read; expected array_record"
+        in failure(opened, path)
+    )

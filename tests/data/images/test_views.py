@@ -37,11 +37,17 @@ def test_decode_is_exact_for_lossless_files():
     pixels = noise(5, 7, 3)
     assert np.array_equal(decode(encoded(Image.fromarray(pixels)), "a.png"), pixels)
     gray = pixels[..., 0]
-    assert np.array_equal(decode(encoded(Image.fromarray(gray)), "a.png", channels=1), gray[..., None])
-    assert np.array_equal(decode(encoded(Image.fromarray(gray)), "a.png"), np.repeat(gray[..., None], 3, axis=2))
+    assert np.array_equal(
+        decode(encoded(Image.fromarray(gray)), "a.png", channels=1), gray[..., None]
+    )
+    assert np.array_equal(
+        decode(encoded(Image.fromarray(gray)), "a.png"), np.repeat(gray[..., None], 3, axis=2)
+    )
 
 
-@pytest.mark.parametrize("mode, kind", [("CMYK", "JPEG"), ("P", "PNG"), ("P", "GIF"), ("1", "PNG"), ("YCbCr", "JPEG")])
+@pytest.mark.parametrize(
+    "mode, kind", [("CMYK", "JPEG"), ("P", "PNG"), ("P", "GIF"), ("1", "PNG"), ("YCbCr", "JPEG")]
+)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_decode_modes(mode, kind, channels):
     white = Image.new("RGB", (7, 5), "white").convert(mode)
@@ -52,7 +58,11 @@ def test_decode_modes(mode, kind, channels):
 
 def test_decode_scales_16_bits():
     wide = np.array([[0, 257 * 100, 65535]], np.uint16)
-    assert decode(encoded(Image.fromarray(wide)), "a.png", channels=1).ravel().tolist() == [0, 100, 255]
+    assert decode(encoded(Image.fromarray(wide)), "a.png", channels=1).ravel().tolist() == [
+        0,
+        100,
+        255,
+    ]
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
@@ -78,7 +88,10 @@ def test_rotated_files_are_cropped_upright(orientation):
     with Image.open(io.BytesIO(data)) as image:
         upright = np.asarray(ImageOps.exif_transpose(image))
     assert np.array_equal(decode(data, "a.jpg"), upright)
-    views = [training_view(image, (32, 32), np.random.default_rng(3), name="a.jpg") for image in (data, upright)]
+    views = [
+        training_view(image, (32, 32), np.random.default_rng(3), name="a.jpg")
+        for image in (data, upright)
+    ]
     # Crops of a file are decoded at half their size if they are twice the view's size.
     assert abs(views[0].astype(int) - views[1]).mean() < 3
 
@@ -90,9 +103,15 @@ def test_views_of_turned_files_are_those_of_the_upright_image(kind, orientation)
     data = encoded(Image.fromarray(smooth(60, 90)), kind, exif=turned(orientation))
     with Image.open(io.BytesIO(data)) as image:
         upright = np.asarray(ImageOps.exif_transpose(image))
-    assert np.array_equal(decode(data, "a"), upright) and upright.shape[:2] == ((60, 90), (90, 60))[orientation > 4]
+    assert (
+        np.array_equal(decode(data, "a"), upright)
+        and upright.shape[:2] == ((60, 90), (90, 60))[orientation > 4]
+    )
     for seed in range(4):
-        views = [training_view(image, (48, 48), np.random.default_rng(seed), name="a") for image in (data, upright)]
+        views = [
+            training_view(image, (48, 48), np.random.default_rng(seed), name="a")
+            for image in (data, upright)
+        ]
         assert np.array_equal(*views)
 
 
@@ -102,9 +121,9 @@ def test_a_camera_file_of_several_images_is_its_first():
     assert np.array_equal(decode(data, "a.mpo"), decode(encoded(first, "JPEG"), "a.jpg"))
 
 
-REDUCTIONS = [((n, n), r) for n, r in ((10, 8), (12, 8), (13, 4), (25, 4), (26, 2), (50, 2), (51, 1))] + [
-    ((50, 101), 1)
-]
+REDUCTIONS = [
+    ((n, n), r) for n, r in ((10, 8), (12, 8), (13, 4), (25, 4), (26, 2), (50, 2), (51, 1))
+] + [((50, 101), 1)]
 
 
 @pytest.mark.parametrize("size, reduction", REDUCTIONS)
@@ -123,12 +142,19 @@ def test_only_crops_with_pixels_to_spare_are_decoded_smaller(monkeypatch, size, 
     assert shapes == [(-(-101 // reduction),) * 2 + (3,)]
 
 
-@given(st.integers(0, 10**6), st.integers(20, 250), st.integers(20, 250), st.sampled_from(["JPEG", "PNG"]))
+@given(
+    st.integers(0, 10**6),
+    st.integers(20, 250),
+    st.integers(20, 250),
+    st.sampled_from(["JPEG", "PNG"]),
+)
 def test_a_file_and_its_array_are_cropped_alike(seed, height, width, kind):
-    """Except for half a pixel of a JPEG decoded smaller, at most 4 pixels at full size, and the loss of JPEG."""
+    """Except for half a pixel of a JPEG decoded smaller, at most 4 pixels at full size, and the
+    loss of JPEG."""
     data = encoded(Image.fromarray(coordinates(height, width)), kind)
     of_file, of_array = (
-        training_view(image, (24, 24), np.random.default_rng(seed)).astype(int) for image in (data, decode(data, "a"))
+        training_view(image, (24, 24), np.random.default_rng(seed)).astype(int)
+        for image in (data, decode(data, "a"))
     )
     assert abs(of_file - of_array)[..., :2].mean() < 6
 
@@ -142,7 +168,9 @@ def test_damaged_files_are_named_by_either_decoder(kept, options):
         lambda: decode(data, "a.jpg"),
         lambda: training_view(data, (8, 8), np.random.default_rng(0), name="a.jpg"),
     ):
-        with pytest.raises(DataError, match="^image 'a.jpg' (is in no|cannot be decoded).*; replace or remove it$"):
+        with pytest.raises(
+            DataError, match="^image 'a.jpg' (is in no|cannot be decoded).*; replace or remove it$"
+        ):
             act()
 
 
@@ -150,22 +178,29 @@ def test_what_only_pillow_forgives_is_decoded_by_pillow():
     """Bytes before a marker are a warning of the JPEG library, at which simplejpeg gives up."""
     data = encoded(Image.fromarray(smooth(40, 40)), "JPEG")
     place = data.index(b"\xff\xdb")
-    assert np.array_equal(decode(data[:place] + b"\0\0" + data[place:], "a.jpg"), decode(data, "a.jpg"))
+    assert np.array_equal(
+        decode(data[:place] + b"\0\0" + data[place:], "a.jpg"), decode(data, "a.jpg")
+    )
 
 
 @given(st.integers(40, 500), st.floats(0.77, 1.3), st.integers(16, 64), st.integers(16, 64))
 def test_training_views_are_near_pillows_bicubic(height, aspect, out_height, out_width):
     """For the whole image (min_scale 1, and an aspect ratio that a crop may have)."""
     image = smooth(height, round(height * aspect))
-    view = training_view(image, (out_height, out_width), np.random.default_rng(0), min_scale=1, flip=False)
-    expected = np.asarray(Image.fromarray(image).resize((out_width, out_height), Image.Resampling.BICUBIC))
+    view = training_view(
+        image, (out_height, out_width), np.random.default_rng(0), min_scale=1, flip=False
+    )
+    expected = np.asarray(
+        Image.fromarray(image).resize((out_width, out_height), Image.Resampling.BICUBIC)
+    )
     # The most seen is 7.3. Smaller images of this kind consist of edges, and differ by up to 12.5.
     assert abs(view.astype(int) - expected).mean() < 9
 
 
 @pytest.mark.parametrize("pixels, out", [(448, 64), (400, 224), (300, 224)])
 def test_training_views_do_not_alias(pixels, out):
-    """A checkerboard finer than the view can show becomes flat grey; without antialiasing it would show a moire."""
+    """A checkerboard finer than the view can show becomes flat grey; without antialiasing it would
+    show a moire."""
     board = np.indices((pixels, pixels)).sum(0) % 2 * 255
     view = training_view(
         np.repeat(board[..., None], 3, -1).astype(np.uint8),
@@ -179,13 +214,21 @@ def test_training_views_do_not_alias(pixels, out):
 
 def test_evaluation_view_is_resize_then_centre_crop():
     image = smooth(128, 192)
-    resized = np.asarray(Image.fromarray(image).resize((96, 64), Image.Resampling.BICUBIC)).astype(int)
+    resized = np.asarray(Image.fromarray(image).resize((96, 64), Image.Resampling.BICUBIC)).astype(
+        int
+    )
     view = evaluation_view(image, (56, 56))
     assert view.shape == (56, 56, 3) and view.dtype == np.uint8
     assert abs(view - resized[4:60, 20:76]).max() <= 1
 
 
-@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 40), st.integers(1, 40), st.sampled_from([1, 3]))
+@given(
+    st.integers(1, 90),
+    st.integers(1, 90),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.sampled_from([1, 3]),
+)
 def test_views_have_the_wanted_size(height, width, out_height, out_width, channels):
     image = noise(height, width, channels)
     size = (out_height, out_width)
@@ -219,17 +262,28 @@ def test_training_view_covers_scales_positions_and_mirrors():
 
 
 def test_training_view_falls_back_to_the_centre():
-    view = training_view(coordinates(4, 200), (8, 8), np.random.default_rng(0), flip=False, min_scale=1)
+    view = training_view(
+        coordinates(4, 200), (8, 8), np.random.default_rng(0), flip=False, min_scale=1
+    )
     assert abs(view[..., 1].mean() - 99.5) < 1
 
 
 @pytest.mark.parametrize(
-    "raised", [NotImplementedError("flags 0"), RuntimeError("frame"), MemoryError(), TypeError("x"), cv2.error("dims")]
+    "raised",
+    [
+        NotImplementedError("flags 0"),
+        RuntimeError("frame"),
+        MemoryError(),
+        TypeError("x"),
+        cv2.error("dims"),
+    ],
 )
 def test_whatever_a_decoder_raises_names_the_file(monkeypatch, raised):
     monkeypatch.setattr(cv2, "resize", mock.Mock(side_effect=raised))
     data = encoded(Image.fromarray(noise(30, 40, 3)), "TIFF")
-    with pytest.raises(DataError, match="^image 'a.tiff' cannot be decoded .*; replace or remove it$"):
+    with pytest.raises(
+        DataError, match="^image 'a.tiff' cannot be decoded .*; replace or remove it$"
+    ):
         training_view(data, (8, 8), np.random.default_rng(0), name="a.tiff")
 
 
@@ -246,7 +300,9 @@ def test_huge_sides_take_no_longer(size):
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_more_pixels_than_any_camera_has(size):
     expected = f"{size[0]} x {size[1]} pixels, where there may be at most 65,535 on a side and 89,478,485 in all"
-    assert f"'x' cannot be decoded ({expected})" in raised(DataError, decode, encoded(Image.new("1", size)), "x")
+    assert f"'x' cannot be decoded ({expected})" in raised(
+        DataError, decode, encoded(Image.new("1", size)), "x"
+    )
 
 
 @pytest.mark.parametrize(
@@ -262,17 +318,24 @@ def test_more_pixels_than_any_camera_has(size):
     ],
 )
 def test_pixels_of_an_unknown_range_are_refused(pixels):
-    """They would be black or white; 8 to 14 bits in 16, as masks and medical images have them, would be dark."""
+    """They would be black or white; 8 to 14 bits in 16, as masks and medical images have them,
+    would be dark."""
     known = r"so white may be (255|1,023|4,095|16,383) or 65,535"
     with pytest.raises(DataError, match=rf"of 8 or 16 bits, so their range|{known}"):
         decode(encoded(Image.fromarray(pixels), "TIFF"), "x.tiff")
 
 
 def png_of_16_bits(pixels: np.ndarray) -> bytes:
-    """A file that Pillow can read and not write, uint16 [height, width, channels], by the specification alone."""
+    """A file that Pillow can read and not write, uint16 [height, width, channels], by the
+    specification alone."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        return (
+            struct.pack(">I", len(content))
+            + name
+            + content
+            + struct.pack(">I", zlib.crc32(name + content))
+        )
 
     height, width, channels = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 16, {1: 0, 2: 4, 3: 2, 4: 6}[channels], 0, 0, 0)
@@ -298,7 +361,11 @@ def test_colours_of_16_bits(channels, bits):
 def test_a_dark_image_among_bright_ones(tmp_path, brightest, known):
     """The set says which value is white; a single image does not."""
     dark = np.array([[0, 3000]], np.uint16)
-    for name, pixels in (("a/0.png", dark), ("b/1.png", dark), ("b/2.png", dark + np.uint16(brightest - 3000))):
+    for name, pixels in (
+        ("a/0.png", dark),
+        ("b/1.png", dark),
+        ("b/2.png", dark + np.uint16(brightest - 3000)),
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         Image.fromarray(pixels).save(tmp_path / name)
     source = ImageFolder(str(tmp_path)).of_split()
@@ -344,7 +411,8 @@ def test_timms_view_by_pillow_alone(channels):
     """The whole image to whole pixels, then the crop: in two steps, as written down by hand."""
     image = noise(40, 53, channels)
     found = evaluation_view(image, (24, 24), 0.9, "timm")
-    whole = Image.fromarray(image.squeeze()).resize((34, 26), Image.Resampling.BICUBIC)  # 26 x 34.45
+    # 26 x 34.45
+    whole = Image.fromarray(image.squeeze()).resize((34, 26), Image.Resampling.BICUBIC)
     expected = np.asarray(whole.crop((5, 1, 29, 25))).reshape(24, 24, channels)
     np.testing.assert_array_equal(found, expected)
     assert np.abs(found.astype(int) - evaluation_view(image, (24, 24), 0.9)).max() > 1
@@ -355,8 +423,12 @@ def test_timms_view_has_timms_pixels(ratio):
     """No pixel differs from what timm's own transform makes of Pillow's image."""
     factory = timm_module("data.transforms_factory")
     for size in TIMM_SIZES:
-        theirs = factory.transforms_imagenet_eval(size, crop_pct=ratio, interpolation="bicubic", use_prefetcher=True)
+        theirs = factory.transforms_imagenet_eval(
+            size, crop_pct=ratio, interpolation="bicubic", use_prefetcher=True
+        )
         for shape in TIMM_IMAGES:
             image = noise(*shape, 3)
             expected = np.moveaxis(np.asarray(theirs(Image.fromarray(image))), 0, -1)
-            np.testing.assert_array_equal(evaluation_view(image, size, ratio, "timm"), expected, str((size, shape)))
+            np.testing.assert_array_equal(
+                evaluation_view(image, size, ratio, "timm"), expected, str((size, shape))
+            )

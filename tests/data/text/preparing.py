@@ -8,7 +8,10 @@ from pathlib import Path
 from gmlp_flax.data.text.corpora import Corpus, MemoryPart
 from gmlp_flax.data.text.tokenizer import Tokenizer
 
-TEXTS = [f"Document {i} says: " + f"the quick brown fox jumps over {i * i} lazy dogs. " * (i % 7) for i in range(120)]
+TEXTS = [
+    f"Document {i} says: " + f"the quick brown fox jumps over {i * i} lazy dogs. " * (i % 7)
+    for i in range(120)
+]
 
 
 @functools.cache
@@ -22,12 +25,20 @@ def corpus(parts: int, texts: list[str] = TEXTS) -> Corpus:
     bounds = [len(texts) * i // parts for i in range(parts + 1)]
     pieces = (tuple(texts[first:stop]) for first, stop in itertools.pairwise(bounds))
     fingerprint = hashlib.sha256(repr(texts).encode()).hexdigest()
-    return Corpus("texts", tuple(MemoryPart(f"part {i}", piece) for i, piece in enumerate(pieces)), fingerprint)
+    return Corpus(
+        "texts",
+        tuple(MemoryPart(f"part {i}", piece) for i, piece in enumerate(pieces)),
+        fingerprint,
+    )
 
 
 def content(folder: str | Path) -> dict[str, bytes]:
     """Name -> content of the files in a folder, without hidden ones."""
-    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if not path.name.startswith(".")}
+    return {
+        path.name: path.read_bytes()
+        for path in Path(folder).iterdir()
+        if not path.name.startswith(".")
+    }
 
 
 def stream(texts: list[str]) -> list[int]:

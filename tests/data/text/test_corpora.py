@@ -12,7 +12,15 @@ import pytest
 from gmlp_flax.data import splits
 from gmlp_flax.data.splits import Side
 from gmlp_flax.data.text import corpora
-from gmlp_flax.data.text.corpora import EVERYTHING, Selection, describe, in_memory, open_corpus, open_side, split_names
+from gmlp_flax.data.text.corpora import (
+    EVERYTHING,
+    Selection,
+    describe,
+    in_memory,
+    open_corpus,
+    open_side,
+    split_names,
+)
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, tfds_folders
 from gmlp_flax.io.records import BadRecords
@@ -58,7 +66,9 @@ def hugging_face(folder, suffix: str, write) -> None:
 FORMS = {
     ".json.gz": lambda path, texts: path.write_bytes(gzip.compress(lines(texts))),
     ".jsonl.xz": lambda path, texts: path.write_bytes(lzma.compress(lines(texts))),
-    ".jsonl.zst": lambda path, texts: path.write_bytes(pa.Codec("zstd").compress(lines(texts), asbytes=True)),
+    ".jsonl.zst": lambda path, texts: path.write_bytes(
+        pa.Codec("zstd").compress(lines(texts), asbytes=True)
+    ),
     ".ndjson": lambda path, texts: path.write_bytes(lines(texts)),
     ".json": lambda path, texts: path.write_bytes(lines(texts)),
     ".parquet": lambda path, texts: writers.parquet(path, 3, text=texts),
@@ -72,7 +82,10 @@ def c4(request, tmp_path):
     if request.param in FORMS:
         hugging_face(folder, request.param, FORMS[request.param])
     else:
-        shards = {"train": [examples(TEXTS[:20]), examples(TEXTS[20:40])], "validation": [examples(TEXTS[40:])]}
+        shards = {
+            "train": [examples(TEXTS[:20]), examples(TEXTS[20:40])],
+            "validation": [examples(TEXTS[40:])],
+        }
         writers.tfds_folder(folder, shards, request.param)
     return folder
 
@@ -85,8 +98,14 @@ def test_c4_in_every_form(c4, where):
     assert list(open_corpus(path, "validation").documents()) == TEXTS[40:]
     whole = open_corpus(path)
     assert list(whole.documents()) == TEXTS
-    assert [len(list(part.documents())) for part in pickle.loads(pickle.dumps(whole.parts))] == [20, 20, 20]
-    assert sum(part.size for part in whole.parts) == sum(f.size for f in files.find_files(path) if "-of-" in f.name)
+    assert [len(list(part.documents())) for part in pickle.loads(pickle.dumps(whole.parts))] == [
+        20,
+        20,
+        20,
+    ]
+    assert sum(part.size for part in whole.parts) == sum(
+        f.size for f in files.find_files(path) if "-of-" in f.name
+    )
 
 
 @pytest.mark.parametrize("where", [str, writers.remote])
@@ -97,7 +116,9 @@ def test_large_files_are_cut_into_parts(c4, where, monkeypatch):
     read = [list(part.documents()) for part in parts]
     assert sum(read, []) == TEXTS
     assert len({part.name for part in parts}) == len(parts)
-    uncut = files.compression(parts[0].path) or (files.is_remote(path) and "record" in parts[0].reader)
+    uncut = files.compression(parts[0].path) or (
+        files.is_remote(path) and "record" in parts[0].reader
+    )
     most = sum(-(-file.size // 150) for file in files.find_files(path))
     assert len(parts) == 3 if uncut else 9 < len(parts) <= most
 
@@ -138,9 +159,13 @@ def test_names_that_tell_of_no_split(tmp_path):
     assert split_names(str(tmp_path)) == ()
     assert "has no split 'train'" in failure(tmp_path, "train")
     assert list(open_corpus(str(tmp_path)).documents()) == ["two", "one"]
-    (tmp_path / "validation-00000-of-00001.jsonl").write_bytes(lines(["three"]))  # would be trained on
+    # would be trained on
+    (tmp_path / "validation-00000-of-00001.jsonl").write_bytes(lines(["three"]))
     message = failures.failure(split_names, str(tmp_path))
-    assert "notes.txt: a text file of no split, beside files of the splits train, validation" in message
+    assert (
+        "notes.txt: a text file of no split, beside files of the splits train, validation"
+        in message
+    )
 
 
 @pytest.mark.parametrize(
@@ -157,8 +182,10 @@ def test_names_that_tell_of_no_split(tmp_path):
         (["default/partial-train/0.jsonl", "default/validation/0.jsonl"], ["train", "validation"]),
         (["en-train-part1.jsonl", "en-validation-part1.jsonl"], ["train", "validation"]),
         (["Training/x.jsonl", "Testing/x.jsonl"], ["testing", "training"]),
-        (["train-data/train.jsonl", "train-data/valid.jsonl"], ["train", "valid"]),  # the folder is around all files
-        (["train_test/train.jsonl", "x/test.jsonl"], ["test", "train"]),  # of two readings, the file's name says one
+        # the folder is around all files
+        (["train-data/train.jsonl", "train-data/valid.jsonl"], ["train", "valid"]),
+        # of two readings, the file's name says one
+        (["train_test/train.jsonl", "x/test.jsonl"], ["test", "train"]),
         (["a.jsonl", "latest/b.txt", "trains.txt", "developers/contest.txt"], []),
         (["train.jsonl", "more.jsonl"], []),  # all of it is text to train on
     ],
@@ -196,7 +223,12 @@ def test_folder_is_read_recursively_in_order_of_names(tmp_path):
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "z.jsonl.xz").write_bytes(lzma.compress(lines(["three", " ", "four"])))
     corpus = open_corpus(str(tmp_path))
-    assert [part.name for part in corpus.parts] == ["a.txt", "b/c/2.txt", "b/empty.txt", "z.jsonl.xz"]
+    assert [part.name for part in corpus.parts] == [
+        "a.txt",
+        "b/c/2.txt",
+        "b/empty.txt",
+        "z.jsonl.xz",
+    ]
     assert list(corpus.documents()) == ["one", "two", "three", "four"]
     (tmp_path / "notes.md").write_text("of any name")
     assert list(open_corpus(str(tmp_path / "notes.md")).documents()) == ["of any name"]
@@ -227,8 +259,13 @@ def test_in_memory():
     assert [(part.name, part.size) for part in corpus.parts] == [("mine", 8)]
     assert pickle.loads(pickle.dumps(corpus)) == corpus
 
-    prints = [in_memory("x", texts).fingerprint for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["ab", "c"])]
-    assert len(set(prints)) == 3 and prints[0] == prints[3], "of the content, and of the documents' ends"
+    prints = [
+        in_memory("x", texts).fingerprint
+        for texts in (["ab", "c"], ["a", "bc"], ["abc"], ["ab", "c"])
+    ]
+    assert len(set(prints)) == 3 and prints[0] == prints[3], (
+        "of the content, and of the documents' ends"
+    )
     assert cut_corpus(2).digest == cut_corpus(2).digest != cut_corpus(3).digest
 
 
@@ -243,7 +280,10 @@ def test_missing_shards_are_counted_without_a_list_of_all(tmp_path):
         (["train_test.txt", "a.txt"], ["'train' or 'test'", "split=all"]),
         (["trainval/a.txt", "test/b.txt"], ["'train' or 'val'", "trainval/a.txt"]),
         (["test/how-to-train.txt", "train/a.txt"], ["'train' or 'test'", "test/how-to-train.txt"]),
-        (["corpus.jsonl", "corpus_test.jsonl"], ["corpus.jsonl: a text file of no split", "test", "split=all"]),
+        (
+            ["corpus.jsonl", "corpus_test.jsonl"],
+            ["corpus.jsonl: a text file of no split", "test", "split=all"],
+        ),
         (["dev.jsonl", "more/a.jsonl"], ["more/a.jsonl: a text file of no split", "dev"]),
     ],
 )
@@ -258,8 +298,15 @@ def save_to_disk(folder, texts, form="stream"):
     """A folder as the package datasets writes it; it may lie beside caches of its own."""
     new = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
     for name, rows in (("data-00000-of-00001", texts), ("cache-1f0e", ["of a map"])):
-        writers.arrow(folder / f"{name}.arrow", pa.table({"text": rows, "n": list(range(len(rows)))}), new, rows=7)
-    (folder / "state.json").write_text('{\n  "_data_files": [{"filename": "data-00000-of-00001.arrow"}]\n}')
+        writers.arrow(
+            folder / f"{name}.arrow",
+            pa.table({"text": rows, "n": list(range(len(rows)))}),
+            new,
+            rows=7,
+        )
+    (folder / "state.json").write_text(
+        '{\n  "_data_files": [{"filename": "data-00000-of-00001.arrow"}]\n}'
+    )
     (folder / "dataset_info.json").write_text("{\n}")
     return str(folder)
 
@@ -269,13 +316,21 @@ def test_what_datasets_saves_to_disk(tmp_path, form):
     path = save_to_disk(tmp_path / "one", TEXTS, form)
     for where in (path, writers.remote(tmp_path / "one")):
         assert list(open_corpus(where).documents()) == TEXTS and split_names(where) == ()
-    for name, texts in (("train_sft", TEXTS[:30]), ("unsupervised", TEXTS[30:40]), ("test_sft", TEXTS[40:])):
+    for name, texts in (
+        ("train_sft", TEXTS[:30]),
+        ("unsupervised", TEXTS[30:40]),
+        ("test_sft", TEXTS[40:]),
+    ):
         save_to_disk(tmp_path / "dict" / name, texts, form)
-    (tmp_path / "dict" / "dataset_dict.json").write_text('{"splits": ["train_sft", "unsupervised", "test_sft"]}')
+    (tmp_path / "dict" / "dataset_dict.json").write_text(
+        '{"splits": ["train_sft", "unsupervised", "test_sft"]}'
+    )
     path = str(tmp_path / "dict")
     assert split_names(path) == ("test_sft", "train_sft", "unsupervised")
     assert list(open_corpus(path, "train_sft").documents()) == TEXTS[:30]
-    with pa.ipc.new_stream(str(tmp_path / "one" / "indices.arrow"), pa.schema({"indices": pa.int64()})):
+    with pa.ipc.new_stream(
+        str(tmp_path / "one" / "indices.arrow"), pa.schema({"indices": pa.int64()})
+    ):
         pass  # of old versions: not all rows beside it are meant
     assert "no column 'text' of strings, found 'indices' (int64)" in failure(tmp_path / "one")
 
@@ -285,7 +340,9 @@ def test_a_damaged_arrow_file(tmp_path):
     data = (tmp_path / "a" / "data-00000-of-00001.arrow").read_bytes()
     (tmp_path / "b.arrow").write_bytes(data[:-1000])
     assert "b.arrow: truncated, damaged or not Arrow" in failure(tmp_path / "b.arrow")
-    data = writers.table(tmp_path / "c.arrow", [{"text": "a first text"}, {"text": "and a second"}]).read_bytes()
+    data = writers.table(
+        tmp_path / "c.arrow", [{"text": "a first text"}, {"text": "and a second"}]
+    ).read_bytes()
     offsets = np.array([0, 12, 24], np.int32).tobytes()
     assert data.count(offsets) == 1
     wild = np.array([0, 2**31 - 1, 24], np.int32).tobytes()  # which would end the process
@@ -295,11 +352,15 @@ def test_a_damaged_arrow_file(tmp_path):
 
 def test_a_table_is_no_plain_text(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\nwords,1\n")
-    assert "a.csv' is a table" in failure(tmp_path / "a.csv") and "(found .csv; " in failure(tmp_path)
+    assert "a.csv' is a table" in failure(tmp_path / "a.csv") and "(found .csv; " in failure(
+        tmp_path
+    )
 
 
 def picked(share: float, documents: list[str], whole: bool = True) -> tuple[list[str], list[str]]:
-    train, heldout = (list(Selection(share, side).pick(iter(documents), whole)) for side in splits.SIDES)
+    train, heldout = (
+        list(Selection(share, side).pick(iter(documents), whole)) for side in splits.SIDES
+    )
     return train, heldout
 
 
@@ -323,13 +384,17 @@ def test_one_document_is_cut_at_a_line():
 
 def test_a_search_holds_out_another_part():
     (train, reported), (searched_train, searched) = picked(0.3, NUMBERED), picked(-0.3, NUMBERED)
-    assert set(searched_train) == set(NUMBERED) - set(reported) - set(searched) and set(searched) <= set(train)
+    assert set(searched_train) == set(NUMBERED) - set(reported) - set(searched) and set(
+        searched
+    ) <= set(train)
     lines = [f"line {i}\n" for i in range(100, 200)]
     assert picked(-0.2, ["".join(lines)]) == (["".join(lines[:60])], ["".join(lines[60:80])])
 
 
 def test_one_line_cannot_be_cut():
-    assert "side 'train' with heldout_share=0.3" in failures.raised(DataError, picked, 0.3, ["one line"])
+    assert "side 'train' with heldout_share=0.3" in failures.raised(
+        DataError, picked, 0.3, ["one line"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -338,7 +403,12 @@ def test_one_line_cannot_be_cut():
         (("train", "validation"), {}, ("train", 0.0), ("validation", 0.0)),
         (("train",), {}, ("train", 0.2), ("train", 0.2)),
         (("validation",), {}, ("", 0.2), ("", 0.2)),
-        (("train", "validation"), {"split": "validation"}, ("validation", 0.2), ("validation", 0.2)),
+        (
+            ("train", "validation"),
+            {"split": "validation"},
+            ("validation", 0.2),
+            ("validation", 0.2),
+        ),
         (("train", "dev"), {"heldout_split": "dev"}, ("train", 0.0), ("dev", 0.0)),
         (("a", "b"), {}, ("", 0.2), ("", 0.2)),
         (("train", "validation"), {"split": "all"}, ("", 0.2), ("", 0.2)),
@@ -349,7 +419,9 @@ def test_one_line_cannot_be_cut():
 def test_sides_of_a_corpus(tmp_path, names, options, train, heldout):
     make(tmp_path, *(f"{name}-00000-of-00001.jsonl" for name in names))
     for side, (split, share) in zip(splits.SIDES, (train, heldout), strict=True):
-        corpus, selection = open_side(str(tmp_path), Side(side, **({"heldout_share": 0.2} | options)))
+        corpus, selection = open_side(
+            str(tmp_path), Side(side, **({"heldout_share": 0.2} | options))
+        )
         assert corpus.name == (f"{tmp_path} ({split})" if split else str(tmp_path))
         assert selection == (Selection(share, side) if share else EVERYTHING)
 
@@ -362,16 +434,29 @@ def test_a_split_that_a_corpus_does_not_have(tmp_path):
 
 def test_no_split_for_a_side(tmp_path):
     path = make(tmp_path, "test_1.jsonl", "valid_1.jsonl")
-    with pytest.raises(DataError, match="splits 'test', 'valid', and none for the side 'train': name one with split"):
+    with pytest.raises(
+        DataError,
+        match="splits 'test', 'valid', and none for the side 'train': name one with split",
+    ):
         open_side(path, Side("train", heldout_share=0.1))
     path = make(tmp_path / "other", "test.jsonl", "train.jsonl")
-    with pytest.raises(DataError, match="splits 'test', 'train', and none for the side 'heldout'.*with heldout_split"):
+    with pytest.raises(
+        DataError,
+        match="splits 'test', 'train', and none for the side 'heldout'.*with heldout_split",
+    ):
         open_side(path, Side("heldout"))
-    assert list(open_side(path, Side("heldout", heldout_split="test"))[0].documents()) == ["test.jsonl"]
+    assert list(open_side(path, Side("heldout", heldout_split="test"))[0].documents()) == [
+        "test.jsonl"
+    ]
 
 
 def test_the_files_of_the_sides_are_told(tmp_path):
-    path = make(tmp_path, *(f"{name}_{i}.jsonl" for name in ("train", "val") for i in range(4)), "Test/a.jsonl", "b.md")
+    path = make(
+        tmp_path,
+        *(f"{name}_{i}.jsonl" for name in ("train", "val") for i in range(4)),
+        "Test/a.jsonl",
+        "b.md",
+    )
     opened = [open_side(path, Side(side, heldout_share=0.1))[0] for side in splits.SIDES]
     assert describe(dict(zip(("to train on", "held out"), opened, strict=True))) == (
         "text: 4 files (train_0.jsonl, train_1.jsonl, train_2.jsonl, and 1 more) to train on; "
@@ -389,11 +474,18 @@ def test_a_file_on_both_sides(tmp_path):
     (tmp_path / "c").symlink_to(tmp_path / "a")
     for other in ("a", "a/in", "a/in/y.jsonl", "b", "c", "c/in"):
         with pytest.raises(DataError, match="is held out and also trained on"):
-            describe({"to train on": open_corpus(path), "held out": open_corpus(str(tmp_path / other))})
+            describe(
+                {"to train on": open_corpus(path), "held out": open_corpus(str(tmp_path / other))}
+            )
 
 
 def test_wikitext_as_it_is_unpacked(tmp_path):
-    for name in ("wiki.train.tokens", "wiki.valid.tokens", "wiki.test.tokens", "raw/wiki.train.raw"):
+    for name in (
+        "wiki.train.tokens",
+        "wiki.valid.tokens",
+        "wiki.test.tokens",
+        "raw/wiki.train.raw",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f" = {name} = \n")
     assert [*open_corpus(str(tmp_path), "valid").documents()] == [" = wiki.valid.tokens = \n"]

@@ -49,25 +49,39 @@ def test_no_document_fills_the_memory(tmp_path, monkeypatch, name, reader, what)
 
 
 @pytest.mark.parametrize(
-    "data, message", [(b"one\ncaf\xe9\n", "byte 0xe9"), ("\ntwo€\n".encode("utf-16"), "a zero byte")]
+    "data, message",
+    [(b"one\ncaf\xe9\n", "byte 0xe9"), ("\ntwo€\n".encode("utf-16"), "a zero byte")],
 )
 def test_text_in_another_encoding(tmp_path, data, message):
     (tmp_path / "a.txt").write_bytes(data)
-    assert f"a.txt, line 2: not UTF-8 ({message}" in raised(DataError, read, "text", tmp_path / "a.txt")
+    assert f"a.txt, line 2: not UTF-8 ({message}" in raised(
+        DataError, read, "text", tmp_path / "a.txt"
+    )
 
 
 def test_what_is_no_plain_text_is_named(tmp_path):
     """As an archive or a file without its suffix is given: it is no text that is damaged."""
     (tmp_path / "x").write_text("words")
-    with tarfile.open(tmp_path / "a.tar", "w") as tar, zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+    with (
+        tarfile.open(tmp_path / "a.tar", "w") as tar,
+        zipfile.ZipFile(tmp_path / "a.zip", "w") as archive,
+    ):
         tar.add(tmp_path / "x", "x.txt")
         archive.write(tmp_path / "x", "x.txt")
     (tmp_path / "b").write_bytes(gzip.compress(b"words"))
     with gzip.open(tmp_path / "c.tar.gz", "wb") as stream:
         stream.write((tmp_path / "a.tar").read_bytes())
     writers.parquet(tmp_path / "d", text=["words"])
-    for name, kind in {"a.tar": "tar", "a.zip": "zip", "b": "gzip", "c.tar.gz": "tar", "d": "parquet"}.items():
-        assert f"{name}: no text but {kind}: unpack it" in raised(DataError, read, "text", tmp_path / name)
+    for name, kind in {
+        "a.tar": "tar",
+        "a.zip": "zip",
+        "b": "gzip",
+        "c.tar.gz": "tar",
+        "d": "parquet",
+    }.items():
+        assert f"{name}: no text but {kind}: unpack it" in raised(
+            DataError, read, "text", tmp_path / name
+        )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +102,9 @@ def test_a_text_file_that_is_none(tmp_path, content, refused):
     """Its signs would be learned as text, without a word."""
     (tmp_path / "a.txt").write_text(content)
     if refused:
-        assert "a.txt: no text but JSON or RTF: write JSON lines" in raised(DataError, read, "text", tmp_path / "a.txt")
+        assert "a.txt: no text but JSON or RTF: write JSON lines" in raised(
+            DataError, read, "text", tmp_path / "a.txt"
+        )
     else:
         assert read("text", tmp_path / "a.txt") == [content]
 
@@ -98,8 +114,14 @@ def test_a_text_file_that_is_none(tmp_path, content, refused):
     [
         (b'{"text": ', "not JSON (Expecting value); expected one object per line"),
         (b'{"text": "caf\xe9"}', f"not UTF-8 (byte 0xe9); convert it, e.g. with {TOLD}"),
-        ('{"text": "one"}'.encode("utf-16-le"), "not UTF-8 (a zero byte, as UTF-16 has); convert it"),
-        (b'{"body": "x", "id": 1}', "found fields 'body', 'id'; expected an object with a string field 'text'"),
+        (
+            '{"text": "one"}'.encode("utf-16-le"),
+            "not UTF-8 (a zero byte, as UTF-16 has); convert it",
+        ),
+        (
+            b'{"body": "x", "id": 1}',
+            "found fields 'body', 'id'; expected an object with a string field 'text'",
+        ),
         (b'{"text": 3}', "found fields 'text'; expected"),
         (b"[1]", "found list; expected an object"),
     ],
@@ -116,11 +138,19 @@ def test_bad_json_lines(tmp_path, line, found):
 @pytest.mark.parametrize("reader", ["json_lines", "parquet"])
 def test_a_column_that_names_splits(tmp_path, reader):
     texts, rows = [f"text {i}" for i in range(6)], ["train", "train", "test"] * 2
-    for split, refused in ((rows, True), (["test"] * 6, False), (["web", "books", "code"] * 2, False)):
+    for split, refused in (
+        (rows, True),
+        (["test"] * 6, False),
+        (["web", "books", "code"] * 2, False),
+    ):
         rows = [{"text": text, "split": name} for text, name in zip(texts, split, strict=True)]
-        path = writers.table(tmp_path / f"a.{reader.removeprefix('json_').replace('lines', 'jsonl')}", rows)
+        path = writers.table(
+            tmp_path / f"a.{reader.removeprefix('json_').replace('lines', 'jsonl')}", rows
+        )
         if refused:
-            assert "the column 'split' seems to name splits ('test', 'train')" in failure(read, reader, path)
+            assert "the column 'split' seems to name splits ('test', 'train')" in failure(
+                read, reader, path
+            )
         else:
             assert read(reader, path) == texts
 
@@ -138,11 +168,18 @@ def test_lone_surrogates_are_kept(tmp_path):
     assert read("json_lines", tmp_path / "a.jsonl") == ["\ud83d"]
 
 
-@given(st.lists(st.one_of(st.text(max_size=20), st.none()), max_size=20), st.lists(st.integers(0, 500)), st.booleans())
+@given(
+    st.lists(st.one_of(st.text(max_size=20), st.none()), max_size=20),
+    st.lists(st.integers(0, 500)),
+    st.booleans(),
+)
 def test_byte_ranges_cover_json_lines_once(tmp_path_factory, texts, cuts, ended):
     """None stands for a line that does not parse."""
     path = tmp_path_factory.mktemp("ranges") / "a.jsonl"
-    lines = ["broken" if text is None else json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    lines = [
+        "broken" if text is None else json.dumps({"text": text}, ensure_ascii=False)
+        for text in texts
+    ]
     data = "\n".join(lines).encode() + b"\n" * ended
     path.write_bytes(data)
     bounds = [0, *sorted(cut for cut in cuts if cut < len(data)), None]
@@ -152,9 +189,14 @@ def test_byte_ranges_cover_json_lines_once(tmp_path_factory, texts, cuts, ended)
         re.sub("<line [^:]*", "<line", item) for item in whole
     ]
     wrong = [number for number, text in enumerate(texts, start=1) if text is None]
-    bad = [f"<line {number}: not JSON (Expecting value); expected one object per line>" for number in wrong]
+    bad = [
+        f"<line {number}: not JSON (Expecting value); expected one object per line>"
+        for number in wrong
+    ]
     assert [item for item in whole if item.startswith("<line")] == bad
-    assert [text for text in texts if text is not None] == [item for item in whole if item not in bad]
+    assert [text for text in texts if text is not None] == [
+        item for item in whole if item not in bad
+    ]
 
 
 def test_parquet(tmp_path):
@@ -201,7 +243,10 @@ ROWS = [{"text": "a", "label": 0}, {"text": "b", "label": 1}, {"text": "c", "lab
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_one_list_as_pandas_writes_it(tmp_path, suffix, indent):
-    path, content = tmp_path / f"a.json{suffix}", b"\xef\xbb\xbf" + json.dumps(ROWS, indent=indent).encode()
+    path, content = (
+        tmp_path / f"a.json{suffix}",
+        b"\xef\xbb\xbf" + json.dumps(ROWS, indent=indent).encode(),
+    )
     path.write_bytes(gzip.compress(content) if suffix else content)
     assert [json.loads(line) for _, line in documents.json_lines(str(path))] == ROWS
     assert read("json_lines", path) == ["a", "b", "c"] and read("json_lines", path, 30) == []

@@ -21,8 +21,12 @@ class Made:
     def __init__(self, shards):
         self.tokenizer, self.dtype = tokenizer(), np.dtype(np.uint16)
         sep = self.tokenizer.sep_id
-        self.shards = [[np.array([*ids, sep], np.uint16) for ids in documents] for documents in shards]
-        self.ids = np.array([token for documents in self.shards for ids in documents for token in ids], np.uint16)
+        self.shards = [
+            [np.array([*ids, sep], np.uint16) for ids in documents] for documents in shards
+        ]
+        self.ids = np.array(
+            [token for documents in self.shards for ids in documents for token in ids], np.uint16
+        )
         self.tokens = len(self.ids)
         self.offsets = np.cumsum([0, *(sum(map(len, documents)) for documents in self.shards)])
 
@@ -32,7 +36,9 @@ class Made:
 
 
 # Ids above the special ones. Documents and shards may be empty.
-SHARDS = st.lists(st.lists(st.lists(st.integers(5, 99), max_size=30), max_size=6), min_size=1, max_size=5)
+SHARDS = st.lists(
+    st.lists(st.lists(st.integers(5, 99), max_size=30), max_size=6), min_size=1, max_size=5
+)
 
 
 def expected_windows(made, length, closed=True):
@@ -45,11 +51,14 @@ def expected_windows(made, length, closed=True):
 
 @given(SHARDS, st.integers(3, 20), st.integers(1, 200), st.booleans())
 def test_windows_are_the_corpus(shards, length, group_tokens, closed):
-    """Windows that are not closed have no [SEP] but those of the documents: what follows [CLS] is the stream of ids."""
+    """Windows that are not closed have no [SEP] but those of the documents: what follows [CLS] is
+    the stream of ids."""
     made = Made(shards)
     expected = list(expected_windows(made, length, closed))
     if made.tokens < length - 1 - closed:
-        with pytest.raises(DataError, match=f"has {made.tokens} tokens, a sequence of length {length} needs"):
+        with pytest.raises(
+            DataError, match=f"has {made.tokens} tokens, a sequence of length {length} needs"
+        ):
             Packing(made, length, closed)
         return
     windows = Packing(made, length, closed)
@@ -62,11 +71,20 @@ def test_windows_are_the_corpus(shards, length, group_tokens, closed):
     words = [token for row in expected for token in row if token >= 5]
     assert words == [token for token in made.ids.tolist() if token >= 5]
     if not closed:
-        assert [t for row in expected for t in row[1:] if t != made.tokenizer.pad_id] == made.ids.tolist()
+        assert [
+            t for row in expected for t in row[1:] if t != made.tokenizer.pad_id
+        ] == made.ids.tolist()
     assert pickle.loads(pickle.dumps(windows)).closed is closed
 
 
-@given(SHARDS, st.integers(3, 12), st.integers(1, 40), st.integers(1, 200), st.integers(0, 2**40), st.data())
+@given(
+    SHARDS,
+    st.integers(3, 12),
+    st.integers(1, 40),
+    st.integers(1, 200),
+    st.integers(0, 2**40),
+    st.data(),
+)
 def test_each_window_once_per_epoch(shards, length, group_tokens, pool_tokens, seed, data):
     made = Made([*shards, [[7] * 40]])
     with pytest.MonkeyPatch.context() as patch:
@@ -80,13 +98,19 @@ def test_each_window_once_per_epoch(shards, length, group_tokens, pool_tokens, s
     batches = [order.batch(step, batch_size) for step in range(steps)]
     index = np.concatenate([batch["index"] for batch in batches])
     tokens = np.concatenate([batch["tokens"] for batch in batches])
-    assert index.dtype == np.int32 and tokens.dtype == np.int32 and tokens.shape == (steps * batch_size, length)
+    assert (
+        index.dtype == np.int32
+        and tokens.dtype == np.int32
+        and tokens.shape == (steps * batch_size, length)
+    )
     for epoch in range(3):
         assert sorted(index[epoch * count : (epoch + 1) * count]) == list(range(count))
     assert tokens.tolist() == [expected[number] for number in index]
     # Hosts share each batch; any step is found at once, also in a copy.
     step = data.draw(st.integers(0, steps - 1))
-    hosts = data.draw(st.sampled_from([hosts for hosts in range(1, batch_size + 1) if batch_size % hosts == 0]))
+    hosts = data.draw(
+        st.sampled_from([hosts for hosts in range(1, batch_size + 1) if batch_size % hosts == 0])
+    )
     parts = [again.batch(step, batch_size, host, hosts) for host in range(hosts)]
     for name, values in batches[step].items():
         np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
@@ -104,7 +128,10 @@ def test_pools_are_of_equal_size_and_mix_groups():
     assert {number ^ 1 for number in first} == first  # whole groups of two
     neighbours = np.abs(np.diff(index[:100]))
     assert 0 < (neighbours == 1).sum() < 20 and max(first) - min(first) > 800
-    others = [order.batch(1, 1000)["index"], Mixture(order.packings, [1.0], 4).batch(0, 1000)["index"]]
+    others = [
+        order.batch(1, 1000)["index"],
+        Mixture(order.packings, [1.0], 4).batch(0, 1000)["index"],
+    ]
     assert all((other != index).mean() > 0.9 for other in others)
 
 
@@ -120,7 +147,10 @@ def test_each_group_is_read_once_also_by_threads(monkeypatch):
     assert len(reads) == len(set(reads)) == 51
     order = Mixture([packed], [1.0], 0)
     with ThreadPoolExecutor(2) as threads:
-        assert [batch["index"].tolist() for batch in threads.map(lambda step: order.batch(step, 5), steps)] == expected
+        assert [
+            batch["index"].tolist()
+            for batch in threads.map(lambda step: order.batch(step, 5), steps)
+        ] == expected
 
 
 @pytest.fixture(scope="module")
@@ -140,23 +170,32 @@ def test_of_files(files):
 @pytest.mark.parametrize(("workers", "start", "host"), [(0, 0, 0), (0, 70, 1), (1, 70, 1)])
 def test_train_batches(files, workers, start, host):
     windows = Packing(files, 16)
-    order, options = Mixture([windows], [1.0], 5), {"start": start, "batch_size": 6, "host": host, "hosts": 2}
+    order, options = (
+        Mixture([windows], [1.0], 5),
+        {"start": start, "batch_size": 6, "host": host, "hosts": 2},
+    )
     with pipeline.read_ahead(order.batch, workers=workers, **options) as batches:
         for step in range(start, start + 5):
             np.testing.assert_equal(next(batches), order.batch(step, 6, host, 2))
 
 
-@given(st.lists(st.integers(1, 50), min_size=2, max_size=4), st.integers(0, 300), st.sampled_from([1, 2, 4]))
+@given(
+    st.lists(st.integers(1, 50), min_size=2, max_size=4),
+    st.integers(0, 300),
+    st.sampled_from([1, 2, 4]),
+)
 def test_a_mixture_shares_out_the_examples(weights, step, hosts):
-    """Each corpus in its own order, each with its share to within an example a corpus; hosts' parts are the batch, and
-    a later batch, or a copy, is the same."""
-    packings = [Packing(Made([[[5 + number] * size] * 4]), 6) for number, size in enumerate((9, 3, 30, 12))][
-        : len(weights)
-    ]
+    """Each corpus in its own order, each with its share to within an example a corpus; hosts' parts
+    are the batch, and a later batch, or a copy, is the same."""
+    packings = [
+        Packing(Made([[[5 + number] * size] * 4]), 6) for number, size in enumerate((9, 3, 30, 12))
+    ][: len(weights)]
     shares = [weight / sum(weights) for weight in weights]
     mixture = Mixture(packings, shares, 3)
     batches = [mixture.batch(number, 8) for number in range(step, step + 3)]
-    parts = [pickle.loads(pickle.dumps(mixture)).batch(step, 8, host, hosts) for host in range(hosts)]
+    parts = [
+        pickle.loads(pickle.dumps(mixture)).batch(step, 8, host, hosts) for host in range(hosts)
+    ]
     for name, values in batches[0].items():
         np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), values)
     tokens, index = mixture.batch(0, 8 * (step + 1)).values()
@@ -189,14 +228,19 @@ def test_shares_that_make_no_sense(lines, named):
 
 
 def test_shares():
-    assert read_shares(("s3://b/a=b.txt=0.25", "wiki/=0.5")) == {"s3://b/a=b.txt": 0.25, "wiki/": 0.5}
+    assert read_shares(("s3://b/a=b.txt=0.25", "wiki/=0.5")) == {
+        "s3://b/a=b.txt": 0.25,
+        "wiki/": 0.5,
+    }
 
 
 def test_errors(files):
     for length in (0, 2):
         assert f"length={length} leaves no room" in raised(DataError, Packing, files, length)
     too_long = files.tokens + 3
-    with pytest.raises(DataError, match=f"has {files.tokens} tokens, .* lower the length to {files.tokens + 2}"):
+    with pytest.raises(
+        DataError, match=f"has {files.tokens} tokens, .* lower the length to {files.tokens + 2}"
+    ):
         Packing(files, too_long)
     windows = Packing(files, 16)
     with pytest.raises(IndexError, match=f"window {len(windows)} of {len(windows)}"):

@@ -13,7 +13,13 @@ import pytest
 
 from gmlp_flax.data.text import prepare as prepare_module
 from gmlp_flax.data.text.corpora import Corpus, MemoryPart, Selection, open_corpus
-from gmlp_flax.data.text.prepare import cached_tokenizer, encode_documents, prepare, prepare_in_cache, sample_documents
+from gmlp_flax.data.text.prepare import (
+    cached_tokenizer,
+    encode_documents,
+    prepare,
+    prepare_in_cache,
+    sample_documents,
+)
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
@@ -65,7 +71,8 @@ class Damaged(MemoryPart):
 
 @pytest.fixture
 def interrupted(monkeypatch):
-    """A corpus of three parts, of which the last interrupts the work until `Interrupting.allowed` is set."""
+    """A corpus of three parts, of which the last interrupts the work until `Interrupting.allowed`
+    is set."""
     monkeypatch.setattr(Interrupting, "allowed", threading.Event())
     whole = corpus(3)
     return Corpus("texts", (*whole.parts[:2], Interrupting(*whole.parts[2])), whole.fingerprint)
@@ -74,7 +81,9 @@ def interrupted(monkeypatch):
 def test_shards_are_of_consecutive_parts_and_equal_size(tmp_path):
     total = sum(part.size for part in corpus(10).parts)
     for shard_bytes, shards in ((1, 10), (total // 3, 3), (total + 1, 1)):
-        made = prepare(corpus(10), tokenizer(), tmp_path / str(shards), shard_bytes=shard_bytes, workers=1)
+        made = prepare(
+            corpus(10), tokenizer(), tmp_path / str(shards), shard_bytes=shard_bytes, workers=1
+        )
         sizes = [shard["tokens"] for shard in made.index["shards"]]
         assert ids(made) == stream(TEXTS) and len(sizes) == shards and max(sizes) < 2 * min(sizes)
     names = ["ids-00000-of-00001.array_record", "index.json", "tokenizer.model"]
@@ -116,7 +125,9 @@ def test_a_remote_folder(tmp_path, monkeypatch, interrupted, is_emptied):
     Interrupting.allowed.set()
     assert ids(prepare(interrupted, tokenizer(), target, **EACH_PART)) == stream(TEXTS)
     made = prepare(corpus(3), tokenizer(), tmp_path / "local", **EACH_PART)
-    assert {file.name: files.read_small(file.path) for file in files.find_files(target)} == content(made.folder)
+    assert {file.name: files.read_small(file.path) for file in files.find_files(target)} == content(
+        made.folder
+    )
     assert not list((tmp_path / "gmlp_flax").glob("preparing-*"))
 
 
@@ -126,7 +137,9 @@ def test_bad_records_are_counted_over_all_parts(tmp_path):
     for name, bad in (("a", 2), ("b", 1)):
         lines = [json.dumps({"text": text}) for text in TEXTS[:20]] + ["{"] * bad
         (text / f"{name}.jsonl").write_text("\n".join(lines))
-    made = prepare(open_corpus(str(text)), tokenizer(), tmp_path / "out", max_bad_records=3, **EACH_PART)
+    made = prepare(
+        open_corpus(str(text)), tokenizer(), tmp_path / "out", max_bad_records=3, **EACH_PART
+    )
     assert made.skipped == 3 and [shard["skipped"] for shard in made.index["shards"]] == [2, 1]
     assert "a.jsonl" in made.index["shards"][0]["skipped_first"][0]
     for folder, workers in (("out", 1), ("out1", 1), ("out2", 2)):
@@ -150,7 +163,9 @@ def test_another_preparation(tmp_path):
         ):
             told = raised(DataError, prepare, *arguments, folder, **options)
             assert message in told.partition("holds another preparation: ")[2]
-    assert "mine' is not empty" in raised(DataError, prepare, corpus(2), tokenizer(), tmp_path / "mine")
+    assert "mine' is not empty" in raised(
+        DataError, prepare, corpus(2), tokenizer(), tmp_path / "mine"
+    )
 
 
 @pytest.mark.parametrize("make", [prepare, prepare_in_cache])
@@ -177,7 +192,9 @@ def test_a_worker_that_dies_is_one_line(tmp_path, monkeypatch):
 def test_an_error_in_one_shard_ends_the_work_on_others(tmp_path):
     parts = corpus(2).parts
     endless = Corpus("texts", (Endless(*parts[0]), Damaged(*parts[1])), "fingerprint")
-    assert "a damaged part" in raised(DataError, prepare, endless, tokenizer(), tmp_path, shard_bytes=1, workers=2)
+    assert "a damaged part" in raised(
+        DataError, prepare, endless, tokenizer(), tmp_path, shard_bytes=1, workers=2
+    )
     assert not list(tmp_path.glob(".*.tmp"))
 
 
@@ -198,7 +215,10 @@ def test_cache(tmp_path):
     again = prepare_in_cache(corpus(2), tokenizer(), tmp_path)
     assert pickle.loads(pickle.dumps(again)).folder == made.folder and ids(again) == stream(TEXTS)
     assert Path(made.folder, "index.json").stat().st_mtime_ns == written
-    assert prepare_in_cache(corpus(2), tokenizer(), tmp_path, selection=Selection(0.5)).tokens < made.tokens
+    assert (
+        prepare_in_cache(corpus(2), tokenizer(), tmp_path, selection=Selection(0.5)).tokens
+        < made.tokens
+    )
     assert prepare_in_cache(corpus(2), Tokenizer.train(TEXTS, 310), tmp_path).tokens > made.tokens
     assert len(list(tmp_path.glob("prepared-*"))) == 3
 
@@ -207,7 +227,9 @@ def test_cache(tmp_path):
 def test_a_damaged_cache_is_refused(tmp_path, name):
     folder = Path(prepare_in_cache(corpus(2), tokenizer(), tmp_path, **EACH_PART).folder)
     (folder / name).write_bytes(b"x")
-    assert "delete its folder" in raised(DataError, prepare_in_cache, corpus(2), tokenizer(), tmp_path, **EACH_PART)
+    assert "delete its folder" in raised(
+        DataError, prepare_in_cache, corpus(2), tokenizer(), tmp_path, **EACH_PART
+    )
 
 
 def test_a_shard_whose_record_is_damaged_is_made_again(tmp_path, interrupted):
@@ -227,7 +249,9 @@ def test_a_shard_whose_record_is_damaged_is_made_again(tmp_path, interrupted):
 def encode(documents: list[str], threads: int = 1) -> tuple[list[int], int]:
     """The ids of all documents, and their number."""
     batches = list(encode_documents(documents, tokenizer(), threads))
-    return np.concatenate([tokens for tokens, _ in batches]).tolist(), sum(ended for _, ended in batches)
+    return np.concatenate([tokens for tokens, _ in batches]).tolist(), sum(
+        ended for _, ended in batches
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -245,7 +269,9 @@ def test_long_documents_are_cut_where_no_token_is(monkeypatch, piece):
     assert encode(texts) == (stream(texts), len(texts))
     # Without white space, the cut is at the limit.
     unbroken = ["x" * piece] * 2 + ["x" * 7]
-    assert encode(["".join(unbroken)])[0][:-1] == [token for text in unbroken for token in tokenizer().encode(text)]
+    assert encode(["".join(unbroken)])[0][:-1] == [
+        token for text in unbroken for token in tokenizer().encode(text)
+    ]
 
 
 def sample(parts, characters, selection=Selection()):
@@ -262,7 +288,9 @@ def test_a_share_of_each_part_of_a_large_one():
     assert total // 2 <= sum(map(len, taken)) <= total // 2 + 4
     for part in parts:
         begun = "".join(text for text in taken if text in part.texts)
-        assert "".join(part.texts).startswith(begun) and abs(len(begun) - part.size / 2) < max(map(len, TEXTS))
+        assert "".join(part.texts).startswith(begun) and abs(len(begun) - part.size / 2) < max(
+            map(len, TEXTS)
+        )
 
 
 def test_heldout_documents_are_not_trained_on():
@@ -273,7 +301,9 @@ def test_heldout_documents_are_not_trained_on():
 def test_cache_of_tokenizers(tmp_path):
     first = cached_tokenizer(corpus(2), 320, tmp_path)
     (file,) = tmp_path.glob("tokenizer-*.model")
-    assert cached_tokenizer(corpus(2), 320, tmp_path) == first == Tokenizer.load(file) == tokenizer()
+    assert (
+        cached_tokenizer(corpus(2), 320, tmp_path) == first == Tokenizer.load(file) == tokenizer()
+    )
     file.write_bytes(file.read_bytes()[:-9])
     assert cached_tokenizer(corpus(2), 320, tmp_path) == first
     assert cached_tokenizer(corpus(2), 310, tmp_path).vocab_size == 310

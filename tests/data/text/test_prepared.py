@@ -35,7 +35,9 @@ def test_stream_and_totals(folder):
 def test_any_range(folder, monkeypatch, readers):
     monkeypatch.setattr(prepared, "OPEN_READERS", readers)
     made, expected = Prepared(folder), stream(TEXTS)
-    positions = sorted({0, 1, 63, 64, 65, 128, *made.offsets.tolist(), *(made.offsets[1:-1] + 1).tolist()})
+    positions = sorted(
+        {0, 1, 63, 64, 65, 128, *made.offsets.tolist(), *(made.offsets[1:-1] + 1).tolist()}
+    )
     for start in positions:
         for stop in (position for position in positions if position >= start):
             assert made.read(start, stop).tolist() == expected[start:stop]
@@ -59,7 +61,9 @@ def test_a_shard_that_cannot_be_written(tmp_path):
         write_shard(prepared.shard_file(tmp_path / "file", 0, 1), [], ids_dtype(9))
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1])])
+@pytest.mark.parametrize(
+    "damage", [lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1])]
+)
 def test_missing_or_truncated_shard(folder, damage):
     (path,) = folder.glob("ids-00001-of-*")
     damage(path)
@@ -79,13 +83,18 @@ def test_changed_byte(folder):
 
 
 def test_folders_of_earlier_versions(folder):
-    """Files of lengths change nothing, but count among the files that recognise the data of a run."""
+    """Files of lengths change nothing, but count among the files that recognise the data of a
+    run."""
     before = Prepared(folder)
     (folder / "lengths-00001-of-00003.npy").write_bytes(b"x")
     made = Prepared(folder)
     names = [f"ids-0000{shard}-of-00003.array_record" for shard in range(3)]
     assert [file.name for file in before.files] == names
-    assert [file.name for file in made.files] == [*names[:2], "lengths-00001-of-00003.npy", names[2]]
+    assert [file.name for file in made.files] == [
+        *names[:2],
+        "lengths-00001-of-00003.npy",
+        names[2],
+    ]
     assert made.read(0, made.tokens).tolist() == stream(TEXTS)
 
 
@@ -109,7 +118,9 @@ def test_another_tokenizer_or_index(folder, tmp_path):
         "{",
         "[]",
     ):
-        (folder / prepared.INDEX).write_text(wrong if isinstance(wrong, str) else json.dumps(index | wrong))
+        (folder / prepared.INDEX).write_text(
+            wrong if isinstance(wrong, str) else json.dumps(index | wrong)
+        )
         with pytest.raises(DataError, match=r"index.json.* (damaged|expected|not JSON)"):
             Prepared(folder)
 
@@ -123,11 +134,17 @@ def made(folder, texts, parts=3):
 
 @pytest.mark.parametrize("equal", [0, 1, 2, 100])
 def test_equal_documents_are_counted(tmp_path, equal):
-    train, heldout = made(tmp_path / "a", NUMBERED[:100]), made(tmp_path / "b", NUMBERED[100 - equal : 200 - equal])
+    train, heldout = (
+        made(tmp_path / "a", NUMBERED[:100]),
+        made(tmp_path / "b", NUMBERED[100 - equal : 200 - equal]),
+    )
     note = overlap_note(train, heldout)
     assert bool(note) == (equal > 1), "one per cent is not worth a line"
     if note:
-        assert f"{equal} of 100 held-out documents ({equal:.1f}%)" in note and "at 100 of the 100 training" in note
+        assert (
+            f"{equal} of 100 held-out documents ({equal:.1f}%)" in note
+            and "at 100 of the 100 training" in note
+        )
 
 
 def test_repeated_documents_count_each_time(tmp_path):

@@ -13,12 +13,18 @@ from gmlp_flax.errors import DataError
 
 
 def foreign(**options) -> bytes:
-    """A model with T5's special pieces: no bytes to fall back on, no beginning of a text, no mask."""
+    """A model with T5's special pieces: no bytes to fall back on, no beginning of a text, no
+    mask."""
     model = io.BytesIO()
     kind = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "pad_piece": "<pad>"} | options
     texts = (line for text in embedded_text("heldout") for line in text.splitlines())
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=texts, model_writer=model, vocab_size=600, minloglevel=2, num_threads=2, **kind
+        sentence_iterator=texts,
+        model_writer=model,
+        vocab_size=600,
+        minloglevel=2,
+        num_threads=2,
+        **kind,
     )
     return model.getvalue()
 
@@ -33,21 +39,40 @@ def test_added_pieces(tokenizer):
     assert (tokenizer.pad_id, tokenizer.sep_id, tokenizer.unk_id) == (0, 1, 2)
     assert (tokenizer.cls_id, tokenizer.mask_id) == (600, 601)
     assert tokenizer.special_ids == (0, 1, 2, 600, 601)
-    assert [tokenizer.piece(i) for i in tokenizer.special_ids] == ["<pad>", "</s>", "<unk>", "[CLS]", "[MASK]"]
+    assert [tokenizer.piece(i) for i in tokenizer.special_ids] == [
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "[CLS]",
+        "[MASK]",
+    ]
     ids = [600, *tokenizer.encode("an object"), 601, 1, 0]
     assert tokenizer.decode(ids) == "an object"
 
 
 def test_pieces_of_a_model_that_has_them_are_not_added():
-    names = {"bos_id": 3, "bos_piece": "[CLS]", "eos_piece": "[SEP]", "control_symbols": ["[MASK]", "<extra>"]}
+    names = {
+        "bos_id": 3,
+        "bos_piece": "[CLS]",
+        "eos_piece": "[SEP]",
+        "control_symbols": ["[MASK]", "<extra>"],
+    }
     tokenizer = Tokenizer(foreign(**names))
-    assert (tokenizer.vocab_size, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (600, 3, 1, 4)
+    assert (tokenizer.vocab_size, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (
+        600,
+        3,
+        1,
+        4,
+    )
     assert tokenizer.special_ids == (0, 1, 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"pad_id": -1, "unk_id": 0}, r"a.model: .*\[PAD\]"), ({"eos_id": -1, "unk_id": 1}, r"a.model: .*\[SEP\]")],
+    [
+        ({"pad_id": -1, "unk_id": 0}, r"a.model: .*\[PAD\]"),
+        ({"eos_id": -1, "unk_id": 1}, r"a.model: .*\[SEP\]"),
+    ],
 )
 def test_missing_special_token(tmp_path, options, message):
     (tmp_path / "a.model").write_bytes(foreign(**options))
@@ -88,7 +113,12 @@ def test_t5(shared_data):
     tokenizer = Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))
     assert tokenizer.vocab_size == 32_002
     assert tokenizer.special_ids == (0, 1, 2, 32_000, 32_001)
-    assert (tokenizer.pad_id, tokenizer.sep_id, tokenizer.cls_id, tokenizer.mask_id) == (0, 1, 32_000, 32_001)
+    assert (tokenizer.pad_id, tokenizer.sep_id, tokenizer.cls_id, tokenizer.mask_id) == (
+        0,
+        1,
+        32_000,
+        32_001,
+    )
     ids = tokenizer.encode_masked("Paris is the [MASK] of France.")
     assert ids == [*tokenizer.encode("Paris is the"), 32_001, *tokenizer.encode("of France.")]
     assert tokenizer.decode(ids) == "Paris is the of France."

@@ -43,7 +43,8 @@ def test_any_text_survives(tokenizer, text):
     ],
 )
 def test_every_kind(tokenizer, tmp_path, kind, texts):
-    """One text is encoded as in a batch, by any number of threads, with offsets, and by a copy from a file."""
+    """One text is encoded as in a batch, by any number of threads, with offsets, and by a copy from
+    a file."""
     if kind == "word pieces":
         pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
         tokenizer = Tokenizer("\n".join([*SPECIAL_PIECES, "the", "cafe", "is", ".", "?"]).encode())
@@ -56,7 +57,9 @@ def test_every_kind(tokenizer, tmp_path, kind, texts):
     assert copy == tokenizer == pickle.loads(pickle.dumps(tokenizer))
     for threads in (1, 2, None):
         batch = copy.encode_batch(texts, threads)
-        assert [ids.tolist() for ids in batch] == expected and {ids.dtype.name for ids in batch} == {"int32"}
+        assert [ids.tolist() for ids in batch] == expected and {
+            ids.dtype.name for ids in batch
+        } == {"int32"}
     for text, ids in zip(texts, expected, strict=True):
         tokens, spans = tokenizer.encode_with_offsets(text)
         assert tokenizer.encode(text) == tokens.tolist() == ids
@@ -89,7 +92,11 @@ def test_pieces_show_words(tokenizer):
 def test_encode_masked(tokenizer):
     mask = tokenizer.mask_id
     assert tokenizer.encode_masked("the name is") == tokenizer.encode("the name is")
-    assert tokenizer.encode_masked("the [MASK] is") == [*tokenizer.encode("the"), mask, *tokenizer.encode("is")]
+    assert tokenizer.encode_masked("the [MASK] is") == [
+        *tokenizer.encode("the"),
+        mask,
+        *tokenizer.encode("is"),
+    ]
     full_stop = tokenizer.encode("the.")[len(tokenizer.encode("the")) :]
     assert tokenizer.encode_masked("[MASK][MASK] [MASK].") == [mask, mask, mask, *full_stop]
 
@@ -101,7 +108,11 @@ def test_masks_where_the_stand_in_was_in_the_corpus():
 
 def test_training_is_reproducible(tokenizer):
     again = Tokenizer.train(embedded_text("heldout"), 600)
-    assert again == tokenizer and again.checksum == tokenizer.checksum and hash(again) == hash(tokenizer)
+    assert (
+        again == tokenizer
+        and again.checksum == tokenizer.checksum
+        and hash(again) == hash(tokenizer)
+    )
 
 
 def test_long_lines_are_trained_on():
@@ -144,10 +155,13 @@ def test_training_errors(texts, size, message):
 
 
 def test_a_sentence_piece_model_that_others_lower_case(tokenizer, tmp_path):
-    """ALBERT's texts are lower-cased before its model reads them: not here, so its folder is refused."""
+    """ALBERT's texts are lower-cased before its model reads them: not here, so its folder is
+    refused."""
     tokenizer.save(tmp_path / "spiece.model")
     config = tmp_path / "tokenizer_config.json"
     config.write_text('{"do_lower_case": false}')
     assert Tokenizer.load(tmp_path) == tokenizer
     config.write_text('{"do_lower_case": true}')
-    assert "tokenizer_config.json: do_lower_case is true" in raised(DataError, Tokenizer.load, tmp_path)
+    assert "tokenizer_config.json: do_lower_case is true" in raised(
+        DataError, Tokenizer.load, tmp_path
+    )

@@ -15,7 +15,21 @@ from gmlp_flax.errors import DataError, RunError
 from tests.failures import raised
 
 library = pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
-PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cafe", "##s", "is", ".", "old", "b"]
+PIECES = [
+    "[PAD]",
+    "[unused0]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "the",
+    "cafe",
+    "##s",
+    "is",
+    ".",
+    "old",
+    "b",
+]
 
 
 def vocabulary(pieces) -> bytes:
@@ -35,7 +49,8 @@ def test_uncased(tokenizer):
     assert tokenizer.encode("the zebra [SEP]") == [6, 2, 2, 2, 2]
     assert tokenizer.decode([3, 6, 7, 8, 9, 11, 10, 4, 0]) == "the cafes is old."
     assert [tokenizer.piece(i) for i in (6, 8, 5)] == [" the", "s", "[MASK]"]
-    assert Tokenizer(b"\xef\xbb\xbf" + vocabulary(PIECES)).special_ids == tokenizer.special_ids  # as editors save it
+    # as editors save it
+    assert Tokenizer(b"\xef\xbb\xbf" + vocabulary(PIECES)).special_ids == tokenizer.special_ids
 
 
 def test_bytes_of_pieces(tokenizer):
@@ -49,7 +64,11 @@ def test_offsets(tokenizer):
     ids, spans = tokenizer.encode_with_offsets(text)
     assert ids.tolist() == tokenizer.encode(text) and (ids.dtype, spans.dtype) == ("int32", "int32")
     found = [text[start:stop] for start, stop in spans]
-    assert found[:2] == ["The", "Cafe"] and found[2][-1:] == "s" and found[3:] == ["is", "😀old", "\ud800", "."]
+    assert (
+        found[:2] == ["The", "Cafe"]
+        and found[2][-1:] == "s"
+        and found[3:] == ["is", "😀old", "\ud800", "."]
+    )
     assert tokenizer.encode_with_offsets(" ")[1].shape == (0, 2)
 
 
@@ -120,14 +139,19 @@ def assert_same_ids(texts, ours, theirs):
 def write(folder, pieces, **jsons):
     (folder / "vocab.txt").write_bytes(vocabulary(pieces))
     for name, content in jsons.items():
-        (folder / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+        (folder / f"{name}.json").write_text(
+            content if isinstance(content, str) else json.dumps(content)
+        )
     return folder / "vocab.txt"
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
-@pytest.mark.parametrize(("lower", "strip"), [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    ("lower", "strip"), [(True, True), (True, False), (False, True), (False, False)]
+)
 def test_equal_to_the_library(tmp_path, lower, strip, form):
-    """By keys, by tokenizer_config.json, by tokenizer.json beside and given, by a folder, and as stored in a run."""
+    """By keys, by tokenizer_config.json, by tokenizer.json beside and given, by a folder, and as
+    stored in a run."""
     pieces = pieces_of(True, True)
     expected = reference(pieces, lower, strip)
     folders = [tmp_path / name for name in ("keys", "config", "json")]
@@ -136,15 +160,23 @@ def test_equal_to_the_library(tmp_path, lower, strip, form):
     keys, config, whole = folders
     loaded = [
         Tokenizer.load(write(keys, pieces), do_lower_case=str(lower), strip_accents=str(strip)),
-        Tokenizer.load(write(config, pieces, tokenizer_config={"do_lower_case": lower, "strip_accents": strip})),
+        Tokenizer.load(
+            write(config, pieces, tokenizer_config={"do_lower_case": lower, "strip_accents": strip})
+        ),
         Tokenizer.load(write(whole, pieces, tokenizer=expected.to_str())),
         Tokenizer.load(whole / "tokenizer.json"),
         Tokenizer.load(whole),
     ]
     assert all(one == loaded[0] for one in loaded) and loaded[0].cases == (lower, strip)
     loaded[0].save(tmp_path / "tokenizer.model")
-    for one in (*loaded, Tokenizer.load(tmp_path / "tokenizer.model"), pickle.loads(pickle.dumps(loaded[0]))):
-        assert_same_ids([unicodedata.normalize(form, text) for text in TEXTS.values()], one, expected)
+    for one in (
+        *loaded,
+        Tokenizer.load(tmp_path / "tokenizer.model"),
+        pickle.loads(pickle.dumps(loaded[0])),
+    ):
+        assert_same_ids(
+            [unicodedata.normalize(form, text) for text in TEXTS.values()], one, expected
+        )
 
 
 @pytest.mark.parametrize(
@@ -158,7 +190,11 @@ def test_equal_to_the_library(tmp_path, lower, strip, form):
 )
 def test_the_guess(tmp_path, lower, strip, added, guess):
     tokenizer = Tokenizer.load(write(tmp_path, [*pieces_of(lower, strip), *added]))
-    assert tokenizer.cases == guess and "guessed" in tokenizer.note and "config.data.strip_accents" in tokenizer.note
+    assert (
+        tokenizer.cases == guess
+        and "guessed" in tokenizer.note
+        and "config.data.strip_accents" in tokenizer.note
+    )
     for text in TEXTS.values():
         assert tokenizer.unk_id not in tokenizer.encode(text)
 
@@ -170,7 +206,10 @@ def test_old_copies_in_run_folders_keep_their_reading(tmp_path):
     for old in (Tokenizer(vocabulary(pieces)), Tokenizer.load(tmp_path / "tokenizer.model")):
         assert old.cases == (True, True) and old.model == vocabulary(pieces)
     assert Tokenizer(vocabulary([*pieces, "New"])).cases == (False, False)
-    with pytest.raises(DataError, match="strip_accents is False, but of .*tokenizer.model its strip_accents is True"):
+    with pytest.raises(
+        DataError,
+        match="strip_accents is False, but of .*tokenizer.model its strip_accents is True",
+    ):
         Tokenizer.load(tmp_path / "tokenizer.model", strip_accents="False")
 
 
@@ -187,7 +226,9 @@ def test_files_beside_with_the_vocabularys_own_name(tmp_path):
 def test_blanks_and_marks_around_lines(tmp_path, end):
     """A piece with a blank at its end would never be found, without a word."""
     pieces = pieces_of(True, True)
-    (tmp_path / "vocab.txt").write_bytes(("\ufeff" + "".join(piece + end for piece in pieces)).encode())
+    (tmp_path / "vocab.txt").write_bytes(
+        ("\ufeff" + "".join(piece + end for piece in pieces)).encode()
+    )
     tokenizer = Tokenizer.load(tmp_path / "vocab.txt")
     assert_same_ids(TEXTS.values(), tokenizer, reference(pieces, True, True))
     marked = [one if one in ROLES else f"\ufeff{one}" for one in pieces]  # of files put together
@@ -196,13 +237,18 @@ def test_blanks_and_marks_around_lines(tmp_path, end):
 
 @pytest.mark.parametrize("value", ["true", "True", "False", "false"])
 def test_a_config_whose_values_are_text(tmp_path, value):
-    path = write(tmp_path, pieces_of(True, False), tokenizer_config={"do_lower_case": value, "strip_accents": "false"})
+    path = write(
+        tmp_path,
+        pieces_of(True, False),
+        tokenizer_config={"do_lower_case": value, "strip_accents": "false"},
+    )
     assert Tokenizer.load(path).cases == (value.lower() == "true", False)
 
 
 @pytest.mark.parametrize(("lower", "strip"), [(True, False), (False, True)])
 def test_a_config_that_says_one_of_the_two(tmp_path, lower, strip):
-    """The other is guessed; here the guess is that accents are stripped if text is lower-cased, else kept."""
+    """The other is guessed; here the guess is that accents are stripped if text is lower-cased,
+    else kept."""
     pieces = pieces_of(lower, lower)
     tokenizer = Tokenizer.load(write(tmp_path, pieces, tokenizer_config={"strip_accents": strip}))
     assert tokenizer.cases == (lower, strip) and f"strip_accents={strip}" in tokenizer.note
@@ -227,7 +273,10 @@ def test_two_files_that_contradict_each_other(tmp_path):
         ({"the": 0, "a": 1}, "no model: expected WordPiece"),
         ({"model": {"type": "WordPiece", "vocab": {"[UNK]": "x"}}}, "tokenizer.json"),
         ({"model": {"type": "WordPiece", "vocab": [1]}}, "damaged"),
-        ({"model": {"type": "WordPiece", "vocab": {}, "unk_token": "<unk>"}}, "unk_token is '<unk>'"),
+        (
+            {"model": {"type": "WordPiece", "vocab": {}, "unk_token": "<unk>"}},
+            "unk_token is '<unk>'",
+        ),
     ],
 )
 def test_a_tokenizer_of_another_kind(tmp_path, content, message):
@@ -249,7 +298,9 @@ def test_added_tokens_and_other_normalizers(tmp_path):
     pieces = pieces_of(True, True)
     expected = reference(pieces, True, False)
     expected.add_tokens(["COVID-19"])
-    expected.normalizer = library.normalizers.Sequence([library.normalizers.NFD(), library.normalizers.Lowercase()])
+    expected.normalizer = library.normalizers.Sequence(
+        [library.normalizers.NFD(), library.normalizers.Lowercase()]
+    )
     tokenizer = Tokenizer.load(write(tmp_path, pieces, tokenizer=expected.to_str()))
     assert tokenizer.vocab_size == len(pieces) + 1 and tokenizer.cases is None
     text = "Die COVID-19 Brücke"
@@ -261,10 +312,14 @@ def test_added_tokens_and_other_normalizers(tmp_path):
 
 def test_the_share_of_unknown_tokens(tokenizer, capsys):
     def report(texts):
-        report_unknown(tokenizer, [{"tokens": ids} for ids in tokenizer.encode_batch(texts)], "these texts")
+        report_unknown(
+            tokenizer, [{"tokens": ids} for ids in tokenizer.encode_batch(texts)], "these texts"
+        )
         return capsys.readouterr().err
 
-    assert report(["the cafe"]) == "these texts: 0.0% of the tokens of the first documents are [UNK]\n"
+    assert (
+        report(["the cafe"]) == "these texts: 0.0% of the tokens of the first documents are [UNK]\n"
+    )
     assert report(["the zebra is old"]).startswith("warning: these texts: 25.0% ")
     assert report(["the"] * 1000 + ["zebra"] * 5000).startswith("these texts: 0.0% ")
     assert "66.7% of the tokens" in raised(DataError, report, ["the zebra lion"])
@@ -275,11 +330,14 @@ def bert(pieces, **cases):
     return library.BertWordPieceTokenizer({piece: i for i, piece in enumerate(pieces)}, **cases)
 
 
-# Words of the vocabulary, text of any kind, and what BERT's cleaning, splitting and 100 letters a word are about.
+# Words of the vocabulary, text of any kind, and what BERT's cleaning, splitting and 100 letters a
+# word are about.
 SNIPPETS = st.one_of(
     st.text(max_size=12),
     st.sampled_from(" ".join(TEXTS.values()).split()),
-    st.sampled_from([*"\u200b\u00ad\ufffd\0\x85\u3000İß-", "\t\r\n", "e\u0301", "東京", "a" * 101, "##"]),
+    st.sampled_from(
+        [*"\u200b\u00ad\ufffd\0\x85\u3000İß-", "\t\r\n", "e\u0301", "東京", "a" * 101, "##"]
+    ),
 )
 STRINGS = st.lists(st.tuples(SNIPPETS, st.sampled_from(["", " ", "\n"])), max_size=8).map(
     lambda parts: "".join(piece + space for piece, space in parts)
@@ -316,7 +374,11 @@ def test_real_texts_as_bert(shared_data):
     with open(shared_data("text/bert_sample_text.txt"), encoding="utf-8") as file:
         assert_same_ids(file.read().splitlines(), ours, theirs)
     with open(shared_data("glue/sst2_dev.tsv"), encoding="utf-8") as file:
-        assert_same_ids([row[0] for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)], ours, theirs)
+        assert_same_ids(
+            [row[0] for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)],
+            ours,
+            theirs,
+        )
     for name in ("text/books_130.jsonl.xz", "text/imdb_train.jsonl.xz", "glue/rte.jsonl.xz"):
         with lzma.open(shared_data(name), "rt", encoding="utf-8") as file:
             rows = [json.loads(line) for line, _ in zip(file, range(300), strict=False)]
@@ -332,7 +394,9 @@ def test_what_is_written_as_tokenizer_json(tmp_path, lower, strip):
     ours.save(tmp_path / "tokenizer.json")
     path = tmp_path / "tokenizer.json"
     read, theirs = Tokenizer.load(path), library.Tokenizer.from_file(str(path))
-    assert read.cases == ours.cases and read.vocab_size == theirs.get_vocab_size() == ours.vocab_size
+    assert (
+        read.cases == ours.cases and read.vocab_size == theirs.get_vocab_size() == ours.vocab_size
+    )
     for text in TEXTS.values():
         ids = ours.encode(text)
         assert read.encode(text) == ids
@@ -350,4 +414,6 @@ def test_tokens_that_only_another_file_has(tmp_path):
     path = write(tmp_path, pieces, added_tokens={"[PAD]": 0})
     assert Tokenizer.load(path).vocab_size == len(pieces)
     write(tmp_path, pieces, added_tokens={"[PAD]": 0, "<new>": len(pieces)})
-    assert "added_tokens.json adds '<new>' (1 in all): give a tokenizer.json" in raised(DataError, Tokenizer.load, path)
+    assert "added_tokens.json adds '<new>' (1 in all): give a tokenizer.json" in raised(
+        DataError, Tokenizer.load, path
+    )

@@ -12,7 +12,15 @@ from tests.models.reference import small_spec
 
 GATES = options_of(GMLPSpec)["gate"].values
 SYNTHESIZERS = (
-    *("random", "fixed_random", "factorized_random", "dense", "factorized_dense", "attention", "random+attention"),
+    *(
+        "random",
+        "fixed_random",
+        "factorized_random",
+        "dense",
+        "factorized_dense",
+        "attention",
+        "random+attention",
+    ),
     *("dense+factorized_random", "factorized_dense+fixed_random+dense"),
 )
 
@@ -42,7 +50,10 @@ CASES = {
     "dynamic": {"block": "convolution", "convolution": "dynamic", "kernel_widths": (4,)},
     "dilated": {"block": "convolution", "kernel_widths": (3,), "dilations": (2,)},
 }  # fmt: skip
-CASES |= {name: {"block": name} for name in BLOCKS.keys() - {options["block"] for options in CASES.values()}}
+CASES |= {
+    name: {"block": name}
+    for name in BLOCKS.keys() - {options["block"] for options in CASES.values()}
+}
 
 
 def block_of(name, **fields):
@@ -52,7 +63,8 @@ def block_of(name, **fields):
 
 
 def reference_of(name):
-    """(parameters, [tokens, channels]) -> [tokens, channels], by numpy; None if there is no such version."""
+    """(parameters, [tokens, channels]) -> [tokens, channels], by numpy; None if there is no such
+    version."""
     options = CASES[name]
     heads, block = options.get("heads", 3), options["block"]
     arguments = {

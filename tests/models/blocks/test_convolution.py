@@ -37,13 +37,16 @@ def block(kind="lightweight", **fields):
 @KINDS
 @in_float64
 def test_no_entry_prevails_in_a_fresh_kernel(kind):
-    """A softmax of logits within 1 (lightweight), or of normed tokens (dynamic, for each token another)."""
+    """A softmax of logits within 1 (lightweight), or of normed tokens (dynamic, for each token
+    another)."""
     module = block(kind, kernel_widths=(3,))
     kernel = np.asarray(module.convolution.kernel(jnp.asarray(normal(0, 2, 5, 6))))
     np.testing.assert_allclose(kernel.sum(-1), 1, atol=1e-12)
     assert kernel.shape == ((3, 3) if kind == "lightweight" else (2, 5, 3, 3))
     least, most = (
-        (math.e**-2 / (math.e**-2 + 2), math.e**2 / (math.e**2 + 2)) if kind == "lightweight" else (0.003, 0.98)
+        (math.e**-2 / (math.e**-2 + 2), math.e**2 / (math.e**2 + 2))
+        if kind == "lightweight"
+        else (0.003, 0.98)
     )
     assert least < kernel.min() and kernel.max() < most
     assert np.ptp(kernel) > 0.1
@@ -52,9 +55,12 @@ def test_no_entry_prevails_in_a_fresh_kernel(kind):
 @KINDS
 @in_float64
 def test_dropout_of_kernels(kind):
-    """Of the softmax's outputs, for each example: its mean over keys is what is undropped, a key decides all of it, and
-    no rate, or no key, drops nothing."""
-    module, x = randomized(lambda: block(kind, attention_dropout=0.25)).convolution, normal(0, 1, 5, 6)
+    """Of the softmax's outputs, for each example: its mean over keys is what is undropped, a key
+    decides all of it, and no rate, or no key, drops nothing."""
+    module, x = (
+        randomized(lambda: block(kind, attention_dropout=0.25)).convolution,
+        normal(0, 1, 5, 6),
+    )
     call, undropped = quick_jit(module), quick_jit(module)(x)[0]
     drops = np.asarray(call(np.broadcast_to(x, (4000, 5, 6)), keys(0, 4000)))
     error = drops.std(0) / np.sqrt(len(drops))

@@ -50,7 +50,8 @@ def test_the_transform_against_sums(algorithm, tokens, channels):
 
 @in_float64
 def test_the_transform_is_its_own_transpose():
-    """So is its gradient, which all algorithms share; and twice the transform is x, turned and added to itself."""
+    """So is its gradient, which all algorithms share; and twice the transform is x, turned and
+    added to itself."""
     found = jacobian(lambda x: fourier(x, "fft"), normal(0, 4, 3)).reshape(12, 12)
     np.testing.assert_allclose(found, found.T, atol=1e-12)
     by_hand = jacobian(lambda x: ALGORITHMS["matmul"](x), normal(0, 4, 3)).reshape(12, 12)
@@ -61,7 +62,8 @@ def test_the_transform_is_its_own_transpose():
 
 
 def test_the_matrices_of_a_long_transform_are_exact_in_float32():
-    """Angles are reduced as integers: float32 alone would lose all digits of j k for 5,000 points."""
+    """Angles are reduced as integers: float32 alone would lose all digits of j k for 5,000
+    points."""
     cosines, sines = fnet.dft(5000, jnp.float32)
     places = np.array([0, 1, 1234, 4999])
     turns = np.multiply.outer(places.astype(object), places.astype(object)) % 5000
@@ -75,10 +77,14 @@ def test_the_matrices_of_a_long_transform_are_exact_in_float32():
     (FNetBlock, {}, 1), (FNetHybridBlock, {}, 1), (FNetHybridBlock, {"attention_dropout": 0.1}, 2),
 ])  # fmt: skip
 def test_dropout_is_not_for_the_transform(norm, kind, options, draws):
-    """As published. The MLP's output has it, and the weights of attention, but not attention's output."""
+    """As published. The MLP's output has it, and the weights of attention, but not attention's
+    output."""
     state, call = function_of(block(kind, norm=norm, dtype="float32", **options))
     x = jnp.ones((3, 5, 6), jnp.float32)
-    assert count("random_bits", lambda state, x: call(state, x, LayerRng(keys(0, 3), 0.5)), state, x) == draws
+    assert (
+        count("random_bits", lambda state, x: call(state, x, LayerRng(keys(0, 3), 0.5)), state, x)
+        == draws
+    )
 
 
 def test_a_gradient_costs_one_more_transform_and_keeps_nothing():
@@ -97,7 +103,9 @@ def test_auto_on_this_platform(tokens, channels, products):
     assert text.count("dot_general") == products and ("fft" in text) == (not products)
 
 
-@pytest.mark.parametrize(("platform", "tokens", "products"), [("tpu", 128, 4), ("tpu", 8192, 0), ("cuda", 128, 0)])
+@pytest.mark.parametrize(
+    ("platform", "tokens", "products"), [("tpu", 128, 4), ("tpu", 8192, 0), ("cuda", 128, 0)]
+)
 def test_auto_on_other_platforms(platform, tokens, products):
     shape = jax.ShapeDtypeStruct((1, tokens, 64), jnp.float32)
     exported = jax.export.export(jax.jit(lambda x: fourier(x, "auto")), platforms=[platform])(shape)
@@ -108,7 +116,8 @@ def test_auto_on_other_platforms(platform, tokens, products):
 @pytest.mark.parametrize("attention_layers", [0, 1, 2, 3])
 @in_float64
 def test_hybrid_encoders_against_numpy(norm, attention_layers):
-    """Layer by layer: the transform first, attention in the last layers, and a final norm for pre-norm alone."""
+    """Layer by layer: the transform first, attention in the last layers, and a final norm for
+    pre-norm alone."""
     spec = small_spec(block="fnet_hybrid", attention_layers=attention_layers, norm=norm)
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)))
     p, x = params_of(module), normal(0, 5, 6)
@@ -117,8 +126,12 @@ def test_hybrid_encoders_against_numpy(norm, attention_layers):
     kinds = [False] * (attention_layers < 3) + [True] * (attention_layers > 0)
     assert ["attention" in stack for stack in stacks] == kinds
     for stack in stacks:
-        x = reference.encoder({"blocks": stack, "norm": None}, x, lambda p, x: fnet_block(p, x, norm), lambda _, x: x)
-    np.testing.assert_allclose(y, layer_norm(p["norm"], x, 1e-12) if norm == "pre" else x, atol=1e-9)
+        x = reference.encoder(
+            {"blocks": stack, "norm": None}, x, lambda p, x: fnet_block(p, x, norm), lambda _, x: x
+        )
+    np.testing.assert_allclose(
+        y, layer_norm(p["norm"], x, 1e-12) if norm == "pre" else x, atol=1e-9
+    )
     assert ("norm" in p) == (norm == "pre")
 
 
@@ -126,11 +139,18 @@ def test_options_that_both_have_alike():
     """Of two parents of a spec, each gives what it has of its own."""
     for name in ("fnet", "fnet_hybrid"):
         spec = small_spec(block=name)
-        assert (spec.norm_eps, spec.norm, spec.dft, spec.positions) == (1e-12, "post", "auto", "none")
+        assert (spec.norm_eps, spec.norm, spec.dft, spec.positions) == (
+            1e-12,
+            "post",
+            "auto",
+            "none",
+        )
     assert small_spec(block="fnet_hybrid", positions="relative").positions == "relative"
 
 
 def test_options_that_contradict_each_other():
     with pytest.raises(ValueError, match="model.attention_layers is 4: .*model.layers, 3"):
         small_spec(block="fnet_hybrid", attention_layers=4)
-    assert "model.d_model is 6: model.heads, 4" in raised(ValueError, small_spec, block="fnet_hybrid", heads=4)
+    assert "model.d_model is 6: model.heads, 4" in raised(
+        ValueError, small_spec, block="fnet_hybrid", heads=4
+    )

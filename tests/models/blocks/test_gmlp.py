@@ -7,7 +7,12 @@ import pytest
 from flax import nnx
 
 from gmlp_flax.models import toeplitz
-from gmlp_flax.models.blocks.gmlp import GMLPBlock, SpatialGatingUnit, SpatialProjection, TinyAttention
+from gmlp_flax.models.blocks.gmlp import (
+    GMLPBlock,
+    SpatialGatingUnit,
+    SpatialProjection,
+    TinyAttention,
+)
 from tests.models.reference import (
     function_of,
     in_float64,
@@ -41,16 +46,21 @@ def attention(**fields):
 
 
 @pytest.mark.parametrize(
-    "kind, expected", [("linear", "zero"), ("additive", "z"), ("multiplicative", "z"), ("split", "first half")]
+    "kind, expected",
+    [("linear", "zero"), ("additive", "z"), ("multiplicative", "z"), ("split", "first half")],
 )
 def test_a_fresh_gate_passes_its_input(kind, expected):
     z = normal(0, 2, 5, 8).astype(np.float32)
     y = gating_unit(kind, dtype="float32", spatial_init_std=0.0)(z)
-    np.testing.assert_array_equal(y, {"zero": np.zeros_like(z), "z": z, "first half": z[..., :4]}[expected])
+    np.testing.assert_array_equal(
+        y, {"zero": np.zeros_like(z), "z": z, "first half": z[..., :4]}[expected]
+    )
     np.testing.assert_allclose(gating_unit(kind, dtype="float32")(z), y, atol=1e-4)
 
 
-@pytest.mark.parametrize(("norm_eps", "gate_norm_eps", "eps"), [(1e-6, 0, 1e-6), (0.1, 0, 0.1), (0.1, 0.2, 0.2)])
+@pytest.mark.parametrize(
+    ("norm_eps", "gate_norm_eps", "eps"), [(1e-6, 0, 1e-6), (0.1, 0, 0.1), (0.1, 0.2, 0.2)]
+)
 @in_float64
 def test_the_epsilon_inside_the_gate(norm_eps, gate_norm_eps, eps):
     """`gate_norm_eps`, or that of the other norms."""
@@ -60,7 +70,9 @@ def test_the_epsilon_inside_the_gate(norm_eps, gate_norm_eps, eps):
     np.testing.assert_allclose(module(z[None])[0], z[:, :4] * f, atol=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "tokens"), [("dense", 5), *((k, n) for k in ("direct", "fft") for n in (1, 4, 5))])
+@pytest.mark.parametrize(
+    ("kind", "tokens"), [("dense", 5), *((k, n) for k in ("direct", "fft") for n in (1, 4, 5))]
+)
 @in_float64
 def test_projections_against_loops(kind, tokens):
     f = randomized(lambda: projection(**KINDS[kind]))
@@ -68,14 +80,18 @@ def test_projections_against_loops(kind, tokens):
     np.testing.assert_allclose(f(z), [spatial(params_of(f), sample) for sample in z], atol=1e-12)
 
 
-@pytest.mark.parametrize("kind, shapes", [("dense", {"weight": (5, 5)}), ("direct", {"taps": (9,)})])
+@pytest.mark.parametrize(
+    "kind, shapes", [("dense", {"weight": (5, 5)}), ("direct", {"taps": (9,)})]
+)
 def test_a_projection_starts_near_zero_with_one_bias_a_token(kind, shapes):
     f = projection(bias=1.0, dtype="float32", **KINDS[kind])
     params = params_of(f)
     assert {name: p.shape for name, p in params.items()} == shapes | {"bias": (5,)}
     assert (params["bias"] == 1).all()
     np.testing.assert_allclose(f(normal(0, 1, 5, 2).astype(np.float32)), 1, atol=1e-4)
-    params = params_of(projection(length=200, spatial_init_std=0.02, dtype="float32", **KINDS[kind]))
+    params = params_of(
+        projection(length=200, spatial_init_std=0.02, dtype="float32", **KINDS[kind])
+    )
     (near_zero,) = (params[name] for name in shapes)
     np.testing.assert_allclose(near_zero.std(), 0.02, rtol=0.15)
 
@@ -92,7 +108,9 @@ def test_projections_in_bfloat16(kind):
 @in_float64
 def test_the_gradient_of_a_cropped_projection_reaches_its_taps_alone():
     state, call = function_of(randomized(lambda: projection(length=6)))
-    gradient = quick_jit(jax.grad(lambda state, z: (call(state, z) ** 2).sum()))(state, normal(0, 1, 4, 2))
+    gradient = quick_jit(jax.grad(lambda state, z: (call(state, z) ** 2).sum()))(
+        state, normal(0, 1, 4, 2)
+    )
     gradient = jax.tree.map(np.asarray, nnx.to_pure_dict(gradient))
     assert (gradient["taps"][[0, 1, 9, 10]] == 0).all() and (gradient["taps"][2:9] != 0).all()
     assert (gradient["bias"][4:] == 0).all() and (gradient["bias"][:4] != 0).all()
@@ -107,5 +125,7 @@ def test_large_scores_of_tiny_attention_do_not_overflow():
 
 @pytest.mark.parametrize("std, bound", [(1e-6, 1e-4), (0.0, 0.0)])
 def test_tiny_attention_starts_near_zero(std, bound):
-    y = attention(dtype="float32", spatial_init_std=std)(jnp.asarray(normal(0, 2, 5, 6), jnp.float32))
+    y = attention(dtype="float32", spatial_init_std=std)(
+        jnp.asarray(normal(0, 2, 5, 6), jnp.float32)
+    )
     assert y.shape == (2, 5, 4) and np.abs(y).max() <= bound

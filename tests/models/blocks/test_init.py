@@ -21,14 +21,17 @@ from tests.models.reference import (
     small_spec,
 )
 
-# A softmax over tokens does not depend on what is added to all of them; fixed logits have no gradient.
+# A softmax over tokens does not depend on what is added to all of them; fixed logits have no
+# gradient.
 WITHOUT_EFFECT = {
     "external_attention": ("mixing_norm/bias", "external/proj_in/bias"),
     "fixed_random": ("synthesizer/fixed_random/logits",),
     "factorized_dense+fixed_random+dense": ("synthesizer/fixed_random/logits",),
 }
 EVERY = pytest.mark.parametrize("name", CASES)
-EVERY_BLOCK = pytest.mark.parametrize("name", [*{options["block"]: name for name, options in CASES.items()}.values()])
+EVERY_BLOCK = pytest.mark.parametrize(
+    "name", [*{options["block"]: name for name, options in CASES.items()}.values()]
+)
 
 
 @pytest.mark.smoke
@@ -63,9 +66,14 @@ def test_other_numbers_of_tokens_are_refused(name):
 @in_float64
 def test_hidden_padding_changes_nothing(name):
     """If the block says so: then its own outputs, and else none."""
-    spec, x, mask = small_spec(**CASES[name]).hiding_padding(), normal(0, 2, 5, 6), np.arange(5)[None] < 3
+    spec, x, mask = (
+        small_spec(**CASES[name]).hiding_padding(),
+        normal(0, 2, 5, 6),
+        np.arange(5)[None] < 3,
+    )
     other = np.where(mask[..., None], x, 7.0)
-    if CASES[name]["block"] == "fnet_hybrid":  # its layers of attention hide padding, those of the transform do not
+    # its layers of attention hide padding, those of the transform do not
+    if CASES[name]["block"] == "fnet_hybrid":
         assert spec is None
         spec = small_spec(**CASES[name])
     if spec is None:
@@ -92,17 +100,26 @@ def test_stochastic_depth_drops_each_branch_by_itself(name):
     x = jnp.broadcast_to(jnp.asarray(normal(0, 5, 6)), (64, 5, 6))
     trained = lambda x: module(x, LayerRng(keys(0, 64), 0.0, jnp.float32(0.5)))  # noqa: E731
     branches = count("random_bits", trained, x)  # each draws once
-    noisy, quiet = (len(np.unique(np.asarray(quick_jit(call)(x)).round(9), axis=0)) for call in (trained, module))
+    noisy, quiet = (
+        len(np.unique(np.asarray(quick_jit(call)(x)).round(9), axis=0))
+        for call in (trained, module)
+    )
     assert branches > 0 and (noisy, quiet) == (2**branches, 1)
 
 
 def outputs_and_gradients(name, *dtypes):
     """Of the block in each of these types, on the same numbers, by one program."""
     x = jnp.asarray(normal(0, 2, 5, 6), jnp.bfloat16)
-    made = [function_of(randomized(lambda dtype=dtype: block_of(name, dtype=dtype), std=0.3)) for dtype in dtypes]
+    made = [
+        function_of(randomized(lambda dtype=dtype: block_of(name, dtype=dtype), std=0.3))
+        for dtype in dtypes
+    ]
 
     def loss(states):
-        outputs = [call(state, x.astype(dtype)) for (_, call), state, dtype in zip(made, states, dtypes, strict=True)]
+        outputs = [
+            call(state, x.astype(dtype))
+            for (_, call), state, dtype in zip(made, states, dtypes, strict=True)
+        ]
         return sum(jnp.square(y.astype("float32")).sum() for y in outputs), outputs
 
     gradients, outputs = quick_jit(jax.grad(loss, has_aux=True))([state for state, _ in made])
@@ -126,7 +143,9 @@ def test_bfloat16_is_near_float32(name):
     assert outputs[0].dtype == jnp.bfloat16
     atol = 0.06 if not name.endswith("fnet, post-norm") else 0.2
     np.testing.assert_allclose(outputs[0].astype(jnp.float32), outputs[1], atol=atol)
-    rounded, exact = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]) for tree in gradients)
+    rounded, exact = (
+        np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]) for tree in gradients
+    )
     assert np.linalg.norm(rounded - exact) < 0.05 * np.linalg.norm(exact)
 
 
@@ -146,7 +165,12 @@ GMLP = (
     | linear("proj_out", 4, 6)
 )
 MLP = norm("mlp_norm") | linear("mlp/proj_in", 6, 8) | linear("mlp/proj_out", 8, 6)
-TRANSFORMER = MLP | norm("attention_norm") | linear("attention/proj_in", 6, 18) | linear("attention/out", 6, 6)
+TRANSFORMER = (
+    MLP
+    | norm("attention_norm")
+    | linear("attention/proj_in", 6, 18)
+    | linear("attention/out", 6, 6)
+)
 FNET = MLP | norm("mixing_norm")
 SYNTHESIZER = FNET | linear("synthesizer/values", 6, 6) | linear("synthesizer/out", 6, 6)
 CONVOLUTION = FNET | linear("convolution/proj_in", 6, 12) | linear("convolution/out", 6, 6)
@@ -194,4 +218,6 @@ CONVOLUTION = FNET | linear("convolution/proj_in", 6, 12) | linear("convolution/
 }.items())  # fmt: skip
 def test_names_and_shapes_of_parameters(name, shapes):
     state = nnx.state(nnx.eval_shape(lambda: block_of(name, dtype="float32")), nnx.Param)
-    assert {"/".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(state)} == shapes
+    assert {
+        "/".join(map(str, path)): leaf.shape for path, leaf in nnx.to_flat_state(state)
+    } == shapes

@@ -13,7 +13,9 @@ from tests.models.reference import quick_jit, small_spec
 
 
 def block(kind="random", **fields):
-    return SynthesizerBlock(small_spec(**{"block": "synthesizer", "synthesizer": kind} | fields), nnx.Rngs(0))
+    return SynthesizerBlock(
+        small_spec(**{"block": "synthesizer", "synthesizer": kind} | fields), nnx.Rngs(0)
+    )
 
 
 def tiny_config(**model):
@@ -45,7 +47,9 @@ def test_fixed_logits_stay_as_they_are_under_optimizers():
     task = tasks.find(config.task).without_data(config)
     before = quick_jit(task.init)(jax.random.key(0))
     tokens, places = jnp.arange(10).reshape(2, 5), jnp.zeros((2, 1), int)
-    gradient = quick_jit(jax.grad(lambda params: (task.apply(params, tokens, places) ** 2).sum()))(before)
+    gradient = quick_jit(jax.grad(lambda params: (task.apply(params, tokens, places) ** 2).sum()))(
+        before
+    )
     for name in ("sgd", "lamb"):
         config.optimizer.update(name=name, learning_rate=0.1, warmup=0, weight_decay=0.5)
         transformation = optimizer.make(config, before, task.param_metadata())
@@ -61,7 +65,10 @@ def test_fixed_logits_stay_as_they_are_under_optimizers():
         made = two_steps(before)["encoder"]["blocks"]["synthesizer"]
         old = before["encoder"]["blocks"]["synthesizer"]
         np.testing.assert_array_equal(made["fixed_random"]["logits"], old["fixed_random"]["logits"])
-        assert np.abs(made["dense"]["proj_out"]["weight"] - old["dense"]["proj_out"]["weight"]).min() > 0
+        assert (
+            np.abs(made["dense"]["proj_out"]["weight"] - old["dense"]["proj_out"]["weight"]).min()
+            > 0
+        )
 
 
 def test_logits_are_fitted_to_other_lengths():
@@ -78,12 +85,18 @@ def test_logits_are_fitted_to_other_lengths():
 
 def test_a_shorter_model_is_the_beginning_of_the_longer_one():
     """Warm start at another length, with every kind of logits that has a part for each token."""
-    configs = [tiny_config(synthesizer="random+factorized_random+dense", length=length) for length in (8, 4)]
+    configs = [
+        tiny_config(synthesizer="random+factorized_random+dense", length=length)
+        for length in (8, 4)
+    ]
     long, short = (tasks.find("masked_lm").without_data(config) for config in configs)
     params = quick_jit(long.init)(jax.random.key(0))
     fitted = warm_start.adapt(params, short, configs[0], "the long run")
     tokens, places = jnp.arange(8).reshape(2, 4), jnp.arange(2)[:, None]
-    outputs = [quick_jit(task.apply)(given, tokens, places) for task, given in ((short, fitted), (long, params))]
+    outputs = [
+        quick_jit(task.apply)(given, tokens, places)
+        for task, given in ((short, fitted), (long, params))
+    ]
     np.testing.assert_allclose(*outputs, atol=1e-6)
 
 

@@ -4,16 +4,19 @@ appendix B).
     gmlp train --config=c4_ablation:sgu --workdir=runs/sgu
 
 ARGUMENT: MODEL, with ,data=TIMES and ,scale=SCALE behind it. MODEL is a row by its name in `gmlp
-    sizes`: Table 3     bert, bert_rel, bert_rel_only, mixer, linear, additive, multiplicative, sgu
+sizes`:
+    Table 3     bert, bert_rel, bert_rel_only, mixer, linear, additive, multiplicative, sgu
     Table 4     transformer_6, transformer_12, transformer_24, transformer_48, gmlp_18, gmlp_36,
     gmlp_72, gmlp_144 appendix B  thin_12, thin_24, thin_48, thin_96
     Figure 8    amlp_18, amlp_36, amlp_72: gMLP with tiny attention of size 64; and amlp_36_128, of
-    size 128. siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets
-                of offsets), fnet, hybrid, random, fixed_random, factorized, dense,
-                factorized_dense, random_vanilla, external, lightweight, dynamic, growing, resmlp,
-                feed_forward. `gmlp reproduce alternatives` compares them with Table 3's rows.
+    size 128.
+    siblings    other papers' mixers in BERT's frame of 12 layers: bert_t5 (T5's buckets of
+                offsets), fnet, hybrid, random, fixed_random, factorized, dense, factorized_dense,
+                random_vanilla, external, lightweight, dynamic, growing, resmlp, feed_forward. `gmlp
+                reproduce alternatives` compares them with Table 3's rows.
 TIMES: 1 (default), 2, 4 or 8 times the data, Figure 7's other axis: as many times the steps, which
-    is most likely what the paper means; it does not say.
+is most likely what
+    the paper means; it does not say.
 SCALE:
     paper  (default) the paper's sizes and schedule. Stated there: data, n 128, batch 2048, 125,000
            steps. Recalled, not
@@ -22,14 +25,13 @@ SCALE:
            tokens that `gmlp prepare` prepared; otherwise C4 is looked for where tensorflow_datasets
            keeps it.
     small  Table 3's rows and amlp_36 shrunk to 0.4 M parameters beside a vocabulary of 2,000, for 2
-           CPU cores: a run of
-           900 steps takes minutes. Give `--config.data.train`. Table 4's rows are bert_rel and sgu
-           with half, once, twice and four times their layers; amlp_18 and amlp_72 have two thirds
-           of amlp_36's layers and twice as many. The rows of appendix B have 0.40 to 0.47 M
-           parameters; they, gmlp_144 and transformer_48 use the rates of their families, which were
-           not searched for them. The siblings have two layers and as many parameters as Table 3's
-           rows; their rates are the best of three up to 1 % (configs/sweeps/alternatives_rates.py
-           has a grid of five).
+           CPU cores: a run of 900 steps takes minutes. Give `--config.data.train`. Table 4's rows
+           are bert_rel and sgu with half, once, twice and four times their layers; amlp_18 and
+           amlp_72 have two thirds of amlp_36's layers and twice as many. The rows of appendix B
+           have 0.40 to 0.47 M parameters; they, gmlp_144 and transformer_48 use the rates of their
+           families, which were not searched for them. The siblings have two layers and as many
+           parameters as Table 3's rows; their rates are the best of three up to 1 %
+           (configs/sweeps/alternatives_rates.py has a grid of five).
     gpu    the same rows at twice the depth and width, batch 256, 10,000 steps in bfloat16, with
            small's factors and norms and a rate of 4e-3, searched for three Transformers alone:
            docs/results/table3.md. SGU reads 3.65 M tokens/s on an H200. Table 3's rows were run for

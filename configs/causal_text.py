@@ -13,7 +13,8 @@ SCALE:
     quickstart  n = 64, two thirds as deep, 2,000 pieces, 500 steps: minutes on 2 CPU cores, on the
                 embedded text.
 KIND: pieces (default), a SentencePiece model trained on the text; or bytes: 261 rows in place of a
-    vocabulary, and twice n.
+vocabulary, and
+    twice n.
 `--config.data.train` takes what own_text takes; without it, the embedded manual is read. The rates
 are those of masked models of this size, not searched for causal ones.
 """

@@ -9,12 +9,12 @@
         --grid=batch_size:steps:optimizer.warmup=16:21046:2104,32:10523:1052 --seeds=0,1,2,3,4
 
 ARGUMENT: TASK or TASK,scale=SCALE. TASK is sst2 (default), mnli, cola, mrpc, qqp, qnli, rte, wnli,
-    snli, stsb, or own: data of your own, whose columns `--config.own.text`, `own.second` (pairs)
-    and `own.label` name; own_number if the labels are numbers to predict.
+snli, stsb, or own:
+    data of your own, whose columns `--config.own.text`, `own.second` (pairs) and `own.label` name;
+    own_number if the labels are numbers to predict.
     `--config.data.train` takes a TFDS folder, a folder as GLUE or Hugging Face ships it (train.tsv,
-    dev.tsv; parquet),
-    or a file: .tsv, .csv, .jsonl or .parquet; `--config.data.heldout` a path of its own for the
-        examples to score.
+    dev.tsv; parquet), or a file: .tsv, .csv, .jsonl or .parquet; `--config.data.heldout` a path of
+    its own for the examples to score.
 SCALE:
     paper  (default) the paper's protocol as its Table 9 has it. All of it is recalled, not read:
            length 128, 5 epochs, batch 16 or 32, peak rate 1e-5, 2e-5 or 3e-5, linear decay, AdamW

@@ -8,9 +8,9 @@ later finetuning.
 ARGUMENT: MODEL, an image model by its name in `gmlp sizes`. PATH is a prepared TFDS folder or a
 folder of class folders; half a per cent of its training images is held out unless
 `--config.data.heldout=PATH` is given. The gMLP paper's camera-ready version names an appendix (E)
-on ImageNet-21K, which was not seen here and of which no
-number is known: the 90 epochs of batch 4096 are ours, chosen as the ViT paper's. 14.2 M images are
-assumed for the number of steps. bfloat16. Never run here.
+on ImageNet-21K, which was not seen here and of which no number is known: the 90 epochs of batch
+4096 are ours, chosen as the ViT paper's. 14.2 M images are assumed for the number of steps.
+bfloat16. Never run here.
 """
 
 from gmlp_flax import config as gmlp_config

@@ -4,9 +4,9 @@
 
 ARGUMENT: LENGTH or LENGTH,scale=SCALE; LENGTH is any of 512, 1024, 2048, 4096, 8192, 16384.
     base   (default) the widths and depth of gMLP-base, bfloat16; --config.data.train=CORPUS. Never
-    run here. small  4 layers of 64 channels, 100 steps, for CPUs: on the embedded text up to 8192
-           tokens; its held-out part is shorter than 16,384, which needs a
-           --config.data.train=CORPUS too.
+           run here.
+    small  4 layers of 64 channels, 100 steps, for CPUs: on the embedded text up to 8192 tokens; its
+           held-out part is shorter than 16,384, which needs a --config.data.train=CORPUS too.
 No table of the paper has such lengths. W is applied by FFT on a CPU, in blocks on accelerators:
 memory grows as n. `gmlp benchmark long` shows it beside the materialised matrix
 (`--config.model.toeplitz=direct`).

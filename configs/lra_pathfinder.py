@@ -8,15 +8,16 @@ row; 2 classes.
 curv_contour_length_14 is the hard one, which the paper reports. A fifth is held out, by the images'
 names; their reader takes the last fifth by position.
 ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
-    feed_forward, fnet, fnet_hybrid, synthesizer, external_attention or convolution.
+feed_forward, fnet,
+    fnet_hybrid, synthesizer, external_attention or convolution.
     For Path-X, set `--config.model.image_size=128,128` and give pathfinder128's folder.
 SCALE:
     paper  (default) as published (image/configs/pathfinder32/transformer_base.py of
-           google-research/long-range-arena):
-           1 layer, 128 wide, 4 heads, MLP of 128, queries, keys and values 64 wide and without
-           biases, mean of the tokens; 200 epochs of 160,000 in batches of 512, rate 1e-3 with one
-           epoch of warmup and a cosine, no weight decay, dropout 0.2, of attention 0.1; Adam as in
-           its listops/train.py. Its positions are sines. Never run here.
+           google-research/long-range-arena): 1 layer, 128 wide, 4 heads, MLP of 128, queries, keys
+           and values 64 wide and without biases, mean of the tokens; 200 epochs of 160,000 in
+           batches of 512, rate 1e-3 with one epoch of warmup and a cosine, no weight decay, dropout
+           0.2, of attention 0.1; Adam as in its listops/train.py. Its positions are sines. Never
+           run here.
     small  2 layers of 64 channels, 200 steps of 16, for 2 CPU cores.
 """
 

@@ -6,18 +6,17 @@ byte; 2 classes.
 `--config.data.train` is the folder of the published new_aan_pairs.train.tsv, .eval.tsv and
 .test.tsv, or one such file: tab-separated, no header, the label (0 or 1), two ids, two texts.
 ARGUMENT: MODEL or MODEL,scale=SCALE. MODEL is gmlp (default), amlp, transformer, mixer, resmlp,
-    feed_forward, fnet, fnet_hybrid, synthesizer, external_attention or convolution. One encoder
-    reads both texts apart; the head compares them (`--config.model.pairs=joined` reads them in one
-    sequence).
+feed_forward, fnet,
+    fnet_hybrid, synthesizer, external_attention or convolution. One encoder reads both texts apart;
+    the head compares them (`--config.model.pairs=joined` reads them in one sequence).
 SCALE:
     paper  (default) as published (matching/configs/base_match_config.py of
-           google-research/long-range-arena): 4 layers,
-           128 wide, 4 heads, MLP of 512, [CLS]; 5,000 steps of 32 pairs, rate rising for 8,000
-           steps (so it never falls), decay 0.1 of all parameters; Adam as in its listops/train.py.
-           4,096 places for each text, where
-           they have 4,000. The head is theirs: it gets [u, v] of the two texts, as no config of
-           theirs sets "interaction"; `--config.model.interaction=nli` adds u * v and u - v.
-           Attention has no biases. The training file is held in memory. Never run here.
+           google-research/long-range-arena): 4 layers, 128 wide, 4 heads, MLP of 512, [CLS]; 5,000
+           steps of 32 pairs, rate rising for 8,000 steps (so it never falls), decay 0.1 of all
+           parameters; Adam as in its listops/train.py. 4,096 places for each text, where they have
+           4,000. The head is theirs: it gets [u, v] of the two texts, as no config of theirs sets
+           "interaction"; `--config.model.interaction=nli` adds u * v and u - v. Attention has no
+           biases. The training file is held in memory. Never run here.
     small  2 layers of 64 channels on 512 places, 200 steps of 8 pairs, for 2 CPU cores.
 """
 

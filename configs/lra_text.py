@@ -7,15 +7,15 @@
 pos, or 0 and 1), tab-separated or of JSON lines. Long Range Arena has no validation part and scores
 the test part throughout; of data without a test part, `--config.data.heldout_share` are held out.
 ARGUMENT: MODEL or MODEL,length=LENGTH,scale=SCALE. MODEL is gmlp (default), amlp, transformer,
-    mixer, resmlp, feed_forward, fnet, fnet_hybrid, synthesizer, external_attention or convolution.
-    LENGTH, in bytes with [CLS] and [SEP], is 1024 (default), 2048, 3072 or 4096, the paper's 1K to
-    4K; or 256, for short runs.
+mixer, resmlp,
+    feed_forward, fnet, fnet_hybrid, synthesizer, external_attention or convolution. LENGTH, in
+    bytes with [CLS] and [SEP], is 1024 (default), 2048, 3072 or 4096, the paper's 1K to 4K; or 256,
+    for short runs.
 SCALE:
     paper  (default) as published (text_classification/configs/base_tc_config.py of
-           google-research/long-range-arena):
-           4 layers, 256 wide, 4 heads, MLP of 1,024, [CLS]; 20,000 steps of 32, rate 0.05 /
-           sqrt(step) after 8,000 steps of warmup, decay 0.1 of all parameters; attention without
-           biases; Adam as in its listops/train.py. Never run here.
+           google-research/long-range-arena): 4 layers, 256 wide, 4 heads, MLP of 1,024, [CLS];
+           20,000 steps of 32, rate 0.05 / sqrt(step) after 8,000 steps of warmup, decay 0.1 of all
+           parameters; attention without biases; Adam as in its listops/train.py. Never run here.
     small  2 layers of 64 channels, 200 steps of 16,384 bytes, for 2 CPU cores; a twentieth is held
            out.
 """

@@ -10,14 +10,14 @@ chosen by how much text there is (compressed text counts four times), and a line
 tiny below 10 MB, else small. SIZE is
 
     tiny             a minute or two: 4 layers of 128 channels, 64 tokens, 2,000 pieces, 500 steps,
-    as quickstart_text small            (default) 6 layers of 128 channels, 128 tokens, 8,000
-    pieces, 2,000 steps base, amlp_base  the paper's widths and depths at n = 128 (Table 5 runs them
-    at 512); for an accelerator
+                     as quickstart_text
+    small            (default) 6 layers of 128 channels, 128 tokens, 8,000 pieces, 2,000 steps
+    base, amlp_base  the paper's widths and depths at n = 128 (Table 5 runs them at 512); for an
+                     accelerator
 
 The rate of small suits much text: on 130 books (65 MB) it ended at a held-out perplexity of 56.8,
-at 2e-3 at 62.2. A
-small text it learns by heart: on WikiText-2's validation part (1.1 MB) it ended at 41.1, and at
-37.3 with `--config.optimizer.learning_rate=2e-3`. One seed each.
+at 2e-3 at 62.2. A small text it learns by heart: on WikiText-2's validation part (1.1 MB) it ended
+at 41.1, and at 37.3 with `--config.optimizer.learning_rate=2e-3`. One seed each.
 """
 
 import sys

@@ -7,8 +7,9 @@ PATH is the folder or tar of its 200 class folders; `--config.data.heldout=PATH`
 ones, else a twentieth of PATH is held out.
 ARGUMENT: MODEL or MODEL,scale=SCALE.
     small  (default) the models of configs/cifar10.py, each of 0.525 M parameters up to 2 %, for
-    CPUs: 6 epochs. gpu    the same at twice the depth and three times the width, 200 epochs of
-        batch 512 in bfloat16. Never run here.
+           CPUs: 6 epochs.
+    gpu    the same at twice the depth and three times the width, 200 epochs of batch 512 in
+           bfloat16. Never run here.
 AutoAugment, mixup, CutMix, label smoothing, AdamW at 1e-3 with a cosine as in configs/imagenet.py.
 Run here for 1,000 steps on a fifth of the images only (docs/results/which-mixer.md).
 """

@@ -9,8 +9,8 @@ ARGUMENT: the round. No round uses a seed of a table, nor scores what it holds o
 (config.data.search).
     rates    (default) every row: five rates from one grid, for all 900 steps
     factors  rows whose logits are learned, apart from their inputs: factors on the rate of these,
-    at two rates norms    every row with and without BERT's norm on the embedding, at its own rate
-    and factors
+             at two rates
+    norms    every row with and without BERT's norm on the embedding, at its own rate and factors
     a column that is trained: cifar10, listops, bytes, pixels
              its rows at the same rates, as long as it trains
 The grid is that of configs/sweeps/table3_rates.py, which has searched Table 3's rows. What was

@@ -10,8 +10,9 @@ ARGUMENT: the round. No round uses a seed of Table 3, nor scores what it holds o
               over tokens (docs/choices.md)
     long      learned positions over ten times as many steps, where they leave their plateau
     depths    other depths with the factors and norms of the middle depth: rates around its own, for
-    all 900 steps recipe    weight decay, warmup and clipping of the best and of the worst row of
-    `settings`, one at a time
+              all 900 steps
+    recipe    weight decay, warmup and clipping of the best and of the worst row of `settings`, one
+              at a time
 docs/results/table3.md has what came of each.
 """
 

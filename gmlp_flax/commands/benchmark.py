@@ -14,17 +14,23 @@ Without a PART, all of them:
                   the gate and of Toeplitz products; timm's and transformers' models under
                   torch.compile (extra `parity`)
     long          the training step on one sequence of 512 to 16,384 tokens, FFT beside the
-    materialised matrix toeplitz      the forms of a Toeplitz product at n = 64 to 8192: where
-    blocks and FFT overtake fourier       FNet's transform and its gradient by matrix products and
-    by FFT, at 8 to 4,096 tokens mixers        the training step of each row of `gmlp reproduce
-    alternatives` over the number of tokens precision     gradients in bfloat16 beside float32, by
-                  parameter: relative errors, with and without model.residual_dtype=float32, of two
-                      models or all (--rows=all) and 12 blocks or others (--layers)
+                  materialised matrix
+    toeplitz      the forms of a Toeplitz product at n = 64 to 8192: where blocks and FFT overtake
+    fourier       FNet's transform and its gradient by matrix products and by FFT, at 8 to 4,096
+                  tokens
+    mixers        the training step of each row of `gmlp reproduce alternatives` over the number of
+                  tokens
+    precision     gradients in bfloat16 beside float32, by parameter: relative errors, with and
+                  without model.residual_dtype=float32, of two models or all (--rows=all) and 12
+                  blocks or others (--layers)
     text          tokens per second: preparing text beside the bare tokenizer, and batches from
-    prepared ids images        images per second and core beside plain Pillow, of JPEG files
-    (--images) or made-up photographs memory        the training step compiled for TPU slices (extra
-    `plan`): temporaries per chip, recomputed products parity        models beside timm's and
-    transformers' with the same weights (extra `parity`): largest relative errors
+                  prepared ids
+    images        images per second and core beside plain Pillow, of JPEG files (--images) or
+                  made-up photographs
+    memory        the training step compiled for TPU slices (extra `plan`): temporaries per chip,
+                  recomputed products
+    parity        models beside timm's and transformers' with the same weights (extra `parity`):
+                  largest relative errors
 
 Each figure is a median with its range over the repeats; compared candidates run alternately.
 """

@@ -12,9 +12,10 @@ The figures of a run are written to RUN/figures as PNG, SVG and PDF. RUN may als
 
 curves            the loss over the steps, in training and held out
 filters           rows of each layer's spatial matrix: a text's middle token (the paper's Figure 4),
-or some patches (3) attention         how much each token (a row) looks at each token (a column) of
-                  a sentence or a pair (Figure 10): the largest weight of the first half of the
-                  layers; and all layers one by one
+                  or some patches (3)
+attention         how much each token (a row) looks at each token (a column) of a sentence or a pair
+                  (Figure 10): the largest weight of the first half of the layers; and all layers
+                  one by one
 shift-invariance  how near spatial matrices are to Toeplitz ones (Figure 9): the share of their
                   variance that offsets explain, 1 for a Toeplitz matrix, about 2/n for noise, at
                   all checkpoints that the run has kept

@@ -5,10 +5,9 @@ it learned.
     gmlp quickstart image --workdir=runs/digits
 
 text: a masked language model of CPython's reference manual; image: a classifier of handwritten
-digits. Both train
-twice: once whole, and once with the spatial projections frozen as they start, so that the gMLP
-mixes no tokens. The same command goes on where it was interrupted; if both are finished, they are
-put aside in their folders before-1.
+digits. Both train twice: once whole, and once with the spatial projections frozen as they start, so
+that the gMLP mixes no tokens. The same command goes on where it was interrupted; if both are
+finished, they are put aside in their folders before-1.
 """
 
 import os

@@ -8,12 +8,11 @@ they end.
     any of them with --print, --status or --on=ENGINE
 
 The points are all combinations of the values given with --grid, one flag for each key. Keys that
-change together share
-a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run of `gmlp train` in
-DIR/KEY=VALUE,...,seed=SEED. With --choose=best the first seed of every point, with
-config.data.search=True, scores a part of the training data, and the best point there is trained
-with every seed: what is reported has chosen nothing. --choose=none trains every point with every
-seed. The table has a row for each point: median, mean, lowest and highest over its seeds.
+change together share a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run
+of `gmlp train` in DIR/KEY=VALUE,...,seed=SEED. With --choose=best the first seed of every point,
+with config.data.search=True, scores a part of the training data, and the best point there is
+trained with every seed: what is reported has chosen nothing. --choose=none trains every point with
+every seed. The table has a row for each point: median, mean, lowest and highest over its seeds.
 DIR/report has it as a page with the held-out metric over the steps; DIR/sweep.json has all metrics.
 
 --sweep.KEY=VALUE,... is --grid=KEY=VALUE,... with --choose=none; `lr` is short for

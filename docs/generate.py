@@ -25,7 +25,7 @@ from gmlp_flax.options import Option, Range, options_of
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.reports import alternatives, claims
-from gmlp_flax.reports.alternatives import Cost
+from gmlp_flax.reports.costs import Cost
 from gmlp_flax.reports.table import Spread
 
 FOLDER = Path(__file__).parent

@@ -6,7 +6,8 @@ from collections import defaultdict
 from typing import Any
 
 from docs import generate
-from gmlp_flax.reports import alternatives, claims
+from gmlp_flax.reports import claims
+from gmlp_flax.reports import costs as costs_lib
 
 ADVICE = """
 **Little text, any length: take a convolution.** `dynamic` and `lightweight` end at {ppl[dynamic]:.1f} and
@@ -74,7 +75,7 @@ def numbers() -> dict[str, Any]:
         {row: step.centre for row, step in at.items() if step} for at in steps.values()
     )
     no_context = floors("mlm")["the shown token alone, without context"]
-    law = alternatives.growth(costs["sgu"])
+    law = costs_lib.growth(costs["sgu"])
     assert law
     shared = [row for row in top1 if row in ppl]
     best = trees["sgu"] / 100

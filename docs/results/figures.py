@@ -4,7 +4,6 @@ for dark pages.
 python -m docs.results.figures
 """
 
-import colorsys
 import dataclasses
 import io
 import re
@@ -21,12 +20,13 @@ from matplotlib.figure import Figure
 from docs import generate
 from docs.results import matrices
 from gmlp_flax.analysis import drawing
+from gmlp_flax.analysis.looks import FAMILIES, GREY, on_dark
 from gmlp_flax.models import parameters
 from gmlp_flax.paper.alternatives import COLUMNS
 from gmlp_flax.paper.published import PUBLISHED
-from gmlp_flax.reports import language_models
 from gmlp_flax.reports.report import family, looks
 from gmlp_flax.reports.runs import bare_task
+from gmlp_flax.reports.scaling import power_law
 from gmlp_flax.reports.table import Spread
 
 FOLDER = Path(__file__).parent / "figures"
@@ -110,13 +110,7 @@ class Mark:
 
 def seen(colour: str, mode: str) -> str:
     """A colour of a family, light enough for a dark page."""
-    if mode == "light":
-        return colour
-    if colour == drawing.FAMILIES["FNet"]:
-        return "#b59a7a"  # else an orange, as of the Transformer
-    hue, light, full = colorsys.rgb_to_hls(*(value / 255 for value in bytes.fromhex(colour[1:])))
-    rgb = colorsys.hls_to_rgb(hue, 0.52 + 0.42 * light, min(full, 0.85))
-    return "#" + bytes(round(255 * value) for value in rgb).hex()
+    return colour if mode == "light" else on_dark(colour)
 
 
 def size(column: str, row: str) -> float:
@@ -191,7 +185,7 @@ def scatter(axis: Axes, column: str, tokens: int, mode: str) -> None:
     found = marks(column, tokens)
     look_of = looks([mark.row for mark in found])
     for mark in found:
-        colour = seen(drawing.FAMILIES.get(family(mark.row), drawing.GREY), mode)
+        colour = seen(FAMILIES.get(family(mark.row), GREY), mode)
         axis.vlines(mark.x, mark.low, mark.high, color=colour, linewidth=1.5, alpha=0.7)
         [drawn] = axis.plot(
             [mark.x], [mark.y], look_of[mark.row].marker, color=colour, linestyle="none"
@@ -386,7 +380,7 @@ def depth(axis: Axes, mode: str) -> None:
     """Perplexity over parameters, at three depths."""
     _, second, _ = INK[mode]
     for name, points in depths().items():
-        colour, x = seen(drawing.FAMILIES[name], mode), [point[0] for point in points]
+        colour, x = seen(FAMILIES[name], mode), [point[0] for point in points]
         y = [point[1].centre for point in points]
         axis.vlines(
             x, [min(p[1].values) for p in points], [max(p[1].values) for p in points], color=colour
@@ -418,7 +412,7 @@ def depth(axis: Axes, mode: str) -> None:
 def papers_law(rows: Sequence[str]) -> float:
     """The exponent of perplexity over parameters through what the paper prints."""
     points = [(PUBLISHED[row].params_m, PUBLISHED[row].perplexity) for row in rows]
-    return language_models.power_law(*zip(*points, strict=True)).exponent
+    return power_law(*zip(*points, strict=True)).exponent
 
 
 PAPERS = {
@@ -439,7 +433,7 @@ def shares(
     axis.axhspan(*chance[1:], color=second, alpha=0.18, linewidth=0)
     axis.axhline(chance[0], color=second, linewidth=1.2, dashes=(4, 3))
     for index, (column, words) in enumerate(labels.items()):
-        shade = seen(drawing.FAMILIES["gMLP"], mode)
+        shade = seen(FAMILIES["gMLP"], mode)
         at = [
             number + (index - (len(labels) - 1) / 2) * width for number in range(1, len(lines) + 1)
         ]
@@ -472,7 +466,7 @@ def correlated(axis: Axes, mode: str) -> None:
     for name in ("gMLP", "aMLP", "Transformer"):
         points = [line for line in generate.read("figure7") if line["model"] == name]
         x, y = ([float(line[key]) for line in points] for key in ("perplexity", "SST-2 accuracy"))
-        colour = seen(drawing.FAMILIES[name], mode)
+        colour = seen(FAMILIES[name], mode)
         axis.plot(x, y, "o-", color=colour)
         axis.annotate(name, (x[0], y[0]), (0, -16), textcoords="offset points").set(
             fontsize=11, color=colour, ha="center"
@@ -491,7 +485,7 @@ def correlated(axis: Axes, mode: str) -> None:
 def legend(axis: Axes, mode: str) -> None:
     """The colours of the families."""
     axis.set_axis_off()
-    for index, (name, colour) in enumerate(drawing.FAMILIES.items()):
+    for index, (name, colour) in enumerate(FAMILIES.items()):
         row, column = divmod(index, 3)
         x, y = 0.36 * column - 0.1, 1 - 0.32 * row
         axis.plot([x], [y], "o", color=seen(colour, mode), clip_on=False)

@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 
 from gmlp_flax.analysis import drawing
+from gmlp_flax.analysis.looks import GREY
 from gmlp_flax.data.finetuning import pairs
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.attention import hide_padding
@@ -20,9 +21,13 @@ from gmlp_flax.tasks.vocabulary import Finetuning
 from gmlp_flax.training import loading
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INCHES_PER_TOKEN, LARGEST = 0.12, 24.0  # inches of a map's side: for each token, and at most
+# Inches of a map's side.
+INCHES_PER_TOKEN = 0.12
+SMALLEST = 2.4
+LARGEST = 24.0
 
 
 class EncodedText(NamedTuple):
@@ -38,33 +43,46 @@ class EncodedText(NamedTuple):
     labels: list[str]
 
 
-def encode(trained: loading.Trained, first: str, second: str | None = None) -> EncodedText:
-    """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, filled up with [PAD] if the run's
-    model needs it.
+def encode(
+    trained: loading.Trained,
+    first: str,
+    second: str | None = None,
+) -> EncodedText:
+    """Encodes `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, filled up with [PAD] if the
+    run's model needs it.
 
     Raises:
-        RunError: the text has more tokens than the model reads.
+        RunError: the text has more tokens than the model reads, or the model reads the texts of a
+            pair apart.
     """
     task: Any = trained.task  # a task of text, which has a tokenizer
-    tokenizer, model = task.tokenizer, trained.config.model
-    if second is not None and getattr(task, "dual_encoder", False):
+    tokenizer = task.tokenizer
+    length = trained.config.model.length
+    texts = [first]
+    if second is not None:
+        if getattr(task, "dual_encoder", False):
+            raise RunError(
+                "--second: the run reads the texts of a pair apart, without attention between them"
+            )
+        texts.append(second)
+    ids = []
+    count = 1  # [CLS]
+    for text in texts:
+        text_ids = np.array(tokenizer.encode(text), np.int32)
+        ids.append(text_ids)
+        count += len(text_ids) + 1  # [SEP]
+    if count > length:
         raise RunError(
-            "--second: the run reads the texts of a pair apart, without attention between them"
+            f"the text has {count} tokens with [CLS] and [SEP], the model reads at most {length}"
         )
-    ids = [
-        np.array(tokenizer.encode(text), np.int32) for text in (first, second) if text is not None
-    ]
-    count = sum(map(len, ids)) + 1 + len(ids)
-    if count > model.length:
-        raise RunError(
-            f"the text has {count} tokens with [CLS] and [SEP], the model reads at most {model.length}"
-        )
-    spec = trained.task.spec()
-    filled = isinstance(trained.task, Finetuning) or not spec.supports_length(count)
-    tokens, segments = pairs.assemble(ids, model.length if filled else count, tokenizer)
-    return EncodedText(
-        tokens, segments, [label(tokenizer.piece(token)) for token in tokens[:count]]
-    )
+    is_free = task.spec().supports_length(count) and not isinstance(task, Finetuning)
+    padded_to = count if is_free else length
+    tokens, segments = pairs.assemble(ids, padded_to, tokenizer)
+    labels = []
+    for token in tokens[:count]:
+        piece = tokenizer.piece(token)
+        labels.append(label(piece))
+    return EncodedText(tokens, segments, labels)
 
 
 def label(piece: str) -> str:
@@ -72,7 +90,9 @@ def label(piece: str) -> str:
     after ##."""
     if piece.startswith(" "):
         return piece[1:] or "␣"
-    return f"##{piece}" if piece[0].isalnum() else piece
+    if piece[0].isalnum():
+        return f"##{piece}"
+    return piece
 
 
 class Attention(NamedTuple):
@@ -92,96 +112,172 @@ class Attention(NamedTuple):
     depth: int
 
 
-def maps(trained: loading.Trained, sentences: EncodedText) -> Attention:
-    """The attention between all tokens, also those that fill up. Raises RunError: the run's model
-    has no attention."""
+def maps(trained: loading.Trained, text: EncodedText) -> Attention:
+    """The attention between all tokens, padding included.
+
+    Raises:
+        RunError: the run's model has no attention.
+    """
     task: Any = trained.task
-    tokens, segments = sentences.tokens[None], sentences.segments[None]
+    tokens = text.tokens[None]
+    segments = text.segments[None]
     padding_mask = task.padding_mask(tokens)
 
-    def of_all(params: Any) -> list[jax.Array | None]:
+    @jax.jit
+    def all_weights(params: Any) -> list[jax.Array | None]:
         """The weights of each stack, as `stack_weights` returns them."""
         model = task.bind(params)
-        x = model.embed(tokens, segments).astype(model.spec.stream_dtype)
+        embedded = model.embed(tokens, segments)
+        x = embedded.astype(model.spec.stream_dtype)
         return stack_weights(model.encoder.stacks, x, padding_mask)
 
-    of_stacks, numbers, depth = jax.jit(of_all)(trained.weights), [], 0
-    for stack, weights in zip(task.stacks(trained.weights), of_stacks, strict=True):
-        first, depth = depth + 1, depth + len(jax.tree.leaves(nnx.state(stack))[0])
-        numbers += [] if weights is None else range(first, depth + 1)
-    if not numbers:
-        model = settings(task.spec())
-        what = ", ".join(f"{name} {model[name]}" for name in ("block", "d_attn") if name in model)
-        raise RunError(f"the run's model has no attention ({what}): give an aMLP or a Transformer")
-    weights = np.concatenate([weights[:, 0] for weights in of_stacks if weights is not None])
-    return Attention(sentences, weights, numbers, depth)
+    stacks = task.stacks(trained.weights)
+    of_stacks = all_weights(trained.weights)
+    weights = []
+    numbers = []
+    depth = 0
+    for stack, stack_maps in zip(stacks, of_stacks, strict=True):
+        first = depth + 1
+        depth += _layer_count(stack)
+        if stack_maps is not None:
+            weights.append(stack_maps[:, 0])
+            numbers += range(first, depth + 1)
+    if not weights:
+        message = _no_attention(task)
+        raise RunError(message)
+    return Attention(text, np.concatenate(weights), numbers, depth)
+
+
+def _layer_count(stack: Block) -> int:
+    """The layers of stacked blocks: the leading axis of any of their parameters."""
+    state = nnx.state(stack)
+    first, *_ = jax.tree.leaves(state)
+    return len(first)
+
+
+def _no_attention(task: Any) -> str:
+    """The message on a model without attention."""
+    model = settings(task.spec())
+    kind = f"block {model['block']}"
+    if "d_attn" in model:
+        kind += f", d_attn {model['d_attn']}"
+    return f"the run's model has no attention ({kind}): give an aMLP or a Transformer"
 
 
 def stack_weights(
-    stacks: list[Block], x: jax.Array, padding_mask: jax.Array | None
+    stacks: list[Block],
+    x: jax.Array,
+    padding_mask: jax.Array | None,
 ) -> list[jax.Array | None]:
     """Runs stacked blocks on [batch, n, d_model]; of each stack its weights [layers, batch, n, n],
     None without any."""
-
-    def layer(block: Block, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        y, scores = block(x, padding_mask=padding_mask), block.attention_scores(x)
-        if scores is None:
-            return y, None
-        weights = jax.nn.softmax(hide_padding(scores, padding_mask, heads=True), axis=-1)
-        return y, jnp.broadcast_to(weights.max(-3), (len(x), *weights.shape[-2:]))
-
     of_stacks = []
     for stack in stacks:
         definition, stacked = nnx.split(stack)
 
-        def run_layer(x: jax.Array, params: Any, definition: Any = definition) -> Any:
-            return layer(nnx.merge(definition, params), x)
+        def run_layer(
+            x: jax.Array,
+            params: Any,
+            definition: Any = definition,
+        ) -> Any:
+            block = nnx.merge(definition, params)
+            y = block(x, padding_mask=padding_mask)
+            return y, _block_weights(block, x, padding_mask)
 
         x, weights = jax.lax.scan(run_layer, x, stacked)
         of_stacks.append(weights)
     return of_stacks
 
 
-def of_text(trained: loading.Trained, first: str, second: str | None = None) -> Attention:
+def _block_weights(
+    block: Block,
+    x: jax.Array,
+    padding_mask: jax.Array | None,
+) -> jax.Array | None:
+    """The attention of a block to its input [batch, n, d_model], the largest of its heads': [batch,
+    n, n]; None if it has none."""
+    scores = block.attention_scores(x)
+    if scores is None:
+        return None
+    hidden = hide_padding(scores, padding_mask, heads=True)
+    weights = jax.nn.softmax(hidden, axis=-1)
+    largest = weights.max(-3)  # of the heads
+    return jnp.broadcast_to(largest, (len(x), *largest.shape[-2:]))
+
+
+def of_text(
+    trained: loading.Trained,
+    first: str,
+    second: str | None = None,
+) -> Attention:
     """The attention of a run in a sentence or pair, without padding.
 
-    Raises RunError as `maps` and `encode`, or if the run reads no text.
+    Raises:
+        RunError: as `maps` and `encode`, or the run reads no text.
     """
     if trained.task.predicts_files:
         raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
-    found = maps(trained, encode(trained, first, second))
-    count = len(found.text.labels)
-    return found._replace(weights=found.weights[:, :count, :count])
+    padded = maps(trained, encode(trained, first, second))
+    count = len(padded.text.labels)
+    return padded._replace(weights=padded.weights[:, :count, :count])
 
 
-def figures(found: Attention) -> dict[str, Figure]:
+# Figures.
+
+
+def figures(attention: Attention) -> dict[str, Figure]:
     """The largest weights in the layers of the network's first half, at least in one layer; and all
     layers one by one, on one colour scale, with the largest weight of each in its title."""
-    half = max(1, sum(number <= found.depth // 2 for number in found.numbers))
-    layers = zip(found.numbers, found.weights, strict=True)
-    titles = [f"layer {number}, to {weights.max():.2g}" for number, weights in layers]
+    weights = attention.weights
+    numbers = attention.numbers
+    first_half = [number for number in numbers if number <= attention.depth // 2]
+    half = max(1, len(first_half))
+    titles = []
+    for number, layer in zip(numbers, weights, strict=True):
+        titles.append(f"layer {number}, to {layer.max():.2g}")
     return {
-        "attention": draw_largest(found.weights[:half], found.text, found.numbers[:half]),
-        "attention_layers": drawing.draw_matrices(found.weights, titles, drawing.WEIGHTS),
+        "attention": draw_largest(weights[:half], attention.text, numbers[:half]),
+        "attention_layers": drawing.draw_matrices(weights, titles, drawing.WEIGHTS),
     }
 
 
 @drawing.style()
-def draw_largest(shown: np.ndarray, sentences: EncodedText, numbers: Sequence[int]) -> Figure:
-    """The elementwise maximum of maps [layers, tokens, tokens] of the layers `numbers`, with the
-    tokens beside it."""
-    count = shown.shape[1]
-    side = min(LARGEST, max(2.4, INCHES_PER_TOKEN * count))
-    figure, axes = drawing.subplots(1, 1, side + 1.6, side + 1.2)
-    bar = drawing.scaled_images(figure, axes, [shown.max(0)], drawing.WEIGHTS)
-    layers = f"layer {numbers[0]}" if len(numbers) == 1 else f"layers {numbers[0]} to {numbers[-1]}"
-    bar.set_label(f"largest weight in {layers}")
-    axis, size = axes[0], min(7.0, 60 * side / count)  # points
+def draw_largest(
+    weights: np.ndarray,
+    text: EncodedText,
+    numbers: Sequence[int],
+) -> Figure:
+    """Draws the elementwise maximum of maps [layers, tokens, tokens] of the layers `numbers`, with
+    the tokens beside it."""
+    count = weights.shape[1]
+    side = max(SMALLEST, INCHES_PER_TOKEN * count)
+    side = min(LARGEST, side)
+    figure, [axis] = drawing.subplots(1, 1, side + 1.6, side + 1.2)
+    largest = weights.max(0)
+    bar = drawing.scaled_images(figure, [axis], [largest], drawing.WEIGHTS)
+    if len(numbers) == 1:
+        bar.set_label(f"largest weight in layer {numbers[0]}")
+    else:
+        bar.set_label(f"largest weight in layers {numbers[0]} to {numbers[-1]}")
+    size = min(7.0, 60 * side / count)  # points
     axis.xaxis.tick_top()
-    axis.set_xticks(range(count), sentences.labels, rotation=90, fontsize=size, parse_math=False)
-    axis.set_yticks(range(count), sentences.labels, fontsize=size, parse_math=False)
-    for boundary in np.flatnonzero(np.diff(sentences.segments[:count])) + 0.5:
-        axis.axhline(boundary, color=drawing.GREY, linewidth=0.7)
-        axis.axvline(boundary, color=drawing.GREY, linewidth=0.7)
+    axis.set_xticks(
+        range(count),
+        text.labels,
+        rotation=90,
+        fontsize=size,
+    )
+    axis.set_yticks(range(count), text.labels, fontsize=size)
     axis.set(xlabel="key: the token that is looked at", ylabel="query: the token that looks")
+    _draw_boundaries(axis, text.segments[:count])
     return figure
+
+
+def _draw_boundaries(axis: Axes, segments: np.ndarray) -> None:
+    """Draws lines between the sentences, over the image."""
+    look: dict[str, Any] = {"color": GREY, "linewidth": 0.7, "gid": drawing.ON_IMAGE}
+    last_tokens = np.flatnonzero(np.diff(segments))
+    for token in last_tokens:
+        boundary = token + 0.5
+        axis.axhline(boundary, **look)
+        axis.axvline(boundary, **look)

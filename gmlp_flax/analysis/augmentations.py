@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,27 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INCHES = 1.0  # of an image's side
+ROW_INCHES = 1.15  # with the words above it
 
 
-def draw(config: ConfigDict, out: str, count: int, samples: int) -> int:
+class Row(NamedTuple):
+    """Images beside each other.
+
+    Attributes:
+        images: uint8 [columns, height, width, channels].
+        words: above each image.
+    """
+
+    images: np.ndarray
+    words: Sequence[str]
+
+
+def draw(
+    config: ConfigDict,
+    out: str,
+    count: int,
+    samples: int,
+) -> int:
     """Writes a row of augmented samples per image, and rows of mixed ones if the config mixes.
 
     Args:
@@ -43,70 +61,130 @@ def draw(config: ConfigDict, out: str, count: int, samples: int) -> int:
         DataError: the data cannot be read, or the file cannot be written.
     """
     config_lib.validate(config)
-    kind = tasks.find(config.task)
-    if not issubclass(kind, ImageClassification):
+    task_class = tasks.find(config.task)
+    if not issubclass(task_class, ImageClassification):
         raise ConfigError(
-            f"config.task is {config.task!r}: expected image_classification, or a class that extends it"
+            f"config.task is {config.task!r}: expected image_classification, or a class that "
+            "extends it"
         )
-    views = sampled(kind(config, os.path.dirname(os.path.abspath(out))), count, samples)
-    rows = [(row, ["original"] + [config.augment.auto] * samples) for row in views]
-    # An even number of unmixed samples that fills a row, each of another image.
-    several = np.concatenate(list(views[:, 1:].swapaxes(0, 1)))[: (samples + 1) // 2 * 2]
-    for name, images, shares in mixed(several[: len(several) // 2 * 2], config):
-        rows.append((images, [f"{name} {share:.2f}" if share < 1 else name for share in shares]))
-    image = io.BytesIO()
-    grid(rows).savefig(image, format="png")
-    files.write(out, image.getvalue())
+    folder = os.path.dirname(os.path.abspath(out))
+    task = task_class(config, folder)
+    views = sampled(task, count, samples)
+    words = ["original"] + [config.augment.auto] * samples
+    rows = [Row(row, words) for row in views]
+    unmixed = _first_samples(views)
+    for name, images, shares in mixed(unmixed, config):
+        words = [_mixed_name(name, share) for share in shares]
+        rows.append(Row(images, words))
+    _write(rows, out)
     return len(views)
 
 
-def sampled(task: ImageClassification, count: int, samples: int) -> np.ndarray:
-    """Evenly spread images of the training data: uint8 [count, 1 + samples, height, width,
-    channels]."""
+def _mixed_name(name: str, share: float) -> str:
+    """The words above a mixed image."""
+    return f"{name} {share:.2f}" if share < 1 else name
+
+
+def _first_samples(views: np.ndarray) -> np.ndarray:
+    """An even number of samples that fills a row, first one of each image, then another.
+
+    Args:
+        views: [images, 1 + samples, height, width, channels]; the first is no sample.
+
+    Returns:
+        [count, height, width, channels].
+    """
+    _, columns, *image = views.shape
+    by_sample = views[:, 1:].swapaxes(0, 1)
+    samples = by_sample.reshape(-1, *image)
+    pairs = min(len(samples), columns) // 2
+    return samples[: 2 * pairs]
+
+
+@drawing.style()
+def _write(rows: Sequence[Row], out: str) -> None:
+    """Writes rows of images as a PNG file."""
+    image = io.BytesIO()
+    grid(rows).savefig(image, format="png")
+    files.write(out, image.getvalue())
+
+
+def sampled(
+    task: ImageClassification,
+    count: int,
+    samples: int,
+) -> np.ndarray:
+    """Evenly spread images of the training data as evaluation sees them, then augmented.
+
+    Returns:
+        uint8 [count, 1 + samples, height, width, channels].
+    """
     source = task.source("train")
+    last = len(source) - 1
+    indices = np.linspace(0, last, min(count, len(source)))
     rows = []
-    for index in np.linspace(0, len(source) - 1, min(count, len(source))).astype(int):
+    for index in indices.astype(int):
         example = source[int(index)]
-        rngs = [
-            np.random.default_rng([task.config.seed, index, sample]) for sample in range(samples)
-        ]
-        views = [
-            task.evaluation_example(example),
-            *(task.training_example(example, rng) for rng in rngs),
-        ]
-        rows.append(np.stack([view["image"] for view in views]))
+        views = [task.evaluation_example(example)["image"]]
+        for sample in range(samples):
+            rng = np.random.default_rng([task.config.seed, index, sample])
+            views.append(task.training_example(example, rng)["image"])
+        rows.append(np.stack(views))
     return np.stack(rows)
 
 
 def mixed(views: np.ndarray, config: ConfigDict) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """Rows of (name, images, weights of their own labels): unmixed, and mixed in each way that the
-    config uses.
+    config uses; none if it mixes nothing.
 
     Args:
         views: uint8 [count, height, width, channels]; the count is even.
         config: the whole config.
     """
-    rows, augment = [("before mixing", views, np.ones(len(views)))], config.augment
-    keys = mixing.pair_keys(jax.random.split(jax.random.key(config.seed), len(views)))
+    count, height, width, _ = views.shape
+    key = jax.random.key(config.seed)
+    keys = mixing.pair_keys(jax.random.split(key, count))
+    pixels = jnp.asarray(views)
+    rows = []
     for kind in ("mixup", "cutmix"):
-        if augment[kind]:
-            alphas = {"mixup": 0.0, "cutmix": 0.0, kind: augment[kind]}
-            own, shares = mixing.own_weights(keys, views.shape[1:3], switch=0.5, **alphas)
-            rows.append(
-                (kind, np.asarray(mixing.blend_pixels(jnp.asarray(views), own)), np.asarray(shares))
-            )
-    return rows if len(rows) > 1 else []
+        alpha = config.augment[kind]
+        if not alpha:
+            continue
+        alphas = {"mixup": 0.0, "cutmix": 0.0, kind: alpha}
+        weights, shares = mixing.own_weights(
+            keys,
+            (height, width),
+            switch=0.5,
+            **alphas,
+        )
+        images = mixing.blend_pixels(pixels, weights)
+        rows.append((kind, np.asarray(images), np.asarray(shares)))
+    if rows:
+        rows.insert(0, ("before mixing", views, np.ones(count)))
+    return rows
 
 
 @drawing.style()
-def grid(rows: Sequence[tuple[np.ndarray, Sequence[str]]]) -> Figure:
-    """Rows of (images, uint8 [columns, height, width, channels], and a word above each)."""
-    columns = max(len(images) for images, _ in rows)
-    figure, axes = drawing.subplots(len(rows) * columns, columns, columns * INCHES, 1.15 * INCHES)
+def grid(rows: Sequence[Row]) -> Figure:
+    """Draws rows of images below each other."""
+    columns = max(len(row.images) for row in rows)
+    figure, axes = drawing.subplots(
+        len(rows) * columns,
+        columns,
+        width=columns * INCHES,
+        row_height=ROW_INCHES,
+    )
     for axis in axes:
         axis.set_axis_off()
-    for row, (images, words) in enumerate(rows):
-        for axis, pixels, word in zip(axes[row * columns :], images, words, strict=False):
-            axis.imshow(pixels, cmap="gray", vmin=0, vmax=255)
+    for number, row in enumerate(rows):
+        first = number * columns
+        row_axes = axes[first : first + columns]
+        for axis, pixels, word in zip(row_axes, row.images, row.words, strict=False):
+            axis.imshow(
+                pixels,
+                cmap="gray",
+                vmin=0,
+                vmax=255,
+            )
             axis.set_title(word, fontsize=6)
     return figure

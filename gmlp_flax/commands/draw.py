@@ -30,7 +30,13 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 
-from gmlp_flax.analysis import attention, augmentations, drawing, filters
+from gmlp_flax.analysis import (
+    attention,
+    augmentations,
+    figure_files,
+    filters,
+    shift_invariance,
+)
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.reports import curves
@@ -47,12 +53,12 @@ def _attention(workdir: str) -> dict[str, Any]:
 
 
 def _shift_invariance(workdir: str) -> dict[str, Any]:
-    result = filters.shift_invariance(workdir)
-    by_chance = filters.chance(tuple(result.shape)).words()
+    result = shift_invariance.shift_invariance(workdir)
+    by_chance = shift_invariance.chance(tuple(result.shape)).words()
     print(f"share of the variance of W that offsets explain, by layer ({by_chance})")
     for step, shares in result.shares.items():
         print(f"step {step:>7}  " + "  ".join(f"{share:.3f}" for share in shares))
-    return filters.shift_figures(result)
+    return shift_invariance.figures(result)
 
 
 # What is drawn of a run -> figures by name.
@@ -72,7 +78,7 @@ def main(argv: list[str], config: ConfigDict | None) -> None:
         raise ConfigError(f"{runs[0]!r} is one word too many: see gmlp draw --help")
     if figure in FIGURES:
         workdir = runs[0] if runs else cli.require("workdir")
-        print(*drawing.save(FIGURES[figure](workdir), workdir), sep="\n")
+        print(*figure_files.save(FIGURES[figure](workdir), workdir), sep="\n")
         return
     if figure != AUGMENTATIONS:
         raise ConfigError(f"gmlp draw {figure}: {did_you_mean(figure, (*FIGURES, AUGMENTATIONS))}")

@@ -18,7 +18,7 @@ from typing import Any
 from absl import flags
 
 from gmlp_flax import config
-from gmlp_flax.analysis import drawing, filters
+from gmlp_flax.analysis import figure_files, filters
 from gmlp_flax.checkpoints import CONFIG_FILE, RESULT_FILE
 from gmlp_flax.checkpoints.metrics_file import baselines_of
 from gmlp_flax.commands import cli, predict
@@ -96,11 +96,7 @@ def main(argv: list[str]) -> None:
     result = train_once(kind, "", workdir, steps, again)
     print("2. the same with its spatial projections frozen as they start", file=sys.stderr)
     frozen = train_once(kind, "frozen", folders[1], steps, again)
-    with cli.waiting("drawing"):
-        trained = loading.load(workdir)
-        figures = drawing.save(
-            {"loss": curves.of_run(workdir), "filters": filters.figure(trained)}, workdir
-        )
+    trained = loading.load(workdir)
     show_answers, title, metric, form = SHOWN[kind]
     print(f"\nheld-out {title}")
     models = [(model["name"], model) for model in baselines_of(result)]
@@ -108,8 +104,12 @@ def main(argv: list[str]) -> None:
     for name, scored in models:
         print(f"  {name:<44} {scored['eval'][metric]:8{form}}")
     show_answers(trained)
+    with cli.waiting("drawing"):
+        figures = {"loss": curves.of_run(workdir), "filters": filters.figure(trained)}
+        paths = figure_files.save(figures, workdir)
     print("\nfigures")
-    print(*(f"  {os.path.relpath(path)}" for path in figures), sep="\n")
+    for path in paths:
+        print(f"  {os.path.relpath(path)}")
     print(f"\nthe run is in {os.path.relpath(workdir)}; {time.time() - began:.0f} s in all")
 
 

@@ -25,24 +25,21 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     workdir = cli.require("workdir")
     # Imported here so that --help_config and mistakes in flags answer at once.
     with cli.among_processes():
-        from gmlp_flax.analysis import drawing
         from gmlp_flax.planning import plan
         from gmlp_flax.processes import distributed, output, stopping
-        from gmlp_flax.reports import curves
         from gmlp_flax.training import loop
 
         figures: list[str] = []
-
-        def draw() -> None:
-            with cli.waiting("drawing the loss"):
-                figures.extend(drawing.save({"loss": curves.of_run(workdir)}, workdir))
-
         try:
             with stopping.terminable():
-                options = dict(restart=flags.FLAGS.restart, other_data=flags.FLAGS.other_data)
                 result = loop.train(
-                    plan.settle_mesh(config, workdir), workdir, at_end=draw, **options
+                    plan.settle_mesh(config, workdir),
+                    workdir,
+                    restart=flags.FLAGS.restart,
+                    other_data=flags.FLAGS.other_data,
                 )
+                if result is not None and distributed.is_first():
+                    figures = draw_loss(workdir)
         except stopping.Terminated as signal:
             print(f"{signal}: no step was running; give the same command again", file=sys.stderr)
             output.end_at_once(flags.FLAGS.stopped_code)
@@ -51,6 +48,20 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     # only now: an error in the block above would end one process of several at once
     if result is None:
         raise SystemExit(flags.FLAGS.stopped_code)
+
+
+def draw_loss(workdir: str) -> list[str]:
+    """Draws a run's loss curve; returns the paths of the figures. A figure that cannot be drawn is
+    a line on standard error: the run is finished all the same."""
+    from gmlp_flax.analysis import figure_files
+    from gmlp_flax.reports import curves
+
+    try:
+        with cli.waiting("drawing the loss"):
+            return figure_files.save({"loss": curves.of_run(workdir)}, workdir)
+    except cli.USER_ERRORS as error:
+        print(error, file=sys.stderr)
+        return []
 
 
 def what_next(config: ConfigDict, workdir: str) -> list[str]:

@@ -10,18 +10,30 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
+from gmlp_flax.reports.table import Spread
+
 Curve = Sequence[tuple[float, float]]  # (tokens, held-out metric) of one run
 
-HOLDS, REVERSED, OPEN = "holds", "is reversed", "is inside the spread"
-ONE_HOLDS, ONE_REVERSED = "holds with one seed", "is reversed with one seed"
+HOLDS = "holds"
+REVERSED = "is reversed"
+OPEN = "is inside the spread"
+ONE_HOLDS = "holds with one seed"
+ONE_REVERSED = "is reversed with one seed"
 EARLY = "cannot be judged yet"  # a model has hardly begun to learn
-VERDICTS = (HOLDS, REVERSED, OPEN, ONE_HOLDS, ONE_REVERSED, EARLY)
+ALWAYS_COUNTED = (HOLDS, REVERSED, OPEN)
+VERDICTS = (*ALWAYS_COUNTED, ONE_HOLDS, ONE_REVERSED, EARLY)
+MOST_ENUMERATED = 8  # rows: of more, orders are drawn
 DRAWS = 100_000  # of orders of many rows
 
 
 class Claim(NamedTuple):
-    """A claim, of the paper unless it says otherwise, the verdict of our runs, and what more there
-    is to say."""
+    """A claim, of the paper unless it says otherwise.
+
+    Attributes:
+        text: what is claimed.
+        verdict: of our runs, one of VERDICTS.
+        detail: our numbers.
+    """
 
     text: str
     verdict: str
@@ -29,8 +41,13 @@ class Claim(NamedTuple):
 
 
 class RankPoint(NamedTuple):
-    """Spearman's rank correlation with the paper's column at a number of tokens, and each row's
-    place from 1 on."""
+    """How our rows rank at a number of tokens.
+
+    Attributes:
+        tokens: that the rows were trained on.
+        correlation: Spearman's rank correlation with the paper's column.
+        places: of each row, from 1 on.
+    """
 
     tokens: float
     correlation: float
@@ -39,20 +56,29 @@ class RankPoint(NamedTuple):
 
 def counted(count: int, verdict: str) -> str:
     """A number of claims and their verdict: "1 holds", "2 are reversed"."""
-    return f"{count} {verdict if count == 1 else verdict.replace('holds', 'hold').replace('is ', 'are ')}"
+    if count != 1:
+        verdict = verdict.replace("holds", "hold").replace("is ", "are ")
+    return f"{count} {verdict}"
 
 
 def tally(claims: Sequence[Claim]) -> str:
     """How many claims have each verdict."""
     counts = Counter(claim.verdict for claim in claims)
-    parts = (
-        counted(counts[word], word) for word in VERDICTS if counts[word] or word in VERDICTS[:3]
-    )
-    return f"{len(claims)} claim{'s' * (len(claims) != 1)} over all pairs of seeds: {', '.join(parts)}."
+    parts = []
+    for word in VERDICTS:
+        count = counts[word]
+        if count or word in ALWAYS_COUNTED:
+            part = counted(count, word)
+            parts.append(part)
+    noun = "claim" if len(claims) == 1 else "claims"
+    return f"{len(claims)} {noun} over all pairs of seeds: {', '.join(parts)}."
 
 
 def verdict(
-    better: Sequence[float], worse: Sequence[float], lower: bool = True, noise: float = 0.0
+    better: Sequence[float],
+    worse: Sequence[float],
+    lower: bool = True,
+    noise: float = 0.0,
 ) -> str:
     """Whether the claim that `better` is lower than `worse`, or higher, holds for every pair of
     seeds, none, or some.
@@ -63,7 +89,8 @@ def verdict(
     """
     low, high = (better, worse) if lower else (worse, better)
     single = min(len(better), len(worse)) == 1
-    if abs(statistics.mean(better) - statistics.mean(worse)) < noise:
+    distance = statistics.mean(better) - statistics.mean(worse)
+    if abs(distance) < noise:
         return OPEN
     if max(low) < min(high):
         return ONE_HOLDS if single else HOLDS
@@ -81,43 +108,85 @@ def orderings(papers: Mapping[str, float], last: Mapping[str, Sequence[float]]) 
         last: row -> the last value of each run.
     """
     values = sorted(set(papers.values()))
-    neighbours, others = [], []
-    for better, worse in itertools.combinations(sorted(papers, key=lambda row: papers[row]), 2):
-        if distance := values.index(papers[worse]) - values.index(papers[better]):
-            means = (
-                f"means {statistics.mean(last[better]):.4g} and {statistics.mean(last[worse]):.4g}"
-            )
-            claim = Claim(f"{better} < {worse}", verdict(last[better], last[worse]), means)
-            (neighbours if distance == 1 else others).append(claim)
+    rows = sorted(papers, key=lambda row: papers[row])
+    neighbours = []
+    others = []
+    for better, worse in itertools.combinations(rows, 2):
+        better_place = values.index(papers[better])
+        worse_place = values.index(papers[worse])
+        distance = worse_place - better_place
+        if distance == 0:
+            continue
+        claim = _ordering(better, worse, last)
+        if distance == 1:
+            neighbours.append(claim)
+        else:
+            others.append(claim)
     return neighbours + others
+
+
+def _ordering(
+    better: str,
+    worse: str,
+    last: Mapping[str, Sequence[float]],
+) -> Claim:
+    """The claim that a row is lower than another."""
+    better_mean = statistics.mean(last[better])
+    worse_mean = statistics.mean(last[worse])
+    return Claim(
+        f"{better} < {worse}",
+        verdict(last[better], last[worse]),
+        f"means {better_mean:.4g} and {worse_mean:.4g}",
+    )
+
+
+# Rank correlation.
 
 
 def spearman(ours: ArrayLike, papers: Sequence[float]) -> np.ndarray:
     """Rank correlation of the last axis of [..., rows] with the paper's column, -1 to 1; nan if one
     is constant."""
-    ranks = stats.rankdata(ours, axis=-1), stats.rankdata(papers)
-    one, other = (column - column.mean(-1, keepdims=True) for column in ranks)
-    norms = np.sqrt(np.square(one).sum(-1) * np.square(other).sum(-1))
-    return (one * other).sum(-1) / np.where(norms, norms, np.nan)
+    our_ranks = _centred_ranks(ours)
+    paper_ranks = _centred_ranks(papers)
+    product = np.sum(our_ranks * paper_ranks, axis=-1)
+    our_squares = np.sum(our_ranks**2, axis=-1)
+    paper_squares = np.sum(paper_ranks**2, axis=-1)
+    norms = np.sqrt(our_squares * paper_squares)  # one root: 1 is exactly 1
+    norms = np.where(norms > 0, norms, np.nan)
+    return product / norms
+
+
+def _centred_ranks(values: ArrayLike) -> np.ndarray:
+    """The ranks of values [..., rows] on the last axis, less their mean."""
+    ranks = stats.rankdata(values, axis=-1)
+    return ranks - ranks.mean(axis=-1, keepdims=True)
 
 
 def chance(correlation: float, papers: Sequence[float]) -> float:
     """The one-sided p of a rank correlation: the share of all orders of as many rows that agree
-    with the paper's column at least as well; of more than 8 rows, of drawn orders, the same in
-    every call."""
-    if len(papers) <= 8:
-        orders = np.array(list(itertools.permutations(range(len(papers)))))
+    with the paper's column at least as well.
+
+    Of more than MOST_ENUMERATED rows it is the share of drawn orders, the same in every call.
+    """
+    count = len(papers)
+    if count <= MOST_ENUMERATED:
+        permutations = itertools.permutations(range(count))
+        orders = np.array(list(permutations))
     else:
-        orders = np.random.default_rng(0).permuted(
-            np.tile(np.arange(len(papers)), (DRAWS, 1)), axis=1
-        )
-    return float(np.mean(spearman(orders, papers) > correlation - 1e-9))
+        rows = np.tile(np.arange(count), (DRAWS, 1))
+        orders = np.random.default_rng(0).permuted(rows, axis=1)
+    agree = spearman(orders, papers) > correlation - 1e-9
+    return float(np.mean(agree))
 
 
 def shared_tokens(curves: Sequence[Curve]) -> list[float]:
     """The token counts at which every curve has a value, in order."""
-    counts = [{tokens for tokens, _ in curve} for curve in curves]
-    return sorted(set.intersection(*counts)) if counts else []
+    if not curves:
+        return []
+    shared = set(dict(curves[0]))
+    for curve in curves:
+        shared &= set(dict(curve))
+    return sorted(shared)
 
 
 def rank_curve(
@@ -130,16 +199,24 @@ def rank_curve(
         curves: row -> the curve of each run, at least one.
         papers: row -> the paper's number, at least two that differ.
     """
-    tokens = shared_tokens([curve for row in papers for curve in curves[row]])
-    ours = [
-        [statistics.mean(dict(curve)[count] for curve in curves[row]) for row in papers]
-        for count in tokens
-    ]
-    return [
-        RankPoint(
-            count,
-            float(spearman(means, list(papers.values()))),
-            [int(p) for p in stats.rankdata(means, "min")],
-        )
-        for count, means in zip(tokens, ours, strict=True)
-    ]
+    column = list(papers.values())
+    all_curves: list[Curve] = []
+    for row in papers:
+        all_curves += curves[row]
+    points = []
+    for tokens in shared_tokens(all_curves):
+        means = [spread_at(curves[row], tokens).centre for row in papers]
+        correlation = float(spearman(means, column))
+        places = stats.rankdata(means, "min").astype(int)
+        point = RankPoint(tokens, correlation, places.tolist())
+        points.append(point)
+    return points
+
+
+def spread_at(curves: Sequence[Curve], tokens: float) -> Spread:
+    """The values of curves at a token count that all of them have."""
+    values = []
+    for curve in curves:
+        by_tokens = dict(curve)
+        values.append(by_tokens[tokens])
+    return Spread.mean(values)

@@ -1,7 +1,7 @@
-"""Makes what a report of `gmlp reproduce` lacks: trains, finetunes or measures, one column after
-the other.
+"""Makes what a report of `gmlp reproduce` needs and does not have yet: trains, finetunes or
+measures, one column after the other.
 
-Each column goes on where it stopped: runs are sweeps, and each measured figure has a file of its
+Each column resumes where it stopped: runs are sweeps, and each measured figure has a file of its
 own.
 """
 
@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import ConfigError, DataError, RunError
@@ -19,12 +19,13 @@ from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS, Column
 from gmlp_flax.paper.tables import ALTERNATIVES, TABLES, TUNED
 from gmlp_flax.reports import runs as run_finder
-from gmlp_flax.reports.alternatives import cost_path, folder_of
+from gmlp_flax.reports.alternatives import folder_of
+from gmlp_flax.reports.costs import cost_path
 from gmlp_flax.sweeps import definition, training
 from gmlp_flax.sweeps.definition import Sweep
 from gmlp_flax.tasks.sides import EMBEDDED
 
-REPEATS = 5
+REPEATS = 5  # of each measured step
 
 
 class Plan(NamedTuple):
@@ -63,89 +64,128 @@ class Plan(NamedTuple):
 
     def is_finetuned(self, name: str) -> bool:
         """Whether what is made begins from other runs."""
-        return name in self.columns and bool(self.columns[name].starts)
+        if name not in self.columns:
+            return False
+        return bool(self.columns[name].starts)
+
+    def flag(self, name: str) -> str:
+        """The flag that takes the data of what is made."""
+        if name == self.table:
+            return "--data"
+        if self.table == ALTERNATIVES:
+            return f"--columns={name}"
+        return f"--finetune={name}"
 
 
 def parse(words: Sequence[str]) -> dict[str, str]:
     """NAME or NAME=DATA, ... as column -> its data, empty for none, in the order of COLUMNS. Raises
     ConfigError."""
-    data = {name: path for name, _, path in (word.partition("=") for word in words)}
-    return {
-        name: data[name]
-        for name in alternatives.checked(tuple(data), (*COLUMNS, COSTS), "--columns")
-    }
+    data = {}
+    for word in words:
+        name, _, path = word.partition("=")
+        data[name] = path
+    known = (*COLUMNS, COSTS)
+    names = alternatives.checked(tuple(data), known, "--columns")
+    return {name: data[name] for name in names}
 
 
 def check(plan: Plan) -> None:
     """Ends what could not run, before anything is trained.
 
     Raises:
-        ConfigError: a column lacks its data, its config file or this scale; a flag is wrong; data
-            are not there.
+        ConfigError: a column has no data, config file or such scale; a flag is wrong; data are not
+            there.
         RunError: a folder of a run that is to be trained holds a run of another config.
     """
     known: set[str] = set()
-    for name, data in plan.data.items():
+    for name in plan.data:
         if name == COSTS:
             continue
-        flag = (
-            f"--{'columns' if plan.table == ALTERNATIVES else 'finetune'}={name}"
-            if name != plan.table
-            else "--data"
-        )
-        if not data and plan.scale != "paper":
-            raise ConfigError(f"{flag} is without its data: at scale {plan.scale} give {flag}=PATH")
-        if data and ":" not in data and data != EMBEDDED and not os.path.exists(data):
-            raise ConfigError(f"{flag}={data}: there is no such file or folder")
+        _check_data(plan, name)
         if plan.is_finetuned(name):
-            [config] = plan.columns[name].configs(plan.scale, plan.rows[:1]).values()
+            column = plan.columns[name]
+            [config] = column.configs(plan.scale, plan.rows[:1]).values()
             config_lib.overridden(config, plan.finetune_changes)
-        else:
-            known = known.union(
-                *(config_lib.keys(trial.config) for trial in _training(plan, name).trials)
-            )
+            continue
+        sweep = _training(plan, name)
+        for trial in sweep.trials:
+            keys = config_lib.keys(trial.config)
+            known.update(keys)
     for key, value in plan.changes.items():
         if key not in known:
-            config_lib.check_name(key, f"--config.{key}={value}")
-            raise ConfigError(
-                f"--config.{key}={value}: no run of {', '.join(plan.data)} has such a key"
-            )
+            flag = f"--config.{key}={value}"
+            config_lib.check_name(key, flag)
+            names = ", ".join(plan.data)
+            raise ConfigError(f"{flag}: no run of {names} has such a key")
+
+
+def _check_data(plan: Plan, name: str) -> None:
+    """Raises ConfigError: what is made needs data and has none, or they are not there."""
+    data = plan.data[name]
+    flag = plan.flag(name)
+    if not data:
+        if plan.scale != "paper":
+            raise ConfigError(f"{flag} is without its data: at scale {plan.scale} give {flag}=PATH")
+        return
+    is_path = ":" not in data and data != EMBEDDED
+    if is_path and not os.path.exists(data):
+        raise ConfigError(f"{flag}={data}: there is no such file or folder")
 
 
 def make(plan: Plan) -> list[str]:
     """Trains and measures what is missing, column by column.
 
     Returns:
-        What went wrong, a line per column that lacks something; the other columns are made all the
+        What went wrong, a line per column that is not complete; the other columns are made all the
         same.
     """
     missing = []
+    count = len(plan.data)
     for number, name in enumerate(plan.data, start=1):
-        print(f"{name} ({number} of {len(plan.data)})", file=sys.stderr, flush=True)
+        print(f"{name} ({number} of {count})", file=sys.stderr, flush=True)
         try:
-            if name == COSTS:
-                _measure(plan)
-                continue
-            sweeps = _finetuning(plan, name) if plan.is_finetuned(name) else [_training(plan, name)]
-            if [sweep for sweep in sweeps if not training.train(sweep, plan.jobs)]:
-                missing.append(f"{name}: some runs failed, the report is made of the others")
+            complete = _make(plan, name)
         except (ConfigError, RunError, DataError) as error:
             missing.append(f"{name}: {error}")
+            continue
+        if not complete:
+            missing.append(f"{name}: some runs failed, the report is made of the others")
     return missing
+
+
+def _make(plan: Plan, name: str) -> bool:
+    """Makes one column; returns whether all of its runs have a result."""
+    if name == COSTS:
+        _measure(plan)
+        return True
+    if not plan.is_finetuned(name):
+        sweep = _training(plan, name)
+        return training.train(sweep, plan.jobs)
+    complete = True
+    for sweep in _finetuning(plan, name):
+        complete &= training.train(sweep, plan.jobs)
+    return complete
 
 
 def _training(plan: Plan, name: str) -> Sweep:
     """What trains a table of the paper, or a column."""
-    changes = _data_change(plan, name)
+    changes: dict[str, Any] = _data_change(plan, name)
     if name == plan.table:
+        changes |= plan.changes
         return definition.define(
-            f"paper:{name}", TABLES[name].points(plan.scale), {**changes, **plan.changes}, plan.runs
+            f"paper:{name}",
+            TABLES[name].points(plan.scale),
+            changes,
+            plan.runs,
         )
     column = COLUMNS[name]
-    first = next(iter(column.configs(plan.scale, plan.rows).values()))
+    first, *_ = column.configs(plan.scale, plan.rows).values()
     changes |= config_lib.applying(first, plan.changes)
     return definition.define(
-        name, column.points(plan.scale, plan.rows), changes, folder_of(plan.runs, name)
+        name,
+        column.points(plan.scale, plan.rows),
+        changes,
+        folder_of(plan.runs, name),
     )
 
 
@@ -156,51 +196,84 @@ def _finetuning(plan: Plan, name: str) -> Iterator[Sweep]:
     Raises:
         RunError: there is no finished run to start from.
     """
-    if plan.table == ALTERNATIVES:
-        rows = COLUMNS["mlm"].configs(plan.scale, plan.rows, plan.changes)
-    else:
-        rows = TABLES[plan.table].configs(plan.scale, plan.changes)
-    first = {
-        run.row: run.path for run in reversed(run_finder.find(plan.runs, rows)) if run.finished
-    }
-    if not first:
-        raise RunError(
-            f"{plan.runs} holds no finished run of {', '.join(rows)} to start from: train them first"
-        )
     column = plan.columns[name]
-    seeds = tuple({"seed": seed} for seed in plan.finetune_seeds or column.seeds_at(plan.scale))
-    changes = {**_data_change(plan, name), **column.settings(plan.scale), **plan.finetune_changes}
-    for row, start in itertools.product(sorted(first), column.starts):
-        out = os.path.join(
-            plan.runs, run_finder.FINETUNED, f"{name}-{row}{'' if start else '-random'}"
+    pretrained = _pretrained_runs(plan)
+    seeds = plan.finetune_seeds or column.seeds_at(plan.scale)
+    points = tuple({"seed": seed} for seed in seeds)
+    folder = os.path.join(plan.runs, run_finder.FINETUNED)
+    for row, start in itertools.product(sorted(pretrained), column.starts):
+        out = f"{name}-{row}" if start else f"{name}-{row}-random"
+        changes = {
+            "init_from": pretrained[row],
+            "init_parameters": start,
+            **_data_change(plan, name),
+            **column.settings(plan.scale),
+            **plan.finetune_changes,
+        }
+        yield definition.define(
+            column.of("", plan.scale),
+            points,
+            changes,
+            os.path.join(folder, out),
         )
-        started = {"init_from": first[row], "init_parameters": start, **changes}
-        yield definition.define(column.of("", plan.scale), seeds, started, out)
+
+
+def _pretrained_runs(plan: Plan) -> dict[str, str]:
+    """Row -> its first finished run. Raises RunError: there is none of any row."""
+    if plan.table == ALTERNATIVES:
+        masked_lm = COLUMNS["mlm"]
+        rows = masked_lm.configs(plan.scale, plan.rows, plan.changes)
+    else:
+        table = TABLES[plan.table]
+        rows = table.configs(plan.scale, plan.changes)
+    first: dict[str, str] = {}
+    for run in run_finder.find(plan.runs, rows):
+        if run.finished:
+            first.setdefault(run.row, run.path)
+    if not first:
+        names = ", ".join(rows)
+        raise RunError(
+            f"{plan.runs} holds no finished run of {names} to start from: train them first"
+        )
+    return first
 
 
 def _data_change(plan: Plan, name: str) -> dict[str, str]:
     """The key that chooses data, if some are given; GLUE's tasks at scale paper have TFDS's without
     being given any."""
-    is_glue = plan.is_finetuned(name) and plan.columns[name].config.startswith("finetune_glue:")
-    data = plan.data[name] or (f"tfds:glue/{plan.columns[name].task}" if is_glue else "")
+    data = plan.data[name]
+    if not data and plan.is_finetuned(name):
+        column = plan.columns[name]
+        if column.config.startswith("finetune_glue:"):
+            data = f"tfds:glue/{column.task}"
     return {"data.train": data} if data else {}
 
 
 def _measure(plan: Plan) -> None:
-    """Measures the costs that are not there, each in a process that gives its memory back."""
+    """Measures the costs that are not there, each in a process that gives its memory back.
+
+    Raises:
+        RunError: a measurement failed.
+    """
+    scale = "gpu" if plan.scale == "gpu" else "small"
     for row, tokens in itertools.product(plan.rows, plan.lengths):
         path = cost_path(plan.runs, row, tokens)
-        if not io_files.exists(path):
-            words = [
-                "mixers",
-                f"--rows={row}",
-                f"--lengths={tokens}",
-                f"--repeats={REPEATS}",
-                f"--json={path}",
-            ]
-            words.append(f"--scale={'gpu' if plan.scale == 'gpu' else 'small'}")
-            command = [sys.executable, "-m", "gmlp_flax", "benchmark", *words]
-            if code := subprocess.run(command).returncode:
-                raise RunError(
-                    f"gmlp benchmark ended with exit code {code}: what it wrote stands above"
-                )
+        if io_files.exists(path):
+            continue
+        command = [
+            sys.executable,
+            "-m",
+            "gmlp_flax",
+            "benchmark",
+            "mixers",
+            f"--rows={row}",
+            f"--lengths={tokens}",
+            f"--repeats={REPEATS}",
+            f"--json={path}",
+            f"--scale={scale}",
+        ]
+        code = subprocess.run(command).returncode
+        if code:
+            raise RunError(
+                f"gmlp benchmark ended with exit code {code}: what it wrote stands above"
+            )

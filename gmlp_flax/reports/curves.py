@@ -3,17 +3,22 @@ metric."""
 
 import itertools
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.analysis import drawing
-from gmlp_flax.analysis.drawing import Chart, Panel, Scale, Series
+from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
+from gmlp_flax.analysis.looks import FAMILIES, GREY, Look, looks
 from gmlp_flax.checkpoints import CONFIG_FILE, METRICS_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.io import files, json_files
 from gmlp_flax.reports.report import Report, over_seeds
-from gmlp_flax.reports.table import Spread, Table, shown
+from gmlp_flax.reports.table import Cell, Spread, Table, shown
 from gmlp_flax.sweeps import points
 from gmlp_flax.sweeps.training import STATISTICS
+
+# Config keys that soften the targets of the training loss.
+SOFTENING = ("optimizer.label_smoothing", "augment.mixup", "augment.cutmix")
 
 
 def of_sweep(out: str) -> Report:
@@ -22,73 +27,166 @@ def of_sweep(out: str) -> Report:
     Raises:
         RunError: a run's metrics.jsonl is damaged.
     """
-    made = json_files.read(files.join(out, "sweep.json"), dict)
-    metric = made["metric"]
-    named = {
-        points.name(point["point"]) or "the config as it is": point for point in made["points"]
-    }
-    rows, series = [], []
-    looks = drawing.looks([*itertools.islice(itertools.cycle(drawing.FAMILIES), len(named))])
-    for look, (name, point) in zip(looks, named.items(), strict=True):
-        values = [run["eval"][metric] for run in point["runs"]]
-        statistics = (STATISTICS[kind](values) if values else None for kind in STATISTICS)
-        rows.append((name, len(values), *statistics, " ".join(map(shown, values))))
-        curves = [_curve(os.path.join(out, run["workdir"]), metric) for run in point["runs"]]
-        steps = sorted(set.intersection(*map(set, curves))) if curves else []
-        series.append(
-            over_seeds(
-                name, look, steps, [Spread.mean(curve[step] for curve in curves) for step in steps]
-            )
+    path = files.join(out, "sweep.json")
+    sweep = json_files.read(path, dict)
+    metric = sweep["metric"]
+    named = {}
+    for point in sweep["points"]:
+        name = points.name(point["point"]) or "the config as it is"
+        named[name] = point
+    rows = []
+    for name, point in named.items():
+        row = _sweep_row(name, point, metric)
+        rows.append(row)
+    columns = ("", "seeds", *STATISTICS, f"{metric} of each seed")
+    series = _sweep_curves(out, named, metric)
+    figures = {}
+    if any(line.x for line in series):
+        panel = Panel(
+            f"Held-out {metric} over steps",
+            Scale("step", whole=True),
+            Scale(metric, log=metric == "perplexity"),
+            series,
         )
-    notes = []
-    if (chosen := made["chosen"]) is not None:
-        why = f"for its {metric} with seed {made['points'][0]['runs'][0]['seed']} on data held out for that"
-        notes = [
-            f"chosen: {[*named][chosen]}, {why} (--choose=best; the paper does not say how it chose)"
-        ]
-    panel = Panel(
-        f"Held-out {metric} over steps",
-        Scale("step"),
-        Scale(metric, log=metric == "perplexity"),
-        series,
-    )
-    chart = Chart([panel], "Lines are means over seeds, bars go from the lowest to the highest.")
-    figures = {"curves": chart} if any(line.x for line in series) else {}
-    table = Table(("", "seeds", *STATISTICS, f"{metric} of each seed"), rows)
+        caption = "Lines are means over seeds, bars go from the lowest to the highest."
+        figures["curves"] = Chart([panel], caption)
+    config = os.path.basename(sweep["config"])
     return Report(
-        f"Sweep of {os.path.basename(made['config'])}", table, notes=notes, figures=figures
+        f"Sweep of {config}",
+        Table(columns, rows),
+        notes=_notes_on_choice(sweep, list(named)),
+        figures=figures,
     )
+
+
+def _sweep_row(
+    name: str,
+    point: Mapping[str, Any],
+    metric: str,
+) -> tuple[Cell, ...]:
+    """A point of a sweep as a row: name, number of seeds, statistics over them, each value."""
+    values = []
+    for run in point["runs"]:
+        value = run["eval"][metric]
+        values.append(value)
+    statistics: list[Cell] = []
+    for statistic in STATISTICS.values():
+        cell = statistic(values) if values else None
+        statistics.append(cell)
+    each = " ".join(map(shown, values))
+    return (name, len(values), *statistics, each)
+
+
+def _sweep_curves(
+    out: str,
+    named: Mapping[str, Mapping[str, Any]],
+    metric: str,
+) -> list[Series]:
+    """The held-out metric of each point of a sweep over the steps."""
+    families = itertools.islice(itertools.cycle(FAMILIES), len(named))
+    look_of = looks(list(families))
+    series = []
+    for look, (name, point) in zip(look_of, named.items(), strict=True):
+        curves = []
+        for run in point["runs"]:
+            folder = os.path.join(out, run["workdir"])
+            curve = _curve(folder, metric)
+            curves.append(curve)
+        line = _mean_curve(name, look, curves)
+        series.append(line)
+    return series
 
 
 def _curve(folder: str, metric: str) -> dict[int, float]:
-    """Step -> the held-out metric."""
-    lines = MetricsFile.read(os.path.join(folder, METRICS_FILE))
-    return {line["step"]: line["eval"][metric] for line in lines if metric in line.get("eval", ())}
+    """Step -> the held-out metric of a run."""
+    path = os.path.join(folder, METRICS_FILE)
+    curve = {}
+    for line in MetricsFile.read(path):
+        scores = line.get("eval", {})
+        if metric in scores:
+            step = line["step"]
+            curve[step] = scores[metric]
+    return curve
 
 
-SOFTENING = ("optimizer.label_smoothing", "augment.mixup", "augment.cutmix")
+def _mean_curve(
+    name: str,
+    look: Look,
+    curves: Sequence[Mapping[int, float]],
+) -> Series:
+    """The curves of several seeds at the steps that all of them have."""
+    steps: list[int] = []
+    if curves:
+        shared = set.intersection(*map(set, curves))
+        steps = sorted(shared)
+    spreads = []
+    for step in steps:
+        spread = Spread.mean(curve[step] for curve in curves)
+        spreads.append(spread)
+    return over_seeds(name, look, steps, spreads)
+
+
+def _notes_on_choice(sweep: Mapping[str, Any], names: Sequence[str]) -> list[str]:
+    """Which point was chosen, and why; none if no point was."""
+    chosen = sweep["chosen"]
+    if chosen is None:
+        return []
+    first_run = sweep["points"][0]["runs"][0]
+    seed = first_run["seed"]
+    why = f"for its {sweep['metric']} with seed {seed} on data held out for that"
+    flag = "--choose=best; the paper does not say how it chose"
+    return [f"chosen: {names[chosen]}, {why} ({flag})"]
 
 
 def of_run(workdir: str) -> Chart:
-    """The loss of a run over its steps, in training and held out, as its metrics.jsonl has it."""
-    lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
-    training = [(line["step"], line["loss"]) for line in lines if "loss" in line]
-    heldout = [
-        (line["step"], line["eval"]["loss"]) for line in lines if "loss" in line.get("eval", ())
-    ]
-    looks = drawing.Look(drawing.GREY, "."), drawing.Look(drawing.FAMILIES["gMLP"])
-    path = os.path.join(workdir, CONFIG_FILE)
-    config = config_lib.load(path) if files.exists(path) else {}
-    softened = ", of softened targets" if any(config.get(key) for key in SOFTENING) else ""
-    names = f"training{softened}", "held out"
-    series = [
-        Series(name, look, [step for step, _ in points], [loss for _, loss in points])
-        for name, look, points in zip(names, looks, (training, heldout), strict=True)
-        if points
-    ]
-    title = (
-        f"held-out loss {heldout[-1][1]:.3g} after {heldout[-1][0]:,} steps"
-        if heldout
-        else "training loss"
+    """The loss of a run over its steps, in training and held out, as its metrics.jsonl has it.
+
+    Raises:
+        RunError: metrics.jsonl or config.json is damaged.
+    """
+    training: dict[int, float] = {}  # step -> loss
+    heldout: dict[int, float] = {}
+    path = os.path.join(workdir, METRICS_FILE)
+    for line in MetricsFile.read(path):
+        step = line["step"]
+        scores = line.get("eval", {})
+        if "loss" in line:
+            training[step] = line["loss"]
+        if "loss" in scores:
+            heldout[step] = scores["loss"]
+    series = []
+    if training:
+        name = "training, of softened targets" if _is_softened(workdir) else "training"
+        series.append(_loss(name, Look(GREY, "."), training))
+    title = "training loss"
+    if heldout:
+        series.append(_loss("held out", Look(FAMILIES["gMLP"]), heldout))
+        step, loss = list(heldout.items())[-1]
+        title = f"held-out loss {loss:.3g} after {step:,} steps"
+    panel = Panel(
+        title,
+        Scale("step", whole=True),
+        Scale("loss (nats)"),
+        series,
     )
-    return Chart([Panel(title, Scale("step"), Scale("loss (nats)"), series)])
+    return Chart([panel])
+
+
+def _loss(
+    name: str,
+    look: Look,
+    losses: Mapping[int, float],
+) -> Series:
+    """Losses over the steps."""
+    steps = list(losses)
+    values = list(losses.values())
+    return Series(name, look, steps, values)
+
+
+def _is_softened(workdir: str) -> bool:
+    """Whether the config of a run softens the targets of its training loss."""
+    path = os.path.join(workdir, CONFIG_FILE)
+    if not files.exists(path):
+        return False
+    config = config_lib.load(path)
+    return any(config.get(key) for key in SOFTENING)

@@ -4,12 +4,12 @@ attention, Figure 10."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.analysis import attention, filters
-from gmlp_flax.analysis.drawing import Chart
+from gmlp_flax.analysis import attention, filters, shift_invariance
+from gmlp_flax.analysis.charts import Chart
 from gmlp_flax.errors import RunError
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports.report import Report
@@ -20,13 +20,24 @@ from gmlp_flax.training import loading
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The columns of a table, its rows of numbers, a note on them, and figures by name.
-Drawn = tuple[
-    Sequence[str], Iterable[tuple[int, Iterable[float]]], str, dict[str, "Chart | Figure"]
-]
-
 # A pair as in MNLI: the second sentence contradicts the first.
 PAIR = ("A man is playing a guitar in the street.", "Nobody is making music outside.")
+
+
+class Drawn(NamedTuple):
+    """What was measured of a run's weights.
+
+    Attributes:
+        columns: the names of the table's columns.
+        rows: the table's rows, each a whole number and others.
+        note: says what the numbers are.
+        figures: by name.
+    """
+
+    columns: Sequence[str]
+    rows: Iterable[tuple[int, Iterable[float]]]
+    note: str
+    figures: Mapping[str, Chart | Figure]
 
 
 def report(
@@ -45,97 +56,128 @@ def report(
     """
     run = runs[0]
     for task in table.tasks:
-        of_row = (
-            run for run in tuned.get(run.row, ()) if run.finished and run.config.init_parameters
-        )
-        finetuned = [run for run in of_row if task_of(run.config) == task]
-        if not finetuned:
-            raise RunError(
-                f"{run.row} was not finetuned on {task}, which is drawn: give --finetune={task}=DATA"
-            )
-        run = finetuned[0]
-    columns, rows, note, figures = FIGURES[name](run.path)
-    numbers = Table(columns, [(number, *map(float, values)) for number, values in rows])
-    notes = (*unfinished(runs[:1]), note, f"The run: {run.path}")
+        run = _first_finetuned(run.row, task, tuned)
+    measure = FIGURES[name]
+    drawn = measure(run.path)
+    rows = []
+    for number, values in drawn.rows:
+        row = (number, *map(float, values))
+        rows.append(row)
     return Report(
-        table.title, numbers, setting=setting(table, runs, scale), notes=notes, figures=figures
+        table.title,
+        Table(drawn.columns, rows),
+        setting=setting(table, runs, scale),
+        notes=(*unfinished(runs[:1]), drawn.note, f"The run: {run.path}"),
+        figures=drawn.figures,
+    )
+
+
+def _first_finetuned(
+    row: str,
+    task: str,
+    tuned: Mapping[str, Sequence[Run]],
+) -> Run:
+    """The first finished run of a row that was finetuned on a task. Raises RunError: there is
+    none."""
+    for run in tuned.get(row, ()):
+        counts = run.finished and run.config.init_parameters
+        if counts and task_of(run.config) == task:
+            return run
+    raise RunError(
+        f"{row} was not finetuned on {task}, which is drawn: give --finetune={task}=DATA"
     )
 
 
 def image_filters(path: str) -> Drawn:
     """Figure 3: rows of W of an image classifier, layer by layer, and how close W came to depending
     on the offset between two patches alone, at every checkpoint that the run kept."""
-    measured = filters.shift_invariance(path)
-    weights, grid = measured.weights, measured.shape
-    shares = list(measured.shares.values())[-1]
-    rows = enumerate(np.concatenate([locality(weights, grid), shares[:, None]], axis=1), start=1)
-    even = locality(np.ones((1, *weights.shape[1:])), grid)[0]
-    by_chance = filters.chance(tuple(grid))
-    beyond = (
-        ", ".join(
-            str(layer) for layer, share in enumerate(shares, start=1) if share > by_chance.high
-        )
-        or "none"
-    )
+    measured = shift_invariance.shift_invariance(path)
+    weights = measured.weights
+    grid = measured.shape
+    shares = measured.newest
+    by_chance = shift_invariance.chance(tuple(grid))
+    beyond = []
+    for layer, share in enumerate(shares, start=1):
+        if share > by_chance.high:
+            beyond.append(f"{layer}")
+    equal = np.ones_like(weights[:1])
+    [[itself, neighbours, rest, distance]] = locality(equal, grid)
     note = (
-        "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, on its up to eight "
-        "neighbours, on the rest. Distance: the root of the mean squared distance in patches, weighted by energy. A "
-        f"row of equal weights would have {even[0]:.3f}, {even[1]:.3f}, {even[2]:.3f} and {even[3]:.2f}. Offsets: the "
-        "share of W's variance that offsets between patches explain, "
-        f"1 if W depends on nothing else, {by_chance.words()}; layers beyond both: {beyond}."
+        "Shares of the energy (squared sum) of W's rows, means over patches: on the patch itself, "
+        "on its up to eight neighbours, on the rest. Distance: the root of the mean squared "
+        "distance in patches, weighted by energy. A row of equal weights would have "
+        f"{itself:.3f}, {neighbours:.3f}, {rest:.3f} and {distance:.2f}. "
+        "Offsets: the share of W's variance that offsets between patches explain, 1 if W depends "
+        f"on nothing else, {by_chance.words()}; "
+        f"layers beyond both: {', '.join(beyond) or 'none'}."
     )
-    columns = ("layer", "itself", "neighbours", "beyond", "distance (patches)", "offsets")
-    drawn = {
-        "filters": filters.draw_images(weights, grid),
-        "offsets_share": filters.shares_chart(measured),
-    }
-    return columns, rows, note, drawn
+    rows = np.column_stack([locality(weights, grid), shares])
+    return Drawn(
+        columns=("layer", "itself", "neighbours", "beyond", "distance (patches)", "offsets"),
+        rows=enumerate(rows, start=1),
+        note=note,
+        figures={
+            "filters": filters.draw_patch_filters(weights, grid),
+            "offsets_share": shift_invariance.shares_chart(measured),
+        },
+    )
 
 
 def text_filters(path: str) -> Drawn:
     """Figure 4: the row of W that mixes into the middle token, layer by layer."""
     weights = filters.matrices(loading.load(path))
     note = (
-        "Shares of the energy (squared sum) of the middle token's row of W: on tokens before it, on itself, on tokens "
-        "after it. The paper sees layers that look forward, backward and both ways. Distance: the root of the mean "
-        "squared distance to the token, weighted by energy."
+        "Shares of the energy (squared sum) of the middle token's row of W: on tokens before it, "
+        "on itself, on tokens after it. The paper sees layers that look forward, backward and both "
+        "ways. Distance: the root of the mean squared distance to the token, weighted by energy."
     )
-    columns = ("layer", "before", "itself", "after", "distance (tokens)")
-    return (
-        columns,
-        enumerate(spread(weights), start=1),
-        note,
-        {"filters": filters.draw_text(weights)},
+    return Drawn(
+        columns=("layer", "before", "itself", "after", "distance (tokens)"),
+        rows=enumerate(spread(weights), start=1),
+        note=note,
+        figures={"filters": filters.draw_text_filters(weights)},
     )
 
 
 def shift_invariant_matrices(path: str) -> Drawn:
     """Figure 9: matrices learned without the Toeplitz constraint, and how close they come to it, at
     every checkpoint that the run kept."""
-    measured = filters.shift_invariance(path)
-    columns = ("step", *(f"layer {layer + 1}" for layer in range(len(measured.weights))))
+    measured = shift_invariance.shift_invariance(path)
+    count = len(measured.weights)
+    by_chance = shift_invariance.chance(tuple(measured.shape))
     note = (
         "Share of the variance of each W's weights that offsets explain: 1 for a Toeplitz matrix, "
-        f"{filters.chance(tuple(measured.shape)).words()}."
+        f"{by_chance.words()}."
     )
-    return columns, measured.shares.items(), note, filters.shift_figures(measured)
+    return Drawn(
+        columns=("step", *(f"layer {layer}" for layer in range(1, count + 1))),
+        rows=measured.shares.items(),
+        note=note,
+        figures=shift_invariance.figures(measured),
+    )
 
 
 def attention_in_a_pair(path: str) -> Drawn:
     """Figure 10: how much each token of a pair looks at each other token."""
-    found = attention.of_text(loading.load(path), *PAIR)
-    count = len(found.text.labels)
-    segments = found.text.segments[:count]
-    even = float(across(np.full((1, count, count), 1 / count), segments)[0, 0])
+    measured = attention.of_text(loading.load(path), *PAIR)
+    count = len(measured.text.labels)
+    segments = measured.text.segments[:count]
+    equal = np.full((1, count, count), 1 / count)
+    [[even, *_]] = across(equal, segments)
     note = (
-        f"The pair: {' / '.join(PAIR)} Across: the share of its weight that a token gives to the other sentence, a "
-        "mean over tokens. Within and across add up to less than 1 if weight lies on padding. Equal weights on the "
-        f"{count} tokens would give {even:.3f}. The image shows the largest weight in the layers of the first half, as "
-        "in the paper, which sees sentences align there."
+        f"The pair: {' / '.join(PAIR)} "
+        "Across: the share of its weight that a token gives to the other sentence, a mean over "
+        "tokens. Within and across add up to less than 1 if weight lies on padding. "
+        f"Equal weights on the {count} tokens would give {even:.3f}. "
+        "The image shows the largest weight in the layers of the first half, as in the paper, "
+        "which sees sentences align there."
     )
-    columns = ("layer", "across", "within", "largest weight across")
-    rows = zip(found.numbers, across(found.weights, segments), strict=True)
-    return columns, rows, note, {**attention.figures(found)}
+    return Drawn(
+        columns=("layer", "across", "within", "largest weight across"),
+        rows=zip(measured.numbers, across(measured.weights, segments), strict=True),
+        note=note,
+        figures=attention.figures(measured),
+    )
 
 
 FIGURES: dict[str, Callable[[str], Drawn]] = {
@@ -144,6 +186,9 @@ FIGURES: dict[str, Callable[[str], Drawn]] = {
     "figure9": shift_invariant_matrices,
     "figure10": attention_in_a_pair,
 }
+
+
+# Numbers.
 
 
 def spread(weights: np.ndarray) -> np.ndarray:
@@ -156,10 +201,14 @@ def spread(weights: np.ndarray) -> np.ndarray:
         [layers, 4]: the shares of energy before the token, on it and after it, and the distance in
         tokens.
     """
-    middle = weights.shape[-1] // 2
-    offsets = np.arange(weights.shape[-1]) - middle
-    sides = (offsets < 0, offsets == 0, offsets > 0)
-    return _shares(weights[:, middle], sides, np.square(offsets))
+    n = weights.shape[-1]
+    middle = n // 2
+    offsets = np.arange(n) - middle
+    before = offsets < 0
+    itself = offsets == 0
+    after = offsets > 0
+    rows = weights[:, middle]
+    return _shares(rows, (before, itself, after), offsets**2)
 
 
 def locality(weights: np.ndarray, grid: Sequence[int]) -> np.ndarray:
@@ -173,20 +222,42 @@ def locality(weights: np.ndarray, grid: Sequence[int]) -> np.ndarray:
         [layers, 4]: shares of energy on the patch itself, on its neighbours and beyond; the
         distance in patches.
     """
-    positions = np.stack(np.divmod(np.arange(grid[0] * grid[1]), grid[1]), axis=-1)
-    steps = np.abs(positions[:, None] - positions)
-    away = steps.max(-1)  # a king's moves
-    return _shares(weights, (away == 0, away == 1, away > 1), np.square(steps).sum(-1))
+    rows, columns = np.indices(grid)
+    row = rows.ravel()
+    column = columns.ravel()
+    down = np.subtract.outer(row, row)
+    right = np.subtract.outer(column, column)
+    moves = np.maximum(abs(down), abs(right))  # a king's
+    itself = moves == 0
+    neighbour = moves == 1
+    beyond = moves > 1
+    return _shares(weights, (itself, neighbour, beyond), down**2 + right**2)
 
 
-def _shares(weights: np.ndarray, parts: Sequence[np.ndarray], squares: np.ndarray) -> np.ndarray:
-    """The shares of the energy of rows of weights in some parts of them, and the root of the mean
-    squared distance, which are means over rows if there are several: [layers, parts + 1]."""
+def _shares(
+    weights: np.ndarray,
+    parts: Sequence[np.ndarray],
+    squares: np.ndarray,
+) -> np.ndarray:
+    """How the energy of rows of weights is shared.
+
+    Args:
+        weights: [layers, n], or [layers, rows, n], of which means over rows are taken.
+        parts: which weights are in each part, [n] or [rows, n].
+        squares: squared distances, [n] or [rows, n].
+
+    Returns:
+        [layers, parts + 1]: the share of each part, and the root of the mean squared distance.
+    """
+    layers = len(weights)
     energy = np.square(weights.astype(np.float64))
     energy /= energy.sum(-1, keepdims=True)
-    sums = [(energy * part).sum(-1) for part in (*parts, squares)]
-    *shares, square = [of_rows.reshape(len(weights), -1).mean(-1) for of_rows in sums]
-    return np.stack([*shares, np.sqrt(square)], axis=-1)
+    means = []
+    for factor in (*parts, squares):
+        sums = (energy * factor).sum(-1)
+        means.append(sums.reshape(layers, -1).mean(-1))
+    *shares, mean_square = means
+    return np.stack([*shares, np.sqrt(mean_square)], axis=-1)
 
 
 def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:
@@ -200,6 +271,10 @@ def across(maps: np.ndarray, segments: np.ndarray) -> np.ndarray:
         [layers, 3]: the mean weight that a token gives to the other sentence, the mean weight that
         it gives to its own, and the largest weight between the two.
     """
-    other = segments[:, None] != segments[None]
-    shares = [np.where(pairs, maps, 0).sum(-1).mean(-1) for pairs in (other, ~other)]
-    return np.stack([*shares, np.where(other, maps, 0).max((-1, -2))], axis=-1)
+    is_other = np.not_equal.outer(segments, segments)
+    to_other = np.where(is_other, maps, 0)
+    to_own = np.where(is_other, 0, maps)
+    mean_other = to_other.sum(-1).mean(-1)
+    mean_own = to_own.sum(-1).mean(-1)
+    largest = to_other.max((-1, -2))
+    return np.stack([mean_other, mean_own, largest], axis=-1)

@@ -1,22 +1,31 @@
 "use strict";
 
-// A click on a column sorts its table, a second one reverses the order; empty cells stay last.
-for (const button of document.querySelectorAll(".sortable th button"))
-  button.addEventListener("click", () => {
-    const head = button.parentElement, column = head.cellIndex, body = head.closest("table").tBodies[0];
-    const down = head.getAttribute("aria-sort") === "ascending";
-    for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const key = row => row.cells[column].dataset.key;
-    const compare = (a, b) => isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b;
-    const rows = [...body.rows];
-    rows.sort((a, b) => (key(a) === "") - (key(b) === "") || (down ? -1 : 1) * compare(key(a), key(b)));
-    body.append(...rows);
-  });
+// A click on a column sorts its table, a second click reverses the order; empty cells stay last.
 
-// A chart was drawn as wide as its panel before the panels beside it were there. In a narrow one names of points would
-// cover each other: the pointer shows them.
-if (window.Plotly) for (const plot of document.querySelectorAll(".plotly-graph-div")) {
-  Plotly.Plots.resize(plot);
-  if (plot.clientWidth < 500) Plotly.restyle(plot, { "textfont.color": "transparent" });
+function compare(first, second) {
+  if (isNaN(first) || isNaN(second)) return first.localeCompare(second);
+  return first - second;
+}
+
+function sortTable(head, column, descending) {
+  const body = head.closest("table").tBodies[0];
+  const key = (row) => row.cells[column].dataset.key;
+  const rows = [...body.rows];
+  const full = rows.filter((row) => key(row) !== "");
+  const empty = rows.filter((row) => key(row) === "");
+  full.sort((first, second) => {
+    const order = compare(key(first), key(second));
+    return descending ? -order : order;
+  });
+  body.append(...full, ...empty);
+}
+
+for (const button of document.querySelectorAll(".sortable th button")) {
+  button.addEventListener("click", () => {
+    const head = button.parentElement;
+    const descending = head.getAttribute("aria-sort") === "ascending";
+    for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", descending ? "descending" : "ascending");
+    sortTable(head, head.cellIndex, descending);
+  });
 }

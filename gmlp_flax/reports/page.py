@@ -1,239 +1,255 @@
 """The files of reports: Markdown, CSV, figures and web pages.
 
-Pages open from disk without a network: styles and scripts are in the page, and the charts' library
-(Plotly) is one file beside it. Without that file, or on paper, a page shows each chart as an image.
+A page is one file that opens from disk without a network: styles, the script that sorts tables and
+the figures, as SVG, are in it.
 """
 
 from __future__ import annotations
 
 import importlib.resources
 import os
-from collections.abc import Iterator
+import string
+import sys
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gmlp_flax.analysis.drawing import FORMATS, GREY, PLACE, Chart, Panel, Series, contents
+from gmlp_flax.analysis import figure_files
+from gmlp_flax.analysis.charts import Chart
+from gmlp_flax.errors import RunError
 from gmlp_flax.io import files
-from gmlp_flax.reports.claims import EARLY, HOLDS, ONE_HOLDS, ONE_REVERSED, OPEN, REVERSED, tally
+from gmlp_flax.reports import claims, inline_svg
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.table import Cell, Spread, Table, shown, sort_key
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LIBRARY = "plotly.min.js"
-PIXELS = 140  # of a figure's inch
-# Of a verdict: its style and its sign.
+# Verdict -> the style and the sign of its claims.
 MARKS = {
-    HOLDS: ("holds", "\u2713"),
-    REVERSED: ("reversed", "\u2717"),
-    ONE_HOLDS: ("open", "\u2713"),
+    claims.HOLDS: ("holds", "\u2713"),
+    claims.REVERSED: ("reversed", "\u2717"),
+    claims.ONE_HOLDS: ("open", "\u2713"),
+    claims.ONE_REVERSED: ("open", "\u2717"),
+    claims.OPEN: ("open", "~"),
+    claims.EARLY: ("open", "?"),
 }
-MARKS |= {ONE_REVERSED: ("open", "\u2717"), OPEN: ("open", "~"), EARLY: ("open", "?")}
-# Plotly's names of matplotlib's markers.
-SYMBOLS = {
-    "o": "circle",
-    "s": "square",
-    "^": "triangle-up",
-    "D": "diamond",
-    "v": "triangle-down",
-    "P": "cross",
-}
-SYMBOLS |= {".": "circle", "X": "x", "*": "star"}
-HEIGHT = 430  # pixels of a panel
-CLEAR = "rgba(0, 0, 0, 0)"
 
 
 def write(report: Report, folder: str) -> str:
-    """Writes table.md, index.html, each table and each chart's numbers as CSV, each figure as PNG,
-    SVG and PDF, and the charts' JavaScript (4.8 MB); returns the path of index.html."""
-    sentences = "".join(f"- {sentence}\n" for sentence in report.sentences())
-    texts = {
-        "table.md": f"{report.markdown()}\n{sentences}".rstrip() + "\n",
-        "index.html": of_report(report),
-        **{
-            f"{name}.csv": content.csv()
-            for name, content in (report.tables | report.charts).items()
-        },
-    }
-    content = {name: text.encode() for name, text in texts.items()}
-    for name, data in (content | contents(report.figures)).items():
-        files.write(os.path.join(folder, name), data)
-    if report.charts:  # the JavaScript that the Python package of the same name brings
-        source = importlib.resources.files("plotly") / "package_data" / LIBRARY
-        files.write(os.path.join(folder, LIBRARY), source.read_bytes())
-    return os.path.join(folder, "index.html")
+    """Writes table.md, index.html, each table and each chart's numbers as CSV, and each figure as
+    PNG, SVG and PDF; returns the path of index.html.
+
+    A figure that cannot be drawn is a line on standard error; nothing else is lost.
+    """
+    _write_text(folder, "table.md", markdown(report))
+    for name, table in report.tables.items():
+        _write_text(folder, f"{name}.csv", table.csv())
+    for name, chart in report.charts.items():
+        _write_text(folder, f"{name}.csv", chart.csv())
+    for name, figure in report.figures.items():
+        _write_figure(name, figure, folder)
+    return _write_text(folder, "index.html", html(report))
 
 
-def of_report(report: Report) -> str:
+def markdown(report: Report) -> str:
+    """A report's tables and claims, and below them all else that it says."""
+    lines = [report.markdown()]
+    for sentence in report.sentences():
+        lines.append(f"- {sentence}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _write_text(
+    folder: str,
+    name: str,
+    text: str,
+) -> str:
+    """Writes a text file; returns its path."""
+    path = os.path.join(folder, name)
+    files.write(path, text.encode())
+    return path
+
+
+def _write_figure(
+    name: str,
+    figure: Chart | Figure,
+    folder: str,
+) -> None:
+    """Writes a figure in each format, or says in a line on standard error why it cannot be
+    drawn."""
+    try:
+        figure_files.write(name, figure, folder)
+    except RunError as error:
+        print(error, file=sys.stderr)
+
+
+def html(report: Report) -> str:
     """A report's page."""
-    headings = ["", *(f"<h2>{escape(heading.capitalize())}</h2>" for heading in report.more_tables)]
-    tables = zip(headings, report.tables.items(), strict=True)
-    notes = "".join(f"<li>{escape(note)}</li>" for note in report.notes)
-    parts = [
-        f"<h1>{escape(report.title)}</h1>",
-        _claims(report),
-        f"<p>{escape(report.setting)}</p>" if report.setting else "",
-        *(heading + _table(name, table) for heading, (name, table) in tables),
-        *(_figure(name, figure) for name, figure in report.figures.items()),
-        f'<h2>Notes</h2><ul class="notes">{notes}</ul>' if notes else "",
+    parts = [_claims(report.claims)]
+    if report.setting:
+        parts.append(f"<p>{escape(report.setting)}</p>")
+    parts.append(_table("table", report.table))
+    _, *more_tables = report.tables.items()
+    for heading, (name, table) in zip(report.more_tables, more_tables, strict=True):
+        parts.append(f"<h2>{escape(heading.capitalize())}</h2>")
+        parts.append(_table(name, table))
+    if report.figures:
+        parts.append('<div class="figures">')
+        for name, figure in report.figures.items():
+            parts.append(_figure(name, figure))
+        parts.append("</div>")
+    parts.append(_notes(report.notes))
+    content = "\n".join(parts)
+    page = string.Template(_resource("page.html"))
+    return page.substitute(
+        title=escape(report.title),
+        style=_resource("page.css"),
+        dark_colours=inline_svg.dark_colours(content),
+        content=content,
+        script=_resource("page.js"),
+    )
+
+
+def _resource(name: str) -> str:
+    """A file that is beside this one."""
+    folder = importlib.resources.files("gmlp_flax.reports")
+    path = folder / name
+    return path.read_text().rstrip()
+
+
+def _claims(judged: Sequence[claims.Claim]) -> str:
+    """The claims with their verdicts; empty if there are none."""
+    if not judged:
+        return ""
+    tally = claims.tally(judged)
+    lines = [
+        '<section aria-label="claims">',
+        f"<p>{escape(tally)}</p>",
+        '<ul class="claims">',
     ]
-    style, script = (
-        (importlib.resources.files("gmlp_flax.reports") / f"page.{kind}").read_text()
-        for kind in ("css", "js")
-    )
-    loaded = f'<script src="{LIBRARY}"></script>\n' if report.charts else ""
-    mark = (
-        '<script>if (window.Plotly) document.documentElement.className = "interactive";</script>\n'
-    )
-    body = "\n".join(part for part in parts if part)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(report.title)}</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
-        f"<style>\n{style}</style>\n{loaded}{mark}</head>\n<body><main>\n{body}\n</main>\n"
-        f"<script>\n{script}</script></body></html>\n"
-    )
-
-
-def _claims(report: Report) -> str:
-    """The claims with their verdicts."""
-    items = []
-    for claim in report.claims:
+    for claim in judged:
         style, sign = MARKS[claim.verdict]
+        verdict = f"<b>{sign} {claim.verdict}</b>"
         detail = f"<small>{escape(claim.detail)}</small>" if claim.detail else ""
-        items.append(
-            f'<li class="{style}">{escape(claim.text)} <b>{sign} {claim.verdict}</b>{detail}</li>'
-        )
-    counts = f'<p>{escape(tally(report.claims))}</p><ul class="claims">{"".join(items)}</ul>'
-    return f'<section aria-label="claims">{counts}</section>' if items else ""
+        text = escape(claim.text)
+        lines.append(f'<li class="{style}">{text} {verdict}{detail}</li>')
+    lines.append("</ul></section>")
+    return "\n".join(lines)
+
+
+def _notes(notes: Sequence[str]) -> str:
+    """A list of sentences; empty if there are none."""
+    if not notes:
+        return ""
+    lines = ["<h2>Notes</h2>", '<ul class="notes">']
+    for note in notes:
+        lines.append(f"<li>{escape(note)}</li>")
+    lines.append("</ul>")
+    return "\n".join(lines)
+
+
+# Tables.
 
 
 def _table(name: str, table: Table) -> str:
-    """With three digits; columns sort by all of them."""
-    words = [
-        any(isinstance(row[index], str) for row in table.rows)
-        for index in range(len(table.columns))
+    """A table with three digits, whose columns sort by all of them."""
+    kinds = []
+    lines = [
+        '<section class="table"><div class="wide"><table class="sortable">',
+        "<thead><tr>",
     ]
-    kinds = [' class="words"' if column else "" for column in words]
-    head = "".join(
-        f'<th scope="col"{kind}><button type="button">{escape(column)}</button></th>'
-        for column, kind in zip(table.columns, kinds, strict=True)
-    )
-    body = "\n".join(
-        f"<tr>{''.join(map(_cell, row, kinds, [table.over] * len(row)))}</tr>" for row in table.rows
-    )
-    legend = f" {escape(table.legend())}" if table.legend() else ""
-    return (
-        f'<section class="table"><div class="wide"><table class="sortable"><thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}\n</tbody></table></div>"
-        f'<p><small><a href="{escape(name)}.csv" download>CSV</a>{legend}</small></p></section>'
-    )
+    for index, column in enumerate(table.columns):
+        has_words = any(isinstance(cell, str) for cell in table.column(index))
+        kind = ' class="words"' if has_words else ""
+        button = f'<button type="button">{escape(column)}</button>'
+        lines.append(f'<th scope="col"{kind}>{button}</th>')
+        kinds.append(kind)
+    lines.append("</tr></thead>")
+    lines.append("<tbody>")
+    for row in table.rows:
+        lines.append("<tr>")
+        for cell, kind in zip(row, kinds, strict=True):
+            lines.append(_cell(cell, kind, table.over))
+        lines.append("</tr>")
+    link = f'<a href="{escape(name)}.csv" download>CSV</a>'
+    legend = escape(table.legend())
+    lines += [
+        "</tbody></table></div>",
+        f"<p><small>{link} {legend}</small></p>",
+        "</section>",
+    ]
+    return "\n".join(lines)
 
 
-def _cell(cell: Cell, kind: str, over: str) -> str:
-    seeds = ""
+def _cell(
+    cell: Cell,
+    kind: str,
+    over: str,
+) -> str:
+    """A cell; the pointer shows the numbers of a Spread."""
+    tip = ""
     if isinstance(cell, Spread) and len(cell.values) > 1:
-        seeds = f' title="{over}: {", ".join(shown(float(value)) for value in cell.values)}"'
-    return f'<td{kind} data-key="{escape(sort_key(cell))}"{seeds}>{escape(shown(cell))}</td>'
+        values = [shown(float(value)) for value in cell.values]
+        tip = f' title="{over}: {", ".join(values)}"'
+    key = escape(sort_key(cell))
+    text = escape(shown(cell))
+    return f'<td{kind} data-key="{key}"{tip}>{text}</td>'
+
+
+# Figures.
 
 
 def _figure(name: str, figure: Chart | Figure) -> str:
-    """A chart that Plotly draws, and as an image; or an image alone."""
-    kinds = (*FORMATS, "csv") if isinstance(figure, Chart) else FORMATS
-    links = ", ".join(f'<a href="{name}.{kind}">{kind.upper()}</a>' for kind in kinds)
-    print_links = f'<span class="files">For print: {links}</span>'
-
-    def image(alt: str, inches: float) -> str:
-        return f'<img src="{name}.svg" alt="{escape(alt)}" width="{round(PIXELS * inches)}">'
-
-    if not isinstance(figure, Chart):
-        return f"<figure>{image(name, figure.get_figwidth())}<figcaption>{print_links}</figcaption></figure>"
-    text = escape(" ".join(filter(None, (figure.caption, figure.missing()))))
-    plots = "".join(
-        _panel(panel, f"{name}-{number}") for number, panel in enumerate(figure.panels, start=1)
-    )
-    parts = f'{image(figure.panels[0].title, figure.width)}<div class="panels">{plots}</div>'
-    return f'<figure class="chart">{parts}<figcaption>{text} {print_links}</figcaption></figure>'
+    """A figure with links to its files; or, if it cannot be drawn, the reason."""
+    try:
+        if isinstance(figure, Chart):
+            return _chart(name, figure)
+        return _image(name, figure)
+    except RunError as error:
+        return f"<p>{escape(str(error))}</p>"
 
 
-def _panel(panel: Panel, name: str) -> str:
-    """A panel as an element of a page that has loaded Plotly; `name` names the element and its file
-    as PNG."""
-    from plotly import io
-
-    buttons = [["toImage", "resetScale2d"]]  # none that sends data to a host
-    config = {"displaylogo": False, "modeBarButtons": buttons}
-    config["toImageButtonOptions"] = {"filename": name, "scale": 2}
-    options: dict[str, Any] = {"full_html": False, "include_plotlyjs": False, "div_id": name}
-    plot = io.to_html(plotly_figure(panel), config=config, **options)
-    return f'<div class="panel"><h3>{escape(panel.title)}</h3>{plot}</div>'
-
-
-def plotly_figure(panel: Panel) -> Any:
-    """A panel as a figure of Plotly, in its own white style; ranges over seeds are bars."""
-    from plotly import graph_objects
-
-    lines = [line for line in map(panel.drawable, panel.series) if len(line.x)]
-    figure = graph_objects.Figure([trace for series in lines for trace in _traces(series)])
-    x = [value for series in lines for value in series.x]
-    for name, y in panel.references if x else ():
-        line = {"color": GREY, "width": 1.2, "dash": "dot"}
-        figure.add_scatter(x=[min(x), max(x)], y=[y, y], mode="lines", name=name, line=line)
-    figure.update_layout(
-        template="plotly_white",
-        paper_bgcolor=CLEAR,
-        plot_bgcolor=CLEAR,
-        modebar={"bgcolor": CLEAR, "color": GREY},
-        height=HEIGHT,
-        margin={"l": 62, "r": 12, "t": 30, "b": 46},
-        hovermode="closest",
-        legend={"orientation": "h", "y": -0.16},
-        showlegend=len(lines) + len(panel.references) > 1,
-    )
-    for scale, update in ((panel.x, figure.update_xaxes), (panel.y, figure.update_yaxes)):
-        backwards = "reversed" if scale.backwards else True
-        whole: dict[str, Any] = {"dtick": 1} if scale.label == PLACE else {}
-        update(
-            title=scale.label, type="log" if scale.log else "linear", autorange=backwards, **whole
-        )
-    return figure
+def _image(name: str, figure: Figure) -> str:
+    """A figure that is not a chart."""
+    links = _links(name, figure)
+    lines = [
+        '<figure class="whole-row">',
+        inline_svg.figure_svg(figure, name),
+        f"<figcaption>{links}</figcaption>",
+        "</figure>",
+    ]
+    return "\n".join(lines)
 
 
-def _traces(series: Series) -> Iterator[dict[str, Any]]:
-    """The fitted curve, if there is one, and the points, which are hidden and shown together."""
-    colour, symbol, dashes = series.look
-    x, y = list(map(float, series.x)), list(map(float, series.y))
-    together = {"x": x, "name": series.name, "legendgroup": series.name}
-    if series.fit:
-        curve = {
-            "y": list(map(float, series.fit)),
-            "mode": "lines",
-            "line": {"color": colour, "dash": "dash"},
-        }
-        yield together | curve | {"showlegend": False, "hoverinfo": "skip"}
-    points = {
-        "y": y,
-        "mode": ("lines+" if series.joined else "")
-        + "markers"
-        + ("+text" if series.labels else ""),
-        "line": {
-            "color": colour,
-            "dash": ",".join(f"{2 * length}px" for length in dashes) or "solid",
-        },
-        "marker": {"color": colour, "size": 7, "symbol": SYMBOLS[symbol]},
-        "text": list(series.labels),
-        "textposition": "top center",
-    }
-    if series.low:
-        up, down = (
-            [abs(one - two) for one, two in zip(side, y, strict=True)]
-            for side in (series.high, series.low)
-        )
-        points["error_y"] = {
-            "symmetric": False,
-            "array": up,
-            "arrayminus": down,
-            "thickness": 1,
-            "width": 0,
-        }
-    yield together | points
+def _chart(name: str, chart: Chart) -> str:
+    """The panels of a chart beside each other, or below each other on a narrow screen."""
+    style = ' class="whole-row"' if len(chart.panels) > 1 else ""
+    lines = [f'<figure{style}><div class="panels">']
+    for number, panel in enumerate(chart.panels, start=1):
+        lines += [
+            '<div class="panel">',
+            f"<h3>{escape(panel.title)}</h3>",
+            inline_svg.panel_svg(panel, f"{name}-{number}"),
+            "</div>",
+        ]
+    caption = f"{chart.caption} {chart.missing()}".strip()
+    links = _links(name, chart)
+    lines += [
+        "</div>",
+        f"<figcaption>{escape(caption)} {links}</figcaption>",
+        "</figure>",
+    ]
+    return "\n".join(lines)
+
+
+def _links(name: str, figure: Chart | Figure) -> str:
+    """Links to the files of a figure."""
+    kinds = figure_files.FORMATS
+    if isinstance(figure, Chart):
+        kinds = (*kinds, "csv")
+    links = []
+    for kind in kinds:
+        word = kind.upper()
+        links.append(f'<a href="{name}.{kind}">{word}</a>')
+    return f'<span class="files">For print: {", ".join(links)}</span>'

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gmlp_flax.analysis import drawing
-from gmlp_flax.analysis.drawing import Chart, Series
+from gmlp_flax.analysis import looks as looks_lib
+from gmlp_flax.analysis.charts import Chart, Series
+from gmlp_flax.analysis.looks import FAMILIES, Look
 from gmlp_flax.models import blocks
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.reports.claims import Claim, tally
@@ -27,7 +29,7 @@ class Report:
         claims: of the paper, unless they say otherwise, and whether the runs support them.
         setting: what was scaled down; empty if nothing was trained.
         notes: sentences below the table.
-        figures: by name: charts, which a page shows interactively, and figures that are images.
+        figures: by name: charts, whose numbers are files as well, and figures that are images.
         more_tables: by heading, in small letters, tables that stand below the first.
     """
 
@@ -42,60 +44,83 @@ class Report:
     @property
     def tables(self) -> dict[str, Table]:
         """All tables by the names of their files."""
-        more = {
-            f"table-{name.replace(' ', '-')}": table for name, table in self.more_tables.items()
-        }
-        return {"table": self.table, **more}
+        tables = {"table": self.table}
+        for heading, table in self.more_tables.items():
+            name = heading.replace(" ", "-")
+            tables[f"table-{name}"] = table
+        return tables
 
     @property
     def charts(self) -> dict[str, Chart]:
-        """The figures that a page shows interactively."""
+        """The figures that are charts."""
         return {name: figure for name, figure in self.figures.items() if isinstance(figure, Chart)}
 
     def markdown(self) -> str:
         """The title, the tables and the claims."""
-        more = "".join(
-            f"\n## {name.capitalize()}\n\n{table.markdown()}"
-            for name, table in self.more_tables.items()
-        )
-        claims = Table(
-            ("claim", "here", "verdict"),
-            [(one.text, one.detail, one.verdict) for one in self.claims],
-        )
-        said = f"\n## Claims\n\n{claims.markdown()}" if self.claims else ""
-        return f"# {self.title}\n\n{self.table.markdown()}{more}{said}"
+        parts = [f"# {self.title}\n\n{self.table.markdown()}"]
+        for heading, table in self.more_tables.items():
+            parts.append(f"\n## {heading.capitalize()}\n\n{table.markdown()}")
+        if self.claims:
+            rows = []
+            for claim in self.claims:
+                rows.append((claim.text, claim.detail, claim.verdict))
+            claims = Table(("claim", "here", "verdict"), rows)
+            parts.append(f"\n## Claims\n\n{claims.markdown()}")
+        return "".join(parts)
 
     def sentences(self) -> list[str]:
         """All that is said beside the tables."""
-        sentences = [tally(self.claims)] if self.claims else []
-        captions = [
-            sentence
-            for chart in self.charts.values()
-            for sentence in (chart.caption, chart.missing())
-        ]
-        return [*filter(None, [*sentences, self.setting, *self.notes, *dict.fromkeys(captions)])]
+        sentences = []
+        if self.claims:
+            sentences.append(tally(self.claims))
+        sentences.append(self.setting)
+        sentences.extend(self.notes)
+        captions: dict[str, None] = {}  # each once
+        for chart in self.charts.values():
+            captions[chart.caption] = None
+            captions[chart.missing()] = None
+        sentences.extend(captions)
+        return [sentence for sentence in sentences if sentence]
 
 
-# Block -> the name of its family in drawing.FAMILIES; a block without one is drawn in grey.
-NAMES = {name.lower().replace("-", "_").replace(" ", "_"): name for name in drawing.FAMILIES}
-NAMES["fnet_hybrid"] = "FNet"
+def _family_names() -> dict[str, str]:
+    """Block -> the name of its family in FAMILIES; a block without one is drawn in grey."""
+    names = {"fnet_hybrid": "FNet"}
+    for name in FAMILIES:
+        block = re.sub("[- ]", "_", name.lower())
+        names[block] = name
+    return names
+
+
+FAMILY_NAMES = _family_names()
 
 
 def family(row: str) -> str:
     """The family of a row of `PUBLISHED`, or of one on more data."""
-    model = blocks.settings(PUBLISHED[row.partition(",")[0]].spec)
+    published_row, _, _ = row.partition(",")
+    published = PUBLISHED[published_row]
+    model = blocks.settings(published.spec)
     block: str = model["block"]
-    name = NAMES.get(block, block)
-    return "aMLP" if name == "gMLP" and model.get("d_attn") else name
+    name = FAMILY_NAMES.get(block, block)
+    if name == "gMLP" and model.get("d_attn"):
+        return "aMLP"
+    return name
 
 
-def looks(rows: Sequence[str]) -> dict[str, drawing.Look]:
+def looks(rows: Sequence[str]) -> dict[str, Look]:
     """Row -> how it is drawn."""
-    return dict(zip(rows, drawing.looks([family(row) for row in rows]), strict=True))
+    families = [family(row) for row in rows]
+    chosen = looks_lib.looks(families)
+    named = zip(rows, chosen, strict=True)
+    return dict(named)
 
 
 def over_seeds(
-    name: str, look: drawing.Look, x: Sequence[float], y: Sequence[Spread], **options
+    name: str,
+    look: Look,
+    x: Sequence[float],
+    y: Sequence[Spread],
+    **options: Any,
 ) -> Series:
     """A series of numbers over seeds: their centres, and the ranges from the lowest to the highest
     seed if there are several of any.
@@ -105,6 +130,15 @@ def over_seeds(
         y: a number at each x.
         options: further fields of the series.
     """
-    several = [spread.values for spread in y] if any(len(spread.values) > 1 for spread in y) else []
-    low, high = list(map(min, several)), list(map(max, several))
-    return Series(name, look, x, [spread.centre for spread in y], low, high, **options)
+    centres = []
+    low = []
+    high = []
+    several = False
+    for spread in y:
+        centres.append(spread.centre)
+        low.append(min(spread.values))
+        high.append(max(spread.values))
+        several |= len(spread.values) > 1
+    if several:
+        options |= {"low": low, "high": high}
+    return Series(name, look, x, centres, **options)

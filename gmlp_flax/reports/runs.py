@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -83,8 +82,13 @@ class Run:
 
     def curve(self, metric: str) -> list[tuple[int, float]]:
         """The held-out metric over training: (tokens or whatever the task counts, value)."""
-        lines = (line for line in self.lines if metric in line.get("eval", ()))
-        return [(line["step"] * self.per_step, line["eval"][metric]) for line in lines]
+        points = []
+        for line in self.lines:
+            evaluation = line.get("eval", {})
+            if metric in evaluation:
+                count = line["step"] * self.per_step
+                points.append((count, evaluation[metric]))
+        return points
 
 
 class NoRuns(RunError):
@@ -94,8 +98,15 @@ class NoRuns(RunError):
 def baselines(runs: Sequence[Run], metric: str) -> dict[str, float]:
     """What trivial models score on the held-out data of runs: name -> value, as the last run says
     that knows it."""
-    models = [model for run in runs for line in run.lines for model in baselines_of(line)]
-    return {model["name"]: model["eval"][metric] for model in models if metric in model["eval"]}
+    scores = {}
+    for run in runs:
+        for line in run.lines:
+            for model in baselines_of(line):
+                evaluation = model["eval"]
+                if metric in evaluation:
+                    name = model["name"]
+                    scores[name] = evaluation[metric]
+    return scores
 
 
 def bare_task(config: ConfigDict) -> Any:
@@ -116,19 +127,28 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
         RunError: two rows are the same; two runs have the same row and seed; their tokenizers
             differ, or their configs in more than a table compares.
     """
-    runs: dict[tuple, Run] = {}
-    for run in _runs(pattern, rows, ("task", *_architecture(rows), "model.length")):
-        _refuse_twin(runs, (run.row, run.config.seed), run, f"the row {run.row}")
-    in_order = sorted(runs.values(), key=lambda run: (list(rows).index(run.row), run.config.seed))
-    if not in_order:
-        empty = f"{pattern} holds no run of {', '.join(rows)}, or only runs of other sizes"
-        raise NoRuns(f"{empty}: give a folder of run folders")
-    keys, first_of_row = _compared(in_order, (*OWN, *_steps_key(rows))), {}
-    for run in in_order:
-        _compare(in_order[0], run, keys)
-        _compare(first_of_row.setdefault(run.row, run), run, OWN)
-    _check_tokenizers(in_order)
-    return in_order
+    identity = ("task", *_architecture(rows), "model.length")
+    order = list(rows)
+    known: dict[tuple, Run] = {}
+    for run in _runs(pattern, rows, identity):
+        place = (order.index(run.row), run.config.seed)
+        _refuse_twin(known, place, run, f"the row {run.row}")
+    runs = [known[place] for place in sorted(known)]
+    if not runs:
+        names = ", ".join(rows)
+        raise NoRuns(
+            f"{pattern} holds no run of {names}, or only runs of other sizes: "
+            "give a folder of run folders"
+        )
+    free = (*OWN, *_steps_key(rows))
+    keys = _compared(runs, free)
+    first_of_row: dict[str, Run] = {}
+    for run in runs:
+        _compare(runs[0], run, keys)
+        first = first_of_row.setdefault(run.row, run)
+        _compare(first, run, OWN)
+    _check_tokenizers(runs)
+    return runs
 
 
 def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, list[Run]]:
@@ -148,49 +168,57 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
             size differ in more than row, seed and rate.
     """
     tuned: dict[str, list[Run]] = {row: [] for row in rows}
-    same: dict[tuple, Run] = {}
-    alike: dict[tuple, Run] = {}
-    not_taken_over = {
-        key for row in rows.values() for key in schema.of_task(row.task) if key not in TEXT_OPTIONS
-    }
-    model = [key for key in _architecture(rows) if key not in not_taken_over]
-    for run in _runs(os.path.join(pattern, FINETUNED, "*"), rows, model, _pretrained):
+    known: dict[tuple, Run] = {}
+    first_of_task: dict[tuple, Run] = {}
+    folders = os.path.join(pattern, FINETUNED, "*")
+    identity = _inherited_architecture(rows)
+    free = (*OWN, "init_from", "init_parameters")
+    for run in _runs(folders, rows, identity, _pretrained):
         config = run.config
-        if config.init_from:
-            task = task_of(config), config.batch_size
-            key = (
-                run.row,
-                *task,
-                config[RATE],
-                config.init_from,
-                config.init_parameters,
-                config.seed,
-            )
-            _refuse_twin(same, key, run, f"{task[0]} from {config.init_from}")
-            first = alike.setdefault(task, run)
-            both = config_lib.keys(first.config).keys() & config_lib.keys(config).keys()
-            free = *OWN, "init_from", "init_parameters"
-            _compare(
-                first, run, [*_compared([run], free), *(key for key in READING if key in both)]
-            )
-            tuned[run.row].append(run)
+        if not config.init_from:
+            continue
+        task = task_of(config)
+        key = (
+            run.row,
+            task,
+            config.batch_size,
+            config[RATE],
+            config.init_from,
+            config.init_parameters,
+            config.seed,
+        )
+        _refuse_twin(known, key, run, f"{task} from {config.init_from}")
+        group = (task, config.batch_size)
+        first = first_of_task.setdefault(group, run)
+        keys = _compared([run], free)
+        keys += _shared(READING, first, run)
+        _compare(first, run, keys)
+        tuned[run.row].append(run)
     return tuned
 
 
 def task_of(config: ConfigDict) -> str:
     """The task of a finetuned run: a name in `tables.TUNED`, or another task of GLUE."""
-    return config.glue.task if config.task.startswith("text_") else f"squad_{config.squad.version}"
+    if config.task.startswith("text_"):
+        return config.glue.task
+    return f"squad_{config.squad.version}"
 
 
-def setting(table: PaperTable, runs: Sequence[Run], scale: str) -> str:
+def setting(
+    table: PaperTable,
+    runs: Sequence[Run],
+    scale: str,
+) -> str:
     """What was scaled down from the paper's config of the first run, in words."""
-    row, here = runs[0].row, runs[0].config
+    row = runs[0].row
+    config = runs[0].config
     paper = table.config(row, "paper")
-    changes = [
-        f"{key} {here.get(key)} (paper: {paper.get(key)})"
-        for key in SCALED
-        if here.get(key) != paper.get(key)
-    ]
+    changes = []
+    for key in SCALED:
+        here = config.get(key)
+        papers = paper.get(key)
+        if here != papers:
+            changes.append(f"{key} {here} (paper: {papers})")
     if not changes:
         return f"Scale {scale}: the paper's setting."
     return f"Scale {scale}. Scaled down for {row}: {'; '.join(changes)}."
@@ -198,12 +226,18 @@ def setting(table: PaperTable, runs: Sequence[Run], scale: str) -> str:
 
 def unfinished(runs: Sequence[Run]) -> list[str]:
     """A note on the runs that are not finished, if there are any."""
-    left = [run for run in runs if not run.finished]
-    named = [
-        f"{run.row} seed {run.config.seed} (step {run.last_step} of {run.config.steps})"
-        for run in left
-    ]
-    return [f"Not finished: {', '.join(named)}."] if named else []
+    names = []
+    for run in runs:
+        if not run.finished:
+            config = run.config
+            progress = f"step {run.last_step} of {config.steps}"
+            names.append(f"{run.row} seed {config.seed} ({progress})")
+    if not names:
+        return []
+    return [f"Not finished: {', '.join(names)}."]
+
+
+# Which run is of which row.
 
 
 def _runs(
@@ -215,69 +249,160 @@ def _runs(
     """The runs whose configs agree with a row in the keys of `identity`, and whose `pretrained`
     configs agree with it in the number of steps, if rows differ in it."""
     steps = _steps_key(rows)
+    names = _row_names(rows, (*identity, *steps))
+    for path in _run_folders(pattern):
+        config_path = os.path.join(path, CONFIG_FILE)
+        metrics_path = os.path.join(path, METRICS_FILE)
+        config = config_lib.load(config_path)
+        values = [config.get(key) for key in identity]
+        if steps:
+            start = pretrained(config)
+            values.append(start[STEPS])
+        row = names.get(tuple(values))
+        if row and not config.data.search:  # whose score chose a setting
+            lines = MetricsFile.read(metrics_path)
+            yield Run(row, path, config, lines)
+
+
+def _row_names(rows: Mapping[str, ConfigDict], keys: Sequence[str]) -> dict[tuple, str]:
+    """The values of keys that make a config a row -> its name. Raises RunError: two rows have the
+    same."""
     names: dict[tuple, str] = {}
     for name, config in rows.items():
-        first = names.setdefault(tuple(config.get(key) for key in (*identity, *steps)), name)
+        values = tuple(config.get(key) for key in keys)
+        first = names.setdefault(values, name)
         if first != name:
-            advice = "leave out the --config flag that makes them equal"
-            raise RunError(f"the rows {first} and {name} have the same model and {STEPS}: {advice}")
+            raise RunError(
+                f"the rows {first} and {name} have the same model and {STEPS}: "
+                "leave out the --config flag that makes them equal"
+            )
+    return names
+
+
+def _run_folders(pattern: str) -> Iterator[str]:
+    """The run folders that a glob pattern matches, and those in the folders that it matches."""
     for folder in files.glob(pattern):
-        for path in (folder, *(os.path.join(folder, name) for name in files.listdir(folder))):
-            if files.exists(os.path.join(path, CONFIG_FILE)):
-                config = config_lib.load(os.path.join(path, CONFIG_FILE))
-                trained_for = [pretrained(config)[key] for key in steps]
-                row = names.get((*(config.get(key) for key in identity), *trained_for))
-                if row and not config.data.search:  # whose score chose a setting
-                    yield Run(row, path, config, MetricsFile.read(os.path.join(path, METRICS_FILE)))
+        paths = [folder]
+        for name in files.listdir(folder):
+            path = os.path.join(folder, name)
+            paths.append(path)
+        for path in paths:
+            config_path = os.path.join(path, CONFIG_FILE)
+            if files.exists(config_path):
+                yield path
 
 
 def _steps_key(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
-    return (STEPS,) if len({config[STEPS] for config in rows.values()}) > 1 else ()
+    """The key that tells rows apart beside their models: STEPS if they differ in it."""
+    numbers = {config[STEPS] for config in rows.values()}
+    if len(numbers) > 1:
+        return (STEPS,)
+    return ()
 
 
 def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
     """The config of the run from which a finetuned run started; {STEPS: None}, which matches no
     row, if it is gone."""
-    path = os.path.join(loading.source_folder(config.init_from)[0], CONFIG_FILE)
-    return config_lib.load(path) if config.init_from and files.exists(path) else {STEPS: None}
-
-
-def _refuse_twin(known: dict[tuple, Run], key: tuple, run: Run, name: str) -> None:
-    if key in known:
-        raise RunError(
-            f"{known[key].path} and {run.path} are both {name} with seed {run.config.seed}: leave one out"
-        )
-    known[key] = run
+    folder, _ = loading.source_folder(config.init_from)
+    path = os.path.join(folder, CONFIG_FILE)
+    if config.init_from and files.exists(path):
+        return config_lib.load(path)
+    return {STEPS: None}
 
 
 def _architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
     """The keys that make a model a row of a table: two models that agree in them are the same
     row."""
-    options = itertools.chain(*(config_lib.keys(row).items() for row in rows.values()))
-    return list(dict.fromkeys(name for name, option in options if option.architecture))
+    names: dict[str, None] = {}
+    for config in rows.values():
+        options = config_lib.keys(config)
+        for name, option in options.items():
+            if option.architecture:
+                names[name] = None
+    return list(names)
+
+
+def _inherited_architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
+    """Of `_architecture`, the keys that a finetuned run takes over from its row."""
+    task_keys: set[str] = set()
+    for config in rows.values():
+        options = schema.of_task(config.task)
+        task_keys.update(options)
+    keys = []
+    for key in _architecture(rows):
+        if key in TEXT_OPTIONS or key not in task_keys:
+            keys.append(key)
+    return keys
+
+
+# Which runs compare.
+
+
+def _refuse_twin(
+    known: dict[tuple, Run],
+    key: tuple,
+    run: Run,
+    name: str,
+) -> None:
+    """Notes a run by its key. Raises RunError: there is one with the same key."""
+    if key in known:
+        first = known[key]
+        seed = run.config.seed
+        raise RunError(
+            f"{first.path} and {run.path} are both {name} with seed {seed}: leave one out"
+        )
+    known[key] = run
 
 
 def _compared(runs: Sequence[Run], free: Sequence[str]) -> list[str]:
     """The keys in which runs of one table must agree."""
-    keys = dict.fromkeys(name for run in runs for name in config_lib.keys(run.config))
-    return [name for name in keys if name not in free and not name.startswith(FREE)]
+    names: dict[str, None] = {}
+    for run in runs:
+        for name in config_lib.keys(run.config):
+            if name not in free and not name.startswith(FREE):
+                names[name] = None
+    return list(names)
+
+
+def _shared(
+    keys: Sequence[str],
+    first: Run,
+    second: Run,
+) -> list[str]:
+    """Those of the keys that both configs have."""
+    first_keys = config_lib.keys(first.config)
+    second_keys = config_lib.keys(second.config)
+    return [key for key in keys if key in first_keys and key in second_keys]
+
+
+def _compare(
+    first: Run,
+    second: Run,
+    keys: Sequence[str],
+) -> None:
+    """Raises RunError: two runs differ in one of the keys."""
+    for key in keys:
+        first_value = first.config.get(key)
+        second_value = second.config.get(key)
+        if first_value != second_value:
+            raise RunError(
+                f"runs that do not compare: {key} is {first_value!r} in {first.path} and "
+                f"{second_value!r} in {second.path}: give runs that differ in model, seed and "
+                "rates alone"
+            )
 
 
 def _check_tokenizers(runs: Sequence[Run]) -> None:
     """Refuses runs of different tokenizers: perplexities per token of one do not compare with those
     of another."""
-    paths = [path for run in runs if files.exists(path := os.path.join(run.path, TOKENIZER_FILE))]
-    for path in paths[1:]:
-        if files.read_small(path) != files.read_small(paths[0]):
+    first = ""
+    for run in runs:
+        path = os.path.join(run.path, TOKENIZER_FILE)
+        if not files.exists(path):
+            continue
+        first = first or path
+        if files.read_small(path) != files.read_small(first):
             raise RunError(
-                f"runs of different tokenizers: {paths[0]} and {path} differ: give runs of one tokenizer"
-            )
-
-
-def _compare(one: Run, other: Run, keys: Sequence[str]) -> None:
-    for key in keys:
-        if one.config.get(key) != other.config.get(key):
-            raise RunError(
-                f"runs that do not compare: {key} is {one.config.get(key)!r} in {one.path} and "
-                f"{other.config.get(key)!r} in {other.path}: give runs that differ in model, seed and rates alone"
+                f"runs of different tokenizers: {first} and {path} differ: "
+                "give runs of one tokenizer"
             )

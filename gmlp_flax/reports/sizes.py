@@ -1,81 +1,155 @@
 """Reports of model sizes: counted parameters and operations beside the papers' numbers. They need
 no runs."""
 
-from gmlp_flax.analysis.drawing import DASHES, Chart, Panel, Scale, Series, looks
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
+from gmlp_flax.analysis.looks import looks
 from gmlp_flax.paper.published import PUBLISHED, Published, Quoted, forward_flops, param_count
 from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports.report import Report, family
-from gmlp_flax.reports.table import Columns, Table, difference, printed
+from gmlp_flax.reports.table import Cells, Table, difference, printed
 
 NOTE = "Differences are ours - the paper's. Nothing was trained."
 ACCURACIES = (
-    "Top-1 accuracies are the paper's (ImageNet-1K, no extra data, a spread of about 0.1 between runs): none was "
-    "measured here. Its multiply-adds are shown as two operations each."
+    "Top-1 accuracies are the paper's (ImageNet-1K, no extra data, a spread of about 0.1 between "
+    "runs): none was measured here. Its multiply-adds are shown as two operations each."
 )
 # of lines in Figure 2
-NAMES = {"vit": "ViT", "deit": "DeiT", "mixer": "Mixer", "resmlp": "ResMLP", "gmlp": "gMLP"}
+NAMES = {
+    "vit": "ViT",
+    "deit": "DeiT",
+    "mixer": "Mixer",
+    "resmlp": "ResMLP",
+    "gmlp": "gMLP",
+}
 
 
 def counts(table: PaperTable) -> Report:
     """A table of sizes; of classifiers (Table 2 and Figure 2), with the paper's accuracies over
     them."""
-    models, classifiers = {name: PUBLISHED[name] for name in table.rows}, bool(table.quoted)
-    rows: dict[str, Published | Quoted] = {**models, **{row.name: row for row in table.quoted}}
-    # Each multiply-add is two operations.
-    papers_flops = {
-        name: None if row.madds_g is None else 2 * row.madds_g for name, row in rows.items()
-    }
-    papers_flops |= {name: model.flops_g for name, model in models.items() if model.madds_g is None}
-    params = {name: param_count(model) / 1e6 for name, model in models.items()}
-    flops = {name: forward_flops(model) / 1e9 for name, model in models.items()}
-    columns: Columns = {
-        "top-1 (%)": {name: printed(row.top1) for name, row in rows.items()} if classifiers else {},
-        "M parameters": params,
-        "the paper's": {name: printed(row.params_m) for name, row in rows.items()},
-        "difference": {
-            name: difference(params[name], model.params_m) for name, model in models.items()
-        },
-        "GFLOPs": flops,
-        "the paper's GFLOPs": {name: printed(papers_flops[name]) for name in rows},
-        "difference of GFLOPs": {
-            name: difference(flops[name], papers_flops[name]) for name in models
-        },
-        "note": {name: row.note or None for name, row in rows.items()},
-    }
+    models: dict[str, Cells] = {}
+    for name in table.rows:
+        models[name] = _counted(PUBLISHED[name])
+    for row in table.quoted:
+        models[row.name] = _quoted(row)
+    if not table.quoted:
+        for cells in models.values():
+            del cells["top-1 (%)"]
+        return Report(table.title, Table.of_models(models), notes=[NOTE])
     return Report(
         table.title,
-        Table.of_columns(rows, columns),
-        notes=(ACCURACIES, NOTE) if classifiers else (NOTE,),
-        figures={"accuracies": _chart(table)} if classifiers else {},
+        Table.of_models(models),
+        notes=[ACCURACIES, NOTE],
+        figures={"accuracies": _chart(table)},
     )
+
+
+def _counted(model: Published) -> Cells:
+    """The cells of a model that we have."""
+    params = param_count(model) / 1e6
+    flops = forward_flops(model) / 1e9
+    papers_flops = model.flops_g
+    if model.madds_g is not None:
+        papers_flops = 2 * model.madds_g
+    return {
+        "top-1 (%)": printed(model.top1),
+        "M parameters": params,
+        "the paper's": printed(model.params_m),
+        "difference": difference(params, model.params_m),
+        "GFLOPs": flops,
+        "the paper's GFLOPs": printed(papers_flops),
+        "difference of GFLOPs": difference(flops, papers_flops),
+        "note": model.note or None,
+    }
+
+
+def _quoted(row: Quoted) -> Cells:
+    """The cells of a row that only the paper has."""
+    papers_flops = None if row.madds_g is None else 2 * row.madds_g
+    return {
+        "top-1 (%)": printed(row.top1),
+        "the paper's": printed(row.params_m),
+        "the paper's GFLOPs": printed(papers_flops),
+        "note": row.note or None,
+    }
+
+
+# Figure 2.
+
+
+class _Point(NamedTuple):
+    """A classifier of Figure 2.
+
+    Attributes:
+        params: in millions.
+        top1: in percent.
+        label: what is written at it.
+    """
+
+    params: float
+    top1: float
+    label: str
+
+
+class _Line(NamedTuple):
+    """A line of Figure 2: its name, and the family whose colour it has."""
+
+    name: str
+    family: str
 
 
 def _chart(table: PaperTable) -> Chart:
     """The paper's Figure 2: accuracy over parameters, one line per architecture."""
-    # name, family -> parameters, accuracy, label
-    lines: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
+    lines: dict[_Line, list[_Point]] = {}
+    for line, point in (*_our_points(table), *_quoted_points(table)):
+        lines.setdefault(line, []).append(point)
+    look_of = looks([line.family for line in lines])
+    series = []
+    for look, (line, points) in zip(look_of, lines.items(), strict=True):
+        params, accuracies, labels = zip(*sorted(points), strict=True)
+        drawn = Series(
+            line.name,
+            look.solid(),
+            params,
+            accuracies,
+            labels=labels,
+        )
+        series.append(drawn)
+    panel = Panel(
+        "At the same size gMLP is as accurate as DeiT; ViT and Mixer are not",
+        Scale("M parameters", log=True),
+        Scale("the paper's top-1 (%)"),
+        series,
+    )
+    return Chart(
+        [panel],
+        "Every model of the table is drawn; the figure in the paper ends at 100 M parameters. "
+        "Grey: convolutions.",
+    )
+
+
+def _our_points(table: PaperTable) -> Iterator[tuple[_Line, _Point]]:
+    """The models that we have."""
     for name in table.rows:
         model = PUBLISHED[name]
-        if model.top1 is not None:
-            kind, _, label = name.partition("_")
-            point = param_count(model) / 1e6, model.top1, label.removesuffix("_cls")
-            lines.setdefault((NAMES.get(kind, kind), family(name)), []).append(point)
+        if model.top1 is None:
+            continue
+        kind, _, label = name.partition("_")
+        line = _Line(NAMES.get(kind, kind), family(name))
+        params = param_count(model) / 1e6
+        label = label.removesuffix("_cls")
+        yield line, _Point(params, model.top1, label)
+
+
+def _quoted_points(table: PaperTable) -> Iterator[tuple[_Line, _Point]]:
+    """The models that only the paper has. One that the table has twice is a line of its own."""
     for row in table.quoted:
-        if row.top1 is not None:
-            kind, _, label = row.name.partition("-")
-            # A model that the table has twice is a line of its own.
-            line = f"{kind} (our setup)" if kind in NAMES.values() else kind
-            lines.setdefault((line, kind), []).append(
-                (row.params_m, row.top1, label.partition(" ")[0])
-            )
-    series = []
-    for ((name, _), points), look in zip(
-        lines.items(), looks([kind for _, kind in lines]), strict=True
-    ):
-        x, y, labels = zip(*sorted(points), strict=True)
-        series.append(Series(name, look._replace(dashes=DASHES[0]), x, y, labels=labels))
-    title = "At the same size gMLP is as accurate as DeiT; ViT and Mixer are not"
-    return Chart(
-        [Panel(title, Scale("M parameters", log=True), Scale("the paper's top-1 (%)"), series)],
-        "Every model of the table is drawn; the figure in the paper ends at 100 M parameters. Grey: convolutions.",
-    )
+        if row.top1 is None:
+            continue
+        kind, _, label = row.name.partition("-")
+        is_twice = kind in NAMES.values()
+        name = f"{kind} (our setup)" if is_twice else kind
+        size, _, _ = label.partition(" ")
+        yield _Line(name, kind), _Point(row.params_m, row.top1, size)

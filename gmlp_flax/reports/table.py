@@ -8,9 +8,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gmlp_flax.analysis.drawing import csv_text
+from gmlp_flax.analysis.charts import csv_text
 
+DIGITS = 3  # of a number for reading
 MINUS = "\u2212"
+STATISTICS = ("deviation", "lowest", "highest")  # of a Spread, beside its centre
+CENTRES = "the number before it is their mean, or the median of finetuned scores and of costs"
 
 
 class Printed(float):
@@ -46,7 +49,7 @@ class Spread(NamedTuple):
 
 
 Cell = str | float | int | Spread | None
-Columns = dict[str, Mapping[str, Cell]]  # title -> row -> cell
+Cells = dict[str, Cell]  # title of a column -> cell
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,94 +67,162 @@ class Table:
     over: str = "seeds"
 
     @classmethod
-    def of_columns(cls, rows: Iterable[str], columns: Columns, over: str = "seeds") -> Table:
-        """A line for each model of `rows`; columns that are empty in all of them are left out."""
-        rows = list(rows)
-        full = [
-            title
-            for title, cells in columns.items()
-            if any(cells.get(row) is not None for row in rows)
-        ]
-        return cls(
-            ("model", *full),
-            [[row, *(columns[title].get(row) for title in full)] for row in rows],
-            over,
-        )
+    def of_models(
+        cls,
+        models: Mapping[str, Cells],
+        over: str = "seeds",
+    ) -> Table:
+        """A line for each model; columns that are empty in all of them are left out.
+
+        Args:
+            models: name -> its cells, in the order of the columns.
+            over: what the numbers of a Spread differ by.
+        """
+        titles: dict[str, None] = {}  # in order
+        full = set()
+        for cells in models.values():
+            for title, cell in cells.items():
+                titles[title] = None
+                if cell is not None:
+                    full.add(title)
+        kept = [title for title in titles if title in full]
+        rows = []
+        for name, cells in models.items():
+            row: list[Cell] = [name]
+            for title in kept:
+                row.append(cells.get(title))
+            rows.append(row)
+        return cls(("model", *kept), rows, over)
+
+    def column(self, index: int) -> list[Cell]:
+        """The cells of a column."""
+        return [row[index] for row in self.rows]
 
     def markdown(self) -> str:
-        """With three digits; what ± is stands below."""
-        cells = [
-            self.columns,
-            ["---"] * len(self.columns),
-            *(list(map(shown, row)) for row in self.rows),
-        ]
-        lines = "".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in cells
-        )
-        return lines + (f"\n{legend}\n" if (legend := self.legend()) else "")
+        """The table with three digits; what ± is stands below."""
+        rule = ["---"] * len(self.columns)
+        lines = [_markdown_line(self.columns), _markdown_line(rule)]
+        for row in self.rows:
+            line = _markdown_line([shown(cell) for cell in row])
+            lines.append(line)
+        legend = self.legend()
+        if legend:
+            lines.append(f"\n{legend}\n")
+        return "".join(lines)
 
     def legend(self) -> str:
         """What its ± is; empty if it has none."""
-        if not any(
-            isinstance(cell, Spread) and cell.deviation is not None
-            for row in self.rows
-            for cell in row
-        ):
-            return ""
-        centre = (
-            "the number before it is their mean, or the median of finetuned scores and of costs"
-        )
-        return f"± is the standard deviation between {self.over}; {centre}."
+        for row in self.rows:
+            for cell in row:
+                if isinstance(cell, Spread) and cell.deviation is not None:
+                    return f"± is the standard deviation between {self.over}; {CENTRES}."
+        return ""
 
     def csv(self) -> str:
-        """With all digits. A number over seeds takes five columns."""
-        spread = [
-            any(isinstance(row[index], Spread) for row in self.rows)
-            for index in range(len(self.columns))
-        ]
-        columns: list[str] = []
-        for name, wide in zip(self.columns, spread, strict=True):
-            more = ("deviation", "lowest", "highest", self.over) if wide else ()
-            columns += [name, *(f"{name} {statistic}" for statistic in more)]
-        rows = (zip(row, spread, strict=True) for row in self.rows)
-        return csv_text(
-            [
-                columns,
-                *([value for cell, wide in row for value in _values(cell, wide)] for row in rows),
-            ]
-        )
+        """The table with all digits. A column with a number over seeds becomes five."""
+        head: list[str] = []
+        lines: list[list[Cell]] = [[] for _ in self.rows]
+        for index, name in enumerate(self.columns):
+            cells = self.column(index)
+            head.append(name)
+            has_spread = any(isinstance(cell, Spread) for cell in cells)
+            if has_spread:
+                for statistic in (*STATISTICS, self.over):
+                    head.append(f"{name} {statistic}")
+            for line, cell in zip(lines, cells, strict=True):
+                if has_spread:
+                    line.extend(_statistics(cell))
+                else:
+                    line.append(cell)
+        return csv_text([head, *lines])
+
+
+def _markdown_line(cells: Sequence[str]) -> str:
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return f"| {' | '.join(escaped)} |\n"
+
+
+def _statistics(cell: Cell) -> list[Cell]:
+    """The values of a cell in five columns: its centre, STATISTICS and the count."""
+    if not isinstance(cell, Spread):
+        return [cell, None, None, None, None]
+    return [
+        cell.centre,
+        cell.deviation,
+        min(cell.values),
+        max(cell.values),
+        len(cell.values),
+    ]
 
 
 def shown(cell: Cell) -> str:
     """A cell for reading: three digits of a number, all digits of a whole number."""
-    if cell is None or isinstance(cell, str):
-        return cell or ""
+    if cell is None:
+        return ""
+    if isinstance(cell, str):
+        return cell
     if isinstance(cell, Spread):
         return _shown_spread(cell)
     if isinstance(cell, int):
         return f"{cell:,}"
-    if not math.isfinite(cell):
+    return _shown_number(cell)
+
+
+def _shown_number(number: float) -> str:
+    if not math.isfinite(number):
         return "not finite"
-    if isinstance(cell, Printed):
-        return f"{cell:,.10g}"
-    if isinstance(cell, Difference):
-        text = f"{cell:+,.{min(2, decimals(cell))}f}"
-        return "0" if not text.strip("+-0.") else text.replace("-", MINUS)
-    if 0 < abs(cell) < 1e-4:
-        return f"{cell:.2e}".replace("-", MINUS)
-    return f"{cell:,.{decimals(cell)}f}".replace("-", MINUS)
+    if isinstance(number, Printed):
+        return f"{number:,.10g}"
+    if isinstance(number, Difference):
+        return _shown_difference(number)
+    if 0 < abs(number) < 1e-4:
+        return _with_minus(f"{number:.2e}")
+    digits = decimals(number)
+    return _with_minus(f"{number:,.{digits}f}")
 
 
-def decimals(value: float, digits: int = 3) -> int:
+def _with_minus(text: str) -> str:
+    """A number with a minus sign in the place of a hyphen."""
+    return text.replace("-", MINUS)
+
+
+def _shown_difference(difference: Difference) -> str:
+    digits = min(2, decimals(difference))
+    text = f"{difference:+,.{digits}f}"
+    is_zero = not text.strip("+-0.")
+    return "0" if is_zero else _with_minus(text)
+
+
+def _shown_spread(spread: Spread) -> str:
+    centre = shown(float(spread.centre))
+    deviation = spread.deviation
+    if deviation is None or not math.isfinite(deviation):
+        return centre
+    digits = decimals(spread.centre)
+    if round(deviation, digits) == 0:
+        digits = min(decimals(deviation, 1), 6)
+    return f"{centre} ± {deviation:,.{digits}f}"
+
+
+def decimals(value: float, digits: int = DIGITS) -> int:
     """How many decimals show this many digits of a number."""
-    rounded = abs(float(f"{value:.{digits - 1}e}"))
-    return max(0, digits - 1 - math.floor(math.log10(rounded))) if rounded else digits - 1
+    most = digits - 1
+    rounded = abs(float(f"{value:.{most}e}"))
+    if rounded == 0:
+        return most
+    exponent = math.floor(math.log10(rounded))
+    return max(0, most - exponent)
 
 
 def sort_key(cell: Cell) -> str:
     """What a page sorts a cell by: all its digits; empty for an empty cell."""
-    value = cell.centre if isinstance(cell, Spread) else cell
-    return "" if value is None else str(float(value)) if isinstance(value, float) else str(value)
+    if cell is None:
+        return ""
+    if isinstance(cell, Spread):
+        cell = cell.centre
+    if isinstance(cell, float):
+        return str(float(cell))  # without the class of a Printed
+    return str(cell)
 
 
 def difference(ours: float, papers: float | None) -> Difference | None:
@@ -162,19 +233,3 @@ def difference(ours: float, papers: float | None) -> Difference | None:
 def printed(value: float | None) -> Printed | None:
     """A paper's number; None if it prints none."""
     return None if value is None else Printed(value)
-
-
-def _shown_spread(cell: Spread) -> str:
-    centre, deviation = shown(float(cell.centre)), cell.deviation
-    if deviation is None or not math.isfinite(deviation):
-        return centre
-    digits = decimals(cell.centre)
-    if round(deviation, digits) == 0:
-        digits = min(decimals(deviation, 1), 6)
-    return f"{centre} ± {deviation:,.{digits}f}"
-
-
-def _values(cell: Cell, wide: bool) -> list[str | float | int | None]:
-    if isinstance(cell, Spread):
-        return [cell.centre, cell.deviation, min(cell.values), max(cell.values), len(cell.values)]
-    return [cell, *([None] * 4 if wide else [])]

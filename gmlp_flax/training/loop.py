@@ -42,7 +42,6 @@ def train(
     workdir: str,
     restart: bool = False,
     again: str = "",
-    at_end: Callable[[], object] = lambda: None,
     other_data: bool = False,
     init: loading.Source | None = None,
     optimizer: optax.GradientTransformation | None = None,
@@ -56,7 +55,6 @@ def train(
         restart: puts a run that is in the folder aside, and begins anew.
         again: how the run goes on after a signal; empty: by this process's own command line.
         other_data: goes on over other data than the steps before were taken on.
-        at_end: called by the first process after the last step, before result.json is written.
         init: the model that the run starts from, in the place of config.init_from.
         optimizer: from gradients to updates, in the place of the config's optimizer, with a rate of
             its own.
@@ -97,8 +95,6 @@ def train(
                     checkpoints.wait()
                 folder.note_checkpoint()
         if done == config.steps and done in metrics.evaluations:
-            if distributed.is_first():
-                at_end()
             return _result(folder, metrics)  # last: a run that has it is done, whatever ends it now
         several = (
             f"start the same {jax.process_count()} processes again"

@@ -32,3 +32,18 @@ def test_a_finished_run_goes_on_when_it_is_given_more_steps(text_run, tmp_path):
         ["draw", "filters"],
         ["evaluate", f"--workdir={run}"],
     ]
+
+
+def test_a_figure_that_cannot_be_written_loses_no_result(text_run, tmp_path):
+    """Where the folder of figures should be is a file."""
+    run = shutil.copytree(text_run, tmp_path / "run")
+    shutil.rmtree(run / "figures", ignore_errors=True)
+    (run / "figures").write_text("")
+    done = preloaded.gmlp(
+        "train", f"--config={run}/config.json", f"--workdir={run}", "--config.steps=14"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((run / "result.json").read_text())["step"] == 14
+    *_, last = done.stderr.splitlines()
+    assert f"{run}/figures" in last
+    assert "loss.png" not in done.stdout and f"gmlp evaluate --workdir={run}" in done.stdout

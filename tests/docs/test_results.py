@@ -12,9 +12,9 @@ import pytest
 
 from docs import generate
 from docs.results import advice, figures, matrices
-from gmlp_flax.analysis import filters
+from gmlp_flax.analysis import shift_invariance
 from gmlp_flax.paper.published import PUBLISHED
-from gmlp_flax.reports import claims, language_models
+from gmlp_flax.reports import claims, scaling
 from gmlp_flax.reports.table import Spread
 
 RESULTS = Path("docs/results")
@@ -281,7 +281,7 @@ def test_the_power_laws_of_depth():
         ("aMLP", "for aMLP"),
     ):
         points = figures.depths()[name]
-        law = language_models.power_law(
+        law = scaling.power_law(
             [params for params, _, _ in points], [spread.centre for _, spread, _ in points]
         )
         assert f"{law.exponent:.2f} {at.partition(' ')[2] if name != 'aMLP' else at}" in words(
@@ -305,7 +305,7 @@ def test_advice_has_ten_sentences_each_with_a_number_and_a_limit():
 def test_smooth_noise_of_the_figures():
     """The bands are what the report draws."""
     for shape, drawn in (((8, 8), figures.IMAGE_NOISE), ((128,), figures.TEXT_NOISE)):
-        chance = filters.chance(shape)
+        chance = shift_invariance.chance(shape)
         expected = [100 * value for value in (chance.smooth, chance.low, chance.high)]
         assert drawn == pytest.approx(expected, abs=0.5 if shape == (8, 8) else 0.06)
 

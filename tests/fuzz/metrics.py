@@ -5,7 +5,7 @@ import io
 import json
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.analysis import drawing
+from gmlp_flax.analysis import figure_files
 from gmlp_flax.checkpoints import METRICS_FILE, RESULT_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.errors import DataError, RunError
@@ -62,7 +62,7 @@ def make(folder):
     def drawn(rng):
         chart = curves.of_run(str(workdir))
         if rng.random() < 0.02:
-            drawing.save({"loss": chart}, str(workdir))
+            figure_files.save({"loss": chart}, str(workdir))
 
     def reported():
         for run in runs.find(str(workdir), {"row": whole}):

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.analysis import drawing, filters
+from gmlp_flax.analysis import figure_files, filters
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.data.images import views
 from gmlp_flax.errors import ConfigError, RunError
@@ -80,7 +80,7 @@ def test_a_converted_folder_is_a_run_folder(converted, tmp_path):
     metrics, _ = evaluation.Evaluator(trained.task, trained.partition)(trained.params, trained.ema)
     assert metrics["examples"] == 4 and metrics["top5"] == 1
     assert filters.matrices(trained).shape == (2, 16, 16)
-    [path] = drawing.save({"filters": filters.figure(trained)}, str(run))
+    [path] = figure_files.save({"filters": filters.figure(trained)}, str(run))
     assert path == str(run / "figures" / "filters.png")
 
 

@@ -4,10 +4,11 @@ import shutil
 
 import pytest
 
-from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.paper.alternatives import COLUMNS, FASTER, GROWS, ROWS, STATEMENTS
 from gmlp_flax.reports import alternatives
 from gmlp_flax.reports.alternatives import claims, late_starters, over_speed
+from gmlp_flax.reports.costs import read_costs
 from gmlp_flax.reports.runs import NoRuns
 from gmlp_flax.reports.table import Spread
 from tests.reports import made_up_columns
@@ -229,7 +230,7 @@ def test_speeds_and_growth(tmp_path):
     }
     made_up_columns.write_costs(tmp_path, rows, (512, 1024, 2048, 4096))
     made_up_columns.write_costs(tmp_path, {"external": (1.0, 1.0)}, (1024, 2048))
-    found = claims({}, alternatives.read_costs(str(tmp_path), ROWS))
+    found = claims({}, read_costs(str(tmp_path), ROWS))
     by_text = verdicts(found)
     assert by_text["A training step of 512 tokens: fnet takes less time than bert"] == "holds"
     # 1.2 times as fast: another process may find the opposite.
@@ -249,13 +250,13 @@ def test_speeds_and_growth(tmp_path):
     # speeds of different lengths are not compared
     for row, tokens in {"fnet": 512, "bert": 1024}.items():
         made_up_columns.write_cost(tmp_path / "apart", row, tokens, (1.0,))
-    assert claims({}, alternatives.read_costs(str(tmp_path / "apart"), ROWS)) == []
+    assert claims({}, read_costs(str(tmp_path / "apart"), ROWS)) == []
 
 
 @pytest.fixture
 def costs(tmp_path):
     made_up_columns.write_costs(tmp_path)
-    return alternatives.read_costs(str(tmp_path), ROWS)
+    return read_costs(str(tmp_path), ROWS)
 
 
 def test_a_score_over_speed(costs):
@@ -285,7 +286,7 @@ def test_a_score_over_speed(costs):
 
 def test_speeds_of_one_length_alone_compare(costs, tmp_path):
     made_up_columns.write_cost(tmp_path, "mixer", 256, (1.0,))
-    both = alternatives.read_costs(str(tmp_path), ROWS)
+    both = read_costs(str(tmp_path), ROWS)
     scores = {row: Spread(50.0, (50.0,)) for row in ("bert", "sgu", "mixer")}
     [panel] = over_speed(COLUMNS["mlm"], scores, both, 128).panels
     assert [each.labels for each in panel.series] == [["bert"], ["sgu"]]
@@ -293,46 +294,3 @@ def test_speeds_of_one_length_alone_compare(costs, tmp_path):
     assert over_speed(COLUMNS["bytes"], scores, both, 1024).panels[0].x.label.endswith("n = 1,024")
     # of 32 tokens nothing was measured
     assert over_speed(COLUMNS["listops"], scores, both, 32) is None
-
-
-def test_costs_over_tokens_with_their_powers(costs):
-    [panel] = alternatives.cost_chart(costs, ROWS).panels
-    series = {each.name: each for each in panel.series}
-    assert series["bert"].x == [128, 1024, 2048, 4096]
-    # ms
-    assert series["bert"].y == pytest.approx([400 * (n / 1024) ** 2 for n in series["bert"].x])
-    assert series["bert"].fit == pytest.approx(series["bert"].y, rel=1e-6)
-    one_length = {row: {128: by_length[128]} for row, by_length in costs.items()}
-    assert alternatives.cost_chart(one_length, ROWS) is None
-
-
-def test_growth_is_that_of_a_sequence_from_1024_tokens_on(tmp_path):
-    made_up_columns.write_costs(tmp_path)
-    made_up_columns.write_cost(tmp_path, "sgu", 256, (100.0,))  # too short to count
-    found = alternatives.read_costs(str(tmp_path), ("bert", "sgu"))
-    assert alternatives.growth(found["sgu"]).exponent == pytest.approx(1.5)
-    assert alternatives.growth(found["sgu"], memory=True).exponent == pytest.approx(1)
-    assert alternatives.growth(found["bert"], memory=True).exponent == pytest.approx(2)
-    assert (
-        alternatives.growth({1024: found["bert"][1024]}) is None and alternatives.growth({}) is None
-    )
-
-
-def test_the_nearest_length(tmp_path):
-    made_up_columns.write_costs(tmp_path, {"sgu": (1.0, 1.0)}, (128, 1024))
-    made_up_columns.write_cost(tmp_path, "sgu", 2048, ())
-    found = alternatives.read_costs(str(tmp_path), ("sgu",))
-    for tokens, near in {64: 128, 128: 128, 1000: 1024, 2000: 1024}.items():
-        assert alternatives.nearest(found, ("sgu",), tokens)["sgu"].tokens == near
-    assert not any(alternatives.nearest(found, ("sgu",), tokens) for tokens in (300, 4096))
-    assert alternatives.nearest({}, ("sgu",), 128) == {}
-
-
-def test_a_damaged_file_is_one_line(tmp_path):
-    (tmp_path / "costs").mkdir()
-    (tmp_path / "costs" / "notes.txt").write_text("not ours")
-    for text in ("{", "{}", "[1]", '[{"figure": "seconds"}]'):
-        (tmp_path / "costs" / "sgu-128.json").write_text(text)
-        assert alternatives.read_costs(str(tmp_path), ("fnet",)) == {}
-        with pytest.raises((DataError, RunError), match=r"costs/sgu-128\.json"):
-            alternatives.read_costs(str(tmp_path), ("sgu",))

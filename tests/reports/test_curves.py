@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.analysis import drawing
+from gmlp_flax.analysis import figure_files
 from gmlp_flax.reports import curves
 from gmlp_flax.reports.table import Spread
 
@@ -81,7 +81,7 @@ def test_curve_has_training_and_heldout_points(tmp_path):
         {"step": 10, "eval": {"loss": 2.5}},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    [path] = drawing.save({"loss": curves.of_run(str(tmp_path))}, str(tmp_path))
+    [path] = figure_files.save({"loss": curves.of_run(str(tmp_path))}, str(tmp_path))
     [panel] = curves.of_run(str(tmp_path)).panels
     training, heldout = panel.series
     assert (training.name, list(training.x), list(training.y)) == ("training", [5, 10], [3.0, 2.0])

@@ -1,6 +1,6 @@
 """Models have the colour of their family."""
 
-from gmlp_flax.analysis import drawing
+from gmlp_flax.analysis.looks import FAMILIES
 from gmlp_flax.models import blocks
 from gmlp_flax.paper.published import PUBLISHED
 from gmlp_flax.reports import report
@@ -17,5 +17,5 @@ def test_families():
 
 
 def test_every_published_model_has_a_colour():
-    assert {report.family(row) for row in PUBLISHED} == set(drawing.FAMILIES)
-    assert set(report.NAMES) == set(blocks.BLOCKS) | {"amlp"}
+    assert {report.family(row) for row in PUBLISHED} == set(FAMILIES)
+    assert set(report.FAMILY_NAMES) == set(blocks.BLOCKS) | {"amlp"}

@@ -61,3 +61,23 @@ def test_csv_keeps_all_digits():
     deviation = str(TABLE.rows[0][2].deviation)
     assert first == ["a|b", "1234567", "4.123456789", deviation, "4.0", "4.246913578", "2", ""]
     assert second == ["<c>", "", "10.0", *[""] * 5]
+
+
+def test_a_line_for_each_model():
+    """In the columns' order, though the first model has nothing in one; empty columns are left
+    out."""
+    table = Table.of_models(
+        {
+            "a": {"params": 1.0, "score": None, "empty": None, "note": "x"},
+            "b": {"params": None, "score": 2.0, "empty": None, "note": None},
+            "c": {"note": "z"},
+        },
+        over="repeats",
+    )
+    assert table.columns == ("model", "params", "score", "note")
+    assert table.rows == [
+        ["a", 1.0, None, "x"],
+        ["b", None, 2.0, None],
+        ["c", None, None, "z"],
+    ]
+    assert (table.column(1), table.over) == ([1.0, None, None], "repeats")

@@ -103,24 +103,24 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
 
 
 def test_the_result_is_written_last_and_deleted_first(tmp_path, monkeypatch):
-    """A run that is killed while its figure is drawn is not finished: it draws again, and nothing
-    of it is left. Nor is one that goes on: killed after config.json has more steps, a sweep would
-        take the old result for the new one."""
+    """A run that is killed before its result is written is not finished, and one that is killed
+    while its figure is drawn leaves nothing of it behind. Nor is one that goes on finished: killed
+    after config.json has more steps, a sweep would take the old result for the new one."""
     options, run, write = tiny.text_config(tmp_path), tmp_path / "run", loop.files.write
     options.steps = options.checkpoint.every = 3
-    figures = run / "figures"
 
-    def killed():
-        assert not (run / "result.json").exists()
-        figures.mkdir()
-        (figures / ".loss.png.01234567.tmp").touch()
+    def killed_at_the_end(*_):
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        loop.train(options, str(run), at_end=killed)
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.run_folder.RunFolder, "write_result", killed_at_the_end)
+        with pytest.raises(KeyboardInterrupt):
+            loop.train(options, str(run))
     assert not (run / "result.json").exists() and (run / "checkpoints" / "3").exists()
-    first = loop.train(options, str(run), at_end=lambda: (figures / "loss.png").touch())
-    assert first["step"] == 3 and (figures / "loss.png").exists()
+    (run / "figures").mkdir()
+    (run / "figures" / ".loss.png.01234567.tmp").touch()
+    first = loop.train(options, str(run))
+    assert first["step"] == 3 and (run / "result.json").exists()
     assert not [*run.rglob("*tmp*")] and not (run / "lease.json").exists()
 
     def killed_in_a_step(path, content):

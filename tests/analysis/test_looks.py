@@ -1,0 +1,99 @@
+"""Colours that differ for every reader, on a white and on a dark page."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gmlp_flax.analysis.looks import DARK_PAGE, FAMILIES, GREY, WHITE, contrast, looks, on_dark
+
+# Machado, Oliveira and Fernandes (2009), severity 1: what readers see who lack one kind of cone, of
+# linear RGB.
+VISION = {
+    "usual": np.eye(3),
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+
+
+def linear(colour):
+    channels = np.frombuffer(bytes.fromhex(colour[1:]), np.uint8) / 255
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb):
+    """CIE L*a*b* of linear RGB, where distances are about as people see them; 2.3 is just
+    noticed."""
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
+    xyz = to_xyz @ np.clip(rgb, 0, 1) / [0.9505, 1, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_families_can_be_told_apart_by_every_reader(vision):
+    colours = {
+        name: lab(np.array(VISION[vision]) @ linear(colour))
+        for name, colour in (FAMILIES | {"none": GREY}).items()
+    }
+    for one, other in itertools.combinations(colours, 2):
+        assert np.linalg.norm(colours[one] - colours[other]) > 15, (one, other)
+
+
+def test_series_of_a_family_have_its_colour_in_shades_and_markers_of_their_own():
+    found = looks(["gMLP", "Mixer", "gMLP", "gMLP", "custom"])
+    assert len(set(found)) == 5
+    assert found[1].colour == FAMILIES["Mixer"] and found[4].colour == GREY
+    lightness = [lab(linear(found[place].colour))[0] for place in (0, 2, 3)]
+    assert lightness == sorted(lightness, reverse=True)
+    assert len({found[place].marker for place in (0, 2, 3)}) == 3
+    assert lab(linear(found[0].text))[0] < lightness[0]
+
+
+def test_contrast():
+    """As WCAG's own examples: black and white, and #777777, which is just too light on white."""
+    assert contrast("#000000", WHITE) == contrast(WHITE, "#000000") == pytest.approx(21)
+    assert contrast("#777777", WHITE) == pytest.approx(4.48, abs=0.005)
+    assert contrast("#767676", WHITE) == pytest.approx(4.54, abs=0.005)
+
+
+def test_every_colour_can_be_read_on_a_dark_page():
+    for family in FAMILIES:
+        for look in looks([family] * 6):
+            assert contrast(on_dark(look.colour), DARK_PAGE) >= 4.5, look
+            assert contrast(on_dark(look.text), DARK_PAGE) >= 4.5, look
+
+
+def test_families_differ_on_a_dark_page():
+    colours = {
+        name: lab(linear(on_dark(colour))) for name, colour in {**FAMILIES, "none": GREY}.items()
+    }
+    for one, other in itertools.combinations(colours, 2):
+        assert np.linalg.norm(colours[one] - colours[other]) > 10, (one, other)
+
+
+def test_words_on_a_dark_page_have_the_hue_of_their_line():
+    """Also those in a dark orange, which is no brown."""
+    for family in FAMILIES:
+        for look in looks([family] * 6):
+            line, words = (lab(linear(on_dark(colour))) for colour in (look.colour, look.text))
+            assert np.linalg.norm(line[1:] - words[1:]) < 35, look
+
+
+def test_greys_are_inverted():
+    assert contrast(on_dark(GREY), DARK_PAGE) > 7 > 1.2 > contrast(on_dark(WHITE), DARK_PAGE)

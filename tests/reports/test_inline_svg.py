@@ -1,0 +1,101 @@
+"""Figures as elements of a page: colours that a page can replace, identifiers, what the pointer
+shows."""
+
+import math
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from gmlp_flax.analysis import drawing, filters
+from gmlp_flax.analysis.charts import Panel, Scale, Series
+from gmlp_flax.analysis.looks import looks, on_dark
+from gmlp_flax.errors import RunError
+from gmlp_flax.reports import inline_svg
+
+GMLP, MIXER = looks(["gMLP", "Mixer"])
+PANEL = Panel(
+    "not in the figure",
+    Scale("tokens"),
+    Scale("perplexity", log=True),
+    [
+        Series("Mixer", MIXER, [1e6], [math.nan]),
+        Series("gMLP", GMLP, [1e5, 1e6], [400.0, 60.0], [390.0, 50.0], [410.0, 70.0]),
+        Series("points", MIXER, [1e6], [77.0], labels=["18 <co>"], joined=False),
+    ],
+    [("none", 300.0)],
+)
+
+
+def words(root):
+    return {"".join(element.itertext()) for element in root.iter("text")}
+
+
+def test_words_are_text_without_a_font_of_their_own():
+    root = ElementTree.fromstring(inline_svg.panel_svg(PANEL, "curves-1"))
+    assert {"tokens", "perplexity", "gMLP", "none", "18 <co>"} <= words(root)
+    assert not any(word.startswith("not in") for word in words(root))
+    assert all("font-family" not in element.get("style", "") for element in root.iter())
+    assert root.get("aria-label") == "not in the figure" and root.get("role") == "img"
+    _, _, width, _ = map(float, root.get("viewBox").split())
+    assert width == pytest.approx(72 * inline_svg.WIDTH)
+
+
+def test_the_pointer_shows_each_points_numbers():
+    root = ElementTree.fromstring(inline_svg.panel_svg(PANEL, "curves-1"))
+    tips = [title.text for title in root.iter("title")]
+    assert tips == [
+        "gMLP: perplexity 400 (390 to 410); tokens 100 k",
+        "gMLP: perplexity 60.0 (50.0 to 70.0); tokens 1 M",
+        "points, 18 <co>: perplexity 77.0; tokens 1 M",
+    ]
+    with_tips = [group for group in root.iter("g") if group.find("title") is not None]
+    assert all(group.find("use") is not None for group in with_tips)
+
+
+def test_colours_are_variables_and_the_background_is_the_pages():
+    svg = inline_svg.panel_svg(PANEL, "curves-1")
+    declared = dict(re.findall(r"--c-(\w{6}): (#\w{6});", inline_svg.dark_colours(svg)))
+    assert declared[GMLP.colour[1:]] == on_dark(GMLP.colour)
+    fixed = re.sub(r"var\(--c-(\w{6}), #\1\)", "", svg)
+    assert not re.findall(r"#[0-9a-f]{6};", fixed)
+    assert set(re.findall(r"--c-(\w{6}),", svg)) == set(declared)
+    assert "fill: var(--c-ffffff" not in svg
+
+
+def test_identifiers_of_two_figures_differ():
+    first, second = (
+        ElementTree.fromstring(inline_svg.panel_svg(PANEL, name)) for name in ("a", "b")
+    )
+    names = [{element.get("id") for element in root.iter()} - {None} for root in (first, second)]
+    assert names[0] and not names[0] & names[1]
+    for root, known in zip((first, second), names, strict=True):
+        for element in root.iter():
+            for value in (element.get("href", ""), element.get("clip-path", "")):
+                if "#" in value:
+                    assert value.partition("#")[2].rstrip(")") in known
+
+
+def test_what_is_drawn_over_an_image_keeps_its_colour():
+    weights = np.random.default_rng(0).standard_normal((1, 4, 4)).astype(np.float32)
+    svg = inline_svg.figure_svg(filters.draw_patch_filters(weights, (2, 2)), "filters")
+    root = ElementTree.fromstring(svg)
+    frames = [group for group in root.iter("g") if group.get("id") == "filters-on-image"]
+    assert len(frames) == 6
+    for frame in frames:
+        assert "stroke: #000000" in frame.find("path").get("style")
+    spines = [group for group in root.iter("g") if "patch" in group.get("id", "")]
+    assert any("var(--c-444444" in spine.find("path").get("style") for spine in spines)
+    assert "layer 1" in words(root)
+
+
+def test_a_figure_that_cannot_be_drawn_is_one_line(monkeypatch):
+    figure, _ = drawing.subplots(1, 1, 3, 1)
+
+    def fail(renderer):
+        raise ValueError("no font")
+
+    monkeypatch.setattr(figure, "draw", fail)
+    with pytest.raises(RunError, match=r"broken was not drawn \(no font\)"):
+        inline_svg.figure_svg(figure, "broken")

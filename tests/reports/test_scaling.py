@@ -1,0 +1,65 @@
+"""Power laws, and scores over parameters and over perplexity."""
+
+import numpy as np
+import pytest
+
+from gmlp_flax.analysis.looks import FAMILIES
+from gmlp_flax.reports import scaling
+from gmlp_flax.reports.scaling import Point
+from gmlp_flax.reports.table import Spread
+
+SERIES = {
+    "gMLP": [
+        Point("gmlp_18", 50, Spread(6.0, (5.5, 6.5)), {"SST-2": Spread(90.0, (89.0, 91.0))}),
+        Point("gmlp_36", 100, Spread(3.0, (3.0,)), {"SST-2": Spread(92.0, (92.0,))}),
+    ],
+    "aMLP": [Point("amlp_18", 60, Spread(5.0, (5.0,)), {})],
+}
+
+
+def test_a_panel_of_perplexities_and_one_of_each_score():
+    chart, notes = scaling.scaling(SERIES)
+    perplexities, accuracies = chart.panels
+    gmlp, amlp = perplexities.series
+    assert (gmlp.name, gmlp.x, gmlp.y, gmlp.labels) == ("gMLP", [50, 100], [6, 3], ["18", "36"])
+    assert (gmlp.low, gmlp.high, gmlp.joined) == ([5.5, 3], [6.5, 3], False)
+    assert gmlp.fit == pytest.approx([6, 3]) and not amlp.fit
+    assert (gmlp.look.colour, amlp.look.colour) == (FAMILIES["gMLP"], FAMILIES["aMLP"])
+    assert (
+        perplexities.x.log
+        and perplexities.y.log
+        and perplexities.title == "Perplexity over parameters"
+    )
+    [scores] = accuracies.series
+    assert (scores.x, scores.y, scores.low, scores.joined) == ([50, 100], [90, 92], [89, 92], True)
+    assert (
+        accuracies.y.label == "SST-2 (%)" and accuracies.title == "SST-2: gmlp_36 is best, 92.0 %"
+    )
+    law = "perplexity is proportional to parameters ** -1.000 (two points, no interval; R squared 1.000)"
+    assert notes == [f"gMLP: {law}."]
+
+
+def test_scores_over_perplexity_which_falls_to_the_right():
+    [panel] = scaling.transfer(SERIES).panels
+    assert panel.x.backwards and panel.series[0].x == [3, 6] and panel.series[0].y == [92, 90]
+
+
+def test_a_single_point_is_no_figure():
+    assert scaling.scaling({"aMLP": SERIES["aMLP"], "gMLP": []}) == (None, [])
+    assert scaling.transfer({"gMLP": SERIES["gMLP"][:1]}) is None
+    assert len(scaling.scaling({"aMLP": [*SERIES["aMLP"], SERIES["gMLP"][1]]})[0].panels) == 1
+
+
+def test_power_law_against_its_formulas():
+    """Least squares on logarithms, and Student's t with two degrees of freedom (4.3027)."""
+    x, y = [59.0, 102.0, 187.0, 357.0], [5.25, 4.35, 3.79, 3.43]
+    u, v = np.log(x), np.log(y)
+    slope = np.sum((u - u.mean()) * (v - v.mean())) / np.sum((u - u.mean()) ** 2)
+    residuals = v - v.mean() - slope * (u - u.mean())
+    error = np.sqrt(np.sum(residuals**2) / 2 / np.sum((u - u.mean()) ** 2))
+    law = scaling.power_law(x, y)
+    assert law.exponent == pytest.approx(slope)
+    assert (law.low, law.high) == pytest.approx(
+        (slope - 4.30265 * error, slope + 4.30265 * error), rel=1e-4
+    )
+    assert law.r_squared == pytest.approx(1 - np.sum(residuals**2) / np.sum((v - v.mean()) ** 2))

@@ -127,9 +127,8 @@ def maps(trained: loading.Trained, text: EncodedText) -> Attention:
     def all_weights(params: Any) -> list[jax.Array | None]:
         """The weights of each stack, as `stack_weights` returns them."""
         model = task.bind(params)
-        embedded = model.embed(tokens, segments)
-        x = embedded.astype(model.spec.stream_dtype)
-        return stack_weights(model.encoder.stacks, x, padding_mask)
+        x = model.embed(tokens, segments).astype(model.spec.stream_dtype)
+        return stack_weights(task.stacks(params), x, padding_mask)
 
     stacks = task.stacks(trained.weights)
     of_stacks = all_weights(trained.weights)

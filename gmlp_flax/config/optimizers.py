@@ -12,7 +12,6 @@ from optax import contrib
 
 from gmlp_flax import registry
 from gmlp_flax.errors import ConfigError
-from gmlp_flax.models.encoder import STACKED
 from gmlp_flax.options import ABOVE_0, AT_LEAST_0, DECAY, RATE, Option
 
 HYPERPARAMETERS = {  # config.optimizer.NAME
@@ -41,20 +40,36 @@ HYPERPARAMETERS = {  # config.optimizer.NAME
 }
 
 
+Mask = Callable[[Any], Any]  # from a tree of parameters to a tree of booleans
+
+
+@dataclasses.dataclass(frozen=True)
+class Masks:
+    """What the model says of its parameters, as optimizers read it.
+
+    Attributes:
+        decayed: which parameters weight decay changes.
+        stacked: which parameters have the layer as their leading axis.
+    """
+
+    decayed: Mask
+    stacked: Mask
+
+
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
     """An optimizer.
 
     Attributes:
         make: makes its transformation from the learning rate, the keys of config.optimizer, and the
-            function that gives the mask of the parameters that weight decay changes.
+            masks of the model's parameters.
         hyperparameters: the keys of HYPERPARAMETERS that it has.
         averages: whether it is schedule-free: the average that it keeps of the parameters is what
             is used.
         requires: the values that other keys of config.optimizer must have.
     """
 
-    make: Callable[[optax.Schedule, Any, Callable], optax.GradientTransformation]
+    make: Callable[[optax.Schedule, Any, Masks], optax.GradientTransformation]
     hyperparameters: tuple[str, ...]
     averages: bool = False
     requires: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -64,96 +79,126 @@ def from_optax(function: Callable[..., Any], **attributes: Any) -> Optimizer:
     """A function like `optax.adamw`: it is called with `learning_rate`, a schedule, and with those
     of HYPERPARAMETERS that are parameters of it. Weight decay needs a `mask` (or
     `weight_decay_mask`), or else norms would be decayed."""
-    # which a partial has set
-    known = {*inspect.signature(function).parameters} - {*getattr(function, "keywords", ())}
-    masks = known & {"mask", "weight_decay_mask"}
-    names = tuple(
-        name for name in HYPERPARAMETERS if name in known and (masks or name != "weight_decay")
-    )
+    already_set = {*getattr(function, "keywords", ())}  # by functools.partial
+    parameters = {*inspect.signature(function).parameters} - already_set
+    mask_names = parameters & {"mask", "weight_decay_mask"}
+    names = [name for name in HYPERPARAMETERS if name in parameters]
+    if not mask_names and "weight_decay" in names:
+        names.remove("weight_decay")
 
-    def make(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
-        return function(
-            learning_rate=rate, **{name: of[name] for name in names}, **dict.fromkeys(masks, mask)
-        )
+    def make(rate: optax.Schedule, options: Any, masks: Masks) -> optax.GradientTransformation:
+        arguments = {name: options[name] for name in names}
+        arguments |= dict.fromkeys(mask_names, masks.decayed)
+        return function(learning_rate=rate, **arguments)
 
-    return Optimizer(make, names, **attributes)
+    return Optimizer(make, tuple(names), **attributes)
 
 
-def _decayed(scale: Callable[[Any], optax.GradientTransformation], *then: Callable) -> Callable:
+# From the keys of config.optimizer and the masks to a part of an optimizer.
+Part = Callable[[Any, Masks], optax.GradientTransformation]
+
+
+def _decayed(scale: Part, after_decay: Part | None = None) -> Callable:
     """`Optimizer.make` of a transformation of the gradients, to which weight decay and the rate are
-    added; `then` are (mask) -> a transformation of what is decayed."""
+    added; `after_decay` transforms what is decayed."""
 
-    def make(rate: optax.Schedule, of: Any, mask: Callable) -> optax.GradientTransformation:
-        decay = optax.add_decayed_weights(of.weight_decay, mask)
-        return optax.chain(
-            scale(of), decay, *(step(mask) for step in then), optax.scale_by_learning_rate(rate)
-        )
+    def make(rate: optax.Schedule, options: Any, masks: Masks) -> optax.GradientTransformation:
+        steps = [
+            scale(options, masks),
+            optax.add_decayed_weights(options.weight_decay, masks.decayed),
+        ]
+        if after_decay is not None:
+            steps.append(after_decay(options, masks))
+        steps.append(optax.scale_by_learning_rate(rate))
+        return optax.chain(*steps)
 
     return make
 
 
-def _is_stacked(path: tuple) -> bool:
-    return jax.tree_util.keystr(path, simple=True, separator="/").startswith(STACKED)
-
-
-def _by_layer(transformation: optax.GradientTransformation, mask: Callable | None = None) -> Any:
+def _by_layer(
+    transformation: optax.GradientTransformation, stacked: Mask, scaled: Mask | None = None
+) -> Any:
     """Applies a transformation without a state to each parameter alone, and to each layer of a
-    stacked one, or to those of a mask; optax would take all layers for one parameter."""
+    stacked one; optax would take all layers for one parameter.
+
+    Args:
+        transformation: of one parameter.
+        stacked: see `Masks`.
+        scaled: which parameters are transformed; all by default.
+    """
 
     def scale(update: Any, param: Any) -> Any:
-        return transformation.update(update, transformation.init(param), param)[0]
+        state = transformation.init(param)
+        scaled_update, _ = transformation.update(update, state, param)
+        return scaled_update
 
-    def scale_leaf(path: Any, update: Any, param: Any, chosen: Any = True) -> Any:
-        return (
-            (jax.vmap(scale) if _is_stacked(path) else scale)(update, param) if chosen else update
-        )
+    def scale_leaf(update: Any, param: Any, is_stacked: bool, is_scaled: bool) -> Any:
+        if not is_scaled:
+            return update
+        if is_stacked:
+            return jax.vmap(scale)(update, param)
+        return scale(update, param)
 
     def update(updates: Any, params: Any) -> Any:
-        chosen = [mask(params)] if mask else []
-        return jax.tree_util.tree_map_with_path(scale_leaf, updates, params, *chosen)
+        is_stacked = stacked(params)
+        is_scaled = scaled(params) if scaled else jax.tree.map(lambda _: True, params)
+        return jax.tree.map(scale_leaf, updates, params, is_stacked, is_scaled)
 
     return optax.stateless(update)
 
 
-def _trust_ratio(mask: Callable) -> optax.GradientTransformation:
+def _trust_ratio(_options: Any, masks: Masks) -> optax.GradientTransformation:
     """LAMB's (You et al., arXiv 1904.00962). Parameters that are not decayed have none, as in apex
     and timm."""
-    return _by_layer(optax.scale_by_trust_ratio(), mask)
+    return _by_layer(optax.scale_by_trust_ratio(), masks.stacked, scaled=masks.decayed)
 
 
-def _adam(of: Any) -> optax.GradientTransformation:
-    return optax.scale_by_adam(of.b1, of.b2, of.eps)
+def _adam(options: Any, _masks: Masks) -> optax.GradientTransformation:
+    return optax.scale_by_adam(options.b1, options.b2, options.eps)
 
 
-def _adafactor(of: Any) -> optax.GradientTransformation:
+def _momentum(options: Any, _masks: Masks) -> optax.GradientTransformation:
+    return optax.trace(options.b1, options.nesterov)
+
+
+def _rms(options: Any, _masks: Masks) -> optax.GradientTransformation:
+    return optax.scale_by_rms(options.b2, options.eps, eps_in_sqrt=False, bias_correction=True)
+
+
+def _adafactor(options: Any, masks: Masks) -> optax.GradientTransformation:
     """As optax.adafactor (Shazeer and Stern, arXiv 1804.04235) without momentum, but by layer;
     there, weight decay is not multiplied by the rate."""
-    scales = [optax.clip_by_block_rms(1.0)] + [
-        optax.scale_by_param_block_rms()
-    ] * of.multiply_by_parameter_scale
-    return optax.chain(
-        optax.scale_by_factored_rms(decay_rate=of.decay_rate), *map(_by_layer, scales)
-    )
+    steps = [
+        optax.scale_by_factored_rms(decay_rate=options.decay_rate),
+        _by_layer(optax.clip_by_block_rms(1.0), masks.stacked),
+    ]
+    if options.multiply_by_parameter_scale:
+        steps.append(_by_layer(optax.scale_by_param_block_rms(), masks.stacked))
+    return optax.chain(*steps)
 
 
-def _muon(of: Any) -> optax.GradientTransformation:
+def _muon(options: Any, masks: Masks) -> optax.GradientTransformation:
     """As optax.contrib.muon, but each layer of the blocks' stacked matrices, of channels or tokens,
     is a matrix. All other parameters, such as embeddings and the head, have NAdam's updates. The
     scale of updates is that of Liu et al., arXiv 2502.16982."""
 
-    def axes(params: Any) -> Any:
-        of_matrix = contrib.MuonDimensionNumbers(1, 2)
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: of_matrix if leaf.ndim == 3 and _is_stacked(path) else None, params
-        )
+    def dimensions(param: Any, is_stacked: bool) -> contrib.MuonDimensionNumbers | None:
+        if is_stacked and param.ndim == 3:
+            return contrib.MuonDimensionNumbers(1, 2)
+        return None
 
-    adam = {"adam_b1": of.b1, "adam_b2": of.b2, "eps": of.eps}
-    own = {
-        "beta": of.beta,
-        "consistent_rms": of.consistent_rms,
-        "muon_weight_dimension_numbers": axes,
-    }
-    return contrib.muon(-1.0, **adam, **own)  # the rate comes after it
+    def weight_dimensions(params: Any) -> Any:
+        return jax.tree.map(dimensions, params, masks.stacked(params))
+
+    return contrib.muon(
+        -1.0,  # the rate comes after it
+        beta=options.beta,
+        eps=options.eps,
+        adam_b1=options.b1,
+        adam_b2=options.b2,
+        consistent_rms=options.consistent_rms,
+        muon_weight_dimension_numbers=weight_dimensions,
+    )
 
 
 _ADAM = ("b1", "b2", "eps", "weight_decay")
@@ -163,17 +208,13 @@ OPTIMIZERS = {  # config.optimizer.name ->
     "adam": from_optax(optax.adam),
     "lamb": Optimizer(_decayed(_adam, _trust_ratio), _ADAM),
     "lion": from_optax(optax.lion),
-    "sgd": Optimizer(
-        _decayed(lambda of: optax.trace(of.b1, of.nesterov)), ("b1", "nesterov", "weight_decay")
-    ),
+    "sgd": Optimizer(_decayed(_momentum), ("b1", "nesterov", "weight_decay")),
     "adafactor": Optimizer(
         _decayed(_adafactor), ("decay_rate", "multiply_by_parameter_scale", "weight_decay")
     ),
     "muon": Optimizer(_decayed(_muon), (*_ADAM, "beta", "consistent_rms")),
     "schedule_free": Optimizer(  # AdamW's, with b1 = 0 inside (Defazio et al., arXiv 2405.15682)
-        _decayed(
-            lambda of: optax.scale_by_rms(of.b2, of.eps, eps_in_sqrt=False, bias_correction=True)
-        ),
+        _decayed(_rms),
         _ADAM,
         averages=True,
         requires={"schedule": "constant", "ema": 0.0, "lora_rank": 0},

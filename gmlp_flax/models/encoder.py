@@ -1,8 +1,7 @@
 """An encoder of any block, whose layers' parameters are stacked: a `jax.lax.scan` over them, or
 each in turn."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import chex
@@ -12,9 +11,9 @@ from flax import nnx
 
 from gmlp_flax.models import matmul, parameters, sharding
 from gmlp_flax.models.layers import CacheArrays, DecodeCache, LayerRng, dropout, split_keys
+from gmlp_flax.models.parameters import Layers
 from gmlp_flax.models.spec import BlockSpec
 
-STACKED = "encoder/blocks/"  # prefix of the paths of parameters whose leading axis is the layer
 STACK = "stack_"  # followed by the number of the stack, if an encoder has several
 
 # bytes of a device's part; below, libtpu makes an all-reduce of a gather over 64 chips
@@ -24,18 +23,6 @@ REMAT_POLICIES = {
     "matmuls": jax.checkpoint_policies.save_only_these_names(matmul.NAME),
     "full": jax.checkpoint_policies.nothing_saveable,
 }
-
-
-def depths(leaves: Mapping[str, jax.Array]) -> dict[str, tuple[int, int]]:
-    """The depth of the stacked parameters of a model, given all of them by path: path -> the number
-    of its first layer in the whole encoder, and the number of all layers. Shapes instead of arrays
-    do."""
-    layers = {path: leaf.shape[0] for path, leaf in leaves.items() if path.startswith(STACKED)}
-    in_stack = {path: re.match(rf"{STACKED}{STACK}(\d+)/", path) for path in layers}
-    stacks = {path: int(match[1]) if match else 0 for path, match in in_stack.items()}
-    sizes = {stack: layers[path] for path, stack in stacks.items()}
-    first = {stack: sum(sizes[before] for before in range(stack)) for stack in sizes}
-    return {path: (first[stack], sum(sizes.values())) for path, stack in stacks.items()}
 
 
 class Encoder(nnx.Module):
@@ -49,10 +36,16 @@ class Encoder(nnx.Module):
 
     def __init__(self, spec: BlockSpec, rngs: nnx.Rngs):
         self.stack_specs = spec.block.stack_specs(spec)
-        stacks = {
-            f"{STACK}{number}": _stack(spec, rngs) for number, spec in enumerate(self.stack_specs)
-        }
-        self.blocks: Any = stacks[f"{STACK}0"] if len(stacks) == 1 else nnx.Dict(stacks)
+        stacks = []
+        first = 0
+        for stack_spec in self.stack_specs:
+            stacks.append(_stack(stack_spec, rngs, Layers(first, spec.layers)))
+            first += stack_spec.layers
+        if len(stacks) == 1:
+            self.blocks: Any = stacks[0]
+        else:
+            names = [f"{STACK}{number}" for number in range(len(stacks))]
+            self.blocks = nnx.Dict(zip(names, stacks, strict=True))
         self.norm = spec.block.final_norm(spec, spec.d_model)
         self.spec = spec
 
@@ -60,11 +53,9 @@ class Encoder(nnx.Module):
     def stacks(self) -> list[Any]:
         """The stacked blocks, first layers first; `stack_specs` are their specs."""
         count = len(self.stack_specs)
-        return (
-            [self.blocks]
-            if count == 1
-            else [self.blocks[f"{STACK}{number}"] for number in range(count)]
-        )
+        if count == 1:
+            return [self.blocks]
+        return [self.blocks[f"{STACK}{number}"] for number in range(count)]
 
     def __call__(
         self, x: jax.Array, key: jax.Array | None = None, padding_mask: jax.Array | None = None
@@ -176,11 +167,21 @@ def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) 
     return states.mean(axis=1, where=None if padding_mask is None else padding_mask[..., None])
 
 
-def _stack(spec: BlockSpec, rngs: nnx.Rngs) -> nnx.Module:
+def find_encoder(model: nnx.Module) -> Encoder:
+    """The encoder of a model, the first that is found: its attribute may have any name. Raises
+    ValueError if there is none."""
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, Encoder):
+            return module
+    raise ValueError(f"{type(model).__name__} has no Encoder")
+
+
+def _stack(spec: BlockSpec, rngs: nnx.Rngs, layers: Layers) -> nnx.Module:
     """`spec.layers` blocks; the leading axis of each parameter is the layer."""
-    return nnx.vmap(lambda rngs: spec.block(spec, rngs), in_axes=0, out_axes=0)(
-        rngs.split(spec.layers)
-    )
+    make = nnx.vmap(lambda rngs: spec.block(spec, rngs), in_axes=0, out_axes=0)
+    stack = make(rngs.split(spec.layers))
+    parameters.set_layers(stack, layers)
+    return stack
 
 
 def _scan(

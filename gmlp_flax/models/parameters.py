@@ -1,5 +1,5 @@
 """Metadata of parameters, stated where a parameter is made: sharding, weight decay, resizing for
-other lengths.
+other lengths; and, stated where layers are stacked, which axis is the layer.
 
 Training reads it with `metadata`. No file outside the models lists parameters by name.
 
@@ -136,6 +136,18 @@ def resize_tokens(x: jax.Array, axis: int, grids: Grids, summed: bool = False) -
     return jnp.concatenate([first, resized.reshape(*before, -1, *after)], axis)
 
 
+class Layers(NamedTuple):
+    """The layers along the leading axis of a parameter, which belong to one encoder.
+
+    Attributes:
+        first: the number of the first of them in the encoder, from 0.
+        total: how many layers the encoder has, in all of its stacks.
+    """
+
+    first: int
+    total: int
+
+
 class ParamMetadata(NamedTuple):
     """What training needs to know about a parameter.
 
@@ -147,11 +159,16 @@ class ParamMetadata(NamedTuple):
             positions.
         resize: how it is resized for another number of tokens; None if its shape does not depend on
             that.
+        layers: the layers that are stacked along its leading axis; None if it is not stacked.
     """
 
     sharding: tuple[str | None, ...] = ()
     decayed: bool = True
     resize: Resize | None = None
+    layers: Layers | None = None
+
+
+PLAIN = ParamMetadata()  # of a parameter of which nothing was stated
 
 
 def parameter(value: jax.Array, **metadata: Any) -> nnx.Param:
@@ -162,7 +179,14 @@ def parameter(value: jax.Array, **metadata: Any) -> nnx.Param:
 def metadata_of(variable: nnx.Variable) -> ParamMetadata:
     """What was said where it was made. A plain `nnx.Param` is not sharded, is decayed, and cannot
     be resized."""
-    return variable.get_metadata().get("param_metadata", ParamMetadata())
+    return variable.get_metadata().get("param_metadata", PLAIN)
+
+
+def set_layers(module: nnx.Module, layers: Layers) -> None:
+    """States that the leading axis of every parameter of a module is these layers."""
+    for _, node in nnx.iter_graph(module):
+        if isinstance(node, nnx.Param):
+            node.set_metadata(param_metadata=metadata_of(node)._replace(layers=layers))
 
 
 def gather(params: Any, dtype: jnp.dtype) -> Any:

@@ -20,7 +20,7 @@ from gmlp_flax.data.pipeline import Batches
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.models import blocks, parameters
-from gmlp_flax.models.encoder import pooled_states
+from gmlp_flax.models.encoder import find_encoder, pooled_states
 from gmlp_flax.options import Option, options_of
 from gmlp_flax.tasks.generation import GeneratedText, Sampling
 from gmlp_flax.tasks.prediction import Answer, Candidates, Prepared, Stream
@@ -143,8 +143,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
-        """Builds the model. Its `Encoder` is its attribute `encoder`: training knows layers by
-        `encoder/blocks/`."""
+        """Builds the model."""
 
     def mix(self, batch: Batch, key: jax.Array) -> Batch:
         """Mixes the examples of a whole training batch (mixup, CutMix), before it is split into
@@ -437,7 +436,7 @@ class Task(abc.ABC):
         return nnx.eval_shape(lambda: self.module(nnx.Rngs(0)))
 
     def param_metadata(self) -> dict[str, parameters.ParamMetadata]:
-        """Path of each parameter -> how it is sharded, decayed and resized."""
+        """Path of each parameter -> how it is sharded, decayed and resized, and its layers."""
         return parameters.metadata(self._abstract_module)
 
     def data_notes(self) -> Iterator[str]:
@@ -470,7 +469,7 @@ class Task(abc.ABC):
     def stacks(self, params: Any) -> list[blocks.Block]:
         """The stacked blocks of the model's encoder, first layers first, each parameter's leading
         axis the layer."""
-        return self.bind(params).encoder.stacks
+        return find_encoder(self.bind(params)).stacks
 
     def evaluation_batch_size(self, shares: int) -> int:
         """Examples of an evaluation batch, over all hosts: not more than are held out, in even

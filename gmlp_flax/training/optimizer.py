@@ -8,6 +8,7 @@ has moments of them alone. The gradient of the loss by A is alpha / rank * G B^T
 alpha / rank * A^T G, where G is that by W.
 """
 
+import dataclasses
 import functools
 import re
 import zlib
@@ -25,8 +26,9 @@ from ml_collections import ConfigDict
 from gmlp_flax.checkpoints.pytree import leaves_by_path, path_name
 from gmlp_flax.config import optimizers, validation
 from gmlp_flax.errors import RunError
-from gmlp_flax.models.encoder import STACKED, depths
-from gmlp_flax.models.parameters import ParamMetadata
+from gmlp_flax.models.parameters import PLAIN, ParamMetadata
+
+Metadata = Mapping[str, ParamMetadata]  # of the parameters, by path (`Task.param_metadata`)
 
 
 def learning_rate(config: ConfigDict) -> optax.Schedule:
@@ -55,13 +57,14 @@ def learning_rate(config: ConfigDict) -> optax.Schedule:
     return optax.join_schedules([ramp, after], [warmup])
 
 
-def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
+def factors(params: Any, lines: Iterable[str], metadata: Metadata) -> dict[str, Any]:
     """The factors on the learning rate: for each parameter that of the first of `lines` that
     matches its path, or 1.
 
     Args:
         params: the parameters or their shapes.
         lines: config.optimizer.lr_multipliers.
+        metadata: says which parameters have layers.
 
     Returns:
         By path, a number, or an array that spreads over the axes of the parameter: [layers, 1, ...]
@@ -71,39 +74,100 @@ def factors(params: Any, lines: Iterable[str]) -> dict[str, Any]:
         RunError: a line matches no parameter, or asks depth of one that has no layers.
     """
     multipliers = validation.lr_multipliers(lines)
-    by_path, used = {}, set()
-    leaves = leaves_by_path(params)
-    depth = depths(leaves)
-    for name, leaf in leaves.items():
-        matching = (multiplier for multiplier in multipliers if re.search(multiplier.pattern, name))
-        multiplier = next(matching, validation.Multiplier("", 1.0, 1.0))
+    used = set()
+    by_path = {}
+    for path, leaf in leaves_by_path(params).items():
+        multiplier = _first_match(multipliers, path)
         used.add(multiplier)
-        by_path[name] = multiplier.first
-        if multiplier.first == multiplier.last:
-            continue
-        if name not in depth:
-            raise RunError(
-                f"config.optimizer.lr_multipliers: {multiplier.pattern!r} matches {name}, which has no layers: give "
-                "one factor"
-            )
-        first, layers = depth[name]
-        by_layer = np.geomspace(multiplier.first, multiplier.last, layers, dtype=np.float32)
-        own = by_layer[first : first + leaf.shape[0]]
-        by_path[name] = own.reshape(-1, *[1] * (len(leaf.shape) - 1))
-    if unused := [multiplier.pattern for multiplier in multipliers if multiplier not in used]:
-        example = next(iter(by_path))
+        if multiplier is None:
+            by_path[path] = 1.0
+        else:
+            by_path[path] = _factor(multiplier, path, leaf, metadata)
+    unused = [multiplier for multiplier in multipliers if multiplier not in used]
+    if unused:
         raise RunError(
-            f"config.optimizer.lr_multipliers: {unused[0]!r} matches no parameter left, e.g. {example}"
+            f"config.optimizer.lr_multipliers: {unused[0].pattern!r} matches no parameter left, "
+            f"e.g. {next(iter(by_path))}"
         )
     return by_path
 
 
-def decay_mask(params: Any, metadata: Mapping[str, ParamMetadata], decay_all: bool = False) -> Any:
-    """A tree of booleans: which parameters weight decay changes, by what the model says of them; or
-    all."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: decay_all or metadata.get(path_name(path), ParamMetadata()).decayed, params
+def _first_match(
+    multipliers: Iterable[validation.Multiplier], path: str
+) -> validation.Multiplier | None:
+    for multiplier in multipliers:
+        if re.search(multiplier.pattern, path):
+            return multiplier
+    return None
+
+
+def _factor(
+    multiplier: validation.Multiplier, path: str, leaf: Any, metadata: Metadata
+) -> float | np.ndarray:
+    """One number or, if the factor grows with depth, an array [layers, 1, ...]."""
+    if multiplier.first == multiplier.last:
+        return multiplier.first
+    layers = metadata.get(path, PLAIN).layers
+    if layers is None:
+        raise RunError(
+            f"config.optimizer.lr_multipliers: {multiplier.pattern!r} matches {path}, which has no "
+            "layers: give one factor"
+        )
+    by_layer = np.geomspace(multiplier.first, multiplier.last, layers.total, dtype=np.float32)
+    stacked = by_layer[layers.first : layers.first + leaf.shape[0]]
+    other_axes = (1,) * (len(leaf.shape) - 1)
+    return stacked.reshape(-1, *other_axes)
+
+
+def masks(metadata: Metadata, decay_all: bool = False) -> optimizers.Masks:
+    """What the model says of its parameters, for the optimizers. `decay_all` has weight decay
+    change all of them."""
+
+    def decayed(path: tuple, _: Any) -> bool:
+        return decay_all or metadata.get(path_name(path), PLAIN).decayed
+
+    def stacked(path: tuple, _: Any) -> bool:
+        return metadata.get(path_name(path), PLAIN).layers is not None
+
+    return optimizers.Masks(
+        decayed=functools.partial(jax.tree_util.tree_map_with_path, decayed),
+        stacked=functools.partial(jax.tree_util.tree_map_with_path, stacked),
     )
+
+
+def parameter_paths(opt_state: Any, params: Any) -> Any:
+    """The path of the parameter that each leaf of an optimizer's state belongs to.
+
+    optax keeps what it knows of each parameter, such as a moment, in a tree of the structure of the
+    parameters, in which a parameter that is left out is an `optax.MaskedNode`.
+
+    Args:
+        opt_state: the state, or its shapes.
+        params: the tree that the optimizer updates, or its shapes (see `trained`).
+
+    Returns:
+        A tree like the state of strings, "" for a leaf that belongs to no parameter.
+    """
+    structure = jax.tree.structure(params)
+    paths = jax.tree_util.tree_map_with_path(lambda path, _: path_name(path), params)
+
+    def is_like_params(node: Any) -> bool:
+        return jax.tree.structure(node, is_leaf=_is_masked) == structure
+
+    def name(node: Any) -> Any:
+        if not is_like_params(node):
+            return ""
+        return jax.tree.map(_keep_masked, node, paths, is_leaf=_is_masked)
+
+    return jax.tree.map(name, opt_state, is_leaf=is_like_params)
+
+
+def _is_masked(node: Any) -> bool:
+    return isinstance(node, optax.MaskedNode)
+
+
+def _keep_masked(node: Any, path: str) -> Any:
+    return node if _is_masked(node) else path
 
 
 def eval_params(opt_state: Any, params: Any) -> Any:
@@ -113,25 +177,23 @@ def eval_params(opt_state: Any, params: Any) -> Any:
         return isinstance(node, optax.contrib.ScheduleFreeState)
 
     def average(y: Any, z: Any) -> Any:
-        frozen = isinstance(z, optax.MaskedNode)
-        return y if frozen else optax.contrib.schedule_free_eval_params(state._replace(z=z), y)
+        if _is_masked(z):
+            return y
+        return optax.contrib.schedule_free_eval_params(state._replace(z=z), y)
 
     (state,) = filter(is_state, jax.tree.leaves(opt_state, is_leaf=is_state))
     return jax.tree.map(average, params, state.z)
 
 
 def make(
-    config: ConfigDict,
-    params: Any,
-    metadata: Mapping[str, ParamMetadata],
-    heads: tuple[str, ...] = (),
+    config: ConfigDict, params: Any, metadata: Metadata, heads: tuple[str, ...] = ()
 ) -> optax.GradientTransformation:
     """The transformation from gradients to updates.
 
     Args:
         config: of the run.
         params: the parameters or their shapes.
-        metadata: what the model says of its parameters (`Task.param_metadata`).
+        metadata: what the model says of its parameters.
         heads: with config.optimizer.lora_rank, how the paths begin of what is trained beside the
             adapters.
 
@@ -139,67 +201,74 @@ def make(
         RunError: a pattern of config.optimizer.freeze or lr_multipliers does not fit the
             parameters, or none of them can have a LoRA.
     """
-    if not (rank := config.optimizer.lora_rank):
+    lora = make_lora(config, params, metadata, heads)
+    if lora is None:
         return _make(config, params, metadata)
-    if not (kernels := lora_kernels(params, metadata)):
-        raise RunError(
-            f"config.optimizer.lora_rank is {rank}: {config.model.block} has no channel projections; give 0"
-        )
-    alpha = config.optimizer.lora_alpha or float(rank)
-    transformation = with_lora(
-        functools.partial(_make, config, metadata=metadata),
-        kernels,
-        heads,
-        rank=rank,
-        alpha=alpha,
-        seed=config.seed,
-    )
+    with_adapters = {**metadata, **lora.metadata(metadata)}
+    make_inner = functools.partial(_make, config, metadata=with_adapters)
+    transformation = lora.transformation(make_inner)
     jax.eval_shape(transformation.init, params)  # names patterns that do not fit
     return transformation
 
 
-def _make(
-    config: ConfigDict, params: Any, metadata: Mapping[str, ParamMetadata]
-) -> optax.GradientTransformation:
+def trained(
+    config: ConfigDict, params: Any, metadata: Metadata, heads: tuple[str, ...] = ()
+) -> Any:
+    """The shapes of the tree that the optimizer of `make` updates: the parameters or, with LoRA,
+    the adapters and the heads. The arguments are those of `make`."""
+    lora = make_lora(config, params, metadata, heads)
+    if lora is None:
+        return params
+    return jax.eval_shape(lambda params: lora.trained(lora.adapters(params), params), params)
+
+
+def _make(config: ConfigDict, params: Any, metadata: Metadata) -> optax.GradientTransformation:
     """`make` without LoRA."""
-    options, rate, chosen = (
-        config.optimizer,
-        learning_rate(config),
-        optimizers.find(config.optimizer.name),
-    )
-    by_path = factors(params, options.lr_multipliers)
-
-    def scale(path: tuple, update: Any) -> Any:
-        return update * by_path[path_name(path)]
-
-    scaled = optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scale, updates))
-    transformation = optax.chain(
-        # The state has the same names either way, so a run can resume with another clip.
-        optax.clip_by_global_norm(options.clip) if options.clip else optax.identity(),
-        chosen.make(
-            rate,
-            options,
-            functools.partial(decay_mask, metadata=metadata, decay_all=options.decay_all),
-        ),
-        scaled if options.lr_multipliers else optax.identity(),
-    )
-    if chosen.averages:  # of the scaled updates
+    options = config.optimizer
+    rate = learning_rate(config)
+    optimizer = optimizers.find(options.name)
+    # The state has the same names with and without clipping and multipliers, so a run can resume
+    # with others.
+    clip = optax.clip_by_global_norm(options.clip) if options.clip else optax.identity()
+    by_path = factors(params, options.lr_multipliers, metadata)
+    multiply = _multiply(by_path) if options.lr_multipliers else optax.identity()
+    update = optimizer.make(rate, options, masks(metadata, options.decay_all))
+    transformation = optax.chain(clip, update, multiply)
+    if optimizer.averages:  # of the multiplied updates
         transformation = optax.contrib.schedule_free(transformation, rate, options.b1)
     if not options.freeze:
         return transformation
+    return _freeze(transformation, params, options.freeze)
+
+
+def _multiply(by_path: Mapping[str, Any]) -> Any:
+    """Multiplies each update by a factor, by path."""
+
+    def multiply(path: tuple, update: Any) -> Any:
+        return update * by_path[path_name(path)]
+
+    def multiply_all(updates: Any, _: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(multiply, updates)
+
+    return optax.stateless(multiply_all)
+
+
+def _freeze(
+    transformation: optax.GradientTransformation, params: Any, patterns: Iterable[str]
+) -> optax.GradientTransformation:
+    """Leaves the parameters as they are whose paths match one of the patterns. Raises RunError at a
+    pattern that matches none."""
     names = [*leaves_by_path(params)]
-    for pattern in options.freeze:
+    for pattern in patterns:
         if not any(re.search(pattern, name) for name in names):
             raise RunError(
                 f"config.optimizer.freeze: {pattern!r} matches no parameter, e.g. {names[0]}"
             )
 
     def label(path: tuple, _: Any) -> str:
-        return (
-            "frozen"
-            if any(re.search(pattern, path_name(path)) for pattern in options.freeze)
-            else "trained"
-        )
+        name = path_name(path)
+        is_frozen = any(re.search(pattern, name) for pattern in patterns)
+        return "frozen" if is_frozen else "trained"
 
     labels = jax.tree_util.tree_map_with_path(label, params)
     return optax.multi_transform({"trained": transformation, "frozen": optax.set_to_zero()}, labels)
@@ -214,81 +283,139 @@ class LoraState(NamedTuple):
     inner: Any
 
 
-def lora_kernels(shapes: Any, metadata: Mapping[str, ParamMetadata]) -> list[str]:
+def make_lora(
+    config: ConfigDict, params: Any, metadata: Metadata, heads: tuple[str, ...]
+) -> "Lora | None":
+    """The adapters that a config asks for, if any; the arguments are those of `make`. Raises
+    RunError if no parameter can have one."""
+    rank = config.optimizer.lora_rank
+    if not rank:
+        return None
+    kernels = lora_kernels(params, metadata)
+    if not kernels:
+        raise RunError(
+            f"config.optimizer.lora_rank is {rank}: {config.model.block} has no channel "
+            "projections; give 0"
+        )
+    alpha = config.optimizer.lora_alpha or float(rank)
+    return Lora(kernels, heads, rank, alpha, config.seed)
+
+
+def lora_kernels(shapes: Any, metadata: Metadata) -> list[str]:
     """The paths of the kernels that get a rank: the channel projections of the encoder, [layers,
     inputs, outputs]. What mixes tokens is no channel projection: its shape depends on their
     number."""
-    return [
-        name
-        for name, leaf in leaves_by_path(shapes).items()
-        if name.startswith(STACKED)
-        and name.endswith("/kernel")
-        and leaf.ndim == 3
-        and not metadata[name].resize
-    ]
+    kernels = []
+    for path, leaf in leaves_by_path(shapes).items():
+        parameter = metadata.get(path, PLAIN)
+        is_matrix = path.endswith("/kernel") and leaf.ndim == 3
+        if is_matrix and parameter.layers is not None and not parameter.resize:
+            kernels.append(path)
+    return kernels
 
 
-def with_lora(
-    make: Callable[[Any], optax.GradientTransformation],
-    kernels: list[str],
-    heads: tuple[str, ...],
-    *,
-    rank: int,
-    alpha: float,
-    seed: int,
-) -> optax.GradientTransformation:
-    """Trains A and B of each kernel, and the parameters whose paths begin with one of `heads`; all
-    others keep their values.
+@dataclasses.dataclass(frozen=True)
+class Lora:
+    """A and B of each kernel, which are trained, and the parameters whose paths begin with one of
+    `heads`; all other parameters keep their values.
 
-    Args:
-        make: makes the optimizer of the trees that are trained, from their shapes.
+    Attributes:
         kernels: paths, as of `lora_kernels`.
+        heads: beginnings of paths.
         rank: of A B, the size between inputs and outputs.
         alpha: A B counts alpha / rank times.
         seed: of A, which is normal with standard deviation 1 / sqrt(inputs); B is 0.
     """
-    factor = alpha / rank
 
-    def adapters_of(params: Any) -> dict[str, jax.Array]:
-        leaves, adapters = leaves_by_path(params), {}
-        for name in kernels:
-            layers, inputs, outputs = leaves[name].shape
-            key = jax.random.fold_in(jax.random.key(seed), zlib.crc32(name.encode()))
-            adapters[f"{name}/a"] = jax.random.normal(key, (layers, inputs, rank)) / inputs**0.5
-            adapters[f"{name}/b"] = jnp.zeros((layers, rank, outputs))
+    kernels: list[str]
+    heads: tuple[str, ...]
+    rank: int
+    alpha: float
+    seed: int
+
+    @property
+    def factor(self) -> float:
+        return self.alpha / self.rank
+
+    def metadata(self, metadata: Metadata) -> dict[str, ParamMetadata]:
+        """The metadata of A and B: they have the layers of their kernels, and are not sharded."""
+        adapters = {}
+        for kernel in self.kernels:
+            adapter = ParamMetadata(layers=metadata[kernel].layers)
+            adapters[f"{kernel}/a"] = adapter
+            adapters[f"{kernel}/b"] = adapter
         return adapters
 
-    def trainable(adapters: Mapping[str, Any], tree: Any) -> Any:
+    def adapters(self, params: Any) -> dict[str, jax.Array]:
+        """A and B before the first step, by path."""
+        leaves = leaves_by_path(params)
+        adapters = {}
+        for kernel in self.kernels:
+            layers, inputs, outputs = leaves[kernel].shape
+            key = jax.random.fold_in(jax.random.key(self.seed), zlib.crc32(kernel.encode()))
+            normal = jax.random.normal(key, (layers, inputs, self.rank))
+            adapters[f"{kernel}/a"] = normal / inputs**0.5
+            adapters[f"{kernel}/b"] = jnp.zeros((layers, self.rank, outputs))
+        return adapters
+
+    def trained(self, adapters: Mapping[str, Any], tree: Any) -> Any:
         """What the inner optimizer sees: the adapters, and the heads of a tree of parameters or
         gradients."""
-        own = (
-            {name: leaf for name, leaf in leaves_by_path(tree).items() if name.startswith(heads)}
-            if heads
-            else {}
-        )
-        return traverse_util.unflatten_dict({**adapters, **own}, sep="/")
+        heads = {}
+        if self.heads:
+            leaves = leaves_by_path(tree)
+            heads = {path: leaf for path, leaf in leaves.items() if path.startswith(self.heads)}
+        return traverse_util.unflatten_dict({**adapters, **heads}, sep="/")
 
-    def init(params: Any) -> LoraState:
-        adapters = adapters_of(params)
-        tree = trainable(adapters, params)
-        return LoraState(adapters, make(jax.eval_shape(lambda: tree)).init(tree))
+    def transformation(
+        self, make: Callable[[Any], optax.GradientTransformation]
+    ) -> optax.GradientTransformation:
+        """The optimizer of the parameters; `make` makes that of the trees that are trained, from
+        their shapes."""
 
-    def update(grads: Any, state: LoraState, params: Any) -> tuple[Any, LoraState]:
-        """As optax's: the adapters' own updates, and what they change in the kernels."""
-        old, flat, by_factor = state.adapters, leaves_by_path(grads), {}
-        for name in kernels:
-            by_factor[f"{name}/a"] = factor * flat[name] @ old[f"{name}/b"].mT
-            by_factor[f"{name}/b"] = factor * old[f"{name}/a"].mT @ flat[name]
-        tree = trainable(old, params)
-        updates, inner = make(jax.eval_shape(lambda: tree)).update(
-            trainable(by_factor, grads), state.inner, tree
-        )
-        moved: dict[str, Any] = traverse_util.flatten_dict(updates, sep="/")
-        new = {name: leaf + moved[name] for name, leaf in old.items()}
-        for name in kernels:
-            before, after = (at[f"{name}/a"] @ at[f"{name}/b"] for at in (old, new))
-            moved[name] = factor * (after - before)
-        merged = {name: moved.get(name, jnp.zeros_like(leaf)) for name, leaf in flat.items()}
-        return traverse_util.unflatten_dict(merged, sep="/"), LoraState(new, inner)
+        def init(params: Any) -> LoraState:
+            adapters = self.adapters(params)
+            tree = self.trained(adapters, params)
+            return LoraState(adapters, make(_shapes(tree)).init(tree))
 
-    return optax.GradientTransformation(init, update)  # type: ignore[reportArgumentType]  # it needs the parameters
+        def update(grads: Any, state: LoraState, params: Any) -> tuple[Any, LoraState]:
+            """As optax's: the adapters' own updates, and what they change in the kernels."""
+            old = state.adapters
+            tree = self.trained(old, params)
+            tree_grads = self.trained(self._gradients(grads, old), grads)
+            updates, inner = make(_shapes(tree)).update(tree_grads, state.inner, tree)
+            moved: dict[str, Any] = traverse_util.flatten_dict(updates, sep="/")
+            new = {path: leaf + moved[path] for path, leaf in old.items()}
+            moved |= self._kernel_updates(old, new)
+            merged = {}
+            for path, leaf in leaves_by_path(grads).items():
+                merged[path] = moved[path] if path in moved else jnp.zeros_like(leaf)
+            return traverse_util.unflatten_dict(merged, sep="/"), LoraState(new, inner)
+
+        return optax.GradientTransformation(init, update)  # type: ignore[reportArgumentType]  # it needs the parameters
+
+    def _gradients(self, grads: Any, adapters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """The gradients by A and B, from those by the kernels."""
+        flat = leaves_by_path(grads)
+        gradients = {}
+        for kernel in self.kernels:
+            a = adapters[f"{kernel}/a"]
+            b = adapters[f"{kernel}/b"]
+            gradients[f"{kernel}/a"] = self.factor * flat[kernel] @ b.mT
+            gradients[f"{kernel}/b"] = self.factor * a.mT @ flat[kernel]
+        return gradients
+
+    def _kernel_updates(
+        self, old: Mapping[str, jax.Array], new: Mapping[str, jax.Array]
+    ) -> dict[str, jax.Array]:
+        """What a change of the adapters changes in the kernels."""
+        updates = {}
+        for kernel in self.kernels:
+            before = old[f"{kernel}/a"] @ old[f"{kernel}/b"]
+            after = new[f"{kernel}/a"] @ new[f"{kernel}/b"]
+            updates[kernel] = self.factor * (after - before)
+        return updates
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.eval_shape(lambda: tree)

@@ -26,8 +26,7 @@ from gmlp_flax.checkpoints.pytree import leaves_by_path, path_name
 from gmlp_flax.config import validation
 from gmlp_flax.config.validation import AXES, Axes, Rule
 from gmlp_flax.errors import RunError
-from gmlp_flax.models.encoder import STACKED
-from gmlp_flax.models.parameters import ParamMetadata
+from gmlp_flax.models.parameters import PLAIN, ParamMetadata
 from gmlp_flax.models.sharding import BATCH, DATA, FSDP, TENSOR
 
 Devices = Sequence[Any]  # of jax.Device, which type checkers take for a variable
@@ -40,13 +39,14 @@ class Partition:
     Attributes:
         mesh: the devices along AXES. Without real devices, an abstract mesh only gives sizes.
         rules: parsed from config.mesh.rules. They take precedence over the model's own.
-        model: the path of a parameter -> for each of its last axes, the mesh axis along which it is
-            split, or None. The axes before them, such as the layers, stay whole.
+        metadata: what the model says of its parameters, by path. Its `sharding` has for each of the
+            last axes of a parameter the mesh axis along which it is split, or None; the axes before
+            them, such as the layers, stay whole.
     """
 
     mesh: Mesh | AbstractMesh
     rules: tuple[Rule, ...] = ()
-    model: Mapping[str, Axes] = dataclasses.field(default_factory=dict)
+    metadata: Mapping[str, ParamMetadata] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def make(
@@ -65,26 +65,17 @@ class Partition:
             RunError: the sizes do not multiply to the number of devices.
             ConfigError: a rule cannot be read.
         """
-        options, devices = options or {}, jax.devices() if devices is None else devices
-        shape = axis_sizes(options, devices if isinstance(devices, int) else len(devices))
-        slices, axis_types = options.get("slices", 1), (AxisType.Auto,) * len(AXES)
+        options = options or {}
+        rules = validation.mesh_rules(options.get("rules", ()))
         if isinstance(devices, int):
-            mesh = AbstractMesh(shape, AXES)
-        elif slices > 1:
-            within_slice = (shape[0] // slices, *shape[1:])
-            devices_by_axis = mesh_utils.create_hybrid_device_mesh(
-                within_slice, (slices, 1, 1), devices
-            )
-            mesh = Mesh(devices_by_axis, AXES, axis_types=axis_types)
-        else:
-            mesh = jax.make_mesh(shape, AXES, axis_types=axis_types, devices=devices)
-        return cls(mesh, validation.mesh_rules(options.get("rules", ())))
+            return cls(AbstractMesh(axis_sizes(options, devices), AXES), rules)
+        devices = jax.devices() if devices is None else devices
+        sizes = axis_sizes(options, len(devices))
+        return cls(_make_mesh(sizes, options.get("slices", 1), devices), rules)
 
     def for_model(self, metadata: Mapping[str, ParamMetadata]) -> Partition:
         """The same, with what a model says of its parameters (`Task.param_metadata`)."""
-        return dataclasses.replace(
-            self, model={path: parameter.sharding for path, parameter in metadata.items()}
-        )
+        return dataclasses.replace(self, metadata=metadata)
 
     @property
     def batch_shares(self) -> int:
@@ -105,15 +96,17 @@ class Partition:
         """Raises RunError, with the nearest sizes that the devices can share, if they cannot share
         a batch evenly."""
         share = self.batch_shares * microbatches
-        if batch_size % share:
-            lower, upper = batch_size // share * share, -(-batch_size // share) * share
-            wanted = f"{lower} or {upper}" if lower else str(upper)
-            by = f"{self.batch_shares} devices" + (
-                f" x {microbatches} microbatches" if microbatches > 1 else ""
-            )
-            raise RunError(
-                f"{name} is {batch_size}, which {by} cannot share evenly: set it to {wanted}"
-            )
+        if batch_size % share == 0:
+            return
+        lower = batch_size // share * share
+        upper = lower + share
+        wanted = f"{lower} or {upper}" if lower else str(upper)
+        sharers = f"{self.batch_shares} devices"
+        if microbatches > 1:
+            sharers += f" x {microbatches} microbatches"
+        raise RunError(
+            f"{name} is {batch_size}, which {sharers} cannot share evenly: set it to {wanted}"
+        )
 
     def check_parameters(self, params: Any) -> None:
         """Refuses parameters that the rules do not split evenly.
@@ -125,72 +118,75 @@ class Partition:
             RunError: lists the axes that do not divide, the rules with more axes than their
                 parameter, and the rules of config.mesh.rules that match no parameter.
         """
-        problems, used = [], set()
-        for name, leaf in leaves_by_path(params).items():
-            rule, axes = self._rule(name)
+        problems = []
+        used = set()
+        for path, leaf in leaves_by_path(params).items():
+            rule, axes = self._rule(path)
             used.add(rule)
             if len(axes) > len(leaf.shape):
                 problems.append(
-                    f"{rule!r} names {len(axes)} axes of {name}, which has {len(leaf.shape)}"
+                    f"{rule!r} names {len(axes)} axes of {path}, which has {len(leaf.shape)}"
                 )
                 continue
-            for size, axis in zip(leaf.shape[len(leaf.shape) - len(axes) :], axes, strict=True):
+            for size, axis in _last_axes(leaf.shape, axes):
                 if axis and size % self.mesh.shape[axis]:
                     problems.append(
-                        f"{name} has {size}, not a multiple of config.mesh.{axis}={self.mesh.shape[axis]}"
+                        f"{path} has {size}, not a multiple of "
+                        f"config.mesh.{axis}={self.mesh.shape[axis]}"
                     )
-        problems += [
-            f"config.mesh.rules: {rule!r} matches no parameter"
-            for rule, _ in self.rules
-            if rule not in used
-        ]
+        for rule, _ in self.rules:
+            if rule not in used:
+                problems.append(f"config.mesh.rules: {rule!r} matches no parameter")
         if problems:
-            raise RunError(
-                "; ".join(problems)
-                + ": change config.mesh, or config.mesh.rules ('-' keeps an axis whole)"
-            )
+            advice = "change config.mesh, or config.mesh.rules ('-' keeps an axis whole)"
+            raise RunError(f"{'; '.join(problems)}: {advice}")
 
-    def _rule(self, name: str) -> Rule:
-        """The rule for a leaf: the first of config.mesh.rules whose pattern its path matches, else
-        the model's.
+    def _rule(self, path: str) -> Rule:
+        """The rule for a parameter: the first of config.mesh.rules whose pattern its path matches,
+        else the model's."""
+        for rule in self.rules:
+            if re.search(rule[0], path):
+                return rule
+        metadata = self.metadata.get(path, PLAIN)
+        return path, metadata.sharding
 
-        Adam's moments and the running mean have the paths of their parameters at the end of their
-        own.
+    def sharding(self, path: str, shape: tuple[int, ...]) -> NamedSharding:
+        """The sharding of an array that belongs to a parameter: itself, its running mean, a moment.
+
+        An array of fewer axes than the rule names stays whole. So does an axis whose size is not a
+        multiple of its devices: another run's parameters may have such axes, and are read
+        nonetheless. `check_parameters` refuses them in a run's own model.
+
+        Args:
+            path: of the parameter; "" for an array that belongs to none, which stays whole.
+            shape: of the array.
         """
-        parts = name.split("/")
-        ends = ("/".join(parts[start:]) for start in range(len(parts)))
-        own = next(((end, self.model[end]) for end in ends if end in self.model), (name, ()))
-        return next((rule for rule in self.rules if re.search(rule[0], name)), own)
+        if not path:
+            return self.replicated
+        _, axes = self._rule(path)
+        if len(axes) > len(shape):
+            axes = ()
+        even: list[str | None] = [None] * (len(shape) - len(axes))
+        for size, axis in _last_axes(shape, axes):
+            divides = axis is not None and size % self.mesh.shape[axis] == 0
+            even.append(axis if divides else None)
+        return NamedSharding(self.mesh, PartitionSpec(*even))
 
-    def shardings(self, tree: Any) -> Any:
-        """The sharding of each leaf of a state or of parameters, by its path.
-
-        A leaf without a rule stays whole. So does an axis whose size is not a multiple of its
-        devices: another run's parameters may have such axes, and are read nonetheless.
-            `check_parameters` refuses them in a run's own model.
-        """
-
-        def sharding(path: tuple, leaf: Any) -> NamedSharding:
-            """Of one leaf."""
-            axes = self._rule(path_name(path))[1]
-            axes = axes if len(axes) <= len(leaf.shape) else ()
-            sizes = leaf.shape[len(leaf.shape) - len(axes) :]
-            even = [
-                None if axis is None or size % self.mesh.shape[axis] else axis
-                for size, axis in zip(sizes, axes, strict=True)
-            ]
-            return NamedSharding(
-                self.mesh, PartitionSpec(*(len(leaf.shape) - len(axes)) * (None,), *even)
-            )
-
-        return jax.tree_util.tree_map_with_path(sharding, tree)
-
-    def describe(self, tree: Any) -> Any:
-        """Shapes with their shardings: the template for making a state and for restoring it."""
-        shardings = self.shardings(tree)
-        return jax.tree.map(
-            lambda x, by: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by), tree, shardings
+    def shardings(self, params: Any) -> Any:
+        """The sharding of each parameter, or running mean of one, by its path."""
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: self.sharding(path_name(path), leaf.shape), params
         )
+
+    def describe(self, params: Any) -> Any:
+        """Shapes of parameters with their shardings: the template for making and restoring them."""
+        return jax.tree.map(_described, params, self.shardings(params))
+
+    def describe_state(self, state: Any, paths: Any) -> Any:
+        """The same of a whole state. `paths` is a tree like it of the path of the parameter to
+        which each leaf belongs, "" for a leaf that belongs to none."""
+        shardings = jax.tree.map(lambda leaf, path: self.sharding(path, leaf.shape), state, paths)
+        return jax.tree.map(_described, state, shardings)
 
     def around(self) -> contextlib.AbstractContextManager:
         """In this context functions are traced with this mesh, to which sharding constraints of the
@@ -214,8 +210,12 @@ class Partition:
         manual = AXES if by_hand else (DATA,)
         axes = tuple(axis for axis in manual if self.mesh.shape[axis] > 1)
 
+        def manual_spec(sharding: NamedSharding) -> PartitionSpec:
+            return PartitionSpec(*(axis if axis in axes else None for axis in sharding.spec))
+
         def gather(path: tuple, part: jax.Array, spec: PartitionSpec) -> jax.Array:
-            if FSDP not in spec or path_name(path).startswith(STACKED):
+            metadata = self.metadata.get(path_name(path), PLAIN)
+            if FSDP not in spec or metadata.layers is not None:
                 return part
             return jax.lax.all_gather(part, FSDP, axis=spec.index(FSDP), tiled=True)
 
@@ -226,28 +226,26 @@ class Partition:
             if not axes:  # the compiler fails on a sum over one device if other axes are in use
                 with self.around():
                     return function(params, batch)
-            specs = jax.tree.map(
-                lambda by: PartitionSpec(*(axis if axis in axes else None for axis in by.spec)),
-                self.shardings(params),
-            )
+            specs = jax.tree.map(manual_spec, self.shardings(params))
 
-            def shard(parts: Any, batch: Any) -> tuple[Any, Any]:
-                whole, scatter = jax.vjp(
-                    lambda parts: jax.tree_util.tree_map_with_path(gather, parts, specs), parts
-                )
+            def gather_all(parts: Any) -> Any:
+                return jax.tree_util.tree_map_with_path(gather, parts, specs)
+
+            def on_shard(parts: Any, batch: Any) -> tuple[Any, Any]:
+                whole, scatter = jax.vjp(gather_all, parts)
                 gradients, sums = function(whole, batch)
-                return jax.tree.map(add_up, *scatter(gradients), specs), jax.lax.psum(sums, axes)
+                (scattered,) = scatter(gradients)
+                return jax.tree.map(add_up, scattered, specs), jax.lax.psum(sums, axes)
 
-            split, results = (specs, PartitionSpec(axes)), (specs, PartitionSpec())
-            shares = jax.shard_map(
-                shard,
+            mapped = jax.shard_map(
+                on_shard,
                 mesh=self.mesh,
-                in_specs=split,
-                out_specs=results,
+                in_specs=(specs, PartitionSpec(axes)),
+                out_specs=(specs, PartitionSpec()),
                 axis_names={*manual},
                 check_vma=False,
             )
-            return shares(params, batch)
+            return mapped(params, batch)
 
         return on_shards
 
@@ -256,16 +254,19 @@ class Partition:
         Hosts whose devices differ only along `tensor` read the same part. Raises RunError if a
         host's devices hold no part of their own."""
         devices = np.asarray(self.mesh.devices)
-        rows = np.arange(self.batch_shares).reshape(devices.shape[:2])
-        held: dict[int, set[int]] = {}
+        shares = np.arange(self.batch_shares).reshape(devices.shape[:2])
+        shares_by_host: dict[int, set[int]] = {}
         for position, device in np.ndenumerate(devices):
-            held.setdefault(device.process_index, set()).add(int(rows[position[:2]]))
-        parts = sorted({tuple(sorted(part)) for part in held.values()})
-        if sum(map(len, parts)) != rows.size or len(set(map(len, parts))) != 1:
+            share = int(shares[position[:2]])
+            shares_by_host.setdefault(device.process_index, set()).add(share)
+        part_by_host = {host: tuple(sorted(part)) for host, part in shares_by_host.items()}
+        parts = sorted(set(part_by_host.values()))
+        sizes = [len(part) for part in parts]
+        if sum(sizes) != shares.size or len(set(sizes)) != 1:
             raise RunError(
                 "config.mesh gives hosts overlapping parts of the batch: change fsdp x tensor"
             )
-        return parts.index(tuple(sorted(held[jax.process_index()]))), len(parts)
+        return parts.index(part_by_host[jax.process_index()]), len(parts)
 
     def put_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """Puts this host's share of a batch, arrays [examples of this host, ...], on the devices,
@@ -274,17 +275,45 @@ class Partition:
         return jax.make_array_from_process_local_data(self.over_batch, dict(batch))
 
 
+def _described(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _last_axes(shape: tuple[int, ...], axes: Axes) -> list[tuple[int, str | None]]:
+    """The sizes of the last axes of a shape, each with its mesh axis."""
+    sizes = shape[len(shape) - len(axes) :]
+    return list(zip(sizes, axes, strict=True))
+
+
+def _make_mesh(sizes: tuple[int, int, int], slices: int, devices: Devices) -> Mesh:
+    axis_types = (AxisType.Auto,) * len(AXES)
+    if slices == 1:
+        return jax.make_mesh(sizes, AXES, axis_types=axis_types, devices=devices)
+    data, fsdp, tensor = sizes
+    devices_by_axis = mesh_utils.create_hybrid_device_mesh(
+        (data // slices, fsdp, tensor), (slices, 1, 1), devices
+    )
+    return Mesh(devices_by_axis, AXES, axis_types=axis_types)
+
+
 def axis_sizes(options: Mapping[str, Any], devices: int) -> tuple[int, int, int]:
     """The number of devices along each of AXES, as config.mesh says. Raises RunError if they do not
     multiply to that number."""
-    given = [options.get(axis, default) for axis, default in ((DATA, -1), (FSDP, 1), (TENSOR, 1))]
-    words = " x ".join(f"{axis} {size}" for axis, size in zip(AXES, given, strict=True))
-    known = math.prod(size for size in given if size != -1)
-    valid = given.count(-1) <= 1 and all(size >= 1 or size == -1 for size in given)
-    if not valid or devices % known or (-1 not in given and known != devices):
-        expected = "expected sizes of at least 1, and -1, for the rest, at most once"
-        raise RunError(f"config.mesh is {words}, which does not make {devices} devices: {expected}")
-    data, fsdp, tensor = (devices // known if size == -1 else size for size in given)
-    if data % (slices := options.get("slices", 1)):
+    data = options.get(DATA, -1)
+    fsdp = options.get(FSDP, 1)
+    tensor = options.get(TENSOR, 1)
+    sizes = [data, fsdp, tensor]
+    known = [size for size in sizes if size != -1]
+    are_valid = len(known) >= 2 and all(size >= 1 for size in known)
+    product = math.prod(known)
+    if not are_valid or devices % product or (len(known) == 3 and product != devices):
+        raise RunError(
+            f"config.mesh is data {data} x fsdp {fsdp} x tensor {tensor}, which does not make "
+            f"{devices} devices: expected sizes of at least 1, and -1, for the rest, at most once"
+        )
+    rest = devices // product
+    data, fsdp, tensor = (rest if size == -1 else size for size in sizes)
+    slices = options.get("slices", 1)
+    if data % slices:
         raise RunError(f"config.mesh.slices={slices} does not divide its data axis of {data}")
     return data, fsdp, tensor

@@ -10,15 +10,15 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from gmlp_flax.checkpoints.pytree import leaves_by_path
+from gmlp_flax.checkpoints.pytree import leaves_by_path, path_name
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError
-from gmlp_flax.models.encoder import STACKED, depths
+from gmlp_flax.models.parameters import PLAIN, ParamMetadata
 from gmlp_flax.tasks.base import Batch, Sums, Task
 from gmlp_flax.training import optimizer
 from gmlp_flax.training.partition import Partition
 
-NORMS = ("grad_norm", "update_norm", "param_norm")  # with config.log.norms, by layer
+NORMS: tuple[str, ...] = ("grad_norm", "update_norm", "param_norm")  # with config.log.norms, by layer
 
 
 class TrainState(NamedTuple):
@@ -33,8 +33,7 @@ class TrainState(NamedTuple):
             of the state so that a run that resumes within a window writes the same line as an
             uninterrupted run.
         level: with config.optimizer.skip_spikes, the sums of loss, gradient norm and 1 over the
-            steps that were taken,
-            each times 0.98 per step since: float32 [3]; else None.
+            steps that were taken, each times 0.98 per step since: float32 [3]; else None.
     """
 
     step: jax.Array
@@ -75,24 +74,33 @@ class Training:
         transformation: optax.GradientTransformation | None = None,
     ):
         try:
-            shapes, metadata = task.shapes(), task.param_metadata()
+            shapes = task.shapes()
+            metadata = task.param_metadata()
         except ValueError as error:
             raise RunError(str(error)) from None
-        self.task, self.partition = task, mesh.for_model(metadata)
+        self.task = task
+        self.partition = mesh.for_model(metadata)
         self.partition.check_parameters(shapes)
-        self.optimizer = transformation or optimizer.make(
-            task.config, shapes, metadata, (*task.heads.values(), *task.new_params)
-        )
         self.has_rate = transformation is None
+        if transformation is None:
+            heads = (*task.heads.values(), *task.new_params)
+            self.optimizer = optimizer.make(task.config, shapes, metadata, heads)
+            trained = optimizer.trained(task.config, shapes, metadata, heads)
+        else:
+            self.optimizer = transformation
+            trained = shapes
+        metrics = ("learning_rate",) if self.has_rate else ()
 
         def init(key: Any, params: Any = None) -> TrainState:
-            rate = ["learning_rate"] * self.has_rate
-            return init_state(
-                task, self.optimizer, task.init(key) if params is None else params, rate
-            )
+            if params is None:
+                params = task.init(key)
+            return init_state(task, self.optimizer, params, metrics)
 
-        self.template: TrainState = self.partition.describe(jax.eval_shape(init, None, shapes))
-        shardings = jax.tree.map(lambda x: x.sharding, self.template)
+        state: TrainState = jax.eval_shape(init, None, shapes)
+        self.template: TrainState = self.partition.describe_state(
+            state, state_paths(state, trained)
+        )
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.template)
         self.init = jax.jit(init, out_shardings=shardings)
         self.step = jax.jit(
             self._step,
@@ -103,7 +111,8 @@ class Training:
 
     def _step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Sums]:
         """One update; its random numbers depend on config.seed and the step only."""
-        task, config = self.task, self.task.config
+        task = self.task
+        config = task.config
         chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)
         chex.assert_tree_shape_prefix(batch, (config.batch_size,))
         example_keys, batch_key = draw_keys(config, state.step)
@@ -113,37 +122,18 @@ class Training:
         )
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        if config.optimizer.ema:
-            mean = optax.incremental_update(
-                params, state.ema, 1 - ema_decay(config, state.step + 1)
-            )
-        else:
-            mean = state.ema and optimizer.eval_params(opt_state, params)
-        unit_weight = jnp.ones((), jnp.float32)
-        sums = sums | {"grad_norm": (optax.tree.norm(grads), unit_weight)}
-        if self.has_rate:
-            sums |= {
-                "learning_rate": (
-                    jnp.asarray(optimizer.learning_rate(config)(state.step)),
-                    unit_weight,
-                )
-            }
-        if config.log.norms:
-            sums |= norms(dict(zip(NORMS, (grads, updates, params), strict=True)))
+        mean = self._mean(state, opt_state, params)
+        sums |= self._update_metrics(state.step, grads, updates, params)
         level = state.level
         if config.optimizer.skip_spikes:
             spike, level = find_spike(sums, level, config.optimizer.skip_spikes)
-            old = (
-                state.params,
-                state.opt_state,
-                mean and state.ema,
-                jax.tree.map(jnp.zeros_like, sums),
-            )
+            no_sums = jax.tree.map(jnp.zeros_like, sums)
+            old_mean = None if mean is None else state.ema
+            old = (state.params, state.opt_state, old_mean, no_sums)
             new = (params, opt_state, mean, sums)
-            params, opt_state, mean, sums = jax.tree.map(
-                lambda *pair: jnp.where(spike, *pair), old, new
-            )
-            sums |= {"skipped": (spike.astype(jnp.float32), unit_weight)}
+            chosen = jax.tree.map(lambda *pair: jnp.where(spike, *pair), old, new)
+            params, opt_state, mean, sums = chosen
+            sums |= {"skipped": (spike.astype(jnp.float32), jnp.ones((), jnp.float32))}
         window_starts = state.step % config.log.every == 0
         window = jax.tree.map(
             lambda old, new: jnp.where(window_starts, 0, old) + new, state.window, sums
@@ -153,23 +143,73 @@ class Training:
         chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)
         return state, window
 
+    def _mean(self, state: TrainState, opt_state: Any, params: Any) -> Any:
+        """The next `TrainState.ema`."""
+        config = self.task.config
+        if config.optimizer.ema:
+            share = 1 - ema_decay(config, state.step + 1)
+            return optax.incremental_update(params, state.ema, share)
+        if state.ema is None:
+            return None
+        return optimizer.eval_params(opt_state, params)
 
-def norms(trees: Mapping[str, Any]) -> Sums:
-    """The norms of trees like the parameters: of each layer of the encoder, as
-    `NAME/encoder/blocks/3`, and of each of the modules beside them, as `NAME/head`; each with the
-    weight 1."""
+    def _update_metrics(self, step: jax.Array, grads: Any, updates: Any, params: Any) -> Sums:
+        """The metrics of an update, each with the weight 1."""
+        config = self.task.config
+        unit_weight = jnp.ones((), jnp.float32)
+        metrics = {"grad_norm": (optax.tree.norm(grads), unit_weight)}
+        if self.has_rate:
+            rate = jnp.asarray(optimizer.learning_rate(config)(step))
+            metrics["learning_rate"] = (rate, unit_weight)
+        if config.log.norms:
+            trees = zip(NORMS, (grads, updates, params), strict=True)
+            metrics |= norms(dict(trees), self.partition.metadata)
+        return metrics
+
+
+def state_paths(state: TrainState, trained: Any) -> TrainState:
+    """The path of the parameter that each leaf of a state belongs to, such as
+    `encoder/norm/scale` for both its value and a moment of it; "" for a leaf that belongs to none.
+
+    Args:
+        state: the state or its shapes.
+        trained: the tree that the optimizer updates (`optimizer.trained`).
+    """
+    paths = jax.tree_util.tree_map_with_path(lambda path, _: path_name(path), state.params)
+    of_none = jax.tree.map(lambda _: "", state)
+    return of_none._replace(
+        params=paths,
+        opt_state=optimizer.parameter_paths(state.opt_state, trained),
+        ema=None if state.ema is None else paths,
+    )
+
+
+def norms(trees: Mapping[str, Any], metadata: Mapping[str, ParamMetadata]) -> Sums:
+    """The norms of trees like the parameters, each with the weight 1.
+
+    Args:
+        trees: by their name in the metrics.
+        metadata: of the parameters; it says which have layers.
+
+    Returns:
+        The norm of each layer of an encoder, as `NAME/encoder/3`, after the module of the model
+        that holds it, and of each of the modules beside the layers, as `NAME/head`.
+    """
     squares: dict[str, Any] = collections.defaultdict(float)
-    for kind, tree in trees.items():
-        leaves = leaves_by_path(tree)
-        depth = depths(leaves)
-        for name, leaf in leaves.items():
+    for name, tree in trees.items():
+        for path, leaf in leaves_by_path(tree).items():
             square = jnp.square(leaf.astype(jnp.float32))
-            if name not in depth:
-                squares[f"{kind}/{name.rpartition('/')[0] or name}"] += square.sum()
+            layers = metadata.get(path, PLAIN).layers
+            if layers is None:
+                module = path.rpartition("/")[0] or path
+                squares[f"{name}/{module}"] += square.sum()
                 continue
-            for layer, value in enumerate(square.reshape(leaf.shape[0], -1).sum(1), depth[name][0]):
-                squares[f"{kind}/{STACKED}{layer}"] += value
-    return {name: (jnp.sqrt(square), jnp.ones((), jnp.float32)) for name, square in squares.items()}
+            module = path.partition("/")[0]
+            by_layer = square.reshape(leaf.shape[0], -1).sum(1)
+            for layer, value in enumerate(by_layer, layers.first):
+                squares[f"{name}/{module}/{layer}"] += value
+    unit_weight = jnp.ones((), jnp.float32)
+    return {name: (jnp.sqrt(square), unit_weight) for name, square in squares.items()}
 
 
 def find_spike(sums: Sums, level: jax.Array, factor: float) -> tuple[jax.Array, jax.Array]:
@@ -200,22 +240,29 @@ def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:
 
 def init_state(
     task: Task,
-    optimizer: optax.GradientTransformation,
+    transformation: optax.GradientTransformation,
     params: Any,
     metrics: Iterable[str] = ("learning_rate",),
 ) -> TrainState:
     """The state before the first step; traceable. `metrics` are those beside the task's and the
     gradient's."""
     zero = jnp.zeros((), jnp.float32)
-    level, skipped = (
-        (jnp.zeros(3), ["skipped"]) if task.config.optimizer.skip_spikes else (None, [])
+    config = task.config
+    names = [*task.metrics, "grad_norm", *metrics]
+    if config.log.norms:
+        names += norms(dict.fromkeys(NORMS, params), task.param_metadata())
+    level = None
+    if config.optimizer.skip_spikes:
+        level = jnp.zeros(3)
+        names.append("skipped")
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=transformation.init(params),
+        ema=jax.tree.map(jnp.copy, params) if keeps_mean(config.optimizer) else None,
+        window=dict.fromkeys(names, (zero, zero)),
+        level=level,
     )
-    by_layer = norms(dict.fromkeys(NORMS, params)) if task.config.log.norms else ()
-    window = dict.fromkeys(
-        (*task.metrics, "grad_norm", *metrics, *by_layer, *skipped), (zero, zero)
-    )
-    mean = jax.tree.map(jnp.copy, params) if keeps_mean(task.config.optimizer) else None
-    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), mean, window, level)
 
 
 def gradients(
@@ -247,17 +294,18 @@ def gradients(
         parts = jax.tree.map(
             lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch
         )
-        shapes = jax.eval_shape(of_microbatch, params, jax.tree.map(lambda x: x[0], parts))
+        first = jax.tree.map(lambda x: x[0], parts)
+        shapes = jax.eval_shape(of_microbatch, params, first)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.scan(
-            lambda total, part: (jax.tree.map(jnp.add, total, of_microbatch(params, part)), None),
-            zeros,
-            parts,
-        )[0]
 
-    grads, sums = partition.on_each_shard(of_microbatch if microbatches == 1 else accumulate)(
-        params, batch
-    )
+        def add(total: Any, part: Batch) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, of_microbatch(params, part)), None
+
+        total, _ = jax.lax.scan(add, zeros, parts)
+        return total
+
+    of_shard = of_microbatch if microbatches == 1 else accumulate
+    grads, sums = partition.on_each_shard(of_shard)(params, batch)
     chex.assert_trees_all_equal_shapes_and_dtypes(grads, params)
     chex.assert_rank(jax.tree.leaves(sums), 0)
     weight = jnp.maximum(sums["loss"][1], 1e-8)

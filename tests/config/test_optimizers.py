@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.config.optimizers import HYPERPARAMETERS, OPTIMIZERS, find
+from gmlp_flax.config.optimizers import HYPERPARAMETERS, OPTIMIZERS, Masks, find
 from gmlp_flax.errors import ConfigError
 from tests.failures import raised
 
@@ -66,6 +66,11 @@ def test_what_an_optimizer_does_not_have_is_refused(options, words):
     assert all(word in message for word in words), message
 
 
+def all_of(value):
+    """A mask that is the same for all parameters."""
+    return lambda params: jax.tree.map(lambda _: value, params)
+
+
 def halves(learning_rate, b1, weight_decay, mask, scale=0.5):
     """An optimizer of the user's own: half of the gradient, and decay."""
     steps = optax.scale(scale * b1), optax.add_decayed_weights(weight_decay, mask)
@@ -78,8 +83,8 @@ def test_an_optimizer_of_the_users_own_gets_the_keys_that_it_names():
     gmlp_config.validate(config)
     found = find(config.optimizer.name)
     assert set(found.hyperparameters) == {"b1", "weight_decay"}
-    mask = lambda params: {"kernel": True, "bias": False}  # noqa: E731
-    transformation = found.make(optax.constant_schedule(0.1), config.optimizer, mask)
+    masks = Masks(decayed=lambda _: {"kernel": True, "bias": False}, stacked=all_of(False))
+    transformation = found.make(optax.constant_schedule(0.1), config.optimizer, masks)
     params = {"kernel": jnp.ones(2), "bias": jnp.ones(2)}
     updates, _ = transformation.update(params, transformation.init(params), params)
     np.testing.assert_allclose(updates["kernel"], -0.1 * (0.25 + 0.1), rtol=1e-6)
@@ -98,17 +103,19 @@ def test_muon_makes_each_layer_orthogonal():
     options = gmlp_config.default().optimizer
     options.update(name="muon", weight_decay=0.0)
     draw = np.random.default_rng(0).normal
-    params = {"encoder": {"blocks": {"w": jnp.ones((3, 8, 12))}}, "embedding": jnp.ones((5, 8))}
+    params = {"layers": {"w": jnp.ones((3, 8, 12))}, "embedding": jnp.ones((5, 8))}
+    masks = Masks(
+        decayed=all_of(True),
+        stacked=lambda params: {**all_of(False)(params), "layers": {"w": True}},
+    )
     gradients = jax.tree.map(lambda p: jnp.asarray(draw(size=p.shape), jnp.float32), params)
-    transformation = find("muon").make(optax.constant_schedule(1.0), options, lambda params: True)
+    transformation = find("muon").make(optax.constant_schedule(1.0), options, masks)
     found, _ = jax.jit(transformation.update)(gradients, transformation.init(params), params)
     alone = optax.contrib.muon(1.0, consistent_rms=0.2)
     for layer in range(3):
-        gradient = gradients["encoder"]["blocks"]["w"][layer]
+        gradient = gradients["layers"]["w"][layer]
         expected, _ = alone.update(gradient, alone.init(gradient), gradient)
-        np.testing.assert_allclose(
-            found["encoder"]["blocks"]["w"][layer], expected, rtol=1e-4, atol=1e-5
-        )
+        np.testing.assert_allclose(found["layers"]["w"][layer], expected, rtol=1e-4, atol=1e-5)
         values = np.linalg.svd(expected, compute_uv=False) / (0.2 * 12**0.5)
         assert values.min() > 0.5 and values.max() < 1.5
     adam = optax.adam(1.0, eps=options.eps, nesterov=True)
@@ -121,25 +128,18 @@ def test_muon_makes_each_layer_orthogonal():
 def test_adafactor_is_optaxs_by_layer():
     options = gmlp_config.default().optimizer
     options.update(name="adafactor", weight_decay=0.0, multiply_by_parameter_scale=True)
-    params = {
-        "encoder": {
-            "blocks": {"w": jnp.array([1.0, 100.0])[:, None, None] * jnp.ones((2, 128, 130))}
-        }
-    }
+    params = {"w": jnp.array([1.0, 100.0])[:, None, None] * jnp.ones((2, 128, 130))}
+    masks = Masks(decayed=all_of(True), stacked=all_of(True))
     gradient = np.random.default_rng(0).normal(size=(2, 128, 130)).astype(np.float32)
-    transformation = find("adafactor").make(
-        optax.constant_schedule(0.1), options, lambda params: True
-    )
+    transformation = find("adafactor").make(optax.constant_schedule(0.1), options, masks)
     state = transformation.init(params)
     assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 4 * 130 * 2  # rows and columns
-    found, _ = transformation.update(
-        {"encoder": {"blocks": {"w": jnp.asarray(gradient)}}}, state, params
-    )
+    found, _ = transformation.update({"w": jnp.asarray(gradient)}, state, params)
     alone = optax.adafactor(0.1)
     for layer in range(2):
-        param = params["encoder"]["blocks"]["w"][layer]
+        param = params["w"][layer]
         expected, _ = alone.update(jnp.asarray(gradient[layer]), alone.init(param), param)
-        np.testing.assert_allclose(found["encoder"]["blocks"]["w"][layer], expected, rtol=1e-4)
+        np.testing.assert_allclose(found["w"][layer], expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -147,9 +147,8 @@ def test_sgd_with_both_kinds_of_momentum(nesterov):
     """Sutskever et al. 2013: m = b m + g; the step is m, or g + b m of Nesterov's."""
     options = gmlp_config.default().optimizer
     options.update(name="sgd", b1=0.9, weight_decay=0.0, nesterov=nesterov)
-    transformation = OPTIMIZERS["sgd"].make(
-        optax.constant_schedule(0.1), options, lambda params: True
-    )
+    masks = Masks(decayed=all_of(True), stacked=all_of(False))
+    transformation = OPTIMIZERS["sgd"].make(optax.constant_schedule(0.1), options, masks)
     params, momentum = jnp.zeros(3), np.zeros(3)
     state = transformation.init(params)
     for gradient in np.array([[1.0, -2.0, 0.5], [0.5, 0.0, 3.0], [-1.0, 1.0, 1.0]]):

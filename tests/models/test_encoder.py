@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from gmlp_flax.models import parameters
 from gmlp_flax.models.blocks import BLOCKS
-from gmlp_flax.models.encoder import STACKED, Encoder, depths
+from gmlp_flax.models.encoder import Encoder, find_encoder
 from tests.models import reference
 from tests.models.reference import (
     count,
@@ -252,21 +253,48 @@ def test_equal_layers_lie_in_one_stack():
     assert names(**KINDS["fnet_hybrid"]) == names(**KINDS["growing"]) == ["stack_0", "stack_1"]
 
 
-def test_depths():
-    """The first layer of each stack, and all layers; parameters beside the encoder's layers have no
-    depth."""
-    sizes = {"stack_1/a/b": 3, "stack_0/stack": 2, "stack_2/c": 1}
-    found = depths(
-        {f"{STACKED}{path}": np.zeros(size) for path, size in sizes.items()}
-        | {"head/bias": np.zeros(9)}
-    )
-    assert found == {
-        f"{STACKED}stack_1/a/b": (2, 6),
-        f"{STACKED}stack_0/stack": (0, 6),
-        f"{STACKED}stack_2/c": (5, 6),
+def layers_by_path(module):
+    return {path: found.layers for path, found in parameters.metadata(module).items()}
+
+
+@in_float64
+def test_parameters_say_which_layers_they_stack():
+    """Each stack begins where the one before it ends; what is beside the stacks has no layers."""
+    layers = layers_by_path(encoder(**KINDS["fnet_hybrid"]))
+    sizes = [spec.layers for spec in encoder(**KINDS["fnet_hybrid"]).stack_specs]
+    total = sum(sizes)
+    for path, found in layers.items():
+        if path.startswith("blocks/stack_0/"):
+            assert found == (0, total), path
+        elif path.startswith("blocks/stack_1/"):
+            assert found == (sizes[0], total), path
+        else:
+            assert found is None and path.startswith("norm/"), path
+    one_stack = layers_by_path(encoder(layers=3))
+    stacked = {path for path, found in one_stack.items() if found == (0, 3)}
+    assert one_stack.keys() - stacked == {"norm/scale", "norm/bias"}
+
+
+@in_float64
+def test_an_encoder_is_found_under_any_name():
+    class Model(nnx.Module):
+        def __init__(self, **attributes):
+            for name, module in attributes.items():
+                setattr(self, name, module)
+
+    body = encoder(layers=2)
+    head = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    model = Model(head=head, inner=Model(body=body))
+    assert find_encoder(model) is body
+    layers = layers_by_path(model)
+    assert {path for path, found in layers.items() if found is None} == {
+        "head/kernel",
+        "head/bias",
+        "inner/body/norm/scale",
+        "inner/body/norm/bias",
     }
-    one_stack = depths({f"{STACKED}{path}": np.zeros(4) for path in ("norm/scale", "stacked/x")})
-    assert len(one_stack) == 2 and {*one_stack.values()} == {(0, 4)}
+    with pytest.raises(ValueError, match="Model has no Encoder"):
+        find_encoder(Model(head=head))
 
 
 @in_float64

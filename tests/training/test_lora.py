@@ -13,7 +13,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints.pytree import leaves_by_path as flat
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.models.parameters import ParamMetadata
+from gmlp_flax.models.parameters import Layers, ParamMetadata
 from gmlp_flax.training import loop, optimizer, step
 from tests.failures import raised
 from tests.training import tiny
@@ -44,9 +44,8 @@ def test_against_a_model_with_adapters_of_its_own():
         return loss({"encoder": encoder, "head": {"kernel": own["head"]}})
 
     adamw = optax.adamw(0.05, weight_decay=0.1)
-    transformation = optimizer.with_lora(
-        lambda _: adamw, [KERNEL], ("head/",), rank=rank, alpha=alpha, seed=7
-    )
+    lora = optimizer.Lora([KERNEL], ("head/",), rank=rank, alpha=alpha, seed=7)
+    transformation = lora.transformation(lambda _: adamw)
     state = transformation.init(params)
     own = {"a": state.adapters[f"{KERNEL}/a"], "b": state.adapters[f"{KERNEL}/b"], "head": head}
     inner = adamw.init(own)
@@ -71,9 +70,10 @@ def test_which_kernels_have_it():
         "encoder": {"blocks": {"proj": {"kernel": leaf}, "tokens": {"kernel": leaf}}},
         "stem": {"kernel": leaf},
     }
-    resized = ParamMetadata(resize=lambda leaf, shape, grids: leaf)
+    layers = Layers(first=0, total=2)
+    resized = ParamMetadata(resize=lambda leaf, shape, grids: leaf, layers=layers)
     metadata = {
-        KERNEL: ParamMetadata(),
+        KERNEL: ParamMetadata(layers=layers),
         "encoder/blocks/tokens/kernel": resized,
         "stem/kernel": ParamMetadata(),
     }

@@ -19,7 +19,7 @@ from tests.training import tiny
 @pytest.mark.parametrize("name", ["text_task", "image_task"])
 def test_decay_leaves_out_norms_and_biases(name, request):
     task = request.getfixturevalue(name)
-    mask = flat(optimizer.decay_mask(task.shapes(), task.param_metadata()))
+    mask = flat(optimizer.masks(task.param_metadata()).decayed(task.shapes()))
     decayed = {path for path, touched in mask.items() if touched}
     last = {path.rpartition("/")[2] for path in decayed}
     assert (
@@ -215,7 +215,7 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
     params, gradients = (tiny.random_params(shapes, 0.1, seed) for seed in (0, 1))
     params["encoder"]["blocks"]["proj_out"]["kernel"] *= np.float32([0.01, 10.0])[:, None, None]
     hyperparameters = config.optimizer.b1, config.optimizer.b2, config.optimizer.eps
-    decays = flat(optimizer.decay_mask(shapes, metadata))
+    decays = flat(optimizer.masks(metadata).decayed(shapes))
 
     def update(transformation, params, gradients):
         return transformation.update(gradients, transformation.init(params), params)[0]

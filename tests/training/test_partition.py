@@ -3,11 +3,14 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
+from gmlp_flax.checkpoints.pytree import leaves_by_path
+from gmlp_flax.config.optimizers import OPTIMIZERS
 from gmlp_flax.config.validation import AXES, mesh_rules
 from gmlp_flax.errors import RunError
 from gmlp_flax.models import parameters
@@ -17,6 +20,7 @@ from gmlp_flax.paper.published import PUBLISHED, VOCAB_SIZE, param_count
 from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition, axis_sizes
 from tests.failures import raised
+from tests.training import tiny
 
 
 def sized(data, fsdp, tensor, rules=()):
@@ -120,6 +124,78 @@ def test_what_the_optimizer_keeps_lies_as_its_parameter(config, partition):
     for tree in (adam.mu, adam.nu, state.ema):
         assert jax.tree.map(lambda x: x.sharding.spec, tree) == wanted
     assert adam.count.sharding.spec == state.step.sharding.spec == PartitionSpec()
+
+
+KINDS = {
+    "lora": {"lora_rank": 2},
+    "freeze": {"freeze": ("encoder/norm", "^embedding")},
+    "spikes": {"skip_spikes": 10.0},
+    "amsgrad": {"name": "optax:amsgrad", "weight_decay": 0.0},
+} | {name: {**row.requires, "name": name} for name, row in OPTIMIZERS.items()}
+
+
+def by_suffix(path, metadata):
+    """The sharding of a parameter whose path ends the path of a leaf of the state, by search: the
+    longest one, else ()."""
+    parts = path.split("/")
+    for start in range(len(parts)):
+        end = "/".join(parts[start:])
+        if end in metadata:
+            return metadata[end].sharding
+    return ()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_state_of_every_optimizer_is_split_as_its_parameters(config, name):
+    """Against a search by path: optax's trees of moments have the paths of the parameters at the
+    end of their own. Adafactor keeps factors of them, of fewer axes."""
+    config.model.update(layers=2, length=16, d_model=128, d_ffn=256, vocab_size=320)
+    config.optimizer.update(KINDS[name])
+    task = tasks.find(config.task).without_data(config)
+    mesh = sized(1, 8, 2)
+    metadata = task.param_metadata()
+    split = 0
+    for path, leaf in leaves_by_path(step.Training(task, mesh).template).items():
+        axes = by_suffix(path, metadata)
+        if path.startswith("window/") or len(axes) > leaf.ndim:
+            axes = ()
+        expected = [None] * (leaf.ndim - len(axes)) + [*axes]
+        for number, (size, axis) in enumerate(zip(leaf.shape, expected, strict=True)):
+            if axis and size % mesh.mesh.shape[axis]:
+                expected[number] = None
+        found = [*leaf.sharding.spec]
+        assert found + [None] * (leaf.ndim - len(found)) == expected, path
+        split += path.startswith("opt_state/") and any(expected)
+    assert split or name == "lora"
+
+
+def test_a_parameter_named_as_a_part_of_the_state_shards_nothing_but_itself(config):
+    """`step` and `count`: no search by the end of a path tells them from the state's own."""
+    shapes = {name: jax.ShapeDtypeStruct((8,), jnp.float32) for name in ("step", "count", "bias")}
+    metadata = dict.fromkeys(shapes, ParamMetadata(("fsdp",)))
+    task, adam = tiny.Line(config, ""), optax.adam(1e-3)
+    state = jax.eval_shape(lambda params: step.init_state(task, adam, params), shapes)
+    partition = sized(1, 8, 1).for_model(metadata)
+    described = partition.describe_state(state, step.state_paths(state, shapes))
+    specs = {path: leaf.sharding.spec for path, leaf in leaves_by_path(described).items()}
+    whole = {path for path, spec in specs.items() if "fsdp" not in spec}
+    assert "step" in whole and "opt_state/0/count" in whole
+    split = specs.keys() - whole
+    trees = ("params", "opt_state/0/mu", "opt_state/0/nu")
+    assert split >= {f"{tree}/{name}" for tree in trees for name in shapes}
+    assert all(path.startswith(("params/", "opt_state/0/mu/", "opt_state/0/nu/")) for path in split)
+
+
+def test_rules_match_the_paths_of_parameters_in_all_of_the_state(config):
+    """A rule that begins with ^ holds for a parameter, its moments and its running mean."""
+    config.model.update(layers=2, length=16, d_model=8, d_ffn=16, vocab_size=320)
+    config.optimizer.ema = 0.9
+    task = tasks.find(config.task).without_data(config)
+    partition = sized(1, 4, 2, mesh_rules(["^embedding$=fsdp,-"]))
+    template = step.Training(task, partition).template
+    adam = template.opt_state[1][0]
+    for tree in (template.params, template.ema, adam.mu, adam.nu):
+        assert tree["embedding"].sharding.spec == PartitionSpec("fsdp", None)
 
 
 SHAPES = {

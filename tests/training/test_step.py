@@ -5,7 +5,10 @@ import optax
 import pytest
 
 from gmlp_flax import tasks
-from gmlp_flax.training import evaluation, step
+from gmlp_flax.checkpoints.pytree import leaves_by_path
+from gmlp_flax.models.text import MaskedLM
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.training import evaluation, optimizer, step
 from tests.training import tiny
 
 
@@ -145,11 +148,55 @@ def test_norms_by_layer(tmp_path, partition):
         for layer in range(2):
             leaves = [leaf[layer].ravel() for leaf in jax.tree.leaves(tree["encoder"]["blocks"])]
             norm = np.linalg.norm(np.concatenate(leaves))
-            assert found[f"{kind}/encoder/blocks/{layer}"] == pytest.approx(norm, rel=1e-4)
+            assert found[f"{kind}/encoder/{layer}"] == pytest.approx(norm, rel=1e-4)
     of_gradient = [value for name, value in found.items() if name.startswith("grad_norm/")]
     assert len(of_gradient) == 5  # the embedding, the bias, two layers and the last norm
     assert np.linalg.norm(of_gradient) == pytest.approx(found["grad_norm"], rel=1e-5)
     assert both["grad_norm/embedding"][1] == 2  # the line of the log has the mean
+
+
+class Renamed(MaskedLM):
+    """A model that calls its encoder `body`."""
+
+    @property
+    def encoder(self):
+        return self.body
+
+    @encoder.setter
+    def encoder(self, module):
+        self.body = module
+
+
+class RenamedTask(MaskedLanguageModeling):
+    def module(self, rngs):
+        return Renamed(self.spec(), self.config.model.vocab_size, rngs)
+
+
+@pytest.mark.parametrize("name", ["lamb", "muon"])
+def test_an_encoder_of_another_name_is_trained_alike(tmp_path, partition, name):
+    """Rates by depth, norms by layer, and what an optimizer does to each layer."""
+    results = []
+    for kind, encoder in ((MaskedLanguageModeling, "encoder"), (RenamedTask, "body")):
+        config = tiny.text_config(tmp_path)
+        config.log.norms = True
+        config.optimizer.update(name=name, warmup=0, learning_rate=0.1)
+        config.optimizer.lr_multipliers = (f"^{encoder}/blocks/=0.25..1",)
+        task = kind(config, str(tmp_path))
+        training, state = start(task, partition)
+        with task.train_batches(0, 0, 1) as batches:
+            for _ in range(2):
+                state, window = training.step(state, partition.put_batch(next(batches)))
+        assert f"update_norm/{encoder}/1" in window
+        assert len(task.stacks(state.params)) == 1
+        kernels = optimizer.lora_kernels(task.shapes(), task.param_metadata())
+        assert kernels == [f"{encoder}/blocks/proj_{way}/kernel" for way in ("in", "out")]
+        leaves = leaves_by_path(jax.device_get({"params": state.params, "window": window}))
+        results.append({path.replace(f"{encoder}/", "E/"): leaf for path, leaf in leaves.items()})
+    standard, renamed = results
+    assert standard.keys() == renamed.keys()
+    for path, leaf in standard.items():
+        # the norm of all gradients is summed in the order of the paths
+        np.testing.assert_allclose(renamed[path], leaf, rtol=1e-4, atol=1e-6, err_msg=path)
 
 
 def spiked(number):

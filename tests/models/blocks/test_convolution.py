@@ -103,8 +103,9 @@ def test_kernels_that_grow_with_depth(widths, dilations, stacks):
 def test_rates_grow_over_the_depth_of_all_stacks():
     config = gmlp_config.default(block="convolution")
     config.model.update(kernel_widths=(3, 3, 5, 7), layers=4, d_model=8, d_ffn=8, vocab_size=20)
-    shapes = tasks.find(config.task).without_data(config).shapes()
-    found = optimizer.factors(shapes, ("^encoder/blocks/=0.125..1",))
+    task = tasks.find(config.task).without_data(config)
+    lines = ("^encoder/blocks/=0.125..1",)
+    found = optimizer.factors(task.shapes(), lines, task.param_metadata())
     by_stack = [found[f"encoder/blocks/stack_{number}/mlp_norm/scale"] for number in range(3)]
     np.testing.assert_allclose(np.concatenate(by_stack)[:, 0], [0.125, 0.25, 0.5, 1], rtol=1e-6)
     assert [each.shape for each in by_stack] == [(2, 1), (1, 1), (1, 1)] and found["embedding"] == 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gmlp_flax.api.runs import evaluate, probe, train
     from gmlp_flax.interop.exported import export, push
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 __all__ = [
     "Model",
     "create",

@@ -1,18 +1,24 @@
-"""Files stored in a checkpoint with their SHA-256: the vocabulary, the names of the classes.
+"""Files that belong to a run beside its weights: the vocabulary, the names of the classes.
 
 With another vocabulary, a checkpoint predicts nonsense without any error. So each checkpoint
-contains the files with which it was trained, and a run with other files does not restore it.
+contains the files with which it was trained, as plain files, and a run with other files does not
+restore it.
 """
 
+import dataclasses
 import hashlib
+import os
 import re
 from collections.abc import Iterable
+from typing import Any
 
-import jax
-import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint import future
 
 from gmlp_flax.checkpoints import FILES
 from gmlp_flax.errors import RunError
+from gmlp_flax.io import files as io_files
+from gmlp_flax.processes import distributed
 
 Files = dict[str, bytes]
 # data in one folder; no code
@@ -21,38 +27,71 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(model|json|txt)")
 
 def check_names(names: Iterable[str], where: str) -> None:
     """Raises RunError, with `where` it is from, at a name that a checkpoint from elsewhere could
-    use to write outside the run folder, or over its record."""
+    use to read or write outside its folder, or over a run's record."""
     for name in names:
-        if not NAME.fullmatch(name) or name in FILES:
+        if not NAME.fullmatch(name) or name in (*FILES, io_files.COMMIT_MARK):
             raise RunError(
-                f"{where} has a file named {name!r}, which is no .model, .json or .txt: do not use it"
+                f"{where} has a file named {name!r}: expected a plain name that ends in .model, "
+                ".json or .txt, and none of a run's own files; do not use it"
             )
 
 
-def pack(files: Files) -> dict[str, dict[str, np.ndarray]]:
-    """Files by name to a tree of arrays: `data` uint8 [bytes] and `sha256` uint8 [32]."""
-    parts = {
-        name: {"data": content, "sha256": hashlib.sha256(content).digest()}
-        for name, content in files.items()
-    }
-    return jax.tree.map(lambda part: np.frombuffer(part, np.uint8), parts)
+def sha256(content: bytes) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
 
 
-def unpack(tree: dict[str, dict[str, np.ndarray]]) -> tuple[Files, list[str]]:
-    """The inverse of `pack`, and the names of the files whose checksum differs."""
-    files = {name: np.asarray(entry["data"]).tobytes() for name, entry in tree.items()}
-    digests = {name: np.asarray(entry["sha256"]).tobytes() for name, entry in tree.items()}
-    return files, [
-        name for name, content in files.items() if hashlib.sha256(content).digest() != digests[name]
-    ]
+def require_same(saved: Files, files: Files, checkpoint: str) -> None:
+    """Raises RunError, with the first file that differs, if a checkpoint was trained with other
+    files than the run has. A file that only one of them has is no difference."""
+    for name, content in files.items():
+        if name not in saved or saved[name] == content:
+            continue
+        then = sha256(saved[name])[:12]
+        now = sha256(content)[:12]
+        raise RunError(
+            f"{checkpoint} was trained with another {name} (SHA-256 {then}, here {now}): "
+            "give that one"
+        )
 
 
-def require_same(saved: Files, own: Files, checkpoint: str) -> None:
-    """Raises RunError, with the first file that differs, if a checkpoint was trained with others
-    than the run has."""
-    for name, content in own.items():
-        if name in saved and saved[name] != content:
-            then, now = (hashlib.sha256(file).hexdigest()[:12] for file in (saved[name], content))
-            raise RunError(
-                f"{checkpoint} was trained with another {name} (SHA-256 {then}, here {now}): give that one"
-            )
+def read(folder: str, names: Iterable[str]) -> Files:
+    """Files of a folder, by name. Raises FileNotFoundError if one is missing, DataError if one has
+    more than `io.files.SMALL` bytes or cannot be read."""
+    found = {}
+    for name in names:
+        path = os.path.join(folder, name)
+        if not io_files.exists(path):
+            raise FileNotFoundError(path)
+        found[name] = io_files.read_small(path, io_files.SMALL)
+    return found
+
+
+class FilesHandler(ocp.AsyncCheckpointHandler):
+    """Has Orbax write files into a checkpoint, as they are."""
+
+    def save(self, directory: Any, args: "SaveFiles") -> None:
+        """Writes the files, on the first process."""
+        if distributed.is_first():
+            for name, content in args.files.items():
+                (directory / name).write_bytes(content)
+
+    async def async_save(self, directory: Any, args: "SaveFiles") -> list[future.Future]:
+        """The same in the background, when Orbax has made the directory."""
+        writing = self._save_later(directory, args)
+        return [future.CommitFutureAwaitingContractedSignals(writing, name="save_files")]
+
+    async def _save_later(self, directory: Any, args: "SaveFiles") -> None:
+        self.save(directory, args)
+
+    def restore(self, directory: Any, args: "SaveFiles") -> Files:
+        """The files of these names."""
+        return read(os.fspath(directory), args.files)
+
+
+@ocp.args.register_with_handler(FilesHandler, for_save=True, for_restore=True)
+@dataclasses.dataclass
+class SaveFiles(ocp.args.CheckpointArgs):
+    """What `FilesHandler` writes."""
+
+    files: Files

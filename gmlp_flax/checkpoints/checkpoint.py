@@ -1,45 +1,37 @@
 """Checkpoints: Orbax writes and reads the files, and checksums verify all that they hold.
 
-Orbax restores flipped bits without an error. So each checkpoint stores a checksum of every leaf,
-computed on the devices, and a restored checkpoint is accepted only if its leaves have the same
-checksums. It also says of itself, under a SHA-256, which run it is of, its step, the metrics that
-decide how long it is kept, and what else it holds.
+A checkpoint is a folder of three items of Orbax: `state`, the arrays; `manifest`, a JSON file that
+says what the checkpoint is; and `files`, the files beside the weights, as they are. Orbax restores
+flipped bits without an error, so a checkpoint is accepted only if every array that is restored and
+every file have the checksums of the manifest.
 """
 
 import functools
-import json
-import math
 import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from absl import logging
-from flax import traverse_util
-from jax.sharding import NamedSharding, PartitionSpec
 from orbax.checkpoint._src.serialization import tensorstore_utils
 
-from gmlp_flax.checkpoints import DAMAGED, METRICS_FILE, assets, reading
-from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.checkpoints.pytree import (
-    digest,
-    examine,
-    from_dict,
-    leaves_by_path,
-    require_fit,
-    to_dict,
-)
+from gmlp_flax.checkpoints import DAMAGED, ENVIRONMENT_FILE, METRICS_FILE, assets, reading
+from gmlp_flax.checkpoints.assets import Files, FilesHandler, SaveFiles
+from gmlp_flax.checkpoints.manifest import MANIFEST_FILE, Manifest, describe_leaves
+from gmlp_flax.checkpoints.metrics_file import MetricsFile, evaluations
+from gmlp_flax.checkpoints.pytree import examine, from_dict, leaves_by_path, require_fit, to_dict
 from gmlp_flax.checkpoints.reading import Damaged
+from gmlp_flax.checkpoints.retention import Metrics, Retention, delete, finish_deletion
 from gmlp_flax.errors import RunError, listed
 from gmlp_flax.io import files as io_files
-from gmlp_flax.io import storage
+from gmlp_flax.io import json_files, storage
 from gmlp_flax.processes import distributed
 
-ABOUT = "about"
-DELETED = "deleted"  # the folder, among the checkpoints, of those that are being deleted
+STATE = "state"
+MANIFEST = "manifest"
+ASSETS = "files"
+UNNAMED = "default"  # what Orbax calls the only item of a checkpoint of gmlp_flax 0.2.0
 # TensorStore's own 32 attempts, with up to 32 s between them, would be a quarter of an hour of
 # silence.
 RETRIES = {"max_retries": 8, "initial_delay": "500ms", "max_delay": "16s"}
@@ -55,16 +47,6 @@ def limit_retries() -> None:
         context["gcs_request_retries"] = RETRIES
 
 
-class About(NamedTuple):
-    """What a checkpoint says of itself."""
-
-    run: str  # the id of its run
-    step: int
-    metrics: dict[str, float] | None  # of an evaluation of its state
-    files: list[str]  # their names
-    leaves: str  # SHA-256 of the names, shapes and types of all leaves of its state
-
-
 class Checkpoints:
     """The checkpoints of one run, by step.
 
@@ -72,9 +54,7 @@ class Checkpoints:
         folder: an absolute path. It is made if it does not exist, unless `read_only`.
         run: the id of the run; a checkpoint of another one is refused. If empty, that is not
             checked.
-        keep: how many of the newest checkpoints stay.
-        keep_best: how many of the best ones stay as well.
-        best: a metric, and "min" or "max".
+        retention: which checkpoints stay.
         files: stored in each checkpoint; a checkpoint with other files is not restored.
         read_only: nothing is written, moved or deleted.
 
@@ -87,43 +67,55 @@ class Checkpoints:
         folder: str,
         *,
         run: str = "",
-        keep: int = 1,
-        keep_best: int = 0,
-        best: tuple[str, str] = ("", "min"),
-        files: assets.Files | None = None,
+        retention: Retention | None = None,
+        files: Files | None = None,
         read_only: bool = False,
     ):
-        self.folder, self.run, self.files = folder, run, files or {}
+        self.folder = folder
+        self.run = run
+        self.retention = retention or Retention()
+        self.files = files or {}
         assets.check_names(self.files, "the task")
-        self._keep, self._metrics_by_step, self._contents = (keep, keep_best, best), {}, {}
-        # whether this object saved a step; those that it deleted
-        self._saved, self._deleted = False, set()
+        self._verified: dict[int, Metrics] = {}  # metrics by step
+        self._manifests: dict[int, Manifest] = {}
+        self._saved = False  # whether this object saved a step
+        self._deleted: set[int] = set()
         if io_files.is_remote(folder):
             limit_retries()
         if distributed.is_first():
-            for name in io_files.listdir(folder):
-                if ".orbax-checkpoint-tmp" in name:
-                    logging.error("%s/%s was never finished and is ignored", folder, name)
-            if not read_only:
-                finish_deletion(folder)
+            self._clean_up(read_only)
         distributed.wait_for_all(f"looked into {folder}")
-        options = ocp.CheckpointManagerOptions(  # which keep all checkpoints: see `wait`
+        self._manager = self._open_manager(read_only)
+
+    def _clean_up(self, read_only: bool) -> None:
+        """Names saves that were never finished, which Orbax deletes, and finishes deletions."""
+        for name in io_files.listdir(self.folder):
+            if ".orbax-checkpoint-tmp" in name:
+                logging.error("%s/%s was never finished and is ignored", self.folder, name)
+        if not read_only:
+            finish_deletion(self.folder)
+
+    def _open_manager(self, read_only: bool) -> ocp.CheckpointManager:
+        """Orbax's manager, which keeps all checkpoints: see retention.py."""
+        options = ocp.CheckpointManagerOptions(
             create=not read_only, read_only=read_only, cleanup_tmp_directories=not read_only
         )
+        handlers = {
+            STATE: ocp.PyTreeCheckpointHandler(),
+            MANIFEST: ocp.JsonCheckpointHandler(MANIFEST_FILE),
+            ASSETS: FilesHandler(),
+        }
         try:
-            self._manager = ocp.CheckpointManager(
-                folder, item_handlers=ocp.PyTreeCheckpointHandler(), options=options
-            )
+            return ocp.CheckpointManager(self.folder, item_handlers=handlers, options=options)
         except Exception as error:
-            raise self._failure(f"opening {folder}", error) from error
+            raise self._failure(f"opening {self.folder}", error) from error
 
     def steps(self) -> list[int]:
         """Steps of all finished checkpoints, oldest first."""
         return sorted({*self._manager.all_steps()} - self._deleted)
 
     def save(self, step: int, state: Any, metrics: dict[str, float] | None) -> None:
-        """Starts to save a state, any tree of arrays, and returns before it is written. Waits for
-        the previous save.
+        """Starts to save a state and returns before it is written. Waits for the previous save.
 
         Args:
             step: the step of the state.
@@ -138,14 +130,26 @@ class Checkpoints:
         checksums, finite = examine(tree)
         if not finite:
             raise RunError(
-                f"the state of step {step} is not finite: {self.last_good()}; lower learning_rate or clip"
+                f"the state of step {step} is not finite: {self.last_good()}; "
+                "lower learning_rate or clip"
             )
-        about = About(self.run, step, metrics, sorted(self.files), digest(tree))
-        item = {"state": tree, "checksums": checksums, "files": assets.pack(self.files)}
-        item |= assets.pack({ABOUT: json.dumps(about._asdict()).encode()})
-        self._metrics_by_step[step] = metrics
+        checksums = leaves_by_path(jax.device_get(checksums))
+        manifest = Manifest(
+            run=self.run,
+            step=step,
+            metrics=metrics,
+            leaves=describe_leaves(tree, checksums),
+            files={name: assets.sha256(content) for name, content in self.files.items()},
+        )
+        items = {
+            STATE: ocp.args.PyTreeSave(tree),
+            MANIFEST: ocp.args.JsonSave(manifest.to_json()),
+            ASSETS: SaveFiles(self.files),
+        }
+        self._verified[step] = metrics
         self._saving(
-            f"saving step {step}", lambda: self._manager.save(step, args=ocp.args.PyTreeSave(item))
+            f"saving step {step}",
+            lambda: self._manager.save(step, args=ocp.args.Composite(**items)),
         )
         self._saved = True
 
@@ -156,28 +160,31 @@ class Checkpoints:
         Its checkpoint then competes for the best. Runs that resume read these metrics from
         metrics.jsonl.
         """
-        self._metrics_by_step[step] = metrics
+        self._verified[step] = metrics
 
     def wait(self) -> None:
         """Returns when the last save is complete, and the checkpoints that need not stay after it
         are deleted. Raises RunError if the save failed."""
         self._saving("saving", self._manager.wait_until_finished)
+        if not self._saved:
+            return
         steps = self.steps()
-        for step in (
-            sorted({*steps} - kept(steps, self._metrics_by_step, *self._keep))
-            if self._saved
-            else ()
-        ):
-            self._deleted.add(step)
-            if distributed.is_first():
-                self._saving(f"deleting step {step}", lambda step=step: delete(self.folder, step))
+        kept = self.retention.kept(steps, self._verified)
+        for step in steps:
+            if step not in kept:
+                self._delete(step)
+
+    def _delete(self, step: int) -> None:
+        self._deleted.add(step)
+        if distributed.is_first():
+            self._saving(f"deleting step {step}", lambda: delete(self.folder, step))
 
     def close(self) -> None:
         """Ends the background threads. Only `wait` tells of a failed save."""
         self._manager.close()
 
     def restore(self, step: int, template: Any) -> Any:
-        """Reads a checkpoint and verifies every leaf.
+        """Reads a checkpoint and verifies every array.
 
         Args:
             step: the step of the checkpoint.
@@ -194,94 +201,86 @@ class Checkpoints:
             Damaged: its content is wrong.
         """
         wanted = to_dict(template)
-        restored = reading.on_all_processes(
-            self._path(step), lambda: self._read_verifiable(step, wanted)
-        )
-        checksums, _ = examine(restored["state"])
-        now, saved = map(leaves_by_path, jax.device_get((checksums, restored["checksums"])))
-        if wrong := [name for name in now if now[name] != saved[name]]:
-            raise Damaged(f"{self._path(step)}: the checksum of {listed(wrong)} differs")
-        return from_dict(template, restored["state"])
+        path = self._path(step)
+        restored = reading.on_all_processes(path, lambda: self._read_state(step, wanted))
+        checksums, _ = examine(restored)
+        saved = self._manifest(step).leaves
+        wrong = []
+        for name, checksum in leaves_by_path(jax.device_get(checksums)).items():
+            leaf = saved[name]
+            if int(checksum) != leaf.checksum:
+                wrong.append(name)
+        if wrong:
+            raise Damaged(f"{path}: the checksum of {listed(wrong)} differs")
+        return from_dict(template, restored)
 
-    def _read_verifiable(self, step: int, wanted: dict) -> dict:
-        """The wanted parts of the state and their checksums."""
-        about, files = self._content(step)
-        saved, needed = (
-            traverse_util.flatten_dict(tree, sep="/") for tree in (self.shapes(step), wanted)
-        )
-        if digest(saved) != about.leaves:
-            raise Damaged(f"{self._path(step)}: its list of leaves is not the one that was saved")
-        require_fit(saved, needed, self._path(step))
-        assets.require_same(files, self.files, self._path(step))
-        on_all = jax.tree.map(lambda x: NamedSharding(x.sharding.mesh, PartitionSpec()), wanted)
-        scalars = jax.tree.map(
-            lambda sharding: jax.ShapeDtypeStruct((), jnp.uint32, sharding=sharding), on_all
-        )
-        return self._read(step, {"state": wanted, "checksums": scalars})
-
-    def read_files(self, step: int) -> assets.Files:
-        """The files stored in a checkpoint, by name; raises as `restore` does, or RunError at a
-        name of no run."""
-        return self._content(step)[1]
-
-    def _content(self, step: int) -> tuple[About, assets.Files]:
-        """What a checkpoint says of itself, and its files; read once."""
-        if step not in self._contents:
-            path, tree = self._path(step), self._tree(step)
-            if ABOUT not in tree:
-                raise RunError(
-                    f"{path} does not say of which run it is, as of an older version: train anew"
-                )
-            names = tree.get("files") or {}
-            if not isinstance(names, dict):
-                raise Damaged(f"{path}: its files have no names")
-            assets.check_names(names, path)
-            parts = ({"files": names} if names else {}) | {ABOUT: tree[ABOUT]}
-            shapes = reading.read(path, lambda: _shapes(parts))
-            if any(math.prod(leaf.shape) > io_files.SMALL for leaf in jax.tree.leaves(shapes)):
-                raise RunError(
-                    f"{path} claims a file of more than {io_files.SMALL:,} bytes: do not use it"
-                )
-            content = self._read(step, shapes)
-            packed = {**content.get("files", {}), ABOUT: content[ABOUT]}
-            files, wrong = reading.read(path, lambda: assets.unpack(packed))
-            if wrong:
-                raise Damaged(f"{path}: the checksum of its {', '.join(wrong)} differs")
-            about = reading.read(path, lambda: About(**json.loads(files.pop(ABOUT))))
-            if sorted(files) != about.files:
-                raise Damaged(
-                    f"{path}: it has other files than were saved: {', '.join(about.files)}"
-                )
-            if about.step != step:
-                raise RunError(
-                    f"{path} is the checkpoint of step {about.step}: rename it back, or move it away"
-                )
-            if self.run and about.run != self.run:
-                raise RunError(
-                    f"{path} is of another run ({about.run}) than its folder ({self.run}): move it away"
-                )
-            self._contents[step] = about, files
-        return self._contents[step]
-
-    def _read(self, step: int, item: dict) -> Any:
-        """The parts of a checkpoint that are named in `item`, a tree of shapes."""
-        arguments = ocp.args.PyTreeRestore(
-            item,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(item),
+    def _read_state(self, step: int, wanted: dict) -> dict:
+        """The wanted part of the state, whose checksums are not compared yet."""
+        path = self._path(step)
+        saved = leaves_by_path(self.shapes(step))
+        require_fit(saved, leaves_by_path(wanted), path)
+        files = self.read_files(step)
+        assets.require_same(files, self.files, path)
+        item = ocp.args.PyTreeRestore(
+            wanted,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
             partial_restore=True,
         )
-        return reading.read(self._path(step), lambda: self._manager.restore(step, args=arguments))
+        arguments = ocp.args.Composite(**{STATE: item})
+        restored = reading.read(path, lambda: self._manager.restore(step, args=arguments))
+        return restored[STATE]
 
-    def _tree(self, step: int) -> Any:
-        """The names of all that a checkpoint holds, with shapes and types."""
+    def read_files(self, step: int) -> Files:
+        """The files stored in a checkpoint, by name; raises as `restore` does, or RunError at a
+        name of no run."""
+        path = self._path(step)
+        inside = os.path.join(path, ASSETS)
+        digests = self._manifest(step).files
+        assets.check_names(digests, path)
+        files = reading.read(path, lambda: assets.read(inside, digests))
+        wrong = []
+        for name, content in files.items():
+            if assets.sha256(content) != digests[name]:
+                wrong.append(name)
+        if wrong:
+            raise Damaged(f"{path}: the checksum of its {', '.join(wrong)} differs")
+        return files
 
-        def tree() -> Any:
-            names = self._manager.item_metadata(step).tree
-            if not {"state", "checksums"} <= set(names):
-                raise ValueError("it has no state")
-            return names
+    def shapes(self, step: int) -> dict:
+        """The state of a checkpoint, as a nested dict of `jax.ShapeDtypeStruct`."""
+        return self._manifest(step).shapes()
 
-        return reading.read(self._path(step), tree)
+    def _manifest(self, step: int) -> Manifest:
+        """What a checkpoint says of itself; read once."""
+        if step not in self._manifests:
+            self._manifests[step] = self._read_manifest(step)
+        return self._manifests[step]
+
+    def _read_manifest(self, step: int) -> Manifest:
+        path = self._path(step)
+        inside = os.path.join(path, MANIFEST)
+        if io_files.exists(os.path.join(path, UNNAMED)):
+            raise RunError(
+                f"{path} has the format of gmlp_flax 0.2.0: open the run with that version, or with "
+                f"the commit that its {ENVIRONMENT_FILE} names"
+            )
+
+        def parse() -> Manifest:
+            files = assets.read(inside, [MANIFEST_FILE])
+            value = json_files.parse(files[MANIFEST_FILE], MANIFEST_FILE, dict)
+            return Manifest.from_json(value)
+
+        manifest = reading.read(path, parse)
+        if manifest.step != step:
+            raise RunError(
+                f"{path} is the checkpoint of step {manifest.step}: rename it back, or move it away"
+            )
+        if self.run and manifest.run != self.run:
+            raise RunError(
+                f"{path} is of another run ({manifest.run}) than its folder ({self.run}): "
+                "move it away"
+            )
+        return manifest
 
     def restore_newest(self, template: Any) -> tuple[int, Any] | None:
         """The step and state of the newest good checkpoint, or None if there are no checkpoints.
@@ -292,35 +291,39 @@ class Checkpoints:
             RunError: no checkpoint is good, one is of another run, or storage does not let one be
                 read.
         """
-        steps, newest = self.steps(), None
+        steps = self.steps()
+        newest = None
         for step in reversed(steps):
             try:
                 if newest is None:
                     newest = step, self.restore(step, template)
-                metrics = reading.on_all_processes(
-                    self._path(step), lambda step=step: self._metrics(step)
-                )
-                self._metrics_by_step[step] = metrics
+                self._verify_metrics(step)
             except Damaged as error:
                 self._put_aside(step, error)
         if steps and newest is None:
-            tried = f"{self.folder} is good (tried {', '.join(map(str, steps))})"
-            raise RunError(f"no checkpoint in {tried}; start in a new folder, or --restart")
+            tried = ", ".join(map(str, steps))
+            raise RunError(
+                f"no checkpoint in {self.folder} is good (tried {tried}); "
+                "start in a new folder, or --restart"
+            )
         return newest
 
-    def _put_aside(self, step: int, error: Damaged) -> None:
-        if distributed.is_first():
-            damaged = os.path.join(os.path.dirname(self.folder), DAMAGED, str(step))
-            logging.error(
-                "%s; it is put aside in %s", error, io_files.move(self._path(step), damaged)
-            )
-        distributed.wait_for_all(f"put {self._path(step)} aside")
-        self._contents.pop(step, None)
-        self._manager.reload()
+    def _verify_metrics(self, step: int) -> None:
+        """Reads the metrics of a checkpoint, which then count when others are deleted."""
+        self._verified[step] = reading.on_all_processes(
+            self._path(step), lambda: self._metrics(step)
+        )
 
-    def shapes(self, step: int) -> dict:
-        """The state of a checkpoint, as a nested dict of `jax.ShapeDtypeStruct`."""
-        return _shapes(self._tree(step)["state"])
+    def _put_aside(self, step: int, error: Damaged) -> None:
+        path = self._path(step)
+        if distributed.is_first():
+            workdir = os.path.dirname(self.folder)
+            damaged = os.path.join(workdir, DAMAGED, str(step))
+            moved = io_files.move(path, damaged)
+            logging.error("%s; it is put aside in %s", error, moved)
+        distributed.wait_for_all(f"put {path} aside")
+        self._manifests.pop(step, None)
+        self._manager.reload()
 
     def pick(self, which: str) -> int:
         """The step that `which` names: "latest", "best" or a number; raises RunError if there is no
@@ -334,46 +337,45 @@ class Checkpoints:
             return steps[-1]
         if which == "best":
             return max(steps, key=lambda step: (self._worth(step), step))
-        if which in (known := [str(step) for step in steps]):
+        known = [str(step) for step in steps]
+        if which in known:
             return int(which)
         raise RunError(
-            f"{self.folder} has no checkpoint {which!r}: give latest, best, or one of {', '.join(known)}"
+            f"{self.folder} has no checkpoint {which!r}: give latest, best, "
+            f"or one of {', '.join(known)}"
         )
 
     def _worth(self, step: int) -> tuple[bool, float]:
         """The rank of a checkpoint: by its metrics; a damaged one, which is named in the log,
         behind all others."""
         try:
-            return True, rank(self._metrics(step), self._keep[2])
+            return True, self.retention.rank(self._metrics(step))
         except Damaged as error:
             logging.error("%s", error)
             return False, 0.0
 
-    def _metrics(self, step: int) -> dict[str, float] | None:
+    def _metrics(self, step: int) -> Metrics:
         """The metrics of a checkpoint: its own, or else those of a later evaluation."""
-        own = self._content(step)[0].metrics
-        return self._evaluated_later.get(step) if own is None else own
+        manifest = self._manifest(step)
+        if manifest.metrics is not None:
+            return manifest.metrics
+        return self._evaluated_later.get(step)
 
     @functools.cached_property
     def _evaluated_later(self) -> dict[int, dict[str, float]]:
-        """The evaluations in metrics.jsonl, by step. A checkpoint may lack its own: see
+        """The evaluations in metrics.jsonl, by step. A checkpoint may have none: see
         `set_metrics`."""
-        lines = MetricsFile.read(os.path.join(os.path.dirname(self.folder), METRICS_FILE))
-        return {line["step"]: line["eval"] for line in lines if "eval" in line}
+        workdir = os.path.dirname(self.folder)
+        lines = MetricsFile.read(os.path.join(workdir, METRICS_FILE))
+        return evaluations(lines)
 
     def last_good(self) -> str:
         """A phrase, for messages, that names the newest finished checkpoint."""
-        steps = [step for step in self.steps() if io_files.exists(self._path(step))]
-        return (
-            f"the last good checkpoint is {self._path(steps[-1])}"
-            if steps
-            else "there is no checkpoint yet"
-        )
-
-    def _failure(self, doing: str, error: Exception) -> RunError:
-        """The error to raise for one of Orbax."""
-        causes = () if io_files.is_remote(self.folder) else reading.chain(error)
-        return storage.storage_error(doing, next(filter(storage.errno_of, causes), error))
+        paths = [self._path(step) for step in self.steps()]
+        finished = [path for path in paths if io_files.exists(path)]
+        if not finished:
+            return "there is no checkpoint yet"
+        return f"the last good checkpoint is {finished[-1]}"
 
     def _path(self, step: int) -> str:
         return os.path.join(self.folder, str(step))
@@ -384,67 +386,18 @@ class Checkpoints:
         try:
             done = action()
         except Exception as error:
-            kind = self._failure(doing, error)
-            raise type(kind)(f"{self.last_good()}; {kind} ({reading.first_line(error)})") from error
+            failure = self._failure(doing, error)
+            line = f"{self.last_good()}; {failure} ({reading.first_line(error)})"
+            raise type(failure)(line) from error
         if done is False:
             raise RunError(
                 f"{doing} in {self.folder} failed: there is one of that step already; move it away"
             )
 
-
-def _shapes(tree: Any) -> Any:
-    """The shape and type of each leaf."""
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
-
-
-def rank(metrics: dict[str, float] | None, best: tuple[str, str]) -> float:
-    """The worth of a checkpoint by the metric and the mode `best`, more is better; without an
-    evaluation it is last."""
-    value = (metrics or {}).get(best[0], math.nan)
-    return -math.inf if not math.isfinite(value) else -value if best[1] == "min" else value
-
-
-def kept(
-    steps: Sequence[int],
-    known: Mapping[int, dict[str, float] | None],
-    keep: int,
-    keep_best: int,
-    best: tuple[str, str],
-) -> set[int]:
-    """Those of the steps, oldest first, whose checkpoints stay: the newest, the best, and those
-    whose metrics are unknown.
-
-    Args:
-        known: the metrics of each step, None without an evaluation.
-        keep, keep_best, best: as in Checkpoints.
-    """
-
-    def is_unknown(step: int) -> bool:
-        metrics = known.get(step)
-        return step not in known or bool(metrics and best[0] and best[0] not in metrics)
-
-    ranks = sorted(((rank(known.get(step), best), step) for step in steps), reverse=True)
-    first = [step for value, step in ranks[:keep_best] if value > -math.inf]
-    return {*steps[-keep:], *first, *filter(is_unknown, steps)}
-
-
-def delete(folder: str, step: int) -> None:
-    """Deletes a checkpoint, which is never half there: a process may be killed at any moment.
-
-    On a disk it is first moved to the folder `DELETED` in one stroke. In a bucket Orbax's mark of a
-    finished checkpoint goes first, and a checkpoint without the mark counts as unfinished. Raises
-    RunError if it is not moved.
-    """
-    checkpoint = os.path.join(folder, str(step))
-    if io_files.is_remote(checkpoint):
-        io_files.remove_all(checkpoint)
-    else:
-        io_files.move(checkpoint, os.path.join(folder, DELETED, str(step)))
-        finish_deletion(folder)
-
-
-def finish_deletion(folder: str) -> None:
-    """Deletes what `delete` moved, in this process or one that was killed. What cannot be deleted
-    now, as it is open on another machine, is tried again next time."""
-    if not io_files.is_remote(folder):
-        shutil.rmtree(os.path.join(folder, DELETED), ignore_errors=True)
+    def _failure(self, doing: str, error: Exception) -> RunError:
+        """The error to raise for one of Orbax: on a disk that of the system behind it, if any."""
+        if not io_files.is_remote(self.folder):
+            for cause in reading.chain(error):
+                if storage.errno_of(cause):
+                    return storage.storage_error(doing, cause)
+        return storage.storage_error(doing, error)

@@ -1,21 +1,23 @@
 """metrics.jsonl, the metrics of a run by step, and result.json, how it ended."""
 
-import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gmlp_flax.checkpoints import RESULT_FILE
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files, json_files, logs
 
+Line = dict[str, Any]
+BASELINE = "baseline"  # a key that version 0.2.0 wrote, where there are `baselines` today
+
 
 class MetricsFile:
     """metrics.jsonl: one JSON object per line. Training lines have `step` and `loss`, evaluation
     lines `step` and `eval`, the last one also `baselines`: what trivial models score there. Lines
-    with `changed` tell which keys of the
-    config have other values after `step`: {"optimizer.learning_rate": [old, new]}.
+    with `changed` tell which keys of the config have other values after `step`:
+    {"optimizer.learning_rate": [old, new]}.
 
     A run that resumes from a checkpoint drops the lines of later steps, and half a line that a kill
     left. So no step is lost or doubled. The file is not touched before the first line is written.
@@ -26,33 +28,45 @@ class MetricsFile:
         read_only: another process writes the file.
 
     Attributes:
-        undone: the keys of the config whose changes were dropped, with the values before them.
+        evaluations: the `eval` of each step.
+        baselines: the newest ones, [] if there are none.
+        dropped_changes: the keys of the config whose changes were dropped, with the values before
+            them.
     """
 
     def __init__(self, path: str, resume_step: int, read_only: bool = False):
-        self.path, self.resume_step, self._read_only = path, resume_step, read_only
+        self.path = path
+        self.resume_step = resume_step
+        self._read_only = read_only
         self._file: logs.Log | None = None
-        self._begun, self._kept, self._changes, self.undone = False, [], [], {}
+        self._begun = False
+        self._kept: list[Line] = []
+        self._dropped_change_lines: list[Line] = []
         for line in self.read(path):
             # A change at this very step was made for steps that are taken again.
-            if line["step"] < resume_step + ("changed" not in line):
+            last_kept = resume_step - 1 if "changed" in line else resume_step
+            if line["step"] <= last_kept:
                 self._kept.append(line)
-            else:
-                self._changes += [line] if "changed" in line else []
-                self.undone = {
-                    name: old for name, (old, _) in line.get("changed", {}).items()
-                } | self.undone
-        self.evaluations = {line["step"]: line["eval"] for line in self._kept if "eval" in line}
-        self.baselines = next(filter(None, map(baselines_of, reversed(self._kept))), [])
+            elif "changed" in line:
+                self._dropped_change_lines.append(line)
+        self.evaluations = evaluations(self._kept)
+        self.baselines = newest_baselines(self._kept)
+        self.dropped_changes: dict[str, Any] = {}
+        for line in self._dropped_change_lines:
+            for key, (old, _) in line["changed"].items():
+                self.dropped_changes.setdefault(key, old)  # the oldest value counts
 
     @staticmethod
-    def read(path: str) -> list[dict[str, Any]]:
+    def read(path: str) -> list[Line]:
         """All complete lines; none if there is no file. Raises RunError, with its number, if a line
         is damaged."""
-        complete = (files.read(path) or b"").split(b"\n")[:-1]  # the last may be cut off
-        return [
-            _parse_line(line, f"{path}, line {number}") for number, line in enumerate(complete, 1)
-        ]
+        content = files.read(path) or b""
+        complete = content.split(b"\n")[:-1]  # the last may be cut off
+        lines = []
+        for number, line in enumerate(complete, 1):
+            where = f"{path}, line {number}"
+            lines.append(_parse_line(line, where))
+        return lines
 
     def begin(self) -> None:
         """Drops what does not stay from the file, when a step is taken."""
@@ -60,29 +74,31 @@ class MetricsFile:
             self._begun = True
             self._open(self._kept)
 
-    def write(self, line: dict[str, Any]) -> None:
+    def write(self, line: Line) -> None:
         """Appends a line to the file: at once, but for a bucket, where `flush` does. Each step has
         one evaluation.
 
         Before `begin`, the changes that no step is taken under any more stay in the file, for the
-        next `undone`.
+        next `dropped_changes`.
         """
-        if line["step"] in self.evaluations and "eval" in line:
+        if "eval" in line and line["step"] in self.evaluations:
             return
         if self._file is None:
-            self._open([*self._kept, *self._changes])
+            self._open([*self._kept, *self._dropped_change_lines])
         if self._file is not None:
             self._file.write(_encode(line))
         if not self._begun:
             self._kept.append(line)
         if "eval" in line:
             self.evaluations[line["step"]] = line["eval"]
-        self.baselines = baselines_of(line) or self.baselines
+        self.baselines = line.get("baselines") or self.baselines
 
-    def _open(self, lines: list[dict[str, Any]]) -> None:
-        if not self._read_only:
-            self.close()
-            self._file = logs.begin(self.path, b"".join(map(_encode, lines)))
+    def _open(self, lines: list[Line]) -> None:
+        if self._read_only:
+            return
+        self.close()
+        content = b"".join(map(_encode, lines))
+        self._file = logs.begin(self.path, content)
 
     def flush(self) -> None:
         """Returns when all lines are in storage."""
@@ -90,14 +106,22 @@ class MetricsFile:
             self._file.flush()
 
     def close(self) -> None:
+        """Ends writing."""
         if self._file is not None:
             self._file.close()
 
 
-def baselines_of(line: Mapping[str, Any]) -> list[Any]:
-    """What trivial models score, {"name", "eval"} each, in a line of metrics; before 0.3 it had
-    one, as `baseline`."""
-    return line.get("baselines") or [line[name] for name in ("baseline",) if name in line]
+def evaluations(lines: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, float]]:
+    """The `eval` of each step that has one."""
+    return {line["step"]: line["eval"] for line in lines if "eval" in line}
+
+
+def newest_baselines(lines: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """What trivial models score, {"name", "eval"} each, in the last line that says so; else []."""
+    newest = []
+    for line in lines:
+        newest = line.get("baselines") or newest
+    return newest
 
 
 def read_result(workdir: str) -> dict[str, Any] | None:
@@ -108,43 +132,66 @@ def read_result(workdir: str) -> dict[str, Any] | None:
     if content is None:
         return None
     result = json_files.parse_object(content)
+    _refuse_old(result, path)
     if "eval" not in result or not _is_line({"step": 0} | result):
         raise RunError(
-            f"{path} is damaged: expected an object with the metrics eval; remove it, and train again"
+            f"{path} is damaged: expected an object with the metrics eval; "
+            "remove it, and train again"
         )
     return result
 
 
-def _encode(line: dict[str, Any]) -> bytes:
+def _encode(line: Line) -> bytes:
     return json.dumps(line).encode() + b"\n"
 
 
-def _parse_line(line: bytes, where: str) -> dict[str, Any]:
+def _parse_line(line: bytes, where: str) -> Line:
     value = json_files.parse_object(line)
+    _refuse_old(value, where)
     if not _is_line(value):
         raise RunError(
-            f"{where} is damaged: {line[:40]!r} is no JSON object with a step; remove it and run again"
+            f"{where} is damaged: {line[:40]!r} is no JSON object with a step; "
+            "remove it and run again"
         )
     return value
 
 
-def _is_line(line: dict[str, Any]) -> bool:
-    with contextlib.suppress(AttributeError, KeyError, TypeError):
-        models, changes = baselines_of(line), line.get("changed", {}).values()
-        tables = [line.get("eval", {}), *(model["eval"] for model in models)]
-        numbers = [
-            line["step"],
-            line.get("loss", 0),
-            *(number for table in tables for number in table.values()),
-        ]
-        return (
-            type(line["step"]) is int
-            and line["step"] >= 0
-            and all(
-                type(number) is float or (type(number) is int and abs(number) < 1 << 63)
-                for number in numbers
-            )
-            and all(isinstance(model["name"], str) for model in models)
-            and all(isinstance(pair, list) and len(pair) == 2 for pair in changes)
-        )
-    return False
+def _refuse_old(value: Mapping[str, Any], where: str) -> None:
+    if BASELINE in value:
+        raise RunError(f"{where} has the format of gmlp_flax 0.2.0: read the run with that version")
+
+
+def _is_line(line: Mapping[str, Any]) -> bool:
+    """Whether all that readers look at has the right types."""
+    step = line.get("step")
+    if type(step) is not int or step < 0 or not _is_number(step):
+        return False
+    baselines = line.get("baselines", [])
+    changes = line.get("changed", {})
+    return (
+        _is_number(line.get("loss", 0))
+        and _is_table(line.get("eval", {}))
+        and isinstance(baselines, list)
+        and all(_is_baseline(baseline) for baseline in baselines)
+        and isinstance(changes, dict)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in changes.values())
+    )
+
+
+def _is_number(value: Any) -> bool:
+    if type(value) is int:
+        return abs(value) < 1 << 63
+    return type(value) is float
+
+
+def _is_table(value: Any) -> bool:
+    """Whether it is numbers by name."""
+    return isinstance(value, dict) and all(map(_is_number, value.values()))
+
+
+def _is_baseline(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("name"), str)
+        and _is_table(value.get("eval"))
+    )

@@ -1,12 +1,10 @@
 """The leaves of trees: their names in checkpoints, optimizers and meshes, whether they fit, and
 their checksums."""
 
-import hashlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import traverse_util
 
 from gmlp_flax.errors import RunError, listed
@@ -37,31 +35,26 @@ def from_dict(template: Any, values: dict) -> Any:
     return jax.tree_util.tree_map_with_path(lambda path, _: flat[path_name(path)], template)
 
 
-def digest(tree: dict) -> str:
-    """The SHA-256 of the names, shapes and types of all leaves."""
-    flat: dict[str, Any] = traverse_util.flatten_dict(tree, sep="/")
-    lines = sorted(
-        f"{name} {list(leaf.shape)} {np.dtype(leaf.dtype).name}" for name, leaf in flat.items()
-    )
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
 def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
     """Compares flat dicts of arrays or shapes. Raises Unfit, with the first eight, if wanted paths
     are missing or have another shape or type."""
     problems = []
-    for name, leaf in wanted.items():
-        if name not in saved:
-            problems.append(f"{name} is missing")
-        elif (saved[name].shape, saved[name].dtype) != (leaf.shape, leaf.dtype):
-            old = saved[name]
-            problems.append(
-                f"{name} is {old.dtype}{list(old.shape)}, not {leaf.dtype}{list(leaf.shape)}"
-            )
+    for path, leaf in wanted.items():
+        if path not in saved:
+            problems.append(f"{path} is missing")
+            continue
+        old = _form(saved[path])
+        new = _form(leaf)
+        if old != new:
+            problems.append(f"{path} is {old}, not {new}")
     if problems:
-        raise Unfit(
-            f"the checkpoint {where} does not fit this config: {listed(problems, between='; ')}"
-        )
+        shown = listed(problems, between="; ")
+        raise Unfit(f"the checkpoint {where} does not fit this config: {shown}")
+
+
+def _form(leaf: Any) -> str:
+    """A type and a shape, such as float32[2, 3]."""
+    return f"{leaf.dtype}{list(leaf.shape)}"
 
 
 def checksum(x: jax.Array) -> jax.Array:
@@ -71,29 +64,42 @@ def checksum(x: jax.Array) -> jax.Array:
     A sum modulo 2^32 does not depend on its order, so the checksum does not depend on how the array
     is sharded.
     """
-    if jnp.issubdtype(x.dtype, jnp.floating):
-        x = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{min(x.dtype.itemsize, 4) * 8}"))
-    bits = x.astype(jnp.uint32)
-    position = jnp.zeros(bits.shape, jnp.uint32)
-    stride = 1
-    for axis in reversed(range(bits.ndim)):
-        position += jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis) * jnp.uint32(
-            stride % 2**32
-        )
-        stride *= bits.shape[axis]
-    mixed = bits ^ (position * jnp.uint32(0x9E3779B9))
+    bits = _bits(x)
+    hashed = bits ^ (_positions(bits.shape) * jnp.uint32(0x9E3779B9))
     # MurmurHash3's finalizer, a bijection
-    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-        mixed = (mixed ^ (mixed >> shift)) * jnp.uint32(factor)
-    return (mixed ^ (mixed >> 16)).sum(dtype=jnp.uint32)
+    hashed ^= hashed >> 16
+    hashed *= jnp.uint32(0x85EBCA6B)
+    hashed ^= hashed >> 13
+    hashed *= jnp.uint32(0xC2B2AE35)
+    hashed ^= hashed >> 16
+    return hashed.sum(dtype=jnp.uint32)
+
+
+def _bits(x: jax.Array) -> jax.Array:
+    """The bits of each element as uint32; of a float64 in two."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        width = 8 * min(x.dtype.itemsize, 4)
+        x = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{width}"))
+    return x.astype(jnp.uint32)
+
+
+def _positions(shape: tuple[int, ...]) -> jax.Array:
+    """The number of each element of an array, modulo 2^32."""
+    positions = jnp.zeros(shape, jnp.uint32)
+    stride = 1
+    for axis in reversed(range(len(shape))):
+        along_axis = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        positions += along_axis * jnp.uint32(stride % 2**32)
+        stride *= shape[axis]
+    return positions
 
 
 @jax.jit
 def examine(tree: Any) -> tuple[Any, jax.Array]:
     """The checksum of each leaf, and whether all floating-point numbers are finite."""
-    finite = [
-        jnp.isfinite(x).all()
-        for x in jax.tree.leaves(tree)
-        if jnp.issubdtype(x.dtype, jnp.floating)
-    ]
-    return jax.tree.map(checksum, tree), jnp.all(jnp.array(finite))
+    finite = []
+    for leaf in jax.tree.leaves(tree):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            finite.append(jnp.isfinite(leaf).all())
+    checksums = jax.tree.map(checksum, tree)
+    return checksums, jnp.all(jnp.array(finite))

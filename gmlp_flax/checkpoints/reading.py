@@ -47,8 +47,9 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
             if cause is None and files.exists(checkpoint):
                 raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})") from None
             if cause is None:
-                told = f"{checkpoint} was deleted, as by a run that goes on: give the command again"
-                raise StorageError(told) from None
+                raise StorageError(
+                    f"{checkpoint} was deleted, as by a run that goes on: give the command again"
+                ) from None
             if pause is None:
                 raise storage.storage_error(f"reading {checkpoint}", cause) from None
         time.sleep(pause)
@@ -59,15 +60,16 @@ def on_all_processes(checkpoint: str, action: Callable[[], T]) -> T:
     """Calls `action`, which all processes call at once and which succeeds or fails for all: each
     reads the share of its devices, and if only one failed, the others would wait for it in the next
     collective."""
-    problem, result = None, None
+    problem: RunError | None = None
+    result = None
     try:
         result = action()
     except RunError as error:
         problem = error
     if not distributed.everywhere(problem is None or isinstance(problem, Damaged)):
-        if problem is None or isinstance(problem, Damaged):
-            problem = RunError(f"{checkpoint} cannot be used by another process: see its message")
-        raise problem
+        if problem is not None and not isinstance(problem, Damaged):
+            raise problem
+        raise RunError(f"{checkpoint} cannot be used by another process: see its message")
     if not distributed.everywhere(problem is None):
         raise problem or Damaged(f"{checkpoint} is damaged, as another process reads it")
     return result  # type: ignore[return-value] - there was no problem
@@ -79,14 +81,20 @@ def _storage_error(checkpoint: str, error: BaseException) -> BaseException | Non
     for cause in chain(error):
         if is_passing(cause):
             return cause
+    if not files.exists(checkpoint):
+        return None
     try:
-        for file in files.find_files(checkpoint) if files.exists(checkpoint) else ():
-            with files.open_file(file.path, decompress=False) as stream:
-                while stream.read(files.BUFFER):
-                    pass
+        for file in files.find_files(checkpoint):
+            _read_through(file.path)
     except FileError as unreadable:
         return unreadable
     return None
+
+
+def _read_through(path: str) -> None:
+    with files.open_file(path, decompress=False) as stream:
+        while stream.read(files.BUFFER):
+            pass
 
 
 def is_passing(error: BaseException) -> bool:
@@ -94,9 +102,9 @@ def is_passing(error: BaseException) -> bool:
     number = storage.errno_of(error)
     if number is not None:
         return number not in storage.MISSING
-    return isinstance(error, TimeoutError | ConnectionError | MemoryError) or bool(
-        _PASSING.search(first_line(error))
-    )
+    if isinstance(error, TimeoutError | ConnectionError | MemoryError):
+        return True
+    return _PASSING.search(first_line(error)) is not None
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -112,5 +120,9 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 def first_line(error: BaseException) -> str:
     """A message of TensorStore begins with its action and ends with the cause; then options follow
     in brackets."""
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" [")[0]
-    return line if len(line) <= 300 else f"{line[:140]} ... {line[-140:]}"
+    lines = str(error).strip().splitlines()
+    first = lines[0] if lines else type(error).__name__
+    line, _, _ = first.partition(" [")
+    if len(line) <= 300:
+        return line
+    return f"{line[:140]} ... {line[-140:]}"

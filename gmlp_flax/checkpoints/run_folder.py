@@ -5,7 +5,6 @@ run.json is made once, when a run takes its first step: its `id` is in every che
 
 import contextlib
 import datetime
-import functools
 import os
 import secrets
 from collections.abc import Iterator
@@ -44,15 +43,15 @@ class RunFolder:
     of the data of the steps to come."""
 
     def __init__(self, path: str, lease: Lease | None = None):
-        self.path, self._lease, self.data = path, lease, {}
+        self.path = path
+        self._lease = lease
+        self.data: Any = {}
         self._identity = read_identity(path) if distributed.is_first() else {}
-        own = self._identity.get("id") or secrets.token_hex(8)
-        letters = np.frombuffer(own.encode(), np.uint8)
-        self.id = (
-            multihost_utils.broadcast_one_to_all(letters).tobytes().decode()
-            if jax.process_count() > 1
-            else own
-        )
+        self.id = self._identity.get("id") or secrets.token_hex(8)
+        if jax.process_count() > 1:
+            letters = np.frombuffer(self.id.encode(), np.uint8)
+            letters = multihost_utils.broadcast_one_to_all(letters)
+            self.id = letters.tobytes().decode()
 
     def check(self) -> None:
         """Raises RunError if another process has taken the folder. Whoever writes to it asks
@@ -65,10 +64,8 @@ class RunFolder:
         and the files that its model needs. A result of earlier steps is deleted."""
         self.check()
         if not self._identity:
-            self._identity = {
-                "id": self.id,
-                "begun": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds"),
-            }
+            now = datetime.datetime.now(datetime.UTC)
+            self._identity = {"id": self.id, "begun": now.isoformat(" ", "seconds")}
         self._identity["data"] = self.data
         json_files.write(os.path.join(self.path, RUN_FILE), self._identity)
         # before config.json says that there is more to do
@@ -78,15 +75,19 @@ class RunFolder:
     def note_checkpoint(self) -> None:
         """Notes that the run has a finished checkpoint, so that it never begins again in
         silence."""
-        if distributed.is_first() and not self._identity.get("saved"):
-            self._identity["saved"] = True
-            json_files.write(os.path.join(self.path, RUN_FILE), self._identity)
+        if not distributed.is_first() or self._identity.get("saved"):
+            return
+        self._identity["saved"] = True
+        path = os.path.join(self.path, RUN_FILE)
+        json_files.write(path, self._identity)
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Writes result.json."""
-        if distributed.is_first():
-            self.check()
-            json_files.write(os.path.join(self.path, RESULT_FILE), result)
+        if not distributed.is_first():
+            return
+        self.check()
+        path = os.path.join(self.path, RESULT_FILE)
+        json_files.write(path, result)
 
 
 @contextlib.contextmanager
@@ -101,87 +102,111 @@ def hold(path: str, restart: bool = False) -> Iterator[RunFolder]:
             that has lost its checkpoints.
     """
     with contextlib.ExitStack() as closing:
-        take = functools.partial(_take, path, restart, closing)
-        yield RunFolder(
-            path, on_all_processes(path, take if distributed.is_first() else lambda: None)
-        )
+
+        def take() -> Lease | None:
+            return _take(path, restart, closing) if distributed.is_first() else None
+
+        lease = on_all_processes(path, take)
+        yield RunFolder(path, lease)
 
 
 def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
-    scheme = path.partition("://")[0]
+    """Takes a folder for this process until `closing` is closed."""
+    scheme, _, _ = path.partition("://")
     if io_files.is_remote(path) and scheme != "gs":
         raise RunError(
-            f"{path}: Orbax writes checkpoints to disks and to gs://, not to {scheme}://; give one of these"
+            f"{path}: Orbax writes checkpoints to disks and to gs://, not to {scheme}://; "
+            "give one of these"
         )
+    _make_folder(path, closing)
+    lease = Lease(path)
+    closing.callback(lease.close)
+    lease.take()
+    _remove_unfinished(path)
+    if restart:
+        _put_aside(path, _free_name(path))
+    _refuse_lost(path)
+    return lease
+
+
+def _make_folder(path: str, closing: contextlib.ExitStack) -> None:
+    """Makes a folder; those that are made are deleted with `closing` if they are empty then."""
 
     def remove_if_empty(folder: Path) -> None:
         with contextlib.suppress(OSError):
             folder.rmdir()
 
-    inside = Path(path, CHECKPOINTS)
-    for folder in reversed([inside, *inside.parents]):  # the deepest is deleted first
-        if not io_files.is_remote(path) and not os.path.exists(folder):
-            closing.callback(remove_if_empty, folder)
+    if not io_files.is_remote(path):
+        checkpoints = Path(path, CHECKPOINTS)
+        for folder in reversed([checkpoints, *checkpoints.parents]):  # the deepest goes first
+            if not os.path.exists(folder):
+                closing.callback(remove_if_empty, folder)
     io_files.make_folder(path)
-    lease = Lease(path)
-    closing.callback(lease.close)
-    lease.take()
-    for pattern in (
-        () if io_files.is_remote(path) else (".*.json*.????????.tmp", f"{FIGURES}/.*.????????.tmp")
-    ):
-        for left in Path(path).glob(pattern):  # by a killed write
-            io_files.remove(str(left))
-    if restart:
-        earlier = [
-            name.removeprefix(BEFORE) for name in io_files.listdir(path) if name.startswith(BEFORE)
-        ]
-        aside = os.path.join(
-            path, f"{BEFORE}{1 + max(map(int, filter(str.isdecimal, earlier)), default=0)}"
-        )
-        _put_aside(path, aside)
-    _refuse_lost(path)
-    return lease
+
+
+def _remove_unfinished(path: str) -> None:
+    """Deletes the files that a killed write left."""
+    if io_files.is_remote(path):
+        return
+    for pattern in (".*.json*.????????.tmp", f"{FIGURES}/.*.????????.tmp"):
+        for file in Path(path).glob(pattern):
+            io_files.remove(str(file))
+
+
+def _free_name(path: str) -> str:
+    """Where the run in a folder is put aside: before-1, or the next number."""
+    numbers = [0]
+    for name in io_files.listdir(path):
+        number = name.removeprefix(BEFORE)
+        if name.startswith(BEFORE) and number.isdecimal():
+            numbers.append(int(number))
+    return os.path.join(path, f"{BEFORE}{1 + max(numbers)}")
 
 
 def _put_aside(path: str, aside: str) -> None:
     """Moves all of a run to a folder inside its own; last what says that it had checkpoints,
     without which no run goes on if this is cut short. Raises RunError if there is something else
     than a run, such as a folder of other runs."""
-    names = [
-        name
-        for name in io_files.listdir(path)
-        if name != LEASE_FILE and not name.startswith(BEFORE)
-    ]
-    if names and not {RUN_FILE, CONFIG_FILE, CHECKPOINTS} & set(names):
+    names = []
+    for name in io_files.listdir(path):
+        if name != LEASE_FILE and not name.startswith(BEFORE):
+            names.append(name)
+    if not names:
+        return
+    if {RUN_FILE, CONFIG_FILE, CHECKPOINTS}.isdisjoint(names):
         raise RunError(
-            f"--restart: {path} holds no run, but {names[0]!r}: give the folder of the run to begin anew"
+            f"--restart: {path} holds no run, but {names[0]!r}: "
+            "give the folder of the run to begin anew"
         )
-    for name in sorted(names, key=lambda name: name == RUN_FILE):
-        io_files.move(os.path.join(path, name), os.path.join(aside, name))
-    if names:
-        distributed.say(f"the run before is put aside in {aside}")
+    names.sort(key=lambda name: name == RUN_FILE)
+    for name in names:
+        source = os.path.join(path, name)
+        io_files.move(source, os.path.join(aside, name))
+    distributed.say(f"the run before is put aside in {aside}")
 
 
 def _refuse_lost(path: str) -> None:
-    """Refuses a folder whose run has got somewhere, and has no checkpoint to go on from."""
-    identity, names = read_identity(path), io_files.listdir(path)
+    """Refuses a folder whose run has got somewhere, and has no checkpoint to resume from."""
+    identity = read_identity(path)
+    names = io_files.listdir(path)
     if checkpoint_steps(path):
         for name in (CONFIG_FILE, RUN_FILE):
             if name not in names:
                 raise RunError(
-                    f"{path} has checkpoints but no {name}: bring it back, or begin anew with --restart"
+                    f"{path} has checkpoints but no {name}: bring it back, "
+                    "or begin anew with --restart"
                 )
         return
-    signs = [
-        name
-        for name in (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE)
-        if name in names and not identity
-    ]
+    signs = []
+    if not identity:
+        signs += [name for name in (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE) if name in names]
     signs += [name for name in (RESULT_FILE, DAMAGED) if name in names]
-    signs += [f"a {RUN_FILE} that tells of checkpoints"] if identity.get("saved") else []
+    if identity.get("saved"):
+        signs.append(f"a {RUN_FILE} that tells of checkpoints")
     if signs:
         raise RunError(
-            f"{path} has {' and '.join(signs)}, but no checkpoint to go on from: bring it back or --restart"
+            f"{path} has {' and '.join(signs)}, but no checkpoint to resume from: "
+            "bring it back or --restart"
         )
     if MetricsFile.read(os.path.join(path, METRICS_FILE)):
         distributed.say(
@@ -191,9 +216,9 @@ def _refuse_lost(path: str) -> None:
 
 def checkpoint_steps(path: str) -> list[int]:
     """The steps of what looks like a checkpoint in a run folder, oldest first."""
-    return sorted(
-        int(name) for name in io_files.listdir(os.path.join(path, CHECKPOINTS)) if name.isdecimal()
-    )
+    folder = os.path.join(path, CHECKPOINTS)
+    names = io_files.listdir(folder)
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def read_identity(path: str) -> dict[str, Any]:
@@ -214,4 +239,5 @@ def write_files(path: str, files: assets.Files) -> None:
     """Writes files to a folder, each completely or not at all. Raises RunError if it cannot be
     written to."""
     for name, content in files.items():
-        io_files.write(os.path.join(path, name), content)
+        target = os.path.join(path, name)
+        io_files.write(target, content)

@@ -20,7 +20,6 @@ from absl import flags
 from gmlp_flax import config
 from gmlp_flax.analysis import figure_files, filters
 from gmlp_flax.checkpoints import CONFIG_FILE, RESULT_FILE
-from gmlp_flax.checkpoints.metrics_file import baselines_of
 from gmlp_flax.commands import cli, predict
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.reports import curves
@@ -99,7 +98,7 @@ def main(argv: list[str]) -> None:
     trained = loading.load(workdir)
     show_answers, title, metric, form = SHOWN[kind]
     print(f"\nheld-out {title}")
-    models = [(model["name"], model) for model in baselines_of(result)]
+    models = [(model["name"], model) for model in result.get("baselines", [])]
     models += [("this model, spatial projections frozen", frozen), ("this model", result)]
     for name, scored in models:
         print(f"  {name:<44} {scored['eval'][metric]:8{form}}")

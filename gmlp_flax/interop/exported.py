@@ -26,7 +26,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, RUN_FILE
 from gmlp_flax.checkpoints.assets import Files
-from gmlp_flax.checkpoints.metrics_file import MetricsFile, baselines_of
+from gmlp_flax.checkpoints.metrics_file import MetricsFile, newest_baselines
 from gmlp_flax.checkpoints.run_folder import write_files
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import ConfigError, RunError, decode_errors, require
@@ -309,5 +309,5 @@ def _scores(model: Trained) -> dict[str, dict[str, Any]]:
         for name in model.task.eval_metrics
         if mean + name in scores[-1]
     }
-    baselines = next(filter(None, map(baselines_of, reversed(lines))), [])
+    baselines = newest_baselines(lines)
     return {"this model": own} | {baseline["name"]: baseline["eval"] for baseline in baselines}

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints import CONFIG_FILE, METRICS_FILE, RESULT_FILE
-from gmlp_flax.checkpoints.metrics_file import MetricsFile, baselines_of
+from gmlp_flax.checkpoints.metrics_file import MetricsFile, newest_baselines
 from gmlp_flax.config import schema
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import files
@@ -98,15 +98,12 @@ class NoRuns(RunError):
 def baselines(runs: Sequence[Run], metric: str) -> dict[str, float]:
     """What trivial models score on the held-out data of runs: name -> value, as the last run says
     that knows it."""
-    scores = {}
+    values = {}
     for run in runs:
-        for line in run.lines:
-            for model in baselines_of(line):
-                evaluation = model["eval"]
-                if metric in evaluation:
-                    name = model["name"]
-                    scores[name] = evaluation[metric]
-    return scores
+        for baseline in newest_baselines(run.lines):
+            if metric in baseline["eval"]:
+                values[baseline["name"]] = baseline["eval"][metric]
+    return values
 
 
 def bare_task(config: ConfigDict) -> Any:

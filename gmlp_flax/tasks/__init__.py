@@ -36,5 +36,5 @@ def create(
     config: ConfigDict, folder: str, inherited: Mapping[str, bytes] = MappingProxyType({})
 ) -> Task:
     """The task of a config. Its files beside the parameters come from the run's folder if they
-    exist there, else from the run that it starts from (`inherited`)."""
+    exist there, else from `inherited`: the run that it starts from, or a checkpoint."""
     return find(config.task)(config, folder, inherited)

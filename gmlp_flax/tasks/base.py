@@ -71,7 +71,8 @@ class Task(abc.ABC):
         shared_assets: the names in `assets` that a run must share with the run whose parameters
             start it.
         optional_assets: the names in `assets` that a run may lack.
-        inherited: these files of the starting run, by name, for a run that begins.
+        inherited: these files, by name, that the run folder need not have: of the run that starts
+            this one, or of the checkpoint that is loaded.
         inherits_model: whether a run takes the architecture of its model from the run that starts
             it.
         inherited_keys: keys of the config that a run takes from the run that starts it, unless it
@@ -247,14 +248,11 @@ class Task(abc.ABC):
         checkpoints hold them."""
 
     def saved_file(self, name: str) -> bytes | None:
-        """One of `assets` in the run folder, else that of the run which starts this one; None if
-        there is none."""
+        """One of `assets` in the run folder, else among `inherited`; None if there is none."""
         path = os.path.join(self.folder, name)
-        return (
-            files.read_small(path)
-            if self.folder and files.exists(path)
-            else self.inherited.get(name)
-        )
+        if self.folder and files.exists(path):
+            return files.read_small(path)
+        return self.inherited.get(name)
 
     def saved_names(self, name: str) -> tuple[str, ...]:
         """The names of classes in a JSON file of the run folder: a list, or "labels" in an object;

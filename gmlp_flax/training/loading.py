@@ -27,12 +27,13 @@ from gmlp_flax.checkpoints import CHECKPOINTS, CONFIG_FILE
 from gmlp_flax.checkpoints.assets import Files, require_same
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.reading import Damaged
-from gmlp_flax.checkpoints.run_folder import read_identity, write_files
+from gmlp_flax.checkpoints.retention import Retention
+from gmlp_flax.checkpoints.run_folder import read_identity
 from gmlp_flax.config.optimizers import keeps_mean
+from gmlp_flax.data.text.tokenizer import NAMED, TOKENIZER_FILE
 from gmlp_flax.errors import RunError, did_you_mean
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import weight_files
-from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.tasks.vocabulary import NO_TOKENIZER
 from gmlp_flax.training.partition import Partition
@@ -92,19 +93,26 @@ def check_metric(config: ConfigDict, task: Task) -> None:
 def open_checkpoints(config: ConfigDict, workdir: str, **options: Any) -> Checkpoints:
     """The checkpoints of a run, kept by the rules of its config. The other options are those of
     `Checkpoints`."""
-    rules, best = config.checkpoint, best_metric(config)
-    folder = os.path.join(workdir, CHECKPOINTS)
-    return Checkpoints(folder, keep=rules.keep, keep_best=rules.keep_best, best=best, **options)
+    metric, mode = best_metric(config)
+    rules = config.checkpoint
+    retention = Retention(rules.keep, rules.keep_best, metric, mode)
+    return Checkpoints(os.path.join(workdir, CHECKPOINTS), retention=retention, **options)
 
 
 def best_metric(config: ConfigDict) -> tuple[str, str]:
     """The metric that says which checkpoint is the best, and "min" or "max": the task's own, of the
     running mean if there is one, unless the config names another."""
-    task, given = tasks.find(config.task), config.checkpoint.metric
+    task = tasks.find(config.task)
+    chosen = config.checkpoint.metric
     name, mode = task.best
-    if given and given != name:
-        return given, "min" if given.removeprefix("ema_") in task.lower_is_better else "max"
-    return (f"ema_{name}" if keeps_mean(config.optimizer) and not given else name), mode
+    if chosen == name:
+        return name, mode
+    if chosen:
+        is_lower_better = chosen.removeprefix("ema_") in task.lower_is_better
+        return chosen, "min" if is_lower_better else "max"
+    if keeps_mean(config.optimizer):
+        return f"ema_{name}", mode
+    return name, mode
 
 
 def shipped() -> dict[str, str]:
@@ -191,7 +199,9 @@ def read_parameters(task: Task, folder: str, partition: Partition) -> dict[str, 
 def load(
     workdir: str | os.PathLike[str], which: str = "latest", config: ConfigDict | None = None
 ) -> Trained:
-    """Loads a run at a checkpoint, or an exported model, which is at step 0.
+    """Loads a run at a checkpoint, or an exported model, which is at step 0. Nothing is written.
+
+    The files beside the weights that are missing in the run folder are those of the checkpoint.
 
     Args:
         workdir: the run folder, an exported folder, "hf-hub:OWNER/NAME", or a name of `shipped`.
@@ -199,8 +209,8 @@ def load(
         config: replaces the run's own.
 
     Raises:
-        ConfigError, DataError, RunError: this is not such a folder, its files cannot be read or
-            written, or the checkpoint does not exist or is damaged.
+        ConfigError, DataError, RunError: this is not such a folder, its files cannot be read, or
+            the checkpoint does not exist or is damaged.
     """
     workdir = locate(workdir)
     if is_exported(workdir):
@@ -218,7 +228,8 @@ def load(
             os.path.basename(workdir), shipped(), "give the --workdir of a training run"
         )
         raise RunError(f"{workdir} is no run folder: it has no {CONFIG_FILE}; {advice}")
-    config = config or config_lib.load(os.path.join(workdir, CONFIG_FILE))
+    if config is None:
+        config = config_lib.load(os.path.join(workdir, CONFIG_FILE))
     if not io_files.exists(os.path.join(workdir, CHECKPOINTS)):
         raise RunError(
             f"there is no checkpoint in {workdir} yet: wait for the first one, or train it"
@@ -228,23 +239,34 @@ def load(
     step = checkpoints.pick(which)
     try:
         files = checkpoints.read_files(step)
-        if distributed.is_first():
-            names = [name for name in files if not io_files.exists(os.path.join(workdir, name))]
-            write_files(workdir, {name: files[name] for name in names})
-        distributed.wait_for_all("files of the run")
-        task = tasks.create(config, workdir)
+        config = _without_lost_tokenizer(config, workdir, files)
+        task = tasks.create(config, workdir, files)
         partition = _mesh(config).for_model(task.param_metadata())
         checkpoints.files = task.assets()
-        params = partition.describe(task.shapes())
-        restored = checkpoints.restore(
-            step, {"params": params} | ({"ema": params} if keeps_mean(config.optimizer) else {})
-        )
+        template = {"params": partition.describe(task.shapes())}
+        if keeps_mean(config.optimizer):
+            template["ema"] = template["params"]
+        restored = checkpoints.restore(step, template)
     except Damaged as error:
         others = ", ".join(str(other) for other in checkpoints.steps() if other != step)
         advice = f"the run also has checkpoint {others}" if others else "it is the only one"
         raise Damaged(f"{error}; {advice}") from None
     checkpoints.close()
     return Trained(config, task, step, restored["params"], restored.get("ema"), partition)
+
+
+def _without_lost_tokenizer(config: ConfigDict, workdir: str, files: Files) -> ConfigDict:
+    """The config without the path of a tokenizer that is not there, if a checkpoint's files have
+    the tokenizer and the run folder does not."""
+    path = config.data.get("tokenizer")
+    is_lost = path and path not in NAMED and not io_files.exists(path)
+    if not is_lost or TOKENIZER_FILE not in files:
+        return config
+    if io_files.exists(os.path.join(workdir, TOKENIZER_FILE)):
+        return config
+    config = config.copy_and_resolve_references()
+    config.data.tokenizer = ""
+    return config
 
 
 def _mesh(config: ConfigDict) -> Partition:

@@ -55,21 +55,21 @@ PACKAGES = (
 
 
 def changes(
-    workdir: str, config: ConfigDict, undone: dict[str, Any] | None = None
+    workdir: str, config: ConfigDict, dropped: dict[str, Any] | None = None
 ) -> dict[str, tuple[Any, Any]]:
     """The keys in which the config of the steps to come differs from that of a run, with the old
     and the new value.
 
-    `undone` are values before changes whose steps are lost (`MetricsFile.undone`). Raises
-    ConfigError if config.json is damaged.
+    `dropped` are the values before changes whose steps are lost (`MetricsFile.dropped_changes`).
+    Raises ConfigError if config.json is damaged.
     """
     path = os.path.join(workdir, CONFIG_FILE)
     if not io_files.exists(path):
         return {}
     new = config_lib.flat(config)
     pairs = config_lib.differences(config_lib.load(path), config)
-    undone = {schema.RENAMED.get(name, name): old for name, old in (undone or {}).items()}
-    pairs |= {name: (old, new.get(name)) for name, old in undone.items()}
+    for name, old in (dropped or {}).items():
+        pairs[name] = (old, new.get(name))
     return {name: (old, new) for name, (old, new) in pairs.items() if _plain(old) != _plain(new)}
 
 
@@ -188,7 +188,7 @@ def take_step(folder: RunFolder, config: ConfigDict, files: Files, metrics: Metr
     folder.begin_steps(files)
     json_files.write(os.path.join(folder.path, ENVIRONMENT_FILE), environment())
     metrics.begin()
-    changed = changes(folder.path, config, metrics.undone)
+    changed = changes(folder.path, config, metrics.dropped_changes)
     if changed:
         pairs = {name: [_plain(old), _plain(new)] for name, (old, new) in changed.items()}
         metrics.write({"step": metrics.resume_step, "changed": pairs})

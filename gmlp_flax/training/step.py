@@ -18,7 +18,11 @@ from gmlp_flax.tasks.base import Batch, Sums, Task
 from gmlp_flax.training import optimizer
 from gmlp_flax.training.partition import Partition
 
-NORMS: tuple[str, ...] = ("grad_norm", "update_norm", "param_norm")  # with config.log.norms, by layer
+NORMS: tuple[str, ...] = (
+    "grad_norm",
+    "update_norm",
+    "param_norm",
+)  # with config.log.norms, by layer
 
 
 class TrainState(NamedTuple):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
+from gmlp_flax.checkpoints.metrics_file import MetricsFile, newest_baselines, read_result
 from gmlp_flax.errors import RunError
 from tests.failures import raised
 
@@ -70,7 +70,7 @@ def test_half_a_line_is_dropped(path, half):
         '{"step": 4, "eval": {"loss": 1' + "0" * 400 + "}}",
         '{"step": 4, "loss": [1]}',
         '{"step": 4, "changed": {"seed": 3}}',
-        '{"step": 4, "baseline": []}',
+        '{"step": 4, "baselines": [3]}',
         '{"step": 4, "baselines": {"name": ""}}',
         '{"step": 4, "baselines": [{"name": [], "eval": {"loss": 1}}]}',
     ],
@@ -98,7 +98,7 @@ def change(step: int, **values: list) -> dict:
     return {"step": step, "changed": values}
 
 
-def test_changes_after_the_checkpoint_are_undone(path):
+def test_changes_after_the_checkpoint_are_dropped(path):
     """A change at step 4 is about the steps after it. Of two changes of one key the older value
     counts."""
     lines = [
@@ -108,9 +108,13 @@ def test_changes_after_the_checkpoint_are_undone(path):
         change(6, a=[3, 4]),
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert MetricsFile(str(path), 8).undone == {}
-    assert MetricsFile(str(path), 6).undone == {"a": 3}
-    assert MetricsFile(str(path), 4).undone == MetricsFile(str(path), 3).undone == {"a": 2, "b": 0}
+    assert MetricsFile(str(path), 8).dropped_changes == {}
+    assert MetricsFile(str(path), 6).dropped_changes == {"a": 3}
+    assert (
+        MetricsFile(str(path), 4).dropped_changes
+        == MetricsFile(str(path), 3).dropped_changes
+        == {"a": 2, "b": 0}
+    )
     file = MetricsFile(str(path), 4)
     file.begin()
     file.close()
@@ -131,11 +135,30 @@ def test_an_evaluation_before_the_first_step_loses_no_change(path):
     file.write(evaluation)
     file.write(evaluation)  # one host did not see it, and all evaluate again
     assert MetricsFile.read(str(path)) == [lines[0], lines[1], lines[3], evaluation]
-    assert MetricsFile(str(path), 4).undone == file.undone == {"a": 2}
+    assert MetricsFile(str(path), 4).dropped_changes == file.dropped_changes == {"a": 2}
     file.begin()
     file.write({"step": 5, "loss": 1.0})
     file.close()
     assert MetricsFile.read(str(path)) == [lines[0], evaluation, {"step": 5, "loss": 1.0}]
+
+
+def test_what_version_0_2_wrote_is_refused(tmp_path):
+    """Its runs had one baseline."""
+    baseline = {"name": "token frequencies alone", "eval": {"loss": 2.0}}
+    line = {"step": 4, "eval": {"loss": 1.0}, "baseline": baseline}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    message = raised(RunError, MetricsFile, str(tmp_path / "metrics.jsonl"), 4)
+    assert message.startswith(f"{tmp_path}/metrics.jsonl, line 1 ") and "0.2.0" in message
+    (tmp_path / "result.json").write_text(json.dumps(line))
+    message = raised(RunError, read_result, str(tmp_path))
+    assert message.startswith(f"{tmp_path}/result.json ") and "0.2.0" in message
+
+
+def test_the_newest_baselines_count():
+    first, second = ([{"name": name, "eval": {"loss": 2.0}}] for name in "ab")
+    lines = [{"step": 1, "baselines": first}, {"step": 2, "baselines": second}, {"step": 3}]
+    assert newest_baselines(lines) == second and newest_baselines(lines[:1]) == first
+    assert newest_baselines([]) == []
 
 
 def test_result_of_others(tmp_path):

@@ -8,21 +8,22 @@ from unittest import mock
 import jax.numpy as jnp
 import pytest
 
-from gmlp_flax.checkpoints import checkpoint
-from gmlp_flax.checkpoints.checkpoint import DELETED, Checkpoints
+from gmlp_flax.checkpoints import retention
+from gmlp_flax.checkpoints.checkpoint import Checkpoints
+from gmlp_flax.checkpoints.retention import DELETED, Retention
 from gmlp_flax.errors import StorageError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import storage
 from tests.failures import raised
 
 
-def kept(known: dict, steps=None, **options) -> list[int]:
-    options = {"keep": 1, "keep_best": 1, "best": ("loss", "min"), **options}
-    return sorted(checkpoint.kept(list(steps or known), known, **options))
+def kept(verified: dict, steps=None, **rules) -> list[int]:
+    rules = {"keep": 1, "keep_best": 1, "metric": "loss", **rules}
+    return sorted(Retention(**rules).kept(list(steps or verified), verified))
 
 
 def test_newest_and_best_stay():
-    known = {
+    verified = {
         1: {"loss": 0.5},
         2: {"loss": 0.1},
         3: None,
@@ -30,10 +31,10 @@ def test_newest_and_best_stay():
         5: {"loss": 0.3},
         6: None,
     }
-    assert kept(known) == [2, 6]
-    assert kept(known, keep=2, keep_best=2) == [2, 5, 6]
-    assert kept(known, keep_best=0) == [6]
-    assert kept(known, best=("loss", "max")) == [1, 6]
+    assert kept(verified) == [2, 6]
+    assert kept(verified, keep=2, keep_best=2) == [2, 5, 6]
+    assert kept(verified, keep_best=0) == [6]
+    assert kept(verified, mode="max") == [1, 6]
 
 
 @pytest.mark.parametrize("keep, best", [(1, 0), (1, 3), (2, 5), (3, 2)])
@@ -42,27 +43,32 @@ def test_the_best_stay_while_a_run_improves(keep, best):
     `best`."""
     steps = []
     for newest in range(1, 11):
-        steps = kept(
-            {step: {"loss": 1 / step} for step in [*steps, newest]}, keep=keep, keep_best=best
-        )
+        verified = {step: {"loss": 1 / step} for step in [*steps, newest]}
+        steps = kept(verified, keep=keep, keep_best=best)
         assert steps == list(range(max(1, newest + 1 - max(keep, best)), newest + 1))
+
+
+def test_without_an_evaluation_only_the_newest_stay():
+    """However many of the best may stay."""
+    assert kept(dict.fromkeys(range(1, 6)), keep=2, keep_best=4) == [4, 5]
+
+
+def test_of_equally_good_ones_the_newest_stays():
+    assert kept({step: {"loss": 1.0} for step in range(1, 4)} | {4: None}) == [3, 4]
 
 
 def test_what_is_not_known_stays():
     assert kept({2: {"loss": 0.1}, 4: {"loss": 0.2}}, [1, 2, 3, 4]) == [1, 2, 3, 4]
-    assert kept({1: {"top1": 0.1}, 2: {"loss": 0.1}, 3: {"loss": 0.2}, 4: {"loss": 0.3}}) == [
-        1,
-        2,
-        4,
-    ]
+    verified = {1: {"top1": 0.1}, 2: {"loss": 0.1}, 3: {"loss": 0.2}, 4: {"loss": 0.3}}
+    assert kept(verified) == [1, 2, 4]
 
 
 class Killed(BaseException):
     pass
 
 
-def saved(folder, *steps, **options) -> Checkpoints:
-    checkpoints = Checkpoints(str(folder), **options)
+def saved(folder, *steps, keep=1) -> Checkpoints:
+    checkpoints = Checkpoints(str(folder), retention=Retention(keep))
     for step in steps:
         checkpoints.save(step, {"x": jnp.full(3, step)}, None)
         checkpoints.wait()
@@ -81,7 +87,7 @@ def test_killed_while_the_files_of_a_step_are_deleted(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(shutil, "rmtree", killed)
-        checkpoint.delete(str(folder), 1)
+        retention.delete(str(folder), 1)
     assert sorted(path.name for path in folder.iterdir()) == ["2", DELETED]
     assert len([*(folder / DELETED / "1").rglob("*")]) == len(files) - 1
     reading = Checkpoints(str(folder), read_only=True)
@@ -113,5 +119,5 @@ def test_mark_goes_first_in_a_bucket(monkeypatch):
     monkeypatch.setattr(
         type(system), "rm_file", lambda self, path: order.append(path.partition("/7/")[2])
     )
-    checkpoint.delete(folder, 7)
+    retention.delete(folder, 7)
     assert order[0] == io_files.COMMIT_MARK and len(order) == 4

@@ -53,7 +53,7 @@ def test_a_restart_that_is_cut_short_loses_nothing(run, monkeypatch, moves):
         pass
     assert {name.removeprefix("before-1/"): text for name, text in files(run).items()} == FILES
     monkeypatch.setattr(io_files, "move", move)
-    with pytest.raises(RunError, match="no checkpoint to go on from"), run_folder.hold(str(run)):
+    with pytest.raises(RunError, match="no checkpoint to resume from"), run_folder.hold(str(run)):
         pass
 
 

@@ -19,19 +19,15 @@ import numpy as np
 from absl import logging
 
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
+from gmlp_flax.checkpoints.retention import Retention
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import storage
 from gmlp_flax.processes import output
 from gmlp_flax.training.partition import Partition
 from tests.fuzz.damage import damaged
 
-OPTIONS = {
-    "run": "own",
-    "keep": 1,
-    "keep_best": 1,
-    "best": ("loss", "min"),
-    "files": {"labels.json": b"[1, 2, 3]"},
-}
+RETENTION = Retention(keep=1, keep_best=1, metric="loss")
+OPTIONS = {"run": "own", "files": {"labels.json": b"[1, 2, 3]"}}
 LOSSES = {3: 2.0, 5: 1.0, 7: 3.0}  # so 5 is the best
 
 
@@ -75,15 +71,15 @@ class Damages:
         self.pristine, self.run = folder / "pristine", folder / "run"
         self.template = Partition.make().describe(jax.eval_shape(lambda: state(0)))
         self.states = {step: jax.device_get(state(step)) for step in LOSSES}
-        checkpoints = self._open(self.pristine, keep=2)
+        checkpoints = self._open(self.pristine, Retention(keep=2))
         for step in (3, 5):
             checkpoints.save(step, state(step), {"loss": LOSSES[step]})
         checkpoints.wait()
         checkpoints.close()
 
     @staticmethod
-    def _open(folder: Path, **options) -> Checkpoints:
-        return Checkpoints(str(folder / "checkpoints"), **(OPTIONS | options))
+    def _open(folder: Path, retention: Retention = RETENTION) -> Checkpoints:
+        return Checkpoints(str(folder / "checkpoints"), retention=retention, **OPTIONS)
 
     def check(self, rng: random.Random) -> int:
         """The step that is restored, if none is refused."""

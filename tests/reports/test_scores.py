@@ -25,7 +25,7 @@ def tuned_runs(folder, values, task="sst2", metric="accuracy", finished=True, **
         write_run(path, made, finished=finished)
         lines = [
             {"step": 1, "eval": {metric: 0.1}},
-            {"step": 2, "eval": {metric: value}, "baseline": TRIVIAL},
+            {"step": 2, "eval": {metric: value}, "baselines": [TRIVIAL]},
         ]
         yield Run("gmlp_36", str(path), made, lines)
 

@@ -45,7 +45,7 @@ def test_run_without_its_checkpoints_does_not_begin_again_in_silence(
     for lost in ("result.json", "metrics.jsonl", None):
         result = commands(text, f"--workdir={workdir}")
         assert_one_line_error(
-            result, f"{workdir} has", "run.json", "no checkpoint to go on from", "--restart"
+            result, f"{workdir} has", "run.json", "no checkpoint to resume from", "--restart"
         )
         assert content(workdir) == before
         if lost:

@@ -350,9 +350,11 @@ class Lora:
         """A and B before the first step, by path."""
         leaves = leaves_by_path(params)
         adapters = {}
+        run_key = jax.random.key(self.seed)
         for kernel in self.kernels:
             layers, inputs, outputs = leaves[kernel].shape
-            key = jax.random.fold_in(jax.random.key(self.seed), zlib.crc32(kernel.encode()))
+            number = zlib.crc32(kernel.encode())
+            key = jax.random.fold_in(run_key, number)
             normal = jax.random.normal(key, (layers, inputs, self.rank))
             adapters[f"{kernel}/a"] = normal / inputs**0.5
             adapters[f"{kernel}/b"] = jnp.zeros((layers, self.rank, outputs))
@@ -382,15 +384,18 @@ class Lora:
             """As optax's: the adapters' own updates, and what they change in the kernels."""
             old = state.adapters
             tree = self.trained(old, params)
-            tree_grads = self.trained(self._gradients(grads, old), grads)
-            updates, inner = make(_shapes(tree)).update(tree_grads, state.inner, tree)
+            adapter_grads = self._gradients(grads, old)
+            tree_grads = self.trained(adapter_grads, grads)
+            optimizer = make(_shapes(tree))
+            updates, inner = optimizer.update(tree_grads, state.inner, tree)
             moved: dict[str, Any] = traverse_util.flatten_dict(updates, sep="/")
             new = {path: leaf + moved[path] for path, leaf in old.items()}
             moved |= self._kernel_updates(old, new)
             merged = {}
             for path, leaf in leaves_by_path(grads).items():
                 merged[path] = moved[path] if path in moved else jnp.zeros_like(leaf)
-            return traverse_util.unflatten_dict(merged, sep="/"), LoraState(new, inner)
+            all_updates = traverse_util.unflatten_dict(merged, sep="/")
+            return all_updates, LoraState(new, inner)
 
         return optax.GradientTransformation(init, update)  # type: ignore[reportArgumentType]  # it needs the parameters
 
@@ -401,8 +406,9 @@ class Lora:
         for kernel in self.kernels:
             a = adapters[f"{kernel}/a"]
             b = adapters[f"{kernel}/b"]
-            gradients[f"{kernel}/a"] = self.factor * flat[kernel] @ b.mT
-            gradients[f"{kernel}/b"] = self.factor * a.mT @ flat[kernel]
+            gradient = flat[kernel]
+            gradients[f"{kernel}/a"] = self.factor * gradient @ b.mT
+            gradients[f"{kernel}/b"] = self.factor * a.mT @ gradient
         return gradients
 
     def _kernel_updates(

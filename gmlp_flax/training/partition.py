@@ -10,11 +10,12 @@ computes a part of a layer's products. The Spatial Gating Unit mixes tokens with
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,6 +31,9 @@ from gmlp_flax.models.parameters import PLAIN, ParamMetadata
 from gmlp_flax.models.sharding import BATCH, DATA, FSDP, TENSOR
 
 Devices = Sequence[Any]  # of jax.Device, which type checkers take for a variable
+Shape = tuple[int, ...]
+Metadata = Mapping[str, ParamMetadata]  # of the parameters, by path
+OnBatch = Callable[[Any, Any], tuple[Any, Any]]  # (parameters, batch) -> (gradients, sums)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Partition:
 
     mesh: Mesh | AbstractMesh
     rules: tuple[Rule, ...] = ()
-    metadata: Mapping[str, ParamMetadata] = dataclasses.field(default_factory=dict)
+    metadata: Metadata = dataclasses.field(default_factory=dict)
 
     @classmethod
     def make(
@@ -68,12 +72,16 @@ class Partition:
         options = options or {}
         rules = validation.mesh_rules(options.get("rules", ()))
         if isinstance(devices, int):
-            return cls(AbstractMesh(axis_sizes(options, devices), AXES), rules)
-        devices = jax.devices() if devices is None else devices
+            sizes = axis_sizes(options, devices)
+            return cls(AbstractMesh(sizes, AXES), rules)
+        if devices is None:
+            devices = jax.devices()
         sizes = axis_sizes(options, len(devices))
-        return cls(_make_mesh(sizes, options.get("slices", 1), devices), rules)
+        slices = options.get("slices", 1)
+        mesh = _make_mesh(sizes, slices, devices)
+        return cls(mesh, rules)
 
-    def for_model(self, metadata: Mapping[str, ParamMetadata]) -> Partition:
+    def for_model(self, metadata: Metadata) -> Partition:
         """The same, with what a model says of its parameters (`Task.param_metadata`)."""
         return dataclasses.replace(self, metadata=metadata)
 
@@ -123,17 +131,11 @@ class Partition:
         for path, leaf in leaves_by_path(params).items():
             rule, axes = self._rule(path)
             used.add(rule)
-            if len(axes) > len(leaf.shape):
-                problems.append(
-                    f"{rule!r} names {len(axes)} axes of {path}, which has {len(leaf.shape)}"
-                )
-                continue
-            for size, axis in _last_axes(leaf.shape, axes):
-                if axis and size % self.mesh.shape[axis]:
-                    problems.append(
-                        f"{path} has {size}, not a multiple of "
-                        f"config.mesh.{axis}={self.mesh.shape[axis]}"
-                    )
+            rank = len(leaf.shape)
+            if len(axes) > rank:
+                problems.append(f"{rule!r} names {len(axes)} axes of {path}, which has {rank}")
+            else:
+                problems += self._uneven_axes(path, leaf.shape, axes)
         for rule, _ in self.rules:
             if rule not in used:
                 problems.append(f"config.mesh.rules: {rule!r} matches no parameter")
@@ -141,16 +143,30 @@ class Partition:
             advice = "change config.mesh, or config.mesh.rules ('-' keeps an axis whole)"
             raise RunError(f"{'; '.join(problems)}: {advice}")
 
+    def _uneven_axes(self, path: str, shape: Shape, axes: Axes) -> list[str]:
+        """For messages, the axes of a parameter that its devices do not divide."""
+        problems = []
+        for size, axis in _last_axes(shape, axes):
+            count = self._devices(axis)
+            if size % count:
+                problems.append(f"{path} has {size}, not a multiple of config.mesh.{axis}={count}")
+        return problems
+
+    def _devices(self, axis: str | None) -> int:
+        """The number of devices along a mesh axis; 1 for an axis that stays whole."""
+        return 1 if axis is None else self.mesh.shape[axis]
+
     def _rule(self, path: str) -> Rule:
         """The rule for a parameter: the first of config.mesh.rules whose pattern its path matches,
         else the model's."""
         for rule in self.rules:
-            if re.search(rule[0], path):
+            pattern, _ = rule
+            if re.search(pattern, path):
                 return rule
         metadata = self.metadata.get(path, PLAIN)
         return path, metadata.sharding
 
-    def sharding(self, path: str, shape: tuple[int, ...]) -> NamedSharding:
+    def sharding(self, path: str, shape: Shape) -> NamedSharding:
         """The sharding of an array that belongs to a parameter: itself, its running mean, a moment.
 
         An array of fewer axes than the rule names stays whole. So does an axis whose size is not a
@@ -164,19 +180,23 @@ class Partition:
         if not path:
             return self.replicated
         _, axes = self._rule(path)
-        if len(axes) > len(shape):
-            axes = ()
-        even: list[str | None] = [None] * (len(shape) - len(axes))
+        whole_axes = len(shape) - len(axes)
+        if whole_axes < 0:
+            return self.replicated
+        spec: list[str | None] = [None] * whole_axes
         for size, axis in _last_axes(shape, axes):
-            divides = axis is not None and size % self.mesh.shape[axis] == 0
-            even.append(axis if divides else None)
-        return NamedSharding(self.mesh, PartitionSpec(*even))
+            is_even = size % self._devices(axis) == 0
+            spec.append(axis if is_even else None)
+        return NamedSharding(self.mesh, PartitionSpec(*spec))
 
     def shardings(self, params: Any) -> Any:
         """The sharding of each parameter, or running mean of one, by its path."""
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: self.sharding(path_name(path), leaf.shape), params
-        )
+
+        def sharding(path: tuple, leaf: Any) -> NamedSharding:
+            name = path_name(path)
+            return self.sharding(name, leaf.shape)
+
+        return jax.tree_util.tree_map_with_path(sharding, params)
 
     def describe(self, params: Any) -> Any:
         """Shapes of parameters with their shardings: the template for making and restoring them."""
@@ -185,17 +205,19 @@ class Partition:
     def describe_state(self, state: Any, paths: Any) -> Any:
         """The same of a whole state. `paths` is a tree like it of the path of the parameter to
         which each leaf belongs, "" for a leaf that belongs to none."""
-        shardings = jax.tree.map(lambda leaf, path: self.sharding(path, leaf.shape), state, paths)
-        return jax.tree.map(_described, state, shardings)
+
+        def describe(leaf: Any, path: str) -> jax.ShapeDtypeStruct:
+            sharding = self.sharding(path, leaf.shape)
+            return _described(leaf, sharding)
+
+        return jax.tree.map(describe, state, paths)
 
     def around(self) -> contextlib.AbstractContextManager:
         """In this context functions are traced with this mesh, to which sharding constraints of the
         layers apply."""
         return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
 
-    def on_each_shard(
-        self, function: Callable[[Any, Any], tuple[Any, Any]]
-    ) -> Callable[[Any, Any], tuple[Any, Any]]:
+    def on_each_shard(self, function: OnBatch) -> OnBatch:
         """Runs a function of (parameters, batch) on each shard of the batch separately.
 
         It must return gradients, like the parameters, and sums over the examples. Both are added up
@@ -206,21 +228,26 @@ class Partition:
         gather their parameters when they run. Beside `tensor`, and with config.mesh.rules, all that
         is left to the compiler.
         """
-        by_hand = self.mesh.shape[FSDP] > 1 and self.mesh.shape[TENSOR] == 1 and not self.rules
+        sizes = self.mesh.shape
+        by_hand = sizes[FSDP] > 1 and sizes[TENSOR] == 1 and not self.rules
         manual = AXES if by_hand else (DATA,)
-        axes = tuple(axis for axis in manual if self.mesh.shape[axis] > 1)
+        axes = tuple(axis for axis in manual if sizes[axis] > 1)
 
         def manual_spec(sharding: NamedSharding) -> PartitionSpec:
-            return PartitionSpec(*(axis if axis in axes else None for axis in sharding.spec))
+            names = [axis if axis in axes else None for axis in sharding.spec]
+            return PartitionSpec(*names)
 
         def gather(path: tuple, part: jax.Array, spec: PartitionSpec) -> jax.Array:
-            metadata = self.metadata.get(path_name(path), PLAIN)
+            name = path_name(path)
+            metadata = self.metadata.get(name, PLAIN)
             if FSDP not in spec or metadata.layers is not None:
                 return part
-            return jax.lax.all_gather(part, FSDP, axis=spec.index(FSDP), tiled=True)
+            axis = spec.index(FSDP)
+            return jax.lax.all_gather(part, FSDP, axis=axis, tiled=True)
 
         def add_up(part: jax.Array, spec: PartitionSpec) -> jax.Array:
-            return jax.lax.psum(part, tuple(axis for axis in axes if axis not in spec))
+            others = [axis for axis in axes if axis not in spec]
+            return jax.lax.psum(part, tuple(others))
 
         def on_shards(params: Any, batch: Any) -> tuple[Any, Any]:
             if not axes:  # the compiler fails on a sum over one device if other axes are in use
@@ -235,7 +262,8 @@ class Partition:
                 whole, scatter = jax.vjp(gather_all, parts)
                 gradients, sums = function(whole, batch)
                 (scattered,) = scatter(gradients)
-                return jax.tree.map(add_up, scattered, specs), jax.lax.psum(sums, axes)
+                added = jax.tree.map(add_up, scattered, specs)
+                return added, jax.lax.psum(sums, axes)
 
             mapped = jax.shard_map(
                 on_shard,
@@ -254,19 +282,21 @@ class Partition:
         Hosts whose devices differ only along `tensor` read the same part. Raises RunError if a
         host's devices hold no part of their own."""
         devices = np.asarray(self.mesh.devices)
-        shares = np.arange(self.batch_shares).reshape(devices.shape[:2])
-        shares_by_host: dict[int, set[int]] = {}
-        for position, device in np.ndenumerate(devices):
-            share = int(shares[position[:2]])
-            shares_by_host.setdefault(device.process_index, set()).add(share)
+        _, fsdp, _ = devices.shape
+        shares_by_host: dict[int, set[int]] = collections.defaultdict(set)
+        for (row, column, _), device in np.ndenumerate(devices):
+            host = device.process_index
+            shares_by_host[host].add(row * fsdp + column)
         part_by_host = {host: tuple(sorted(part)) for host, part in shares_by_host.items()}
         parts = sorted(set(part_by_host.values()))
-        sizes = [len(part) for part in parts]
-        if sum(sizes) != shares.size or len(set(sizes)) != 1:
+        sizes = {len(part) for part in parts}
+        shares = sum(len(part) for part in parts)
+        if shares != self.batch_shares or len(sizes) != 1:
             raise RunError(
                 "config.mesh gives hosts overlapping parts of the batch: change fsdp x tensor"
             )
-        return parts.index(part_by_host[jax.process_index()]), len(parts)
+        part = part_by_host[jax.process_index()]
+        return parts.index(part), len(parts)
 
     def put_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """Puts this host's share of a batch, arrays [examples of this host, ...], on the devices,
@@ -279,10 +309,11 @@ def _described(leaf: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
-def _last_axes(shape: tuple[int, ...], axes: Axes) -> list[tuple[int, str | None]]:
+def _last_axes(shape: Shape, axes: Axes) -> Iterable[tuple[int, str | None]]:
     """The sizes of the last axes of a shape, each with its mesh axis."""
-    sizes = shape[len(shape) - len(axes) :]
-    return list(zip(sizes, axes, strict=True))
+    first = len(shape) - len(axes)
+    sizes = shape[first:]
+    return zip(sizes, axes, strict=True)
 
 
 def _make_mesh(sizes: tuple[int, int, int], slices: int, devices: Devices) -> Mesh:
@@ -290,9 +321,9 @@ def _make_mesh(sizes: tuple[int, int, int], slices: int, devices: Devices) -> Me
     if slices == 1:
         return jax.make_mesh(sizes, AXES, axis_types=axis_types, devices=devices)
     data, fsdp, tensor = sizes
-    devices_by_axis = mesh_utils.create_hybrid_device_mesh(
-        (data // slices, fsdp, tensor), (slices, 1, 1), devices
-    )
+    within_slice = (data // slices, fsdp, tensor)
+    over_slices = (slices, 1, 1)
+    devices_by_axis = mesh_utils.create_hybrid_device_mesh(within_slice, over_slices, devices)
     return Mesh(devices_by_axis, AXES, axis_types=axis_types)
 
 
@@ -302,18 +333,25 @@ def axis_sizes(options: Mapping[str, Any], devices: int) -> tuple[int, int, int]
     data = options.get(DATA, -1)
     fsdp = options.get(FSDP, 1)
     tensor = options.get(TENSOR, 1)
-    sizes = [data, fsdp, tensor]
-    known = [size for size in sizes if size != -1]
-    are_valid = len(known) >= 2 and all(size >= 1 for size in known)
-    product = math.prod(known)
-    if not are_valid or devices % product or (len(known) == 3 and product != devices):
+    sizes = _without_rest([data, fsdp, tensor], devices)
+    if sizes is None:
         raise RunError(
             f"config.mesh is data {data} x fsdp {fsdp} x tensor {tensor}, which does not make "
             f"{devices} devices: expected sizes of at least 1, and -1, for the rest, at most once"
         )
-    rest = devices // product
-    data, fsdp, tensor = (rest if size == -1 else size for size in sizes)
+    data, fsdp, tensor = sizes
     slices = options.get("slices", 1)
     if data % slices:
         raise RunError(f"config.mesh.slices={slices} does not divide its data axis of {data}")
     return data, fsdp, tensor
+
+
+def _without_rest(sizes: list[int], devices: int) -> list[int] | None:
+    """The sizes, that of the rest in the place of -1; None if they do not make so many devices."""
+    known = [size for size in sizes if size != -1]
+    if min(known, default=0) < 1 or len(sizes) - len(known) > 1:
+        return None
+    rest, left_over = divmod(devices, math.prod(known))
+    if left_over or (len(known) == len(sizes) and rest != 1):
+        return None
+    return [rest if size == -1 else size for size in sizes]

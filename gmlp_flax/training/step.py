@@ -1,7 +1,7 @@
 """The state of a run and the training step, which is one compiled program."""
 
 import collections
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import chex
@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from gmlp_flax.checkpoints.pytree import leaves_by_path, path_name
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError
-from gmlp_flax.models.parameters import PLAIN, ParamMetadata
+from gmlp_flax.models.parameters import PLAIN, Layers, ParamMetadata
 from gmlp_flax.tasks.base import Batch, Sums, Task
 from gmlp_flax.training import optimizer
 from gmlp_flax.training.partition import Partition
@@ -128,24 +128,26 @@ class Training:
         params = optax.apply_updates(state.params, updates)
         mean = self._mean(state, opt_state, params)
         sums |= self._update_metrics(state.step, grads, updates, params)
-        level = state.level
-        if config.optimizer.skip_spikes:
-            spike, level = find_spike(sums, level, config.optimizer.skip_spikes)
-            no_sums = jax.tree.map(jnp.zeros_like, sums)
-            old_mean = None if mean is None else state.ema
-            old = (state.params, state.opt_state, old_mean, no_sums)
-            new = (params, opt_state, mean, sums)
-            chosen = jax.tree.map(lambda *pair: jnp.where(spike, *pair), old, new)
-            params, opt_state, mean, sums = chosen
-            sums |= {"skipped": (spike.astype(jnp.float32), jnp.ones((), jnp.float32))}
-        window_starts = state.step % config.log.every == 0
-        window = jax.tree.map(
-            lambda old, new: jnp.where(window_starts, 0, old) + new, state.window, sums
+        new = TrainState(
+            step=state.step + 1,
+            params=params,
+            opt_state=opt_state,
+            ema=mean,
+            window=sums,
+            level=state.level,
         )
-        state = TrainState(state.step + 1, params, opt_state, mean, window, level)
+        if config.optimizer.skip_spikes:
+            new = _skip_spike(state, new, config.optimizer.skip_spikes)
+        window_starts = state.step % config.log.every == 0
+
+        def add_to_window(total: jax.Array, value: jax.Array) -> jax.Array:
+            return jnp.where(window_starts, 0, total) + value
+
+        window = jax.tree.map(add_to_window, state.window, new.window)
+        new = new._replace(window=window)
         # else the next step would compile again
-        chex.assert_trees_all_equal_shapes_and_dtypes(state, self.template)
-        return state, window
+        chex.assert_trees_all_equal_shapes_and_dtypes(new, self.template)
+        return new, window
 
     def _mean(self, state: TrainState, opt_state: Any, params: Any) -> Any:
         """The next `TrainState.ema`."""
@@ -166,8 +168,8 @@ class Training:
             rate = jnp.asarray(optimizer.learning_rate(config)(step))
             metrics["learning_rate"] = (rate, unit_weight)
         if config.log.norms:
-            trees = zip(NORMS, (grads, updates, params), strict=True)
-            metrics |= norms(dict(trees), self.partition.metadata)
+            trees = {"grad_norm": grads, "update_norm": updates, "param_norm": params}
+            metrics |= norms(trees, self.partition.metadata)
         return metrics
 
 
@@ -202,28 +204,59 @@ def norms(trees: Mapping[str, Any], metadata: Mapping[str, ParamMetadata]) -> Su
     squares: dict[str, Any] = collections.defaultdict(float)
     for name, tree in trees.items():
         for path, leaf in leaves_by_path(tree).items():
-            square = jnp.square(leaf.astype(jnp.float32))
             layers = metadata.get(path, PLAIN).layers
-            if layers is None:
-                module = path.rpartition("/")[0] or path
-                squares[f"{name}/{module}"] += square.sum()
-                continue
-            module = path.partition("/")[0]
-            by_layer = square.reshape(leaf.shape[0], -1).sum(1)
-            for layer, value in enumerate(by_layer, layers.first):
-                squares[f"{name}/{module}/{layer}"] += value
+            for module, square in _squares(path, leaf, layers):
+                squares[f"{name}/{module}"] += square
     unit_weight = jnp.ones((), jnp.float32)
     return {name: (jnp.sqrt(square), unit_weight) for name, square in squares.items()}
+
+
+def _squares(path: str, leaf: jax.Array, layers: Layers | None) -> Iterator[tuple[str, jax.Array]]:
+    """The sum of squares of a parameter, or of each of its layers, with its module or layer."""
+    squares = jnp.square(leaf.astype(jnp.float32))
+    if layers is None:
+        module, _, _ = path.rpartition("/")
+        yield module or path, squares.sum()
+        return
+    module, _, _ = path.partition("/")
+    by_layer = squares.reshape(leaf.shape[0], -1)
+    for layer, square in enumerate(by_layer.sum(1), layers.first):
+        yield f"{module}/{layer}", square
+
+
+def _skip_spike(old: TrainState, new: TrainState, factor: float) -> TrainState:
+    """The state after a step whose sums are its `window`: with the old parameters, optimizer and
+    mean if the step is a spike; see `find_spike`."""
+    spike, level = find_spike(new.window, old.level, factor)
+
+    def choose(old_tree: Any, new_tree: Any) -> Any:
+        return jax.tree.map(lambda *pair: jnp.where(spike, *pair), old_tree, new_tree)
+
+    no_sums = jax.tree.map(jnp.zeros_like, new.window)
+    sums = choose(no_sums, new.window)
+    sums["skipped"] = (spike.astype(jnp.float32), jnp.ones((), jnp.float32))
+    return TrainState(
+        step=new.step,
+        params=choose(old.params, new.params),
+        opt_state=choose(old.opt_state, new.opt_state),
+        ema=choose(old.ema, new.ema),
+        window=sums,
+        level=level,
+    )
 
 
 def find_spike(sums: Sums, level: jax.Array, factor: float) -> tuple[jax.Array, jax.Array]:
     """Whether the loss or the gradient norm of a step is not finite or, after the first 20 steps,
     more than `factor` times its running mean; and the next `TrainState.level`, which spikes leave
     as it is."""
-    now = jnp.stack([sums["loss"][0] / sums["loss"][1], sums["grad_norm"][0], 1.0])
-    # which 20 steps make it
-    far = (now[:2] * level[2] > factor * level[:2]).any() & (level[2] > 16.6)
-    spike = far | ~jnp.isfinite(now).all()
+    loss, weight = sums["loss"]
+    norm, _ = sums["grad_norm"]
+    now = jnp.stack([loss / weight, norm, 1.0])
+    count = level[2]
+    is_far = now[:2] * count > factor * level[:2]
+    has_mean = count > 16.6  # which 20 steps make it
+    is_finite = jnp.isfinite(now).all()
+    spike = (is_far.any() & has_mean) | ~is_finite
     return spike, jnp.where(spike, level, 0.98 * level + now)
 
 
@@ -232,14 +265,18 @@ def ema_decay(config: ConfigDict, step: jax.Array) -> jax.Array:
     (1 + step) / (10 + step)), as in TensorFlow and timm, so that the initial parameters are
     forgotten however short the run is."""
     step = step.astype(jnp.float32)
-    return jnp.minimum(config.optimizer.ema, (1 + step) / (10 + step))
+    rising = (1 + step) / (10 + step)
+    return jnp.minimum(config.optimizer.ema, rising)
 
 
 def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:
     """The random keys of a training step, from config.seed and its number, from 0: one per example
     of the batch, [batch], and one for mixing examples."""
-    example_key, batch_key = jax.random.split(jax.random.fold_in(jax.random.key(config.seed), step))
-    return jax.random.split(example_key, config.batch_size), batch_key
+    run_key = jax.random.key(config.seed)
+    step_key = jax.random.fold_in(run_key, step)
+    example_key, batch_key = jax.random.split(step_key)
+    example_keys = jax.random.split(example_key, config.batch_size)
+    return example_keys, batch_key
 
 
 def init_state(
@@ -254,7 +291,8 @@ def init_state(
     config = task.config
     names = [*task.metrics, "grad_norm", *metrics]
     if config.log.norms:
-        names += norms(dict.fromkeys(NORMS, params), task.param_metadata())
+        trees = dict.fromkeys(NORMS, params)
+        names += norms(trees, task.param_metadata())
     level = None
     if config.optimizer.skip_spikes:
         level = jnp.zeros(3)
@@ -289,21 +327,25 @@ def gradients(
     differentiate = jax.value_and_grad(task.loss, has_aux=True)
 
     def of_microbatch(params: Any, batch: Batch) -> tuple[Any, Sums]:
-        (_, sums), grads = differentiate(params, batch)
+        loss_and_sums, grads = differentiate(params, batch)
+        _, sums = loss_and_sums
         return grads, sums
 
     def accumulate(params: Any, batch: Batch) -> tuple[Any, Sums]:
         # Example i goes to microbatch i mod m. So each device splits its own share, and nothing
         # moves between devices.
-        parts = jax.tree.map(
-            lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch
-        )
+        def split(x: jax.Array) -> jax.Array:
+            parts = x.reshape(-1, microbatches, *x.shape[1:])
+            return parts.swapaxes(0, 1)
+
+        def add(total: Any, part: Batch) -> tuple[Any, None]:
+            result = of_microbatch(params, part)
+            return jax.tree.map(jnp.add, total, result), None
+
+        parts = jax.tree.map(split, batch)
         first = jax.tree.map(lambda x: x[0], parts)
         shapes = jax.eval_shape(of_microbatch, params, first)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
-        def add(total: Any, part: Batch) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, of_microbatch(params, part)), None
 
         total, _ = jax.lax.scan(add, zeros, parts)
         return total

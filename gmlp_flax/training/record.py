@@ -95,8 +95,7 @@ def check_data(
     their fingerprints.
 
     Args:
-        workdir: the run folder. A run of an older version has no fingerprints, and nothing is
-            compared.
+        workdir: the run folder.
         task: reads the data.
         advice: how to go on over other data, for the message.
         chosen: whether the user wants these data, even if they are others: that is only said.

@@ -400,6 +400,7 @@ EVIL = (
     "a\\b.json",
     ".json",
     "config.json",
+    "commit_success.txt",  # Orbax's mark of a finished folder
     "x.py",
     "x\n.txt",
 )

@@ -1,7 +1,5 @@
-"""The three mistakes that a user can mend. Each message is one line: what was given, what was
-expected, what to do.
-
-A file that cannot be read or written is a mistake of the data and of the run alike.
+"""The errors that a user can fix. Each message is one line: what was given, what was expected, what
+to do.
 """
 
 import difflib
@@ -11,16 +9,21 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class ConfigError(ValueError):
+class UserError(Exception):
+    """What a user can fix. Commands show the message without a traceback and end with exit code
+    2."""
+
+
+class ConfigError(UserError, ValueError):
     """A config or a command line that cannot be run."""
 
 
-class DataError(ValueError):
+class DataError(UserError, ValueError):
     """A user's data is missing or wrong."""
 
 
-class RunError(RuntimeError):
-    """A run cannot start, go on or be read."""
+class RunError(UserError, RuntimeError):
+    """A run cannot start, resume or be read."""
 
 
 class FileError(DataError, RunError):
@@ -29,16 +32,16 @@ class FileError(DataError, RunError):
 
 
 class StorageError(FileError):
-    """A file cannot be read or written just now. A restart may help, so commands end with exit code
-    1."""
+    """A file cannot be read or written at the moment. A restart may help, so commands end with exit
+    code 1."""
 
 
 @contextmanager
 def decode_errors(what: str, advice: str, error: type[Exception] = DataError) -> Iterator[None]:
     """Turns every error in the block into one line, `{what} ({reason}); {advice}`.
 
-    Libraries do not say which errors a damaged file leads to: image decoders raise a dozen kinds.
-    Hold nothing but their calls in the block, as mistakes of our own would read as damage.
+    Libraries do not document which errors a damaged file raises: image decoders raise a dozen
+    kinds. Keep only their calls in the block, since bugs of our own would be reported as damage.
 
     Args:
         what: names the file, and says that it is damaged.
@@ -47,14 +50,13 @@ def decode_errors(what: str, advice: str, error: type[Exception] = DataError) ->
     """
     try:
         yield
-    except (ConfigError, DataError, RunError):
+    except UserError:
         raise
     except Exception as raised:
+        first_line = str(raised).partition("\n")[0]
         # The errors of libraries quote source code after a semicolon.
-        reason = (
-            " ".join(str(raised).partition("\n")[0].partition(";")[0].split())[:200]
-            or type(raised).__name__
-        )
+        words = first_line.partition(";")[0].split()
+        reason = " ".join(words)[:200] or type(raised).__name__
         raise error(f"{what} ({reason}); {advice}") from raised
 
 
@@ -64,7 +66,8 @@ def install(extra: str) -> str:
 
 
 def require(package: str, what: str, extra: str) -> Any:
-    """A package of an extra, imported; raises RunError if it is missing: `what` needs it."""
+    """Imports a package of an extra. Raises RunError if the package, which `what` needs, is
+    missing."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -74,25 +77,25 @@ def require(package: str, what: str, extra: str) -> Any:
 def listed(names: Iterable[str], most: int = 8, between: str = ", ") -> str:
     """The first names, for messages, and how many more there are."""
     names = [*names]
-    return between.join(
-        [*names[:most], *([f"and {len(names) - most:,} more"] if len(names) > most else [])]
-    )
+    shown = names[:most]
+    if len(names) > most:
+        shown.append(f"and {len(names) - most:,} more")
+    return between.join(shown)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
-    """For messages about a name that is not known: the most similar one, by the whole or by its
+    """For messages about an unknown name: the most similar known one, by the whole name or by its
     last part after a dot.
 
     If none of the `known` names is similar, it says `otherwise`, or lists them.
     """
     known = list(known)
-    last = {one.rpartition(".")[2]: one for one in reversed(known)}
-    close = difflib.get_close_matches(name, known, 1, 0.7)
-    close = close or [
-        last[part] for part in difflib.get_close_matches(name.rpartition(".")[2], list(last), 1)
-    ]
-    return (
-        f"did you mean {close[0]!r}?"
-        if close
-        else otherwise or f"expected one of {', '.join(known)}"
-    )
+    similar = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    if not similar:
+        # the first of the names that share their last part
+        by_last_part = {full.rpartition(".")[2]: full for full in reversed(known)}
+        last_parts = difflib.get_close_matches(name.rpartition(".")[2], list(by_last_part), n=1)
+        similar = [by_last_part[part] for part in last_parts]
+    if similar:
+        return f"did you mean {similar[0]!r}?"
+    return otherwise or f"expected one of {', '.join(known)}"

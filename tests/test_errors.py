@@ -2,7 +2,24 @@
 
 import pytest
 
-from gmlp_flax.errors import DataError, RunError, StorageError, decode_errors
+from gmlp_flax.errors import (
+    ConfigError,
+    DataError,
+    RunError,
+    StorageError,
+    UserError,
+    decode_errors,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [(ConfigError, ValueError), (DataError, ValueError), (RunError, RuntimeError)],
+)
+def test_a_user_error_can_be_caught_as_the_builtin_one(error, builtin):
+    for caught in (UserError, builtin):
+        with pytest.raises(caught, match="^told$"):
+            raise error("told")
 
 
 @pytest.mark.parametrize(

@@ -137,9 +137,8 @@ def load(
             name. Without it, it is concluded from the weights, and said on standard error.
 
     Raises:
-        ConfigError, DataError, RunError: there is no such model, its files cannot be read, the
-            checkpoint does not exist or is damaged, or the model cannot be changed so. The message
-            is one line.
+        UserError: there is no such model, its files cannot be read, the checkpoint does not exist
+            or is damaged, or the model cannot be changed so. The message is one line.
     """
     model = _open_source(os.fspath(source), str(checkpoint), _sizes(mesh), causal)
     if causal is not None and causal is not model.config.model.causal:

@@ -82,7 +82,7 @@ def train(
         The content of result.json, or None if a signal stopped the run before its last step.
 
     Raises:
-        ConfigError, DataError, RunError: the run cannot start or continue. The message is one line.
+        UserError: the run cannot start or continue. The message is one line.
     """
     if optimizer is not None and not hasattr(optimizer, "update"):
         raise ConfigError(
@@ -128,7 +128,7 @@ def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -
         batch_size: examples at once; None: as in its run.
 
     Raises:
-        ConfigError, DataError, RunError: the data cannot be read, or do not suit the model.
+        UserError: the data cannot be read, or do not suit the model.
     """
     require_model(model)
     require_counts(batch_size=1 if batch_size is None else batch_size)
@@ -349,8 +349,7 @@ def probe(
         "examples", how many were held out.
 
     Raises:
-        ConfigError, DataError, RunError: the data cannot be read, have no labels, or do not suit
-            the model.
+        UserError: the data cannot be read, have no labels, or do not suit the model.
     """
     require_model(model)
     require_counts(batch_size=batch_size)

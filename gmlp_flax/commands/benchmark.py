@@ -42,7 +42,7 @@ import sys
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import ConfigError, RunError, did_you_mean
+from gmlp_flax.errors import ConfigError, UserError, did_you_mean
 from gmlp_flax.io import json_files
 
 # Part -> the module of gmlp_flax.benchmarks that has its function bench_PART, which takes the flags
@@ -87,7 +87,7 @@ def main(argv: list[str]) -> None:
                 print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}", flush=True)
                 if values["json"]:  # each row at once: a machine that is lent may go
                     json_files.write(str(values["json"]), rows)
-        except (ConfigError, RunError) as error:
+        except UserError as error:
             if parts:
                 raise
             print(f"{part} is left out: {error}", file=sys.stderr)

@@ -13,14 +13,12 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import registry
 from gmlp_flax.checkpoints import CONFIG_FILE
-from gmlp_flax.errors import ConfigError, DataError, RunError, StorageError
+from gmlp_flax.errors import ConfigError, StorageError, UserError
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.processes import output, platforms
 
 # gmlp_flax.config is imported where it is needed: the help, and commands without a config, do
 # without it.
-
-USER_ERRORS = (ConfigError, DataError, RunError)
 
 
 def define(name: str, default: Any, meaning: str, least: int | None = None) -> None:
@@ -293,7 +291,7 @@ def show_errors() -> Iterator[None]:
     """The user's mistakes, and a lack of memory, end the program with one line."""
     try:
         yield
-    except USER_ERRORS as error:
+    except UserError as error:
         fail(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

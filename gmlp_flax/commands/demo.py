@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import DataError, RunError, require
+from gmlp_flax.errors import RunError, UserError, require
 from gmlp_flax.processes import output
 from gmlp_flax.tasks.generation import Sampling
 
@@ -87,7 +87,7 @@ def build(model: Model, name: str, gradio: Any) -> Any:
                         sampling = Sampling(tokens=int(tokens), temperature=float(temperature))
                         try:
                             return prompt + task.generate(model.weights, prompt, sampling).text
-                        except (DataError, RunError) as error:
+                        except UserError as error:
                             return f"error: {error}"
 
                     gradio.Button("Continue").click(go_on, [given, tokens, temperature], text)

@@ -34,7 +34,7 @@ import tqdm
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.errors import ConfigError, DataError, UserError
 from gmlp_flax.io import files, json_files, records
 from gmlp_flax.options import options_of
 from gmlp_flax.tasks.generation import Sampling
@@ -239,7 +239,7 @@ def continuations(trained: Trained, inputs: Iterable[Any], sampling: Sampling) -
             if isinstance(line, DataError):
                 raise line
             made = task.generate(trained.weights, line, sampling)
-        except (DataError, RunError) as error:
+        except UserError as error:
             yield Answer(line, [], error)
             continue
         seconds = time.perf_counter() - began

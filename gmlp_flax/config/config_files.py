@@ -30,7 +30,7 @@ from gmlp_flax.config.schema import (
     keys,
 )
 from gmlp_flax.config.validation import check_name, explain, shown, validate, warmup_problem
-from gmlp_flax.errors import ConfigError, DataError, RunError, did_you_mean
+from gmlp_flax.errors import ConfigError, DataError, UserError, did_you_mean
 from gmlp_flax.io import json_files
 
 PACKAGED = "gmlp_flax.configs"
@@ -86,7 +86,7 @@ def load(path: str) -> ConfigDict:
     config = _from_json(path)
     try:
         validate(config)
-    except (ConfigError, RunError) as error:
+    except UserError as error:
         raise ConfigError(f"{path}: {error}") from None
     return config
 

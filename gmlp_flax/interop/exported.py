@@ -245,7 +245,7 @@ def push(model: Trained | str, repository: str, *, private: bool = False, **opti
     Raises:
         RunError: huggingface_hub is not installed, the hub cannot be reached, or it refuses the
             upload.
-        ConfigError, RunError, DataError: the model cannot be read or exported.
+        UserError: the model cannot be read or exported.
     """
     huggingface_hub = require("huggingface_hub", "to push", "weights")
     with tempfile.TemporaryDirectory() as folder:

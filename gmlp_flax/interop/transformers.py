@@ -158,8 +158,7 @@ def read(name: str, path: str) -> tuple[MaskedLanguageModeling, dict]:
     or such a folder on the hub.
 
     Raises:
-        RunError, ConfigError, DataError: the weights are of another model, or a file is missing,
-            damaged or too large.
+        UserError: the weights are of another model, or a file is missing, damaged or too large.
     """
     state, described, where = weight_files.read_folder(path)
     # TensorFlow's names of the two tensors of a norm, in the first models.

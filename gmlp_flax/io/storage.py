@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from gmlp_flax.errors import DataError, FileError, RunError, StorageError, install
+from gmlp_flax.errors import DataError, FileError, StorageError, UserError, install
 
 T = TypeVar("T")
 PAUSES = (0.1, 0.5, 2.0)  # seconds before each further attempt on a local disk
@@ -142,7 +142,7 @@ def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = 
         raise FileError(
             f"{doing} {path} failed: there is no bucket {bucket!r}; make it, or check the name"
         ) from error
-    except (FileExistsError, DataError, RunError):
+    except (FileExistsError, UserError):
         raise
     except Exception as error:
         raise storage_error(f"{doing} {path}", error) from error

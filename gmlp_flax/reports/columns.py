@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gmlp_flax import config as config_lib
-from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.errors import ConfigError, RunError, UserError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.paper import alternatives
 from gmlp_flax.paper.alternatives import COLUMNS, COSTS, Column
@@ -145,7 +145,7 @@ def make(plan: Plan) -> list[str]:
         print(f"{name} ({number} of {count})", file=sys.stderr, flush=True)
         try:
             complete = _make(plan, name)
-        except (ConfigError, RunError, DataError) as error:
+        except UserError as error:
             missing.append(f"{name}: {error}")
             continue
         if not complete:

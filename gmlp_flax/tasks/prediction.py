@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from gmlp_flax.data.pipeline import usable_cores
-from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.errors import DataError, UserError
 
 Candidates = list[tuple[str, float]]  # names with their probabilities, best first
 Arrays = dict[str, Any]  # name -> array
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
     input: Any  # as it was given
     predictions: list[Candidates]  # one list of candidates per prediction; [] with an error
-    error: DataError | RunError | None = None  # why there is none
+    error: UserError | None = None  # why there is none
     note: str = ""  # see `Prepared`
     text: str | None = None  # which continues the input, in the place of predictions
 
@@ -77,7 +77,7 @@ class Stream(NamedTuple):
                     raise given
                 prepared = self.task.prepare(given, truncate=self.truncate)
                 items.append((prepared, Answer(given, [], None, prepared.note)))
-            except (DataError, RunError) as error:
+            except UserError as error:
                 items.append((Prepared([]), Answer(given, [], error)))
         return items
 

@@ -155,7 +155,7 @@ def open_task(folder: str, config: ConfigDict | None = None) -> Task:
     the folder's own.
 
     Raises:
-        ConfigError, RunError, DataError: the config or a file is missing, or cannot be read.
+        UserError: the config or a file is missing, or cannot be read.
     """
     if config is None:
         config = config_lib.load(os.path.join(folder, CONFIG_FILE))
@@ -209,8 +209,8 @@ def load(
         config: replaces the run's own.
 
     Raises:
-        ConfigError, DataError, RunError: this is not such a folder, its files cannot be read, or
-            the checkpoint does not exist or is damaged.
+        UserError: this is not such a folder, its files cannot be read or written, or the checkpoint
+            does not exist or is damaged.
     """
     workdir = locate(workdir)
     if is_exported(workdir):
@@ -309,8 +309,7 @@ def open_source(name: str) -> Source:
     one checkpoint, an exported folder, "hf-hub:OWNER/NAME", or a model that comes with gmlp_flax.
 
     Raises:
-        ConfigError, RunError, DataError: there is no such checkpoint or export, or it cannot be
-            read.
+        UserError: there is no such checkpoint or export, or it cannot be read.
     """
     folder = locate(name)
     if is_exported(folder):

@@ -64,7 +64,7 @@ def train(
         The content of result.json, or None if a signal stopped the run before its last step.
 
     Raises:
-        ConfigError, DataError, RunError: the run cannot start or continue. The message is one line.
+        UserError: the run cannot start or continue. The message is one line.
     """
     config_lib.validate(config)
     with run_folder.hold(files.absolute(workdir), restart) as folder:
@@ -150,7 +150,7 @@ def build(
     agree. The other arguments are those of `train`.
 
     Raises:
-        ConfigError, DataError, RunError: the run cannot start or continue.
+        UserError: the run cannot start or continue.
     """
     mesh = Partition.make(config.mesh)
     mesh.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")

@@ -20,7 +20,7 @@ from gmlp_flax.checkpoints import RUN_FILE
 from gmlp_flax.data import embedded
 from gmlp_flax.data.images.sources import open_side
 from gmlp_flax.data.splits import Side
-from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.errors import DataError, RunError, UserError
 from tests.failures import raised
 
 SHORT = {"steps": 4, "batch_size": 4, "log.every": 2, "checkpoint.every": 4, "eval.batch_size": 8}
@@ -215,6 +215,4 @@ def test_images_that_are_files_stay_and_remote_ones_are_copied(tmp_path):
 )
 def test_mistakes_are_told_in_a_line(data, options, message, tmp_path):
     given = {"data": data, "options": SHORT | options}
-    assert message in raised(
-        (ConfigError, DataError, RunError), gf.train, images_config(), tmp_path / "run", **given
-    )
+    assert message in raised(UserError, gf.train, images_config(), tmp_path / "run", **given)

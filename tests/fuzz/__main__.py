@@ -6,7 +6,7 @@
 
 A target is a file of this folder with `make(folder)`, which returns a function of a random number
 generator: it makes one input and reads it, in a temporary folder that is also the current one. A
-user's error (ConfigError, DataError, RunError, BadRecord) is an answer; any other exception, an
+user's error (UserError, BadRecord) is an answer; any other exception, an
 answer that takes longer than 30 seconds, and a process that dies are failures, and are printed with
 their seeds. The inputs run in a process of their own with 8 GB of memory, which is started again
 after a hang. Time in which the process could run, but other processes had the processor, does not
@@ -69,10 +69,10 @@ class Progress:
 def work(target: str, first: int, count: int, seconds: float, place: Path) -> None:
     """The inputs from seed `first` on, in this process, for so many seconds; prints each new kind
     of traceback as a line of JSON."""
-    from gmlp_flax.errors import ConfigError, DataError, RunError
+    from gmlp_flax.errors import UserError
     from gmlp_flax.io.records import BadRecord
 
-    answers = (BadRecord, ConfigError, DataError, RunError)
+    answers = (BadRecord, UserError)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")
     progress, known = Progress(place), set()

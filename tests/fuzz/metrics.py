@@ -8,7 +8,7 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.analysis import figure_files
 from gmlp_flax.checkpoints import METRICS_FILE, RESULT_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.errors import UserError
 from gmlp_flax.reports import curves, runs
 from gmlp_flax.sweeps import training
 from gmlp_flax.sweeps.definition import Sweep, Trial
@@ -50,7 +50,7 @@ def make(folder):
             for read in (resumed, lambda: drawn(rng), lambda: training.status(sweep), reported):
                 try:
                     read()
-                except (DataError, RunError) as error:
+                except UserError as error:
                     refused = error
         if refused:
             raise refused

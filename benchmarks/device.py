@@ -179,7 +179,7 @@ def model_rows(
     if best is None:
         return
     options = _options(model, best.setting, device)
-    task = tasks.find(options.task).without_data(options)
+    task = tasks.find(options.task)(options)
     examples = best.setting.batch
     fastest[model.name] = examples / statistics.median(best.seconds)
     yield row(
@@ -212,7 +212,7 @@ def _measured(model: Model, setting: Setting, device: Device, repeats: int) -> M
     """Some training steps of a model, dispatched at once and then awaited, in turn with as many
     large products; None if they do not fit into memory."""
     options, partition = _options(model, setting, device), Partition.make(devices=jax.devices()[:1])
-    task = tasks.find(options.task).without_data(options)
+    task = tasks.find(options.task)(options)
     training, batch = step.Training(task, partition), example_batch(task, partition)
     try:
         state = [training.init(jax.random.key(0))]

@@ -13,7 +13,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from gmlp_flax.benchmarks.timing import Row, measure, ratios, row
 from gmlp_flax.data import pipeline
-from gmlp_flax.data.images import augment, views
+from gmlp_flax.data.images import augment, decoding, views
 from gmlp_flax.data.images.augment import Augmentation
 from gmlp_flax.data.images.views import training_example
 from gmlp_flax.errors import DataError
@@ -21,6 +21,7 @@ from gmlp_flax.io import files as io_files
 
 SIZE = (224, 224)
 MIN_SCALE = 0.08
+CROP = views.Crop(MIN_SCALE, flip=True)
 MOST = 100  # images that are read: more would only take longer
 BATCH, BATCHES = 50, 12
 GREY = (128, 128, 128)  # fills what rotations bring into view, by default
@@ -118,20 +119,18 @@ def _as_array(call: Callable[[bytes, np.random.Generator], Image.Image]) -> Call
 
 
 def _our_decode(data: bytes, _rng: np.random.Generator) -> np.ndarray:
-    return views.decode(data, "a")
+    return decoding.decode(data, "a")
 
 
 def _our_view(data: bytes, rng: np.random.Generator) -> np.ndarray:
-    return views.training_view(data, SIZE, rng, min_scale=MIN_SCALE)
+    return views.training_view(data, SIZE, rng, crop=CROP)
 
 
 # The task's own, as its worker processes run it.
 _transform = functools.partial(
     training_example,
     size=SIZE,
-    channels=3,
-    flip=True,
-    min_scale=MIN_SCALE,
+    crop=CROP,
     augmentation=Augmentation("autoaugment"),
 )
 
@@ -150,13 +149,12 @@ STAGES = {
 def _bench_workers(files: Sequence[bytes], repeats: int) -> list[Row]:
     """Batches from one worker process and from two, in turn, once they come steadily."""
     source = [{"image": data, "name": "a", "label": 0} for data in files]
-    options = {"batch_size": BATCH, "transform": _transform}
     rates = {1: [], 2: []}
     for repeat in range(repeats):
         for workers, found in rates.items():
-            with pipeline.train_batches(
-                source, seed=repeat, start=0, workers=workers, **options
-            ) as batches:
+            order = pipeline.Shuffled(source, repeat, _transform)
+            reading = pipeline.Reading(BATCH, workers=workers)
+            with pipeline.train_batches(order, reading) as batches:
                 # These were read ahead while the processes started.
                 for _ in range(4 * workers):
                     next(batches)

@@ -70,14 +70,14 @@ def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
     memory: Any = compiled.memory_analysis()
     size = memory.temp_size_in_bytes + memory.argument_size_in_bytes
     task, counted = (
-        tasks.find(options.task).without_data(options),
+        tasks.find(options.task)(options),
         options.copy_and_resolve_references(),
     )
     if "dft" in options.model:
         counted.model.dft = "matmul"
     figures = {
         "bytes": [float(size)],
-        "flops": [dry_run.forward_flops(tasks.find(options.task).without_data(counted))],
+        "flops": [dry_run.forward_flops(tasks.find(options.task)(counted))],
         "parameters": [float(parameters.count(task.shapes()))],
     }
     if jax.default_backend() != "cpu" or size < SHARE * _memory():
@@ -106,7 +106,7 @@ def _timed(
 ) -> list[float]:
     """Seconds of a compiled step, after one that is not counted. A step of many seconds is repeated
     less often."""
-    task = tasks.find(options.task).without_data(options)
+    task = tasks.find(options.task)(options)
     state = step.Training(task, partition).init(jax.random.key(0))
     batch, seconds = example_batch(task, partition), []
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter

@@ -11,10 +11,10 @@ from ml_collections import ConfigDict
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.benchmarks.timing import Row, row
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import timm as timm_models
-from gmlp_flax.interop import transformers
 from gmlp_flax.tasks.image_classification import ImageClassification
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.weights import imagenet, transformers
+from gmlp_flax.weights import timm as timm_models
 
 COMPARED = (
     "gmlp_ti16_224",
@@ -94,7 +94,7 @@ def compare(
     """Runs both models on the same random pixels.
 
     Args:
-        name: a key of `interop.timm.MODELS`.
+        name: a key of `weights.timm.MODELS`.
         dtype: "float32", or "float64" if jax_enable_x64 is on.
         image_size: height and width.
         seed: for the weights, the pixels, and the direction in which the logits are differentiated.
@@ -119,9 +119,9 @@ def compare(
     direction = numbers.standard_normal((BATCH, model.num_classes)).astype(dtype)
     theirs = _theirs(model, config, pixels, direction)
 
-    task = ImageClassification.without_data(config, classes=model.num_classes)
+    task = ImageClassification(config, imagenet.class_files(model.num_classes))
     state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
-    params = timm_models.from_torch(state, timm_models.MODELS[name].rows, task.shapes(), name)
+    params = timm_models.from_timm(state, name, task.shapes(), name)
 
     @jax.jit
     def forward_and_back(params, pixels, direction):
@@ -182,9 +182,10 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int)
     randomise(model, seed)
     model.tie_weights()
     state = {key: tensor.numpy() for key, tensor in model.state_dict().items()}
-    config = transformers.config_for(name, state, options.to_dict(), "the random model")
+    shapes = {key: array.shape for key, array in state.items()}
+    config = transformers.config_for(name, shapes, options.to_dict(), "the random model")
     config.model.dtype = dtype
-    task = MaskedLanguageModeling.without_data(config)
+    task = MaskedLanguageModeling(config)
     params = transformers.from_transformers(name, state, config, "the random model")
     numbers, shape = np.random.default_rng(seed), (BATCH, config.model.length)
     tokens, types = (

@@ -19,11 +19,11 @@ from gmlp_flax import config, tasks
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.benchmarks.timing import Row, Worker, example_batch, measure, ratios, row, step_call
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
-from gmlp_flax.interop import timm as timm_models
-from gmlp_flax.interop.transformers import FRAME
 from gmlp_flax.paper import recipes
 from gmlp_flax.processes import platforms
 from gmlp_flax.training.partition import Partition
+from gmlp_flax.weights import timm as timm_models
+from gmlp_flax.weights.transformers import FRAME
 
 VOCABULARY, MASKED, CLASSES = 32_000, 0.15, 1000
 LAYERS = 12  # of gMLP beside g-mlp-pytorch's, a third of the ablation's
@@ -161,7 +161,7 @@ def our_calls(name: str, batch: int, tokens: int) -> dict[str, Callable[[], None
     options = PEERS[name].ours(tokens)
     options.batch_size, options.model.dtype = batch, "float32"
     config.validate(options)
-    task = tasks.find(options.task).without_data(options)
+    task = tasks.find(options.task)(options)
     params, examples = task.init(jax.random.key(0)), example_batch(task, Partition.make())
 
     @jax.jit

@@ -100,7 +100,7 @@ def _config(model: dict, layers: int, **types: str) -> ConfigDict:
 
 
 def _gradients(options: ConfigDict) -> dict[str, np.ndarray]:
-    task = tasks.find(options.task).without_data(options)
+    task = tasks.find(options.task)(options)
     batch = example_batch(task, Partition.make(devices=jax.devices()[:1]))
     batch["key"] = jax.random.split(jax.random.key(1), options.batch_size)
     params = jax.jit(task.init)(jax.random.key(0))

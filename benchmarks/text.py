@@ -8,7 +8,7 @@ import sentencepiece
 
 from gmlp_flax.benchmarks.timing import Row, measure, ratios, row
 from gmlp_flax.data import embedded, pipeline
-from gmlp_flax.data.text import corpora, packing, prepare, prepared
+from gmlp_flax.data.text import corpus, packing, prepare, prepared
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
 
@@ -27,9 +27,8 @@ def bench_text(repeats: int) -> list[Row]:
 
             def prepare_and_pack() -> None:
                 shutil.rmtree(folder)
-                made = prepare.prepare(
-                    corpora.in_memory("benchmark", documents), tokenizer, folder, workers=1
-                )
+                text = corpus.in_memory("benchmark", documents)
+                made = prepare.prepare(text, tokenizer, folder, prepare.Limits(workers=1))
                 windows = packing.Packing(made, 128)
                 for first in range(0, len(windows), windows.group):
                     windows.windows(first, first + windows.group)
@@ -55,7 +54,7 @@ def bench_text(repeats: int) -> list[Row]:
             ]
             for length, batch in ((128, 2048), (512, 256)):
                 mixture = packing.Mixture([packing.Packing(made, length)], [1.0], 0)
-                with pipeline.read_ahead(mixture.batch, start=0, batch_size=batch) as batches:
+                with pipeline.train_batches(mixture, pipeline.Reading(batch)) as batches:
                     taken = measure({"20": lambda: [next(batches) for _ in range(20)]}, repeats)[
                         "20"
                     ]

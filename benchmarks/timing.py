@@ -125,7 +125,7 @@ def example_batch(task: Task, partition: Partition) -> dict[str, jax.Array]:
 
 def step_call(options: ConfigDict) -> Callable[[], None]:
     """A call that makes a training step of a config on one batch, and waits for it."""
-    task, partition = tasks.find(options.task).without_data(options), Partition.make()
+    task, partition = tasks.find(options.task)(options), Partition.make()
     training = step.Training(task, partition)
     state, batch = [training.init(jax.random.key(0))], example_batch(task, partition)
 

@@ -1,8 +1,7 @@
 """Finetunes an image model on images of your own or a TFDS set, at any resolution.
 
-    gmlp export --model=gmlp_s16_224.safetensors --out=runs/gmlp_s_timm
     gmlp train --config=finetune_image:gmlp_s --workdir=runs/flowers \\
-        --config.init_from=runs/gmlp_s_timm --config.data.train=tfds:oxford_flowers102
+        --config.init_from=gmlp_s16_224.safetensors --config.data.train=tfds:oxford_flowers102
 
 ARGUMENT: MODEL or MODEL,size=SIZE: an image model by its name in `gmlp sizes`, and the side of the
 images, 224 (default), 288, 320, 384 or 448. `--config.model.image_size="(256, 192)"` sets any other

@@ -22,7 +22,7 @@ have been best on the same questions.
 """
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.data.finetuning.squad import VERSIONS
+from gmlp_flax.data.finetuning.questions import VERSIONS
 
 
 def get_config(arg: str = "v1.1"):

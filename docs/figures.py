@@ -192,9 +192,9 @@ def read() -> dict[int, dict[int, float]]:
 def take(run: str) -> None:
     """Writes filters.csv from a run on text."""
     from gmlp_flax.analysis import filters as learned
-    from gmlp_flax.training import loading
+    from gmlp_flax.training import pretrained
 
-    matrices = learned.matrices(loading.load(run))
+    matrices = learned.matrices(pretrained.load(run, "latest"))
     middle = matrices.shape[-1] // 2
     with (FOLDER / "filters.csv").open("w") as file:
         file.write("layer,distance,weight\n")

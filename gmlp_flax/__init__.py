@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gmlp_flax.api.factory import create, list_models, list_pretrained, load
-    from gmlp_flax.api.model import Model
-    from gmlp_flax.api.runs import evaluate, probe, train
+    from gmlp_flax.api.inspection import inspect
+    from gmlp_flax.api.probing import probe
+    from gmlp_flax.api.runs import evaluate, train
     from gmlp_flax.interop.exported import export, push
+    from gmlp_flax.training.model import Model
 
 __version__ = "0.3.0.dev0"
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "create",
     "evaluate",
     "export",
+    "inspect",
     "list_models",
     "list_pretrained",
     "load",
@@ -34,9 +37,11 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Model": "api.model",
+    "Model": "training.model",
+    "inspect": "api.inspection",
     **dict.fromkeys(("create", "list_models", "list_pretrained", "load"), "api.factory"),
-    **dict.fromkeys(("evaluate", "probe", "train"), "api.runs"),
+    "probe": "api.probing",
+    **dict.fromkeys(("evaluate", "train"), "api.runs"),
     **dict.fromkeys(("export", "push"), "interop.exported"),
 }
 

@@ -83,6 +83,11 @@ def listed(names: Iterable[str], most: int = 8, between: str = ", ") -> str:
     return between.join(shown)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things, for messages: "1 file", "1,200 files"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """For messages about an unknown name: the most similar known one, by the whole name or by its
     last part after a dot.
@@ -94,8 +99,9 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     if not similar:
         # the first of the names that share their last part
         by_last_part = {full.rpartition(".")[2]: full for full in reversed(known)}
-        last_parts = difflib.get_close_matches(name.rpartition(".")[2], list(by_last_part), n=1)
-        similar = [by_last_part[part] for part in last_parts]
+        last_part = name.rpartition(".")[2]
+        similar_parts = difflib.get_close_matches(last_part, list(by_last_part), n=1)
+        similar = [by_last_part[part] for part in similar_parts]
     if similar:
         return f"did you mean {similar[0]!r}?"
     return otherwise or f"expected one of {', '.join(known)}"

@@ -19,7 +19,8 @@ class Range(NamedTuple):
     most: float = math.inf
 
 
-_ABOVE_0, _BELOW_1 = math.nextafter(0, 1), math.nextafter(1, 0)
+_ABOVE_0 = math.nextafter(0, 1)
+_BELOW_1 = math.nextafter(1, 0)
 _MOST = 2**31 - 1  # a larger seed or index does not fit the arrays of a program
 AT_LEAST_0 = Range("at least 0", 0)
 AT_LEAST_1 = Range("at least 1", 1)
@@ -48,9 +49,16 @@ _NAMES = {
 }
 
 
+# Which runs of one table must agree in an option.
+ALL_RUNS = "all runs"
+RUNS_OF_A_ROW = "runs of a row"  # it is tuned for each row
+FINETUNED_RUNS = "finetuned runs"  # though their models differ
+NO_RUNS = "no runs"  # it says how a run is run, or which of several it is
+
+
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One option.
+    """One option, and what is known about it: the one place for facts about a key.
 
     Attributes:
         default: its value if nothing sets it; its type is the option's type.
@@ -59,28 +67,54 @@ class Option:
             any. Of a tuple, the range is that of its entries.
         architecture: whether it is part of what a model is: finetuning takes it over from the
             pretrained model, and runs that differ in it are different models. Other options say how
-            a model is initialised or run.
-        numerics_only: whether it only says how the same numbers are computed: it may change in the
-            middle of a run.
+            a model is initialized or run.
+        may_change: whether it may change in the middle of a run: it says how long the run is, how
+            it is optimized, watched and saved, or how the same numbers are computed.
+        inherited: whether a run takes it from the run that starts it, unless it sets it itself.
+        selects_data: whether it says which data are read.
+        may_move: whether it is a path of data, which may change in the middle of a run if the
+            fingerprint of the data stays.
+        compared: which runs of one table must agree in it: ALL_RUNS, RUNS_OF_A_ROW, FINETUNED_RUNS
+            or NO_RUNS. Of a key of the model, whose rows differ in their models, only
+            FINETUNED_RUNS counts.
+        scaled: whether a smaller scale of an experiment shrinks it.
+        softens_targets: whether the training loss has softened targets if it is not 0, so that it
+            does not compare with the held-out loss.
+        short: a short name, which `gmlp sweep --sweep.NAME` takes.
+        aliases: its names in other libraries: a user who gives one is told this key.
+        former_name: its name before the last release: the config.json of a run may have it; a user
+            who gives it is told this key.
     """
 
     default: Any
     comment: str
     values: Range | tuple | None = None
+    _: dataclasses.KW_ONLY
     architecture: bool = False
-    numerics_only: bool = False
+    may_change: bool = False
+    inherited: bool = False
+    selects_data: bool = False
+    may_move: bool = False
+    compared: str = ALL_RUNS
+    scaled: bool = False
+    softens_targets: bool = False
+    short: str = ""
+    aliases: tuple[str, ...] = ()
+    former_name: str = ""
 
     def problem(self, value: Any) -> str:
         """What was expected, if a value makes no sense; else an empty string."""
         if isinstance(self.default, tuple) and isinstance(value, tuple):
             return self._problem_of_entries(value)
-        kind, values = type(self.default), self.values
+        kind = type(self.default)
         if self.default is not None and type(value) not in _TAKEN.get(kind, (kind,)):
             return f"expected {_NAMES.get(kind, kind.__name__)}"
-        if isinstance(values, Range) and not values.least <= value <= values.most:  # nor NaN
-            return f"expected {values.words}"
-        if type(values) is tuple and value not in values:
-            return f"expected one of {', '.join(str(each or repr(each)) for each in values)}"
+        if isinstance(self.values, Range):
+            if not self.values.least <= value <= self.values.most:  # nor NaN
+                return f"expected {self.values.words}"
+        elif self.values is not None and value not in self.values:
+            known = ", ".join(str(choice or repr(choice)) for choice in self.values)
+            return f"expected one of {known}"
         if kind is int and abs(value) > _MOST:
             return f"expected at most {_MOST:,}"
         # nor NaN, nor a larger int
@@ -94,26 +128,23 @@ class Option:
     def _problem_of_entries(self, values: tuple) -> str:
         """The same for a tuple: an empty default stands for any number of strings, one of one entry
         for one or more."""
-        entry = Option(self.default[0] if self.default else "", "", self.values)
         if len(self.default) == 1 and not values:
             return f"expected one value or more, as in {self.default}"
         if len(self.default) > 1 and len(values) != len(self.default):
             return f"expected {len(self.default)} values, as in {self.default}"
-        problems = (
-            f"in it is {value!r}: {problem}"
-            for value in values
-            if (problem := entry.problem(value))
-        )
-        return next(problems, "")
+        entry = Option(self.default[0] if self.default else "", "", self.values)
+        for value in values:
+            problem = entry.problem(value)
+            if problem:
+                return f"in it is {value!r}: {problem}"
+        return ""
 
     @property
     def meaning(self) -> str:
         """The comment, with the values if they are few."""
-        return (
-            f"{self.comment} ({', '.join(map(str, self.values))})"
-            if type(self.values) is tuple
-            else self.comment
-        )
+        if type(self.values) is tuple:
+            return f"{self.comment} ({', '.join(map(str, self.values))})"
+        return self.comment
 
 
 def option(default: Any, *args: Any, **kwargs: Any) -> Any:
@@ -123,5 +154,8 @@ def option(default: Any, *args: Any, **kwargs: Any) -> Any:
 
 def options_of(spec: type) -> Mapping[str, Option]:
     """The options that a spec declares, by name, inherited ones first."""
-    fields = dataclasses.fields(spec)
-    return {field.name: field.metadata["option"] for field in fields if "option" in field.metadata}
+    options = {}
+    for field in dataclasses.fields(spec):
+        if "option" in field.metadata:
+            options[field.name] = field.metadata["option"]
+    return options

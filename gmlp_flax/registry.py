@@ -31,7 +31,9 @@ def find(name: str, table: Mapping[str, type[T] | str], kind: type[T], key: str)
             f"config.{key} is {name!r}: expected a class that extends {kind.__module__}.{kind.__name__}"
         )
     if missing := sorted(getattr(loaded, "__abstractmethods__", ())):
-        raise ConfigError(f"config.{key} is {name!r}: the class lacks {', '.join(missing)}")
+        raise ConfigError(
+            f"config.{key} is {name!r}: the class does not define {', '.join(missing)}"
+        )
     return loaded
 
 

@@ -33,7 +33,7 @@ def valid(path: str, argument: str = ""):
 
 
 def param_count(options) -> int:
-    return parameters.count(tasks.find(options.task).without_data(options).shapes())
+    return parameters.count(tasks.find(options.task)(options).shapes())
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_papers_models(path, name):
 
 def encoder_size(options) -> int:
     """Parameters of the encoder: without embeddings, positions, stem and head."""
-    return parameters.count(tasks.find(options.task).without_data(options).shapes()["encoder"])
+    return parameters.count(tasks.find(options.task)(options).shapes()["encoder"])
 
 
 @pytest.mark.parametrize(("scale", "size"), [("small", 0.4e6), ("gpu", 3.16e6)])
@@ -129,11 +129,9 @@ def test_the_full_settings_models_in_small_keep_their_order(scale):
 def test_long_inputs(length, scale):
     options = valid("long_text", f"{length},scale={scale}")
     assert options.model.length == int(length) and options.model.toeplitz == "auto"
-    taps = (
-        tasks.find(options.task)
-        .without_data(options)
-        .shapes()["encoder"]["blocks"]["gate"]["spatial"]["taps"]
-    )
+    taps = tasks.find(options.task)(options).shapes()["encoder"]["blocks"]["gate"]["spatial"][
+        "taps"
+    ]
     assert taps.shape == (options.model.layers, 2 * int(length) - 1)
 
 

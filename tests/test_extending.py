@@ -89,6 +89,21 @@ def test_a_run_of_it_is_used_only_if_its_module_is_trusted(trained):
     assert resumed.returncode == 0 and "resuming" in resumed.stderr, resumed.stderr
 
 
+def test_the_pages_whole_task_learns_and_predicts(folder):
+    """Waves: with 100 steps nearly all of those held out are told apart."""
+    train = ("train", "--config=my_waves.py", "--workdir=waves")
+    done = preloaded.gmlp(*train, "--config.eval.every=100", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((folder / "waves/result.json").read_text())
+    assert result["eval"]["examples"] == 64
+    assert result["eval"]["accuracy"] > 0.9
+    square = " ".join(["1 1 1 1 -1 -1 -1 -1"] * 2)
+    predict = ("predict", "--workdir=waves", "--trust=my_package.waves")
+    named = preloaded.gmlp(*predict, cwd=folder, input=square + "\n")
+    assert named.returncode == 0, named.stderr
+    assert named.stdout.split()[16] == "square"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_pages_options_are_known(folder, command):
     """Up to the first thing that a check refuses, here the number of steps."""

@@ -19,6 +19,7 @@ ORDER = (
     ("models", "data", "checkpoints"),
     ("tasks",),
     ("config",),
+    ("weights",),
     ("training",),
     ("planning",),
     ("sweeps", "analysis"),

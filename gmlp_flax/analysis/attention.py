@@ -17,8 +17,9 @@ from gmlp_flax.data.finetuning import pairs
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.attention import hide_padding
 from gmlp_flax.models.blocks import Block, settings
-from gmlp_flax.tasks.vocabulary import Finetuning
-from gmlp_flax.training import loading
+from gmlp_flax.tasks.finetuning import Finetuning
+from gmlp_flax.tasks.text import TextTask
+from gmlp_flax.training.model import Model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +45,7 @@ class EncodedText(NamedTuple):
 
 
 def encode(
-    trained: loading.Trained,
+    model: Model,
     first: str,
     second: str | None = None,
 ) -> EncodedText:
@@ -55,12 +56,12 @@ def encode(
         RunError: the text has more tokens than the model reads, or the model reads the texts of a
             pair apart.
     """
-    task: Any = trained.task  # a task of text, which has a tokenizer
+    task: Any = model.task  # a task of text, which has a tokenizer
     tokenizer = task.tokenizer
-    length = trained.config.model.length
+    length = model.config.model.length
     texts = [first]
     if second is not None:
-        if getattr(task, "dual_encoder", False):
+        if model.config.model.get("pairs") == "apart":
             raise RunError(
                 "--second: the run reads the texts of a pair apart, without attention between them"
             )
@@ -112,13 +113,13 @@ class Attention(NamedTuple):
     depth: int
 
 
-def maps(trained: loading.Trained, text: EncodedText) -> Attention:
+def maps(model: Model, text: EncodedText) -> Attention:
     """The attention between all tokens, padding included.
 
     Raises:
         RunError: the run's model has no attention.
     """
-    task: Any = trained.task
+    task: Any = model.task
     tokens = text.tokens[None]
     segments = text.segments[None]
     padding_mask = task.padding_mask(tokens)
@@ -126,12 +127,13 @@ def maps(trained: loading.Trained, text: EncodedText) -> Attention:
     @jax.jit
     def all_weights(params: Any) -> list[jax.Array | None]:
         """The weights of each stack, as `stack_weights` returns them."""
-        model = task.bind(params)
-        x = model.embed(tokens, segments).astype(model.spec.stream_dtype)
+        module = task.bind(params)
+        embedded = module.embed(tokens, segments)
+        x = embedded.astype(module.spec.stream_dtype)
         return stack_weights(task.stacks(params), x, padding_mask)
 
-    stacks = task.stacks(trained.weights)
-    of_stacks = all_weights(trained.weights)
+    stacks = task.stacks(model.params)
+    of_stacks = all_weights(model.params)
     weights = []
     numbers = []
     depth = 0
@@ -205,7 +207,7 @@ def _block_weights(
 
 
 def of_text(
-    trained: loading.Trained,
+    model: Model,
     first: str,
     second: str | None = None,
 ) -> Attention:
@@ -214,9 +216,9 @@ def of_text(
     Raises:
         RunError: as `maps` and `encode`, or the run reads no text.
     """
-    if trained.task.predicts_files:
-        raise RunError(f"the run trained {trained.config.task}: give a text model with attention")
-    padded = maps(trained, encode(trained, first, second))
+    if not isinstance(model.task, TextTask):
+        raise RunError(f"the run trained {model.config.task}: give a text model with attention")
+    padded = maps(model, encode(model, first, second))
     count = len(padded.text.labels)
     return padded._replace(weights=padded.weights[:, :count, :count])
 

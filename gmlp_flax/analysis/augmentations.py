@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +14,12 @@ from ml_collections import ConfigDict
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.analysis import drawing
+from gmlp_flax.data.holdout import TRAIN
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files
 from gmlp_flax.tasks import mixing
 from gmlp_flax.tasks.image_classification import ImageClassification
+from gmlp_flax.tasks.image_data import ImageData, evaluation_example, training_example
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,16 +68,15 @@ def draw(
             f"config.task is {config.task!r}: expected image_classification, or a class that "
             "extends it"
         )
-    folder = os.path.dirname(os.path.abspath(out))
-    task = task_class(config, folder)
-    views = sampled(task, count, samples)
+    data: Any = task_class.Data(config)
+    views = sampled(data, count, samples)
     words = ["original"] + [config.augment.auto] * samples
     rows = [Row(row, words) for row in views]
     unmixed = _first_samples(views)
     for name, images, shares in mixed(unmixed, config):
         words = [_mixed_name(name, share) for share in shares]
         rows.append(Row(images, words))
-    _write(rows, out)
+    write_rows(rows, out)
     return len(views)
 
 
@@ -102,33 +102,31 @@ def _first_samples(views: np.ndarray) -> np.ndarray:
 
 
 @drawing.style()
-def _write(rows: Sequence[Row], out: str) -> None:
+def write_rows(rows: Sequence[Row], out: str) -> None:
     """Writes rows of images as a PNG file."""
     image = io.BytesIO()
     grid(rows).savefig(image, format="png")
     files.write(out, image.getvalue())
 
 
-def sampled(
-    task: ImageClassification,
-    count: int,
-    samples: int,
-) -> np.ndarray:
+def sampled(data: ImageData, count: int, samples: int) -> np.ndarray:
     """Evenly spread images of the training data as evaluation sees them, then augmented.
 
     Returns:
         uint8 [count, 1 + samples, height, width, channels].
     """
-    source = task.source("train")
-    last = len(source) - 1
-    indices = np.linspace(0, last, min(count, len(source)))
+    images = data.examples(TRAIN)
+    view = evaluation_example(data.config)
+    augment = training_example(data.config)
+    last = len(images) - 1
+    indices = np.linspace(0, last, min(count, len(images)))
     rows = []
     for index in indices.astype(int):
-        example = source[int(index)]
-        views = [task.evaluation_example(example)["image"]]
+        example = images.record(int(index))
+        views = [view(example)["image"]]
         for sample in range(samples):
-            rng = np.random.default_rng([task.config.seed, index, sample])
-            views.append(task.training_example(example, rng)["image"])
+            rng = np.random.default_rng([data.config.seed, index, sample])
+            views.append(augment(example, rng)["image"])
         rows.append(np.stack(views))
     return np.stack(rows)
 

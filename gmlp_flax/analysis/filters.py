@@ -16,7 +16,8 @@ from gmlp_flax.analysis.looks import BLACK, FAMILIES, GREY
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.blocks import Block
 from gmlp_flax.models.image import patch_grid
-from gmlp_flax.training import loading
+from gmlp_flax.tasks.image_classification import ImageClassification
+from gmlp_flax.training.model import Model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,17 +28,17 @@ PATCHES_SHOWN = 4  # columns of the image figure, beside those of the means
 NOISE_WIDTH = 1.5  # tokens: the standard deviation of the Gaussian that makes noise smooth
 
 
-def matrices(trained: loading.Trained) -> np.ndarray:
+def matrices(model: Model) -> np.ndarray:
     """The spatial weights of all layers, float32 [layers, n, n]; rows are outputs.
 
     Raises:
         RunError: the run's blocks have none.
     """
     of_stacks = []
-    for stack in trained.task.stacks(trained.weights):
+    for stack in model.task.stacks(model.params):
         weights = _stack_matrices(stack)
         if weights is None:
-            block = trained.config.model.block
+            block = model.config.model.block
             raise RunError(
                 f"config.model.block is {block!r}, which has no spatial matrices: give another run"
             )
@@ -56,7 +57,7 @@ def _stack_matrices(stack: Block) -> jax.Array | None:
     return jax.vmap(matrix)(stacked)
 
 
-def between_tokens(trained: loading.Trained) -> tuple[np.ndarray, tuple[int, ...]]:
+def between_tokens(model: Model) -> tuple[np.ndarray, tuple[int, ...]]:
     """A run's spatial weights, [layers, n, n], and how the n tokens lie: (n,) in a text, (rows,
     columns) for patches.
 
@@ -65,20 +66,20 @@ def between_tokens(trained: loading.Trained) -> tuple[np.ndarray, tuple[int, ...
     Raises:
         RunError: the run's blocks have none.
     """
-    weights = matrices(trained)
-    model = trained.config.model
-    if trained.task.predicts_files:
-        shape = patch_grid(model.image_size, model.patch_size)
+    weights = matrices(model)
+    options = model.config.model
+    if isinstance(model.task, ImageClassification):
+        shape = patch_grid(options.image_size, options.patch_size)
     else:
         shape = weights.shape[-1:]
     n = math.prod(shape)
     return weights[:, -n:, -n:], shape
 
 
-def figure(trained: loading.Trained) -> Figure:
+def figure(model: Model) -> Figure:
     """The filters of a run. Raises RunError: its blocks have none."""
-    weights, shape = between_tokens(trained)
-    if trained.task.predicts_files:
+    weights, shape = between_tokens(model)
+    if isinstance(model.task, ImageClassification):
         return draw_patch_filters(weights, shape)
     return draw_text_filters(weights)
 

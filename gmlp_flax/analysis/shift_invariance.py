@@ -10,6 +10,7 @@ diagonals; between patches they have two parts, rows and columns.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Iterable, Sequence
@@ -21,8 +22,11 @@ from gmlp_flax.analysis import drawing
 from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.filters import between_tokens, offsets, smooth_noise
 from gmlp_flax.analysis.looks import looks
+from gmlp_flax.checkpoints import CHECKPOINTS
 from gmlp_flax.io import files
-from gmlp_flax.training import loading
+from gmlp_flax.training import pretrained
+from gmlp_flax.training.checkpoints import open_checkpoints
+from gmlp_flax.training.model import Model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,20 +126,24 @@ def shift_invariance(workdir: str) -> ShiftInvariance:
     Raises:
         RunError: the run has no spatial matrices.
     """
-    newest = loading.load(workdir)
+    newest = pretrained.load(workdir, "latest")
     newest_weights, shape = between_tokens(newest)
-    folder = files.absolute(workdir)
-    checkpoints = loading.open_checkpoints(newest.config, folder, read_only=True)
-    steps = checkpoints.steps()
-    checkpoints.close()
     shares = {}
-    for step in steps:
-        if step < newest.step:
-            trained = loading.load(workdir, str(step))
-            weights, _ = between_tokens(trained)
-            shares[step] = toeplitz_share(weights, shape)
+    for step in _steps_before(newest):
+        earlier = pretrained.load(workdir, str(step))
+        weights, _ = between_tokens(earlier)
+        shares[step] = toeplitz_share(weights, shape)
     shares[newest.step] = toeplitz_share(newest_weights, shape)
     return ShiftInvariance(shares, newest_weights, shape)
+
+
+def _steps_before(newest: Model) -> list[int]:
+    """The steps of a run's checkpoints before the newest one; none if it is no run."""
+    if not newest.folder or not files.exists(files.join(newest.folder, CHECKPOINTS)):
+        return []
+    checkpoints = open_checkpoints(newest.config, newest.folder, read_only=True)
+    with contextlib.closing(checkpoints):
+        return [step for step in checkpoints.steps() if step < newest.step]
 
 
 # Figures.

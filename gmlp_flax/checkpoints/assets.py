@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orbax.checkpoint as ocp
@@ -20,7 +20,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.io import files as io_files
 from gmlp_flax.processes import distributed
 
-Files = dict[str, bytes]
+Files = Mapping[str, bytes]  # contents by name
 # data in one folder; no code
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(model|json|txt)")
 

@@ -1,7 +1,6 @@
 """What the subcommands share: flags, help, and the user's mistakes as one line with exit code 2."""
 
 import contextlib
-import os
 import re
 import sys
 import textwrap
@@ -12,7 +11,6 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict
 
 from gmlp_flax import registry
-from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.errors import ConfigError, StorageError, UserError
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.processes import output, platforms
@@ -115,24 +113,28 @@ def fail(message: object) -> NoReturn:
     raise SystemExit(1 if isinstance(message, StorageError) else 2)
 
 
-def given_config(values: flags.FlagValues) -> str:
-    """The config of --config, for `run`."""
-    return values.config or ""
+def given_config(values: flags.FlagValues) -> ConfigDict | None:
+    """The config of --config, for `run`; None if it is not given."""
+    from gmlp_flax import config as config_lib
+
+    return config_lib.open_config(values.config) if values.config else None
 
 
-def config_of_run(values: flags.FlagValues) -> str:
-    """The config of --config, or else that of the run in --workdir, for `run`."""
-    from gmlp_flax.io import files
-    from gmlp_flax.training import loading
+def config_of_run(values: flags.FlagValues) -> ConfigDict | None:
+    """The config of --config, or else that of the model in --workdir, for `run`; None without
+    both."""
+    if values.config or not values.workdir:
+        return given_config(values)
+    from gmlp_flax import config as config_lib
+    from gmlp_flax.training import pretrained
 
-    path = os.path.join(loading.locate(values.workdir or ""), CONFIG_FILE)
-    return values.config or (path if values.workdir and files.exists(path) else "")
+    return config_lib.mutable_copy(pretrained.config_of(values.workdir))
 
 
 def run(
     main: Callable[..., None],
     positional: str = "",
-    config: Callable[[flags.FlagValues], str] | None = None,
+    config: Callable[[flags.FlagValues], ConfigDict | None] | None = None,
     words: Callable[[list[str]], list[str]] = list,
     about: str | None = None,
     doing: str = "",
@@ -218,7 +220,7 @@ def with_underscores(words: list[str]) -> list[str]:
 
 
 def _parse(
-    argv: list[str], choose: Callable[[flags.FlagValues], str] | None
+    argv: list[str], choose: Callable[[flags.FlagValues], ConfigDict | None] | None
 ) -> tuple[list[str], list[ConfigDict | None]]:
     """Parses a command line, and imports what --trust names.
 
@@ -238,9 +240,9 @@ def _parse(
             return words, []
         from gmlp_flax import config as config_lib
 
-        given, config = choose(values), None
-        if given:
-            config, words = config_lib.apply_overrides(config_lib.open_config(given), words)
+        config = choose(values)
+        if config is not None:
+            config, words = config_lib.apply_overrides(config, words)
         elif named := config_lib.named_overrides(words):
             key, value = next(iter(named.items()))
             raise ConfigError(

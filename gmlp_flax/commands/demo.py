@@ -18,10 +18,10 @@ from absl import flags
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import RunError, UserError, require
 from gmlp_flax.processes import output
-from gmlp_flax.tasks.generation import Sampling
+from gmlp_flax.tasks.prediction import GeneratingPredictor, Settings
 
 if TYPE_CHECKING:
-    from gmlp_flax.api.model import Model
+    from gmlp_flax.training.model import Model
 
 HOST = "127.0.0.1"
 
@@ -31,10 +31,10 @@ def main(argv: list[str]) -> None:
     gradio = require("gradio", "gmlp demo", "demo")
     from gmlp_flax.api import factory
 
-    page, port = (
-        build(factory.load(argv[1], flags.FLAGS.checkpoint), argv[1], gradio),
-        flags.FLAGS.port,
-    )
+    values = flags.FLAGS
+    source = argv[1]
+    port = values.port
+    page = build(factory.load(source, values.checkpoint), source, gradio)
     options: dict[str, Any] = dict(
         ssr_mode=False, prevent_thread_lock=True, quiet=True, footer_links=[]
     )
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
         page.launch(server_name=HOST, server_port=port, share=False, **options)
     except OSError as error:
         raise RunError(f"--port={port} cannot be used ({error}): give another one") from None
-    print(f"http://{HOST}:{port} shows {argv[1]}; Ctrl-C ends it", flush=True)
+    print(f"http://{HOST}:{port} shows {source}; Ctrl-C ends it", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
     # a thread of the server that is inside JAX as Python ends would abort the process
@@ -53,47 +53,57 @@ def build(model: Model, name: str, gradio: Any) -> Any:
     """The page, a `gradio.Blocks`."""
     from gmlp_flax.analysis import filters
 
-    task = model.task
+    task = model.config.task
     with gradio.Blocks(title=f"gmlp demo: {name}", analytics_enabled=False) as page:
-        gradio.Markdown(f"## {name}: {model.config.model.block}, {model.config.task}")
+        gradio.Markdown(f"## {name}: {model.config.model.block}, {task}")
         with gradio.Row():
             with gradio.Column():
-                if task.predicts_files:
-                    given = gradio.Image(type="filepath", label="image")
+                if model.transform:
+                    field = gradio.Image(type="filepath", label="image")
                 else:
-                    given = gradio.Textbox(
-                        lines=3, label="text", info=model.config.task.replace("_", " ")
-                    )
-                button = gradio.Button("Predict", variant="primary")
-
-                @gradio.render(inputs=given, triggers=[button.click])
-                def predict(text: str | None) -> None:
-                    """A bar for each of the likeliest answers."""
-                    [answer] = task.predict_stream(model.weights, [text or ""], truncate=True)
-                    for line in filter(None, [answer.note, answer.error and str(answer.error)]):
-                        gradio.Textbox(line, label="note")
-                    for number, candidates in enumerate(answer.predictions, 1):
-                        gradio.Label(
-                            dict(candidates),
-                            label=task.prediction_label.format(number).strip(" :") or "class",
-                        )
-
-                if task.generates:
-                    tokens = gradio.Slider(1, 500, 100, step=1, label="tokens")
-                    temperature = gradio.Slider(0, 2, 0.8, label="temperature")
-                    text = gradio.Textbox(lines=6, label="continued")
-
-                    def go_on(prompt: str, tokens: float, temperature: float) -> str:
-                        sampling = Sampling(tokens=int(tokens), temperature=float(temperature))
-                        try:
-                            return prompt + task.generate(model.weights, prompt, sampling).text
-                        except UserError as error:
-                            return f"error: {error}"
-
-                    gradio.Button("Continue").click(go_on, [given, tokens, temperature], text)
+                    words = task.replace("_", " ")
+                    field = gradio.Textbox(lines=3, label="text", info=words)
+                _add_answers(model, field, gradio)
+                if isinstance(model.predictor, GeneratingPredictor):
+                    _add_continuation(model, field, gradio)
             with contextlib.suppress(RunError):  # the model has no filters
                 gradio.Plot(filters.figure(model), label="learned filters")
     return page
+
+
+def _add_answers(model: Model, field: Any, gradio: Any) -> None:
+    """A button that shows the likeliest answers to what a field holds."""
+    predictor = model.predictor
+    button = gradio.Button("Predict", variant="primary")
+
+    @gradio.render(inputs=field, triggers=[button.click])
+    def predict(text: str | None) -> None:
+        """A bar for each of the likeliest answers."""
+        settings = Settings(truncate=True)
+        [answer] = predictor.answers(model.params, [text or ""], settings)
+        if answer.note:
+            gradio.Textbox(answer.note, label="note")
+        if answer.error:
+            gradio.Textbox(str(answer.error), label="note")
+        for number, candidates in enumerate(answer.predictions, start=1):
+            gradio.Label(dict(candidates), label=predictor.label(number) or "class")
+
+
+def _add_continuation(model: Model, field: Any, gradio: Any) -> None:
+    """A button that continues the text that a field holds."""
+    tokens_slider = gradio.Slider(1, 500, 100, step=1, label="tokens")
+    temperature_slider = gradio.Slider(0, 2, 0.8, label="temperature")
+    text = gradio.Textbox(lines=6, label="continued")
+
+    def continued(prompt: str, tokens: float, temperature: float) -> str:
+        try:
+            [more] = model.generate(prompt, tokens=int(tokens), temperature=float(temperature))
+        except UserError as error:
+            return f"error: {error}"
+        return prompt + more
+
+    button = gradio.Button("Continue")
+    button.click(continued, [field, tokens_slider, temperature_slider], text)
 
 
 def run() -> None:

@@ -8,7 +8,8 @@ figures.
     gmlp draw augmentations --config=imagenet:gmlp_s --config.data.train=photos/ --out=samples.png
 
 The figures of a run are written to RUN/figures as PNG, SVG and PDF. RUN may also be given as
---workdir=RUN.
+--workdir=RUN; it may be whatever gmlp_flax.load takes, and if that is no folder, the figures are
+written to figures/.
 
 curves            the loss over the steps, in training and held out
 filters           rows of each layer's spatial matrix: a text's middle token (the paper's Figure 4),
@@ -39,20 +40,35 @@ from gmlp_flax.analysis import (
 )
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, did_you_mean
+from gmlp_flax.io import files
 from gmlp_flax.reports import curves
-from gmlp_flax.training import loading
+from gmlp_flax.training import pretrained
+from gmlp_flax.training.model import Model
 
 FLAGS: Any = flags.FLAGS
+Figures = dict[str, Any]  # by name
+
+AUGMENTATIONS = "augmentations"  # of a config
 
 
-def _attention(workdir: str) -> dict[str, Any]:
+def _load(source: str) -> Model:
+    return pretrained.load(source, FLAGS.checkpoint)
+
+
+def _curves(workdir: str) -> Figures:
+    return {"loss": curves.of_run(workdir)}
+
+
+def _filters(source: str) -> Figures:
+    return {"filters": filters.figure(_load(source))}
+
+
+def _attention(source: str) -> Figures:
     text = cli.require("text")
-    return attention.figures(
-        attention.of_text(loading.load(workdir, FLAGS.checkpoint), text, FLAGS.second)
-    )
+    return attention.figures(attention.of_text(_load(source), text, FLAGS.second))
 
 
-def _shift_invariance(workdir: str) -> dict[str, Any]:
+def _shift_invariance(workdir: str) -> Figures:
     result = shift_invariance.shift_invariance(workdir)
     by_chance = shift_invariance.chance(tuple(result.shape)).words()
     print(f"share of the variance of W that offsets explain, by layer ({by_chance})")
@@ -61,14 +77,13 @@ def _shift_invariance(workdir: str) -> dict[str, Any]:
     return shift_invariance.figures(result)
 
 
-# What is drawn of a run -> figures by name.
-FIGURES: dict[str, Callable[[str], dict[str, Any]]] = {
-    "curves": lambda workdir: {"loss": curves.of_run(workdir)},
-    "filters": lambda workdir: {"filters": filters.figure(loading.load(workdir, FLAGS.checkpoint))},
+# What is drawn of a run.
+FIGURES: dict[str, Callable[[str], Figures]] = {
+    "curves": _curves,
+    "filters": _filters,
     "attention": _attention,
     "shift-invariance": _shift_invariance,
 }
-AUGMENTATIONS = "augmentations"  # of a config
 
 
 def main(argv: list[str], config: ConfigDict | None) -> None:
@@ -77,8 +92,10 @@ def main(argv: list[str], config: ConfigDict | None) -> None:
     if runs and (FLAGS.workdir or figure == AUGMENTATIONS):
         raise ConfigError(f"{runs[0]!r} is one word too many: see gmlp draw --help")
     if figure in FIGURES:
-        workdir = runs[0] if runs else cli.require("workdir")
-        print(*figure_files.save(FIGURES[figure](workdir), workdir), sep="\n")
+        source = runs[0] if runs else cli.require("workdir")
+        drawn = FIGURES[figure](source)
+        folder = source if files.is_folder(source) else ""
+        print(*figure_files.save(drawn, folder), sep="\n")
         return
     if figure != AUGMENTATIONS:
         raise ConfigError(f"gmlp draw {figure}: {did_you_mean(figure, (*FIGURES, AUGMENTATIONS))}")

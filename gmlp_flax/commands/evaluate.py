@@ -2,59 +2,49 @@
 
     gmlp evaluate --workdir=runs/text --checkpoint=best
 
-Prints one JSON object: `step`, `checkpoint` (its folder) and `eval`, the metrics over the run's
-held-out data. Keys of the run's config may be changed: --config.data.heldout=tfds:imagenet2012
-scores other data of the same classes, --config.eval.real_labels=FILE adds ReaL accuracy.
+Prints one JSON object: `step`, `checkpoint` (where it is) and `eval`, the metrics over the run's
+held-out data. --workdir takes what gmlp_flax.load takes, such as an exported folder or a file of
+timm's. Keys of the run's config may be changed: --config.data.heldout=tfds:imagenet2012 scores
+other data of the same classes, --config.eval.real_labels=FILE adds ReaL accuracy.
 --predictions=FOLDER also writes a finetuned model's predictions, of the running mean of its
 parameters if it keeps one, as GLUE's and SQuAD's official scorers read them.
 """
 
 import json
-import os
 import sys
 
 from absl import flags
 from ml_collections import ConfigDict
 
 from gmlp_flax.commands import cli
-from gmlp_flax.errors import RunError
 
 
 def main(_argv: list[str], config: ConfigDict | None) -> None:
     """Prints the metrics of a checkpoint."""
-    from gmlp_flax.training import loading
-
-    workdir = loading.locate(cli.require("workdir"))
-    if config is not None:
-        from gmlp_flax import config as config_lib
-
-        config_lib.validate(config)
+    values = flags.FLAGS
+    workdir = cli.require("workdir")
     with cli.among_processes():
-        from gmlp_flax.checkpoints import CHECKPOINTS, run_folder
+        from gmlp_flax import config as config_lib
+        from gmlp_flax.api import runs
+        from gmlp_flax.checkpoints import run_folder
         from gmlp_flax.processes import distributed
-        from gmlp_flax.training import evaluation, record
 
-        with cli.waiting(f"loading {workdir}"):
-            trained = loading.load(workdir, flags.FLAGS.checkpoint, config)
-        size = trained.config.eval.batch_size or trained.config.batch_size
-        trained.partition.check_batch(size, 1, "config.eval.batch_size")
-        record.check_heldout(workdir, trained.task, sys.argv)
-        with cli.waiting("reading the held-out data, compiling and scoring"):
-            metrics, outputs = evaluation.Evaluator(trained.task, trained.partition)(
-                trained.params, trained.ema
+        with cli.waiting(f"loading and scoring {workdir}"):
+            scores = runs.evaluate_checkpoint(
+                workdir,
+                values.checkpoint,
+                config=config,
+                explicit=config_lib.named_overrides(sys.argv).keys(),
+                predictions=bool(values.predictions),
             )
         if not distributed.is_first():
             return
-        if target := flags.FLAGS.predictions:
-            if not (predictions := trained.task.prediction_files(outputs)):
-                raise RunError(
-                    "--predictions is for tasks that write predictions: this run has none to write"
-                )
-            run_folder.write_files(target, predictions)
-            print(f"wrote {', '.join(predictions)} to {target}", file=sys.stderr)
-        folder = () if loading.is_exported(workdir) else (CHECKPOINTS, str(trained.step))
-        checkpoint = os.path.join(workdir, *folder)
-        print(json.dumps({"step": trained.step, "checkpoint": checkpoint, "eval": metrics}))
+        if values.predictions:
+            run_folder.write_files(values.predictions, scores.predictions)
+            names = ", ".join(scores.predictions)
+            print(f"wrote {names} to {values.predictions}", file=sys.stderr)
+        record = {"step": scores.step, "checkpoint": scores.checkpoint, "eval": scores.metrics}
+        print(json.dumps(record))
 
 
 def run() -> None:

@@ -74,11 +74,11 @@ def names_of(kind: str) -> dict[str, str]:
                 for name in gmlp_flax.list_models()
             }
         case "pretrained":
-            from gmlp_flax.training import loading
+            from gmlp_flax.weights import exports
 
             cards = {
                 name: (Path(folder) / "README.md").read_text()
-                for name, folder in loading.shipped().items()
+                for name, folder in exports.shipped().items()
             }
             return {
                 name: _first_sentence(card.partition("\n# ")[2].partition("\n\n")[2])

@@ -7,7 +7,7 @@ none is given.
 
 CORPUS is a file or folder of text, JSON lines or parquet (also compressed, also gs://), a folder
 prepared by TFDS, or tfds:NAME. DIR may be gs://BUCKET/FOLDER. If it is killed, the same command
-goes on where it was, and the result is the same, byte for byte. Training takes the folder as
+resumes, and the result is the same, byte for byte. Training takes the folder as
 --config.data.train=DIR. listops:paper and listops:TRAIN,VALIDATION,TEST, three numbers of trees,
 make Long Range Arena's ListOps for --config=lra_listops.
 """
@@ -21,13 +21,16 @@ from typing import Any
 from absl import flags
 
 from gmlp_flax.commands import cli
-from gmlp_flax.data import listops, splits
+from gmlp_flax.data import checks, listops, splits
+from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
 from gmlp_flax.data.listops import Grammar
 from gmlp_flax.data.pipeline import usable_cores
+from gmlp_flax.data.readers import text as text_reader
 from gmlp_flax.data.text import prepare
-from gmlp_flax.data.text.corpora import Selection, describe, open_side
+from gmlp_flax.data.text.corpus import Corpus, describe
+from gmlp_flax.data.text.encoding import PIECE
 from gmlp_flax.data.text.prepared import Prepared
-from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer, report_unknown
+from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer
 from gmlp_flax.data.text.word_piece import KEYS
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import cache
@@ -67,83 +70,96 @@ def make_listops(name: str, values: flags.FlagValues) -> None:
     Raises:
         DataError: the size or a flag makes no sense, or as in `listops.make`.
     """
-    given = name.removeprefix(LISTOPS)
-    sizes = (
-        listops.PUBLISHED
-        if given == "paper"
-        else listops.parse_numbers(given, name, len(listops.FILES))
-    )
+    size = name.removeprefix(LISTOPS)
+    sizes = listops.PUBLISHED
+    if size != "paper":
+        sizes = listops.parse_numbers(size, name, len(listops.FILES))
     shortest, longest = listops.parse_numbers(values.lengths, f"--lengths={values.lengths}", 2)
+    grammar = Grammar(shortest, longest, values.depth)
     with cli.waiting("making trees"):
-        most = listops.make(
-            values.out, sizes, Grammar(shortest, longest, values.depth), values.seed
-        )
-    print(
-        f"trees         {', '.join(f'{split} {size:,}' for split, size in zip(listops.FILES, sizes, strict=True))}"
-    )
+        most = listops.make(values.out, sizes, grammar, values.seed)
+    trees = [f"{split} {count:,}" for split, count in zip(listops.FILES, sizes, strict=True)]
+    print(f"trees         {', '.join(trees)}")
     print(f"to use it     --config=lra_listops --config.data.train={shlex.quote(values.out)}")
     print(f"              with --config.model.length={most + 2} or more, no tree is cut")
 
 
-def report(made: Prepared, seconds: float, side: str) -> None:
+def report(made: Prepared, seconds: float, role: str) -> None:
     """Prints the size of the result, and how to train on it."""
-    shards, vocabulary = len(made.index["shards"]), made.tokenizer.vocab_size
+    rate = made.tokens / max(seconds, 1e-9)
+    vocabulary = made.tokenizer.vocab_size
+    tokenizer = os.path.join(made.folder, TOKENIZER_FILE)
     print(f"documents        {made.documents:,}")
-    print(
-        f"tokens           {made.tokens:,} ({made.tokens / max(seconds, 1e-9):,.0f} per second, this time)"
-    )
-    print(f"shards           {shards}, in {made.folder}")
+    print(f"tokens           {made.tokens:,} ({rate:,.0f} per second, this time)")
+    print(f"shards           {len(made.files)}, in {made.folder}")
     print(f"skipped records  {made.skipped}")
     for message in made.skipped_first[:5]:
         print(f"                 {message}")
-    print(f"tokenizer        {os.path.join(made.folder, TOKENIZER_FILE)}, {vocabulary} pieces")
-    use = f"--config.data.{side}={shlex.quote(made.folder)} --config.model.vocab_size={vocabulary} (or more)"
-    print(f"to use it        {use}")
+    print(f"tokenizer        {tokenizer}, {vocabulary} pieces")
+    folder = shlex.quote(made.folder)
+    size = f"--config.model.vocab_size={vocabulary} (or more)"
+    print(f"to use it        --config.data.{role}={folder} {size}")
+
+
+def check_flags(values: flags.FlagValues) -> None:
+    """Raises ConfigError if a flag about what is held out makes no sense."""
+    if values.side not in ROLES:
+        raise ConfigError(f"--side={values.side}: expected one of {', '.join(ROLES)}")
+    is_share = 0 <= values.heldout_share < 1
+    is_needed = values.side == HELDOUT and not values.heldout_share
+    if not is_share or is_needed:
+        raise ConfigError(
+            f"--heldout_share={values.heldout_share}: expected a share, 0.05 for 5 % of the "
+            "documents"
+        )
+
+
+def open_tokenizer(corpus: Corpus, train: Corpus, values: flags.FlagValues) -> Tokenizer:
+    """The tokenizer of --tokenizer, of which the share of [UNK] is told; else one that is trained.
+
+    Args:
+        corpus: what is prepared.
+        train: the documents to train a tokenizer on.
+        values: of the flags.
+    """
+    if not values.tokenizer:
+        folder = values.cache or cache.default_folder()
+        return prepare.cached_tokenizer(train, values.vocab_size, folder, values.max_bad_records)
+    settings = {key: str(values[key].value) for key in KEYS}
+    tokenizer = Tokenizer.load(values.tokenizer, **settings)
+    if tokenizer.note:
+        to_stderr(tokenizer.note)
+    if tokenizer.may_lack:
+        documents = corpus.examples.read(BadRecords(values.max_bad_records))
+        texts = [text[:PIECE] for text in itertools.islice(documents, DOCUMENTS)]
+        ids = tokenizer.encode_batch(texts)
+        to_stderr(checks.check_unknown(ids, tokenizer, corpus.name))
+    return tokenizer
 
 
 def main(argv: list[str]) -> None:
     """Prepares a corpus. Raises ConfigError if a flag is missing or does not count."""
-    values, name = flags.FLAGS, argv[1]
+    values = flags.FLAGS
+    name = argv[1]
     cli.require("out")
     if name.startswith(LISTOPS):
         make_listops(name, values)
         return
-    if values.side not in splits.SIDES:
-        raise ConfigError(f"--side={values.side}: expected one of {', '.join(splits.SIDES)}")
-    if not 0 <= values.heldout_share < 1 or (
-        values.side == splits.HELDOUT and not values.heldout_share
-    ):
-        raise ConfigError(
-            f"--heldout_share={values.heldout_share}: expected a share, 0.05 for 5 % of the documents"
-        )
-    selection = Selection(values.heldout_share, values.side)
-    corpus, _ = open_side(name, splits.Side("train", values.split))
-    to_stderr(describe({"read": corpus}, values.heldout_share))
-    if values.tokenizer:
-        tokenizer = Tokenizer.load(
-            values.tokenizer, **{key: str(values[key].value) for key in KEYS}
-        )
-        if tokenizer.note:
-            to_stderr(tokenizer.note)
-        documents = selection.pick(
-            corpus.documents(BadRecords(values.max_bad_records)), whole=len(corpus.parts) == 1
-        )
-        texts = [text[: prepare.PIECE] for text in itertools.islice(documents, DOCUMENTS)]
-        report_unknown(
-            tokenizer, [{"tokens": ids} for ids in tokenizer.encode_batch(texts)], corpus.name
-        )
-    else:
-        train = {
-            "selection": selection._replace(side="train"),
-            "max_bad_records": values.max_bad_records,
-        }
-        folder = values.cache or cache.default_folder()
-        tokenizer = prepare.cached_tokenizer(corpus, values.vocab_size, folder, **train)
+    check_flags(values)
+    as_one = values.split == splits.ALL
+    read = text_reader.read(name, as_one)
+    whole: Any = splits.choose(read, splits.Request(TRAIN, values.split))
+    corpus = whole
+    train = whole
+    if values.heldout_share:
+        corpus = whole.hold_out(values.side, values.heldout_share)
+        train = whole.hold_out(TRAIN, values.heldout_share)
+    for line in (describe(corpus, "read"), *corpus.notes):
+        to_stderr(line)
+    tokenizer = open_tokenizer(corpus, train, values)
     began = time.perf_counter()
-    limits: dict[str, Any] = {
-        limit: values[limit].value for limit in ("workers", "max_bad_records", "shard_bytes")
-    }
-    made = prepare.prepare(corpus, tokenizer, values.out, selection=selection, **limits)
+    limits = prepare.Limits(values.workers, values.max_bad_records, values.shard_bytes)
+    made = prepare.prepare(corpus, tokenizer, values.out, limits)
     report(made, time.perf_counter() - began, values.side)
 
 

@@ -6,24 +6,28 @@ it learned.
 
 text: a masked language model of CPython's reference manual; image: a classifier of handwritten
 digits. Both train twice: once whole, and once with the spatial projections frozen as they start, so
-that the gMLP mixes no tokens. The same command goes on where it was interrupted; if both are
+that the gMLP mixes no tokens. The same command resumes what was interrupted; if both are
 finished, they are put aside in their folders before-1.
 """
 
 import os
 import sys
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from absl import flags
 
 from gmlp_flax import config
 from gmlp_flax.analysis import figure_files, filters
 from gmlp_flax.checkpoints import CONFIG_FILE, RESULT_FILE
-from gmlp_flax.commands import cli, predict
+from gmlp_flax.commands import cli
+from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.errors import ConfigError, RunError, did_you_mean
 from gmlp_flax.reports import curves
-from gmlp_flax.training import loading, loop
+from gmlp_flax.tasks.prediction import shown
+from gmlp_flax.training import loop, pretrained
+from gmlp_flax.training.model import Model
 
 SENTENCES = (
     "The [MASK] statement is used to define a function.",
@@ -35,8 +39,7 @@ SENTENCES = (
 def train_once(
     kind: str, arg: str, workdir: str, steps: int | None, restart: bool
 ) -> dict[str, Any]:
-    """Trains the config quickstart_KIND:ARG, or goes on where it was interrupted; `restart` puts
-    its run aside first.
+    """Trains the config quickstart_KIND:ARG, or resumes it; `restart` puts its run aside first.
 
     Returns:
         The contents of result.json.
@@ -47,69 +50,95 @@ def train_once(
     options = config.from_file(f"quickstart_{kind}", arg)
     options.steps = steps or options.steps
     path = os.path.join(workdir, CONFIG_FILE)
-    if os.path.exists(path) and set(config.differences(config.load(path), options)) - {"steps"}:
-        raise RunError(
-            f"--workdir={workdir} holds another run than this quickstart: give another folder"
-        )
-    result = loop.train(options, workdir, restart)
+    if os.path.exists(path):
+        differences = config.differences(config.load(path), options)
+        if differences.keys() - {"steps"}:
+            raise RunError(
+                f"--workdir={workdir} holds another run than this quickstart: give another folder"
+            )
+    result = loop.train(options, workdir, loop.TrainOptions(restart=restart))
     if result is None:
         raise SystemExit(0)
     return result
 
 
-def show_text(trained: loading.Trained) -> None:
+def show_text(model: Model) -> None:
     """Prints what the language model fills in for some masks."""
-    task: Any = trained.task
     print("\nwhat it fills in, with probabilities")
     for sentence in SENTENCES:
         print(f"  {sentence}")
-        for candidates in task.predict(trained.weights, [sentence])[0]:
-            print(f"      {predict.show(candidates)}")
+        [predictions] = model.predictor.predict(model.params, [sentence])
+        for candidates in predictions:
+            print(f"      {shown(candidates)}")
 
 
-def show_image(trained: loading.Trained) -> None:
+def show_image(model: Model) -> None:
     """Prints what the classifier says of three held-out digits."""
-    task: Any = trained.task
     print("\nwhat it says of three held-out digits, with probabilities")
-    batch = next(task.evaluation_batches(0, 1))
-    for image, label in list(zip(batch["image"], batch["label"], strict=True))[:3]:
-        print(f"  a {label}:  {predict.show(task.predict(trained.weights, [image])[0][0])}")
+    digits = model.task.Data(model.config).examples(HELDOUT)
+    for index in range(3):
+        digit = digits[index]
+        [[candidates]] = model.predictor.predict(model.params, [digit["image"]])
+        print(f"  a {digit['label']}:  {shown(candidates)}")
 
 
-# Kind -> what shows its answers; the metric's title, name and format.
-SHOWN = {
-    "text": (show_text, "perplexity of masked tokens (lower is better)", "perplexity", ".1f"),
-    "image": (show_image, "accuracy (higher is better)", "top1", ".1%"),
+class Kind(NamedTuple):
+    """A quickstart.
+
+    Attributes:
+        show: prints some answers of the model.
+        title: of its metric.
+        metric: its name.
+        format_spec: how it is written.
+    """
+
+    show: Callable[[Model], None]
+    title: str
+    metric: str
+    format_spec: str
+
+
+KINDS = {
+    "text": Kind(show_text, "perplexity of masked tokens (lower is better)", "perplexity", "8.1f"),
+    "image": Kind(show_image, "accuracy (higher is better)", "top1", "8.1%"),
 }
 
 
 def main(argv: list[str]) -> None:
     """Trains, scores, shows, draws."""
-    began, kind, steps = time.time(), (argv[1:] or ["text"])[0], flags.FLAGS.steps
-    if kind not in SHOWN:
-        raise ConfigError(f"there is no quickstart {kind!r}; {did_you_mean(kind, SHOWN)}")
-    workdir = flags.FLAGS.workdir or os.path.join("runs", f"quickstart-{kind}")
+    began = time.time()
+    name = argv[1] if len(argv) > 1 else "text"
+    steps = flags.FLAGS.steps
+    if name not in KINDS:
+        raise ConfigError(f"there is no quickstart {name!r}; {did_you_mean(name, KINDS)}")
+    workdir = flags.FLAGS.workdir or os.path.join("runs", f"quickstart-{name}")
+    frozen_workdir = f"{workdir}-frozen"
+    again = all(
+        os.path.exists(os.path.join(folder, RESULT_FILE)) for folder in (workdir, frozen_workdir)
+    )
     print("1. training a small gMLP", file=sys.stderr)
-    folders = workdir, f"{workdir}-frozen"
-    again = all(os.path.exists(os.path.join(folder, RESULT_FILE)) for folder in folders)
-    result = train_once(kind, "", workdir, steps, again)
+    result = train_once(name, "", workdir, steps, again)
     print("2. the same with its spatial projections frozen as they start", file=sys.stderr)
-    frozen = train_once(kind, "frozen", folders[1], steps, again)
-    trained = loading.load(workdir)
-    show_answers, title, metric, form = SHOWN[kind]
-    print(f"\nheld-out {title}")
-    models = [(model["name"], model) for model in result.get("baselines", [])]
-    models += [("this model, spatial projections frozen", frozen), ("this model", result)]
-    for name, scored in models:
-        print(f"  {name:<44} {scored['eval'][metric]:8{form}}")
-    show_answers(trained)
+    frozen = train_once(name, "frozen", frozen_workdir, steps, again)
+    model = pretrained.load(workdir, "latest")
+    print_scores(KINDS[name], result, frozen)
+    KINDS[name].show(model)
     with cli.waiting("drawing"):
-        figures = {"loss": curves.of_run(workdir), "filters": filters.figure(trained)}
-        paths = figure_files.save(figures, workdir)
+        drawn = {"loss": curves.of_run(workdir), "filters": filters.figure(model)}
+        paths = figure_files.save(drawn, workdir)
     print("\nfigures")
     for path in paths:
         print(f"  {os.path.relpath(path)}")
     print(f"\nthe run is in {os.path.relpath(workdir)}; {time.time() - began:.0f} s in all")
+
+
+def print_scores(kind: Kind, result: Mapping[str, Any], frozen: Mapping[str, Any]) -> None:
+    """Prints what the model scores beside its controls."""
+    print(f"\nheld-out {kind.title}")
+    scored = [(model["name"], model) for model in result.get("baselines", [])]
+    scored += [("this model, spatial projections frozen", frozen), ("this model", result)]
+    for name, model in scored:
+        print(f"  {name:<44} {model['eval'][kind.metric]:{kind.format_spec}}")
 
 
 def run() -> None:

@@ -37,7 +37,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.checkpoints import RESULT_FILE
 from gmlp_flax.commands import cli, launch
-from gmlp_flax.config import named_overrides, schema
+from gmlp_flax.config import named_overrides, open_config, schema
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import files
 from gmlp_flax.reports import curves, page
@@ -48,18 +48,20 @@ from gmlp_flax.sweeps.points import Point, Points
 
 def _with_grids(argv: list[str]) -> list[str]:
     """--sweep.KEY=VALUE,... stands for --grid=KEY=VALUE,... and --choose=none."""
+    short_names = schema.short_names()
     words = []
     for word in argv:
-        if match := re.match(r"--?sweep\.([^=]+)", word):
-            keys = ":".join(schema.SHORT.get(key, key) for key in match[1].split(":"))
-            # First, so that --choose=... further on counts.
-            words = [words[0], "--choose=none", *words[1:], f"--grid={keys}{word[match.end() :]}"]
-        else:
+        match = re.match(r"--?sweep\.([^=]+)", word)
+        if not match:
             words.append(word)
+            continue
+        keys = ":".join(short_names.get(key, key) for key in match[1].split(":"))
+        words.append(f"--grid={keys}{word[match.end() :]}")
+        words.insert(1, "--choose=none")  # first, so that --choose=... further on counts
     return words
 
 
-def _config(values: flags.FlagValues) -> str:
+def _config(values: flags.FlagValues) -> ConfigDict | None:
     """The config of --config or, with a sweep file, of its first point."""
     if not values.sweep:
         return cli.given_config(values)
@@ -68,7 +70,7 @@ def _config(values: flags.FlagValues) -> str:
             f"--config={values.config} and --sweep={values.sweep} exclude each other: leave one out"
         )
     values.set_default("choose", "none")
-    return definition.from_file(values.sweep)[0][points.CONFIG]
+    return open_config(definition.from_file(values.sweep)[0][points.CONFIG])
 
 
 def plan_sweep(config: ConfigDict | None) -> Sweep:

@@ -1,9 +1,11 @@
 """Trains a model, or goes on where a run was interrupted.
 
     gmlp train --config=quickstart_text --workdir=runs/text --config.steps=1000
+    gmlp train --config=own_images --dry_run --preview=sheet.png --config.data.train=photos/
 
 The same command again goes on where the run was interrupted; --restart, given once, begins anew,
-and deletes nothing. On several hosts the same command runs on each.
+and deletes nothing. On several hosts the same command runs on each. --dry_run takes no step: it
+prints what was read of the data, and ends.
 
 Exit code 0: finished, or stopped by a signal and saved (with --stopped_code: that code). 2: a
 mistake in the flags, the config or the data, told in one line. Any other: a restart may help, for
@@ -16,38 +18,66 @@ import sys
 from absl import flags
 from ml_collections import ConfigDict
 
+from gmlp_flax.checkpoints import CONFIG_FILE
 from gmlp_flax.commands import cli
+from gmlp_flax.errors import ConfigError, UserError
+from gmlp_flax.io import files
 
 
 def main(_argv: list[str], config: ConfigDict) -> None:
     """Trains, draws the run's loss curve, and says what can be done with the run."""
     cli.require("config")
+    if flags.FLAGS.dry_run:
+        dry_run(config)
+        return
+    if flags.FLAGS.preview:
+        raise ConfigError("--preview is drawn by --dry_run: give both")
     workdir = cli.require("workdir")
     # Imported here so that --help_config and mistakes in flags answer at once.
     with cli.among_processes():
+        from gmlp_flax import config as config_lib
         from gmlp_flax.planning import plan
         from gmlp_flax.processes import distributed, output, stopping
         from gmlp_flax.training import loop
 
         figures: list[str] = []
+        options = loop.TrainOptions(
+            restart=flags.FLAGS.restart,
+            other_data=flags.FLAGS.other_data,
+            explicit_keys=config_lib.named_overrides(sys.argv),
+            choose_mesh=plan.choose_mesh_here,
+        )
         try:
             with stopping.terminable():
-                result = loop.train(
-                    plan.settle_mesh(config, workdir),
-                    workdir,
-                    restart=flags.FLAGS.restart,
-                    other_data=flags.FLAGS.other_data,
-                )
+                result = loop.train(config, workdir, options)
                 if result is not None and distributed.is_first():
                     figures = draw_loss(workdir)
         except stopping.Terminated as signal:
             print(f"{signal}: no step was running; give the same command again", file=sys.stderr)
             output.end_at_once(flags.FLAGS.stopped_code)
         if result is not None and distributed.is_first():
-            print(*figures, *what_next(config, workdir), sep="\n")
+            run_config = config_lib.load(files.join(workdir, CONFIG_FILE))
+            print(*figures, *what_next(run_config, workdir), sep="\n")
     # only now: an error in the block above would end one process of several at once
     if result is None:
         raise SystemExit(flags.FLAGS.stopped_code)
+
+
+def dry_run(config: ConfigDict) -> None:
+    """Prints what a run would read, and draws some images if that is asked for."""
+    from gmlp_flax import config as config_lib
+    from gmlp_flax.analysis import contact_sheet
+    from gmlp_flax.api import inspection
+
+    preview = flags.FLAGS.preview
+    explicit = config_lib.named_overrides(sys.argv)
+    with cli.waiting("reading the data"):
+        data = inspection.read(config, flags.FLAGS.workdir or "", explicit)
+        found = data.inspect()
+    print(found)
+    if preview:
+        contact_sheet.write(data, preview)
+        print(f"wrote {preview}")
 
 
 def draw_loss(workdir: str) -> list[str]:
@@ -59,7 +89,7 @@ def draw_loss(workdir: str) -> list[str]:
     try:
         with cli.waiting("drawing the loss"):
             return figure_files.save({"loss": curves.of_run(workdir)}, workdir)
-    except cli.USER_ERRORS as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         return []
 
@@ -68,26 +98,24 @@ def what_next(config: ConfigDict, workdir: str) -> list[str]:
     """Commands that use a finished run, one per line."""
     from gmlp_flax import tasks
     from gmlp_flax.models import blocks
+    from gmlp_flax.tasks.text import TextTask
 
-    block, task, path = (
-        blocks.find(config.model.block),
-        tasks.find(config.task),
-        shlex.quote(workdir),
-    )
+    block = blocks.find(config.model.block)
+    task = tasks.find(config.task)
+    path = shlex.quote(workdir)
+    # Commands on a run import nothing of others.
     modules = {name.partition(":")[0] for name in (config.model.block, config.task) if ":" in name}
-    # commands on a run import nothing of others
-    path += "".join(f" --trust={module}" for module in sorted(modules))
-    advice, reads_text = {}, task.prepare is not tasks.Task.prepare and not task.predicts_files
-    if reads_text or task.predicts_files:
-        advice[f"gmlp predict --workdir={path} {'< TEXT' if reads_text else 'IMAGE ...'}"] = (
-            "use the model"
-        )
+    for module in sorted(modules):
+        path += f" --trust={module}"
+    advice = {}
+    if task.Predictor is not None:
+        advice[f"gmlp predict --workdir={path} {task.Predictor.usage}"] = "use the model"
     if block.spatial_matrix is not blocks.Block.spatial_matrix:
         advice[f"gmlp draw filters {path}"] = "draw what its spatial projections learned"
-    elif reads_text and block.attention_scores is not blocks.Block.attention_scores:
+    elif issubclass(task, TextTask) and block.attention_scores is not blocks.Block.attention_scores:
         advice[f"gmlp draw attention {path} --text=SENTENCE"] = "draw what its attention looks at"
     advice[f"gmlp evaluate --workdir={path} --checkpoint=best"] = "score its best checkpoint"
-    width = max(map(len, advice))
+    width = max(len(command) for command in advice)
     return [f"  {command:<{width}}  {what}" for command, what in advice.items()]
 
 
@@ -103,6 +131,12 @@ def run() -> None:
     )
     flags.DEFINE_bool(
         "other_data", False, "Go on though the data are others than those of the steps before."
+    )
+    flags.DEFINE_bool("dry_run", False, "Take no step: print what was read of the data, and end.")
+    flags.DEFINE_string(
+        "preview",
+        "",
+        "With --dry_run: a .png file for images of five classes, as evaluation sees them.",
     )
     stopped_code = "The exit code after a signal; a launcher that starts failed runs again needs a special one."
     flags.DEFINE_integer("stopped_code", 0, stopped_code, lower_bound=0, upper_bound=125)

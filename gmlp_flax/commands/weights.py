@@ -7,8 +7,8 @@ from absl import flags
 from gmlp_flax.api import factory
 from gmlp_flax.commands import cli
 from gmlp_flax.interop import exported
-from gmlp_flax.interop.exported import FORMATS
-from gmlp_flax.training import loading
+from gmlp_flax.interop.formats import FORMATS
+from gmlp_flax.weights.exports import WEIGHTS
 
 EXPORT = """Writes the weights of a run or of a model from elsewhere to a folder, for use elsewhere and here.
 
@@ -24,29 +24,33 @@ modeling_gmlp.py, which reads it with torch alone; --format=stablehlo and onnx a
 A file of timm's, or a Mixer's .npz of vision_transformer, is named after its model; 1,000 classes are taken for
 ImageNet-1k's. A BERT's or FNet's folder, as transformers saves it, becomes a masked language model.
 """
-PUSH = """Uploads a run, or a folder that `gmlp export` has written, to the Hugging Face hub.
+PUSH = """Uploads a model to the Hugging Face hub.
 
     gmlp push RUN OWNER/NAME [--license=apache-2.0] [--private]
     gmlp push FOLDER OWNER/NAME
 
-A run is exported first, as `gmlp export` does; a folder is uploaded as it is. Then `gmlp predict
---workdir=hf-hub:OWNER/NAME` uses it. Log in before with `hf auth login`, or give a token as HF_TOKEN.
+A run, or another model that `gmlp export` takes, is exported first; an exported folder is uploaded
+as it is. Then `gmlp predict --workdir=hf-hub:OWNER/NAME` uses it. Log in before with `hf auth
+login`, or give a token as HF_TOKEN.
 """
 
 
 def export_weights(_argv: list[str]) -> None:
     """Writes the folder."""
-    model, out = cli.require("model"), cli.require("out")
-    exported.export(factory.load(model, flags.FLAGS.checkpoint), out, **_options())
-    print(f"wrote {out}/{loading.WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
+    source = cli.require("model")
+    out = cli.require("out")
+    exported.export(factory.load(source, flags.FLAGS.checkpoint), out, **_options())
+    print(f"wrote {out}/{WEIGHTS}, and what belongs to it: see {out}/{exported.CARD}")
 
 
 def push(argv: list[str]) -> None:
     """Uploads, and prints where."""
     _, source, repository = argv
-    is_folder = loading.is_exported(loading.locate(source))
-    model = source if is_folder else loading.load(source, flags.FLAGS.checkpoint)
-    print(f"pushed {exported.push(model, repository, private=flags.FLAGS.private, **_options())}")
+    values = flags.FLAGS
+    commit = exported.push(
+        source, repository, checkpoint=values.checkpoint, private=values.private, **_options()
+    )
+    print(f"pushed {commit}")
 
 
 def _options() -> dict[str, Any]:
@@ -55,7 +59,9 @@ def _options() -> dict[str, Any]:
 
 def _define_options() -> None:
     flags.DEFINE_enum("dtype", "float32", exported.DTYPES, "Of the weights in FOLDER.")
-    flags.DEFINE_multi_enum("format", [], [*FORMATS], "Writes the forward pass in this format too.")
+    flags.DEFINE_multi_enum(
+        "format", [], list(FORMATS), "Writes the forward pass in this format too."
+    )
     flags.DEFINE_string(
         "license", "", "Of the weights, for the card, as the Hugging Face hub names it: apache-2.0."
     )

@@ -1,4 +1,5 @@
-"""Configs: every key with its default, config files, overrides, validation.
+"""Configs: every key with its default, config files, overrides, validation, and the final config of
+a run.
 
 A config file is Python with `get_config(arg="")` that returns `config.default(task=..., block=...)`
 with some keys set. `load` reads back the `config.json` that each run writes.
@@ -18,5 +19,23 @@ from gmlp_flax.config.config_files import (
     overridden,
     to_json,
 )
-from gmlp_flax.config.schema import changed, default, differences, flat, help_text, keys
+from gmlp_flax.config.resolution import (
+    Resolved,
+    Sizes,
+    Start,
+    mesh_name,
+    no_start,
+    resolve,
+    with_mesh,
+    with_model_of,
+)
+from gmlp_flax.config.schema import (
+    changed,
+    default,
+    differences,
+    flat,
+    help_text,
+    keys,
+    mutable_copy,
+)
 from gmlp_flax.config.validation import check_name, explain, validate

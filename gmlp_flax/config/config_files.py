@@ -2,13 +2,14 @@
 config.json of runs; and the keys of them that a command line or a sweep sets, their values as
 text."""
 
+import contextlib
 import importlib.resources
 import json
 import os
 import re
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,28 @@ from absl import flags
 from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
 
-from gmlp_flax import registry
+from gmlp_flax import __version__, registry
 from gmlp_flax.config.schema import (
     BLOCK,
     COMMON,
     OPTIMIZER,
     REMOVED,
-    RENAMED,
     TASK,
     changed,
     default,
     flat,
+    former_names,
     keys,
+    mutable_copy,
 )
 from gmlp_flax.config.validation import check_name, explain, shown, validate, warmup_problem
 from gmlp_flax.errors import ConfigError, DataError, UserError, did_you_mean
-from gmlp_flax.io import json_files
+from gmlp_flax.io import files, json_files
+from gmlp_flax.options import Option
 
 PACKAGED = "gmlp_flax.configs"
+KINDS = (TASK, BLOCK, OPTIMIZER)  # the keys that may name code
+ENVIRONMENT_FILE = "environment.json"  # beside a run's config.json: which versions took its steps
 
 
 def to_json(config: ConfigDict) -> str:
@@ -42,60 +47,92 @@ def to_json(config: ConfigDict) -> str:
 
 
 def from_dict(values: dict, where: str) -> ConfigDict:
-    """A config from nested values, as `to_json` writes them; keys that are left out take their
-    defaults, and old names count as the new ones, as runs of earlier releases have them, and old
-    keys as if they were left out.
+    """A config from nested values, as `to_json` writes them; keys that are missing take their
+    defaults. `where` is where the values are from, for messages.
+
+    The last release's names count as today's, and a key that was removed since then as missing, if
+    it has one of the values in `schema.REMOVED`.
 
     Raises ConfigError: a key is unknown, a value has another type, or it is code that
     `registry.refuse_foreign` refuses.
     """
-    flat: dict[str, Any] = flatten_dict(values, sep=".")
-    given = {
-        RENAMED.get(name, name): value
-        for name, value in flat.items()
-        if value not in REMOVED.get(name, ())
-    }
-    kinds = {name: given.get(name, COMMON[name].default) for name in (TASK, BLOCK, OPTIMIZER)}
+    flat_values: dict[str, Any] = flatten_dict(values, sep=".")
+    kinds = {name: flat_values.get(name, COMMON[name].default) for name in KINDS}
     for name, kind in kinds.items():
         if not isinstance(kind, str):
             raise ConfigError(f"{where}: {name} {shown(kind)} is no name: expected a string")
         registry.refuse_foreign(kind, f"{where}: {name}")
     config = default(kinds[TASK], kinds[BLOCK])
     known = keys(config)
-    for name, value in given.items():
+    renamed = former_names(known)
+    for written_name, value in flat_values.items():
+        if value in REMOVED.get(written_name, ()):
+            continue
+        name = renamed.get(written_name, written_name)
         check_name(name, where, config)
-        value = (
-            tuple(value)
-            if isinstance(known[name].default, tuple) and isinstance(value, list)
-            else value
-        )
-        try:
-            config.update_from_flattened_dict({name: value})
-        except (OverflowError, TypeError, ValueError) as error:
-            reason = known[name].problem(value) or error
-            raise ConfigError(f"{where}: config.{name} is {shown(value)}: {reason}") from None
+        _set_value(config, name, known[name], value, where)
     return config
+
+
+def _set_value(config: ConfigDict, name: str, option: Option, value: Any, where: str) -> None:
+    if isinstance(option.default, tuple) and isinstance(value, list):
+        value = tuple(value)
+    try:
+        config.update_from_flattened_dict({name: value})
+    except (OverflowError, TypeError, ValueError) as error:
+        reason = option.problem(value) or error
+        what = f"config.{name} is {shown(value)}"
+        raise ConfigError(f"{where}: {what}: {reason}") from None
 
 
 def load(path: str) -> ConfigDict:
     """Reads a run's config.json, which may be anybody's.
 
     Raises ConfigError: the file is missing, is not JSON, or holds an unknown key or a value that
-        makes no sense.
+        makes no sense. If another version of gmlp_flax wrote it, the message names the version.
     """
-    config = _from_json(path)
-    try:
-        validate(config)
-    except UserError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    with _naming_version(path):
+        config = _from_json(path)
+        try:
+            validate(config)
+        except UserError as error:
+            raise ConfigError(f"{path}: {error}") from None
     return config
 
 
-def _from_json(path: str) -> ConfigDict:  # whose values may still make no sense
+def _from_json(path: str) -> ConfigDict:
+    """The config in a file; its values may still make no sense."""
     try:
-        return from_dict(json_files.read(path, dict), path)
+        values = json_files.read(path, dict)
     except DataError as error:
         raise ConfigError(f"cannot read the config: {error}") from None
+    return from_dict(values, path)
+
+
+@contextlib.contextmanager
+def _naming_version(path: str) -> Iterator[None]:
+    """Adds to a ConfigError about a run's config.json which version of gmlp_flax opens it."""
+    try:
+        yield
+    except ConfigError as error:
+        version = _version_of(os.path.dirname(path))
+        if version in ("", __version__):
+            raise
+        advice = f"gmlp_flax {version} wrote it, and opens it"
+        raise ConfigError(f"{error}; {advice}") from None
+
+
+def _version_of(folder: str) -> str:
+    """The version of gmlp_flax that took the last steps of the run in a folder; "" if unknown."""
+    path = os.path.join(folder, ENVIRONMENT_FILE)
+    if not files.exists(path):
+        return ""
+    environment = json_files.parse_object(files.read_small(path))
+    packages = environment.get("packages")
+    if not isinstance(packages, dict):
+        return ""
+    version = packages.get("gmlp_flax")
+    return version if isinstance(version, str) else ""
 
 
 def locate(name: str, kind: str = "config") -> str:
@@ -136,30 +173,32 @@ def locate(name: str, kind: str = "config") -> str:
     return str(paths[0])
 
 
-def open_config(given: str) -> ConfigDict:
-    """The config that --config=GIVEN names: FILE or FILE:ARGUMENT, the file as `locate` finds it,
-    or a config.json.
+def open_config(name: str) -> ConfigDict:
+    """The config that --config=NAME names: FILE or FILE:ARGUMENT, the file as `locate` finds it, or
+    a config.json.
 
     Raises:
         ConfigError: there is no such file, or it gives no config.
     """
-    if given.endswith(".json"):
-        return _from_json(given)  # other flags may mend a value
-    path, colon, argument = given.partition(":")
-    path = locate(path)
+    if name.endswith(".json"):
+        with _naming_version(name):
+            return _from_json(name)  # the command line may fix a value
+    file, colon, argument = name.partition(":")
+    path = locate(file)
     try:
-        config = runpy.run_path(path)["get_config"](*[argument] if colon else [])
+        get_config = runpy.run_path(path)["get_config"]
+        config = get_config(argument) if colon else get_config()
     except Exception as error:
-        raise explain(error, given) from None
+        raise explain(error, name) from None
     if not isinstance(config, ConfigDict):
-        raise ConfigError(
-            f"{given}: get_config() returned {config!r:.60}: expected a ConfigDict, as config.default makes"
-        )
-    warmup = config.get("optimizer", {}).get("warmup")  # the default is for any number of steps
-    if warmup not in (None, COMMON["optimizer.warmup"].default) and (
-        problem := warmup_problem(config)
-    ):
-        raise ConfigError(f"{given}: {problem}")
+        expected = "expected a ConfigDict, as config.default makes"
+        raise ConfigError(f"{name}: get_config() returned {config!r:.60}: {expected}")
+    warmup = config.get("optimizer", {}).get("warmup")
+    # The default is for any number of steps.
+    if warmup not in (None, COMMON["optimizer.warmup"].default):
+        problem = warmup_problem(config)
+        if problem:
+            raise ConfigError(f"{name}: {problem}")
     return config
 
 
@@ -246,12 +285,9 @@ def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDic
 
     Raises ConfigError: there is no such key, or a value has another type than its key.
     """
-    words = [
-        "--config.mesh.auto=True" if re.fullmatch("--?config.mesh=auto", word) else word
-        for word in words
-    ]
+    words = [re.sub("^--?config.mesh=auto$", "--config.mesh.auto=True", word) for word in words]
     named = named_overrides(words)
-    start = _change_task_and_block(config, named).copy_and_resolve_references()
+    start = mutable_copy(_change_task_and_block(config, named))
     parser = flags.FlagValues()
     parser.set_gnu_getopt(True)
     config_flags.DEFINE_config_dict("config", start, flag_values=parser, sys_argv=list(words))
@@ -263,8 +299,10 @@ def apply_overrides(config: ConfigDict, words: Sequence[str]) -> tuple[ConfigDic
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise explain(error, "the command line") from None
     new: ConfigDict = parser["config"].value  # type: ignore[assignment] - parsed, so not None
-    if "optimizer.warmup" in named and (problem := warmup_problem(new)):
-        raise ConfigError(problem)
+    if "optimizer.warmup" in named:
+        problem = warmup_problem(new)
+        if problem:
+            raise ConfigError(problem)
     return new, left
 
 
@@ -274,8 +312,7 @@ def overridden(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
     Raises ConfigError: there is no such key, a value has another type than its key, or makes no
         sense.
     """
-    new, _ = apply_overrides(
-        config, ["config", *(f"--config.{name}={value}" for name, value in values.items())]
-    )
+    words = [f"--config.{name}={value}" for name, value in values.items()]
+    new, _ = apply_overrides(config, ["config", *words])
     validate(new)
     return new

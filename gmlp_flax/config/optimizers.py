@@ -2,6 +2,7 @@
 uses AdamW."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,27 +15,33 @@ from gmlp_flax import registry
 from gmlp_flax.errors import ConfigError
 from gmlp_flax.options import ABOVE_0, AT_LEAST_0, DECAY, RATE, Option
 
+_hyperparameter = functools.partial(Option, may_change=True)
 HYPERPARAMETERS = {  # config.optimizer.NAME
-    "b1": Option(0.9, "decay of the first moment; of sgd, the momentum", DECAY),
-    "b2": Option(
+    "b1": _hyperparameter(0.9, "decay of the first moment; of sgd, the momentum", DECAY),
+    "b2": _hyperparameter(
         0.999, "decay of the second moment, or of what the optimizer has in its place", DECAY
     ),
     # Parameters without a gradient so far, such as rows of unseen tokens, are divided by it.
-    "eps": Option(1e-6, "epsilon of the optimizers that divide by the second moment", ABOVE_0),
-    "weight_decay": Option(
-        0.05, "decoupled; not of norms, biases, cls tokens and positions", AT_LEAST_0
+    "eps": _hyperparameter(
+        1e-6, "epsilon of the optimizers that divide by the second moment", ABOVE_0
     ),
-    "nesterov": Option(
+    "weight_decay": _hyperparameter(
+        0.05,
+        "decoupled; not of norms, biases, cls tokens and positions",
+        AT_LEAST_0,
+        short="wd",
+    ),
+    "nesterov": _hyperparameter(
         False, "Nesterov's momentum in place of the usual one; of sgd, adam and adamw"
     ),
-    "beta": Option(0.95, "of muon: momentum of the matrices", DECAY),
-    "consistent_rms": Option(
+    "beta": _hyperparameter(0.95, "of muon: momentum of the matrices", DECAY),
+    "consistent_rms": _hyperparameter(
         0.2, "of muon: root mean square of a step at a rate of 1; 0.2: rates as AdamW's", ABOVE_0
     ),
-    "decay_rate": Option(
+    "decay_rate": _hyperparameter(
         0.8, "of adafactor: the second moment decays by 1 - step^-decay_rate", RATE
     ),
-    "multiply_by_parameter_scale": Option(
+    "multiply_by_parameter_scale": _hyperparameter(
         False, "of adafactor: rates times parameters' root mean squares"
     ),
 }
@@ -67,12 +74,15 @@ class Optimizer:
         averages: whether it is schedule-free: the average that it keeps of the parameters is what
             is used.
         requires: the values that other keys of config.optimizer must have.
+        fixed: those of its hyperparameters that its state depends on: they may not change in the
+            middle of a run.
     """
 
     make: Callable[[optax.Schedule, Any, Masks], optax.GradientTransformation]
     hyperparameters: tuple[str, ...]
     averages: bool = False
     requires: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
 
 
 def from_optax(function: Callable[..., Any], **attributes: Any) -> Optimizer:
@@ -218,6 +228,7 @@ OPTIMIZERS = {  # config.optimizer.name ->
         _ADAM,
         averages=True,
         requires={"schedule": "constant", "ema": 0.0, "lora_rank": 0},
+        fixed=("b1",),
     ),
 }
 

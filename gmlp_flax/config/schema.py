@@ -5,6 +5,7 @@ A task's options are a table in its file, a block's are the fields of its spec. 
 only keys that count: `config.model.heads` exists if the block has heads.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from gmlp_flax.options import (
     AT_LEAST_1,
     DECAY,
     INNER_SHARE,
+    NO_RUNS,
+    RUNS_OF_A_ROW,
     SIZE,
     SIZE_OR_0,
     Option,
@@ -29,17 +32,30 @@ from gmlp_flax.options import (
 TASK, BLOCK, OPTIMIZER = "task", "model.block", "optimizer.name"
 SCHEDULES = ("cosine", "linear", "constant", "rsqrt", "wsd")
 
+# How a run is watched, saved and placed, which changes nothing that it learns.
+_operational = functools.partial(Option, may_change=True, compared=NO_RUNS)
+
 COMMON = {
     TASK: Option(
         "masked_lm", f"what is trained: {', '.join(tasks.TASKS)}, or my_package.my_task:MyTask"
     ),
-    "steps": Option(1000, "optimizer steps of the whole run", AT_LEAST_1),
+    "steps": Option(
+        1000,
+        "optimizer steps of the whole run",
+        AT_LEAST_1,
+        may_change=True,
+        scaled=True,
+        aliases=("max_steps", "num_steps", "train_steps"),
+    ),
     "seed": Option(
         0,
         "with the step, determines every batch, mask, augmentation and dropped branch",
         AT_LEAST_0,
+        compared=NO_RUNS,
     ),
-    "batch_size": Option(32, "examples per step, over all devices and microbatches", SIZE),
+    "batch_size": Option(
+        32, "examples per step, over all devices and microbatches", SIZE, scaled=True
+    ),
     "init_from": Option(
         "",
         "run, checkpoint, exported folder or hf-hub:OWNER/NAME whose parameters start this run; empty: fresh ones",
@@ -55,47 +71,92 @@ COMMON = {
     "data.train": Option(
         "embedded",
         "a path, tfds:NAME/CONFIG, or embedded: CPython's reference manual, UCI's digits",
+        selects_data=True,
+        may_move=True,
+        scaled=True,
     ),
     "data.heldout": Option(
-        "", "path of the held-out data; empty: a split or a share of the training data"
+        "",
+        "path of the held-out data; empty: a split or a share of the training data",
+        selects_data=True,
+        may_move=True,
+        aliases=("dev", "val", "valid", "validation", "eval_data"),
     ),
     "data.split": Option(
-        "", "the split to train on; empty: `train` if there are splits; `all`: all text"
+        "",
+        "the split to train on; empty: `train` if there are splits; `all`: all text",
+        selects_data=True,
     ),
     "data.heldout_split": Option(
-        "", "the split held out; empty: `validation` if there is one, or (images) `test`"
+        "",
+        "the split held out; empty: `validation` if there is one, or (images) `test`",
+        selects_data=True,
     ),
     "data.heldout_share": Option(
-        0.05, "share of the training data held out if no path is given", INNER_SHARE
+        0.05,
+        "share of the training data held out if no path is given",
+        INNER_SHARE,
+        selects_data=True,
     ),
     "data.search": Option(
-        False, "hold out another such share in its place, to choose settings by it"
+        False,
+        "hold out another such share in its place, to choose settings by it",
+        selects_data=True,
     ),
     "data.max_bad_records": Option(
-        0, "unreadable records to skip (images: per process); one more ends the run", AT_LEAST_0
+        0,
+        "unreadable records to skip (images: per process); one more ends the run",
+        AT_LEAST_0,
+        may_change=True,
     ),
-    "data.cache": Option(
+    "data.cache": _operational(
         "", "folder for tokenizers, token ids and indexes; empty: ~/.cache/gmlp_flax"
     ),
-    "data.workers": Option(0, "processes that prepare batches; 0: threads of this one", SIZE_OR_0),
+    "data.workers": _operational(
+        0, "processes that prepare batches; 0: threads of this one", SIZE_OR_0
+    ),
     OPTIMIZER: Option("adamw", f"{', '.join(OPTIMIZERS)}, or my_package.my_module:my_function"),
-    "optimizer.learning_rate": Option(1e-3, "peak of the schedule", AT_LEAST_0),
+    "optimizer.learning_rate": Option(
+        1e-3,
+        "peak of the schedule",
+        AT_LEAST_0,
+        may_change=True,
+        compared=RUNS_OF_A_ROW,
+        short="lr",
+    ),
     "optimizer.schedule": Option(
-        "cosine", "after the warmup; rsqrt: peak * sqrt(warmup / step)", SCHEDULES
+        "cosine",
+        "after the warmup; rsqrt: peak * sqrt(warmup / step)",
+        SCHEDULES,
+        may_change=True,
     ),
     "optimizer.decay_share": Option(
-        0.2, "of wsd: share of the steps that end in a linear decay to 0", INNER_SHARE
+        0.2,
+        "of wsd: share of the steps that end in a linear decay to 0",
+        INNER_SHARE,
+        may_change=True,
     ),
-    "optimizer.warmup": Option(100, "steps of linear warmup", AT_LEAST_0),
+    "optimizer.warmup": Option(100, "steps of linear warmup", AT_LEAST_0, may_change=True),
     **{f"optimizer.{name}": option for name, option in HYPERPARAMETERS.items()},
     "optimizer.decay_all": Option(
-        False, "whether weight decay is of all parameters, norms and biases among them"
+        False,
+        "whether weight decay is of all parameters, norms and biases among them",
+        may_change=True,
     ),
-    "optimizer.clip": Option(1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0),
+    "optimizer.clip": Option(
+        1.0, "global norm of gradients; 0: no clipping", AT_LEAST_0, may_change=True
+    ),
     "optimizer.skip_spikes": Option(
         0.0, "skip steps of this many times the usual loss or gradient norm", AT_LEAST_0
     ),
-    "optimizer.grad_accum_steps": Option(1, "microbatches per step", SIZE),
+    "optimizer.grad_accum_steps": Option(
+        1,
+        "microbatches per step",
+        SIZE,
+        may_change=True,
+        aliases=("gradient_accumulation_steps", "accumulate"),
+        former_name="optimizer.accumulate",
+    ),
     "optimizer.ema": Option(
         0.0,
         "decay of a mean of the parameters, which is then used; at first (1 + step) / (10 + step); 0: none",
@@ -105,7 +166,11 @@ COMMON = {
         (), "regular expressions of parameter paths that keep their initial values"
     ),
     "optimizer.lr_multipliers": Option(
-        (), "REGEX=FACTOR on the rate of parameters; FIRST..LAST: growing with depth"
+        (),
+        "REGEX=FACTOR on the rate of parameters; FIRST..LAST: growing with depth",
+        may_change=True,
+        compared=RUNS_OF_A_ROW,
+        former_name="optimizer.rates",
     ),
     "optimizer.lora_rank": Option(
         0, "of LoRA on channel projections, trained with heads alone; 0: none", SIZE_OR_0
@@ -113,99 +178,67 @@ COMMON = {
     "optimizer.lora_alpha": Option(
         0.0, "A B counts lora_alpha / lora_rank times; 0: as lora_rank", AT_LEAST_0
     ),
-    "mesh.data": Option(
+    "mesh.data": _operational(
         -1, "groups of devices with a copy of the state each; -1, on one of three axes: the rest"
     ),
-    "mesh.fsdp": Option(
+    "mesh.fsdp": _operational(
         1,
         "devices that share one copy of the state, and the batch; a layer is gathered when it runs",
     ),
-    "mesh.tensor": Option(
+    "mesh.tensor": _operational(
         1, "devices that share the products of a layer: d_ffn and the vocabulary are split"
     ),
-    "mesh.auto": Option(
+    "mesh.auto": _operational(
         False,
         "the planner chooses these three, the fastest that fit; `--config.mesh=auto` is short for it",
     ),
-    "mesh.slices": Option(
+    "mesh.slices": _operational(
         1, "TPU slices joined by a network; they divide the data axis", AT_LEAST_1
     ),
-    "mesh.rules": Option(
+    "mesh.rules": _operational(
         (), "REGEX=AXIS,...: sharding of parameters by path, before the model's own; -: not sharded"
     ),
-    "eval.every": Option(0, "steps between evaluations; 0: only at the end", AT_LEAST_0),
-    "eval.batch_size": Option(0, "examples per batch; 0: as in training", SIZE_OR_0),
-    "log.every": Option(20, "steps that one line of metrics.jsonl averages", AT_LEAST_1),
-    "log.norms": Option(False, "also the norms of gradients, updates and parameters, by layer"),
-    "log.tensorboard": Option(False, "also write TensorBoard files (extra: tensorboard)"),
-    "log.wandb": Option("", "project on Weights & Biases to log to as well (extra: wandb)"),
-    "log.hang_seconds": Option(
+    "eval.every": _operational(0, "steps between evaluations; 0: only at the end", AT_LEAST_0),
+    "eval.batch_size": Option(
+        0, "examples per batch; 0: as in training", SIZE_OR_0, may_change=True
+    ),
+    "log.every": _operational(20, "steps that one line of metrics.jsonl averages", AT_LEAST_1),
+    # The state holds the sums of these norms, so that the key may not change.
+    "log.norms": Option(
+        False,
+        "also the norms of gradients, updates and parameters, by layer",
+        compared=NO_RUNS,
+    ),
+    "log.tensorboard": _operational(False, "also write TensorBoard files (extra: tensorboard)"),
+    "log.wandb": _operational("", "project on Weights & Biases to log to as well (extra: wandb)"),
+    "log.hang_seconds": _operational(
         1800.0, "a run without progress ends then (first step: an hour); 0: never", AT_LEAST_0
     ),
-    "profile.steps": Option(
+    "profile.steps": _operational(
         "", "FIRST:LAST, the steps that a profiler traces into RUN/profile; empty: none"
     ),
-    "checkpoint.every": Option(
+    "checkpoint.every": _operational(
         500, "steps between checkpoints; one is always saved at the end", AT_LEAST_1
     ),
-    "checkpoint.keep": Option(2, "newest checkpoints to keep", AT_LEAST_1),
-    "checkpoint.keep_best": Option(1, "best checkpoints to keep as well", AT_LEAST_0),
-    "checkpoint.metric": Option(
+    "checkpoint.keep": _operational(2, "newest checkpoints to keep", AT_LEAST_1),
+    "checkpoint.keep_best": _operational(1, "best checkpoints to keep as well", AT_LEAST_0),
+    "checkpoint.metric": _operational(
         "", "metric that chooses the best; empty: the task's own, of a running mean if any"
     ),
 }
 
-# Keys with another name in earlier releases, until 1.0: refused with the new name, but read in the
-# config.json of runs.
-RENAMED = {
-    "optimizer.accumulate": "optimizer.grad_accum_steps",
-    "optimizer.rates": "optimizer.lr_multipliers",
-}
-
-# Keys of earlier releases that are gone, with the values at which the config.json of a run is still
-# read.
+# Keys that were removed since the last release, with the values at which the config.json of a run
+# is still read.
 REMOVED = {"data.packing": ("concatenated",)}
 
-# What users call some keys, taken by --sweep.NAME=..., and what unknown keys of these and other
-# names are said to mean.
-SHORT = {"lr": "optimizer.learning_rate", "wd": "optimizer.weight_decay"}
-MEANT = SHORT | {
-    **dict.fromkeys(("dev", "val", "valid", "validation", "eval_data"), "data.heldout"),
-    **dict.fromkeys(("max_steps", "num_steps", "train_steps"), "steps"),
-    **dict.fromkeys(("max_length", "seq_len", "sequence_length"), "model.length"),
-    **dict.fromkeys(("hidden_size", "dim", "width"), "model.d_model"),
-    **dict.fromkeys(("depth", "num_layers"), "model.layers"),
-    **dict.fromkeys(("gradient_accumulation_steps", "accumulate"), "optimizer.grad_accum_steps"),
-}
 
-# What may change on a run that has taken steps: how long it goes on, how it is watched and saved,
-# on what it runs, and its rates. Of a block's options, `numerics_only` says so. All other keys say
-# what the run is.
-_CHANGING_GROUPS = ("log", "profile", "checkpoint", "mesh", "optimizer")
-_CHANGING_KEYS = (
-    "steps",
-    "eval.every",
-    "eval.batch_size",
-    "data.cache",
-    "data.workers",
-    "data.max_bad_records",
-)
-_FIXED_KEYS = (
-    *(OPTIMIZER, "optimizer.ema", "optimizer.freeze", "optimizer.skip_spikes", "log.norms"),
-    *("optimizer.lora_rank", "optimizer.lora_alpha"),
-)
-
-
-def may_change(name: str, block: str, optimizer: str = "adamw") -> bool:
-    """Whether a key may change in the middle of a run with these kinds. Raises ConfigError as
-    `of_block`."""
-    if name in COMMON:
-        fixed = (*_FIXED_KEYS, "optimizer.b1") if find(optimizer).averages else _FIXED_KEYS
-        return name in _CHANGING_KEYS or (
-            name.partition(".")[0] in _CHANGING_GROUPS and name not in fixed
-        )
-    declared = of_block(block).get(name)
-    return declared is not None and declared.numerics_only
+def may_change(name: str, config: ml_collections.ConfigDict) -> bool:
+    """Whether a key may change in the middle of a run that now has this config."""
+    option = keys(config).get(name)
+    if option is None:  # of another block or task
+        return False
+    hyperparameter = name.removeprefix("optimizer.")
+    return option.may_change and hyperparameter not in find(config.optimizer.name).fixed
 
 
 def of_block(block: str) -> dict[str, Option]:
@@ -218,10 +251,14 @@ def of_task(task: str) -> dict[str, Option]:
     return dict(tasks.find(task).options)
 
 
-def all_keys() -> list[str]:
-    """The names of all keys, of whatever task and block."""
-    options = [COMMON, *map(of_block, blocks.BLOCKS), *map(of_task, tasks.TASKS)]
-    return list(dict.fromkeys(name for table in options for name in table))
+def all_keys() -> dict[str, Option]:
+    """The keys of all tasks and blocks of this package, with their options."""
+    options = dict(COMMON)
+    for block in blocks.BLOCKS:
+        options |= of_block(block)
+    for task in tasks.TASKS:
+        options |= of_task(task)
+    return options
 
 
 def keys_of(
@@ -230,18 +267,28 @@ def keys_of(
     """Every dotted name of a config with a task and a block, with its option, in groups. Raises as
     `default`."""
     options = COMMON | of_block(block) | of_task(task)
-    groups = list(dict.fromkeys(name.rpartition(".")[0] for name in options))
-    return {
-        name: options[name]
-        for group in groups
-        for name in options
-        if name.rpartition(".")[0] == group
-    }
+    groups: dict[str, dict[str, Option]] = {}
+    for name, option in options.items():
+        groups.setdefault(name.rpartition(".")[0], {})[name] = option
+    in_groups = {}
+    for group in groups.values():
+        in_groups |= group
+    return in_groups
 
 
 def keys(config: ml_collections.ConfigDict) -> dict[str, Option]:
     """Every dotted name of a config, with its option."""
     return keys_of(config.task, config.model.block)
+
+
+def short_names() -> dict[str, str]:
+    """The short name of a key -> the key."""
+    return {option.short: name for name, option in COMMON.items() if option.short}
+
+
+def former_names(options: Mapping[str, Option]) -> dict[str, str]:
+    """The name of a key before the last release -> the key."""
+    return {option.former_name: name for name, option in options.items() if option.former_name}
 
 
 def default(task: str = "masked_lm", block: str = "gmlp") -> ml_collections.ConfigDict:
@@ -257,9 +304,16 @@ def default(task: str = "masked_lm", block: str = "gmlp") -> ml_collections.Conf
             raise ConfigError(
                 f"the key {name} has the name of a method of ConfigDict: give it another"
             )
-        (values.setdefault(group, {}) if group else values)[last] = option.default
-    values["task"], values["model"]["block"] = task, block
+        of_group = values.setdefault(group, {}) if group else values
+        of_group[last] = option.default
+    values["task"] = task
+    values["model"]["block"] = block
     return ml_collections.ConfigDict(values).lock()
+
+
+def mutable_copy(config: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+    """A copy whose keys can be set, also of a frozen config."""
+    return ml_collections.ConfigDict(config.to_dict()).lock()
 
 
 def flat(config: ml_collections.ConfigDict) -> dict[str, Any]:
@@ -268,17 +322,18 @@ def flat(config: ml_collections.ConfigDict) -> dict[str, Any]:
 
 
 def differences(
-    one: ml_collections.ConfigDict, other: ml_collections.ConfigDict
+    before: ml_collections.ConfigDict, after: ml_collections.ConfigDict
 ) -> dict[str, tuple[Any, Any]]:
     """The keys in which two configs differ, with both values; None stands for a key that a config
     does not have."""
-    first, second = flat(one), flat(other)
-    names = dict.fromkeys((*first, *second))
-    return {
-        name: (first.get(name), second.get(name))
-        for name in names
-        if first.get(name) != second.get(name)
-    }
+    old = flat(before)
+    new = flat(after)
+    pairs = {}
+    for name in old | new:
+        pair = (old.get(name), new.get(name))
+        if pair[0] != pair[1]:
+            pairs[name] = pair
+    return pairs
 
 
 def changed(
@@ -290,38 +345,32 @@ def changed(
     Raises ConfigError: there is no such task or block.
     """
     new = default(task or config.task, block or config.model.block)
-    known = keys(new)
-    kept = {
-        name: value
-        for name, value in flat(config).items()
-        if name in known and name not in (TASK, BLOCK)
-    }
-    new.update_from_flattened_dict(kept)
+    shared = keys(new).keys() & keys(config).keys() - {TASK, BLOCK}
+    new.update_from_flattened_dict({name: config[name] for name in shared})
     return new
 
 
 def help_text(config: ml_collections.ConfigDict | None = None) -> str:
     """The keys for reading, `name = value  # comment`: of a config, or of every task and block with
     their defaults."""
-    values = {} if config is None else flat(config)
-
-    def lines(title: str, options: Mapping[str, Option]) -> str:
-        settings = {
-            name: f"config.{name} = {values.get(name, option.default)!r}"
-            for name, option in options.items()
-        }
-        return "\n".join(
-            [f"{title}:", *(f"{settings[name]:<46}  # {options[name].meaning}" for name in options)]
-        )
-
     if config is not None:
-        return lines(
-            f"config.task={config.task}, config.model.block={config.model.block}", keys(config)
-        )
-    shared = {f"model.{name}": option for name, option in options_of(BlockSpec).items()}
-    parts = {"every run": COMMON, "every block": shared}
-    for name in blocks.BLOCKS:
-        own = {key: option for key, option in of_block(name).items() if option != shared.get(key)}
-        parts[f"config.model.block={name}"] = own
-    parts |= {f"config.task={name}": of_task(name) for name in tasks.TASKS}
-    return "\n\n".join(lines(title, options) for title, options in parts.items())
+        title = f"config.task={config.task}, config.model.block={config.model.block}"
+        return _help_section(title, keys(config), flat(config))
+    every_block = {f"model.{name}": option for name, option in options_of(BlockSpec).items()}
+    sections = {"every run": COMMON, "every block": every_block}
+    for block in blocks.BLOCKS:
+        options = of_block(block)
+        specific = [name for name in options if options[name] != every_block.get(name)]
+        sections[f"config.model.block={block}"] = {name: options[name] for name in specific}
+    for task in tasks.TASKS:
+        sections[f"config.task={task}"] = of_task(task)
+    texts = [_help_section(title, options, {}) for title, options in sections.items()]
+    return "\n\n".join(texts)
+
+
+def _help_section(title: str, options: Mapping[str, Option], values: Mapping[str, Any]) -> str:
+    lines = [f"{title}:"]
+    for name, option in options.items():
+        setting = f"config.{name} = {values.get(name, option.default)!r}"
+        lines.append(f"{setting:<46}  # {option.meaning}")
+    return "\n".join(lines)

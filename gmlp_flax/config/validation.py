@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import ml_collections
@@ -10,9 +10,10 @@ from flax.traverse_util import flatten_dict
 
 from gmlp_flax import tasks
 from gmlp_flax.config.optimizers import check as check_optimizer
-from gmlp_flax.config.schema import BLOCK, MEANT, RENAMED, TASK, all_keys, keys
+from gmlp_flax.config.schema import BLOCK, TASK, all_keys, former_names, keys
 from gmlp_flax.errors import ConfigError, did_you_mean
 from gmlp_flax.models.sharding import DATA, FSDP, TENSOR
+from gmlp_flax.options import Option
 
 
 def check_name(name: str, where: str, config: ml_collections.ConfigDict | None = None) -> None:
@@ -26,23 +27,30 @@ def check_name(name: str, where: str, config: ml_collections.ConfigDict | None =
     Raises ConfigError: it names the nearest valid name, the new name of an old one, or the blocks
         or tasks with it.
     """
-    known = all_keys() if config is None else list(keys(config))
+    known = all_keys() if config is None else keys(config)
     if name in known:
         return
-    if name in RENAMED:
-        reason = f"{name} is now called {RENAMED[name]}"
-    elif inside := [key for key in known if key.startswith(f"{name}.")]:
+    renamed = former_names(known)
+    inside = [key for key in known if key.startswith(f"{name}.")]
+    if name in renamed:
+        reason = f"{name} is now called {renamed[name]}"
+    elif inside:
         reason = f"{name} is a group of keys; set one of {', '.join(inside)}"
     elif config is not None and name in all_keys():
-        reason = f"{config.task} with {config.model.block} has no {name}: --help_config lists those that have it"
+        kinds = f"{config.task} with {config.model.block}"
+        reason = f"{kinds} has no {name}: --help_config lists those that have it"
     else:
         reason = _unknown(name, known)
     raise ConfigError(f"{where}: {reason}")
 
 
-def _unknown(name: str, known: list[str]) -> str:
-    meant = MEANT.get(name.rpartition(".")[2], name)
-    return f"there is no config key {name!r}; {did_you_mean(meant, known, '--help_config lists them all')}"
+def _unknown(name: str, known: Mapping[str, Option]) -> str:
+    meant = name
+    for key, option in known.items():
+        if name.rpartition(".")[2] in (option.short, *option.aliases):
+            meant = key
+    advice = did_you_mean(meant, known, "--help_config lists them all")
+    return f"there is no config key {name!r}; {advice}"
 
 
 def explain(error: Exception, where: str) -> ConfigError:
@@ -50,18 +58,50 @@ def explain(error: Exception, where: str) -> ConfigError:
     message = " ".join(str(error).split())
     if isinstance(error, ConfigError):
         return ConfigError(f"{where}: {message}")
-    if not (missing := re.search(r'Key "([^"]+)" does not exist', message)):
+    missing = re.search(r'Key "([^"]+)" does not exist', message)
+    if not missing:
         return ConfigError(f"{where}: {type(error).__name__}: {message}")
-    names = [name for name in (*all_keys(), *RENAMED) if name.rpartition(".")[2] == missing[1]]
+    known = all_keys()
+    renamed = former_names(known)
+    names = [name for name in (*known, *renamed) if name.rpartition(".")[2] == missing[1]]
     if not names:
-        return ConfigError(f"{where}: {_unknown(missing[1], all_keys())}")
-    meant = " or ".join(f"config.{RENAMED.get(name, name)}" for name in names)
+        return ConfigError(f"{where}: {_unknown(missing[1], known)}")
+    meant = " or ".join(f"config.{renamed.get(name, name)}" for name in names)
     advice = "keys of another task or block need config.default(task=..., block=...)"
     return ConfigError(f"{where}: there is no {missing[1]!r} there: set {meant}; {advice}")
 
 
 def validate(config: ml_collections.ConfigDict) -> None:
-    """Checks the keys and their values, before any data is read.
+    """Checks the keys, their values, and whether they contradict each other, before any data is
+    read.
+
+    Raises ConfigError: as `check_values`, or two keys contradict each other; it names the first
+        problem.
+    """
+    check_values(config)
+    batch_size = config.batch_size
+    microbatches = config.optimizer.grad_accum_steps
+    if batch_size % microbatches:
+        divisor = f"config.optimizer.grad_accum_steps={microbatches}"
+        raise ConfigError(f"config.batch_size is {batch_size}: {divisor} must divide it")
+    profile_steps(config.profile.steps, config.steps)
+    mesh_rules(config.mesh.rules)
+    lr_multipliers(config.optimizer.lr_multipliers)
+    for pattern in config.optimizer.freeze:
+        check_pattern(pattern, "optimizer.freeze")
+    check_optimizer(config.optimizer)
+    task = tasks.find(config.task)
+    task.check(config)
+    try:
+        task(config).spec()
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"config.{error}") from None
+
+
+def check_values(config: ml_collections.ConfigDict) -> None:
+    """Checks that a config has all keys, and no others, and that each value makes sense by itself.
 
     Raises ConfigError: a key is missing or unknown, or a value makes no sense; it names the first
         one.
@@ -71,32 +111,18 @@ def validate(config: ml_collections.ConfigDict) -> None:
     for name in (TASK, BLOCK):
         if not isinstance(values.get(name), str):
             raise ConfigError(f"the config has no {name} that is a name: {begin}")
-    for name, option in keys(config).items():
+    known = keys(config)
+    for name, option in known.items():
         if name not in values:
             raise ConfigError(f"the config has no {name}, which its task and block have: {begin}")
-        if problem := option.problem(value := values.pop(name)):
-            raise ConfigError(f"config.{name} is {shown(value)}: {problem}")
-    if values:
+        problem = option.problem(values[name])
+        if problem:
+            raise ConfigError(f"config.{name} is {shown(values[name])}: {problem}")
+    unknown = [name for name in values if name not in known]
+    if unknown:
         raise ConfigError(
-            f"the config has {next(iter(values))}, which its task and block do not know: {begin}"
+            f"the config has {unknown[0]}, which its task and block do not know: {begin}"
         )
-    optimizer, steps, batch = config.optimizer, config.steps, config.batch_size
-    if batch % (parts := optimizer.grad_accum_steps):
-        raise ConfigError(
-            f"config.batch_size is {batch}: config.optimizer.grad_accum_steps={parts} must divide it"
-        )
-    profile_steps(config.profile.steps, steps)
-    mesh_rules(config.mesh.rules)
-    lr_multipliers(optimizer.lr_multipliers)
-    for pattern in optimizer.freeze:
-        check_pattern(pattern, "optimizer.freeze")
-    check_optimizer(optimizer)
-    task = tasks.find(config.task)
-    task.check(config)
-    try:
-        task.without_data(config).spec()
-    except ValueError as error:
-        raise error if isinstance(error, ConfigError) else ConfigError(f"config.{error}") from None
 
 
 def warmup_problem(config: ml_collections.ConfigDict) -> str:

@@ -6,8 +6,9 @@ import re
 
 import numpy as np
 
-from gmlp_flax.data.images.sources import ImageArrays
-from gmlp_flax.data.splits import HELDOUT, TRAIN
+from gmlp_flax.data.dataset import Dataset
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.data.images.examples import ArrayImages
 from gmlp_flax.errors import DataError
 
 # The language reference's chapters on names, imports, assignment, calls and comparisons: prose,
@@ -26,7 +27,7 @@ def sentences(text: str) -> list[str]:
     return [" ".join(part.split()) for part in _SENTENCE_END.split(text) if part.strip()]
 
 
-def embedded_text(side: str) -> list[str]:
+def embedded_text(role: str) -> list[str]:
     """The Python manual, as CPython ships it in `pydoc_data.topics` (79 topics, 465 KB in 3.11).
 
     The topics in HELDOUT_TOPICS are held out. Topics quote each other, so the sentences of the
@@ -34,7 +35,7 @@ def embedded_text(side: str) -> list[str]:
     removed from the training text: the two sides have none of their `sentences` in common.
 
     Args:
-        side: "train" or "heldout".
+        role: "train" or "heldout".
 
     Returns:
         One string per topic, ordered by the topics' names.
@@ -49,7 +50,7 @@ def embedded_text(side: str) -> list[str]:
             "Python comes without its manual: install pydoc_data, or take --config=own_text"
         ) from error
     heldout = [topics[name] for name in HELDOUT_TOPICS if name in topics]
-    if side == HELDOUT:
+    if role == HELDOUT:
         return heldout
     unwanted = {sentence for text in heldout for sentence in sentences(text)}
     train = (
@@ -58,22 +59,28 @@ def embedded_text(side: str) -> list[str]:
     return [text for text in train if text.strip()]
 
 
-def embedded_digits(side: str) -> ImageArrays:
+def embedded_digits(role: str) -> Dataset:
     """Handwritten digits, 8x8 (UCI; E. Alpaydin and C. Kaynak, 1998): 1,415 to train on, and the
     last 382 held out.
 
-    Items are {"image": uint8 [8, 8, 1], "label": int32, "name"}. scikit-learn has the digits too,
-    but it is a dependency of more than 40 MB for 46 KB of data.
+    Images are uint8 [8, 8, 1]. scikit-learn has the digits too, but it is a dependency of more than
+    40 MB for 46 KB of data.
 
     Args:
-        side: "train" or "heldout".
+        role: "train" or "heldout".
     """
     path = importlib.resources.files("gmlp_flax.data").joinpath("digits", "digits.npz")
     with path.open("rb") as file, np.load(file) as arrays:
-        images, labels = arrays["images"][..., None], arrays["labels"].astype(np.int32)
-    part = slice(None, -HELDOUT_DIGITS) if side == TRAIN else slice(-HELDOUT_DIGITS, None)
-    return ImageArrays(
-        images[part], labels[part], classes=tuple("0123456789"), path=f"digits/{side}"
+        images = arrays["images"][..., None]
+        labels = arrays["labels"].astype(np.int32)
+    part = slice(None, -HELDOUT_DIGITS) if role == TRAIN else slice(-HELDOUT_DIGITS, None)
+    return Dataset(
+        path=f"digits/{role}",
+        form="digits that come with gmlp_flax",
+        examples=ArrayImages(images[part]),
+        classes=tuple("0123456789"),
+        labels=labels[part],
+        stratified=True,
     )
 
 

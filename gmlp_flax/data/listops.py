@@ -16,7 +16,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files
@@ -39,9 +39,11 @@ PUBLISHED = (96_000, 2_000, 2_000)  # trees of each
 FACTS = "listops.json"
 
 _MOST = 10_000_000  # trees of a split
+_LONGEST = 2**20  # symbols of a tree
 _DEEPEST = 100  # levels; each is a call in a call
 _OPERATOR_SHARE = 0.25
 _FRUITLESS = 200_000  # trees thrown away in a row
+_NUMBER = re.compile("[0-9]{1,9}")
 
 
 class Grammar(NamedTuple):
@@ -72,26 +74,30 @@ def generate(grammar: Grammar, seed: int) -> Iterator[Tree]:
     """
     # Of all that `random` draws, `random()` alone is promised to stay the same in later versions of
     # Python.
-    draw, digests, thrown = random.Random(seed).random, set(), 0
+    draw = random.Random(seed).random
+    known: set[bytes] = set()
+    thrown = 0
     while thrown < _FRUITLESS:
         thrown += 1
         tree = draw_tree(draw, grammar)
         if tree is None or tree.length <= grammar.shortest:
             continue
         digest = hashlib.blake2b(tree.text.encode(), digest_size=16).digest()
-        if digest not in digests:
-            digests.add(digest)
+        if digest not in known:
+            known.add(digest)
             thrown = 0
             yield tree
     raise DataError(
-        f"of {_FRUITLESS:,} trees of depth {grammar.depth} none was new and had more than {grammar.shortest} and fewer "
-        f"than {grammar.longest} symbols: choose fewer trees, other lengths or another depth"
+        f"of {_FRUITLESS:,} trees of depth {grammar.depth} none was new and had more than "
+        f"{grammar.shortest} and fewer than {grammar.longest} symbols: choose fewer trees, other "
+        "lengths or another depth"
     )
 
 
 def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
     """A tree; None as soon as it has too many symbols."""
     symbols: list[str] = []
+    operators = list(OPERATORS)
 
     def node(depth: int) -> int:
         """Adds a node's symbols and returns its value. Above it, `depth - 1` brackets are open."""
@@ -101,10 +107,8 @@ def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
             digit = int(10 * draw())
             symbols.append(DIGITS[digit])
             return digit
-        operator, arguments = (
-            list(OPERATORS)[int(4 * draw())],
-            2 + int((grammar.arguments - 1) * draw()),
-        )
+        operator = operators[int(len(operators) * draw())]
+        arguments = 2 + int((grammar.arguments - 1) * draw())
         symbols.append(operator)
         values = [node(depth + 1) for _ in range(arguments)]
         symbols.append(END)
@@ -117,12 +121,13 @@ def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
     return Tree(" ".join(symbols), value, len(symbols))
 
 
-def parse_numbers(given: str, what: str, count: int) -> tuple[int, ...]:
+def parse_numbers(text: str, what: str, count: int) -> tuple[int, ...]:
     """So many numbers with commas between; raises DataError, naming `what`, if they are not
     that."""
-    if not re.fullmatch(rf"[0-9]{{1,9}}(,[0-9]{{1,9}}){{{count - 1}}}", given):
+    numbers = text.split(",")
+    if len(numbers) != count or not all(map(_NUMBER.fullmatch, numbers)):
         raise DataError(f"{what}: expected {count} numbers with commas between them")
-    return tuple(map(int, given.split(",")))
+    return tuple(map(int, numbers))
 
 
 def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed: int = 0) -> int:
@@ -135,29 +140,44 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
         DataError: the sizes or the grammar make no sense; the folder holds another data set or
             cannot be written to; or as in `generate`.
     """
-    makes_sense = (
-        0 <= grammar.shortest < grammar.longest - 1 <= 2**20 and 2 <= grammar.depth <= _DEEPEST
-    )
-    if not makes_sense or not all(1 <= size <= _MOST for size in sizes):
-        what = f"trees {sizes} of lengths {grammar.shortest},{grammar.longest} and depth {grammar.depth}"
-        limits = (
-            f"1 to {_MOST:,} of each split, two lengths with one between, 2 to {_DEEPEST} levels"
-        )
-        raise DataError(f"{what}: expected {limits}")
-    asked = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
+    _check_grammar(sizes, grammar)
+    arguments = {"sizes": list(sizes), **grammar._asdict(), "seed": seed}
     if FACTS in files.listdir(folder):  # it is written last
-        known = json_files.read(files.join(folder, FACTS), dict)
-        if known.get("made of") != asked:
-            raise DataError(
-                f"{folder!r} holds another data set, {known.get('made of', 'unknown')}: give another"
-            )
-        return known.get("longest", grammar.longest - 1)
-    stream, longest = generate(grammar, seed), 0
+        return _read_longest(folder, arguments)
+    trees = generate(grammar, seed)
+    longest = 0
     for name, size in zip(FILES.values(), sizes, strict=True):
         content = bytearray(b"Source\tTarget\n")
-        for tree in itertools.islice(stream, size):
+        for tree in itertools.islice(trees, size):
             longest = max(longest, tree.length)
             content += f"{tree.text}\t{tree.value}\n".encode()
         files.write(files.join(folder, name), bytes(content))
-    json_files.write(files.join(folder, FACTS), {"made of": asked, "longest": longest})
+    facts = {"made of": arguments, "longest": longest}
+    json_files.write(files.join(folder, FACTS), facts)
+    return longest
+
+
+def _check_grammar(sizes: tuple[int, ...], grammar: Grammar) -> None:
+    has_room = 0 <= grammar.shortest < grammar.longest - 1 <= _LONGEST
+    has_depth = 2 <= grammar.depth <= _DEEPEST
+    if has_room and has_depth and all(1 <= size <= _MOST for size in sizes):
+        return
+    raise DataError(
+        f"trees {sizes} of lengths {grammar.shortest},{grammar.longest} and depth {grammar.depth}: "
+        f"expected 1 to {_MOST:,} of each split, two lengths with one between, 2 to {_DEEPEST} "
+        "levels"
+    )
+
+
+def _read_longest(folder: str, arguments: dict[str, Any]) -> int:
+    """The symbols of the longest tree of the data set in a folder; raises DataError if it was made
+    of other arguments."""
+    path = files.join(folder, FACTS)
+    facts = json_files.read(path, dict)
+    made_of = facts.get("made of", "unknown")
+    if made_of != arguments:
+        raise DataError(f"{folder!r} holds another data set, {made_of}: give another folder")
+    longest = facts.get("longest")
+    if not isinstance(longest, int):
+        raise DataError(f"{path}: damaged: it does not say how long the longest tree is; delete it")
     return longest

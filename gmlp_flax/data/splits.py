@@ -1,247 +1,325 @@
-"""Training and held-out data: which split each side reads, and which examples of a shared split are
-held out.
+"""The splits of a data set: the names that mean them, and which split a run reads.
 
-Every data set has two sides, "train" and "heldout". A side reads a split of its own if the data
-have one. Otherwise the sides share the training split, and the CRC-32 of a key decides which
-examples are held out:
-
-    documents    the text
-    images       the file's name, class by class; in a TFDS split, the record's position
-    sentences    the first text of the example: examples with the same premise stay together
-    questions    the title of the article: no passage is on both sides
-
-A negative share holds out as much from the other end, to choose settings by; neither side has the
-reported part. An example's side depends on its key and the share alone, not on the order of the
-examples or on additions to them.
-The one exception: if a class of images would have nothing on a side, one of its images moves there.
+A name means a split if it is one of WORDS, in any case: the whole name of a folder, or the first or
+the last word of a file's name (words end at what is no letter). Where the name of one folder or
+file means a split, all must: else which examples are held out cannot be known.
 """
 
+import os
 import re
 import unicodedata
-import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from gmlp_flax.data import hugging_face
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.holdout import TRAIN
+from gmlp_flax.data.rows import Located
 from gmlp_flax.errors import DataError, listed
+from gmlp_flax.io import files
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecord, BadRecords
 
-T = TypeVar("T")
+TRAIN_SPLIT = "train"
+VALIDATION_SPLIT = "validation"
+TEST_SPLIT = "test"
 
-TRAIN, HELDOUT = "train", "heldout"
-SIDES = (TRAIN, HELDOUT)
-
-# Words in the names of files and folders and in the fields of rows, and what TFDS calls the split
-# that they stand for.
-SPLIT_WORDS = {
-    **dict.fromkeys(
-        ("train", "training", "trn", "entrainement", "entraînement", "entrenamiento", "treino"),
-        "train",
-    ),
-    **dict.fromkeys("训练 訓練 学習 훈련 학습 обучение".split(), "train"),
-    **dict.fromkeys(
-        ("validation", "valid", "val", "dev", "devel", "development", "eval", "evaluation"),
-        "validation",
-    ),
-    **dict.fromkeys(
-        "heldout holdout validierung validación validação 验证 驗證 検証 검증 валидация".split(),
-        "validation",
-    ),
-    **dict.fromkeys(
-        "test testing tests tst devtest prueba teste 测试 測試 テスト 테스트 тест".split(), "test"
-    ),
+# Word -> the split that it means, called as TFDS calls it.
+WORDS = {
+    "train": TRAIN_SPLIT,
+    "training": TRAIN_SPLIT,
+    "val": VALIDATION_SPLIT,
+    "valid": VALIDATION_SPLIT,
+    "validation": VALIDATION_SPLIT,
+    "dev": VALIDATION_SPLIT,
+    "eval": VALIDATION_SPLIT,
+    "test": TEST_SPLIT,
+    "testing": TEST_SPLIT,
 }
-# Names of columns, as letters, that may say which split or fold a row is of.
-_COLUMNS = (
-    "fold folds kfold cv cvfold split splitid set setid subset partition phase tag dataset".split()
-)
-_MANY = 8  # different values of a column that names no splits
-_WORD = re.compile(r"\bh[eo]ld\Wout(?:set|data)?\b|\w+")  # held_out is one word
 
-# which training and evaluation read by default, by TFDS's names
-TRAIN_SPLIT, HELDOUT_SPLIT = "train", "validation"
-ALL_SPLITS = ""  # the name of all the data, whatever their splits
-EVERYTHING = "all"  # as config.data.split: all text, whatever splits its names tell of
+ALL = "all"  # as config.data.split: all the data, whatever splits their names mean
 
 
-def split_words(name: str) -> dict[str, str]:
-    """The splits that the name of a file or a folder mentions: TFDS's name of the split -> the word
-    in small letters.
-
-    A word of SPLIT_WORDS counts anywhere in the name, in any case, alone or with "set" or "data":
-    `val_1`, `Testing`, `en-train2-b`, `trainA`, `Trainingsdaten`, `训练集`. Words end at what is no
-    letter, and where a capital follows a small letter; so `latest`, `trains` and `developers`
-    mention none. `trainval` mentions two.
-    """
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])|[\d_]", " ", unicodedata.normalize("NFC", name))
-    found: dict[str, str] = {}
-    for word in _WORD.findall(name.lower()):
-        word = re.sub(r"\W|(set|data|s?daten|数据集?|集)$", "", word)
-        for part in ("train", "val") if word == "trainval" else (word,):
-            if part in SPLIT_WORDS:
-                found.setdefault(SPLIT_WORDS[part], part)
-    return found
-
-
-def split_of(name: str) -> str:
-    """TFDS's name for the split in the name of a file or a folder, or ""; raises DataError if it
-    mentions two."""
-    found = split_words(name)
-    if len(found) > 1:
-        raise DataError(
-            f"{name!r} can be read as the split {' or '.join(map(repr, found))}: rename it to one of them"
-        )
-    return next(iter(found), "")
-
-
-def may_name_splits(column: str) -> bool:
-    """Whether a column with this name may say which split or fold a row is of."""
-    return "".join(filter(str.isalpha, column.lower())).removeprefix("is") in (
-        *_COLUMNS,
-        *SPLIT_WORDS,
-    )
-
-
-def add_values(columns: dict[str, set[str]], row: Mapping[str, Any]) -> None:
-    """Adds the values of a row to those of each column, of which a few are kept."""
-    for name, value in row.items():
-        if len(values := columns.setdefault(name, set())) < _MANY:
-            values.add(str(value)[:40])
-
-
-def check_columns(columns: Mapping[str, Collection[str]], path: str) -> list[str]:
-    """A line for each column of a table that is not read and may number splits or folds of rows;
-    raises DataError if one says which rows are held out. `columns` as `add_values` makes them."""
-    notes = []
-    for name, values in columns.items():
-        words = [(*split_words(value),) for value in values]
-        named = len({*words}) > 1 and all(len(found) == 1 for found in words)
-        is_flag = name.lower().startswith("is") and split_words(name) and len(values) == 2
-        names_splits = len(values) < _MANY and (named or is_flag)
-        may_number = (
-            len(values) > 1
-            and (len(values) < _MANY or "fold" in name.lower())
-            and may_name_splits(name)
-        )
-        if names_splits or may_number:
-            does = "seems to name splits" if names_splits else "may number folds or splits"
-            what = f"{path}: the column {name!r} {does} ({listed(map(repr, sorted(values)))}), and is not read"
-            if names_splits:
-                raise DataError(
-                    f"{what}: give the data of config.data.train and heldout as two files, or drop it"
-                )
-            notes.append(f"{what}: rows to hold out need a file of their own")
-    return notes
-
-
-def is_on(side: str, key: str | bytes, share: float) -> bool:
-    """Whether the example with this key is on a side when `share` of all examples are held out."""
-    place = _hash(key) / 2**32
-    heldout = place >= 1 + share if share < 0 else place < share
-    return heldout if side == HELDOUT else not heldout and place >= -share
-
-
-def heldout_members(keys: Iterable[str | bytes], share: float) -> np.ndarray:
-    """The held-out members of a group with the keys of at least two examples, some of which must be
-    on each side.
-
-    Returns:
-        bool [keys]: as `is_on`, unless that leaves a side empty; then the example whose hash is
-        nearest moves there.
-    """
-    hashes = np.fromiter(map(_hash, keys), np.uint32)
-    hashes = ~hashes if share < 0 else hashes
-    count = np.clip(np.sum(hashes < abs(share) * 2**32), 1, len(hashes) - 1)
-    heldout = np.zeros(len(hashes), bool)
-    heldout[np.argsort(hashes, kind="stable")[:count]] = True
-    return heldout
-
-
-def _hash(key: str | bytes) -> int:
-    # Lone surrogates are legal in JSON strings but not in UTF-8.
-    return zlib.crc32(key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass"))
-
-
-class Choice(NamedTuple):
-    """What a side reads."""
-
-    splits: tuple[str, ...]  # their names; () if the data have none for this side
-    share: float  # of their examples that is held out; 0 if the side is all of them
-
-
-class Side(NamedTuple):
-    """A side of a data set, and what the config says of both sides.
+class Request(NamedTuple):
+    """Which examples of a data set a run asks for.
 
     Attributes:
-        name: "train" or "heldout".
-        split, heldout_split: the splits to train on and to hold out, other than those that such
-            data usually have.
-        heldout_share: of the examples, held out if there is no split for it; 0 if the path holds
-            one side alone.
+        role: "train" or "heldout".
+        split, heldout_split: the splits to train on and to hold out; "" for those that are usual.
+        heldout_share: of the examples to train on, held out if there is no split for it; 0 if the
+            path holds data of one role alone.
     """
 
-    name: str
+    role: str
     split: str = ""
     heldout_split: str = ""
     heldout_share: float = 0.0
 
-    def choose(
-        self, path: str, train: tuple[str, ...], heldout: tuple[str, ...], known: Sequence[str] = ()
-    ) -> Choice:
-        """Decides whether the side reads a split of its own or a share of the training split.
 
-        Args:
-            path: of the data, for errors.
-            train, heldout: the splits meant for each side, ALL_SPLITS for all the data; () if there
-                is none.
-            known: all splits of the data, for errors.
-
-        Raises:
-            DataError: the `heldout_split` is also trained on. Another one that is trained on is not
-                held out.
-        """
-        share = self.heldout_share
-        if share and heldout and (set(train) & set(heldout) or ALL_SPLITS in train):
-            if self.heldout_split:
-                has = f" (it has {listed(map(repr, known))})" if known else ""
-                raise DataError(
-                    f"the split {heldout[0]!r} of {path!r} would be both trained on and held out; give two splits as "
-                    f"config.data.split and heldout_split{has}"
-                )
-            heldout = ()
-        if share < 0 or (share and not heldout):
-            return Choice(train, share)
-        return Choice({TRAIN: train, HELDOUT: heldout}[self.name], 0.0)
-
-    def members(self, examples: Sequence[T], keys: Iterable[str], what: str) -> list[T]:
-        """The examples on the side when a share is held out, by their keys; raises DataError,
-        naming `what` they are, if there is none."""
-        share = self.heldout_share
-        chosen = [
-            example
-            for example, key in zip(examples, keys, strict=True)
-            if is_on(self.name, key, share)
-        ]
-        if not chosen:
-            raise empty_side(what, self.name, share)
-        return chosen
+def split_of_folder(name: str) -> str:
+    """The split that a folder's name means, or ""."""
+    return WORDS.get(name.lower(), "")
 
 
-def missing_split(path: str, split: str, known: Sequence[str]) -> DataError:
-    """The error of data that do not have the split a user asked for."""
-    if not any(known):
-        return DataError(
-            f"{path!r} has no split {split!r}: it names no splits; leave the split empty"
+def names_split(name: str) -> bool:
+    """Whether the first or the last word of a name means a split."""
+    words = _words(name)
+    return any(word in WORDS for word in words[:1] + words[-1:])
+
+
+def _words(name: str) -> list[str]:
+    composed = unicodedata.normalize("NFC", name)
+    return [word.lower() for word in re.findall(r"[^\W\d_]+", composed)]
+
+
+def split_of_file(name: str) -> str:
+    """The split that a file's name means by its first or its last word, or "".
+
+    Numbers and suffixes do not count: "train-00000-of-00010.parquet" and "train_2.txt" mean train.
+
+    Raises:
+        DataError: the two words mean different splits, or a word between them means one.
+    """
+    words = _words(stem(os.path.basename(name)))
+    meant = [WORDS[word] for word in words[:1] + words[-1:] if word in WORDS]
+    if len(set(meant)) > 1:
+        raise DataError(f"{name!r} can mean the split {meant[0]!r} or {meant[1]!r}: rename it")
+    inner = [word for word in words[1:-1] if word in WORDS]
+    if inner and not meant:
+        raise DataError(
+            f"{name!r} may mean the split {WORDS[inner[0]]!r}, but {inner[0]!r} is neither the "
+            f"first nor the last word of its name: rename it; --config.data.split={ALL} reads all "
+            "files whatever their names"
         )
-    return DataError(
-        f"{path!r} has no split {split!r}: it has {listed(map(repr, known))}; give one of these"
+    return meant[0] if meant else ""
+
+
+def stem(name: str) -> str:
+    """A file's name without the numbers of a shard, or without its suffixes."""
+    shard = files.SHARD.match(name)
+    if shard:
+        return shard["stem"]
+    ending = files.suffix(name) + files.compression(name)
+    return name[: len(name) - len(ending)]
+
+
+def by_name(path: str, found: Iterable[File]) -> dict[str, list[File]]:
+    """The data files of each split, by the names of folders or, if these mean none, of the files.
+
+    Where the package datasets has written its list of splits, each folder is one.
+
+    Args:
+        path: the folder that was searched, for messages.
+        found: the files below it, of which those that describe data are left out.
+
+    Returns:
+        Split -> its files, in order; {"": all files} if no name means a split.
+
+    Raises:
+        DataError: some names mean a split and others do not, or a name means two.
+    """
+    found = list(found)
+    data = [file for file in found if not hugging_face.is_metadata(file.name)]
+    if hugging_face.declares_splits(found):
+        splits = {file.name: _declared_split(file.name) for file in data}
+    else:
+        splits = {file.name: _split_of_folders(file.name) for file in data}
+        if not any(splits.values()):
+            splits = {file.name: split_of_file(file.name) for file in data}
+    require_all_or_none(path, splits)
+    groups: dict[str, list[File]] = {}
+    for file in data:
+        groups.setdefault(splits[file.name], []).append(file)
+    return groups
+
+
+def _declared_split(name: str) -> str:
+    """The split that the first folder of a file is, by the word's usual name; "" without one."""
+    folder, slash, _ = name.partition("/")
+    if not slash:
+        return ""
+    return split_of_folder(folder) or folder
+
+
+def _split_of_folders(name: str) -> str:
+    """The split that a folder in a file's path means, the first one first."""
+    for folder in name.split("/")[:-1]:
+        if split := split_of_folder(folder):
+            return split
+    return ""
+
+
+def require_all_or_none(path: str, splits: Mapping[str, str]) -> None:
+    """Refuses names of which some mean a split and others do not.
+
+    Args:
+        path: where the names were found, for the message.
+        splits: name -> the split that it means, or "".
+    """
+    with_split = [name for name, split in splits.items() if split]
+    without = [name for name, split in splits.items() if not split]
+    if with_split and without:
+        raise DataError(
+            f"{path!r}: {with_split[0]!r} names a split and {without[0]!r} does not: rename or "
+            f"move one of them; --config.data.split={ALL} reads all, whatever their names"
+        )
+
+
+def by_column(
+    path: str, located: Iterable[Located], columns: Sequence[str], bad: BadRecords
+) -> dict[str, list[tuple[int, Located]]]:
+    """The rows of each split, by a column whose cells are WORDS.
+
+    Args:
+        path: of the file, for messages.
+        located: its rows.
+        columns: names of the column, of which the first that a row has is read.
+        bad: counts and limits the rows that cannot be used.
+
+    Returns:
+        Split -> its rows, each with its position in the file; {"": all} if no row names a split.
+
+    Raises:
+        DataError: a cell is no word of a split, some rows name a split and others do not, or there
+            are more bad rows than allowed.
+    """
+    groups: dict[str, list[tuple[int, Located]]] = {}
+    firsts: dict[str, str] = {}  # where the first row of a split is -> the split
+    for position, entry in enumerate(located):
+        if isinstance(entry.row, BadRecord):
+            bad.skip(f"{entry.where}: {entry.row}")
+            continue
+        split = split_of_row(entry, columns)
+        if split not in groups:
+            firsts[entry.where] = split
+        groups.setdefault(split, []).append((position, entry))
+    require_all_or_none(path, firsts)
+    return groups or {"": []}
+
+
+def split_of_row(entry: Located, columns: Sequence[str]) -> str:
+    """The split that a row names in the first of some columns that it has, or "".
+
+    Raises:
+        DataError: the cell is no word of a split.
+    """
+    row: Any = entry.row
+    for column in columns:
+        if column in row:
+            return _split_of_cell(row[column], entry.where, column)
+    return ""
+
+
+def _split_of_cell(value: Any, where: str, column: str) -> str:
+    word = "" if value is None else str(value).strip().lower()
+    if not word:
+        return ""
+    if word not in WORDS:
+        raise DataError(
+            f"{where}: the column {column!r} holds {value!r:.40}: expected one of "
+            f"{', '.join(WORDS)}; --config.data.split={ALL} reads all rows as one"
+        )
+    return WORDS[word]
+
+
+def choose(
+    splits: Splits, request: Request, heldout_names: tuple[str, ...] = (VALIDATION_SPLIT,)
+) -> Dataset:
+    """The examples that a run asks for: a split, or a part of the training split.
+
+    Args:
+        splits: of the data set.
+        request: what is asked for.
+        heldout_names: the splits that such data usually hold out, the first that there is.
+
+    Raises:
+        DataError: there is no such split, it would be both trained on and held out, or nothing is
+            left to train on or to hold out.
+    """
+    name, share = _choose_name(splits, request, heldout_names)
+    dataset = splits[name]
+    if not share:
+        return dataset
+    part = dataset.hold_out(request.role, share)
+    if request.role == TRAIN:
+        return part
+    return part.with_notes(
+        f"the data have no split to hold out: a share of {abs(share):.3g} is "
+        "(config.data.heldout_share)"
     )
 
 
-def empty_side(what: str, side: str, share: float) -> DataError:
-    """The error of a share that leaves a side without examples; `what` they are: "the articles of
-    'squad.json'"."""
-    advice = "change it, or give more data, or the held-out data a path of their own"
-    return DataError(
-        f"{what} leave nothing on the side {side!r} with heldout_share={share}; {advice}"
+def _choose_name(
+    splits: Splits, request: Request, heldout_names: tuple[str, ...]
+) -> tuple[str, float]:
+    """The split to read, and the share of it that is held out; 0 if all of it has the role."""
+    share = request.heldout_share
+    if not share and request.role == TRAIN:  # the path holds data of one role alone
+        return _find_train(splits, request), 0.0
+    heldout = _find_heldout(splits, request, heldout_names)
+    if not share:
+        return heldout or _only_split(splits, heldout_names[0], "heldout_split"), 0.0
+    train = _find_train(splits, request)
+    if heldout == train and request.heldout_split:
+        raise DataError(
+            f"{splits.path!r}: the split {train!r} would be both trained on and held out: set "
+            f"config.data.split and heldout_split to two of {_names(splits)}"
+        )
+    if share > 0 and heldout and heldout != train:
+        return (train if request.role == TRAIN else heldout), 0.0
+    return train, share
+
+
+def _find_train(splits: Splits, request: Request) -> str:
+    if request.split == ALL:
+        return _whole(splits)
+    if request.split:
+        return _find(splits, request.split)
+    return TRAIN_SPLIT if TRAIN_SPLIT in splits else _only_split(splits, TRAIN_SPLIT, "split")
+
+
+def _find_heldout(splits: Splits, request: Request, usual: tuple[str, ...]) -> str:
+    """The split to hold out, or "" if there is none for it."""
+    if request.heldout_split:
+        return _find(splits, request.heldout_split)
+    for name in usual:
+        if name in splits:
+            return name
+    return ""
+
+
+def _only_split(splits: Splits, wanted: str, key: str) -> str:
+    """The name of all the data, if they name no splits; raises DataError if they name some."""
+    if "" in splits:
+        return ""
+    raise DataError(
+        f"{splits.path!r} has no split {wanted!r}, but {_names(splits)}: choose one of them by "
+        f"config.data.{key}"
     )
+
+
+def _whole(splits: Splits) -> str:
+    """The name of all the data as one; raises DataError if such data are read by splits alone."""
+    if "" in splits:
+        return ""
+    raise DataError(
+        f"{splits.path!r} has the splits {_names(splits)}, which are not read as one: choose one "
+        f"of them in place of config.data.split={ALL}"
+    )
+
+
+def _find(splits: Splits, name: str) -> str:
+    """A split by its own name, or by another word for it; raises DataError if it is missing."""
+    if name in splits:
+        return name
+    word, underscore, part = name.partition("_")  # dev_matched
+    other = WORDS.get(word.lower(), word) + underscore + part
+    if other in splits:
+        return other
+    if "" in splits:
+        raise DataError(f"{splits.path!r} has no split {name!r}: it names no splits; leave it out")
+    raise DataError(f"{splits.path!r} has no split {name!r}: it has {_names(splits)}")
+
+
+def _names(splits: Splits) -> str:
+    return listed([repr(name) for name in splits])

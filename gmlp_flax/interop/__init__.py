@@ -1,2 +1,2 @@
-"""Weights in and out: published weights of other libraries as folders that we load, and ours in
-their formats."""
+"""Our models in formats that need no gmlp_flax to be read. Weights that come from elsewhere are read
+in `gmlp_flax.weights`."""

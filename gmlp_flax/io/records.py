@@ -6,9 +6,10 @@ ArrayRecord through its own index, parquet by row groups. A record that fails it
 a BadRecord, in its place. Damage that hides where the next record begins is an error of the file.
 """
 
+import math
 import os
 import struct
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +74,7 @@ def check_limit(message: str, before: int, added: int, limit: int) -> None:
     """Raises DataError, with the last bad record's message, if `before + added` bad records exceed
     the limit."""
     if before + added > limit:
-        advice = f"max_bad_records={limit}: mend the record or raise the limit"
+        advice = f"max_bad_records={limit}: fix the record or raise the limit"
         raise DataError(f"{message} ({before} bad records skipped before; {advice})")
 
 
@@ -270,32 +271,43 @@ def parquet_columns(path: str) -> tuple[str, ...]:
         return tuple(file.schema_arrow.names)
 
 
+def parquet_classes(path: str) -> dict[str, tuple[str, ...]]:
+    """Column -> names of its classes, as the package datasets declares them in a file's schema."""
+    with _parquet(path) as file:
+        return _declared_classes(file.schema_arrow.metadata or {})
+
+
 def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields (row, name -> value) for those of the wanted columns that the file has; see also
     parquet_records.
 
-    The numbers of classes are replaced by their names, None for -1, if the package datasets named
-    them (as in Hugging Face's parquet files). Bytes that are not UTF-8 text, such as those of
-    images, come out as they are.
+    The numbers of declared classes (`parquet_classes`) are replaced by their names, None for -1.
+    Bytes that are not UTF-8 text, such as those of images, come out as they are.
     """
     with _parquet(path) as file:
         names = [name for name in file.schema_arrow.names if name in wanted]
-        classes = _classes(file.schema_arrow.metadata or {})
+        classes = _declared_classes(file.schema_arrow.metadata or {})
         for number, values in enumerate(_parquet_values(file, names, 0, None)):
-            yield (
-                number,
-                {
-                    x: _cell(value, classes.get(x, {}))
-                    for x, value in zip(names, values, strict=True)
-                },
-            )
+            row = {}
+            for name, value in zip(names, values, strict=True):
+                row[name] = _cell(value, classes.get(name, ()))
+            yield number, row
 
 
-def _cell(value: Any, classes: Mapping[int, str | None]) -> Any:
+def _cell(value: Any, classes: Sequence[str]) -> Any:
+    """A value as text where it is UTF-8, and as the name of its class where classes are declared;
+    a number that is no class stays as it is."""
     if isinstance(value, bytes):
         with suppress(NotUTF8):
-            return decode_utf8(value)
-    return classes.get(value, value) if isinstance(value, int) else value
+            return decode_utf8(value, keep_mark=True)
+        return value
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if not classes or not isinstance(value, int):
+        return value
+    if value == -1:
+        return None
+    return classes[value] if 0 <= value < len(classes) else value
 
 
 def _parquet_values(
@@ -315,21 +327,19 @@ def _parquet_values(
         yield from zip(*(column.to_pylist() for column in values), strict=True)
 
 
-def _classes(metadata: Mapping[bytes, bytes]) -> dict[str, dict[int, str | None]]:
-    """Column -> number -> name of each class, by the description that the package datasets writes;
-    {} without one."""
+def _declared_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
+    """Column -> names of its classes, by the description that the package datasets writes; {}
+    without one."""
+    classes = {}
     try:
         features = json_files.loads(metadata[b"huggingface"].decode())["info"]["features"]
-        named = {
-            name: feature["names"]
-            for name, feature in features.items()
-            if feature.get("_type") == "ClassLabel"
-        }
-        return {
-            name: {-1: None, **dict(enumerate(map(str, names)))} for name, names in named.items()
-        }
+        for name, feature in features.items():
+            # The feature of a list is a list.
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+                classes[name] = tuple(map(str, feature["names"]))
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
+    return classes
 
 
 def _is_text(kind: Any) -> bool:

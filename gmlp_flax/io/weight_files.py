@@ -1,29 +1,36 @@
-"""Files of named weights: .safetensors, .npz, torch's .pth (never pickled code), and the Hugging
-Face hub."""
+"""Files of named weights: .safetensors, .npz, and torch's .pth, whose pickled code is never run."""
 
+import contextlib
 import os
 import pickle
 import zipfile
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import safetensors
 import safetensors.numpy
 
 from gmlp_flax.errors import RunError, decode_errors, listed, require
-from gmlp_flax.io import files, json_files
+from gmlp_flax.io import files
 from gmlp_flax.io.cache import LocalCopy
 
-HUB = "hf-hub:"  # what stands before the name of a repository
-# as the hub's libraries name them
-WEIGHTS, CONFIG = ("model.safetensors", "pytorch_model.bin"), "config.json"
+Shape = tuple[int, ...]
+State = dict[str, np.ndarray]  # weights by name
+
+SAFETENSORS = ".safetensors"
+ARRAYS = ".npz"
 PICKLES = (".pth", ".pt", ".bin")
-# names that training scripts give the weights in a larger checkpoint
+SUFFIXES = (SAFETENSORS, ARRAYS, *PICKLES)
+# The names that Hugging Face's libraries give a file of all weights, the preferred one first.
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+# The names that training scripts give the weights in a larger checkpoint.
 INNER = ("state_dict", "model")
-HUB_SECONDS = 4  # until a hub that is silent counts as unreachable
+_AGAIN = "download it again"
 
 
-def read(path: str) -> dict[str, np.ndarray]:
+def read(path: str) -> State:
     """The weights in a file, by name, in the types that they have there; torch's half precision as
     float32.
 
@@ -31,154 +38,218 @@ def read(path: str) -> dict[str, np.ndarray]:
         RunError: the file is missing, of another kind, damaged, or holds more than tensors; or its
             library is missing.
     """
+    with _local(path) as local:
+        return _format_of(path).read(local)
+
+
+def shapes(path: str) -> dict[str, Shape]:
+    """The shapes of the weights in a file, by name, without reading the weights.
+
+    Raises:
+        RunError: as `read`.
+    """
+    with _local(path) as local:
+        return _format_of(path).shapes(local)
+
+
+def is_weight_file(path: str) -> bool:
+    """Whether a path has a suffix of files of weights."""
+    return path.endswith(SUFFIXES)
+
+
+def require_all(state: State, wanted: Mapping[str, Shape], where: str) -> None:
+    """Raises RunError unless a state dict has all names that are wanted, with their shapes, as
+    finite floating point numbers, and no others.
+
+    Args:
+        state: the weights.
+        wanted: shapes by name.
+        where: the source of the weights, for the message, which counts each kind of mistake and
+            names the first.
+    """
+    missing = [name for name in wanted if name not in state]
+    unexpected = [name for name in state if name not in wanted]
+    misshapen = []
+    mistyped = []
+    infinite = []
+    for name, shape in wanted.items():
+        if name not in state:
+            continue
+        array = state[name]
+        if array.shape != shape:
+            misshapen.append(f"{name} {list(array.shape)}, not {list(shape)}")
+        if not jnp.issubdtype(array.dtype, np.floating):
+            mistyped.append(f"{name} {array.dtype}")
+        elif not np.isfinite(array).all():
+            infinite.append(name)
+    problems = {
+        "missing": missing,
+        "unexpected": unexpected,
+        "of another shape": misshapen,
+        "of a type that is no weight's": mistyped,
+    }
+    counted = [
+        f"{len(names)} {kind} ({listed(names)})" for kind, names in problems.items() if names
+    ]
+    if counted:
+        raise RunError(f"{where} does not hold the weights of this model: {'; '.join(counted)}")
+    if infinite:
+        raise RunError(
+            f"{where}: {infinite[0]} has numbers that are not finite ({len(infinite)} such "
+            "parameters)"
+        )
+
+
+@contextlib.contextmanager
+def _local(path: str) -> Iterator[str]:
+    """The path of a file on this disk, which is a copy if it is remote."""
     if files.is_remote(path):
         with LocalCopy(path) as copy:
-            return read(copy.path)
+            yield copy.path
+        return
     if not os.path.isfile(path):
         raise RunError(f"there is no file {path}: give a .safetensors, .pth or .npz file")
-    if path.endswith((".npz", *PICKLES)) and zipfile.is_zipfile(path):
-        with (
-            decode_errors(f"{path} is damaged", "download it again", RunError),
-            zipfile.ZipFile(path) as packed,
-        ):
-            unpacked = sum(member.file_size for member in packed.infolist())
-            if unpacked > max(files.MOST, 10 * os.path.getsize(path)):  # weights hardly compress
-                raise RunError(
-                    f"{path} would unpack to {unpacked:,} bytes, more than weights do: download it again"
-                )
-    if path.endswith(PICKLES):
-        return _read_torch(path)
-    if path.endswith(".npz"):
-        what = f"{path} is damaged, or holds more than arrays"
-        with decode_errors(what, "download it again", RunError), open(path, "rb") as file:
-            return dict(np.load(file, allow_pickle=False))
-    if not path.endswith(".safetensors"):
+    yield path
+
+
+class _Format(NamedTuple):
+    """How files of a kind are read: their weights, and the shapes of these alone."""
+
+    read: Callable[[str], State]
+    shapes: Callable[[str], dict[str, Shape]]
+
+
+def _format_of(path: str) -> _Format:
+    _, suffix = os.path.splitext(path)
+    if suffix not in _FORMATS:
         raise RunError(
             f"{path} is of no kind that is read here: give a .safetensors, .pth or .npz file"
         )
-    with decode_errors(
-        f"{path} is no safetensors file, or is damaged", "download it again", RunError
-    ):
+    return _FORMATS[suffix]
+
+
+# safetensors
+
+
+def _read_safetensors(path: str) -> State:
+    with decode_errors(f"{path} is no safetensors file, or is damaged", _AGAIN, RunError):
         return safetensors.numpy.load_file(path)
 
 
-def read_folder(path: str) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
-    """A model as Hugging Face's libraries save it, from its folder, the file of its weights, or the
-    hub: the weights as `read` gives them, what config.json beside them says (empty if there is
-        none), and the path of the weights.
-
-    Raises:
-        RunError, DataError: there are no weights, or a file cannot be read or downloaded.
-    """
-    if path.startswith(HUB):
-        repository = path.removeprefix(HUB)
-        commit = commit_of(fetch(repository, CONFIG))
-        path = fetch(repository, WEIGHTS[0], commit, optional=True) or fetch(
-            repository, WEIGHTS[1], commit
-        )
-    elif files.is_folder(path):
-        found = [at for name in WEIGHTS if files.exists(at := files.join(path, name))]
-        if not found:
-            raise RunError(
-                f"{path} has no {' and no '.join(WEIGHTS)}: give the folder of one model, not in shards"
-            )
-        path = found[0]
-    described = files.join(os.path.dirname(path), CONFIG)
-    return read(path), json_files.read(described, dict) if files.exists(described) else {}, path
+def _safetensors_shapes(path: str) -> dict[str, Shape]:
+    with (
+        decode_errors(f"{path} is no safetensors file, or is damaged", _AGAIN, RunError),
+        safetensors.safe_open(path, framework="numpy") as file,
+    ):
+        names = file.keys()
+        return {name: tuple(file.get_slice(name).get_shape()) for name in names}
 
 
-def _read_torch(path: str) -> dict[str, np.ndarray]:
-    torch: Any = require("torch", path, "parity")
-    with decode_errors(f"{path} cannot be read by torch", "download it again", RunError):
+# NumPy
+
+
+def _read_npz(path: str) -> State:
+    _require_unpackable(path)
+    with (
+        _decoding_npz(path),
+        open(path, "rb") as file,
+        np.load(file, allow_pickle=False) as arrays,
+    ):
+        return dict(arrays)
+
+
+def _npz_shapes(path: str) -> dict[str, Shape]:
+    _require_unpackable(path)
+    found = {}
+    with _decoding_npz(path), zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as file:
+                found[member.removesuffix(".npy")] = _shape_in_header(file)
+    return found
+
+
+def _decoding_npz(path: str) -> contextlib.AbstractContextManager[None]:
+    return decode_errors(f"{path} is damaged, or holds more than arrays", _AGAIN, RunError)
+
+
+def _shape_in_header(file: Any) -> Shape:
+    """The shape of an array of NumPy's format; raises ValueError if it is none of numbers."""
+    version = np.lib.format.read_magic(file)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    if version not in readers:
+        raise ValueError(f"version {version} of NumPy's format")
+    shape, _, dtype = readers[version](file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python's objects")
+    return shape
+
+
+def _require_unpackable(path: str) -> None:
+    """Raises RunError if an archive would unpack to more than weights do, which hardly compress."""
+    if not zipfile.is_zipfile(path):
+        return
+    with decode_errors(f"{path} is damaged", _AGAIN, RunError), zipfile.ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > max(files.MOST, 10 * os.path.getsize(path)):
+        raise RunError(f"{path} would unpack to {unpacked:,} bytes, more than weights do: {_AGAIN}")
+
+
+# torch
+
+
+def _read_torch(path: str) -> State:
+    torch = _require_torch(path)
+    tensors = _load_torch(torch, path, "cpu")
+    half = (torch.float16, torch.bfloat16)
+    state = {}
+    with decode_errors(f"{path} cannot be read by torch", _AGAIN, RunError):
+        for name, tensor in tensors.items():
+            whole = tensor.float() if tensor.dtype in half else tensor
+            state[str(name)] = whole.detach().numpy()
+    return state
+
+
+def _torch_shapes(path: str) -> dict[str, Shape]:
+    torch = _require_torch(path)
+    tensors = _load_torch(torch, path, "meta")  # a device that has shapes alone
+    return {str(name): tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def _require_torch(path: str) -> Any:
+    return require("torch", path, "parity")
+
+
+def _load_torch(torch: Any, path: str, device: str) -> Mapping[Any, Any]:
+    """The tensors of a state dict, alone or within a larger checkpoint."""
+    _require_unpackable(path)
+    with decode_errors(f"{path} cannot be read by torch", _AGAIN, RunError):
         try:
-            state: Any = torch.load(path, map_location="cpu", weights_only=True)
+            state: Any = torch.load(path, map_location=device, weights_only=True)
         except pickle.UnpicklingError:
             raise RunError(
-                f"{path} is damaged or holds more than tensors, and pickled code is never run here: give the "
-                ".safetensors file, or save the state dict alone"
+                f"{path} is damaged or holds more than tensors, and pickled code is never run "
+                "here: give the .safetensors file, or save the state dict alone"
             ) from None
-        for key in INNER:
-            if isinstance(state, dict) and isinstance(state.get(key), dict):
-                state = state[key]
-        tensors: Any = state.values() if isinstance(state, dict) else [None]
-        if not all(
-            isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided
-            for tensor in tensors
-        ):
-            raise RunError(
-                f"{path} holds no state dict of dense tensors, alone or under {' or '.join(INNER)}"
-            )
-        half = {torch.float16, torch.bfloat16}
-        return {
-            str(name): (t.float() if t.dtype in half else t).detach().numpy()
-            for name, t in state.items()
-        }
-
-
-def require_all(
-    state: dict[str, np.ndarray], wanted: dict[str, tuple[int, ...]], where: str
-) -> None:
-    """Raises RunError unless a state dict has all names that are wanted, with their shapes, as
-    floating point numbers, and no others."""
-    shared = [(name, state[name], shape) for name, shape in wanted.items() if name in state]
-    problems = {
-        "missing": [name for name in wanted if name not in state],
-        "unexpected": [name for name in state if name not in wanted],
-        "of another shape": [
-            f"{name} {list(array.shape)}, not {list(shape)}"
-            for name, array, shape in shared
-            if array.shape != shape
-        ],
-        "of a type that is no weight's": [
-            f"{name} {array.dtype}"
-            for name, array, _ in shared
-            if not jnp.issubdtype(array.dtype, np.floating)
-        ],
-    }
-    if found := [
-        f"{len(names)} {kind} ({listed(names)})" for kind, names in problems.items() if names
-    ]:
-        raise RunError(f"{where} does not hold the weights of this model: {'; '.join(found)}")
-
-
-def fetch(repository: str, name: str, revision: str | None = None, optional: bool = False) -> str:
-    """The path of a file of a repository on the Hugging Face hub, in the local cache.
-
-    Args:
-        repository: such as "timm/gmlp_s16_224.ra3_in1k".
-        name: of the file.
-        revision: a branch or a commit. If the cache has the file of a commit, the hub is not asked.
-            By default it is "main", for which the hub is asked and, if it does not answer, the
-            cache.
-        optional: whether "" is returned if neither the cache nor a hub that answers has it.
-
-    Raises:
-        RunError: huggingface_hub is not installed, there is no network, or there is no such
-            repository or file.
-    """
-    huggingface_hub = require("huggingface_hub", f"{HUB}{repository}", "weights")
-    try:
-        if not isinstance(
-            huggingface_hub.try_to_load_from_cache(repository, name, revision=revision), str
-        ):
-            try:  # by itself, a download from a hub that does not answer is tried again for minutes
-                url = huggingface_hub.hf_hub_url(repository, name, revision=revision)
-                huggingface_hub.get_hf_file_metadata(url, timeout=HUB_SECONDS)
-            except Exception:
-                if optional:
-                    return ""
-                raise
-        return huggingface_hub.hf_hub_download(
-            repository, name, revision=revision, etag_timeout=HUB_SECONDS
-        )
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+    for key in INNER:
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict) or not all(_is_dense(torch, each) for each in state.values()):
         raise RunError(
-            f"{name} of {HUB}{repository} cannot be downloaded ({reason}): check the name and the network, or download "
-            "the files elsewhere and give their folder"
-        ) from None
+            f"{path} holds no state dict of dense tensors, alone or under {' or '.join(INNER)}"
+        )
+    return state
 
 
-def commit_of(path: str) -> str:
-    """The commit of a file that `fetch` has found."""
-    return os.path.basename(os.path.dirname(path))
+def _is_dense(torch: Any, value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
+
+
+_TORCH = _Format(_read_torch, _torch_shapes)
+_FORMATS = {
+    SAFETENSORS: _Format(_read_safetensors, _safetensors_shapes),
+    ARRAYS: _Format(_read_npz, _npz_shapes),
+    **dict.fromkeys(PICKLES, _TORCH),
+}

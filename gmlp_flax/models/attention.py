@@ -16,7 +16,7 @@ from gmlp_flax.models.matmul import NAME
 from gmlp_flax.models.parameters import OFFSETS, PAST_OFFSETS, parameter
 from gmlp_flax.models.sharding import FSDP, TENSOR
 from gmlp_flax.models.spec import BlockSpec
-from gmlp_flax.options import RATE, SIZE, SIZE_OR_0, option
+from gmlp_flax.options import FINETUNED_RUNS, RATE, SIZE, SIZE_OR_0, option
 
 MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
 # queries whose logits are computed at once; if there are more, queries of a block
@@ -46,7 +46,10 @@ class WeightDropoutSpec(BlockSpec):
     """Options of blocks that weigh tokens by a softmax."""
 
     attention_dropout: float = option(
-        0.0, "rate of dropout on the weights of attention, or on kernels", RATE
+        0.0,
+        "rate of dropout on the weights of attention, or on kernels",
+        RATE,
+        compared=FINETUNED_RUNS,
     )
 
     @property
@@ -63,7 +66,7 @@ class ContentAttentionSpec(WeightDropoutSpec):
         "auto",
         "auto: a kernel of TPUs, or cuDNN's on GPUs, where there is one; xla: none",
         ("auto", "xla"),
-        numerics_only=True,
+        may_change=True,
     )
 
 
@@ -155,7 +158,7 @@ def mix(
     """softmax(scores) v, [..., queries, d] in the type of v, the softmax in the type of the scores.
 
     Args:
-        scores: [..., queries, keys]; leading axes that it lacks are shared.
+        scores: [..., queries, keys]; leading axes that are missing are shared.
         v: [..., keys, d].
         rate: of dropout on the weights.
         dropout_keys: a random key per example, [batch]; None for evaluation.

@@ -15,6 +15,10 @@ from gmlp_flax.models.spec import BlockSpec
 POOLS = ("mean", "cls")
 STEMS = ("patches", "table")
 GREYS = 256  # values of a pixel
+# Of ImageNet's training images: what many published models subtract from pixels in 0 to 1, and
+# divide them by. gMLP and Mixer have 0.5 for both.
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def patch_grid(image_size: tuple[int, int], patch_size: tuple[int, int]) -> tuple[int, int]:

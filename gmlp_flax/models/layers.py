@@ -312,7 +312,9 @@ def _activation_jvp(name: str, primals, tangents):
 class ChannelMLPSpec(BlockSpec):
     """Options of the MLP over channels."""
 
-    d_ffn: int = option(768, "width inside the MLP over channels", SIZE, architecture=True)
+    d_ffn: int = option(
+        768, "width inside the MLP over channels", SIZE, architecture=True, scaled=True
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,15 @@ from typing import Any, Self
 import jax
 import jax.numpy as jnp
 
-from gmlp_flax.options import AT_LEAST_0, PROBABILITY, RATE, SIZE, option, options_of
+from gmlp_flax.options import (
+    AT_LEAST_0,
+    FINETUNED_RUNS,
+    PROBABILITY,
+    RATE,
+    SIZE,
+    option,
+    options_of,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,8 +34,22 @@ class BlockSpec:
 
     block: type[Any]
     length: int
-    layers: int = option(6, "number of blocks (the paper's L)", SIZE, architecture=True)
-    d_model: int = option(128, "width of the residual stream", SIZE, architecture=True)
+    layers: int = option(
+        6,
+        "number of blocks (the paper's L)",
+        SIZE,
+        architecture=True,
+        scaled=True,
+        aliases=("depth", "num_layers"),
+    )
+    d_model: int = option(
+        128,
+        "width of the residual stream",
+        SIZE,
+        architecture=True,
+        scaled=True,
+        aliases=("hidden_size", "dim", "width"),
+    )
     positions: str = option(
         "none", "a learned table of positions, or none", ("none", "absolute"), architecture=True
     )
@@ -46,7 +68,9 @@ class BlockSpec:
     causal: bool = option(
         False, "tokens see themselves and those before them (task causal_lm)", architecture=True
     )
-    dropout: float = option(0.0, "rate of dropout on embeddings and residual branches", RATE)
+    dropout: float = option(
+        0.0, "rate of dropout on embeddings and residual branches", RATE, compared=FINETUNED_RUNS
+    )
     dtype: str = option(
         "float32", "type of activations and matrix products", ("float32", "bfloat16", "float64")
     )
@@ -59,13 +83,13 @@ class BlockSpec:
         "matmuls",
         "what backward recomputes: nothing, all but matrix products, or all",
         ("none", "matmuls", "full"),
-        numerics_only=True,
+        may_change=True,
     )
 
     scan_layers: bool = option(
         True,
         "a loop over the layers; False: a program for each, 1.2 times as fast on an H100 but slow to compile",
-        numerics_only=True,
+        may_change=True,
     )
 
     def __post_init__(self):

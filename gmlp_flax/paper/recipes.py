@@ -10,13 +10,10 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.models import blocks
+from gmlp_flax.models.image import IMAGENET_MEAN, IMAGENET_STD
 from gmlp_flax.paper.published import MAIN_SETTING, PUBLISHED
 
 IMAGE_MODELS = tuple(name for name, model in PUBLISHED.items() if model.pool)
-
-# ImageNet's mean and deviation, for models whose published weights use them; gMLP and Mixer use
-# 0.5.
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 # For CPUs: 64 patches, and 0.525 M parameters in the encoder, up to 2 %, in 5 or 6 layers. For a
 # GPU twice the depth, three times the width, and 9.0 M parameters, up to 1 %. d_ffn: of the small

@@ -104,7 +104,7 @@ def _described(chip: chips.Chip) -> str:
 
 def lower(config: ConfigDict, partition: Partition) -> jax.stages.Lowered:
     """The whole training step of a config, lowered for a partition and ready to compile."""
-    training = step.Training(tasks.find(config.task).without_data(config), partition)
+    training = step.Training(tasks.find(config.task)(config), partition)
     return training.step.lower(
         training.template, batch_shapes(training.task, config.batch_size, partition.over_batch)
     )
@@ -146,7 +146,7 @@ class Workload(NamedTuple):
 @sharding.portable()
 def workload(config: ConfigDict) -> Workload:
     """Counts the step of a config by tracing it on shapes."""
-    task = tasks.find(config.task).without_data(config)
+    task = tasks.find(config.task)(config)
     params = task.shapes()
     transformation = optimizer.make(config, params, task.param_metadata())
     state = jax.eval_shape(lambda params: step.init_state(task, transformation, params), params)

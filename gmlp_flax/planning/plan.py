@@ -18,17 +18,15 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
+from gmlp_flax.config import Sizes
 from gmlp_flax.errors import RunError
 from gmlp_flax.planning import chips, dry_run
 from gmlp_flax.planning.dry_run import Workload
 from gmlp_flax.planning.hlo import WIRE, Collectives, Moved, Program
-from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.base import Task
-from gmlp_flax.training import warm_start
 from gmlp_flax.training.partition import Devices, Partition
 
 SUFFIXES = {"": 0, "B": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-Sizes = tuple[int, int, int]  # devices along data, fsdp and tensor
 GATHERED_BYTES = 2  # per element of a sharded parameter, which is gathered in bfloat16
 
 
@@ -130,7 +128,7 @@ def make(
     hardware = chips.parse(topology)
     chip, count = hardware.chip, hardware.count
     devices = dry_run.devices(topology) if devices is None else devices
-    task = tasks.find(config.task).without_data(config)
+    task = tasks.find(config.task)(config)
     partition = _partition(config, task, count if devices is None else devices)
     # libtpu lists two devices of some chips
     work, per_chip = dry_run.workload(config), partition.mesh.size // count
@@ -365,91 +363,72 @@ def choose_mesh(
     Raises:
         RunError: no mesh fits; or none suits the batch and the model.
     """
-    count, plans, refused = chips.parse(topology).count, {}, ""
+    count = chips.parse(topology).count
+    plans: dict[Sizes, Plan] = {}
+    refused = ""
     for sizes in candidate_meshes(count, config.mesh.slices):
-        print(f"planning mesh {mesh_name(sizes)}", file=sys.stderr, flush=True)
+        print(f"planning mesh {config_lib.mesh_name(sizes)}", file=sys.stderr, flush=True)
         try:
-            plan = plans[sizes] = make(with_mesh(config, sizes), topology, devices=devices)
+            plan = make(config_lib.with_mesh(config, sizes), topology, devices=devices)
         except RunError as error:
             refused = refused or str(error)
             continue
-        products, memory, links = (
-            plan.seconds[part] or 0.0 for part in ("products", "memory", "links")
-        )
-        if plan.fits and links < max(products, memory):
+        plans[sizes] = plan
+        products, memory, links = (plan.seconds[part] for part in ("products", "memory", "links"))
+        if plan.fits and (links or 0.0) < max(products or 0.0, memory or 0.0):
             break  # links do not hold this one up, and those that follow use them more
-    fitting = {sizes: plan for sizes, plan in plans.items() if plan.fits}
     if not plans:
         raise RunError(f"config.mesh=auto: no mesh of {topology} suits the run: {refused}")
+    fitting = {sizes: plan for sizes, plan in plans.items() if plan.fits}
     if not fitting:
-        sizes, least = min(plans.items(), key=lambda pair: pair[1].per_chip_bytes["peak"])
-        peak, most = least.per_chip_bytes["peak"] / 1e9, least.hbm_bytes / 1e9
-        raise RunError(
-            f"config.mesh=auto: no mesh of {topology} fits; {mesh_name(sizes)} needs least, {peak:.1f} of "
-            f"{most:.1f} GB a chip{_what_fits(with_mesh(config, sizes), topology, devices)}"
+        sizes = min(plans, key=lambda sizes: plans[sizes].per_chip_bytes["peak"])
+        peak = plans[sizes].per_chip_bytes["peak"] / 1e9
+        available = plans[sizes].hbm_bytes / 1e9
+        needs = (
+            f"{config_lib.mesh_name(sizes)} needs least, {peak:.1f} of {available:.1f} GB a chip"
         )
-    sizes = min(fitting, key=lambda sizes: fitting[sizes].step_seconds)
-    others = [
-        f"{mesh_name(other)} {_time(plan)}" for other, plan in plans.items() if other != sizes
-    ]
-    beside = (
-        f"the fastest that fits ({'; '.join(others)})"
-        if others
-        else "it fits, and links do not hold it up"
-    )
-    return sizes, f"{_time(plans[sizes])}; {beside}"
+        advice = _what_fits(config_lib.with_mesh(config, sizes), topology, devices)
+        raise RunError(f"config.mesh=auto: no mesh of {topology} fits; {needs}{advice}")
+    fastest = min(fitting, key=lambda sizes: fitting[sizes].step_seconds)
+    others = []
+    for sizes, plan in plans.items():
+        if sizes != fastest:
+            others.append(f"{config_lib.mesh_name(sizes)} {_time(plan)}")
+    reason = "it fits, and links do not hold it up"
+    if others:
+        reason = f"the fastest that fits ({'; '.join(others)})"
+    return fastest, f"{_time(plans[fastest])}; {reason}"
 
 
-def settle_mesh(config: ConfigDict, workdir: str) -> ConfigDict:
-    """The config with the mesh that suits this machine's devices, if its own is to be chosen; says
-    why.
-
-    Args:
-        config: of a run.
-        workdir: its folder.
+def choose_mesh_here(config: ConfigDict) -> tuple[Sizes, str]:
+    """The mesh that suits a run on this machine's devices, and the reason, for `config.resolve`.
 
     Raises:
         RunError: as in `choose_mesh`.
     """
-    if not config.mesh.auto:
-        return config
-    devices, sizes = jax.devices(), (jax.device_count(), 1, 1)
+    devices = jax.devices()
+    along_data = (len(devices), 1, 1)
+    if len(devices) == 1:
+        return along_data, "one device"
     kind = chips.of_device(devices[0].device_kind)
     topology = chips.usual(kind, len(devices)) if kind else None
-    if len(devices) == 1:
-        reason = "one device"
-    elif topology is None:
-        reason = f"no figures of {len(devices)} devices {devices[0].device_kind!r} are known"
-    else:
-        sizes, reason = choose_mesh(warm_start.inherit(config, workdir)[0], topology, devices)
-    distributed.say(f"mesh {mesh_name(sizes)}: {reason}")
-    return with_mesh(config, sizes)
+    if topology is None:
+        name = f"{len(devices)} devices {devices[0].device_kind!r}"
+        return along_data, f"no figures of {name} are known"
+    return choose_mesh(config, topology, devices)
 
 
 def _what_fits(config: ConfigDict, topology: str, devices: list | None) -> str:
     """The first change that makes a plan fit, for a message."""
     for name, changes, other in alternatives(config, topology):
+        there = devices if other == topology else None
         try:
-            there = devices if other == topology else None
-            if make(config_lib.overridden(config, changes), other, devices=there).fits:
+            changed = config_lib.overridden(config, changes)
+            if make(changed, other, devices=there).fits:
                 return f": {name} would fit"
         except RunError:
             continue
     return ": nor would gradient accumulation, model.remat=full or the next larger topologies; take a smaller model"
-
-
-def with_mesh(config: ConfigDict, sizes: Sizes) -> ConfigDict:
-    """A config with this mesh."""
-    config = config.copy_and_resolve_references()
-    config.mesh.auto, (config.mesh.data, config.mesh.fsdp, config.mesh.tensor) = False, sizes
-    return config
-
-
-def mesh_name(sizes: Sizes) -> str:
-    """A mesh for reading."""
-    return " x ".join(
-        f"{axis} {size}" for axis, size in zip(("data", "fsdp", "tensor"), sizes, strict=True)
-    )
 
 
 def _time(plan: Plan) -> str:

@@ -23,7 +23,7 @@ from gmlp_flax.reports.alternatives import folder_of
 from gmlp_flax.reports.costs import cost_path
 from gmlp_flax.sweeps import definition, training
 from gmlp_flax.sweeps.definition import Sweep
-from gmlp_flax.tasks.sides import EMBEDDED
+from gmlp_flax.tasks.data_config import EMBEDDED
 
 REPEATS = 5  # of each measured step
 

@@ -17,9 +17,6 @@ from gmlp_flax.reports.table import Cell, Spread, Table, shown
 from gmlp_flax.sweeps import points
 from gmlp_flax.sweeps.training import STATISTICS
 
-# Config keys that soften the targets of the training loss.
-SOFTENING = ("optimizer.label_smoothing", "augment.mixup", "augment.cutmix")
-
 
 def of_sweep(out: str) -> Report:
     """A row and a curve for each point of the sweep in a folder.
@@ -156,7 +153,11 @@ def of_run(workdir: str) -> Chart:
             heldout[step] = scores["loss"]
     series = []
     if training:
-        name = "training, of softened targets" if _is_softened(workdir) else "training"
+        name = (
+            "training, of softened targets"
+            if _softens_targets(os.path.join(workdir, CONFIG_FILE))
+            else "training"
+        )
         series.append(_loss(name, Look(GREY, "."), training))
     title = "training loss"
     if heldout:
@@ -183,10 +184,10 @@ def _loss(
     return Series(name, look, steps, values)
 
 
-def _is_softened(workdir: str) -> bool:
-    """Whether the config of a run softens the targets of its training loss."""
-    path = os.path.join(workdir, CONFIG_FILE)
+def _softens_targets(path: str) -> bool:
+    """Whether the config in a file, if it is there, softens the targets of training."""
     if not files.exists(path):
         return False
     config = config_lib.load(path)
-    return any(config.get(key) for key in SOFTENING)
+    options = config_lib.keys(config)
+    return any(option.softens_targets and config[name] for name, option in options.items())

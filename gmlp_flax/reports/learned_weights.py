@@ -15,7 +15,7 @@ from gmlp_flax.paper.tables import PaperTable
 from gmlp_flax.reports.report import Report
 from gmlp_flax.reports.runs import Run, setting, task_of, unfinished
 from gmlp_flax.reports.table import Table
-from gmlp_flax.training import loading
+from gmlp_flax.training import pretrained
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -125,7 +125,7 @@ def image_filters(path: str) -> Drawn:
 
 def text_filters(path: str) -> Drawn:
     """Figure 4: the row of W that mixes into the middle token, layer by layer."""
-    weights = filters.matrices(loading.load(path))
+    weights = filters.matrices(pretrained.load(path, "latest"))
     note = (
         "Shares of the energy (squared sum) of the middle token's row of W: on tokens before it, "
         "on itself, on tokens after it. The paper sees layers that look forward, backward and both "
@@ -159,7 +159,7 @@ def shift_invariant_matrices(path: str) -> Drawn:
 
 def attention_in_a_pair(path: str) -> Drawn:
     """Figure 10: how much each token of a pair looks at each other token."""
-    measured = attention.of_text(loading.load(path), *PAIR)
+    measured = attention.of_text(pretrained.load(path, "latest"), *PAIR)
     count = len(measured.text.labels)
     segments = measured.text.segments[:count]
     equal = np.full((1, count, count), 1 / count)

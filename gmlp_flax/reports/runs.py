@@ -13,35 +13,18 @@ from gmlp_flax import tasks
 from gmlp_flax.checkpoints import CONFIG_FILE, METRICS_FILE, RESULT_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, newest_baselines
 from gmlp_flax.config import schema
-from gmlp_flax.errors import RunError
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
+from gmlp_flax.errors import RunError, UserError
 from gmlp_flax.io import files
 from gmlp_flax.models import parameters
+from gmlp_flax.options import ALL_RUNS, FINETUNED_RUNS, RUNS_OF_A_ROW
 from gmlp_flax.paper.tables import PaperTable
-from gmlp_flax.tasks.vocabulary import TEXT_OPTIONS, TOKENIZER_FILE
-from gmlp_flax.training import loading
+from gmlp_flax.tasks.text import TEXT_OPTIONS
+from gmlp_flax.training import pretrained
 
 STEPS = "steps"  # also tells rows apart, if the rows of a table differ in it
 RATE = "optimizer.learning_rate"
-OWN = (RATE, "optimizer.lr_multipliers")  # chosen for each row
 FINETUNED = "finetuned"  # the folder, beside a table's runs, of the runs finetuned from them
-# Keys that may differ between the runs of one table: they say how a run was run.
-FREE = (
-    "seed",
-    "model.",
-    "mesh.",
-    "log.",
-    "checkpoint.",
-    "eval.every",
-    "profile.",
-    "data.cache",
-    "data.workers",
-)
-# Of FREE, the keys in which finetuned runs must agree: they say how a model reads sentences.
-_READ = ("length", "dropout", "attention_dropout", "mask_padding", "hide_padding", "pool", "pooler")
-READING = tuple(f"model.{key}" for key in _READ)
-# Keys that a smaller scale shrinks; the report says by how much.
-SHAPES = ("layers", "d_model", "d_ffn", "vocab_size", "image_size")
-SCALED = (STEPS, "batch_size", *(f"model.{key}" for key in SHAPES), "data.train")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +91,7 @@ def baselines(runs: Sequence[Run], metric: str) -> dict[str, float]:
 
 def bare_task(config: ConfigDict) -> Any:
     """The task of a config, without its data."""
-    return tasks.find(config.task).without_data(config)
+    return tasks.find(config.task)(config)
 
 
 def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
@@ -137,13 +120,12 @@ def find(pattern: str, rows: Mapping[str, ConfigDict]) -> list[Run]:
             f"{pattern} holds no run of {names}, or only runs of other sizes: "
             "give a folder of run folders"
         )
-    free = (*OWN, *_steps_key(rows))
-    keys = _compared(runs, free)
+    keys = _compared(runs, _steps_key(rows))
     first_of_row: dict[str, Run] = {}
     for run in runs:
         _compare(runs[0], run, keys)
         first = first_of_row.setdefault(run.row, run)
-        _compare(first, run, OWN)
+        _compare(first, run, _keys(run.config, RUNS_OF_A_ROW))
     _check_tokenizers(runs)
     return runs
 
@@ -169,7 +151,6 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
     first_of_task: dict[tuple, Run] = {}
     folders = os.path.join(pattern, FINETUNED, "*")
     identity = _inherited_architecture(rows)
-    free = (*OWN, "init_from", "init_parameters")
     for run in _runs(folders, rows, identity, _pretrained):
         config = run.config
         if not config.init_from:
@@ -187,8 +168,9 @@ def find_finetuned(pattern: str, rows: Mapping[str, ConfigDict]) -> dict[str, li
         _refuse_twin(known, key, run, f"{task} from {config.init_from}")
         group = (task, config.batch_size)
         first = first_of_task.setdefault(group, run)
-        keys = _compared([run], free)
-        keys += _shared(READING, first, run)
+        keys = _compared([run], ("init_from", "init_parameters"))
+        shared = config_lib.keys(first.config)
+        keys += [key for key in _keys(config, FINETUNED_RUNS) if key in shared]
         _compare(first, run, keys)
         tuned[run.row].append(run)
     return tuned
@@ -211,11 +193,9 @@ def setting(
     config = runs[0].config
     paper = table.config(row, "paper")
     changes = []
-    for key in SCALED:
-        here = config.get(key)
-        papers = paper.get(key)
-        if here != papers:
-            changes.append(f"{key} {here} (paper: {papers})")
+    for key, option in config_lib.keys(config).items():
+        if option.scaled and config[key] != paper.get(key):
+            changes.append(f"{key} {config[key]} (paper: {paper.get(key)})")
     if not changes:
         return f"Scale {scale}: the paper's setting."
     return f"Scale {scale}. Scaled down for {row}: {'; '.join(changes)}."
@@ -298,13 +278,17 @@ def _steps_key(rows: Mapping[str, ConfigDict]) -> tuple[str, ...]:
 
 
 def _pretrained(config: ConfigDict) -> Mapping[str, Any]:
-    """The config of the run from which a finetuned run started; {STEPS: None}, which matches no
+    """The config of the model from which a finetuned run started; {STEPS: None}, which matches no
     row, if it is gone."""
-    folder, _ = loading.source_folder(config.init_from)
-    path = os.path.join(folder, CONFIG_FILE)
-    if config.init_from and files.exists(path):
-        return config_lib.load(path)
-    return {STEPS: None}
+    if not config.init_from:
+        return {STEPS: None}
+    try:
+        source = pretrained.find(config.init_from)
+    except UserError:
+        return {STEPS: None}
+    if "task" not in source.described:
+        return {STEPS: None}
+    return config_lib.load(source.path(CONFIG_FILE))
 
 
 def _architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
@@ -352,24 +336,17 @@ def _refuse_twin(
 
 
 def _compared(runs: Sequence[Run], free: Sequence[str]) -> list[str]:
-    """The keys in which runs of one table must agree."""
+    """The keys in which runs of one table must agree: not those of their models, which are its
+    rows."""
     names: dict[str, None] = {}
     for run in runs:
-        for name in config_lib.keys(run.config):
-            if name not in free and not name.startswith(FREE):
-                names[name] = None
-    return list(names)
+        names |= dict.fromkeys(_keys(run.config, ALL_RUNS))
+    return [name for name in names if name not in free and not name.startswith("model.")]
 
 
-def _shared(
-    keys: Sequence[str],
-    first: Run,
-    second: Run,
-) -> list[str]:
-    """Those of the keys that both configs have."""
-    first_keys = config_lib.keys(first.config)
-    second_keys = config_lib.keys(second.config)
-    return [key for key in keys if key in first_keys and key in second_keys]
+def _keys(config: ConfigDict, compared: str) -> list[str]:
+    """The keys of a config of which `Option.compared` has a value."""
+    return [name for name, option in config_lib.keys(config).items() if option.compared == compared]
 
 
 def _compare(

@@ -3,7 +3,7 @@
 import functools
 import os
 import runpy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
@@ -113,24 +113,22 @@ def define(
     names: dict[str, str] = {}  # name or config of a trial -> its name
     trials = []
     for point in points:
-        if twice := [key for key in point if key in overrides]:
+        twice = [key for key in point if key in overrides]
+        if twice:
             raise ConfigError(f"--config.{twice[0]} and the sweep set the same key: give one")
         full = {CONFIG: source} | overrides | point
         values = {key: value for key, value in full.items() if key != CONFIG}
         config = config_lib.overridden(open_config(full[CONFIG]), values)
         flags = [*points_lib.flags(full), *(f"--trust={module}" for module in trusted)]
         trial = Trial(point, flags, config)
-        marks = trial.name, config_lib.to_json(config)
-        if same := [names[mark] for mark in marks if mark in names]:
-            raise ConfigError(
-                f"two points are one run, or share the name of its folder: {same[0]} and {trial.name}"
-            )
-        names |= dict.fromkeys(marks, trial.name)
-        path = os.path.join(out, trial.name, CONFIG_FILE)
-        if files.exists(path) and (difference := _difference(config_lib.load(path), config)):
-            raise RunError(
-                f"{os.path.dirname(path)} is a run of another config ({difference}): give another --out"
-            )
+        for mark in (trial.name, config_lib.to_json(config)):
+            if mark in names:
+                twins = f"{names[mark]} and {trial.name}"
+                raise ConfigError(
+                    f"two points are one run, or share the name of its folder: {twins}"
+                )
+            names[mark] = trial.name
+        _refuse_other_run(os.path.join(out, trial.name), config, values)
         trials.append(trial)
     best = dict.fromkeys(tasks.find(trial.config.task).best for trial in trials)
     if len(best) > 1:
@@ -143,15 +141,27 @@ def define(
     return Sweep(source, overrides, tuple(trials), choosing, metric, mode, out)
 
 
-def _difference(before: ConfigDict, now: ConfigDict) -> str:
-    """The first key in which a run and its config differ, with both values; empty if there is none.
+def _refuse_other_run(folder: str, config: ConfigDict, explicit: Collection[str]) -> None:
+    """Raises RunError, with the first key that differs, if a folder holds a run of another config
+    than this one would be after `config.resolve`: what the run has inherited and the mesh that it
+    has chosen are no difference."""
+    path = os.path.join(folder, CONFIG_FILE)
+    if not files.exists(path):
+        return
+    before = config_lib.load(path)
 
-    Keys that a run inherits through `init_from` have the other run's values, whatever its config
-    says.
-    """
-    inherits = bool(now.init_from) and tasks.find(now.task).inherits_model
-    known = config_lib.keys(before) | config_lib.keys(now)
-    for key, (old, new) in config_lib.differences(before, now).items():
-        if not (inherits and known[key].architecture):
-            return f"config.{key} was {old!r} and is now {new!r}"
-    return ""
+    def inherited_before(config: ConfigDict) -> config_lib.Start | None:
+        return config_lib.Start(config.init_from, before, {}) if config.init_from else None
+
+    def mesh_before(config: ConfigDict) -> tuple[config_lib.Sizes, str]:
+        return (before.mesh.data, before.mesh.fsdp, before.mesh.tensor), "as before"
+
+    choose_mesh = None if before.mesh.auto else mesh_before
+    now = config_lib.resolve(config, inherited_before, choose_mesh, explicit).config
+    differences = config_lib.differences(before, now)
+    if differences:
+        key, (old, new) = next(iter(differences.items()))
+        raise RunError(
+            f"{folder} is a run of another config (config.{key} was {old!r} and is now {new!r}): "
+            "give another --out"
+        )

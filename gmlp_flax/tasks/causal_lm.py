@@ -4,7 +4,7 @@ continues a text."""
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +16,94 @@ from gmlp_flax.data.text.tokenizer import MASK
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import blocks
 from gmlp_flax.models.text import CausalLM
-from gmlp_flax.tasks import base
-from gmlp_flax.tasks.base import Batch, Outputs, Sums, Totals, model_keys, weighted_sum
+from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Sums, Totals, model_keys, weighted_sum
 from gmlp_flax.tasks.generation import GeneratedText, Sampling, TextGenerator
+from gmlp_flax.tasks.language_data import LanguageData
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
-from gmlp_flax.tasks.prediction import Prepared
+from gmlp_flax.tasks.prediction import Answer, GeneratingPredictor, Prepared
+from gmlp_flax.tasks.text import TextPredictor
+
+
+class CausalData(LanguageData):
+    """Windows of [CLS] and the next n tokens of the text, a [SEP] after each document among
+    them."""
+
+    more_tokens = 1
+    closed = False
+
+
+class CausalPredictor(TextPredictor, GeneratingPredictor):
+    """Ranks the token after a text, or continues it."""
+
+    @functools.cached_property
+    def names(self) -> list[str]:
+        """See `Predictor`: the text of each token of the vocabulary."""
+        return [self.tokenizer.piece(token) for token in range(self.tokenizer.vocab_size)]
+
+    def label(self, number: int) -> str:
+        """See `Predictor`."""
+        return "next"
+
+    def encode(self, inputs: Sequence[str]) -> np.ndarray:
+        """See `Predictor`: int32 [batch, tokens], each text after [CLS]."""
+        texts = [self.tokenizer.encode(line) for line in inputs]
+        return self.padded([self.tokenizer.cls_id, *ids] for ids in texts)
+
+    def prepare(self, given: str, truncate: bool = False) -> Prepared:
+        """See `Predictor`: a line of text, of which the model reads the end, whose next token it
+        ranks.
+
+        Raises:
+            RunError: a line has a [MASK].
+        """
+        refuse_mask(given)
+        text = self.tokenizer.encode(given)
+        first = max(0, len(text) - self.task.length + 1)
+        ids = [self.tokenizer.cls_id, *text[first:]]
+        # What follows the last token changes nothing.
+        arrays = {"tokens": np.array(ids, np.int32), "last": np.array([len(ids) - 1])}
+        return Prepared([arrays], 1, self.note_of_prompt(len(text)))
+
+    def note_of_prompt(self, tokens: int) -> str:
+        """See `GeneratingPredictor`."""
+        most = self.task.length - 1
+        if tokens <= most:
+            return ""
+        return f"the line has {tokens} tokens; the model reads the last {most} of them"
+
+    def scores(self, params: Any, batch: Batch) -> jax.Array:
+        """See `Predictor`: the one prediction is the token after "last"."""
+        model = self.task.bind(params)
+        states = model.hidden(batch["tokens"])
+        return model.logits(jnp.take_along_axis(states, batch["last"][..., None], axis=1))
+
+    def generate(self, params: Any, prompt: str, sampling: Sampling) -> GeneratedText:
+        """See `GeneratingPredictor`."""
+        refuse_mask(prompt)
+        return self.generator.generate(params, prompt, sampling)
+
+    @functools.cached_property
+    def generator(self) -> TextGenerator:
+        """What writes texts with the model."""
+
+        def extend(params: Any, *inputs: Any) -> Any:
+            return self.task.bind(params).extend(*inputs)
+
+        return TextGenerator(extend, self.task.length, self.tokenizer)
+
+    def format(self, answer: Answer) -> str:
+        """See `Predictor`."""
+        if answer.text is not None:
+            return f"{answer.input}{answer.text}"
+        return super().format(answer)
+
+
+def refuse_mask(text: str) -> None:
+    """Raises RunError if a text has a [MASK]."""
+    if MASK in text:
+        raise RunError(
+            f"a causal model continues a text and fills no {MASK}: leave it out of {text[:60]!r}"
+        )
 
 
 class CausalLanguageModeling(LanguageModeling):
@@ -31,12 +114,10 @@ class CausalLanguageModeling(LanguageModeling):
     in an epoch. [PAD] after the end of a text is read, where nothing sees it, and not predicted.
     """
 
+    Data: ClassVar = CausalData
+    Predictor: ClassVar = CausalPredictor
     lower_is_better = (*LanguageModeling.lower_is_better, "bits_per_byte")
-    more_tokens = 1
-    closed = False
-    generates = True
     hub_task = "text-generation"
-    prediction_label = "next: "
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
@@ -44,28 +125,34 @@ class CausalLanguageModeling(LanguageModeling):
         super().check(config)
         if not blocks.find(config.model.block).can_be_causal:
             able = ", ".join(name for name, block in blocks.BLOCKS.items() if block.can_be_causal)
-            what = f"config.model.block is {config.model.block!r}, which mixes all tokens"
-            raise ConfigError(f"{what}: expected one of {able}")
+            raise ConfigError(
+                f"config.model.block is {config.model.block!r}, which mixes all tokens: expected "
+                f"one of {able}"
+            )
         if not config.model.causal:
             raise ConfigError(
                 "config.task is 'causal_lm' and config.model.causal is False: set it to True"
             )
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
+        """See `Task`."""
         return CausalLM(self.spec(), self.config.model.vocab_size, rngs, **self.embedding())
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
+        """See `Task`."""
         targets, weights = self._targets(batch)
-        sums = cross_entropy(
-            self.apply(params, batch["tokens"][:, :-1], model_keys(batch)), targets, weights
-        )
+        logits = self.apply(params, batch["tokens"][:, :-1], model_keys(batch))
+        sums = cross_entropy(logits, targets, weights)
         return sums["loss"][0], sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
+        """See `Task`."""
         targets, weights = self._targets(batch)
         weights = weights * batch["weight"][:, None]
-        sums = cross_entropy(self.apply(params, batch["tokens"][:, :-1], None), targets, weights)
-        sums |= {"bytes": weighted_sum(jnp.asarray(self.tokenizer.byte_counts())[targets], weights)}
+        logits = self.apply(params, batch["tokens"][:, :-1], None)
+        sums = cross_entropy(logits, targets, weights)
+        byte_counts = jnp.asarray(self.tokenizer.byte_counts())
+        sums["bytes"] = weighted_sum(byte_counts[targets], weights)
         return self.evaluation_sums(sums, batch, targets, weights), {}
 
     def _targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
@@ -75,82 +162,29 @@ class CausalLanguageModeling(LanguageModeling):
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
+        """See `Task`."""
         return *super().eval_metrics, "bits_per_byte"
 
-    def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
+    def summarize(self, sums: Totals, outputs: Outputs, data: Any) -> dict[str, float]:
         """Perplexity of tokens, and the loss in bits for each byte of the text, whatever the
         vocabulary."""
-        metrics = super().summarize(sums, outputs)
-        return {
-            "perplexity": metrics.pop("perplexity"),
-            "bits_per_byte": _bits(sums["loss"][0], sums),
-        } | metrics
+        metrics = super().summarize(sums, outputs, data)
+        perplexity = metrics.pop("perplexity")
+        bits = bits_per_byte(sums["loss"][0], sums)
+        return {"perplexity": perplexity, "bits_per_byte": bits, **metrics}
 
-    def baselines(self, sums: Totals) -> list[base.Baseline]:
+    def baselines(self, sums: Totals, data: LanguageData) -> list[Baseline]:
         """See `LanguageModeling`; in bits per byte as well."""
-        [(name, metrics)] = super().baselines(sums)
+        [(name, metrics)] = super().baselines(sums, data)
         loss = math.log(metrics["perplexity"]) * sums["targets"][1]
-        return [base.Baseline(name, metrics | {"bits_per_byte": _bits(loss, sums)})]
+        return [Baseline(name, {**metrics, "bits_per_byte": bits_per_byte(loss, sums)})]
 
     @property
     def unpredicted(self) -> tuple[int, ...]:
+        """See `LanguageModeling`: [SEP] ends a document, and is a target."""
         return self.tokenizer.pad_id, self.tokenizer.cls_id, self.tokenizer.mask_id
 
-    def generate(self, params: Any, prompt: str, sampling: Sampling) -> GeneratedText:
-        """See `Task`."""
-        _refuse_mask(prompt)
-        return self.generator.generate(params, prompt, sampling)
 
-    def encode(self, inputs: Sequence[str]) -> np.ndarray:
-        """See `Task`: int32 [batch, tokens], each text after [CLS]."""
-        return self.pad([[self.tokenizer.cls_id, *self.tokenizer.encode(line)] for line in inputs])
-
-    def prepare(self, given: str, truncate: bool = False) -> Prepared:
-        """See `Task`: a line of text, of which the model reads the end, whose next token it ranks.
-
-        Raises:
-            RunError: a line has a [MASK].
-        """
-        _refuse_mask(given)
-        ids = [
-            self.tokenizer.cls_id,
-            *(text := self.tokenizer.encode(given))[max(0, len(text) - self.length + 1) :],
-        ]
-        # what follows changes nothing
-        arrays = {"tokens": np.array(ids, np.int32), "last": np.array([len(ids) - 1])}
-        return Prepared([arrays], 1, self.note_of_prompt(len(text)))
-
-    def note_of_prompt(self, tokens: int) -> str:
-        """A note if the model does not read the whole prompt; "" if it does."""
-        most = self.length - 1
-        return (
-            ""
-            if tokens <= most
-            else f"the line has {tokens} tokens; the model reads the last {most} of them"
-        )
-
-    def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
-        """See `Task`: the one prediction is the token after "last"."""
-        model = self.bind(params)
-        return model.logits(
-            jnp.take_along_axis(model.hidden(batch["tokens"]), batch["last"][..., None], axis=1)
-        )
-
-    @functools.cached_property
-    def generator(self) -> TextGenerator:
-        """The text generator of the model."""
-        return TextGenerator(
-            lambda params, *inputs: self.bind(params).extend(*inputs), self.length, self.tokenizer
-        )
-
-
-def _bits(loss: float, sums: Totals) -> float:
+def bits_per_byte(loss: float, sums: Totals) -> float:
     """A loss in nats as bits per byte of the text that was predicted."""
     return loss / math.log(2) / max(sums["bytes"][0], 1)
-
-
-def _refuse_mask(text: str) -> None:
-    if MASK in text:
-        raise RunError(
-            f"a causal model continues a text and fills no {MASK}: leave it out of {text[:60]!r}"
-        )

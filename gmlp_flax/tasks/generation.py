@@ -13,6 +13,8 @@ import numpy as np
 from gmlp_flax.errors import RunError
 from gmlp_flax.options import AT_LEAST_0, AT_LEAST_1, PROBABILITY, option, options_of
 
+LEAST_TEMPERATURE = 1e-6  # below it a division would overflow: the likeliest token is taken
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling:
@@ -36,8 +38,10 @@ class Sampling:
 
     def __post_init__(self):
         for name, declared in options_of(type(self)).items():
-            if problem := declared.problem(getattr(self, name)):
-                raise RunError(f"{name} is {getattr(self, name)!r}: {problem}")
+            value = getattr(self, name)
+            problem = declared.problem(value)
+            if problem:
+                raise RunError(f"{name} is {value!r}: {problem}")
 
 
 def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
@@ -58,12 +62,14 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     if sampling.top_k:
         order = order[: sampling.top_k]
     best = logits[order].astype(np.float64)
-    if sampling.temperature < 1e-6:  # the division would overflow
-        kept = (np.arange(len(best)) == 0) * 1.0
+    if sampling.temperature < LEAST_TEMPERATURE:
+        weights = np.zeros(len(best))
+        weights[0] = 1
     else:
-        kept = np.exp((best - best[0]) / sampling.temperature)
-    kept /= kept.sum()
-    kept *= np.cumsum(kept) - kept < sampling.top_p
+        weights = np.exp((best - best[0]) / sampling.temperature)
+    shares = weights / weights.sum()
+    before = np.cumsum(shares) - shares
+    kept = np.where(before < sampling.top_p, shares, 0.0)
     result = np.zeros(logits.shape)
     result[order] = kept / kept.sum()
     return result
@@ -72,7 +78,8 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
 def draw(probabilities: np.ndarray, random: np.random.Generator) -> int:
     """A token, by one number of the generator."""
     sums = np.cumsum(probabilities)
-    return int(np.searchsorted(sums, random.random() * sums[-1], "right"))
+    drawn = random.random() * sums[-1]
+    return int(np.searchsorted(sums, drawn, "right"))
 
 
 class GeneratedText(NamedTuple):
@@ -102,24 +109,37 @@ class TextGenerator:
     """
 
     def __init__(self, extend: Callable[..., tuple[jax.Array, Any]], length: int, tokenizer: Any):
-        self.extend, self.length, self.tokenizer = extend, length, tokenizer
+        self.extend = extend
+        self.length = length
+        self.tokenizer = tokenizer
         self._read = jax.jit(extend, donate_argnums=2)
 
     def generate(self, params: Any, prompt: str, sampling: Sampling) -> GeneratedText:
         """What the model writes after a prompt."""
-        ids, new, windows, ended = self.tokenizer.encode(prompt), [], 0, False
-        random, steps = np.random.default_rng(sampling.seed), self.logits(params, ids, new)
+        ids = self.tokenizer.encode(prompt)
+        new: list[int] = []
+        windows = 0
+        ended = False
+        random = np.random.default_rng(sampling.seed)
+        steps = self.logits(params, ids, new)
         while not ended and len(new) < sampling.tokens:
             logits, is_new_window = next(steps)
-            windows += is_new_window
+            if is_new_window:
+                windows += 1
             allowed = np.where(self._allowed, logits[: len(self._allowed)], -np.inf)
             token = draw(probabilities(allowed, sampling), random)
-            ended = token == self.tokenizer.sep_id
-            new += [] if ended else [token]
-        # The new tokens' text begins with the space that belongs before them.
-        before, whole = self.tokenizer.decode(ids), self.tokenizer.decode([*ids, *new])
-        text = whole[len(os.path.commonprefix([before, whole])) :]  # noqa: RUF071 - of texts, not of paths
-        return GeneratedText(text, len(ids), len(new), windows, ended)
+            if token == self.tokenizer.sep_id:
+                ended = True
+            else:
+                new.append(token)
+        return GeneratedText(self._text_after(ids, new), len(ids), len(new), windows, ended)
+
+    def _text_after(self, ids: list[int], new: list[int]) -> str:
+        """The text of new tokens, which begins with the space that belongs before them."""
+        before = self.tokenizer.decode(ids)
+        whole = self.tokenizer.decode([*ids, *new])
+        common = os.path.commonprefix([before, whole])  # noqa: RUF071 - of texts, not of paths
+        return whole[len(common) :]
 
     def logits(
         self, params: Any, prompt: list[int], new: list[int]
@@ -128,27 +148,35 @@ class TextGenerator:
 
         The caller appends the token that it chose to `new` before it asks for the next logits.
         """
-        window, cache = (
-            [self.tokenizer.cls_id, *prompt[max(0, len(prompt) - self.length + 1) :]],
-            None,
-        )
+        window = self._window_with_last(prompt, self.length - 1)
+        cache = None
         while True:
             is_new_window = cache is None
             if is_new_window:
-                last, first = len(window) - 1, 0
-                # few sizes: each is a program to compile
-                size = min(self.length, 1 << last.bit_length())
-                tokens = window + [self.tokenizer.pad_id] * (size - len(window))
+                first = 0
+                last = len(window) - 1
+                tokens = self._padded(window)
             else:
-                last, first, tokens = 0, len(window) - 1, window[-1:]
-            logits, cache = self._read(params, np.array([tokens], np.int32), cache, first, last)
+                first = len(window) - 1
+                last = 0
+                tokens = window[-1:]
+            batch = np.array([tokens], np.int32)
+            logits, cache = self._read(params, batch, cache, first, last)
             yield np.asarray(logits[0]), is_new_window
             window.append(new[-1])
             if len(window) > self.length:
-                window, cache = (
-                    [self.tokenizer.cls_id, *window[len(window) - self.length // 2 :]],
-                    None,
-                )
+                window = self._window_with_last(window, self.length // 2)
+                cache = None
+
+    def _window_with_last(self, ids: list[int], count: int) -> list[int]:
+        """A new window: [CLS], and at most the last `count` tokens."""
+        first = max(0, len(ids) - count)
+        return [self.tokenizer.cls_id, *ids[first:]]
+
+    def _padded(self, window: list[int]) -> list[int]:
+        """A window in one of a few sizes, as each is a program to compile."""
+        size = min(self.length, 1 << (len(window) - 1).bit_length())
+        return window + [self.tokenizer.pad_id] * (size - len(window))
 
     @functools.cached_property
     def _allowed(self) -> np.ndarray:

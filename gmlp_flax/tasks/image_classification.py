@@ -1,17 +1,10 @@
 """Image classification, as the paper does it on ImageNet (section 3)."""
 
-from __future__ import annotations
-
-import collections
 import functools
-import json
 import os
-import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, BinaryIO, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,19 +13,18 @@ import optax
 from flax import nnx
 from ml_collections import ConfigDict
 
-from gmlp_flax.data import embedded, pipeline
-from gmlp_flax.data.fingerprints import Fingerprint, spread
-from gmlp_flax.data.images import sources, views
-from gmlp_flax.data.images.augment import Augmentation
-from gmlp_flax.data.images.sources import UNREAD, ReadableExamples
+from gmlp_flax.data.images import decoding
+from gmlp_flax.data.images.readable import UNREAD
+from gmlp_flax.data.images.stores import SUFFIXES
 from gmlp_flax.errors import ConfigError, DataError
-from gmlp_flax.io import files
-from gmlp_flax.io.records import BadRecords, decode_utf8
+from gmlp_flax.io import files as io_files
 from gmlp_flax.models.image import POOLS, STEMS, ImageClassifier, token_count
 from gmlp_flax.options import AT_LEAST_0, SHARE, SHARE_ABOVE_0, SHARE_BELOW_1, SIZE, Option, Range
-from gmlp_flax.tasks import base, sides
 from gmlp_flax.tasks.base import (
+    Baseline,
     Batch,
+    Files,
+    Inheritance,
     Outputs,
     Shapes,
     Sums,
@@ -41,24 +33,93 @@ from gmlp_flax.tasks.base import (
     model_keys,
     weighted_sum,
 )
+from gmlp_flax.tasks.data import names_in
+from gmlp_flax.tasks.image_data import CLASSES_FILE, NAMES_FILE, ImageData, evaluation_example
 from gmlp_flax.tasks.mixing import blend_pixels, own_weights, pair_keys, partners
-from gmlp_flax.tasks.prediction import Prepared
+from gmlp_flax.tasks.prediction import Answer, Predictor, Prepared, shown
 
-CLASSES_FILE = "classes.json"
-# words for people, in the order of the classes; converted weights have it
-NAMES_FILE = "names.json"
-_LOOKED_INTO, _FEW = 400, 64  # held-out images decoded at the start, on a disk and in a bucket
 SIDE = Range("from 1 to 65,536", 1, 2**16)  # pixels
+IMAGENET_CLASSES = 1000
+
+
+class ImagePredictor(Predictor):
+    """Answers to images: paths of files, Pillow images, or arrays of pixels."""
+
+    usage = "IMAGE ..."
+    suffixes = SUFFIXES
+    array_rank = 4
+
+    @property
+    def names(self) -> Sequence[str]:
+        """See `Predictor`: what to show people for each class."""
+        return self.task.names
+
+    @functools.cached_property
+    def transform(self) -> Callable[[Any], np.ndarray]:
+        """The preprocessing of an image, as in evaluation, to uint8 [height, width, channels].
+
+        It raises DataError if a file is missing or does not decode, or an array is no image.
+        """
+        config = self.task.config
+        example = evaluation_example(config)
+
+        def transform(image: Any) -> np.ndarray:
+            return example(decoding.record_of(image, config.model.channels))["image"]
+
+        return transform
+
+    def prepare(self, given: Any, truncate: bool = False) -> Prepared:
+        """See `Predictor`; it raises as `transform` does."""
+        return Prepared([{"image": self.transform(given)}])
+
+    def encode(self, inputs: Sequence[Any]) -> np.ndarray:
+        """See `Predictor`: uint8 [batch, height, width, channels], as evaluation sees the
+        images."""
+        return np.stack([self.transform(image) for image in inputs])
+
+    def scores(self, params: Any, batch: Batch) -> jax.Array:
+        """See `Predictor`: one prediction for each image."""
+        return self.task.apply(params, batch["image"])[:, None]
+
+    def listed(self, inputs: Any) -> Any:
+        """See `Predictor`: an array of two or three axes is one image."""
+        is_array_of_one = getattr(inputs, "ndim", None) in (0, 2, 3)
+        return [inputs] if is_array_of_one else super().listed(inputs)
+
+    def paths_in(self, inputs: Any) -> list[str] | None:
+        """See `Predictor`: the images in a folder, or of a pattern."""
+        if not isinstance(inputs, str | os.PathLike):
+            return None
+        name = os.fspath(inputs)
+        paths = io_files.expand(name, SUFFIXES)
+        return None if paths == [name] else paths
+
+    def inputs_of_file(
+        self, path: str, read_lines: Callable[[str, BinaryIO], Iterator[Any]]
+    ) -> Iterator[Any]:
+        """See `Predictor`: the file itself."""
+        yield path
+
+    def format(self, answer: Answer) -> str:
+        """See `Predictor`: in one line."""
+        return f"{answer.input}: {shown(answer.predictions[0])}"
 
 
 class ImageClassification(Task):
     """Predicts the class of an image; batches carry uint8 images, which the step normalises on the
-    device."""
+    device.
+
+    Attributes:
+        classes: names of the classes in the order of their labels; without files, ImageNet's
+            numbers.
+    """
 
     options = {
-        "model.image_size": Option((224, 224), "height and width of images", SIDE),
+        "model.image_size": Option(
+            (224, 224), "height and width of images", SIDE, inherited=True, scaled=True
+        ),
         "model.patch_size": Option((16, 16), "height and width of a patch", SIDE),
-        "model.channels": Option(3, "3 for RGB, 1 for grey", (1, 3)),
+        "model.channels": Option(3, "3 for RGB, 1 for grey", (1, 3), inherited=True),
         "model.stem": Option(
             "patches",
             "a linear layer of patches; or a table of 256 vectors, for single grey pixels as tokens",
@@ -82,11 +143,22 @@ class ImageClassification(Task):
             "exact",
             "one resampling of the exact centre; or timm's pixels, scaled, then cropped",
             ("exact", "timm"),
+            inherited=True,
+        ),
+        "data.max_value": Option(
+            65_535,
+            "the 16-bit pixel that is white: 4,095 for sensors of 12 bits",
+            Range("from 1 to 65,535", 1, 65_535),
         ),
         "data.flip": Option(True, "mirror half of the training images"),
-        "data.mean": Option((0.5, 0.5, 0.5), "subtracted from each channel of pixels in 0 to 1"),
+        "data.mean": Option(
+            (0.5, 0.5, 0.5), "subtracted from each channel of pixels in 0 to 1", inherited=True
+        ),
         "data.std": Option(
-            (0.5, 0.5, 0.5), "divides each channel afterwards", Range("at least 1e-6", 1e-6)
+            (0.5, 0.5, 0.5),
+            "divides each channel afterwards",
+            Range("at least 1e-6", 1e-6),
+            inherited=True,
         ),
         "data.class_map": Option(
             "",
@@ -114,8 +186,12 @@ class ImageClassification(Task):
         "augment.erasing": Option(
             0.0, "probability that noise replaces a rectangle (DeiT: 0.25)", SHARE
         ),
-        "augment.mixup": Option(0.0, "alpha of mixup (paper: 0.8); 0: none", AT_LEAST_0),
-        "augment.cutmix": Option(0.0, "alpha of CutMix (paper: 1.0); 0: none", AT_LEAST_0),
+        "augment.mixup": Option(
+            0.0, "alpha of mixup (paper: 0.8); 0: none", AT_LEAST_0, softens_targets=True
+        ),
+        "augment.cutmix": Option(
+            0.0, "alpha of CutMix (paper: 1.0); 0: none", AT_LEAST_0, softens_targets=True
+        ),
         "augment.switch": Option(0.5, "probability of CutMix if both are on", SHARE),
         "augment.mixing": Option(
             "batch",
@@ -126,35 +202,46 @@ class ImageClassification(Task):
             1, "times that an epoch holds each image, augmented anew (DeiT: 3)", SIZE
         ),
         "optimizer.label_smoothing": Option(
-            0.0, "share of the target spread over all classes", SHARE_BELOW_1
+            0.0,
+            "share of the target spread over all classes",
+            SHARE_BELOW_1,
+            softens_targets=True,
         ),
         "eval.real_labels": Option(
             "", "ReaL's JSON file of labels for ImageNet's validation images"
         ),
     }
+    Data: ClassVar = ImageData
+    Predictor: ClassVar = ImagePredictor
+    inheritance = Inheritance(heads={CLASSES_FILE: "head/"}, optional=(NAMES_FILE,))
     best = ("top1", "max")
     hub_task = "image-classification"
     percent = dict.fromkeys(("accuracy", "top1", "top5", "real"), 100.0)
     unit = "images"
-    predicts_files = True
-    inherited_keys = (
-        "data.mean",
-        "data.std",
-        "data.transform",
-        "model.channels",
-        "model.image_size",
-    )
-    heads = {CLASSES_FILE: "head/"}
-    optional_assets = (NAMES_FILE,)
 
-    def module(self, rngs: nnx.Rngs) -> nnx.Module:
+    def __init__(self, config: ConfigDict, files: Files = MappingProxyType({})):
+        super().__init__(config, files)
+        self.classes = tuple(str(number) for number in range(IMAGENET_CLASSES))
+        if CLASSES_FILE in files:
+            self.classes = names_in(files[CLASSES_FILE], CLASSES_FILE)
+
+    @property
+    def class_names(self) -> Sequence[str]:
         """See `Task`."""
-        names = ("image_size", "patch_size", "channels", "pool", "pre_logits", "stem")
-        options = {name: self.config.model[name] for name in names}
-        data, classes = self.config.data, len(self.classes)
-        return ImageClassifier(
-            self.spec(), rngs, classes=classes, mean=data.mean, std=data.std, **options
-        )
+        return self.classes
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """What to show people for each class: the words among the files, else the class itself."""
+        if NAMES_FILE not in self.files:
+            return self.classes
+        names = names_in(self.files[NAMES_FILE], NAMES_FILE)
+        if len(names) != len(self.classes):
+            raise DataError(
+                f"{NAMES_FILE} has {len(names)} names for {len(self.classes)} classes: remove it, "
+                "or fix it"
+            )
+        return names
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
@@ -166,55 +253,72 @@ class ImageClassification(Task):
             )
         if config.model.get("causal") and config.model.pool == "cls":
             raise ConfigError(
-                "config.model.pool is 'cls', and the model is causal: it sees no patch; set it to 'mean'"
+                "config.model.pool is 'cls', and the model is causal: it sees no patch; set it to "
+                "'mean'"
             )
         is_grey = config.model.channels == 1 and config.model.patch_size == (1, 1)
         if config.model.stem == "table" and (mixes or not is_grey):
             raise ConfigError(
-                "config.model.stem is 'table', a vector for each grey value: set config.model.channels=1 and "
-                "config.model.patch_size=(1,1), and set config.augment.mixup=0 and cutmix=0"
+                "config.model.stem is 'table', a vector for each grey value: set "
+                "config.model.channels=1 and config.model.patch_size=(1,1), and set "
+                "config.augment.mixup=0 and cutmix=0"
             )
 
-    @property
-    def class_names(self) -> Sequence[str]:
-        return self.classes
-
-    @classmethod
-    def without_data(
-        cls,
-        config: ConfigDict,
-        files: Mapping[str, bytes] = MappingProxyType({}),
-        classes: int = 1000,
-    ) -> ImageClassification:
-        """See `Task`; as many classes as ImageNet has, or another number."""
-        task = cls(config, "", files)
-        if CLASSES_FILE not in files:
-            task.classes = tuple(map(str, range(classes)))
-        return task
+    def module(self, rngs: nnx.Rngs) -> nnx.Module:
+        """See `Task`."""
+        names = ("image_size", "patch_size", "channels", "pool", "pre_logits", "stem")
+        options = {name: self.config.model[name] for name in names}
+        data = self.config.data
+        return ImageClassifier(
+            self.spec(), rngs, classes=len(self.classes), mean=data.mean, std=data.std, **options
+        )
 
     def example_shapes(self) -> Shapes:
+        """See `Task`."""
         model = self.config.model
         return {"image": ((*model.image_size, model.channels), jnp.uint8), "label": ((), jnp.int32)}
 
     @property
     def length(self) -> int:
+        """See `Task`: patches, and a cls token if there is one."""
         model = self.config.model
         return token_count(model.image_size, model.patch_size, model.pool)
+
+    def as_inputs(self, array: np.ndarray) -> np.ndarray:
+        """See `Task`: images of whole numbers from 0 to 255, or of floats from 0 to 1, which are
+        scaled."""
+        shape, _ = self.example_shapes()["image"]
+        is_whole = array.dtype.kind in "iu"
+        white = 255 if is_whole else 1
+        is_image = array.shape[1:] == shape and array.dtype.kind not in "cOSU"
+        if is_image and 0 <= array.min() <= array.max() <= white:
+            return array if is_whole else np.float32(255) * array.astype(np.float32)
+        raise DataError(
+            f"inputs is an array of {array.dtype} {[*array.shape]}: expected "
+            f"{['batch', *shape]}, whole numbers 0 to 255 or floats 0 to 1, or a list of images"
+        )
 
     def mix(self, batch: Batch, key: jax.Array) -> Batch:
         """Mixup or CutMix: adds "share", how much of its own label an example keeps, and "other",
         its partner's."""
-        augment, images, labels = self.config.augment, batch["image"], batch["label"]
+        augment = self.config.augment
+        images = batch["image"]
+        labels = batch["label"]
         if not (augment.mixup or augment.cutmix):
             return batch
         keys = key[None] if augment.mixing == "batch" else pair_keys(batch["key"])
-        options = {name: augment[name] for name in ("mixup", "cutmix", "switch")}
-        own, share = own_weights(keys, images.shape[1:-1], **options)
-        share = jnp.broadcast_to(share, labels.shape)
-        return batch | {
+        own, share = own_weights(
+            keys,
+            images.shape[1:-1],
+            mixup=augment.mixup,
+            cutmix=augment.cutmix,
+            switch=augment.switch,
+        )
+        return {
+            **batch,
             "image": blend_pixels(images, own),
             "other": partners(labels),
-            "share": share,
+            "share": jnp.broadcast_to(share, labels.shape),
         }
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
@@ -224,12 +328,15 @@ class ImageClassification(Task):
         Targets of mixed images are mixed as well, and accuracy counts the label with the larger
         share.
         """
-        labels, logits = batch["label"], self.apply(params, batch["image"], model_keys(batch))
-        hot = functools.partial(jax.nn.one_hot, num_classes=logits.shape[-1])
-        targets = hot(labels)
+        labels = batch["label"]
+        logits = self.apply(params, batch["image"], model_keys(batch))
+        classes = logits.shape[-1]
+        targets = jax.nn.one_hot(labels, classes)
         if "share" in batch:
-            share, other = batch["share"], batch["other"]
-            targets = share[:, None] * targets + (1 - share)[:, None] * hot(other)
+            share = batch["share"]
+            other = batch["other"]
+            own_targets = share[:, None] * targets
+            targets = own_targets + (1 - share)[:, None] * jax.nn.one_hot(other, classes)
             labels = jnp.where(share < 0.5, other, labels)
         targets = optax.smooth_labels(targets, self.config.optimizer.label_smoothing)
         ones = jnp.ones(logits.shape[:1])
@@ -247,36 +354,35 @@ class ImageClassification(Task):
         labels], filled with -1, it also counts the images whose first class is among their ReaL
         labels, of all that have some.
         """
-        logits, labels, weights = (
-            self.apply(params, batch["image"]),
-            batch["label"],
-            batch["weight"],
-        )
+        labels = batch["label"]
+        weights = batch["weight"]
+        logits = self.apply(params, batch["image"])
         read = weights * (labels != UNREAD)
+        known_labels = jnp.maximum(labels, 0)
         _, best = jax.lax.top_k(logits, min(5, logits.shape[-1]))
         hits = best == labels[:, None]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, known_labels)
+        class_counts = jnp.zeros(logits.shape[-1]).at[known_labels].add(read)
         sums = {
             "loss": weighted_sum(losses, read),
             "top1": weighted_sum(hits[:, 0], read),
             "top5": weighted_sum(hits.any(-1), read),
             "examples": weighted_sum(labels != UNREAD, weights),
-            "classes": (
-                jnp.zeros(logits.shape[-1]).at[jnp.maximum(labels, 0)].add(read),
-                read.sum(),
-            ),
+            "classes": (class_counts, read.sum()),
         }
         if "real" in batch:
             real = batch["real"]
-            sums["real"] = weighted_sum((best[:, :1] == real).any(-1), read * (real >= 0).any(-1))
+            is_hit = (best[:, :1] == real).any(-1)
+            sums["real"] = weighted_sum(is_hit, read * (real >= 0).any(-1))
         return sums, {}
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
         """ReaL accuracy is among them if its labels are given."""
-        return "top1", "top5", "loss", *(["real"] if self.config.eval.real_labels else [])
+        real = ("real",) if self.config.eval.real_labels else ()
+        return ("top1", "top5", "loss", *real)
 
-    def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
+    def summarize(self, sums: Totals, outputs: Outputs, data: Any) -> dict[str, float]:
         """Top-1, top-5, ReaL accuracy and loss of the images that could be read, and the number
         that could not.
 
@@ -284,213 +390,31 @@ class ImageClassification(Task):
             DataError: more images cannot be read, over all hosts, than config.data.max_bad_records
                 allows; or no image has a ReaL label.
         """
-        read, examples = map(int, sums["examples"])
+        read, examples = (int(value) for value in sums["examples"])
+        unread = examples - read
         limit = self.config.data.max_bad_records
-        if examples - read > limit or not read:
+        if unread > limit or not read:
             raise DataError(
-                f"{examples - read} of {examples} held-out images cannot be read (config.data.max_bad_records="
-                f"{limit}; standard error names them): mend them or raise the limit"
+                f"{unread} of {examples} held-out images cannot be read "
+                f"(config.data.max_bad_records={limit}; standard error names them): fix them or "
+                "raise the limit"
             )
         if "real" in sums and not sums["real"][1]:
             raise DataError(
-                f"{self.config.eval.real_labels} has no label for any held-out image; give ReaL's file"
+                f"{self.config.eval.real_labels} has no label for any held-out image; give ReaL's "
+                "file"
             )
-        names = [name for name in ("top1", "top5", "real", "loss") if name in sums]
-        means: dict[str, float] = {name: sums[name][0] / sums[name][1] for name in names}
-        unread = {"unread": examples - read} if examples > read else {}
-        return means | {"examples": examples} | unread
+        metrics: dict[str, float] = {}
+        for name in ("top1", "top5", "real", "loss"):
+            if name in sums:
+                total, weight = sums[name]
+                metrics[name] = total / weight
+        metrics["examples"] = examples
+        if unread:
+            metrics["unread"] = unread
+        return metrics
 
-    def baselines(self, sums: Totals) -> list[base.Baseline]:
+    def baselines(self, sums: Totals, data: Any) -> list[Baseline]:
         """One class for all images: the most frequent one of the held-out data."""
         counts, read = sums["classes"]
-        return [base.Baseline("the most frequent class", {"top1": float(max(counts)) / read})]
-
-    @functools.cached_property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes in the order of their labels: the run folder's, else the training
-        data's."""
-        return self.saved_names(CLASSES_FILE) or tuple(self.source("train").classes)
-
-    @functools.cached_property
-    def names(self) -> tuple[str, ...]:
-        """What to show people for each class: the run folder's own words if it has them, else the
-        class itself."""
-        names = self.saved_names(NAMES_FILE) or self.classes
-        if len(names) != len(self.classes):
-            own = os.path.join(self.folder, NAMES_FILE)
-            raise DataError(
-                f"{own} has {len(names)} names for {len(self.classes)} classes: remove it, or mend it"
-            )
-        return names
-
-    def fingerprint(self, side: str) -> Fingerprint:
-        """See `Task`."""
-        return self.source(side).fingerprint()
-
-    def examples(self, side: str) -> ReadableExamples:
-        """The images of a side, decoded and cropped; see `ReadableExamples` for those that cannot
-        be read."""
-        transform = self.training_example if side == "train" else self.evaluation_example
-        return self._readable(side, transform)
-
-    def labelled(self, side: str) -> ReadableExamples:
-        return self._readable(side, self.evaluation_example)
-
-    def _readable(self, side: str, transform: Callable[..., dict]) -> ReadableExamples:
-        if self.source(side).dark:
-            options = dict(transform=transform, channels=self.config.model.channels)
-            transform = functools.partial(views.dark_example, **options)
-        return ReadableExamples(self.source(side), transform, self._bad)
-
-    @classmethod
-    def row(
-        cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str
-    ) -> dict[str, Any]:
-        """See `Task`: images that are no files on this disk become PNG files."""
-        image = inputs[0]
-        if not isinstance(image, str | os.PathLike) or files.is_remote(os.fspath(image)):
-            views.write_image(image, image_path := f"{path}.png", config.model.channels)
-            image = image_path
-        return {"image": os.path.abspath(image), "label": label}
-
-    def train_batches(self, start: int, host: int, hosts: int) -> pipeline.Batches:
-        images, repeats = self.examples("train"), self.config.augment.repeats
-        positions: Any = range(len(images))
-        options = dict(
-            start=start, host=host, hosts=hosts, repeats=repeats, **self.pipeline_options()
-        )
-        return pipeline.train_batches(positions, transform=images.train, **options)
-
-    def evaluation_batches(self, host: int, hosts: int, shares: int = 1) -> pipeline.Batches:
-        options = dict(
-            batch_size=self.evaluation_batch_size(shares), workers=self.config.data.workers
-        )
-        return pipeline.evaluation_batches(
-            self.examples("heldout"), host=host, hosts=hosts, **options
-        )
-
-    @property
-    def evaluation_example(self) -> Callable[[dict], dict]:
-        """A picklable function: a record to {"image" uint8 [height, width, channels], "label"},
-        without chance."""
-        options = {key: self.config.data[key] for key in ("eval_crop", "transform")}
-        return functools.partial(views.evaluation_example, **self._size, **options)
-
-    @property
-    def training_example(self) -> Callable[[dict, np.random.Generator], dict]:
-        """The same for training, with a random generator: cropped, mirrored and augmented, not
-        mixed with others."""
-        augment, data = self.config.augment, self.config.data
-        options = {name: augment[name] for name in Augmentation._fields if name in augment}
-        augmentation = Augmentation(mean=data.mean, std=data.std, **options)
-        options = dict(flip=data.flip, min_scale=data.min_scale, augmentation=augmentation)
-        return functools.partial(views.training_example, **options, **self._size)
-
-    @property
-    def _size(self) -> dict[str, Any]:
-        return dict(size=self.config.model.image_size, channels=self.config.model.channels)
-
-    def prepare(self, given: Any, truncate: bool = False) -> Prepared:
-        """See `Task`: the path of an image, or its pixels, uint8 [height, width, channels].
-
-        Raises:
-            DataError: a file is missing or does not decode, or an array is no such image.
-        """
-        record = views.record_of(given, self.config.model.channels)
-        return Prepared([{"image": self.evaluation_example(record)["image"]}])
-
-    def encode(self, inputs: Sequence[Any]) -> np.ndarray:
-        """See `Task`: uint8 [batch, height, width, channels], as evaluation sees the images."""
-        return np.stack([self.prepare(image).examples[0]["image"] for image in inputs])
-
-    def prediction_scores(self, params: Any, batch: Batch) -> jax.Array:
-        """See `Task`: one prediction for each image."""
-        return self.apply(params, batch["image"])[:, None]
-
-    @property
-    def prediction_names(self) -> Sequence[str]:
-        return self.names
-
-    def assets(self) -> dict[str, bytes]:
-        """The classes, and the words for people if the run folder has them."""
-        lists = {CLASSES_FILE: self.classes} | (
-            {NAMES_FILE: self.names} if self.saved_names(NAMES_FILE) else {}
-        )
-        return {name: json.dumps(values, indent=1).encode() for name, values in lists.items()}
-
-    def notes(self) -> list[str]:
-        """See `Task`; raises DataError if a file is on both sides, or held-out images cannot be
-        read."""
-        train, heldout = self.source("train"), self.source("heldout")
-        most = _FEW if files.is_remote(heldout.path) else _LOOKED_INTO
-        # reading counts those that cannot be read
-        with ThreadPoolExecutor(pipeline.usable_cores()) as pool:
-            collections.deque(
-                pool.map(self.labelled("heldout").__getitem__, spread(len(heldout), most)), 0
-            )
-        return [*filter(None, (sources.check_overlap(train, heldout), sources.check_copies(train)))]
-
-    def class_sizes(self) -> Sequence[int] | None:
-        """See `Task`."""
-        sizes = sources.class_sizes(self.source("train"))
-        return None if sizes is None else sizes.tolist()
-
-    @functools.cached_property
-    def _class_order(self) -> Sequence[str]:
-        """What config.data.class_map says of the classes 0, 1, ...; () if it is empty."""
-        given, key = self.config.data.class_map, "config.data.class_map"
-        if given == "run":
-            if not (names := self.saved_names(CLASSES_FILE)):
-                raise DataError(
-                    f"{key} is 'run', and this run has no list of classes yet: give a file"
-                )
-            return names
-        lines = decode_utf8(files.read_small(given)).splitlines() if given else []
-        # ImageNet's lists have words behind the numbers of WordNet, as Kaggle's
-        # LOC_synset_mapping.txt.
-        words = [
-            line.split(maxsplit=1)[0] if re.match(r"n\d{8}\b", line) else line.strip()
-            for line in lines
-        ]
-        if given and (len({*words}) < len(words) or len(words) < 2 or "" in words):
-            raise DataError(f"{key}={given}: expected a line for each class, each another one")
-        return words
-
-    @functools.cache  # noqa: B019 - what both sides have to say is said once
-    def _say(self, line: str) -> None:
-        print(line, file=sys.stderr)
-
-    @functools.cached_property
-    def _bad(self) -> BadRecords:
-        return BadRecords(self.config.data.max_bad_records)
-
-    @functools.cache  # noqa: B019 - a task lives as long as its run
-    def source(self, side: str) -> sources.ImageSource:
-        """The images of a side, "train" or "heldout", with the run's list of classes.
-
-        Raises:
-            DataError: there are none, or they have other classes.
-        """
-        if sides.path_of(self.config, side, "PATH or tfds:NAME") == sides.EMBEDDED:
-            source = embedded.embedded_digits("train" if self.config.data.search else side)
-            if self.config.data.search:
-                source = sources.split_images(source, sides.share_of(self.config))[
-                    side == "heldout"
-                ]
-        else:
-            options = dict(cache_folder=self.config.data.cache, order=self._class_order)
-            source = sides.open_side(self.config, side, sources.open_side, **options)
-        frames, source.dark = views.look_into(
-            source.source if isinstance(source, sources.Subset) else source
-        )
-        if self.saved_names(CLASSES_FILE) or side == "heldout":
-            saved = (
-                os.path.join(self.folder, CLASSES_FILE) if self.saved_names(CLASSES_FILE) else ""
-            )
-            where = saved or self.source("train").path
-            source = sources.with_classes(source, self.classes, where, some=side == "heldout")
-        for line in (*source.notes, *frames):
-            self._say(line)
-        if side == "heldout" and self.config.eval.real_labels:
-            source = sources.RealLabels(source, self.config.eval.real_labels)
-        return source
+        return [Baseline("the most frequent class", {"top1": float(max(counts)) / read})]

@@ -26,12 +26,14 @@ def blend_pixels(pixels: jax.Array, own: jax.Array) -> jax.Array:
         own: [batch or 1, height, width], 0 to 1.
     """
     own = own[..., None]
-    return jnp.round(own * pixels + (1 - own) * partners(pixels)).astype(pixels.dtype)
+    mixed = own * pixels + (1 - own) * partners(pixels)
+    return jnp.round(mixed).astype(pixels.dtype)
 
 
 def pair_keys(keys: jax.Array) -> jax.Array:
     """[batch] random keys, the same for both examples of a pair: its first one's."""
-    return jnp.tile(keys[: len(keys) // 2], 2)
+    first_half = keys[: len(keys) // 2]
+    return jnp.tile(first_half, 2)
 
 
 def own_weights(
@@ -40,10 +42,9 @@ def own_weights(
     """How much of each pixel an example keeps.
 
     Mixup (Zhang et al. 2017) keeps the same share of every pixel, drawn from Beta(mixup, mixup).
-    CutMix (Yun et al.
-    2019) takes one box from the partner: of 1 - Beta(cutmix, cutmix) of the area, its centre
-    anywhere, cut off at the borders; so what is left of the area, not what was drawn, is the share
-    that its label deserves.
+    CutMix (Yun et al. 2019) takes one box from the partner: of 1 - Beta(cutmix, cutmix) of the
+    area, its centre anywhere, cut off at the borders; so what is left of the area, not what was
+    drawn, is the share that its label deserves.
 
     Args:
         keys: random keys [draws]: one for all examples, or one per example.
@@ -55,18 +56,23 @@ def own_weights(
         The weights of pixels, float32 [draws, height, width], and their means, the weights of
         labels, [draws]; 0 to 1.
     """
-    switch = switch if mixup and cutmix else float(cutmix > 0)
+    if not (mixup and cutmix):
+        switch = 1.0 if cutmix else 0.0
     # An alpha of 0 has no distribution; what is drawn in its place is not used.
-    mixup, cutmix = mixup or 1.0, cutmix or 1.0
+    mixup_alpha = mixup or 1.0
+    cutmix_alpha = cutmix or 1.0
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         mixup_key, cutmix_key, centre_key, switch_key = jax.random.split(key, 4)
-        share = jax.random.beta(mixup_key, mixup, mixup)
+        share = jax.random.beta(mixup_key, mixup_alpha, mixup_alpha)
         centre = jax.random.randint(centre_key, (2,), 0, jnp.array(size))
-        outside = outside_box(size, jax.random.beta(cutmix_key, cutmix, cutmix), centre)
-        cut = jax.random.uniform(switch_key) < switch
+        box_share = jax.random.beta(cutmix_key, cutmix_alpha, cutmix_alpha)
+        outside = outside_box(size, box_share, centre)
+        is_cutmix = jax.random.uniform(switch_key) < switch
+        weights = jnp.where(is_cutmix, outside, share)
         # The mean of a box's weights is exact; of equal fractions it would not be.
-        return jnp.where(cut, outside, share), jnp.where(cut, outside.mean(), share)
+        mean = jnp.where(is_cutmix, outside.mean(), share)
+        return weights, mean
 
     return jax.vmap(draw)(keys)
 
@@ -78,9 +84,11 @@ def outside_box(size: tuple[int, ...], share: jax.Array, centre: jax.Array) -> j
     `size` is the image's height and width, `centre` the box's row and column, int [2].
     """
     sides = jnp.floor(jnp.array(size) * jnp.sqrt(1 - share)).astype(jnp.int32)
-    first, last = centre - sides // 2, centre + (sides + 1) // 2
-    row, column = (
-        (index >= first[axis]) & (index < last[axis])
-        for axis, index in enumerate(map(jnp.arange, size))
-    )
-    return 1.0 - (row[:, None] & column[None, :])
+    first = centre - sides // 2
+    stop = centre + (sides + 1) // 2
+    rows = jnp.arange(size[0])
+    columns = jnp.arange(size[1])
+    is_in_rows = (rows >= first[0]) & (rows < stop[0])
+    is_in_columns = (columns >= first[1]) & (columns < stop[1])
+    is_inside = is_in_rows[:, None] & is_in_columns
+    return 1.0 - is_inside

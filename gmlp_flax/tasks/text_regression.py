@@ -3,10 +3,8 @@
 import functools
 import json
 import math
-import os
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,27 +12,117 @@ import numpy as np
 from ml_collections import ConfigDict
 from scipy.stats import rankdata
 
-from gmlp_flax.data.finetuning.glue import NUMBER_TASKS
+from gmlp_flax.data.dataset import Dataset
+from gmlp_flax.data.finetuning.text_tasks import NUMBER_TASKS
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import json_files
 from gmlp_flax.options import Option
 from gmlp_flax.tasks.base import (
     Baseline,
     Batch,
+    Files,
+    Inheritance,
     Outputs,
     Shapes,
     Sums,
     Totals,
-    model_keys,
     weighted_sum,
 )
-from gmlp_flax.tasks.text_classification import OWN, TextClassification
-from gmlp_flax.tasks.vocabulary import Finetuning
+from gmlp_flax.tasks.labelled_text import (
+    OPTIONS,
+    OWN,
+    LabelledText,
+    LabelledTextData,
+    LabelledTextPredictor,
+    text_task,
+)
+from gmlp_flax.tasks.prediction import Answer, Arrays
 
 SCALE_FILE = "scale.json"
 
 
-class TextRegression(TextClassification):
+class Scale(NamedTuple):
+    """The labels to train on: the model predicts (label - mean) / deviation."""
+
+    mean: float
+    deviation: float
+
+
+def read_scale(content: bytes, where: str) -> Scale:
+    """The scale in a JSON file; raises DataError, with `where`, if it is damaged."""
+    known = json_files.parse(content, where, dict)
+    values: list[Any] = [known.get(name) for name in Scale._fields]
+    if not all(isinstance(value, float | int) and math.isfinite(value) for value in values):
+        raise DataError(
+            f"{where} is damaged: expected a mean and a deviation; take it from the run's "
+            "checkpoint again"
+        )
+    return Scale(*values)
+
+
+class TextRegressionData(LabelledTextData):
+    """Texts with numbers; examples of test sets have NaN."""
+
+    known = NUMBER_TASKS
+    numbers = True
+
+    @functools.cached_property
+    def scale(self) -> Scale:
+        """The mean and the standard deviation of the labels to train on; raises DataError if they
+        are all the same, or the file of the run is damaged."""
+        content = self.run_files.read(SCALE_FILE)
+        if content is not None:
+            return read_scale(content, self.run_files.path(SCALE_FILE))
+        labels = self.dataset(TRAIN).labels.astype(np.float64)
+        scale = Scale(float(labels.mean()), float(labels.std()))
+        if not scale.deviation:
+            raise DataError(
+                f"config.data.train: all {len(labels)} labels are {labels[0]}: nothing can be "
+                "learned"
+            )
+        return scale
+
+    def is_labelled(self, dataset: Dataset) -> np.ndarray:
+        """See `LabelledTextData`."""
+        return np.isfinite(dataset.labels)
+
+    def assets(self) -> dict[str, bytes]:
+        """See `TaskData`: the tokenizer, and the scale."""
+        return {**super().assets(), SCALE_FILE: json.dumps(self.scale._asdict()).encode()}
+
+    def notes(self) -> list[str]:
+        """See `TaskData`; the range of the labels too."""
+        ranges = []
+        for role in (TRAIN, HELDOUT):
+            labels = self.dataset(role).labels
+            known = labels[np.isfinite(labels)]
+            ranges.append(f"{known.min():.4g} to {known.max():.4g}" if len(known) else "none")
+        line = f"read: numbers from {ranges[0]}, held out {ranges[1]}"
+        return [line, *super().notes()]
+
+
+class TextRegressionPredictor(LabelledTextPredictor):
+    """Answers to a sentence or a pair: a number, in the labels' unit."""
+
+    def rank(self, params: Any, batch: Arrays, top: int) -> Arrays:
+        """See `Predictor`: the number itself."""
+        values = self.task.predicted(params, batch)[:, None, None]
+        return {"values": values, "indices": jnp.zeros(values.shape, jnp.int32)}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See `Predictor`."""
+        return self.task.text_task.labels
+
+    def format(self, answer: Answer) -> str:
+        """See `Predictor`."""
+        [[(_, number)]] = answer.predictions
+        return f"{answer.input}\n  {number:.4g}"
+
+
+class TextRegression(LabelledText):
     """Predicts a number for a sentence or pair; batches have "label" float32 [batch], not a number
     in test sets.
 
@@ -42,131 +130,107 @@ class TextRegression(TextClassification):
     keeps, by the squared error; what it predicts is in the labels' own unit.
     """
 
-    options = dict(TextClassification.options) | {
+    options = OPTIONS | {
         "glue.task": Option(
-            "stsb", "what is learned: GLUE's STS-B, or own data", (*NUMBER_TASKS, OWN)
+            "stsb",
+            "what is learned: GLUE's STS-B, or own data",
+            (*NUMBER_TASKS, OWN),
+            selects_data=True,
         )
     }
-    known = NUMBER_TASKS
+    Data: ClassVar = TextRegressionData
+    Predictor: ClassVar = TextRegressionPredictor
+    inheritance = Inheritance(
+        model=True,
+        shared=(TOKENIZER_FILE,),
+        heads={SCALE_FILE: "head/"},
+        new_params=("segments/", "pooler/"),
+    )
     metrics = ("loss",)
     best = ("spearman", "max")
-    heads = {SCALE_FILE: "head/"}
-    predicts_numbers = True
+    hub_task = "text-classification"
 
-    @classmethod
-    def without_data(
-        cls, config: ConfigDict, files: Mapping[str, bytes] = MappingProxyType({})
-    ) -> Self:
-        """See `Task`; the scale is 1 without its file."""
-        task = super().without_data(config, files)
-        if SCALE_FILE not in files:
-            task.scale = 0.0, 1.0
-        return task
-
-    @functools.cached_property
-    def scale(self) -> tuple[float, float]:
-        """The mean and the standard deviation of the labels to train on; raises DataError if they
-        are all the same, or the file of the run is damaged."""
-        path, content = os.path.join(self.folder, SCALE_FILE), self.saved_file(SCALE_FILE)
-        if content is not None:
-            known = json_files.parse(content, path, dict)
-        else:
-            labels = self.sentences("train").labels.astype(np.float64)
-            known = {"mean": float(labels.mean()), "deviation": float(labels.std())}
-            if not known["deviation"]:
-                raise DataError(
-                    f"config.data.train: all {len(labels)} labels are {labels[0]}: nothing can be learned"
-                )
-        values: list[Any] = [known.get(name) for name in ("mean", "deviation")]
-        if not all(isinstance(value, float | int) and math.isfinite(value) for value in values):
-            advice = "expected a mean and a deviation; take it from the run's checkpoint again"
-            raise DataError(f"{path} is damaged: {advice}")
-        return values[0], values[1]
+    def __init__(self, config: ConfigDict, files: Files = MappingProxyType({})):
+        super().__init__(config, files)
+        self.text_task = text_task(config, NUMBER_TASKS, numbers=True)
+        self.scale = Scale(0.0, 1.0)
+        if SCALE_FILE in files:
+            self.scale = read_scale(files[SCALE_FILE], SCALE_FILE)
 
     def example_shapes(self) -> Shapes:
-        return super().example_shapes() | {"label": ((), jnp.float32)}
-
-    def notes(self) -> list[str]:
-        """See `Finetuning`; the columns that were read, and the labels' range."""
-        columns = " and ".join(repr(names[0]) for names in self.glue.texts)
-        labels = (self.sentences(side).labels for side in ("train", "heldout"))
-        known = (numbers[np.isfinite(numbers)] for numbers in labels)
-        train, heldout = (
-            f"{of.min():.4g} to {of.max():.4g}" if len(of) else "none" for of in known
-        )
-        numbers = f"numbers {self.glue.label[0]!r} from {train}, held out {heldout}"
-        return [*Finetuning.notes(self), f"read: text {columns}, {numbers}"]
+        """See `Task`."""
+        return {**super().example_shapes(), "label": ((), jnp.float32)}
 
     def output(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
         """The model's output, float32 [batch]: the label less the mean, in standard deviations."""
         return self.scores(params, batch, key)[:, 0]
 
-    def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
-        """The squared error."""
-        mean, deviation = self.scale
-        errors = jnp.square(
-            self.output(params, batch, model_keys(batch)) - (batch["label"] - mean) / deviation
-        )
-        sums = {"loss": weighted_sum(errors, jnp.ones_like(errors))}
-        return sums["loss"][0], sums
+    def predicted(self, params: Any, batch: Batch) -> jax.Array:
+        """What the model predicts, in the labels' unit: float32 [batch]."""
+        return self.output(params, batch, None) * self.scale.deviation + self.scale.mean
+
+    def sums(self, params: Any, batch: Batch, weights: jax.Array, key: jax.Array | None) -> Sums:
+        """See `Task`: the squared error of the examples with a label."""
+        return self._scored(self.output(params, batch, key), batch, weights)
+
+    def _scored(self, output: jax.Array, batch: Batch, weights: jax.Array) -> Sums:
+        labels = batch["label"]
+        known = jnp.isfinite(labels)
+        targets = jnp.where(known, (labels - self.scale.mean) / self.scale.deviation, 0)
+        return {"loss": weighted_sum(jnp.square(output - targets), weights * known)}
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """The squared error of the labelled examples, and the prediction for each, in the labels'
         unit, as "label"."""
-        mean, deviation = self.scale
-        predicted, known = self.output(params, batch, None), jnp.isfinite(batch["label"])
-        errors = jnp.square(predicted - jnp.where(known, (batch["label"] - mean) / deviation, 0))
-        sums = {
-            "loss": weighted_sum(errors, batch["weight"] * known),
-            "examples": weighted_sum(jnp.ones_like(errors), batch["weight"]),
-        }
-        return sums, {"label": predicted * deviation + mean}
+        weights = batch["weight"]
+        output = self.output(params, batch, None)
+        sums = self._scored(output, batch, weights)
+        sums["examples"] = weighted_sum(jnp.ones_like(weights), weights)
+        return sums, {"label": output * self.scale.deviation + self.scale.mean}
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
+        """See `Task`."""
         return "spearman", "pearson", "loss"
 
-    def summarize(self, sums: Totals, outputs: Outputs) -> dict[str, float]:
+    def summarize(
+        self, sums: Totals, outputs: Outputs, data: TextRegressionData
+    ) -> dict[str, float]:
         """Correlations of Spearman and Pearson, 0 if all predictions are the same, and the mean
         squared error over the training labels' variance; examples without a label are left out."""
-        labels, examples = self.sentences("heldout").labels, int(sums["examples"][1])
+        labels = data.dataset(HELDOUT).labels
         known = np.isfinite(labels)
-        counts: dict[str, float] = {"examples": examples}
-        counts |= {"unlabelled": int((~known).sum())} if not known.all() else {}
+        counts: dict[str, float] = {"examples": int(sums["examples"][1])}
+        if not known.all():
+            counts["unlabelled"] = int((~known).sum())
         if not known.any():
             return counts
-        pair = labels[known].astype(np.float64), np.asarray(outputs["label"], np.float64)[known]
-        varied = all(np.ptp(values) > 0 for values in pair)
-        pearson = [
-            float(np.corrcoef(both)[0, 1]) if varied else 0.0
-            for both in (pair, [*map(rankdata, pair)])
-        ]
+        true = labels[known].astype(np.float64)
+        predicted = np.asarray(outputs["label"], np.float64)[known]
+        total, weight = sums["loss"]
         return {
-            "spearman": pearson[1],
-            "pearson": pearson[0],
-            "loss": sums["loss"][0] / sums["loss"][1],
-        } | counts
+            "spearman": correlation(rankdata(true), rankdata(predicted)),
+            "pearson": correlation(true, predicted),
+            "loss": total / weight,
+            **counts,
+        }
 
-    def baselines(self, sums: Totals) -> list[Baseline]:
+    def baselines(self, sums: Totals, data: TextRegressionData) -> list[Baseline]:
         """The mean of the training labels for all examples, which correlates with nothing."""
-        (mean, deviation), labels = self.scale, self.sentences("heldout").labels
-        errors = np.square((labels[np.isfinite(labels)] - mean) / deviation)
-        return (
-            [Baseline("the mean of the labels", {"loss": float(errors.mean())})]
-            if len(errors)
-            else []
-        )
+        labels = data.dataset(HELDOUT).labels
+        known = labels[np.isfinite(labels)]
+        if not len(known):
+            return []
+        errors = np.square((known - self.scale.mean) / self.scale.deviation)
+        return [Baseline("the mean of the labels", {"loss": float(errors.mean())})]
 
     def label_text(self, label: Any) -> str:
+        """See `LabelledText`."""
         return f"{label:.6g}"
 
-    def rank(self, params: Any, batch: Batch, top: int) -> Outputs:
-        """See `Task`: the number itself, in the labels' unit."""
-        mean, deviation = self.scale
-        values = self.output(params, batch, None)[:, None, None] * deviation + mean
-        return {"values": values, "indices": jnp.zeros(values.shape, jnp.int32)}
 
-    def assets(self) -> dict[str, bytes]:
-        """The tokenizer's file, and the scale."""
-        scale = dict(zip(("mean", "deviation"), self.scale, strict=True))
-        return Finetuning.assets(self) | {SCALE_FILE: json.dumps(scale).encode()}
+def correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Pearson's correlation of two arrays [examples]; 0 if one of them does not vary."""
+    if not np.ptp(first) or not np.ptp(second):
+        return 0.0
+    return float(np.corrcoef(first, second)[0, 1])

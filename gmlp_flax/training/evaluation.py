@@ -9,11 +9,12 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from gmlp_flax.tasks.base import Baseline, Batch, Outputs, Sums, Task, Totals
+from gmlp_flax.tasks.data import TaskData
 from gmlp_flax.training.partition import Partition
 
 
 class Evaluator:
-    """Runs a task's evaluation.
+    """Runs a task's evaluation on its held-out data.
 
     Attributes:
         step: (params, batch) -> (the batch's sums, the task's outputs), compiled once for all
@@ -21,8 +22,10 @@ class Evaluator:
             "weight", which is 0 for padding: arrays [batch].
     """
 
-    def __init__(self, task: Task, partition: Partition):
-        self.task, self.partition = task, partition
+    def __init__(self, task: Task, data: TaskData, partition: Partition):
+        self.task = task
+        self.data = data
+        self.partition = partition
         self.step = jax.jit(
             self._step,
             in_shardings=(None, partition.over_batch),  # None: the parameters stay where they are
@@ -57,7 +60,7 @@ class Evaluator:
 
     def baselines(self) -> list[Baseline]:
         """What trivial models score on the data of the last evaluation."""
-        return self.task.baselines(self._totals)
+        return self.task.baselines(self._totals, self.data)
 
     def _step(self, params: Any, batch: Batch) -> tuple[Sums, dict[str, jax.Array]]:
         chex.assert_rank(batch["weight"], 1)
@@ -72,24 +75,27 @@ class Evaluator:
     ) -> tuple[dict[str, float], Outputs]:
         """The sums of a batch are read while the next one runs: the device never waits, the host
         never runs ahead."""
-        sums, pending, batch_outputs = None, None, []
-        with self.task.evaluation_batches(
-            *self.partition.host_share(), self.partition.batch_shares
-        ) as batches:
+        sums = None
+        pending = None
+        batch_outputs = []
+        host, hosts = self.partition.host_share()
+        with self.data.evaluation_batches(host, hosts, self.partition.batch_shares) as batches:
             for host_batch in batches:
                 running, outputs = self.step(params, self.partition.put_batch(host_batch))
-                sums, pending = _add(sums, pending), running
+                sums = _add(sums, pending)
+                pending = running
                 batch_outputs.append(outputs)
                 after_batch(running["examples"][1])
-        self._totals = totals = {
-            name: (total if np.ndim(total) else float(total), float(weight))
-            for name, (total, weight) in (_add(sums, pending) or {}).items()
-        }
-        counted, expected = totals["examples"][1], self.task.evaluation_examples()
+        totals: Totals = {}
+        for name, (total, weight) in (_add(sums, pending) or {}).items():
+            totals[name] = (total if np.ndim(total) else float(total), float(weight))
+        self._totals = totals
+        counted = totals["examples"][1]
+        expected = self.data.evaluation_examples()
         if counted != expected:
             raise AssertionError(f"evaluation counted {counted:.17g} examples of {expected}")
-        outputs = _gather_in_order(batch_outputs)
-        return self.task.summarize(totals, outputs), outputs
+        gathered = _gather_in_order(batch_outputs)
+        return self.task.summarize(totals, gathered, self.data), gathered
 
 
 def _add(sums: Any, batch_sums: Any) -> Any:

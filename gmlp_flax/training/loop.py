@@ -1,14 +1,15 @@
-"""A run from its beginning to its end: open, build, resume, train, save."""
+"""A run from its beginning to its end: resolve, build, resume, train, save."""
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -21,73 +22,93 @@ from gmlp_flax.checkpoints import METRICS_FILE, run_folder
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.config import validation
+from gmlp_flax.data.holdout import ROLES
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, stopping
-from gmlp_flax.training import loading, record, warm_start
+from gmlp_flax.tasks.data import RunFiles, TaskData
+from gmlp_flax.training import record, warm_start
+from gmlp_flax.training.checkpoints import check_metric, open_checkpoints
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.observers import Callback, Profile, Progress, Trackers
 from gmlp_flax.training.partition import Partition
+from gmlp_flax.training.pretrained import Pretrained
 from gmlp_flax.training.step import Training, TrainState
 
-CLASSES_SHOWN = 8
 # a step, and the sums of its log window, perhaps still computed on the devices
 Window = tuple[int, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions:
+    """How a run is trained, besides what its config says.
+
+    Attributes:
+        restart: puts a run that is in the folder aside, and begins anew.
+        other_data: resumes over other data than the steps before were taken on.
+        explicit_keys: the keys of the config that the user set, if only to their defaults: they are
+            not inherited from the run that starts this one.
+        choose_mesh: chooses the mesh of a config with mesh.auto, see `config.resolve`; None leaves
+            all devices along the data axis.
+        resume_command: how the run is resumed after a signal; empty: by this process's own command
+            line.
+        optimizer: from gradients to updates, in the place of the config's optimizer, with a rate of
+            its own.
+        callbacks: see `Trackers`.
+    """
+
+    restart: bool = False
+    other_data: bool = False
+    explicit_keys: Collection[str] = ()
+    choose_mesh: Callable[[ConfigDict], tuple[config_lib.Sizes, str]] | None = None
+    resume_command: str = ""
+    optimizer: optax.GradientTransformation | None = None
+    callbacks: Sequence[Callback] = ()
 
 
 def train(
     config: ConfigDict,
     workdir: str,
-    restart: bool = False,
-    again: str = "",
-    other_data: bool = False,
-    init: loading.Source | None = None,
-    optimizer: optax.GradientTransformation | None = None,
-    callbacks: Sequence[Callback] = (),
+    options: TrainOptions = TrainOptions(),
+    init: Pretrained | None = None,
 ) -> dict[str, Any] | None:
     """Trains from the start, or resumes from the newest good checkpoint in the run folder.
 
     Args:
-        config: the whole config of the run.
+        config: of the run, with all overrides; it is resolved here.
         workdir: the run folder. It is made if it does not exist.
-        restart: puts a run that is in the folder aside, and begins anew.
-        again: how the run goes on after a signal; empty: by this process's own command line.
-        other_data: goes on over other data than the steps before were taken on.
+        options: how the run is trained.
         init: the model that the run starts from, in the place of config.init_from.
-        optimizer: from gradients to updates, in the place of the config's optimizer, with a rate of
-            its own.
-        callbacks: see `Trackers`.
 
     Returns:
         The content of result.json, or None if a signal stopped the run before its last step.
 
     Raises:
-        UserError: the run cannot start or continue. The message is one line.
+        UserError: the run cannot start or resume. The message is one line.
     """
-    config_lib.validate(config)
-    with run_folder.hold(files.absolute(workdir), restart) as folder:
+    workdir = files.absolute(workdir)
+    resolved = _resolve(config, workdir, options, init)
+    config = resolved.config
+    with run_folder.hold(workdir, options.restart) as folder:
         with _closing() as close_later:
             profile = close_later(Profile(config, folder.path))
-            trackers = close_later(Trackers(config.log, callbacks))
-            training = build(config, folder, other_data, init, optimizer)
-            task, config = training.task, training.task.config
+            trackers = close_later(Trackers(config.log, options.callbacks))
+            training, data = build(resolved, folder, options, init)
+            task = training.task
             watchdog = close_later(stopping.Watchdog(config.log.hang_seconds))
             watchdog.begin()
             with heartbeat("making the first state", distributed.say, at_once=False):
-                checkpoints = loading.open_checkpoints(
-                    config, folder.path, files=task.assets(), run=folder.id
-                )
+                checkpoints = open_checkpoints(config, folder.path, files=task.files, run=folder.id)
                 close_later(checkpoints)
                 state, done = _resume(training, checkpoints, init)
             file = os.path.join(folder.path, METRICS_FILE)
             metrics = close_later(MetricsFile(file, done, read_only=not distributed.is_first()))
-            progress = close_later(
-                Progress(done, config.steps, config.batch_size * task.units_per_example, task.unit)
-            )
+            units_per_step = config.batch_size * task.units_per_example
+            progress = close_later(Progress(done, config.steps, units_per_step, task.unit))
             loop = _Loop(
-                training, folder, checkpoints, metrics, progress, trackers, profile, watchdog
+                training, data, folder, checkpoints, metrics, progress, trackers, profile, watchdog
             )
             with stopping.handle(stopping.STOPPING, loop.stop.on_signal):
                 done = loop.run(state, done)
@@ -96,16 +117,24 @@ def train(
                 folder.note_checkpoint()
         if done == config.steps and done in metrics.evaluations:
             return _result(folder, metrics)  # last: a run that has it is done, whatever ends it now
-        several = (
-            f"start the same {jax.process_count()} processes again"
-            if jax.process_count() > 1
-            else ""
-        )
-        again = several or again or command_as_typed()
-        distributed.say(
-            f"{loop.stop.agreed}: step {done} is saved in {folder.path}; to go on: {again}"
-        )
+        saved = f"{loop.stop.agreed}: step {done} is saved in {folder.path}"
+        distributed.say(f"{saved}; to resume: {_resume_command(options)}")
         return None
+
+
+def _resolve(
+    config: ConfigDict, workdir: str, options: TrainOptions, init: Pretrained | None
+) -> config_lib.Resolved:
+    """The final config of the run in a folder, which a restart puts aside."""
+    own_folder = "" if options.restart else workdir
+    read_start = functools.partial(warm_start.read_start, workdir=own_folder, init=init)
+    return config_lib.resolve(config, read_start, options.choose_mesh, options.explicit_keys)
+
+
+def _resume_command(options: TrainOptions) -> str:
+    if jax.process_count() > 1:
+        return f"start the same {jax.process_count()} processes again"
+    return options.resume_command or command_as_typed()
 
 
 def command_as_typed() -> str:
@@ -140,52 +169,62 @@ def _closing() -> Iterator[Callable[[Any], Any]]:
 
 
 def build(
-    config: ConfigDict,
+    resolved: config_lib.Resolved,
     folder: run_folder.RunFolder,
-    other_data: bool = False,
-    init: loading.Source | None = None,
-    optimizer: optax.GradientTransformation | None = None,
-) -> Training:
-    """Makes all checks that need no device time, and the programs of the run. All processes must
-    agree. The other arguments are those of `train`.
+    options: TrainOptions = TrainOptions(),
+    init: Pretrained | None = None,
+) -> tuple[Training, TaskData]:
+    """Reads the data, makes all checks that need no device time, and the programs of the run. All
+    processes must agree. The arguments are those of `train`; the config is resolved.
 
     Raises:
-        UserError: the run cannot start or continue.
+        UserError: the run cannot start or resume.
     """
+    config = resolved.config
     mesh = Partition.make(config.mesh)
     mesh.check_batch(config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size")
     mesh.check_batch(config.eval.batch_size or config.batch_size, 1, "config.eval.batch_size")
-    config, inherited = warm_start.inherit(config, folder.path)
-    if init:
-        shared = tasks.find(config.task).shared_assets
-        inherited = {name: content for name, content in init.files.items() if name in shared}
+    for note in resolved.notes:
+        distributed.say(note)
     record.refuse_changes(folder.path, config)
-    if (rank := config.optimizer.lora_rank) and not (
-        init or (config.init_from and config.init_parameters)
-    ):
+    rank = config.optimizer.lora_rank
+    if rank and not _takes_parameters(config, init):
         raise RunError(
             f"config.optimizer.lora_rank is {rank}, and there is nothing to adapt: give --config.init_from"
         )
     distributed.say(_about_run(config, folder.path))
-    task = tasks.create(config, folder.path, inherited)
-    loading.check_metric(config, task)
-    for line in task.data_notes():
+    kind = tasks.find(config.task)
+    check_metric(config, kind(config))
+    data = kind.Data(config, RunFiles(folder.path, inherited=resolved.files))
+    for role in ROLES:
+        for line in data.lines(role):
+            distributed.say(line)
+    for line in data.notes():
         distributed.say(line)
-    training = Training(task, mesh, optimizer)
-    examples = str(task.evaluation_examples())
-    same = {
-        "the config": config_lib.to_json(config).encode(),
-        "the held-out data": examples.encode(),
-    }
-    distributed.require_alike(same | task.assets())
-    distributed.say(f"{parameters.count(task.shapes()):,} parameters; {about_data(task)}")
+    task = kind(config, data.assets())
+    training = Training(task, mesh, options.optimizer)
+    distributed.require_alike(
+        {
+            "the config": config_lib.to_json(config).encode(),
+            "the held-out data": str(data.evaluation_examples()).encode(),
+            **task.files,
+        }
+    )
+    distributed.say(f"{parameters.count(task.shapes()):,} parameters; {sizes_of(task, data)}")
     advice = "begin anew with --restart, or go on over these with --other_data"
-    folder.data = record.check_data(folder.path, task, advice, other_data)
+    folder.data = record.check_data(folder.path, data, advice, options.other_data)
     # by config.steps alone, else it would have been refused
     shortened = validation.warmup_problem(config)
-    for line in [*([f"note: {shortened}"] if shortened else []), *task.notes()]:
+    if shortened:
+        distributed.say(f"note: {shortened}")
+    for line in task.notes():
         distributed.say(line)
-    return training
+    return training, data
+
+
+def _takes_parameters(config: ConfigDict, init: Pretrained | None) -> bool:
+    """Whether a run starts from the parameters of another model."""
+    return init is not None or bool(config.init_from and config.init_parameters)
 
 
 def _about_run(config: ConfigDict, workdir: str) -> str:
@@ -196,29 +235,23 @@ def _about_run(config: ConfigDict, workdir: str) -> str:
     return f"{config.model.block}, {config.task}: {steps} on {on}; writing to {workdir}"
 
 
-def about_data(task: tasks.Task) -> str:
-    """The sizes of the training and the held-out data, and the classes."""
-    length, training, names = task.units_per_example, task.training_examples(), task.class_names
+def sizes_of(task: tasks.Task, data: TaskData) -> str:
+    """How many examples there are to train on, and held out."""
+    length = task.units_per_example
     examples = task.unit if length == 1 else f"sequences of {length:,} {task.unit}"
-    heldout = f"{task.evaluation_examples():,}"
-    sizes = f"{heldout} {examples} held out"
-    if training is not None:
-        sizes = f"{training:,} {examples} to train on, {heldout} held out"
-    classes = ", ".join(map(str, names[:CLASSES_SHOWN])) + ", ..." * (len(names) > CLASSES_SHOWN)
-    counts = task.class_sizes() if names else None
-    if counts is not None:
-        (few, smallest), (many, largest) = [
-            pick(zip(counts, names, strict=True)) for pick in (min, max)
-        ]
-        classes += f" (the smallest {smallest}: {few:,}, the largest {largest}: {many:,})"
-    return f"{sizes}; {len(names):,} classes: {classes}" if names else sizes
+    heldout = f"{data.evaluation_examples():,}"
+    training = data.training_examples()
+    if training is None:
+        return f"{heldout} {examples} held out"
+    return f"{training:,} {examples} to train on, {heldout} held out"
 
 
 def _resume(
-    training: Training, checkpoints: Checkpoints, init: loading.Source | None
+    training: Training, checkpoints: Checkpoints, init: Pretrained | None
 ) -> tuple[TrainState, int]:
     """The state of the newest good checkpoint, or else of step 0, on the devices; and its step."""
-    config, workdir = training.task.config, os.path.dirname(checkpoints.folder)
+    config = training.task.config
+    workdir = os.path.dirname(checkpoints.folder)
     newest = checkpoints.restore_newest(training.template)
     if newest is not None:
         done, state = newest
@@ -228,9 +261,11 @@ def _resume(
             )
         distributed.say(f"resuming {workdir} at step {done}")
     else:
-        starts_from = init or (config.init_from and config.init_parameters)
-        params = warm_start.load(training.task, training.partition, init) if starts_from else None
-        done, state = 0, training.init(jax.random.key(config.seed), params)
+        done = 0
+        params = None
+        if _takes_parameters(config, init):
+            params = warm_start.load(training.task, training.partition, init)
+        state = training.init(jax.random.key(config.seed), params)
     unused = ", which no step uses" if done == config.steps else ""
     for name, (old, new) in record.changes(workdir, config).items():
         distributed.say(f"note: config.{name} was {old!r} and is now {new!r}{unused}")
@@ -246,6 +281,7 @@ class _Loop:
     """The steps of a run, with its evaluations, its checkpoints and the lines of its log."""
 
     training: Training
+    data: TaskData
     folder: run_folder.RunFolder
     checkpoints: Checkpoints
     metrics: MetricsFile
@@ -256,8 +292,10 @@ class _Loop:
     stop: stopping.StopRequest = dataclasses.field(default_factory=stopping.StopRequest)
 
     def __post_init__(self):
-        self.task, self.partition = self.training.task, self.training.partition
-        self.config, self.evaluator = self.task.config, Evaluator(self.task, self.partition)
+        self.task = self.training.task
+        self.partition = self.training.partition
+        self.config = self.task.config
+        self.evaluator = Evaluator(self.task, self.data, self.partition)
         self.read_to = self.metrics.resume_step
         self.has_checkpoint = self.read_to > 0  # one that is finished or being written
 
@@ -274,7 +312,7 @@ class _Loop:
             self.watchdog.begin()  # the training step is not compiled yet
         if self.stop.agreed or done == self.config.steps:
             return done
-        with self.task.train_batches(done, *self.partition.host_share()) as batches:
+        with self.data.train_batches(done, *self.partition.host_share()) as batches:
             return self._train(state, done, batches)
 
     def _train(self, state: TrainState, done: int, batches: Iterator[Any]) -> int:
@@ -293,7 +331,7 @@ class _Loop:
             pending = (done, window)
             if done == first:
                 jax.block_until_ready(window)  # only now is this a run, or another part of one
-                record.take_step(self.folder, config, self.task.assets(), self.metrics)
+                record.take_step(self.folder, config, self.task.files, self.metrics)
                 self._begin_trackers()
             end = done == config.steps or self.stop.agreed is not None
             evaluate, save = self._evaluates(done), end or done % config.checkpoint.every == 0

@@ -9,7 +9,7 @@ import importlib.resources
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -21,26 +21,15 @@ from gmlp_flax.checkpoints.assets import Files
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
 from gmlp_flax.checkpoints.reading import on_all_processes
 from gmlp_flax.checkpoints.run_folder import RunFolder, checkpoint_steps
-from gmlp_flax.config import named_overrides, schema
-from gmlp_flax.data.splits import SIDES
+from gmlp_flax.config import schema
+from gmlp_flax.data.holdout import ROLES
 from gmlp_flax.errors import RunError, listed
 from gmlp_flax.io import files as io_files
 from gmlp_flax.io import json_files, tfds_folders
 from gmlp_flax.processes import distributed
-from gmlp_flax.tasks import sides as data_sides
-from gmlp_flax.tasks.base import Task
+from gmlp_flax.tasks import data_config
+from gmlp_flax.tasks.data import TaskData
 
-DATA_KEYS = (  # that say which data are read
-    *(
-        "data.train",
-        "data.heldout",
-        "data.split",
-        "data.heldout_split",
-        "data.heldout_share",
-        "data.search",
-    ),
-    *("glue.task", "own.text", "own.second", "own.label", "squad.version"),
-)
 PACKAGES = (
     "gmlp_flax",
     "jax",
@@ -67,8 +56,10 @@ def changes(
     if not io_files.exists(path):
         return {}
     new = config_lib.flat(config)
+    renamed = schema.former_names(config_lib.keys(config))
     pairs = config_lib.differences(config_lib.load(path), config)
-    for name, old in (dropped or {}).items():
+    for written_name, old in (dropped or {}).items():
+        name = renamed.get(written_name, written_name)
         pairs[name] = (old, new.get(name))
     return {name: (old, new) for name, (old, new) in pairs.items() if _plain(old) != _plain(new)}
 
@@ -76,33 +67,34 @@ def changes(
 def refuse_changes(workdir: str, config: ConfigDict) -> None:
     """Raises RunError, with the keys, if a config contradicts the steps that the run has already
     taken; or ConfigError if config.json is damaged."""
-    changed, kind = changes(workdir, config), (config.model.block, config.optimizer.name)
-    # see `check_data`
-    moved = ("data.train", "data.heldout") if run_folder.read_identity(workdir).get("data") else ()
-    fixed = [
-        f"config.{name} was {old!r}"
-        for name, (old, new) in changed.items()
-        if not schema.may_change(name, *kind) and not (name in moved and old and new)
-    ]
+    known = config_lib.keys(config)
+    has_fingerprints = bool(run_folder.read_identity(workdir).get("data"))
+    fixed = []
+    for name, (old, new) in changes(workdir, config).items():
+        may_move = has_fingerprints and name in known and known[name].may_move
+        if may_move and old and new:
+            continue  # `check_data` compares what is there
+        if not schema.may_change(name, config):
+            fixed.append(f"config.{name} was {old!r}")
     if fixed and checkpoint_steps(workdir):
         raise RunError(f"{listed(fixed)}: use another --workdir, or set it back: it has steps")
 
 
 def check_data(
-    workdir: str, task: Task, advice: str, chosen: bool = False, sides: Sequence[str] = SIDES
+    workdir: str, data: TaskData, advice: str, chosen: bool = False, roles: Sequence[str] = ROLES
 ) -> Any:
-    """Compares the data that a task reads with those that the run in a folder was trained on, by
+    """Compares the data of a task with those that the run in a folder was trained on, by
     their fingerprints.
 
     Args:
         workdir: the run folder.
-        task: reads the data.
+        data: that are read.
         advice: how to go on over other data, for the message.
         chosen: whether the user wants these data, even if they are others: that is only said.
-        sides: which to compare.
+        roles: whose data to compare.
 
     Returns:
-        By side, the absolute path of the data, and their fingerprint; {} on other processes than
+        By role, the absolute path of the data, and their fingerprint; {} on other processes than
         the first.
 
     Raises:
@@ -112,22 +104,24 @@ def check_data(
 
     def compare() -> dict[str, Any]:
         """On the first process alone, whose error the others learn of."""
-        before, now = run_folder.read_identity(workdir).get("data") or {}, {}
-        for side in sides if distributed.is_first() else ():
-            if not (fingerprint := task.fingerprint(side)):
+        before = run_folder.read_identity(workdir).get("data") or {}
+        now: dict[str, Any] = {}
+        if not distributed.is_first():
+            return now
+        for role in roles:
+            fingerprint = data.fingerprint(role)
+            if not fingerprint:
                 continue
-            path = data_sides.path_of(task.config, side)
-            absolute = (
-                path if path == data_sides.EMBEDDED else io_files.absolute(tfds_folders.find(path))
-            )
-            now[side] = {"path": absolute, **fingerprint}
-            old = before.get(side, {})
-            if differs := _difference(old, fingerprint):
-                key, run = (
-                    data_sides.key_of(task.config, side),
-                    f"{workdir} was trained with {old['path']}",
+            path = data_config.path_of(data.config, role)
+            now[role] = {"path": _absolute(path), **fingerprint}
+            old = before.get(role, {})
+            differs = _difference(old, fingerprint)
+            if differs:
+                key = data_config.key_of(data.config, role)
+                line = (
+                    f"the {role} data, config.data.{key}={path}, are not the run's ({differs}): "
+                    f"{workdir} was trained with {old['path']}"
                 )
-                line = f"the {side} data, config.data.{key}={path}, are not the run's ({differs}): {run}"
                 if not chosen:
                     raise RunError(f"{line}; give those data, or another --workdir; or {advice}")
                 distributed.say(f"note: {line}")
@@ -136,30 +130,43 @@ def check_data(
     return on_all_processes(workdir, compare)
 
 
-def check_heldout(workdir: str, task: Task, words: Sequence[str]) -> None:
-    """Refuses to score other held-out data than the run's, as `check_data`, unless a command line's
-    words, or a config that is not the run's, choose them. Names inputs that are not prepared as in
-    training."""
-    changed = config_lib.differences(
-        config_lib.load(os.path.join(workdir, CONFIG_FILE)), task.config
-    )
-    if shown := listed(
-        f"{name} {own!r} (here {new!r})"
-        for name, (own, new) in changed.items()
-        if name in task.inherited_keys
-    ):
+def _absolute(path: str) -> str:
+    """The path of data, independent of the current folder."""
+    if path == data_config.EMBEDDED:
+        return path
+    return io_files.absolute(tfds_folders.find(path))
+
+
+def check_heldout(
+    workdir: str, run_config: ConfigDict, data: TaskData, explicit: Collection[str]
+) -> None:
+    """Refuses to score other held-out data than the run's, as `check_data`, unless the user chose
+    them. Names inputs that are not prepared as in training.
+
+    Args:
+        workdir: the run folder, or the exported folder; "" for weights from elsewhere.
+        run_config: of the run.
+        data: that are read, by a config that may be another.
+        explicit: the keys of the config that the user set.
+    """
+    known = config_lib.keys(data.config)
+    changed = config_lib.differences(run_config, data.config)
+    other_inputs = []
+    for name, (old, new) in changed.items():
+        if name in known and known[name].inherited:
+            other_inputs.append(f"{name} {old!r} (here {new!r})")
+    if other_inputs:
+        what = f"another {listed(other_inputs)}"
         distributed.say(
-            f"warning: {workdir} was trained with another {shown}: these scores are of other inputs"
+            f"warning: {workdir or 'the model'} was trained with {what}: these scores are of other "
+            "inputs"
         )
-    chosen = not {*named_overrides(words), *changed}.isdisjoint(DATA_KEYS)
-    key = data_sides.key_of(task.config, "heldout")
-    check_data(
-        workdir,
-        task,
-        f"score these with --config.data.{key}={task.config.data[key]}",
-        chosen,
-        ("heldout",),
-    )
+    selecting = {name for name, option in known.items() if option.selects_data}
+    chosen = not selecting.isdisjoint({*explicit, *changed})
+    key = data_config.key_of(data.config, "heldout")
+    advice = f"score these with --config.data.{key}={data.config.data[key]}"
+    if workdir:
+        check_data(workdir, data, advice, chosen, ("heldout",))
 
 
 def _difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -87,7 +87,8 @@ class Training:
         self.partition.check_parameters(shapes)
         self.has_rate = transformation is None
         if transformation is None:
-            heads = (*task.heads.values(), *task.new_params)
+            inheritance = task.inheritance
+            heads = (*inheritance.heads.values(), *inheritance.new_params)
             self.optimizer = optimizer.make(task.config, shapes, metadata, heads)
             trained = optimizer.trained(task.config, shapes, metadata, heads)
         else:

@@ -9,13 +9,12 @@ from flax import nnx
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
 from gmlp_flax.analysis import attention
-from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import RunError
 from gmlp_flax.interop import exported
 from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.tasks.vocabulary import TOKENIZER_FILE
-from gmlp_flax.training import loading
+from gmlp_flax.training.model import Model
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.failures import raised
@@ -39,16 +38,14 @@ def tokenizer(tmp_path_factory):
     return Tokenizer.load(path)
 
 
-def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> loading.Trained:
+def untrained(tokenizer, tmp_path, task="masked_lm", **model) -> Model:
     """A run whose parameters are random numbers, large enough for attention to prefer some
     tokens."""
     config = gmlp_config.changed(tiny.text_config(tmp_path, **model), task)
     config.model.update(length=20, vocab_size=340, layers=3)
-    made = tasks.create(config, str(tmp_path), {TOKENIZER_FILE: tokenizer.model})
-    if task == "masked_lm":
-        made.tokenizer = tokenizer
+    made = tasks.find(task)(config, {TOKENIZER_FILE: tokenizer.model})
     params = tiny.random_params(made.shapes(), 0.5)
-    return loading.Trained(config, made, 3, params, None, Partition.make())
+    return Model(made, params, Partition.make())
 
 
 def softmax(scores):
@@ -60,7 +57,7 @@ def slow_maps(trained, tokens, segments):
     """Each layer's weights, query by query, of a model that numpy runs; of several heads the
     largest."""
     params, model = (
-        jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), trained.weights),
+        jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), trained.params),
         trained.config.model,
     )
     x = params["embedding"][tokens]
@@ -221,18 +218,18 @@ def test_mistakes(tokenizer, tmp_path, model, texts, message):
 
 
 def test_a_pair_that_is_read_apart_and_images(tokenizer, tmp_path):
-    trained = untrained(tokenizer, tmp_path, d_attn=4)
-    trained.task.dual_encoder = True
+    trained = untrained(tokenizer, tmp_path, "text_classification", d_attn=4)
+    trained.config.model.pairs = "apart"
     with pytest.raises(RunError, match="--second: the run reads the texts of a pair apart"):
         attention.of_text(trained, "the", "the")
     config = tiny.image_config()
-    images = loading.Trained(config, ImageClassification.without_data(config), 0, {}, None, None)
+    images = Model(ImageClassification(config), {}, Partition.make())
     assert "image_classification" in raised(RunError, attention.of_text, images, "the")
 
 
 def test_command(tokenizer, tmp_path):
     trained, run = untrained(tokenizer, tmp_path, d_attn=4), str(tmp_path / "run")
-    exported.write(trained.params, trained.config, trained.task.assets(), run)
+    exported.write(trained.params, trained.config, trained.task.files, run)
     done = preloaded.gmlp("draw", "attention", run, "--text=the time $", "--second=of $")
     assert done.returncode == 0, done.stderr
     names = ("attention.png", "attention_layers.png")

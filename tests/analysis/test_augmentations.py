@@ -5,37 +5,38 @@ from PIL import Image
 from gmlp_flax.analysis import augmentations
 from gmlp_flax.data import embedded
 from gmlp_flax.errors import ConfigError
-from gmlp_flax.tasks.image_classification import ImageClassification
 from tests import preloaded
 from tests.training import tiny
 
 
 @pytest.fixture
-def task(tmp_path):
+def data(tmp_path):
     config = tiny.image_config()
     config.data.update(flip=False, min_scale=1.0, eval_crop=1.0)
-    return ImageClassification(config, str(tmp_path))
+    _, data = tiny.open_task(config, tmp_path)
+    return data
 
 
-def test_samples(task):
+def test_samples(data):
     """Without augmentation, the training images themselves; with it, others, the same each time."""
     source = embedded.embedded_digits("train")
-    views = augmentations.sampled(task, 3, 2)
-    expected = np.stack([source[i]["image"] for i in (0, (len(source) - 1) // 2, len(source) - 1)])
+    views = augmentations.sampled(data, 3, 2)
+    last = len(source) - 1
+    expected = np.stack([source.examples[index]["image"] for index in (0, last // 2, last)])
     assert views.shape == (3, 3, 8, 8, 1)
     np.testing.assert_array_equal(views, np.repeat(expected[:, None], 3, axis=1))
-    task.config.augment.erasing = 1.0
-    erased = augmentations.sampled(task, 3, 2)
+    data.config.augment.erasing = 1.0
+    erased = augmentations.sampled(data, 3, 2)
     np.testing.assert_array_equal(erased[:, 0], expected)
     assert (erased[:, 1:] != views[:, 1:]).any((2, 3, 4)).all()
-    np.testing.assert_array_equal(augmentations.sampled(task, 3, 2), erased)
+    np.testing.assert_array_equal(augmentations.sampled(data, 3, 2), erased)
 
 
-def test_mixed(task):
+def test_mixed(data):
     views = np.stack([np.full((8, 8, 1), level, np.uint8) for level in (0, 50, 200, 250)])
-    assert augmentations.mixed(views, task.config) == []
-    task.config.augment.update(mixup=0.8, cutmix=1.0)
-    rows = augmentations.mixed(views, task.config)
+    assert augmentations.mixed(views, data.config) == []
+    data.config.augment.update(mixup=0.8, cutmix=1.0)
+    rows = augmentations.mixed(views, data.config)
     (_, before, ones), (_, mixup, mixup_shares), (_, cutmix, cutmix_shares) = rows
     assert [name for name, *_ in rows] == ["before mixing", "mixup", "cutmix"]
     assert before is views and (ones == 1).all()

@@ -8,14 +8,15 @@ from gmlp_flax import tasks
 from gmlp_flax.analysis import filters
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.image import patch_grid
-from gmlp_flax.training import loading
+from gmlp_flax.training import pretrained
+from gmlp_flax.training.model import Model
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.training import tiny
 
 
 def test_matrices_are_toeplitz_for_text(text_run):
-    trained = loading.load(str(text_run))
+    trained = pretrained.load(str(text_run))
     weights = filters.matrices(trained)
     taps = np.asarray(trained.params["encoder"]["blocks"]["gate"]["spatial"]["taps"])
     assert weights.shape == (2, 32, 32)
@@ -46,14 +47,14 @@ def test_text_figure_shows_the_middle_row_of_each_layer():
 
 
 def test_rows_of_patches_are_laid_out_as_the_image(image_run, monkeypatch):
-    trained = loading.load(str(image_run))
+    trained = pretrained.load(str(image_run))
     weights, (rows, columns) = filters.between_tokens(trained)
     assert (rows, columns) == patch_grid(
         trained.config.model.image_size, trained.config.model.patch_size
     )
     np.testing.assert_array_equal(weights, filters.matrices(trained))  # there is no cls token
     np.testing.assert_array_equal(
-        weights, trained.ema["encoder"]["blocks"]["gate"]["spatial"]["weight"]
+        weights, trained.params["encoder"]["blocks"]["gate"]["spatial"]["weight"]
     )
     monkeypatch.setattr(filters, "PATCHES_SHOWN", 1)
     figure = filters.draw_patch_filters(weights, (rows, columns))
@@ -89,10 +90,10 @@ def test_a_mean_filter_has_the_mean_of_each_offset():
 
 def test_a_run_without_spatial_gates(tmp_path):
     config = tiny.text_config(tmp_path, block="transformer", heads=2)
-    task = tasks.find(config.task).without_data(config)
+    task = tasks.find(config.task)(config)
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), task.shapes())
     with pytest.raises(RunError, match="model.block is 'transformer'"):
-        filters.matrices(loading.Trained(config, task, 1, params, None, Partition.make()))
+        filters.matrices(Model(task, params, Partition.make()))
 
 
 @pytest.mark.parametrize("kind", ["text_run", "image_run"])

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import gmlp_flax as gf
-from gmlp_flax.api import runs
+from gmlp_flax.api import probing
+from gmlp_flax.api.probing import Features
 from gmlp_flax.data import embedded
-from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.errors import UserError
 from tests.failures import raised
 
 CLASSES = 3
@@ -14,80 +15,116 @@ CLASSES = 3
 
 @pytest.fixture(scope="module")
 def clouds():
-    """Points around one centre for each class: features that tell classes apart, and those that
-    tell nothing."""
+    """Points around one centre for each class: features that tell classes apart, of 90 examples to
+    learn from and 30 held out."""
     random = np.random.default_rng(0)
     centres = 4 * random.normal(size=(CLASSES, 5))
 
-    def side(count):
+    def draw(count):
         labels = np.arange(count) % CLASSES
-        return np.float32(centres[labels] + random.normal(size=(count, 5))), labels
+        states = centres[labels] + random.normal(size=(count, 5))
+        return Features(states.astype(np.float32), labels)
 
-    return side(90), side(30)
+    return draw(90), draw(30)
 
 
 def test_neighbours_vote_by_their_similarity(clouds):
-    (x, y), (test, labels) = clouds
+    train, heldout = clouds
     right = 0
-    for row, label in zip(test, labels, strict=True):
-        similarity = x @ row / np.linalg.norm(x, axis=1) / np.linalg.norm(row)
-        nearest = np.argsort(-similarity)[: runs.NEIGHBOURS]
-        votes = [
-            sum(np.exp(similarity[i] / 0.07) for i in nearest if y[i] == one)
-            for one in range(CLASSES)
-        ]
+    for row, label in zip(heldout.states, heldout.labels, strict=True):
+        lengths = np.linalg.norm(train.states, axis=1) * np.linalg.norm(row)
+        similarity = train.states @ row / lengths
+        nearest = np.argsort(-similarity)[: probing.NEIGHBOURS]
+        votes = np.zeros(CLASSES)
+        for index in nearest:
+            votes[train.labels[index]] += np.exp(similarity[index] / 0.07)
         right += np.argmax(votes) == label
-    assert runs.nearest_neighbours(*clouds) == {"accuracy": pytest.approx(right / len(labels))}
+    expected = right / len(heldout.labels)
+    assert probing.nearest_neighbours(*clouds) == {"accuracy": pytest.approx(expected)}
 
 
-def test_all_learn_what_can_be_learned_and_nothing_else(clouds):
-    (x, y), (test, labels) = clouds
+def test_fewer_examples_than_neighbours(clouds):
+    train, heldout = clouds
+    few = Features(train.states[:6], train.labels[:6])
+    assert probing.nearest_neighbours(few, heldout)["accuracy"] > 0.8
+
+
+@pytest.mark.parametrize("kind", probing.KINDS)
+def test_all_learn_what_can_be_learned_and_nothing_else(clouds, kind):
+    classifier = probing.KINDS[kind]
+    train, heldout = clouds
+    assert max(classifier(train, heldout).values()) > 0.9
     noise = np.random.default_rng(1).normal(size=(120, 5)).astype(np.float32)
-    for classifier in runs.KINDS.values():
-        scores = classifier((x, y), (test, labels))
-        assert max(scores.values()) > 0.9
-        assert max(classifier((noise[:90], y), (noise[90:], labels)).values()) < 0.7
+    known = Features(noise[:90], train.labels)
+    asked = Features(noise[90:], heldout.labels)
+    assert max(classifier(known, asked).values()) < 0.7
 
 
 def test_the_linear_classifier_does_not_depend_on_the_scale_of_features(clouds):
-    (x, y), (test, labels) = clouds
-    scores = runs.linear((100 * x + 7, y), (100 * test + 7, labels))
-    assert scores == runs.linear((x, y), (test, labels))
+    train, heldout = clouds
+    scaled = [Features(100 * each.states + 7, each.labels) for each in clouds]
+    assert probing.linear(*scaled) == probing.linear(train, heldout)
 
 
-def test_few_shots_are_those_that_each_class_has(clouds):
-    (x, y), heldout = clouds
-    assert [*runs.few_shots((x, y), heldout)] == [
-        "accuracy_1",
-        "accuracy_5",
-        "accuracy_10",
-        "accuracy_25",
-    ]
-    assert [*runs.few_shots((x[:18], y[:18]), heldout)] == ["accuracy_1", "accuracy_5"]
+@pytest.mark.parametrize(("examples", "shots"), [(90, (1, 5, 10, 25)), (18, (1, 5)), (3, (1,))])
+def test_few_shots_are_those_that_each_class_has(clouds, examples, shots):
+    train, heldout = clouds
+    few = Features(train.states[:examples], train.labels[:examples])
+    scores = probing.few_shots(few, heldout)
+    assert list(scores) == [f"accuracy_{count}" for count in shots]
 
 
 def test_a_model_of_other_classes_is_probed(image_run):
     digits = embedded.embedded_digits("heldout")
+    images = digits.examples.images
     names = np.array(["even", "odd"])[digits.labels % 2]
     model = gf.load(image_run)
-    data = {"train": (digits.images[:60], names[:60]), "test": (digits.images[60:90], names[60:90])}
-    scores = {kind: gf.probe(model, data, kind=kind) for kind in ("knn", "linear", "fewshot")}
-    assert all(
-        one.pop("examples") == 30 and all(0 <= value <= 1 for value in one.values())
-        for one in scores.values()
-    )
-    assert scores["fewshot"].keys() == {"accuracy_1", "accuracy_5", "accuracy_10", "accuracy_25"}
-    assert "kind is 'svm'" in raised(RunError, gf.probe, model, data, kind="svm")
-    assert "label None" in raised(
-        DataError, gf.probe, model, {"train": digits.images[:4], "test": digits.images[:4]}
-    )
+    data = {"train": (images[:60], names[:60]), "test": (images[60:90], names[60:90])}
+    shots = {"accuracy_1", "accuracy_5", "accuracy_10", "accuracy_25"}
+    for kind, expected in (("knn", {"accuracy"}), ("linear", {"accuracy"}), ("fewshot", shots)):
+        scores = gf.probe(model, data, kind=kind)
+        assert scores.pop("examples") == 30
+        assert scores.keys() == expected
+        assert all(0 <= value <= 1 for value in scores.values())
 
 
 def test_a_language_model_is_probed_on_labelled_texts(text_run):
-    texts = [(f"{word} {i}", word) for i in range(4) for word in ("call", "name")]
-    # The same texts on both sides, fewer than channels: a linear classifier separates them,
-    # whatever was learned.
-    scores = gf.probe(
-        gf.load(text_run), {"train": texts, "heldout": texts}, kind="linear", batch_size=3
-    )
+    """Fewer texts than channels, of which a linear classifier separates any two classes; those held
+    out are the same words in the same places."""
+    train = []
+    heldout = []
+    for number in range(4):
+        for word in ("call", "name"):
+            train.append((f"{word} {number}", word))
+            heldout.append((f"{word}  {number}", word))
+    data = {"train": train, "heldout": heldout}
+    scores = gf.probe(gf.load(text_run), data, kind="linear", batch_size=3)
     assert scores == {"accuracy": 1.0, "examples": 8}
+
+
+IMAGES = np.zeros((8, 8, 8, 1), np.uint8)
+LABELLED = (IMAGES, [0, 1] * 4)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "words"),
+    [
+        (LABELLED, {"kind": "svm"}, "kind is 'svm'"),
+        (LABELLED, {"pool": None}, "pool is None"),
+        (LABELLED, {"layers": (9,)}, "layers is (9,)"),
+        (LABELLED, {"batch_size": 0}, "batch_size is 0"),
+        ((IMAGES, ["cat"] * 8), {}, "one class, 'cat'"),
+        ([*IMAGES], {}, "label None"),
+        ({"train": IMAGES, "test": IMAGES}, {}, "label None"),
+        (3, {}, "the data are 3"),
+    ],
+)
+def test_mistakes_are_one_line(image_run, data, options, words):
+    assert words in raised(UserError, gf.probe, gf.load(image_run), data, **options)
+
+
+def test_what_cannot_be_probed():
+    assert "'digits'" in raised(UserError, gf.probe, "digits", LABELLED)
+    sizes = {"layers": 1, "d_model": 8, "d_ffn": 16, "length": 16, "vocab_size": 50}
+    bare = gf.create("gmlp_base", **sizes)
+    assert "tokenizer" in raised(UserError, gf.probe, bare, [("A", 1)])

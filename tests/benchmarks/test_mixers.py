@@ -21,7 +21,7 @@ def test_a_step_is_timed_and_its_memory_and_operations_are_counted():
     assert len(seconds["values"]) == 2 and min(seconds["values"]) > 0 and seconds["batch"] == 32
     config = mixers.at_length("fnet", 64)
     assert config.masking.max_predictions == 10 and config.model.length == 64
-    task = tasks.find(config.task).without_data(config)
+    task = tasks.find(config.task)(config)
     assert found["fnet", 64, "parameters"]["median"] == parameters.count(task.shapes())
     # Two layers: the transform's 2 d^2 + 2 n d and the MLP's 2 d d_ffn per token; logits at 10
     # places.

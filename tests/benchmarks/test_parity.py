@@ -11,8 +11,9 @@ from flax import traverse_util
 from gmlp_flax.benchmarks import parity
 from gmlp_flax.benchmarks.beside_torch import import_beside_torch
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import timm as timm_models
 from gmlp_flax.tasks.image_classification import ImageClassification
+from gmlp_flax.weights import timm as timm_models
+from gmlp_flax.weights.state_dicts import torch_views
 from tests.models.reference import in_float64
 
 
@@ -46,19 +47,19 @@ def test_names_and_shapes(name, timm):
     import torch
 
     config, zero = timm_models.config_for(name), np.float32(0)
-    ours = ImageClassification.without_data(config, classes=1000).shapes()
+    ours = ImageClassification(config).shapes()
     flat = {
         path: np.broadcast_to(zero, leaf.shape)
         for path, leaf in traverse_util.flatten_dict(ours, sep="/").items()
     }
-    views = timm_models.torch_views(flat, timm_models.MODELS[name].rows)
+    views = torch_views(flat, timm_models.MODELS[name].rows)
     with torch.device("meta"):
         model = timm.create_model(name, num_classes=1000)
     state = {
         key: np.broadcast_to(zero, tuple(tensor.shape))
         for key, tensor in model.state_dict().items()
     }
-    folded = timm_models.folded(state, views)
+    folded = timm_models.folded(state, ours)
     assert {key: view.shape for key, view in views.items()} == {
         key: value.shape for key, value in folded.items()
     }

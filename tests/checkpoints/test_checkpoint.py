@@ -45,7 +45,7 @@ class Folder:
 
     def __init__(self, root: Path, config):
         config.optimizer.ema = 0.9
-        self.root, self.task = root, Wide(config, "")
+        self.root, self.task = root, Wide(config)
         self.optimizer = optimizer.make(config, self.task.shapes(), self.task.param_metadata())
         self.make = jax.jit(
             lambda seed: step.init_state(

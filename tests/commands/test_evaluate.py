@@ -63,7 +63,7 @@ def test_other_data_are_refused_unless_they_are_named(text_run, tmp_path):
         and "5 documents (were 6)" in error
     )
     code, out, error = evaluate(run, "--config.data.train=embedded")
-    assert code == 0 and error.startswith("note: ") and "5 documents (were 6)" in error
+    assert code == 0 and "note: " in error and "5 documents (were 6)" in error
     assert json.loads(out)["eval"] == json.loads((run / "result.json").read_text())["eval"]
 
 
@@ -80,7 +80,8 @@ def test_other_data_of_the_same_classes(image_run, tmp_path):
     for i in range(30):
         path = tmp_path / "digits" / str(digits.labels[i]) / f"ILSVRC2012_val_{i + 1:08d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(digits.images[i, ..., 0]).save(path)
+        pixels = digits.examples[i]["image"]
+        Image.fromarray(pixels[..., 0]).save(path)
     real = [[int(label)] for label in digits.labels[:30]]
     real[3], real[4] = [], list(range(10))
     (tmp_path / "real.json").write_text(json.dumps(real))

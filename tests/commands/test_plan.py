@@ -13,6 +13,9 @@ import subprocess
 
 import pytest
 
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
+from gmlp_flax.models import parameters
 from gmlp_flax.planning import dry_run
 from tests import preloaded
 
@@ -71,6 +74,20 @@ needs_libtpu = pytest.mark.skipif(
 def command(*arguments: str) -> subprocess.CompletedProcess:
     """Runs the planner."""
     return preloaded.gmlp("plan", *arguments, XLA_FLAGS="")  # libtpu refuses the CPU's flags
+
+
+def test_the_model_that_a_run_inherits_is_planned(text_run):
+    """Estimated, of finetuning: the config's own model is larger."""
+    files = "--config=configs/finetune_glue.py:sst2", "--topology=gpu:l4x1", "--json"
+    done = command(*files, f"--config.init_from={text_run}", "--config.model.length=16")
+    assert done.returncode == 0, done.stderr
+    old = gmlp_config.load(str(text_run / "config.json"))
+    start = gmlp_config.Start("pretrained", old, {})
+    config = gmlp_config.from_file("configs/finetune_glue.py", "sst2")
+    config.model.length = 16
+    resolved = gmlp_config.resolve(config, lambda _: start).config
+    shapes = tasks.find(resolved.task)(resolved).shapes()
+    assert json.loads(done.stdout)["params"] == parameters.count(shapes)
 
 
 def planned(name: str) -> dict:

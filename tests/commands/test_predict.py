@@ -13,8 +13,8 @@ from gmlp_flax import config as gmlp_config
 from gmlp_flax.commands import predict
 from gmlp_flax.data.embedded import embedded_digits
 from gmlp_flax.errors import DataError, RunError
-from gmlp_flax.tasks.prediction import Answer
-from gmlp_flax.training import loading, loop
+from gmlp_flax.tasks.prediction import Answer, shown
+from gmlp_flax.training import loop, pretrained
 from tests import preloaded
 
 
@@ -37,14 +37,12 @@ def test_text_from_standard_input(text_run):
 
 
 def test_images_from_files(image_run, tmp_path):
-    digit = embedded_digits("heldout")[0]["image"]
+    digit = embedded_digits("heldout").examples.images[0]
     Image.fromarray(digit[..., 0]).save(tmp_path / "digit.png")
     code, out, error = run(f"--workdir={image_run}", "--top=3", str(tmp_path / "digit.png"))
     assert code == 0, error
-    trained = loading.load(str(image_run), "best")
-    assert trained.weights is trained.ema
-    ((expected,),) = trained.task.predict(trained.weights, [digit], top=3)
-    assert out == f"{tmp_path / 'digit.png'}: {predict.show(expected)}\n"
+    [[expected]] = pretrained.load(image_run).predict([digit], top=3)
+    assert out == f"{tmp_path / 'digit.png'}: {shown(expected)}\n"
 
 
 def test_an_answer_comes_before_the_next_line_is_written(text_run, causal_run):
@@ -68,7 +66,7 @@ def test_an_answer_comes_before_the_next_line_is_written(text_run, causal_run):
 
 def test_one_bad_image_never_ends_the_others(image_run, tmp_path):
     for number in range(3):
-        digit = embedded_digits("heldout")[number]["image"]
+        digit = embedded_digits("heldout").examples.images[number]
         path = tmp_path / "photos" / f"{number}.png"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(digit[..., 0]).save(path)
@@ -82,8 +80,8 @@ def test_one_bad_image_never_ends_the_others(image_run, tmp_path):
         f"{tmp_path}/photos/[02].png",
     ]
     code, out, error = run(f"--workdir={image_run}", "--batch_size=2", "--top=1", *words)
-    shown = [line.partition(":")[0] for line in out.splitlines()]
-    assert shown == [f"{tmp_path}/photos/{number}.png" for number in (0, 1, 2, 0, 2)]
+    paths = [line.partition(":")[0] for line in out.splitlines()]
+    assert paths == [f"{tmp_path}/photos/{number}.png" for number in (0, 1, 2, 0, 2)]
     first, second, third = error.splitlines()
     assert (
         code == 1
@@ -99,9 +97,9 @@ def test_objects_in_and_out(text_run, image_run):
     given = ['{"input": "A [MASK] b.", "id": 7}', "The [MASK].", "none", "", '{"input": 3}', "{"]
     code, out, error = run(f"--workdir={text_run}", "--json", "--top=2", text="\n".join(given))
     first, second, *bad = map(json.loads, out.splitlines())
-    trained = loading.load(str(text_run), "best")
+    model = pretrained.load(text_run)
     for record, line in ((first, "A [MASK] b."), (second, "The [MASK].")):
-        ((ranked,),) = trained.task.predict(trained.weights, [line], top=2)
+        [[ranked]] = model.predict([line], top=2)
         ((best, _),) = record["predictions"]
         assert record["input"] == line and best["label"] == ranked[0][0]
         assert best["score"] == pytest.approx(ranked[0][1], rel=1e-5)
@@ -151,57 +149,53 @@ def test_texts_from_files(text_run, tmp_path):
 
 def test_a_bar_shows_progress_on_a_terminal(image_run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    task = loading.load(str(image_run), "best").task
+    predictor = pretrained.load(image_run).predictor
     answers = [Answer("a.png", [[("3", 0.5)]]), Answer("b.png", [], DataError("b.png is missing"))]
-    assert predict.write(answers, task, as_json=False, typed=False) == (2, 1)
+    assert predict.write(answers, predictor, as_json=False, typed=False) == (2, 1)
     out, err = capsys.readouterr()
     assert (
         out.strip() == "a.png: 3 50.0%" and "2 inputs" in err and "error: b.png is missing\n" in err
     )
-    assert predict.write(answers, task, as_json=False, typed=True) == (2, 1)
+    assert predict.write(answers, predictor, as_json=False, typed=True) == (2, 1)
     assert capsys.readouterr().err == "error: b.png is missing\n"
 
 
 def test_names_that_a_terminal_would_follow_are_written_out():
     """A stranger's classes may have any names."""
-    shown = predict.show([("\x1b[2Jcat", 0.5), (" dog", 0.25), ("\n", 0.25), (" ", 0)])
-    assert shown == r"\x1b[2Jcat 50.0%  dog 25.0%  '\n' 25.0%  ' ' 0.0%"
+    found = shown([("\x1b[2Jcat", 0.5), (" dog", 0.25), ("\n", 0.25), (" ", 0)])
+    assert found == r"\x1b[2Jcat 50.0%  dog 25.0%  '\n' 25.0%  ' ' 0.0%"
 
 
-def test_mistakes_are_one_line(text_run, image_run, tmp_path):
-    (tmp_path / "broken.png").write_bytes(b"no image")
-    text, images, nothing = (
-        f"--workdir={text_run}",
-        f"--workdir={image_run}",
-        "nothing at {!r}: arguments are files",
-    )
-    masked, pattern, pictures, broken = (
-        "A [MASK] b.",
-        "none/*.txt",
-        "none/*.png",
-        f"{tmp_path}/broken.png",
-    )
-    no_file, no_image = "a.png failed (No such file", "is in no format Pillow knows"
-    for words, lines, messages in (
+@pytest.mark.parametrize(
+    ("kind", "words", "text", "code", "messages"),
+    [
+        ("text_run", [], "nothing masked", 1, ["no [MASK] in 'nothing masked'"]),
+        ("text_run", [], "word " * 60 + "[MASK]", 1, ["reads at most 32"]),
         (
-            [text],
-            "nothing masked\n" + "word " * 60 + "[MASK]",
-            ["no [MASK] in 'nothing masked'", "reads at most 32"],
-        ),
-        (
-            [text, masked, pattern],
+            "text_run",
+            ["A [MASK] b.", "none/*.txt"],
             "",
-            [nothing.format(masked), "texts are lines of standard input: echo TEXT | gmlp"],
+            1,
+            ["'A [MASK] b.'", "texts are lines of standard input: echo TEXT | gmlp"],
         ),
-        ([images, pictures, "a.png", broken], "", [nothing.format(pictures), no_file, no_image]),
-        ([images], "", ["give image files"]),
-        ([], "", ["--workdir is missing"]),
-    ):
-        code, _, error = run(*words, text=lines)
-        assert code == (1 if lines or words[1:] else 2) and len(error.splitlines()) == len(
-            messages
-        ), error
-        assert all(map(str.__contains__, error.splitlines(), messages)), error
+        ("image_run", ["none/*.png", "a.png"], "", 1, ["none/*.png", "a.png"]),
+        ("image_run", ["BROKEN"], "", 1, ["is in no format Pillow knows"]),
+        ("image_run", [], "", 2, ["give image files"]),
+    ],
+)
+def test_mistakes_are_one_line(request, tmp_path, kind, words, text, code, messages):
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    paths = [word.replace("BROKEN", f"{tmp_path}/broken.png") for word in words]
+    workdir = request.getfixturevalue(kind)
+    found, _, error = run(f"--workdir={workdir}", *paths, text=text)
+    assert found == code, error
+    lines = error.splitlines()
+    for line, message in zip(lines, messages, strict=True):
+        assert message in line
+
+
+def test_without_a_run():
+    assert "--workdir is missing" in preloaded.refused("predict")
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,129 +15,191 @@ from gmlp_flax.data.text.packing import Packing
 from gmlp_flax.data.text.prepared import Prepared, is_prepared
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from tests import preloaded
-from tests.data.conftest import shared_data  # noqa: F401 - a fixture
 from tests.data.text.preparing import content
 
-WORDS = [
-    f"{start}{end}"
-    for start in ("ba", "de", "ki", "lo", "mu")
-    for end in ("n", "r", "sta", "lle", "")
-]
+STARTS = ("ba", "de", "ki", "lo", "mu")
+ENDS = ("n", "r", "sta", "lle", "")
+WORDS = [f"{start}{end}" for start in STARTS for end in ENDS]
 
 
-def start(*words, **environment):
-    return preloaded.start("-m", "gmlp_flax", "prepare", *words, **environment)
+def start(*words):
+    return preloaded.start("-m", "gmlp_flax", "prepare", *words)
 
 
 def run(*words) -> subprocess.CompletedProcess:
-    return preloaded.gmlp("prepare", *words)
+    """The outcome of a command that must work."""
+    done = preloaded.gmlp("prepare", *words)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done
 
 
 def error(*words) -> str:
-    """The one line a command ends with that must not work."""
-    done = run(*words)
-    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr, (
-        done.stderr
-    )
-    assert done.stderr.splitlines()[-1].startswith("error: ")
-    return done.stderr.splitlines()[-1]
+    """The one line that a command ends with that must not work."""
+    done = preloaded.gmlp("prepare", *words)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: ")
+    return last
+
+
+def write_lines(path, *texts):
+    lines = [json.dumps({"text": text}) for text in texts]
+    path.write_text("\n".join([*lines, ""]))
 
 
 def write_corpus(folder, files, documents, words):
     rng = random.Random(files)
     folder.mkdir()
     for number in range(files):
-        lines = (" ".join(rng.choices(WORDS, k=rng.randint(1, words))) for _ in range(documents))
-        text = "".join(json.dumps({"text": line}) + "\n" for line in lines)
-        (folder / f"part-{number:05}-of-{files:05}.jsonl").write_text(text)
+        texts = []
+        for _ in range(documents):
+            count = rng.randint(1, words)
+            texts.append(" ".join(rng.choices(WORDS, k=count)))
+        write_lines(folder / f"part-{number:05}-of-{files:05}.jsonl", *texts)
     return folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A small corpus, and a tokenizer of it."""
+    """A small corpus, a tokenizer that was trained on it, and its ids."""
     folder = tmp_path_factory.mktemp("corpus")
-    write_corpus(folder / "text", 3, 40, 60)
-    done = run(
-        folder / "text",
-        f"--out={folder}/p",
-        "--vocab_size=300",
-        f"--cache={folder}/c",
-        "--workers=1",
-    )
-    assert done.returncode == 0 and "300 pieces" in done.stdout, done.stderr
-    (folder / "p" / "tokenizer.model").rename(folder / "t.model")
+    text = write_corpus(folder / "text", 3, 40, 60)
+    flags = (f"--out={folder}/p", "--vocab_size=300", f"--cache={folder}/c", "--workers=1")
+    run(text, *flags)
+    shutil.copy(folder / "p" / "tokenizer.model", folder / "t.model")
     return folder
 
 
 def test_a_folder_to_train_on(folder, tmp_path):
-    command = [
-        folder / "text",
-        f"--out={tmp_path}/p",
-        "--vocab_size=300",
-        f"--cache={folder}/c",
-        "--workers=1",
-    ]
-    done = run(*command)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    out = f"--out={tmp_path}/p"
+    trained = (f"--cache={folder}/c", "--vocab_size=300")
+    done = run(folder / "text", out, *trained, "--workers=1")
     made = Prepared(tmp_path / "p")
-    assert made.documents == 120 and made.tokenizer == Tokenizer.load(folder / "t.model")
-    assert f"documents        120\ntokens           {made.tokens:,} (" in done.stdout
-    assert "skipped records  0\n" in done.stdout
-    assert (
-        f"--config.data.train={tmp_path}/p --config.model.vocab_size=300 (or more)" in done.stdout
-    )
+    assert made.documents == 120
+    assert made.tokenizer == Tokenizer.load(folder / "t.model")
     assert len(Packing(made, 16)[0]["tokens"]) == 16
+    assert content(tmp_path / "p") == content(folder / "p")
+    words = done.stdout.split()
+    assert words[:2] == ["documents", "120"]
+    assert words[2:4] == ["tokens", f"{made.tokens:,}"]
+    assert f"--config.data.train={tmp_path}/p" in words
+    assert "--config.model.vocab_size=300" in words
+    assert "text read: 3 files (part-00000-of-00003.jsonl, " in done.stderr
     # A second time there is nothing to do; with the tokenizer's file it is the same.
-    before = content(tmp_path / "p")
-    assert (
-        run(*command, f"--tokenizer={folder}/t.model").returncode == 0
-        and content(tmp_path / "p") == before
-    )
+    run(folder / "text", out, f"--tokenizer={folder}/t.model")
+    assert content(tmp_path / "p") == content(folder / "p")
 
 
-def test_a_split_and_bad_records(folder, tmp_path):
-    for split in ("train", "test"):
-        (tmp_path / "split").mkdir(exist_ok=True)
-        lines = '{"text": "ban der"}\n{broken\n' * (2 if split == "train" else 1)
-        (tmp_path / "split" / f"{split}-00000-of-00001.jsonl").write_text(lines)
-    command = [tmp_path / "split", f"--tokenizer={folder}/t.model", "--split=train"]
-    assert "max_bad_records=1" in error(*command, f"--out={tmp_path}/a", "--max_bad_records=1")
+def test_held_out_documents(folder, tmp_path):
+    command = (folder / "text", f"--tokenizer={folder}/t.model", "--heldout_share=0.3")
+    done = run(*command, f"--out={tmp_path}/heldout", "--side=heldout")
+    assert f"--config.data.heldout={tmp_path}/heldout" in done.stdout
+    assert "30 % of the documents held out" in done.stderr
+    run(*command, f"--out={tmp_path}/train")
+    heldout = Prepared(tmp_path / "heldout").documents
+    assert 15 < heldout < 60
+    assert Prepared(tmp_path / "train").documents == 120 - heldout
+
+
+def test_splits(folder, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    for name, count in (("train", 1), ("valid", 2), ("test", 3)):
+        write_lines(text / f"{name}.jsonl", *["ban der"] * count)
+    (text / "notes.md").write_text("notes")
+    model = f"--tokenizer={folder}/t.model"
+    documents = {}
+    for split in ("", "train", "dev", "test", "all"):
+        out = tmp_path / f"out-{split}"
+        done = run(text, model, f"--out={out}", f"--split={split}")
+        documents[split] = Prepared(out).documents
+        assert "not read (.md 1)" in done.stderr
+    assert documents == {"": 1, "train": 1, "dev": 2, "test": 3, "all": 6}
+    message = error(text, model, f"--out={tmp_path}/no", "--split=extra")
+    assert "'extra'" in message
+    assert "'validation'" in message
+
+
+def test_bad_records(folder, tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "ban der"}\n{broken\n' * 2)
+    command = (path, f"--tokenizer={folder}/t.model")
+    message = error(*command, f"--out={tmp_path}/a", "--max_bad_records=1")
+    assert "max_bad_records=1" in message
     done = run(*command, f"--out={tmp_path}/b", "--max_bad_records=2")
-    assert (
-        "skipped records  2\n" in done.stdout
-        and "train-00000-of-00001.jsonl, line 2" in done.stdout
-    )
+    assert "skipped records  2\n" in done.stdout
+    assert f"{path}, line 2" in done.stdout
+    assert f"{path}, line 4" in done.stdout
     assert Prepared(tmp_path / "b").documents == 2
 
 
+def test_a_vocabulary_of_words(tmp_path):
+    """What was decided of lower case, and the share of unknown tokens."""
+    pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*special, "ban", "der", "lo"]))
+    write_lines(tmp_path / "a.jsonl", *["Ban der lo", "ban DER mun"] * 3)
+    command = (tmp_path / "a.jsonl", f"--tokenizer={tmp_path}/vocab.txt")
+    assert "do_lower_case" in error(*command, f"--out={tmp_path}/a")
+    done = run(*command, f"--out={tmp_path}/a", "--do_lower_case=True")
+    assert "vocab.txt: text is lower-cased, accents are stripped" in done.stderr
+    assert "16.7% of the tokens" in done.stderr
+    done = run(*command, f"--out={tmp_path}/b", "--do_lower_case=False")
+    assert "text is not lower-cased" in done.stderr
+    assert "50.0% of the tokens" in done.stderr
+    assert Prepared(tmp_path / "a").read(0, 4).tolist() == [5, 6, 7, 3]
+    assert Prepared(tmp_path / "b").read(0, 4).tolist() == [1, 6, 7, 3]
+    message = error(
+        tmp_path / "a.jsonl", f"--out={tmp_path}/c", "--tokenizer=bytes", "--do_lower_case=True"
+    )
+    assert "do_lower_case is True" in message
+
+
 def test_mistakes_are_one_line(folder, tmp_path):
-    model, text, out = f"--tokenizer={folder}/t.model", folder / "text", f"--out={tmp_path}/out"
+    model = f"--tokenizer={folder}/t.model"
+    out = f"--out={tmp_path}/out"
+    text = folder / "text"
+    (tmp_path / "a.csv").write_text("text\nwords\n")
     for words, message in (
         ((tmp_path / "nowhere", out, model), "nothing at '"),
+        ((tmp_path / "a.csv", out, model), "is a table"),
+        ((text, model), "--out"),
         ((text, out, "--tokenizer=nowhere.model"), "reading nowhere.model failed"),
         ((text, out, "--vocab_size=0"), "--vocab_size=0"),
+        ((text, out, "--vocab_size=200"), "vocab_size=200"),
         ((text, out, model, "--side=both"), "--side=both: expected one of train, heldout"),
+        ((text, out, model, "--side=heldout"), "--heldout_share=0.0"),
+        ((text, out, model, "--heldout_share=1"), "--heldout_share=1.0"),
+        ((text, out, model, "--split=dev"), "has no split 'dev'"),
         (("listops:tiny", out), "listops:tiny: expected 3 numbers"),
         (("listops:1,1,1", out, "--lengths=9"), "--lengths=9: expected 2 numbers"),
     ):
-        assert message in error(*words)
+        assert message in error(*words, f"--cache={folder}/c")
     assert not (tmp_path / "out").exists()
-    assert run(text, out, model).returncode == 0
-    assert "heldout_share 0.0, not 0.5" in error(text, out, model, "--heldout_share=0.5")
+    run(text, out, model)
+    message = error(text, out, model, "--heldout_share=0.5")
+    assert "heldout_share 0.0, not 0.5" in message
 
 
-def kill_at_work(command, folder, rng, within=None) -> None:
-    """Starts the command and kills it: `within` so many seconds, or after it has finished one to
-    three shards more."""
-    process, before = start(*command), len(list(folder.glob("unfinished/shard-*.json")))
-    if within is not None:
-        time.sleep(rng.uniform(0, within))
-    else:
-        wanted = before + rng.randint(1, 3)
-        while process.poll() is None and len(list(folder.glob("unfinished/shard-*.json"))) < wanted:
-            time.sleep(0.001)
-        time.sleep(rng.uniform(0, 0.02))
+def shards_done(folder):
+    return len(list(folder.glob("unfinished/shard-*.json")))
+
+
+def kill_at_work(process, folder, rng) -> None:
+    """Kills a command after it has finished one to three shards more."""
+    wanted = shards_done(folder) + rng.randint(1, 3)
+    while process.poll() is None and shards_done(folder) < wanted:
+        time.sleep(0.001)
+    time.sleep(rng.uniform(0, 0.02))
+    process.kill()
+    process.communicate()
+
+
+def kill_at_start(process, seconds, rng) -> None:
+    time.sleep(rng.uniform(0, seconds))
     process.kill()
     process.communicate()
 
@@ -146,71 +209,65 @@ def kill_at_work(command, folder, rng, within=None) -> None:
 )
 def test_killed_and_run_again_gives_the_same_bytes(folder, tmp_path, kills, files):
     text = write_corpus(tmp_path / "text", files, 300, 400)
-    command = [text, f"--tokenizer={folder}/t.model", "--shard_bytes=100000"]
+    command = (text, f"--tokenizer={folder}/t.model", "--shard_bytes=100000")
     begin = time.perf_counter()
-    whole = run(*command, f"--out={tmp_path}/whole", "--workers=1")
-    assert whole.returncode == 0, whole.stderr
-    while_it_starts = (time.perf_counter() - begin) / 3  # or a little later, whatever the machine
-    killed, rng, halfway = tmp_path / "killed", random.Random(kills), 0
+    run(*command, f"--out={tmp_path}/whole", "--workers=1")
+    seconds = time.perf_counter() - begin
+    killed = tmp_path / "killed"
+    rng = random.Random(kills)
+    halfway = 0
     for kill in range(kills):
-        within = while_it_starts if kill % 4 == 3 else None
-        kill_at_work(
-            [*command, f"--out={killed}", f"--workers={1 + kill % 3}"], killed, rng, within
-        )
-        halfway += any(killed.glob("unfinished/shard-*.json"))
+        process = start(*command, f"--out={killed}", f"--workers={1 + kill % 3}")
+        if kill % 4 == 3:
+            kill_at_start(process, seconds / 3, rng)
+        else:
+            kill_at_work(process, killed, rng)
+        halfway += bool(shards_done(killed))
         if is_prepared(killed):  # on a busy machine it may come to its end before the signal
             shutil.rmtree(killed)
     assert halfway, "it always came to its end before the signal: give it more files"
-    done = run(*command, f"--out={killed}", "--workers=2")
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    assert content(killed) == content(tmp_path / "whole") and len(content(killed)) == files + 2
-    assert sorted(path.name for path in killed.glob(".*")) == [".lock"]
+    run(*command, f"--out={killed}", "--workers=2")
+    assert content(killed) == content(tmp_path / "whole")
+    assert len(content(killed)) == files + 2
+    assert [path.name for path in killed.glob(".*")] == [".lock"]
+
+
+def is_alive(process_id):
+    return os.path.exists(f"/proc/{process_id}/exe")
 
 
 def test_workers_end_with_a_killed_parent(folder, tmp_path):
     text = write_corpus(tmp_path / "text", 4, 6000, 400)
-    process = start(
-        text,
-        f"--tokenizer={folder}/t.model",
-        "--shard_bytes=100000",
-        f"--out={tmp_path}/p",
-        "--workers=2",
-    )
-    children = f"/proc/{process.pid}/task/{process.pid}/children"
-    if not os.path.exists(children):
+    flags = ("--shard_bytes=100000", f"--out={tmp_path}/p", "--workers=2")
+    process = start(text, f"--tokenizer={folder}/t.model", *flags)
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    if not listed.exists():
         process.kill()
         process.communicate()
         pytest.skip("this system does not list a process's children")
-    found = []
-    while process.poll() is None and len(found) < 3:  # two workers and a resource tracker
-        with open(children) as file:
-            found = file.read().split()
+    children: list[str] = []
+    while process.poll() is None and len(children) < 3:  # two workers and a resource tracker
+        children = listed.read_text().split()
         time.sleep(0.01)
-    assert len(found) == 3
+    assert len(children) == 3
     process.kill()
     process.communicate()
-    deadline = time.time() + 120
-    while any(os.path.exists(f"/proc/{child}/exe") for child in found) and time.time() < deadline:
+    deadline = time.monotonic() + 120
+    while any(map(is_alive, children)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not any(os.path.exists(f"/proc/{child}/exe") for child in found)
+    assert not any(map(is_alive, children))
 
 
 def test_listops(tmp_path):
     """Made once."""
-    words = (
-        "listops:40,8,8",
-        f"--out={tmp_path / 'a'}",
-        "--lengths=10,60",
-        "--depth=5",
-        "--seed=2",
-    )
-    done = run(*words)
-    assert done.returncode == 0, done.stderr
+    flags = (f"--out={tmp_path}/a", "--lengths=10,60", "--depth=5", "--seed=2")
+    done = run("listops:40,8,8", *flags)
     trees, use, more = done.stdout.splitlines()
     assert trees.split(maxsplit=1) == ["trees", "train 40, validation 8, test 8"]
-    assert (
-        use.endswith(f"--config=lra_listops --config.data.train={tmp_path / 'a'}")
-        and "model.length=" in more
-    )
-    assert run(*words).stdout == done.stdout
-    assert {path.suffix for path in (tmp_path / "a").iterdir()} == {".json", ".tsv"}
+    assert use.endswith(f"--config=lra_listops --config.data.train={tmp_path}/a")
+    facts = json.loads((tmp_path / "a" / "listops.json").read_text())
+    assert f"--config.model.length={facts['longest'] + 2} " in more
+    assert run("listops:40,8,8", *flags).stdout == done.stdout
+    names = ["basic_test.tsv", "basic_train.tsv", "basic_val.tsv", "listops.json"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
+    assert "'seed': 2" in error("listops:40,8,8", *flags, "--seed=3")

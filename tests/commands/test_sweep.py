@@ -145,6 +145,14 @@ def test_run_of_another_config_is_not_counted(trainer):
     assert told == f"{trainer.folder}/out/seed=0 {wrong}"
 
 
+def test_the_mesh_that_a_run_chose_is_no_other_config(trainer):
+    written(trainer, **{"mesh.data": 4, "mesh.fsdp": 2, "mesh.tensor": 1})
+    (trainer.folder / "out" / "seed=0" / "result.json").write_text('{"eval": {"perplexity": 9}}')
+    flags = ("--seeds=0", "--config.init_from=pretrained")
+    assert sweep(trainer, *flags, "--config.mesh.auto=True")[0] == 0
+    assert "config.mesh.data was 4" in sweep(trainer, *flags)[2][-1]
+
+
 def test_what_a_run_inherited_is_no_other_config(trainer):
     """The model of a finetuned run is that of the pretrained one, whatever the config says."""
     finetuning = ["--config.task=text_classification", "--config.init_from=pretrained"]

@@ -18,12 +18,14 @@ def test_a_finished_run_goes_on_when_it_is_given_more_steps(text_run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert f"resuming {run} at step 12" in done.stderr
     assert json.loads((run / "result.json").read_text())["step"] == 14
-    first, second, *_ = done.stderr.splitlines()
+    first, *_ = lines = done.stderr.splitlines()
     assert first == f"gmlp, masked_lm: 14 steps of 8 examples on 1 cpu device; writing to {run}"
+    assert any(line.startswith("heldout: ") for line in lines)
+    [sizes] = [line for line in lines if "parameters;" in line]
     # The text is the manual of this Python.
     assert re.fullmatch(
         r"12,182 parameters; [56],\d{3} sequences of 32 tokens to train on, [78]\d\d held out",
-        second,
+        sizes,
     )
     figure, *advice = done.stdout.splitlines()
     assert figure.endswith("figures/loss.png")

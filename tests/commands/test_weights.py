@@ -1,4 +1,4 @@
-"""`gmlp export`: what it refuses. Weights of others are read in tests/interop."""
+"""`gmlp export`: what it refuses. Weights of others are read in tests/weights."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_a_folder_may_have_a_dot(text_run, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--model=gmlp_s16_224.pth", "--out=x"), ["no file gmlp_s16_224.pth"]),
+        (("--model=gmlp_s16_224.pth", "--out=x"), ["no file", "gmlp_s16_224.pth"]),
         ((), ["--model is missing", "gmlp export"]),
         (("--model=/nowhere", "--out=x"), ["/nowhere is no run folder"]),
         (("--model=RUN", "--out=x", "--checkpoint=7"), ["'7'", "12"]),

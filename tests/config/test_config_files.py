@@ -1,5 +1,6 @@
 """Configs from files: JSON of runs, Python of users, and arguments of both."""
 
+import json
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax.checkpoints import ENVIRONMENT_FILE
 from gmlp_flax.config import schema
 from gmlp_flax.errors import ConfigError
 from tests.failures import raised
@@ -76,12 +78,39 @@ def test_bad_json(tmp_path, text, message):
 
 
 def test_old_names_in_the_config_of_a_run_are_read(tmp_path):
-    """As releases before 0.2 wrote them; everywhere else they are refused."""
+    """As the release before the last wrote them; everywhere else they are refused."""
     path = tmp_path / "config.json"
     path.write_text('{"batch_size": 4, "optimizer": {"rates": ["bias=2"], "accumulate": 2}}')
     for read in (gmlp_config.load, gmlp_config.open_config):
         optimizer = read(str(path)).optimizer
         assert (optimizer.lr_multipliers, optimizer.grad_accum_steps) == (("bias=2",), 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"model": {"toeplitz_form": "fft"}}, "model.toeplitz_form"),
+        ({"data": {"packing": "documents"}}, "data.packing"),
+        ({"augment": {"auto": "autoaugment_v0"}, "task": "image_classification"}, "augment.auto"),
+    ],
+)
+def test_the_config_of_an_older_run_names_the_version_that_opens_it(tmp_path, values, key):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values))
+    assert "gmlp_flax 0.1.0" not in raised(ConfigError, gmlp_config.load, str(path))
+    (tmp_path / ENVIRONMENT_FILE).write_text('{"packages": {"gmlp_flax": "0.1.0"}}')
+    told = raised(ConfigError, gmlp_config.load, str(path))
+    assert key in told and told.count("gmlp_flax 0.1.0") == 1
+
+
+@pytest.mark.parametrize(
+    "environment", ["[", "[1]", "{}", '{"packages": 3}', '{"packages": {"gmlp_flax": null}}']
+)
+def test_a_damaged_environment_hides_no_error_of_the_config(tmp_path, environment):
+    path = tmp_path / "config.json"
+    path.write_text('{"steps": 0}')
+    (tmp_path / ENVIRONMENT_FILE).write_text(environment)
+    assert "config.steps is 0" in raised(ConfigError, gmlp_config.load, str(path))
 
 
 SCALES = {"scale": ("paper", "small", "gpu"), "length": ("128", "512")}

@@ -1,5 +1,6 @@
 """Keys, where they come from, and configs with their defaults."""
 
+import ml_collections
 import pytest
 
 from gmlp_flax import config as gmlp_config
@@ -55,7 +56,7 @@ def test_finetuning_takes_over_the_architecture():
 
 
 @pytest.mark.parametrize(
-    ("may", "of", "names"),
+    ("may", "kinds", "names"),
     [
         (
             True,
@@ -74,12 +75,68 @@ def test_finetuning_takes_over_the_architecture():
         (False, ("gmlp", "schedule_free"), "optimizer.b1"),
     ],
 )
-def test_what_may_change_in_the_middle_of_a_run(may, of, names):
+def test_what_may_change_in_the_middle_of_a_run(may, kinds, names):
     """Options of a block that leave the numbers as they are; hyperparameters that the optimizer's
     state has no part in."""
-    assert {name: schema.may_change(name, *of) for name in names.split()} == dict.fromkeys(
-        names.split(), may
-    )
+    block, optimizer = kinds
+    config = gmlp_config.default(block=block)
+    config.optimizer.name = optimizer
+    for name in names.split():
+        assert schema.may_change(name, config) is may, name
+
+
+def names_with(fact):
+    return {name for name, option in schema.all_keys().items() if getattr(option, fact)}
+
+
+def test_keys_that_say_which_data_are_read():
+    """Two of them are paths, whose data may be moved."""
+    data = {
+        f"data.{key}"
+        for key in ("train", "heldout", "split", "heldout_split", "heldout_share", "search")
+    }
+    tables = {"glue.task", "own.text", "own.second", "own.label", "squad.version"}
+    assert names_with("selects_data") == data | tables
+    assert names_with("may_move") == {"data.train", "data.heldout"}
+    assert schema.of_task("text_regression")["glue.task"].selects_data
+
+
+def test_keys_that_a_run_takes_from_the_run_that_starts_it():
+    """A pooler only by finetuning; pretraining decides by itself whether it keeps one."""
+    inherited = {
+        task: {name for name, option in schema.of_task(task).items() if option.inherited}
+        for task in ("image_classification", "text_classification", "masked_lm")
+    }
+    assert inherited == {
+        "image_classification": {
+            "data.mean",
+            "data.std",
+            "data.transform",
+            "model.channels",
+            "model.image_size",
+        },
+        "text_classification": {"model.pooler"},
+        "masked_lm": set(),
+    }
+
+
+def test_short_names_are_of_one_key_each():
+    assert schema.short_names() == {
+        "lr": "optimizer.learning_rate",
+        "wd": "optimizer.weight_decay",
+    }
+    aliases = [name for option in schema.all_keys().values() for name in option.aliases]
+    assert len(aliases) == len({*aliases}) and not {*aliases} & {*schema.short_names()}
+
+
+def test_a_copy_of_a_frozen_config_can_be_changed():
+    config = gmlp_config.default()
+    frozen = ml_collections.FrozenConfigDict(config)
+    copy = schema.mutable_copy(frozen)
+    copy.model.layers = 3
+    assert (frozen.model.layers, config.model.layers, copy.model.layers) == (6, 6, 3)
+    with pytest.raises(AttributeError):
+        copy.model.new_key = 1
 
 
 @pytest.mark.smoke

@@ -5,9 +5,14 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax import tasks
-from gmlp_flax.config import schema, validation
+from gmlp_flax.config import validation
 from gmlp_flax.errors import ConfigError
 from tests.failures import raised
+
+FORMER_NAMES = {
+    "optimizer.accumulate": "optimizer.grad_accum_steps",
+    "optimizer.rates": "optimizer.lr_multipliers",
+}
 
 
 @pytest.fixture
@@ -47,7 +52,9 @@ def test_options_of_another_task_or_block_are_refused(task, block, name):
         ("qqqq", "--help_config"),
         ("data.dev", "'data.heldout'"),
         ("depth", "'model.layers'"),
-        *schema.RENAMED.items(),
+        ("train_steps", "'steps'"),
+        ("optimizer.lr", "'optimizer.learning_rate'"),
+        *FORMER_NAMES.items(),
     ],
 )
 def test_names_that_do_not_exist(name, nearest):
@@ -57,14 +64,14 @@ def test_names_that_do_not_exist(name, nearest):
 
 
 @pytest.mark.parametrize(
-    "name", [*schema.RENAMED, "optimizer.batch_size", "model.heads", "model.layrs"]
+    "name", [*FORMER_NAMES, "optimizer.batch_size", "model.heads", "model.layrs"]
 )
 def test_a_config_file_that_sets_a_key_that_is_not_there(tmp_path, name):
     """The message names the file and the key that is meant."""
     meant = {
         "optimizer.batch_size": "config.eval.batch_size",
         "model.layrs": "model.layers",
-        **schema.RENAMED,
+        **FORMER_NAMES,
     }
     lines = [
         "from gmlp_flax import config",
@@ -100,7 +107,7 @@ BAD_STEPS = "5", "0:5", "9:5", "10:1001", "a:b", "1:2:3"
         (
             "task",
             "gmlp_flax.tasks.base:Task",
-            ["config.task is 'gmlp_flax.tasks.base:Task'", "assets"],
+            ["config.task is 'gmlp_flax.tasks.base:Task'", "example_shapes", "module"],
         ),
         ("optimizer.beta", 0.9, ["config.optimizer.beta is 0.9", "'adamw'", "muon"]),
         ("masking.random_share", 0.3, ["config.masking.mask_share is 0.8", "random_share is 0.3"]),

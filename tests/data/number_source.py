@@ -9,6 +9,8 @@ from gmlp_flax.errors import DataError
 class Numbers:
     """A source of the numbers below `count`."""
 
+    units = "numbers"
+
     def __init__(self, count):
         self.count = count
 
@@ -26,12 +28,12 @@ def noisy(example, rng):
     return {**example, "noise": rng.random()}
 
 
+def doubled(batch):
+    return {**batch, "x": 2 * batch["x"]}
+
+
 def broken(example, *_):
     raise DataError(f"example {example['x']} is broken")
-
-
-def square(number):
-    return {"x": np.array([number * number])}
 
 
 class Broken(Numbers):

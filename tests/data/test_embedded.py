@@ -1,3 +1,5 @@
+"""The text of Python's manual, and the digits that come with the package."""
+
 import sys
 import types
 
@@ -5,33 +7,29 @@ import numpy as np
 
 from gmlp_flax.data import embedded
 from gmlp_flax.data.embedded import embedded_digits, embedded_text, sentences
-from gmlp_flax.errors import DataError
-from tests.failures import raised
+from tests.failures import failure
 
 
 def replace_manual(monkeypatch, topics):
+    """Makes `topics` the manual that Python ships."""
     module = types.ModuleType("pydoc_data.topics")
     module.topics = topics
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", module)
 
 
 def test_sentences():
-    assert sentences("One  two.\nThree?  Four\n\n   Five: six\n") == [
-        "One two.",
-        "Three?",
-        "Four",
-        "Five: six",
-    ]
+    found = sentences("One  two.\nThree?  Four\n\n   Five: six\n")
+    assert found == ["One two.", "Three?", "Four", "Five: six"]
 
 
-def test_splits_share_no_sentence():
-    train, heldout = embedded_text("train"), embedded_text("heldout")
+def test_roles_share_no_sentence():
+    train = embedded_text("train")
+    heldout = embedded_text("heldout")
     assert sum(map(len, heldout)) > 20_000
     assert sum(map(len, train)) > 250_000
-    shared = {s for text in train for s in sentences(text)} & {
-        s for text in heldout for s in sentences(text)
-    }
-    assert not shared
+    train_sentences = {sentence for text in train for sentence in sentences(text)}
+    heldout_sentences = {sentence for text in heldout for sentence in sentences(text)}
+    assert not train_sentences & heldout_sentences
 
 
 def test_training_text_keeps_its_layout(monkeypatch):
@@ -40,25 +38,42 @@ def test_training_text_keeps_its_layout(monkeypatch):
     assert embedded_text("train") == ["One.\n     Two."]
 
 
+def test_a_topic_of_nothing_but_held_out_sentences_goes(monkeypatch):
+    heldout = dict.fromkeys(embedded.HELDOUT_TOPICS, "Held out.")
+    replace_manual(monkeypatch, {**heldout, "a": "Held out.", "b": "Two."})
+    assert embedded_text("train") == ["Two."]
+
+
 def test_topics_absent_in_another_python_are_tolerated(monkeypatch):
-    replace_manual(
-        monkeypatch, {"import": "One.", "calls": "Two.", "execmodel": "Three.", "other": "Four."}
-    )
+    topics = {"import": "One.", "calls": "Two.", "execmodel": "Three.", "other": "Four."}
+    replace_manual(monkeypatch, topics)
     assert embedded_text("heldout") == ["Two.", "Three.", "One."]
     assert embedded_text("train") == ["Four."]
 
 
-def test_stripped_python(monkeypatch):
+def test_a_python_without_its_manual(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    assert "comes without its manual" in raised(DataError, embedded_text, "train")
+    assert "pydoc_data" in failure(embedded_text, "train")
 
 
 def test_digits():
-    train, heldout = embedded_digits("train"), embedded_digits("heldout")
+    train = embedded_digits("train")
+    heldout = embedded_digits("heldout")
     assert (len(train), len(heldout)) == (1415, 382)
     assert train.classes == heldout.classes == tuple("0123456789")
-    assert train[0]["image"].shape == (8, 8, 1) and train[0]["image"].dtype == np.uint8
-    assert train[3]["label"] == 3 and train[3]["label"].dtype == np.int32
-    assert train.images.max() == 255
-    assert np.bincount(heldout.labels).min() > 30
-    assert (train.path, len(train), len(train.classes)) == ("digits/train", 1415, 10)
+    assert (train.path, heldout.path) == ("digits/train", "digits/heldout")
+    first = train.examples[0]
+    assert first["image"].shape == (8, 8, 1)
+    assert first["image"].dtype == np.uint8
+    assert first["name"] == "image 0"
+    assert train.labels[:5].tolist() == [0, 1, 2, 3, 4]
+    assert train.labels.dtype == np.int32
+    assert train.examples.images.max() == 255
+    assert min(heldout.class_counts()) > 30
+
+
+def test_roles_share_no_digit():
+    train = embedded_digits("train").examples.images
+    heldout = embedded_digits("heldout").examples.images
+    contents = {image.tobytes() for image in train}
+    assert not contents & {image.tobytes() for image in heldout}

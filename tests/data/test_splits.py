@@ -1,258 +1,336 @@
-"""Which examples are held out, in every kind of data, and which splits each side reads."""
+"""Which names mean which split, and which split a run reads."""
 
-import os
+import unicodedata
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gmlp_flax.data import splits
-from gmlp_flax.data.finetuning import squad
-from gmlp_flax.data.finetuning.glue import GLUE_TASKS
-from gmlp_flax.data.finetuning.sentences import open_sentences
-from gmlp_flax.data.images.folders import ImageFolder
-from gmlp_flax.data.images.sources import open_side, split_images
-from gmlp_flax.data.splits import Side
-from gmlp_flax.data.text.corpora import Selection
-from tests.data.finetuning import squad_files
-from tests.data.images import image_files
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
+from gmlp_flax.data.rows import Located
+from gmlp_flax.data.splits import ALL, Request
+from gmlp_flax.data.text_rows import TextRow, TextRows
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecord, BadRecords
 from tests.failures import failure
 
-SHARE = 0.2
-
-# The next five tests hold each kind of data's results before the rule had one owner: a change of
-# the hash, of its input or of the threshold would move examples of existing runs from one side to
-# the other.
-
-
-def test_documents_that_are_held_out():
-    documents = [*(f"document {i}" for i in range(40)), "\ud83d", "", "ä"]
-    heldout = list(Selection(SHARE, "heldout").pick(iter(documents), whole=True))
-    assert heldout == [documents[i] for i in (3, 7, 13, 17, 23, 33, 37, 41)]
-
-
-def test_images_that_are_held_out(tmp_path):
-    files = {
-        f"{name}/{i}.png": b""
-        for name, count in (("a", 30), ("b", 2), ("c", 3))
-        for i in range(count)
-    }
-    folder = image_files.make_folder(tmp_path, files)
-    with open(os.fsencode(folder / "a") + b"/\xff\xe9.png", "wb"):  # a name that is not UTF-8
-        source = ImageFolder(str(folder)).of_split()
-    train, heldout = split_images(source, SHARE)
-    expected = [*(f"a/{i}.png" for i in (10, 11, 18, 19, 26, 27, 4, 5)), "b/1.png", "c/2.png"]
-    assert [source.names[i] for i in heldout.indices] == expected
-    assert len(train) == 26 and sorted([*train.indices, *heldout.indices]) == list(range(36))
-
-
-def test_records_of_a_tfds_split_that_are_held_out(tmp_path):
-    path = str(image_files.tfds_folder(tmp_path / "1.0.0", {"train": [20, 20]}, "tfrecord"))
-    assert open_side(path, Side("heldout", heldout_share=SHARE)).indices.tolist() == [
-        2,
-        6,
-        23,
-        27,
-        33,
-        37,
-    ]
-
-
-def test_sentences_that_are_held_out(tmp_path):
-    rows = "".join(f"{i}\tpremise {i // 2}\th{i}\tentailment\n" for i in range(40))
-    (tmp_path / "rte.tsv").write_text("index\tsentence1\tsentence2\tlabel\n" + rows)
-    found = open_sentences(
-        str(tmp_path / "rte.tsv"), GLUE_TASKS["rte"], Side("heldout", heldout_share=SHARE)
-    )
-    assert found.ids == ["6", "7", "14", "15", "24", "25", "32", "33"]
-
-
-def test_articles_that_are_held_out(tmp_path):
-    articles = [squad_files.colours(i) for i in range(40)]
-    for i, article in enumerate(articles):  # a passage under two titles would count as the first
-        article["paragraphs"][0]["context"] += f" This is village {i}."
-    path = squad_files.write(tmp_path / "a.json", *articles)
-    titles = {
-        question.title
-        for question in squad.read_side(path, Side("heldout", heldout_share=SHARE), "v1.1")
-    }
-    assert titles == {f"article {i}" for i in (0, 4, 8, 20, 24, 28, 30, 34, 38)}
-
-
-def test_the_share_is_the_share():
-    assert 150 < sum(splits.is_on("heldout", f"document {i}", 0.1) for i in range(2000)) < 250
-    assert splits.is_on("heldout", "\ud83d", 1) and not splits.is_on("heldout", "\ud83d", 0)
-    assert splits.is_on("heldout", "ä", 0.5) == splits.is_on("heldout", "ä".encode(), 0.5)
-
-
-def test_what_a_search_holds_out_is_neither_reported_nor_trained_on():
-    keys = [f"document {i}" for i in range(2000)]
-    found = {
-        share: {
-            side: {key for key in keys if splits.is_on(side, key, share)} for side in splits.SIDES
-        }
-        for share in (0.1, -0.1)
-    }
-    reported, searched = found[0.1]["heldout"], found[-0.1]["heldout"]
-    assert 150 < len(searched) < 250 and not searched & reported
-    assert found[-0.1]["train"] == set(keys) - reported - searched
-    assert np.flatnonzero(splits.heldout_members(keys, -0.1)).tolist() == [
-        keys.index(k) for k in keys if k in searched
-    ]
-    assert Side("heldout", "", "validation", -0.1).choose("x", ("train",), ("validation",)) == (
-        ("train",),
-        -0.1,
-    )
-
-
-@given(st.lists(st.text(), min_size=2), st.floats(0.01, 0.99))
-def test_members_are_held_out_by_key_unless_a_side_is_empty(keys, share):
-    heldout = splits.heldout_members(keys, share)
-    expected = np.array([splits.is_on("heldout", key, share) for key in keys])
-    if 0 < expected.sum() < len(keys):
-        assert heldout.tolist() == expected.tolist()
-    else:
-        assert heldout.sum() == (1 if not expected.any() else len(keys) - 1)
-
-
-@pytest.mark.parametrize(
-    ("train", "heldout", "share", "explicit", "expected"),
-    [
-        (("train",), ("validation",), 0.1, False, [(("train",), 0.0), (("validation",), 0.0)]),
-        (("train",), ("test",), 0.0, True, [(("train",), 0.0), (("test",), 0.0)]),
-        (("train",), (), 0.1, False, [(("train",), 0.1)] * 2),
-        (("train",), ("train",), 0.1, False, [(("train",), 0.1)] * 2),
-        (("train",), ("train",), 0.0, True, [(("train",), 0.0)] * 2),
-        ((splits.ALL_SPLITS,), ("validation",), 0.1, False, [((splits.ALL_SPLITS,), 0.1)] * 2),
-        ((), ("validation",), 0.1, False, [((), 0.0), (("validation",), 0.0)]),
-    ],
-)
-def test_choose(train, heldout, share, explicit, expected):
-    found = [
-        Side(side, "", "given" * explicit, share).choose("path", train, heldout)
-        for side in splits.SIDES
-    ]
-    assert found == expected
-
-
-def test_a_split_on_both_sides():
-    for train in (("test",), (splits.ALL_SPLITS,)):
-        message = failure(
-            Side("train", "", "test", 0.1).choose, "path", train, ("test",), ("train", "test")
-        )
-        assert "'test' of 'path'" in message and "(it has 'train', 'test')" in message
-
-
-SPLITS_OF_NAMES = {
-    "train": "train train_2 TRAIN en-train-part1 partial-train trainA trainB train2017 Training trainset Training_Set "
-    "x_train wiki.train.tokens c4-train.00000-of-01024 train-00000-of-00002-a09b74b3ef9c3b50 train-clean-100 trn "
-    "traindata corpus_train_v2 \u8a13\u7df4-train",
-    "validation": "val val_1 valid01 validation_small Validation dev dev-clean devset dev_matched eval held-out "
-    "held_out held-outset hold.out evaluation LOC_val_solution ILSVRC2012_val_00000001 01val wiki.valid devel VAL",
-    "test": "test test1 Testing test_2 corpus_test_v2 testset testA 2021-test tst2013 tests unit-test "
-    "TestData testData devtest",
-    "": "latest contest trains trainer trained developers evaluate evaluator attest testament protest valley value "
-    "interval validate device devil trainee tr\xe4in traine\u0301 test\xe9 asset dataset set data heldoutside holdouts "
-    "newstest2014 a 0001 _ restraint",
+FOLDERS = {
+    "train": "train Train TRAINING",
+    "validation": "val VALID validation dev eval Dev",
+    "test": "test Testing TEST",
+    "": "trainset train2 train_a traindata my-train contest holdout trainer tests evaluation",
 }
 
 
-@pytest.mark.parametrize("split", SPLITS_OF_NAMES)
-def test_the_split_in_a_name(split):
-    names = SPLITS_OF_NAMES[split].split(" ")
-    assert {name: splits.split_of(name) for name in names} == dict.fromkeys(names, split)
+@pytest.mark.parametrize("split", FOLDERS)
+def test_the_split_of_a_folder(split):
+    for name in FOLDERS[split].split():
+        assert splits.split_of_folder(name) == split, name
+
+
+FILES = {
+    "train": (
+        "train.csv TRAIN.TXT train_2.txt en-train.part1 train-clean-100.json my-data-train.csv "
+        "c4-train.00000-of-01024.json.gz train-00000-of-00002-a09b74b3ef9c3b50.parquet "
+        "training_set.tsv x_train.jsonl.xz wiki.train.tokens train2017.csv 2017train.csv "
+        "folder/test/train.csv \u8a13\u7df4-train.csv train"
+    ),
+    "validation": (
+        "val.csv val_1.csv valid01.tsv Validation.csv dev-v1.1.json x.eval.tsv eval_ab.csv"
+    ),
+    "test": "test.csv 2021-test.csv test_2.jsonl Testing.csv testing-00001-of-00003.arrow",
+    "": (
+        "latest.csv contest.csv trains.csv trainer.csv trained.csv developers.csv evaluate.csv "
+        "protest.csv value.csv interval.csv trainset.csv testA.csv traindata.csv heldout.csv "
+        "0001.csv _.csv a.csv tr\u00e4in.csv traine\u0301.csv test\u00e9.csv .csv"
+    ),
+}
+
+
+@pytest.mark.parametrize("split", FILES)
+def test_the_split_of_a_file(split):
+    for name in FILES[split].split():
+        assert splits.split_of_file(name) == split, name
 
 
 @pytest.mark.parametrize(
-    "name", ["train_test", "dev-train", "trainTest", "trainval", "test-dev2017", "Train and Val"]
-)
-def test_a_name_of_two_splits_is_ambiguous(name):
-    first, second = splits.split_words(name)
-    message = failure(splits.split_of, name)
-    assert all(repr(text) in message for text in (name, first, second))
-    assert splits.split_of("valid-dev") == "validation", "two words for one split are one reading"
-
-
-@pytest.mark.parametrize(
-    ("column", "values", "refused"),
+    ("name", "first", "second"),
     [
-        ("set", ["train", "train", "test"], True),
-        ("Dataset_type", ["TRAIN", "VAL_1", "Test set"], True),
-        ("Usage", ["Training", "PublicTest"], True),  # FER-2013
-        ("is_valid", [True, False], True),  # fastai
-        ("isTest", [0, 1], True),
-        ("set", ["train", "train"], False),
-        ("set", ["train", "test", "spare"], False),
-        ("island", [True, False], False),
-        ("comment", ["train", "test", *map(str, range(9))], False),
+        ("train_test.csv", "train", "test"),
+        ("dev-train.csv", "validation", "train"),
+        ("Test of Val.csv", "test", "validation"),
     ],
 )
-def test_a_column_that_names_splits(column, values, refused):
-    columns = {}
-    for value in values:
-        splits.add_values(columns, {column: value, "text": f"a {value}", "number": 3})
-    columns.pop("text")
-    if refused:
-        assert f"the column {column!r} seems to name splits" in failure(
-            splits.check_columns, columns, "a.csv"
-        )
-    else:
-        splits.check_columns(columns, "a.csv")
+def test_a_name_of_two_splits(name, first, second):
+    message = failure(splits.split_of_file, name)
+    for text in (name, first, second):
+        assert repr(text) in message
+
+
+@pytest.mark.parametrize("name", ["my_train_v.csv", "a-b-dev-c.txt", "data.test.old.csv"])
+def test_a_word_of_a_split_amidst_a_name(name):
+    assert repr(name) in failure(splits.split_of_file, name)
+
+
+def test_two_words_for_one_split():
+    assert splits.split_of_file("valid-dev.csv") == "validation"
+    assert splits.split_of_file("train-test-train.csv") == "train"
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "noted"),
+    ("name", "expected"),
     [
-        ("fold", range(5), True),
-        ("Kfold", range(20), True),
-        ("cv_fold", ["a", "b"], True),
-        ("partition", range(3), True),  # CelebA
-        ("SETID", [1, 2, 3], True),  # Oxford's flowers
-        ("test", [0, 1], True),
-        ("fold", [0], False),
-        ("set", range(20), False),
-        ("manifold", range(5), False),
+        ("train1", True),
+        ("my_Test", True),
+        ("test-of-time", True),
+        ("my_test_v", False),
+        ("trainset", False),
+        ("", False),
     ],
 )
-def test_a_column_that_numbers_folds(column, values, noted):
-    columns = {}
-    for value in values:
-        splits.add_values(columns, {column: value})
-    notes = splits.check_columns(columns, "a.csv")
-    assert len(notes) == noted and all(
-        f"a.csv: the column {column!r} may number" in note for note in notes
-    )
-    assert splits.may_name_splits(column) == (column != "manifold")
-
-
-def test_the_word_of_a_split_is_kept():
-    assert splits.split_words("Corpus_VALID_v2") == {"validation": "valid"}
-    assert splits.split_words("train-valset") == {"train": "train", "validation": "val"}
+def test_names_that_name_splits(name, expected):
+    assert splits.names_split(name) == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "split"),
+    ("name", "expected"),
     [
-        *(
-            ("Trainingsdaten", "train"),
-            ("训练集", "train"),
-            ("entraînement_2", "train"),
-            ("学習データ", None),
-        ),
-        *(
-            ("Validierung", "validation"),
-            ("验证集", "validation"),
-            ("de-validierungsdaten", "validation"),
-        ),
-        *(
-            ("Testdaten", "test"),
-            ("测试数据集", "test"),
-            ("prueba", "test"),
-            ("テスト", "test"),
-            ("Testament", None),
+        ("a.csv.gz", "a"),
+        ("a.b.csv", "a.b"),
+        ("c4-train.00000-of-01024.json.gz", "c4-train"),
+        ("train-00000-of-00002-a09b.parquet", "train"),
+        ("00000-of-00002.csv", ""),
+        ("train", "train"),
+        ("a.GZ", "a"),
+    ],
+)
+def test_stems(name, expected):
+    assert splits.stem(name) == expected
+
+
+def grouped(*names: str) -> dict[str, list[str]]:
+    found = [File(f"/data/{name}", name, 1, "1") for name in names]
+    groups = splits.by_name("/data", found)
+    return {split: [file.name for file in members] for split, members in groups.items()}
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a.csv", "b.csv"], {"": ["a.csv", "b.csv"]}),
+        (["train.csv", "x-train.csv"], {"train": ["train.csv", "x-train.csv"]}),
+        (["dev.csv", "train.csv"], {"validation": ["dev.csv"], "train": ["train.csv"]}),
+        (["train/a.csv", "val/a.csv"], {"train": ["train/a.csv"], "validation": ["val/a.csv"]}),
+        (["x/Train/a.csv", "train/b.csv"], {"train": ["x/Train/a.csv", "train/b.csv"]}),
+        (["test/a/train/b.csv"], {"test": ["test/a/train/b.csv"]}),
+        (["train/dev.csv", "test/a.csv"], {"train": ["train/dev.csv"], "test": ["test/a.csv"]}),
+        (["data/train-0.csv"], {"train": ["data/train-0.csv"]}),
+        (["train.csv", "state.json", "cache-1.arrow"], {"train": ["train.csv"]}),
+        ([], {}),
+        (
+            ["dataset_dict.json", "dev/a.arrow", "dev/state.json", "odd/a.arrow"],
+            {"validation": ["dev/a.arrow"], "odd": ["odd/a.arrow"]},
         ),
     ],
 )
-def test_words_of_splits_in_several_languages(name, split):
-    assert [*splits.split_words(name)] == [split] * bool(split)
+def test_files_by_the_names_of_their_splits(names, expected):
+    assert grouped(*names) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "keys"),
+    [
+        (["train.csv", "notes.csv"], ["'train.csv'", "'notes.csv'"]),
+        (["train/a.csv", "b.csv"], ["'train/a.csv'", "'b.csv'"]),
+        (["dataset_dict.json", "train/a.arrow", "b.arrow"], ["'train/a.arrow'", "'b.arrow'"]),
+        (["train.csv", "train_test.csv"], ["'train_test.csv'"]),
+        (["train.csv", "my_test_v.csv"], ["'my_test_v.csv'"]),
+    ],
+)
+def test_folders_of_which_only_some_names_mean_splits(names, keys):
+    message = failure(grouped, *names)
+    for key in keys:
+        assert key in message
+
+
+def test_all_names_or_none():
+    splits.require_all_or_none("x", {})
+    splits.require_all_or_none("x", {"a": "", "b": ""})
+    splits.require_all_or_none("x", {"a": "train", "b": "test"})
+    message = failure(splits.require_all_or_none, "x", {"a": "", "b": "test"})
+    for key in ("'x'", "'a'", "'b'", f"split={ALL}"):
+        assert key in message
+
+
+def by_cells(cells: list, bad: BadRecords | None = None, columns=("split", "tag")) -> dict:
+    """The positions of the rows of each split; a bad row for "bad"."""
+    located = []
+    for number, cell in enumerate(cells):
+        row = BadRecord("no row") if cell == "bad" else cell
+        located.append(Located(f"a.csv, line {number}", row))
+    groups = splits.by_column("a.csv", located, columns, bad or BadRecords())
+    positions = {}
+    for split, numbered in groups.items():
+        positions[split] = [position for position, _ in numbered]
+        for position, entry in numbered:
+            assert entry is located[position]
+    return positions
+
+
+def test_rows_that_name_their_split():
+    cells = ["Train", " dev ", "train", "TEST", "val"]
+    rows = [{"split": cell} for cell in cells]
+    expected = {"train": [0, 2], "validation": [1, 4], "test": [3]}
+    assert by_cells(rows) == expected
+    assert by_cells([{"tag": cell} for cell in cells]) == expected
+    assert by_cells([{"tag": "x", "split": cell} for cell in cells]) == expected
+    assert by_cells(rows, columns=()) == {"": [0, 1, 2, 3, 4]}
+
+
+def test_rows_that_name_no_split():
+    assert by_cells([{"a": 1}, {"split": ""}, {"split": None}, {"split": " "}]) == {
+        "": [0, 1, 2, 3]
+    }
+    assert by_cells([]) == {"": []}
+
+
+@pytest.mark.parametrize("cell", ["trainset", "fold 1", 0, True, ["train"], "heldout"])
+def test_a_cell_that_is_no_word_of_a_split(cell):
+    message = failure(by_cells, [{"split": "train"}, {"split": cell}])
+    for key in ("a.csv, line 1", "'split'", repr(cell), "training", f"split={ALL}"):
+        assert key in message
+
+
+def test_rows_of_which_some_name_no_split():
+    message = failure(by_cells, [{"split": "train"}, {"split": "train"}, {"text": "a"}])
+    assert "a.csv, line 0" in message
+    assert "a.csv, line 2" in message
+
+
+def test_bad_rows_keep_the_positions_of_the_others():
+    bad = BadRecords(2)
+    cells = ["bad", {"split": "train"}, "bad", {"split": "test"}, {"split": "train"}]
+    assert by_cells(cells, bad) == {"train": [1, 4], "test": [3]}
+    assert bad.first == ["a.csv, line 0: no row", "a.csv, line 2: no row"]
+    assert "line 2" in failure(by_cells, cells, BadRecords(1))
+
+
+SIZE = 40
+
+
+def read_split(name: str) -> Dataset:
+    rows = [TextRow((f"{name} {i}",), str(i)) for i in range(SIZE)]
+    return Dataset("/data", "a form", TextRows(rows), split=name)
+
+
+def made(*names: str) -> Splits:
+    """A data set with these splits, each of SIZE examples."""
+    return Splits("/data", "a form", {name: lambda name=name: read_split(name) for name in names})
+
+
+THREE = ("train", "validation", "test")
+WHOLE = SIZE
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "train", "heldout"),
+    [
+        # Splits that are there, by their usual names.
+        (THREE, {}, ("train", WHOLE), ("validation", WHOLE)),
+        (THREE, {"heldout_split": "test"}, ("train", WHOLE), ("test", WHOLE)),
+        (THREE, {"heldout_split": "DEV"}, ("train", WHOLE), ("validation", WHOLE)),
+        (THREE, {"split": "test"}, ("test", WHOLE), ("validation", WHOLE)),
+        (THREE, {"split": "Training"}, ("train", WHOLE), ("validation", WHOLE)),
+        (("train", "validation_matched"), {"heldout_split": "dev_matched"}, ("train", WHOLE), None),
+        # A share of the only split there is for it.
+        (("train",), {}, ("train", "part"), ("train", "part")),
+        (("train", "test"), {}, ("train", "part"), ("train", "part")),
+        (("",), {}, ("", "part"), ("", "part")),
+        (("",), {"split": ALL}, ("", "part"), ("", "part")),
+        (THREE, {"split": "validation"}, ("validation", "part"), ("validation", "part")),
+        # A search holds out a part of what is trained on.
+        (THREE, {"heldout_share": -0.2}, ("train", "part"), ("train", "part")),
+    ],
+)
+def test_splits_that_share_a_path(names, options, train, heldout):
+    chosen = {}
+    for role in ROLES:
+        request = Request(role, **({"heldout_share": 0.2} | options))
+        chosen[role] = splits.choose(made(*names), request)
+    for role, expected in ((TRAIN, train), (HELDOUT, heldout)):
+        if expected is None:
+            continue
+        split, size = expected
+        assert chosen[role].split == split
+        if size == "part":
+            assert 0 < len(chosen[role]) < SIZE
+        else:
+            assert len(chosen[role]) == size
+    keys = {row.texts[0] for row in chosen[TRAIN].examples.rows}
+    assert not keys & {row.texts[0] for row in chosen[HELDOUT].examples.rows}
+
+
+@pytest.mark.parametrize(
+    ("role", "names", "options", "expected"),
+    [
+        (TRAIN, THREE, {}, "train"),
+        (TRAIN, ("",), {}, ""),
+        (TRAIN, ("",), {"split": ALL}, ""),
+        (TRAIN, THREE, {"split": "test"}, "test"),
+        # What is held out of another path is no split of this one.
+        (TRAIN, ("train",), {"heldout_split": "test"}, "train"),
+        (TRAIN, THREE, {"heldout_split": "train"}, "train"),
+        # A split may be called by a word that usually means another.
+        (TRAIN, ("train", "dev"), {"split": "dev"}, "dev"),
+        (HELDOUT, THREE, {}, "validation"),
+        (HELDOUT, THREE, {"split": ALL}, "validation"),
+        (HELDOUT, THREE, {"heldout_split": "train"}, "train"),
+        (HELDOUT, ("",), {}, ""),
+        (HELDOUT, ("odd",), {"heldout_split": "odd"}, "odd"),
+    ],
+)
+def test_a_path_of_one_role(role, names, options, expected):
+    chosen = splits.choose(made(*names), Request(role, **options))
+    assert chosen.split == expected
+    assert len(chosen) == SIZE
+
+
+def test_the_usual_names_of_held_out_splits():
+    request = Request(HELDOUT, heldout_share=0.2)
+    chosen = splits.choose(made("train", "test"), request, ("validation", "test"))
+    assert chosen.split == "test"
+    chosen = splits.choose(made(*THREE), request, ("test", "validation"))
+    assert chosen.split == "test"
+
+
+@pytest.mark.parametrize(
+    ("role", "names", "options", "keys"),
+    [
+        (TRAIN, ("test", "validation"), {}, ["'train'", "'test', 'validation'", "split"]),
+        (TRAIN, THREE, {"split": "odd"}, ["'odd'", "'train', 'validation', 'test'"]),
+        (TRAIN, ("",), {"split": "train"}, ["'train'", "names no splits"]),
+        (TRAIN, THREE, {"split": ALL}, [ALL, "'train', 'validation', 'test'"]),
+        (TRAIN, ("a", "b"), {"split": ALL}, [ALL, "'a', 'b'"]),
+        (HELDOUT, ("train", "test"), {}, ["'validation'", "'train', 'test'", "heldout_split"]),
+        (HELDOUT, THREE, {"heldout_split": "x"}, ["'x'"]),
+        (HELDOUT, ("",), {"heldout_split": "test"}, ["'test'", "names no splits"]),
+        (
+            TRAIN,
+            THREE,
+            {"split": "test", "heldout_split": "test", "heldout_share": 0.1},
+            ["'test'", "both trained on and held out"],
+        ),
+        (HELDOUT, THREE, {"heldout_split": "train", "heldout_share": 0.1}, ["'train'"]),
+        (HELDOUT, ("train",), {"heldout_share": 1e-9}, ["'heldout'", "1e-09"]),
+    ],
+)
+def test_splits_that_are_not_there(role, names, options, keys):
+    message = failure(splits.choose, made(*names), Request(role, **options))
+    for key in ("'/data'", *keys):
+        assert key in message
+
+
+def test_names_in_another_form_of_unicode():
+    """A combining mark is no letter, so what is before it is a word."""
+    name = unicodedata.normalize("NFD", "tést.csv")
+    assert splits.split_of_file(name) == splits.split_of_file("tést.csv") == ""

@@ -53,6 +53,8 @@ class Browser:
         asked = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         session = _call("POST", f"{driver}/session", {"capabilities": {"alwaysMatch": asked}})
         self.address = f"{driver}/session/{session['sessionId']}"
+        # Chromium 150 tells pages of no focus while none of its windows has it.
+        self._command("Emulation.setFocusEmulationEnabled", {"enabled": True})
 
     def open(self, url: str) -> None:
         """Goes to a page, and waits until it is loaded."""

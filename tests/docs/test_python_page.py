@@ -13,6 +13,11 @@ def test_the_examples_run(text_run, image_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     (tmp_path / "photos").mkdir()
+    for number, name in enumerate(("ant", "ant", "ant", "bee", "bee", "bee")):
+        folder = tmp_path / "insects" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.full((20, 20, 3), 40 * number, np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
     for name, run in (("text", text_run), ("digits", image_run)):
         (tmp_path / "runs" / name).symlink_to(run)
     Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(tmp_path / "photos" / "a.png")

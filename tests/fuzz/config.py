@@ -48,7 +48,7 @@ def make(folder):
                 gmlp_config.validate(config)
             shutil.rmtree(folder / "run", ignore_errors=True)
             with run_folder.hold(str(folder / "run")) as run:
-                loop.build(config, run)
+                loop.build(gmlp_config.resolve(config), run)
 
     return check
 

@@ -1,139 +1,298 @@
-"""Random trees of folders of images, as a folder and as a tar file, read and compared with an
-oracle of 30 lines."""
+"""Random trees of folders of images, with and without tables of their classes, read as a folder and
+as a tar file, and compared with a slow reading of the documented forms."""
 
+import csv
+import io
 import shutil
 import unicodedata
 
-from gmlp_flax.data.images.folders import ImageFolder, ImageTar
+from gmlp_flax.data.readers import images as image_reader
 from gmlp_flax.errors import DataError
 from tests.data.images import image_files
 
-# Names of folders, and the splits that they stand for.
-FOLDERS = dict.fromkeys(
-    "archive x images cat dog 3 10 latest trains été été 猫 photos a-b x_y n01440764 2021-03-01 Kitchen".split(),
-    "",
+SPLITS = {
+    "train": "train",
+    "TRAINING": "train",
+    "val": "validation",
+    "Valid": "validation",
+    "dev": "validation",
+    "test": "test",
+    "Testing": "test",
+}
+OTHERS = (
+    "archive",
+    "cat",
+    "Cat",
+    "dog",
+    "a",
+    "A",
+    "3",
+    "10",
+    "latest",
+    "train2",
+    "seg_train",
+    "test-1",
+    "train_interior",
+    "so so",
+    "2021-03-01",
+    "\u00e9t\u00e9",
+    "e\u0301te\u0301",
+    "\u732b",
 )
-FOLDERS |= dict.fromkeys(
-    "train Train TRAINING train2 seg_train training_set bullet_train".split(), "train"
-)
-FOLDERS |= dict.fromkeys("val valid Validation dev val_1 my-val".split(), "validation")
-FOLDERS |= dict.fromkeys("test TEST test1 testing seg_test".split(), "test")
-FILES = "a.png b.JPG c.jpe d e.avif f.JPG.jpeg_large g.tif".split()
-OTHERS = ("notes.txt", "boxes.xml", ".hidden.png", "Thumbs.db")
-
-
-def oracle(paths):
-    """Split ("" if there are none) -> path -> class, or None if it must be refused; None if all
-    must be."""
-    whole = {path: path.split("/")[:-1] for path in paths}
-    rows = {path: row[:-1] if row[-1:] == ["images"] else row for path, row in whole.items()}
-
-    def tops(rows, depth):
-        return {row[depth] if len(row) > depth else "" for row in rows.values()}
-
-    def unwrapped(rows, depth, outside):
-        while len(names := tops(rows, depth)) == 1 and "" not in (inner := tops(rows, depth + 1)):
-            if outside and FOLDERS[min(names)] and not all(FOLDERS[name] for name in inner):
-                break
-            depth += 1
-        return depth
-
-    def classes(rows, depth):
-        if "" in tops(rows, depth):
-            return None
-        inner = [
-            tops({p: whole[p] for p in rows if rows[p][depth] == x}, depth + 1)
-            for x in tops(rows, depth)
-        ]
-        deep = {name for names in inner for name in names}
-        often = all(2 * sum(name in names for names in inner) > len(inner) for name in deep)
-        if ("" not in deep and len(deep) > 1 < len(inner) and often) or any(
-            FOLDERS.get(x) in ("validation", "test") for x in deep
-        ):
-            return None
-        found = {path: unicodedata.normalize("NFC", row[depth]) for path, row in rows.items()}
-        return (
-            found
-            if len({*found.values()}) == len({name.lower() for name in found.values()})
-            else None
-        )
-
-    depth = unwrapped(rows, 0, True)
-    names = tops(rows, depth)
-    sides, others = (
-        {name for name in names if name and FOLDERS[name]},
-        {name for name in names if name and not FOLDERS[name]},
-    )
-    parts = {
-        name: {path: row for path, row in rows.items() if row[depth : depth + 1] == [name]}
-        for name in sides
-    }
-    begins = {name: unwrapped(part, depth + 1, False) for name, part in parts.items()}
-    flat = {name for name in sides if len(tops(parts[name], begins[name])) == 1}
-    if sides and others and all(FOLDERS[name] == "train" and name in flat for name in sides):
-        sides = set()  # a class that is called so
-    if sides and others:
-        return None
-    if not sides:
-        return {"": classes(rows, depth)}
-    found = {}
-    for name in sorted(sides):
-        own, before = classes(parts[name], begins[name]), found.get(FOLDERS[name], {})
-        found[FOLDERS[name]] = None if own is None or before is None else before | own
-    if len(found) > 1 and all(name in flat for name in sides if FOLDERS[name] == "test"):
-        found.pop("test", None)
-    return found
-
-
-def tree(rng):
-    """Names of images below random folders, none of which is also called as another one in its
-    other Unicode form."""
-    levels = [rng.sample([*FOLDERS], rng.randint(1, 4)) for _ in range(3)]
-    if rng.random() < 0.5:
-        levels[0] = [name for name in levels[0] if FOLDERS[name]] or ["train", "val_1"]
-    paths = set()
-    for _ in range(rng.randint(2, 16)):
-        folders = [rng.choice(names) for names in levels][: rng.choice((0, 1, 1, 2, 2, 2, 3))]
-        folders += ["images"] * (rng.random() < 0.1)
-        paths.add("/".join([*folders, rng.choice(FILES)]))
-    wrapper = "".join(
-        f"{rng.choice(['photos', 'archive', 'x'])}/" for _ in range(rng.choice((0, 0, 0, 1, 2)))
-    )
-    return {wrapper + path for path in paths}
+IMAGES = ("a.png", "b.JPG", "c.jpe", "e.avif", "g.tif")
+NO_IMAGES = ("notes.txt", "boxes.xml", ".hidden.png", "Thumbs.db", "labels.txt")
+TABLES = ("labels.csv", "metadata.csv")
 
 
 def make(folder):
     content = image_files.png(0)
 
     def check(rng):
-        paths = tree(rng)
-        expected = oracle(paths)
-        others = {
-            f"{path.rpartition('/')[0]}/{rng.choice(OTHERS)}".lstrip("/"): b"-"
-            for path in rng.sample(sorted(paths), min(2, len(paths)))
-        }
-        shutil.rmtree(folder / "tree", ignore_errors=True)
-        files = dict.fromkeys(sorted(paths), content) | others
-        root = image_files.make_folder(folder / "tree", files)
-        for kind, path in ((ImageFolder, root), (ImageTar, image_files.make_tar(folder, files))):
-            assert read(kind, str(path)) == expected, (kind.__name__, sorted(paths))
+        files, rows = _tree(rng, content)
+        root = folder / "tree"
+        shutil.rmtree(root, ignore_errors=True)
+        image_files.make_folder(root, files)
+        tar = image_files.make_tar(folder, files)
+        for path in (root, tar):
+            expected = _expected(files, rows, is_tar=path == tar)
+            found = _read(str(path))
+            assert found == expected, (path.name, sorted(files), rows, found, expected)
 
     return check
 
 
-def read(kind, path):
+def _read(path):
+    """Split -> image -> class, or None for a split that is refused; None if all are."""
     try:
-        source = kind(path)
-    except DataError:
+        splits = image_reader.read(path)
+    except DataError as error:
+        assert "\n" not in str(error)
         return None
     found = {}
-    for split in source.splits or [""]:
+    for split in splits:
         try:
-            part = source.of_split(split)
-            found[split] = {
-                name: part.classes[label]
-                for name, label in zip(part.names, part.labels, strict=True)
-            }
-        except DataError:
+            found[split] = image_files.classes_by_name(splits[split])
+        except DataError as error:
+            assert "\n" not in str(error)
             found[split] = None
     return found
+
+
+def _tree(rng, content):
+    """Files by name, and the rows of each table by its name."""
+    paths = _paths(rng)
+    files = dict.fromkeys(sorted(paths), content)
+    for path in rng.sample(sorted(paths), min(2, len(paths))):
+        folder = path.rpartition("/")[0]
+        files[f"{folder}/{rng.choice(NO_IMAGES)}".lstrip("/")] = b"-"
+    rows = {}
+    if rng.random() < 0.4:
+        tops = {path.partition("/")[0] for path in paths if "/" in path}
+        prefixes = [""] if rng.random() < 0.5 else [f"{top}/" for top in sorted(tops)]
+        for prefix in prefixes:
+            name = prefix + rng.choice(TABLES)
+            rows[name] = _rows(rng, prefix, paths)
+            files[name] = _table(rows[name])
+    return files, rows
+
+
+def _paths(rng):
+    """Names of images below random folders."""
+    levels = []
+    for _ in range(3):
+        names = rng.sample([*SPLITS, *OTHERS], rng.randint(1, 4))
+        levels.append(names)
+    kind = rng.random()
+    if kind < 0.4:
+        levels[0] = rng.sample([*SPLITS], rng.randint(1, 3))
+        levels[1] = rng.sample(OTHERS, rng.randint(1, 4))
+    elif kind < 0.8:
+        levels[0] = rng.sample(OTHERS, rng.randint(1, 4))
+    depths = rng.choice([(1,), (2,), (0, 1), (1, 2), (2, 3), (0, 1, 2, 3)])
+    paths = set()
+    for _ in range(rng.randint(2, 14)):
+        folders = [rng.choice(names) for names in levels]
+        chosen = folders[: rng.choice(depths)]
+        paths.add("/".join([*chosen, rng.choice(IMAGES)]))
+    return paths
+
+
+def _rows(rng, prefix, paths):
+    """(path, label, split) of the images behind a prefix, mostly right ones."""
+    inside = [path for path in sorted(paths) if path.startswith(prefix)]
+    words = rng.choice([("",), ("",), ("train", "dev"), ("test", "")])
+    rows = []
+    for path in inside:
+        label = rng.choice(["cat", "dog ", "10", 'a "b", c'])
+        rows.append((path[len(prefix) :], label, rng.choice(words)))
+    change = rng.random()
+    if change < 0.1:
+        rows.pop()
+    elif change < 0.2:
+        rows.append(("gone.png", "cat", ""))
+    return rows
+
+
+def _table(rows):
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(["file_name", "label", "split"])
+    writer.writerows(rows)
+    return file.getvalue().encode()
+
+
+def _expected(files, rows, is_tar):
+    """What `_read` should give, by the documented forms alone."""
+    images = [name for name in files if _is_image(name)]
+    others = [name for name in files if not _is_hidden(name)]
+    tables = {}
+    for name, table in rows.items():
+        folder, slash, _ = name.partition("/")
+        if not slash or folder in SPLITS:
+            tables[name] = table
+    if tables and is_tar:
+        return None
+    if tables:
+        return _by_tables(images, tables)
+    groups = _groups(images)
+    if groups is None:
+        return None
+    for prefix in groups.values():
+        if _have_inner_splits(_behind(images, prefix)):
+            return None
+    found = {}
+    for split, prefix in groups.items():
+        labels = _by_folders(_behind(images, prefix), _behind(others, prefix))
+        found[split] = _with_prefix(prefix, labels)
+    return found
+
+
+def _is_hidden(name):
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _is_image(name):
+    base = name.rpartition("/")[2]
+    return base in IMAGES and not _is_hidden(name)
+
+
+def _behind(names, prefix):
+    """The names behind a prefix, without it."""
+    return [name[len(prefix) :] for name in names if name.startswith(prefix)]
+
+
+def _with_prefix(prefix, labels):
+    if labels is None:
+        return None
+    return {prefix + name: label for name, label in labels.items()}
+
+
+def _top(name):
+    """The first folder of a name, or ""."""
+    folder, slash, _ = name.partition("/")
+    return folder if slash else ""
+
+
+def _groups(images):
+    """Split -> prefix; None if only some first folders are splits, or two are the same."""
+    tops = sorted({_top(name) for name in images})
+    splits = [top for top in tops if top in SPLITS]
+    if not splits:
+        named = [top for top in tops if top]
+        may_be_splits = len(named) > 1 and all(map(_mentions_split, named))
+        return None if may_be_splits else {"": ""}
+    if len(splits) < len(tops):
+        return None
+    groups = {SPLITS[top]: f"{top}/" for top in splits}
+    return groups if len(groups) == len(splits) else None
+
+
+def _mentions_split(name):
+    letters = "".join(char if char.isalpha() else " " for char in name)
+    words = letters.lower().split()
+    known = {word.lower() for word in SPLITS}
+    return bool(words) and (words[0] in known or words[-1] in known)
+
+
+def _have_inner_splits(names):
+    """Whether a folder inside one of several class folders is called as a split."""
+    if len({_top(name) for name in names}) < 2:
+        return False
+    for name in names:
+        parts = name.split("/")
+        if len(parts) > 2 and parts[1] in SPLITS:
+            return True
+    return False
+
+
+def _class(folder):
+    return unicodedata.normalize("NFC", folder).strip()
+
+
+def _by_folders(images, others):
+    """Image -> class, or None if the images lie in no class folders, or a folder has none."""
+    tops = {_top(name) for name in images}
+    if "" in tops:
+        return None
+    is_deep = any(name.count("/") > 1 for name in images)
+    if len(tops) == 1 and is_deep:
+        return None
+    found = {name: _class(_top(name)) for name in images}
+    for name in others:
+        if _top(name) and _class(_top(name)) not in found.values():
+            return None
+    return found if _are_different(found.values()) else None
+
+
+def _are_different(labels):
+    """Whether no two classes differ in capitals alone, letters aside."""
+    words = {label for label in labels if len(label) > 1}
+    return len(words) == len({word.lower() for word in words})
+
+
+def _by_tables(images, tables):
+    """By a table in ROOT, or by one in the folder of each split."""
+    in_root = [name for name in tables if "/" not in name]
+    if in_root:
+        return _by_root_table(images, tables[in_root[0]])
+    groups = _groups(images)
+    if groups is None:
+        return None
+    found = {}
+    for split, prefix in groups.items():
+        inside = [rows for name, rows in tables.items() if name.startswith(prefix)]
+        labels = _by_split_table(_behind(images, prefix), inside, split)
+        found[split] = _with_prefix(prefix, labels)
+    return found
+
+
+def _by_root_table(images, rows):
+    """The splits of the rows of a table in ROOT."""
+    words = {file: word for file, _, word in rows}
+    if not any(words.values()):
+        words = {file: _top(file) for file in words}
+    splits = {file: SPLITS.get(word, "") for file, word in words.items()}
+    have_splits = {bool(split) for split in splits.values()}
+    if len(have_splits) != 1:  # no row, or some with a split and some without
+        return None
+    is_whole = set(splits) == set(images)
+    found = {}
+    for file, label, _ in rows:
+        if not is_whole:
+            found[splits[file]] = None
+            continue
+        labels = found.setdefault(splits[file], {})
+        labels[file] = label.strip()
+    return found
+
+
+def _by_split_table(images, tables, split):
+    """Image -> class, of the images in the folder of a split."""
+    if len(tables) != 1 or not tables[0]:
+        return None
+    found = {}
+    for file, label, word in tables[0]:
+        if word and SPLITS[word] != split:
+            return None
+        found[file] = label.strip()
+    return found if set(found) == set(images) else None

@@ -6,44 +6,65 @@ import itertools
 import numpy as np
 from PIL import Image
 
-from gmlp_flax.data.images import views
+from gmlp_flax.data.images import decoding, views
+from gmlp_flax.data.images.views import Pixels
 from tests.fuzz.damage import damaged
+
+KINDS = (
+    ("JPEG", {}),
+    ("PNG", {}),
+    ("TIFF", {}),
+    ("GIF", {}),
+    ("BMP", {}),
+    ("WEBP", {}),
+    ("PPM", {}),
+    ("JPEG2000", {}),
+    ("TGA", {}),
+    ("PCX", {}),
+    ("ICO", {}),
+    ("AVIF", {}),
+    ("DDS", {}),
+    ("SGI", {}),
+    ("JPEG", {"progressive": True}),
+    ("WEBP", {"lossless": True}),
+    ("TIFF", {"compression": "tiff_lzw"}),
+    ("TIFF", {"compression": "jpeg"}),
+)
+ORIENTED = (("JPEG", 6), ("PNG", 3), ("TIFF", 8))
+MODES = ("L", "RGB", "RGBA", "CMYK", "P", "1", "I;16", "I", "F", "LA", "YCbCr", "LAB")
+SIZES = ((40, 33), (1, 1), (3, 90))  # height and width
 
 
 def make(folder):
     files = list(whole_files())
 
     def check(rng):
-        data, channels = damaged(rng.choice(files), rng), rng.choice((1, 3))
+        data = damaged(rng.choice(files), rng)
+        pixels = Pixels(rng.choice((1, 3)), rng.choice((65_535, 4095, 1)))
         if rng.random() < 0.5:
-            views.evaluation_view(views.decode(data, "x", channels), (8, 6))
+            size = 8, 6
+            image = decoding.decode(data, "x", pixels.channels, pixels.max_value)
+            transform = rng.choice(sorted(views.TRANSFORMS))
+            view = views.TRANSFORMS[transform](image, size, 0.875)
         else:
-            size = (rng.choice((2, 8, 64)),) * 2
+            side = rng.choice((2, 8, 64))
+            size = side, side
             numbers = np.random.default_rng(rng.randrange(2**32))
-            view = views.training_view(data, size, numbers, name="x", channels=channels)
-            assert view.shape == (*size, channels) and view.dtype == np.uint8
+            view = views.training_view(data, size, numbers, "x", pixels)
+        assert view.shape == (*size, pixels.channels)
+        assert view.dtype == np.uint8
 
     return check
 
 
 def whole_files():
+    """Files of every kind, size and mode that Pillow writes."""
     rng = np.random.default_rng(0)
-    kinds = [
-        (kind, {})
-        for kind in "JPEG PNG TIFF GIF BMP WEBP PPM JPEG2000 TGA PCX ICO AVIF DDS SGI".split()
-    ]
-    kinds += [("JPEG", {"progressive": True}), ("WEBP", {"lossless": True})]
-    kinds += [("TIFF", {"compression": "tiff_lzw"}), ("TIFF", {"compression": "jpeg"})]
-    kinds += [
-        ("JPEG", {"exif": _exif(6)}),
-        ("PNG", {"exif": _exif(3)}),
-        ("TIFF", {"exif": _exif(8)}),
-    ]
-    modes = "L RGB RGBA CMYK P 1 I;16 I F LA YCbCr LAB".split()
-    for size, mode in itertools.product(((40, 33), (1, 1), (3, 90)), modes):
-        pixels = Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8))
-        wide = Image.fromarray(rng.integers(0, 65536, size, np.uint16))
-        image = wide if mode == "I;16" else pixels.convert("L" if mode == "LAB" else mode)
+    kinds = list(KINDS)
+    for kind, orientation in ORIENTED:
+        kinds.append((kind, {"exif": _exif(orientation)}))
+    for size, mode in itertools.product(SIZES, MODES):
+        image = _image(rng, size, mode)
         for kind, options in kinds:
             file = io.BytesIO()
             try:
@@ -51,6 +72,16 @@ def whole_files():
             except (OSError, ValueError, KeyError, SystemError):  # a kind that has no such pixels
                 continue
             yield file.getvalue()
+
+
+def _image(rng, size, mode):
+    """An image of noise."""
+    if mode == "I;16":
+        return Image.fromarray(rng.integers(0, 65536, size, np.uint16))
+    if mode == "LAB":  # to which Pillow has no way
+        bands = [Image.fromarray(rng.integers(0, 256, size, np.uint8)) for _ in range(3)]
+        return Image.merge("LAB", bands)
+    return Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)).convert(mode)
 
 
 def _exif(orientation):

@@ -3,7 +3,7 @@
     python -m tests.fuzz.kills --minutes=10 [--kills=N] [--seed=0]
     [--mode=any|save|evaluation|processes|preparation]
 
-Checked after each kill: the restarted run goes on from the newest checkpoint that was finished, no
+Checked after each kill: the restarted run resumes from the newest checkpoint that was finished, no
 checkpoint is damaged, nothing but the process's own words is on standard error. Checked at each
 run's end: parameters, optimizer and all, to the last bit; each line of metrics once; the result. Of
 `gmlp prepare`: every byte of every file. Commands are forked from a server that has imported all
@@ -44,7 +44,7 @@ MODES = (*EVALUATIONS, "preparation")
 LEFT = ("damaged", "lease.json", "deleted", "*tmp*")  # names that no finished run has
 TALK = re.compile(  # what a run says
     r"step \d|note: |resuming |compiling |\w+, \w+: |to compare: |[\d,]+ parameters; |tokenising |training a tokenizer|"
-    r"text: |no checkpoint was finished before |.*orbax-checkpoint-tmp.* was never finished and is ignored|"
+    r"(train|heldout): |the data have no split to hold out|no checkpoint was finished before |.*orbax-checkpoint-tmp.* was never finished and is ignored|"
     r"error: lost a process|$|E\d+ "
 )
 
@@ -175,56 +175,80 @@ class Preparations:
     """Kills `gmlp prepare`."""
 
     def __init__(self, rng: random.Random, folder: Path):
-        self.rng, self.folder = rng, folder
+        self.rng = rng
+        self.folder = folder
         self.counts: collections.Counter[str] = collections.Counter()
         self.broken_off: collections.Counter[str] = collections.Counter()
         self._corpus = folder / "corpus"
         self._corpus.mkdir()
         for number in range(12):
             tiny.write_corpus(self._corpus / f"{number}.jsonl", documents=500)
-        for name in ("first", "expected"):
-            begin = time.monotonic()
-            _, errors = (process := self._start(folder / name)).communicate(timeout=300)
-            assert process.returncode == 0, errors
-            self._seconds, self._files = time.monotonic() - begin, contents(folder / name / "out")
+        self._prepare(folder / "first")  # imports take longer the first time
+        begin = time.monotonic()
+        self._expected = self._prepare(folder / "expected")
+        self._seconds = time.monotonic() - begin
 
     def _start(self, folder: Path) -> Any:
-        words = [self._corpus, f"--out={folder / 'out'}", f"--cache={folder / 'cache'}"]
-        words += ["--vocab_size=320", "--shard_bytes=50000", "--workers=1"]
-        return preloaded.start("-m", "gmlp_flax", "prepare", *words)
+        flags = [f"--out={folder / 'out'}", f"--cache={folder / 'cache'}"]
+        flags += ["--vocab_size=320", "--shard_bytes=50000", "--workers=1"]
+        return preloaded.start("-m", "gmlp_flax", "prepare", self._corpus, *flags)
+
+    def _prepare(self, folder: Path) -> dict[str, bytes]:
+        """The files of a preparation that is not killed."""
+        process = self._start(folder)
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+        return contents(folder / "out")
 
     def run(self, enough: Callable[[], bool]) -> None:
         """Kills one after another until it is enough; each is brought to its end and compared."""
+        folder = self.folder / "killed"
         while not enough():
-            folder, code = self.folder / "killed", -9
-            while code:
-                shards = len([*folder.glob("out/ids*")])
-                process = self._start(folder)
-                if not enough():
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        process.wait(self.rng.random() * self._seconds)
-                    process.kill()
-                _, errors = process.communicate(timeout=300)
-                code = process.returncode
-                assert code in (0, -9) and "Traceback" not in errors, errors
-                if code:
-                    self.counts["kills"] += 1
-                    more = len([*folder.glob("out/ids*")]) > shards
-                    what = "training a tokenizer" if "training" in errors else "a start"
-                    self.broken_off["tokenising" if more else what] += 1
-                    self.counts["resumed"] += shards > 0
-            assert contents(folder / "out") == self._files, (
-                "other files than of a preparation that was never killed"
-            )
+            while not self._attempt(folder, is_last=enough()):
+                pass
+            found = contents(folder / "out")
+            assert found == self._expected, "other files than if it is never killed"
             self.counts["runs"] += 1
             shutil.rmtree(folder)
+
+    def _attempt(self, folder: Path, is_last: bool) -> bool:
+        """Starts a preparation, or resumes it, and kills it unless it is the last time; whether it
+        came to its end."""
+        before = shards_in(folder)
+        process = self._start(folder)
+        if not is_last:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(self.rng.random() * self._seconds)
+            process.kill()
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode in (0, -9), errors
+        assert "Traceback" not in errors, errors
+        if process.returncode == 0:
+            return True
+        self.counts["kills"] += 1
+        if before:
+            self.counts["resumed"] += 1
+        if shards_in(folder) > before:
+            self.broken_off["tokenising"] += 1
+        elif "training" in errors:
+            self.broken_off["training a tokenizer"] += 1
+        else:
+            self.broken_off["a start"] += 1
+        return False
+
+
+def shards_in(folder: Path) -> int:
+    """How many shards a preparation has written."""
+    return len(list(folder.glob("out/ids*")))
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     """The files of a folder that are not hidden."""
-    return {
-        path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")
-    }
+    found = {}
+    for path in folder.iterdir():
+        if not path.name.startswith("."):
+            found[path.name] = path.read_bytes()
+    return found
 
 
 def broken_off(words: str, workdir: Path, evaluations: int) -> str:

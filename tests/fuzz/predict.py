@@ -10,7 +10,7 @@ from absl import flags
 from gmlp_flax.api import factory
 from gmlp_flax.commands import predict
 from gmlp_flax.errors import ConfigError
-from gmlp_flax.training import loading, loop
+from gmlp_flax.training import loop
 from tests.fuzz import config as configs
 from tests.fuzz import images
 from tests.fuzz.damage import damaged
@@ -53,7 +53,7 @@ def make(folder):
     if "workdir" not in flags.FLAGS:
         predict.define_flags()
     pictures = list(images.whole_files())
-    loaded = {path: loading.load(path) for path in folders.values()}
+    loaded = {path: factory.load(path) for path in folders.values()}
     factory.load = lambda path, which, **_: loaded[path]
 
     def check(rng: random.Random) -> None:

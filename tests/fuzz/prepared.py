@@ -5,31 +5,40 @@ import shutil
 
 import numpy as np
 
-from gmlp_flax.data.text import packing, prepare
+from gmlp_flax.data.text.packing import Packing, WindowOrder
+from gmlp_flax.data.text.prepare import Limits, prepare
 from gmlp_flax.data.text.prepared import Prepared
 from tests.data.text.preparing import corpus, tokenizer
 from tests.fuzz.damage import damaged, damaged_json
 
+INDEX = "index.json"
+
 
 def make(folder):
     whole = folder / "whole"
-    made = prepare.prepare(corpus(3), tokenizer(), whole, shard_bytes=1, workers=1)
+    made = prepare(corpus(3), tokenizer(), whole, Limits(workers=1, shard_bytes=1))
     right = made.read(0, made.tokens)
     names = [path.name for path in whole.iterdir() if not path.name.startswith(".")]
 
     def check(rng):
-        name, path = rng.choice([*names, *["index.json"] * 4]), folder / "damaged"
+        path = folder / "damaged"
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(whole, path)
-        data = (whole / name).read_bytes()
-        if name == "index.json" and rng.random() < 0.7:
-            (path / name).write_bytes(damaged_json(json.loads(data), rng))
+        name = rng.choice([*names, *[INDEX] * 4])
+        content = (whole / name).read_bytes()
+        if name == INDEX and rng.random() < 0.7:
+            content = damaged_json(json.loads(content), rng)
         else:
-            (path / name).write_bytes(damaged(data, rng))
+            content = damaged(content, rng)
+        (path / name).write_bytes(content)
         found = Prepared(path)
-        packing.Order(packing.Packing(found, 16), 0).take(8 * rng.randrange(10), 8)
-        _ = found.documents, found.skipped, found.counts(320)
+        order = WindowOrder(Packing(found, 16), 0)
+        order.take(8 * rng.randrange(10), 8)
+        found.counts(320)
+        list(found.some_documents(rng.randrange(1, 50)))
+        assert found.skipped == 0 or found.skipped_first
         if name.startswith("ids"):
-            assert np.array_equal(found.read(0, found.tokens), right), "wrong ids without an error"
+            ids = found.read(0, found.tokens)
+            assert np.array_equal(ids, right), "wrong ids without an error"
 
     return check

@@ -1,25 +1,31 @@
 """Archives, records and tables of data sets: tar, npz, safetensors, TFRecord, ArrayRecord, parquet,
 TFDS's metadata, JSON and TSV."""
 
+import contextlib
 import gzip
 import io
 import itertools
 import json
 import lzma
+import random
 import shutil
 import tarfile
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow
 import pyarrow.parquet
 import safetensors.numpy
 
-from gmlp_flax.data.finetuning import sentences, squad
-from gmlp_flax.data.finetuning.glue import GLUE_TASKS, LONG_RANGE_TASKS
-from gmlp_flax.data.images import sources
-from gmlp_flax.data.splits import Side
-from gmlp_flax.data.text.corpora import open_corpus
+from gmlp_flax.data import splits
+from gmlp_flax.data.finetuning.text_tasks import CLASS_TASKS, NUMBER_TASKS, TextTask, own_task
+from gmlp_flax.data.holdout import ROLES, TRAIN
+from gmlp_flax.data.images.real_labels import with_real_labels
+from gmlp_flax.data.readers import images, labelled_text, squad, text, text_benchmarks
+from gmlp_flax.data.splits import Request
 from gmlp_flax.io import weight_files
 from gmlp_flax.io.records import BadRecord, BadRecords
 from tests.data import writers
@@ -27,267 +33,312 @@ from tests.data.finetuning import squad_files
 from tests.data.images import image_files
 from tests.fuzz.damage import damaged, damaged_json, one_of
 
-ROWS = [json.dumps({"text": f"line {i}, one two three", "url": "x", "n": i}) for i in range(20)]
+Random = random.Random
+Check = Callable[[Random], None]
+
+ROWS = [{"text": f"line {i}, one two three", "url": "x", "n": i} for i in range(20)]
+LINES = [json.dumps(row).encode() for row in ROWS]
 IMAGES = {
     f"{kind}/{number}.png": image_files.png(number)
     for kind in ("cat", "dog")
     for number in range(4)
 }
-LABELS = [[i % 2] for i in range(8)]
+SPLIT = ("train", "dev")
+ROLE_SHARE = 0.3
 
 
-def make(folder):
-    makers = (
-        _tars,
-        _safetensors,
-        _arrays,
-        _squad,
-        _tsv,
-        _json_lines,
-        _listops,
-        _retrieval,
-        _real_labels,
-        _pathfinder,
-        _parquet,
-    )
-    checks = [maker(folder) for maker in makers]
-    checks += [_corpora(folder, kind) for kind in ("jsonl", "txt", "jsonl.gz", "jsonl.xz")]
-    checks += [
-        _tfds(folder, kind, "text", _read_text) for kind in ("tfrecord", "array_record", "parquet")
+def make(folder: Path) -> Check:
+    checks = [
+        _tars(folder),
+        _safetensors(folder),
+        _arrays(folder),
+        _real_labels(folder),
+        _pathfinder(folder),
+        _parquet(folder),
+        *_questions(folder),
+        *_benchmarks(folder),
+        *_labelled_texts(folder),
     ]
-    checks += [_tfds(folder, kind, "images", _read_images) for kind in ("tfrecord", "array_record")]
-    checks += [_image_rows(folder, suffix) for suffix in ("parquet", "arrow", "npz", "csv")]
+    for kind in ("jsonl", "txt", "jsonl.gz", "jsonl.xz"):
+        checks.append(_corpora(folder, kind))
+    for file_format in ("tfrecord", "array_record", "parquet"):
+        checks.append(_tfds(folder, file_format, "text", _read_text))
+    for file_format in ("tfrecord", "array_record"):
+        checks.append(_tfds(folder, file_format, "images", _read_images))
+    for suffix in ("parquet", "arrow", "npz", "csv"):
+        checks.append(_image_rows(folder, suffix))
     return one_of(checks)
 
 
-def _read_text(path):
-    bad = BadRecords(5)
-    corpus = open_corpus(str(path))
-    for part in corpus.parts:
-        for document in itertools.islice(part.documents(bad), 100):
-            document.encode("utf-8", "replace")
-
-
-def _read_images(path):
-    for side in sources.SIDES:
-        source = sources.open_side(
-            str(path), Side(side, heldout_share=0.3), cache_folder=str(path) + "-cache"
-        )
-        for index in range(min(len(source), 20)):
-            try:
-                source[index]["name"].encode("utf-8", "replace")
-            except BadRecord:
-                continue
-
-
-def _read_sentences(path, rng, task):
-    bad = BadRecords(rng.choice((0, 5)))
-    sentences.open_sentences(
-        str(path), task, Side(rng.choice(sources.SIDES), heldout_share=0.3), bad
-    )
-
-
-def _some_damaged(rows, share, rng):
-    return [
-        damaged_json(row, rng) if rng.random() < share else json.dumps(row).encode() for row in rows
-    ]
-
-
-def _tars(folder):
-    bases, forms = [], (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)
-    for kind, form in itertools.product(("", ":gz", ":xz", ":bz2"), forms):
-        file = io.BytesIO()
-        with tarfile.open(fileobj=file, mode=f"w{kind}", format=form) as tar:
-            for name, image in IMAGES.items():
-                member = tarfile.TarInfo(
-                    name if form == tarfile.USTAR_FORMAT else f"{'long/' * 30}{name}"
-                )
-                member.size = len(image)
-                if form == tarfile.PAX_FORMAT:
-                    member.pax_headers = {"mtime": "1.5", "comment": "é", "uname": "x" * 50}
-                tar.addfile(member, io.BytesIO(image))
-        bases.append((file.getvalue(), kind.replace(":", ".")))
-
-    def check(rng):
-        data, suffix = rng.choice(bases)
-        if rng.random() < 0.5:  # headers are few of the bytes
-            place = rng.randrange(0, len(data), 512) if suffix == "" else 0
-            data = data[:place] + damaged(data[place : place + 1024], rng) + data[place + 1024 :]
-        else:
-            data = damaged(data, rng)
-        path = folder / f"images.tar{suffix}"
-        path.write_bytes(data)
-        _read_images(path)
-
-    return check
-
-
-def _image_rows(folder, suffix):
-    """Six images of three classes in one file."""
-    path = folder / f"rows.{suffix}"
-    images = [{"bytes": image_files.png(i), "path": "x"} for i in range(6)]
-    table = pyarrow.table({"image": images, "label": [0, 1, 2] * 2})
-    if suffix == "parquet":
-        pyarrow.parquet.write_table(table, path)
-    elif suffix == "arrow":
-        writers.arrow(path, table)
-    elif suffix == "npz":
-        np.savez(path, x=np.zeros((6, 4, 4), np.uint8), y=[0, 1, 2] * 2)
-    else:
-        image_files.make_folder(folder, {f"rows/{i}.png": image_files.png(i) for i in range(6)})
-        path.write_text("file,label\n" + "".join(f"rows/{i}.png,{i % 3}\n" for i in range(6)))
-    whole = path.read_bytes()
-    return _file(path, partial(damaged, whole), lambda *_: _read_images(path))
-
-
-def _file(path, write, read):
+def _file(
+    path: Path, write: Callable[[Random], bytes], read: Callable[[str, Random], Any]
+) -> Check:
     """An input is what `write` gives, in a file."""
 
-    def check(rng):
+    def check(rng: Random) -> None:
         path.write_bytes(write(rng))
         read(str(path), rng)
 
     return check
 
 
-def _safetensors(folder):
-    base = safetensors.numpy.save(
-        {"a": np.ones((2, 3), np.float32), "b": np.arange(5), "c": np.zeros(0, np.float16)}
-    )
-    size = 8 + int.from_bytes(base[:8], "little")
-    header = json.loads(base[8:size])
-
-    def write(rng):
-        text = damaged_json(header, rng)
-        odd = len(text).to_bytes(8, "little") + text + base[size:]
-        return odd if rng.random() < 0.6 else damaged(base, rng)
-
-    return _file(
-        folder / "x.safetensors",
-        write,
-        lambda path, _: [a.sum() for a in weight_files.read(path).values()],
-    )
+def _read_text(path: str | Path, rng: Random | None = None) -> None:
+    bad = BadRecords(5)
+    found = text.read(str(path))
+    for split in found:
+        for document in itertools.islice(found[split].examples.read(bad), 100):
+            document.encode("utf-8", "replace")
 
 
-def _arrays(folder):
-    base = io.BytesIO()
-    np.savez(base, **{"head/kernel": np.ones((2, 3), np.float32), "b": np.arange(5)})
-    write = partial(damaged, base.getvalue())
-    return _file(
-        folder / "x.npz", write, lambda path, _: [a.sum() for a in weight_files.read(path).values()]
-    )
+def _read_images(path: str | Path, rng: Random | None = None) -> None:
+    found = images.read(str(path), f"{path}-cache")
+    for role in ROLES:
+        dataset = splits.choose(found, Request(role, heldout_share=ROLE_SHARE))
+        for index in range(min(len(dataset), 20)):
+            with contextlib.suppress(BadRecord):
+                dataset.examples[index]["name"].encode("utf-8", "replace")
 
 
-def _squad(folder):
-    value = {
-        "data": [squad_files.colours(0), squad_files.colours(1, impossible=True)],
-        "version": "v2.0",
+def _read_rows(path: str, rng: Random, task: TextTask, read: Callable) -> None:
+    """Reads labelled text as one of the roles, and looks at all that is read."""
+    found = read(path, task, BadRecords(rng.choice((0, 5))))
+    dataset = splits.choose(found, Request(rng.choice(ROLES), heldout_share=ROLE_SHARE))
+    assert len(dataset.examples) == len(dataset.labels) > 0
+    assert dataset.fingerprint
+    for row in dataset.examples.rows:
+        assert len(row.texts) == len(task.texts)
+        assert all(text == text.strip() != "" for text in row.texts)
+
+
+def _read_questions(path: str, rng: Random) -> None:
+    version = rng.choice(("v1.1", "v2.0"))
+    found = squad.read(path, version, BadRecords(rng.choice((0, 5))))
+    dataset = splits.choose(found, Request(TRAIN))
+    for question in dataset.examples.questions:
+        for answer, start in question.answers:
+            assert question.context[start:].startswith(answer)
+
+
+def _some_damaged(rows: list[dict], share: float, rng: Random) -> bytes:
+    """JSON lines, of which a share is damaged."""
+    lines = []
+    for row in rows:
+        is_damaged = rng.random() < share
+        lines.append(damaged_json(row, rng) if is_damaged else json.dumps(row).encode())
+    return b"\n".join(lines)
+
+
+def _tar(form: int) -> bytes:
+    """A tar file of images, with long names where the form has them."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=form) as tar:
+        for name, image in IMAGES.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(image)
+            if form != tarfile.USTAR_FORMAT:
+                member.name = name.replace("/", f"/{'long/' * 30}")
+            if form == tarfile.PAX_FORMAT:
+                member.pax_headers = {"mtime": "1.5", "comment": "é", "uname": "x" * 50}
+            tar.addfile(member, io.BytesIO(image))
+    return file.getvalue()
+
+
+def _tars(folder: Path) -> Check:
+    bases = [_tar(form) for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT)]
+
+    def write(rng: Random) -> bytes:
+        data = rng.choice(bases)
+        if rng.random() < 0.5:
+            return damaged(data, rng)
+        # Headers are few of the bytes.
+        start = rng.randrange(0, len(data), 512)
+        stop = start + 1024
+        return data[:start] + damaged(data[start:stop], rng) + data[stop:]
+
+    return _file(folder / "images.tar", write, _read_images)
+
+
+def _image_rows(folder: Path, suffix: str) -> Check:
+    """Six images of three classes in one file."""
+    path = folder / f"rows.{suffix}"
+    labels = [0, 1, 2] * 2
+    encoded = [{"bytes": image_files.png(i), "path": "x"} for i in range(6)]
+    table = pyarrow.table({"image": encoded, "label": labels})
+    if suffix == "parquet":
+        pyarrow.parquet.write_table(table, path)
+    elif suffix == "arrow":
+        writers.arrow(path, table)
+    elif suffix == "npz":
+        np.savez(path, images=np.zeros((6, 4, 4), np.uint8), labels=labels)
+    else:
+        image_files.make_folder(folder, {f"rows/{i}.png": image_files.png(i) for i in range(6)})
+        lines = [f"rows/{i}.png,{label}\n" for i, label in enumerate(labels)]
+        path.write_text("file_name,label\n" + "".join(lines))
+    return _file(path, partial(damaged, path.read_bytes()), _read_images)
+
+
+def _safetensors(folder: Path) -> Check:
+    arrays = {"a": np.ones((2, 3), np.float32), "b": np.arange(5), "c": np.zeros(0, np.float16)}
+    whole = safetensors.numpy.save(arrays)
+    size = 8 + int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8:size])
+
+    def write(rng: Random) -> bytes:
+        if rng.random() < 0.4:
+            return damaged(whole, rng)
+        changed = damaged_json(header, rng)
+        return len(changed).to_bytes(8, "little") + changed + whole[size:]
+
+    return _file(folder / "x.safetensors", write, _read_weights)
+
+
+def _arrays(folder: Path) -> Check:
+    file = io.BytesIO()
+    np.savez(file, **{"head/kernel": np.ones((2, 3), np.float32), "b": np.arange(5)})
+    return _file(folder / "x.npz", partial(damaged, file.getvalue()), _read_weights)
+
+
+def _read_weights(path: str, rng: Random) -> None:
+    for array in weight_files.read(path).values():
+        array.sum()
+
+
+def _questions(folder: Path) -> list[Check]:
+    """SQuAD's official form, and the same questions as rows."""
+    articles = [squad_files.colours(0), squad_files.colours(1, impossible=True)]
+    path = squad_files.write(folder / "squad.json", *articles)
+    rows = []
+    for question in squad_files.read(path, "v2.0"):
+        texts = [answer for answer, _ in question.answers]
+        starts = [start for _, start in question.answers]
+        answers = {"text": texts, "answer_start": starts}
+        rows.append(question._asdict() | {"answers": answers})
+    table = writers.table(folder / "squad.parquet", rows)
+    return [
+        _file(path, partial(damaged_json, {"data": articles}), _read_questions),
+        _file(folder / "squad.jsonl", partial(_some_damaged, rows, 0.1), _read_questions),
+        _file(table, partial(damaged, table.read_bytes()), _read_questions),
+    ]
+
+
+def _benchmark(path: Path, task: TextTask, lines: list[str]) -> Check:
+    content = "\n".join(lines).encode()
+    read = partial(_read_rows, task=task, read=text_benchmarks.read)
+    return _file(path, partial(damaged, content), read)
+
+
+def _benchmarks(folder: Path) -> list[Check]:
+    """Published tables of each kind."""
+    sst2 = CLASS_TASKS["sst2"]
+    sentences = [{"sentence": f"words {i}", "label": i % 2} for i in range(6)]
+    read = partial(_read_rows, task=sst2, read=text_benchmarks.read)
+    checks = [_file(folder / "train.jsonl", partial(_some_damaged, sentences, 0.3), read)]
+    tables = {
+        "sst2": ["sentence\tlabel", *(f"words {i} é\t{i % 2}" for i in range(20))],
+        "cola": [f"gj04\t{i % 2}\t*\twords {i}." for i in range(10)],
+        "listops": ["Source\tTarget", *(f"( [MAX {i} ) 5 ) ] )\t{max(i, 5)}" for i in range(10))],
+        "retrieval": [f"{i % 2}.0\tP{i}\tQ{i}\tfirst {i} \\xe9\tsecond é" for i in range(10)],
+        "stsb": [
+            "index\tsentence1\tsentence2\tscore",
+            *(f"{i}\ta {i}\tb\t{i / 2}" for i in range(9)),
+        ],
     }
-
-    def read(path, rng):
-        squad.read_side(path, Side("train"), "v2.0")
-
-    return _file(folder / "squad.json", partial(damaged_json, value), read)
-
-
-def _sentences(path, task, text):
-    return _file(path, partial(damaged, text.encode()), partial(_read_sentences, task=task))
+    for name, lines in tables.items():
+        task = (CLASS_TASKS | NUMBER_TASKS)[name]
+        checks.append(_benchmark(folder / f"{name}.train.tsv", task, lines))
+    return checks
 
 
-def _tsv(folder):
-    text = "sentence\tlabel\n" + "".join(f"words {i} é\t{i % 2}\n" for i in range(20))
-    return _sentences(folder / "train.tsv", GLUE_TASKS["sst2"], text)
+def _labelled_texts(folder: Path) -> list[Check]:
+    """The user's own rows in each form."""
+    rows = []
+    for i in range(12):
+        rows.append({"text": f"said, {i} é", "label": "xyz"[i % 3], "split": SPLIT[i % 2]})
+    task = own_task(("text",), "label")
+    read = partial(_read_rows, task=task, read=labelled_text.read)
+    lines = ["text,label,split\n"]
+    for row in rows:
+        lines.append(f'"{row["text"]}",{row["label"]},{row["split"]}\n')
+    content = "".join(lines).encode()
+    with_tabs = content.replace(b",", b"\t")
+    checks = [
+        _file(folder / "own.csv", partial(damaged, content), read),
+        _file(folder / "own.tsv", partial(damaged, with_tabs), read),
+        _file(folder / "own.jsonl", partial(_some_damaged, rows, 0.2), read),
+    ]
+    for suffix in ("parquet", "arrow"):
+        path = writers.table(folder / f"own.{suffix}", rows)
+        checks.append(_file(path, partial(damaged, path.read_bytes()), read))
+    packed = gzip.compress(content)
+    checks.append(_file(folder / "own.csv.gz", partial(damaged, packed), read))
+    return checks
 
 
-def _json_lines(folder):
-    rows = [{"sentence": f"words {i}", "label": i % 2} for i in range(6)]
-    read = partial(_read_sentences, task=GLUE_TASKS["sst2"])
-    return _file(
-        folder / "train.jsonl", lambda rng: b"\n".join(_some_damaged(rows, 0.3, rng)), read
-    )
-
-
-def _listops(folder):
-    rows = ["Source\tTarget", *(f"( ( ( [MAX {i} ) 5 ) ] )\t{max(i, 5)}" for i in range(10))]
-    return _sentences(folder / "listops.train.tsv", LONG_RANGE_TASKS["listops"], "\n".join(rows))
-
-
-def _retrieval(folder):
-    rows = [f"{i % 2}.0\tP{i}\tQ{i}\tfirst {i} \\xe9\tsecond é" for i in range(10)]
-    return _sentences(
-        folder / "retrieval.train.tsv", LONG_RANGE_TASKS["retrieval"], "\n".join(rows)
-    )
-
-
-def _pathfinder(folder):
+def _pathfinder(folder: Path) -> Check:
     lines = "".join(f"imgs/0 sample_{i}.png {i} {i % 2} 1 14 0.75\n" for i in range(8)).encode()
-    images = {f"imgs/0/sample_{i}.png": image_files.png(i) for i in range(8)}
-    path = image_files.make_folder(folder / "paths", images | {"metadata/0.npy": lines})
-    return _file(
-        path / "metadata" / "0.npy", partial(damaged, lines), lambda *_: _read_images(path)
-    )
+    content = {f"imgs/0/sample_{i}.png": image_files.png(i) for i in range(8)}
+    path = image_files.make_folder(folder / "paths", content | {"metadata/0.npy": lines})
+    write = partial(damaged, lines)
+    return _file(path / "metadata" / "0.npy", write, lambda _, rng: _read_images(path))
 
 
-def _real_labels(folder):
+def _real_labels(folder: Path) -> Check:
     names = {f"{'ab'[i % 2]}/ILSVRC2012_val_{i + 1:08}.png": image_files.png(i) for i in range(8)}
-    source = sources.open_images(str(image_files.make_folder(folder / "real", names))).of_split()
+    root = image_files.make_folder(folder / "real", names)
+    dataset = images.read(str(root))[""]
 
-    def read(path, _):
-        labelled = sources.RealLabels(source, path)
-        [labelled[index]["real"] for index in range(len(labelled))]
+    def read(path: str, rng: Random) -> None:
+        examples = with_real_labels(dataset, path).examples
+        for index in range(len(examples)):
+            assert examples[index]["real"].dtype == np.int32
 
-    return _file(folder / "real.json", partial(damaged_json, LABELS), read)
-
-
-def _corpora(folder, kind):
-    data = "\n".join(ROWS).encode()
-    pack = {"gz": gzip.compress, "xz": lzma.compress}.get(kind.rpartition(".")[2], bytes)
-
-    def check(rng):
-        path = folder / f"corpus.{kind}"
-        inner = rng.random() < 0.5
-        path.write_bytes(pack(damaged(data, rng)) if inner else damaged(pack(data), rng))
-        if kind == "jsonl" and inner:
-            path.write_bytes(b"\n".join(_some_damaged(map(json.loads, ROWS), 0.2, rng)))
-        _read_text(path)
-
-    return check
+    labels = [[i % 2] for i in range(8)]
+    return _file(folder / "real.json", partial(damaged_json, labels), read)
 
 
-def _parquet(folder):
-    path = folder / "table.parquet"
-    base = writers.parquet(
-        path, 4, text=[f"line {i}" for i in range(20)], n=list(range(20))
-    ).read_bytes()
-    return _file(path, partial(damaged, base), lambda path, _: _read_text(path))
+def _corpora(folder: Path, kind: str) -> Check:
+    packers = {"gz": gzip.compress, "xz": lzma.compress}
+    pack = packers.get(kind.rpartition(".")[2], bytes)
+    data = b"\n".join(LINES)
+
+    def write(rng: Random) -> bytes:
+        is_inner = rng.random() < 0.5
+        if kind == "jsonl" and is_inner:
+            return _some_damaged(ROWS, 0.2, rng)
+        return pack(damaged(data, rng)) if is_inner else damaged(pack(data), rng)
+
+    return _file(folder / f"corpus.{kind}", write, _read_text)
 
 
-def _tfds(folder, file_format, kind, read):
+def _parquet(folder: Path) -> Check:
+    texts = [f"line {i}" for i in range(20)]
+    path = writers.parquet(folder / "table.parquet", 4, text=texts, n=list(range(20)))
+    return _file(path, partial(damaged, path.read_bytes()), _read_text)
+
+
+def _tfds(folder: Path, file_format: str, kind: str, read: Callable[[Path], None]) -> Check:
     """A TFDS folder with one file damaged."""
-    whole, path = (
-        folder / f"{kind}-{file_format}" / "1.0.0",
-        folder / f"{kind}-{file_format}-damaged",
-    )
+    whole = folder / f"{kind}-{file_format}" / "1.0.0"
+    path = folder / f"{kind}-{file_format}-damaged"
     if kind == "text":
-        shards = {
-            "train": [
-                [writers.example(text=f"line {i}{s}".encode()) for i in range(9)] for s in "ab"
-            ]
-        }
-        writers.tfds_folder(whole, shards, file_format)
+        shards = []
+        for name in "ab":
+            shards.append([writers.example(text=f"line {i}{name}".encode()) for i in range(9)])
+        writers.tfds_folder(whole, {"train": shards}, file_format)
     else:
         image_files.tfds_folder(whole, {"train": [9, 8], "test": [3]}, file_format)
-    names = [file.name for file in whole.iterdir()]
+    names = sorted(file.name for file in whole.iterdir())
 
-    def check(rng):
+    def check(rng: Random) -> None:
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(whole, path)
         name = rng.choice(names)
         data = (whole / name).read_bytes()
-        as_json = name.endswith(".json") and rng.random() < 0.7
-        (path / name).write_bytes(
-            damaged_json(json.loads(data), rng) if as_json else damaged(data, rng)
-        )
+        if name.endswith(".json") and rng.random() < 0.7:
+            content = damaged_json(json.loads(data), rng)
+        else:
+            content = damaged(data, rng)
+        (path / name).write_bytes(content)
         read(path)
 
     return check

@@ -9,6 +9,7 @@ from gmlp_flax.models import blocks
 from gmlp_flax.training import record
 from tests.fuzz import config as configs
 from tests.fuzz.damage import damaged_json, one_of
+from tests.training import tiny
 
 
 def make(folder):
@@ -30,15 +31,14 @@ def make(folder):
                 if rng.random() < 0.7
                 else b'["a", "b"]'
             )
-        task = tasks.create(options, str(workdir))
-        _ = task.classes, task.names, task.assets()
-        task.training_examples()
+        task, data = tiny.open_task(options, workdir)
+        _ = task.class_names, task.predictor.names, data.training_examples()
 
     def labels(rng):
         options = configs.small("text_classification", "gmlp", folder)
         (workdir / "labels.json").write_bytes(damaged_json({"labels": ["0", "1"]}, rng))
-        task = tasks.create(options, str(workdir))
-        _ = task.glue.labels, task.assets(), task.training_examples()
+        task, data = tiny.open_task(options, workdir)
+        _ = task.class_names, task.shapes(), data.training_examples()
 
     def check(rng):
         for path in workdir.iterdir():

@@ -1,157 +1,327 @@
-"""Random labelled tables, as pandas, Excel and scripts write them: the texts and labels that are
-read are compared with those written and, if pandas is installed, with what it reads. A table that
-can be read in two ways may be refused."""
+"""Random labelled tables, as pandas, the package datasets, Excel and scripts write them: what is
+read is compared with what was written and, of .csv and .tsv, with what pandas reads (without it,
+with a reading character by character). A table in no documented form must be refused."""
 
 from __future__ import annotations
 
-import collections
+import bz2
 import csv
+import dataclasses
+import gzip
 import importlib.util
 import io
+import json
+import lzma
 import math
+import random
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from gmlp_flax.data.finetuning.glue import own_task
-from gmlp_flax.data.finetuning.sentences import UNLABELLED, open_sentences
-from gmlp_flax.data.splits import Side
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gmlp_flax.data import rows as table_rows
+from gmlp_flax.data.dataset import Dataset
+from gmlp_flax.data.finetuning.text_tasks import own_task
+from gmlp_flax.data.readers import labelled_text
+from gmlp_flax.data.splits import WORDS
 from gmlp_flax.errors import DataError
 from gmlp_flax.io.records import BadRecords
+from tests.data import writers
 
-WORDS = [
+PLAIN = [
     "good",
     "möchte",
-    "cafés",
     "映画",
-    "🎬",
-    'said "no"',
-    '"quoted"',
-    '"',
-    "a, b",
-    "x; y",
     "it's",
-    '5" nails',
+    "x; y",
     "p|q",
+    "🎬",
+    "u\u0308ber",
+    "\u2028",
+    "\x85",
+    "nan",
 ]
-BREAKS = ["two\nlines", "a\ttab"]
-# Kind of labels -> values to draw from, and what each is read as; None: the table must be refused,
-# "": no label.
-LABELS = {
-    "integers": {0: "0", 1: "1", -1: "-1", 10: "10"},
-    "words": {"neg": "neg", "pos": "pos", "so so": "so so"},
-    "blanks": {"neg": "neg", " neg": "neg", "pos ": "pos"},
-    "floats": {0.0: "0", 1.0: "1", math.nan: ""},
-    "booleans": {True: "True", False: "False"},
-    "joined": {"a": "a", "b|c": "b|c", "b": "b"},
-    "forms": {"u\u0308ber": "\u00fcber", "\u00fcber": "\u00fcber", "x": "x"},
-    "scores": {0.5: None, 2.25: None, 5.0: None},
-    "capitals": {"Pos": None, "pos": None, "neg": None},
-    "lists": {"['a', 'b']": None, "['a']": None},
+WORDS_OF_TEXTS = [*PLAIN, 'said "no"', '"quoted"', '"', "a, b", '5" nails', "\\N", "\ufeff", "=1+1"]
+WORDS_WITH_BREAKS = [*WORDS_OF_TEXTS, "two\nlines", "a\ttab", "c\r\nd"]
+# Kind of labels -> values to draw from.
+LABELS: dict[str, list[Any]] = {
+    "integers": [0, 1, -1, 10, 2**40],
+    "words": ["neg", "pos", "so so", "007", "1.0", "nan"],
+    "blanks": ["neg", " neg", "pos ", "\u00a0pos"],
+    "floats": [0.0, 1.0, 0.5, 1e22],
+    "gaps": [0.5, 1.0, math.nan],
+    "booleans": [True, False],
+    "missing": ["a", "b", "", " ", None],
+    "forms": ["u\u0308ber", "\u00fcber", "x"],
+    "joined": ["a", "b|c", "['a']", "b"],
+    "capitals": ["Pos", "pos", "neg"],
+    "lists": [["a"], ["a", "b"]],
 }
-REFUSED = {"scores", "capitals", "lists"}
-ENCODINGS = ("utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16", "latin-1", "utf-16-le")
+NUMBERS = ("integers", "floats", "gaps")
+SPLITS = ("Train", "dev", "TEST", "valid")
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+COLUMNAR = (".parquet", ".arrow")
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
+
+Found = dict[str, list[tuple[str, Any, str]]]  # split -> text, class or number, and id of each row
 
 
-def read_table(text: str, delimiter: str) -> list[list[str]]:
-    """The cells of a quoted table, character by character; by pandas if it is installed."""
-    if importlib.util.find_spec("pandas"):
-        import pandas  # type: ignore[reportMissingImports] - by hand
+@dataclasses.dataclass
+class Table:
+    """A table, and how it is written.
 
-        options = dict(
-            sep=delimiter, header=None, dtype=str, keep_default_na=False, lineterminator="\n"
+    Attributes:
+        suffix: of its file, before that of its compression.
+        kind: of its labels.
+        rows: that are written.
+        delimiter: between cells.
+        quoting: of the library csv; None for cells that are joined as they are.
+        line_end: of a table with cells.
+        encoding: of the file.
+        bad: the position of a row that cannot be used; None without one.
+        as_numbers: whether the labels are numbers to predict.
+    """
+
+    suffix: str
+    kind: str
+    rows: list[dict[str, Any]]
+    delimiter: str = ","
+    quoting: int | None = csv.QUOTE_MINIMAL
+    line_end: str = "\n"
+    encoding: str = "utf-8"
+    bad: int | None = None
+    as_numbers: bool = False
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it is in no documented form."""
+        if self.kind == "capitals" or self.encoding not in ("utf-8", "utf-8-sig"):
+            return True
+        if self.suffix in DELIMITERS:
+            return self.delimiter != DELIMITERS[self.suffix]
+        return self.kind == "lists"  # whose text is a label in a cell
+
+    def lines(self) -> list[str]:
+        """The header of cells, and all rows."""
+        if self.suffix not in DELIMITERS:
+            return [json.dumps(row, ensure_ascii=False) + "\n" for row in self.rows]
+        lines = [self.line(list(self.rows[0]))]
+        for row in self.rows:
+            lines.append(self.line([cell_of(value) for value in row.values()]))
+        return lines
+
+    def line(self, cells: list[str]) -> str:
+        """A row of cells."""
+        if self.quoting is None:
+            return self.delimiter.join(cells) + self.line_end
+        content = io.StringIO()
+        writer = csv.writer(
+            content, delimiter=self.delimiter, quoting=self.quoting, lineterminator=self.line_end
         )
-        return pandas.read_csv(io.StringIO(text), **options).to_numpy().tolist()
-    rows, row, cell, inside, at = [], [], "", False, 0
-    while at < len(text):
-        char, at = text[at], at + 1
-        if inside and char == '"' and text[at : at + 1] == '"':
-            cell, at = cell + char, at + 1
-        elif char == '"' and (inside or not cell):
-            inside = not inside
-        elif not inside and char in (delimiter, "\n"):
-            row, cell = [*row, cell], ""
-            if char == "\n":
-                rows, row = [*rows, row], []
-        else:
-            cell += char
-    return rows
+        writer.writerow(cells)
+        return content.getvalue()
+
+    def expected(self) -> Found:
+        """What must be read."""
+        found: Found = {}
+        for position, row in enumerate(self.rows):
+            split = WORDS[row["split"].lower()] if "split" in row else ""
+            label = self.label(row["label"])
+            is_behind = self.bad is not None and position >= self.bad
+            found.setdefault(split, [])
+            if label is not None:
+                own_id = str(position + is_behind)
+                found[split].append((row["text"].strip(), label, own_id))
+        return found
+
+    def label(self, value: Any) -> Any:
+        """The class or the number that a label stands for; None without one."""
+        text = cell_of(value)
+        if text and not isinstance(value, str) and self.suffix not in DELIMITERS:
+            text = json.dumps(value)
+        text = unicodedata.normalize("NFC", text).strip()
+        if not text:
+            return None
+        return float(np.float32(text)) if self.as_numbers else text
 
 
-def make(folder):
-    def check(rng):
-        delimiter, suffix = rng.choice(
-            [(",", "csv"), (";", "csv"), ("\t", "csv"), *[("\t", "tsv")] * 4, (",", "txt")]
-        )
-        kind = rng.choice(list(LABELS))
-        encoding = rng.choice(ENCODINGS[:5] if kind == "forms" else ENCODINGS)
-        quoting = rng.choice(
-            [csv.QUOTE_MINIMAL, csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC, None]
-        )
-        quoting = quoting if delimiter == "\t" else quoting or csv.QUOTE_MINIMAL
-        pool = WORDS + BREAKS * (quoting is not None)
-        if encoding == "latin-1":
-            pool = ["café", "Größe", *(word for word in WORDS if word.isascii())]
-        values = [
-            *LABELS[kind],
-            *LABELS[kind],
-            *rng.choices(list(LABELS[kind]), k=rng.randrange(2, 30)),
-        ]
-        rng.shuffle(values)
-        texts = [" ".join(rng.choices(pool, k=rng.randrange(1, 5))).strip() for _ in values]
-        columns = {
-            "text": texts,
-            "label": values,
-            "n": [number / 4 for number in range(len(texts))],
-        }
-        names = rng.sample(list(columns), 3)
-        rows = [names, *zip(*(columns[name] for name in names), strict=True)]
-        content = _write(rows, delimiter, quoting)
-        path = folder / f"table.{suffix}"
-        path.write_bytes(content.encode(encoding))
-        _compare(
-            path,
-            texts,
-            [LABELS[kind][value] for value in values],
-            kind,
-            encoding,
-            quoting,
-            content,
-            delimiter,
-        )
+def cell_of(value: Any) -> str:
+    """A value as pandas writes it into a cell."""
+    return "" if value is None or value != value else str(value)
+
+
+def make(folder: Path) -> Callable[[random.Random], None]:
+    def check(rng: random.Random) -> None:
+        table = draw(rng)
+        path = write(folder, table, rng)
+        try:
+            found = read(path, table)
+        except DataError as error:
+            assert "\n" not in str(error)
+            assert table.is_refused, error
+            raise
+        assert not table.is_refused
+        assert found == table.expected()
+        if table.suffix in DELIMITERS and table.bad is None:
+            compare_cells(path, table)
 
     return check
 
 
-def _write(rows, delimiter, quoting):
-    shown = [["" if value != value else value for value in row] for row in rows]
-    if quoting is None:
-        return "".join(delimiter.join(map(str, row)) + "\n" for row in shown)
-    table = io.StringIO()
-    csv.writer(table, delimiter=delimiter, quoting=quoting, lineterminator="\n").writerows(shown)
-    return table.getvalue()
+def draw(rng: random.Random) -> Table:
+    """A table."""
+    suffix = rng.choice([".csv", ".csv", ".tsv", ".tsv", ".jsonl", ".parquet", ".arrow"])
+    kind = rng.choice(list(LABELS))
+    table = Table(suffix, kind, [])
+    words = WORDS_WITH_BREAKS
+    if suffix in DELIMITERS:
+        table.delimiter = rng.choice([DELIMITERS[suffix]] * 9 + [";"])
+        table.line_end = rng.choice(["\n", "\r\n"])
+        table.quoting = rng.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC, None])
+    if table.quoting is None:
+        words = PLAIN
+    if suffix not in COLUMNAR:
+        table.encoding = rng.choice(["utf-8"] * 9 + ["utf-8-sig", "utf-16", "utf-16-le", "latin-1"])
+    if table.encoding == "latin-1":
+        words = ["café"]
+    table.rows = draw_rows(rng, kind, words, table.quoting is None)
+    if suffix not in COLUMNAR and rng.random() < 0.2:
+        table.bad = rng.randrange(len(table.rows) + 1)
+    table.as_numbers = kind in NUMBERS and rng.random() < 0.5
+    return table
 
 
-def _compare(path, texts, labels, kind, encoding, quoting, content, delimiter):
-    task, bad = own_task(("text",), "label"), BadRecords()
-    try:
-        found = open_sentences(str(path), task, Side("train"), bad)
-    except DataError as error:
-        assert "\n" not in str(error)
-        undecodable = encoding.startswith("utf-16") or (
-            encoding == "latin-1" and not content.isascii()
+def draw_rows(
+    rng: random.Random, kind: str, words: list[str], are_plain: bool
+) -> list[dict[str, Any]]:
+    """Rows with text and label, and perhaps other columns, in any order; in each split all labels
+    occur."""
+    other = "x y" if are_plain else 'the "x", y'
+    columns = ["text", "label", *rng.sample(["number", "split", other], rng.randrange(3))]
+    rng.shuffle(columns)
+    values = LABELS[kind] * len(SPLITS)
+    if kind == "lists" and are_plain:
+        values = [str(value).replace(", ", "+") for value in values]
+    rows = []
+    for position, label in enumerate(values + rng.choices(values, k=rng.randrange(20))):
+        text = " ".join(rng.choices(words, k=rng.randrange(1, 5)))
+        row = {
+            "text": f"{text} {position}",
+            "label": label,
+            "number": position / 4,
+            "split": SPLITS[position // len(LABELS[kind]) % len(SPLITS)],
+            other: rng.choice(words),
+        }
+        rows.append({name: row[name] for name in columns})
+    return rows
+
+
+def write(folder: Path, table: Table, rng: random.Random) -> Path:
+    """Writes a table, perhaps compressed."""
+    path = folder / f"table{table.suffix}"
+    if table.suffix == ".parquet":
+        pq.write_table(
+            pa.Table.from_pylist(table.rows), path, row_group_size=rng.choice([1, 7, 99])
         )
-        two_ways = delimiter == "\t" and "two ways" in str(error)
-        lost = quoting is None and any(text.startswith('"') for text in texts)
-        few = min(collections.Counter(labels).values()) < 2 or len({*labels} - {""}) < 2
-        assert undecodable or kind in REFUSED or two_ways or lost or few, error
-        if two_ways and quoting is not None:
-            assert any("\t" in text and "\n" in text for text in texts), error
-        raise
-    assert kind not in REFUSED
-    wanted = [(text, label) for text, label in zip(texts, labels, strict=True) if label]
-    assert found.dropped == len(texts) - len(wanted) and UNLABELLED not in found.labels
-    assert [
-        (text, found.names[label]) for (text,), label in zip(found.texts, found.labels, strict=True)
-    ] == wanted
-    if quoting is not None:
-        header, *rows = read_table(content, delimiter)
-        theirs = [row[header.index("text")].strip() for row in rows if row[header.index("label")]]
-        assert theirs == [text for (text,) in found.texts]
+        return path
+    if table.suffix == ".arrow":
+        new = rng.choice([pa.ipc.new_stream, pa.ipc.new_file])
+        writers.arrow(path, pa.Table.from_pylist(table.rows), new, rows=rng.choice([1, 7, None]))
+        return path
+    lines = table.lines()
+    if table.bad is not None:
+        is_json = table.suffix not in DELIMITERS
+        place = table.bad if is_json else table.bad + 1
+        lines.insert(place, '{"text": 3\n' if is_json else "one cell\n")
+    packing = rng.choice(list(PACKERS))
+    content = "".join(lines).encode(table.encoding, "replace")
+    path = folder / f"table{table.suffix}{packing}"
+    path.write_bytes(PACKERS[packing](content))
+    return path
+
+
+def read(path: Path, table: Table) -> Found:
+    """What is read; one bad row is allowed."""
+    task = own_task(("text",), "label", numbers=table.as_numbers)
+    splits = labelled_text.read(str(path), task, BadRecords(1))
+    found: Found = {}
+    for split, dataset in splits.items():
+        found[split] = list(
+            zip(texts_of(dataset), labels_of(dataset), ids_of(dataset), strict=True)
+        )
+    return found
+
+
+def texts_of(dataset: Dataset) -> list[str]:
+    return [row.texts[0] for row in dataset.examples.rows]
+
+
+def labels_of(dataset: Dataset) -> list[Any]:
+    labels = dataset.labels.tolist()
+    return [dataset.classes[label] for label in labels] if dataset.classes else labels
+
+
+def ids_of(dataset: Dataset) -> list[str]:
+    return [row.id for row in dataset.examples.rows]
+
+
+def compare_cells(path: Path, table: Table) -> None:
+    """Compares all cells with those that another program reads."""
+    header, *theirs = read_cells("".join(table.lines()), table.delimiter)
+    ours = [entry.row for entry in table_rows.read_rows(str(path))]
+    assert ours == [dict(zip(header, cells, strict=True)) for cells in theirs]
+
+
+def read_cells(text: str, delimiter: str) -> list[list[str]]:
+    """The cells of a quoted table; by pandas, if it is installed."""
+    if importlib.util.find_spec("pandas") is None:
+        return slow_cells(text, delimiter)
+    import pandas  # type: ignore[reportMissingImports] - by hand
+
+    table = pandas.read_csv(
+        io.StringIO(text, newline=""), sep=delimiter, header=None, dtype=str, keep_default_na=False
+    )
+    return table.to_numpy().tolist()
+
+
+def slow_cells(text: str, delimiter: str) -> list[list[str]]:
+    """The cells of a quoted table, character by character."""
+    rows = []
+    row = []
+    cell = ""
+    is_quoted = False
+    is_inside = False
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if is_inside:
+            if character != '"':
+                cell += character
+            elif text[position : position + 1] == '"':
+                cell += character
+                position += 1
+            else:
+                is_inside = False
+        elif character == '"' and not cell and not is_quoted:
+            is_quoted = True
+            is_inside = True
+        elif character in (delimiter, "\n"):
+            row.append(cell if is_quoted else cell.removesuffix("\r"))
+            cell = ""
+            is_quoted = False
+            if character == "\n":
+                rows.append(row)
+                row = []
+        elif character != "\r" or not is_quoted:
+            cell += character
+    return rows

@@ -1,35 +1,47 @@
-"""Random folder trees of texts under random names: each side has the documents that an oracle says,
-or both refuse."""
+"""Random folder trees of texts under random names: each role has the documents that a slow reading
+of the documented words of splits says, or the tree is refused."""
 
 import gzip
-import itertools
 import shutil
 import unicodedata
 import zlib
 
 import pyarrow as pa
 
-from gmlp_flax.data.splits import Side
-from gmlp_flax.data.text.corpora import open_side
+from gmlp_flax.data import splits
+from gmlp_flax.data.readers import text as text_reader
+from gmlp_flax.data.splits import Request
 from gmlp_flax.errors import DataError
 from tests.data import writers
 
-SPLITS, NEUTRAL, ALL = slice(0, 11), slice(13, None), slice(None)
-WORDS = [
-    *"train Training TRAIN val valid Validation dev test Testing TEST testset trainval held-out".split()
-]
-WORDS += [
-    *"latest contest trains devs wiki en part data 01 2 a09b été \u00e9 Data books evaluated interval".split()
-]
-JOINTS = ("-", "_", ".", " ", "", "-2-", "__")
-MEANING = {
+MEANINGS = {
     "train": "train",
     "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "dev": "validation",
+    "eval": "validation",
     "test": "test",
     "testing": "test",
-    "devtest": "test",
 }
-MEANING |= dict.fromkeys(("val", "valid", "validation", "dev"), "heldout")
+SPLIT_WORDS = [*MEANINGS, "TRAIN", "Training", "Valid", "DEV", "Test"]
+OTHER_WORDS = [
+    "latest",
+    "trains",
+    "trainset",
+    "held",
+    "wiki",
+    "part",
+    "a09b",
+    "01",
+    "2",
+    "été",
+    "Data",
+]
+JOINTS = ("-", "_", ".", " ", "", "-2-", "__")
+TEXT_SUFFIXES = (".txt", ".jsonl", ".jsonl.gz", ".json", ".parquet", ".arrow")
+OTHER_SUFFIXES = (".md", ".csv", ".png")
 SHARE = 0.3
 
 
@@ -37,121 +49,158 @@ def make(folder):
     def check(rng):
         root = folder / "root"
         shutil.rmtree(root, ignore_errors=True)
-        tree = _tree(rng)
-        for path, texts in tree.items():
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            _write(root / path, texts)
-        found = {}
+        tree = draw_tree(rng)
+        for name, texts in tree.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            write(root / name, texts)
+        expected = expected_roles(tree)
         try:
-            for side in ("train", "heldout"):
-                corpus, selection = open_side(str(root), Side(side, heldout_share=SHARE))
-                found[side] = sorted(selection.pick(corpus.documents(), whole=False))
+            found = read_roles(root)
         except DataError:
-            found = {}
-        expected = oracle(tree)
+            assert not expected, f"refused, expected {expected}\n{list(tree)}"
+            raise
         assert found == expected, f"{found}\n{expected}\n{list(tree)}"
-        if not found:
-            raise DataError("refused, as it should be")
 
     return check
 
 
-def oracle(tree):
-    """Side -> its documents, sorted; {} if the tree must be refused."""
-    texts = {
-        path: docs for path, docs in tree.items() if not path.endswith((".md", ".csv", ".png"))
-    }
-    folders = [path.split("/")[:-1] for path in texts]
-    around = sum(
-        1
-        for _ in itertools.takewhile(
-            lambda names: len(set(names)) == 1, zip(*folders, strict=False)
-        )
-    )
-    groups = {}
-    for path in sorted(texts, key=lambda path: path.split("/")):
-        *names, last = path.split("/")
-        for suffix in (".gz", ".txt", ".jsonl", ".parquet", ".arrow"):
-            last = last.removesuffix(suffix)
-        read = [found for name in [last, *names[around:][::-1]] if (found := _mentioned(name))]
-        common = set.intersection(*map(set, read)) if read else {""}
-        if len(common) != 1:
-            return {}
-        meaning = common.pop()
-        groups.setdefault((meaning, read[0][meaning] if read else ""), []).extend(texts[path])
-    meanings, pooled = [meaning for meaning, _ in groups], sum(groups.values(), [])
-    if ("" in meanings and set(meanings) - {"", "train"}) or (
-        "train" not in meanings and len(groups) > 1
-    ):
+def read_roles(root):
+    """Role -> its documents, sorted."""
+    found = text_reader.read(str(root))
+    roles = {}
+    for role in ("train", "heldout"):
+        corpus = splits.choose(found, Request(role, heldout_share=SHARE))
+        roles[role] = sorted(corpus.examples.read())
+    return roles
+
+
+# The slow reading
+
+
+def expected_roles(tree):
+    """Role -> its documents, sorted; {} if the tree must be refused."""
+    by_split = expected_splits(tree)
+    key = "" if "" in by_split else "train"
+    train = by_split.get(key, [])
+    if not train:
         return {}
-    first = {meaning: docs for (meaning, _), docs in reversed(groups.items())}
-    train = first["train"] if "train" in first and "" not in meanings else pooled
-    if "train" in first and "heldout" in first:
-        return {"train": sorted(train), "heldout": sorted(first["heldout"])}
+    if "validation" in by_split:
+        return {"train": sorted(train), "heldout": sorted(by_split["validation"])}
+    if len(train) == 1:  # it would be cut at a line, and has one
+        return {}
     heldout = [text for text in train if zlib.crc32(text.encode()) < SHARE * 2**32]
-    return {"train": sorted(set(train) - set(heldout)), "heldout": sorted(heldout)}
+    kept = [text for text in train if text not in heldout]
+    return {"train": sorted(kept), "heldout": sorted(heldout)}
 
 
-def _mentioned(name):
-    """Split -> the first word for it in a name, by walking over its letters."""
-    name, found, word = (
-        unicodedata.normalize("NFC", name).replace("held-out", "heldout") + " ",
-        {},
-        "",
-    )
-    for here, after in itertools.pairwise(name):
-        word += here if here.isalpha() else ""
-        if not after.isalpha() or ("a" <= here <= "z" and "A" <= after <= "Z"):
-            word = word.lower()
-            word = word[:-3] if word.endswith("set") else word.removesuffix("data")
-            for part in ("train", "val") if word == "trainval" else (word,):
-                if meaning := (MEANING | {"heldout": "heldout"}).get(part):
-                    found.setdefault(meaning, part)
-            word = ""
-    return found
+def expected_splits(tree):
+    """Split -> documents; {} if the tree must be refused."""
+    texts = {name: docs for name, docs in tree.items() if name.endswith(TEXT_SUFFIXES)}
+    meanings = {name: meaning_of_folders(name) for name in texts}
+    if not any(meanings.values()):
+        for name in texts:
+            meanings[name] = meaning_of_file(name)
+    if None in meanings.values():
+        return {}
+    by_split = {}
+    for name, docs in texts.items():
+        by_split.setdefault(meanings[name], []).extend(docs)
+    if "" in by_split and len(by_split) > 1:
+        return {}
+    return by_split
 
 
-def _tree(rng):
-    """Path -> documents, of a few files in a few folders."""
+def meaning_of_folders(name):
+    for folder in name.split("/")[:-1]:
+        if folder.lower() in MEANINGS:
+            return MEANINGS[folder.lower()]
+    return ""
 
-    tidy = rng.random() < 0.5  # one word of a split in each file's name, none in folders' names
 
-    def name(splits, most):
-        words = [rng.choice(WORDS[splits]) for _ in range(rng.randint(1, most))]
-        words += [rng.choice(WORDS[NEUTRAL])] if tidy and splits == SPLITS else []
-        rng.shuffle(words)
-        return unicodedata.normalize(
-            rng.choice(("NFC", "NFD")), rng.choice(JOINTS[:2] if tidy else JOINTS).join(words)
-        )
+def meaning_of_file(name):
+    """None if it is refused."""
+    base = name.split("/")[-1]
+    for suffix in (".gz", ".txt", ".jsonl", ".json", ".parquet", ".arrow"):
+        base = base.removesuffix(suffix)
+    words = letters_in_a_row(unicodedata.normalize("NFC", base))
+    if not words:
+        return ""
+    first = MEANINGS.get(words[0], "")
+    last = MEANINGS.get(words[-1], "")
+    if first and last and first != last:
+        return None
+    if first or last:
+        return first or last
+    is_inside = any(word in MEANINGS for word in words[1:-1])
+    return None if is_inside else ""
 
-    kinds, most = (NEUTRAL, 1) if tidy else (ALL, 3)
-    folders = [
-        "/".join(name(kinds, most) for _ in range(rng.choice((0, 0, 1, 1, 2))))
-        for _ in range(rng.randint(1, 3))
-    ]
+
+def letters_in_a_row(text):
+    """Its words, in small letters."""
+    words = [""]
+    for character in text:
+        if character.isalpha():
+            words[-1] += character.lower()
+        else:
+            words.append("")
+    return [word for word in words if word]
+
+
+# Trees
+
+
+def draw_tree(rng):
+    """Name -> documents, of a few files in a few folders, one of text among them."""
+    is_tidy = rng.random() < 0.6  # a word of a split first or last in each file's name
+    folders = []
+    for _ in range(rng.randint(1, 3)):
+        depth = rng.choice((0, 0, 1, 1, 2))
+        folders.append("/".join(draw_folder(rng, is_tidy) for _ in range(depth)))
     tree = {}
     for number in range(rng.randint(1, 6)):
-        suffix = rng.choice(
-            (".txt", ".jsonl", ".jsonl.gz", ".parquet", ".arrow", ".md", ".csv", ".png")
-        )
-        path = f"{rng.choice(folders)}/{name(SPLITS if tidy else ALL, most)}{suffix}".lstrip("/")
+        suffix = rng.choice((*TEXT_SUFFIXES, *OTHER_SUFFIXES))
+        file = draw_tidy_file(rng) if is_tidy else draw_name(rng, 3)
         count = 1 if suffix == ".txt" else rng.randint(1, 4)
-        tree[path] = [f"document {number} {i} of {rng.random()}" for i in range(count)]
-    return tree if any(not path.endswith((".md", ".csv", ".png")) for path in tree) else _tree(rng)
+        texts = [f"document {number} {line} of {rng.random()}" for line in range(count)]
+        tree[f"{rng.choice(folders)}/{file}{suffix}".lstrip("/")] = texts
+    if any(name.endswith(TEXT_SUFFIXES) for name in tree):
+        return tree
+    return draw_tree(rng)
 
 
-def _write(path, texts):
+def draw_folder(rng, is_tidy):
+    if is_tidy:
+        return draw_form(rng, rng.choice(OTHER_WORDS))
+    return draw_name(rng, 2)
+
+
+def draw_tidy_file(rng):
+    words = [rng.choice(SPLIT_WORDS), rng.choice(OTHER_WORDS)]
+    rng.shuffle(words)
+    return draw_form(rng, rng.choice(("-", "_", ".")).join(words))
+
+
+def draw_name(rng, most):
+    words = []
+    for _ in range(rng.randint(1, most)):
+        words.append(rng.choice([*SPLIT_WORDS, *OTHER_WORDS]))
+    return draw_form(rng, rng.choice(JOINTS).join(words))
+
+
+def draw_form(rng, name):
+    return unicodedata.normalize(rng.choice(("NFC", "NFD")), name)
+
+
+def write(path, texts):
     lines = writers.json_lines(*({"text": text} for text in texts))
     match path.suffix:
-        case ".jsonl":
+        case ".jsonl" | ".json":
             path.write_bytes(lines)
         case ".gz":
             path.write_bytes(gzip.compress(lines))
         case ".parquet":
             writers.parquet(path, text=texts)
         case ".arrow":
-            table = pa.table({"text": texts})
-            with pa.ipc.new_stream(str(path), table.schema) as writer:
-                writer.write_table(table)
+            writers.arrow(path, pa.table({"text": texts}))
         case _:
             path.write_text(texts[0])

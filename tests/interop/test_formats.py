@@ -12,7 +12,7 @@ import pytest
 import gmlp_flax
 from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError
-from gmlp_flax.interop import exported
+from gmlp_flax.interop import exported, formats
 
 IMAGES = {"image_size": (8, 12), "patch_size": (4, 4)}
 TEXT = {"length": 12, "vocab_size": 40}
@@ -95,7 +95,7 @@ def test_torch(name, tmp_path):
     pytest.importorskip("safetensors")
     model, inputs, logits = make(name, tmp_path)
     out = tmp_path / "model"
-    files = {"modeling_gmlp.py": exported.encode(model, "torch")}
+    files = {"modeling_gmlp.py": formats.encode(model, "torch")}
     exported.write(model.params, model.config, files, str(out))
     assert (
         len(files["modeling_gmlp.py"].splitlines()) <= 200
@@ -128,7 +128,7 @@ def test_stablehlo(name, tmp_path):
     """Any batch, and three platforms in one file."""
     pytest.importorskip("flatbuffers", reason="flatbuffers is not installed (extra: stablehlo)")
     model, inputs, logits = make(name, tmp_path)
-    program = jax.export.deserialize(bytearray(exported.encode(model, "stablehlo")))
+    program = jax.export.deserialize(bytearray(formats.encode(model, "stablehlo")))
     assert program.platforms == ("cpu", "cuda", "tpu")
     for batch in (1, 3):
         np.testing.assert_allclose(program.call(inputs[:batch]), logits[:batch], atol=1e-5)
@@ -158,7 +158,7 @@ def test_onnx(name, tmp_path):
         "onnxruntime", reason="onnxruntime is not installed (extra: onnx)"
     )
     model, inputs, logits = make(name, tmp_path)
-    session = onnxruntime.InferenceSession(exported.encode(model, "onnx"))
+    session = onnxruntime.InferenceSession(formats.encode(model, "onnx"))
     (given,) = session.get_inputs()
     for batch in (1, 3):
         (found,) = session.run(None, {given.name: inputs[:batch]})
@@ -170,9 +170,9 @@ def test_what_a_format_does_not_have(tmp_path, monkeypatch):
     with pytest.raises(
         RunError, match=r"^--format=torch does not have this model, mixer in \w+ \(it has"
     ):
-        exported.encode(model, "torch")
+        formats.encode(model, "torch")
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
     with pytest.raises(
         RunError, match=r"--format=onnx needs jax2onnx \(.*pip install 'gmlp_flax\[onnx\]'"
     ):
-        exported.encode(model, "onnx")
+        formats.encode(model, "onnx")

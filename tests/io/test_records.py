@@ -1,8 +1,10 @@
+import json
 import os
 import pickle
 
 import fsspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,6 +153,50 @@ def test_parquet_without_the_column(tmp_path):
     path = writers.parquet(tmp_path / "a.parquet", text=[1, 2], body=["a", "b"])
     message = failure(lambda: parquet_values(path))
     assert "no column 'text' of strings, found 'text' (int64), 'body' (string);" in message
+
+
+LABEL = {"names": ["neg", "pos"], "_type": "ClassLabel"}
+
+
+def described(features: object) -> str:
+    return json.dumps({"info": {"features": features}})
+
+
+@pytest.mark.parametrize(
+    ("description", "classes", "values"),
+    [
+        (described({"label": LABEL}), {"label": ("neg", "pos")}, ["pos", "neg", None, 2]),
+        (described({"tags": [LABEL], "label": LABEL}), {"label": ("neg", "pos")}, ["pos", "neg"]),
+        (
+            described({"label": {"_type": "ClassLabel", "names": [7, 8]}}),
+            {"label": ("7", "8")},
+            ["8"],
+        ),
+        (described({"label": {"_type": "Value"}}), {}, [1, 0, -1, 2]),
+        (described({"label": {"_type": "ClassLabel"}}), {}, [1, 0, -1, 2]),
+        (described([1]), {}, [1, 0, -1, 2]),
+        ("[]", {}, [1]),
+        ("{", {}, [1]),
+    ],
+)
+def test_classes_that_a_file_declares(tmp_path, description, classes, values):
+    path = str(tmp_path / "a.parquet")
+    table = pa.table({"label": [1, 0, -1, 2]})
+    pq.write_table(table.replace_schema_metadata({"huggingface": description}), path)
+    assert records.parquet_classes(path) == classes
+    found = [row["label"] for _, row in records.parquet_rows(path, ("label",))]
+    assert found[: len(values)] == values
+
+
+def test_rows_of_parquet(tmp_path):
+    """NaN is no number; a byte-order mark within a text is text."""
+    columns = {"a": ["\ufeffx", "ü"], "b": [float("nan"), 2.5], "c": [True, False], "d": [1, 2]}
+    path = writers.parquet(tmp_path / "a.parquet", **columns)
+    found = list(records.parquet_rows(str(path), ("a", "b", "c", "x")))
+    assert found == [
+        (0, {"a": "\ufeffx", "b": None, "c": True}),
+        (1, {"a": "ü", "b": 2.5, "c": False}),
+    ]
 
 
 def test_bad_records_are_counted_up_to_the_limit():

@@ -3,13 +3,14 @@
 import os
 import sys
 
+import fsspec
 import numpy as np
 import pytest
 
 from gmlp_flax.errors import RunError
 from gmlp_flax.io import weight_files
 from tests.failures import raised
-from tests.interop import states
+from tests.weights import states
 
 WEIGHTS = {"a.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "a.bias": np.float32([7, 8])}
 
@@ -100,6 +101,53 @@ def test_a_reader_that_is_not_installed(tmp_path, monkeypatch):
         weight_files.read(str(tmp_path / "w.pth"))
 
 
-def test_download_without_the_hubs_client(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert "needs huggingface_hub" in raised(RunError, weight_files.read_folder, "hf-hub:timm/x.y")
+# Shapes alone.
+
+
+def test_shapes_are_read_without_the_weights(tmp_path):
+    torch = pytest.importorskip("torch")
+    states.write(tmp_path / "w.safetensors", WEIGHTS)
+    np.savez(tmp_path / "w.npz", **WEIGHTS)
+    tensors = {name: torch.tensor(array) for name, array in WEIGHTS.items()}
+    torch.save({"model": tensors}, tmp_path / "w.pth")
+    for suffix in (".safetensors", ".npz", ".pth"):
+        shapes = weight_files.shapes(str(tmp_path / f"w{suffix}"))
+        assert shapes == {"a.weight": (2, 3), "a.bias": (2,)}, suffix
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pth"])
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04 nonsense"])
+def test_shapes_of_damaged_files(tmp_path, suffix, content):
+    path = tmp_path / f"w{suffix}"
+    path.write_bytes(content)
+    assert str(path) in raised(RunError, weight_files.shapes, str(path))
+
+
+def test_shapes_of_pickled_objects(tmp_path):
+    np.savez(tmp_path / "code.npz", a=np.array([Runs(tmp_path / "ran")], object))
+    assert "code.npz" in raised(RunError, weight_files.shapes, str(tmp_path / "code.npz"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_remote_file_is_copied(tmp_path):
+    states.write(tmp_path / "w.safetensors", WEIGHTS)
+    with fsspec.open("memory://weights/w.safetensors", "wb") as file:
+        file.write((tmp_path / "w.safetensors").read_bytes())
+    assert_weights(weight_files.read("memory://weights/w.safetensors"))
+    shapes = weight_files.shapes("memory://weights/w.safetensors")
+    assert shapes == {"a.weight": (2, 3), "a.bias": (2,)}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a.safetensors", True),
+        ("gs://b/a.npz", True),
+        ("a.pth", True),
+        ("pytorch_model.bin", True),
+        ("a.h5", False),
+        ("run", False),
+    ],
+)
+def test_suffixes(path, expected):
+    assert weight_files.is_weight_file(path) == expected

@@ -12,7 +12,7 @@ N_ALONE = ("resmlp", "synthesizer")  # n sets the greater part of their size
 
 def layers_of(config) -> int:
     """Parameters of the encoder, without what tokens alone decide: the final norm is left in."""
-    return parameters.count(tasks.find(config.task).without_data(config).shapes()["encoder"])
+    return parameters.count(tasks.find(config.task)(config).shapes()["encoder"])
 
 
 @pytest.mark.parametrize("task", ["listops", "pathfinder"])
@@ -47,7 +47,7 @@ def test_models_are_of_one_size(task):
 
 def counts_of(config) -> tuple[int, int]:
     """Parameters of the model without its head, and of the head."""
-    shapes = tasks.find(config.task).without_data(config).shapes()
+    shapes = tasks.find(config.task)(config).shapes()
     head = parameters.count(shapes["head"])
     return parameters.count(shapes) - head, head
 
@@ -90,7 +90,7 @@ def test_short_trees_are_read_by_models_of_one_size():
 def test_the_whole_image_is_read():
     """One token per pixel, none cropped, mirrored or changed."""
     config = long_range.pixel_classifier("gmlp", long_range.SETTINGS["image"], side=32, pool="cls")
-    assert tasks.find(config.task).without_data(config).length == 1025
+    assert tasks.find(config.task)(config).length == 1025
     assert (config.data.min_scale, config.data.flip, config.data.eval_crop) == (1.0, False, 1.0)
     assert (
         config.augment.auto == "none"

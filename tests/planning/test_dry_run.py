@@ -35,7 +35,7 @@ def text_config(name: str):
 
 
 def without_data(options):
-    return tasks.find(options.task).without_data(options)
+    return tasks.find(options.task)(options)
 
 
 def array_shapes(program: str) -> set[tuple[int, ...]]:
@@ -203,4 +203,4 @@ def test_batches_have_the_shapes_of_the_task():
     options = config.from_file("configs/own_images.py", "gmlp_ti")
     images = dry_run.batch_shapes(without_data(options), 1024)
     assert images["image"].shape == (1024, 224, 224, 3) and images["image"].dtype == "uint8"
-    assert jax.tree.leaves(tasks.find(options.task).without_data(options).shapes())
+    assert jax.tree.leaves(tasks.find(options.task)(options).shapes())

@@ -76,13 +76,6 @@ def test_the_fastest_of_those_that_fit_is_taken(monkeypatch):
     assert sizes == (1, 4, 2)
     others = "data 8 x fsdp 1 x tensor 1 does not fit; data 1 x fsdp 8 x tensor 1 9 ms at least"
     assert reason == f"8.5 ms at least; the fastest that fits ({others})"
-    config = plan.with_mesh(small(**{"mesh.auto": True}), sizes)
-    assert (config.mesh.auto, config.mesh.data, config.mesh.fsdp, config.mesh.tensor) == (
-        False,
-        1,
-        4,
-        2,
-    )
 
 
 def test_a_mesh_that_the_model_cannot_have_is_passed_over(monkeypatch):
@@ -113,13 +106,10 @@ def test_what_would_fit_is_said(monkeypatch):
         plan.choose_mesh(options, "gpu:h100x1")
 
 
-def test_of_this_machine(monkeypatch, tmp_path, capsys):
+def test_of_this_machine(monkeypatch):
     """One device has one mesh, devices without figures have copies, others are planned."""
     given = small(**{"mesh.auto": True})
-    assert plan.settle_mesh(small(), str(tmp_path)).mesh.data == -1
-    assert plan.settle_mesh(
-        given, str(tmp_path)
-    ).mesh.data == 1 and capsys.readouterr().err.endswith(": one device\n")
+    assert plan.choose_mesh_here(given) == ((1, 1, 1), "one device")
     for kind, count, topology in (
         ("cpu", 8, None),
         ("TPU v5 lite", 4, "v5e:2x2"),
@@ -127,16 +117,12 @@ def test_of_this_machine(monkeypatch, tmp_path, capsys):
     ):
         devices = [types.SimpleNamespace(device_kind=kind)] * count
         monkeypatch.setattr(jax, "devices", lambda devices=devices: devices)
-        monkeypatch.setattr(jax, "device_count", lambda count=count: count)
         choose = unittest.mock.Mock(return_value=((1, 4, 1), "so"))
         monkeypatch.setattr(plan, "choose_mesh", choose)
-        found = plan.settle_mesh(given, str(tmp_path)).mesh
-        assert [call.args[1:] for call in choose.call_args_list] == (
-            [(topology, devices)] if topology else []
-        )
-        assert (found.auto, found.data, found.fsdp) == (
-            (False, 1, 4) if topology else (False, count, 1)
-        )
+        sizes, _ = plan.choose_mesh_here(given)
+        calls = [call.args for call in choose.call_args_list]
+        assert calls == ([(given, topology, devices)] if topology else [])
+        assert sizes == ((1, 4, 1) if topology else (count, 1, 1))
 
 
 def test_the_short_form_of_the_flag():
@@ -160,7 +146,7 @@ def chosen(name, topology):
     file = "imagenet" if name in MODELS[:3] else "c4_bert"
     try:
         sizes, reason = plan.choose_mesh(config.from_file(f"configs/{file}.py", name), topology)
-        return {"mesh": plan.mesh_name(sizes), "reason": reason}
+        return {"mesh": config.mesh_name(sizes), "reason": reason}
     except RunError as error:
         return {"mesh": "none", "reason": str(error)}
 

@@ -6,7 +6,6 @@ from gmlp_flax import config as config_lib
 from gmlp_flax.paper.tables import TABLES
 from gmlp_flax.reports import language_models, runs
 from gmlp_flax.reports.report import looks
-from gmlp_flax.training import warm_start
 from tests.reports.test_runs import write_run
 
 PERPLEXITIES = {  # of two seeds, in the middle and at the end
@@ -146,7 +145,9 @@ def write_finetuned(
     )
     for seed, accuracy in enumerate(accuracies):
         made = config_lib.from_file("configs/finetune_glue.py", f"{task},scale=small")
-        made = warm_start.inherit_model(made, start)
+        pretrained = config_lib.Start("pretrained", start, {})
+        resolved = config_lib.resolve(made, lambda _, start=pretrained: start)
+        made = config_lib.mutable_copy(resolved.config)
         made.update({"seed": seed, "init_from": str(init_from), **changes})
         write_run(
             folder / "finetuned" / name / f"seed={seed}", made, [(2, accuracy)], metric="accuracy"

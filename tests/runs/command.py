@@ -10,7 +10,7 @@ import numpy as np
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.checkpoints import CONFIG_FILE, METRICS_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
-from gmlp_flax.training import loading
+from gmlp_flax.training.checkpoints import open_checkpoints
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 
@@ -54,7 +54,8 @@ def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> N
 
 # What a run says before its first step.
 BEGINNING = re.compile(
-    r"\w+, \w+: [\d,]+ steps of .* writing to |training a tokenizer of |tokenising |text: |[\d,]+ parameters; "
+    r"\w+, \w+: [\d,]+ steps of .* writing to |train: |heldout: |the data have no split to hold out: "
+    r"|training a tokenizer of |tokenising |[\d,]+ parameters; "
 )
 
 
@@ -96,7 +97,7 @@ def final_state(workdir: Path) -> dict:
     """All arrays of the newest checkpoint, checksums verified, by path: parameters, optimizer
     state, window."""
     config = gmlp_config.load(str(workdir / CONFIG_FILE))
-    checkpoints = loading.open_checkpoints(config, str(workdir), read_only=True)
+    checkpoints = open_checkpoints(config, str(workdir), read_only=True)
     step = checkpoints.pick("latest")
     state = checkpoints.restore(step, Partition.make().describe(checkpoints.shapes(step)))
     checkpoints.close()

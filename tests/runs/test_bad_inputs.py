@@ -63,7 +63,7 @@ def test_as_many_bad_records_as_the_limit(commands, text, tmp_path):
     result = commands(text, *flags, "--config.data.max_bad_records=2")
     assert_done(result)
     reports = [line for line in result.stderr.splitlines() if "bad record" in line]
-    first = f"2 bad record(s) skipped, the first: {tmp_path}/spoiled.jsonl, line 61: found list"
+    first = f"2 bad records skipped, the first: {tmp_path}/spoiled.jsonl, line 61: found list"
     assert [line.partition(";")[0] for line in reports] == 2 * [
         f"{tmp_path}/spoiled.jsonl: {first}"
     ]

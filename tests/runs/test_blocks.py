@@ -7,7 +7,7 @@ import pytest
 from gmlp_flax import config as config_lib
 from gmlp_flax.checkpoints.metrics_file import read_result
 from gmlp_flax.commands import train
-from gmlp_flax.training import loading, loop
+from gmlp_flax.training import loop, pretrained
 from tests.training import tiny
 
 # Block -> options, and a part of the path of a parameter that tells this model from others.
@@ -54,22 +54,28 @@ def test_text_is_pretrained_and_finetuned(name, tmp_path):
         read_result(str(run))["eval"]["perplexity"],
     )
     assert 200 < perplexity < 500  # About the vocabulary's 320: nothing is learned in 3 steps.
-    trained = loading.load(str(run))
+    trained = pretrained.load(str(run))
     assert any(TRAINED[name][1] in path for path in paths(trained.params))
-    ((ranked,),) = trained.task.predict(trained.weights, ["the [MASK] of"], top=4)
+    ((ranked,),) = trained.predict(["the [MASK] of"], top=4)
     assert len(ranked) == 4
-    lines = "".join(f"the {word} of\t{number % 2}\n" for number, word in enumerate(tiny.WORDS))
-    (tmp_path / "train.tsv").write_text("sentence\tlabel\n" + lines)
+    for split, ends in (("train", "of"), ("dev", "in")):
+        lines = ["sentence\tlabel"]
+        for number, word in enumerate(tiny.WORDS):
+            lines.append(f"the {word} {ends}\t{number % 2}")
+        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     options = config_lib.from_file("finetune_glue", "sst2,scale=small")
     options.update(steps=2, batch_size=4, init_from=str(run))
     # token MLPs and factors are made for n
     options.model.length = 16 if name in ("mixer", "synthesizer") else 12
     options.optimizer.warmup, options.eval.every = 1, 2
-    data = str(tmp_path / "train.tsv")
-    options.data.update(train=data, heldout=data, cache=str(tmp_path / "cache"))
+    options.data.update(
+        train=str(tmp_path / "train.tsv"),
+        heldout=str(tmp_path / "dev.tsv"),
+        cache=str(tmp_path / "cache"),
+    )
     tuned = loop.train(options, str(tmp_path / "sst2"))
     assert 0 <= tuned["eval"]["accuracy"] <= 1
-    assert loading.load(str(tmp_path / "sst2")).config.model.block == config.model.block
+    assert pretrained.load(str(tmp_path / "sst2")).config.model.block == config.model.block
 
 
 def test_from_the_command_line(tmp_path):

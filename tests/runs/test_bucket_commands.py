@@ -1,7 +1,6 @@
 """Commands whose run, weights or reports are in a bucket: several processes, attention, tables,
 import and export."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,14 +9,12 @@ from flax import traverse_util
 
 from gmlp_flax.io import weight_files
 from tests import buckets
-from tests.interop import states
-from tests.interop.test_timm import random_state
-from tests.interop.test_transformers import CONFIG, random_weights
 from tests.runs.command import assert_done, assert_one_line_error, await_line
 from tests.runs.processes import run_two, two_processes
 from tests.runs.test_buckets import assert_same, fetched
 from tests.runs.test_reproduce import FLAGS
 from tests.training import tiny
+from tests.weights import states
 
 pytestmark = pytest.mark.slow
 
@@ -94,16 +91,14 @@ def test_a_table_of_runs_in_a_bucket(commands, store, tmp_path):
 def test_import(commands, store, tmp_path):
     """Weights and tokenizer from a bucket, the run to a bucket; a second run is not written over
     it."""
-    state, _ = random_weights()
-    states.write(str(tmp_path / "model.safetensors"), state)
-    store.write("runs", "fnet/model.safetensors", (tmp_path / "model.safetensors").read_bytes())
-    (tmp_path / "config.json").write_text(json.dumps(CONFIG["fnet"]))
-    store.write("runs", "fnet/config.json", (tmp_path / "config.json").read_bytes())
     from gmlp_flax.data.text.tokenizer import Tokenizer
 
+    state, _ = states.of_transformers("fnet")
+    states.write_transformers(tmp_path, "fnet", state)
     with open(tiny.write_corpus(tmp_path / "corpus.jsonl")) as file:
         Tokenizer.train(list(file), 300).save(tmp_path / "spiece.model")
-    store.write("runs", "fnet/spiece.model", (tmp_path / "spiece.model").read_bytes())
+    for name in ("model.safetensors", "config.json", "spiece.model"):
+        store.write("runs", f"fnet/{name}", (tmp_path / name).read_bytes())
 
     def imported(folder, out):
         return commands(f"--model={folder}", f"--out={out}", command="export", **store.environment)
@@ -126,8 +121,8 @@ def test_import(commands, store, tmp_path):
 def test_export(commands, store, tmp_path):
     """The smallest model that timm has, from a bucket to a bucket: the same weights."""
     weights = tmp_path / "gmlp_ti16_224.safetensors"
-    state, params = random_state("gmlp_ti16_224", 2)
-    states.write(str(weights), state)
+    state, params = states.of_timm("gmlp_ti16_224", 2)
+    states.write(weights, state)
     assert_done(
         commands(
             f"--model={weights}", "--out=gs://runs/timm", command="export", **store.environment

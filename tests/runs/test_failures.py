@@ -66,11 +66,11 @@ def test_damaged_checkpoint_is_named_and_the_one_before_taken(
     commands, workdir, finished, capsys, monkeypatch
 ):
     newest = workdir / "checkpoints" / "12"
-    data = max(newest.rglob("d/*"), key=lambda path: path.stat().st_size)
-    content = bytearray(data.read_bytes())
-    for place in range(0, len(content), 100):
-        content[place] ^= 1
-    data.write_bytes(content)
+    for data in newest.rglob("d/*"):  # of the parameters and of the optimizer
+        content = bytearray(data.read_bytes())
+        for place in range(0, len(content), 100):
+            content[place] ^= 1
+        data.write_bytes(content)
     evaluated = commands(f"--workdir={workdir}", command="evaluate")
     assert_one_line_error(evaluated, f"{newest}", "; the run also has checkpoint 8")
     told = []

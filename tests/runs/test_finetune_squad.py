@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.data.finetuning import squad, squad_answers
-from gmlp_flax.data.splits import Side
-from tests.data.finetuning.squad_files import colours, write
+from gmlp_flax.data.finetuning import squad_answers
+from tests.data.finetuning.squad_files import colours, read, write
 from tests.runs.command import assert_done, assert_only_one_line, final_state
 
 SQUAD = "--config=configs/finetune_squad.py"
@@ -42,7 +41,7 @@ def test_it_takes_the_pretrained_model_and_has_the_official_scores(commands, fin
     assert json.loads(result.stdout.splitlines()[-1])["eval"] == found
     files = {"predictions.json", "nbest_predictions.json", "null_odds.json"}
     assert {file.name for file in out.iterdir()} >= files
-    questions = squad.read_side(str(tmp_path / "dev.json"), Side("train"), "v2.0")
+    questions = read(tmp_path / "dev.json", "v2.0")
     official = squad_answers.evaluate(questions, json.loads((out / "predictions.json").read_text()))
     assert official.pop("missing_filled_with_empty") == 0 and {
         "exact",

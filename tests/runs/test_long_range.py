@@ -7,7 +7,9 @@ from PIL import Image
 from gmlp_flax import config as config_lib
 from gmlp_flax.data import listops
 from gmlp_flax.errors import ConfigError, DataError
-from gmlp_flax.training import loading, loop
+from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.prediction import Settings
+from gmlp_flax.training import loop, pretrained
 from tests.failures import raised
 
 
@@ -28,15 +30,15 @@ def test_listops_from_trees_to_values(tmp_path):
     assert result["eval"]["examples"] == 12 and result["eval"]["loss"] == pytest.approx(
         np.log(10), rel=0.2
     )
-    trained = loading.load(run)
-    found = trained.task.predict(
-        trained.params, ["[MAX 4 3 [MIN 2 3 ] 1 0 ]", "( ( ( [SM 2 ) 3 ) ] )"], top=10
-    )
+    trained = pretrained.load(run)
+    trees = ["[MAX 4 3 [MIN 2 3 ] 1 0 ]", "( ( ( [SM 2 ) 3 ) ] )"]
+    predictor = trained.task.predictor
+    found = predictor.predict(trained.params, trees, Settings(top=10))
     for (ranked,) in found:
         assert {name for name, _ in ranked} == set("0123456789")
         assert sum(share for _, share in ranked) == pytest.approx(1, abs=1e-5)
     assert "the symbol 'MAX'; expected one of" in raised(
-        DataError, trained.task.predict, trained.params, ["MAX 1 2"]
+        DataError, predictor.predict, trained.params, ["MAX 1 2"]
     )
 
 
@@ -44,25 +46,27 @@ def test_pairs_of_papers(tmp_path):
     """Read apart; the order in the pair counts, what else stands in the batch does not."""
     for part, count in (("train", 24), ("eval", 9)):
         second = ("speech", "parsing")
-        lines = (
-            f"{i % 2}.0\tP{i}\tQ{i}\tabout parsing {i}\tabout {second[i % 2]} {i}\n"
-            for i in range(count)
-        )
+        lines = []
+        for i in range(count):
+            texts = f"about parsing {i}\tabout {second[i % 2]} {i}"
+            lines.append(f"{i % 2}.0\tP{i}\tQ{i}\t{texts} {part}\n")
         (tmp_path / f"new_aan_pairs.{part}.tsv").write_text("".join(lines))
     result = loop.train(tiny("retrieval", tmp_path, length=32), str(tmp_path / "run"))
     assert result["eval"]["examples"] == 9 and 0.5 < result["eval"]["loss"] < 2
-    trained = loading.load(str(tmp_path / "run"))
+    trained = pretrained.load(str(tmp_path / "run"))
     assert (
         trained.params["head"]["first"]["kernel"].shape == (32, 32)
         and "segments" not in trained.params
     )
     task = trained.task
-    assert (
-        task.examples("train")[0]["tokens"].shape == (2, 32) == task.example_shapes()["tokens"][0]
-    )
-    ids = task.examples("train")[1]["tokens"]
-    assert [task.tokenizer.decode(row) for row in ids] == ["about parsing 1", "about parsing 1"]
-    one, two = (task.predict(trained.params, [line])[0][0] for line in ("a\tb", "b\ta"))
+    data = task.Data(trained.config, RunFiles(trained.folder))
+    first, second = data.examples("train")[0]["tokens"], data.examples("train")[1]["tokens"]
+    assert first.shape == (2, 32) == task.example_shapes()["tokens"][0]
+    assert [task.tokenizer.decode(row) for row in second] == [
+        "about parsing 1",
+        "about parsing 1 train",
+    ]
+    (one,), (two,) = task.predictor.predict(trained.params, ["a\tb", "b\ta"])
     assert dict(one) != dict(two)
 
 
@@ -80,11 +84,10 @@ def test_paths_in_pixels(tmp_path):
         )
     result = loop.train(tiny("pathfinder", paths, image_size=(8, 8)), str(tmp_path / "run"))
     assert 3 <= result["eval"]["examples"] <= 12 and set(result["eval"]) >= {"top1", "loss"}
-    trained = loading.load(str(tmp_path / "run"))
+    trained = pretrained.load(str(tmp_path / "run"))
     assert trained.params["stem"]["table"].shape == (256, 8)
-    ((ranked,),) = trained.task.predict(
-        trained.params, [str(paths / "imgs" / "0" / "sample_3.png")]
-    )
+    image = str(paths / "imgs" / "0" / "sample_3.png")
+    ((ranked,),) = trained.task.predictor.predict(trained.params, [image])
     assert {name for name, _ in ranked} == {"apart", "joined"}
 
 

@@ -99,7 +99,7 @@ def test_run_that_is_stopped_and_killed_is_the_same_run(commands, text, by_two, 
     assert [result.returncode for result in results] == [0, 0], results
     message = results[0].stderr.splitlines()[-1]
     assert message.startswith("SIGTERM: step ") and not results[1].stderr, results
-    assert message.endswith("; to go on: start the same 2 processes again")
+    assert message.endswith("; to resume: start the same 2 processes again")
     saved = int(message.split()[2])
     assert 5 < saved < 60 and int(final_state(tmp_path / "run")["step"]) == saved
 

@@ -10,7 +10,7 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.errors import RunError
-from gmlp_flax.training import loading, loop, record
+from gmlp_flax.training import loop, pretrained, record
 from tests.runs.command import assert_done, assert_one_line_error, await_line, metrics
 
 
@@ -31,7 +31,7 @@ def goes_on(workdir, capsys):
         config = gmlp_config.load(str(workdir / "config.json"))
         config.update_from_flattened_dict(changes)
         capsys.readouterr()
-        loop.train(config, str(workdir), **options)
+        loop.train(config, str(workdir), loop.TrainOptions(**options))
         return capsys.readouterr().err
 
     return train
@@ -79,7 +79,7 @@ def test_restart_puts_the_run_aside(workdir, finished, goes_on):
     assert {line["step"] for line in metrics(workdir)} == {3, 6}
     ids = {json.loads((folder / "run.json").read_text())["id"] for folder in (workdir, finished)}
     assert len(ids) == 2
-    assert loading.load(str(workdir / "before-1"), "8").step == 8
+    assert pretrained.load(str(workdir / "before-1"), "8").step == 8
 
 
 def test_a_run_that_lost_its_id_keeps_its_checkpoints(commands, text, workdir):

@@ -34,13 +34,13 @@ def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, 
     message = stderr.splitlines()[-1]
     step = int(message.split(" is saved")[0].rpartition(" ")[2])
     assert (
-        message.startswith(f"{name}: step {step} is saved in {tmp_path / 'run'}; to go on: ")
+        message.startswith(f"{name}: step {step} is saved in {tmp_path / 'run'}; to resume: ")
         and step >= 10
     )
     assert int(final_state(tmp_path / "run")["step"]) == step
     assert not (tmp_path / "run" / "result.json").exists()
 
-    command = shlex.split(message.partition("to go on: ")[2])
+    command = shlex.split(message.partition("to resume: ")[2])
     end = step // 10 * 10 + 20
     assert command == [
         sys.executable,

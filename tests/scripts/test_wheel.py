@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gmlp_flax.training import loading
+from gmlp_flax.weights import exports
 
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / f"constraints-3.{11 if sys.version_info[1] == 11 else 13}.txt"
@@ -123,9 +123,9 @@ def test_the_run_predicts(fresh, text):
 
 def test_the_models_that_come_with_it(fresh):
     done = fresh.run(
-        "python", "-c", "from gmlp_flax.training import loading; print([*loading.shipped()])"
+        "python", "-c", "from gmlp_flax.weights import exports; print([*exports.shipped()])"
     )
-    assert eval(done.stdout) == [*loading.shipped()], done.stderr
+    assert eval(done.stdout) == [*exports.shipped()], done.stderr
 
 
 def test_tables_plans_and_sizes(fresh):

@@ -2,19 +2,29 @@
 
 import pytest
 
-from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.data.text.tokenizer import Tokenizer
 from tests.training import tiny
 
 
 @pytest.fixture(scope="session")
-def text_task(tmp_path_factory):
+def masked(tmp_path_factory):
+    """A masked language model of 2 layers and 16 tokens, and its data."""
     folder = tmp_path_factory.mktemp("text")
-    return MaskedLanguageModeling(tiny.text_config(folder), str(folder))
+    return tiny.open_task(tiny.text_config(folder), folder)
 
 
 @pytest.fixture(scope="session")
-def image_task(tmp_path_factory):
+def digits(tmp_path_factory):
+    """A classifier of the embedded digits, trained on smoothed labels, and its data."""
     config = tiny.image_config()
     config.optimizer.label_smoothing = 0.1
-    return ImageClassification(config, str(tmp_path_factory.mktemp("images")))
+    return tiny.open_task(config, tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory):
+    """The path of a tokenizer of tiny.WORDS, with 300 pieces."""
+    path = tmp_path_factory.mktemp("vocabulary") / "tokenizer.model"
+    texts = [" ".join(tiny.WORDS[first:]) for first in range(40)]
+    Tokenizer.train(texts, 300).save(path)
+    return str(path)

@@ -10,151 +10,227 @@ import pytest
 import scipy.stats
 
 import gmlp_flax as gf
-from gmlp_flax import config as gmlp_config
-from gmlp_flax import tasks
-from gmlp_flax.errors import DataError
-from gmlp_flax.tasks.text_regression import SCALE_FILE, TextRegression
+from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
+from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.text_regression import (
+    SCALE_FILE,
+    Scale,
+    TextRegression,
+    TextRegressionData,
+    correlation,
+)
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
-from tests.failures import failure, raised
-from tests.tasks.test_text_classification import vocabulary  # noqa: F401
+from tests.failures import failure
+from tests.tasks import labelled_files
 from tests.training import tiny
 
-WORDS = " ".join(tiny.WORDS)
-HEADER = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore"
+KIND = "text_regression"
 
 
-def pair(i: int) -> tuple[str, str]:
-    return WORDS[i % 40 : i % 40 + 9 + i], WORDS[(7 * i) % 90 :][:12]
+def number_config(vocabulary, train, task: str = "stsb", **data):
+    """Of a model of 32 tokens."""
+    config = labelled_files.config(KIND, vocabulary, train, task, **data)
+    config.batch_size = 4
+    config.model.length = 32
+    return config
 
 
-def stsb(folder, *, test: bool = False):
-    """Files as GLUE ships them."""
-    for name, count in (("train", 12), ("dev", 7)):
-        rows = (
-            f"{i}\tmain\tf\t2012\t{i}\ta\tb\t{pair(i)[0]}\t{pair(i)[1]}\t{i % 11 / 2:.3f}"
-            for i in range(count)
-        )
-        (folder / f"{name}.tsv").write_text("\n".join([HEADER, *rows]) + "\n")
-    if test:
-        rows = (f"{i}\tmain\tf\t2012\t{i}\ta\tb\t{pair(i)[0]}\t{pair(i)[1]}" for i in range(5))
-        (folder / "test.tsv").write_text("\n".join([HEADER.removesuffix("\tscore"), *rows]) + "\n")
-    return folder
+def evaluator_of(task, data) -> Evaluator:
+    return Evaluator(task, data, Partition.make(devices=jax.devices()[:1]))
 
 
-def config(vocabulary, train, task="stsb", **data):  # noqa: F811
-    options = gmlp_config.default(task="text_regression")
-    options.glue.task, options.batch_size = task, 4
-    sizes = dict(
-        layers=2,
-        d_model=8,
-        d_ffn=16,
-        length=32,
-        vocab_size=320,
-        spatial_init_std=0.5,
-        mask_padding=True,
-    )
-    options.model.update(sizes)
-    options.data.update(train=str(train), tokenizer=vocabulary, **data)
-    return options
+@pytest.fixture
+def stsb(vocabulary, tmp_path):
+    """A task on 12 pairs, its data with 7 held out, and parameters."""
+    config = number_config(vocabulary, labelled_files.stsb(tmp_path))
+    task, data = tiny.open_task(config, tmp_path / "run")
+    return task, data, task.init(jax.random.key(1))
 
 
-def score(task, params):
-    return Evaluator(task, Partition.make(devices=jax.devices()[:1]))(params)
-
-
-def test_glues_files_and_scores(vocabulary, tmp_path):  # noqa: F811
+def test_glues_files_and_scores(stsb):
     """Correlations are scipy's; the loss is over the variance of the training labels, whose mean is
     the baseline."""
-    task = TextRegression(config(vocabulary, stsb(tmp_path)), "")
-    train, heldout = task.sentences("train").labels, task.sentences("heldout").labels
-    assert train.tolist() == [i % 11 / 2 for i in range(12)] and len(heldout) == 7
-    assert task.scale == pytest.approx((train.mean(), train.std()))
-    params = task.init(jax.random.key(1))
-    metrics, outputs = score(task, params)
+    task, data, params = stsb
+    train = data.dataset(TRAIN).labels
+    heldout = data.dataset(HELDOUT).labels
+    assert train.tolist() == [number % 11 / 2 for number in range(12)]
+    assert len(heldout) == 7
+    assert task.scale == data.scale == pytest.approx((train.mean(), train.std()))
+    evaluator = evaluator_of(task, data)
+    metrics, outputs = evaluator(params)
     predicted = outputs["label"]
-    assert metrics["spearman"] == pytest.approx(scipy.stats.spearmanr(heldout, predicted)[0])
-    assert metrics["pearson"] == pytest.approx(scipy.stats.pearsonr(heldout, predicted)[0])
-    assert metrics["loss"] == pytest.approx(
-        np.square(heldout - predicted).mean() / train.var(), rel=1e-4
-    )
-    [lines] = task.prediction_files(outputs).values()
+    squared = np.square(heldout - predicted)
+    assert metrics == {
+        "spearman": pytest.approx(scipy.stats.spearmanr(heldout, predicted)[0]),
+        "pearson": pytest.approx(scipy.stats.pearsonr(heldout, predicted)[0]),
+        "loss": pytest.approx(squared.mean() / train.var(), rel=1e-4),
+        "examples": 7,
+    }
+    assert {*task.eval_metrics, "examples"} == set(metrics)
+    [baseline] = evaluator.baselines()
+    expected = np.square(heldout - train.mean()).mean() / train.var()
+    assert baseline.metrics == {"loss": pytest.approx(expected, rel=1e-5)}
+    [lines] = task.prediction_files(outputs, data).values()
     assert lines.decode().splitlines()[:2] == ["index\tprediction", f"0\t{predicted[0]:.6g}"]
-    [answer] = task.predict(params, ["\t".join(pair(0))])
+    [answer] = task.predictor.predict(params, ["\t".join(labelled_files.pair(12))])
     assert answer == [[("score", pytest.approx(float(predicted[0]), rel=1e-4))]]
 
 
-def test_a_test_set_has_no_scores(vocabulary, tmp_path):  # noqa: F811
-    options = config(vocabulary, stsb(tmp_path, test=True), heldout_split="test")
-    metrics, outputs = score(task := TextRegression(options, ""), task.init(jax.random.key(0)))
-    assert metrics == {"examples": 5, "unlabelled": 5} and np.isfinite(outputs["label"]).all()
+def test_the_training_loss_is_over_the_variance(stsb):
+    task, data, params = stsb
+    with data.train_batches(0, 0, 1) as batches:
+        batch = next(batches)
+    batch["key"] = jax.random.split(jax.random.key(0), 4)
+    total, sums = task.loss(params, batch)
+    predicted = np.asarray(task.predicted(params, batch), np.float64)
+    labels = data.dataset(TRAIN).labels.astype(np.float64)
+    expected = np.square(predicted - batch["label"]).sum() / labels.var()
+    assert float(total) == pytest.approx(expected, rel=1e-4)
+    assert float(sums["loss"][1]) == 4
+
+
+def test_lines_and_notes(stsb):
+    _, data, _ = stsb
+    [line] = data.lines(HELDOUT)
+    for fact in ("heldout: ", "7 rows", "sentence1, sentence2"):
+        assert fact in line
+    assert data.summary(TRAIN).classes == {}
+    assert data.summary(TRAIN).shown[0].endswith("-> 0")
+    [ranges, *_] = data.notes()
+    assert "0 to 5" in ranges
+    assert "held out 0 to 3" in ranges
+
+
+def test_a_test_set_has_no_scores(vocabulary, tmp_path):
+    folder = labelled_files.stsb(tmp_path, has_test=True)
+    config = number_config(vocabulary, folder, heldout_split="test")
+    task, data = tiny.open_task(config, tmp_path / "run")
+    evaluator = evaluator_of(task, data)
+    metrics, outputs = evaluator(task.init(jax.random.key(0)))
+    assert metrics == {"examples": 5, "unlabelled": 5}
+    assert np.isfinite(outputs["label"]).all()
+    assert evaluator.baselines() == []
+    assert "held out none" in data.notes()[0]
 
 
 @pytest.mark.parametrize(
-    ("score", "allowed"), [(0, True), (5, True), (5.01, False), (-2, False), (30, False)]
+    ("score", "is_allowed"), [(0, True), (5, True), (5.01, False), (-2, False), (30, False)]
 )
-def test_scores_of_another_range(vocabulary, tmp_path, score, allowed):  # noqa: F811
+def test_scores_of_another_range(vocabulary, tmp_path, score, is_allowed):
     """STS-B has 0 to 5; -1 is a row of a test set."""
-    rows = "".join(f"a {i}\tb {i}\t{value}\n" for i, value in enumerate((0, 2.5, -1, score)))
-    (tmp_path / "a.tsv").write_text(f"sentence1\tsentence2\tscore\n{rows}")
-    task = TextRegression(
-        config(vocabulary, tmp_path / "a.tsv", "stsb", heldout=str(tmp_path / "a.tsv")), ""
-    )
-    if allowed:
-        assert task.sentences("train").labels.tolist() == [0, 2.5, score]
+    lines = ["sentence1\tsentence2\tscore\n"]
+    for number, value in enumerate((0, 2.5, -1, score)):
+        lines.append(f"a {number}\tb {number}\t{value}\n")
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(lines))
+    data = TextRegressionData(number_config(vocabulary, path, heldout=str(path)))
+    if is_allowed:
+        assert data.dataset(TRAIN).labels.tolist() == [0, 2.5, score]
     else:
-        assert f"the label '{score}'; expected a number from 0 to 5" in failure(
-            task.sentences, "train"
-        )
+        assert f"'{score}'" in failure(data.dataset, TRAIN)
 
 
-def test_own_numbers(vocabulary, tmp_path):  # noqa: F811
-    """Large, negative, -1 among them, an empty cell; a word is a bad record, and equal labels teach
-    nothing."""
-    labels = [1e6, -1, 250.5, "", -3e5] * 8
-    rows = [{"words": f"{pair(i)[0]} {i}", "price": label} for i, label in enumerate(labels)]
-    path = tmp_path / "own.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = config(vocabulary, path, "own", heldout_share=0.2)
-    options.own.text, options.own.label = "words", "price"
-    task = TextRegression(options, "")
-    train, heldout = (task.sentences(side).labels.tolist() for side in ("train", "heldout"))
-    assert sorted(train + heldout) == sorted(label for label in labels if label != "")
-    assert task.notes() == [
-        "read: text 'words', numbers 'price' from -3e+05 to 1e+06, held out -3e+05 to 1e+06"
-    ]
-    wrongs = ("dear", math.inf, True, 1e300, "1_000", "1.2.3", "50%")
-    for wrong, message in ((wrong, f"the label {wrong!r}; expected a number") for wrong in wrongs):
-        path.write_text("".join(json.dumps(row | {"price": wrong}) + "\n" for row in rows))
-        assert message in raised(DataError, TextRegression(options, "").sentences, "train")
-    path.write_text("".join(json.dumps(row | {"price": 3}) + "\n" for row in rows))
-    with pytest.raises(DataError, match="labels are 3.0: nothing can be learned"):
-        TextRegression(options, "").scale  # noqa: B018
+NUMBERS = [1e6, -1, 250.5, "", -3e5] * 8
 
 
-def test_a_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):  # noqa: F811
+def write_prices(folder, change=None):
+    """Texts with large and negative numbers, -1 among them, and empty cells; or one value for
+    all."""
+    records = []
+    for number, label in enumerate(NUMBERS):
+        text = f"{labelled_files.pair(number)[0]} {number}"
+        records.append({"words": text, "price": label if change is None else change})
+    return labelled_files.json_rows(folder / "own.jsonl", records)
+
+
+@pytest.fixture
+def prices(vocabulary, tmp_path):
+    """A config of own numbers, and the folder of the file."""
+    config = number_config(vocabulary, write_prices(tmp_path), "own", heldout_share=0.2)
+    config.own.update(text="words", label="price")
+    return config
+
+
+def test_own_numbers(prices):
+    data = TextRegressionData(prices)
+    found = []
+    for role in ROLES:
+        found += data.dataset(role).labels.tolist()
+    assert sorted(found) == sorted(label for label in NUMBERS if label != "")
+    assert any("8 rows without a label" in line for line in data.lines(TRAIN))
+    assert "-3e+05 to 1e+06, held out -3e+05 to 1e+06" in data.notes()[0]
+    assert data.tokens(TRAIN).examples == len(data.dataset(TRAIN))
+    shapes = TextRegression(prices).shapes()
+    assert shapes["head"]["kernel"].shape == (8, 1)
+
+
+@pytest.mark.parametrize("wrong", ["dear", math.inf, True, 1e300, "1_000", "1.2.3", "50%"])
+def test_labels_that_are_no_numbers_are_refused(prices, tmp_path, wrong):
+    write_prices(tmp_path, wrong)
+    message = failure(TextRegressionData(prices).dataset, TRAIN)
+    assert message.startswith("config.data.train: ")
+    assert "'price'" in message
+
+
+def test_equal_labels_teach_nothing(prices, tmp_path):
+    write_prices(tmp_path, 3)
+    data = TextRegressionData(prices)
+    assert "labels are 3.0" in failure(data.assets)
+
+
+def test_the_scale_of_a_run_stays(prices):
+    """Whatever the data are then."""
+    files = RunFiles(own={SCALE_FILE: b'{"mean": 7, "deviation": 0.5}'})
+    data = TextRegressionData(prices, files)
+    assert data.scale == (7, 0.5)
+    task = TextRegression(prices, data.assets())
+    assert task.scale == (7, 0.5)
+    assert TextRegression(prices).scale == Scale(0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "content", [b"{}", b"[]", b'{"mean": "x", "deviation": 1}', b'{"mean": 1, "deviation": NaN}']
+)
+def test_a_damaged_scale_is_refused(prices, tmp_path, content):
+    assert SCALE_FILE in failure(TextRegression, prices, {SCALE_FILE: content})
+    (tmp_path / SCALE_FILE).write_bytes(content)
+    data = TextRegressionData(prices, RunFiles(str(tmp_path)))
+    assert str(tmp_path / SCALE_FILE) in failure(data.assets)
+
+
+def test_what_does_not_vary_correlates_with_nothing():
+    rising = np.arange(4.0)
+    assert correlation(rising, np.ones(4)) == correlation(np.ones(4), rising) == 0
+    assert correlation(rising, 3 - 2 * rising) == pytest.approx(-1)
+
+
+def test_a_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):
     """How many words a text has; the scale is the run's own, whatever the data are then."""
-    texts = [" ".join((tiny.WORDS * 2)[i % 9 : i % 9 + 2 + i % 20]) for i in range(300)]
-    lines = [
-        json.dumps({"text": f"{text}", "label": 1000 + 100 * len(text.split())}) for text in texts
-    ]
-    (tmp_path / "own.jsonl").write_text("\n".join(dict.fromkeys(lines)) + "\n")
-    options = config(vocabulary, tmp_path / "own.jsonl", "own", heldout_share=0.2)
-    options.batch_size, options.steps, options.model.length = 32, 150, 64
-    options.optimizer.update(learning_rate=0.01, warmup=10)
+    words = tiny.WORDS * 2
+    records = {}
+    for number in range(300):
+        first = number % 9
+        text = words[first : first + 2 + number % 20]
+        records[" ".join(text)] = 1000 + 100 * len(text)
+    rows = [{"text": text, "label": label} for text, label in records.items()]
+    path = labelled_files.json_rows(tmp_path / "own.jsonl", rows)
+    config = number_config(vocabulary, path, "own", heldout_share=0.2)
+    config.batch_size = 32
+    config.steps = 150
+    config.model.length = 64
+    config.optimizer.update(learning_rate=0.01, warmup=10)
     run = tmp_path / "run"
-    result = gf.train(options, str(run))
-    assert result["eval"]["spearman"] > 0.8 and result["eval"]["loss"] < 0.4
+    result = gf.train(config, str(run))
+    assert result["eval"]["spearman"] > 0.8
+    assert result["eval"]["loss"] < 0.4
     model = gf.load(run)
-    assert gf.evaluate(model, str(tmp_path / "own.jsonl"))["spearman"] > 0.8
+    assert gf.evaluate(model, str(path))["spearman"] > 0.8
     assert json.loads((run / SCALE_FILE).read_text())["mean"] > 1000
     [answer] = model.predict(["the a of"])
     assert answer == [[("score", pytest.approx(1300, abs=500))]]
-    done = preloaded.gmlp("predict", f"--workdir={run}", input=" ".join(tiny.WORDS[:16]) + "\n")
-    assert done.returncode == 0 and float(done.stdout.splitlines()[1]) == pytest.approx(
-        2600, abs=500
-    ), done.stderr
-    (run / SCALE_FILE).write_text('{"mean": "x"}')
-    with pytest.raises(DataError, match=r"scale\.json is damaged"):
-        tasks.create(options, str(run)).scale  # noqa: B018
+    line = " ".join(tiny.WORDS[:16]) + "\n"
+    done = preloaded.gmlp("predict", f"--workdir={run}", input=line)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.splitlines()[1]) == pytest.approx(2600, abs=500)

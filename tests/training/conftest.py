@@ -3,8 +3,6 @@
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
 
@@ -22,11 +20,11 @@ def partition():
 @pytest.fixture(scope="session")
 def text_task(tmp_path_factory):
     folder = tmp_path_factory.mktemp("text")
-    return MaskedLanguageModeling(tiny.text_config(folder, d_attn=4), str(folder))
+    task, _ = tiny.open_task(tiny.text_config(folder, d_attn=4), folder)
+    return task
 
 
 @pytest.fixture(scope="session")
 def image_task(tmp_path_factory):
-    return ImageClassification(
-        tiny.image_config(pool="cls"), str(tmp_path_factory.mktemp("images"))
-    )
+    task, _ = tiny.open_task(tiny.image_config(pool="cls"), tmp_path_factory.mktemp("images"))
+    return task

@@ -13,6 +13,7 @@ from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.models import attention, blocks
 from gmlp_flax.models.blocks import fnet
 from gmlp_flax.tasks.base import Task
+from gmlp_flax.tasks.data import TaskData
 from gmlp_flax.training import evaluation
 from gmlp_flax.training.partition import Partition
 from tests.models.reference import quick_jit
@@ -71,7 +72,7 @@ def make(options, sizes) -> Task:
         "dropout": 0.1,
     }
     config.model.update(small | options | sizes_of_model | {"mask_padding": True})
-    return tasks.find(name).without_data(tiny.with_mesh(config, sizes))
+    return tasks.find(name)(tiny.with_mesh(config, sizes))
 
 
 def results(task, fresh) -> dict[str, np.ndarray]:
@@ -116,9 +117,8 @@ def transformed_in_evaluation(sizes: tuple[int, int, int]) -> set[int]:
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=partition.over_batch), batch
     )
-    lowered = evaluation.Evaluator(task, partition).step.lower(
-        partition.describe(task.shapes()), batch
-    )
+    evaluator = evaluation.Evaluator(task, TaskData(task.config), partition)
+    lowered = evaluator.step.lower(partition.describe(task.shapes()), batch)
     program = lowered.compile().as_text()
     return {int(number) for number in re.findall(r"= c64\[(\d+),\S* fft\(", program)}
 

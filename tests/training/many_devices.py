@@ -13,7 +13,6 @@ import numpy as np
 from gmlp_flax.checkpoints import checkpoint, pytree
 from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.planning import dry_run
-from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import evaluation, step
 from gmlp_flax.training.partition import Partition
 from tests.training import tiny
@@ -39,7 +38,7 @@ class Training:
 
     def __init__(self, folder: Path, sizes: tuple[int, int, int], dtype: str = "float32"):
         self.config = make_config(folder, sizes, dtype)
-        self.task = MaskedLanguageModeling(self.config, str(folder))
+        self.task, self.data = tiny.open_task(self.config, folder)
         self.partition = tiny.partition(self.config)
         self.programs = step.Training(self.task, self.partition)
 
@@ -51,7 +50,7 @@ class Training:
             state,
             dry_run.batch_shapes(self.task, self.task.config.batch_size, self.partition.over_batch),
         ).compile()
-        with self.task.train_batches(0, *self.partition.host_share()) as batches:
+        with self.data.train_batches(0, *self.partition.host_share()) as batches:
             for _ in range(STEPS):
                 state, window = train_step(state, self.partition.put_batch(next(batches)))
         if self.partition.mesh.size > 1:
@@ -63,7 +62,8 @@ class Training:
 
     def results(self, state, window) -> dict[str, np.ndarray]:
         """Parameters, mean and moments, the window, and the held-out metrics, by path."""
-        metrics, _ = evaluation.Evaluator(self.task, self.partition)(state.params, state.ema)
+        evaluator = evaluation.Evaluator(self.task, self.data, self.partition)
+        metrics, _ = evaluator(state.params, state.ema)
         return leaves_by_path(jax.device_get((state, window))) | metrics
 
 

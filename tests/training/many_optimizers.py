@@ -32,7 +32,7 @@ def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.
     # sizes whose second moments Adafactor keeps by rows and columns
     config.model.update(d_model=128, d_ffn=256)
     config.optimizer.update(KINDS[name])
-    task = tasks.find(config.task).without_data(tiny.with_mesh(config, sizes))
+    task = tasks.find(config.task)(tiny.with_mesh(config, sizes))
     training = step.Training(task, tiny.partition(config))
     state = training.init(jax.random.key(0))
     params, opt_state = state.params, state.opt_state

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from gmlp_flax import config
-from gmlp_flax.training import evaluation, loading, loop
+from gmlp_flax.training import evaluation, loop, pretrained
 from tests.failures import raised
 from tests.runs.command import metrics
 from tests.training import tiny
@@ -35,7 +35,11 @@ def test_restart_moves_nothing_but_a_run(text_run, tmp_path):
     """Above all not the folder of all runs, given by mistake."""
     shutil.copytree(text_run, tmp_path / "runs" / "one")
     with pytest.raises(loop.RunError, match="--restart: .*runs .*'one'"):
-        loop.train(config.load(str(text_run / "config.json")), str(tmp_path / "runs"), restart=True)
+        loop.train(
+            config.load(str(text_run / "config.json")),
+            str(tmp_path / "runs"),
+            loop.TrainOptions(restart=True),
+        )
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["one"]
 
 
@@ -99,7 +103,7 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
     assert metrics(workdir) == metrics(tmp_path / "whole")
     assert [training.step._cache_size() for training in made] == [1, 1, 1, 0, 0]
     losses = {line["step"]: line["eval"]["loss"] for line in metrics(workdir) if "eval" in line}
-    assert loading.load(str(workdir), "best").step == min(losses, key=losses.__getitem__)
+    assert pretrained.load(str(workdir), "best").step == min(losses, key=losses.__getitem__)
 
 
 def test_the_result_is_written_last_and_deleted_first(tmp_path, monkeypatch):

@@ -10,7 +10,6 @@ import pytest
 
 import gmlp_flax as gf
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import tasks
 from gmlp_flax.checkpoints.pytree import leaves_by_path as flat
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.parameters import Layers, ParamMetadata
@@ -83,7 +82,7 @@ def test_which_kernels_have_it():
 def test_the_state_has_adapters_alone(tmp_path, partition):
     config = tiny.text_config(tmp_path)
     config.optimizer.update(lora_rank=2, warmup=0, learning_rate=0.1)
-    task = tasks.create(config, str(tmp_path))
+    task, data = tiny.open_task(config, tmp_path)
     training = step.Training(task, partition)
     state = training.init(jax.random.key(0))
     before = flat(jax.device_get(state.params))
@@ -91,7 +90,7 @@ def test_the_state_has_adapters_alone(tmp_path, partition):
     kernels = 2 * 2 * (8 + 16) + 2 * 2 * (8 + 8)
     # two moments, two counters
     assert sum(leaf.size for leaf in jax.tree.leaves(state.opt_state)) == 3 * kernels + 2
-    with task.train_batches(0, 0, 1) as batches:
+    with data.train_batches(0, 0, 1) as batches:
         for _ in range(2):
             state, _ = training.step(state, partition.put_batch(next(batches)))
     after = flat(jax.device_get(state.params))

@@ -7,7 +7,6 @@ import optax
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import tasks
 from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.pytree import leaves_by_path as flat
 from gmlp_flax.config.optimizers import OPTIMIZERS
@@ -129,7 +128,7 @@ def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path, o
     config = tiny.text_config(tmp_path, layers=3)
     config.optimizer.update(OPTIMIZERS[optimizer_name].requires | {"name": optimizer_name})
     config.optimizer.freeze = ("encoder/norm",)  # frozen parameters beside them
-    task = tasks.create(config, str(tmp_path))
+    task, _ = tiny.open_task(config, tmp_path)
     plain = updates_of(config, task)
     config.optimizer.lr_multipliers = ("spatial/bias=8", "^encoder/blocks/=0.25..1", "bias=2")
     scaled = updates_of(config, task)
@@ -243,7 +242,7 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
 
 
 def chosen(folder, name, **model):
-    """A task with an optimizer, of which all that may be set with it is set."""
+    """A task, and its data, with an optimizer, of which all that may be set with it is set."""
     config = tiny.text_config(folder, **model)
     config.optimizer.update(
         OPTIMIZERS[name].requires | {"name": name, "lr_multipliers": ("bias=2",)}
@@ -252,14 +251,15 @@ def chosen(folder, name, **model):
     if "weight_decay" not in OPTIMIZERS[name].hyperparameters:
         config.optimizer.weight_decay = 0.0
     gmlp_config.validate(config)
-    return tasks.create(config, str(folder))
+    return tiny.open_task(config, folder)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(tmp_path, partition, name):
-    training = step.Training(chosen(tmp_path, name), partition)
+    task, data = chosen(tmp_path, name)
+    training = step.Training(task, partition)
     state, states = training.init(jax.random.key(0)), []
-    with training.task.train_batches(0, 0, 1) as batches:
+    with data.train_batches(0, 0, 1) as batches:
         for _ in range(4):
             state, window = training.step(state, partition.put_batch(next(batches)))
             states.append(jax.device_get((state, window)))
@@ -270,7 +270,7 @@ def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(tmp_path, partition
     checkpoints.wait()
     state = checkpoints.restore(2, step.Training(training.task, partition).template)
     checkpoints.close()
-    with training.task.train_batches(2, 0, 1) as batches:
+    with data.train_batches(2, 0, 1) as batches:
         for expected in states[2:]:
             state, window = training.step(state, partition.put_batch(next(batches)))
             jax.tree.map(np.testing.assert_array_equal, jax.device_get((state, window)), expected)
@@ -283,11 +283,12 @@ def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(tmp_path, partition
 def test_schedule_free_evaluates_its_average(tmp_path, partition):
     """Against optax's own wrapper, and its own definition: x is the mean of z, weighted by the
     squared rates."""
-    training = step.Training(chosen(tmp_path, "schedule_free"), partition)
+    task, data = chosen(tmp_path, "schedule_free")
+    training = step.Training(task, partition)
     options = training.task.config.optimizer
     state, zs = training.init(jax.random.key(0)), []
     jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
-    with training.task.train_batches(0, 0, 1) as batches:
+    with data.train_batches(0, 0, 1) as batches:
         for _ in range(4):
             state, _ = training.step(state, partition.put_batch(next(batches)))
             zs.append(

@@ -81,7 +81,7 @@ MODELS = {
 )
 def test_fsdp_splits_nearly_all_of_every_model(file, name):
     options = gmlp_config.from_file(f"configs/{file}.py", name)
-    assert_nearly_all_is_split(tasks.find(options.task).without_data(options), tensor=1)
+    assert_nearly_all_is_split(tasks.find(options.task)(options), tensor=1)
 
 
 def assert_nearly_all_is_split(task, tensor):
@@ -102,14 +102,14 @@ def test_fsdp_splits_nearly_all_of_the_mixers_of_other_papers(name):
     """Not the logits, kernels and memories, whose axes seldom divide: 10 % at most."""
     options = recipes.language_model(name)
     options.model.vocab_size = VOCAB_SIZE
-    task = tasks.find(options.task).without_data(options)
+    task = tasks.find(options.task)(options)
     assert_nearly_all_is_split(task, tensor=2)
     assert parameters.count(task.shapes()) == param_count(PUBLISHED[name])
 
 
 def test_what_the_optimizer_keeps_lies_as_its_parameter(config, partition):
     config.optimizer.ema = 0.9
-    task = tasks.find(config.task).without_data(config)
+    task = tasks.find(config.task)(config)
     state = step.Training(task, partition).template
     wanted = jax.tree.map(lambda x: x.sharding.spec, state.params)
     assert wanted["encoder"]["blocks"]["proj_in"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
@@ -151,7 +151,7 @@ def test_the_state_of_every_optimizer_is_split_as_its_parameters(config, name):
     end of their own. Adafactor keeps factors of them, of fewer axes."""
     config.model.update(layers=2, length=16, d_model=128, d_ffn=256, vocab_size=320)
     config.optimizer.update(KINDS[name])
-    task = tasks.find(config.task).without_data(config)
+    task = tasks.find(config.task)(config)
     mesh = sized(1, 8, 2)
     metadata = task.param_metadata()
     split = 0
@@ -173,7 +173,7 @@ def test_a_parameter_named_as_a_part_of_the_state_shards_nothing_but_itself(conf
     """`step` and `count`: no search by the end of a path tells them from the state's own."""
     shapes = {name: jax.ShapeDtypeStruct((8,), jnp.float32) for name in ("step", "count", "bias")}
     metadata = dict.fromkeys(shapes, ParamMetadata(("fsdp",)))
-    task, adam = tiny.Line(config, ""), optax.adam(1e-3)
+    task, adam = tiny.Line(config), optax.adam(1e-3)
     state = jax.eval_shape(lambda params: step.init_state(task, adam, params), shapes)
     partition = sized(1, 8, 1).for_model(metadata)
     described = partition.describe_state(state, step.state_paths(state, shapes))
@@ -190,7 +190,7 @@ def test_rules_match_the_paths_of_parameters_in_all_of_the_state(config):
     """A rule that begins with ^ holds for a parameter, its moments and its running mean."""
     config.model.update(layers=2, length=16, d_model=8, d_ffn=16, vocab_size=320)
     config.optimizer.ema = 0.9
-    task = tasks.find(config.task).without_data(config)
+    task = tasks.find(config.task)(config)
     partition = sized(1, 4, 2, mesh_rules(["^embedding$=fsdp,-"]))
     template = step.Training(task, partition).template
     adam = template.opt_state[1][0]

@@ -12,10 +12,10 @@ import jax
 import pytest
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import tasks
 from gmlp_flax.checkpoints import run_folder
-from gmlp_flax.data.text.corpora import in_memory
-from gmlp_flax.data.text.prepare import prepare
+from gmlp_flax.data.holdout import ROLES
+from gmlp_flax.data.text.corpus import in_memory
+from gmlp_flax.data.text.prepare import Limits, prepare
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import RunError
 from gmlp_flax.training import record
@@ -29,9 +29,10 @@ def test_changes_whose_steps_are_lost_count_from_the_value_before_them(tmp_path)
     before = gmlp_config.default()
     before.optimizer.grad_accum_steps = 4
     (tmp_path / "config.json").write_text(gmlp_config.to_json(before))
-    after = before.copy_and_resolve_references()
+    after = gmlp_config.default()
+    after.optimizer.grad_accum_steps = 4
     assert record.changes(str(tmp_path), after) == {}
-    dropped = {"optimizer.grad_accum_steps": 2, "optimizer.lr_multipliers": []}
+    dropped = {"optimizer.accumulate": 2, "optimizer.rates": []}
     changes = record.changes(str(tmp_path), after, dropped)
     assert changes == {"optimizer.grad_accum_steps": (2, 4)}
 
@@ -83,9 +84,9 @@ def prepared_ids(folder):
     config = text_file(folder)
     texts = in_memory("texts", (" ".join(tiny.WORDS[i:]) for i in range(30)))
     tokenizer = Tokenizer.train([" ".join(tiny.WORDS)] * 9, 300)
-    for side in ("train", "heldout"):
-        prepare(texts, tokenizer, folder / side, workers=1)
-        config.data[side] = str(folder / side)
+    for role in ROLES:
+        prepare(texts, tokenizer, folder / role, Limits(workers=1))
+        config.data[role] = str(folder / role)
     return config
 
 
@@ -137,8 +138,8 @@ def squad(folder):
     return config
 
 
-def open_task(folder, make):
-    """The task of a config whose data are made in a folder, with a vocabulary there."""
+def open_data(folder, make):
+    """The data of a config, made in a folder, with a vocabulary there."""
     (folder / "data").mkdir(parents=True)
     config = make(folder / "data")
     if config.task != "image_classification":
@@ -147,18 +148,20 @@ def open_task(folder, make):
         if make is not prepared_ids:
             config.data.tokenizer = str(folder / "tokenizer.model")
             Tokenizer.train([" ".join(tiny.WORDS)] * 9, 300).save(config.data.tokenizer)
-    return tasks.create(config, str(folder / "run"))
+    _, data = tiny.open_task(config, folder / "run")
+    return data
 
 
-def reopened(task):
-    return tasks.create(task.config, task.folder)
+def reopened(data):
+    _, again = tiny.open_task(data.config, data.run_files.folder)
+    return again
 
 
-def begin(run, task):
+def begin(run, data):
     """Notes the data of a task in a run folder, as its first step does."""
-    found = run_folder.RunFolder(str(run))
-    found.data = record.check_data(str(run), task, "")
-    found.begin_steps({})
+    folder = run_folder.RunFolder(str(run))
+    folder.data = record.check_data(str(run), data, "")
+    folder.begin_steps({})
 
 
 def flipped(content, position):
@@ -182,10 +185,11 @@ def test_data_of_another_content_are_refused_by_name(tmp_path, make):
     """Of each kind: moved, or copied with other times, they are the same; changed in one place,
     they are not."""
     run, data = tmp_path / "run", tmp_path / "there" / "data"
-    begin(run, open_task(tmp_path / "here", make))
+    begin(run, open_data(tmp_path / "here", make))
     kept = json.loads((run / "run.json").read_text())["data"]
-    assert [Path(kept[side]["path"]).is_absolute() for side in ("train", "heldout")] == [True, True]
-    moved = open_task(tmp_path / "there", make)
+    for role in ROLES:
+        assert Path(kept[role]["path"]).is_absolute()
+    moved = open_data(tmp_path / "there", make)
     for path in data.rglob("*"):
         os.utime(path, (1, 1))
     record.check_data(str(run), reopened(moved), "")
@@ -202,16 +206,17 @@ def test_data_of_another_content_are_refused_by_name(tmp_path, make):
 
 
 def test_embedded_data_and_runs_without_fingerprints(tmp_path):
-    task = open_task(tmp_path, lambda _: tiny.image_config())
-    record.check_data(str(tmp_path / "run"), task, "")  # no run yet
-    begin(tmp_path / "run", task)
+    run = str(tmp_path / "run")
+    data = open_data(tmp_path, lambda _: tiny.image_config())
+    record.check_data(run, data, "")  # no run yet
+    begin(run, data)
     file = tmp_path / "run" / "run.json"
     kept = json.loads(file.read_text())
     assert kept["data"]["train"]["path"] == "embedded"
     kept["data"]["train"]["content"] = "another"
     file.write_text(json.dumps(kept))
-    assert "other content" in raised(RunError, record.check_data, str(tmp_path / "run"), task, "")
-    record.check_data(str(tmp_path / "run"), task, "", sides=["heldout"])
+    assert "other content" in raised(RunError, record.check_data, run, data, "")
+    record.check_data(run, data, "", roles=["heldout"])
     del kept["data"]  # as older versions left it
     file.write_text(json.dumps(kept))
-    record.check_data(str(tmp_path / "run"), task, "")
+    record.check_data(run, data, "")

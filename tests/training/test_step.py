@@ -4,9 +4,9 @@ import numpy as np
 import optax
 import pytest
 
-from gmlp_flax import tasks
 from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.models.text import MaskedLM
+from gmlp_flax.tasks.data import TaskData
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import evaluation, optimizer, step
 from tests.training import tiny
@@ -16,7 +16,7 @@ from tests.training import tiny
 def line(config):
     config.optimizer.update(learning_rate=0.1, warmup=2)
     config.log.every, config.steps, config.batch_size = 3, 10, 8
-    return tiny.Line(config, "")
+    return tiny.Line(config)
 
 
 def start(task, partition):
@@ -130,10 +130,10 @@ def test_norms_by_layer(tmp_path, partition):
     """Against those of each layer's arrays; together they make the norm of the whole gradient."""
     config = tiny.text_config(tmp_path)
     config.log.norms, config.log.every, config.optimizer.warmup = True, 2, 0
-    task = tasks.create(config, str(tmp_path))
+    task, data = tiny.open_task(config, tmp_path)
     training, state = start(task, partition)
     before = jax.device_get(state.params)
-    with task.train_batches(0, 0, 1) as batches:
+    with data.train_batches(0, 0, 1) as batches:
         state, window = training.step(state, partition.put_batch(next(batches)))
         after = jax.device_get(state.params)
         found = {
@@ -181,9 +181,10 @@ def test_an_encoder_of_another_name_is_trained_alike(tmp_path, partition, name):
         config.log.norms = True
         config.optimizer.update(name=name, warmup=0, learning_rate=0.1)
         config.optimizer.lr_multipliers = (f"^{encoder}/blocks/=0.25..1",)
-        task = kind(config, str(tmp_path))
+        data = kind.Data(config)
+        task = kind(config, data.assets())
         training, state = start(task, partition)
-        with task.train_batches(0, 0, 1) as batches:
+        with data.train_batches(0, 0, 1) as batches:
             for _ in range(2):
                 state, window = training.step(state, partition.put_batch(next(batches)))
         assert f"update_norm/{encoder}/1" in window
@@ -253,4 +254,5 @@ def test_wrong_shapes_are_refused_where_the_step_begins(line, partition):
             state._replace(params=jax.tree.map(lambda x: x.astype(np.float16), state.params)), batch
         )
     with pytest.raises(AssertionError, match="prefix"):
-        evaluation.Evaluator(line, partition).step(state.params, batch | {"x": batch["x"][:4]})
+        evaluator = evaluation.Evaluator(line, TaskData(line.config), partition)
+        evaluator.step(state.params, batch | {"x": batch["x"][:4]})

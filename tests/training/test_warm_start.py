@@ -1,20 +1,23 @@
+import functools
+import json
 import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import traverse_util
 from jax.sharding import PartitionSpec
+from PIL import Image
 
 from gmlp_flax import config as gmlp_config
-from gmlp_flax import tasks
 from gmlp_flax.errors import RunError
 from gmlp_flax.models import toeplitz
-from gmlp_flax.tasks.image_classification import ImageClassification
-from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
-from gmlp_flax.training import loading, loop, warm_start
+from gmlp_flax.training import loop, pretrained, warm_start
 from gmlp_flax.training.partition import Partition
+from tests.failures import raised
 from tests.training import tiny
+from tests.weights import states
 
 VIT = {"block": "transformer", "positions": "absolute", "heads": 2}
 BERT = {"block": "transformer", "positions": "relative", "heads": 2}
@@ -31,13 +34,15 @@ def spatial(params):
 def text(folder, length, **model):
     config = tiny.text_config(folder, **model)
     config.model.length = length
-    return MaskedLanguageModeling(config, str(folder))
+    task, _ = tiny.open_task(config, folder)
+    return task
 
 
 def images(folder, patch, **model):
     config = tiny.image_config(**model)
     config.model.patch_size = (patch, patch)
-    return ImageClassification(config, str(folder))
+    task, _ = tiny.open_task(config, folder)
+    return task
 
 
 def adapt(old, new, saved, fresh=None):
@@ -152,68 +157,87 @@ def finetuning(init_from, **model):
     return config
 
 
+def resolve(config, workdir=""):
+    read_start = functools.partial(warm_start.read_start, workdir=str(workdir))
+    return gmlp_config.resolve(config, read_start)
+
+
 def test_a_finetuning_run_takes_over_model_and_vocabulary(text_run, tmp_path):
     old = gmlp_config.load(str(text_run / "config.json"))
-    config, files = warm_start.inherit(finetuning(text_run, length=12, dropout=0.1), str(tmp_path))
+    resolved = resolve(finetuning(text_run, length=12, dropout=0.1), tmp_path)
+    model = resolved.config.model
     for key in ("layers", "d_model", "d_ffn", "vocab_size", "spatial"):
-        assert config.model[key] == old.model[key]
-    assert config.model.d_model != gmlp_config.default().model.d_model
-    assert (config.model.length, config.model.dropout) == (12, 0.1)
-    assert files == {"tokenizer.model": (text_run / "tokenizer.model").read_bytes()}
+        assert model[key] == old.model[key]
+    assert model.d_model != gmlp_config.default().model.d_model
+    assert (model.length, model.dropout) == (12, 0.1)
+    assert resolved.files == {"tokenizer.model": (text_run / "tokenizer.model").read_bytes()}
 
 
-def test_what_is_given_of_the_model_in_vain_is_said(text_run, tmp_path, capsys):
-    warm_start.inherit(finetuning(text_run, length=12), str(tmp_path))
-    assert capsys.readouterr().err == ""
+def test_what_is_given_of_the_model_in_vain_is_said(text_run):
+    assert resolve(finetuning(text_run, length=12)).notes == ()
     old = gmlp_config.load(str(text_run / "config.json"))
-    given = finetuning(text_run, d_model=48, gate="linear", layers=old.model.layers)
-    config, _ = warm_start.inherit(given, str(tmp_path))
-    assert (config.model.d_model, config.model.gate) == (old.model.d_model, old.model.gate)
-    (note,) = capsys.readouterr().err.splitlines()
+    resolved = resolve(finetuning(text_run, d_model=48, gate="linear", layers=old.model.layers))
+    assert resolved.config.model.d_model == old.model.d_model
+    assert resolved.config.model.gate == old.model.gate
+    [note] = resolved.notes
     assert (
         f"{text_run}: " in note
         and f"d_model {old.model.d_model} (not 48), gate 'split' (not 'linear')" in note
     )
 
 
-def test_a_run_that_goes_on_does_not_need_the_other_one(text_run, tmp_path):
-    config, _ = warm_start.inherit(finetuning(text_run), str(tmp_path))
-    (tmp_path / "config.json").write_text(gmlp_config.to_json(config))
-    again, files = warm_start.inherit(finetuning("/no/such/run"), str(tmp_path))
-    assert files == {} and again.model == config.model
+def test_a_run_that_resumes_does_not_need_the_other_one(text_run, tmp_path):
+    resolved = resolve(finetuning(text_run), tmp_path)
+    (tmp_path / "config.json").write_text(gmlp_config.to_json(resolved.config))
+    again = resolve(finetuning("/no/such/run"), tmp_path)
+    assert again.files == {} and again.config.model == resolved.config.model
+    with pytest.raises(RunError, match="config.init_from is /no/such/run"):
+        resolve(finetuning("/no/such/run"))
+
+
+def test_a_model_that_is_handed_in_gives_its_files_and_changes_no_key(text_run):
+    opened = pretrained.open_model(text_run)
+    config = finetuning("/no/such/run", d_model=48)
+    resolved = gmlp_config.resolve(config, functools.partial(warm_start.read_start, init=opened))
+    assert gmlp_config.differences(config, resolved.config) == {} and resolved.notes == ()
+    assert resolved.files.keys() == {"tokenizer.model"}
 
 
 def test_classes_of_images_are_not_taken_over(image_run, tmp_path):
     config = gmlp_config.load(str(image_run / "config.json"))
     config.init_from = str(image_run)
-    assert warm_start.inherit(config, str(tmp_path)) == (config, {})
+    resolved = resolve(config, tmp_path)
+    assert gmlp_config.differences(config, resolved.config) == {} and resolved.files == {}
 
 
 def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, partition, capsys):
-    config, files = warm_start.inherit(finetuning(text_run, pooler=True, length=16), str(tmp_path))
-    task = tasks.create(config, str(tmp_path), files)
+    resolved = resolve(finetuning(text_run, pooler=True, length=16), tmp_path)
+    [other] = resolved.notes
+    assert "model.pooler False (here True)" in other
+    task, _ = tiny.open_task(resolved.config, tmp_path, resolved.files)
     found = warm_start.load(task, partition)
-    saved = loading.load(str(text_run), "best").params
+    saved = pretrained.load(text_run).params
     np.testing.assert_array_equal(found["embedding"], saved["embedding"])
     np.testing.assert_array_equal(found["segments"]["table"], 0)
-    own = task.init(jax.random.key(config.seed))
+    own = task.init(jax.random.key(resolved.config.seed))
     for part in ("head", "pooler"):
         jax.tree.map(
             lambda new, fresh: np.testing.assert_allclose(new, fresh, rtol=1e-6),
             found[part],
             own[part],
         )
-    other, note = capsys.readouterr().err.splitlines()
-    assert "model.pooler False (here True)" in other and note.startswith("note: ")
+    [note] = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: ")
     assert "head/bias, head/kernel, pooler/bias, pooler/kernel, segments/table" in note
 
 
 def test_parameters_lie_as_the_rules_of_the_config_say(text_run, tmp_path):
     """Parameters from the other run as well as new ones."""
-    config, files = warm_start.inherit(finetuning(text_run, length=16), str(tmp_path))
+    config = finetuning(text_run, length=16)
     config.mesh.rules = ("embedding$=fsdp,-", "head/kernel$=tensor,-")
-    task = tasks.create(config, str(tmp_path), files)
-    found = warm_start.load(task, Partition.make(config.mesh))
+    resolved = resolve(config, tmp_path)
+    task, _ = tiny.open_task(resolved.config, tmp_path, resolved.files)
+    found = warm_start.load(task, Partition.make(resolved.config.mesh))
     assert found["embedding"].sharding.spec == PartitionSpec("fsdp", None)
     assert found["head"]["kernel"].sharding.spec == PartitionSpec("tensor", None)
     plain = warm_start.load(task, Partition.make())
@@ -225,7 +249,8 @@ def test_another_function_with_the_same_shapes_is_told(text_run, tmp_path, parti
     config = gmlp_config.load(str(text_run / "config.json"))
     config.init_from = str(text_run)
     config.model.update(scale_embeddings=True, activation="gelu_tanh")
-    warm_start.load(tasks.create(config, str(text_run)), partition)
+    task, _ = tiny.open_task(config, text_run)
+    warm_start.load(task, partition)
     (note,) = capsys.readouterr().err.splitlines()
     assert f"note: {text_run} " in note
     assert "activation 'gelu' (here 'gelu_tanh'), scale_embeddings False (here True)" in note
@@ -244,14 +269,14 @@ def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
 
 
 def test_the_running_mean_is_what_others_start_from(image_run, tmp_path, partition):
-    config, trained = (
-        gmlp_config.load(str(image_run / "config.json")),
-        loading.load(str(image_run), "latest"),
-    )
+    config = gmlp_config.load(str(image_run / "config.json"))
+    trained = pretrained.open_model(image_run).load(unaveraged=True)
     config.init_from = str(image_run)
-    found = warm_start.load(tasks.create(config, str(tmp_path)), partition)
-    jax.tree.map(np.testing.assert_array_equal, found, trained.ema)
-    assert any(jax.tree.leaves(jax.tree.map(lambda a, b: np.any(a != b), found, trained.params)))
+    task, _ = tiny.open_task(config, tmp_path)
+    found = warm_start.load(task, partition)
+    jax.tree.map(np.testing.assert_array_equal, found, trained.params)
+    is_same = jax.tree.map(np.array_equal, found, trained.unaveraged)
+    assert not jax.tree.all(is_same)
 
 
 def test_fresh_parameters_replace_the_saved_ones(tmp_path):
@@ -324,39 +349,6 @@ def test_what_fits_no_other_length(tmp_path, make, old, new, words):
         adapt(saved, wanted, random(saved.shapes()) | stem)
 
 
-def test_images_are_normalised_as_in_the_run_that_starts_them(capsys):
-    """Keys at their defaults are those of the start; keys that are set, also to the default, win;
-    both are said."""
-    old, new = tiny.image_config(), tiny.image_config()
-    old.data.update(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
-    old.model.update(image_size=(16, 16), channels=3)
-    new.init_from, new.model.channels, new.model.image_size = "runs/old", 3, (224, 224)
-    names = ImageClassification.inherited_keys
-    found = warm_start.inherit_keys(new, old, names)
-    assert (found.data.mean, found.data.std, found.model.image_size) == (
-        (0.1, 0.2, 0.3),
-        (0.4, 0.5, 0.6),
-        (16, 16),
-    )
-    assert new.data.mean == (0.5, 0.5, 0.5)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert (
-        "runs/old" in line
-        and "data.mean (0.1, 0.2, 0.3)" in line
-        and "model.image_size (16, 16)" in line
-    )
-    new.data.std, new.model.image_size = (1.0, 1.0, 1.0), (8, 8)
-    found = warm_start.inherit_keys(new, old, names, given=["data.mean"])
-    assert (found.data.mean, found.data.std, found.model.image_size) == (
-        new.data.mean,
-        (1.0, 1.0, 1.0),
-        (8, 8),
-    )
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "data.mean (0.1, 0.2, 0.3) (here (0.5, 0.5, 0.5))" in line
-    assert warm_start.inherit_keys(found, found, names) == found and not capsys.readouterr().err
-
-
 def test_a_run_that_starts_from_another_scores_as_that_one(tmp_path):
     """With a rate of 0 the held-out loss is the same to the last digit, and it is after a
     resume."""
@@ -372,3 +364,178 @@ def test_a_run_that_starts_from_another_scores_as_that_one(tmp_path):
     shutil.rmtree(tmp_path / "old")
     new.steps = 2
     assert loop.train(new, str(tmp_path / "new"))["eval"]["loss"] == first["eval"]["loss"]
+
+
+def test_a_restart_inherits_from_the_other_run_and_not_from_what_it_puts_aside(tmp_path):
+    """The run in the folder has the pixels of one run, and begins anew from another one."""
+    for name, mean in (("first", (0.1, 0.1, 0.1)), ("second", (0.2, 0.2, 0.2))):
+        config = tiny.image_config()
+        config.steps, config.data.mean = 1, mean
+        loop.train(config, str(tmp_path / name))
+    for name, restart, mean in (("first", False, [0.1] * 3), ("second", True, [0.2] * 3)):
+        config = tiny.image_config()
+        config.steps, config.init_from = 1, str(tmp_path / name)
+        loop.train(config, str(tmp_path / "run"), loop.TrainOptions(restart=restart))
+        written = json.loads((tmp_path / "run" / "config.json").read_text())
+        assert written["data"]["mean"] == mean
+
+
+# From weights of others; a run that resumes does not need them any more.
+
+
+def without_a_rate(config):
+    """The config of a run of one step that changes nothing."""
+    config.update(steps=1, batch_size=4)
+    config.optimizer.update(learning_rate=0.0, weight_decay=0.0, schedule="constant", warmup=0)
+    config.log.every = 1
+    config.eval.every = 0
+    return config
+
+
+def assert_begins_and_resumes(config, source, folder, params, anew=()):
+    """A run has the parameters of the source but for those that begin anew, also in its second
+    step, which it takes after the source is deleted."""
+    config.init_from = str(source)
+    for steps in (1, 2):
+        config.steps = steps
+        result = loop.train(config, str(folder / "run"))
+        assert result["step"] == steps
+        trained = pretrained.load(folder / "run", "latest")
+        assert trained.step == steps
+        found = traverse_util.flatten_dict(trained.params, sep="/")
+        wanted = traverse_util.flatten_dict(params, sep="/")
+        for name, leaf in wanted.items():
+            if not name.startswith(anew):
+                np.testing.assert_array_equal(found[name], leaf, err_msg=name)
+        if source.is_dir():
+            shutil.rmtree(source)
+        elif source.exists():
+            source.unlink()
+    return trained
+
+
+def write_images(folder):
+    """Eight images of each of two classes."""
+    numbers = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(8):
+            pixels = numbers.integers(0, 256, (20, 24, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return str(folder)
+
+
+@pytest.mark.parametrize("is_described", [False, True])
+def test_images_from_a_file_of_timm(tmp_path, monkeypatch, capsys, is_described):
+    """Named after its model, or beside a config.json; the pixels are seen as the model saw them,
+    and its head of other classes starts anew."""
+    name = states.shrink(monkeypatch, "gmlp_s16_224")
+    state, params = states.of_timm(name, 3)
+    source = tmp_path / f"{name}.ra3_in1k.safetensors"
+    states.write(source, state)
+    if is_described:
+        source = tmp_path / "timm"
+        states.write(source / "model.safetensors", state)
+        described = {"architecture": name, "pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}
+        (source / "config.json").write_text(json.dumps(described))
+    config = gmlp_config.default(task="image_classification")
+    config.model.update(pretrained.config_of(source).model)
+    config.data.update(train=write_images(tmp_path / "images"), heldout_share=0.25)
+    trained = assert_begins_and_resumes(
+        without_a_rate(config), source, tmp_path, params, anew=("head/",)
+    )
+    assert trained.classes == ("cat", "dog")
+    assert trained.config.data.transform == "timm"
+    assert trained.config.data.mean == ((0.1, 0.2, 0.3) if is_described else (0.5, 0.5, 0.5))
+    assert "head/bias, head/kernel" in capsys.readouterr().err
+
+
+def test_images_of_another_size_from_a_file_of_timm(tmp_path, monkeypatch):
+    """Its layers over patches are interpolated."""
+    name = states.shrink(monkeypatch, "gmlp_s16_224")
+    state, params = states.of_timm(name, 3)
+    states.write(tmp_path / f"{name}.safetensors", state)
+    config = gmlp_config.default(task="image_classification")
+    config.model.update(pretrained.config_of(tmp_path / f"{name}.safetensors").model)
+    config.model.image_size = (32, 32)
+    config.data.update(train=write_images(tmp_path / "images"), heldout_share=0.25)
+    config.init_from = str(tmp_path / f"{name}.safetensors")
+    loop.train(without_a_rate(config), str(tmp_path / "run"))
+    trained = pretrained.load(tmp_path / "run")
+    assert spatial(trained.params)["weight"].shape == (2, 64, 64)
+    stem = trained.params["stem"]["kernel"]
+    np.testing.assert_array_equal(stem, params["stem"]["kernel"])
+
+
+@pytest.fixture
+def bert(tmp_path):
+    """A tiny BERT as transformers saves it, and our parameters."""
+    pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    state, params = states.of_transformers("bert")
+    folder = tmp_path / "bert"
+    states.write_transformers(folder, "bert", state)
+    states.write_vocabulary(folder, tiny.WORDS)
+    return folder, params
+
+
+def test_pretraining_goes_on_from_a_bert(bert, tmp_path):
+    folder, params = bert
+    config = gmlp_config.mutable_copy(pretrained.config_of(folder))
+    config.data.update(
+        train=tiny.write_corpus(tmp_path / "corpus.jsonl"),
+        heldout_share=0.2,
+        cache=str(tmp_path / "cache"),
+    )
+    vocabulary = pretrained.open_model(folder).files["tokenizer.model"]
+    trained = assert_begins_and_resumes(without_a_rate(config), folder, tmp_path, params)
+    assert trained.task.files["tokenizer.model"] == vocabulary
+    [[ranked]] = trained.predict(["the [MASK] of"], top=3)
+    assert len(ranked) == 3
+
+
+def test_finetuning_from_a_bert(bert, tmp_path):
+    """The config names no size of it but the length."""
+    folder, params = bert
+    config = finetuning(folder, length=states.SIZES["length"])
+    lines = ["text,label"]
+    for number, word in enumerate(tiny.WORDS):
+        label = "yes" if number % 2 else "no"
+        lines.append(f"the {word} of,{label}")
+    (tmp_path / "own.csv").write_text("\n".join(lines) + "\n")
+    config.glue.task = "own"
+    config.data.update(train=str(tmp_path / "own.csv"), heldout_share=0.25)
+    left_out = ("bias", "head/", "transform", "output_embedding")
+    trained = assert_begins_and_resumes(
+        without_a_rate(config), folder, tmp_path, params, anew=left_out
+    )
+    assert trained.classes == ("no", "yes")
+    assert trained.config.model.pooler
+    assert trained.config.model.d_model == states.SIZES["d_model"]
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_weights_that_do_not_fit_the_config(tmp_path, monkeypatch, resumes):
+    """All that differ are named; a run that has taken steps does not look at them again."""
+    name = states.shrink(monkeypatch, "gmlp_s16_224")
+    state, _ = states.of_timm(name, 3)
+    source = tmp_path / f"{name}.safetensors"
+    states.write(source, state)
+    config = gmlp_config.default(task="image_classification")
+    config.model.update(pretrained.config_of(source).model)
+    config.data.update(train=write_images(tmp_path / "images"), heldout_share=0.25)
+    config.init_from = str(source)
+    without_a_rate(config)
+    if resumes:
+        loop.train(config, str(tmp_path / "run"))
+        config.steps = 2
+    state["norm.bias"] = np.ones(3, np.float32)
+    del state["blocks.0.norm.bias"]
+    states.write(source, state)
+    if resumes:
+        assert loop.train(config, str(tmp_path / "run"))["step"] == 2
+        return
+    message = raised(RunError, loop.train, config, str(tmp_path / "run"))
+    assert str(source) in message
+    assert "1 missing (blocks.0.norm.bias)" in message
+    assert "norm.bias [3], not [8]" in message
+    assert not (tmp_path / "run" / "run.json").exists()

@@ -4,14 +4,17 @@ import json
 import math
 import random
 from pathlib import Path
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
 from gmlp_flax.models.parameters import ParamMetadata
 from gmlp_flax.tasks.base import Task, weighted_sum
+from gmlp_flax.tasks.data import Files, RunFiles, TaskData
 from gmlp_flax.training.partition import AXES, Partition
 
 WORDS = """
@@ -58,6 +61,21 @@ def image_config(**model):
     return config
 
 
+def open_task(
+    config, folder: Path, inherited: Files = MappingProxyType({})
+) -> tuple[Task, TaskData]:
+    """The task of a config, and its data, as a run in a folder has them.
+
+    Args:
+        config: of the run.
+        folder: of the run, which need not exist.
+        inherited: files of the run that starts it.
+    """
+    kind = tasks.find(config.task)
+    data = kind.Data(config, RunFiles(str(folder), inherited=inherited))
+    return kind(config, data.assets()), data
+
+
 def with_mesh(config, sizes: tuple[int, int, int]):
     """The config, for a mesh of these sizes of data, fsdp and tensor."""
     config.mesh.update(dict(zip(AXES, sizes, strict=True)))
@@ -87,8 +105,7 @@ class Line(Task):
     metrics = ("loss", "noise")
     best, unit, eval_metrics = ("loss", "min"), "examples", ("loss",)
 
-    # not called
-    module = train_batches = evaluation_batches = evaluation_examples = example_shapes = None
+    module = example_shapes = None  # not called
 
     def init(self, key):
         return {"line": {"kernel": jax.random.normal(key, (3,)), "bias": jnp.zeros(())}}
@@ -111,11 +128,9 @@ class Line(Task):
             "examples": weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"]),
         }, {}
 
-    def summarize(self, sums, outputs):
-        return {"loss": sums["loss"][0] / sums["loss"][1]}
-
-    def assets(self):
-        return {}
+    def summarize(self, sums, outputs, data):
+        total, weight = sums["loss"]
+        return {"loss": total / weight}
 
     def param_metadata(self):
         return LINE_METADATA

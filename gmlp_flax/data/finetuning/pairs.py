@@ -10,7 +10,7 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 
 _TEXTS = 4096  # encoded in one call: the tokenizers library holds kilobytes for each
-# of batches that are cut: a program for each
+# Lengths of batches that are cut: each is a program.
 LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
@@ -19,21 +19,23 @@ def encode(
 ) -> list[np.ndarray]:
     """Encodes texts on all cores, each int32 [tokens], without special tokens; further tokens of a
     text are dropped."""
-    batches = (
-        tokenizer.encode_batch(texts[start : start + _TEXTS])
-        for start in range(0, len(texts), _TEXTS)
-    )
-    return [ids[:max_tokens].copy() for batch in batches for ids in batch]
+    encoded: list[np.ndarray] = []
+    for start in range(0, len(texts), _TEXTS):
+        for ids in tokenizer.encode_batch(texts[start : start + _TEXTS]):
+            # A view would keep the ids of the whole batch.
+            encoded.append(ids[:max_tokens].copy())
+    return encoded
 
 
 def room_for(texts: int, length: int) -> int:
-    """How many tokens of one text, or of two, a sequence of `length` tokens holds beside [CLS] and
+    """How many tokens of one text, or of two, a sequence of `length` tokens holds besides [CLS] and
     each text's [SEP]; raises DataError if that is less than one of each."""
     room = length - 1 - texts
     if room < texts:
-        what, least = "a text" if texts == 1 else "two texts", 1 + 2 * texts
+        what = "a text" if texts == 1 else "two texts"
         raise DataError(
-            f"length={length} has no room for {what} beside [CLS] and [SEP]: give {least} or more"
+            f"length={length} has no room for {what} besides [CLS] and [SEP]: give "
+            f"{1 + 2 * texts} or more"
         )
     return room
 
@@ -58,18 +60,21 @@ def assemble(
     Raises:
         DataError: as in `room_for`.
     """
-    room, total = room_for(len(texts), length), sum(map(len, texts))
-    halves = -(-room // 2), room // 2
-    tokens, segments = np.full(length, tokenizer.pad_id, np.int32), np.zeros(length, np.int32)
-    tokens[0], start = tokenizer.cls_id, 1
+    room = room_for(len(texts), length)
+    total = sum(len(text) for text in texts)
+    second_half = room // 2
+    halves = (room - second_half, second_half)
+    tokens = np.full(length, tokenizer.pad_id, np.int32)
+    segments = np.zeros(length, np.int32)
+    tokens[0] = tokenizer.cls_id
+    start = 1
     for segment, text in enumerate(texts):
-        kept = min(len(text), max(room - (total - len(text)), halves[segment]))
+        left_by_others = room - (total - len(text))
+        kept = min(len(text), max(left_by_others, halves[segment]))
         stop = start + kept
-        tokens[start:stop], tokens[stop], segments[start : stop + 1] = (
-            text[:kept],
-            tokenizer.sep_id,
-            segment,
-        )
+        tokens[start:stop] = text[:kept]
+        tokens[stop] = tokenizer.sep_id
+        segments[start : stop + 1] = segment
         start = stop + 1
     return tokens, segments
 
@@ -78,9 +83,18 @@ def cut_padding(batch: Mapping[str, np.ndarray], pad_id: int) -> dict[str, np.nd
     """The batch with "tokens" and "segments" [..., n] cut to the least of LENGTHS that keeps all
     but [PAD], or to n."""
     tokens = batch["tokens"]
-    used = 1 + int(np.flatnonzero((tokens != pad_id).reshape(-1, tokens.shape[-1]).any(0))[-1])
-    length = min([length for length in LENGTHS if length >= used], default=tokens.shape[-1])
-    return dict(batch) | {name: batch[name][..., :length] for name in ("tokens", "segments")}
+    longest = tokens.shape[-1]
+    is_token = tokens != pad_id
+    is_used = is_token.reshape(-1, longest).any(axis=0)
+    last_used = int(np.flatnonzero(is_used)[-1])
+    length = longest
+    for shorter in reversed(LENGTHS):
+        if last_used < shorter < length:
+            length = shorter
+    cut = dict(batch)
+    for name in ("tokens", "segments"):
+        cut[name] = batch[name][..., :length]
+    return cut
 
 
 class Pairs:
@@ -110,25 +124,32 @@ class Pairs:
         tokenizer: Tokenizer,
         dual_encoder: bool = False,
     ):
-        self.texts, self.columns, self.dual_encoder = (
-            texts,
-            columns,
-            dual_encoder and len(texts) == 2,
-        )
-        self.length, self.tokenizer = length, tokenizer
-        lengths = np.array([[*map(len, tokens)] for tokens in texts])
-        sequences = lengths if self.dual_encoder else lengths.sum(0, keepdims=True)
-        self.cut = int((sequences > room_for(len(texts) // len(sequences), length)).any(0).sum())
+        self.texts = texts
+        self.columns = columns
+        self.dual_encoder = dual_encoder and len(texts) == 2
+        self.length = length
+        self.tokenizer = tokenizer
+        lengths = np.array([[len(ids) for ids in column] for column in texts])
+        if self.dual_encoder:
+            room = room_for(1, length)
+        else:
+            room = room_for(len(texts), length)
+            lengths = lengths.sum(axis=0, keepdims=True)
+        is_cut = np.any(lengths > room, axis=0)
+        self.cut = int(is_cut.sum())
 
     def __len__(self) -> int:
         return len(self.texts[0])
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        texts = [tokens[index] for tokens in self.texts]
+        texts = [column[index] for column in self.texts]
         if self.dual_encoder:
-            layouts = [assemble([text], self.length, self.tokenizer) for text in texts]
-            tokens, segments = map(np.stack, zip(*layouts, strict=True))
+            first = assemble(texts[:1], self.length, self.tokenizer)
+            second = assemble(texts[1:], self.length, self.tokenizer)
+            tokens, segments = np.stack([first, second], axis=1)
         else:
             tokens, segments = assemble(texts, self.length, self.tokenizer)
-        columns = {name: values[index] for name, values in self.columns.items()}
-        return {"tokens": tokens, "segments": segments, "index": np.int32(index), **columns}
+        example = {"tokens": tokens, "segments": segments, "index": np.int32(index)}
+        for name, values in self.columns.items():
+            example[name] = values[index]
+        return example

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.data.finetuning.squad import Question, Windows, widest_context
+from gmlp_flax.data.finetuning.questions import Question
+from gmlp_flax.data.finetuning.windows import Windows, widest_context
 
 # The odds of having no answer if there is no possible span: JSON has no infinity.
 CERTAIN = float(np.finfo(np.float32).max)
@@ -45,6 +46,19 @@ class SpanScores(NamedTuple):
     null: np.ndarray
 
 
+class _Spans(NamedTuple):
+    """Spans of a question's passage, in tokens, and the sum of their start's and end's scores.
+
+    Attributes:
+        first, last: int [spans], the first and the last token of the passage.
+        scores: float64 [spans].
+    """
+
+    first: np.ndarray
+    last: np.ndarray
+    scores: np.ndarray
+
+
 def find_answers(
     windows: Windows, scores: SpanScores, *, n_best: int, max_answer: int
 ) -> list[list[Answer]]:
@@ -55,42 +69,66 @@ def find_answers(
     passage, end before they start or are longer than `max_answer` tokens, and spans whose start has
     more context in another window.
     """
-    return [
-        _answers(windows, scores, number, n_best, max_answer)
-        for number in range(len(windows.questions))
-    ]
+    answers: list[list[Answer]] = []
+    for number in range(len(windows.questions)):
+        if len(windows.spans(number)):
+            spans = _possible_spans(windows, scores, number, max_answer)
+            answers.append(_best_answers(windows, number, spans, n_best))
+        else:
+            answers.append([])
+    return answers
 
 
-def _answers(
-    windows: Windows, scores: SpanScores, number: int, n_best: int, max_answer: int
-) -> list[Answer]:
-    of_question = windows.of_question(number)
-    rows = slice(of_question.start, of_question.stop)
-    begin, size, spans = windows.begin[rows, None], windows.size[rows, None], windows.spans(number)
-    if not len(spans):
-        return []
-    offset = windows.passage_offset(of_question.start)
-    starts, ends = scores.start_positions[rows] - offset, scores.end_positions[rows] - offset
-    first, last = starts + begin, ends + begin
-    owner = widest_context(begin[:, 0], size[:, 0], len(spans))[np.clip(first, 0, len(spans) - 1)]
-    may_start = (starts >= 0) & (starts < size) & (owner == np.arange(len(begin))[:, None])
-    may_end = (ends >= 0) & (ends < size)
-    tokens = last[:, None, :] - first[:, :, None] + 1
-    allowed = may_start[:, :, None] & may_end[:, None, :] & (tokens >= 1) & (tokens <= max_answer)
-    window, start, end = np.nonzero(allowed)
-    totals = (
-        scores.start_scores[rows].astype(np.float64)[window, start]
-        + scores.end_scores[rows][window, end]
+def _possible_spans(windows: Windows, scores: SpanScores, number: int, max_answer: int) -> _Spans:
+    """The spans of a question's passage that `find_answers` does not leave out."""
+    members = windows.of_question(number)
+    rows = slice(members.start, members.stop)
+    begin = windows.begin[rows]
+    size = windows.size[rows]
+    passage_offset = windows.passage_offset(members.start)
+    passage_tokens = len(windows.spans(number))
+
+    # Tokens of the passage, and whether they are in the window: [windows, n_best].
+    start_in_window = scores.start_positions[rows] - passage_offset
+    end_in_window = scores.end_positions[rows] - passage_offset
+    start_is_inside = (start_in_window >= 0) & (start_in_window < size[:, None])
+    end_is_inside = (end_in_window >= 0) & (end_in_window < size[:, None])
+    start_token = start_in_window + begin[:, None]
+    end_token = end_in_window + begin[:, None]
+
+    owner = widest_context(begin, size, passage_tokens)
+    start_owner = owner[np.clip(start_token, 0, passage_tokens - 1)]
+    is_owner = start_owner == np.arange(len(members))[:, None]
+    may_start = start_is_inside & is_owner
+
+    # Each start with each end: [windows, n_best, n_best].
+    tokens = end_token[:, None, :] - start_token[:, :, None] + 1
+    fits = (tokens >= 1) & (tokens <= max_answer)
+    is_possible = may_start[:, :, None] & end_is_inside[:, None, :] & fits
+    window, start, end = np.nonzero(is_possible)
+    start_scores = scores.start_scores[rows].astype(np.float64)
+    end_scores = scores.end_scores[rows].astype(np.float64)
+    return _Spans(
+        first=start_token[window, start],
+        last=end_token[window, end],
+        scores=start_scores[window, start] + end_scores[window, end],
     )
-    answers: dict[str, float] = {}
-    for i in np.argsort(-totals, kind="stable"):
-        left, right = spans[first[window[i], start[i]], 0], spans[last[window[i], end[i]], 1]
-        text = windows.questions[number].context[left:right]
-        if text:  # empty if the tokens are only white space
-            answers.setdefault(text, float(totals[i]))
+
+
+def _best_answers(windows: Windows, number: int, spans: _Spans, n_best: int) -> list[Answer]:
+    """The texts of the best spans, each with its best score."""
+    context = windows.questions[number].context
+    characters = windows.spans(number)
+    answers: dict[str, Answer] = {}
+    for index in np.argsort(-spans.scores, kind="stable"):
         if len(answers) == n_best:
             break
-    return [Answer(text, score) for text, score in answers.items()]
+        start = characters[spans.first[index], 0]
+        stop = characters[spans.last[index], 1]
+        text = context[start:stop]
+        if text and text not in answers:  # empty if the tokens are only white space
+            answers[text] = Answer(text, float(spans.scores[index]))
+    return list(answers.values())
 
 
 def null_scores(windows: Windows, null: np.ndarray) -> np.ndarray:
@@ -104,11 +142,13 @@ def null_odds(
 ) -> dict[str, float]:
     """id -> the score of having no answer minus the best answer's score, in the form that the
     official script reads."""
-    scores = (
-        null - best[0].score if best else CERTAIN
-        for null, best in zip(nulls.tolist(), answers, strict=True)
-    )
-    return {question.id: odds for question, odds in zip(questions, scores, strict=True)}
+    odds = {}
+    for question, best, null in zip(questions, answers, nulls.tolist(), strict=True):
+        if best:
+            odds[question.id] = null - best[0].score
+        else:
+            odds[question.id] = CERTAIN
+    return odds
 
 
 def predictions(
@@ -119,15 +159,13 @@ def predictions(
 ) -> dict[str, str]:
     """id -> the best answer's text; "" if there is no answer, or if its odds of having none exceed
     the threshold."""
-    texts = {
-        question.id: best[0].text if best else ""
-        for question, best in zip(questions, answers, strict=True)
-    }
-    return (
-        texts
-        if odds is None
-        else {name: "" if odds[name] > threshold else text for name, text in texts.items()}
-    )
+    texts = {}
+    for question, best in zip(questions, answers, strict=True):
+        text = best[0].text if best else ""
+        if odds is not None and odds[question.id] > threshold:
+            text = ""
+        texts[question.id] = text
+    return texts
 
 
 def n_best_lists(
@@ -142,23 +180,31 @@ def n_best_lists(
     """
     lists = {}
     for number, question in enumerate(questions):
-        best = [
-            *answers[number],
-            *([] if nulls is None else [Answer("", float(nulls[number]))]),
-        ] or [Answer("", 0.0)]
+        best = list(answers[number])
+        if nulls is not None:
+            best.append(Answer("", float(nulls[number])))
+        if not best:
+            best.append(Answer("", 0.0))
         best.sort(key=lambda answer: -answer.score)
-        shares = np.exp(np.array([answer.score for answer in best]) - best[0].score)
-        shares /= shares.sum()
-        lists[question.id] = [
-            {"text": answer.text, "probability": share, "score": answer.score}
-            for answer, share in zip(best, shares.tolist(), strict=True)
-        ]
+        lists[question.id] = _with_probabilities(best)
     return lists
+
+
+def _with_probabilities(best: Sequence[Answer]) -> list[dict[str, Any]]:
+    """Answers, of which the first has the highest score, with the softmax of their scores."""
+    scores = np.array([answer.score for answer in best])
+    weights = np.exp(scores - scores[0])
+    probabilities = weights / weights.sum()
+    entries = []
+    for answer, probability in zip(best, probabilities.tolist(), strict=True):
+        entries.append({"text": answer.text, "probability": probability, "score": answer.score})
+    return entries
 
 
 def words(answer: str) -> list[str]:
     """The words of an answer: lower case, without ASCII punctuation and English articles."""
-    return _ARTICLES.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split()
+    text = answer.lower().translate(_NO_PUNCTUATION)
+    return _ARTICLES.sub(" ", text).split()
 
 
 def score(prediction: str, references: Iterable[str]) -> tuple[float, float]:
@@ -168,27 +214,36 @@ def score(prediction: str, references: Iterable[str]) -> tuple[float, float]:
     right answer is an answer without words.
     """
     predicted = words(prediction)
-    scores = [_pair(predicted, reference) for reference in map(words, references) if reference]
-    exact, f1 = zip(*(scores or [_pair(predicted, [])]), strict=True)
-    return max(exact), max(f1)
+    wanted = [reference for reference in map(words, references) if reference]
+    exact = 0.0
+    f1 = 0.0
+    for reference in wanted or [[]]:
+        exact = max(exact, float(predicted == reference))
+        f1 = max(f1, _f1(predicted, reference))
+    return exact, f1
 
 
-def _pair(predicted: list[str], reference: list[str]) -> tuple[float, float]:
-    exact, common = (
-        float(predicted == reference),
-        sum((Counter(predicted) & Counter(reference)).values()),
-    )
+def _f1(predicted: list[str], reference: list[str]) -> float:
+    """The harmonic mean of precision and recall; of an answer without words, whether both are."""
+    if not predicted or not reference:
+        return float(predicted == reference)
+    common = Counter(predicted) & Counter(reference)
     if not common:
-        return exact, exact  # exact only if both are empty
-    precision, recall = common / len(predicted), common / len(reference)
-    return exact, 2 * precision * recall / (precision + recall)
+        return 0.0
+    precision = common.total() / len(predicted)
+    recall = common.total() / len(reference)
+    return 2 * precision * recall / (precision + recall)
 
 
 def scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> np.ndarray:
     """Exact match and F1 for each question, 0 to 1, float64 [questions, 2]; a missing prediction
     counts as ""."""
-    pairs = [score(predictions.get(q.id, ""), (text for text, _ in q.answers)) for q in questions]
-    return np.array(pairs, np.float64).reshape(-1, 2)
+    values = np.zeros((len(questions), 2), np.float64)
+    for row, question in enumerate(questions):
+        prediction = predictions.get(question.id, "")
+        references = [text for text, _ in question.answers]
+        values[row] = score(prediction, references)
+    return values
 
 
 def evaluate(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
@@ -199,13 +254,17 @@ def evaluate(questions: Sequence[Question], predictions: Mapping[str, str]) -> d
     are ignored.
     """
     values = scores(questions, predictions)
-    answerable = np.array([not question.impossible for question in questions], bool)
+    impossible = np.array([question.impossible for question in questions], bool)
+    groups = {"HasAns": ~impossible, "NoAns": impossible}
     metrics = summary(values)
-    for name, group in (("HasAns", answerable), ("NoAns", ~answerable)):
-        if group.any():
-            metrics |= {f"{name}_{key}": value for key, value in summary(values[group]).items()}
-    missing = sum(question.id not in predictions for question in questions)
-    return metrics | {"missing_filled_with_empty": missing}
+    for prefix, is_member in groups.items():
+        if not is_member.any():
+            continue
+        for name, value in summary(values[is_member]).items():
+            metrics[f"{prefix}_{name}"] = value
+    missing = [question.id for question in questions if question.id not in predictions]
+    metrics["missing_filled_with_empty"] = len(missing)
+    return metrics
 
 
 def summary(values: np.ndarray) -> dict[str, float]:
@@ -237,16 +296,30 @@ def best_thresholds(
         odds: id -> odds of having no answer; questions without odds are answered by "".
     """
     unanswerable = sum(question.impossible for question in questions)
-    judged = sorted((q for q in questions if q.id in odds), key=lambda question: odds[question.id])
-    gains = scores(judged, predictions)
-    # For a question without an answer, "" was right already.
-    for gain, question in zip(gains, judged, strict=True):
-        if question.impossible:
-            gain[:] = -1.0 if predictions.get(question.id) else 0.0
-    totals = np.cumsum(np.concatenate([np.full((1, 2), unanswerable, np.float64), gains]), axis=0)
-    best = totals.argmax(axis=0)
+    judged = [question for question in questions if question.id in odds]
+    judged.sort(key=lambda question: odds[question.id])
+    gains = _gains(judged, predictions)
     metrics = {}
-    for name, total, index in zip(("exact", "f1"), totals.T, best, strict=True):
-        metrics[f"best_{name}"] = 100.0 * float(total[index]) / len(questions)
-        metrics[f"best_{name}_thresh"] = float(odds[judged[index - 1].id]) if index else 0.0
+    for column, name in enumerate(("exact", "f1")):
+        # Of answering none of the judged questions, the first one, the first two, ...
+        totals = np.cumsum([unanswerable, *gains[:, column]])
+        answered = int(totals.argmax())
+        best = float(totals[answered])
+        threshold = 0.0
+        if answered:
+            last = judged[answered - 1]
+            threshold = float(odds[last.id])
+        metrics[f"best_{name}"] = 100.0 * best / len(questions)
+        metrics[f"best_{name}_thresh"] = threshold
     return metrics
+
+
+def _gains(questions: Sequence[Question], predictions: Mapping[str, str]) -> np.ndarray:
+    """What exact match and F1 gain where a question is answered as predicted, and not by "":
+    float64 [questions, 2]."""
+    gains = scores(questions, predictions)
+    for row, question in enumerate(questions):
+        if question.impossible:  # "" was right already
+            is_answered = bool(predictions.get(question.id))
+            gains[row] = -1.0 if is_answered else 0.0
+    return gains

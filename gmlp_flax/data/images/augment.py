@@ -60,7 +60,12 @@ class Operation(NamedTuple):
     signed: bool = False  # whether the argument's sign is random
 
 
-def _affine(matrix: Callable[[float, tuple[int, int]], tuple[float, ...]]) -> Callable:
+Matrix = Callable[[float, tuple[int, int]], tuple[float, ...]]
+Table = Callable[[Any], np.ndarray]
+Enhancer = Callable[[Image.Image], Any]
+
+
+def _affine(matrix: Matrix) -> Callable:
     """Moves pixels by `matrix(argument, (width, height))`: output x, y shows input a x + b y + c, d
     x + e y + f.
 
@@ -71,107 +76,153 @@ def _affine(matrix: Callable[[float, tuple[int, int]], tuple[float, ...]]) -> Ca
     def apply(pixels: np.ndarray, argument: float, fill: Fill) -> np.ndarray:
         """The image after the move, of the same size; uncovered areas have the colour `fill`."""
         height, width, channels = pixels.shape
-        size, colours = (width, height), channels == 3
+        size = width, height
         a, b, c, d, e, f = matrix(argument, size)
         # These matrices, like Pillow's, count from a pixel's corner; OpenCV counts from its centre.
         centred = np.array([[a, b, c + (a + b - 1) / 2], [d, e, f + (d + e - 1) / 2]])
+        flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+        if channels == 1:
+            return cv2.warpAffine(pixels, centred, size, flags=flags, borderValue=fill)
         # OpenCV moves four channels faster than three, to the same pixels.
-        wide = cv2.cvtColor(pixels, cv2.COLOR_RGB2RGBA) if colours else pixels
-        moved = cv2.warpAffine(
-            wide, centred, size, flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP, borderValue=fill
-        )
-        return cv2.cvtColor(moved, cv2.COLOR_RGBA2RGB) if colours else moved
+        wide = cv2.cvtColor(pixels, cv2.COLOR_RGB2RGBA)
+        moved = cv2.warpAffine(wide, centred, size, flags=flags, borderValue=fill)
+        return cv2.cvtColor(moved, cv2.COLOR_RGBA2RGB)
 
     return apply
 
 
 def _rotation(degrees: float, size: tuple[int, int]) -> tuple[float, ...]:
     """Counter-clockwise about the centre."""
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    x, y = size[0] / 2, size[1] / 2
-    return cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y
+    angle = math.radians(degrees)
+    cos = math.cos(angle)
+    sin = math.sin(angle)
+    x = size[0] / 2
+    y = size[1] / 2
+    right = x - cos * x + sin * y
+    down = y - sin * x - cos * y
+    return cos, -sin, right, sin, cos, down
 
 
-def _by_table(table: Callable[[float], np.ndarray]) -> Callable:
+def _by_table(table: Table) -> Callable:
     """Replaces every level of every channel by its entry in `table(argument)`: numbers [256]."""
-    return lambda pixels, argument, _: cv2.LUT(pixels, _bytes(table(argument)))
+
+    def apply(pixels: np.ndarray, argument: float, fill: Fill) -> np.ndarray:
+        """The image with other levels."""
+        return cv2.LUT(pixels, _bytes(table(argument)))
+
+    return apply
 
 
-def _by_histogram(table: Callable[[np.ndarray], np.ndarray]) -> Operation:
+def _by_histogram(table: Table) -> Operation:
     """Replaces every level of a channel by its entry in `table(histogram of the channel)`: both
     [256]."""
 
     def apply(pixels: np.ndarray, *_: object) -> np.ndarray:
-        counts = (
-            cv2.calcHist([pixels], [channel], None, [256], [0, 256])
-            for channel in range(pixels.shape[2])
-        )
-        return cv2.LUT(
-            pixels,
-            _bytes(np.stack([table(count.ravel().astype(int)) for count in counts], axis=-1)[None]),
-        )
+        """The image with other levels."""
+        tables = []
+        for channel in range(pixels.shape[2]):
+            counts = cv2.calcHist([pixels], [channel], None, [256], [0, 256])
+            tables.append(table(counts.ravel().astype(int)))
+        by_channel = np.stack(tables, axis=-1)
+        return cv2.LUT(pixels, _bytes(by_channel[None]))
 
     return Operation(apply)
 
 
 def _bytes(table: np.ndarray) -> np.ndarray:
     """Clips a table to 0 to 255 and drops fractions."""
-    return table.clip(0, 255).astype(np.uint8)
+    clipped = table.clip(0, 255)
+    return clipped.astype(np.uint8)
 
 
 def _contrast_table(counts: np.ndarray) -> np.ndarray:
     """Maps the darkest level that occurs to 0, and the brightest to 255."""
-    low, high = counts.nonzero()[0][[0, -1]]
-    scale = 255.0 / max(high - low, 1)
-    # in this order, as Pillow rounds
-    return _LEVELS * scale - low * scale if low < high else _LEVELS
+    present = counts.nonzero()[0]
+    low = present[0]
+    high = present[-1]
+    if low == high:
+        return _LEVELS
+    scale = 255.0 / (high - low)
+    return _LEVELS * scale - low * scale  # in this order, as Pillow rounds
 
 
 def _equalizing_table(counts: np.ndarray) -> np.ndarray:
     """Maps each level to the number of darker pixels, in units of a 255th of all pixels except the
     brightest."""
-    step = (counts.sum() - counts[counts.nonzero()[0][-1]]) // 255
-    return (step // 2 + counts.cumsum() - counts) // step if step else _LEVELS
+    brightest = counts.nonzero()[0][-1]
+    step = (counts.sum() - counts[brightest]) // 255
+    if not step:
+        return _LEVELS
+    darker = counts.cumsum() - counts
+    return (step // 2 + darker) // step
 
 
-_posterize = _by_table(lambda bits: _LEVELS & int(256 - 2 ** (8 - bits)))
-_solarize = _by_table(lambda threshold: np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS))
+def _posterizing_table(bits: float) -> np.ndarray:
+    """Keeps the highest bits of each level."""
+    return _LEVELS & int(256 - 2 ** (8 - bits))
 
 
-def enhance(pixels: np.ndarray, kind: Callable[[Image.Image], Any], factor: float) -> np.ndarray:
+def _solarizing_table(threshold: float) -> np.ndarray:
+    """Inverts the levels from a threshold on."""
+    return np.where(threshold > _LEVELS, _LEVELS, 255 - _LEVELS)
+
+
+def _brightening_table(added: float) -> np.ndarray:
+    """Makes the levels below 128 brighter."""
+    return np.where(_LEVELS < 128, _LEVELS + added, _LEVELS)
+
+
+def _inverted(pixels: np.ndarray, *_: object) -> np.ndarray:
+    return ~pixels
+
+
+def enhance(pixels: np.ndarray, kind: Enhancer, factor: float) -> np.ndarray:
     """One of Pillow's ImageEnhance of an image, uint8 [height, width, channels]: 1 changes nothing,
     0 removes all."""
-    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
-    return np.asarray(kind(image).enhance(factor)).reshape(pixels.shape)
+    is_grey = pixels.shape[2] == 1
+    image = Image.fromarray(pixels[..., 0] if is_grey else pixels)
+    enhanced = np.asarray(kind(image).enhance(factor))
+    return enhanced.reshape(pixels.shape)
 
 
-def _enhancement(kind: Callable[[Image.Image], Any], increasing: bool = False) -> Operation:
-    """`enhance` by a factor of 0.1 to 1.9, where 1 changes nothing; if `increasing`, a greater
-    magnitude has a factor that is further from 1, in either direction."""
-    if increasing:
-        return Operation(
-            lambda pixels, change, _: enhance(pixels, kind, max(0.1, 1 + change)),
-            lambda m: m * 0.9,
-            True,
-        )
-    return Operation(
-        lambda pixels, factor, _: enhance(pixels, kind, factor), lambda m: m * 1.8 + 0.1
-    )
+def _enhancement(kind: Enhancer) -> Operation:
+    """`enhance` by a factor of 0.1 to 1.9, where 1 changes nothing."""
 
+    def apply(pixels: np.ndarray, factor: float, fill: Fill) -> np.ndarray:
+        """The enhanced image."""
+        return enhance(pixels, kind, factor)
+
+    return Operation(apply, lambda m: m * 1.8 + 0.1)
+
+
+def _increasing_enhancement(kind: Enhancer) -> Operation:
+    """`enhance` by a factor that is further from 1 for a greater magnitude, in either direction."""
+
+    def apply(pixels: np.ndarray, change: float, fill: Fill) -> np.ndarray:
+        """The enhanced image."""
+        return enhance(pixels, kind, max(0.1, 1 + change))
+
+    return Operation(apply, lambda m: m * 0.9, signed=True)
+
+
+_posterize = _by_table(_posterizing_table)
+_solarize = _by_table(_solarizing_table)
+_brighten = _by_table(_brightening_table)
+_rotate = _affine(_rotation)
+_shear_x = _affine(lambda a, _: (1, a, 0, 0, 1, 0))
+_shear_y = _affine(lambda a, _: (1, 0, 0, a, 1, 0))
+_translate_x = _affine(lambda a, size: (1, 0, a * size[0], 0, 1, 0))
+_translate_y = _affine(lambda a, size: (1, 0, 0, 0, 1, a * size[1]))
 
 OPERATIONS = {
     "AutoContrast": _by_histogram(_contrast_table),
     "Equalize": _by_histogram(_equalizing_table),
-    "Invert": Operation(lambda pixels, *_: ~pixels),
-    "Rotate": Operation(_affine(_rotation), lambda m: m * 30, signed=True),
-    "ShearX": Operation(_affine(lambda a, _: (1, a, 0, 0, 1, 0)), lambda m: m * 0.3, signed=True),
-    "ShearY": Operation(_affine(lambda a, _: (1, 0, 0, a, 1, 0)), lambda m: m * 0.3, signed=True),
-    "TranslateX": Operation(
-        _affine(lambda a, size: (1, 0, a * size[0], 0, 1, 0)), lambda m: m * 0.45, signed=True
-    ),
-    "TranslateY": Operation(
-        _affine(lambda a, size: (1, 0, 0, 0, 1, a * size[1])), lambda m: m * 0.45, signed=True
-    ),
+    "Invert": Operation(_inverted),
+    "Rotate": Operation(_rotate, lambda m: m * 30, signed=True),
+    "ShearX": Operation(_shear_x, lambda m: m * 0.3, signed=True),
+    "ShearY": Operation(_shear_y, lambda m: m * 0.3, signed=True),
+    "TranslateX": Operation(_translate_x, lambda m: m * 0.45, signed=True),
+    "TranslateY": Operation(_translate_y, lambda m: m * 0.45, signed=True),
     # The highest bits to keep: in AutoAugment 4 to 8, more for a greater magnitude; in RandAugment
     # 4 to 0, fewer.
     "Posterize": Operation(_posterize, lambda m: int(m * 4) + 4),
@@ -179,18 +230,14 @@ OPERATIONS = {
     # The threshold: levels from there on are inverted.
     "Solarize": Operation(_solarize, lambda m: int(m * 256)),
     "SolarizeIncreasing": Operation(_solarize, lambda m: 256 - int(m * 256)),
-    # Levels below 128 become brighter.
-    "SolarizeAdd": Operation(
-        _by_table(lambda added: np.where(_LEVELS < 128, _LEVELS + added, _LEVELS)),
-        lambda m: int(m * 110),
-    ),
+    "SolarizeAdd": Operation(_brighten, lambda m: int(m * 110)),
     "Color": _enhancement(ImageEnhance.Color),
-    "ColorIncreasing": _enhancement(ImageEnhance.Color, increasing=True),
+    "ColorIncreasing": _increasing_enhancement(ImageEnhance.Color),
     "Contrast": _enhancement(ImageEnhance.Contrast),
-    "ContrastIncreasing": _enhancement(ImageEnhance.Contrast, increasing=True),
-    "BrightnessIncreasing": _enhancement(ImageEnhance.Brightness, increasing=True),
+    "ContrastIncreasing": _increasing_enhancement(ImageEnhance.Contrast),
+    "BrightnessIncreasing": _increasing_enhancement(ImageEnhance.Brightness),
     "Sharpness": _enhancement(ImageEnhance.Sharpness),
-    "SharpnessIncreasing": _enhancement(ImageEnhance.Sharpness, increasing=True),
+    "SharpnessIncreasing": _increasing_enhancement(ImageEnhance.Sharpness),
 }
 
 # Pairs of (operation, probability, magnitude): Cubuk et al. 2018 (arXiv 1805.09501), appendix,
@@ -227,17 +274,21 @@ IMAGENET_POLICY = (
 # RandAugment's operations, in the variants whose severity increases with the magnitude (timm's
 # `inc1`).
 RANDAUGMENT = (
-    *(
-        "AutoContrast",
-        "Equalize",
-        "Invert",
-        "Rotate",
-        "PosterizeIncreasing",
-        "SolarizeIncreasing",
-        "SolarizeAdd",
-    ),
-    *("ColorIncreasing", "ContrastIncreasing", "BrightnessIncreasing", "SharpnessIncreasing"),
-    *("ShearX", "ShearY", "TranslateX", "TranslateY"),
+    "AutoContrast",
+    "Equalize",
+    "Invert",
+    "Rotate",
+    "PosterizeIncreasing",
+    "SolarizeIncreasing",
+    "SolarizeAdd",
+    "ColorIncreasing",
+    "ContrastIncreasing",
+    "BrightnessIncreasing",
+    "SharpnessIncreasing",
+    "ShearX",
+    "ShearY",
+    "TranslateX",
+    "TranslateY",
 )
 
 
@@ -253,20 +304,22 @@ def apply(
         rng: draws the sign, if the operation has one.
         fill: the colour of uncovered areas, 0 to 255 for each channel.
     """
-    operation, argument = OPERATIONS[name], 0.0
+    operation = OPERATIONS[name]
+    argument = 0.0
     if operation.argument is not None:
         argument = operation.argument(magnitude / MAX_MAGNITUDE)
     if operation.signed and rng.random() < 0.5:
         argument = -argument
     cv2.setNumThreads(1)  # the pipeline has its own threads
-    # OpenCV drops the axis of a single channel.
-    return operation.apply(pixels, argument, fill).reshape(pixels.shape)
+    changed = operation.apply(pixels, argument, fill)
+    return changed.reshape(pixels.shape)  # OpenCV drops the axis of a single channel
 
 
 def auto_augment(pixels: np.ndarray, rng: np.random.Generator, fill: Fill) -> np.ndarray:
     """AutoAugment: draws a pair of IMAGENET_POLICY; each operation is applied with its probability
     (see `apply`)."""
-    for name, probability, magnitude in IMAGENET_POLICY[rng.integers(len(IMAGENET_POLICY))]:
+    row = rng.integers(len(IMAGENET_POLICY))
+    for name, probability, magnitude in IMAGENET_POLICY[row]:
         if rng.random() < probability:
             pixels = apply(name, pixels, magnitude, rng, fill)
     return pixels
@@ -291,7 +344,8 @@ def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation)
 
     `rng` is the only source of chance; options that are switched off draw nothing.
     """
-    fill = tuple(min(255, round(255 * value)) for value in options.mean[: pixels.shape[2]])
+    channels = pixels.shape[2]
+    fill = tuple(min(255, round(255 * value)) for value in options.mean[:channels])
     if options.auto == "autoaugment":
         pixels = auto_augment(pixels, rng, fill)
     elif options.auto == "randaugment":
@@ -310,10 +364,10 @@ def color_jitter(pixels: np.ndarray, rng: np.random.Generator, strength: float) 
     This is torchvision's ColorJitter(strength, strength, strength) on Pillow images; hue stays.
     uint8 [height, width, channels] to the same.
     """
+    least = max(0.0, 1 - strength)
     for number in rng.permutation(len(_JITTERED)):
-        pixels = enhance(
-            pixels, _JITTERED[number], rng.uniform(max(0.0, 1 - strength), 1 + strength)
-        )
+        factor = rng.uniform(least, 1 + strength)
+        pixels = enhance(pixels, _JITTERED[number], factor)
     return pixels
 
 
@@ -324,10 +378,9 @@ def random_erasing(
     / 0.3.
 
     Random erasing (Zhong et al. 2017) in timm's mode `pixel`, which draws normalised pixels from
-    N(0, 1). Here pixels
-    are not normalised yet: they become 255 * (mean + std * N(0, 1)), rounded and clipped to 0 to
-    255, with the mean and deviation of each channel in 0 to 1. After the stem's normalisation, only
-    rounding and clipping differ from timm.
+    N(0, 1). Here pixels are not normalised yet: they become 255 * (mean + std * N(0, 1)), rounded
+    and clipped to 0 to 255, with the mean and deviation of each channel in 0 to 1. After the stem's
+    normalisation, only rounding and clipping differ from timm.
 
     `pixels` are uint8 [height, width, channels], as the copy; after ten rectangles that do not fit,
     they come back.
@@ -337,14 +390,17 @@ def random_erasing(
     for _ in range(10):
         area = rng.uniform(0.02, 1 / 3) * height * width
         ratio = math.exp(rng.uniform(limit, -limit))
-        rows, columns = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if rows < height and columns < width:
-            top, left = int(rng.integers(height - rows + 1)), int(rng.integers(width - columns + 1))
-            noise = rng.standard_normal((rows, columns, channels), np.float32)
-            noise = 255 * (
-                np.array(mean[:channels], np.float32) + np.array(std[:channels], np.float32) * noise
-            )
-            pixels = pixels.copy()
-            pixels[top : top + rows, left : left + columns] = noise.round().clip(0, 255)
-            break
+        rows = round(math.sqrt(area * ratio))
+        columns = round(math.sqrt(area / ratio))
+        if rows >= height or columns >= width:
+            continue
+        top = int(rng.integers(height - rows + 1))
+        left = int(rng.integers(width - columns + 1))
+        noise = rng.standard_normal((rows, columns, channels), np.float32)
+        scale = np.array(std[:channels], np.float32)
+        centre = np.array(mean[:channels], np.float32)
+        values = 255 * (centre + scale * noise)
+        erased = pixels.copy()
+        erased[top : top + rows, left : left + columns] = values.round().clip(0, 255)
+        return erased
     return pixels

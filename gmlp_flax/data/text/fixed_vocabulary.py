@@ -14,6 +14,7 @@ from gmlp_flax.errors import DataError
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _FIRST = len(SPECIAL_PIECES)  # the id of byte 0, or of the first symbol
+_WORD = re.compile(r"\S+")
 
 
 def utf8(text: str) -> bytes:
@@ -43,17 +44,29 @@ class FixedVocabulary(abc.ABC):
     def __init__(self, others: Iterable[str]):
         self.pieces = (*SPECIAL_PIECES, *others)
         self.vocab_size = len(self.pieces)
-        self.special = {piece.strip("[]").lower(): i for i, piece in enumerate(SPECIAL_PIECES)}
-        self.special_ids = tuple(self.special.values())
+        self.special_ids = tuple(range(_FIRST))
+        self.special: dict[str, int] = {}
+        for number, piece in enumerate(SPECIAL_PIECES):
+            self.special[piece.strip("[]").lower()] = number
 
     @abc.abstractmethod
     def ids(self, text: str) -> np.ndarray:
         """The ids of a text, without special pieces: int32 [tokens]."""
 
+    @abc.abstractmethod
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """See Tokenizer.encode_with_offsets."""
+
+    @abc.abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """See Tokenizer.decode."""
+
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
-        return [*map(self.ids, texts)]
+        """See Tokenizer.encode_batch."""
+        return [self.ids(text) for text in texts]
 
     def piece(self, token: int) -> str:
+        """See Tokenizer.piece."""
         return self.pieces[token]
 
 
@@ -66,22 +79,28 @@ class Bytes(FixedVocabulary):
     """
 
     def __init__(self) -> None:
-        super().__init__(
-            chr(byte) if 0x20 <= byte < 0x7F else f"<0x{byte:02X}>" for byte in range(256)
-        )
+        super().__init__(_show_byte(byte) for byte in range(256))
 
     def ids(self, text: str) -> np.ndarray:
-        return np.frombuffer(utf8(text), np.uint8).astype(np.int32) + _FIRST
+        values = np.frombuffer(utf8(text), np.uint8)
+        return values.astype(np.int32) + _FIRST
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """See Tokenizer.encode_with_offsets."""
-        stops = np.arange(1, len(text) + 1, dtype=np.int32)
-        starts = stops - np.array([not is_blank(character) for character in text], np.int32)
-        sizes = np.array([len(utf8(character)) for character in text], np.int32)
-        return self.ids(text), np.repeat(np.stack([starts, stops], axis=1), sizes, axis=0)
+        spans = []
+        for position, character in enumerate(text):
+            start = position + 1 if is_blank(character) else position
+            for _ in utf8(character):
+                spans.append((start, position + 1))
+        return self.ids(text), np.array(spans, np.int32).reshape(-1, 2)
 
     def decode(self, ids: Iterable[int]) -> str:
-        return bytes(i - _FIRST for i in ids if i >= _FIRST).decode("utf-8", "replace")
+        content = bytes(token - _FIRST for token in ids if token >= _FIRST)
+        return content.decode("utf-8", "replace")
+
+
+def _show_byte(byte: int) -> str:
+    is_printable = 0x20 <= byte < 0x7F
+    return chr(byte) if is_printable else f"<0x{byte:02X}>"
 
 
 class Symbols(FixedVocabulary):
@@ -94,27 +113,30 @@ class Symbols(FixedVocabulary):
 
     def __init__(self) -> None:
         super().__init__(listops.SYMBOLS)
-        self._numbers = {word: _FIRST + i for i, word in enumerate(listops.SYMBOLS)}
 
     def ids(self, text: str) -> np.ndarray:
         """See FixedVocabulary; raises DataError for a word that is no symbol."""
+        words = [word for word in text.split() if word not in listops.BRACES]
         try:
-            return np.array(
-                [self._numbers[word] for word in text.split() if word not in listops.BRACES],
-                np.int32,
-            )
+            ids = [_SYMBOL_IDS[word] for word in words]
         except KeyError as error:
+            word = error.args[0]
             known = " ".join(listops.SYMBOLS)
-            raise DataError(f"the symbol {error.args[0][:40]!r}; expected one of {known}") from None
+            raise DataError(f"the symbol {word[:40]!r}; expected one of {known}") from None
+        return np.array(ids, np.int32)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """See Tokenizer.encode_with_offsets."""
-        spans = [word.span() for word in re.finditer(r"\S+", text) if word[0] not in listops.BRACES]
+        spans = []
+        for match in _WORD.finditer(text):
+            if match.group() not in listops.BRACES:
+                spans.append(match.span())
         return self.ids(text), np.array(spans, np.int32).reshape(-1, 2)
 
     def decode(self, ids: Iterable[int]) -> str:
-        return " ".join(self.pieces[i] for i in ids if i >= _FIRST)
+        return " ".join(self.pieces[token] for token in ids if token >= _FIRST)
 
+
+_SYMBOL_IDS = {symbol: number for number, symbol in enumerate(listops.SYMBOLS, start=_FIRST)}
 
 # Names in the place of a file's; the file that stands for a vocabulary in run folders is a line
 # with its name.

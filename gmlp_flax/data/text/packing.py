@@ -1,12 +1,11 @@
-"""A prepared corpus to windows of equal length, and (seed, step) to a batch of windows."""
+"""A prepared corpus to windows of equal length, and their order in training."""
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.data import pipeline
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.errors import ConfigError, DataError
 from gmlp_flax.io.cache import ResultCache
@@ -41,30 +40,40 @@ class Packing:
             raise DataError(
                 f"length={length} leaves no room between [CLS] and [SEP]; give at least 3"
             )
-        self.prepared, self.length, self.closed = prepared, length, closed
-        self.room = length - 1 - closed
+        self.prepared = prepared
+        self.length = length
+        self.closed = closed
+        self.room = length - 2 if closed else length - 1
         if prepared.tokens < self.room:
+            longest = prepared.tokens + length - self.room
             raise DataError(
-                f"the corpus has {prepared.tokens} tokens, a sequence of length {length} needs {self.room}; "
-                f"lower the length to {prepared.tokens + length - self.room} or less, or give more text"
+                f"the corpus has {prepared.tokens} tokens, a sequence of length {length} needs "
+                f"{self.room}; lower the length to {longest} or less, or give more text"
             )
         self.group = max(1, GROUP_TOKENS // length)
-        self._groups = ResultCache(
-            lambda group: self.windows(group * self.group, (group + 1) * self.group), 2
-        )
+        self._groups = ResultCache(self._read_group, 2)
+
+    def _read_group(self, group: int) -> np.ndarray:
+        first = group * self.group
+        return self.windows(first, first + self.group)
 
     def windows(self, first: int, stop: int) -> np.ndarray:
         """Windows [first, stop), or as many as there are: [windows, length], of the prepared ids'
         type."""
-        room, tokenizer, count = self.room, self.prepared.tokenizer, min(stop, len(self)) - first
-        ids = self.prepared.read(first * room, min((first + count) * room, self.prepared.tokens))
-        text = np.pad(ids, (0, count * room - len(ids)), constant_values=tokenizer.pad_id)
+        tokenizer = self.prepared.tokenizer
+        count = min(stop, len(self)) - first
+        begin = first * self.room
+        end = min(begin + count * self.room, self.prepared.tokens)
+        ids = self.prepared.read(begin, end)
+        padding = count * self.room - len(ids)
+        text = np.pad(ids, (0, padding), constant_values=tokenizer.pad_id)
         windows = np.full((count, self.length), tokenizer.pad_id, ids.dtype)
         windows[:, 0] = tokenizer.cls_id
-        windows[:, 1 : 1 + room] = text.reshape(count, room)
+        windows[:, 1 : 1 + self.room] = text.reshape(count, self.room)
         if self.closed:
-            sizes = np.minimum(room, len(ids) - room * np.arange(count))
-            windows[np.arange(count), 1 + sizes] = tokenizer.sep_id
+            rows = np.arange(count)
+            sizes = np.minimum(self.room, len(ids) - self.room * rows)
+            windows[rows, 1 + sizes] = tokenizer.sep_id
         return windows
 
     def __len__(self) -> int:
@@ -74,13 +83,31 @@ class Packing:
         if not 0 <= index < len(self):
             raise IndexError(f"window {index} of {len(self)}")
         group, row = divmod(int(index), self.group)
-        return {"tokens": self._groups(group)[row].astype(np.int32), "index": np.int32(index)}
+        window = self._groups(group)[row]
+        return {"tokens": window.astype(np.int32), "index": np.int32(index)}
 
     def __reduce__(self):
         return Packing, (self.prepared, self.length, self.closed)
 
 
-class Order:
+class _Pool(NamedTuple):
+    """The windows of a pool, [windows, length], their order, and their numbers in the corpus, int
+    [windows]."""
+
+    windows: np.ndarray
+    order: np.ndarray
+    numbers: np.ndarray
+
+
+class _Epoch(NamedTuple):
+    """The groups in their order, and where each pool begins, counted in windows of the epoch, and
+    the end: int [pools + 1]."""
+
+    groups: np.ndarray
+    bounds: np.ndarray
+
+
+class WindowOrder:
     """All windows in a new order each epoch; the order at any step is found without reading earlier
     windows.
 
@@ -95,106 +122,115 @@ class Order:
     """
 
     def __init__(self, packing: Packing, seed: int):
-        self.packing, self.seed = packing, seed
+        self.packing = packing
+        self.seed = seed
         groups = -(-len(packing) // packing.group)
-        pools = min(groups, -(-groups * packing.group * packing.length // POOL_TOKENS))
+        tokens = groups * packing.group * packing.length
+        pools = min(groups, -(-tokens // POOL_TOKENS))
         self._bounds = np.arange(pools + 1) * groups // pools  # of each pool, in groups
-        self._epochs, self._pools = ResultCache(self._epoch, 2), ResultCache(self._pool, 2)
+        self._epochs = ResultCache(self._make_epoch, 2)
+        self._pools = ResultCache(self._make_pool, 2)
 
     def take(self, begin: int, count: int) -> dict[str, np.ndarray]:
         """`count` examples of the endless order, from number `begin` on: "tokens" int32 [count,
         length], and "index" int32 [count], their numbers in the corpus."""
-        tokens, index, done = (
-            np.empty((count, self.packing.length), np.int32),
-            np.empty(count, np.int32),
-            0,
-        )
+        tokens = np.empty((count, self.packing.length), np.int32)
+        index = np.empty(count, np.int32)
+        done = 0
         while done < count:
             epoch, position = divmod(begin + done, len(self.packing))
-            _, bounds = self._epochs(epoch)
-            pool = int(np.searchsorted(bounds, position, "right")) - 1
-            windows, order, numbers = self._pools((epoch, pool))
-            first, stop = (
-                position - int(bounds[pool]),
-                min(count, done + int(bounds[pool + 1]) - position),
-            )
-            rows = order[first : first + stop - done]
-            tokens[done:stop], index[done:stop] = windows[rows], numbers[rows]
+            bounds = self._epochs(epoch).bounds
+            number = int(np.searchsorted(bounds, position, "right")) - 1
+            pool = self._pools((epoch, number))
+            first = position - int(bounds[number])
+            left_in_pool = int(bounds[number + 1]) - position
+            taken = min(count - done, left_in_pool)
+            stop = done + taken
+            rows = pool.order[first : first + taken]
+            tokens[done:stop] = pool.windows[rows]
+            index[done:stop] = pool.numbers[rows]
             done = stop
         return {"tokens": tokens, "index": index}
 
-    def _epoch(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The groups in their order, and where each pool begins, counted in windows of the epoch,
-        and the end."""
-        group, groups = self.packing.group, int(self._bounds[-1])
-        order = np.random.default_rng([self.seed, epoch]).permutation(groups)
-        sizes = np.minimum(group, len(self.packing) - order * group)
-        return order, np.cumsum(np.insert(sizes, 0, 0))[self._bounds]
+    def _make_epoch(self, epoch: int) -> _Epoch:
+        group = self.packing.group
+        random = np.random.default_rng([self.seed, epoch])
+        groups = random.permutation(int(self._bounds[-1]))
+        sizes = np.minimum(group, len(self.packing) - groups * group)
+        firsts = np.cumsum(np.insert(sizes, 0, 0))
+        return _Epoch(groups, firsts[self._bounds])
 
-    def _pool(self, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The windows of a pool, [windows, length], their order, and their numbers in the
-        corpus."""
+    def _make_pool(self, key: tuple[int, int]) -> _Pool:
         epoch, pool = key
-        order, _ = self._epochs(epoch)
-        firsts = np.sort(order[self._bounds[pool] : self._bounds[pool + 1]]) * self.packing.group
-        stops = np.minimum(firsts + self.packing.group, len(self.packing))
-        groups = [*zip(firsts.tolist(), stops.tolist(), strict=True)]
-        numbers = np.concatenate([np.arange(*group) for group in groups])
-        windows = np.concatenate([self.packing.windows(*group) for group in groups])
+        first_group = self._bounds[pool]
+        end_group = self._bounds[pool + 1]
+        groups = self._epochs(epoch).groups[first_group:end_group]
+        windows = []
+        numbers = []
+        for group in np.sort(groups).tolist():
+            first = group * self.packing.group
+            stop = min(first + self.packing.group, len(self.packing))
+            windows.append(self.packing.windows(first, stop))
+            numbers.append(np.arange(first, stop))
         # Plus one, because NumPy ignores trailing zeros of a seed.
-        return (
-            windows,
-            np.random.default_rng([self.seed, epoch, pool + 1]).permutation(len(numbers)),
-            numbers,
-        )
+        random = np.random.default_rng([self.seed, epoch, pool + 1])
+        all_numbers = np.concatenate(numbers)
+        order = random.permutation(len(all_numbers))
+        return _Pool(np.concatenate(windows), order, all_numbers)
 
 
 class Mixture:
     """One corpus or several, each in an order of its own, among which the examples are shared out:
     after any number of them, each corpus has had its share, to within an example or two. A small
-    corpus begins a new epoch while others go on.
+    corpus begins a new epoch while others continue theirs. A `pipeline.Order`.
 
     Args:
-        packings: windows of one length; their numbers in "index" go on from corpus to corpus.
+        packings: windows of one length; their numbers in "index" continue from corpus to
+            corpus.
         shares: of each, above 0; they add up to 1.
         seed: decides the orders; a non-negative integer.
     """
 
     def __init__(self, packings: Sequence[Packing], shares: Sequence[float], seed: int):
-        self.packings, self.shares, self.seed = packings, shares, seed
-        self._orders = [Order(packing, seed + number) for number, packing in enumerate(packings)]
+        self.packings = packings
+        self.shares = shares
+        self.seed = seed
+        self._orders: list[WindowOrder] = []
+        for number, packing in enumerate(packings):
+            self._orders.append(WindowOrder(packing, seed + number))
 
-    def batch(
-        self, step: int, batch_size: int, host: int = 0, hosts: int = 1
-    ) -> dict[str, np.ndarray]:
-        """One host's part of a global batch, as `Order.take`; all hosts' parts, concatenated, are
-        the batch."""
-        share = pipeline.per_host(self.packings[0], batch_size, hosts)
-        begin = step * batch_size + host * share
+    def batch(self, positions: range) -> dict[str, np.ndarray]:
+        """The examples at consecutive positions, as `WindowOrder.take`."""
+        count = len(positions)
         if len(self._orders) == 1:
-            return self._orders[0].take(begin, share)
-        taken = self._taken(np.arange(begin, begin + share + 1))
-        source, before = np.diff(taken).argmax(0), 0
-        batch = {
-            "tokens": np.empty((share, self.packings[0].length), np.int32),
-            "index": np.empty(share, np.int32),
-        }
+            return self._orders[0].take(positions.start, count)
+        taken = self._taken(np.arange(positions.start, positions.stop + 1))
+        source = np.diff(taken).argmax(axis=0)  # the corpus of each example
+        tokens = np.empty((count, self.packings[0].length), np.int32)
+        index = np.empty(count, np.int32)
+        before = 0
         for number, order in enumerate(self._orders):
-            examples = order.take(int(taken[number, 0]), int(taken[number, -1] - taken[number, 0]))
-            examples["index"] += before
+            first = int(taken[number, 0])
+            stop = int(taken[number, -1])
+            examples = order.take(first, stop - first)
+            is_of_corpus = source == number
+            tokens[is_of_corpus] = examples["tokens"]
+            index[is_of_corpus] = examples["index"] + before
             before += len(order.packing)
-            for name, values in examples.items():
-                batch[name][source == number] = values
-        return batch
+        return {"tokens": tokens, "index": index}
 
     def _taken(self, positions: np.ndarray) -> np.ndarray:
         """How many of the examples before each position come from each corpus: [corpora,
         positions]. Each corpus takes its part of what those before it leave, rounded; so of any two
         numbers in a row one alone grows, by 1."""
-        left, taken, of = positions, [], 1.0
+        taken = []
+        left = positions
+        left_share = 1.0
         for share in self.shares[:-1]:
-            taken.append(np.floor(left * (share / of) + 0.5).astype(np.int64))
-            left, of = left - taken[-1], of - share
+            part = np.floor(left * (share / left_share) + 0.5).astype(np.int64)
+            taken.append(part)
+            left = left - part
+            left_share -= share
         return np.stack([*taken, left])
 
     def __reduce__(self):
@@ -206,16 +242,15 @@ def read_shares(lines: Iterable[str]) -> dict[str, float]:
     the shares leave nothing to config.data.train."""
     shares: dict[str, float] = {}
     for line in lines:
-        path, _, given = line.rpartition("=")
+        path, _, number = line.rpartition("=")
+        share = 0.0
         with contextlib.suppress(ValueError):
-            if (
-                path
-                and path not in shares
-                and float(given) > 0
-                and sum(shares.values()) + float(given) < 1
-            ):
-                shares[path] = float(given)
-                continue
-        advice = "each path once, and shares above 0 that add up to less than 1, as config.data.train has the rest"
-        raise ConfigError(f"config.data.mixture: {line!r}: expected PATH=SHARE, {advice}")
+            share = float(number)
+        total = sum(shares.values()) + share
+        if not path or path in shares or not share > 0 or not total < 1:
+            raise ConfigError(
+                f"config.data.mixture: {line!r}: expected PATH=SHARE, each path once, and shares "
+                "above 0 that add up to less than 1, as config.data.train has the rest"
+            )
+        shares[path] = share
     return shares

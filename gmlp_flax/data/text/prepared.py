@@ -2,16 +2,16 @@
 
 The corpus is a folder of shards. Shard i of n, counted from 0, is ids-0000i-of-0000n.array_record:
 the ids of its documents, with [SEP] after each, in records of BLOCK ids (the last one is shorter):
-uint16 if the vocabulary allows, else uint32; little-endian. Folders of earlier versions also have
-the lengths of documents, which nobody reads.
+uint16 if the vocabulary allows, else uint32; little-endian.
 
-Beside them lie `tokenizer.model`, a copy of the tokenizer's file, and `index.json`. The index is
-written last: a folder that has one is whole.
+The folder also has `tokenizer.model`, a copy of the tokenizer's file, and `index.json`. The index
+is written last: a folder that has one is whole.
 """
 
+import functools
 import hashlib
+import itertools
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
+from gmlp_flax.data.dataset import Dataset, line_of
 from gmlp_flax.data.fingerprints import spread
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError, decode_errors
@@ -38,14 +39,14 @@ _WRITER_OPTIONS = "group_size:1,uncompressed"
 
 _AGAIN = "copy or prepare it again, or delete its folder if it is one of the cache"
 
-# fewer than the usual limit of open files, which a corpus of 1,024 shards would reach
+# Fewer than the usual limit of open files, which a corpus of 1,024 shards would reach.
 OPEN_READERS = 64
 OPEN_COPIES = 4  # of remote shards, which cannot be deleted while they are open
 
-# What `overlap_note` compares at most: documents, tokens of each side, and shards, evenly spread,
-# whose first documents are taken.
-COMPARED, SEARCHED, TOKENS, SHARDS = 4096, 1 << 18, 1 << 24, 16
-TOLD = 0.01  # a smaller share of equal documents is not worth a line
+# What `Prepared.some_documents` reads at most: tokens, and shards, evenly spread, whose first
+# documents are taken.
+SAMPLE_TOKENS = 1 << 24
+SAMPLE_SHARDS = 16
 
 
 def ids_dtype(vocab_size: int) -> np.dtype:
@@ -58,7 +59,9 @@ def shard_file(folder: str | os.PathLike, number: int, count: int) -> Path:
     return Path(folder) / f"ids-{number:05}-of-{count:05}.array_record"
 
 
-def write_shard(path: Path, batches: Iterable, dtype: np.dtype) -> dict[str, int]:
+def write_shard(
+    path: Path, batches: Iterable[tuple[np.ndarray, int]], dtype: np.dtype
+) -> dict[str, int]:
     """Writes one shard, which gets its name when it is whole.
 
     Args:
@@ -73,18 +76,21 @@ def write_shard(path: Path, batches: Iterable, dtype: np.dtype) -> dict[str, int
     Raises:
         DataError: the file cannot be written.
     """
-    unwritten, documents, tokens = np.empty(0, dtype), 0, 0
+    unwritten = np.empty(0, dtype)
+    documents = 0
+    tokens = 0
     with array_record_writer(path, _WRITER_OPTIONS) as write:
         for ids, ended in batches:
-            documents, tokens = documents + ended, tokens + len(ids)
+            documents += ended
+            tokens += len(ids)
             unwritten = np.concatenate([unwritten, ids.astype(dtype)])
-            whole = len(unwritten) - len(unwritten) % BLOCK
-            for first in range(0, whole, BLOCK):
-                write(unwritten[first : first + BLOCK].tobytes())
-            unwritten = unwritten[whole:]
+            while len(unwritten) >= BLOCK:
+                write(unwritten[:BLOCK].tobytes())
+                unwritten = unwritten[BLOCK:]
         if len(unwritten):
             write(unwritten.tobytes())
-    return {"documents": documents, "tokens": tokens, "ids_bytes": path.stat().st_size}
+    size = path.stat().st_size
+    return {"documents": documents, "tokens": tokens, "ids_bytes": size}
 
 
 class Prepared:
@@ -99,7 +105,7 @@ class Prepared:
         index: the content of `index.json`.
         tokenizer: the tokenizer that made the ids.
         dtype: the type of the stored ids.
-        files: the files of all shards, those of earlier versions among them.
+        files: the files of all shards.
         tokens, documents, skipped: totals over all shards: tokens (one [SEP] per document
             included), documents, and bad records; `skipped_first` are the messages of some of
             these.
@@ -113,36 +119,42 @@ class Prepared:
     def __init__(self, folder: str | os.PathLike):
         self.folder = str(folder)
         self.index = read_index(self.folder)
-        shards, present = (
-            self.index["shards"],
-            {file.name: file for file in files.find_files(self.folder)},
-        )
-        self.files: list[File] = []
-        self._shards: list[File] = []
+        shards = self.index["shards"]
+        self.files = self._find_shards(shards)
+        self.tokenizer = self._read_tokenizer()
+        self.dtype = np.dtype(self.index["dtype"])
+        tokens = [shard["tokens"] for shard in shards]
+        self.offsets = np.cumsum([0, *tokens], dtype=np.int64)
+        self.tokens = int(self.offsets[-1])
+        self.documents = sum(shard["documents"] for shard in shards)
+        self.skipped = sum(shard["skipped"] for shard in shards)
+        self.skipped_first: list[str] = []
+        for shard in shards:
+            self.skipped_first += shard["skipped_first"]
+        open_at_once = OPEN_COPIES if files.is_remote(self.folder) else OPEN_READERS
+        self._readers = ResultCache(self._open_reader, open_at_once)
+
+    def _find_shards(self, shards: list[dict[str, Any]]) -> list[File]:
+        present = {file.name: file for file in files.find_files(self.folder)}
+        shard_files = []
         for number, shard in enumerate(shards):
             name = shard_file("", number, len(shards)).name
-            if name not in present or present[name].size != shard["ids_bytes"]:
+            file = present.get(name)
+            if file is None or file.size != shard["ids_bytes"]:
                 raise DataError(
-                    f"{self.folder}/{name}: missing, or not of the {shard['ids_bytes']} bytes written; {_AGAIN}"
+                    f"{self.folder}/{name}: missing, or not of the {shard['ids_bytes']} bytes "
+                    f"written; {_AGAIN}"
                 )
-            self._shards.append(present[name])
-            beside = f"lengths-{name[4:].partition('.')[0]}.npy"
-            self.files += [present[one] for one in (name, beside) if one in present]
-        model = files.join(self.folder, TOKENIZER_FILE)
-        content = files.read_small(model)
-        if hashlib.sha256(content).hexdigest() != self.index.get("tokenizer"):
-            raise DataError(f"{model} is not the one that made the ids; {_AGAIN}")
-        self.tokenizer = Tokenizer(content, model)
-        self.dtype = np.dtype(self.index["dtype"])
-        self.offsets = np.cumsum([0, *(shard["tokens"] for shard in shards)], dtype=np.int64)
-        self.tokens = int(self.offsets[-1])
-        self.documents, self.skipped = (
-            sum(shard[name] for shard in shards) for name in ("documents", "skipped")
-        )
-        self.skipped_first = [message for shard in shards for message in shard["skipped_first"]]
-        self._readers = ResultCache(
-            self._open_reader, OPEN_COPIES if files.is_remote(self.folder) else OPEN_READERS
-        )
+            shard_files.append(file)
+        return shard_files
+
+    def _read_tokenizer(self) -> Tokenizer:
+        path = files.join(self.folder, TOKENIZER_FILE)
+        content = files.read_small(path)
+        checksum = hashlib.sha256(content).hexdigest()
+        if checksum != self.index.get("tokenizer"):
+            raise DataError(f"{path} is not the one that made the ids; {_AGAIN}")
+        return Tokenizer(content, path)
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Ids [start, stop) of the stream: [stop - start], of `dtype`; thread-safe.
@@ -155,41 +167,70 @@ class Prepared:
         parts = [np.empty(0, self.dtype)]
         while start < stop:
             shard = int(np.searchsorted(self.offsets, start, "right")) - 1
+            first = int(self.offsets[shard])
             end = min(stop, int(self.offsets[shard + 1]))
-            parts.append(
-                self._read_shard(
-                    shard, start - int(self.offsets[shard]), end - int(self.offsets[shard])
-                )
-            )
+            parts.append(self._read_shard(shard, start - first, end - first))
             start = end
         return np.concatenate(parts)
 
     def counts(self, vocab_size: int, most: int = 1 << 24) -> np.ndarray:
         """How often each id occurs, [vocab_size]: in all tokens or, if they are more than `most`,
         in spread blocks."""
-        blocks, counts = -(-self.tokens // BLOCK), np.zeros(vocab_size, np.int64)
-        for block in spread(blocks, max(1, most // BLOCK)):
-            ids = self.read(block * BLOCK, min((block + 1) * BLOCK, self.tokens))
-            counts += np.bincount(ids, minlength=vocab_size)
+        counts = np.zeros(vocab_size, np.int64)
+        blocks = -(-self.tokens // BLOCK)
+        most_blocks = max(1, most // BLOCK)
+        for block in spread(blocks, most_blocks):
+            start = block * BLOCK
+            stop = min(start + BLOCK, self.tokens)
+            counts += np.bincount(self.read(start, stop), minlength=vocab_size)
         return counts
+
+    def some_documents(self, most: int) -> Iterator[bytes]:
+        """The ids, as bytes of uint32, of at most `most` documents: the first ones of some shards
+        or, of a remote folder, whose shards are copied to be read, of one shard."""
+        is_remote = files.is_remote(self.folder)
+        picked = spread(len(self.files), 1 if is_remote else SAMPLE_SHARDS)
+        tokens_each = SAMPLE_TOKENS // len(picked)
+        documents_each = max(1, most // len(picked))
+        for shard in picked:
+            start = int(self.offsets[shard])
+            stop = min(int(self.offsets[shard + 1]), start + tokens_each)
+            ids = self.read(start, stop).astype(np.uint32)
+            ends = np.flatnonzero(ids == self.tokenizer.sep_id) + 1
+            begin = 0
+            for end in ends[:documents_each].tolist():
+                yield ids[begin:end].tobytes()
+                begin = end
+
+    def dataset(self) -> Dataset:
+        """The corpus as a data set of documents, of which only some are shown."""
+        return Dataset(
+            path=self.folder,
+            form="token ids that `gmlp prepare` has written",
+            examples=PreparedDocuments(self),
+            files=tuple(self.files),
+        )
 
     def _read_shard(self, shard: int, start: int, stop: int) -> np.ndarray:
         first = start // BLOCK
-        with decode_errors(f"{self._shards[shard].path}: damaged or removed", _AGAIN):
+        last = (stop - 1) // BLOCK
+        with decode_errors(f"{self.files[shard].path}: damaged or removed", _AGAIN):
             reader, _ = self._readers(shard)
+            records: list[bytes] = []
             # One by one: the library would fetch a range with a pool of threads, which is slower.
-            blocks = [reader.read([number])[0] for number in range(first, -(-stop // BLOCK))]
-            ids = np.frombuffer(b"".join(blocks), self.dtype)[
-                start - first * BLOCK : stop - first * BLOCK
-            ]
-            if len(ids) != stop - start or ids.max(initial=0) >= self.tokenizer.vocab_size:
-                raise ValueError(
-                    "fewer ids than were written, or ids that the tokenizer does not have"
-                )
+            for number in range(first, last + 1):
+                records += reader.read([number])
+            blocks = np.frombuffer(b"".join(records), self.dtype)
+            begin = start - first * BLOCK
+            ids = blocks[begin : begin + stop - start]
+            if len(ids) != stop - start:
+                raise ValueError("fewer ids than were written")
+            if ids.max(initial=0) >= self.tokenizer.vocab_size:
+                raise ValueError("ids that the tokenizer does not have")
             return ids
 
     def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, cache.LocalCopy]:
-        copy = cache.LocalCopy(self._shards[shard])
+        copy = cache.LocalCopy(self.files[shard])
         return ArrayRecordReader(copy.path, options="readahead_buffer_size:0"), copy
 
     def __reduce__(self):
@@ -207,50 +248,51 @@ def read_index(folder: str) -> dict[str, Any]:
     path = files.join(folder, INDEX)
     if not is_prepared(folder):
         raise DataError(
-            f"no prepared corpus in {folder!r}: it has no {INDEX}; make or finish it with gmlp prepare"
+            f"no prepared corpus in {folder!r}: it has no {INDEX}; make or finish it with gmlp "
+            "prepare"
         )
     index = json_files.read(path, dict)
-    if (version := index.get("format")) != FORMAT:
+    version = index.get("format")
+    if version != FORMAT:
         raise DataError(f"{path}: format {version!r}, expected {FORMAT}; prepare the corpus again")
     shards = index.get("shards")
-    whole = isinstance(shards, list) and shards and all(map(_is_record, shards))
-    if not whole or index.get("dtype") not in ("<u2", "<u4"):
+    has_shards = isinstance(shards, list) and shards and all(map(_is_record, shards))
+    if not has_shards or index.get("dtype") not in ("<u2", "<u4"):
         raise DataError(f"{path}: damaged; {_AGAIN}")
     return index
 
 
 def _is_record(shard: Any) -> bool:
     """Whether it is what `write_shard` returned, with the bad records that were skipped."""
-    if not isinstance(shard, dict) or not isinstance(shard.get("skipped_first"), list):
+    if not isinstance(shard, dict):
         return False
-    numbers = [shard.get(name) for name in ("documents", "tokens", "ids_bytes", "skipped")]
-    return all(type(number) is int and 0 <= number < 2**53 for number in numbers)
+    for name in ("documents", "tokens", "ids_bytes", "skipped"):
+        number = shard.get(name)
+        if type(number) is not int or not 0 <= number < 2**53:
+            return False
+    messages = shard.get("skipped_first")
+    if not isinstance(messages, list) or bool(messages) != bool(shard["skipped"]):
+        return False
+    return all(isinstance(message, str) for message in messages)
 
 
-def overlap_note(train: Prepared, heldout: Prepared) -> str:
-    """A line if more than TOLD of COMPARED held-out documents are, token by token, among SEARCHED
-    that are trained on, else ""; raises DataError if a file is damaged."""
-    compared, searched, equal = Counter(_documents(heldout, COMPARED)), 0, 0
-    total = compared.total()
-    for document in _documents(train, SEARCHED):
-        searched += 1
-        equal += compared.pop(document, 0)
-    if equal <= TOLD * total:
-        return ""
-    return (
-        f"warning: {equal:,} of {total:,} held-out documents ({equal / total:.1%}) are also trained on, by a look at "
-        f"{searched:,} of the {train.documents:,} training documents: their scores are too good; remove them"
-    )
+class PreparedDocuments:
+    """The documents of a prepared corpus, for people."""
 
+    units = "documents"
 
-def _documents(tokens: Prepared, most: int) -> Iterator[bytes]:
-    """The ids of some documents; of a remote folder, whose shards are copied to be read, from one
-    shard."""
-    count = len(tokens.offsets) - 1
-    picked = spread(count, 1 if files.is_remote(tokens.folder) else SHARDS)
-    for shard in picked:
-        start, end = (int(tokens.offsets[at]) for at in (shard, shard + 1))
-        ids = tokens.read(start, min(end, start + TOKENS // len(picked))).astype(np.uint32)
-        ends = np.flatnonzero(ids == tokens.tokenizer.sep_id)[: max(1, most // len(picked))] + 1
-        ids = ids[: int(ends.max(initial=0))]
-        yield from (document.tobytes() for document in np.split(ids, ends[:-1]) if len(document))
+    def __init__(self, prepared: Prepared):
+        self.prepared = prepared
+
+    def __len__(self) -> int:
+        return self.prepared.documents
+
+    @functools.cached_property
+    def _first(self) -> list[bytes]:
+        """The first documents of some shards."""
+        return list(itertools.islice(self.prepared.some_documents(SAMPLE_SHARDS), SAMPLE_SHARDS))
+
+    def describe(self, index: int) -> str:
+        """One of the first documents, in a line."""
+        ids = np.frombuffer(self._first[index % len(self._first)], np.uint32)
+        return line_of(self.prepared.tokenizer.decode(ids))

@@ -36,7 +36,7 @@ _NAMES = {
     "sep": ("[SEP]", "</s>", "<sep>"),
     "mask": ("[MASK]", "<mask>"),
 }
-# If a model lacks these, they get the ids after its last piece, as T5's sentinels do.
+# A model without these gets them after its last piece, as T5's sentinels are.
 _ADDED = ("cls", "mask")
 
 # SentencePiece silently drops sentences above 4,192 bytes; 1,000 characters are 4,000 bytes at
@@ -45,6 +45,8 @@ _CHUNK = re.compile(r"(?s).{1,1000}(?!\S)|\S{1,1000}")
 
 # A private-use character in place of the text before one that continues a word.
 _STAND_IN = "\ue000"
+
+_SPACE = "▁"  # in pieces
 
 
 class SentencePieces:
@@ -56,99 +58,112 @@ class SentencePieces:
         name: the file's name, for errors.
 
     Attributes: as those of fixed_vocabulary.Bytes; special_ids include all other control pieces.
+        falls_back_on_bytes: whether characters that are in no piece become bytes, not [UNK].
 
     Raises:
-        DataError: `model` is damaged, or it lacks padding or an end of text.
+        DataError: `model` is damaged, or padding or an end of text is missing.
     """
 
     def __init__(self, model: bytes, name: str):
-        with decode_errors(
-            f"{name}: damaged or not a SentencePiece model, nor a vocabulary in UTF-8",
-            "train or copy it again",
-        ):
-            self._processor = processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-            pieces = processor.vocab_size()
-            self.may_lack = not any(map(processor.is_byte, range(pieces)))
-        self.special: dict[str, int] = {"unk": processor.unk_id()}
+        what = f"{name}: damaged or not a SentencePiece model, nor a vocabulary in UTF-8"
+        with decode_errors(what, "train or copy it again"):
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            count = self._processor.vocab_size()
+            self.falls_back_on_bytes = any(map(self._processor.is_byte, range(count)))
+            control = list(filter(self._processor.is_control, range(count)))
+        self.special: dict[str, int] = {"unk": self._processor.unk_id()}
         self._added: list[str] = []
         for role, names in _NAMES.items():
-            ids = (
-                i for i in map(processor.piece_to_id, names) if processor.id_to_piece(i) in names
-            )
-            if (piece_id := next(ids, None)) is None:
-                if role not in _ADDED:
-                    raise DataError(
-                        f"{name}: the model has no special token {names[0]} (nor {' or '.join(names[1:])}); "
-                        "use a model with padding and an end of text, or train one with gmlp prepare"
-                    )
-                piece_id = pieces + len(self._added)
+            piece_id = self._find_piece(names)
+            if piece_id is None and role not in _ADDED:
+                raise DataError(
+                    f"{name}: the model has no special token {names[0]} (nor "
+                    f"{' or '.join(names[1:])}); use a model with padding and an end of text, or "
+                    "train one with gmlp prepare"
+                )
+            if piece_id is None:
+                piece_id = count + len(self._added)
                 self._added.append(names[0])
             self.special[role] = piece_id
-        control = filter(processor.is_control, range(pieces))
         self.special_ids = tuple(sorted({*self.special.values(), *control}))
-        self.vocab_size = pieces + len(self._added)
+        self.vocab_size = count + len(self._added)
+
+    def _find_piece(self, names: Sequence[str]) -> int | None:
+        """The id of the first of some pieces that the model has."""
+        for name in names:
+            piece_id = self._processor.piece_to_id(name)  # that of [UNK] for an unknown piece
+            if self._processor.id_to_piece(piece_id) == name:
+                return piece_id
+        return None
 
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
+        """See Tokenizer.encode_batch."""
+        encoded = [utf8(text) for text in texts]
         # Arrays, because lists of Python integers take twice as long.
-        if len(texts) == 1:  # without a thread, which would take ten times as long to start
-            return [self._processor.encode(utf8(texts[0]), return_type="numpy")]
-        return self._processor.encode(
-            list(map(utf8, texts)), num_threads=threads, return_type="numpy"
-        )
+        if len(encoded) == 1:  # without a thread, which would take ten times as long to start
+            return [self._processor.encode(encoded[0], return_type="numpy")]
+        return self._processor.encode(encoded, num_threads=threads, return_type="numpy")
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """See Tokenizer.encode_with_offsets."""
         text = utf8(text).decode()
         encoding = self._processor.encode(text, return_type="offset_mapping")
-        ids, spans = (
-            np.array(encoding["ids"], np.int32),
-            np.array(encoding["offsets"], np.int32).reshape(-1, 2),
-        )
+        offsets = encoding["offsets"]
+        spans: list[tuple[int, int]] = []
         # If one character becomes several pieces, such as bytes, only the last of them has a span.
-        last = np.where(spans[:, 0] < spans[:, 1], np.arange(len(spans)), len(spans))
-        shared = np.minimum(np.minimum.accumulate(last[::-1])[::-1], len(spans) - 1)
-        spans = spans[shared]
-        for i in np.flatnonzero(
-            [start < stop and is_blank(text[start]) for start, stop in spans.tolist()]
-        ):
-            start, stop = spans[i]
-            spans[i, 0] = next((j for j in range(start, stop) if not is_blank(text[j])), stop)
-        return ids, spans
+        span = tuple(offsets[-1]) if offsets else (0, 0)
+        for start, stop in reversed(offsets):
+            if start < stop:
+                span = (_skip_blanks(text, start, stop), stop)
+            spans.append(span)
+        spans.reverse()
+        return np.array(encoding["ids"], np.int32), np.array(spans, np.int32).reshape(-1, 2)
 
     def encode_after(self, text: str) -> list[int]:
         """The ids of a text that follows another token: without the space that begins a line."""
         if not text or text[0].isspace():
             return self._processor.encode(utf8(text))
+        before = self._processor.encode(utf8(_STAND_IN), return_type=str)
         whole = utf8(_STAND_IN + text)
-        before, pieces = (
-            self._processor.encode(part, return_type=str) for part in (utf8(_STAND_IN), whole)
-        )
-        last = len(before) - 1
+        pieces = self._processor.encode(whole, return_type=str)
+        ids = self._processor.encode(whole)
         # Without byte fallback, the stand-in and an unknown character after it are one piece, which
         # the text keeps.
-        return self._processor.encode(whole)[last + (pieces[last] == before[last]) :]
+        last = len(before) - 1
+        if pieces[last] == before[last]:
+            return ids[last + 1 :]
+        return ids[last:]
 
     def decode(self, ids: Iterable[int]) -> str:
+        """See Tokenizer.decode."""
         return self._processor.decode([token for token in ids if token not in self.special_ids])
 
     def piece(self, token: int) -> str:
-        added = token - (self.vocab_size - len(self._added))
-        return (
-            self._added[added]
-            if added >= 0
-            else self._processor.id_to_piece(token).replace("▁", " ")
-        )
+        """See Tokenizer.piece."""
+        first_added = self.vocab_size - len(self._added)
+        if token >= first_added:
+            return self._added[token - first_added]
+        return self._processor.id_to_piece(token).replace(_SPACE, " ")
+
+
+def _skip_blanks(text: str, start: int, stop: int) -> int:
+    """The first position from `start` on that holds no blank, or `stop`."""
+    while start < stop and is_blank(text[start]):
+        start += 1
+    return start
 
 
 def train(documents: Iterable[str], vocab_size: int) -> bytes:
     """Trains a unigram model with byte fallback, with SPECIAL_PIECES as its first pieces; see
     Tokenizer.train."""
-    model, stopped_by = io.BytesIO(), []
+    model = io.BytesIO()
+    stopped_by: list[BaseException] = []
 
     def chunks() -> Iterator[bytes]:
         try:
             for document in documents:
-                yield from map(utf8, cut_in_chunks(document))
+                for chunk in cut_in_chunks(document):
+                    yield utf8(chunk)
         except (DataError, KeyboardInterrupt) as error:
             stopped_by.append(error)  # SentencePiece raises a RuntimeError instead.
             raise
@@ -165,9 +180,9 @@ def train(documents: Iterable[str], vocab_size: int) -> bytes:
     except RuntimeError as error:
         if stopped_by:
             raise stopped_by[0] from None
-        advice = "give more text, or a vocab_size with room for 256 bytes and all characters"
         raise DataError(
-            f"no tokenizer of vocab_size={vocab_size} can be trained on this text: {advice}"
+            f"no tokenizer of vocab_size={vocab_size} can be trained on this text: give more text, "
+            "or a vocab_size with room for 256 bytes and all characters"
         ) from error
     return model.getvalue()
 
@@ -175,8 +190,6 @@ def train(documents: Iterable[str], vocab_size: int) -> bytes:
 def cut_in_chunks(document: str) -> Iterator[str]:
     """Cuts a document into pieces of at most 1,000 characters: at white space, unless a single word
     is longer."""
-    return (
-        match.group()
-        for line in document.splitlines(keepends=True)
-        for match in _CHUNK.finditer(line)
-    )
+    for line in document.splitlines(keepends=True):
+        for match in _CHUNK.finditer(line):
+            yield match.group()

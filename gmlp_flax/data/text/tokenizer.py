@@ -7,23 +7,23 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
-from gmlp_flax.data.pipeline import Source, usable_cores
-from gmlp_flax.data.text.fixed_vocabulary import NAMED, utf8
+from gmlp_flax.data.pipeline import usable_cores
+from gmlp_flax.data.text.casing import decide, find_sibling, read_settings
+from gmlp_flax.data.text.fixed_vocabulary import NAMED, FixedVocabulary, utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
-from gmlp_flax.data.text.word_piece import KEYS, WordPieces, decide, find_beside, read_settings
+from gmlp_flax.data.text.word_piece import Cases, WordPieces
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
-from gmlp_flax.io.logs import to_stderr
 
 TOKENIZER_FILE = "tokenizer.model"  # in a run folder, and beside prepared ids
 MASK = "[MASK]"
 DOCUMENTS = 1000  # whose [UNK] are counted at the start
 _IN_FOLDERS = ("vocab.txt", "spiece.model", TOKENIZER_FILE, "tokenizer.json")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
+_SPACE_AND_MARK = re.compile(r" [^\w\s]")
 
 
 class Tokenizer:
@@ -43,9 +43,9 @@ class Tokenizer:
     | bytes | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4, then byte b is 5 + b | as it is |
     | listops | the same, then its 15 symbols | a DataError if it has other words |
 
-    But for bytes, text is normalised first (any white space becomes one space), so decoding gives
-    the normalised text. `encode` never returns a special piece other than [UNK], whatever the text,
-    and `decode` leaves special pieces out.
+    Except for bytes, text is normalised first (any white space becomes one space), so decoding
+    gives the normalised text. `encode` never returns a special piece other than [UNK], whatever the
+    text, and `decode` leaves special pieces out.
 
     Args:
         model: the content of the model's or vocabulary's file.
@@ -58,36 +58,36 @@ class Tokenizer:
         special_ids: all special ids, in order: never masked, never drawn as a replacement.
         pad_id, cls_id, sep_id: the ids after the end of a sequence, at its beginning, and at the
             end of it or of a document.
-        unk_id, mask_id: the ids of text that the vocabulary lacks, and of a hidden token.
+        unk_id, mask_id: the ids of text that is not in the vocabulary, and of a hidden token.
         cases: of WordPiece, whether text is lower-cased, and stripped of accents; else None.
         may_lack: whether it may give [UNK], as a tokenizer that falls back on bytes does not.
         note: what `load` decided, a line for the start of a run; empty if there was nothing to
             decide.
 
     Raises:
-        DataError: `model` is damaged, or lacks a special piece.
+        DataError: `model` is damaged, or a special piece is missing.
     """
 
     def __init__(self, model: bytes, name: str = "the given bytes"):
-        if not model:
-            raise DataError(
-                f"{name}: damaged: an empty file is no tokenizer; train or copy it again"
-            )
-        self.model, self.checksum = model, hashlib.sha256(model).hexdigest()
-        fixed = {f"{known}\n".encode(): engine for known, engine in NAMED.items()}.get(model)
-        self._engine = (
-            fixed() if fixed else (WordPieces if _is_text(model) else SentencePieces)(model, name)
-        )
-        self.note, self.cases = "", getattr(self._engine, "cases", None)
-        self.may_lack = isinstance(self._engine, WordPieces) or getattr(
-            self._engine, "may_lack", False
-        )
+        self.model = model
+        self.checksum = hashlib.sha256(model).hexdigest()
+        self.note = ""
+        self._engine = _make_engine(model, name)
         self.vocab_size: int = self._engine.vocab_size
         self.special_ids: tuple[int, ...] = self._engine.special_ids
-        roles = ("pad", "unk", "cls", "sep", "mask")
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = map(
-            self._engine.special.__getitem__, roles
-        )
+        special = self._engine.special
+        self.pad_id: int = special["pad"]
+        self.unk_id: int = special["unk"]
+        self.cls_id: int = special["cls"]
+        self.sep_id: int = special["sep"]
+        self.mask_id: int = special["mask"]
+        self.cases: Cases | None = None
+        self.may_lack = False
+        if isinstance(self._engine, WordPieces):
+            self.cases = self._engine.cases
+            self.may_lack = True
+        elif isinstance(self._engine, SentencePieces):
+            self.may_lack = not self._engine.falls_back_on_bytes
 
     @classmethod
     def train(cls, documents: Iterable[str], vocab_size: int) -> Tokenizer:
@@ -110,77 +110,83 @@ class Tokenizer:
 
         A WordPiece vocabulary does not say whether text is lower-cased and stripped of accents. A
         file named TOKENIZER_FILE is a copy whose reading is settled; of other files
-        `word_piece.decide` settles it.
+        `casing.decide` settles it.
 
         Args:
             path: the file, or a folder as of Hugging Face.
             keys: word_piece.KEYS, if they are not auto.
 
         Raises:
-            DataError: the file is missing or damaged, or what is beside it contradicts it or the
+            DataError: the file is missing or damaged, or a file beside it contradicts it or the
                 keys.
         """
-        if path in NAMED:
-            return cls(f"{path}\n".encode(), str(path))
         path = os.fspath(path)
+        if path in NAMED:
+            tokenizer = cls(_line(path), path)
+            tokenizer.check(keys, path)
+            return tokenizer
         if files.is_folder(path):
-            found = [at for name in _IN_FOLDERS if files.exists(at := files.join(path, name))]
-            if not found:
-                raise DataError(
-                    f"{path} has no tokenizer ({', '.join(_IN_FOLDERS)}): give its file"
-                )
-            path = found[0]
+            path = _find_in_folder(path)
         tokenizer = cls(files.read_small(path), path)
-        if isinstance(tokenizer._engine, WordPieces) and not path.endswith(TOKENIZER_FILE):
+        if isinstance(tokenizer._engine, SentencePieces):
+            tokenizer._refuse_lower_case(path)
+        elif isinstance(tokenizer._engine, WordPieces) and not path.endswith(TOKENIZER_FILE):
             content, note = decide(path, keys)
             tokenizer = cls(content, path)
             tokenizer.note = note
-        elif isinstance(tokenizer._engine, SentencePieces) and (
-            beside := find_beside(path, "tokenizer_config.json")
-        ):
-            lower = read_settings(beside).get("do_lower_case") is True
-            if lower and tokenizer.encode("ABC") != tokenizer.encode("abc"):
-                raise DataError(
-                    f"{beside}: do_lower_case is true, which {path} does not do: lower-case texts, drop it"
-                )
         tokenizer.check(keys, path)
         return tokenizer
+
+    def _refuse_lower_case(self, path: str) -> None:
+        """Raises DataError if the tokenizer_config.json beside a SentencePiece model asks for lower
+        case, which the model does not do by itself."""
+        config = find_sibling(path, "tokenizer_config.json")
+        if not config or read_settings(config).get("do_lower_case") is not True:
+            return
+        if self.encode("ABC") != self.encode("abc"):
+            raise DataError(
+                f"{config}: do_lower_case is true, which {path} does not do: lower-case texts, "
+                "drop it"
+            )
 
     def check(self, keys: Mapping[str, str], name: str) -> None:
         """Raises DataError if it lower-cases or strips accents against word_piece.KEYS; `name` is
         its own."""
-        own = dict(zip(KEYS, self.cases or (), strict=False))
+        settled = {} if self.cases is None else self.cases._asdict()
         for key, value in keys.items():
-            if value != "auto" and str(own.get(key)) != value.title():
-                reading = (
-                    f"its {key} is {own[key]}"
-                    if own
-                    else "it is no WordPiece vocabulary with BERT's normalizer"
-                )
-                raise DataError(
-                    f"config.data.{key} is {value}, but of {name} {reading}: leave the key auto"
-                )
+            if value == "auto" or str(settled.get(key)) == value.title():
+                continue
+            reading = "it is no WordPiece vocabulary with BERT's normalizer"
+            if settled:
+                reading = f"its {key} is {settled[key]}"
+            raise DataError(
+                f"config.data.{key} is {value}, but of {name} {reading}: leave the key auto"
+            )
 
     def same_pieces(self, other: Tokenizer) -> bool:
         """Whether both have the same pieces, though they may differ in lower case and accents."""
-        pieces = [getattr(one._engine, "pieces", one.model) for one in (self, other)]
-        return pieces[0] == pieces[1]
+        return self._pieces() == other._pieces()
+
+    def _pieces(self) -> object:
+        """What differs if the pieces differ."""
+        if isinstance(self._engine, SentencePieces):
+            return self.model
+        return list(self._engine.pieces)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes the model to `path`, atomically; of WordPiece to a name that ends in .json as
         Hugging Face's `tokenizer.json`. Raises DataError if that fails."""
-        as_json = os.fspath(path).endswith(".json")
-        files.write(
-            path,
-            self._engine.to_json()
-            if as_json and isinstance(self._engine, WordPieces)
-            else self.model,
-        )
+        is_json = os.fspath(path).endswith(".json")
+        content = self.model
+        if is_json and isinstance(self._engine, WordPieces):
+            content = self._engine.to_json()
+        files.write(path, content)
 
     def encode(self, text: str) -> list[int]:
         """The text's token ids, without special ids, except [UNK] in a model that cannot fall back
         on bytes."""
-        return self.encode_batch([text], 1)[0].tolist()
+        (ids,) = self.encode_batch([text], threads=1)
+        return ids.tolist()
 
     def encode_batch(self, texts: Sequence[str], threads: int | None = None) -> list[np.ndarray]:
         """`encode` of each text, as int32 [tokens]; `threads=None` uses all cores."""
@@ -206,11 +212,13 @@ class Tokenizer:
         and ".".
         """
         first, *others = text.split(MASK)
-        # SentencePiece begins a text with a space
-        encode_after = getattr(self._engine, "encode_after", self.encode)
-        ids = list(self.encode(first))
+        ids = self.encode(first)
         for part in others:
-            ids += [self.mask_id, *encode_after(part)]
+            ids.append(self.mask_id)
+            if isinstance(self._engine, SentencePieces):  # begins a text with a space
+                ids += self._engine.encode_after(part)
+            else:
+                ids += self.encode(part)
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -224,12 +232,18 @@ class Tokenizer:
         none.
         """
         counts = np.zeros(self.vocab_size, np.int32)
-        for token in {*range(self.vocab_size)}.difference(self.special_ids):
-            piece = self.piece(token)
-            if isinstance(self._engine, WordPieces) and re.fullmatch(r" [^\w\s]", piece):
-                piece = piece[1:]
-            counts[token] = 1 if _BYTE.fullmatch(piece) else len(utf8(piece))
+        special = set(self.special_ids)
+        for token in range(self.vocab_size):
+            if token not in special:
+                counts[token] = self._byte_count(self.piece(token))
         return counts
+
+    def _byte_count(self, piece: str) -> int:
+        if _BYTE.fullmatch(piece):
+            return 1
+        if isinstance(self._engine, WordPieces) and _SPACE_AND_MARK.fullmatch(piece):
+            return len(utf8(piece[1:]))
+        return len(utf8(piece))
 
     def piece(self, token: int) -> str:
         """The piece of one id, for display: with a leading space if it begins a word; `<0x0A>` for
@@ -246,28 +260,30 @@ class Tokenizer:
         return hash(self.model)
 
 
-def report_unknown(tokenizer: Tokenizer, source: Source | Sequence[Any], where: str) -> None:
-    """Prints the share of [UNK] in "tokens" of the first DOCUMENTS examples, if the tokenizer may
-    give it.
+def _make_engine(model: bytes, name: str) -> FixedVocabulary | WordPieces | SentencePieces:
+    """What encodes, by the content of the model."""
+    if not model:
+        raise DataError(f"{name}: damaged: an empty file is no tokenizer; train or copy it again")
+    for known, vocabulary in NAMED.items():
+        if model == _line(known):
+            return vocabulary()
+    if _is_text(model):
+        return WordPieces(model, name)
+    return SentencePieces(model, name)
 
-    Args:
-        tokenizer, source: whose ids, and the examples.
-        where: what the examples are, for messages.
 
-    Raises:
-        DataError: it is more than half, from which nothing can be learned.
-    """
-    if not tokenizer.may_lack:
-        return
-    ids = [source[i]["tokens"].ravel() for i in range(min(len(source), DOCUMENTS))]
-    ids = np.concatenate([np.zeros(0, np.int64), *ids])
-    unknown = np.count_nonzero(ids == tokenizer.unk_id)
-    share = unknown / max(1, unknown + np.count_nonzero(~np.isin(ids, tokenizer.special_ids)))
-    line = f"{where}: {share:.1%} of the tokens of the first documents are [UNK]"
-    advice = "give a vocabulary of this language, or see data.do_lower_case and data.strip_accents"
-    if share > 0.5:
-        raise DataError(f"{line}, which teach a model nothing: {advice}")
-    to_stderr(f"warning: {line}: {advice}" if share > 0.05 else line)
+def _line(name: str) -> bytes:
+    """The content of the file that stands for a name of NAMED."""
+    return f"{name}\n".encode()
+
+
+def _find_in_folder(folder: str) -> str:
+    """The path of the tokenizer's file in a folder; raises DataError if there is none."""
+    for name in _IN_FOLDERS:
+        path = files.join(folder, name)
+        if files.exists(path):
+            return path
+    raise DataError(f"{folder} has no tokenizer ({', '.join(_IN_FOLDERS)}): give its file")
 
 
 def _is_text(model: bytes) -> bool:

@@ -105,7 +105,7 @@ class FNetSpec(ChannelMLPSpec, AnyLengthSpec):
         "auto",
         "the transform by matrix products, by FFT, or by the faster one",
         tuple(ALGORITHMS),
-        numerics_only=True,
+        may_change=True,
     )
 
 

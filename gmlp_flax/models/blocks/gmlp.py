@@ -36,13 +36,17 @@ class GMLPSpec(ContentAttentionSpec):
         "auto",
         "how taps are applied: as a matrix, in blocks, by FFT, or the fastest for n (causal: direct)",
         ("auto", *toeplitz.FORMS),
-        numerics_only=True,
+        may_change=True,
     )
     spatial_init_std: float = option(
         1e-6, "standard deviation of spatial weights at the start (paper: near zero)", AT_LEAST_0
     )
     d_ffn: int = option(
-        768, "width after the first projection, both halves counted", SIZE, architecture=True
+        768,
+        "width after the first projection, both halves counted",
+        SIZE,
+        architecture=True,
+        scaled=True,
     )
     gate: str = option(
         "split",

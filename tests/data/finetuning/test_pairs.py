@@ -2,6 +2,7 @@
 
 import pickle
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,23 +10,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gmlp_flax.data.finetuning import pairs
+from gmlp_flax.data.finetuning.pairs import Pairs
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.errors import DataError
-from tests.failures import raised
+from tests.failures import failure
 from tests.training import tiny
 
-TOKENIZER = SimpleNamespace(pad_id=0, cls_id=2, sep_id=3)
-PAD, CLS, SEP = 0, 2, 3
+PAD = 0
+CLS = 2
+SEP = 3
+TOKENIZER: Any = SimpleNamespace(pad_id=PAD, cls_id=CLS, sep_id=SEP)
+
+
+def shortened(texts: list[list], length: int) -> list[list]:
+    """BERT's own loop: the longer text, of equal ones the second, loses its last token until all
+    fit."""
+    texts = [list(text) for text in texts]
+    while sum(len(text) for text in texts) + 1 + len(texts) > length:
+        longest = texts[0]
+        for text in texts[1:]:
+            if len(text) >= len(longest):
+                longest = text
+        longest.pop()
+    return texts
 
 
 def slowly(texts: list[list], length: int) -> tuple[list, list]:
-    """BERT's own loop: the longer text loses its last token until both fit."""
-    first, second = list(texts[0]), list(texts[1]) if len(texts) == 2 else None
-    while len(first) + len(second or []) + (2 if second is None else 3) > length:
-        (first if second is None or len(first) > len(second) else second).pop()
-    tokens, segments = [CLS, *first, SEP], [0] * (len(first) + 2)
-    if second is not None:
-        tokens, segments = [*tokens, *second, SEP], [*segments, *[1] * (len(second) + 1)]
+    tokens = [CLS]
+    segments = [0]
+    for segment, text in enumerate(shortened(texts, length)):
+        tokens += [*text, SEP]
+        segments += [segment] * (len(text) + 1)
     padding = length - len(tokens)
     return tokens + [PAD] * padding, segments + [0] * padding
 
@@ -36,21 +50,38 @@ TEXTS = st.lists(st.lists(st.integers(5, 99), max_size=20), min_size=1, max_size
 @pytest.mark.smoke
 @given(TEXTS, st.integers(5, 50))
 def test_as_berts_loop(texts, length):
-    tokens, segments = pairs.assemble(
-        [np.array(text, np.int32) for text in texts], length, TOKENIZER
-    )
+    ids = [np.array(text, np.int32) for text in texts]
+    tokens, segments = pairs.assemble(ids, length, TOKENIZER)
     assert tokens.dtype == segments.dtype == np.int32
     assert (tokens.tolist(), segments.tolist()) == slowly(texts, length)
 
 
-@pytest.mark.parametrize("texts", [1, 2])
-def test_too_short_a_length(texts):
-    least, given_texts = 1 + 2 * texts, [np.arange(4)] * texts
-    assert pairs.assemble(given_texts, least, TOKENIZER)[0].shape == (least,)
-    with pytest.raises(
-        DataError, match=f"length={least - 1} has no room for .*: give {least} or more$"
-    ):
-        pairs.assemble(given_texts, least - 1, TOKENIZER)
+@pytest.mark.parametrize(("texts", "least"), [(1, 3), (2, 5)])
+def test_too_short_a_length(texts, least):
+    ids = [np.arange(4)] * texts
+    assert pairs.room_for(texts, least) == texts
+    assert pairs.assemble(ids, least, TOKENIZER)[0].shape == (least,)
+    message = failure(pairs.assemble, ids, least - 1, TOKENIZER)
+    assert f"length={least - 1}" in message
+    assert f"give {least} or more" in message
+
+
+@pytest.mark.parametrize(
+    ("used", "length", "expected"),
+    [(1, 128, 16), (16, 128, 16), (17, 128, 24), (97, 128, 128), (97, 100, 100), (5, 12, 12)],
+)
+@pytest.mark.parametrize("shape", [(3,), (2, 2)])
+def test_padding_is_cut_to_few_lengths(used, length, expected, shape):
+    """The longest text of the batch decides; other values stay as they are."""
+    tokens = np.full((*shape, length), PAD, np.int32)
+    tokens[..., 0] = CLS
+    tokens[(-1,) * len(shape)][:used] = 7
+    batch = {"tokens": tokens, "segments": np.ones_like(tokens), "label": np.arange(shape[0])}
+    cut = pairs.cut_padding(batch, PAD)
+    assert cut["tokens"].shape == cut["segments"].shape == (*shape, expected)
+    assert cut["label"] is batch["label"]
+    assert np.count_nonzero(cut["tokens"]) == np.count_nonzero(tokens)
+    assert batch["tokens"] is tokens
 
 
 @pytest.fixture(scope="module")
@@ -58,58 +89,66 @@ def tokenizer():
     return Tokenizer.train([" ".join(tiny.WORDS[i:]) for i in range(40)], 300)
 
 
-def ids_of(encoded):
-    return [ids.tolist() for ids in map(encoded.__getitem__, range(len(encoded)))]
-
-
 def test_encoding(tokenizer):
     """More texts than are encoded in one call, whole and cut."""
     texts = ["the time", "", *tiny.WORDS] * 100
-    expected = [*map(tokenizer.encode, texts)]
+    assert len(texts) > 4096
+    expected = [tokenizer.encode(text) for text in texts]
     encoded = pairs.encode(texts, tokenizer)
-    assert {ids.dtype for ids in encoded} == {np.dtype(np.int32)} and ids_of(encoded) == expected
-    assert ids_of(pairs.encode([], tokenizer)) == []
-    assert ids_of(pairs.encode(texts, tokenizer, max_tokens=1)) == [ids[:1] for ids in expected]
+    assert {ids.dtype for ids in encoded} == {np.dtype(np.int32)}
+    assert [ids.tolist() for ids in encoded] == expected
+    assert pairs.encode([], tokenizer) == []
+    cut = pairs.encode(texts, tokenizer, max_tokens=1)
+    assert [ids.tolist() for ids in cut] == [ids[:1] for ids in expected]
+    assert all(ids.base is None for ids in cut)
 
 
-def source(tokenizer, length=8, **options):
+def source(tokenizer: Tokenizer, length: int = 10, **options) -> Pairs:
     texts = [
-        pairs.encode(texts, tokenizer)
-        for texts in (["the time", "one"], ["a", "the of and to in is that it"])
+        pairs.encode(["the time", "one"], tokenizer),
+        pairs.encode(["a", "the of and to in is that it"], tokenizer),
     ]
     columns = {"label": np.array([1, 0], np.int32)}
-    return pairs.Pairs(texts, columns, length=length, tokenizer=tokenizer, **options)
+    return Pairs(texts, columns, length=length, tokenizer=tokenizer, **options)
+
+
+def lengths_of(examples: Pairs) -> np.ndarray:
+    """The tokens of both texts: int [2, examples]."""
+    return np.array([[len(ids) for ids in column] for column in examples.texts])
 
 
 def test_a_source_of_examples(tokenizer):
-    lengths = np.array([[*map(len, tokens)] for tokens in source(tokenizer).texts])
-    for examples in (source(tokenizer), pickle.loads(pickle.dumps(source(tokenizer)))):
-        assert len(examples) == 2 and examples.cut == (lengths.sum(0) > 8 - 3).sum() > 0
+    made = source(tokenizer)
+    for examples in (made, pickle.loads(pickle.dumps(made))):
+        assert len(examples) == 2
+        assert examples.cut == np.count_nonzero(lengths_of(made).sum(axis=0) > 10 - 3) == 1
         example = examples[1]
-        assert (example["index"], example["label"]) == (1, 0) and example["index"].dtype == np.int32
-        tokens, segments = pairs.assemble([tokens[1] for tokens in examples.texts], 8, tokenizer)
+        assert (example["index"], example["label"]) == (1, 0)
+        assert example["index"].dtype == np.int32
+        texts = [column[1] for column in examples.texts]
+        tokens, segments = pairs.assemble(texts, 10, tokenizer)
         np.testing.assert_array_equal(example["tokens"], tokens)
         np.testing.assert_array_equal(example["segments"], segments)
     assert source(tokenizer, 64).cut == 0
-    assert "length=4 has no room for two texts" in raised(DataError, source, tokenizer, 4)
+    assert "length=4" in failure(source, tokenizer, 4)
 
 
 def test_texts_that_are_encoded_alone(tokenizer):
     """Each text is laid out as if it were alone, and loses only its own tokens."""
-    examples = source(tokenizer, 6, dual_encoder=True)
-    assert (
-        examples.cut
-        == (np.array([[*map(len, tokens)] for tokens in examples.texts]) > 4).any(0).sum()
-        > 0
-    )
-    for i in range(2):
-        expected = [slowly([[int(token) for token in tokens[i]]], 6) for tokens in examples.texts]
-        rows = [
-            [{CLS: tokenizer.cls_id, SEP: tokenizer.sep_id}.get(t, t) for t in row]
-            for row, _ in expected
-        ]
-        assert (
-            tokenizer.pad_id == PAD
-            and examples[i]["tokens"].tolist() == rows
-            and not examples[i]["segments"].any()
-        )
+    examples = source(tokenizer, 7, dual_encoder=True)
+    assert examples.cut == np.count_nonzero((lengths_of(examples) > 5).any(axis=0)) == 1
+    for number in range(2):
+        example = examples[number]
+        assert example["tokens"].shape == example["segments"].shape == (2, 7)
+        assert not example["segments"].any()
+        for row, column in enumerate(examples.texts):
+            tokens, _ = pairs.assemble([column[number]], 7, tokenizer)
+            np.testing.assert_array_equal(example["tokens"][row], tokens)
+    assert "length=2" in failure(source, tokenizer, 2, dual_encoder=True)
+
+
+def test_single_texts_are_never_encoded_as_pairs(tokenizer):
+    texts = [pairs.encode(["the time", "one"], tokenizer)]
+    examples = Pairs(texts, {}, length=6, tokenizer=tokenizer, dual_encoder=True)
+    assert not examples.dual_encoder
+    assert examples[0]["tokens"].shape == (6,)

@@ -1,3 +1,5 @@
+"""Answers from scores, and SQuAD's metrics, compared with slow references and published scores."""
+
 import json
 import lzma
 from pathlib import Path
@@ -7,60 +9,64 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gmlp_flax.data.finetuning import squad, squad_answers
-from gmlp_flax.data.finetuning.squad import Question, Windows
+from gmlp_flax.data.finetuning import squad_answers
+from gmlp_flax.data.finetuning.questions import Question
 from gmlp_flax.data.finetuning.squad_answers import CERTAIN, Answer, SpanScores
+from gmlp_flax.data.finetuning.windows import Windows
+from tests.data.finetuning import slow_windows
 from tests.data.finetuning.squad_files import read
 
-PASSAGE = "A class is an object , and an object is  a class ; the name of a class is bound in the scope 日本 of it ."
+PASSAGE = (
+    "A class is an object , and an object is  a class ; the name of a class is bound in the scope "
+    "日本 of it ."
+)
 
 
-def top(logits, n_best):
+def top(logits: np.ndarray, n_best: int) -> SpanScores:
     """The results of the device for scores, float [2, windows, tokens]."""
-    places = np.argsort(-logits, axis=-1, kind="stable")[..., :n_best]
-    scores = np.take_along_axis(logits, places, -1)
-    return SpanScores(scores[0], places[0], scores[1], places[1], logits[0, :, 0] + logits[1, :, 0])
+    positions = np.argsort(-logits, axis=-1, kind="stable")[..., :n_best]
+    scores = np.take_along_axis(logits, positions, -1)
+    null = logits[0, :, 0] + logits[1, :, 0]
+    return SpanScores(scores[0], positions[0], scores[1], positions[1], null)
 
 
-def questions(*texts):
-    return [
-        Question(f"q{i}", "title", text, "what is a class ?", ((text[:1], 0),))
-        for i, text in enumerate(texts)
-    ]
+def questions(*texts: str) -> list[Question]:
+    made = []
+    for number, text in enumerate(texts):
+        answers = ((text[:1], 0),)
+        made.append(Question(f"q{number}", "title", text, "what is a class ?", answers))
+    return made
 
 
-def slow_answers(windows, logits, tokenizer, number, n_best, max_answer):
-    """By the rules, one span after another."""
+def slow_spans(
+    windows: Windows, logits: np.ndarray, number: int, n_best: int, max_answer: int
+) -> list[tuple[float, str]]:
+    """The score and the text of each span of a question that the rules allow, one after another."""
     context = windows.questions[number].context
-    spans = tokenizer.encode_with_offsets(context)[1]
-    members = list(windows.of_question(number))
-    owner = squad.widest_context(windows.begin[members], windows.size[members], len(spans))
+    spans = windows.spans(number)
+    members = windows.of_question(number)
+    bounds = [(windows.begin[member], windows.size[member]) for member in members]
     found = []
-    for row, i in enumerate(members):
-        tokens, segments = (windows[i][name] for name in ("tokens", "segments"))
-        passage = [
-            place for place in np.flatnonzero(segments) if place < max(np.flatnonzero(segments))
-        ]
-        assert [*tokens[passage]] == tokenizer.encode(context)[
-            windows.begin[i] : windows.begin[i] + windows.size[i]
-        ]
-        starts, ends = (np.argsort(-side[i], kind="stable")[:n_best] for side in logits)
-        for start in starts:
-            for end in ends:
-                if (
-                    start not in passage
-                    or end not in passage
-                    or end < start
-                    or end - start >= max_answer
-                ):
+    for row, member in enumerate(members):
+        begin, size = bounds[row]
+        first_position = int(np.flatnonzero(windows[member]["segments"])[0])
+        for start in np.argsort(-logits[0, member], kind="stable")[:n_best]:
+            for end in np.argsort(-logits[1, member], kind="stable")[:n_best]:
+                first = start - first_position + begin
+                last = end - first_position + begin
+                if not begin <= first <= last < begin + size:
                     continue
-                first, last = (place - passage[0] + windows.begin[i] for place in (start, end))
-                if owner[first] == row:
-                    text = context[spans[first, 0] : spans[last, 1]]
-                    found.append((float(logits[0][i, start]) + float(logits[1][i, end]), text))
-    found.sort(key=lambda pair: -pair[0])
-    best = {}
-    for score, text in found:
+                if last - first >= max_answer or slow_windows.owner(bounds, first) != row:
+                    continue
+                score = float(logits[0, member, start]) + float(logits[1, member, end])
+                found.append((score, context[spans[first, 0] : spans[last, 1]]))
+    return found
+
+
+def slow_answers(found: list[tuple[float, str]], n_best: int) -> list[tuple[str, float]]:
+    """The best texts, each once."""
+    best: dict[str, float] = {}
+    for score, text in sorted(found, key=lambda pair: -pair[0]):
         if text and text not in best and len(best) < n_best:
             best[text] = score
     return list(best.items())
@@ -77,27 +83,30 @@ def slow_answers(windows, logits, tokenizer, number, n_best, max_answer):
 def test_against_a_slow_reference(tokenizer, seed, length, stride, n_best, max_answer):
     asked = questions(PASSAGE, "class", PASSAGE[:40])
     windows = Windows(asked, tokenizer, length=length, stride=stride, max_query=8)
-    # Integers, so that there are ties.
-    logits = (
-        np.random.default_rng(seed).integers(-6, 6, (2, len(windows), length)).astype(np.float32)
-    )
-    found = squad_answers.find_answers(
-        windows, top(logits, n_best), n_best=n_best, max_answer=max_answer
-    )
+    rng = np.random.default_rng(seed)
+    # Whole numbers, so that there are ties.
+    logits = rng.integers(-6, 6, (2, len(windows), length)).astype(np.float32)
+    scores = top(logits, n_best)
+    found = squad_answers.find_answers(windows, scores, n_best=n_best, max_answer=max_answer)
     for number in range(len(asked)):
-        expected = slow_answers(windows, logits, tokenizer, number, n_best, max_answer)
-        assert [tuple(answer) for answer in found[number]] == expected
-    nulls = squad_answers.null_scores(windows, logits[:, :, 0].sum(0))
-    assert nulls.tolist() == [
-        min(logits[:, list(windows.of_question(i)), 0].sum(0)) for i in range(3)
-    ]
+        spans = slow_spans(windows, logits, number, n_best, max_answer)
+        assert [tuple(answer) for answer in found[number]] == slow_answers(spans, n_best)
+    nulls = squad_answers.null_scores(windows, scores.null)
+    assert nulls.dtype == np.float64
+    for number in range(len(asked)):
+        members = list(windows.of_question(number))
+        assert nulls[number] == min(
+            logits[0, member, 0] + logits[1, member, 0] for member in members
+        )
 
 
 def test_a_passage_without_tokens(tokenizer):
     windows = Windows(questions("\x01", PASSAGE), tokenizer, length=64, stride=8, max_query=8)
     logits = np.zeros((2, len(windows), 64), np.float32)
     found = squad_answers.find_answers(windows, top(logits, 20), n_best=20, max_answer=30)
-    assert len(windows.spans(0)) == 0 and found[0] == [] and found[1]
+    assert len(windows.spans(0)) == 0
+    assert found[0] == []
+    assert found[1]
 
 
 NULLS = np.array([1.0, 5.0, 0.0])
@@ -105,34 +114,53 @@ ASKED = questions("a", "b", "c")
 FOUND = [[Answer("one", 3.0), Answer("two", 2.0)], [Answer("three", 4.5)], []]
 
 
-def test_odds_and_predictions():
+def test_odds():
     odds = squad_answers.null_odds(ASKED, FOUND, NULLS)
-    assert odds == {"q0": -2.0, "q1": 0.5, "q2": CERTAIN} and json.loads(json.dumps(odds)) == odds
-    assert squad_answers.predictions(ASKED, FOUND) == {"q0": "one", "q1": "three", "q2": ""}
-    assert squad_answers.predictions(ASKED, FOUND, odds) == {"q0": "one", "q1": "", "q2": ""}
-    assert squad_answers.predictions(ASKED, FOUND, odds, 0.5) == {
-        "q0": "one",
-        "q1": "three",
-        "q2": "",
-    }
-    assert squad_answers.predictions(ASKED, FOUND, odds, -2.5) == {"q0": "", "q1": "", "q2": ""}
+    assert odds == {"q0": -2.0, "q1": 0.5, "q2": CERTAIN}
+    assert json.loads(json.dumps(odds)) == odds
+
+
+@pytest.mark.parametrize(
+    ("threshold", "expected"),
+    [
+        (None, ["one", "three", ""]),
+        (0.0, ["one", "", ""]),
+        (0.5, ["one", "three", ""]),
+        (-2.0, ["one", "", ""]),
+        (-2.5, ["", "", ""]),
+    ],
+)
+def test_predictions(threshold, expected):
+    """An answer is given up where its odds exceed the threshold."""
+    if threshold is None:
+        found = squad_answers.predictions(ASKED, FOUND)
+    else:
+        odds = squad_answers.null_odds(ASKED, FOUND, NULLS)
+        found = squad_answers.predictions(ASKED, FOUND, odds, threshold)
+    assert found == dict(zip(("q0", "q1", "q2"), expected, strict=True))
 
 
 def test_n_best_lists():
     lists = squad_answers.n_best_lists(ASKED, FOUND)
-    assert [entry["text"] for entry in lists["q0"]] == ["one", "two"] and lists["q2"] == [
-        {"text": "", "probability": 1.0, "score": 0.0}
-    ]
-    assert (
-        lists["q0"][0]["probability"] == pytest.approx(np.e / (np.e + 1))
-        and lists["q0"][1]["score"] == 2.0
-    )
+    first, second = lists["q0"]
+    assert (first["text"], second["text"]) == ("one", "two")
+    assert first["probability"] == pytest.approx(np.e / (np.e + 1))
+    assert second["score"] == 2.0
+    assert lists["q2"] == [{"text": "", "probability": 1.0, "score": 0.0}]
+
+
+def test_n_best_lists_with_no_answer():
     lists = squad_answers.n_best_lists(ASKED, FOUND, NULLS)
+    assert [entry["text"] for entry in lists["q0"]] == ["one", "two", ""]
     assert [entry["text"] for entry in lists["q1"]] == ["", "three"]
-    assert sum(entry["probability"] for entry in lists["q0"]) == pytest.approx(1)
+    assert lists["q1"][0]["score"] == 5.0
+    assert lists["q2"] == [{"text": "", "probability": 1.0, "score": 0.0}]
+    for entries in lists.values():
+        assert sum(entry["probability"] for entry in entries) == pytest.approx(1)
+    assert json.loads(json.dumps(lists)) == lists
 
 
-def question(name, *answers):
+def question(name: str, *answers: str) -> Question:
     return Question(name, "title", "context", "question", tuple((text, 0) for text in answers))
 
 
@@ -141,7 +169,9 @@ def question(name, *answers):
     [
         ("The  Cat, sat.", ["cat", "sat"]),
         ("a theory of the an", ["theory", "of"]),
-        ("Ä–Ö “the”", ["ä–ö", "“", "”"]),  # noqa: RUF001 - only ASCII punctuation, but any word boundary
+        ("Ä–Ö “the”", ["ä–ö", "“", "”"]),  # noqa: RUF001 - other marks are words
+        ("U.S. dollar's", ["us", "dollars"]),
+        ("the-rapist", ["therapist"]),
         (" ,. The ", []),
     ],
 )
@@ -156,7 +186,10 @@ def test_words(answer, words):
         ("black cat", ["the cat"], 0, 2 / 3),
         ("cat cat dog", ["cat dog dog"], 0, 2 / 3),  # multisets: one cat and one dog are common
         ("big black cat", ["cat", "black dog"], 0, 1 / 2),
+        ("big cat", ["small cat", "big cat now"], 0, 4 / 5),  # the best reference of each score
+        ("cat", ["dog"], 0, 0),
         ("", [], 1, 1),
+        ("the", [], 1, 1),
         ("cat", [], 0, 0),
         ("a", ["the", ""], 1, 1),  # no reference has a word
         ("", ["the", "cat"], 0, 0),  # "the" does not count
@@ -171,13 +204,13 @@ QUESTIONS = [question("a", "one two"), question("b", "three"), question("c"), qu
 
 def test_evaluate():
     found = squad_answers.evaluate(QUESTIONS, {"a": "two", "c": "", "d": "some", "other": "x"})
-    third = 100 * (2 / 3)
+    first = 100 * (2 / 3)
     assert found == {
         "exact": 25.0,
-        "f1": pytest.approx((third + 100) / 4),
+        "f1": pytest.approx((first + 100) / 4),
         "total": 4,
         "HasAns_exact": 0.0,
-        "HasAns_f1": pytest.approx(third / 2),
+        "HasAns_f1": pytest.approx(first / 2),
         "HasAns_total": 2,
         "NoAns_exact": 50.0,
         "NoAns_f1": 50.0,
@@ -186,29 +219,54 @@ def test_evaluate():
     }
 
 
-odds_values = st.lists(st.integers(-3, 3), min_size=4, max_size=4, unique=True)
-answers = st.lists(st.sampled_from(["", "one", "one two", "three"]), min_size=4, max_size=4)
+def test_questions_of_one_kind():
+    """As in v1.1: there is no score of the other kind."""
+    found = squad_answers.evaluate(QUESTIONS[:2], {"a": "one two", "b": "three"})
+    assert found["HasAns_total"] == found["total"] == 2
+    assert not any(name.startswith("NoAns") for name in found)
+    assert squad_answers.scores([], {}).shape == (0, 2)
 
 
-@given(odds_values, answers)
+ODDS = st.lists(st.integers(-3, 3), min_size=4, max_size=4, unique=True)
+ANSWERS = st.lists(st.sampled_from(["", "one", "one two", "three"]), min_size=4, max_size=4)
+
+
+def at_threshold(answers: dict, odds: dict, threshold: float) -> dict[str, float]:
+    """The scores if a question is answered where its odds do not exceed the threshold."""
+    kept = {}
+    for name, text in answers.items():
+        kept[name] = text if odds[name] <= threshold else ""
+    return squad_answers.evaluate(QUESTIONS, kept)
+
+
+@given(ODDS, ANSWERS)
 def test_best_thresholds_against_every_threshold(odds, predicted):
-    names = [q.id for q in QUESTIONS]
-    odds, predicted = (dict(zip(names, values, strict=True)) for values in (odds, predicted))
+    names = [question.id for question in QUESTIONS]
+    odds = dict(zip(names, odds, strict=True))
+    predicted = dict(zip(names, predicted, strict=True))
     found = squad_answers.best_thresholds(QUESTIONS, predicted, odds)
-
-    def at(threshold):
-        kept = {name: text if odds[name] <= threshold else "" for name, text in predicted.items()}
-        return squad_answers.evaluate(QUESTIONS, kept)
-
-    tried = [at(threshold) for threshold in (-4, *odds.values())]
+    tried = [at_threshold(predicted, odds, threshold) for threshold in (-4, *odds.values())]
     for name in ("exact", "f1"):
-        # The script starts from no answers at all, and calls this a threshold of 0.
-        nothing = at(-4)[name]
-        assert found[f"best_{name}"] == pytest.approx(max(metrics[name] for metrics in tried))
+        best = max(metrics[name] for metrics in tried)
+        assert found[f"best_{name}"] == pytest.approx(best)
         threshold = found[f"best_{name}_thresh"]
-        assert at(threshold)[name] == pytest.approx(found[f"best_{name}"]) or (
-            threshold == 0 and found[f"best_{name}"] == pytest.approx(nothing)
-        )
+        # The script starts from no answers at all, and calls this a threshold of 0.
+        is_none_answered = threshold == 0 and tried[0][name] == pytest.approx(best)
+        reached = at_threshold(predicted, odds, threshold)[name]
+        assert is_none_answered or reached == pytest.approx(best)
+
+
+def test_questions_without_odds_are_not_answered():
+    found = squad_answers.best_thresholds(QUESTIONS, {"a": "one two", "b": "three"}, {"a": 0.5})
+    assert found == {
+        "best_exact": 75.0,
+        "best_exact_thresh": 0.5,
+        "best_f1": 75.0,
+        "best_f1_thresh": 0.5,
+    }
+    found = squad_answers.best_thresholds(QUESTIONS, {}, {})
+    assert found["best_exact"] == found["best_f1"] == 50.0
+    assert found["best_f1_thresh"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -220,9 +278,10 @@ def test_best_thresholds_against_every_threshold(odds, predicted):
     ],
 )
 def test_published_predictions_to_the_last_digit(shared_data, version, name):
-    questions = read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
+    asked = read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
     predictions = json.loads(lzma.decompress(Path(shared_data(f"squad/{name}")).read_bytes()))
     with open(shared_data(f"squad/expected_{version}.json")) as file:
         expected = json.load(file)[name]
-    found = squad_answers.evaluate(questions, predictions)
-    assert found == expected and list(found) == list(expected)
+    found = squad_answers.evaluate(asked, predictions)
+    assert found == expected
+    assert list(found) == list(expected)

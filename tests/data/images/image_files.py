@@ -2,12 +2,14 @@
 
 import io
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import tensorflow_datasets as tfds
-from PIL import Image
+from PIL import Image, ImageOps
 
+from gmlp_flax.data.dataset import Dataset
 from tests.data import writers
 
 FEATURES = {
@@ -16,8 +18,11 @@ FEATURES = {
     "file_name": tfds.features.Text(),
 }
 
+Contents = Mapping[str, bytes | None]  # name -> content of a file; None for a folder
+
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
+    """Random pixels: uint8 of a shape."""
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
 
@@ -33,23 +38,71 @@ def png(seed: int, size: tuple[int, int] = (9, 7)) -> bytes:
     return encoded(Image.fromarray(noise(*size, 3, seed=seed)))
 
 
-def make_folder(path, files):
+def smooth(height: int, width: int) -> np.ndarray:
+    """An image without edges, of which JPEG loses little."""
+    small = Image.fromarray(noise(6, 8, 3))
+    return np.asarray(small.resize((width, height), Image.Resampling.BICUBIC))
+
+
+def turned(orientation: int) -> Image.Exif:
+    """EXIF data that ask for a turn."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
+def upright_pixels(data: bytes) -> np.ndarray:
+    """Pillow's pixels of a file, upright."""
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(ImageOps.exif_transpose(image))
+
+
+def make_folder(path: Path, files: Contents) -> Path:
+    """Writes files below a folder."""
+    path.mkdir(parents=True, exist_ok=True)
     for name, data in files.items():
         file = path / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(data) if data is not None else file.mkdir()
+        if data is None:
+            file.mkdir()
+        else:
+            file.write_bytes(data)
     return path
 
 
-def make_tar(path, files, suffix=""):
-    path = path / f"images.tar{'.' * bool(suffix)}{suffix}"
-    with tarfile.open(path, f"w:{suffix}") as tar:
-        for name, data in files.items():
-            member = tarfile.TarInfo(f"./{name}")
-            member.size = len(data or b"")
-            member.type = tarfile.REGTYPE if data is not None else tarfile.DIRTYPE
+def make_tar(path: Path, files: Contents, suffix: str = "", name: str = "images.tar") -> Path:
+    """Writes files to a tar file in a folder, compressed if there is a suffix such as "gz"."""
+    path.mkdir(parents=True, exist_ok=True)
+    tar_path = path / (f"{name}.{suffix}" if suffix else name)
+    with tarfile.open(tar_path, f"w:{suffix}") as tar:
+        for member_name, data in files.items():
+            member = tarfile.TarInfo(f"./{member_name}")
+            if data is None:
+                member.type = tarfile.DIRTYPE
+            else:
+                member.size = len(data)
             tar.addfile(member, io.BytesIO(data or b""))
-    return path
+    return tar_path
+
+
+def empty_files(*names: str) -> dict[str, bytes]:
+    """Files without content, for tests that read names alone."""
+    return dict.fromkeys(names, b"")
+
+
+def classes_by_name(dataset: Dataset) -> dict[str, str]:
+    """Name of the image -> name of its class."""
+    found = {}
+    for index in range(len(dataset)):
+        name = dataset.examples[index]["name"]
+        found[name] = dataset.classes[dataset.labels[index]]
+    return found
+
+
+def images_by_name(dataset: Dataset) -> dict[str, bytes]:
+    """Name of the image -> its encoded bytes, or its pixels."""
+    examples = dataset.examples
+    return {examples[index]["name"]: examples[index]["image"] for index in range(len(examples))}
 
 
 def record(index: int, label: int | None = None, image: bytes | None = None) -> bytes:
@@ -64,10 +117,11 @@ def record(index: int, label: int | None = None, image: bytes | None = None) -> 
 def tfds_folder(folder: Path, splits: dict[str, list[int]], file_format: str, **features) -> Path:
     """A TFDS folder: split name -> how many examples in each shard, numbered from 0 in each
     split."""
-    shards = {
-        name: [
-            [record(sum(counts[:i]) + k) for k in range(count)] for i, count in enumerate(counts)
-        ]
-        for name, counts in splits.items()
-    }
+    shards = {}
+    for name, counts in splits.items():
+        first = 0
+        shards[name] = []
+        for count in counts:
+            shards[name].append([record(index) for index in range(first, first + count)])
+            first += count
     return writers.tfds_folder(folder, shards, file_format, **(features or FEATURES))

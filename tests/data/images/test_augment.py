@@ -1,12 +1,25 @@
+"""Augmentation: operations with timm's pixels and frequencies, colour jitter, and erasing."""
+
+import collections
+from unittest import mock
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
 
 from gmlp_flax.data.images import augment
-from gmlp_flax.data.images.augment import Augmentation
+from gmlp_flax.data.images.augment import IMAGENET_POLICY, OPERATIONS, RANDAUGMENT, Augmentation
 from tests.data.images.image_files import noise
 from tests.timm_modules import timm_module
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+FILL = (124, 116, 104)
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
+MOVING = {"Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY"}
+TIMM_SUFFIXES = {"Posterize": "Original", "TranslateX": "Rel", "TranslateY": "Rel"}
 EVERY = [
     Augmentation("autoaugment"),
     Augmentation("randaugment"),
@@ -16,39 +29,214 @@ EVERY = [
 ]
 
 
+def seeded(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+class Coin:
+    """A generator with a known coin: below 0.5, the sign is negated."""
+
+    def __init__(self, negative):
+        self.negative = negative
+
+    def random(self):
+        return 0.1 if self.negative else 0.9
+
+
 class Recorded:
     """A generator that keeps its draws."""
 
     def __init__(self, seed):
-        self.rng, self.given = np.random.default_rng(seed), []
+        self.rng = seeded(seed)
+        self.draws = []
 
     def uniform(self, low, high):
-        self.given.append(self.rng.uniform(low, high))
-        return self.given[-1]
+        self.draws.append(self.rng.uniform(low, high))
+        return self.draws[-1]
 
     def integers(self, most):
-        self.given.append(self.rng.integers(most))
-        return self.given[-1]
+        self.draws.append(self.rng.integers(most))
+        return self.draws[-1]
 
     def standard_normal(self, *arguments):
         return self.rng.standard_normal(*arguments)
 
 
+def as_image(pixels):
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
+
+
+def smooth_image(height, width):
+    """Smooth, and dark on the left: every operation changes it."""
+    image = as_image(noise(5, 6, 3)).resize((width, height), Image.Resampling.BICUBIC)
+    ramp = np.linspace(0.1, 0.9, width)[:, None]
+    return (np.asarray(image) * ramp).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def timm():
+    return timm_module("data.auto_augment")
+
+
+def timm_name(name):
+    return name + TIMM_SUFFIXES.get(name, "")
+
+
+def apply_timms(timm, name, image, magnitude, negative):
+    """What timm's operation makes of an image."""
+    hparams = {"img_mean": FILL, "interpolation": Image.Resampling.BILINEAR}
+    operation = timm.AugmentOp(timm_name(name), prob=1.0, magnitude=magnitude, hparams=hparams)
+    with mock.patch.object(timm.random, "random", return_value=0.9 if negative else 0.1):
+        return np.asarray(operation(image))
+
+
+# Few colours fill most of the image: some levels hardly occur, some channels have one level.
+IMAGES = st.tuples(st.integers(1, 20), st.integers(1, 20), st.sampled_from([1, 3])).flatmap(
+    lambda shape: hnp.arrays(
+        np.uint8, shape, elements=st.integers(0, 255), fill=st.sampled_from([0, 7, 200, 255])
+    )
+)
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - MOVING))
+@given(pixels=IMAGES, magnitude=st.sampled_from([0, 2, 4.7, 5, 8, 9, 9.9]), negative=st.booleans())
+@settings(max_examples=60)
+def test_levels_are_timms(timm, name, pixels, magnitude, negative):
+    found = augment.apply(name, pixels, magnitude, Coin(negative), ())
+    expected = apply_timms(timm, name, as_image(pixels), magnitude, negative)
+    np.testing.assert_array_equal(found, expected.reshape(pixels.shape))
+
+
+@pytest.mark.parametrize("name", sorted(MOVING))
+@pytest.mark.parametrize(
+    ("magnitude", "negative"), [(2, False), (4.7, True), (9, False), (9.9, True)]
+)
+def test_moves_are_near_timms(timm, name, magnitude, negative):
+    """Within one grey level, or more at the fill's border, which OpenCV blends."""
+    pixels = smooth_image(160, 224)
+    found = augment.apply(name, pixels, magnitude, Coin(negative), FILL).astype(int)
+    expected = apply_timms(timm, name, as_image(pixels), magnitude, negative)
+    differences = np.abs(found - expected)
+    assert np.mean(differences <= 1) > 0.9
+    assert differences.mean() < 2
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_a_grey_image_is_one_channel_of_three_equal_ones(name):
+    """Colours aside, which a grey image does not have."""
+    grey = smooth_image(32, 40)[..., :1]
+    of_grey = augment.apply(name, grey, 8, Coin(False), (9,))
+    of_colours = augment.apply(name, np.repeat(grey, 3, axis=2), 8, Coin(False), (9, 9, 9))
+    np.testing.assert_allclose(of_grey[..., 0].astype(int), of_colours[..., 1], atol=1)
+
+
+def test_operations_by_hand():
+    levels = np.uint8([[[0], [100], [130], [255]]])
+    expected = {
+        ("Invert", 0): [255, 155, 125, 0],
+        ("Solarize", 5): [0, 100, 125, 0],
+        ("SolarizeIncreasing", 5): [0, 100, 125, 0],
+        ("SolarizeAdd", 10): [110, 210, 130, 255],
+        ("Posterize", 0): [0, 96, 128, 240],
+        ("PosterizeIncreasing", 10): [0, 0, 0, 0],
+        ("AutoContrast", 0): [0, 100, 130, 255],
+    }
+    for (name, magnitude), values in expected.items():
+        found = augment.apply(name, levels, magnitude, Coin(False), (0,))
+        assert found.ravel().tolist() == values, name
+    moved = augment.apply("TranslateX", levels, 10 / 0.45 / 4, Coin(False), (7,))
+    assert moved.ravel().tolist() == [100, 130, 255, 7]
+
+
+def test_the_policy_is_timms(timm):
+    policy = timm.auto_augment_policy("original", timm._HPARAMS_DEFAULT)
+    theirs = [[(op.name, op.prob, op.magnitude) for op in pair] for pair in policy]
+    ours = []
+    for pair in IMAGENET_POLICY:
+        ours.append([(timm_name(name), *numbers) for name, *numbers in pair])
+    assert ours == theirs
+
+
+def test_operations_of_randaugment_are_timms(timm):
+    rand = timm.rand_augment_transform("rand-m9-n2-mstd0.5-inc1", dict(timm._HPARAMS_DEFAULT))
+    assert [timm_name(name) for name in RANDAUGMENT] == [op.name for op in rand.ops]
+    assert rand.num_layers == Augmentation().randaugment_layers == 2
+    for op in rand.ops:
+        assert (op.prob, op.magnitude, op.magnitude_std) == (augment.LAYER_PROBABILITY, 9, 0.5)
+
+
+@pytest.fixture
+def applied(monkeypatch):
+    """Records (name, magnitude) of each call of `augment.apply`."""
+    seen = []
+
+    def record(name, pixels, magnitude, rng, fill):
+        seen.append((name, magnitude))
+        return pixels
+
+    monkeypatch.setattr(augment, "apply", record)
+    return seen
+
+
+def test_frequencies_of_auto_augment(applied):
+    draws = 20_000
+    rng = seeded()
+    for _ in range(draws):
+        augment.auto_augment(None, rng, FILL)
+    expected = collections.Counter()
+    for pair in IMAGENET_POLICY:
+        for name, probability, magnitude in pair:
+            expected[name, magnitude] += probability / 25 * draws
+    found = collections.Counter(applied)
+    assert {entry for entry, count in expected.items() if count} == found.keys()
+    for entry, count in expected.items():
+        assert abs(found[entry] - count) < 5 * max(count, 1) ** 0.5, entry
+
+
+def test_frequencies_and_severities_of_rand_augment(applied):
+    draws = 20_000
+    rng = seeded()
+    for _ in range(draws):
+        augment.rand_augment(None, rng, FILL, Augmentation())
+    names = [name for name, _ in applied]
+    for name in RANDAUGMENT:
+        assert abs(names.count(name) - draws / 15) < 5 * (draws / 15) ** 0.5
+    # N(9, 1/2) clipped at 10, two standard deviations above.
+    severities = np.array([magnitude for _, magnitude in applied])
+    assert np.median(severities) == pytest.approx(9, abs=0.02)
+    assert severities.max() == 10
+    assert (severities == 10).mean() == pytest.approx(0.02275, abs=0.004)
+    assert (severities < 8.5).mean() == pytest.approx(0.1587, abs=0.01)
+
+
+def test_options_of_rand_augment(applied):
+    options = Augmentation("randaugment", 5, 0.0, 3.0)
+    for seed in range(400):
+        augment.augment(noise(2, 2, 3), seeded(seed), options)
+    assert len(applied) == pytest.approx(5 / 2 * 400, abs=5 * (5 / 4 * 400) ** 0.5)
+    severities = np.array([magnitude for _, magnitude in applied])
+    assert severities.min() == 0
+    assert (severities == 0).mean() == pytest.approx(0.5, abs=0.08)
+
+
 def test_off_draws_nothing_and_gives_the_image_back():
-    rng, pixels = np.random.default_rng(0), noise(24, 20, 3)
+    rng = seeded()
+    pixels = noise(24, 20, 3)
     assert augment.augment(pixels, rng, Augmentation()) is pixels
-    assert rng.random() == np.random.default_rng(0).random()
+    assert rng.random() == seeded().random()
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("options", EVERY)
 def test_a_function_of_image_and_draws(options, channels):
-    pixels, found = noise(24, 20, channels), []
+    pixels = noise(24, 20, channels)
     before = pixels.copy()
+    flipped = pixels[:, ::-1]  # a view with negative strides, as a flip makes it
+    found = []
     for seed in (0, *range(9)):
-        # A view with negative strides, as a flip makes it.
-        found.append(augment.augment(pixels[:, ::-1], np.random.default_rng(seed), options))
-        assert found[-1].shape == pixels.shape and found[-1].dtype == np.uint8
+        found.append(augment.augment(flipped, seeded(seed), options))
+        assert found[-1].shape == pixels.shape
+        assert found[-1].dtype == np.uint8
     np.testing.assert_array_equal(pixels, before)
     np.testing.assert_array_equal(found[0], found[1])
     assert len({image.tobytes() for image in found}) > 2
@@ -56,10 +244,9 @@ def test_a_function_of_image_and_draws(options, channels):
 
 def test_what_comes_into_view_has_the_mean_colour(monkeypatch):
     monkeypatch.setattr(augment, "IMAGENET_POLICY", ((("TranslateX", 1.0, 10),),))
-    found = augment.augment(
-        noise(20, 40, 3), np.random.default_rng(0), Augmentation("autoaugment", mean=MEAN)
-    )
-    edge = found[:, 0] if (found[:, 0] == found[0, 0]).all() else found[:, -1]
+    found = augment.augment(noise(20, 40, 3), seeded(), Augmentation("autoaugment", mean=MEAN))
+    first = found[:, 0]
+    edge = first if (first == first[0]).all() else found[:, -1]
     assert edge.tolist() == [[124, 116, 104]] * 20
 
 
@@ -89,19 +276,27 @@ def test_color_jitter():
     np.testing.assert_allclose(found, x, atol=3)
 
 
+def test_a_strong_jitter_never_inverts():
+    class Least:
+        def permutation(self, count):
+            return range(count)
+
+        def uniform(self, low, high):
+            return low
+
+    assert augment.color_jitter(noise(4, 4, 3), Least(), 2.5).max() == 0
+
+
 def test_erased_pixels_are_normal_once_normalised():
     """Mean and standard deviation of N(0, 1), except for rounding and for clipping to black and
     white."""
     options = Augmentation(erasing=1.0, mean=(0.5,), std=(0.1,))
     pixels = np.zeros((300, 300, 1), np.uint8)
-    erased = np.stack(
-        [augment.augment(pixels, np.random.default_rng(seed), options) for seed in range(4)]
-    )
+    erased = np.stack([augment.augment(pixels, seeded(seed), options) for seed in range(4)])
     inside = erased[erased > 0]
     normalised = (inside / 255 - 0.5) / 0.1
-    assert normalised.mean() == pytest.approx(0, abs=0.02) and normalised.std() == pytest.approx(
-        1, abs=0.02
-    )
+    assert normalised.mean() == pytest.approx(0, abs=0.02)
+    assert normalised.std() == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -110,21 +305,30 @@ def test_erased_where_timm_erases(seed, monkeypatch):
     erasing = timm_module("data.random_erasing")
     import torch
 
-    pixels, rng = np.zeros((200, 30, 3), np.uint8), Recorded(seed)
+    pixels = np.zeros((200, 30, 3), np.uint8)
+    rng = Recorded(seed)
     ours = augment.random_erasing(pixels, rng, (0.5,) * 3, (0.1,) * 3)
-    draws = iter(rng.given)
+    draws = iter(rng.draws)
     monkeypatch.setattr(erasing.random, "uniform", lambda low, high: next(draws))
     monkeypatch.setattr(erasing.random, "randint", lambda low, high: next(draws))
-    theirs = erasing.RandomErasing(probability=1.0, mode="pixel", device="cpu")(
-        torch.zeros(3, 200, 30)
-    )
+    erase = erasing.RandomErasing(probability=1.0, mode="pixel", device="cpu")
+    theirs = erase(torch.zeros(3, 200, 30))
     np.testing.assert_array_equal((ours > 0).any(-1), (theirs != 0).any(0).numpy())
     assert next(draws, None) is None
 
 
 def test_share_of_erased_images():
-    pixels, rng = noise(8, 8, 3), np.random.default_rng(0)
-    changed = sum(
-        augment.augment(pixels, rng, Augmentation(erasing=0.25)) is not pixels for _ in range(4000)
-    )
+    pixels = noise(8, 8, 3)
+    rng = seeded()
+    changed = 0
+    for _ in range(4000):
+        changed += augment.augment(pixels, rng, Augmentation(erasing=0.25)) is not pixels
     assert changed == pytest.approx(1000, abs=5 * 27)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1)])
+def test_images_too_small_to_erase(size):
+    pixels = noise(*size, 3)
+    for seed in range(20):
+        found = augment.random_erasing(pixels, seeded(seed), MEAN, STD)
+        np.testing.assert_array_equal(found, pixels)

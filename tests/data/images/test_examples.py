@@ -1,179 +1,133 @@
-import itertools
+"""Images by position, from each kind of place: their content, sizes and fingerprints."""
+
 import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from PIL import Image
 
-from gmlp_flax.data import pipeline
-from gmlp_flax.data.images import views
-from gmlp_flax.data.images.sources import UNREAD, ReadableExamples
-from gmlp_flax.errors import DataError
-from gmlp_flax.io.records import BadRecord, BadRecords
-from tests.data.images.image_files import encoded, noise
-from tests.failures import raised
+from gmlp_flax.data.images import stores
+from gmlp_flax.data.images.examples import ArrayImages, ListedImages, StoredImages
+from gmlp_flax.io.records import BadRecord
+from tests.data.images.image_files import make_folder, make_tar, noise, png
 
-PIXELS = noise(6, 8, 3)
-PNG = encoded(Image.fromarray(PIXELS))
+FILES = {"a/1.png": b"one", "b/2.png": b"seven77"}
+LABELS = np.array([0, 1], np.int32)
+CLASSES = ("a", "b")
 
 
-@pytest.mark.parametrize("image", [PNG, PIXELS])
-def test_an_image_of_the_models_size_is_read_as_it_is(image):
-    record = {"image": image, "label": 3, "name": "a.png"}
-    found = views.evaluation_example(record, size=(6, 8), channels=3, eval_crop=1.0)
-    np.testing.assert_array_equal(found["image"], PIXELS)
-    assert found["label"] == 3
+def stored_in_a_folder(path):
+    store = stores.open_folder(str(make_folder(path / "x", FILES)))
+    return StoredImages(store.reader, store.names)
 
 
-def test_without_crop_training_sees_the_image_or_its_mirror_image():
-    square = noise(8, 8, 3)
-    record, size = (
-        {"image": square, "label": 1, "name": "a.png"},
-        {"size": (8, 8), "channels": 3, "min_scale": 1.0},
-    )
-    mirrored = 0
-    for seed in range(20):
-        plain, flipped = (
-            views.training_example(record, np.random.default_rng(seed), flip=flip, **size)["image"]
-            for flip in (False, True)
-        )
-        np.testing.assert_array_equal(plain, square)
-        changed = not np.array_equal(flipped, square)
-        np.testing.assert_array_equal(flipped, square[:, ::-1] if changed else square)
-        mirrored += changed
-    assert 3 < mirrored < 17
+def stored_in_a_tar(path):
+    store = stores.open_tar(str(make_tar(path, FILES)))
+    return StoredImages(store.reader, store.names)
 
 
-def test_what_a_user_gives(tmp_path):
-    path = tmp_path / "a.png"
-    path.write_bytes(PNG)
-    assert views.record_of(path, 3) == {"image": PNG, "name": str(path), "label": 0}
-    np.testing.assert_array_equal(views.record_of(PIXELS, 3)["image"], PIXELS)
-    for wrong in (PIXELS.astype(np.int32) - 300, PIXELS[None], PIXELS[0, 0]):
-        with pytest.raises(DataError):
-            views.record_of(wrong, 3)
+def listed_in_memory(path):
+    return ListedImages(list(FILES), list(FILES.values()))
 
 
-class Numbers:
-    """Items 0, 1, ...; the places in `damaged` raise BadRecord, the records in `wrong` do not
-    decode."""
-
-    classes, path = ("a",), "numbers"
-
-    def __init__(self, count, damaged=(), wrong=()):
-        self.count, self.damaged, self.wrong = count, damaged, wrong
-
-    def __len__(self):
-        return self.count
-
-    def __getitem__(self, index):
-        if index in self.damaged:
-            raise BadRecord(f"item {index} is damaged")
-        return {
-            "x": -1 if index in self.wrong else index,
-            "name": f"item {index}",
-            "extra": 10 * index,
-        }
+def listed_on_disk(path):
+    folder = make_folder(path / "y", FILES)
+    return ListedImages(list(FILES), [str(folder / name) for name in FILES])
 
 
-def decoded(record, *rng):
-    noise = rng[0].random() if rng else 0.0
-    if record["x"] < 0:
-        raise DataError(f"{record['name']} does not decode")
-    return {"x": record["x"], "label": np.int32(0), "noise": noise}
+KINDS = [stored_in_a_folder, stored_in_a_tar, listed_in_memory, listed_on_disk]
 
 
-def readable(source, limit=100, **options):
-    return ReadableExamples(source, decoded, BadRecords(limit), **options)
+@pytest.mark.parametrize("make", KINDS)
+def test_images_with_names(tmp_path, make):
+    examples = pickle.loads(pickle.dumps(make(tmp_path)))
+    assert len(examples) == 2
+    assert examples[0] == {"image": b"one", "name": "a/1.png"}
+    assert examples[1] == {"image": b"seven77", "name": "b/2.png"}
+    assert [examples.key(0), examples.key(1)] == list(FILES)
+    assert [examples.content(0), examples.content(1)] == [b"one", b"seven77"]
+    assert [examples.size(0), examples.size(1)] == [3, 7]
 
 
-def train(source, limit=100, count=6, **options):
-    found = readable(source, limit)
-    options = {"seed": 0, "start": 0, "batch_size": 4, **options}
-    with pipeline.train_batches(range(len(found)), transform=found.train, **options) as batches:
-        return list(itertools.islice(batches, count))
+def test_where_images_lie_is_not_in_their_fingerprint(tmp_path):
+    found = [make(tmp_path).fingerprint(CLASSES, LABELS) for make in KINDS]
+    assert found[0]["images"] == 2
+    assert found == [found[0]] * 4
 
 
-@given(
-    st.integers(1, 12), st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)), st.integers(0, 11)
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({"names": ["a/1.png", "b/3.png"]}, {"names"}),
+        ({"images": [b"one", b"seven78"]}, {"content"}),
+        ({"labels": np.array([1, 0], np.int32)}, {"labels"}),
+        ({"classes": ("a", "c")}, {"labels"}),
+        ({"labels": None}, {"labels"}),
+        ({"names": ["a/1.png"], "images": [b"one"]}, {"images", "names", "content"}),
+    ],
 )
-@settings(max_examples=60)
-def test_the_next_readable_one_stands_in(count, damaged, wrong, start):
-    """The replacement does not depend on what was read before, and draws the random numbers of the
-    place."""
-    start %= count
-    bad = {place % count for place in damaged | wrong}
-    source = Numbers(count, {place % count for place in damaged}, bad)
-    if len(bad) == count:
-        with pytest.raises(DataError, match=f"not one of {count} images can be read"):
-            readable(source)[start]
-        return
-    expected = next(
-        place % count for place in range(start, start + count) if place % count not in bad
-    )
-    fresh, used = readable(source), readable(source)
-    for place in range(count):
-        used[place]
-    noise = np.random.default_rng(7).random()
-    for found in (fresh, used):
-        example = found[start]
-        assert (example["x"], example["label"]) == (expected, UNREAD if start in bad else 0)
-        example = found.train(start, np.random.default_rng(7))
-        assert (example["x"], example["label"], example["noise"]) == (expected, 0, noise)
+def test_what_a_fingerprint_tells_apart(change, differs):
+    data = {"names": list(FILES), "images": list(FILES.values())}
+    data |= {"classes": CLASSES, "labels": LABELS}
+    prints = []
+    for values in (data, data | change):
+        examples = ListedImages(values["names"], values["images"])
+        prints.append(examples.fingerprint(values["classes"], values["labels"]))
+    before, after = prints
+    assert {key for key in after if after[key] != before[key]} == differs
 
 
-def test_batches_with_bad_records_resume_and_do_not_depend_on_hosts():
-    source = Numbers(13, {2, 3}, {7})
-    whole = train(source)
-    seen = {int(x) for batch in whole for x in batch["x"]}
-    assert not seen & {2, 3, 7} and {4, 8} <= seen
-    for name in ("x", "noise"):
-        resumed = train(source, start=4, count=2)
-        assert [b[name].tolist() for b in resumed] == [b[name].tolist() for b in whole[4:]]
-        halves = [train(source, host=host, hosts=2, count=6) for host in range(2)]
-        for batch, first, second in zip(whole, *halves, strict=True):
-            assert sorted(batch[name]) == sorted([*first[name], *second[name]])
+def test_few_of_many_images_are_read_for_a_fingerprint():
+    class Counted(ListedImages):
+        count = 0
+
+        def read(self, index):
+            self.count += 1
+            return super().read(index)
+
+    names = [str(number) for number in range(10_000)]
+    examples = Counted(names, [b""] * len(names))
+    assert examples.fingerprint((), None)["images"] == 10_000
+    assert examples.count <= 64
 
 
-def test_limit_is_of_different_records(capfd):
-    source = Numbers(10, {1}, {5})
-    # threads of another test's batches, which are closed, may still be reading
-    source.path = "limited"
-    train(source, limit=2, count=20)
-    said = sorted(line for line in capfd.readouterr().err.splitlines() if "limited" in line)
-    assert (
-        len(said) == 2
-        and said[0].endswith("item 1 is damaged")
-        and said[1].endswith("item 5 does not decode")
-    )
-    with pytest.raises(
-        DataError, match=r"^limited: item [15] .*1 bad records skipped before; max_bad_records=1:"
-    ):
-        train(source, limit=1, count=20)
-    assert "0 bad records skipped before; max_bad_records=0:" in raised(
-        DataError, train, source, limit=0, count=20
-    )
+def test_an_image_that_is_gone_has_no_content(tmp_path):
+    on_disk = listed_on_disk(tmp_path)
+    before = on_disk.fingerprint(CLASSES, LABELS)
+    (tmp_path / "y/a/1.png").unlink()
+    assert on_disk.content(0) == b""
+    assert on_disk.size(0) is None
+    with pytest.raises(BadRecord):
+        on_disk[0]
+    assert on_disk[1]["image"] == b"seven77"
+    assert on_disk.fingerprint(CLASSES, LABELS)["content"] != before["content"]
 
 
-def test_errors_of_the_whole_source_stop_at_once():
-    class Broken(Numbers):
-        def __getitem__(self, index):
-            raise DataError("the disk is gone")
+@pytest.mark.parametrize("path", ["", "a\0b.png", "\ud800.png", "x" * 5000, "."])
+def test_paths_that_no_file_has(path):
+    examples = ListedImages(["a"], [path])
+    assert examples.content(0) == b""
+    with pytest.raises(BadRecord):
+        examples[0]
 
-    with pytest.raises(DataError, match="^the disk is gone$"):
-        readable(Broken(3))[0]
+
+def test_pixels():
+    pixels = noise(3, 4, 5, 3)
+    examples = pickle.loads(pickle.dumps(ArrayImages(pixels)))
+    assert len(examples) == 3
+    np.testing.assert_array_equal(examples[2]["image"], pixels[2])
+    assert examples[2]["name"] == examples.key(2) == "image 2"
+    assert examples.content(1) == pixels[1].tobytes()
+    assert examples.size(1) == 60
 
 
-def test_more_than_the_limit_is_always_refused():
-    """By threads that meet them at the same time, and again when they are met again; as a copy has
-    them."""
-    bad = BadRecords(2)
-    for message in ("one", "one", "two"):
-        bad.skip(message)
-    for message in ("three", "four", "one"):
-        with pytest.raises(DataError, match=rf"^{message} \(2 bad records skipped before; .*=2: "):
-            bad.skip(message)
-    with pytest.raises(DataError):
-        pickle.loads(pickle.dumps(bad)).skip("five")
+def test_pixels_of_another_order_in_memory_are_the_same():
+    pixels = noise(3, 4, 5, 3)
+    turned = np.asfortranarray(pixels)
+    found = [ArrayImages(images).fingerprint((), None) for images in (pixels, turned)]
+    assert found[0] == found[1]
+
+
+def test_a_part_is_in_another_order():
+    part = ListedImages(list("abc"), [png(1), png(2), png(3)]).take(np.array([2, 0]))
+    assert [part[0]["name"], part[1]["name"]] == ["c", "a"]
+    assert part.content(1) == png(1)

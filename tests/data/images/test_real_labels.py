@@ -1,70 +1,103 @@
+"""ReaL labels: matched by the numbers in images' names, and checked before training."""
+
 import json
+import pickle
 
 import numpy as np
 import pytest
 
 from gmlp_flax.data.embedded import embedded_digits
-from gmlp_flax.data.images.folders import ImageFolder
-from gmlp_flax.data.images.sources import RealLabels, open_side
-from gmlp_flax.data.splits import Side
-from gmlp_flax.errors import DataError
+from gmlp_flax.data.images.real_labels import with_real_labels
+from gmlp_flax.data.readers import images as image_reader
 from tests.data import writers
 from tests.data.images import image_files
+from tests.failures import failure
+
+TWO = ("a/ILSVRC2012_val_00000001.JPEG", "b/ILSVRC2012_val_00000002.JPEG")
 
 
-def folder(tmp_path, *names):
-    return ImageFolder(
-        image_files.make_folder(tmp_path / "images", dict.fromkeys(names, b""))
-    ).of_split()
+def folder(path, *names):
+    """Images in class folders."""
+    root = image_files.make_folder(path / "images", image_files.empty_files(*names))
+    return image_reader.read(str(root))[""]
 
 
-def written(tmp_path, labels):
-    path = tmp_path / "real.json"
-    path.write_text(json.dumps(labels))
-    return str(path)
+def written(path, labels):
+    file = path / "real.json"
+    file.write_text(json.dumps(labels))
+    return str(file)
 
 
 def test_labels_follow_the_number_in_the_name(tmp_path):
     names = [f"{c}/ILSVRC2012_val_{i:08d}.JPEG" for c, i in (("a", 3), ("b", 1), ("b", 2))]
-    source = RealLabels(folder(tmp_path, *names), written(tmp_path, [[0, 1], [], [1]]))
-    assert len(source) == 3 and source.classes == ("a", "b")
-    assert [source[i]["real"].tolist() for i in range(3)] == [[1, -1], [0, 1], [-1, -1]]
-    assert source[0]["real"].dtype == np.int32 and source[0]["name"] == names[0]
+    plain = folder(tmp_path, *names)
+    dataset = with_real_labels(plain, written(tmp_path, [[0, 1], [], [1]]))
+    assert len(dataset) == 3
+    assert dataset.classes == ("a", "b")
+    assert dataset.labels.tolist() == [0, 1, 1]
+    examples = pickle.loads(pickle.dumps(dataset.examples))
+    assert [examples[index]["real"].tolist() for index in range(3)] == [[1, -1], [0, 1], [-1, -1]]
+    assert examples[0]["real"].dtype == np.int32
+    assert examples[0]["name"] == names[0]
+    assert dataset.fingerprint == plain.fingerprint
+
+
+def test_a_part_keeps_its_labels(tmp_path):
+    dataset = with_real_labels(folder(tmp_path, *TWO), written(tmp_path, [[0], [1]]))
+    part = dataset.take(np.array([1]))
+    assert part.examples[0]["real"].tolist() == [1]
 
 
 @pytest.mark.parametrize(
-    ("labels", "message"),
+    ("labels", "words"),
     [
-        ({"a": 1}, "real.json holds a dict: expected a list"),
-        ([[0], 1], "expected a list of labels for each image"),
-        (
-            [[0], [2]],
-            "real.json: label 2, but '.*' has 2 classes; evaluate on ImageNet's validation set",
-        ),
-        ([[0]], "labels of 1 images, but none for 'b/ILSVRC2012_val_00000002.JPEG'; give theirs"),
+        ({"a": 1}, ["real.json", "dict"]),
+        ([[0], 1], ["config.eval.real_labels", "list of labels"]),
+        ([[0], [True]], ["list of labels"]),
+        ([[0], [1.0]], ["list of labels"]),
+        ([[0], [-1]], ["list of labels"]),
+        ([[0], [2**31]], ["list of labels"]),
+        ([[0], ["1"]], ["list of labels"]),
+        ([[0], [[1]]], ["list of labels"]),
+        ([[], []], ["list of labels"]),
+        ([], ["list of labels"]),
+        ([[0], [2]], ["label 2", "2 classes"]),
+        ([[0]], ["1 images", repr(TWO[1])]),
     ],
 )
-def test_wrong_files(tmp_path, labels, message):
-    source = folder(tmp_path, "a/ILSVRC2012_val_00000001.JPEG", "b/ILSVRC2012_val_00000002.JPEG")
-    with pytest.raises(DataError, match=message) as caught:
-        RealLabels(source, written(tmp_path, labels))
-    assert "\n" not in str(caught.value)
+def test_files_of_another_form(tmp_path, labels, words):
+    message = failure(with_real_labels, folder(tmp_path, *TWO), written(tmp_path, labels))
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("data", [b"", b"[[0], [1]", b"\xff\xfe[\0]\0", b"x" * 10])
+def test_files_that_are_no_json(tmp_path, data):
+    (tmp_path / "real.json").write_bytes(data)
+    path = str(tmp_path / "real.json")
+    assert "real.json" in failure(with_real_labels, folder(tmp_path, *TWO), path)
 
 
 def test_names_that_records_alone_have_are_checked_as_these_are_read(tmp_path):
     shards = {"validation": [[b"damaged", image_files.record(9)]]}
     path = writers.tfds_folder(tmp_path / "5.2.0", shards, "tfrecord", **image_files.FEATURES)
-    source = RealLabels(open_side(str(path), Side("heldout")), written(tmp_path, [[2]]))
-    with pytest.raises(
-        DataError, match="labels of 1 images, but none for 'ILSVRC2012_val_00000010.JPEG'"
-    ):
-        _ = source[1]
+    plain = image_reader.read(str(path))["validation"]
+    dataset = with_real_labels(plain, written(tmp_path, [[2]]))
+    message = failure(dataset.examples.__getitem__, 1)
+    assert "1 images" in message
+    assert "'ILSVRC2012_val_00000010.JPEG'" in message
 
 
-def test_names_without_numbers(tmp_path):
-    labels = written(tmp_path, [[0], []])
-    expected = "config.eval.real_labels: image '{}' has no number in its name, expected names with ILSVRC2012"
-    with pytest.raises(DataError, match=expected.format("a/photo.png")):
-        RealLabels(folder(tmp_path, "a/photo.png"), labels)
-    with pytest.raises(DataError, match=expected.format("image 0")):
-        RealLabels(embedded_digits("heldout"), labels)
+@pytest.mark.parametrize(
+    "name",
+    ["a/photo.png", "a/ILSVRC2012_val_1.JPEG", "a/ILSVRC2012_val_00000000.JPEG"],
+)
+def test_names_without_the_number_of_an_image(tmp_path, name):
+    message = failure(with_real_labels, folder(tmp_path, name), written(tmp_path, [[0], []]))
+    assert repr(name) in message
+
+
+def test_images_in_memory_have_no_file_names(tmp_path):
+    message = failure(with_real_labels, embedded_digits("heldout"), written(tmp_path, [[0]]))
+    assert "config.eval.real_labels" in message
+    assert "'image 0'" in message

@@ -2,10 +2,9 @@
 
 import functools
 import hashlib
-import itertools
 from pathlib import Path
 
-from gmlp_flax.data.text.corpora import Corpus, MemoryPart
+from gmlp_flax.data.text.corpus import Corpus, Documents, MemoryPart
 from gmlp_flax.data.text.tokenizer import Tokenizer
 
 TEXTS = [
@@ -22,25 +21,34 @@ def tokenizer() -> Tokenizer:
 
 def corpus(parts: int, texts: list[str] = TEXTS) -> Corpus:
     """The texts in consecutive parts."""
-    bounds = [len(texts) * i // parts for i in range(parts + 1)]
-    pieces = (tuple(texts[first:stop]) for first, stop in itertools.pairwise(bounds))
-    fingerprint = hashlib.sha256(repr(texts).encode()).hexdigest()
-    return Corpus(
-        "texts",
-        tuple(MemoryPart(f"part {i}", piece) for i, piece in enumerate(pieces)),
-        fingerprint,
-    )
+    pieces = []
+    for number in range(parts):
+        first = len(texts) * number // parts
+        stop = len(texts) * (number + 1) // parts
+        pieces.append(MemoryPart(f"part {number}", tuple(texts[first:stop])))
+    content = hashlib.sha256(repr(texts).encode()).hexdigest()
+    return of_parts(pieces, content)
+
+
+def of_parts(parts, content: str = "content") -> Corpus:
+    """A corpus called "texts"."""
+    documents = Documents(tuple(parts))
+    return Corpus(path="texts", form="texts in memory", examples=documents, content=content)
 
 
 def content(folder: str | Path) -> dict[str, bytes]:
     """Name -> content of the files in a folder, without hidden ones."""
-    return {
-        path.name: path.read_bytes()
-        for path in Path(folder).iterdir()
-        if not path.name.startswith(".")
-    }
+    contents = {}
+    for path in Path(folder).iterdir():
+        if not path.name.startswith("."):
+            contents[path.name] = path.read_bytes()
+    return contents
 
 
 def stream(texts: list[str]) -> list[int]:
     """The ids of the texts, with [SEP] after each."""
-    return [token for text in texts for token in (*tokenizer().encode(text), tokenizer().sep_id)]
+    ids = []
+    for text in texts:
+        ids += tokenizer().encode(text)
+        ids.append(tokenizer().sep_id)
+    return ids

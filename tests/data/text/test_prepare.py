@@ -1,3 +1,5 @@
+"""A corpus to token ids on disk: the same bytes on any number of workers, and after interruptions."""
+
 import io
 import itertools
 import json
@@ -8,14 +10,14 @@ import threading
 from pathlib import Path
 
 import fsspec
-import numpy as np
 import pytest
 
-from gmlp_flax.data.text import prepare as prepare_module
-from gmlp_flax.data.text.corpora import Corpus, MemoryPart, Selection, open_corpus
+from gmlp_flax.data.readers import text as text_reader
+from gmlp_flax.data.text import prepare as preparation
+from gmlp_flax.data.text.corpus import MemoryPart, in_memory
 from gmlp_flax.data.text.prepare import (
+    Limits,
     cached_tokenizer,
-    encode_documents,
     prepare,
     prepare_in_cache,
     sample_documents,
@@ -25,14 +27,18 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from gmlp_flax.io.records import BadRecords
-from tests.data.text.preparing import TEXTS, content, corpus, stream, tokenizer
-from tests.failures import raised
+from tests.data.text.preparing import TEXTS, content, corpus, of_parts, stream, tokenizer
+from tests.failures import failure
 
-EACH_PART = {"shard_bytes": 1, "workers": 1}  # a shard for each part, made in this process
+EACH_PART = Limits(workers=1, shard_bytes=1)  # a shard for each part, made in this process
 
 
 def ids(made: Prepared) -> list[int]:
     return made.read(0, made.tokens).tolist()
+
+
+def read(path):
+    return text_reader.read(str(path))[""]
 
 
 class Interrupting(MemoryPart):
@@ -40,7 +46,7 @@ class Interrupting(MemoryPart):
 
     allowed = threading.Event()
 
-    def documents(self, bad=None):
+    def documents(self, bad):
         if not self.allowed.is_set():
             raise KeyboardInterrupt
         return super().documents(bad)
@@ -49,7 +55,7 @@ class Interrupting(MemoryPart):
 class Ending(MemoryPart):
     """A part that ends worker processes."""
 
-    def documents(self, bad=None):
+    def documents(self, bad):
         if os.environ["PARENT"] != str(os.getpid()):
             os._exit(1)
         return super().documents(bad)
@@ -58,14 +64,14 @@ class Ending(MemoryPart):
 class Endless(MemoryPart):
     """A part without an end."""
 
-    def documents(self, bad=None):
+    def documents(self, bad):
         return itertools.repeat("the quick brown fox " * 1000)
 
 
 class Damaged(MemoryPart):
     """A part that cannot be read."""
 
-    def documents(self, bad=None):
+    def documents(self, bad):
         raise DataError("a damaged part")
 
 
@@ -75,207 +81,341 @@ def interrupted(monkeypatch):
     is set."""
     monkeypatch.setattr(Interrupting, "allowed", threading.Event())
     whole = corpus(3)
-    return Corpus("texts", (*whole.parts[:2], Interrupting(*whole.parts[2])), whole.fingerprint)
+    first, second, third = whole.examples.parts
+    return of_parts([first, second, Interrupting(*third)], whole.content)
 
 
-def test_shards_are_of_consecutive_parts_and_equal_size(tmp_path):
-    total = sum(part.size for part in corpus(10).parts)
-    for shard_bytes, shards in ((1, 10), (total // 3, 3), (total + 1, 1)):
-        made = prepare(
-            corpus(10), tokenizer(), tmp_path / str(shards), shard_bytes=shard_bytes, workers=1
-        )
-        sizes = [shard["tokens"] for shard in made.index["shards"]]
-        assert ids(made) == stream(TEXTS) and len(sizes) == shards and max(sizes) < 2 * min(sizes)
-    names = ["ids-00000-of-00001.array_record", "index.json", "tokenizer.model"]
-    assert sorted(content(tmp_path / "1")) == names
+def interrupt(interrupted, folder):
+    with pytest.raises(KeyboardInterrupt):
+        prepare(interrupted, tokenizer(), folder, EACH_PART)
+
+
+# Shards
+
+
+@pytest.mark.parametrize(("share", "shards"), [(0, 10), (1 / 3, 3), (0.4, 2), (1.1, 1)])
+def test_shards_are_of_consecutive_parts_and_equal_size(tmp_path, share, shards):
+    total = sum(part.size for part in corpus(10).examples.parts)
+    limits = Limits(workers=1, shard_bytes=max(1, round(share * total)))
+    made = prepare(corpus(10), tokenizer(), tmp_path, limits)
+    assert ids(made) == stream(TEXTS)
+    sizes = [shard["tokens"] for shard in made.index["shards"]]
+    assert len(sizes) == shards
+    assert max(sizes) < 2 * min(sizes)
+    expected = {"index.json", "tokenizer.model"}
+    for number in range(shards):
+        expected.add(f"ids-{number:05}-of-{shards:05}.array_record")
+    assert set(content(tmp_path)) == expected
+
+
+def test_no_more_shards_than_allowed(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "MAX_SHARDS", 4)
+    made = prepare(corpus(10), tokenizer(), tmp_path, EACH_PART)
+    assert len(made.files) == 4
+    assert ids(made) == stream(TEXTS)
+
+
+def test_parts_without_documents(tmp_path):
+    """Also the last one, which has no size."""
+    first, second = corpus(2).examples.parts
+    empty = MemoryPart("empty", ())
+    parts = of_parts([empty, first, empty, second, empty])
+    made = prepare(parts, tokenizer(), tmp_path, EACH_PART)
+    assert ids(made) == stream(TEXTS)
 
 
 def test_workers_change_nothing(tmp_path):
     for workers in (1, 2):
-        prepare(corpus(4), tokenizer(), tmp_path / str(workers), shard_bytes=1, workers=workers)
+        limits = Limits(workers=workers, shard_bytes=1)
+        prepare(corpus(4), tokenizer(), tmp_path / str(workers), limits)
     assert content(tmp_path / "1") == content(tmp_path / "2")
     assert len(content(tmp_path / "1")) == 6
 
 
+@pytest.mark.parametrize("role", ["train", "heldout"])
+def test_held_out_documents(tmp_path, role):
+    chosen = corpus(3).hold_out(role, 0.3)
+    made = prepare(chosen, tokenizer(), tmp_path, EACH_PART)
+    assert ids(made) == stream(list(chosen.examples.read()))
+    assert made.index["heldout_share"] == 0.3
+    assert made.index["side"] == role
+
+
+def test_lines_of_the_only_document_are_held_out(tmp_path):
+    text = "".join(f"{sentence}\n" for sentence in TEXTS)
+    roles = []
+    for role in ("train", "heldout"):
+        whole = in_memory("book", [text])
+        made = prepare(whole.hold_out(role, 0.25), tokenizer(), tmp_path / role, EACH_PART)
+        (document,) = whole.hold_out(role, 0.25).examples.read()
+        assert ids(made) == stream([document])
+        roles.append(document)
+    assert "".join(roles) == text
+
+
+def test_lone_surrogates_and_long_words(tmp_path):
+    texts = ["a \ud800 b", "x" * 10_000, "\0", "日本 " * 3000]
+    made = prepare(in_memory("odd", texts), tokenizer(), tmp_path, EACH_PART)
+    assert made.documents == 4
+    decoded = tokenizer().decode(made.read(0, made.tokens))
+    assert "a ? b" in decoded
+    assert decoded.count("x") == 10_000
+    assert decoded.count("日本") == 3000
+
+
+# Interruptions
+
+
 def test_finished_shards_are_kept(tmp_path, interrupted):
-    with pytest.raises(KeyboardInterrupt):
-        prepare(interrupted, tokenizer(), tmp_path / "a", **EACH_PART)
-    assert "no prepared corpus in" in raised(DataError, Prepared, tmp_path / "a")
-    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "a").glob("ids-*")}
+    folder = tmp_path / "a"
+    interrupt(interrupted, folder)
+    assert "no prepared corpus" in failure(Prepared, folder)
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("ids-*")}
     assert len(before) == 2
-    (tmp_path / "a" / ".ids-00002-of-00003.array_record.12345678.tmp").touch()
+    (folder / ".ids-00002-of-00003.array_record.12345678.tmp").touch()
     Interrupting.allowed.set()
-    prepare(interrupted, tokenizer(), tmp_path / "a", **EACH_PART)
-    assert {name: (tmp_path / "a" / name).stat().st_mtime_ns for name in before} == before
-    assert sorted(path.name for path in (tmp_path / "a").glob(".*")) == [".lock"]
-    prepare(corpus(3), tokenizer(), tmp_path / "b", **EACH_PART)
-    assert content(tmp_path / "a") == content(tmp_path / "b")
+    prepare(interrupted, tokenizer(), folder, EACH_PART)
+    for path, time in before.items():
+        assert path.stat().st_mtime_ns == time
+    assert [path.name for path in folder.glob(".*")] == [".lock"]
+    prepare(corpus(3), tokenizer(), tmp_path / "b", EACH_PART)
+    assert content(folder) == content(tmp_path / "b")
 
 
 @pytest.mark.parametrize("is_emptied", [False, True])
-def test_a_remote_folder(tmp_path, monkeypatch, interrupted, is_emptied):
+def test_a_remote_folder(tmp_path, cache_folder, interrupted, is_emptied):
     """Shards are moved there as they are done; if somebody deletes them, they are made again."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     target = f"memory://{tmp_path.name}/prepared"
-    with pytest.raises(KeyboardInterrupt):
-        prepare(interrupted, tokenizer(), target, **EACH_PART)
+    interrupt(interrupted, target)
     assert len(files.find_files(target)) == 2
     if is_emptied:
         fsspec.filesystem("memory").rm(target, recursive=True)
     Interrupting.allowed.set()
-    assert ids(prepare(interrupted, tokenizer(), target, **EACH_PART)) == stream(TEXTS)
-    made = prepare(corpus(3), tokenizer(), tmp_path / "local", **EACH_PART)
-    assert {file.name: files.read_small(file.path) for file in files.find_files(target)} == content(
-        made.folder
-    )
-    assert not list((tmp_path / "gmlp_flax").glob("preparing-*"))
+    assert ids(prepare(interrupted, tokenizer(), target, EACH_PART)) == stream(TEXTS)
+    prepare(corpus(3), tokenizer(), tmp_path / "local", EACH_PART)
+    uploaded = {file.name: files.read_small(file.path) for file in files.find_files(target)}
+    assert uploaded == content(tmp_path / "local")
+    assert not list(cache_folder.glob("preparing-*"))
 
 
-def test_bad_records_are_counted_over_all_parts(tmp_path):
-    text = tmp_path / "text"
-    text.mkdir()
-    for name, bad in (("a", 2), ("b", 1)):
-        lines = [json.dumps({"text": text}) for text in TEXTS[:20]] + ["{"] * bad
-        (text / f"{name}.jsonl").write_text("\n".join(lines))
-    made = prepare(
-        open_corpus(str(text)), tokenizer(), tmp_path / "out", max_bad_records=3, **EACH_PART
-    )
-    assert made.skipped == 3 and [shard["skipped"] for shard in made.index["shards"]] == [2, 1]
-    assert "a.jsonl" in made.index["shards"][0]["skipped_first"][0]
-    for folder, workers in (("out", 1), ("out1", 1), ("out2", 2)):
-        with pytest.raises(DataError, match=r"[ab].jsonl, .*max_bad_records=2"):
-            options = {"max_bad_records": 2, "shard_bytes": 1, "workers": workers}
-            prepare(open_corpus(str(text)), tokenizer(), tmp_path / folder, **options)
+def test_a_damaged_plan_is_refused(tmp_path, interrupted):
+    interrupt(interrupted, tmp_path)
+    path = tmp_path / "unfinished" / "plan.json"
+    path.write_text("[]")
+    message = failure(prepare, interrupted, tokenizer(), tmp_path, EACH_PART)
+    assert f"{path} holds a list" in message
 
 
-def test_another_preparation(tmp_path):
-    prepare(corpus(2), tokenizer(), tmp_path / "done")
-    unfinished = tmp_path / "begun" / "unfinished"
-    unfinished.mkdir(parents=True)
-    (unfinished / "plan.json").write_bytes((tmp_path / "done" / "index.json").read_bytes())
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.tex").touch()
-    for folder in (tmp_path / "done", tmp_path / "begun"):
-        for arguments, options, message in (
-            ((corpus(2), Tokenizer.train(TEXTS, 310)), {}, "vocab_size 320, not 310"),
-            ((corpus(2, TEXTS[1:]), tokenizer()), {}, "corpus"),
-            ((corpus(2), tokenizer()), {"selection": Selection(0.1)}, "heldout_share 0.0, not 0.1"),
-        ):
-            told = raised(DataError, prepare, *arguments, folder, **options)
-            assert message in told.partition("holds another preparation: ")[2]
-    assert "mine' is not empty" in raised(
-        DataError, prepare, corpus(2), tokenizer(), tmp_path / "mine"
-    )
+@pytest.mark.parametrize("record", ["[]", "{}", '{"ids_bytes": 1}', ""])
+def test_a_shard_whose_record_is_damaged_is_made_again(tmp_path, interrupted, record):
+    interrupt(interrupted, tmp_path)
+    Interrupting.allowed.set()
+    (tmp_path / "unfinished" / "shard-00000.json").write_text(record)
+    assert ids(prepare(interrupted, tokenizer(), tmp_path, EACH_PART)) == stream(TEXTS)
 
 
-@pytest.mark.parametrize("make", [prepare, prepare_in_cache])
-def test_an_empty_corpus_is_refused(tmp_path, make):
-    (tmp_path / "empty.txt").write_text("\n\n")
-    empty = open_corpus(str(tmp_path / "empty.txt"))
-    for texts, selection, message in (
-        (empty, Selection(), "holds no text"),
-        (corpus(1), Selection(1e-9, "heldout"), "'texts' holds no text for the side 'heldout'"),
-    ):
-        with pytest.raises(DataError, match=message):
-            make(texts, tokenizer(), tmp_path / "deep" / "er", selection=selection, workers=1)
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"x")])
+def test_a_damaged_shard_is_made_again(tmp_path, interrupted, damage):
+    interrupt(interrupted, tmp_path)
+    Interrupting.allowed.set()
+    damage(tmp_path / "ids-00001-of-00003.array_record")
+    assert ids(prepare(interrupted, tokenizer(), tmp_path, EACH_PART)) == stream(TEXTS)
 
 
 def test_a_worker_that_dies_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PARENT", str(os.getpid()))
     whole = corpus(2)
-    ending = Corpus("texts", tuple(Ending(*part) for part in whole.parts), whole.fingerprint)
-    with pytest.raises(DataError, match="worker was ended from outside"):
-        prepare(ending, tokenizer(), tmp_path, shard_bytes=1, workers=2)
-    assert ids(prepare(whole, tokenizer(), tmp_path, **EACH_PART)) == stream(TEXTS)
+    ending = of_parts([Ending(*part) for part in whole.examples.parts], whole.content)
+    limits = Limits(workers=2, shard_bytes=1)
+    assert "fewer workers" in failure(prepare, ending, tokenizer(), tmp_path, limits)
+    assert ids(prepare(whole, tokenizer(), tmp_path, EACH_PART)) == stream(TEXTS)
 
 
 def test_an_error_in_one_shard_ends_the_work_on_others(tmp_path):
-    parts = corpus(2).parts
-    endless = Corpus("texts", (Endless(*parts[0]), Damaged(*parts[1])), "fingerprint")
-    assert "a damaged part" in raised(
-        DataError, prepare, endless, tokenizer(), tmp_path, shard_bytes=1, workers=2
-    )
+    first, second = corpus(2).examples.parts
+    endless = of_parts([Endless(*first), Damaged(*second)])
+    limits = Limits(workers=2, shard_bytes=1)
+    assert failure(prepare, endless, tokenizer(), tmp_path, limits) == "a damaged part"
     assert not list(tmp_path.glob(".*.tmp"))
 
 
+# What is refused
+
+
+def broken_lines(folder):
+    """Files of 20 documents, with two bad records and one."""
+    folder.mkdir()
+    for name, bad in (("a", 2), ("b", 1)):
+        lines = [json.dumps({"text": text}) for text in TEXTS[:20]]
+        lines += ["{"] * bad
+        (folder / f"{name}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def test_bad_records_are_counted_over_all_parts(tmp_path):
+    text = broken_lines(tmp_path / "text")
+    limits = Limits(workers=1, shard_bytes=1, max_bad_records=3)
+    made = prepare(read(text), tokenizer(), tmp_path / "out", limits)
+    assert made.skipped == 3
+    assert [shard["skipped"] for shard in made.index["shards"]] == [2, 1]
+    assert f"{text}/a.jsonl, line 21: not JSON" in made.skipped_first[0]
+    assert ids(made) == 2 * stream(TEXTS[:20])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_bad_record_too_many(tmp_path, workers):
+    text = broken_lines(tmp_path / "text")
+    limits = Limits(workers, max_bad_records=2, shard_bytes=1)
+    message = failure(prepare, read(text), tokenizer(), tmp_path / "out", limits)
+    assert ".jsonl, line 21" in message
+    assert "max_bad_records=2" in message
+
+
+def test_a_finished_folder_has_too_many_bad_records(tmp_path):
+    text = broken_lines(tmp_path / "text")
+    prepare(read(text), tokenizer(), tmp_path / "out", Limits(workers=1, max_bad_records=3))
+    limits = Limits(workers=1, max_bad_records=2)
+    message = failure(prepare, read(text), tokenizer(), tmp_path / "out", limits)
+    assert "max_bad_records=2" in message
+
+
+def test_bad_records_are_told_in_a_run(tmp_path, capsys):
+    text = broken_lines(tmp_path / "text")
+    limits = Limits(workers=1, max_bad_records=3)
+    prepare_in_cache(read(text), tokenizer(), tmp_path / "cache", limits)
+    assert f"{text}: 3 bad records skipped, the first: " in capsys.readouterr().err
+
+
+def others():
+    """Arguments of other preparations than that of corpus(2), and what differs."""
+    return [
+        (corpus(2), Tokenizer.train(TEXTS, 310), "vocab_size 320, not 310"),
+        (corpus(2, TEXTS[1:]), tokenizer(), "corpus"),
+        (corpus(3), tokenizer(), "corpus"),
+        (corpus(2).hold_out("train", 0.1), tokenizer(), "heldout_share 0.0, not 0.1"),
+        (corpus(2).hold_out("heldout", 0.1), tokenizer(), "side 'train', not 'heldout'"),
+    ]
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_another_preparation_is_refused(tmp_path, is_begun):
+    folder = tmp_path / "done"
+    prepare(corpus(2), tokenizer(), folder)
+    before = content(folder)
+    if is_begun:
+        unfinished = tmp_path / "begun" / "unfinished"
+        unfinished.mkdir(parents=True)
+        (unfinished / "plan.json").write_bytes(before["index.json"])
+        folder = tmp_path / "begun"
+    for other, its_tokenizer, difference in others():
+        message = failure(prepare, other, its_tokenizer, folder)
+        assert str(folder) in message
+        assert difference in message
+    assert content(tmp_path / "done") == before
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "in/thesis.tex", "ids-00000-of-00009.array_record"])
+def test_a_folder_of_other_files_is_refused(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("words")
+    assert f"{str(tmp_path)!r} is not empty" in failure(prepare, corpus(2), tokenizer(), tmp_path)
+    assert path.read_text() == "words"
+
+
+def test_a_file_in_place_of_a_folder(tmp_path):
+    path = tmp_path / "thesis.tex"
+    path.write_text("words")
+    assert str(path) in failure(prepare, corpus(2), tokenizer(), path)
+    assert path.read_text() == "words"
+
+
+@pytest.mark.parametrize("make", [prepare, prepare_in_cache])
+@pytest.mark.parametrize("role", ["", "heldout"])
+def test_nothing_to_prepare(tmp_path, make, role):
+    (tmp_path / "empty.txt").write_text("\n\n")
+    nothing = read(tmp_path / "empty.txt")
+    if role:
+        nothing = corpus(2).hold_out(role, 1e-9)
+    for _ in range(2):
+        message = failure(make, nothing, tokenizer(), tmp_path / "deep" / "er", EACH_PART)
+        assert repr(nothing.name) in message
+        assert repr(role or "train") in message
+    assert not list(tmp_path.rglob("unfinished"))
+
+
+# Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
 def test_a_bar_on_a_terminal(tmp_path, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr(prepare_module, "DELAY", 0)
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    prepare(corpus(2), tokenizer(), tmp_path, **EACH_PART)
-    assert terminal.getvalue().startswith("tokenising texts\n") and "100%" in terminal.getvalue()
+    terminal = Terminal()
+    monkeypatch.setattr(preparation, "DELAY", 0)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    prepare(corpus(2), tokenizer(), tmp_path, EACH_PART)
+    assert terminal.getvalue().startswith("tokenising texts\n")
+    assert "100%" in terminal.getvalue()
 
 
-def test_cache(tmp_path):
+# The cache
+
+
+def test_a_corpus_is_prepared_once(tmp_path):
     made = prepare_in_cache(corpus(2), tokenizer(), tmp_path)
-    written = Path(made.folder, "index.json").stat().st_mtime_ns
+    index = Path(made.folder, "index.json")
+    written = index.stat().st_mtime_ns
     again = prepare_in_cache(corpus(2), tokenizer(), tmp_path)
-    assert pickle.loads(pickle.dumps(again)).folder == made.folder and ids(again) == stream(TEXTS)
-    assert Path(made.folder, "index.json").stat().st_mtime_ns == written
-    assert (
-        prepare_in_cache(corpus(2), tokenizer(), tmp_path, selection=Selection(0.5)).tokens
-        < made.tokens
-    )
-    assert prepare_in_cache(corpus(2), Tokenizer.train(TEXTS, 310), tmp_path).tokens > made.tokens
-    assert len(list(tmp_path.glob("prepared-*"))) == 3
+    assert again.folder == made.folder
+    assert ids(pickle.loads(pickle.dumps(again))) == stream(TEXTS)
+    assert index.stat().st_mtime_ns == written
+
+
+def test_other_arguments_have_another_folder(tmp_path):
+    folders = set()
+    for other, its_tokenizer, _ in [(corpus(2), tokenizer(), ""), *others()]:
+        made = prepare_in_cache(other, its_tokenizer, tmp_path)
+        folders.add(made.folder)
+        assert ids(made)[-1] == its_tokenizer.sep_id
+    folders.add(prepare_in_cache(corpus(2), tokenizer(), tmp_path, EACH_PART).folder)
+    assert len(folders) == 7
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "ids-00000-of-00002.array_record"])
 def test_a_damaged_cache_is_refused(tmp_path, name):
-    folder = Path(prepare_in_cache(corpus(2), tokenizer(), tmp_path, **EACH_PART).folder)
-    (folder / name).write_bytes(b"x")
-    assert "delete its folder" in raised(
-        DataError, prepare_in_cache, corpus(2), tokenizer(), tmp_path, **EACH_PART
-    )
+    made = prepare_in_cache(corpus(2), tokenizer(), tmp_path, EACH_PART)
+    Path(made.folder, name).write_bytes(b"x")
+    message = failure(prepare_in_cache, corpus(2), tokenizer(), tmp_path, EACH_PART)
+    assert f"{made.folder}/{name}" in message
+    assert "delete its folder" in message
 
 
-def test_a_shard_whose_record_is_damaged_is_made_again(tmp_path, interrupted):
-    with pytest.raises(KeyboardInterrupt):
-        prepare(interrupted, tokenizer(), tmp_path, **EACH_PART)
-    unfinished = tmp_path / "unfinished"
-    plan = (unfinished / "plan.json").read_bytes()
-    (unfinished / "plan.json").write_text("[]")
-    Interrupting.allowed.set()
-    with pytest.raises(DataError, match=f"{unfinished}/plan.json holds a list"):
-        prepare(interrupted, tokenizer(), tmp_path, **EACH_PART)
-    (unfinished / "plan.json").write_bytes(plan)
-    (unfinished / "shard-00000.json").write_text("[]")
-    assert ids(prepare(interrupted, tokenizer(), tmp_path, **EACH_PART)) == stream(TEXTS)
+def test_a_tokenizer_is_trained_once(tmp_path):
+    first = cached_tokenizer(corpus(2), 320, tmp_path)
+    (path,) = tmp_path.glob("tokenizer-*.model")
+    assert first == tokenizer()
+    assert Tokenizer.load(path) == first
+    assert cached_tokenizer(corpus(2), 320, tmp_path) == first
+    path.write_bytes(path.read_bytes()[:-9])
+    assert cached_tokenizer(corpus(2), 320, tmp_path) == first
+    assert cached_tokenizer(corpus(2), 310, tmp_path).vocab_size == 310
+    assert len(list(tmp_path.glob("tokenizer-*.model"))) == 2
 
 
-def encode(documents: list[str], threads: int = 1) -> tuple[list[int], int]:
-    """The ids of all documents, and their number."""
-    batches = list(encode_documents(documents, tokenizer(), threads))
-    return np.concatenate([tokens for tokens, _ in batches]).tolist(), sum(
-        ended for _, ended in batches
-    )
+def test_a_tokenizer_is_not_trained_on_bad_records(tmp_path):
+    text = read(broken_lines(tmp_path / "text"))
+    assert "line 21" in failure(cached_tokenizer, text, 320, tmp_path / "cache")
+    assert cached_tokenizer(text, 310, tmp_path / "cache", 3).vocab_size == 310
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("pieces", [1, 3, 10**6])
-def test_batches_change_nothing(monkeypatch, threads, pieces):
-    monkeypatch.setattr(prepare_module, "BATCH", pieces)
-    assert encode(TEXTS, threads) == (stream(TEXTS), len(TEXTS))
-    assert list(encode_documents([], tokenizer())) == []
+# Text to train a tokenizer on
 
 
-@pytest.mark.parametrize("piece", [30, 57])
-def test_long_documents_are_cut_where_no_token_is(monkeypatch, piece):
-    monkeypatch.setattr(prepare_module, "PIECE", piece)
-    texts = ["the quick brown\nfox  jumps over \n lazy dogs " * 20, "the fox"]
-    assert encode(texts) == (stream(texts), len(texts))
-    # Without white space, the cut is at the limit.
-    unbroken = ["x" * piece] * 2 + ["x" * 7]
-    assert encode(["".join(unbroken)])[0][:-1] == [
-        token for text in unbroken for token in tokenizer().encode(text)
-    ]
-
-
-def sample(parts, characters, selection=Selection()):
-    return list(sample_documents(corpus(parts), selection, characters, BadRecords()))
+def sample(parts, characters):
+    return list(sample_documents(corpus(parts), characters, BadRecords()))
 
 
 def test_all_of_a_small_corpus():
@@ -283,40 +423,18 @@ def test_all_of_a_small_corpus():
 
 
 def test_a_share_of_each_part_of_a_large_one():
-    total, parts = sum(map(len, TEXTS)), corpus(4).parts
+    total = sum(map(len, TEXTS))
     taken = sample(4, total // 2)
     assert total // 2 <= sum(map(len, taken)) <= total // 2 + 4
-    for part in parts:
+    longest = max(map(len, TEXTS))
+    for part in corpus(4).examples.parts:
         begun = "".join(text for text in taken if text in part.texts)
-        assert "".join(part.texts).startswith(begun) and abs(len(begun) - part.size / 2) < max(
-            map(len, TEXTS)
-        )
+        assert "".join(part.texts).startswith(begun)
+        assert abs(len(begun) - part.size / 2) < longest
 
 
 def test_heldout_documents_are_not_trained_on():
-    chosen = Selection(0.3, "train")
-    assert sample(1, 10**9, chosen) == list(chosen.pick(iter(TEXTS), True))
-
-
-def test_cache_of_tokenizers(tmp_path):
-    first = cached_tokenizer(corpus(2), 320, tmp_path)
-    (file,) = tmp_path.glob("tokenizer-*.model")
-    assert (
-        cached_tokenizer(corpus(2), 320, tmp_path) == first == Tokenizer.load(file) == tokenizer()
-    )
-    file.write_bytes(file.read_bytes()[:-9])
-    assert cached_tokenizer(corpus(2), 320, tmp_path) == first
-    assert cached_tokenizer(corpus(2), 310, tmp_path).vocab_size == 310
-    assert len(list(tmp_path.glob("tokenizer-*.model"))) == 2
-
-
-@pytest.mark.parametrize("error", [DataError("line 3: found list"), KeyboardInterrupt()])
-@pytest.mark.parametrize("after", [0, 50])
-def test_what_stops_the_documents_is_raised_as_it_is(error, after):
-    def documents():
-        yield from TEXTS[:after]
-        raise error
-
-    with pytest.raises(type(error)) as caught:
-        Tokenizer.train(documents(), 320)
-    assert caught.value is error
+    train = corpus(1).hold_out("train", 0.3)
+    taken = list(sample_documents(train, 10**9, BadRecords()))
+    assert taken == list(train.examples.read())
+    assert len(taken) < len(TEXTS)

@@ -1,3 +1,5 @@
+"""SentencePiece models: published ones, and what differs between a model of ours and T5's."""
+
 import io
 
 import numpy as np
@@ -9,29 +11,48 @@ from hypothesis import strategies as st
 from gmlp_flax.data.embedded import embedded_text
 from gmlp_flax.data.text.sentence_piece import cut_in_chunks
 from gmlp_flax.data.text.tokenizer import Tokenizer
-from gmlp_flax.errors import DataError
+from tests.failures import failure
+
+T5_PIECES = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "pad_piece": "<pad>"}
+TEXTS = ["Paris is the capital (of France).", "", " ", "An  object\n€日\t!", "ﬁ ½ E\u0301"]
 
 
-def foreign(**options) -> bytes:
+def train(**options) -> bytes:
     """A model with T5's special pieces: no bytes to fall back on, no beginning of a text, no
     mask."""
     model = io.BytesIO()
-    kind = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "pad_piece": "<pad>"} | options
-    texts = (line for text in embedded_text("heldout") for line in text.splitlines())
+    lines = []
+    for text in embedded_text("heldout"):
+        lines += text.splitlines()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=texts,
+        sentence_iterator=iter(lines),
         model_writer=model,
         vocab_size=600,
         minloglevel=2,
         num_threads=2,
-        **kind,
+        **{**T5_PIECES, **options},
     )
     return model.getvalue()
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer(foreign())
+def model():
+    return train()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model):
+    return Tokenizer(model)
+
+
+def test_the_same_tokens_as_the_package(model, tokenizer):
+    package = sentencepiece.SentencePieceProcessor(model_proto=model)
+    for text in TEXTS:
+        ids = package.encode(text)
+        assert tokenizer.encode(text) == ids
+        assert tokenizer.decode(ids) == package.decode([i for i in ids if i != package.unk_id()])
+        pieces = [piece.replace("▁", " ") for piece in package.id_to_piece(ids)]
+        assert list(map(tokenizer.piece, ids)) == pieces
 
 
 def test_added_pieces(tokenizer):
@@ -39,57 +60,53 @@ def test_added_pieces(tokenizer):
     assert (tokenizer.pad_id, tokenizer.sep_id, tokenizer.unk_id) == (0, 1, 2)
     assert (tokenizer.cls_id, tokenizer.mask_id) == (600, 601)
     assert tokenizer.special_ids == (0, 1, 2, 600, 601)
-    assert [tokenizer.piece(i) for i in tokenizer.special_ids] == [
-        "<pad>",
-        "</s>",
-        "<unk>",
-        "[CLS]",
-        "[MASK]",
-    ]
+    pieces = [tokenizer.piece(token) for token in tokenizer.special_ids]
+    assert pieces == ["<pad>", "</s>", "<unk>", "[CLS]", "[MASK]"]
+    assert tokenizer.byte_counts()[[600, 601]].tolist() == [0, 0]
     ids = [600, *tokenizer.encode("an object"), 601, 1, 0]
     assert tokenizer.decode(ids) == "an object"
 
 
+@pytest.mark.parametrize(("byte_fallback", "may_lack"), [(True, False), (False, True)])
+def test_whether_text_may_be_unknown(byte_fallback, may_lack):
+    tokenizer = Tokenizer(train(byte_fallback=byte_fallback))
+    assert tokenizer.may_lack is may_lack
+    assert (tokenizer.unk_id in tokenizer.encode("€")) is may_lack
+    assert tokenizer.cases is None
+
+
 def test_pieces_of_a_model_that_has_them_are_not_added():
-    names = {
-        "bos_id": 3,
-        "bos_piece": "[CLS]",
-        "eos_piece": "[SEP]",
-        "control_symbols": ["[MASK]", "<extra>"],
-    }
-    tokenizer = Tokenizer(foreign(**names))
-    assert (tokenizer.vocab_size, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (
-        600,
-        3,
-        1,
-        4,
+    tokenizer = Tokenizer(
+        train(
+            bos_id=3,
+            bos_piece="[CLS]",
+            eos_piece="[SEP]",
+            control_symbols=["[MASK]", "<extra>"],
+        )
     )
+    assert tokenizer.vocab_size == 600
+    assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (3, 1, 4)
     assert tokenizer.special_ids == (0, 1, 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"pad_id": -1, "unk_id": 0}, r"a.model: .*\[PAD\]"),
-        ({"eos_id": -1, "unk_id": 1}, r"a.model: .*\[SEP\]"),
-    ],
+    ("options", "piece"),
+    [({"pad_id": -1, "unk_id": 0}, "[PAD]"), ({"eos_id": -1, "unk_id": 1}, "[SEP]")],
 )
-def test_missing_special_token(tmp_path, options, message):
-    (tmp_path / "a.model").write_bytes(foreign(**options))
-    with pytest.raises(DataError, match=message):
-        Tokenizer.load(tmp_path / "a.model")
+def test_a_missing_special_piece(tmp_path, options, piece):
+    (tmp_path / "a.model").write_bytes(train(**options))
+    message = failure(Tokenizer.load, tmp_path / "a.model")
+    assert "a.model" in message
+    assert piece in message
 
 
 def test_masks_beside_unknown_characters(tokenizer):
-    mask, unknown = tokenizer.mask_id, tokenizer.unk_id
+    mask = tokenizer.mask_id
+    unknown = tokenizer.unk_id
+    full_stop = tokenizer.encode("the.")[len(tokenizer.encode("the")) :]
     assert tokenizer.encode("€") == [tokenizer.encode("a €")[-2], unknown]
-    assert tokenizer.encode_masked("[MASK]€[MASK] [MASK].") == [
-        mask,
-        unknown,
-        mask,
-        mask,
-        *tokenizer.encode("the.")[len(tokenizer.encode("the")) :],
-    ]
+    expected = [mask, unknown, mask, mask, *full_stop]
+    assert tokenizer.encode_masked("[MASK]€[MASK] [MASK].") == expected
 
 
 def test_offsets_of_unknown_characters(tokenizer):
@@ -98,30 +115,60 @@ def test_offsets_of_unknown_characters(tokenizer):
     ids, spans = tokenizer.encode_with_offsets(text)
     assert ids.tolist() == tokenizer.encode(text)
     (unknown,) = np.flatnonzero(ids == tokenizer.unk_id)
-    assert spans[unknown].tolist() == [4, 6] and text[slice(*spans[0])] == "an"
-    assert spans[unknown + 1, 0] == 7 and spans[-1, 1] == len(text)
+    assert spans[unknown].tolist() == [4, 6]
+    assert spans[0].tolist() == [0, 2]
+    assert spans[unknown + 1, 0] == 7
+    assert spans[-1, 1] == len(text)
+
+
+def test_offsets_of_bytes():
+    """Each byte of a character has its whole span."""
+    tokenizer = Tokenizer(train(byte_fallback=True))
+    text = "an 日 €"
+    ids, spans = tokenizer.encode_with_offsets(text)
+    pieces = [tokenizer.piece(token) for token in ids]
+    by_piece = dict(zip(pieces, spans.tolist(), strict=True))
+    assert by_piece["<0xE6>"] == by_piece["<0x97>"] == by_piece["<0xA5>"] == [3, 4]
+    assert by_piece["<0xE2>"] == by_piece["<0x82>"] == by_piece["<0xAC>"] == [5, 6]
 
 
 @given(st.text(st.sampled_from("a \n\t€"), max_size=5000))
 def test_chunks_lose_nothing(text):
     chunks = list(cut_in_chunks(text))
     assert "".join(chunks) == text
-    assert all(len(chunk.encode()) < 4192 for chunk in chunks)
+    for chunk in chunks:
+        assert len(chunk.encode()) < 4192
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("x" * 2500, [1000, 1000, 500]),
+        ("x" * 999 + " " + "y" * 5, [999, 6]),
+        ("x" * 600 + " " + "y" * 600, [600, 601]),
+        ("one\ntwo\n", [4, 4]),
+        ("", []),
+    ],
+)
+def test_where_chunks_are_cut(text, sizes):
+    assert [len(chunk) for chunk in cut_in_chunks(text)] == sizes
 
 
 def test_t5(shared_data):
     tokenizer = Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))
     assert tokenizer.vocab_size == 32_002
     assert tokenizer.special_ids == (0, 1, 2, 32_000, 32_001)
-    assert (tokenizer.pad_id, tokenizer.sep_id, tokenizer.cls_id, tokenizer.mask_id) == (
-        0,
-        1,
-        32_000,
-        32_001,
-    )
+    assert (tokenizer.pad_id, tokenizer.sep_id) == (0, 1)
+    assert (tokenizer.cls_id, tokenizer.mask_id) == (32_000, 32_001)
     ids = tokenizer.encode_masked("Paris is the [MASK] of France.")
-    assert ids == [*tokenizer.encode("Paris is the"), 32_001, *tokenizer.encode("of France.")]
+    before = tokenizer.encode("Paris is the")
+    assert ids == [*before, 32_001, *tokenizer.encode("of France.")]
     assert tokenizer.decode(ids) == "Paris is the of France."
+
+
+def test_offsets_of_t5(shared_data):
+    tokenizer = Tokenizer.load(shared_data("tokenizers/t5_spiece.model"))
     text = "  Paris is\tthe  capital (of France)."
-    found = [text[start:stop] for start, stop in tokenizer.encode_with_offsets(text)[1]]
-    assert found == ["Paris", "is", "the", "capital", "(", "of", "France", ")."]
+    _, spans = tokenizer.encode_with_offsets(text)
+    words = [text[start:stop] for start, stop in spans.tolist()]
+    assert words == ["Paris", "is", "the", "capital", "(", "of", "France", ")."]

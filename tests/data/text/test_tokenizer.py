@@ -1,3 +1,6 @@
+"""The interface of all tokenizers, and tokenizers that are trained here."""
+
+import itertools
 import pickle
 
 import numpy as np
@@ -9,14 +12,14 @@ from gmlp_flax.data.embedded import embedded_text
 from gmlp_flax.data.text.fixed_vocabulary import SPECIAL_PIECES
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
-from tests.failures import raised
+from tests.failures import failure
 
 
 def test_special_pieces(tokenizer):
     assert tokenizer.special_ids == (0, 1, 2, 3, 4)
     assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 1, 2)
     assert (tokenizer.sep_id, tokenizer.mask_id) == (3, 4)
-    assert [tokenizer.piece(i) for i in tokenizer.special_ids] == list(SPECIAL_PIECES)
+    assert [tokenizer.piece(token) for token in range(5)] == list(SPECIAL_PIECES)
     assert not set(tokenizer.encode(" ".join(SPECIAL_PIECES))) & set(tokenizer.special_ids)
     assert tokenizer.decode([2, *tokenizer.encode("an object"), 4, 3, 0]) == "an object"
 
@@ -33,71 +36,103 @@ def test_any_text_survives(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(normalised)) == normalised
 
 
-@pytest.mark.parametrize(
-    ("kind", "texts"),
-    [
-        ("trained", ["an object", "", "the class \ud800", "€ 日本"] * 20),
-        ("word pieces", ["The cafe.", "", "is \ud800", "€"] * 20),
-        ("bytes", ["an object", "", "\ud800 日本"]),
-        ("listops", ["[MAX 4 [SM 0 9 ] ]", "", "( 1 )"]),
-    ],
-)
-def test_every_kind(tokenizer, tmp_path, kind, texts):
-    """One text is encoded as in a batch, by any number of threads, with offsets, and by a copy from
-    a file."""
-    if kind == "word pieces":
-        pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
-        tokenizer = Tokenizer("\n".join([*SPECIAL_PIECES, "the", "cafe", "is", ".", "?"]).encode())
-    elif kind != "trained":
-        tokenizer = Tokenizer.load(kind)
+WORDS = [*SPECIAL_PIECES, "the", "cafe", "is", ".", "?"]
+
+
+@pytest.fixture(params=["trained", "word pieces", "bytes", "listops"])
+def any_kind(request, tokenizer):
+    """A tokenizer of each kind, and texts that it reads."""
+    match request.param:
+        case "trained":
+            return tokenizer, ["an object", "", "the class \ud800", "€ 日本"] * 20
+        case "word pieces":
+            pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+            vocabulary = Tokenizer("\n".join(WORDS).encode())
+            return vocabulary, ["The cafe.", "", "is \ud800", "€"] * 20
+        case "bytes":
+            return Tokenizer.load("bytes"), ["an object", "", "\ud800 日本"]
+    return Tokenizer.load("listops"), ["[MAX 4 [SM 0 9 ] ]", "", "( 1 )"]
+
+
+def test_batches_and_offsets(any_kind):
+    """One text is encoded as in a batch, by any number of threads, and with offsets."""
+    tokenizer, texts = any_kind
     expected = [tokenizer.encode(text.replace("\ud800", "?")) for text in texts]
-    tokenizer.save(tmp_path / "new" / "tokenizer.model")
-    assert [file.name for file in (tmp_path / "new").iterdir()] == ["tokenizer.model"]
-    copy = Tokenizer.load(tmp_path / "new" / "tokenizer.model")
-    assert copy == tokenizer == pickle.loads(pickle.dumps(tokenizer))
     for threads in (1, 2, None):
-        batch = copy.encode_batch(texts, threads)
-        assert [ids.tolist() for ids in batch] == expected and {
-            ids.dtype.name for ids in batch
-        } == {"int32"}
+        batch = tokenizer.encode_batch(texts, threads)
+        assert [ids.tolist() for ids in batch] == expected
+        assert {ids.dtype.name for ids in batch} == {"int32"}
+    forbidden = set(tokenizer.special_ids) - {tokenizer.unk_id}
     for text, ids in zip(texts, expected, strict=True):
         tokens, spans = tokenizer.encode_with_offsets(text)
-        assert tokenizer.encode(text) == tokens.tolist() == ids
-        assert spans.shape == (len(ids), 2) and (tokens.dtype, spans.dtype) == ("int32", "int32")
-        assert not set(ids) & ({*tokenizer.special_ids} - {tokenizer.unk_id})
-        assert tokenizer.decode([tokenizer.cls_id, *ids, tokenizer.pad_id]) == tokenizer.decode(ids)
+        assert tokens.tolist() == tokenizer.encode(text) == ids
+        assert spans.shape == (len(ids), 2)
+        assert (tokens.dtype, spans.dtype) == ("int32", "int32")
+        assert not forbidden & set(ids)
+        whole = [tokenizer.cls_id, *ids, tokenizer.pad_id]
+        assert tokenizer.decode(whole) == tokenizer.decode(ids)
+    assert tokenizer.encode_batch([]) == []
+
+
+def test_copies(any_kind, tmp_path):
+    tokenizer, texts = any_kind
+    path = tmp_path / "new" / "tokenizer.model"
+    tokenizer.save(path)
+    assert [file.name for file in path.parent.iterdir()] == ["tokenizer.model"]
+    for copy in (
+        Tokenizer.load(path),
+        Tokenizer.load(path.parent),
+        pickle.loads(pickle.dumps(tokenizer)),
+    ):
+        assert copy == tokenizer
+        assert hash(copy) == hash(tokenizer)
+        assert copy.checksum == tokenizer.checksum
+        assert copy.same_pieces(tokenizer)
+        assert copy.encode(texts[0]) == tokenizer.encode(texts[0])
+
+
+def test_kinds_have_different_pieces(tokenizer):
+    others = [Tokenizer.load("bytes"), Tokenizer.load("listops"), tokenizer]
+    others.append(Tokenizer.train(["another text"], 5000))
+    for first, second in itertools.combinations(others, 2):
+        assert first != second
+        assert not first.same_pieces(second)
+    assert tokenizer != tokenizer.model
 
 
 def test_case_is_kept_and_white_space_is_not(tokenizer):
     assert tokenizer.decode(tokenizer.encode("  The\n\nObject\t日本 ")) == "The Object 日本"
 
 
-@given(st.text(st.sampled_from("the is \t\u2003\u200bé日½\u0301ﬁ🙂\x01\u00ad\ud800."), max_size=25))
+BLANKS = " \t\u2003\u200b\x01\u00ad"
+
+
+@given(st.text(st.sampled_from(f"the is {BLANKS}é日½\u0301ﬁ🙂\ud800."), max_size=25))
 def test_offsets_of_any_text(tokenizer, text):
     ids, spans = tokenizer.encode_with_offsets(text)
-    assert ids.tolist() == tokenizer.encode(text) and spans.shape == (len(ids), 2)
-    assert (spans[:, 0] <= spans[:, 1]).all() and (np.diff(spans, axis=0) >= 0).all()
-    assert spans.size == 0 or (spans.min() >= 0 and spans.max() <= len(text))
-    blank = " \t\u2003\u200b\x01\u00ad"
-    assert not any(start < stop and text[start] in blank for start, stop in spans)
-    covered = {i for start, stop in spans for i in range(start, stop)}
+    assert ids.tolist() == tokenizer.encode(text)
+    assert spans.shape == (len(ids), 2)
+    assert (np.diff(spans, axis=0) >= 0).all()
+    covered = set()
+    for start, stop in spans.tolist():
+        assert 0 <= start <= stop <= len(text)
+        assert start == stop or text[start] not in BLANKS
+        covered |= set(range(start, stop))
     # Characters outside of all spans are white space, or dropped like it.
-    assert all(text[i] in blank for i in set(range(len(text))) - covered)
+    for position in set(range(len(text))) - covered:
+        assert text[position] in BLANKS
 
 
 def test_pieces_show_words(tokenizer):
     assert "".join(map(tokenizer.piece, tokenizer.encode("the name is"))) == " the name is"
 
 
-def test_encode_masked(tokenizer):
+def test_masked_words(tokenizer):
     mask = tokenizer.mask_id
+    the = tokenizer.encode("the")
+    full_stop = tokenizer.encode("the.")[len(the) :]
     assert tokenizer.encode_masked("the name is") == tokenizer.encode("the name is")
-    assert tokenizer.encode_masked("the [MASK] is") == [
-        *tokenizer.encode("the"),
-        mask,
-        *tokenizer.encode("is"),
-    ]
-    full_stop = tokenizer.encode("the.")[len(tokenizer.encode("the")) :]
+    assert tokenizer.encode_masked("the [MASK] is") == [*the, mask, *tokenizer.encode("is")]
     assert tokenizer.encode_masked("[MASK][MASK] [MASK].") == [mask, mask, mask, *full_stop]
 
 
@@ -107,12 +142,7 @@ def test_masks_where_the_stand_in_was_in_the_corpus():
 
 
 def test_training_is_reproducible(tokenizer):
-    again = Tokenizer.train(embedded_text("heldout"), 600)
-    assert (
-        again == tokenizer
-        and again.checksum == tokenizer.checksum
-        and hash(again) == hash(tokenizer)
-    )
+    assert Tokenizer.train(embedded_text("heldout"), 600) == tokenizer
 
 
 def test_long_lines_are_trained_on():
@@ -120,48 +150,66 @@ def test_long_lines_are_trained_on():
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda model: b"", "an empty file"),
-        (lambda model: b"junk", r"of 1 pieces none is \[PAD\]"),
-        (lambda model: model[:5000], "not a SentencePiece model"),
-    ],
+    ("texts", "size"), [([], 500), ([" "], 500), (["some text"], 3), (["some text"], 200)]
 )
-def test_damaged_model(tokenizer, tmp_path, damage, message):
-    path = tmp_path / "a.model"
-    path.write_bytes(damage(tokenizer.model))
-    with pytest.raises(DataError, match=f"a.model: .*{message}"):
-        Tokenizer.load(path)
+def test_what_cannot_be_trained(texts, size):
+    assert f"vocab_size={size}" in failure(Tokenizer.train, texts, size)
 
 
-@pytest.mark.parametrize("path", ["nowhere.model", "/"])
-def test_what_is_no_file(path):
-    with pytest.raises(DataError, match=path):
-        Tokenizer.load(path)
+@pytest.mark.parametrize("error", [DataError("line 3: found list"), KeyboardInterrupt()])
+@pytest.mark.parametrize("after", [0, 50])
+def test_what_stops_the_documents_is_raised_as_it_is(error, after):
+    def documents():
+        yield from ["some text"] * after
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        Tokenizer.train(documents(), 320)
+    assert caught.value is error
 
 
 @pytest.mark.parametrize(
-    ("texts", "size", "message"),
+    ("damage", "problem"),
     [
-        ([], 500, "give more text"),
-        ([" "], 500, "=500"),
-        (["some text"], 3, "=3"),
-        (["some text"], 200, "vocab_size=200"),
+        (lambda model: b"", "an empty file"),
+        (lambda model: b"junk", "of 1 pieces none is [PAD]"),
+        (lambda model: b"\xff\0junk", "not a SentencePiece model"),
+        (lambda model: model[:5000], "not a SentencePiece model"),
     ],
 )
-def test_training_errors(texts, size, message):
-    with pytest.raises(DataError, match=message):
-        Tokenizer.train(texts, size)
+def test_a_damaged_model(tokenizer, tmp_path, damage, problem):
+    path = tmp_path / "a.model"
+    path.write_bytes(damage(tokenizer.model))
+    message = failure(Tokenizer.load, path)
+    assert str(path) in message
+    assert problem in message
+
+
+@pytest.mark.parametrize("name", ["nowhere.model", "", "a\0b", "/dev/zero"])
+def test_a_path_that_is_no_file(tmp_path, name):
+    assert name.replace("\0", "") in failure(Tokenizer.load, name).replace("\0", "")
+
+
+def test_a_folder_without_a_tokenizer(tmp_path):
+    (tmp_path / "vocab.json").write_text("{}")
+    message = failure(Tokenizer.load, tmp_path)
+    assert str(tmp_path) in message
+    assert "vocab.txt" in message
+
+
+@pytest.mark.parametrize("name", ["bytes", "listops"])
+def test_cases_of_a_tokenizer_that_has_none(name):
+    message = failure(Tokenizer.load, name, do_lower_case="True")
+    assert "config.data.do_lower_case is True" in message
+    assert Tokenizer.load(name, do_lower_case="auto", strip_accents="auto").cases is None
 
 
 def test_a_sentence_piece_model_that_others_lower_case(tokenizer, tmp_path):
-    """ALBERT's texts are lower-cased before its model reads them: not here, so its folder is
-    refused."""
+    """ALBERT's texts are lower-cased before its model reads them, which is not done here."""
     tokenizer.save(tmp_path / "spiece.model")
     config = tmp_path / "tokenizer_config.json"
     config.write_text('{"do_lower_case": false}')
     assert Tokenizer.load(tmp_path) == tokenizer
-    config.write_text('{"do_lower_case": true}')
-    assert "tokenizer_config.json: do_lower_case is true" in raised(
-        DataError, Tokenizer.load, tmp_path
-    )
+    config.write_text('{"do_lower_case": "true"}')
+    message = failure(Tokenizer.load, tmp_path)
+    assert f"{config}: do_lower_case is true" in message

@@ -103,7 +103,7 @@ def test_kernels_that_grow_with_depth(widths, dilations, stacks):
 def test_rates_grow_over_the_depth_of_all_stacks():
     config = gmlp_config.default(block="convolution")
     config.model.update(kernel_widths=(3, 3, 5, 7), layers=4, d_model=8, d_ffn=8, vocab_size=20)
-    task = tasks.find(config.task).without_data(config)
+    task = tasks.find(config.task)(config)
     lines = ("^encoder/blocks/=0.125..1",)
     found = optimizer.factors(task.shapes(), lines, task.param_metadata())
     by_stack = [found[f"encoder/blocks/stack_{number}/mlp_norm/scale"] for number in range(3)]

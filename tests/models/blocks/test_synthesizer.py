@@ -44,7 +44,7 @@ def test_random_logits_begin_with_the_standard_deviation_that_is_asked(kind):
 def test_fixed_logits_stay_as_they_are_under_optimizers():
     """Though decay, momentum and the trust ratio change all else."""
     config = tiny_config(synthesizer="fixed_random+dense", length=5, heads=2, layers=1)
-    task = tasks.find(config.task).without_data(config)
+    task = tasks.find(config.task)(config)
     before = quick_jit(task.init)(jax.random.key(0))
     tokens, places = jnp.arange(10).reshape(2, 5), jnp.zeros((2, 1), int)
     gradient = quick_jit(jax.grad(lambda params: (task.apply(params, tokens, places) ** 2).sum()))(
@@ -89,7 +89,7 @@ def test_a_shorter_model_is_the_beginning_of_the_longer_one():
         tiny_config(synthesizer="random+factorized_random+dense", length=length)
         for length in (8, 4)
     ]
-    long, short = (tasks.find("masked_lm").without_data(config) for config in configs)
+    long, short = (tasks.find("masked_lm")(config) for config in configs)
     params = quick_jit(long.init)(jax.random.key(0))
     fitted = warm_start.adapt(params, short, configs[0], "the long run")
     tokens, places = jnp.arange(8).reshape(2, 4), jnp.arange(2)[:, None]

@@ -1,0 +1,54 @@
+"""Some images of each class side by side, for a person to see what was read."""
+
+import numpy as np
+
+from gmlp_flax.analysis import augmentations
+from gmlp_flax.data.fingerprints import spread
+from gmlp_flax.data.holdout import TRAIN
+from gmlp_flax.errors import ConfigError
+from gmlp_flax.tasks.data import TaskData
+from gmlp_flax.tasks.image_data import ImageData
+
+CLASSES = 5  # rows
+IMAGES = 5  # of each class
+LABELS_READ = 2000  # of data that know labels from their examples alone
+
+
+def write(data: TaskData, out: str) -> None:
+    """Writes images to train on of some classes as a PNG file, a row for each class.
+
+    Args:
+        data: of image classification.
+        out: the file.
+
+    Raises:
+        ConfigError: the data are no images.
+        DataError: an image cannot be read, or the file cannot be written.
+    """
+    if not isinstance(data, ImageData):
+        raise ConfigError(f"--preview draws images, and config.task is {data.config.task!r}")
+    examples = data.labelled(TRAIN)
+    rows = []
+    for name, indices in chosen(data).items():
+        images = [examples[index]["image"] for index in indices]
+        rows.append(augmentations.Row(np.stack(images), [name] * len(images)))
+    augmentations.write_rows(rows, out)
+
+
+def chosen(data: ImageData) -> dict[str, list[int]]:
+    """Evenly spread classes that have examples, and evenly spread examples of each: class ->
+    positions."""
+    dataset = data.dataset(TRAIN)
+    indices = np.arange(len(dataset))
+    labels = dataset.labels
+    if labels is None:
+        indices = np.array(spread(len(dataset), LABELS_READ))
+        labels = np.array([dataset.examples[index]["label"] for index in indices])
+    present = np.unique(labels[labels >= 0])
+    by_class = {}
+    for position in spread(len(present), CLASSES):
+        label = present[position]
+        of_class = indices[labels == label]
+        picked = [int(of_class[number]) for number in spread(len(of_class), IMAGES)]
+        by_class[dataset.classes[label]] = picked
+    return by_class

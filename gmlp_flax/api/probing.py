@@ -1,0 +1,237 @@
+"""What the frozen features of a model tell of classes: simple classifiers on them."""
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+from scipy import optimize
+
+from gmlp_flax import config as config_lib
+from gmlp_flax import tasks
+from gmlp_flax.api import examples
+from gmlp_flax.api.changes import as_classifier
+from gmlp_flax.data import pipeline
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.errors import RunError
+from gmlp_flax.tasks.data import RunFiles, TaskData
+from gmlp_flax.training.model import POOLS, Model, require_counts, require_tokenizer
+
+NEIGHBOURS = 20  # as DINO (arXiv 2104.14294)
+TEMPERATURE = 0.07
+SHOTS = (1, 5, 10, 25)  # as big_vision's fewshot_lsr
+DRAWS = 3  # of the examples of each class
+RIDGE = 2.0**10
+BIAS = 100.0  # the constant feature whose weight is the bias
+STEPS = 100  # of L-BFGS
+DECAY = 1e-3  # of the weights of the linear classifier
+_ROWS = 1024  # whose similarities are held at once
+
+
+class Features(NamedTuple):
+    """Examples as a model sees them.
+
+    Attributes:
+        states: float32 [examples, channels].
+        labels: int [examples].
+    """
+
+    states: np.ndarray
+    labels: np.ndarray
+
+
+def probe(
+    model: Model,
+    data: Any,
+    kind: Literal["knn", "linear", "fewshot"] = "knn",
+    *,
+    layers: Sequence[int] = (-1,),
+    pool: Literal["mean", "cls"] = "mean",
+    batch_size: int = 32,
+) -> dict[str, float]:
+    """The held-out accuracy of simple classifiers on a model's frozen features.
+
+    Args:
+        model: of images, or a language model; its own classes, if it has some, do not count.
+        data: labelled examples of both sides, as in `train`, whatever their classes; of one alone,
+            a share is held out.
+        kind: "knn": the 20 nearest neighbours by cosine similarity, weighted by exp(similarity /
+            0.07). "linear": logistic regression on standardized features, by 100 steps of L-BFGS,
+            L2 penalty 1e-3. "fewshot": ridge regression on 1, 5, 10 and 25 examples of each class
+            (big_vision's fewshot_lsr, l2_reg 1024), the mean over three draws.
+        layers: of the features, as in `Model.features`.
+        pool: the same.
+        batch_size: examples at once.
+
+    Returns:
+        "accuracy"; of few shots "accuracy_1", "accuracy_5", ..., for as many as each class has; and
+        "examples", how many were held out.
+
+    Raises:
+        UserError: the data cannot be read, have no labels, or do not suit the model.
+    """
+    require_tokenizer(model)
+    require_counts(batch_size=batch_size)
+    _require_known("kind", kind, KINDS)
+    _require_known("pool", pool, POOLS)
+    config = as_classifier(model.config)
+    if not tasks.find(config.task).inheritance.heads:
+        raise RunError(
+            f"a model of the task {config.task} cannot be probed: give one of images or text"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        keys = examples.store(data, config, os.path.join(folder, "data"))
+        config.update_from_flattened_dict(keys)
+        source = _task_data(config, model)
+        train = _features(model, source.labelled(TRAIN), layers, pool, batch_size)
+        heldout = _features(model, source.labelled(HELDOUT), layers, pool, batch_size)
+    scores = KINDS[kind](train, heldout)
+    return {**scores, "examples": len(heldout.labels)}
+
+
+def _require_known(name: str, value: Any, known: Any) -> None:
+    if value not in known:
+        raise RunError(f"{name} is {value!r}: expected one of {', '.join(known)}")
+
+
+def _task_data(config: ConfigDict, model: Model) -> TaskData:
+    """The data of a classifier, with the files of a model but for its classes."""
+    resolved = config_lib.resolve(config).config
+    kind = tasks.find(resolved.task)
+    files = dict(model.task.files)
+    for name in kind.inheritance.heads:
+        files.pop(name, None)
+    return kind.Data(resolved, RunFiles(own=files))
+
+
+def _features(
+    model: Model, source: Any, layers: Sequence[int], pool: Any, batch_size: int
+) -> Features:
+    states = []
+    labels = []
+    with pipeline.evaluation_batches(source, pipeline.Reading(batch_size)) as batches:
+        for batch in batches:
+            # Not those that cannot be read, or have no label.
+            counts = (batch["weight"] > 0) & (batch["label"] >= 0)
+            inputs = batch["image"] if "image" in batch else batch["tokens"]
+            features = model.features(inputs, layers, pool)
+            states.append(np.asarray(features, np.float32)[counts])
+            labels.append(batch["label"][counts])
+    return Features(np.concatenate(states), np.concatenate(labels))
+
+
+# Classifiers.
+
+
+def nearest_neighbours(train: Features, heldout: Features) -> dict[str, float]:
+    """See `probe`."""
+    known = _normalized(train.states)
+    targets = jax.nn.one_hot(train.labels, _class_count(train, heldout))
+    count = min(NEIGHBOURS, len(known))
+
+    @jax.jit
+    def scores(rows: jax.Array) -> jax.Array:
+        similarities, nearest = jax.lax.top_k(rows @ known.T, count)
+        votes = jnp.exp(similarities / TEMPERATURE)
+        return jnp.einsum("rk,rkc->rc", votes, targets[nearest])
+
+    rows = _normalized(heldout.states)
+    parts = np.array_split(rows, -(-len(rows) // _ROWS))
+    return {"accuracy": _accuracy(np.concatenate([scores(part) for part in parts]), heldout.labels)}
+
+
+def linear(train: Features, heldout: Features) -> dict[str, float]:
+    """See `probe`."""
+    known, asked = _standardized(train.states, heldout.states)
+    classes = _class_count(train, heldout)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(flat: jax.Array) -> jax.Array:
+        """The last row of the weights are the biases."""
+        weights = flat.reshape(-1, classes)
+        logits = known @ weights[:-1] + weights[-1]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, train.labels)
+        return losses.mean() + DECAY / 2 * (weights[:-1] ** 2).sum()
+
+    start = np.zeros((known.shape[1] + 1) * classes, np.float32)
+    options = {"maxiter": STEPS}
+    solution = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
+    weights = solution.x.reshape(-1, classes)
+    return {"accuracy": _accuracy(asked @ weights[:-1] + weights[-1], heldout.labels)}
+
+
+def few_shots(train: Features, heldout: Features) -> dict[str, float]:
+    """See `probe`."""
+    classes = _class_count(train, heldout)
+    counts = np.bincount(train.labels, minlength=classes)
+    fewest = counts[counts > 0].min()
+    by_shots = {}
+    for shots in SHOTS:
+        if shots > fewest:
+            break
+        accuracies = []
+        for seed in range(DRAWS):
+            chosen = _draw(train.labels, classes, shots, seed)
+            drawn = Features(train.states[chosen], train.labels[chosen])
+            accuracies.append(_ridge_accuracy(drawn, heldout, classes))
+        by_shots[f"accuracy_{shots}"] = float(np.mean(accuracies))
+    return by_shots
+
+
+def _draw(labels: np.ndarray, classes: int, shots: int, seed: int) -> np.ndarray:
+    """The positions of so many examples of each class, int [classes * shots]."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    in_order = labels[order]
+    chosen = [order[in_order == label][:shots] for label in range(classes)]
+    return np.concatenate(chosen)
+
+
+def _ridge_accuracy(train: Features, heldout: Features, classes: int) -> float:
+    known, asked = _standardized(train.states, heldout.states)
+    known = _with_bias(known)
+    asked = _with_bias(asked)
+    is_class = train.labels[:, None] == np.arange(classes)
+    targets = np.where(is_class, 1.0, -1.0)
+    gram = known.T @ known + RIDGE * np.eye(known.shape[1])
+    weights = np.linalg.solve(gram, known.T @ targets)
+    return _accuracy(asked @ weights, heldout.labels)
+
+
+def _class_count(train: Features, heldout: Features) -> int:
+    return int(max(train.labels.max(), heldout.labels.max())) + 1
+
+
+def _normalized(states: np.ndarray) -> np.ndarray:
+    """States of length 1."""
+    return states / (np.linalg.norm(states, axis=-1, keepdims=True) + 1e-12)
+
+
+def _standardized(train: np.ndarray, heldout: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both with the mean 0 and the deviation 1 that the first has in each channel."""
+    mean = train.mean(axis=0)
+    deviation = train.std(axis=0) + 1e-6
+    return (train - mean) / deviation, (heldout - mean) / deviation
+
+
+def _with_bias(states: np.ndarray) -> np.ndarray:
+    """States [examples, channels] with a constant channel, in float64."""
+    return np.pad(states, ((0, 0), (0, 1)), constant_values=BIAS).astype(np.float64)
+
+
+def _accuracy(scores: Any, labels: np.ndarray) -> float:
+    best = np.argmax(np.asarray(scores), axis=-1)
+    return float(np.mean(best == labels))
+
+
+Classifier = Callable[[Features, Features], dict[str, float]]
+KINDS: Mapping[str, Classifier] = {
+    "knn": nearest_neighbours,
+    "linear": linear,
+    "fewshot": few_shots,
+}

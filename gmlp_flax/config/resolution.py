@@ -1,0 +1,188 @@
+"""The final config of a run: what its user sets, what it inherits from the run that starts it, and
+the mesh that the planner chooses.
+
+A config goes one way: `open_config`, `apply_overrides`, `resolve`, the task, `Training`. Nothing
+changes a key after `resolve`: its config is a `FrozenConfigDict`, so that an assignment to a key
+raises where it stands. (A locked `ConfigDict` refuses only keys that it does not have.)
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from ml_collections import ConfigDict
+from ml_collections.config_dict import FrozenConfigDict
+
+from gmlp_flax import tasks
+from gmlp_flax.config.schema import changed, flat, keys, mutable_copy
+from gmlp_flax.config.validation import AXES, check_values, validate
+from gmlp_flax.options import Option
+
+Sizes = tuple[int, int, int]  # devices along AXES
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What the config of a run can inherit.
+
+    Attributes:
+        name: of the run that starts this one, for messages.
+        config: of that run.
+        files: of that run, by name: those that both share, such as the tokenizer.
+    """
+
+    name: str
+    config: ConfigDict
+    files: Mapping[str, bytes]
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """The final config of a run, and what resolving it brought up.
+
+    Attributes:
+        config: a FrozenConfigDict with every key, checked.
+        files: those that the run takes from the run that starts it, by name.
+        notes: lines for the user: what was inherited, what was overruled, which mesh was chosen.
+    """
+
+    config: ConfigDict
+    files: Mapping[str, bytes]
+    notes: tuple[str, ...]
+
+
+def no_start(config: ConfigDict) -> None:
+    """The `read_start` of a config that inherits nothing, or has inherited already."""
+
+
+def resolve(
+    config: ConfigDict,
+    read_start: Callable[[ConfigDict], Start | None] = no_start,
+    choose_mesh: Callable[[ConfigDict], tuple[Sizes, str]] | None = None,
+    explicit: Collection[str] = (),
+) -> Resolved:
+    """The final config of a run.
+
+    Args:
+        config: as the user set it, with all overrides. It is not changed.
+        read_start: returns what a config inherits, or None. It is called once, after all values
+            have been checked.
+        choose_mesh: returns the mesh, and the reason in words, for a config with mesh.auto. None
+            leaves such a config as it is: only training needs a mesh.
+        explicit: the keys that the user set, even to their defaults. They are not inherited.
+
+    Raises:
+        ConfigError: a key is missing or unknown, a value makes no sense, or two contradict each
+            other.
+        UserError: `read_start` and `choose_mesh` may raise others.
+    """
+    check_values(config)
+    start = read_start(config)
+    notes: list[str] = []
+    if start is not None:
+        config, notes = inherit(config, start, explicit)
+    validate(config)
+    if config.mesh.auto and choose_mesh is not None:
+        sizes, reason = choose_mesh(config)
+        config = with_mesh(config, sizes)
+        notes.append(f"mesh {mesh_name(sizes)}: {reason}")
+    frozen: Any = FrozenConfigDict(mutable_copy(config))
+    files = {} if start is None else start.files
+    return Resolved(frozen, files, tuple(notes))
+
+
+def inherit(
+    config: ConfigDict, start: Start, explicit: Collection[str] = ()
+) -> tuple[ConfigDict, list[str]]:
+    """A config with what its task takes from the run that starts it.
+
+    Finetuning takes the architecture of the model, whatever the config says. An option that is
+    `inherited` is taken unless the config sets it: its value is not the default, or its key is
+    among the `explicit` ones.
+
+    Returns:
+        A new config, and notes on what was taken and what differs.
+    """
+    notes = []
+    new = mutable_copy(config)
+    if tasks.find(config.task).inheritance.model:
+        new = _take(config, start.config, lambda name, option: option.architecture)
+        overruled = _overruled(config, new)
+        if overruled:
+            model = f"the model is that of {start.name}"
+            notes.append(f"note: {model}: config.model's {', '.join(overruled)}")
+    old = flat(start.config)
+    taken: dict[str, Any] = {}
+    kept = []
+    for name, option in keys(new).items():
+        if not option.inherited or name not in old or old[name] == new[name]:
+            continue
+        if name in explicit or new[name] != option.default:
+            kept.append(f"{name} {old[name]!r} (here {new[name]!r})")
+        else:
+            taken[name] = old[name]
+    new.update_from_flattened_dict(taken)
+    if kept:
+        notes.append(f"note: {start.name} was trained with another {', '.join(kept)}")
+    if taken:
+        shown = ", ".join(f"{name} {value!r}" for name, value in taken.items())
+        notes.append(f"note: as in {start.name}: {shown}")
+    return new, notes
+
+
+def with_model_of(config: ConfigDict, source: ConfigDict) -> ConfigDict:
+    """A config that trains a model which a program hands in, described by the config `source`.
+
+    It takes all keys of the model if the task is the same, else those of the architecture; and the
+    options that are `inherited`. The tokenizer is the model's.
+    """
+    same_task = config.task == source.task
+
+    def is_taken(name: str, option: Option) -> bool:
+        of_model = option.architecture or (same_task and name.startswith("model."))
+        return of_model or option.inherited
+
+    new = _take(config, source, is_taken)
+    if "tokenizer" in new.data:
+        new.data.tokenizer = ""
+    return new
+
+
+def _take(
+    config: ConfigDict, source: ConfigDict, is_taken: Callable[[str, Option], bool]
+) -> ConfigDict:
+    """A copy with the block of another config, and with that config's values of some keys."""
+    new = changed(config, block=source.model.block)
+    values = flat(source)
+    names = [name for name, option in keys(new).items() if is_taken(name, option)]
+    new.update_from_flattened_dict({name: values[name] for name in names if name in values})
+    return new
+
+
+def _overruled(config: ConfigDict, new: ConfigDict) -> list[str]:
+    """The keys of the architecture that a config sets and that have other values in the new one, in
+    words."""
+    new_values = flat(new)
+    overruled = []
+    for name, option in keys(config).items():
+        value = config[name]
+        if not option.architecture or value in (option.default, new_values.get(name)):
+            continue
+        taken = repr(new_values[name]) if name in new_values else "absent"
+        overruled.append(f"{name.removeprefix('model.')} {taken} (not {value!r})")
+    return overruled
+
+
+def with_mesh(config: ConfigDict, sizes: Sizes) -> ConfigDict:
+    """A copy with this mesh."""
+    new = mutable_copy(config)
+    new.mesh.auto = False
+    for axis, size in zip(AXES, sizes, strict=True):
+        new.mesh[axis] = size
+    return new
+
+
+def mesh_name(sizes: Sizes) -> str:
+    """A mesh for reading, such as "data 2 x fsdp 4 x tensor 1"."""
+    data, fsdp, tensor = sizes
+    return f"data {data} x fsdp {fsdp} x tensor {tensor}"

@@ -1,0 +1,233 @@
+"""What every data set is checked for: classes that cannot be learned, examples on both sides, and
+text that a vocabulary does not know."""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.data.dataset import Dataset, Examples
+from gmlp_flax.data.fingerprints import spread
+from gmlp_flax.errors import DataError, listed
+from gmlp_flax.io import files
+
+HELDOUT_SAMPLE = 400  # held-out examples that are looked for among those to train on
+TRAIN_SAMPLE = 100_000  # examples to train on whose sizes are compared
+MOST_READ = 4000  # examples that are read for a comparison
+OVERLAP_TOLD = 0.01  # a smaller share of equal examples is not worth a line
+
+DOCUMENTS_COMPARED = 4096  # held-out documents that are looked for
+DOCUMENTS_SEARCHED = 1 << 18  # documents to train on among which they are
+
+_DECIMAL = re.compile(r"[+-]?\d*\.\d+")
+
+UNKNOWN_WARNED = 0.05  # share of [UNK] among the tokens
+UNKNOWN_REFUSED = 0.5
+
+
+def check_classes(train: Dataset, heldout: Dataset) -> list[str]:
+    """A line for each class that cannot be learned or scored well.
+
+    Args:
+        train, heldout: both parts, with the same classes.
+
+    Raises:
+        DataError: every class to train on has a single example, as ids or whole texts have.
+    """
+    notes = []
+    single = _classes_of_size(train, 1)
+    if single and len(single) == len(train.classes):
+        raise DataError(
+            f"{train.path!r}: each of {len(single):,} classes has a single example, such as "
+            f"{single[0][:60]!r}: are these the labels?"
+        )
+    scored = heldout.class_counts()
+    has_scores = scored is not None and scored.any()
+    problems = {
+        "without an example to train on": _classes_of_size(train, 0),
+        "with a single example to train on": single,
+        "without a held-out example": _classes_of_size(heldout, 0) if has_scores else [],
+    }
+    for problem, names in problems.items():
+        if names:
+            some = listed(map(repr, names), 3)
+            notes.append(f"note: classes {problem}: {len(names):,} ({some})")
+    if train.classes and all(_DECIMAL.fullmatch(name) for name in train.classes):
+        notes.append(
+            f"note: the classes are numbers such as {train.classes[0]!r}: to predict numbers "
+            "give --config=finetune_glue:own_number"
+        )
+    return notes
+
+
+def _classes_of_size(dataset: Dataset, size: int) -> list[str]:
+    """The classes with so many examples; [] if the examples of classes are not counted."""
+    counts = dataset.class_counts()
+    if counts is None:
+        return []
+    return [name for name, count in zip(dataset.classes, counts, strict=True) if count == size]
+
+
+def check_overlap(train: Dataset, heldout: Dataset) -> str:
+    """Looks for held-out examples among those to train on, by their content.
+
+    Examples whose sizes are known are compared by size first, and are read only if these agree.
+
+    Returns:
+        A line if more than 1 % of the held-out examples are also trained on; else "".
+
+    Raises:
+        DataError: all held-out examples are trained on.
+    """
+    is_same = train.origin is None and train.fingerprint == heldout.fingerprint
+    if is_same:
+        raise _trained_on(train, heldout)
+    sample = spread(len(heldout), HELDOUT_SAMPLE)
+    sizes = {heldout.examples.size(index) for index in sample} - {None}
+    if files.is_remote(train.path) or files.is_remote(heldout.path):
+        candidates = []  # each look takes a request
+    else:
+        looked_at = spread(len(train), TRAIN_SAMPLE)
+        candidates = [index for index in looked_at if train.examples.size(index) in sizes]
+    if not candidates:
+        return ""
+    read = [candidates[position] for position in spread(len(candidates), MOST_READ)]
+    known = {_digest(train.examples, index) for index in read}
+    equal = 0
+    for index in sample:
+        if _digest(heldout.examples, index) in known:
+            equal += 1
+    equal_share = equal / len(sample)  # of the held-out sample, equal to an example that was read
+    read_share = len(read) / len(candidates)
+    sampled_share = min(len(train), TRAIN_SAMPLE) / len(train)
+    overlap = min(1.0, equal_share / (read_share * sampled_share))
+    if overlap <= OVERLAP_TOLD:
+        return ""
+    if equal == len(sample):
+        raise _trained_on(train, heldout)
+    return (
+        f"note: about {overlap:.0%} of the held-out examples are also among those to train on, "
+        "with the same content: their scores are too good"
+    )
+
+
+def _trained_on(train: Dataset, heldout: Dataset) -> DataError:
+    return DataError(
+        f"{heldout.path!r} would be held out, and all of it is also in {train.path!r}, which is "
+        "trained on: give other data as config.data.heldout, or leave it empty to hold out a share"
+    )
+
+
+def check_contradictions(dataset: Dataset) -> str:
+    """Looks for equal examples with different labels.
+
+    Returns:
+        A line that counts them, or "".
+
+    Raises:
+        DataError: they are most examples.
+    """
+    if dataset.labels is None or files.is_remote(dataset.path):
+        return ""
+    is_labelled = dataset.labels >= 0 if dataset.classes else np.isfinite(dataset.labels)
+    looked_at = [index for index in spread(len(dataset), TRAIN_SAMPLE) if is_labelled[index]]
+    candidates: list[int] = []
+    for group in _groups(looked_at, dataset.examples.size):
+        if _differ(dataset, group):
+            candidates += group
+    same_content = _groups(candidates[:MOST_READ], lambda index: _digest(dataset.examples, index))
+    equal = [group for group in same_content if _differ(dataset, group)]
+    if not equal:
+        return ""
+    count = sum(len(group) for group in equal)
+    first, second = _first_of_two_labels(dataset, equal[0])
+    line = f"{count:,} equal examples have different labels, such as {first} and {second}"
+    if count > len(dataset) / 2:
+        raise DataError(f"{dataset.path!r}: {line}: give each example one label")
+    return f"note: {line}: their labels contradict each other"
+
+
+def _groups(indices: Iterable[int], key: Callable[[int], object]) -> list[list[int]]:
+    """The indices with the same key, of each key that several have."""
+    groups: dict[object, list[int]] = {}
+    for index in indices:
+        groups.setdefault(key(index), []).append(index)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _differ(dataset: Dataset, group: list[int]) -> bool:
+    """Whether the examples at these positions have different labels."""
+    return len(set(dataset.labels[group].tolist())) > 1
+
+
+def _first_of_two_labels(dataset: Dataset, group: list[int]) -> tuple[str, str]:
+    """Two examples of a group whose labels differ, for messages."""
+    labels = dataset.labels[group]
+    others = np.flatnonzero(labels != labels[0])
+    return _with_label(dataset, group[0]), _with_label(dataset, group[others[0]])
+
+
+def _with_label(dataset: Dataset, index: int) -> str:
+    """The key of an example, and its class or number."""
+    label = dataset.labels[index]
+    name = dataset.classes[label] if dataset.classes else f"{label:g}"
+    key = dataset.examples.key(index)
+    return f"{key[:60]!r} ({name})"
+
+
+def _digest(examples: Examples, index: int) -> bytes:
+    return hashlib.blake2b(examples.content(index), digest_size=16).digest()
+
+
+def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_documents: int) -> str:
+    """Looks for held-out documents among those to train on.
+
+    Args:
+        train, heldout: some documents of both, as their token ids.
+        train_documents: how many there are to train on.
+
+    Returns:
+        A line if more than 1 % of the held-out documents are also trained on; else "".
+    """
+    waiting = Counter(heldout)
+    compared = waiting.total()
+    searched = 0
+    equal = 0
+    for document in train:
+        searched += 1
+        equal += waiting.pop(document, 0)
+    if equal <= OVERLAP_TOLD * compared:
+        return ""
+    return (
+        f"warning: {equal:,} of {compared:,} held-out documents ({equal / compared:.1%}) are also "
+        f"trained on, by a look at {searched:,} of the {train_documents:,} training documents: "
+        "their scores are too good; remove them"
+    )
+
+
+def check_unknown(ids: Sequence[np.ndarray], tokenizer: Any, where: str) -> str:
+    """The share of [UNK] among the tokens of some texts.
+
+    Args:
+        ids: of each text, int [tokens].
+        tokenizer: that made them; its `unk_id` and `special_ids` are read.
+        where: what the texts are, for the line.
+
+    Returns:
+        A line, which is a warning above UNKNOWN_WARNED.
+
+    Raises:
+        DataError: it is more than UNKNOWN_REFUSED, from which nothing can be learned.
+    """
+    tokens = np.concatenate([np.zeros(0, np.int64), *(part.ravel() for part in ids)])
+    unknown = np.count_nonzero(tokens == tokenizer.unk_id)
+    words = np.count_nonzero(~np.isin(tokens, tokenizer.special_ids))
+    share = unknown / max(1, unknown + words)
+    line = f"{where}: {share:.1%} of the tokens of the first texts are [UNK]"
+    advice = "give a vocabulary of this language, or see data.do_lower_case and data.strip_accents"
+    if share > UNKNOWN_REFUSED:
+        raise DataError(f"{line}, which teach a model nothing: {advice}")
+    return f"warning: {line}: {advice}" if share > UNKNOWN_WARNED else line

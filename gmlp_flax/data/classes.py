@@ -1,0 +1,227 @@
+"""Classes: their names, their order, and labels as positions in it, the same for all data.
+
+A class is called by its label's text, without white space around it. Names that are all whole
+numbers are ordered by size, names that a data set declares keep its order, and others are ordered
+by their letters. Labels of two data sets are compared by these names, never by position.
+"""
+
+import dataclasses
+import json
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.data.dataset import Dataset, Relabelled
+from gmlp_flax.errors import DataError, listed
+from gmlp_flax.io.records import BadRecord
+
+UNLABELLED = -1
+
+_WHOLE = re.compile(r"[+-]?\d{1,300}")  # Python reads no number of thousands of digits
+
+
+def class_name(value: Any) -> str:
+    """The name of the class that a label means: its text, stripped, in Unicode's form NFC.
+
+    Of a cell that is no text it is the text that JSON has for it: true, 1, 1.0. It is "" for a cell
+    without a label: None, NaN, or blanks.
+
+    Raises:
+        BadRecord: the label is neither text nor a number.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if not isinstance(value, str | bool | int | float):
+        raise BadRecord(f"the label {value!r:.60}: expected text or a number")
+    text = value if isinstance(value, str) else json.dumps(value)
+    return unicodedata.normalize("NFC", text).strip()
+
+
+def class_in_cell(value: Any, where: str, column: str) -> str:
+    """The name of the class in a cell; raises DataError, with `where` it stands, if there is
+    none."""
+    try:
+        name = class_name(value)
+    except BadRecord as error:
+        raise DataError(f"{where}: {error} in the column {column!r}") from None
+    if not name:
+        raise DataError(f"{where}: no class in the column {column!r}, but {value!r}")
+    return name
+
+
+def ordered(names: Iterable[str]) -> tuple[str, ...]:
+    """The names in the order of their labels: whole numbers by size, else all by their letters."""
+    different = set(names)
+    if different and all(_WHOLE.fullmatch(name) for name in different):
+        return tuple(sorted(different, key=lambda name: (int(name), name)))
+    return tuple(sorted(different))
+
+
+def positions(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
+    """The position of each name in the classes: int32 [names]; raises KeyError for an unknown
+    one."""
+    position_of = {name: position for position, name in enumerate(classes)}
+    found = [position_of[name] for name in names]
+    return np.array(found, np.int32)
+
+
+def check_names(counts: Mapping[str, int], where: str, allow_letters: bool = False) -> None:
+    """Refuses names that no class has, and two that are the same but for capitals or blanks.
+
+    Args:
+        counts: name of the class -> its number of examples.
+        where: what has these classes, for the message.
+        allow_letters: whether `a` and `A` are two classes, as in folders of letters (EMNIST).
+
+    Raises:
+        DataError: a name is empty or no UTF-8, or two are the same.
+    """
+    seen: dict[str, str] = {}
+    for name in counts:
+        if not name or not _is_utf8(name):
+            raise DataError(f"{where}: {name!r} is no name of a class: expected text in UTF-8")
+        plain = " ".join(name.casefold().split())
+        if allow_letters and len(name) == 1:
+            plain = name
+        other = seen.setdefault(plain, name)
+        if other != name:
+            raise DataError(
+                f"{where}: the classes {other!r} ({counts[other]:,}) and {name!r} "
+                f"({counts[name]:,}) differ only in capitals or blanks: write them alike"
+            )
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a text has no lone surrogates, as names of files and strings in JSON may have."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def from_names(
+    names: Sequence[str], where: str, declared: Sequence[str] = (), allow_letters: bool = False
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """The classes of examples that are called by names, and each example's label.
+
+    Args:
+        names: of each example's class.
+        where: what has these classes, for messages.
+        declared: all names, in the order that the data set declares; () if it declares none.
+        allow_letters: see `check_names`.
+
+    Returns:
+        classes: in their order.
+        labels: int32 [examples].
+
+    Raises:
+        DataError: as in `check_names`; or a name is not among those declared, or declared twice.
+    """
+    counts = Counter(names)
+    if not declared:
+        check_names(counts, where, allow_letters)
+        classes = ordered(counts)
+        return classes, positions(names, classes)
+    classes = tuple(class_name(name) for name in declared)
+    if len(set(classes)) < len(classes):
+        raise DataError(f"{where}: two of its classes have one name: {listed(map(repr, classes))}")
+    for name in sorted(counts.keys() - set(classes)):
+        raise DataError(f"{where}: the class {name!r} is none of {listed(map(repr, classes))}")
+    return classes, positions(names, classes)
+
+
+def require_several(dataset: Dataset, advice: str = "") -> None:
+    """Raises DataError if a data set has fewer than two classes; `advice` is for the message."""
+    if len(dataset.classes) >= 2:
+        return
+    names = ", ".join(map(repr, dataset.classes)) or "none"
+    raise DataError(
+        f"{dataset.path!r}, read as {dataset.form}: {len(dataset):,} examples of "
+        f"{len(dataset.classes)} class, {names}: a classifier needs at least two{advice}"
+    )
+
+
+def in_order(dataset: Dataset, order: Sequence[str], where: str, partial: bool = False) -> Dataset:
+    """The data set with the classes of a list, its labels mapped by name.
+
+    Args:
+        dataset: any; the order of its own classes does not matter.
+        order: names of the classes.
+        where: what has this list, for messages.
+        partial: whether the data set may have no example of some classes, which a note names.
+
+    Raises:
+        DataError: the data set has other classes, or fewer if that is not allowed.
+    """
+    names = [unicodedata.normalize("NFC", name) for name in dataset.classes]
+    wanted = [unicodedata.normalize("NFC", name) for name in order]
+    present = set(names)
+    known = set(wanted)
+    strange = [name for name in names if name not in known]
+    missing = [name for name in wanted if name not in present]
+    if strange or (missing and not partial):
+        raise DataError(_differences(dataset, order, strange, missing, where))
+    if missing and present:  # without any class, it is a test set
+        absent = listed(map(repr, missing))
+        dataset = dataset.with_notes(
+            f"warning: {dataset.path!r} has no example of {len(missing)} classes: {absent}"
+        )
+    return relabelled(dataset, order, positions(names, wanted))
+
+
+def relabelled(dataset: Dataset, classes: Sequence[str], new: np.ndarray) -> Dataset:
+    """The data set with other classes: label l becomes new[l], int32 [classes of the data set]."""
+    if tuple(classes) == dataset.classes:
+        return dataset
+    changes: dict[str, Any] = {"classes": tuple(classes), "origin": dataset.origin or dataset}
+    if dataset.labels is None:
+        changes["examples"] = Relabelled(dataset.examples, new)
+    else:
+        labels = dataset.labels.copy()
+        is_known = labels >= 0
+        labels[is_known] = new[labels[is_known]]
+        changes["labels"] = labels
+    return dataclasses.replace(dataset, **changes)
+
+
+def _differences(
+    dataset: Dataset, order: Sequence[str], strange: list[str], missing: list[str], where: str
+) -> str:
+    only_here = listed(map(repr, strange)) or "none"
+    only_there = listed(map(repr, missing)) or "none"
+    text = (
+        f"{dataset.path!r} has {len(dataset.classes)} classes, and {where} has {len(order)}: "
+        f"{only_there} only there, {only_here} only in {dataset.path!r}; give data with the same "
+        "classes"
+    )
+    if all(name.isdecimal() for name in dataset.classes):
+        text += ", or name the numbers by config.data.class_map=FILE (a class a line) or 'run'"
+    return text
+
+
+def named(dataset: Dataset, order: Sequence[str]) -> Dataset:
+    """A data set whose classes are called by numbers, 0 to n - 1, with the names that they mean.
+
+    Args:
+        dataset: one with other names comes back as it is.
+        order: the names of the classes 0, 1, ...
+
+    Raises:
+        DataError: there is a larger number.
+    """
+    if not all(name.isdecimal() for name in dataset.classes):
+        return dataset
+    numbers = [int(name) for name in dataset.classes]
+    largest = max(numbers, default=-1)
+    if largest >= len(order):
+        raise DataError(
+            f"{dataset.path!r} has a class {largest}, and config.data.class_map has "
+            f"{len(order)} classes, from 0 to {len(order) - 1}: give the list of these images"
+        )
+    return relabelled(dataset, order, np.array(numbers, np.int32))

@@ -1,0 +1,308 @@
+"""A data set: the examples of one split by position, with what their reader knows of them."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.data import holdout
+from gmlp_flax.data.fingerprints import Fingerprint, spread
+from gmlp_flax.errors import DataError
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecord
+
+LINE = 80  # columns of an example that is shown
+SIZES_READ = 10_000  # examples whose sizes are added up
+
+
+class Examples(abc.ABC):
+    """Examples by position: read-only, picklable, and safe to read from several threads.
+
+    Attributes:
+        units: what they are called.
+    """
+
+    units: str = "examples"
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def __getitem__(self, index: int) -> Any:
+        """The example at a position, 0 to len - 1; raises BadRecord if it cannot be read."""
+
+    @abc.abstractmethod
+    def key(self, index: int) -> str:
+        """What decides whether the example is held out (see `holdout`)."""
+
+    @abc.abstractmethod
+    def content(self, index: int) -> bytes:
+        """What two equal examples have in common, for `checks`; b"" if it cannot be read."""
+
+    def size(self, index: int) -> int | None:
+        """The bytes of `content`, if they are known without reading it."""
+        return None
+
+    @abc.abstractmethod
+    def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
+        """What recognises these examples with their labels (see `fingerprints`)."""
+
+    def describe(self, index: int) -> str:
+        """The example at a position in a line, for people; raises BadRecord if it cannot be
+        read."""
+        return line_of(str(self[index]))
+
+    def take(self, indices: np.ndarray) -> Examples:
+        """The examples at `indices`, int [examples], in this order."""
+        return Subset(self, indices)
+
+
+class Wrapped(Examples):
+    """Examples that are those of `source`, except for what a subclass changes."""
+
+    def __init__(self, source: Examples):
+        self.source = source
+        self.units = source.units
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.source[self.position(index)]
+
+    def position(self, index: int) -> int:
+        """The position in `source` of the example at `index`."""
+        return index
+
+    def key(self, index: int) -> str:
+        return self.source.key(self.position(index))
+
+    def content(self, index: int) -> bytes:
+        return self.source.content(self.position(index))
+
+    def size(self, index: int) -> int | None:
+        return self.source.size(self.position(index))
+
+    def describe(self, index: int) -> str:
+        return self.source.describe(self.position(index))
+
+    def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
+        return self.source.fingerprint(classes, labels)
+
+
+class Subset(Wrapped):
+    """The examples of `source` at `indices`, int [examples], in this order."""
+
+    def __init__(self, source: Examples, indices: np.ndarray | Sequence[int]):
+        super().__init__(source)
+        self.indices = np.asarray(indices, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def position(self, index: int) -> int:
+        return int(self.indices[index])
+
+
+class Relabelled(Wrapped):
+    """Examples that know their labels alone: the label l becomes `positions[l]`, int [classes]."""
+
+    def __init__(self, source: Examples, positions: np.ndarray):
+        super().__init__(source)
+        self.positions = positions
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        example = super().__getitem__(index)
+        return {**example, "label": self.positions[example["label"]]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """The examples of one split of a data set.
+
+    Attributes:
+        path: the path that was read.
+        form: the documented form that was recognised, in words.
+        examples: by position. Of images, dicts {"image": encoded bytes or pixels, "name"}, with
+            "label" if `labels` is None; of labelled text, `text_rows.TextRow`; of SQuAD,
+            `squad.Question`.
+        split: the name of the split: "train", "validation", "test", or a name that the data give
+            it; "" if they name no splits.
+        classes: names of the classes, in the order of the labels; () without classes.
+        labels: int32 [examples], positions in `classes`, or float32 for numbers to predict; None
+            if they are known only from the examples.
+        files: the files that were read; () for images in folders, of which each is a file.
+        columns: names of the columns that were read.
+        notes: what the user should know of the data, a line each.
+        stratified: whether a share is held out class by class.
+        origin: the data set as it was read, of which this one is a part or has other labels.
+    """
+
+    path: str
+    form: str
+    examples: Any
+    split: str = ""
+    classes: tuple[str, ...] = ()
+    labels: Any = None
+    files: tuple[File, ...] = ()
+    columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    stratified: bool = False
+    origin: Dataset | None = None
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @functools.cached_property
+    def fingerprint(self) -> Fingerprint:
+        """What recognises the data when a run resumes: that of the whole split, as it was read."""
+        if self.origin is not None:
+            return self.origin.fingerprint
+        return self.examples.fingerprint(self.classes, self.labels)
+
+    def class_counts(self) -> np.ndarray | None:
+        """The number of examples of each class, int [classes]; None if labels are not known."""
+        if self.labels is None or not self.classes:
+            return None
+        known = self.labels[self.labels >= 0]
+        return np.bincount(known, minlength=len(self.classes))
+
+    @property
+    def units(self) -> str:
+        """What the examples are called."""
+        return self.examples.units
+
+    @property
+    def count(self) -> int | None:
+        """The number of examples; None if it is not known before all are read."""
+        return len(self)
+
+    def byte_size(self) -> int | None:
+        """The bytes of the data: of the files or, of many examples, by those of some; None if they
+        are not known."""
+        if self.files:
+            return sum(file.size for file in self.files)
+        total = 0
+        looked_at = spread(len(self), SIZES_READ)
+        for index in looked_at:
+            size = self.examples.size(index)
+            if size is None:
+                return None
+            total += size
+        return round(total * len(self) / len(looked_at))
+
+    def some(self, count: int) -> list[str]:
+        """Some examples with their labels, a line each, evenly spread."""
+        lines = []
+        for index in spread(len(self), count):
+            try:
+                lines.append(self.examples.describe(index) + self._describe_label(index))
+            except (BadRecord, DataError, OSError) as error:
+                lines.append(f"cannot be read: {error}")
+        return lines
+
+    def _describe_label(self, index: int) -> str:
+        if self.labels is None and not self.classes:
+            return ""
+        label = self.examples[index]["label"] if self.labels is None else self.labels[index]
+        if not self.classes:
+            return f"  -> {label:g}"
+        return f"  -> {self.classes[label]}" if label >= 0 else "  -> no label"
+
+    def with_notes(self, *notes: str) -> Dataset:
+        """The same data set with further notes; a line that is there already is not repeated."""
+        return dataclasses.replace(self, notes=(*dict.fromkeys((*self.notes, *notes)),))
+
+    def take(self, indices: np.ndarray) -> Dataset:
+        """The examples at `indices`, int [examples], with the classes of all."""
+        changes: dict[str, Any] = {"examples": self.examples.take(indices), "origin": None}
+        if self.labels is not None:
+            changes["labels"] = self.labels[indices]
+        if isinstance(changes["examples"], Subset):
+            changes["origin"] = self.origin or self
+        return dataclasses.replace(self, **changes)
+
+    def hold_out(self, role: str, share: float) -> Dataset:
+        """The examples to train on, or those that are held out, if `share` of all are held out.
+
+        Args:
+            role: "train" or "heldout".
+            share: a negative one holds out as much from the other end (see `holdout`).
+
+        Raises:
+            DataError: nothing would be left for this role, or a class has a single example.
+        """
+        keys = [self.examples.key(index) for index in range(len(self))]
+        if self.stratified:
+            groups = self._groups_to_share()
+            chosen = holdout.stratified_members(keys, groups, role, share)
+        else:
+            chosen = holdout.members(keys, role, share)
+        if not len(chosen):
+            raise holdout.nothing_left(f"the examples of {self.path!r}", role, share)
+        return self.take(chosen)
+
+    def _groups_to_share(self) -> list[np.ndarray]:
+        """The positions of the examples of each class, int [two or more]; a class that the data set
+        declares may have none."""
+        groups = []
+        for name, indices in self._examples_by_class().items():
+            if len(indices) == 1:
+                raise DataError(
+                    f"{self.path!r}: the class {name!r} has a single example, which cannot be both "
+                    "trained on and held out: add another, or remove the class"
+                )
+            if len(indices):
+                groups.append(indices)
+        return groups
+
+    def _examples_by_class(self) -> dict[str, np.ndarray]:
+        """Class -> positions of its examples; of labels that are not known, all as one class."""
+        if self.labels is None:
+            return {self.split: np.arange(len(self))}
+        order = np.argsort(self.labels, kind="stable")
+        counts = np.bincount(self.labels, minlength=len(self.classes))
+        ends = np.cumsum(counts)
+        groups = np.split(order, ends[:-1])
+        return dict(zip(self.classes, groups, strict=True))
+
+
+def line_of(text: str) -> str:
+    """A text in one line of at most LINE columns."""
+    line = " ".join(text.split())
+    return line if len(line) <= LINE else f"{line[: LINE - 3]}..."
+
+
+class Splits(Mapping[str, Dataset]):
+    """The splits of a data set by name, each read when it is first asked for.
+
+    Args:
+        path: the path that was read.
+        form: the documented form that was recognised, in words.
+        readers: name -> a function that reads the split; "" if the data name no splits.
+    """
+
+    def __init__(self, path: str, form: str, readers: Mapping[str, Callable[[], Dataset]]):
+        self.path = path
+        self.form = form
+        self._readers = dict(readers)
+        self._read: dict[str, Dataset] = {}
+
+    def __getitem__(self, name: str) -> Dataset:
+        if name not in self._read:
+            self._read[name] = self._readers[name]()
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._readers

@@ -1,0 +1,97 @@
+"""Questions on passages, as SQuAD has them."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gmlp_flax.data import fingerprints
+from gmlp_flax.data.dataset import Examples, line_of
+from gmlp_flax.data.fingerprints import Fingerprint
+from gmlp_flax.io.records import BadRecord
+
+VERSIONS = ("v1.1", "v2.0")
+
+
+class Question(NamedTuple):
+    """A question on a passage.
+
+    Attributes:
+        id: unique in its data.
+        title: of the article with the passage; "" if it is not known.
+        context: the passage.
+        question: the question.
+        answers: (text, start) of each reference, where context[start : start + len(text)] is the
+            text; () if the passage holds no answer (v2.0).
+    """
+
+    id: str
+    title: str
+    context: str
+    question: str
+    answers: tuple[tuple[str, int], ...]
+
+    @property
+    def impossible(self) -> bool:
+        """Whether the passage holds no answer."""
+        return not self.answers
+
+
+def check(question: Question, version: str) -> None:
+    """Raises BadRecord if a question cannot be used in a version of SQuAD."""
+    for name, text in (("context", question.context), ("question", question.question)):
+        if not text.strip():
+            raise BadRecord(f"an empty {name}; remove or fix it")
+    if question.impossible and version == "v1.1":
+        raise BadRecord(
+            "no answer, which only v2.0 allows; set config.squad.version=v2.0 or remove the "
+            "question"
+        )
+    for text, start in question.answers:
+        if not text.strip():
+            raise BadRecord("an empty answer; a question without one has no 'answers'")
+        if start < 0 or not question.context.startswith(text, start):
+            raise BadRecord(
+                f"the answer {text!r} is not in the context at {start}, its answer_start; fix it"
+            )
+
+
+class Questions(Examples):
+    """Questions in order; all on passages of the same article are held out together."""
+
+    units = "questions"
+
+    def __init__(self, questions: Sequence[Question]):
+        self.questions = questions
+        self._titles: dict[str, str] = {}  # of each passage, which may stand under two: the first
+        for question in questions:
+            title = question.title or question.context
+            self._titles.setdefault(question.context, title)
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def __getitem__(self, index: int) -> Question:
+        return self.questions[index]
+
+    def key(self, index: int) -> str:
+        return self._titles[self.questions[index].context]
+
+    def content(self, index: int) -> bytes:
+        return self.questions[index].context.encode("utf-8", "surrogatepass")
+
+    def size(self, index: int) -> int:
+        return len(self.questions[index].context)
+
+    def describe(self, index: int) -> str:
+        question = self.questions[index]
+        answer = "(no answer)" if question.impossible else question.answers[0][0]
+        return f"{line_of(question.question)}  -> {line_of(answer)}"
+
+    def take(self, indices: np.ndarray) -> "Questions":
+        return Questions([self.questions[index] for index in indices.tolist()])
+
+    def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
+        """All questions."""
+        content = fingerprints.digest(map(repr, self.questions))
+        return {"questions": len(self), "content": content}

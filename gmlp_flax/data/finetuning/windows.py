@@ -1,0 +1,191 @@
+"""Windows of tokens on passages, `[CLS] question [SEP] passage [SEP]` (Devlin et al. 2019)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.data.finetuning import pairs
+from gmlp_flax.data.finetuning.questions import Question
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import DataError
+
+NO_TARGET = (-1, -1)  # see Windows.targets
+SPECIALS = 3  # of a window: [CLS], and [SEP] after the question and after the passage
+
+
+class Windows:
+    """The windows of some questions, in order, as a random-access source.
+
+    A passage that does not fit is cut into overlapping windows. Passages and questions are
+    tokenised once; windows are assembled when they are read.
+
+    An item is {"tokens", "segments": int32 [length]; "start", "end", "index": int32}. Segments are
+    1 for the passage and its [SEP], else 0. Start and end are the positions of the answer's first
+    and last token, or both 0, that of [CLS], if the window does not hold the whole answer. The
+    index is the window's number.
+
+    Args:
+        questions: the questions.
+        tokenizer: the tokenizer.
+        length: tokens of a window.
+        stride: tokens from one window of a passage to the next.
+        max_query: the most tokens of a question; longer questions are cut.
+        training: whether to leave out the questions whose answer is lost: no token overlaps it.
+
+    Attributes:
+        questions: the questions that are not left out.
+        targets: their first references as tokens of the passage: the first and last token that
+            overlap the answer, which may begin or end inside them; -1 and -1 if there is no answer,
+            or no token overlaps it.
+        left_out: how many questions are left out.
+        number: int64 [windows], the question of each window.
+        begin, size: int64 [windows], the passage's first token in the window, and its number of
+            tokens there.
+
+    Raises:
+        DataError: `length` leaves no room for a passage.
+    """
+
+    def __init__(
+        self,
+        questions: Sequence[Question],
+        tokenizer: Tokenizer,
+        *,
+        length: int,
+        stride: int,
+        max_query: int,
+        training: bool = False,
+    ):
+        if length < max_query + SPECIALS + 1:
+            raise DataError(
+                f"length={length} has no room for a passage besides squad.max_query={max_query} "
+                "tokens"
+            )
+        self.length = length
+        self._tokenizer = tokenizer
+        # Context -> the ids of its tokens and their spans, see Tokenizer.encode_with_offsets.
+        encoded = {}
+        for question in questions:
+            if question.context not in encoded:
+                encoded[question.context] = tokenizer.encode_with_offsets(question.context)
+        self.questions: list[Question] = []
+        self.targets: list[tuple[int, int]] = []
+        for question in questions:
+            target = find_target(question, encoded[question.context][1])
+            is_lost = not question.impossible and target == NO_TARGET
+            if not (training and is_lost):
+                self.questions.append(question)
+                self.targets.append(target)
+        self.left_out = len(questions) - len(self.questions)
+        self._passages = [encoded[question.context] for question in self.questions]
+        texts = [question.question for question in self.questions]
+        self._queries = pairs.encode(texts, tokenizer, max_query)
+        lengths = np.array([len(ids) for ids, _ in self._passages], np.int64)
+        query_lengths = np.array([len(ids) for ids in self._queries], np.int64)
+        room = length - SPECIALS - query_lengths
+        self.number, self.begin, self.size = window_bounds(lengths, room, stride)
+        self._first_window = np.searchsorted(self.number, np.arange(len(self.questions) + 1))
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        number = int(self.number[index])
+        begin = int(self.begin[index])
+        size = int(self.size[index])
+        passage = self._passages[number][0][begin : begin + size]
+        tokens, segments = pairs.assemble(
+            [self._queries[number], passage], self.length, self._tokenizer
+        )
+        first, last = self.targets[number]
+        start = 0
+        end = 0
+        if first >= begin and last < begin + size:
+            offset = self.passage_offset(index) - begin
+            start = first + offset
+            end = last + offset
+        return {
+            "tokens": tokens,
+            "segments": segments,
+            "start": np.int32(start),
+            "end": np.int32(end),
+            "index": np.int32(index),
+        }
+
+    def passage_offset(self, index: int) -> int:
+        """The position in window `index` at which its part of the passage begins."""
+        return len(self._queries[self.number[index]]) + SPECIALS - 1
+
+    def of_question(self, number: int) -> range:
+        """The windows of a question."""
+        start, stop = self._first_window[number : number + 2].tolist()
+        return range(start, stop)
+
+    def spans(self, number: int) -> np.ndarray:
+        """The spans of the tokens of a question's passage: int32 [tokens, 2], start and stop in
+        characters."""
+        return self._passages[number][1]
+
+
+def window_bounds(
+    lengths: np.ndarray, room: np.ndarray, stride: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cuts passages into windows that begin at 0, stride, 2 stride, ... until one reaches the end.
+
+    Args:
+        lengths: int64 [passages], tokens of each passage.
+        room: int64 [passages], the most tokens of the passage in one window.
+        stride: tokens from one window to the next; if `room` is less, that, so that no token is
+            left out.
+
+    Returns:
+        number, begin, size: int64 [windows]: which passage, its first token in the window, tokens
+            in the window.
+    """
+    step = np.minimum(stride, room)
+    beyond_first = np.maximum(0, lengths - room)
+    counts = 1 + -(-beyond_first // step)  # rounded up
+    number = np.repeat(np.arange(len(lengths)), counts)
+    first_window = np.cumsum(counts) - counts  # of each passage
+    window_in_passage = np.arange(len(number)) - first_window[number]
+    begin = window_in_passage * step[number]
+    size = np.minimum(room[number], lengths[number] - begin)
+    return number, begin, size
+
+
+def widest_context(begin: np.ndarray, size: np.ndarray, tokens: int) -> np.ndarray:
+    """The window of a passage in which each token has the most context, int64 [tokens].
+
+    As in BERT, the context is the number of tokens before it or after it in the window, whichever
+    is less, plus a hundredth of the window's size. The first of several equal windows is taken.
+
+    Args:
+        begin, size: int [windows], of the passage's windows.
+        tokens: the passage's number of tokens.
+    """
+    position = np.arange(tokens)
+    first = begin[:, None]
+    sizes = size[:, None]
+    before = position - first
+    after = first + sizes - 1 - position
+    nearest_end = np.minimum(before, after)
+    context = nearest_end + 0.01 * sizes
+    context[nearest_end < 0] = -1.0  # not in this window
+    return context.argmax(axis=0)
+
+
+def find_target(question: Question, spans: np.ndarray) -> tuple[int, int]:
+    """A question's target, see Windows; `spans`, int32 [tokens, 2], are those of the passage's
+    tokens."""
+    if question.impossible:
+        return NO_TARGET
+    text, position = question.answers[0]
+    # Spans of tokens leave out white space at either end.
+    start = position + len(text) - len(text.lstrip())
+    stop = position + len(text.rstrip())
+    first = int(np.searchsorted(spans[:, 1], start, side="right"))
+    behind = int(np.searchsorted(spans[:, 0], stop, side="left"))
+    if first >= behind:
+        return NO_TARGET
+    return first, behind - 1

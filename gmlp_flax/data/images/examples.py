@@ -1,0 +1,114 @@
+"""Images by position, wherever they lie: files of a store, rows of files of many, or pixels."""
+
+import abc
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.data import fingerprints
+from gmlp_flax.data.dataset import Examples
+from gmlp_flax.data.fingerprints import Fingerprint
+from gmlp_flax.data.images.stores import Reader, local_size, read_image
+from gmlp_flax.io.records import BadRecord
+
+
+class ImageExamples(Examples):
+    """Images by position, dicts {"image": encoded bytes or pixels, "name"}.
+
+    Attributes:
+        names: of the images, the same wherever the data lie.
+    """
+
+    units = "images"
+    names: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"image": self.read(index), "name": self.names[index]}
+
+    @abc.abstractmethod
+    def read(self, index: int) -> bytes | np.ndarray:
+        """The image at a position: encoded bytes or pixels; raises BadRecord if it is gone."""
+
+    def key(self, index: int) -> str:
+        return self.names[index]
+
+    def content(self, index: int) -> bytes:
+        with contextlib.suppress(BadRecord):
+            return bytes(self.read(index))
+        return b""
+
+    def describe(self, index: int) -> str:
+        image = self.read(index)
+        name = self.names[index]
+        if isinstance(image, np.ndarray):
+            height, width, channels = image.shape
+            return f"{name}: {width} x {height}, {channels} channels"
+        # Not at the top: runs on text import this file too.
+        from gmlp_flax.data.images.decoding import open_image
+
+        with open_image(image, name) as file:
+            return f"{name}: {file.width} x {file.height}, {file.format} {file.mode}"
+
+    def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
+        """The names and labels of all images, and the content of some."""
+        sample = (self.content(index) for index in fingerprints.spread(len(self)))
+        label_bytes = b"" if labels is None else labels.tobytes()
+        return {
+            "images": len(self),
+            "names": fingerprints.digest(self.names),
+            "labels": fingerprints.digest([*classes, label_bytes]),
+            "content": fingerprints.digest(sample),
+        }
+
+
+class StoredImages(ImageExamples):
+    """Images that are files of a folder or of a tar file."""
+
+    def __init__(self, reader: Reader, names: Sequence[str]):
+        self.reader = reader
+        self.names = names
+
+    def read(self, index: int) -> bytes:
+        return self.reader.read(self.names[index])
+
+    def size(self, index: int) -> int | None:
+        return self.reader.size(self.names[index])
+
+
+class ListedImages(ImageExamples):
+    """Images of a table: encoded bytes in memory, or paths of files on this disk or remote."""
+
+    def __init__(self, names: Sequence[str], images: Sequence[bytes | str]):
+        self.names = names
+        self.images = images
+
+    def read(self, index: int) -> bytes:
+        image = self.images[index]
+        return read_image(image) if isinstance(image, str) else image
+
+    def size(self, index: int) -> int | None:
+        image = self.images[index]
+        return local_size(image) if isinstance(image, str) else len(image)
+
+
+class ArrayImages(ImageExamples):
+    """Decoded images in memory, called "image i".
+
+    Args:
+        images: uint8 [examples, height, width, channels].
+    """
+
+    def __init__(self, images: np.ndarray):
+        self.images = images
+        self.names = [f"image {index}" for index in range(len(images))]
+
+    def read(self, index: int) -> np.ndarray:
+        return self.images[index]
+
+    def size(self, index: int) -> int:
+        return self.images[index].nbytes

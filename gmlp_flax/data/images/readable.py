@@ -1,0 +1,87 @@
+"""Images as examples of a model: transformed, and replaced if they cannot be read."""
+
+import itertools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.data.dataset import Dataset
+from gmlp_flax.errors import DataError
+from gmlp_flax.io.records import BadRecord, BadRecords
+
+UNREAD = -1  # the label of an example that was replaced
+
+
+class ReadableExamples:
+    """The transformed images of a data set; one that cannot be read is replaced by the next one
+    that can.
+
+    The replacement depends on the data alone, and it draws the same random numbers as if the first
+    image had not been tried: batches stay a function of the seed and the step. Picklable.
+
+    Args:
+        dataset: its items that raise BadRecord are bad records; DataError is an error of all.
+        transform: takes a record {"image", "label", "name"} and, for training, a random generator;
+            DataError means that the image does not decode.
+        bad: counts the bad records and limits their number.
+    """
+
+    def __init__(self, dataset: Dataset, transform: Callable[..., dict], bad: BadRecords):
+        self.path = dataset.path
+        self.images = dataset.examples
+        self.labels = dataset.labels
+        self.transform = transform
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """An example for evaluation, with the label UNREAD if it replaces another."""
+        position, example = self._first_readable(index)
+        if position != index:
+            example = {**example, "label": np.int32(UNREAD)}
+        return example
+
+    def train(self, index: int, rng: np.random.Generator) -> dict[str, Any]:
+        """An example for training; raises DataError if there are more bad records than allowed."""
+        state = rng.bit_generator.state
+
+        def transform(record: dict) -> dict:
+            rng.bit_generator.state = state
+            return self.transform(record, rng)
+
+        return self._first_readable(index, transform)[1]
+
+    def _first_readable(
+        self, start: int, transform: Callable[[dict], dict] | None = None
+    ) -> tuple[int, dict[str, Any]]:
+        """The position of the first image from `start` on that can be read, and its example."""
+        for index in itertools.chain(range(start, len(self)), range(start)):
+            try:
+                record = self.record(index)
+            except BadRecord as error:
+                self._skip(error)
+                continue
+            try:
+                return index, (transform or self.transform)(record)
+            except DataError as error:
+                self._skip(error)
+        raise DataError(
+            f"{self.path!r}: not one of {len(self)} images can be read; check the files"
+        )
+
+    def record(self, index: int) -> dict[str, Any]:
+        """The image at a position as it lies there, with its label; raises BadRecord."""
+        record = self.images[index]
+        if self.labels is None:
+            return record
+        return {**record, "label": self.labels[index]}
+
+    def _skip(self, error: Exception) -> None:
+        message = f"{self.path}: {error}"
+        if self.bad.skip(message):
+            # one write: threads report at the same time
+            sys.stderr.write(f"skipped a bad record: {message}\n")

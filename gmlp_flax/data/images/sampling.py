@@ -1,0 +1,56 @@
+"""A look at some images of a data set: what the user should know of their files."""
+
+import contextlib
+import io
+from typing import NamedTuple
+
+from PIL import Image
+
+from gmlp_flax.data.dataset import Dataset
+from gmlp_flax.data.fingerprints import spread
+from gmlp_flax.data.images import decoding
+
+
+class Sampled(NamedTuple):
+    """What some images of a data set are.
+
+    Attributes:
+        looked_at: how many images were opened.
+        animated: names of those with several frames or pages, of which the first is read.
+        brightest: the largest 16-bit pixel; 0 if none of them is grey in 16 bits.
+    """
+
+    looked_at: int
+    animated: tuple[str, ...]
+    brightest: int
+
+
+def sample(dataset: Dataset) -> Sampled:
+    """Opens some images of a data set, evenly spread over it."""
+    looked_at = spread(len(dataset))
+    animated = []
+    brightest = 0
+    for index in looked_at:
+        content = dataset.examples.content(index)
+        with contextlib.suppress(Exception), Image.open(io.BytesIO(content)) as file:
+            # MPO: of a camera, with thumbnails
+            if file.format != "MPO" and getattr(file, "is_animated", False):
+                animated.append(dataset.examples[index]["name"])
+            brightest = max(brightest, decoding.brightest_wide_pixel(file))
+    return Sampled(len(looked_at), tuple(animated), brightest)
+
+
+def notes(sampled: Sampled, max_value: int) -> list[str]:
+    """Lines for the user on sampled images; `max_value` is what 16-bit images are divided by."""
+    lines = []
+    if sampled.animated:
+        lines.append(
+            f"note: {len(sampled.animated)} of {sampled.looked_at} images that were opened have "
+            f"several frames, such as {sampled.animated[0]!r}: the first is read"
+        )
+    if sampled.brightest:
+        lines.append(
+            f"16-bit images: pixels are divided by data.max_value={max_value:,}; the brightest of "
+            f"{sampled.looked_at} images is {sampled.brightest:,}"
+        )
+    return lines

@@ -1,0 +1,255 @@
+"""Named files in a folder or in a tar file, read by their names: where image readers look.
+
+Names are paths below the folder, with `/` between folders. Hidden files and folders, and what
+operating systems leave behind, are no files.
+"""
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import os
+import tarfile
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gmlp_flax.errors import DataError, decode_errors
+from gmlp_flax.io import cache, files
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecord
+
+# The suffixes of images. Files with other suffixes are counted, and not read.
+SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".png", ".bmp", ".gif"),
+    *(".webp", ".avif", ".tif", ".tiff", ".ppm", ".pgm"),
+)
+
+IMAGE_BYTES = 1 << 30  # of an encoded image, at most
+
+_JUNK = (".", "__MACOSX", "$RECYCLE.BIN", "@eaDir")
+
+
+def suffix(name: str) -> str:
+    """The suffix of a file's name in small letters, with its dot, or ""."""
+    return os.path.splitext(name)[1].lower()
+
+
+def is_image(name: str) -> bool:
+    """Whether a file is an image, by its suffix."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a part of a path is hidden, or was left there by an operating system."""
+    return any(part.startswith(_JUNK) for part in name.split("/"))
+
+
+def read_image(file: File | str) -> bytes:
+    """The bytes of an image file, of a remote one by a copy on this disk; raises BadRecord if it
+    is gone or too large."""
+    try:
+        with cache.LocalCopy(file) as copy:
+            return files.read_small(copy.path, IMAGE_BYTES)
+    except DataError as error:
+        raise BadRecord(str(error)) from error
+
+
+def local_size(path: str) -> int | None:
+    """The bytes of a file on this disk; None if it is gone."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL, or what no name has
+        return os.stat(path).st_size
+    return None
+
+
+class Reader(abc.ABC):
+    """Reads files by their names; picklable, and safe to use from several threads."""
+
+    @abc.abstractmethod
+    def read(self, name: str) -> bytes:
+        """The content of a file; raises BadRecord if it is gone."""
+
+    @abc.abstractmethod
+    def size(self, name: str) -> int | None:
+        """The bytes of a file; None if it is gone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """The files of a folder or of a tar file.
+
+    Attributes:
+        path: of the folder or tar file.
+        reader: reads the files.
+        names: of all files that are not hidden, in order.
+        folders: of all folders, in order, also of empty ones where they are known.
+    """
+
+    path: str
+    reader: Reader
+    names: tuple[str, ...]
+    folders: tuple[str, ...]
+
+    @functools.cached_property
+    def images(self) -> tuple[str, ...]:
+        """The names of the images, in order."""
+        return tuple(name for name in self.names if is_image(name))
+
+    @functools.cached_property
+    def others(self) -> tuple[str, ...]:
+        """The names of the files that are no images, in order."""
+        return tuple(name for name in self.names if not is_image(name))
+
+    def read(self, name: str) -> bytes:
+        """The content of a file; raises BadRecord if it is gone."""
+        return self.reader.read(name)
+
+
+class FolderReader(Reader):
+    """Reads the files of a folder: on this disk by their paths, remote ones by `remote`."""
+
+    def __init__(self, path: str, remote: Mapping[str, File]):
+        self.path = path
+        self.remote = remote
+
+    def read(self, name: str) -> bytes:
+        return read_image(self.remote.get(name) or os.path.join(self.path, name))
+
+    def size(self, name: str) -> int | None:
+        if name in self.remote:
+            return self.remote[name].size
+        return local_size(os.path.join(self.path, name))
+
+
+def open_folder(path: str) -> Store:
+    """The files of a folder, on this disk or remote."""
+    remote: dict[str, File] = {}
+    if files.is_remote(path):
+        remote = {file.name: file for file in files.find_files(path)}
+        names = list(remote)
+        folders = {name.rpartition("/")[0] for name in names}
+    else:
+        names, folders = _walk(path)
+    visible = sorted(name for name in names if not is_hidden(name))
+    inside = sorted(name for name in folders if name and not is_hidden(name))
+    return Store(path, FolderReader(path, remote), tuple(visible), tuple(inside))
+
+
+def _walk(path: str) -> tuple[list[str], set[str]]:
+    """The names of all files and of all folders below a folder on this disk."""
+    names = []
+    folders = set()
+    for folder, subfolders, inside in files.walk(path):
+        subfolders[:] = [name for name in subfolders if not is_hidden(name)]
+        relative = os.path.relpath(folder, path)
+        prefix = "" if relative == "." else f"{relative}/"
+        names += [prefix + name for name in inside]
+        folders.update(prefix + name for name in subfolders)
+    return names, folders
+
+
+class _Member(NamedTuple):
+    """A file in a tar file: its name, and the bytes of the tar file that it takes."""
+
+    name: str
+    start: int
+    stop: int
+
+
+class TarReader(Reader):
+    """Reads the files of a tar file, each of them by one read at its offset.
+
+    Args:
+        copy: the tar file on this disk.
+        ranges: name -> where the file begins and ends, in bytes.
+    """
+
+    def __init__(self, copy: cache.LocalCopy, ranges: Mapping[str, tuple[int, int]]):
+        self.copy = copy
+        self.ranges = ranges
+
+    def read(self, name: str) -> bytes:
+        start, stop = self.ranges[name]
+        return files.read_range(self.copy.path, start, stop)
+
+    def size(self, name: str) -> int:
+        start, stop = self.ranges[name]
+        return stop - start
+
+
+def open_tar(path: str) -> Store:
+    """The files of a tar file, and of tar files inside it, whose names are then folders.
+
+    Raises:
+        DataError: the file is damaged, truncated, compressed, or no tar file; or it holds a link.
+    """
+    copy = cache.LocalCopy(path)
+    folders = []
+    ranges: dict[str, tuple[int, int]] = {}
+    end = os.path.getsize(copy.path)
+    advice = "copy it again if it is damaged, or unpack it if it is compressed"
+    with (
+        decode_errors(f"{path}: truncated or not a tar file", advice),
+        tarfile.open(copy.path, "r:") as tar,
+    ):
+        for entry in _tar_entries(tar, end):
+            if isinstance(entry, str):
+                folders.append(entry)
+            else:
+                ranges[entry.name] = entry.start, entry.stop
+    return Store(path, TarReader(copy, ranges), tuple(sorted(ranges)), tuple(sorted(folders)))
+
+
+def _tar_entries(
+    tar: tarfile.TarFile, end: int, prefix: str = "", start: int = 0
+) -> Iterator[str | _Member]:
+    """The folders (names) and files of a tar file, also of tar files inside it.
+
+    Args:
+        tar: the opened tar file.
+        end: the bytes of the outermost tar file.
+        prefix: stands before all names.
+        start: where `tar` begins in the outermost tar file.
+    """
+    for member in tar:
+        name = prefix + member.name.removeprefix("./").strip("/")
+        first = start + member.offset_data
+        if is_hidden(name) or name == prefix:
+            continue
+        if member.isdir():
+            yield name
+        elif member.islnk() or member.issym():
+            raise tarfile.ReadError(f"{name!r} is a link: unpack the file, then links are followed")
+        elif member.isreg():
+            if member.issparse() or first + member.size > end or member.size < 0:
+                raise tarfile.ReadError(
+                    f"{name!r} is a sparse file or claims {member.size:,} bytes"
+                )
+            if suffix(name) == ".tar":
+                content: Any = tar.extractfile(member)
+                with tarfile.open(fileobj=content, mode="r:") as inside:
+                    folder = os.path.splitext(name)[0]
+                    yield from _tar_entries(inside, end, f"{folder}/", first)
+            else:
+                yield _Member(name, first, first + member.size)
+    _require_end(tar)
+
+
+def _require_end(tar: tarfile.TarFile) -> None:
+    """Raises ReadError unless zeros alone follow the last member.
+
+    Tarfile takes a damaged header, and a file that is cut off behind a member, for the end.
+    """
+    stream: Any = tar.fileobj
+    stream.seek(tar.offset)
+    has_end = False
+    for block in iter(lambda: stream.read(files.BUFFER), b""):
+        if block.strip(b"\0"):
+            raise tarfile.ReadError("its members do not follow each other")
+        has_end = True
+    if not has_end:
+        raise tarfile.ReadError("its end is missing")
+
+
+def open_store(path: str) -> Store:
+    """The files of a folder or of a tar file at a path."""
+    return open_folder(path) if files.is_folder(path) else open_tar(path)

@@ -1,0 +1,166 @@
+"""Images in class folders: `ROOT/CLASS/FILES`, or with splits `ROOT/SPLIT/CLASS/FILES`.
+
+The first folder is the class, and folders inside it count to it. If the first folders are called by
+words of splits (train, training, val, valid, validation, dev, eval, test, testing, in any case),
+they are the splits, and the folders in them the classes. ROOT is a folder or a tar file; a tar file
+inside another is a folder. Images are files with a known suffix; other files are counted by suffix,
+and hidden files are no files.
+
+Two layouts are refused, as their images would be read as what they are not: a single folder around
+the classes, and class folders with splits inside.
+"""
+
+import functools
+from collections.abc import Callable, Container, Mapping, Sequence
+
+from gmlp_flax.data import splits
+from gmlp_flax.data.classes import class_name
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.images import folders
+from gmlp_flax.data.images.stores import Store
+from gmlp_flax.data.readers.image_tables import TABLES
+from gmlp_flax.errors import DataError, counted
+from gmlp_flax.io import files
+
+FORM = "class folders"
+
+
+def read(store: Store, as_one: bool = False) -> Splits:
+    """The splits of images in class folders.
+
+    Args:
+        store: the files.
+        as_one: whether the first folders are classes, even if they are called as splits.
+
+    Raises:
+        DataError: some first folders mean splits and others do not. Of a split: an image lies in no
+            class folder, a class folder has no image, a single folder lies around the classes, or
+            splits lie inside them.
+    """
+    readers = {}
+    for split, prefix in folders.split_folders(store, as_one).items():
+        if not as_one:
+            _refuse_inner_splits(store, prefix)
+        readers[split] = functools.partial(_read_split, store, split, prefix)
+    return Splits(store.path, FORM, readers)
+
+
+def _read_split(store: Store, split: str, prefix: str) -> Dataset:
+    by_folder = folders.first_folders(store.images, prefix)
+    deeper = _deeper_folders(by_folder, prefix)
+    _require_classes(store, prefix, by_folder, deeper)
+    class_of = {}
+    for folder, names in by_folder.items():
+        label = class_name(folder)
+        class_of.update(dict.fromkeys(names, label))
+    notes = [_deeper_note(store, deeper), folders.others_note(store)]
+    return folders.labelled(store, FORM, split, class_of, notes)
+
+
+def _require_classes(
+    store: Store, prefix: str, by_folder: Mapping[str, Sequence[str]], deeper: set[str]
+) -> None:
+    """Raises DataError unless the first folders behind a prefix are classes.
+
+    Args:
+        store, prefix: the files.
+        by_folder: first folder -> its images; "" for those in none.
+        deeper: the folders inside class folders.
+    """
+    if "" in by_folder:
+        place = f"{store.path}/{prefix}".rstrip("/")
+        raise DataError(
+            f"{place!r}: the image {by_folder[''][0]!r} lies in no class folder: move it into one, "
+            f"or give {' or '.join(TABLES)} with the columns file_name and label"
+        )
+    _refuse_empty(store, prefix, by_folder)
+    if len(by_folder) == 1 and deeper:
+        (folder,) = by_folder
+        advice = "move them up, or give the path of the folder around them"
+        if not files.is_folder(store.path):
+            advice = f"make the tar file from inside this folder, tar -C {prefix}{folder}"
+        raise DataError(
+            f"{store.path!r}: {prefix + folder!r} is the only class folder, and has folders "
+            f"inside: if these are the classes, {advice}"
+        )
+
+
+def _refuse_empty(store: Store, prefix: str, with_images: Container[str]) -> None:
+    """Raises DataError for a class folder without images."""
+    inside = [*store.others, *(f"{folder}/" for folder in store.folders)]
+    for folder, names in folders.first_folders(inside, prefix).items():
+        if folder and folder not in with_images:
+            others = [name for name in names if not name.endswith("/")]
+            holds = files.count_by_suffix(others) or "it is empty"
+            raise DataError(
+                f"{store.path!r}: the folder {prefix + folder!r} holds no images ({holds}): each "
+                "folder there is a class; fill it, or move it away"
+            )
+
+
+def _refuse_inner_splits(store: Store, prefix: str) -> None:
+    """Raises DataError if a folder right inside a class folder is called by the word of a split.
+
+    A single folder around all others is refused for that, when it is read.
+    """
+    by_folder = folders.first_folders(store.images, prefix)
+    if len(by_folder) == 1:
+        return
+    length = len(prefix)
+    for folder in sorted(_deeper_folders(by_folder, prefix)):
+        split = folder[length:].split("/")[1]
+        if splits.split_of_folder(split):
+            raise DataError(
+                f"{store.path!r}: {folder!r} is called as a split, inside a class: move the "
+                f"splits up, as in {split}/CLASS/FILES; --config.data.split={splits.ALL} reads all "
+                "as one"
+            )
+
+
+def _deeper_folders(by_folder: Mapping[str, Sequence[str]], prefix: str) -> set[str]:
+    """The folders of images inside the class folders behind a prefix."""
+    depth = prefix.count("/") + 1
+    deeper = set()
+    for names in by_folder.values():
+        for name in names:
+            if name.count("/") > depth:
+                deeper.add(name.rpartition("/")[0])
+    return deeper
+
+
+def _deeper_note(store: Store, deeper: set[str]) -> str:
+    """A line on folders inside class folders, which count to these; "" if there are none."""
+    if not deeper:
+        return ""
+    what = counted(len(deeper), "folder")
+    return f"{store.path!r}: {what} inside class folders counted to these, such as {min(deeper)!r}"
+
+
+def read_beside_validation(
+    store: Store,
+    form: str,
+    as_one: bool,
+    holds_validation: bool,
+    read_validation: Callable[[Store, str], Dataset],
+) -> Splits:
+    """The splits of a published data set whose folder `val` has a form of its own, and whose other
+    folders are class folders.
+
+    Args:
+        store: the files.
+        form: the form of the data set, in words.
+        as_one: refused, as `val` has no class folders.
+        holds_validation: whether the store is the folder `val` itself.
+        read_validation: reads the split `validation` of a store, behind a prefix.
+    """
+    if as_one:
+        raise DataError(f"{store.path!r}: the splits of {form} are not read as one: choose one")
+    itself = {splits.VALIDATION_SPLIT: ""}
+    prefixes = itself if holds_validation else folders.split_folders(store)
+    readers = {}
+    for split, prefix in prefixes.items():
+        if split == splits.VALIDATION_SPLIT:
+            readers[split] = functools.partial(read_validation, store, prefix)
+        else:
+            readers[split] = functools.partial(_read_split, store, split, prefix)
+    return Splits(store.path, form, readers)

@@ -1,0 +1,267 @@
+"""Images with a table of their classes: `ROOT/FILES` or `ROOT/SPLIT/FILES` beside labels.csv,
+metadata.csv or metadata.jsonl, with the columns `file_name` and `label`.
+
+`file_name` is the path of an image from the table's folder on, with / between folders, and each
+image has one row. A column `split` with the words of splits (train, val, test, ...) assigns rows to
+splits; without one, the first folders of the paths do, if they are called by these words. The path
+of the table itself is read as well, whatever the table is called.
+"""
+
+import dataclasses
+import functools
+import os
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gmlp_flax.data import classes, rows, splits
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.images import folders
+from gmlp_flax.data.images.examples import ListedImages
+from gmlp_flax.data.images.stores import Store
+from gmlp_flax.data.rows import Located
+from gmlp_flax.errors import DataError, listed
+from gmlp_flax.io import files
+from gmlp_flax.io.records import BadRecord
+
+FORM = "images with a table"
+TABLES = ("labels.csv", "metadata.csv", "metadata.jsonl")
+FILE_COLUMN = "file_name"
+LABEL_COLUMN = "label"
+SPLIT_COLUMN = "split"
+
+
+class Entry(NamedTuple):
+    """A row: where it stands, the path of its image from the table on, its class and its split."""
+
+    where: str
+    file_name: str
+    label: str
+    split: str
+
+
+def matches(store: Store) -> bool:
+    """Whether a table lies in ROOT, or in the folder of a split; raises DataError for a tar file
+    with one."""
+    tables = _tables(store)
+    if tables and not files.is_folder(store.path):
+        raise DataError(f"{store.path!r} holds the table {tables[0]!r}: unpack it to a folder")
+    return bool(tables)
+
+
+def _tables(store: Store) -> list[str]:
+    """The names of the tables in ROOT and in the folders of splits."""
+    tables = []
+    for name in store.others:
+        folder, _, base = name.rpartition("/")
+        if base in TABLES and (not folder or splits.split_of_folder(folder)):
+            tables.append(name)
+    return tables
+
+
+def read(store: Store, as_one: bool = False) -> Splits:
+    """The splits of images with tables.
+
+    Args:
+        store: the files.
+        as_one: whether all images are one data set, whatever the folders or rows say.
+
+    Raises:
+        DataError: there are two tables, a column is missing, or only some folders or rows name a
+            split. Of a split: it has no table, an image has no row, or a row no image.
+    """
+    tables = _tables(store)
+    in_root = [name for name in tables if "/" not in name]
+    if as_one or in_root:
+        return _read_joined(store, in_root or tables, as_one)
+    readers = {}
+    for split, prefix in folders.split_folders(store).items():
+        readers[split] = functools.partial(_read_folder, store, split, prefix)
+    return Splits(store.path, FORM, readers)
+
+
+def _read_joined(store: Store, tables: Sequence[str], as_one: bool) -> Splits:
+    """The splits of all images of a store, by the rows of one table, or of all tables as one."""
+    _require_one_table(store, tables)
+    entries = []
+    for table in tables:
+        entries += _entries(store, table, as_one)
+    listing = _Listing("", tables, entries)
+    groups = {"": entries} if as_one else by_split(store.path, entries)
+    readers = {}
+    for split, part in groups.items():
+        readers[split] = functools.partial(_read_rows, store, split, listing, part)
+    return Splits(store.path, FORM, readers)
+
+
+def _read_folder(store: Store, split: str, prefix: str) -> Dataset:
+    tables = [table for table in _tables(store) if table.startswith(prefix)]
+    if not tables:
+        raise DataError(
+            f"{store.path!r}: there is no {' or '.join(TABLES)} in {prefix!r}: expected one with "
+            f"the columns {FILE_COLUMN} and {LABEL_COLUMN}"
+        )
+    _require_one_table(store, tables)
+    entries = _entries(store, tables[0])
+    for entry in entries:
+        if entry.split not in ("", split):
+            raise DataError(
+                f"{entry.where}: the column {SPLIT_COLUMN!r} names the split {entry.split!r}, and "
+                f"the folder {prefix!r} another: remove the column"
+            )
+    return _read_rows(store, split, _Listing(prefix, tables, entries), entries)
+
+
+def _require_one_table(store: Store, tables: Sequence[str]) -> None:
+    """Raises DataError if two tables lie in one folder."""
+    by_folder: dict[str, str] = {}
+    for table in tables:
+        other = by_folder.setdefault(table.rpartition("/")[0], table)
+        if other != table:
+            raise DataError(f"{store.path!r} has {other} and {table}: keep one of them")
+
+
+class _Listing(NamedTuple):
+    """The rows of tables that list the images behind a prefix, such as "train/"."""
+
+    prefix: str
+    tables: Sequence[str]
+    entries: Sequence[Entry]
+
+
+def _entries(store: Store, table: str, as_one: bool = False) -> list[Entry]:
+    """The rows of a table, with the names that their images have in the store."""
+    prefix = table[: table.rfind("/") + 1]
+    entries = []
+    for entry in read_entries(files.join(store.path, table), as_one):
+        entries.append(entry._replace(file_name=prefix + entry.file_name))
+    return entries
+
+
+def _read_rows(store: Store, split: str, listing: _Listing, entries: Sequence[Entry]) -> Dataset:
+    """The images of some rows of a listing."""
+    images = {name for name in store.images if name.startswith(listing.prefix)}
+    listed_images = {entry.file_name for entry in listing.entries}
+    where = f"{store.path}/{' and '.join(listing.tables)}"
+    missing = sorted(listed_images - images)
+    if missing:
+        raise DataError(
+            f"{where}: {len(missing):,} of {len(listed_images):,} images are not there, such as "
+            f"{missing[0]!r}: {_how_to_find(missing[0], images)}"
+        )
+    unlisted = sorted(images - listed_images)
+    if unlisted:
+        raise DataError(
+            f"{where}: no row for {len(unlisted):,} of {len(images):,} images, such as "
+            f"{unlisted[0]!r}: add rows, or move these images away"
+        )
+    class_of = {entry.file_name: entry.label for entry in entries}
+    notes = [folders.others_note(store, listing.tables)]
+    dataset = folders.labelled(store, FORM, split, class_of, notes)
+    return dataclasses.replace(dataset, columns=(FILE_COLUMN, LABEL_COLUMN))
+
+
+def _how_to_find(missing: str, images: Iterable[str]) -> str:
+    """What may be wrong with the path of an image that is not there."""
+    composed = {unicodedata.normalize("NFC", name) for name in images}
+    if unicodedata.normalize("NFC", missing) in composed:
+        return "its accents are written in Unicode's other form (NFC or NFD) there"
+    return f"expected paths from the table's folder on, such as {min(images, default='a.png')!r}"
+
+
+def read_entries(path: str, as_one: bool = False) -> list[Entry]:
+    """The rows of the table of images at a path.
+
+    Args:
+        path: of the table.
+        as_one: whether the column `split` is not read.
+
+    Raises:
+        DataError: there is no row, a column is missing, a row has no image or no class, or an image
+            has two rows.
+    """
+    entries: dict[str, Entry] = {}
+    for where, row in rows.read_rows(path):
+        entry = _entry(where, row, as_one)
+        if entry.file_name in entries:
+            raise DataError(f"{where}: {entry.file_name!r} has another row: keep one of them")
+        entries[entry.file_name] = entry
+    if not entries:
+        raise DataError(f"{path} has no rows: expected one for each image")
+    return list(entries.values())
+
+
+def _entry(where: str, row: rows.Row | BadRecord, as_one: bool) -> Entry:
+    if isinstance(row, BadRecord):
+        raise DataError(f"{where}: {row}")
+    for column in (FILE_COLUMN, LABEL_COLUMN):
+        if column not in row:
+            there = listed(map(repr, row)) or "none"
+            raise DataError(
+                f"{where}: no column {column!r}, found {there}: rename one, or move the table away "
+                "if folders are the classes"
+            )
+    file_name = row[FILE_COLUMN]
+    if not isinstance(file_name, str) or not file_name:
+        raise DataError(f"{where}: no path in the column {FILE_COLUMN!r}, but {file_name!r}")
+    label = classes.class_in_cell(row[LABEL_COLUMN], where, LABEL_COLUMN)
+    split = "" if as_one else splits.split_of_row(Located(where, row), (SPLIT_COLUMN,))
+    return Entry(where, file_name, label, split)
+
+
+def by_split(path: str, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """The rows of each split, by the column `split`, or by the first folders of the images.
+
+    Returns:
+        {"": all} if neither names a split.
+
+    Raises:
+        DataError: some rows name a split and others do not.
+    """
+    split_of = {entry.where: entry.split for entry in entries}
+    if not any(split_of.values()):
+        split_of = {entry.where: _split_of_path(entry.file_name) for entry in entries}
+    splits.require_all_or_none(path, split_of)
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        split = split_of[entry.where]
+        groups.setdefault(split, []).append(entry)
+    return groups
+
+
+def _split_of_path(name: str) -> str:
+    """The split that the first folder of an image's path means, or ""."""
+    folder, slash, _ = name.partition("/")
+    return splits.split_of_folder(folder) if slash else ""
+
+
+def read_table(path: str, as_one: bool = False) -> Splits:
+    """The splits of images that a table at `path` lists, by their paths from its folder on; as
+    `read`, except that the images may lie anywhere, and others may lie beside them."""
+    entries = read_entries(path, as_one)
+    groups = {"": entries} if as_one else by_split(path, entries)
+    readers = {}
+    for split, members in groups.items():
+        readers[split] = functools.partial(_read_listed, path, split, members)
+    return Splits(path, FORM, readers)
+
+
+def _read_listed(path: str, split: str, entries: Sequence[Entry]) -> Dataset:
+    folder = os.path.dirname(path) or "."
+    names = [entry.file_name for entry in entries]
+    images = []
+    for name in names:
+        images.append(name if files.is_remote(name) else files.join(folder, name))
+    names_of_classes = [entry.label for entry in entries]
+    class_names, labels = classes.from_names(names_of_classes, path, allow_letters=True)
+    return Dataset(
+        path=path,
+        form=FORM,
+        examples=ListedImages(names, images),
+        split=split,
+        classes=class_names,
+        labels=labels,
+        files=files.find_files(path),
+        columns=(FILE_COLUMN, LABEL_COLUMN),
+        stratified=True,
+    )

@@ -1,0 +1,128 @@
+"""Which documented form the images at a path have.
+
+a folder or tar file     class folders, images with a table, ImageNet's and Tiny-ImageNet's
+                         folders, Pathfinder's, WebDataset's shards
+.parquet, .arrow         rows with image and label, also a folder of them
+.csv, .tsv, .jsonl       a table of images, by its own path
+.npz                     arrays
+TFDS                     a prepared folder, or tfds:NAME
+"""
+
+import os
+import shlex
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gmlp_flax.data import rows
+from gmlp_flax.data.dataset import Splits
+from gmlp_flax.data.images import folders, stores
+from gmlp_flax.data.images.stores import Store
+from gmlp_flax.data.readers import (
+    class_folders,
+    image_rows,
+    image_tables,
+    imagenet,
+    npz,
+    pathfinder,
+    tfds_images,
+    tiny_imagenet,
+    webdataset,
+)
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
+
+TABLE_SUFFIXES = (*rows.DELIMITERS, *rows.JSON_LINES)
+
+
+class FolderForm(NamedTuple):
+    """A form of images in a folder or a tar file: whether a store has it, and its reader."""
+
+    matches: Callable[[Store], bool]
+    read: Callable[[Store, bool], Splits]
+
+
+FOLDER_FORMS = (  # the first that matches
+    FolderForm(tiny_imagenet.matches, tiny_imagenet.read),
+    FolderForm(imagenet.matches, imagenet.read),
+    FolderForm(image_tables.matches, image_tables.read),
+    FolderForm(lambda store: True, class_folders.read),
+)
+
+
+def read(path: str, cache_folder: str = "", as_one: bool = False) -> Splits:
+    """The splits of the images at a path.
+
+    Args:
+        path: see the module's docstring.
+        cache_folder: keeps indexes of TFDS's TFRecord files; "" for the default one.
+        as_one: whether all images are one data set, whatever splits their names mean.
+
+    Raises:
+        DataError: there is nothing at the path, or what is there has no documented form.
+    """
+    folder = tfds_images.folder_at(path)
+    if folder is not None:
+        return tfds_images.read(folder, cache_folder)
+    if not files.exists(path):
+        raise DataError(f"no images at {str(path)!r}: expected a folder or a file; check the path")
+    if files.is_folder(path):
+        return _read_folder(path, as_one)
+    return _read_file(path, as_one)
+
+
+def _read_folder(path: str, as_one: bool) -> Splits:
+    if pathfinder.matches(path):
+        return pathfinder.read(path)
+    store = stores.open_folder(path)
+    if store.images:
+        return _read_store(store, as_one)
+    suffixes = {stores.suffix(name) for name in store.names}
+    if suffixes & set(rows.COLUMNAR):
+        return image_rows.read(path, as_one)
+    if ".tar" in suffixes:
+        return webdataset.read(path, as_one)
+    archives = [name for name in store.names if stores.suffix(name) == ".zip"]
+    if archives:
+        raise _zipped(files.join(path, archives[0]))
+    arrays = [name for name in store.names if stores.suffix(name) == ".npz"]
+    if arrays:
+        raise DataError(f"{path!r} holds {arrays[0]!r}: give the path of this file")
+    folders.require_images(store)  # raises: there are none
+    return _read_store(store, as_one)
+
+
+def _read_file(path: str, as_one: bool) -> Splits:
+    suffix = files.suffix(path)
+    if suffix == ".npz":
+        return npz.read(path)
+    if suffix in rows.COLUMNAR:
+        return image_rows.read(path, as_one)
+    if suffix in TABLE_SUFFIXES:
+        return image_tables.read_table(path, as_one)
+    if suffix == ".zip":
+        raise _zipped(path)
+    if suffix == ".tgz" or (suffix == ".tar" and files.compression(path)):
+        raise DataError(
+            f"{path!r} is a compressed tar file, which is not read in place: unpack it, tar -xf "
+            f"{shlex.quote(path)}, and give its folder"
+        )
+    if suffix != ".tar":
+        known = ", ".join((".tar", ".npz", *rows.COLUMNAR, *TABLE_SUFFIXES))
+        raise DataError(f"{path!r} is no file of images: expected {known}, or a folder")
+    store = stores.open_tar(path)
+    if webdataset.is_shard(store):
+        return webdataset.read(path, as_one)
+    return _read_store(store, as_one)
+
+
+def _read_store(store: Store, as_one: bool) -> Splits:
+    form = next(form for form in FOLDER_FORMS if form.matches(store))
+    return form.read(store, as_one)
+
+
+def _zipped(path: str) -> DataError:
+    target = os.path.splitext(path)[0]
+    return DataError(
+        f"{path!r} is a zip archive, which is not read in place: unpack it, unzip -q "
+        f"{shlex.quote(path)} -d {shlex.quote(target)}, and give that folder"
+    )

@@ -1,0 +1,124 @@
+"""Labelled text: rows with named columns, in .csv, .tsv, .jsonl, .parquet or .arrow files, the first
+three also compressed.
+
+`text` is the column of the text, or of a pair's first text, and `label` that of the label;
+config.own.text, own.second and own.label give them other names. A label is its text, stripped; rows
+without one are left out and counted. Tables are read by RFC 4180, in UTF-8.
+
+    a file           a column `split` with the words of splits (train, val, test, ...) may assign
+                     its rows to splits
+    a folder         with a file for each split (train.csv, my_valid.csv), or one that Hugging
+                     Face's package datasets wrote; other files are counted by suffix
+    a TFDS folder    tfds:NAME, whose features are the columns
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+from gmlp_flax.data import hugging_face, rows, splits, text_rows, tfds_rows
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.finetuning.text_tasks import TextTask
+from gmlp_flax.data.text_rows import Columns, Reading
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, tfds_folders
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecords
+from gmlp_flax.io.tfds_folders import Folder
+
+FORM = "rows with text and label"
+SPLIT_COLUMN = "split"
+
+_FLAGS = ": name the columns with --config.own.text=, own.second= and own.label="
+
+
+def read(path: str, task: TextTask, bad: BadRecords, as_one: bool = False) -> Splits:
+    """The splits of labelled text.
+
+    Args:
+        path: of a file or a folder.
+        task: the columns (`text_tasks.own_task`).
+        bad: counts and limits the rows that cannot be used.
+        as_one: whether all rows are one data set, whatever splits the names mean.
+
+    Raises:
+        DataError: there is no such data, or only some names or rows mean splits. Of a split: a
+            column is missing, there are too many bad rows, or no row.
+    """
+    path = tfds_folders.find(str(path))
+    found = files.find_files(path)
+    folder = tfds_folders.load(path, found)
+    if folder is not None:
+        readers = {
+            split: functools.partial(_read_tfds, folder, split, task, bad)
+            for split in folder.lengths
+        }
+        return Splits(path, FORM, readers)
+    tables = rows.find_tables(path, found)
+    if as_one:
+        groups = {"": tables}
+    elif rows.is_file(path, found):
+        return _by_split_column(path, tables, task, bad)
+    else:
+        groups = splits.by_name(path, [*tables, *hugging_face.metadata(found)])
+        _refuse_split_column(groups.get("", ()), task)
+    start = functools.partial(Reading, path, task, bad, rows.others_note(path, found, tables))
+    readers = {
+        split: functools.partial(_read_files, start, split, members)
+        for split, members in groups.items()
+    }
+    return Splits(path, FORM, readers)
+
+
+def _refuse_split_column(members: Sequence[File], task: TextTask) -> None:
+    """Raises DataError if a file of a folder has a column `split`, and no name means a split."""
+    for file in members:
+        header = rows.column_names(file.path)
+        columns = _resolve_columns(file.path, header, task)
+        if SPLIT_COLUMN in header and SPLIT_COLUMN not in columns.read:
+            raise DataError(
+                f"{file.path} has a column {SPLIT_COLUMN!r}, which is read of a single file: give "
+                f"the path of that file, or --config.data.split={splits.ALL} if all rows are one"
+            )
+
+
+def _resolve_columns(path: str, header: Sequence[str], task: TextTask) -> Columns:
+    columns = text_rows.resolve_columns(path, header, task, flags=_FLAGS)
+    if not columns.label:
+        raise text_rows.missing_column(path, task.label, header, _FLAGS)
+    return columns
+
+
+def _read_files(start: Callable[[], Reading], split: str, members: Sequence[File]) -> Dataset:
+    reading = start()
+    declared: tuple[str, ...] = ()
+    for file in members:
+        header = rows.column_names(file.path)
+        columns = _resolve_columns(file.path, header, reading.task)
+        reading.add(rows.read_rows(file.path, columns.read), columns)
+        declared = rows.declared_classes(file.path, columns.label) or declared
+    return reading.finish(FORM, split, members, declared)
+
+
+def _read_tfds(folder: Folder, split: str, task: TextTask, bad: BadRecords) -> Dataset:
+    columns = _resolve_columns(folder.path, list(folder.fields), task)
+    reading = Reading(folder.path, task, bad)
+    reading.add(tfds_rows.read_rows(folder, split, columns.read), columns)
+    members = [shard.file for shard in folder.shards(split)]
+    declared = tfds_rows.declared_classes(folder, columns.label)
+    return reading.finish(FORM, split, members, declared)
+
+
+def _by_split_column(path: str, members: Sequence[File], task: TextTask, bad: BadRecords) -> Splits:
+    """The splits of a file, whose rows may name them."""
+    columns = _resolve_columns(path, rows.column_names(path), task)
+    located = rows.read_rows(path, (*columns.read, SPLIT_COLUMN))
+    split_columns = () if SPLIT_COLUMN in columns.read else (SPLIT_COLUMN,)
+    groups = splits.by_column(path, located, split_columns, bad)
+
+    def read_split(split: str) -> Dataset:
+        reading = Reading(path, task, bad)
+        reading.add_numbered(groups[split], columns)
+        declared = rows.declared_classes(path, columns.label)
+        return reading.finish(FORM, split, members, declared)
+
+    return Splits(path, FORM, {split: functools.partial(read_split, split) for split in groups})

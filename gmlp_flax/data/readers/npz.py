@@ -1,0 +1,133 @@
+"""Images as NumPy's .npz: arrays `images` and `labels`, or these by split.
+
+    images, labels                  one data set without splits
+    x_train, y_train, x_test, ...   as Keras has them
+    train_images, train_labels, val_images, test_images, ...   as MedMNIST has them
+
+Images are uint8 [images, height, width], or with 1 or 3 channels behind; labels are numbers or
+strings, one for each image.
+"""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gmlp_flax.data import classes
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.images.examples import ArrayImages
+from gmlp_flax.data.splits import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT
+from gmlp_flax.errors import DataError, decode_errors, listed
+from gmlp_flax.io import cache, files
+from gmlp_flax.io.records import BadRecord, decode_utf8
+
+FORM = "arrays in .npz"
+
+
+class Arrays(NamedTuple):
+    """The names of the arrays of a split."""
+
+    split: str
+    images: str
+    labels: str
+
+
+ARRAYS = (
+    Arrays("", "images", "labels"),
+    Arrays(TRAIN_SPLIT, "x_train", "y_train"),
+    Arrays(VALIDATION_SPLIT, "x_val", "y_val"),
+    Arrays(TEST_SPLIT, "x_test", "y_test"),
+    Arrays(TRAIN_SPLIT, "train_images", "train_labels"),
+    Arrays(VALIDATION_SPLIT, "val_images", "val_labels"),
+    Arrays(TEST_SPLIT, "test_images", "test_labels"),
+)
+
+
+def read(path: str) -> Splits:
+    """The splits of a .npz file.
+
+    Raises:
+        DataError: the file is damaged or has other arrays. Of a split: the arrays do not fit
+            together.
+    """
+    arrays = _load(path)
+    present = [names for names in ARRAYS if names.images in arrays]
+    if not present:
+        there = listed(map(repr, arrays)) or "none"
+        known = ", ".join(f"{names.images} and {names.labels}" for names in ARRAYS[:2])
+        raise DataError(f"{path}: expected arrays {known}, or train_images, found {there}")
+    by_split = {names.split: names for names in present}
+    is_mixed = "" in by_split and len(by_split) > 1
+    if is_mixed or len(by_split) < len(present):
+        there = ", ".join(names.images for names in present)
+        raise DataError(f"{path}: of its arrays {there} two may be of one split: remove one")
+    note = _unread_note(path, arrays, present)
+    readers = {}
+    for split, names in by_split.items():
+        readers[split] = functools.partial(_read_split, path, names, arrays, note)
+    return Splits(path, FORM, readers)
+
+
+def _unread_note(path: str, arrays: Mapping[str, np.ndarray], read: Sequence[Arrays]) -> str:
+    """A line that names the arrays that are not read; "" if there are none."""
+    known = set()
+    for names in read:
+        known |= {names.images, names.labels}
+    others = [name for name in arrays if name not in known]
+    if not others:
+        return ""
+    return f"{path!r}: arrays not read: {listed(map(repr, others))}"
+
+
+def _load(path: str) -> dict[str, np.ndarray]:
+    what = f"{path}: damaged, or no arrays of numbers and strings"
+    with (
+        decode_errors(what, "save it with numpy.savez"),
+        cache.LocalCopy(path) as copy,
+        files.open_file(copy.path) as stream,  # NumPy leaves damaged files open
+        np.load(stream) as stored,
+    ):
+        arrays = dict(stored)
+        for name, value in arrays.items():
+            if not isinstance(value, np.ndarray):  # a file of bytes in the archive
+                raise ValueError(f"{name} is no array")
+        return arrays
+
+
+def _read_split(path: str, names: Arrays, arrays: Mapping[str, np.ndarray], note: str) -> Dataset:
+    images = arrays[names.images]
+    labels = arrays.get(names.labels, np.empty(0))
+    channels = images.shape[3:]
+    is_image = images.dtype == np.uint8 and images.ndim >= 3 and channels in ((), (1,), (3,))
+    if not is_image or not images.size or labels.size != len(images):
+        raise DataError(
+            f"{path}: {names.images} is {images.dtype} {list(images.shape)} and {names.labels} has "
+            f"{labels.size} entries: expected uint8 [images, height, width(, 1 or 3)], and a class "
+            "for each image"
+        )
+    label_names = []
+    for index, label in enumerate(labels.ravel().tolist()):
+        where = f"{path}, {names.labels}[{index}]"
+        text = _decoded(where, label) if isinstance(label, bytes) else label
+        label_names.append(classes.class_in_cell(text, where, names.labels))
+    class_names, positions = classes.from_names(label_names, path, allow_letters=True)
+    return Dataset(
+        path=path,
+        form=FORM,
+        examples=ArrayImages(images if channels else images[..., None]),
+        split=names.split,
+        classes=class_names,
+        labels=positions,
+        files=files.find_files(path),
+        columns=(names.images, names.labels),
+        notes=(note,) if note else (),
+        stratified=True,
+    )
+
+
+def _decoded(where: str, label: bytes) -> str:
+    try:
+        return decode_utf8(label)
+    except BadRecord as error:
+        raise DataError(f"{where}: {error}") from None

@@ -1,0 +1,273 @@
+"""Labelled images that TFDS prepared, as ArrayRecord or TFRecord: a folder with features.json and
+dataset_info.json, such as .../imagenet2012/5.1.0, or tfds:NAME[/CONFIG][:VERSION] below
+TFDS_DATA_DIR or ~/tensorflow_datasets.
+
+The features are called `image` and `label`, or they are the only ones of their kind. An image is
+called by the feature `file_name` if there is one, else by its record. Needs no TensorFlow.
+"""
+
+import bisect
+import functools
+import io
+import itertools
+import resource
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.data import fingerprints
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.fingerprints import Fingerprint
+from gmlp_flax.data.images.examples import ImageExamples
+from gmlp_flax.errors import DataError, decode_errors
+from gmlp_flax.io import cache, files, records, tfds_folders
+from gmlp_flax.io.cache import ResultCache
+from gmlp_flax.io.records import BadRecord, TFRecordFile
+from gmlp_flax.io.tfds_folders import Folder, Shard
+
+FORM = "a TFDS folder of images"
+FORMATS = ("array_record", "tfrecord")
+
+_FILE_NAMES = ("file_name", "filename")  # features with an image's file name in TFDS's builders
+_THREADS = 16  # to index TFRecord files
+
+
+def folder_at(path: str) -> Folder | None:
+    """The TFDS folder at a path, or None if it is not one.
+
+    Raises:
+        DataError: the folder is not prepared, or its metadata are missing or damaged.
+    """
+    path = tfds_folders.find(path)
+    # Checked first, because listing a folder of a million images takes long.
+    if not files.exists(files.join(path, "features.json")):
+        return None
+    return tfds_folders.load(path, files.find_files(path))
+
+
+def read(folder: Folder, cache_folder: str = "") -> Splits:
+    """The splits of a TFDS folder.
+
+    Args:
+        folder: from `folder_at`.
+        cache_folder: keeps the indexes of TFRecord files; "" for the default one.
+
+    Raises:
+        DataError: the format is another. Of a split: there is no such feature, or shards are
+            missing, empty or truncated.
+    """
+    if folder.file_format not in FORMATS:
+        raise DataError(
+            f"{folder.path!r} is in TFDS's format {folder.file_format!r}, of which images are not "
+            f"read; expected {' or '.join(FORMATS)}: prepare it with "
+            "`tfds build --file_format=array_record`"
+        )
+    readers = {
+        split: functools.partial(_read_split, folder, split, cache_folder)
+        for split in folder.lengths
+    }
+    return Splits(folder.path, FORM, readers)
+
+
+def _read_split(folder: Folder, split: str, cache_folder: str) -> Dataset:
+    examples = TFDSImages(folder, split, cache_folder)
+    shards = folder.shards(split)
+    return Dataset(
+        path=folder.path,
+        form=FORM,
+        examples=examples,
+        split=split,
+        classes=examples.classes,
+        files=tuple(shard.file for shard in shards),
+        columns=(examples.image, examples.label),
+        stratified=True,
+    )
+
+
+class TFDSImages(ImageExamples):
+    """The images of a split of a TFDS folder, with "label" int32.
+
+    TFRecord files are walked once to index their records, and the index is kept. The shards of a
+    remote folder are copied to this disk as they are read. Positions are those of
+    `tfds.data_source`.
+
+    Args:
+        folder, cache_folder: see `read`.
+        split: one of its splits.
+
+    Raises:
+        DataError: as `read`. From items: a label is not one of the classes (test splits may have
+            -1).
+        BadRecord: from items: the record is damaged, or it holds no image.
+    """
+
+    def __init__(self, folder: Folder, split: str, cache_folder: str = ""):
+        import tensorflow_datasets as tfds
+
+        self.path = folder.path
+        self.split = split
+        self.image = _feature_of_kind(folder, tfds.features.Image, "image")
+        self.label = _feature_of_kind(folder, tfds.features.ClassLabel, "label")
+        self._file_name = _text_feature(folder)
+        self.classes = tuple(folder.fields[self.label].names or ())
+        if not self.classes:
+            raise DataError(
+                f"{folder.path!r}: feature {self.label!r} has no class names; prepare or copy it "
+                "again"
+            )
+        shards = folder.shards(split)
+        self._shards = shards
+        self._stops = list(itertools.accumulate(shard.records for shard in shards))
+        self._records = _Shards(folder, shards, cache_folder or cache.default_folder())
+
+    def __len__(self) -> int:
+        return self._stops[-1]
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        number = bisect.bisect_right(self._stops, index)
+        shard = self._shards[number]
+        position = index - self._stops[number] + shard.records
+        where = f"record {position} of {shard.file.name}"
+        with decode_errors(f"{where} cannot be read", "copy or prepare it again", BadRecord):
+            opened, _ = self._records.open(number)
+            features = records.example_features(opened[position])
+            return self._example(features, where)
+
+    def _example(self, features: Any, where: str) -> dict[str, Any]:
+        images = features[self.image].bytes_list.value
+        labels = features[self.label].int64_list.value
+        if len(images) != 1 or len(labels) != 1:
+            raise BadRecord(f"{len(images)} images and {len(labels)} labels, expected one of each")
+        label = labels[0]
+        if not 0 <= label < len(self.classes):
+            raise DataError(
+                f"{self.path!r}, {where}: label {label} is none of {len(self.classes)} classes; "
+                f"give a split with labels in place of {self.split!r}"
+            )
+        name = where
+        if self._file_name:
+            names = features[self._file_name].bytes_list.value
+            name = names[0].decode("utf-8", "replace") if names else where
+        return {"image": images[0], "label": np.int32(label), "name": name}
+
+    def read(self, index: int) -> bytes:
+        return self[index]["image"]
+
+    def key(self, index: int) -> str:
+        return str(index)
+
+    def size(self, index: int) -> None:
+        return None
+
+    def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
+        """That of the files of the split."""
+        return fingerprints.of_files([shard.file for shard in self._shards])
+
+
+def _text_feature(folder: Folder) -> str:
+    """The feature with an image's file name, or ""."""
+    import tensorflow_datasets as tfds
+
+    for name in _FILE_NAMES:
+        if isinstance(folder.fields.get(name), tfds.features.Text):
+            return name
+    return ""
+
+
+def _feature_of_kind(folder: Folder, kind: type, name: str) -> str:
+    """The feature of a kind: the one with this name, or the only one."""
+    names = [key for key, feature in folder.fields.items() if isinstance(feature, kind)]
+    if name in names:
+        return name
+    if len(names) != 1:
+        raise DataError(
+            f"{folder.path!r} has {len(names)} features of kind {kind.__name__} and none of them "
+            f"is {name!r}, found {folder.listed}; give a data set with one image and one label per "
+            "example"
+        )
+    return names[0]
+
+
+class _Shards:
+    """The records of shards, each as a sequence with the number of records in the folder's
+    metadata.
+
+    Local ones are checked at once; a remote one is copied to this disk when it is first read.
+    Pickled without what is open.
+    """
+
+    def __init__(self, folder: Folder, shards: Sequence[Shard], cache_folder: str):
+        self._arguments = folder, shards, cache_folder
+        self._shards = shards
+        self._indexes: Sequence[np.ndarray | None] = [None] * len(shards)
+        if folder.file_format == "tfrecord":
+            self._indexes = _indexes(shards, cache_folder)
+        is_remote = files.is_remote(folder.path)
+        most = len(shards)
+        if is_remote:  # open copies cannot be deleted: they take a quarter of the cache at most
+            largest = max(shard.file.size for shard in shards)
+            most = max(1, min(most, cache.limit() // 4 // largest))
+        elif folder.file_format != "tfrecord":
+            _allow_open_files(most)
+        self.open = ResultCache(self._open_shard, most)
+        if not is_remote:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                list(pool.map(self.open, range(len(shards))))
+
+    def _open_shard(self, number: int) -> tuple[Any, cache.LocalCopy]:
+        """A shard's records; raises DataError if they are damaged or not as many as expected."""
+        from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+        shard = self._shards[number]
+        index = self._indexes[number]
+        path = shard.file.path
+        copy = cache.LocalCopy(shard.file)
+        with decode_errors(f"{path}: truncated or damaged", "copy or prepare it again"):
+            if index is None:
+                file = ArrayRecordDataSource(copy.path)
+            else:
+                file = TFRecordFile(copy.path, index)
+            count = len(file)
+        if count != shard.records:
+            raise DataError(
+                f"{path}: {count} records where {shard.records} were expected: copy or prepare it "
+                "again"
+            )
+        return file, copy
+
+    def __reduce__(self):
+        return _Shards, self._arguments
+
+
+def _indexes(shards: Sequence[Shard], cache_folder: str) -> list[np.ndarray]:
+    """`TFRecordFile.offsets` of every shard, kept in a file until the shards change, as each record
+    takes a read."""
+
+    def offsets_of(shard: Shard) -> np.ndarray:
+        return TFRecordFile(shard.file.path).offsets
+
+    def make() -> bytes:
+        content = io.BytesIO()
+        with ThreadPoolExecutor(_THREADS) as pool:
+            np.savez(content, *pool.map(offsets_of, shards))
+        return content.getvalue()
+
+    key = cache.cache_key("index", [shard.file for shard in shards])
+    path = Path(cache_folder) / f"tfrecord-{key}.npz"
+    with np.load(cache.cached_file(path, make)) as arrays:
+        return [arrays[f"arr_{number}"] for number in range(len(shards))]
+
+
+def _allow_open_files(count: int) -> None:
+    """Raises the soft limit, also for worker processes: ArrayRecord keeps files open, and ImageNet
+    has 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return
+    wanted = soft + count
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

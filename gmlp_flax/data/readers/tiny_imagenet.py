@@ -1,0 +1,67 @@
+"""Tiny-ImageNet as it is published: `ROOT/train/WNID/images/*.JPEG`, and `ROOT/val/images/*.JPEG`
+with `ROOT/val/val_annotations.txt`.
+
+ROOT may be the folder `val` itself. A line of val_annotations.txt is an image, its class and its
+box, with white space between. `train` is read as class folders; `test` has no classes.
+"""
+
+from gmlp_flax.data import splits
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.images import folders
+from gmlp_flax.data.images.stores import Store
+from gmlp_flax.data.readers import class_folders
+from gmlp_flax.errors import DataError
+from gmlp_flax.io.records import BadRecord, decode_utf8
+
+FORM = "Tiny-ImageNet's folders"
+ANNOTATIONS = "val_annotations.txt"
+
+
+def matches(store: Store) -> bool:
+    """Whether there is a val_annotations.txt in ROOT or in its folder val."""
+    return ANNOTATIONS in store.names or f"val/{ANNOTATIONS}" in store.names
+
+
+def read(store: Store, as_one: bool = False) -> Splits:
+    """The splits of Tiny-ImageNet's folders; `as_one` is refused, as `val` has no class folders.
+
+    Raises:
+        DataError: of `validation`: val_annotations.txt has another form, or no class for an image.
+    """
+    is_alone = ANNOTATIONS in store.names
+    return class_folders.read_beside_validation(store, FORM, as_one, is_alone, _read_validation)
+
+
+def _read_validation(store: Store, prefix: str) -> Dataset:
+    table = f"{prefix}{ANNOTATIONS}"
+    annotations = _read_annotations(store, table)
+    class_of = {}
+    for name in store.images:
+        if name.startswith(prefix):
+            key = name.rpartition("/")[2]
+            if key not in annotations:
+                raise DataError(f"{store.path!r}: {table} has no class for {name!r}")
+            class_of[name] = annotations[key]
+    notes = [
+        folders.missing_note(store, table, len(annotations), len(class_of)),
+        folders.others_note(store, [table]),
+    ]
+    return folders.labelled(store, FORM, splits.VALIDATION_SPLIT, class_of, notes)
+
+
+def _read_annotations(store: Store, name: str) -> dict[str, str]:
+    """Image -> class."""
+    where = f"{store.path}/{name}"
+    try:
+        text = decode_utf8(store.read(name))
+    except BadRecord as error:
+        raise DataError(f"{where}: {error}") from None
+    class_of = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split()
+        if len(words) < 2:
+            raise DataError(
+                f"{where}, line {number}: {line[:60]!r}; expected an image, its class and its box"
+            )
+        class_of[words[0]] = words[1]
+    return class_of

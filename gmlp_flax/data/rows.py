@@ -1,0 +1,317 @@
+"""Rows with named columns, from .csv, .tsv, .jsonl, .parquet and .arrow files.
+
+    .csv, .tsv        RFC 4180 in UTF-8, with commas or tabs: the first line names the columns, a
+                      cell in quotation marks may hold commas, tabs, line breaks and doubled marks
+    .jsonl, .json     one JSON object per line, in UTF-8
+    .parquet, .arrow  as Hugging Face's package datasets writes them, too: numbers of classes that
+                      it named come out as these names
+
+The first three may be compressed: .gz, .xz, .bz2, .zst.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from gmlp_flax.data import hugging_face
+from gmlp_flax.errors import DataError, counted, listed
+from gmlp_flax.io import files, json_files, records
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecord
+
+LONGEST = files.MOST  # bytes of a line, or of a cell
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+JSON_LINES = (".jsonl", ".json")
+COLUMNAR = (".parquet", ".arrow")
+SUFFIXES = (*DELIMITERS, *JSON_LINES, *COLUMNAR)
+
+Row = dict[str, Any]  # name of the column -> value
+
+
+class Located(NamedTuple):
+    """A row, or why there is none, and where it stands, for messages: "FILE, line 3"."""
+
+    where: str
+    row: Row | BadRecord
+
+
+def require_rows(path: str) -> None:
+    """Raises DataError unless a file has one of SUFFIXES, the first four perhaps compressed."""
+    suffix = files.suffix(path)
+    is_packed = bool(files.compression(path))
+    if suffix not in SUFFIXES or (is_packed and suffix in COLUMNAR):
+        raise DataError(
+            f"{path!r} is no table: expected {', '.join(SUFFIXES)}, the first four also compressed "
+            f"({', '.join(files.COMPRESSIONS)})"
+        )
+
+
+def is_file(path: str, found: Sequence[File]) -> bool:
+    """Whether what was found at a path is a single file, not the files of a folder."""
+    return len(found) == 1 and found[0].path == path
+
+
+def find_tables(path: str, found: Sequence[File], suffixes: Sequence[str] = SUFFIXES) -> list[File]:
+    """The files at a path that hold rows.
+
+    Args:
+        path: of a file or a folder, for messages.
+        found: the files there.
+        suffixes: of files with rows.
+
+    Raises:
+        DataError: no file holds rows, or a shard is missing.
+    """
+    tables = []
+    for file in found:
+        if files.suffix(file.name) in suffixes and not hugging_face.is_metadata(file.name):
+            require_rows(file.path)
+            tables.append(file)
+    if not tables:
+        kinds = files.count_by_suffix(file.name for file in found) or "no files"
+        raise DataError(
+            f"{path!r} holds no rows ({kinds}): expected files ending in {', '.join(suffixes)}"
+        )
+    if not is_file(path, found):
+        files.check_shards(path, tables)
+    return tables
+
+
+def others_note(path: str, found: Sequence[File], tables: Sequence[File]) -> str:
+    """A line that counts the files of a folder that are not read, by suffix; "" without any."""
+    known = {file.name for file in (*tables, *hugging_face.metadata(found))}
+    others = [file.name for file in found if file.name not in known]
+    if not others:
+        return ""
+    what = counted(len(others), "file")
+    return f"{path!r}: {what} not read ({files.count_by_suffix(others)})"
+
+
+def read_rows(
+    path: str, columns: Sequence[str] | None = None, header: Sequence[str] = (), quoted: bool = True
+) -> Iterator[Located]:
+    """Yields the rows of a file in order, blank lines left out.
+
+    Args:
+        path: of the file.
+        columns: the columns to read, of .parquet and .arrow files, which need not read others;
+            None for all.
+        header: names of the columns of a .csv or .tsv file whose first line is a row.
+        quoted: whether quotation marks around the cells of a .tsv file are those of RFC 4180; if
+            not, they are text, as in GLUE's files.
+
+    Raises:
+        DataError: the file has no such format, cannot be read, or its header cannot be used.
+    """
+    require_rows(path)
+    suffix = files.suffix(path)
+    if suffix in COLUMNAR:
+        return _columnar_rows(path, columns)
+    if suffix in JSON_LINES:
+        return _json_rows(path)
+    return _named_rows(path, _cells(path, quoted), tuple(header))
+
+
+def column_names(path: str, quoted: bool = True) -> tuple[str, ...]:
+    """The columns of a file: of its header, of its schema or, of JSON lines, of its first object.
+
+    Raises:
+        DataError: the file is empty, holds no JSON object, or two columns have one name.
+    """
+    require_rows(path)
+    suffix = files.suffix(path)
+    if suffix in JSON_LINES:
+        return _first_keys(path)
+    if suffix in COLUMNAR:
+        names = records.parquet_columns(path)
+        _require_different(path, names)
+        return names
+    return _read_header(path, _cells(path, quoted))
+
+
+def first_cells(path: str, quoted: bool = True) -> tuple[str, ...]:
+    """The cells of the first line of a .csv or .tsv file, which may be a header or a row; () of an
+    empty file."""
+    first = next(_cells(path, quoted), None)
+    return tuple(first.cells) if first else ()
+
+
+def declared_classes(path: str, column: str) -> tuple[str, ...]:
+    """The names of the classes of a column, if the package datasets declared them; else ()."""
+    if files.suffix(path) not in COLUMNAR:
+        return ()
+    return records.parquet_classes(path).get(column, ())
+
+
+class _Line(NamedTuple):
+    """The cells of a row of a table, and the number of its first line."""
+
+    number: int
+    cells: list[str]
+
+
+def _cells(path: str, quoted: bool) -> Iterator[_Line]:
+    """The rows of a .csv or .tsv file; see `read_rows`."""
+    suffix = files.suffix(path)
+    delimiter = DELIMITERS[suffix]
+    if suffix == ".csv" or quoted:
+        return _quoted_cells(path, delimiter)
+    return _plain_cells(path, delimiter)
+
+
+def _named_rows(path: str, lines: Iterator[_Line], header: tuple[str, ...]) -> Iterator[Located]:
+    """The rows of a table as dicts."""
+    names = header or _read_header(path, lines)
+    for line in lines:
+        where = f"{path}, line {line.number}"
+        if len(line.cells) != len(names):
+            there = counted(len(line.cells), "cell")
+            columns = listed(map(repr, names))
+            problem = f"found {there}; expected {len(names)}, for the columns {columns}"
+            yield Located(where, BadRecord(problem))
+            continue
+        try:
+            cells = [_utf8_cell(cell) for cell in line.cells]
+        except BadRecord as error:
+            yield Located(where, error)
+            continue
+        yield Located(where, dict(zip(names, cells, strict=True)))
+
+
+def _read_header(path: str, lines: Iterator[_Line]) -> tuple[str, ...]:
+    first = next(lines, None)
+    if first is None:
+        raise DataError(f"{path} is empty: expected a first line that names the columns")
+    try:
+        names = [_utf8_cell(cell) for cell in first.cells]
+    except BadRecord as error:
+        raise DataError(f"{path}, line {first.number}: {error}") from None
+    _require_different(path, names)
+    return tuple(names)
+
+
+def _require_different(path: str, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DataError(f"{path}: two columns are called {name!r}: rename one")
+        seen.add(name)
+
+
+def _utf8_cell(cell: str) -> str:
+    """A cell whose bytes that are no UTF-8 were escaped; raises BadRecord if there are some."""
+    if cell.isascii():
+        return cell
+    return records.decode_utf8(cell.encode("utf-8", "surrogateescape"), keep_mark=True)
+
+
+def _lines(path: str) -> Iterator[tuple[int, str]]:
+    """The lines of a table, numbered from 1; bytes that are not UTF-8 are escaped."""
+    for number, line in numbered_lines(path):
+        try:
+            records.refuse_utf16(line)
+        except BadRecord as error:
+            raise DataError(f"{path}, line {number}: {error}") from None
+        text = line.decode("utf-8", "surrogateescape")
+        if number == 1:
+            text = text.removeprefix("\ufeff")
+        yield number, text
+
+
+def _plain_cells(path: str, delimiter: str) -> Iterator[_Line]:
+    """The rows of a table in which a quotation mark is a character like any other."""
+    for number, line in _lines(path):
+        text = line.rstrip("\r\n")
+        if text.strip(" "):
+            yield _Line(number, text.split(delimiter))
+
+
+def _quoted_cells(path: str, delimiter: str) -> Iterator[_Line]:
+    """The rows of a table by RFC 4180."""
+    csv.field_size_limit(LONGEST)
+    reader = csv.reader((line for _, line in _lines(path)), strict=True, delimiter=delimiter)
+    number = 1
+    try:
+        for cells in reader:
+            if cells:  # a blank line has none
+                yield _Line(number, cells)
+            number = reader.line_num + 1
+    except csv.Error as error:  # where the next row begins is not known
+        raise DataError(
+            f"{path}, line {number}: not CSV by RFC 4180 ({error}); check its quotation marks and "
+            "line ends"
+        ) from None
+
+
+def numbered_lines(
+    path: str, start: int = 0, stop: int | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """The lines that begin in the bytes [start, stop) of a file, with their line feeds, the first
+    of them number 1.
+
+    Raises:
+        DataError: a line has more than LONGEST bytes.
+    """
+    with files.open_file(path) as stream:
+        position = 0
+        if start:
+            position = stream.seek(start - 1)
+            position += len(stream.readline())
+        lines = iter(lambda: stream.readline(LONGEST + 1), b"")
+        for number, line in enumerate(lines, start=1):
+            if len(line) > LONGEST:
+                name = line_name(number, start)
+                raise DataError(f"{path}, {name} has more than {LONGEST >> 20:,} MiB")
+            if stop is not None and position >= stop:
+                return
+            position += len(line)
+            yield number, line
+
+
+def line_name(number: int, start: int) -> str:
+    """The name of a line, counted from the one at a byte of its file."""
+    return f"line {number} after byte {start:,}" if start else f"line {number}"
+
+
+def json_object(line: bytes) -> Row:
+    """The object in a line of JSON; raises BadRecord if there is none."""
+    records.refuse_utf16(line)
+    try:
+        value = json_files.loads(records.decode_utf8(line))
+    except ValueError as error:
+        reason = getattr(error, "msg", error)
+        raise BadRecord(f"not JSON ({reason}); expected one object per line") from error
+    if isinstance(value, list):
+        raise BadRecord("found list; expected one object per line (jq -c '.[]' writes a list so)")
+    if not isinstance(value, dict):
+        raise BadRecord(f"found {type(value).__name__}; expected one object per line")
+    return value
+
+
+def _json_rows(path: str) -> Iterator[Located]:
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            yield Located(where, json_object(line))
+        except BadRecord as error:
+            yield Located(where, error)
+
+
+def _first_keys(path: str) -> tuple[str, ...]:
+    """The keys of the first object of JSON lines."""
+    problem = f"{path} is empty: expected one JSON object per line"
+    for number, (where, row) in enumerate(_json_rows(path)):
+        if not isinstance(row, BadRecord):
+            return tuple(row)
+        if number == 0:
+            problem = f"{where}: {row}"
+    raise DataError(problem)
+
+
+def _columnar_rows(path: str, columns: Sequence[str] | None) -> Iterator[Located]:
+    names = records.parquet_columns(path) if columns is None else columns
+    for number, row in records.parquet_rows(path, names):
+        yield Located(f"{path}, row {number}", row)

@@ -1,0 +1,208 @@
+"""What decides, before training, whether a WordPiece vocabulary lower-cases text and strips accents:
+keys of the config, or the files of Hugging Face beside it. A vocabulary alone does not say."""
+
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from gmlp_flax.data.text.word_piece import (
+    KEYS,
+    Cases,
+    WordPieces,
+    as_json,
+    kind_of,
+    plain_document,
+    read_lines,
+)
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, json_files
+
+_SPLITS_AS_BERT = {
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "wordpiece",
+    "do_basic_tokenize": True,
+}
+
+
+def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
+    """Reads a vocabulary or a tokenizer.json, with the files beside it, for a run that begins.
+
+    Args:
+        path: the file.
+        keys: KEYS -> VALUES; those that are missing are auto.
+
+    Returns:
+        The content of a file that says everything (see WordPieces), and a line that says what was
+        decided, and why.
+
+    Raises:
+        DataError: as in WordPieces; or neither a file nor a key decides, two files contradict each
+            other, or they ask for what is not BERT's.
+    """
+    vocabulary = _read_with_siblings(path)
+    name = PurePath(vocabulary.name).name
+    chosen: dict[str, bool] = {}
+    for key, value in keys.items():
+        if value != "auto":
+            chosen[key] = value.lower() == "true"
+    if vocabulary.cases is None:
+        if chosen:
+            key = next(iter(chosen))
+            raise DataError(f"{path} has a normalizer that is not BERT's: {key} must be auto")
+        return as_json(vocabulary.document), f"{name}: text is normalised as it says"
+    normalizer = dict(vocabulary.document["normalizer"])
+    statements: dict[str, Cases] = {}  # name of a file -> what it says
+    if vocabulary.is_json:
+        statements[name] = vocabulary.cases
+    config = find_sibling(path, "tokenizer_config.json")
+    if config:
+        settings = read_settings(config)
+        _require_bert_splitting(settings, config)
+        stated = _stated_cases(settings)
+        if stated is not None:
+            statements[PurePath(config).name] = stated
+        splits_chinese = settings.get("tokenize_chinese_chars")
+        if isinstance(splits_chinese, bool) and not vocabulary.is_json:
+            normalizer["handle_chinese_chars"] = splits_chinese
+        if not statements:  # it may say one of the two
+            chosen = _stated_keys(settings) | chosen
+    cases, reason = _settle(path, statements, chosen)
+    normalizer["lowercase"] = cases.do_lower_case
+    normalizer["strip_accents"] = cases.strip_accents
+    document = {**vocabulary.document, "normalizer": normalizer}
+    lowered = "lower-cased" if cases.do_lower_case else "not lower-cased"
+    accents = "stripped" if cases.strip_accents else "kept"
+    note = f"{name}: text is {lowered}, accents are {accents}, {reason}"
+    return _content(path, vocabulary, document), note
+
+
+def _read_with_siblings(path: str) -> WordPieces:
+    """The tokenizer.json beside a vocabulary, if there is one of WordPiece; else the file itself.
+
+    Raises:
+        DataError: the two have different pieces, or another file adds some.
+    """
+    vocabulary = WordPieces(files.read_small(path), path)
+    if vocabulary.is_json:
+        return vocabulary
+    sibling = find_sibling(path, "tokenizer.json")
+    if sibling and kind_of(json_files.read(sibling, dict)) == "WordPiece":
+        full = WordPieces(files.read_small(sibling), sibling)
+        if full.document["model"]["vocab"] != vocabulary.document["model"]["vocab"]:
+            raise DataError(f"{path} and {sibling} have different pieces: move the wrong one away")
+        return full
+    added = find_sibling(path, "added_tokens.json")
+    if added:
+        known = set(vocabulary.pieces)
+        new = [piece for piece in json_files.read(added, dict) if piece not in known]
+        if new:
+            raise DataError(
+                f"{added} adds {new[0]!r} ({len(new)} in all): give a tokenizer.json, which has "
+                "them"
+            )
+    return vocabulary
+
+
+def _settle(
+    path: str, statements: Mapping[str, Cases], chosen: Mapping[str, bool]
+) -> tuple[Cases, str]:
+    """What becomes of capitals and accents, and why.
+
+    Args:
+        path: of the vocabulary, for messages.
+        statements: name of a file -> what it says.
+        chosen: KEYS -> what a key says, before any file. If no file says more, accents are stripped
+            where text is lower-cased, as BERT does.
+
+    Raises:
+        DataError: files contradict each other, or say nothing, and the keys do not decide.
+    """
+    advice = f"config.data.{' and config.data.'.join(KEYS)}"
+    if len(set(statements.values())) > 1 and len(chosen) < len(KEYS):
+        said = "; ".join(f"{name}: {cases._asdict()}" for name, cases in statements.items())
+        raise DataError(f"{path}: files contradict each other: {said}; set {advice}")
+    reasons = []
+    if chosen:
+        values = " and ".join(f"{key}={value}" for key, value in chosen.items())
+        reasons.append(f"as {values} says")
+    if statements:
+        cases = next(iter(statements.values()))
+        reasons.append(f"as {' and '.join(statements)} says")
+    elif "do_lower_case" in chosen:
+        lower = chosen["do_lower_case"]
+        cases = Cases(lower, lower)
+    else:
+        raise DataError(
+            f"{path} does not say whether text is lower-cased, and no tokenizer_config.json or "
+            "tokenizer.json beside it does: set config.data.do_lower_case=True for an uncased "
+            "vocabulary, False for a cased one, or write tokenizer_config.json with "
+            '{"do_lower_case": true} or false'
+        )
+    return cases._replace(**chosen), "; else ".join(reasons)
+
+
+def _content(path: str, vocabulary: WordPieces, document: Mapping[str, Any]) -> bytes:
+    """A file that says what a document says: the vocabulary's lines if their own reading is the
+    same, else a tokenizer.json."""
+    is_plain = plain_document(vocabulary.pieces) == document
+    if is_plain and not vocabulary.is_json:
+        return files.read_small(path)
+    lines = "\n".join(vocabulary.pieces) + "\n"
+    if is_plain and read_lines(lines) == vocabulary.pieces:
+        return lines.encode()
+    return as_json(document)
+
+
+def find_sibling(path: str, file: str) -> str:
+    """The path of `file` beside a vocabulary, or of ko_tokenizer.json beside ko_vocab.txt; empty if
+    there is none."""
+    folder, slash, name = path.rpartition("/")
+    names = [file]
+    stem = name.rpartition(".")[0]
+    if "vocab" in stem:
+        names.insert(0, stem.replace("vocab", file.removesuffix(".json")) + ".json")
+    for candidate in names:
+        sibling = f"{folder}{slash}{candidate}"
+        if sibling != path and files.exists(sibling):
+            return sibling
+    return ""
+
+
+def _require_bert_splitting(settings: Mapping[str, Any], path: str) -> None:
+    """Raises DataError if a tokenizer_config.json splits text in another way than BERT does."""
+    for key, known in _SPLITS_AS_BERT.items():
+        if settings.get(key, known) not in (known, None):
+            raise DataError(
+                f"{path}: {key} is {settings[key]!r}, which does not split text as BERT's "
+                "WordPiece does: give a tokenizer.json or a SentencePiece model"
+            )
+
+
+def _stated_cases(settings: Mapping[str, Any]) -> Cases | None:
+    """What a tokenizer_config.json says of capitals and accents; None if it does not say the
+    first."""
+    stated = _stated_keys(settings)
+    if "do_lower_case" not in stated:
+        return None
+    lower = stated["do_lower_case"]
+    return Cases(lower, stated.get("strip_accents", lower))
+
+
+def _stated_keys(settings: Mapping[str, Any]) -> dict[str, bool]:
+    """The KEYS that a tokenizer_config.json sets."""
+    stated = {}
+    for key in KEYS:
+        value = settings.get(key)
+        if isinstance(value, bool):
+            stated[key] = value
+    return stated
+
+
+def read_settings(path: str) -> dict[str, Any]:
+    """The content of a tokenizer_config.json, in which true and false may be text."""
+    texts = {"true": True, "True": True, "false": False, "False": False}
+    settings = json_files.read(path, dict)
+    for key, value in settings.items():
+        if isinstance(value, str):
+            settings[key] = texts.get(value, value)
+    return settings

@@ -1,0 +1,355 @@
+"""Corpora: documents (strings) in a fixed order, in parts that workers read in parallel, and which
+of them a run takes: all of a split, or a share of the documents by their text.
+
+Large files are cut into several parts if their format allows it (see `documents`): parquet, JSON
+lines that are not compressed and, on local disks, TFRecord and ArrayRecord.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from gmlp_flax.data import fingerprints, holdout
+from gmlp_flax.data.dataset import Dataset, line_of
+from gmlp_flax.data.fingerprints import Fingerprint
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.data.text.documents import READERS
+from gmlp_flax.errors import DataError, counted, listed
+from gmlp_flax.io import files, records
+from gmlp_flax.io.files import File
+from gmlp_flax.io.records import BadRecord, BadRecords
+
+# Of a file that is cut into parts, about; documents and their order do not depend on it.
+PART_BYTES = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class FilePart:
+    """A file of a corpus, or a range of one, that one worker reads; picklable.
+
+    Attributes:
+        name: the file's name in the corpus and, for a range, the records or bytes that it covers.
+        path: the file.
+        reader: key of documents.READERS.
+        size: bytes before decompression; for a range, its share of them.
+        start, stop: the range, in the reader's unit; stop None is the end of the file.
+    """
+
+    name: str
+    path: str
+    reader: str
+    size: int
+    start: int = 0
+    stop: int | None = None
+
+    def documents(self, bad: BadRecords) -> Iterator[str]:
+        """Yields the documents in order, without those that are only white space.
+
+        Args:
+            bad: counts and limits the records that do not parse.
+
+        Raises:
+            DataError: one bad record too many, a file that cannot be read, or a whole file without
+                a document, which only a .txt file may be.
+        """
+        is_empty = True
+        for document in READERS[self.reader](self.path, self.start, self.stop):
+            if isinstance(document, BadRecord):
+                bad.skip(f"{self.path}, {document}")
+            elif document and not document.isspace():
+                is_empty = False
+                yield document
+        is_whole = self.start == 0 and self.stop is None
+        if is_empty and is_whole and self.reader != "text":
+            raise DataError(
+                f"{self.path}: an empty shard, no document in it; copy or prepare it again, or "
+                "remove it"
+            )
+
+
+class MemoryPart(NamedTuple):
+    """Documents in memory, with what FilePart has."""
+
+    name: str
+    texts: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Characters, which are near enough to bytes."""
+        return sum(len(text) for text in self.texts)
+
+    @property
+    def reader(self) -> str:
+        return ""
+
+    def documents(self, bad: BadRecords) -> Iterator[str]:
+        return iter(self.texts)
+
+
+Part = FilePart | MemoryPart
+
+
+class Selection(NamedTuple):
+    """Which documents of a corpus to take.
+
+    Attributes:
+        share: of the documents, held out by their text (see `holdout`); 0 takes all documents.
+        role: "train" or "heldout".
+    """
+
+    share: float = 0.0
+    role: str = TRAIN
+
+    def pick(self, documents: Iterator[str], is_whole: bool) -> Iterator[str]:
+        """The documents with this role.
+
+        Args:
+            documents: some documents of the corpus, or all.
+            is_whole: whether they are all. If there is only one, it is cut at a line: its last
+                `share` is held out.
+
+        Raises:
+            DataError: a single document leaves nothing for a role.
+        """
+        if not self.share:
+            return documents
+        first: list[str] = []
+        if is_whole:
+            first = list(itertools.islice(documents, 2))
+        if len(first) == 1:
+            part = self._cut(first[0])
+            return iter([part])
+        return filter(self._takes, itertools.chain(first, documents))
+
+    def _takes(self, document: str) -> bool:
+        return holdout.is_member(self.role, document, self.share)
+
+    def _cut(self, document: str) -> str:
+        """The part of a single document with this role, cut at the start of the line that crosses
+        1 - share of its characters."""
+        share = abs(self.share)
+        if self.share > 0:
+            cut = _line_start(document, 1 - share)
+            end = len(document)
+        else:  # the last share is that of a positive one, and neither trained on nor held out
+            cut = _line_start(document, 1 - 2 * share)
+            end = _line_start(document, 1 - share)
+        parts = {TRAIN: document[:cut], HELDOUT: document[cut:end]}
+        for role, text in parts.items():
+            if not text.strip():
+                raise holdout.nothing_left("the lines of the only document", role, self.share)
+        return parts[self.role]
+
+
+def _line_start(document: str, share: float) -> int:
+    """Where the line begins that crosses a share of a document's characters."""
+    crossed = round(len(document) * share)
+    return document.rfind("\n", 0, crossed) + 1
+
+
+EVERYTHING = Selection()
+
+
+@dataclasses.dataclass(frozen=True)
+class Documents:
+    """Documents in a fixed order, read from the front.
+
+    Attributes:
+        parts: ordered by the names of their files; they can be read independently.
+        selection: which of the documents are taken.
+    """
+
+    parts: tuple[Part, ...]
+    selection: Selection = EVERYTHING
+
+    def read(self, bad: BadRecords | None = None) -> Iterator[str]:
+        """Yields the documents that are taken; raises DataError as FilePart.documents does.
+
+        Args:
+            bad: counts and limits the records that do not parse; without it the first one raises.
+        """
+        counted_bad = BadRecords() if bad is None else bad
+        by_part = (part.documents(counted_bad) for part in self.parts)
+        documents = itertools.chain.from_iterable(by_part)
+        return self.selection.pick(documents, is_whole=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Corpus(Dataset):
+    """A data set of documents, whose `examples` are `Documents`.
+
+    Attributes:
+        content: SHA-256, in hexadecimal, of the files' names, sizes, versions and ends, and of the
+            split; of documents in memory a hash of these. It recognises a corpus without reading it
+            all, and stays the same when the folder moves.
+    """
+
+    content: str = ""
+
+    @property
+    def units(self) -> str:
+        return "documents"
+
+    @property
+    def count(self) -> None:
+        """See Dataset: documents are counted as they are tokenised."""
+        return None
+
+    def byte_size(self) -> int:
+        return sum(part.size for part in self.examples.parts)
+
+    def some(self, count: int) -> list[str]:
+        """See Dataset: the first documents."""
+        return [line_of(text) for text in itertools.islice(self.examples.read(), count)]
+
+    @property
+    def name(self) -> str:
+        """Its name in messages: the path and the split."""
+        return f"{self.path} ({self.split})" if self.split else self.path
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, in hexadecimal, of the content, the parts into which the corpus is cut, and
+        their readers."""
+        parts = [(part.name, part.size, part.reader) for part in self.examples.parts]
+        description = repr((self.content, parts))
+        return hashlib.sha256(description.encode()).hexdigest()
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """See Dataset."""
+        if self.files:
+            return fingerprints.of_files(self.files)
+        count = sum(len(part.texts) for part in self.examples.parts)
+        return {"documents": count, "content": self.content}
+
+    def hold_out(self, role: str, share: float) -> Corpus:
+        """See Dataset; which documents these are is found as they are read."""
+        selection = Selection(share, role)
+        examples = dataclasses.replace(self.examples, selection=selection)
+        return dataclasses.replace(self, examples=examples)
+
+
+def no_text(corpus: Corpus) -> DataError:
+    """The error of a corpus of which nothing is left for a role."""
+    selection = corpus.examples.selection
+    return DataError(
+        f"{corpus.name!r} holds no text for {selection.role!r} with "
+        f"heldout_share={selection.share}: give more documents, or another share"
+    )
+
+
+def describe(corpus: Corpus, use: str) -> str:
+    """A line on the files of a corpus; `use` is what they are for."""
+    names = [file.name for file in corpus.files]
+    line = f"text {use}: {counted(len(names), 'file')} ({listed(names, 3)})"
+    share = abs(corpus.examples.selection.share)
+    if share:
+        line += f", {100 * share:.3g} % of the documents held out"
+    return line
+
+
+def in_memory(name: str, documents: Iterable[str]) -> Corpus:
+    """A corpus of one part, recognised by its content; documents that are only white space are left
+    out."""
+    texts = tuple(document for document in documents if document.strip())
+    return Corpus(
+        path=name,
+        form="texts in memory",
+        examples=Documents((MemoryPart(name, texts),)),
+        content=fingerprints.digest(texts),
+    )
+
+
+def from_files(
+    path: str,
+    form: str,
+    split: str,
+    parts: Iterable[FilePart],
+    members: Sequence[File],
+    notes: tuple[str, ...] = (),
+) -> Corpus:
+    """A corpus of files.
+
+    Args:
+        path: of the data set.
+        form: the documented form, in words.
+        split: its name.
+        parts: of the files, in order.
+        members: the files.
+        notes: what the user should know of the data, a line each.
+    """
+    lines = [split]
+    for file in members:
+        lines.append(f"{file.name}\t{file.size}\t{file.version}\t{_ends(file)}")
+    description = "\n".join(lines)
+    content = hashlib.sha256(description.encode("utf-8", "surrogateescape")).hexdigest()
+    return Corpus(
+        path=path,
+        form=form,
+        examples=Documents(tuple(parts)),
+        split=split,
+        files=tuple(members),
+        notes=notes,
+        content=content,
+    )
+
+
+def _ends(file: File) -> str:
+    """A hash of a local file's two ends, as its time may be that of an archive, and say nothing. Of
+    a remote one the store's tag is of the content."""
+    if files.is_remote(file.path):
+        return ""
+    content = fingerprints.ends(file)
+    return hashlib.sha256(content).hexdigest()
+
+
+def cut(file: File, reader: str, count: int | None = None) -> Iterator[FilePart]:
+    """Cuts a file into equal ranges, if its format allows it.
+
+    Args:
+        file: the file.
+        reader: key of documents.READERS.
+        count: the records of a TFDS shard; None for other files.
+    """
+    if reader in ("parquet", "tfds_parquet"):
+        yield from _row_group_parts(file, reader)
+        return
+    total = file.size if count is None else count
+    unit = "bytes" if count is None else "records"
+    wanted = -(-file.size // PART_BYTES)
+    pieces = max(1, min(total, wanted))
+    # Each part of a remote shard would fetch all records before it, or the whole file.
+    is_far = count is not None and files.is_remote(file.path)
+    has_no_ranges = reader in ("text", "arrow") or bool(files.compression(file.name))
+    if pieces == 1 or is_far or has_no_ranges:
+        yield FilePart(file.name, file.path, reader, file.size, 0, count)
+        return
+    bounds = [total * piece // pieces for piece in range(pieces + 1)]
+    for start, stop in itertools.pairwise(bounds):
+        name = f"{file.name}, {unit} {start} to {stop - 1}"
+        size = file.size * (stop - start) // total
+        yield FilePart(name, file.path, reader, size, start, stop)
+
+
+def _row_group_parts(file: File, reader: str) -> Iterator[FilePart]:
+    """Joins row groups into parts of at least PART_BYTES; the footer of a small file is not
+    read."""
+    sizes = []
+    if file.size > PART_BYTES:
+        sizes = records.parquet_sizes(file.path)
+    start = 0
+    size = 0
+    for stop, group in enumerate(sizes, start=1):
+        size += group
+        if size >= PART_BYTES and stop < len(sizes):
+            name = f"{file.name}, row groups {start} to {stop - 1}"
+            yield FilePart(name, file.path, reader, size, start, stop)
+            start = stop
+            size = 0
+    name = f"{file.name}, row groups {start} to {len(sizes) - 1}" if start else file.name
+    yield FilePart(name, file.path, reader, size or file.size, start, None)

@@ -1,0 +1,61 @@
+"""Documents to token ids, in batches of pieces of documents."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from gmlp_flax.data.text.tokenizer import Tokenizer
+
+# Pieces that are encoded by one call: enough to keep threads busy, little enough to stream.
+BATCH = 1024
+
+# A longer document is encoded in pieces: SentencePiece adds up the scores of a text's tokens in
+# float32, which rounds them in a whole book, and takes thirty bytes of memory per character.
+PIECE = 2**12
+
+
+def encode_documents(
+    documents: Iterable[str], tokenizer: Tokenizer, threads: int = 1
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Encodes documents one after another, with [SEP] after each.
+
+    Yields:
+        ids: int32 [tokens] of one batch.
+        ended: the number of documents that end in it.
+    """
+    sep = np.array([tokenizer.sep_id], np.int32)
+    pieces = itertools.chain.from_iterable(map(_pieces, documents))
+    while batch := list(itertools.islice(pieces, BATCH)):
+        texts = [piece.text for piece in batch]
+        encoded = tokenizer.encode_batch(texts, threads)
+        parts = []
+        ended = 0
+        for ids, piece in zip(encoded, batch, strict=True):
+            parts.append(ids)
+            if piece.is_last:
+                parts.append(sep)
+                ended += 1
+        yield np.concatenate(parts), ended
+
+
+class _Piece(NamedTuple):
+    """A piece of a document, and whether it is the last."""
+
+    text: str
+    is_last: bool
+
+
+def _pieces(document: str) -> Iterator[_Piece]:
+    """A document in pieces, cut before white space, where no token spans the cut."""
+    start = 0
+    while len(document) - start > PIECE:
+        limit = start + PIECE
+        space = document.rfind(" ", start + 1, limit)
+        line_feed = document.rfind("\n", start + 1, limit)
+        cut = max(space, line_feed)
+        stop = cut if cut > 0 else limit
+        yield _Piece(document[start:stop], False)
+        start = stop
+    yield _Piece(document[start:], True)

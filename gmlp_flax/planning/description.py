@@ -1,0 +1,91 @@
+"""A plan for reading."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gmlp_flax.planning.plan import Plan
+
+WHAT_ELSE = (
+    "--config.mesh=auto says whether mesh.fsdp, remat=full, accumulation or more chips would make "
+    "it fit"
+)
+
+
+def describe(plan: Plan, unit: str) -> str:
+    """A plan in lines.
+
+    Args:
+        plan: made by `plan.make`.
+        unit: what throughput counts, such as "tokens".
+    """
+    lines = [f"{plan.topology}: {plan.chips} chips, {plan.method}"]
+    for name, words in _rows(plan, unit).items():
+        lines.append(f"  {name:<16} {words}")
+    if plan.moved:
+        lines += ["", *_table_of_moved(plan.moved)]
+    lines += [f"  note: {note}" for note in plan.notes]
+    if not plan.fits:
+        lines.append(f"  {WHAT_ELSE}")
+    return "\n".join(lines)
+
+
+def _rows(plan: Plan, unit: str) -> dict[str, str]:
+    rows = {
+        "parameters": f"{plan.params:,}",
+        "FLOPs per step": f"{plan.flops_per_step:.4g}",
+        "memory per chip": _memory(plan),
+    }
+    for kind, collective in plan.collectives.items():
+        megabytes = collective["bytes"] / 1e6
+        rows[kind] = f"{collective['count']} per step, {megabytes:,.1f} MB"
+    rows["step"] = f"{1e3 * plan.step_seconds:.4g} ms at least ({_parts(plan)})"
+    rows["utilisation"] = (
+        f"{plan.utilisation:.0%} of the peak, in products of the model, at most; {_bound(plan)}"
+    )
+    rows["run"] = f"{plan.run_days:.3g} days, {plan.chip_hours:,.0f} chip-hours{_cost(plan, unit)}"
+    return rows
+
+
+def _memory(plan: Plan) -> str:
+    gigabytes = {name: f"{size / 1e9:.2f}" for name, size in plan.per_chip_bytes.items()}
+    fits = "fits" if plan.fits else "DOES NOT FIT"
+    return (
+        f"{gigabytes['peak']} of {plan.hbm_bytes / 1e9:.2f} GB: {fits} "
+        f"({gigabytes['arguments']} arguments, {gigabytes['temporaries']} temporaries)"
+    )
+
+
+def _parts(plan: Plan) -> str:
+    """The time of a step if only one part took time, in milliseconds."""
+    parts = []
+    for name, seconds in plan.seconds.items():
+        parts.append(f"{name} unknown" if seconds is None else f"{name} {1e3 * seconds:.3g}")
+    return ", ".join(parts)
+
+
+def _bound(plan: Plan) -> str:
+    """What takes longest, and at which batch."""
+    if plan.products_bound:
+        return f"products take longest from a batch of {plan.products_bound:,}"
+    words = "memory takes longer than products at any batch"
+    if not plan.topology.startswith("gpu:"):
+        words += "; microbatches (optimizer.grad_accum_steps) may need less of it"
+    return words
+
+
+def _cost(plan: Plan, unit: str) -> str:
+    if plan.cost is None:
+        return ""
+    return f", {plan.cost:,.0f} at the price given, {plan.per_price:,.0f} {unit} for 1"
+
+
+def _table_of_moved(moved: tuple[Mapping[str, Any], ...]) -> list[str]:
+    """The instructions that move most bytes."""
+    head = f"{'MB per step':>11}{'runs':>7}{'MB a run':>10}"
+    lines = [f"{head}  arrays written (*: kept on the chip) <- operation"]
+    for instruction in moved:
+        size = instruction["bytes"] / 1e6
+        runs = instruction["runs"]
+        numbers = f"{size:>11.1f}{runs:>7.0f}{size / runs:>10.1f}"
+        lines.append(f"{numbers}  {instruction['results']} <- {instruction['source']}")
+    return lines

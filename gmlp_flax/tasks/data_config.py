@@ -1,0 +1,106 @@
+"""What config.data says: which path holds the data of a role, "train" or "heldout", and how a data
+set is split.
+
+The held-out data are those of config.data.heldout. If that is empty, both roles share
+config.data.train: its splits, or a share of its examples (see data.holdout). With
+config.data.search another share of the training data is held out.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+
+from ml_collections import ConfigDict
+
+from gmlp_flax.data import splits
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.holdout import HELDOUT
+from gmlp_flax.data.splits import Request
+from gmlp_flax.errors import DataError
+
+# The value of config.data.train that stands for data which need no download.
+EMBEDDED = "embedded"
+
+MOST_SEARCHED = 0.4  # of the training data that a search may hold out
+
+
+def key_of(config: ConfigDict, role: str) -> str:
+    """The key of config.data that names the data of a role."""
+    has_own_path = config.data.heldout and not config.data.search
+    return "heldout" if role == HELDOUT and has_own_path else "train"
+
+
+def share_of(config: ConfigDict) -> float:
+    """The share of the training data that is held out; negative (see holdout) if settings are
+    searched."""
+    share = config.data.heldout_share
+    if config.data.search:
+        return -min(share, MOST_SEARCHED)
+    return 0.0 if config.data.heldout else share
+
+
+def path_of(config: ConfigDict, role: str, expected: str = "PATH") -> str:
+    """The value of that key; raises DataError if it is not set, with an example of what is
+    `expected`."""
+    key = key_of(config, role)
+    path = config.data[key]
+    if not path:
+        raise DataError(f"config.data.{key} is not set; give --config.data.{key}={expected}")
+    return path
+
+
+def open_split(
+    config: ConfigDict,
+    role: str,
+    read: Callable[[str, bool], Splits],
+    expected: str = "PATH",
+    heldout_names: tuple[str, ...] = (splits.VALIDATION_SPLIT,),
+) -> Dataset:
+    """The data set of a role.
+
+    Args:
+        config: of the run.
+        role: "train" or "heldout".
+        read: reads the splits of a path; its second argument is whether all data are one, whatever
+            splits their names mean.
+        expected: what the key may be, for the error if it is not set.
+        heldout_names: the splits that such data usually hold out.
+
+    Raises:
+        DataError: the key is not set, or as `read` and `splits.choose`, with the key in front.
+    """
+    data = config.data
+    path = path_of(config, role, expected)
+    request = Request(
+        role=role,
+        split=data.split,
+        heldout_split="" if data.search else data.heldout_split,
+        heldout_share=share_of(config),
+    )
+    with errors_name(f"data.{key_of(config, role)}"):
+        as_one = data.split == splits.ALL and role_shares_split(config, role)
+        return splits.choose(read(path, as_one), request, heldout_names)
+
+
+def role_shares_split(config: ConfigDict, role: str) -> bool:
+    """Whether config.data.split is about the data of a role: those of config.data.train."""
+    return key_of(config, role) == "train"
+
+
+@contextlib.contextmanager
+def errors_name(key: str, other: str = "") -> Iterator[None]:
+    """Names config.`key`, and config.`other` if given, in a DataError of the block that names no
+    key."""
+    try:
+        yield
+    except DataError as error:
+        if str(error).startswith("config."):
+            raise
+        behind = f" (config.{other})" if other else ""
+        raise DataError(f"config.{key}: {error}{behind}") from None
+
+
+def warn(role: str, units: str, message: str) -> None:
+    """Tells on standard error what was skipped or cut in the data of a role; `units` are what it
+    holds."""
+    print(f"{role} {units}: {message}", file=sys.stderr)

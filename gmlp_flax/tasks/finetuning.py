@@ -1,0 +1,87 @@
+"""What the tasks share that finetune a pretrained encoder on texts or pairs of texts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
+from gmlp_flax.errors import DataError
+from gmlp_flax.tasks.base import Batch, Inheritance, Shapes
+from gmlp_flax.tasks.prediction import batch_of
+from gmlp_flax.tasks.text import TextPredictor, TextTask
+from gmlp_flax.tasks.text_data import TextData, given_tokenizer
+
+# BERT's papers finetune at 5e-5 at most, and from 768 channels on.
+LARGE_MODELS_RATE = 1e-4
+SMALL_WIDTH = 256
+
+
+class FinetuningData(TextData):
+    """Texts for a pretrained encoder, whose tokenizer they need."""
+
+    def find_tokenizer(self) -> Tokenizer:
+        """See `TextData`: that of the run folder, of the config or of `config.init_from`."""
+        tokenizer = given_tokenizer(self.config, self.run_files)
+        if tokenizer is None:
+            raise DataError(
+                "there is no vocabulary: give --config.init_from=RUN (books_gmlp comes with "
+                "gmlp_flax), or --config.data.tokenizer=FILE"
+            )
+        return tokenizer
+
+
+class FinetuningPredictor(TextPredictor):
+    """Answers to a text, or to texts with tabs between them."""
+
+    def encode(self, inputs: Sequence[str]) -> dict[str, np.ndarray]:
+        """See `Predictor`: "tokens" and "segments", of a long passage those of its first window."""
+        examples = [self.prepare(given).examples[0] for given in inputs]
+        batch = batch_of(examples, self.task.length, self.pad_id)
+        return {name: batch[name] for name in ("tokens", "segments")}
+
+
+class Finetuning(TextTask):
+    """A task on texts, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, that starts from a pretrained
+    encoder.
+
+    Batches have "tokens" and "segments" int32 [batch, length], or [batch, 2, length] if each text
+    of a pair is encoded alone, and "index" int32 [batch]. The encoder is that of
+    `config.init_from`, and so are the keys of config.model that describe its architecture. Without
+    `init_from` they are the config's, and config.data.tokenizer names the vocabulary.
+    """
+
+    Data = FinetuningData
+    inheritance = Inheritance(model=True, shared=(TOKENIZER_FILE,))
+    unit = "examples"
+
+    def example_shapes(self) -> Shapes:
+        """See `Task`."""
+        text = ((self.length,), jnp.int32)
+        return {"tokens": text, "segments": text, "index": ((), jnp.int32)}
+
+    def notes(self) -> list[str]:
+        """See `Task`: a rate for models of 100 M parameters, which leaves a small one as it was."""
+        rate = self.config.optimizer.learning_rate
+        width = self.config.model.d_model
+        if rate > LARGE_MODELS_RATE or width > SMALL_WIDTH:
+            return []
+        return [
+            f"note: the rate {rate:g} suits models as large as BERT-base; this one, {width} wide, "
+            "learns little at it: give the config's argument scale=small, or "
+            "--config.optimizer.learning_rate=4e-3"
+        ]
+
+    def forward(self, params: Any, inputs: Any) -> jax.Array:
+        """See `Task`; of tokens alone, all are in the first segment."""
+        if isinstance(inputs, Mapping):
+            return self.scores(params, dict(inputs), None)
+        batch = {"tokens": inputs, "segments": jnp.zeros_like(inputs)}
+        return self.scores(params, batch, None)
+
+    def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
+        """The model's logits for a batch; `key`, [batch], is given in training."""
+        tokens = batch["tokens"]
+        return self.apply(params, tokens, batch["segments"], self.padding_mask(tokens), key)

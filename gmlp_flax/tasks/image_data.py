@@ -1,0 +1,214 @@
+"""Images with classes: decoded, cropped and augmented, in the order of training."""
+
+import functools
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from gmlp_flax.data import checks, classes, embedded, pipeline, splits
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.fingerprints import spread
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.data.images import decoding, sampling, views
+from gmlp_flax.data.images.augment import Augmentation
+from gmlp_flax.data.images.readable import ReadableExamples
+from gmlp_flax.data.images.real_labels import with_real_labels
+from gmlp_flax.data.readers import images as image_reader
+from gmlp_flax.data.readers.image_tables import FILE_COLUMN, LABEL_COLUMN
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
+from gmlp_flax.io.records import BadRecords, decode_utf8
+from gmlp_flax.tasks import data_config
+from gmlp_flax.tasks.data import TaskData
+
+CLASSES_FILE = "classes.json"
+# Words for people, in the order of the classes; converted weights have it.
+NAMES_FILE = "names.json"
+EXPECTED = "PATH or tfds:NAME"  # of config.data.train
+HELDOUT_SPLITS = (splits.VALIDATION_SPLIT, splits.TEST_SPLIT)  # the first that there is
+
+# Held-out images that are decoded at the start, on a disk and in a bucket.
+DECODED_LOCAL = 400
+DECODED_REMOTE = 64
+
+_SYNSET = re.compile(r"n\d{8}\b")  # of WordNet
+
+
+def evaluation_example(config: ConfigDict) -> Callable[[dict], dict]:
+    """A picklable function: a record to {"image" uint8 [height, width, channels], "label"}, without
+    chance."""
+    return functools.partial(
+        views.evaluation_example,
+        size=config.model.image_size,
+        pixels=pixels_of(config),
+        eval_crop=config.data.eval_crop,
+        transform=config.data.transform,
+    )
+
+
+def training_example(config: ConfigDict) -> Callable[[dict, np.random.Generator], dict]:
+    """The same for training, with a random generator: cropped, mirrored and augmented, not mixed
+    with others."""
+    data = config.data
+    options = {
+        name: config.augment[name] for name in Augmentation._fields if name in config.augment
+    }
+    return functools.partial(
+        views.training_example,
+        size=config.model.image_size,
+        pixels=pixels_of(config),
+        crop=views.Crop(data.min_scale, data.flip),
+        augmentation=Augmentation(mean=data.mean, std=data.std, **options),
+    )
+
+
+def pixels_of(config: ConfigDict) -> views.Pixels:
+    """How the pixels of images are read."""
+    return views.Pixels(config.model.channels, config.data.max_value)
+
+
+class ImageData(TaskData):
+    """Images with classes."""
+
+    numbers_classes = True
+
+    @functools.cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes in the order of their labels: the run's, else the training
+        data's."""
+        return self.run_files.names(CLASSES_FILE) or tuple(self.dataset(TRAIN).classes)
+
+    @functools.cache  # noqa: B019 - data live as long as their run
+    def dataset(self, role: str) -> Dataset:
+        """The images of a role, "train" or "heldout", with the run's list of classes.
+
+        Raises:
+            DataError: there are none, or they have other classes.
+        """
+        dataset = self._read(role)
+        sampled = sampling.sample(dataset.origin or dataset)
+        is_known = bool(self.run_files.names(CLASSES_FILE))
+        if is_known or role == HELDOUT:
+            where = self.run_files.path(CLASSES_FILE) if is_known else self.dataset(TRAIN).path
+            dataset = classes.in_order(dataset, self.classes, where, partial=role == HELDOUT)
+        dataset = dataset.with_notes(*sampling.notes(sampled, self.config.data.max_value))
+        if role == HELDOUT and self.config.eval.real_labels:
+            dataset = with_real_labels(dataset, self.config.eval.real_labels)
+        return dataset
+
+    def _read(self, role: str) -> Dataset:
+        """The images of a role, as they lie there."""
+        if data_config.path_of(self.config, role, EXPECTED) == data_config.EMBEDDED:
+            return self._embedded(role)
+        dataset = data_config.open_split(self.config, role, self._splits, EXPECTED, HELDOUT_SPLITS)
+        if self._class_map:
+            dataset = classes.named(dataset, self._class_map)
+        classes.require_several(dataset.origin or dataset)
+        return dataset
+
+    def _splits(self, path: str, as_one: bool) -> Splits:
+        return image_reader.read(path, self.config.data.cache, as_one)
+
+    def _embedded(self, role: str) -> Dataset:
+        """The digits that come with this package."""
+        if not self.config.data.search:
+            return embedded.embedded_digits(role)
+        digits = embedded.embedded_digits(TRAIN)
+        return digits.hold_out(role, data_config.share_of(self.config))
+
+    @functools.cached_property
+    def _class_map(self) -> Sequence[str]:
+        """What config.data.class_map says of the classes 0, 1, ...; () if it is empty."""
+        path = self.config.data.class_map
+        key = "config.data.class_map"
+        if not path:
+            return ()
+        if path == "run":
+            names = self.run_files.names(CLASSES_FILE)
+            if not names:
+                raise DataError(
+                    f"{key} is 'run', and this run has no list of classes yet: give a file"
+                )
+            return names
+        names = []
+        for line in decode_utf8(files.read_small(path)).splitlines():
+            # ImageNet's lists have words behind the numbers of WordNet, as Kaggle's
+            # LOC_synset_mapping.txt.
+            names.append(line.split(maxsplit=1)[0] if _SYNSET.match(line) else line.strip())
+        if len(set(names)) < len(names) or len(names) < 2 or "" in names:
+            raise DataError(f"{key}={path}: expected a line for each class, each another one")
+        return names
+
+    def examples(self, role: str) -> ReadableExamples:
+        """The images of a role, decoded and cropped; see `ReadableExamples` for those that cannot
+        be read."""
+        if role == TRAIN:
+            return ReadableExamples(self.dataset(role), training_example(self.config), self._bad)
+        return self.labelled(role)
+
+    def labelled(self, role: str) -> ReadableExamples:
+        """See `TaskData`: as evaluation sees them."""
+        return ReadableExamples(self.dataset(role), evaluation_example(self.config), self._bad)
+
+    @functools.cached_property
+    def _bad(self) -> BadRecords:
+        return BadRecords(self.config.data.max_bad_records)
+
+    def train_order(self) -> pipeline.Order:
+        """See `TaskData`."""
+        images = self.examples(TRAIN)
+        positions: Any = range(len(images))
+        return pipeline.Shuffled(
+            positions,
+            self.config.seed,
+            transform=images.train,
+            repeats=self.config.augment.repeats,
+            batch_size=self.config.batch_size,
+        )
+
+    def assets(self) -> dict[str, bytes]:
+        """See `TaskData`: the classes, and the words for people if the run has them."""
+        lists = {CLASSES_FILE: self.classes}
+        words = self.run_files.names(NAMES_FILE)
+        if words:
+            lists[NAMES_FILE] = words
+        return {name: json.dumps(values, indent=1).encode() for name, values in lists.items()}
+
+    def notes(self) -> list[str]:
+        """See `TaskData`; raises DataError if held-out images are trained on or cannot be read."""
+        train = self.dataset(TRAIN)
+        heldout = self.dataset(HELDOUT)
+        self._decode_some_heldout()
+        lines = [
+            *checks.check_classes(train, heldout),
+            checks.check_overlap(train, heldout),
+            checks.check_contradictions(train.origin or train),
+        ]
+        return [line for line in lines if line]
+
+    def _decode_some_heldout(self) -> None:
+        """Reads some held-out images, which counts those that cannot be read."""
+        heldout = self.dataset(HELDOUT)
+        most = DECODED_REMOTE if files.is_remote(heldout.path) else DECODED_LOCAL
+        examples = self.labelled(HELDOUT)
+        with ThreadPoolExecutor(pipeline.usable_cores()) as pool:
+            for _ in pool.map(examples.__getitem__, spread(len(heldout), most)):
+                pass
+
+    @classmethod
+    def row(
+        cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str
+    ) -> Mapping[str, Any]:
+        """See `TaskData`: images that are no files on this disk become PNG files."""
+        image = inputs[0]
+        if not isinstance(image, str | os.PathLike) or files.is_remote(os.fspath(image)):
+            image_path = f"{path}.png"
+            decoding.write_image(image, image_path, config.model.channels)
+            image = image_path
+        return {FILE_COLUMN: os.path.abspath(image), LABEL_COLUMN: label}

@@ -1,0 +1,103 @@
+"""Inputs of a model as a command gets them: lines of a stream, and files."""
+
+import io
+import select
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import files, json_files, records
+from gmlp_flax.tasks.prediction import PAUSE, Predictor
+
+CHUNK = 1 << 16  # bytes of a stream that are read at once
+
+
+class Line(str):
+    """A line that is an input, or the path of a file that is one.
+
+    Attributes:
+        where: its place, for messages; "" for a path.
+        record: the other keys of its JSON object.
+    """
+
+    where: str
+    record: Mapping[str, Any]
+
+    def __new__(cls, text: str, where: str = "", record: Mapping[str, Any] = MappingProxyType({})):
+        line = super().__new__(cls, text)
+        line.where = where
+        line.record = record
+        return line
+
+
+def read_files(words: Iterable[str], predictor: Predictor, as_json: bool) -> Iterator[Any]:
+    """The inputs that files hold or are; an error for each that cannot be read.
+
+    Args:
+        words: paths of files, folders, and patterns.
+        predictor: of the model that reads the inputs.
+        as_json: see `read_lines`.
+    """
+
+    def read_lines_of(name: str, stream: Any) -> Iterator[Any]:
+        return read_lines(name, stream, as_json)
+
+    for word in words:
+        try:
+            for path in files.expand(word, predictor.suffixes):
+                for value in predictor.inputs_of_file(path, read_lines_of):
+                    is_path = type(value) is str
+                    yield Line(value) if is_path else value
+        except DataError as error:
+            yield error
+
+
+def read_lines(name: str, stream: Any, as_json: bool = False) -> Iterator[Any]:
+    """The lines of a stream that are not blank, as they come; PAUSE when no other is ready, and
+    errors for bad ones.
+
+    Args:
+        name: of the stream, for messages.
+        stream: of bytes.
+        as_json: whether a line that begins with a brace is a JSON object with "input".
+    """
+    number = 0
+    begun: list[bytes] = []  # of a line whose end is not there yet
+    read = getattr(stream, "read1", stream.read)  # what is there, or the next that comes
+    while chunk := read(CHUNK):
+        *whole, rest = chunk.split(b"\n")
+        for line in whole:
+            number += 1
+            yield from _read_line(b"".join([*begun, line]), f"{name}, line {number}", as_json)
+            begun = []
+        begun.append(rest)
+        if not _is_ready(stream):
+            yield PAUSE
+    yield from _read_line(b"".join(begun), f"{name}, line {number + 1}", as_json)
+
+
+def _read_line(data: bytes, where: str, as_json: bool) -> Iterator[Any]:
+    """The input that a line holds, if it is not blank, or an error."""
+    try:
+        records.refuse_utf16(data)
+        text = records.decode_utf8(data).strip()
+        record: dict[str, Any] = {}
+        if as_json and text.startswith("{"):
+            record = json_files.loads(text)
+            text = record.get("input")
+            if not isinstance(text, str):
+                raise ValueError('expected an object with the key "input" and a text')
+        if text:
+            yield Line(text, where, record)
+    except (records.NotUTF8, ValueError) as error:
+        yield DataError(f"{where}: {error}")
+
+
+def _is_ready(stream: Any) -> bool:
+    """Whether reading from a stream would not wait."""
+    try:
+        ready, _, _ = select.select([stream], [], [], 0)
+    except (io.UnsupportedOperation, TypeError, ValueError):  # of a file in memory, or a remote one
+        return True
+    return bool(ready)

@@ -1,0 +1,375 @@
+"""What classification and regression share: labelled sentences and pairs, from their files to the
+rows of a submission."""
+
+import csv
+import functools
+import io
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from ml_collections import ConfigDict
+
+from gmlp_flax.data import checks, classes, pipeline
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.finetuning import pairs, text_tasks
+from gmlp_flax.data.fingerprints import spread
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.data.readers import labelled_text, text_benchmarks
+from gmlp_flax.data.summary import Tokens, count_tokens
+from gmlp_flax.data.text.tokenizer import DOCUMENTS
+from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.io.records import BadRecords
+from gmlp_flax.models.text import PairClassifier, SequenceClassifier
+from gmlp_flax.options import FINETUNED_RUNS, Option
+from gmlp_flax.tasks import data_config
+from gmlp_flax.tasks.base import Outputs, Shapes, block_spec
+from gmlp_flax.tasks.finetuning import Finetuning, FinetuningData, FinetuningPredictor
+from gmlp_flax.tasks.prediction import Prepared
+from gmlp_flax.tasks.text import TEXT_OPTIONS
+from gmlp_flax.tasks.text_data import report_unknown, require_texts
+
+OWN = "own"
+EXPECTED = "PATH, or tfds:glue/NAME"  # of config.data.train
+
+OPTIONS = TEXT_OPTIONS | {
+    "model.pool": Option(
+        "mean",
+        "the head reads the mean of the tokens, or [CLS] (BERT)",
+        ("mean", "cls"),
+        compared=FINETUNED_RUNS,
+    ),
+    "model.pooler": Option(
+        False, "BERT's tanh layer before the head", inherited=True, compared=FINETUNED_RUNS
+    ),
+    "model.hide_padding": Option(
+        False,
+        "with mask_padding, Toeplitz projections ignore [PAD] as well, so that batches of short "
+        "texts are cut",
+        compared=FINETUNED_RUNS,
+    ),
+    "model.pairs": Option(
+        "joined",
+        "both texts of a pair in one sequence; or apart, each of model.length tokens, compared by "
+        "the head alone",
+        ("joined", "apart"),
+    ),
+    "model.interaction": Option(
+        "nli",
+        "of texts read apart, the head gets [u, v, u * v, u - v] (nli) or [u, v] (concat)",
+        ("nli", "concat"),
+    ),
+    "own.text": Option(
+        "text",
+        "of own data, the column of the text, or of a pair's first text",
+        selects_data=True,
+    ),
+    "own.second": Option(
+        "",
+        "of own data, the column of the pairs' second text; empty: there are no pairs",
+        selects_data=True,
+    ),
+    "own.label": Option(
+        "label",
+        "of own data, the column of the labels: words or numbers",
+        selects_data=True,
+    ),
+}
+
+
+def text_task(
+    config: ConfigDict, known: Mapping[str, text_tasks.TextTask], numbers: bool = False
+) -> text_tasks.TextTask:
+    """The texts and labels that a config names: those of `known`, or of the user's own data, whose
+    labels are `numbers` or classes that are not known yet."""
+    if config.glue.task != OWN:
+        return known[config.glue.task]
+    own = config.own
+    texts = (own.text, own.second) if own.second else (own.text,)
+    return text_tasks.own_task(texts, own.label, numbers)
+
+
+def are_apart(config: ConfigDict) -> bool:
+    """Whether each text of a pair is encoded alone."""
+    return config.model.pairs == "apart"
+
+
+def spec_of(config: ConfigDict) -> Any:
+    """The spec of the blocks; with model.hide_padding, one that ignores padding."""
+    spec = block_spec(config, config.model.length)
+    if not config.model.hide_padding:
+        return spec
+    hiding = spec.hiding_padding()
+    if hiding is None:
+        raise ValueError(
+            "model.hide_padding is True, and this model reads all n tokens: set it to False"
+        )
+    return hiding
+
+
+def hides_padding(config: ConfigDict) -> bool:
+    """Whether the logits of a text do not depend on how much padding follows it, in training
+    too."""
+    spec = spec_of(config)
+    return config.model.mask_padding and spec.hiding_padding() == spec
+
+
+def encoded_pairs(
+    config: ConfigDict,
+    tokenizer: Any,
+    texts: Sequence[Sequence[np.ndarray]],
+    length: int,
+    **columns: np.ndarray,
+) -> pairs.Pairs:
+    """Examples of token ids; the arguments are those of `pairs.Pairs`."""
+    return pairs.Pairs(
+        texts, columns, length=length, tokenizer=tokenizer, dual_encoder=are_apart(config)
+    )
+
+
+class LabelledTextData(FinetuningData):
+    """Labelled texts and pairs.
+
+    Attributes:
+        known: the published tasks, by name.
+        numbers: whether own labels are numbers.
+    """
+
+    known: ClassVar[Mapping[str, text_tasks.TextTask]]
+    numbers: ClassVar[bool] = False
+
+    @property
+    def text_task(self) -> text_tasks.TextTask:
+        """The columns of texts and labels; own data have no names of labels here."""
+        return text_task(self.config, self.known, self.numbers)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the data are the user's own."""
+        return self.config.glue.task == OWN
+
+    @functools.cache  # noqa: B019 - data live as long as their run
+    def dataset(self, role: str) -> Dataset:
+        """The labelled texts of a role; raises DataError if they cannot be read, or those to train
+        on have no labels."""
+        bad = BadRecords(self.config.data.max_bad_records)
+
+        def read(path: str, as_one: bool) -> Splits:
+            if self.is_own:
+                return labelled_text.read(path, self.text_task, bad, as_one)
+            return text_benchmarks.read(path, self.text_task, bad, as_one)
+
+        dataset = data_config.open_split(self.config, role, read, EXPECTED)
+        if role == TRAIN and not self.is_labelled(dataset).any():
+            columns = " or ".join(map(repr, self.text_task.label))
+            raise DataError(
+                f"config.data.train: {dataset.path!r} has no labels to train on: expected a column "
+                f"{columns}"
+            )
+        dataset = self.with_labels(dataset, role)
+        if bad.count:
+            dataset = dataset.with_notes(
+                f"{bad.count} bad records skipped, the first: {bad.first[0]}"
+            )
+        return dataset
+
+    def with_labels(self, dataset: Dataset, role: str) -> Dataset:
+        """The data of a role with the labels that the run predicts."""
+        return dataset
+
+    def is_labelled(self, dataset: Dataset) -> np.ndarray:
+        """Which examples have a label, bool [examples]."""
+        return dataset.labels != classes.UNLABELLED
+
+    @functools.cache  # noqa: B019 - as above
+    def examples(self, role: str) -> pairs.Pairs:
+        """The encoded examples of a role, in the order of `Task.prediction_files`."""
+        dataset = self.dataset(role)
+        rows = dataset.examples.rows
+        length = self.config.model.length
+        with data_config.errors_name("model.length"):
+            tokens = []
+            for texts in zip(*(row.texts for row in rows), strict=True):
+                # No more tokens are ever read, and one more tells that a text is cut.
+                tokens.append(pairs.encode(texts, self.tokenizer, max_tokens=length))
+            parts = np.array([row.part for row in rows], np.int32)
+            columns = {"label": dataset.labels, "part": parts}
+            source = encoded_pairs(self.config, self.tokenizer, tokens, length, **columns)
+        report_unknown(self.tokenizer, source, f"{role} examples")
+        if source.cut:
+            data_config.warn(
+                role,
+                "examples",
+                f"{source.cut} of {len(source)} are longer than config.model.length={length} and "
+                "are cut",
+            )
+        return source
+
+    def tokens(self, role: str) -> Tokens:
+        """See `TaskData`: of both texts of a pair together, if they are read together."""
+        dataset = self.dataset(role)
+        rows = [dataset.examples.rows[index] for index in spread(len(dataset), DOCUMENTS)]
+        by_column = []
+        for texts in zip(*(row.texts for row in rows), strict=True):
+            by_column.append(self.tokenizer.encode_batch(texts))
+        texts_read = 1
+        ids = list(itertools.chain.from_iterable(by_column))
+        if not are_apart(self.config):
+            texts_read = len(by_column)
+            ids = [np.concatenate(parts) for parts in zip(*by_column, strict=True)]
+        room = pairs.room_for(texts_read, self.config.model.length)
+        return count_tokens(ids, self.tokenizer.unk_id, room)
+
+    def finish(self, hosts: int) -> Callable[[pipeline.Batch], pipeline.Batch]:
+        """See `TaskData`: batches as long as their longest text needs; several hosts, of which each
+        sees its own texts, keep n."""
+        if hosts == 1 and hides_padding(self.config):
+            return functools.partial(pairs.cut_padding, pad_id=self.tokenizer.pad_id)
+        return pipeline.unchanged
+
+    def notes(self) -> list[str]:
+        """See `TaskData`: texts on both sides."""
+        overlap = checks.check_overlap(self.dataset(TRAIN), self.dataset(HELDOUT))
+        return [overlap] if overlap else []
+
+    @classmethod
+    def row(
+        cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str
+    ) -> dict[str, Any]:
+        """See `TaskData`."""
+        task = text_task(config, cls.known, cls.numbers)
+        columns = [names[0] for names in task.texts]
+        if len(inputs) != len(columns) or label is None:
+            advice = "give (text, label)"
+            if len(inputs) == 2:
+                advice = "set own.second to the name of a second text"
+            raise DataError(
+                f"an example has {len(inputs)} text(s), label {label!r}; expected {len(columns)}: "
+                f"{advice}"
+            )
+        require_texts(inputs)
+        return {**dict(zip(columns, inputs, strict=True)), task.label[0]: label}
+
+
+class LabelledTextPredictor(FinetuningPredictor):
+    """Answers to a sentence or, with a tab between them, to a pair."""
+
+    def prepare(self, given: str, truncate: bool = False) -> Prepared:
+        """See `Predictor`.
+
+        Raises:
+            RunError: a line has more or fewer texts than the task, or is longer than the model's
+                sequences.
+        """
+        config = self.task.config
+        texts = given.split("\t")
+        expected = len(self.task.text_task.texts)
+        if len(texts) != expected:
+            raise RunError(
+                f"the line has {len(texts)} text(s), the task reads {expected}: put a tab between "
+                f"two texts, none in a single one: {given[:60]!r}"
+            )
+        ids = [np.array(self.tokenizer.encode(text), np.int32) for text in texts]
+        layouts = [[text] for text in ids] if are_apart(config) else [ids]
+        most = 0
+        for layout in layouts:
+            most = max(most, 1 + sum(len(text) + 1 for text in layout))
+        note = self.note_of_cut(most, given, truncate)
+        length = self.task.length
+        if hides_padding(config):
+            length = min(most, length)
+        columns = [[text] for text in ids]
+        example = encoded_pairs(config, self.tokenizer, columns, length)[0]
+        return Prepared([{name: example[name] for name in ("tokens", "segments")}], 1, note)
+
+    def scores(self, params: Any, batch: dict[str, Any]) -> jax.Array:
+        """See `Predictor`: one prediction for each line."""
+        return self.task.scores(params, batch, None)[:, None]
+
+
+class LabelledText(Finetuning):
+    """A label of a sentence or a pair: what classification and regression share.
+
+    Batches have "label" [batch] and "part" int32 [batch] as well.
+
+    Attributes:
+        text_task: the columns, labels and scores of the texts.
+    """
+
+    Data: ClassVar[type[LabelledTextData]] = LabelledTextData
+    Predictor: ClassVar = LabelledTextPredictor
+    text_task: text_tasks.TextTask
+
+    @classmethod
+    def check(cls, config: ConfigDict) -> None:
+        """See `Task`."""
+        if config.model.causal and config.model.pool == "cls":
+            raise ConfigError(
+                "config.model.pool is 'cls', and the model is causal: it sees no token; set it to "
+                "'mean'"
+            )
+        if config.model.hide_padding and not config.model.mask_padding:
+            raise ConfigError(
+                "config.model.hide_padding is True, and model.mask_padding is not: set it to True, "
+                "too"
+            )
+        if not are_apart(config):
+            return
+        if len(text_task(config, cls.Data.known).texts) == 1:
+            raise ConfigError(
+                f"config.model.pairs is 'apart', and the task {config.glue.task} has no pairs: set "
+                "it to 'joined'"
+            )
+        if config.model.pooler:
+            raise ConfigError(
+                "config.model.pairs is 'apart', whose head has other layers: set model.pooler to "
+                "False"
+            )
+
+    def module(self, rngs: nnx.Rngs) -> nnx.Module:
+        """See `Task`; the head has an output for each label, of numbers one."""
+        model = self.config.model
+        sizes = (self.spec(), model.vocab_size, len(self.text_task.labels), rngs)
+        options = {"pool": model.pool, **self.embedding()}
+        if are_apart(self.config):
+            return PairClassifier(*sizes, interaction=model.interaction, **options)
+        return SequenceClassifier(*sizes, pooler=model.pooler, **options)
+
+    def spec(self) -> Any:
+        """See `Task`."""
+        return spec_of(self.config)
+
+    def example_shapes(self) -> Shapes:
+        """See `Task`."""
+        shapes = super().example_shapes()
+        if are_apart(self.config):
+            both = ((2, self.length), jnp.int32)
+            shapes |= {"tokens": both, "segments": both}
+        return {**shapes, "label": ((), jnp.int32), "part": ((), jnp.int32)}
+
+    def prediction_files(self, outputs: Outputs, data: LabelledTextData) -> dict[str, bytes]:
+        """What GLUE's server takes: one file per part, one line per example with its id and what is
+        predicted.
+
+        An id or label of the user's own with a tab or a line feed in it stands in quotation marks.
+        """
+        rows = data.dataset(HELDOUT).examples.rows
+        tables: dict[int, list[tuple[str, str]]] = {}
+        for row, label in zip(rows, outputs["label"], strict=True):
+            tables.setdefault(row.part, []).append((row.id, self.label_text(label)))
+        files = {}
+        for part, lines in sorted(tables.items()):
+            table = io.StringIO()
+            writer = csv.writer(table, "excel-tab", lineterminator="\n")
+            writer.writerows([("index", "prediction"), *lines])
+            content = table.getvalue().encode("utf-8", "backslashreplace")
+            files[self.text_task.submission[part]] = content
+        return files
+
+    def label_text(self, label: Any) -> str:
+        """A predicted label, as `prediction_files` writes it."""
+        return str(label)

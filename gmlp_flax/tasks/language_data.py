@@ -1,0 +1,255 @@
+"""What language models are trained on: text as token ids, cut into windows."""
+
+import functools
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from gmlp_flax.data import checks, embedded, fingerprints, pipeline, splits
+from gmlp_flax.data.dataset import Dataset
+from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
+from gmlp_flax.data.readers import text as text_reader
+from gmlp_flax.data.summary import Tokens, count_tokens
+from gmlp_flax.data.text import corpus as corpora
+from gmlp_flax.data.text import packing, prepare, prepared
+from gmlp_flax.data.text.corpus import Corpus
+from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import cache
+from gmlp_flax.io.files import File
+from gmlp_flax.io.logs import to_stderr
+from gmlp_flax.tasks import data_config
+from gmlp_flax.tasks.text_data import TextData, given_tokenizer, require_texts
+
+EXPECTED = "PATH, a file or a folder"  # of config.data.train
+FIRST_TOKENS = 1 << 20  # of a text, among which [UNK] are counted
+
+
+class Further(NamedTuple):
+    """A corpus of config.data.mixture."""
+
+    windows: packing.Packing
+    files: Sequence[File]
+
+
+class LanguageData(TextData):
+    """Text to train on and held out, as windows of tokens.
+
+    Attributes:
+        more_tokens: tokens of a window beyond the `model.length` that the model reads.
+        closed: whether a [SEP] ends each window, even if the text goes on.
+    """
+
+    more_tokens: ClassVar[int] = 0
+    closed: ClassVar[bool] = True
+
+    def find_tokenizer(self) -> Tokenizer:
+        """See `TextData`: that of the run folder, of the config, of prepared data or of
+        `config.init_from`; if there is none, one is trained on the text."""
+        data = self.config.data
+        tokenizer = given_tokenizer(self.config, self.run_files, self._prepared_tokenizers())
+        if tokenizer is not None:
+            return tokenizer
+        corpus = self.corpus(TRAIN)
+        with data_config.errors_name("data.train"):
+            return prepare.cached_tokenizer(
+                corpus, self.config.model.vocab_size, self._cache, data.max_bad_records
+            )
+
+    def _prepared_tokenizers(self) -> dict[str, str]:
+        """The tokenizers that lie beside prepared data: name in messages -> path."""
+        data = self.config.data
+        paths = {"train": data.train, "heldout": data.heldout}
+        for path in packing.read_shares(data.mixture):
+            paths[path] = path
+        tokenizers = {}
+        for key, path in paths.items():
+            if path and prepared.is_prepared(path):
+                name = f"the tokenizer of config.data.{key}"
+                tokenizers[name] = os.path.join(path, TOKENIZER_FILE)
+        return tokenizers
+
+    @functools.cache  # noqa: B019 - data live as long as their run
+    def corpus(self, role: str) -> Corpus:
+        """The documents of a role; raises DataError if there is no such corpus."""
+        path = data_config.path_of(self.config, role, EXPECTED)
+        if path == data_config.EMBEDDED:
+            return self._embedded(role)
+        if prepared.is_prepared(path):
+            raise DataError(
+                f"config.data.train={path} holds prepared tokens of one role: give data.heldout as "
+                "well, or to search settings (data.search, --choose=best) the text itself"
+            )
+        read = data_config.open_split(self.config, role, text_reader.read, EXPECTED)
+        assert isinstance(read, Corpus)
+        return read
+
+    def _embedded(self, role: str) -> Corpus:
+        """The text that comes with Python."""
+        is_search = self.config.data.search
+        texts = embedded.embedded_text(TRAIN if is_search else role)
+        text = corpora.in_memory(f"{data_config.EMBEDDED}, {role}", texts)
+        if not is_search:
+            return text
+        return text.hold_out(role, data_config.share_of(self.config))
+
+    @functools.cache  # noqa: B019 - as above
+    def windows(self, role: str) -> packing.Packing:
+        """The sequences of a role, "train" or "heldout", as a random-access source of {"tokens",
+        "index"}."""
+        path = "" if self.config.data.search else self.config.data[role]
+        if path and prepared.is_prepared(path):
+            tokens = prepared.Prepared(path)
+        else:
+            corpus = self.corpus(role)
+            with data_config.errors_name(f"data.{role}"):
+                tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, self._limits)
+        if self.tokenizer.may_lack:
+            first = tokens.read(0, min(tokens.tokens, FIRST_TOKENS))
+            to_stderr(checks.check_unknown([first], self.tokenizer, f"{role} text"))
+        with data_config.errors_name(f"data.{role}", "model.length"):
+            return self._pack(tokens)
+
+    @functools.cached_property
+    def further(self) -> dict[str, Further]:
+        """The corpora of config.data.mixture, by path; of one with splits, those to train on."""
+        by_path = {}
+        for path in packing.read_shares(self.config.data.mixture):
+            with data_config.errors_name("data.mixture"):
+                by_path[path] = self._open_further(path)
+        return by_path
+
+    def _open_further(self, path: str) -> Further:
+        if prepared.is_prepared(path):
+            tokens = prepared.Prepared(path)
+            return Further(self._pack(tokens), tokens.files)
+        corpus: Any = splits.choose(text_reader.read(path), splits.Request(TRAIN))
+        tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, self._limits)
+        return Further(self._pack(tokens), corpus.files)
+
+    @property
+    def _limits(self) -> prepare.Limits:
+        return prepare.Limits(max_bad_records=self.config.data.max_bad_records)
+
+    @property
+    def _cache(self) -> str | os.PathLike:
+        return self.config.data.cache or cache.default_folder()
+
+    def _pack(self, tokens: prepared.Prepared) -> packing.Packing:
+        return packing.Packing(tokens, self.config.model.length + self.more_tokens, self.closed)
+
+    def examples(self, role: str) -> pipeline.Source:
+        """The sequences of a role; of the held-out ones, as many as config.eval.examples says."""
+        windows = self.windows(role)
+        if role == TRAIN:
+            return windows
+        return pipeline.Spread(windows, self.config.eval.examples)
+
+    @functools.cached_property
+    def token_counts(self) -> np.ndarray:
+        """How often each id occurs in the text to train on, without that of the mixture: int
+        [vocabulary]; see `Prepared.counts`."""
+        return self.windows(TRAIN).prepared.counts(self.config.model.vocab_size)
+
+    def train_order(self) -> pipeline.Order:
+        """See `TaskData`: the windows of all corpora, in their shares."""
+        shares = packing.read_shares(self.config.data.mixture)
+        windows = [self.windows(TRAIN)]
+        for further in self.further.values():
+            windows.append(further.windows)
+        all_shares = [1 - sum(shares.values()), *shares.values()]
+        return packing.Mixture(windows, all_shares, self.config.seed)
+
+    def fingerprint(self, role: str) -> fingerprints.Fingerprint:
+        """See `TaskData`."""
+        mixed: list[File] = []
+        if role == TRAIN:
+            for further in self.further.values():
+                mixed += further.files
+        if prepared.is_prepared(data_config.path_of(self.config, role, EXPECTED)):
+            return fingerprints.of_files([*self.windows(role).prepared.files, *mixed])
+        corpus = self.corpus(role)
+        if corpus.files:
+            return fingerprints.of_files([*corpus.files, *mixed])
+        if not mixed:
+            return corpus.fingerprint
+        return {**corpus.fingerprint, "mixture": fingerprints.of_files(mixed)["content"]}
+
+    def dataset(self, role: str) -> Dataset:
+        """See `TaskData`."""
+        path = data_config.path_of(self.config, role, EXPECTED)
+        if prepared.is_prepared(path):
+            return self.windows(role).prepared.dataset()
+        return self.corpus(role)
+
+    def tokens(self, role: str) -> Tokens:
+        """See `TaskData`: of the first documents, none of which is cut."""
+        unknown = self.tokenizer.unk_id
+        path = data_config.path_of(self.config, role, EXPECTED)
+        if prepared.is_prepared(path):
+            contents = self.windows(role).prepared.some_documents(DOCUMENTS)
+            return count_tokens([np.frombuffer(ids, np.uint32) for ids in contents], unknown)
+        corpus = self.corpus(role)
+        with data_config.errors_name(f"data.{role}"):
+            texts = list(itertools.islice(corpus.examples.read(), DOCUMENTS))
+            if not texts:
+                raise corpora.no_text(corpus)
+        return count_tokens(self.tokenizer.encode_batch(texts), unknown)
+
+    def notes(self) -> list[str]:
+        """See `TaskData`: the parts of a mixture, and whether held-out documents are trained on."""
+        self._require_other_files()
+        lines = []
+        heldout = self.windows(HELDOUT).prepared
+        shares = packing.read_shares(self.config.data.mixture)
+        trained = [self.windows(TRAIN)]
+        for path, further in self.further.items():
+            trained.append(further.windows)
+            sequences = len(further.windows)
+            epochs = shares[path] * self.config.steps * self.config.batch_size / sequences
+            lines.append(
+                f"mixture: {100 * shares[path]:.4g} % of the examples from {path} "
+                f"({sequences:,} sequences, {epochs:.2g} epochs)"
+            )
+        for windows in trained:
+            line = checks.check_documents(
+                windows.prepared.some_documents(checks.DOCUMENTS_SEARCHED),
+                heldout.some_documents(checks.DOCUMENTS_COMPARED),
+                windows.prepared.documents,
+            )
+            if line:
+                lines.append(line)
+        return lines
+
+    def _require_other_files(self) -> None:
+        """Raises DataError if a file is in the corpora of both roles."""
+        for role in ROLES:
+            if prepared.is_prepared(data_config.path_of(self.config, role, EXPECTED)):
+                return
+        heldout = self.corpus(HELDOUT)
+        if not heldout.examples.selection.share:
+            require_other_files(self.corpus(TRAIN), heldout)
+
+    @classmethod
+    def row(
+        cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str
+    ) -> Mapping[str, Any]:
+        """See `TaskData`."""
+        require_texts(inputs)
+        return {"text": inputs[0]}
+
+
+def require_other_files(train: Corpus, heldout: Corpus) -> None:
+    """Raises DataError if a file, perhaps under two names, is in both corpora."""
+    trained = {os.path.realpath(file.path): file.path for file in train.files}
+    for file in heldout.files:
+        other = trained.get(os.path.realpath(file.path))
+        if other is not None:
+            raise DataError(
+                f"{file.path!r} is held out and also trained on, as {other!r}: give other files, or "
+                "leave config.data.heldout empty: a share of the documents is held out"
+            )

@@ -1,0 +1,134 @@
+"""What the data of all tasks on text share: their tokenizer."""
+
+import abc
+import functools
+import itertools
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from gmlp_flax.data import checks
+from gmlp_flax.data.text.tokenizer import DOCUMENTS, NAMED, TOKENIZER_FILE, Tokenizer
+from gmlp_flax.data.text.word_piece import KEYS
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import files as io_files
+from gmlp_flax.io.logs import to_stderr
+from gmlp_flax.tasks.data import RunFiles, TaskData
+from gmlp_flax.tasks.text import require_room
+
+
+class TextData(TaskData, abc.ABC):
+    """Data of a task on text, with the tokenizer that makes token ids of them."""
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The run's tokenizer.
+
+        Raises:
+            DataError: there is none, two differ, one is damaged, or it has more pieces than the
+                model.
+        """
+        tokenizer = self.find_tokenizer()
+        require_room(self.config, tokenizer)
+        return tokenizer
+
+    @abc.abstractmethod
+    def find_tokenizer(self) -> Tokenizer:
+        """The tokenizer that config and run lead to; raises DataError if there is none."""
+
+    def assets(self) -> dict[str, bytes]:
+        """See `TaskData`: the tokenizer's file."""
+        return {TOKENIZER_FILE: self.tokenizer.model}
+
+
+def given_tokenizer(
+    config: ConfigDict, run_files: RunFiles, more: Mapping[str, str] = MappingProxyType({})
+) -> Tokenizer | None:
+    """The tokenizer in a run's folder, in config.data.tokenizer or in `more`, else that of the run
+    that it starts from.
+
+    Args:
+        config: of the run.
+        run_files: the files of the run, or of the one that it starts from.
+        more: name in messages -> path of another file that must hold the same tokenizer.
+
+    Returns:
+        None if there is none.
+
+    Raises:
+        DataError: two that are there differ, or one is damaged.
+    """
+    keys = {key: config.data[key] for key in KEYS}
+    tokenizers: dict[str, Tokenizer] = {}  # by what they are called in messages
+    content = run_files.read_own(TOKENIZER_FILE)
+    if content is not None:
+        own_path = run_files.path(TOKENIZER_FILE)
+        tokenizers[f"this run's, {own_path}"] = Tokenizer(content, own_path)
+    for source, other_path in more.items():
+        tokenizers[f"{source}, {other_path}"] = Tokenizer.load(other_path)
+    settled = list(tokenizers.values())
+    inherited = None
+    if not tokenizers and TOKENIZER_FILE in run_files.inherited:
+        inherited = Tokenizer(run_files.inherited[TOKENIZER_FILE], config.init_from)
+        settled = [inherited]
+    path = config.data.tokenizer
+    if path in NAMED or io_files.exists(path):
+        tokenizers[f"config.data.tokenizer, {path}"] = _load_given(path, keys, settled)
+    elif path and content is None:
+        # A run folder has its own copy, and may have been moved away from the file.
+        raise DataError(f"config.data.tokenizer is {path!r}, which does not exist; give a file")
+    _require_equal(tokenizers)
+    name, tokenizer = next(iter(tokenizers.items()), ("config.init_from", inherited))
+    if tokenizer is not None:
+        tokenizer.check(keys, name)
+    return tokenizer
+
+
+def _require_equal(tokenizers: Mapping[str, Tokenizer]) -> None:
+    """Raises DataError if two tokenizers, by their names in messages, differ."""
+    for (name, tokenizer), (next_name, following) in itertools.pairwise(tokenizers.items()):
+        if tokenizer != following:
+            raise DataError(
+                f"two different tokenizers: {name}, and {next_name}; train and evaluate with one "
+                "of them"
+            )
+
+
+def _load_given(path: str, keys: Mapping[str, str], settled: list[Tokenizer]) -> Tokenizer:
+    """The tokenizer of config.data.tokenizer. A settled one with the same pieces says how it reads
+    text, unless the keys of the config do."""
+    tokenizer = Tokenizer.load(path, **keys)
+    if all(value == "auto" for value in keys.values()):
+        for known in settled:
+            if known.same_pieces(tokenizer):
+                tokenizer = known
+                break
+    if tokenizer.note:
+        to_stderr(tokenizer.note)
+    return tokenizer
+
+
+def report_unknown(tokenizer: Tokenizer, source: Any, where: str) -> None:
+    """Prints the share of [UNK] in the first examples, if the tokenizer may give it.
+
+    Args:
+        tokenizer: that made the ids.
+        source: examples with "tokens", by position.
+        where: what they are, for messages.
+
+    Raises:
+        DataError: it is more than half, from which nothing can be learned.
+    """
+    if tokenizer.may_lack:
+        first = range(min(len(source), DOCUMENTS))
+        ids = [source[index]["tokens"] for index in first]
+        to_stderr(checks.check_unknown(ids, tokenizer, where))
+
+
+def require_texts(inputs: Iterable[Any]) -> None:
+    """Raises DataError if an input of a program is no text."""
+    for text in inputs:
+        if not isinstance(text, str):
+            raise DataError(f"an example of text is {type(text).__name__}: expected str")

@@ -1,0 +1,52 @@
+"""The checkpoints of a run, kept as its config says."""
+
+import os
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from gmlp_flax import tasks
+from gmlp_flax.checkpoints import CHECKPOINTS
+from gmlp_flax.checkpoints.checkpoint import Checkpoints
+from gmlp_flax.checkpoints.retention import Retention
+from gmlp_flax.config.optimizers import keeps_mean
+from gmlp_flax.errors import RunError
+from gmlp_flax.tasks.base import Task
+
+
+def check_metric(config: ConfigDict, task: Task) -> None:
+    """Raises RunError, with the metrics that the task's evaluation gives, if
+    `config.checkpoint.metric` is none."""
+    known = list(task.eval_metrics)
+    if keeps_mean(config.optimizer):
+        known += [f"ema_{name}" for name in task.eval_metrics]
+    metric = config.checkpoint.metric
+    if metric and metric not in known:
+        raise RunError(
+            f"config.checkpoint.metric is {metric!r}: expected one of {', '.join(known)}"
+        )
+
+
+def best_metric(config: ConfigDict) -> tuple[str, str]:
+    """The metric that says which checkpoint is the best, and "min" or "max": the task's own, of the
+    running mean if there is one, unless the config names another."""
+    task = tasks.find(config.task)
+    chosen = config.checkpoint.metric
+    name, mode = task.best
+    if chosen == name:
+        return name, mode
+    if chosen:
+        is_lower_better = chosen.removeprefix("ema_") in task.lower_is_better
+        return chosen, "min" if is_lower_better else "max"
+    if keeps_mean(config.optimizer):
+        return f"ema_{name}", mode
+    return name, mode
+
+
+def open_checkpoints(config: ConfigDict, workdir: str, **options: Any) -> Checkpoints:
+    """The checkpoints of a run, kept by the rules of its config. The other options are those of
+    `Checkpoints`."""
+    metric, mode = best_metric(config)
+    rules = config.checkpoint
+    retention = Retention(rules.keep, rules.keep_best, metric, mode)
+    return Checkpoints(os.path.join(workdir, CHECKPOINTS), retention=retention, **options)

@@ -1,0 +1,68 @@
+"""Answers of a model to inputs as they come."""
+
+import re
+
+import pytest
+
+import gmlp_flax as gf
+from gmlp_flax import config as config_lib
+from gmlp_flax.api import answering
+from gmlp_flax.errors import DataError
+from gmlp_flax.tasks.generation import Sampling
+from gmlp_flax.tasks.prediction import PAUSE, Settings
+
+SAMPLING = Sampling(tokens=20, temperature=0.0)
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory):
+    """A causal model of bytes, of 16 tokens."""
+    config = config_lib.default(task="causal_lm")
+    config.model.update(layers=1, d_model=8, d_ffn=16, length=16, causal=True)
+    path = tmp_path_factory.mktemp("causal") / "config.json"
+    path.write_text(config_lib.to_json(config))
+    return gf.create(str(path), tokenizer="bytes")
+
+
+def test_a_ranking(text_run):
+    model = gf.load(text_run)
+    given = ["A [MASK] b.", "nothing", DataError("line 3 is no text"), "The [MASK]."]
+    answers = list(answering.answers(model, given, Settings(top=2)))
+    assert [bool(answer.error) for answer in answers] == [False, True, True, False]
+    assert answers[2].error is given[2]
+    [[expected]] = model.predict(given[0], top=2)
+    [found] = answers[0].predictions
+    assert dict(found) == pytest.approx(dict(expected), rel=1e-5)
+    assert [answer.text for answer in answers] == [None] * 4
+
+
+def test_texts_are_continued_one_by_one(causal):
+    """With a line on each, in windows of 16 tokens, and a note on a prompt that is too long."""
+    given = ["It", PAUSE, "a [MASK]", DataError("line 3 is no text"), "x" * 50]
+    lines = []
+    answers = list(answering.answers(causal, given, Settings(), SAMPLING, lines.append))
+    first, masked, unread, long = answers
+    [expected] = causal.generate("It", tokens=20, temperature=0.0)
+    assert (first.text, first.error, first.note) == (expected, None, "")
+    assert masked.text is None
+    assert "[MASK]" in str(masked.error)
+    assert unread.error is given[3]
+    assert "50 tokens" in long.note
+    assert len(lines) == 2
+    for line in lines:
+        assert re.match(r"20 tokens in [\d.]+ s \([\d,]+ a second\); windows of 16 ", line)
+
+
+def test_nothing_is_read_before_it_is_asked_for(causal):
+    """Into a pipe that nobody closes: an answer comes before the next line is there."""
+    asked = []
+
+    def lines():
+        for line in ("one", "two"):
+            asked.append(line)
+            yield line
+
+    found = answering.answers(causal, lines(), sampling=SAMPLING)
+    assert asked == []
+    next(found)
+    assert asked == ["one"]

@@ -1,0 +1,88 @@
+"""A model with other classes, images or types."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.api import changes
+from gmlp_flax.api.changes import Changes
+from gmlp_flax.errors import ConfigError
+from tests.failures import raised
+from tests.training import tiny
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        (2, ["0", "1"]),
+        (np.int32(3), ["0", "1", "2"]),
+        (["cat", "dog"], ["cat", "dog"]),
+        (("cat",), ["cat"]),
+        (np.array(["a", "b"]), ["a", "b"]),
+        (range(5, 7), ["5", "6"]),
+        ((str(number) for number in range(2)), ["0", "1"]),
+    ],
+)
+def test_names_of_classes(classes, expected):
+    assert changes.class_names(classes, "create") == expected
+
+
+@pytest.mark.parametrize("classes", [0, -1, 2.5, "cat", [], ["a", "a"], [1, "1"], None])
+def test_names_that_are_none(classes):
+    message = raised(ConfigError, changes.class_names, classes, "load('x')")
+    assert message.startswith("load('x'): classes is ")
+
+
+def test_nothing_changes():
+    config = tiny.image_config()
+    task = changes.changed_task(config, {"names.json": b"[]"}, Changes(), "load")
+    assert task.files == {"names.json": b"[]"}
+    assert config_lib.differences(config, task.config).keys() <= {"model.toeplitz", "mesh.data"}
+
+
+def test_other_classes_images_and_types():
+    config = tiny.image_config()
+    other = Changes(["cat", "dog"], 16, jnp.bfloat16, {"layers": 3})
+    task = changes.changed_task(config, {}, other, "load")
+    assert json.loads(task.files["classes.json"]) == ["cat", "dog"]
+    model = task.config.model
+    assert (model.image_size, model.dtype, model.layers) == ((16, 16), "bfloat16", 3)
+    assert (config.model.image_size, config.model.layers) == ((8, 8), 2)
+
+
+def test_a_language_model_becomes_a_classifier(tmp_path):
+    config = tiny.text_config(tmp_path)
+    task = changes.changed_task(config, {}, Changes(("no", "yes")), "load")
+    assert task.config.task == "text_classification"
+    assert tuple(task.class_names) == ("no", "yes")
+    assert task.config.model.d_model == config.model.d_model
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (Changes(dtype="float16"), "float16"),
+        (Changes(dtype=3), "dtype is 3"),
+        (Changes(dtype=object()), "dtype is"),
+        (Changes(image_size=0), "image_size"),
+        (Changes(image_size=(8, 9)), "image_size"),
+        (Changes(image_size="8"), "image_size"),
+        (Changes(options={"layer": 3}), "layer"),
+        (Changes(options={"layers": "three"}), "layers"),
+        (Changes(options={"layers": -1}), "layers"),
+    ],
+)
+def test_values_that_make_no_sense(change, words):
+    message = raised(
+        ConfigError, changes.changed_task, tiny.image_config(), {}, change, "load('x')"
+    )
+    assert words in message
+
+
+def test_a_task_without_classes():
+    config = config_lib.default(task="tests.training.tiny:Line")
+    message = raised(ConfigError, changes.changed_task, config, {}, Changes(2), "load('x')")
+    assert "tests.training.tiny:Line" in message

@@ -1,0 +1,225 @@
+"""Data of a program, as examples and as files that runs read."""
+
+import json
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+from PIL import Image
+
+from gmlp_flax import config as config_lib
+from gmlp_flax.api import examples
+from gmlp_flax.checkpoints import RUN_FILE
+from gmlp_flax.errors import DataError, RunError
+from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.image_data import ImageData
+from tests.failures import failure, raised
+
+TEXTS = [("good", "yes"), ("bad", "no")]
+
+
+@pytest.fixture
+def text_config():
+    return config_lib.open_config("finetune_glue:own")
+
+
+@pytest.fixture
+def image_config():
+    return config_lib.from_file("quickstart_image")
+
+
+# Examples.
+
+
+class Table:
+    """As pandas' DataFrame, which gives the names of its columns where its rows are expected."""
+
+    def keys(self):
+        return ["text", "label"]
+
+    def __getitem__(self, name):
+        return {"text": ["good", "bad"], "label": ["yes", "no"]}[name]
+
+    def __iter__(self):
+        return iter(self.keys())
+
+
+GREY = np.zeros((2, 2), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (TEXTS, [(("good",), "yes"), (("bad",), "no")]),
+        (iter(TEXTS), [(("good",), "yes"), (("bad",), "no")]),
+        (Table(), [(("good",), "yes"), (("bad",), "no")]),
+        ((["good", "bad"], ["yes", "no"]), [(("good",), "yes"), (("bad",), "no")]),
+        ({"text": ["good"], "label": [1]}, [(("good",), 1)]),
+        ([{"text": "good", "labels": True}], [(("good",), True)]),
+        ([{"text": "good", "label": 1, "labels": 2, "id": 3}], [(("good",), 1)]),
+        ([{"a": "one", "b": "two", "label": 0}], [(("one", "two"), 0)]),
+        (["good", "bad"], [(("good",), None), (("bad",), None)]),
+        ([(("one", "two"), "yes")], [(("one", "two"), "yes")]),
+        ([("good", np.int64(3))], [(("good",), 3)]),
+    ],
+)
+def test_examples(data, expected):
+    assert list(examples.examples(data)) == expected
+
+
+def test_names_of_classes():
+    """A number is the name at its place, unless it is a name itself."""
+    data = [("a", 1), ("b", "x"), ("c", 7), ("d", -1)]
+    labels = [label for _, label in examples.examples(data, ["x", "y"])]
+    assert labels == ["y", "x", 7, -1]
+    labels = [label for _, label in examples.examples([("a", 1)], ["1", "0"])]
+    assert labels == [1]
+
+
+class Feature:
+    names = ("no", "yes")
+
+
+class Named(list):
+    """What is read of a datasets.Dataset: its rows, and the names of its labels."""
+
+    features = {"text": object(), "label": Feature()}
+
+
+def test_names_that_data_have_go_first():
+    found = list(examples.examples(Named([{"text": "good", "label": 1}]), ["a", "b"]))
+    assert found == [(("good",), "yes")]
+    assert examples.class_names(TEXTS) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ([], "no examples"),
+        (3, "the data are 3"),
+        (None, "the data are None"),
+        (("a", "b", "c"), "the data are ('a', 'b', 'c')"),
+        ((["a", "b"], [0]), "2 and 1 rows"),
+        ({"text": ["a"], "label": []}, "1 and 0 rows"),
+        ([{"id": 3, "label": 1}], "it has id, label"),
+        ([{}], "no input"),
+        ([("a", "b", "c")], "('a', 'b', 'c')"),
+        ([((), 1)], "((), 1)"),
+    ],
+)
+def test_data_that_are_none(data, words):
+    assert words in failure(list, examples.examples(data))
+
+
+# Files.
+
+
+def texts_in(keys):
+    lines = Path(keys["data.train"]).read_text().splitlines()
+    return [json.loads(line)["text"] for line in lines]
+
+
+def test_paths_are_what_they_are(text_config, tmp_path):
+    folder = str(tmp_path / "data")
+    keys = examples.store("train.tsv", text_config, folder)
+    assert keys == {"data.train": "train.tsv"}
+    data = {"train": Path("a.tsv"), "validation": "b.tsv", "test": "c.tsv"}
+    keys = examples.store(data, text_config, folder)
+    assert keys == {"data.train": "a.tsv", "data.heldout": "b.tsv"}
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_path_beside_examples(text_config, tmp_path):
+    keys = examples.store({"train": TEXTS, "heldout": "b.tsv"}, text_config, str(tmp_path / "data"))
+    assert keys["data.heldout"] == "b.tsv"
+    assert texts_in(keys) == ["good", "bad"]
+
+
+def test_a_start_that_took_no_step_is_written_anew(text_config, tmp_path):
+    """Neither is what a start before was given read in silence, nor are the data of a run that has
+    taken a step lost."""
+    folder = str(tmp_path / "run" / "data")
+    odd = [*TEXTS, (3, "no")]  # an example that does not fit, after others
+    assert "int" in failure(examples.store, odd, text_config, folder)
+    assert texts_in(examples.store(TEXTS, text_config, folder)) == ["good", "bad"]
+    keys = examples.store([("new", "yes")], text_config, folder)
+    assert texts_in(keys) == ["new"]
+    (tmp_path / "run" / RUN_FILE).write_text("{}")  # the first step is taken
+    again = examples.store(TEXTS, text_config, folder)
+    assert again == keys
+    assert texts_in(again) == ["new"]
+
+
+def test_a_folder_of_the_users_own_is_never_deleted(text_config, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("mine")
+    message = raised(RunError, examples.store, TEXTS, text_config, str(folder))
+    assert str(folder) in message
+    assert (folder / "thesis.txt").read_text() == "mine"
+
+
+def test_a_remote_folder(text_config):
+    message = raised(RunError, examples.store, TEXTS, text_config, "memory://runs/data")
+    assert "memory://runs/data" in message
+
+
+def test_images_that_are_files_stay_and_remote_ones_are_copied(image_config, tmp_path):
+    local = str(tmp_path / "a.png")
+    remote = "memory://own_images/b.png"
+    for path, level in ((local, 10), (remote, 200)):
+        with fsspec.open(path, "wb") as file:
+            Image.new("L", (8, 8), level).save(file, "PNG")
+    pair = [(local, "dark"), (remote, "light")]
+    data = {"train": pair, "heldout": pair[::-1]}
+    keys = examples.store(data, image_config, str(tmp_path / "data"))
+    assert not (tmp_path / "data" / "train" / "0.png").exists()
+    assert Path(keys["data.class_map"]).read_text().splitlines() == ["dark", "light"]
+    image_config.update_from_flattened_dict(keys)
+    source = ImageData(image_config, RunFiles())
+    for role, levels in (("train", [10, 200]), ("heldout", [200, 10])):
+        read = source.labelled(role)
+        assert [read[index]["image"].mean() for index in range(2)] == levels
+
+
+def test_images_are_read_as_they_were(image_config, tmp_path):
+    """Pixels in memory, by the reader that a run has."""
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), dtype=np.uint8)
+    data = {"train": (pixels, [1, 0, 1, 0]), "test": (pixels[:2], [0, 1])}
+    keys = examples.store(data, image_config, str(tmp_path / "data"))
+    image_config.update_from_flattened_dict(keys)
+    source = ImageData(image_config, RunFiles())
+    assert source.classes == ("1", "0")
+    for role, count in (("train", 4), ("heldout", 2)):
+        read = source.labelled(role)
+        assert len(read) == count
+        for index in range(count):
+            np.testing.assert_array_equal(read[index]["image"], pixels[index])
+    labels = [source.labelled("heldout")[index]["label"] for index in range(2)]
+    assert labels == [1, 0]
+
+
+def test_one_class(image_config, tmp_path):
+    pixels = np.zeros((4, 8, 8, 1), np.uint8)
+    data = (pixels, ["cat"] * 4)
+    message = failure(examples.store, data, image_config, str(tmp_path / "data"))
+    assert "'cat'" in message
+
+
+@pytest.mark.parametrize(
+    ("label", "classes", "words"),
+    [(7, ("cat", "dog"), "label 7"), (None, (), "label None"), ("Cat", ("cat", "dog"), "'Cat'")],
+)
+def test_a_label_that_no_class_has(image_config, tmp_path, label, classes, words):
+    pixels = np.zeros((1, 8, 8, 1), np.uint8)
+    data = [(pixels[0], label)]
+    message = failure(examples.store, data, image_config, str(tmp_path / "data"), classes)
+    assert words in message
+
+
+def test_a_text_where_an_image_is_expected(image_config, text_config, tmp_path):
+    message = raised(DataError, examples.store, [(GREY, "yes")], text_config, str(tmp_path / "a"))
+    assert "ndarray" in message
+    data = [(3, "yes"), (4, "no")]
+    assert "int" in raised(DataError, examples.store, data, image_config, str(tmp_path / "b"))

@@ -1,0 +1,343 @@
+"""Files of images to pixels: Pillow's, upright, in 8 bits, without transparency."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gmlp_flax.data.images import decoding
+from gmlp_flax.data.images.decoding import decode
+from gmlp_flax.data.images.views import Crop, Pixels, training_view
+from tests.data.images.image_files import encoded, noise, smooth, turned, upright_pixels
+from tests.failures import failure
+
+PIXELS = noise(6, 8, 3)
+PNG = encoded(Image.fromarray(PIXELS))
+MODES = {1: "L", 3: "RGB"}
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "TGA", "JPEG2000"])
+def test_lossless_files_are_exact(kind):
+    data = encoded(Image.fromarray(PIXELS), kind)
+    np.testing.assert_array_equal(decode(data, "a"), PIXELS)
+
+
+def test_grey_files_and_grey_pixels():
+    grey = PIXELS[..., 0]
+    data = encoded(Image.fromarray(grey))
+    np.testing.assert_array_equal(decode(data, "a", channels=1), grey[..., None])
+    np.testing.assert_array_equal(decode(data, "a"), np.repeat(grey[..., None], 3, axis=2))
+    luminance = PIXELS @ [0.299, 0.587, 0.114]
+    np.testing.assert_allclose(decode(PNG, "a", channels=1)[..., 0], luminance, atol=1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [
+        ("CMYK", "JPEG"),
+        ("CMYK", "TIFF"),
+        ("P", "PNG"),
+        ("P", "GIF"),
+        ("1", "PNG"),
+        ("1", "TIFF"),
+        ("YCbCr", "JPEG"),
+        ("LAB", "TIFF"),
+    ],
+)
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("colour", "least", "most"), [("white", 250, 255), ("black", 0, 5)])
+def test_other_modes(mode, kind, channels, colour, least, most):
+    image = Image.new("RGB", (7, 5), colour)
+    if mode == "LAB":
+        image = Image.new("LAB", (7, 5), (255 if colour == "white" else 0, 128, 128))
+    pixels = decode(encoded(image.convert(mode), kind), "a", channels=channels)
+    assert pixels.shape == (5, 7, channels)
+    assert pixels.dtype == np.uint8
+    assert least <= pixels.min() <= pixels.max() <= most
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
+def test_transparent_is_white(mode):
+    image = Image.new("RGBA", (2, 1), (0, 0, 0, 0))
+    image.putpixel((1, 0), (0, 0, 0, 255))
+    image = image.quantize() if mode == "PA" else image.convert(mode)
+    assert decode(encoded(image), "a.png").tolist() == [[[255] * 3, [0] * 3]]
+
+
+def test_a_transparent_colour():
+    """PNG's tRNS makes one grey or one colour transparent."""
+    for mode, colour in (("L", 7), ("RGB", (7, 7, 7))):
+        image = Image.new(mode, (1, 1), colour)
+        data = encoded(image, transparency=colour)
+        assert decode(data, "a.png").ravel().tolist() == [255] * 3
+
+
+def test_half_transparent_is_half_white():
+    image = Image.new("RGBA", (1, 1), (100, 0, 200, 51))
+    expected = [255 - 0.2 * (255 - value) for value in (100, 0, 200)]
+    np.testing.assert_allclose(decode(encoded(image), "a").ravel(), expected, atol=1)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_jpegs_have_pillows_pixels(mode, channels):
+    data = encoded(Image.fromarray(smooth(33, 50)).convert(mode), "JPEG")
+    with Image.open(io.BytesIO(data)) as image:
+        expected = np.asarray(image.convert(MODES[channels]))
+    found = decode(data, "a.jpg", channels)
+    np.testing.assert_array_equal(found, expected.reshape(33, 50, channels))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_files_are_turned_upright(kind, orientation):
+    """Pillow turns a TIFF, and its size, before it is asked to."""
+    data = encoded(Image.fromarray(smooth(60, 90)), kind, exif=turned(orientation))
+    expected = upright_pixels(data)
+    assert expected.shape[:2] == ((90, 60) if orientation > 4 else (60, 90))
+    np.testing.assert_array_equal(decode(data, "a"), expected)
+    with Image.open(io.BytesIO(data)) as file:
+        assert decoding.upright_shape(file) == expected.shape[:2]
+
+
+@pytest.mark.parametrize("value", [0, 9, 65_535])
+def test_an_orientation_that_is_none(value):
+    exif = Image.Exif()
+    exif[0x0112] = value
+    data = encoded(Image.fromarray(PIXELS), "PNG", exif=exif.tobytes())
+    np.testing.assert_array_equal(decode(data, "a"), PIXELS)
+
+
+def test_a_camera_file_of_several_images_is_its_first():
+    first = Image.fromarray(smooth(64, 80))
+    second = Image.new("RGB", (64, 80))
+    data = encoded(first, "MPO", save_all=True, append_images=[second])
+    np.testing.assert_array_equal(decode(data, "a.mpo"), decode(encoded(first, "JPEG"), "a"))
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "WEBP"])
+def test_the_first_of_several_frames(kind):
+    frames = [Image.new("L", (4, 4), grey) for grey in (99, 200)]
+    options = {"lossless": True} if kind == "WEBP" else {}
+    data = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+    assert set(decode(data, "a").ravel().tolist()) == {99}
+
+
+@pytest.mark.parametrize("kept", [3, 100, 700, 0.5, 0.95])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"exif": turned(6)}])
+def test_damaged_files_are_named_by_either_decoder(kept, options):
+    whole = encoded(Image.fromarray(noise(50, 50, 3)), "JPEG", **options)
+    data = whole[: kept if kept >= 1 else int(len(whole) * kept)]
+    rng = np.random.default_rng(0)
+    messages = [failure(decode, data, "a.jpg"), failure(training_view, data, (8, 8), rng, "a.jpg")]
+    for message in messages:
+        assert message.startswith("image 'a.jpg' ")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"no image", b"<svg></svg>", PNG[:30], b"\0" * 999, PNG[:-30]]
+)
+def test_what_is_no_image(data):
+    assert failure(decode, data, "é\nx").startswith("image 'é\\nx' ")
+
+
+def test_what_only_pillow_forgives_is_decoded_by_pillow():
+    """Bytes before a marker are a warning of the JPEG library, at which simplejpeg gives up."""
+    data = encoded(Image.fromarray(smooth(40, 40)), "JPEG")
+    start = data.index(b"\xff\xdb")
+    with_bytes = data[:start] + b"\0\0" + data[start:]
+    np.testing.assert_array_equal(decode(with_bytes, "a.jpg"), decode(data, "a.jpg"))
+
+
+@pytest.mark.parametrize("size", [(70_000, 1), (9_500, 9_450)])
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_more_pixels_than_any_camera_has(size):
+    message = failure(decode, encoded(Image.new("1", size)), "x")
+    assert f"{size[0]} x {size[1]} pixels" in message
+    assert "65,535 on a side and 89,478,485 in all" in message
+
+
+def test_16_bits_are_scaled():
+    wide = np.array([[0, 257 * 100, 65_535]], np.uint16)
+    for kind in ("PNG", "TIFF"):
+        data = encoded(Image.fromarray(wide), kind)
+        assert decode(data, "a", channels=1).ravel().tolist() == [0, 100, 255]
+
+
+@pytest.mark.parametrize(
+    ("max_value", "pixels", "expected"),
+    [
+        (4095, [[0, 2047], [4095, 65_535]], [0, 127, 255, 255]),
+        (1, [[0, 1], [1, 0]], [0, 255, 255, 0]),
+        (65_535, [[0, 256], [257, 65_535]], [0, 0, 1, 255]),
+    ],
+)
+def test_the_16_bit_pixel_that_is_white(max_value, pixels, expected):
+    data = encoded(Image.fromarray(np.array(pixels, np.uint16)))
+    found = decode(data, "a", 1, max_value)
+    assert found.ravel().tolist() == expected
+    rng = np.random.default_rng(0)
+    whole = Crop(min_scale=1, flip=False)
+    view = training_view(data, (2, 2), rng, pixels=Pixels(1, max_value), crop=whole)
+    assert view.ravel().tolist() == expected
+
+
+@pytest.mark.parametrize("white", [300, 1023, 4095, 65_535])
+@pytest.mark.parametrize("max_value", [65_535, 4095])
+def test_a_portable_greymap_says_what_is_white(white, max_value):
+    pixels = np.array([0, white // 2, white], ">u2")
+    data = b"P5 3 1 %d\n" % white + pixels.tobytes()
+    found = decode(data, "a.pgm", 1, max_value).ravel()
+    np.testing.assert_allclose(found, [0, 127, 255], atol=1)
+
+
+@pytest.mark.parametrize(
+    "pixels", [np.float32([[0, 1]]), np.int32([[0, 70_000]]), np.int32([[-1, 5]])]
+)
+def test_pixels_of_an_unknown_range_are_refused(pixels):
+    message = failure(decode, encoded(Image.fromarray(pixels), "TIFF"), "x.tiff")
+    assert "'x.tiff'" in message
+    assert "8 or 16 bits" in message
+
+
+def png_of_16_bits(pixels: np.ndarray) -> bytes:
+    """A file that Pillow can read and not write, uint16 [height, width, channels], by the
+    specification alone."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        checksum = zlib.crc32(name + content)
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", checksum)
+
+    height, width, channels = pixels.shape
+    colour_type = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    chunks = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+def test_colours_of_16_bits(channels):
+    pixels = np.full((2, 3, channels), 65_535, np.uint16)  # opaque, where there is alpha
+    colours = 1 if channels < 3 else 3
+    pixels[..., :colours] = np.linspace(0, 65_535, 6).reshape(2, 3, 1)
+    data = png_of_16_bits(pixels)
+    expected = np.repeat(pixels[..., :1] / 257, 3, axis=2)
+    np.testing.assert_allclose(decode(data, "x.png"), expected, atol=1)
+    if channels > 1:  # Pillow keeps the upper 8 bits of these
+        assert "max_value=65535" in failure(decode, data, "x.png", 3, 4095)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_a_negative_is_turned(kind):
+    """TIFF's WhiteIsZero, as X-rays have it: Pillow turns those of 8 bits alone."""
+    most = np.iinfo(kind).max
+    pixels = np.linspace(0, most, 12).astype(kind).reshape(3, 4)
+    data = bytearray(encoded(Image.fromarray(pixels), "TIFF"))
+    entry = data.index(struct.pack("<HHIH", 262, 3, 1, 1))
+    struct.pack_into("<H", data, entry + 8, 0)
+    expected = 255 - pixels // (most // 255)
+    found = decode(bytes(data), "x.tif", channels=1)
+    np.testing.assert_array_equal(found[..., 0], expected)
+
+
+def test_the_brightest_wide_pixel():
+    for pixels, expected in ((np.uint16([[3, 700]]), 700), (np.uint8([[3, 200]]), 0)):
+        with Image.open(io.BytesIO(encoded(Image.fromarray(pixels)))) as file:
+            assert decoding.brightest_wide_pixel(file) == expected
+
+
+@pytest.mark.parametrize("image", [PNG, PIXELS])
+def test_records_of_files_and_of_pixels(image):
+    record = {"image": image, "name": "a.png"}
+    np.testing.assert_array_equal(decoding.decoded(record, 3), PIXELS)
+    expected = np.asarray(Image.fromarray(PIXELS).convert("L"))
+    np.testing.assert_array_equal(decoding.decoded(record, 1)[..., 0], expected)
+
+
+def test_an_image_to_predict(tmp_path):
+    path = tmp_path / "a.png"
+    path.write_bytes(PNG)
+    assert decoding.record_of(path, 3) == {"image": PNG, "name": str(path), "label": 0}
+    assert decoding.record_of(str(path), 3)["image"] == PNG
+    np.testing.assert_array_equal(decoding.record_of(PIXELS, 3)["image"], PIXELS)
+    for missing in (str(tmp_path / "b.png"), str(tmp_path), "a\0b.png"):
+        failure(decoding.record_of, missing, 3)
+
+
+def test_written_images_are_read_again(tmp_path):
+    path = str(tmp_path / "a.png")
+    for channels in (1, 3):
+        decoding.write_image(PIXELS, path, channels)
+        found = decode((tmp_path / "a.png").read_bytes(), path, channels)
+        np.testing.assert_array_equal(found, decoding.pixels_of(PIXELS, channels))
+
+
+RGBA = np.concatenate([PIXELS, np.full((6, 8, 1), 255, np.uint8)], axis=2)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        PIXELS,
+        PIXELS.astype(np.int64),
+        PIXELS.astype(np.uint16),
+        PIXELS / 255,
+        (PIXELS / 255).astype(np.float32),
+        RGBA,
+        PIXELS[:, ::-1][:, ::-1],
+        np.asfortranarray(PIXELS),
+        Image.fromarray(PIXELS),
+        Image.fromarray(RGBA),
+    ],
+)
+def test_images_of_a_program(image):
+    found = decoding.pixels_of(image, 3)
+    np.testing.assert_array_equal(found, PIXELS)
+    assert found.dtype == np.uint8
+
+
+@pytest.mark.parametrize("image", [np.eye(3, dtype=bool), np.eye(3), np.eye(3)[..., None]])
+def test_grey_images_of_a_program(image):
+    expected = 255 * np.eye(3)
+    np.testing.assert_array_equal(decoding.pixels_of(image, 1)[..., 0], expected)
+    np.testing.assert_array_equal(decoding.pixels_of(image, 3)[..., 2], expected)
+
+
+def test_arrays_of_jax():
+    import jax.numpy as jnp
+
+    values = jnp.array([[0.0, 1.0]], jnp.bfloat16)
+    assert decoding.pixels_of(values, 1).ravel().tolist() == [0, 255]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        PIXELS.astype(np.int32) - 300,
+        PIXELS.astype(np.float32),
+        PIXELS[None],
+        PIXELS[0, 0],
+        np.zeros((4, 4, 2), np.uint8),
+        np.zeros((4, 4, 5), np.uint8),
+        np.zeros((3, 4, 5), np.uint8),
+        np.zeros((0, 4, 3), np.uint8),
+        np.array([[np.nan]]),
+        np.array([[-0.1]]),
+        np.array([[1.1]]),
+        np.array([[256]]),
+        np.array([["a"]]),
+        np.array([[1j]]),
+        np.array([[None]]),
+        [[0, 1]],
+        7,
+        None,
+        Image.new("F", (2, 2)),
+        Image.new("I", (2, 2)),
+    ],
+)
+def test_what_is_no_image_of_a_program(image):
+    failure(decoding.record_of, image, 3)

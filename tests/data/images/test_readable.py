@@ -1,0 +1,170 @@
+"""Images as examples: those that cannot be read are replaced, counted, and limited."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gmlp_flax.data import pipeline
+from gmlp_flax.data.dataset import Dataset
+from gmlp_flax.data.images.examples import ListedImages
+from gmlp_flax.data.images.readable import UNREAD, ReadableExamples
+from gmlp_flax.errors import DataError
+from gmlp_flax.io.records import BadRecord, BadRecords
+from tests.failures import failure
+
+
+class Numbers:
+    """Examples 0, 1, ...; those in `damaged` raise BadRecord, and those in `wrong` do not
+    decode."""
+
+    def __init__(self, count, damaged=(), wrong=()):
+        self.count = count
+        self.damaged = damaged
+        self.wrong = wrong
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        if index in self.damaged:
+            raise BadRecord(f"item {index} is damaged")
+        return {"x": -1 if index in self.wrong else index, "name": f"item {index}"}
+
+
+def decoded(record, *rng):
+    """A transform, with a random generator for training alone."""
+    if record["x"] < 0:
+        raise DataError(f"{record['name']} does not decode")
+    noise = rng[0].random() if rng else 0.0
+    return {"x": record["x"], "label": record.get("label", np.int32(0)), "noise": noise}
+
+
+def readable(numbers, limit=100, path="numbers", labels=None):
+    dataset = Dataset(path, "numbers", numbers, labels=labels)
+    return ReadableExamples(dataset, decoded, BadRecords(limit))
+
+
+def train(numbers, limit=100, count=6, path="numbers", start=0, host=0, hosts=1):
+    """The first batches of four."""
+    examples = readable(numbers, limit, path)
+    reading = pipeline.Reading(4, host, hosts)
+    positions = range(len(examples))
+    order = pipeline.Shuffled(positions, 0, transform=examples.train, batch_size=4)
+    with pipeline.train_batches(order, reading, start) as batches:
+        return list(itertools.islice(batches, count))
+
+
+def next_readable(start, count, bad):
+    """The first position from `start` on that can be read, around the end."""
+    for position in range(start, start + count):
+        if position % count not in bad:
+            return position % count
+    return None
+
+
+@given(
+    st.integers(1, 12), st.sets(st.integers(0, 11)), st.sets(st.integers(0, 11)), st.integers(0, 11)
+)
+@settings(max_examples=60)
+def test_the_next_readable_example_replaces_one_that_is_not(count, damaged, wrong, start):
+    """The replacement does not depend on what was read before, and draws the random numbers of the
+    position."""
+    start %= count
+    bad = {position % count for position in damaged | wrong}
+    numbers = Numbers(count, {position % count for position in damaged}, bad)
+    expected = next_readable(start, count, bad)
+    if expected is None:
+        assert f"{count} images" in failure(readable(numbers).__getitem__, start)
+        return
+    fresh = readable(numbers)
+    used = readable(numbers)
+    for position in range(count):
+        used[position]
+    noise = np.random.default_rng(7).random()
+    for examples in (fresh, used):
+        example = examples[start]
+        assert example["x"] == expected
+        assert example["label"] == (UNREAD if start in bad else 0)
+        example = examples.train(start, np.random.default_rng(7))
+        assert example == {"x": expected, "label": 0, "noise": noise}
+
+
+def test_labels_of_the_data_set_and_of_the_records():
+    labels = np.array([4, 5, 6], np.int32)
+    known = readable(Numbers(3, {1}), labels=labels)
+    assert [known[index]["label"] for index in range(3)] == [4, UNREAD, 6]
+    assert known[0]["label"].dtype == known[1]["label"].dtype == np.int32
+    assert known.train(1, np.random.default_rng(0))["label"] == 6
+    assert known.record(2) == {"x": 2, "name": "item 2", "label": 6}
+    assert readable(Numbers(3)).record(2) == {"x": 2, "name": "item 2"}
+
+
+def test_batches_with_bad_records_resume():
+    numbers = Numbers(13, {2, 3}, {7})
+    whole = train(numbers)
+    seen = {int(x) for batch in whole for x in batch["x"]}
+    assert not seen & {2, 3, 7}
+    assert {4, 8} <= seen
+    resumed = train(numbers, start=4, count=2)
+    for name in ("x", "noise"):
+        assert [batch[name].tolist() for batch in resumed] == [
+            batch[name].tolist() for batch in whole[4:]
+        ]
+
+
+def test_batches_with_bad_records_do_not_depend_on_hosts():
+    numbers = Numbers(13, {2, 3}, {7})
+    halves = [train(numbers, host=host, hosts=2) for host in range(2)]
+    for batch, first, second in zip(train(numbers), *halves, strict=True):
+        for name in ("x", "noise"):
+            assert sorted(batch[name]) == sorted([*first[name], *second[name]])
+
+
+def test_each_bad_record_is_reported_once(capfd):
+    # Threads of another test's batches, which are closed, may still be reading.
+    train(Numbers(10, {1}, {5}), limit=2, count=20, path="limited")
+    reported = [line for line in capfd.readouterr().err.splitlines() if "limited" in line]
+    assert len(reported) == 2
+    first, second = sorted(reported)
+    assert first.endswith("item 1 is damaged")
+    assert second.endswith("item 5 does not decode")
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_more_bad_records_than_allowed(limit):
+    message = failure(train, Numbers(10, {1}, {5}), limit=limit, count=20, path="limited")
+    assert message.startswith("limited: item ")
+    assert f"{limit} bad records skipped before" in message
+    assert f"max_bad_records={limit}" in message
+
+
+def test_an_error_of_all_stops_at_once():
+    class Broken(Numbers):
+        def __getitem__(self, index):
+            raise DataError("the disk is gone")
+
+    assert failure(readable(Broken(3)).__getitem__, 0) == "the disk is gone"
+
+
+def test_more_than_the_limit_is_always_refused():
+    """By threads that meet bad records at the same time, when they are met again, and in a copy."""
+    bad = BadRecords(2)
+    for message in ("first", "first", "second"):
+        bad.skip(message)
+    for message in ("third", "fourth", "first"):
+        found = failure(bad.skip, message)
+        assert found.startswith(f"{message} (2 bad records skipped before")
+    copy = pickle.loads(pickle.dumps(bad))
+    assert "fifth" in failure(copy.skip, "fifth")
+
+
+def test_they_survive_pickle(tmp_path):
+    """As worker processes need them."""
+    dataset = Dataset("x", "a list", ListedImages(["a"], [b"1"]), labels=np.array([3], np.int32))
+    examples = pickle.loads(pickle.dumps(ReadableExamples(dataset, decoded, BadRecords(1))))
+    assert examples.record(0) == {"image": b"1", "name": "a", "label": 3}
+    assert examples.path == "x"

@@ -1,0 +1,360 @@
+"""Named files in folders and in tar files: their names, their content, and damage."""
+
+import io
+import os
+import pickle
+import shutil
+import tarfile
+
+import numpy as np
+import pytest
+
+from gmlp_flax.data.images import stores
+from gmlp_flax.errors import DataError
+from gmlp_flax.io import files
+from gmlp_flax.io.records import BadRecord
+from tests.data import writers
+from tests.data.images.image_files import empty_files, make_folder, make_tar
+from tests.failures import failure
+
+FILES = {
+    "train/dog/b.PNG": b"b",
+    "train/dog/a.jpg": b"a",
+    "train/cat/images/c.jpeg": b"c",
+    "train/cat/été 猫.JFIF": b"dd",
+    "train/cat/boxes.txt": b"x" * 600,
+    "empty": None,
+    "wnids.txt": b"",
+}
+HIDDEN = empty_files(
+    "train/cat/.hidden.jpg",
+    ".git/a.jpg",
+    "__MACOSX/dog/a.jpg",
+    "train/dog/._a.jpg",
+    "dog/@eaDir/a.jpg/T.jpg",
+    "$RECYCLE.BIN/a.jpg",
+)
+NAMES = (
+    "train/cat/boxes.txt",
+    "train/cat/images/c.jpeg",
+    "train/cat/été 猫.JFIF",
+    "train/dog/a.jpg",
+    "train/dog/b.PNG",
+    "wnids.txt",
+)
+FOLDERS = ("empty", "train", "train/cat", "train/cat/images", "train/dog")
+
+
+def folder(path):
+    return str(make_folder(path / "photos", FILES | HIDDEN))
+
+
+def tar(path):
+    folders = dict.fromkeys(FOLDERS)
+    return str(make_tar(path, folders | FILES | HIDDEN))
+
+
+def remote_folder(path):
+    return writers.remote(make_folder(path / "photos", FILES | HIDDEN))
+
+
+def remote_tar(path):
+    tar(path / "copied")
+    return f"{writers.remote(path / 'copied')}/images.tar"
+
+
+PLACES = pytest.mark.parametrize("make", [folder, tar, remote_folder, remote_tar])
+
+
+@PLACES
+def test_names_and_content(tmp_path, make):
+    path = make(tmp_path)
+    store = stores.open_store(path)
+    assert store.path == path
+    assert store.names == NAMES
+    for name in NAMES:
+        assert store.read(name) == FILES[name]
+        assert store.reader.size(name) == len(FILES[name])
+
+
+@PLACES
+def test_a_reader_survives_pickle(tmp_path, make):
+    reader = pickle.loads(pickle.dumps(stores.open_store(make(tmp_path)).reader))
+    assert reader.read("train/dog/a.jpg") == b"a"
+    assert reader.size("train/cat/boxes.txt") == 600
+
+
+@pytest.mark.parametrize("make", [folder, tar])
+def test_empty_folders_are_known(tmp_path, make):
+    found = stores.open_store(make(tmp_path)).folders
+    visible = [name for name in found if name != "dog"]  # it holds hidden files alone
+    assert tuple(visible) == FOLDERS
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cat/a.PNG", True),
+        ("a.jpg", True),
+        ("a.JPG.jpeg", True),
+        ("a.jpg.txt", False),
+        ("a.jpeg_large", False),
+        ("a", False),
+        ("png", False),
+        ("a.tar", False),
+        ("b.jfif", True),
+        ("b.avif", True),
+        ("b.jp2", True),
+        ("b.TIFF", True),
+        ("b.pgm", True),
+        ("b.heic", False),
+        ("b.svg", False),
+    ],
+)
+def test_images_by_their_suffixes(name, expected):
+    assert stores.is_image(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        (".a", True),
+        ("a/.b/c.png", True),
+        ("a/../b.png", True),
+        ("__MACOSX/b.png", True),
+        ("a.b/c.d.png", False),
+        ("a/MACOSX/b.png", False),
+    ],
+)
+def test_hidden_names(name, hidden):
+    assert stores.is_hidden(name) == hidden
+
+
+def test_a_file_that_is_gone_is_a_bad_record(tmp_path):
+    store = stores.open_folder(str(make_folder(tmp_path, {"a.png": b"1", "b.png": b"2"})))
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(BadRecord, match="a.png"):
+        store.read("a.png")
+    assert store.reader.size("a.png") is None
+    assert store.read("b.png") == b"2"
+
+
+def test_a_remote_file_that_is_gone_is_a_bad_record(tmp_path):
+    path = writers.remote(make_folder(tmp_path, {"a.png": b"1"}))
+    store = stores.open_folder(path)
+    files.remove(f"{path}/a.png")
+    with pytest.raises(BadRecord, match="a.png"):
+        store.read("a.png")
+
+
+def test_what_is_no_plain_file_is_a_bad_record(tmp_path):
+    """A pipe would hang, and a device has no end."""
+    os.mkfifo(tmp_path / "a.png")
+    (tmp_path / "b.png").symlink_to("/dev/zero")
+    store = stores.open_folder(str(tmp_path))
+    for name in ("a.png", "b.png"):
+        with pytest.raises(BadRecord, match="plain file"):
+            store.read(name)
+
+
+def test_an_image_larger_than_any(tmp_path, monkeypatch):
+    monkeypatch.setattr(stores, "IMAGE_BYTES", 3)
+    path = make_folder(tmp_path, {"a.png": b"123", "b.png": b"1234"})
+    assert stores.read_image(str(path / "a.png")) == b"123"
+    with pytest.raises(BadRecord, match="3 bytes"):
+        stores.read_image(str(path / "b.png"))
+
+
+@pytest.mark.parametrize("path", ["nowhere.png", "a\0b.png", "\ud800.png", "x" * 300])
+def test_paths_of_no_file(path):
+    assert stores.local_size(path) is None
+    with pytest.raises(BadRecord):
+        stores.read_image(path)
+
+
+def test_links_in_a_folder_are_followed(tmp_path):
+    real = make_folder(tmp_path / "real", {"cat/1.png": b"1", "2.png": b"2"})
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "cat").symlink_to(real / "cat")
+    (linked / "two.png").symlink_to(real / "2.png")
+    (linked / "gone.png").symlink_to(real / "3.png")
+    store = stores.open_folder(str(linked))
+    assert store.names == ("cat/1.png", "gone.png", "two.png")
+    assert store.folders == ("cat",)
+    assert store.read("cat/1.png") == b"1"
+    with pytest.raises(BadRecord, match="gone.png"):
+        store.read("gone.png")
+
+
+def test_a_folder_inside_itself(tmp_path):
+    make_folder(tmp_path / "a", {"cat/1.png": b""})
+    (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
+    assert "30 folders" in failure(stores.open_folder, str(tmp_path / "a"))
+
+
+def test_names_that_are_no_utf8(tmp_path):
+    name = b"caf\xe9.png"
+    with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
+        file.write(b"1")
+    store = stores.open_folder(str(tmp_path))
+    assert store.names == ("caf\udce9.png",)
+    assert store.read("caf\udce9.png") == b"1"
+
+
+def test_a_folder_called_as_an_image(tmp_path):
+    store = stores.open_folder(str(make_folder(tmp_path, {"a.png/b.png": b"1"})))
+    assert store.names == ("a.png/b.png",)
+    assert store.folders == ("a.png",)
+
+
+def test_tar_files_in_a_tar_file_are_folders(tmp_path):
+    """ImageNet's archive of training images has one of each class."""
+    images = {}
+    inner = {}
+    for number, suffix in enumerate(["tar", "TAR", "tar"]):
+        contents = {f"{number}_{i}.JPEG": f"{number}{i}".encode() * 999 for i in range(3)}
+        inner[f"n{number}.{suffix}"] = make_tar(tmp_path, contents).read_bytes()
+        for name, data in contents.items():
+            images[f"n{number}/{name}"] = data
+    innermost = make_tar(tmp_path, {"x/deep.png": b"deep"}).read_bytes()
+    inner["y.tar"] = make_tar(tmp_path, {"z.tar": innermost}).read_bytes()
+    images["y/z/x/deep.png"] = b"deep"
+    store = stores.open_tar(str(make_tar(tmp_path, inner)))
+    assert {name: store.read(name) for name in store.names} == images
+
+
+@pytest.mark.parametrize("suffix", ["", "gz", "xz"])
+def test_a_truncated_tar(tmp_path, suffix):
+    noise = np.random.default_rng(0).bytes(50_000)
+    path = make_tar(tmp_path, {"cat/a.jpg": noise, "dog/b.jpg": noise[::-1]}, suffix)
+    path.write_bytes(path.read_bytes()[:40_000])
+    assert str(path) in failure(stores.open_tar, str(path))
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_tar_that_is_cut_behind_a_member(tmp_path, members):
+    """Without the zeros at its end, of which tarfile takes no notice."""
+    path = make_tar(tmp_path, {"a.jpg": b"a" * 512, "b.jpg": b"b" * 512})
+    path.write_bytes(path.read_bytes()[: 1024 * members])
+    assert str(path) in failure(stores.open_tar, str(path))
+
+
+def test_a_tar_with_a_damaged_header(tmp_path):
+    """Tarfile takes it for the end."""
+    path = make_tar(tmp_path, {"a.jpg": b"a", "b.jpg": b"b", "c.jpg": b"c"})
+    data = bytearray(path.read_bytes())
+    data[1024 + 5] ^= 1
+    path.write_bytes(data)
+    assert str(path) in failure(stores.open_tar, str(path))
+
+
+def test_tar_files_that_were_joined(tmp_path):
+    first = make_tar(tmp_path, {"a.jpg": b"a"}).read_bytes()
+    path = make_tar(tmp_path, {"b.jpg": b"b"})
+    path.write_bytes(first + path.read_bytes())
+    assert str(path) in failure(stores.open_tar, str(path))
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"PK\3\4" + b"x" * 2000])
+def test_what_is_no_tar(tmp_path, data):
+    (tmp_path / "x.tar").write_bytes(data)
+    assert "x.tar" in failure(stores.open_tar, str(tmp_path / "x.tar"))
+
+
+def test_a_tar_without_files(tmp_path):
+    store = stores.open_tar(str(make_tar(tmp_path, {})))
+    assert store.names == store.folders == ()
+
+
+def test_a_damaged_tar_in_a_tar(tmp_path):
+    inner = make_tar(tmp_path, {"a.jpg": b"a" * 512, "b.jpg": b"b" * 512}).read_bytes()
+    for kept in (700, 1024, 2048):
+        path = make_tar(tmp_path, {"cat.tar": inner[:kept], "dog/c.jpg": b"c"})
+        assert str(path) in failure(stores.open_tar, str(path))
+
+
+@pytest.mark.parametrize("size", [600, 1 << 32])
+def test_a_sparse_file_in_a_tar(tmp_path, size):
+    """A hundred bytes that claim gigabytes."""
+    member = tarfile.TarInfo("cat/a.png")
+    member.size = 512
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[156:157] = tarfile.GNUTYPE_SPARSE
+    header[386:410] = b"%011o\0%011o\0" % (0, 512)  # one piece at 0
+    header[483:495] = b"%011o\0" % size  # the size of all
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    path = tmp_path / "a.tar"
+    path.write_bytes(header + b"x" * 512 + b"\0" * 1024)
+    assert f"{size:,} bytes" in failure(stores.open_tar, str(path))
+
+
+def test_a_file_in_a_tar_that_claims_more_than_there_is(tmp_path):
+    member = tarfile.TarInfo("cat/a.png")
+    member.size = 1 << 31
+    path = tmp_path / "a.tar"
+    path.write_bytes(member.tobuf(tarfile.GNU_FORMAT) + b"x" * 512 + b"\0" * 1024)
+    assert f"{1 << 31:,} bytes" in failure(stores.open_tar, str(path))
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz", "bz2"])
+def test_a_compressed_tar_is_to_be_unpacked(tmp_path, suffix):
+    path = make_tar(tmp_path, {"cat/a.png": b"x", "dog/b.png": b"y"}, suffix)
+    assert "unpack it" in failure(stores.open_tar, str(path))
+
+
+def test_a_tar_writes_nothing(tmp_path):
+    """Its names are never joined to a path; those with .. count as hidden."""
+    contents = {"x/../../pwned/a.png": b"x", "/tmp/gone/b.png": b"y", "cat/c.png": b"z"}
+    path = make_tar(tmp_path, contents)
+    before = sorted(tmp_path.rglob("*"))
+    store = stores.open_tar(str(path))
+    assert [store.read(name) for name in store.names] == [b"z", b"y"]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def link_to_folder(source, target):
+    os.symlink(source.parent, target.with_suffix(""))
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink, link_to_folder])
+def test_links_in_a_tar_are_refused(tmp_path, link):
+    photos = make_folder(tmp_path / "photos", {"cat/a.jpg": b"a", "dog/b.jpg": b"b"})
+    link(photos / "cat/a.jpg", photos / "dog/c.jpg")
+    with tarfile.open(tmp_path / "x.tar", "w:") as archive:
+        archive.add(photos, "photos")
+    assert "is a link" in failure(stores.open_tar, str(tmp_path / "x.tar"))
+
+
+def test_a_name_twice_in_a_tar_is_the_last(tmp_path):
+    """As tar unpacks it: `tar -r` adds a newer copy behind the old one."""
+    path = make_tar(tmp_path, {"a.jpg": b"old"})
+    with tarfile.open(path, "a:") as archive:
+        member = tarfile.TarInfo("a.jpg")
+        member.size = 6
+        archive.addfile(member, io.BytesIO(b"newest"))
+    store = stores.open_tar(str(path))
+    assert store.names == ("a.jpg",)
+    assert store.read("a.jpg") == b"newest"
+
+
+def test_long_names_in_a_tar(tmp_path):
+    name = "/".join(["é" * 60, "x" * 200 + ".png"])
+    store = stores.open_tar(str(make_tar(tmp_path, {name: b"1"})))
+    assert store.names == (name,)
+    assert store.read(name) == b"1"
+
+
+def test_a_tar_that_is_gone_is_an_error_of_all(tmp_path):
+    path = make_tar(tmp_path, {"a.png": b"1"})
+    store = stores.open_tar(str(path))
+    path.unlink()
+    with pytest.raises(DataError, match="images.tar"):
+        store.read("a.png")
+
+
+def test_a_store_at_another_place_has_the_same_names(tmp_path):
+    first = folder(tmp_path / "a")
+    second = shutil.copytree(first, tmp_path / "b")
+    assert stores.open_store(first).names == stores.open_store(str(second)).names

@@ -1,0 +1,133 @@
+"""ImageNet's folders: validation images beside Kaggle's list of their classes."""
+
+import pickle
+
+import pytest
+
+from gmlp_flax.data.images import stores
+from gmlp_flax.data.readers import imagenet
+from tests.data import writers
+from tests.data.images.image_files import (
+    classes_by_name,
+    empty_files,
+    images_by_name,
+    make_folder,
+    make_tar,
+)
+from tests.failures import failure
+
+SOLUTION = "LOC_val_solution.csv"
+ROWS = (
+    b"ImageId,PredictionString\n"
+    b"ILSVRC2012_val_00000001,n2 85 1 499 272 \n"
+    b"ILSVRC2012_val_00000002,n1 1 2 3 4 n1 5 6 7 8\n"
+    b"ILSVRC2012_val_00000003,n2 0 0 1 1\n"
+)
+IMAGES = {f"ILSVRC2012_val_{number:08}.JPEG": b"%d" % number for number in (1, 2, 3)}
+EXPECTED = dict(zip(IMAGES, ("n2", "n1", "n2"), strict=True))
+TRAIN = {"train/n1/n1_1.JPEG": b"a", "train/n2/n2_1.JPEG": b"b"}
+VAL = {f"val/{name}": data for name, data in IMAGES.items()}
+
+
+def opened(path, files):
+    return stores.open_folder(str(make_folder(path / "root", files)))
+
+
+@pytest.mark.parametrize("name", [SOLUTION, f"val/{SOLUTION}"])
+def test_both_splits(tmp_path, name):
+    files = TRAIN | VAL | {name: ROWS} | empty_files("test/ILSVRC2012_test_00000001.JPEG")
+    store = opened(tmp_path, files)
+    assert imagenet.matches(store)
+    splits = imagenet.read(store)
+    assert list(splits) == ["test", "train", "validation"]
+    assert classes_by_name(splits["train"]) == {
+        "train/n1/n1_1.JPEG": "n1",
+        "train/n2/n2_1.JPEG": "n2",
+    }
+    validation = pickle.loads(pickle.dumps(splits["validation"]))
+    assert classes_by_name(validation) == {f"val/{key}": value for key, value in EXPECTED.items()}
+    assert images_by_name(validation) == VAL
+    assert validation.notes == ()
+    assert "'test/ILSVRC2012_test_00000001.JPEG'" in failure(splits.__getitem__, "test")
+
+
+def test_the_folder_of_validation_images_alone(tmp_path):
+    store = opened(tmp_path, IMAGES | {SOLUTION: ROWS})
+    assert imagenet.matches(store)
+    splits = imagenet.read(store)
+    assert list(splits) == ["validation"]
+    assert classes_by_name(splits["validation"]) == EXPECTED
+
+
+def test_a_tar_file_and_a_remote_folder(tmp_path):
+    files = IMAGES | {SOLUTION: ROWS}
+    tar = stores.open_tar(str(make_tar(tmp_path, files)))
+    remote = stores.open_folder(writers.remote(make_folder(tmp_path / "x", files)))
+    for store in (tar, remote):
+        dataset = imagenet.read(store)["validation"]
+        assert classes_by_name(dataset) == EXPECTED
+        assert images_by_name(dataset) == IMAGES
+
+
+def test_a_part_of_the_images(tmp_path):
+    (first, *_) = IMAGES
+    store = opened(tmp_path, {first: b"", SOLUTION: ROWS, "x.txt": b""})
+    dataset = imagenet.read(store)["validation"]
+    missing, others = dataset.notes
+    assert "2 of 3" in missing
+    assert ".txt 1" in others
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["ILSVRC2012_val_00000001.JPEG"], True),
+        (["Validation/ILSVRC2012_val_00000001.JPEG"], True),
+        (["val/n1/ILSVRC2012_val_00000001.JPEG"], False),
+        (["n1/ILSVRC2012_val_00000001.JPEG"], False),
+        (["train/ILSVRC2012_val_00000001.JPEG"], False),
+        (["test/ILSVRC2012_test_00000001.JPEG"], False),
+        (["val/my_ILSVRC2012_val_00000001.JPEG"], False),
+        (["LOC_val_solution.csv", "val/n1/1.JPEG"], False),
+    ],
+)
+def test_where_validation_images_lie(tmp_path, names, expected):
+    assert imagenet.matches(opened(tmp_path, empty_files(*names))) == expected
+
+
+@pytest.mark.parametrize(
+    ("solution", "words"),
+    [
+        (None, [SOLUTION, "val/"]),
+        (b"", ["ImageId,PredictionString"]),
+        (ROWS.partition(b"\n")[2], ["ImageId,PredictionString"]),
+        (b"id,label\nILSVRC2012_val_00000001,n2\n", ["ImageId,PredictionString"]),
+        (ROWS.replace(b",n2 85 1 499 272 ", b""), ["row 2"]),
+        (ROWS.replace(b"n1 1 2 3 4 n1 5 6 7 8", b"  "), ["row 3"]),
+        (ROWS.replace(b"n2 0 0", b"n2,0 0"), ["row 4"]),
+        (ROWS.replace(b"val_00000003", b"val_00000004"), ["'val/ILSVRC2012_val_00000003.JPEG'"]),
+        (ROWS.replace(b"n1", b"n\xe9"), ["UTF-8"]),
+        (ROWS.decode().encode("utf-16"), ["UTF-8"]),
+        (ROWS.replace(b"00003,", b'00003,"'), ["line 4"]),
+    ],
+)
+def test_lists_of_another_form(tmp_path, solution, words):
+    table = {} if solution is None else {SOLUTION: solution}
+    splits = imagenet.read(opened(tmp_path, TRAIN | VAL | table))
+    assert len(splits["train"]) == 2
+    message = failure(splits.__getitem__, "validation")
+    for word in words:
+        assert word in message
+
+
+def test_a_list_with_windows_line_ends_and_a_mark(tmp_path):
+    rows = b"\xef\xbb\xbf" + ROWS.replace(b"\n", b"\r\n") + b"\r\n"
+    dataset = imagenet.read(opened(tmp_path, IMAGES | {SOLUTION: rows}))["validation"]
+    assert classes_by_name(dataset) == EXPECTED
+
+
+def test_its_splits_are_not_joined(tmp_path):
+    store = opened(tmp_path, TRAIN | VAL | {SOLUTION: ROWS})
+    assert store.path in failure(imagenet.read, store, as_one=True)
+    images = opened(tmp_path / "a", IMAGES | {SOLUTION: ROWS})
+    assert images.path in failure(imagenet.read, images, as_one=True)

@@ -1,0 +1,143 @@
+"""Pathfinder's published layout: labels from lines of text, empty files left out and counted."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from gmlp_flax.data.readers import pathfinder
+from gmlp_flax.io.records import BadRecord
+from tests.data import writers
+from tests.data.images.image_files import classes_by_name, images_by_name, make_folder, png
+from tests.failures import failure
+
+# A published line looks so: folder, file, number, label, and the drawing's settings.
+SETTINGS = "1 14 3 0.75 14 4 0.5"
+
+
+def content():
+    """Six images in imgs/0, of which the odd ones are joined, and four in imgs/1."""
+    first = [f"imgs/0 sample_{i}.png {i} {i % 2} {SETTINGS}\n" for i in range(6)]
+    second = [f"imgs/1 sample_{i}.png {i} {int(i < 3)} {SETTINGS}\n" for i in range(4)]
+    files = {
+        "metadata/0.npy": "".join(first).encode(),
+        "metadata/1.npy": "".join(second).encode(),
+    }
+    for folder_name, count in ((0, 6), (1, 4)):
+        for i in range(count):
+            files[f"imgs/{folder_name}/sample_{i}.png"] = png(10 * folder_name + i)
+    return files
+
+
+def folder(path, **changes):
+    """The folder, with some files changed, or left out if they are None."""
+    files = {}
+    for name, data in (content() | changes).items():
+        if data is not None:
+            files[name] = data
+    return str(make_folder(path / "curv_contour_length_14", files))
+
+
+def test_labels_and_images(tmp_path):
+    path = folder(tmp_path)
+    assert pathfinder.matches(path)
+    splits = pathfinder.read(path)
+    assert list(splits) == [""]
+    dataset = pickle.loads(pickle.dumps(splits[""]))
+    assert dataset.classes == ("apart", "joined")
+    assert dataset.labels.tolist() == [0, 1, 0, 1, 0, 1, 1, 1, 1, 0]
+    assert dataset.labels.dtype == np.int32
+    found = classes_by_name(dataset)
+    assert found["imgs/0/sample_3.png"] == "joined"
+    assert found["imgs/1/sample_3.png"] == "apart"
+    images = images_by_name(dataset)
+    assert images["imgs/0/sample_3.png"] == png(3)
+    assert images["imgs/1/sample_3.png"] == png(13)
+    assert dataset.examples.size(3) == len(png(3))
+    assert dataset.notes == ()
+    assert dataset.stratified
+
+
+def test_images_without_bytes_or_lines_are_left_out_and_counted(tmp_path):
+    changes = {"imgs/0/sample_2.png": b"", "imgs/0/sample_4.png": b"", "imgs/2/x.png": png(1)}
+    dataset = pathfinder.read(folder(tmp_path, **changes))[""]
+    assert len(dataset) == 8
+    assert "imgs/0/sample_2.png" not in dataset.examples.names
+    without_bytes, without_lines = dataset.notes
+    assert "2 images without bytes" in without_bytes
+    assert "1 image " in without_lines
+
+
+def test_a_remote_folder(tmp_path):
+    folder(tmp_path)
+    path = writers.remote(tmp_path / "curv_contour_length_14")
+    assert pathfinder.matches(path)
+    dataset = pathfinder.read(path)[""]
+    assert len(dataset) == 10
+    assert dataset.examples[3]["image"] == png(3)
+    local = pathfinder.read(str(tmp_path / "curv_contour_length_14"))[""]
+    assert local.fingerprint == dataset.fingerprint
+
+
+def test_a_file_that_is_gone_is_a_bad_record(tmp_path):
+    path = folder(tmp_path)
+    dataset = pathfinder.read(path)[""]
+    (tmp_path / "curv_contour_length_14/imgs/0/sample_0.png").unlink()
+    with pytest.raises(BadRecord, match=r"sample_0.png"):
+        dataset.examples[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"imgs/1/sample_0.png": None, "imgs/1/sample_2.png": None},
+            ["2 of 10", "'imgs/1/sample_0.png'"],
+        ),
+        ({"metadata/0.npy": None, "metadata/1.npy": None}, ["metadata/*.npy"]),
+        ({name: b"" for name in content() if name.startswith("imgs")}, ["no image"]),
+        ({"metadata/0.npy": b"", "metadata/1.npy": b"\n"}, ["no image"]),
+        ({"metadata/0.npy": b"imgs/0 sample_0.png 0\n"}, ["line 1", "'imgs/0 sample_0.png 0'"]),
+        (
+            {"metadata/0.npy": b"imgs/0 sample_0.png 0 1 1\nimgs/0 sample_1.png 1 2 1\n"},
+            ["line 2", "'imgs/0 sample_1.png 1 2 1'"],
+        ),
+        ({"metadata/0.npy": b"imgs/0 sampl\xff.png 0 1 1\n"}, ["1 of 5"]),
+        ({"metadata/0.npy": b"\x93NUMPY\x01\x00"}, ["line 1", "NUMPY"]),
+        ({"metadata/0.npy": b"../.. secret.png 0 1 1\n"}, ["1 of 5", "'../../secret.png'"]),
+    ],
+)
+def test_folders_that_are_refused(tmp_path, changes, words):
+    path = folder(tmp_path, **changes)
+    assert pathfinder.matches(path)
+    message = failure(lambda: pathfinder.read(path)[""])
+    for word in words:
+        assert word in message
+
+
+def test_windows_line_ends(tmp_path):
+    lines = content()["metadata/0.npy"].replace(b"\n", b"\r\n")
+    dataset = pathfinder.read(folder(tmp_path, **{"metadata/0.npy": lines}))[""]
+    assert len(dataset) == 10
+
+
+def test_the_folder_around_the_difficulties(tmp_path):
+    folder(tmp_path / "pathfinder32")
+    message = failure(pathfinder.matches, str(tmp_path / "pathfinder32"))
+    assert "curv_contour_length_14" in message
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["metadata/a.png", "other/b.png", "imgs2/c.png"], False),
+        (["imgs/cat/a.png", "imgs/dog/b.png"], False),
+        (["imgs/a.png", "imgs/b.png"], False),
+        (["cat/a.png", "dog/b.png"], False),
+        (["imgs/0/sample_1.png"], True),
+        (["imgs/0/sample_1.png", "metadata/x"], True),
+    ],
+)
+def test_folders_that_only_look_a_little_like_it(tmp_path, names, expected):
+    path = make_folder(tmp_path / "root", dict.fromkeys(names, b""))
+    assert pathfinder.matches(str(path)) == expected

@@ -1,0 +1,483 @@
+"""SQuAD in its official form, as Hugging Face's rows and as TFDS prepares it."""
+
+import gzip
+import json
+import lzma
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow_datasets as tfds
+
+from gmlp_flax.data import splits
+from gmlp_flax.data.finetuning.questions import Question
+from gmlp_flax.data.holdout import HELDOUT, ROLES
+from gmlp_flax.data.readers import squad
+from gmlp_flax.data.splits import Request
+from gmlp_flax.io.records import BadRecords
+from tests.data import writers
+from tests.data.finetuning.squad_files import article, colours, entry, read, write
+from tests.failures import failure
+
+PARIS = "Paris is the capital of France. Lyon is not."
+ENTRY = entry("q1", "What is Paris?", PARIS, "the capital", "capital of France")
+CAPITALS = article("Capitals", PARIS, ENTRY, entry("q2", "What is not?", PARIS, "Lyon"))
+NOWHERE = entry("q3", "What is Rome?", PARIS, is_impossible=True)
+
+FIRST = Question(
+    "q1", "Capitals", PARIS, "What is Paris?", (("the capital", 9), ("capital of France", 13))
+)
+SECOND = Question("q2", "Capitals", PARIS, "What is not?", (("Lyon", 32),))
+THIRD = Question("q3", "Capitals", PARIS, "What is Rome?", ())
+
+
+def choose(path, role: str, version: str = "v1.1", **options) -> list[Question]:
+    """The questions of a role."""
+    found = squad.read(str(path), version, BadRecords())
+    return splits.choose(found, Request(role, **options)).examples.questions
+
+
+@pytest.mark.smoke
+def test_official_json(tmp_path):
+    path = write(tmp_path / "a.json", CAPITALS, version="1.1")
+    assert read(path, "v1.1") == [FIRST, SECOND]
+    for packed, module in (("a.json.gz", gzip), ("a.json.xz", lzma)):
+        (tmp_path / packed).write_bytes(module.compress(path.read_bytes()))
+        assert read(tmp_path / packed, "v1.1") == [FIRST, SECOND]
+    dataset = squad.read(str(path), "v1.1", BadRecords())[""]
+    assert dataset.form == squad.FORM
+    assert dataset.columns == ("id", "title", "context", "question", "answers")
+    assert [file.path for file in dataset.files] == [str(path)]
+
+
+def test_a_byte_order_mark_and_a_remote_file(tmp_path):
+    path = write(tmp_path / "ä b.json", CAPITALS)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read(path, "v1.1") == [FIRST, SECOND]
+    assert read(f"{writers.remote(tmp_path)}/ä b.json", "v1.1") == [FIRST, SECOND]
+
+
+def test_questions_without_answers(tmp_path):
+    capitals = article("Capitals", PARIS, ENTRY | {"is_impossible": False}, NOWHERE)
+    path = write(tmp_path / "a.json", capitals)
+    assert read(path, "v2.0") == [FIRST, THIRD]
+    message = failure(read, path, "v1.1")
+    for key in ("question q3", "version=v2.0"):
+        assert key in message
+    assert read(path, "v1.1", bad=BadRecords(1)) == [FIRST]
+
+
+@pytest.mark.parametrize("fields", [{}, {"title": None}])
+def test_a_missing_title(tmp_path, fields):
+    untitled = {"paragraphs": CAPITALS["paragraphs"], **fields}
+    path = write(tmp_path / "a.json", untitled)
+    assert read(path, "v1.1") == [FIRST._replace(title=""), SECOND._replace(title="")]
+
+
+def answer(text: object, start: object) -> dict:
+    return {"answers": [{"text": text, "answer_start": start}]}
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (answer("the capital", 8), "'the capital' is not in the context at 8"),
+        (answer("the capitol", 9), "'the capitol' is not in the context at 9"),
+        (answer("the capital", -35), "at -35"),
+        (answer("Lyon", 10**30), f"at {10**30}"),
+        (answer(" ", 5), "an empty answer"),
+        (answer("Paris", False), "bool 'answer_start'"),
+        (answer("Paris", 0.0), "float 'answer_start'"),
+        (answer(["Paris"], 0), "list 'text'"),
+        ({"answers": [{"text": "Paris"}]}, "'answer_start' of type int"),
+        ({"answers": ["Paris"]}, "found str"),
+        ({"answers": {"text": ["Paris"], "answer_start": [0]}}, "dict 'answers'"),
+        ({"answers": None}, "'answers'"),
+        ({"question": " "}, "an empty question"),
+        ({"question": 3}, "int 'question'"),
+        ({"is_impossible": True}, "is_impossible is True and there are 2"),
+        ({"is_impossible": None}, "is_impossible is None"),
+    ],
+)
+def test_a_bad_question(tmp_path, change, key):
+    path = write(
+        tmp_path / "a.json", colours(0), article("Capitals", PARIS, NOWHERE, ENTRY | change)
+    )
+    message = failure(read, path, "v2.0")
+    assert message.startswith(f"{path}, question q1: ")
+    assert key in message
+    assert "max_bad_records=0" in message
+    bad = BadRecords(1)
+    assert len(read(path, "v2.0", bad=bad)) == 9
+    assert bad.count == 1
+    assert key in bad.first[0]
+
+
+def paragraph(**fields) -> dict:
+    return {"data": [{"title": "x", "paragraphs": [fields]}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ("", "not SQuAD's JSON"),
+        ("{", "not SQuAD's JSON"),
+        ('{"id": "1"}\n{"id": "2"}\n', ".jsonl"),
+        ("[" * 100_000, "nested too deep"),
+        ([1], "not SQuAD's JSON"),
+        ({"articles": []}, "'data'"),
+        ({"data": []}, "no question"),
+        ({"data": {"a": 1}}, "not SQuAD's JSON"),
+        ({"data": [{"title": "x"}]}, "'paragraphs'"),
+        ({"data": ["x"]}, "not SQuAD's JSON"),
+        (paragraph(qas=1), "not SQuAD's JSON"),
+        (paragraph(context=PARIS), "'qas'"),
+        (paragraph(qas=[ENTRY]), "question q1: found fields 'qas'"),
+        (paragraph(qas={"a": 1}, context=PARIS), "question 1: found str"),
+        (
+            {"data": [{"title": 1, "paragraphs": [{"context": PARIS, "qas": [ENTRY]}]}]},
+            "question q1: found int 'title'",
+        ),
+        ({"data": [article("x", PARIS, ENTRY | {"id": 7})]}, "question 7: found int 'id'"),
+        ({"data": [article("x", "\t", ENTRY)]}, "question q1: an empty context"),
+        ({"data": [CAPITALS] * 2}, "question q1: the id 'q1' occurs twice"),
+    ],
+)
+def test_a_bad_file(tmp_path, content, key):
+    path = tmp_path / "a.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    message = failure(read, path, "v1.1")
+    assert message.startswith(str(path))
+    assert key in message
+
+
+def test_json_of_another_encoding(tmp_path):
+    path = write(tmp_path / "a.json", CAPITALS)
+    for encoding in ("utf-16", "utf-16-le"):
+        path.write_bytes(json.dumps({"data": [CAPITALS]}).encode(encoding))
+        assert str(path) in failure(read, path, "v1.1")
+
+
+def row(question: Question, /, **changes) -> dict:
+    """A question as Hugging Face has it."""
+    values = {
+        "id": question.id,
+        "title": question.title,
+        "context": question.context,
+        "question": question.question,
+        "answers": {
+            "text": [text for text, _ in question.answers],
+            "answer_start": [start for _, start in question.answers],
+        },
+        "more": 1,
+    }
+    return values | changes
+
+
+def write_rows(path, *rows: dict) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if ".jsonl" in path.name:
+        content = writers.json_lines(*rows)
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(rows)), path)
+    else:
+        writers.arrow(path, pa.Table.from_pylist(list(rows)))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet", "a.arrow"])
+def test_rows(tmp_path, name):
+    """The same questions as in the official form; equal passages become one object."""
+    path = write_rows(tmp_path / name, row(FIRST), row(SECOND), row(THIRD))
+    found = read(path, "v2.0")
+    assert found == [FIRST, SECOND, THIRD]
+    assert found[0].context is found[1].context is found[2].context
+    message = failure(read, path, "v1.1")
+    assert path in message
+    assert "version=v2.0" in message
+    official = write(
+        tmp_path / "b.json", article("Capitals", PARIS, *CAPITALS["paragraphs"][0]["qas"], NOWHERE)
+    )
+    datasets = [squad.read(str(each), "v2.0", BadRecords())[""] for each in (path, official)]
+    assert datasets[0].fingerprint == datasets[1].fingerprint
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_rows_without_titles_and_with_numbers_as_ids(tmp_path, name):
+    path = write_rows(
+        tmp_path / name, row(FIRST, id=7, title=None), row(SECOND, id=2**62, title=None)
+    )
+    ids = [(question.id, question.title) for question in read(path, "v1.1")]
+    assert ids == [("7", ""), (str(2**62), "")]
+    rows = [row(FIRST), row(SECOND)]
+    for one in rows:
+        del one["title"]
+    path = write_rows(tmp_path / name, *rows)
+    assert [question.title for question in read(path, "v1.1")] == ["", ""]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.arrow"])
+def test_positions_of_answers_count_a_byte_order_mark(tmp_path, name):
+    marked = SECOND._replace(context=f"\ufeff{PARIS}", answers=(("Lyon", 33),))
+    assert read(write_rows(tmp_path / name, row(marked)), "v1.1") == [marked]
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"id": None}, "id"),
+        ({"id": True}, "id"),
+        ({"id": ["a"]}, "id"),
+        ({"title": 3}, "int 'title'"),
+        ({"context": None}, "'context'"),
+        ({"context": " "}, "an empty context"),
+        ({"question": ["a"]}, "list 'question'"),
+        ({"answers": None}, "'answers'"),
+        ({"answers": [{"text": "Paris", "answer_start": 0}]}, "list 'answers'"),
+        ({"answers": {"text": ["Paris"]}}, "'answer_start'"),
+        ({"answers": {"text": ["Paris"], "answer_start": []}}, "1 answers and 0 starts"),
+        ({"answers": {"text": "Paris", "answer_start": [0]}}, "str 'text'"),
+        ({"answers": {"text": [3], "answer_start": [0]}}, "the answer 3"),
+        ({"answers": {"text": ["aris"], "answer_start": [True]}}, "True"),
+        ({"answers": {"text": ["Paris"], "answer_start": ["0"]}}, "'0'"),
+        ({"answers": {"text": ["Paris"], "answer_start": [1]}}, "at 1"),
+    ],
+)
+def test_a_bad_row(tmp_path, change, key):
+    path = write_rows(tmp_path / "a.jsonl", row(SECOND), row(FIRST, **change))
+    message = failure(read, path, "v2.0")
+    assert message.startswith(f"{path}, line 2: ")
+    assert key in message
+    assert read(path, "v2.0", bad=BadRecords(1)) == [SECOND]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "key"),
+    [
+        ("a.jsonl", b"", "no question"),
+        ("a.jsonl", b"[]", "line 1"),
+        ("a.jsonl", b"{", "line 1"),
+        ("a.jsonl", b'{"id": "\xff"}', "line 1"),
+        ("a.parquet", b"", "parquet"),
+        ("a.parquet.gz", b"", ".jsonl"),
+        ("a.csv", b"id,context\n", ".csv"),
+        ("a.txt", b"{}", ".txt"),
+        ("dataset_info.json", b"{}", "dataset_info"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, name, content, key):
+    path = tmp_path / name
+    path.write_bytes(content)
+    message = failure(read, path, "v1.1")
+    assert str(path) in message
+    assert key in message
+
+
+def test_ids_that_occur_twice(tmp_path):
+    """Also in two files of a split."""
+    write_rows(tmp_path / "train-1.jsonl", row(FIRST))
+    write_rows(tmp_path / "train-2.parquet", row(SECOND, id="q1"))
+    message = failure(read, tmp_path, "v1.1", "train")
+    assert "train-2.parquet" in message
+    assert "'q1'" in message
+
+
+def test_a_folder_of_splits(tmp_path):
+    write(tmp_path / "train-v1.1.json", CAPITALS)
+    write(tmp_path / "dev-v1.1.json", colours(1))
+    (tmp_path / "README.md").write_text("")
+    found = squad.read(str(tmp_path), "v1.1", BadRecords())
+    assert set(found) == {"train", "validation"}
+    assert found["train"].examples.questions == [FIRST, SECOND]
+    assert len(found["validation"]) == 8
+    assert found["train"].split == "train"
+    assert ".md 1" in found["train"].notes[0]
+    assert choose(tmp_path, HELDOUT, heldout_share=0.1) == found["validation"].examples.questions
+    write(tmp_path / "predictions.json", colours(2))
+    assert "'predictions.json'" in failure(squad.read, str(tmp_path), "v1.1", BadRecords())
+    whole = squad.read(str(tmp_path), "v1.1", BadRecords(), as_one=True)
+    assert len(whole[""]) == 18
+
+
+def test_a_folder_as_hugging_face_has_it(tmp_path):
+    for split, question in (("train", FIRST), ("validation", SECOND)):
+        write_rows(tmp_path / "plain_text" / f"{split}-00000-of-00001.parquet", row(question))
+    (tmp_path / "dataset_infos.json").write_text("{}")
+    assert read(tmp_path, "v1.1", "train") == [FIRST]
+    assert read(tmp_path, "v1.1", "validation") == [SECOND]
+
+
+def test_a_folder_as_save_to_disk_writes_it(tmp_path):
+    (tmp_path / "dataset_dict.json").write_text("{}")
+    for split, question in (("train", FIRST), ("mine", SECOND)):
+        write_rows(tmp_path / split / "data-00000-of-00001.arrow", row(question))
+        (tmp_path / split / "state.json").write_text("{}")
+    assert read(tmp_path, "v1.1", "train") == [FIRST]
+    assert read(tmp_path, "v1.1", "mine") == [SECOND]
+
+
+@pytest.mark.parametrize(
+    ("files", "key"),
+    [
+        ([], "no files"),
+        (["a.txt"], ".txt 1"),
+        (["state.json"], ".json 1"),
+        (["train.json", "notes.json"], "'notes.json'"),
+        (["train-00000-of-00002.parquet"], "00001-of-00002"),
+    ],
+)
+def test_folders_that_are_refused(tmp_path, files, key):
+    for name in files:
+        write(tmp_path / name, CAPITALS)
+    message = failure(squad.read, str(tmp_path), "v1.1", BadRecords())
+    assert str(tmp_path) in message
+    assert key in message
+
+
+def test_a_shard_given_alone(tmp_path):
+    path = write_rows(tmp_path / "train-00000-of-00002.jsonl", row(FIRST))
+    assert read(path, "v1.1") == [FIRST]
+
+
+def test_a_path_without_data(tmp_path):
+    assert "a.json" in failure(read, tmp_path / "a.json", "v1.1")
+
+
+def test_articles_that_are_held_out(tmp_path):
+    """Golden values: a change of the hash or of its input would move articles of existing runs."""
+    articles = [colours(i) for i in range(40)]
+    for i, one in enumerate(articles):  # a passage under two titles would count as the first
+        one["paragraphs"][0]["context"] += f" This is village {i}."
+    path = write(tmp_path / "a.json", *articles)
+    titles = {question.title for question in choose(path, HELDOUT, heldout_share=0.2)}
+    assert titles == {f"article {i}" for i in (0, 4, 8, 20, 24, 28, 30, 34, 38)}
+
+
+def test_a_passage_under_two_titles_has_one_role(tmp_path):
+    """Of ten passages, each in two articles of other names, none is both trained on and held
+    out."""
+    articles = []
+    for name in "ab":
+        for i in range(10):
+            text = f"It is {i}."
+            articles.append(
+                article(f"{name} {i}", text, entry(f"{name}-{i}", "What?", text, str(i)))
+            )
+    path = write(tmp_path / "squad.json", *articles)
+    contexts = []
+    for role in ROLES:
+        questions = choose(path, role, heldout_share=0.4)
+        contexts.append({question.context for question in questions})
+    train, heldout = contexts
+    assert train
+    assert heldout
+    assert not train & heldout
+    assert len(train | heldout) == 10
+
+
+def test_roles_that_are_left_empty(tmp_path):
+    path = write(tmp_path / "a.json", CAPITALS)
+    assert "'heldout'" in failure(choose, path, HELDOUT, heldout_share=0.01)
+
+
+FEATURES = {
+    "id": tfds.features.Text(),
+    "title": tfds.features.Text(),
+    "context": tfds.features.Text(),
+    "question": tfds.features.Text(),
+    "answers": tfds.features.Sequence({"text": tfds.features.Text(), "answer_start": np.int32}),
+}
+
+
+def example(question: Question, /, **changes) -> bytes:
+    """A question as TFDS serialises it."""
+    values = {
+        "id": question.id.encode(),
+        "title": question.title.encode(),
+        "context": question.context.encode(),
+        "question": question.question.encode(),
+        "answers/text": [text.encode() for text, _ in question.answers],
+        "answers/answer_start": [start for _, start in question.answers],
+        "is_impossible": int(question.impossible),
+    }
+    return writers.example(**values | changes)
+
+
+@pytest.fixture
+def questions(tmp_path):
+    """Two on Paris, and nine on each of three articles."""
+    articles = [colours(number, impossible=True) for number in range(3)]
+    path = write(tmp_path / "written.json", article("Ä", PARIS, ENTRY, NOWHERE), *articles)
+    return read(path, "v2.0")
+
+
+@pytest.mark.parametrize("file_format", ["array_record", "tfrecord", "parquet"])
+def test_tfds(tmp_path, monkeypatch, questions, file_format):
+    records = [example(question) for question in questions]
+    shards = {"train": [records[:5], records[5:20]], "validation": [records[20:]]}
+    writers.tfds_folder(tmp_path / "squad" / "v2.0" / "3.0.0", shards, file_format, **FEATURES)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    name = "tfds:squad/v2.0"
+    train, heldout = [choose(name, role, "v2.0", heldout_share=0.1) for role in ROLES]
+    assert train == questions[:20]
+    assert heldout == questions[20:]
+    assert train[0].context is train[1].context
+    message = failure(read, name, "v1.1", "train")
+    assert f"train.{file_format}-00000-of-00002, record 1" in message
+    assert "'test'" in failure(choose, name, "train", "v2.0", split="test")
+
+
+@pytest.mark.parametrize(
+    ("record", "key"),
+    [
+        (b"junk", "not a tf.train.Example"),
+        ({"context": b"\xff"}, "not UTF-8 (byte 0xff)"),
+        ({"title": []}, "0 texts in 'title'"),
+        ({"id": [b"a", b"b"]}, "2 texts in 'id'"),
+        ({"answers/answer_start": [9]}, "2 answers and 1 starts"),
+        ({"answers/answer_start": [9, 10]}, "'capital of France' is not in the context at 10"),
+    ],
+)
+def test_damaged_tfds_records(tmp_path, questions, record, key):
+    damaged = record if isinstance(record, bytes) else example(questions[0], **record)
+    shards = {"train": [[example(questions[2]), damaged]]}
+    folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **FEATURES)
+    message = failure(read, folder, "v2.0", "train")
+    assert "record 1" in message
+    assert key in message
+    assert read(folder, "v2.0", "train", bad=BadRecords(1)) == [questions[2]]
+
+
+def test_a_tfds_record_that_fails_its_checksum(tmp_path, questions):
+    shards = {"train": [[example(questions[2]), example(questions[3])]]}
+    folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **FEATURES)
+    path = folder / "c4-train.tfrecord-00000-of-00001"
+    content = bytearray(path.read_bytes())
+    content[-10] ^= 1
+    path.write_bytes(content)
+    assert "record 1: fails its checksum" in failure(read, folder, "v2.0", "train")
+    assert read(folder, "v2.0", "train", bad=BadRecords(1)) == [questions[2]]
+
+
+def test_positions_in_tfds_count_a_byte_order_mark(tmp_path):
+    marked = SECOND._replace(context=f"\ufeff{PARIS}", answers=(("Lyon", 33),))
+    shards = {"train": [[example(marked)]]}
+    folder = writers.tfds_folder(tmp_path / "1.0.0", shards, "tfrecord", **FEATURES)
+    assert read(folder, "v1.1", "train") == [marked]
+
+
+def test_a_tfds_folder_of_something_else(tmp_path):
+    folder = writers.tfds_folder(tmp_path / "1.0.0", {"train": [[b""]]}, "tfrecord")
+    assert "0 texts in 'id'" in failure(read, folder, "v1.1", "train")
+
+
+@pytest.mark.parametrize(
+    ("version", "counts"), [("v1.1", (36, 7614, 0)), ("v2.0", (26, 8721, 4400))]
+)
+def test_published(shared_data, version, counts):
+    found = read(shared_data(f"squad/squad_{version}_dev.json.xz"), version)
+    titles = {question.title for question in found}
+    impossible = [question for question in found if question.impossible]
+    assert (len(titles), len(found), len(impossible)) == counts

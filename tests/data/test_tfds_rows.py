@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from tensorflow_datasets.proto import tf_example_pb2
+
+from gmlp_flax.data import tfds_rows
+from gmlp_flax.io import files, tfds_folders
+from gmlp_flax.io.records import BadRecord
+from gmlp_flax.io.tfds_folders import Folder
+from tests.data import writers
+from tests.failures import failure
+
+FEATURES = {
+    "sentence": tfds.features.Text(),
+    "label": tfds.features.ClassLabel(names=["neg", "pos"]),
+    "idx": np.int32,
+}
+COLUMNS = ("sentence", "label", "idx")
+
+
+def folder(path, *shards: list[bytes], file_format: str = "tfrecord", **features) -> Folder:
+    """A TFDS folder of one split."""
+    made = writers.tfds_folder(path, {"train": [*shards]}, file_format, **(features or FEATURES))
+    loaded = tfds_folders.load(str(made), files.find_files(str(made)))
+    assert loaded is not None
+    return loaded
+
+
+@pytest.mark.parametrize("file_format", tfds_folders.FORMATS)
+def test_examples_in_order(tmp_path, file_format):
+    """Numbers of classes come out as names, None for -1, and those beyond the names as they are."""
+    labels = [1, 0, -1, 2]
+    records = [
+        writers.example(sentence=f"ü {i}".encode(), label=label, idx=10 * i)
+        for i, label in enumerate(labels)
+    ]
+    made = folder(tmp_path / "a", records[:3], records[3:], file_format=file_format)
+    assert tfds_rows.declared_classes(made, "label") == ("neg", "pos")
+    found = list(tfds_rows.read_rows(made, "train", COLUMNS))
+    assert [entry.row for entry in found] == [
+        {"sentence": "ü 0", "label": "pos", "idx": 0},
+        {"sentence": "ü 1", "label": "neg", "idx": 10},
+        {"sentence": "ü 2", "label": None, "idx": 20},
+        {"sentence": "ü 3", "label": 2, "idx": 30},
+    ]
+    assert [entry.where.rpartition(", ")[2] for entry in found] == [
+        "record 0",
+        "record 1",
+        "record 2",
+        "record 0",
+    ]
+
+
+def test_bad_records_are_given_as_such(tmp_path):
+    records = [
+        writers.example(sentence=b"fine", label=1, idx=4),
+        b"\xff no example",
+        writers.example(sentence=b"\xff"),
+    ]
+    found = list(tfds_rows.read_rows(folder(tmp_path / "a", records), "train", COLUMNS))
+    assert found[0].row == {"sentence": "fine", "label": "pos", "idx": 4}
+    assert all(isinstance(entry.row, BadRecord) for entry in found[1:])
+    assert [entry.where.rpartition(", ")[2] for entry in found] == [
+        "record 0",
+        "record 1",
+        "record 2",
+    ]
+
+
+def test_records_that_fail_their_checksum(tmp_path):
+    made = folder(tmp_path / "a", [writers.example(sentence=b"a"), writers.example(sentence=b"b")])
+    path = tmp_path / "a" / "c4-train.tfrecord-00000-of-00001"
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(content)
+    first, second = tfds_rows.read_rows(made, "train", ("sentence",))
+    assert isinstance(first.row, BadRecord)
+    assert second.row == {"sentence": "b"}
+
+
+def test_other_features_are_not_read(tmp_path):
+    """An image beside a text is no text that is not UTF-8."""
+    features = FEATURES | {"image": tfds.features.Image()}
+    record = writers.example(sentence=b"fine", label=1, idx=4, image=b"\x89PNG")
+    made = folder(tmp_path / "a", [record], **features)
+    (entry,) = tfds_rows.read_rows(made, "train", ("sentence", "nothing"))
+    assert entry.row == {"sentence": "fine"}
+
+
+def test_numbers_of_values(tmp_path):
+    """A feature without a value has none, and one with several has a list."""
+    message = tf_example_pb2.Example()
+    message.features.feature["sentence"].bytes_list.value.extend([b"a", b"b"])
+    message.features.feature["idx"].int64_list.SetInParent()
+    message.features.feature["label"].float_list.value.append(0.5)
+    made = folder(tmp_path / "a", [message.SerializeToString()])
+    (entry,) = tfds_rows.read_rows(made, "train", COLUMNS)
+    assert entry.row == {"sentence": ["a", "b"], "label": 0.5, "idx": None}
+
+
+def test_features_without_classes(tmp_path):
+    features = FEATURES | {"stars": tfds.features.ClassLabel(num_classes=3)}
+    made = folder(tmp_path / "a", [writers.example(sentence=b"a")], **features)
+    assert tfds_rows.declared_classes(made, "stars") == ("0", "1", "2")
+    assert tfds_rows.declared_classes(made, "sentence") == ()
+    assert tfds_rows.declared_classes(made, "nothing") == ()
+
+
+def test_a_shard_that_is_missing(tmp_path):
+    records = [writers.example(sentence=b"a")]
+    made = folder(tmp_path / "a", records, records)
+    (tmp_path / "a" / "c4-train.tfrecord-00001-of-00002").unlink()
+    again = tfds_folders.load(made.path, files.find_files(made.path))
+    assert again is not None
+    assert "00001-of-00002" in failure(lambda: list(tfds_rows.read_rows(again, "train", COLUMNS)))

@@ -1,0 +1,319 @@
+"""Corpora: parts of files, which documents are taken, and what recognises them."""
+
+import dataclasses
+import itertools
+import os
+import pickle
+import shutil
+import zlib
+
+import pyarrow as pa
+import pytest
+
+from gmlp_flax.data import fingerprints
+from gmlp_flax.data.readers import text as text_reader
+from gmlp_flax.data.text import corpus
+from gmlp_flax.data.text.corpus import EVERYTHING, FilePart, Selection, describe, in_memory
+from gmlp_flax.io import files
+from gmlp_flax.io.records import BadRecords
+from tests.data import writers
+from tests.data.text.preparing import TEXTS
+from tests.data.text.preparing import corpus as corpus_of
+from tests.failures import failure
+
+ROLES = ("train", "heldout")
+
+
+def write_lines(path, *texts):
+    path.write_bytes(writers.json_lines(*({"text": text} for text in texts)))
+    return path
+
+
+def read(path, split=""):
+    return text_reader.read(str(path))[split]
+
+
+def documents(path, split=""):
+    return list(read(path, split).examples.read())
+
+
+def file_at(path):
+    (file,) = files.find_files(str(path))
+    return file
+
+
+# Parts of files
+
+
+def test_documents_that_are_white_space_are_left_out(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", "one", " \n\t", "", "\u2003", "two")
+    assert documents(path) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", b'{"text": " "}\n'),
+        ("a.jsonl", b""),
+        ("a.json", b"\n\n"),
+    ],
+)
+def test_a_file_without_a_document(tmp_path, name, content):
+    write_lines(tmp_path / "b.jsonl", "one")
+    (tmp_path / name).write_bytes(content)
+    assert f"{name}: an empty shard" in failure(documents, tmp_path)
+
+
+def test_columnar_files_without_a_document(tmp_path):
+    for name, texts in (("a.parquet", []), ("b.parquet", [" "])):
+        column = pa.array(texts, pa.string())
+        path = writers.parquet(tmp_path / name, text=column)
+        assert f"{name}: an empty shard" in failure(documents, path)
+
+
+def test_an_empty_text_file_is_no_document(tmp_path):
+    (tmp_path / "a.txt").write_text(" \n")
+    (tmp_path / "b.txt").write_text("one")
+    assert documents(tmp_path) == ["one"]
+
+
+def test_bad_records_are_skipped_up_to_the_limit(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "one"}\n{\n{"text": "two"}\n[]\n\xff\n{"text": "three"}\n')
+    bad = BadRecords(3)
+    assert list(read(path).examples.read(bad)) == ["one", "two", "three"]
+    assert bad.count == 3
+    assert bad.first[1].startswith(f"{path}, line 4: found list")
+    assert f"{path}, line 2: not JSON" in failure(documents, path)
+    message = failure(lambda: list(read(path).examples.read(BadRecords(2))))
+    assert "line 5" in message
+    assert "max_bad_records=2" in message
+
+
+TEXT = writers.json_lines(*({"text": f"document {number}"} for number in range(50)))
+
+
+@pytest.mark.parametrize("size", [1, 40, 100, 10_000])
+def test_json_lines_are_cut_into_equal_ranges(tmp_path, monkeypatch, size):
+    monkeypatch.setattr(corpus, "PART_BYTES", size)
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(TEXT)
+    parts = list(corpus.cut(file_at(path), "json_lines"))
+    assert len(parts) == -(-len(TEXT) // size)
+    sizes = [part.size for part in parts]
+    assert sum(sizes) == pytest.approx(len(TEXT), abs=len(parts))
+    assert max(sizes) - min(sizes) <= 1
+    found = []
+    for part in parts:
+        found += part.documents(BadRecords())
+    assert found == [f"document {number}" for number in range(50)]
+    if len(parts) > 1:
+        assert len({part.name for part in parts}) == len(parts)
+        assert all(part.name.startswith("a.jsonl, bytes ") for part in parts)
+
+
+def test_row_groups_are_joined_into_parts(tmp_path, monkeypatch):
+    texts = [f"document {number} {'x' * 50 * number}" for number in range(40)]
+    path = writers.parquet(tmp_path / "a.parquet", 3, text=texts)
+    monkeypatch.setattr(corpus, "PART_BYTES", 1500)
+    parts = list(corpus.cut(file_at(path), "parquet"))
+    assert 3 < len(parts) < 14
+    bounds = [(part.start, part.stop) for part in parts]
+    assert bounds[0][0] == 0
+    assert bounds[-1][1] is None
+    for (_, stop), (start, _) in itertools.pairwise(bounds):
+        assert stop == start
+    assert all(part.size >= 1500 for part in parts[:-1])
+    found = []
+    for part in pickle.loads(pickle.dumps(parts)):
+        found += part.documents(BadRecords())
+    assert found == texts
+
+
+@pytest.mark.parametrize(
+    ("name", "reader", "count"),
+    [
+        ("a.txt", "text", None),
+        ("a.arrow", "arrow", None),
+        ("a.jsonl.gz", "json_lines", None),
+        ("memory://a.tfrecord", "tfrecord", 100),
+    ],
+)
+def test_files_that_cannot_be_cut(monkeypatch, name, reader, count):
+    monkeypatch.setattr(corpus, "PART_BYTES", 10)
+    file = files.File(path=name, name=name, size=1000, version="")
+    (part,) = corpus.cut(file, reader, count)
+    assert part == FilePart(name, name, reader, 1000, 0, count)
+
+
+@pytest.mark.parametrize(("size", "count", "bounds"), [(30, 2, [(0, 1), (1, 2)]), (9, 5, [(0, 5)])])
+def test_records_of_a_shard(monkeypatch, size, count, bounds):
+    """Not more parts than records."""
+    monkeypatch.setattr(corpus, "PART_BYTES", 10)
+    file = files.File(path="a", name="a", size=size, version="")
+    parts = list(corpus.cut(file, "array_record", count))
+    assert [(part.start, part.stop) for part in parts] == bounds
+
+
+# What recognises a corpus
+
+
+def content_of(path):
+    return read(path).content
+
+
+def test_a_corpus_is_recognised_where_it_moves(tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    write_lines(tmp_path / "a" / "x.jsonl", "one", "two")
+    before = read(tmp_path / "a")
+    assert read(tmp_path / "a").digest == before.digest
+    moved = shutil.copytree(tmp_path / "a", tmp_path / "moved")
+    assert read(moved).content == before.content
+    assert read(moved).digest == before.digest
+    monkeypatch.setattr(corpus, "PART_BYTES", 10)
+    assert read(moved).content == before.content
+    assert read(moved).digest != before.digest
+
+
+def test_another_time_is_another_corpus(tmp_path):
+    path = write_lines(tmp_path / "x.jsonl", "one")
+    before = content_of(path)
+    os.utime(path, (1, 1))
+    assert content_of(path) != before
+
+
+def test_another_split_is_another_corpus(tmp_path):
+    write_lines(tmp_path / "train.jsonl", "one")
+    whole = text_reader.read(str(tmp_path), as_one=True)[""]
+    assert read(tmp_path, "train").content != whole.content
+
+
+def test_another_reader_is_another_corpus(tmp_path):
+    """As after an upgrade that reads a suffix in another way: old ids are not taken for it."""
+    before = read(write_lines(tmp_path / "a.jsonl", "one"))
+    part = dataclasses.replace(before.examples.parts[0], reader="text")
+    examples = dataclasses.replace(before.examples, parts=(part,))
+    assert dataclasses.replace(before, examples=examples).digest != before.digest
+
+
+def test_a_corpus_is_recognised_by_its_ends_too(tmp_path):
+    """Two files of one name, size and time, as reproducible archives hold them."""
+    contents = set()
+    for folder, word in (("a", b"aaaa "), ("b", b"bbbb ")):
+        path = tmp_path / folder / "x.txt"
+        path.parent.mkdir()
+        path.write_bytes(word * 40_000)
+        os.utime(path, (0, 0))
+        contents.add(content_of(path))
+    assert len(contents) == 2
+
+
+def test_the_fingerprint_is_of_the_files(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", "one")
+    read_corpus = read(path)
+    assert read_corpus.fingerprint == fingerprints.of_files(files.find_files(str(path)))
+    assert read_corpus.hold_out("train", 0.5).fingerprint == read_corpus.fingerprint
+
+
+def test_in_memory():
+    found = in_memory("mine", ["one", " ", "two \ud800"])
+    assert list(found.examples.read()) == ["one", "two \ud800"]
+    assert found.name == "mine"
+    (part,) = found.examples.parts
+    assert part.name == "mine"
+    assert part.size == 8
+    assert found.fingerprint == {"documents": 2, "content": found.content}
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_documents_in_memory_are_recognised_with_their_ends():
+    contents = [in_memory("x", texts).content for texts in (["ab", "c"], ["a", "bc"], ["abc"])]
+    assert len(set(contents)) == 3
+    assert in_memory("x", ["ab", "c"]).content == contents[0]
+    assert corpus_of(2).digest == corpus_of(2).digest
+    assert corpus_of(2).digest != corpus_of(3).digest
+
+
+@pytest.mark.parametrize(
+    ("share", "end"), [(0, ""), (0.05, ", 5 % of the documents held out"), (-0.125, "12.5 %")]
+)
+def test_a_line_on_the_files(tmp_path, share, end):
+    for number in range(5):
+        write_lines(tmp_path / f"{number}.jsonl", "one")
+    found = read(tmp_path)
+    if share:
+        found = found.hold_out("train", share)
+    line = describe(found, "to train on")
+    assert line.startswith("text to train on: 5 files (0.jsonl, 1.jsonl, 2.jsonl, and 2 more)")
+    assert end in line
+
+
+# Which documents are taken
+
+
+def pick(share, texts, is_whole=True):
+    """The documents to train on, and those held out."""
+    picked = [Selection(share, role).pick(iter(texts), is_whole) for role in ROLES]
+    return list(picked[0]), list(picked[1])
+
+
+def is_heldout(text, share):
+    return zlib.crc32(text.encode()) < share * 2**32
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_roles_are_by_content(is_whole):
+    expected = {"train": [], "heldout": []}
+    for text in TEXTS:
+        role = "heldout" if is_heldout(text, 0.3) else "train"
+        expected[role].append(text)
+    train, heldout = pick(0.3, TEXTS, is_whole)
+    assert train == expected["train"]
+    assert heldout == expected["heldout"]
+    assert list(EVERYTHING.pick(iter(TEXTS), is_whole)) == TEXTS
+
+
+def test_a_held_out_corpus(tmp_path):
+    path = write_lines(tmp_path / "a.jsonl", *TEXTS)
+    whole = read(path)
+    heldout = whole.hold_out("heldout", 0.3)
+    expected = [text for text in TEXTS if is_heldout(text, 0.3)]
+    assert list(heldout.examples.read()) == expected
+    assert heldout.content == whole.content
+    assert pickle.loads(pickle.dumps(heldout)) == heldout
+
+
+def test_one_document_is_cut_at_a_line():
+    text = "one\ntwo\nthree\nfour\n"
+    assert pick(0.4, [text]) == (["one\ntwo\n"], ["three\nfour\n"])
+    document = "".join(f"line {number}\n" for number in range(100))
+    (train,), (heldout,) = pick(0.2, [document])
+    assert train + heldout == document
+    assert train.endswith("\n")
+    assert 0.2 <= len(heldout) / len(document) < 0.22
+
+
+def test_one_of_many_documents_is_not_cut():
+    train, heldout = pick(0.4, ["one\ntwo\nthree\nfour\n"], is_whole=False)
+    assert len(train) + len(heldout) == 1
+
+
+def test_a_search_holds_out_another_part():
+    train, reported = pick(0.3, TEXTS)
+    searched_train, searched = pick(-0.3, TEXTS)
+    assert set(searched) <= set(train)
+    assert set(searched_train) == set(TEXTS) - set(reported) - set(searched)
+
+
+def test_a_search_holds_out_other_lines():
+    lines = [f"line {number}\n" for number in range(100, 200)]
+    (train,), (heldout,) = pick(-0.2, ["".join(lines)])
+    assert train == "".join(lines[:60])
+    assert heldout == "".join(lines[60:80])
+
+
+@pytest.mark.parametrize("share", [0.3, -0.3])
+def test_one_line_cannot_be_cut(share):
+    message = failure(pick, share, ["one line"])
+    assert "'train'" in message
+    assert f"heldout_share={share}" in message

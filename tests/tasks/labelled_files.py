@@ -1,0 +1,102 @@
+"""Small data sets of labelled text, as GLUE ships them and as users have them, and their configs."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.data.finetuning.text_tasks import GLUE_TASKS
+from tests.training import tiny
+
+TEXT = " ".join(tiny.WORDS)
+PAIRS = "index\tsentence1\tsentence2\tlabel\n"
+MNLI = "index\tsentence1\tsentence2\tgold_label\n"
+STSB = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
+SIZES = {
+    "layers": 2,
+    "d_model": 8,
+    "d_ffn": 16,
+    "length": 16,
+    "vocab_size": 320,
+    "spatial_init_std": 0.5,
+    "mask_padding": True,
+}
+
+
+def pair(number: int) -> tuple[str, str]:
+    """Two runs of words; the first is longer for each number."""
+    start = number % 40
+    second_start = 7 * number % 90
+    return TEXT[start : start + 9 + number], TEXT[second_start:][:12]
+
+
+def rows(labels: Iterable[str], first: int = 0) -> str:
+    """A row for each label, with tabs: an id from `first` on, a pair, the label."""
+    lines = []
+    for number, label in enumerate(labels):
+        text, second = pair(number)
+        lines.append(f"{first + number}\t{text}\t{second}\t{label}\n")
+    return "".join(lines)
+
+
+def write(folder: Path, **contents: str) -> Path:
+    """Writes NAME.tsv for each content."""
+    for name, content in contents.items():
+        (folder / f"{name}.tsv").write_text(content)
+    return folder
+
+
+def rte(folder: Path) -> Path:
+    """30 pairs to train on, 21 of both labels held out."""
+    entailment, other = GLUE_TASKS["rte"].labels
+    train = [entailment, other] * 15
+    dev = [other, entailment, entailment] * 7
+    return write(folder, train=PAIRS + rows(train), dev=PAIRS + rows(dev, first=100))
+
+
+def stsb(folder: Path, has_test: bool = False) -> Path:
+    """12 pairs with scores of 0 to 5, 7 others held out; and 5 without a score."""
+    for name, count, first in (("train", 12, 0), ("dev", 7, 12)):
+        scores = [f"\t{number % 11 / 2:.3f}" for number in range(count)]
+        write(folder, **{name: _stsb_table(f"{STSB}\tscore", scores, first)})
+    if has_test:
+        write(folder, test=_stsb_table(STSB, [""] * 5, first=19))
+    return folder
+
+
+def _stsb_table(header: str, ends: Sequence[str], first: int) -> str:
+    """A row for each end, with pairs from `first` on."""
+    lines = [header]
+    for number, end in enumerate(ends):
+        text, second = pair(first + number)
+        lines.append(f"{number}\tmain\tf\t2012\t{number}\ta\tb\t{text}\t{second}{end}")
+    return "\n".join(lines) + "\n"
+
+
+def json_rows(path: Path, records: Iterable[dict]) -> Path:
+    """Writes a JSON object a line."""
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def config(kind: str, vocabulary: str, train: Path, task: str, **data):
+    """Of a task of a class of tasks, `text_classification` or `text_regression`."""
+    options = gmlp_config.default(task=kind)
+    options.glue.task = task
+    options.batch_size = 8
+    options.model.update(SIZES)
+    options.data.update(train=str(train), tokenizer=vocabulary, **data)
+    return options
+
+
+def own_config(kind: str, vocabulary: str, folder: Path, labels: Sequence, heldout: str = ""):
+    """Of a CSV table with a text for each label, and of the rows held out, "TEXT,LABEL\\n" each."""
+    lines = ["text,label\n"]
+    for number, label in enumerate(labels):
+        lines.append(f"{number} {tiny.WORDS[number]},{label}\n")
+    (folder / "own.csv").write_text("".join(lines))
+    options = config(kind, vocabulary, folder / "own.csv", "own")
+    if heldout:
+        (folder / "heldout.csv").write_text("text,label\n" + heldout)
+        options.data.heldout = str(folder / "heldout.csv")
+    return options

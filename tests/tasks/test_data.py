@@ -1,0 +1,218 @@
+"""The files of a run, and what all data do: batches of hosts, lines, summaries."""
+
+import json
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from gmlp_flax.data import pipeline
+from gmlp_flax.data.dataset import Dataset
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.data.images.examples import ArrayImages
+from gmlp_flax.errors import ConfigError, DataError, RunError
+from gmlp_flax.tasks.data import RunFiles, TaskData, names_in
+from tests.failures import failure, raised
+
+
+def data_config(**changes):
+    """The keys that batches depend on."""
+    options = {
+        "seed": 0,
+        "batch_size": 4,
+        "eval": {"batch_size": 0},
+        "data": {"workers": 0, "train": "t", "heldout": ""},
+    }
+    return ConfigDict(options | changes)
+
+
+class Numbers(TaskData):
+    """The numbers from 0 on: 10 to train on, 7 held out."""
+
+    def examples(self, role):
+        count = 10 if role == TRAIN else 7
+        return [{"x": np.int32(number)} for number in range(count)]
+
+
+class Drawn(TaskData):
+    """Twelve images, of which a data set is known."""
+
+    def dataset(self, role):
+        images = np.zeros((12, 2, 2, 1), np.uint8)
+        labels = np.arange(12, dtype=np.int32) % 3 // 2
+        return Dataset(
+            path="drawn",
+            form="drawn images",
+            examples=ArrayImages(images),
+            split="test",
+            classes=("cat", "dog"),
+            labels=labels,
+            notes=("a note", "another"),
+        )
+
+
+def numbers_of(batches, steps: int) -> list[list[int]]:
+    """The numbers of some batches, which are closed."""
+    with batches:
+        return [next(batches)["x"].tolist() for _ in range(steps)]
+
+
+def test_the_run_folders_file_comes_first_then_an_own_one_then_an_inherited_one(tmp_path):
+    own = {"b": b"own", "c": b"own"}
+    inherited = {"a": b"inherited", "b": b"inherited", "c": b"inherited", "d": b"inherited"}
+    (tmp_path / "c").write_bytes(b"folder")
+    files = RunFiles(str(tmp_path), own, inherited)
+    found = {name: files.read(name) for name in "abcde"}
+    assert found == {"a": b"inherited", "b": b"own", "c": b"folder", "d": b"inherited", "e": None}
+    owned = [files.read_own(name) for name in "abcde"]
+    assert owned == [None, b"own", b"folder", None, None]
+    assert files.path("c") == str(tmp_path / "c")
+
+
+def test_without_a_folder_nothing_on_the_disk_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "classes.json").write_text('["a", "b"]')
+    assert RunFiles().read("classes.json") is None
+    assert RunFiles().names("classes.json") == ()
+    assert RunFiles(own={"classes.json": b'["c"]'}).names("classes.json") == ("c",)
+
+
+def test_names_are_a_list_or_the_labels_of_an_object(tmp_path):
+    (tmp_path / "list.json").write_text('["b", "a"]')
+    (tmp_path / "labels.json").write_text('{"task": "own", "labels": ["x", "y"]}')
+    files = RunFiles(str(tmp_path))
+    assert files.names("list.json") == ("b", "a")
+    assert files.names("labels.json") == ("x", "y")
+    assert files.names("none.json") == ()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[",
+        b"[]",
+        b"{}",
+        b"null",
+        b'"names"',
+        b"[1, 2]",
+        b'["a", null]',
+        b'{"labels": "ab"}',
+        '["ü"]'.encode("latin-1"),
+        '["a"]'.encode("utf-16"),
+    ],
+)
+def test_a_damaged_list_of_names_is_one_line_with_its_path(content, tmp_path):
+    path = tmp_path / "classes.json"
+    path.write_bytes(content)
+    assert str(path) in failure(RunFiles(str(tmp_path)).names, "classes.json")
+    assert failure(names_in, content, "of a checkpoint").startswith("of a checkpoint")
+
+
+def test_training_batches_are_consecutive_and_shared_by_hosts():
+    data = Numbers(data_config())
+    whole = numbers_of(data.train_batches(0, 0, 1), 5)
+    assert np.bincount(np.concatenate(whole)).tolist() == [2] * 10  # two epochs
+    parts = [numbers_of(data.train_batches(0, host, 2), 5) for host in (0, 1)]
+    assert [first + second for first, second in zip(*parts, strict=True)] == whole
+    assert numbers_of(data.train_batches(3, 0, 1), 2) == whole[3:]
+    other = numbers_of(Numbers(data_config(seed=1)).train_batches(0, 0, 1), 5)
+    assert other != whole
+    assert data.training_examples() == 10
+
+
+@pytest.mark.parametrize(
+    ("eval_size", "shares", "size"), [(0, 1, 4), (3, 1, 3), (100, 1, 7), (100, 4, 8), (100, 2, 8)]
+)
+def test_evaluation_batches_hold_each_example_once(eval_size, shares, size):
+    data = Numbers(data_config(eval={"batch_size": eval_size}))
+    assert data.evaluation_batch_size(shares) == size
+    with data.evaluation_batches(0, 1, shares) as batches:
+        held = list(batches)
+    assert {len(batch["x"]) for batch in held} == {size}
+    numbers = np.concatenate([batch["x"] for batch in held])
+    weights = np.concatenate([batch["weight"] for batch in held])
+    assert numbers[weights == 1].tolist() == list(range(7))
+    assert data.evaluation_examples() == weights.sum() == 7
+
+
+def test_hosts_score_different_examples():
+    data = Numbers(data_config())
+    found = []
+    for host in (0, 1):
+        with data.evaluation_batches(host, 2, 2) as batches:
+            for batch in batches:
+                found += batch["x"][batch["weight"] == 1].tolist()
+    assert sorted(found) == list(range(7))
+
+
+def test_a_batch_that_hosts_cannot_share_is_refused():
+    data = Numbers(data_config(batch_size=5))
+    assert "batch_size=5" in raised(DataError, data.train_batches, 0, 0, 2)
+
+
+class Doubled(Numbers):
+    """Numbers of which each batch is doubled where it is read."""
+
+    def finish(self, hosts):
+        return pipeline.unchanged if hosts > 1 else double
+
+
+def double(batch):
+    return {**batch, "x": 2 * batch["x"]}
+
+
+def test_batches_are_finished_where_they_are_read():
+    data = Doubled(data_config())
+    plain = numbers_of(Numbers(data_config()).train_batches(0, 0, 1), 2)
+    doubled = numbers_of(data.train_batches(0, 0, 1), 2)
+    assert doubled == [[2 * number for number in batch] for batch in plain]
+    with data.evaluation_batches(0, 1) as batches:
+        assert next(batches)["x"].tolist() == [0, 2, 4, 6]
+    with data.evaluation_batches(0, 2) as batches:
+        assert next(batches)["x"].tolist() == [0, 2]
+
+
+def test_data_without_a_data_set_have_little_to_say():
+    data = Numbers(data_config())
+    assert data.dataset(TRAIN) is None
+    assert data.lines(TRAIN) == data.notes() == []
+    assert data.fingerprint(TRAIN) == {}
+    assert data.assets() == {}
+    assert data.tokens(TRAIN) is None
+    assert data.labelled(HELDOUT)[3] == {"x": 3}
+    summary = data.summary(HELDOUT)
+    assert (summary.form, summary.examples, summary.classes) == ("Numbers", 7, {})
+    assert summary.shown[-1] == "x 6"
+
+
+def test_lines_and_summary_of_a_data_set():
+    data = Drawn(data_config())
+    first, *notes = data.lines(HELDOUT)
+    for fact in ("heldout", "drawn images", "'test'", "12 images", "cat (8)", "dog (4)"):
+        assert fact in first
+    assert notes == ["a note", "another"]
+    summary = data.summary(TRAIN)
+    assert (summary.path, summary.split, summary.examples) == ("drawn", "test", 12)
+    assert summary.classes == {"cat": 8, "dog": 4}
+    assert summary.notes == ("a note", "another")
+    assert len(summary.shown) == 3
+    assert data.fingerprint(TRAIN) == data.dataset(TRAIN).fingerprint != {}
+
+
+def test_an_inspection_has_both_roles():
+    inspection = Drawn(data_config()).inspect()
+    assert (inspection.train.role, inspection.heldout.role) == (TRAIN, HELDOUT)
+    assert inspection.notes == ()
+
+
+def test_data_that_define_too_little_say_what_is_missing():
+    data = TaskData(data_config())
+    assert "`examples(role)`" in raised(ConfigError, data.examples, TRAIN)
+    assert "a path" in raised(RunError, TaskData.row, data.config, ["a"], 1, "data/0")
+
+
+def test_files_of_a_run_that_were_written_as_names_are_read_again(tmp_path):
+    names = ("ü", "a b", "0")
+    (tmp_path / "names.json").write_bytes(json.dumps(names, indent=1).encode())
+    assert RunFiles(str(tmp_path)).names("names.json") == names

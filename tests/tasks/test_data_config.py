@@ -1,0 +1,182 @@
+"""Which key of config.data names the data of a role, what its reader is asked for, and that errors
+name the key."""
+
+import pytest
+from ml_collections import ConfigDict
+
+from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.data.text_rows import TextRow, TextRows
+from gmlp_flax.errors import DataError
+from gmlp_flax.tasks import data_config
+from tests.failures import failure
+
+
+def config(**data):
+    """The keys of config.data that choose data."""
+    options = {
+        "train": "t",
+        "heldout": "",
+        "split": "",
+        "heldout_split": "",
+        "heldout_share": 0.25,
+        "search": False,
+    }
+    return ConfigDict({"data": options | data})
+
+
+def rows(path: str, split: str, count: int) -> Dataset:
+    """A data set of texts, each of which names its path, split and number."""
+    texts = TextRows([TextRow((f"{path} {split} {index}",), str(index)) for index in range(count)])
+    return Dataset(path=path, form="rows", examples=texts, split=split)
+
+
+class Reader:
+    """Reads paths with some splits of 40 rows, and keeps what it is asked for."""
+
+    def __init__(self, *names: str):
+        self.names = names
+        self.calls: list[tuple[str, bool]] = []
+
+    def __call__(self, path: str, as_one: bool) -> Splits:
+        self.calls.append((path, as_one))
+        readers = {}
+        for name in [""] if as_one else self.names:
+            readers[name] = lambda name=name: rows(path, name, 40)
+        return Splits(path, "rows", readers)
+
+
+@pytest.mark.parametrize(
+    ("heldout", "role", "key", "share"),
+    [
+        ("", TRAIN, "train", 0.25),
+        ("", HELDOUT, "train", 0.25),
+        ("o", TRAIN, "train", 0.0),
+        ("o", HELDOUT, "heldout", 0.0),
+    ],
+)
+def test_a_role_has_data_of_its_own_or_a_share(heldout, role, key, share):
+    options = config(heldout=heldout)
+    assert data_config.key_of(options, role) == key
+    assert data_config.path_of(options, role) == options.data[key]
+    assert data_config.share_of(options) == share
+    assert data_config.role_shares_split(options, role) == (key == "train")
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.25, -0.25), (0.9, -0.4)])
+@pytest.mark.parametrize("heldout", ["", "o"])
+def test_a_search_shares_the_training_data(heldout, share, expected):
+    options = config(heldout=heldout, search=True, heldout_share=share)
+    for role in (TRAIN, HELDOUT):
+        assert data_config.path_of(options, role) == "t"
+    assert data_config.share_of(options) == expected
+
+
+def test_one_split_without_a_name_is_shared():
+    read = Reader("")
+    train = data_config.open_split(config(), TRAIN, read)
+    heldout = data_config.open_split(config(), HELDOUT, read)
+    texts = {row.texts for row in (*train.examples.rows, *heldout.examples.rows)}
+    assert len(texts) == len(train) + len(heldout) == 40
+    assert 3 < len(heldout) < 20
+    assert read.calls == [("t", False), ("t", False)]
+
+
+def test_a_search_holds_out_others_than_a_report():
+    read = Reader("")
+    reported = data_config.open_split(config(), HELDOUT, read).examples.rows
+    searched = data_config.open_split(config(search=True), HELDOUT, read).examples.rows
+    trained = data_config.open_split(config(search=True), TRAIN, read).examples.rows
+    assert searched
+    assert not set(reported) & set(searched)
+    assert not set(reported) & set(trained)
+
+
+@pytest.mark.parametrize(
+    ("data", "names", "expected"),
+    [
+        ({}, ("train", "validation", "test"), ("train", "validation")),
+        ({"split": "test"}, ("train", "validation", "test"), ("test", "validation")),
+        ({"heldout_split": "test"}, ("train", "validation", "test"), ("train", "test")),
+        ({"heldout_split": "dev"}, ("train", "validation"), ("train", "validation")),
+        ({"heldout": "o"}, ("train", "validation"), ("train", "validation")),
+        ({"heldout": "o"}, ("",), ("", "")),
+    ],
+)
+def test_named_splits_are_read_whole(data, names, expected):
+    found = []
+    for role in (TRAIN, HELDOUT):
+        dataset = data_config.open_split(config(**data), role, Reader(*names))
+        assert len(dataset) == 40
+        found.append(dataset.split)
+    assert tuple(found) == expected
+
+
+def test_a_searchs_held_out_examples_are_of_the_training_split():
+    """Whatever config.data.heldout_split names for a report."""
+    options = config(search=True, heldout_split="test")
+    heldout = data_config.open_split(options, HELDOUT, Reader("train", "test"))
+    assert heldout.split == "train"
+    assert 0 < len(heldout) < 40
+
+
+def test_other_splits_may_be_usual():
+    read = Reader("train", "test")
+    usual = ("validation", "test")
+    assert data_config.open_split(config(), HELDOUT, read, "PATH", usual).split == "test"
+
+
+def test_split_all_reads_the_training_path_as_one():
+    read = Reader("train", "test")
+    heldout = config(split="all", heldout="o")
+    data_config.open_split(config(split="all"), TRAIN, read)
+    data_config.open_split(config(split="all"), HELDOUT, read)
+    data_config.open_split(heldout, TRAIN, read)
+    assert read.calls == [("t", True)] * 3
+    with pytest.raises(DataError, match="heldout"):
+        data_config.open_split(heldout, HELDOUT, read)  # has splits, none called validation
+    assert read.calls[3] == ("o", False)
+
+
+def fail(path: str, as_one: bool) -> Splits:
+    raise DataError(f"no data at {path}")
+
+
+def test_errors_name_the_key():
+    assert failure(data_config.open_split, config(), HELDOUT, fail) == (
+        "config.data.train: no data at t"
+    )
+    assert failure(data_config.open_split, config(heldout="o"), HELDOUT, fail) == (
+        "config.data.heldout: no data at o"
+    )
+    missing = failure(data_config.open_split, config(train=""), TRAIN, fail, "tfds:NAME")
+    assert "--config.data.train=tfds:NAME" in missing
+
+
+def test_a_block_may_name_another_key_behind_its_error():
+    def read() -> None:
+        with data_config.errors_name("data.train", "model.length"):
+            raise DataError("too short")
+
+    assert failure(read) == "config.data.train: too short (config.model.length)"
+
+
+def test_a_key_is_named_once():
+    """The innermost block knows it best."""
+
+    def read() -> None:
+        with data_config.errors_name("data.heldout"), data_config.errors_name("data.train"):
+            raise DataError("too short")
+
+    assert failure(read) == "config.data.train: too short"
+
+
+def test_a_warning_is_a_line_on_standard_error(capsys):
+    data_config.warn(TRAIN, "examples", "3 are cut")
+    assert capsys.readouterr().err == "train examples: 3 are cut\n"
+
+
+def test_the_share_that_is_searched_leaves_most_to_train_on():
+    options = config(search=True, heldout_share=0.9)
+    assert len(data_config.open_split(options, TRAIN, Reader(""))) >= 1
+    assert len(data_config.open_split(options, HELDOUT, Reader(""))) < 25

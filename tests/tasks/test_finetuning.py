@@ -1,0 +1,102 @@
+"""What all finetuning shares: the tokenizer that a pretrained encoder needs, its rate, and arrays as
+inputs."""
+
+import numpy as np
+import pytest
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax import tasks
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
+from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.finetuning import SMALL_WIDTH, Finetuning
+from gmlp_flax.tasks.question_answering import QuestionAnswering
+from gmlp_flax.tasks.text_classification import TextClassification
+from gmlp_flax.tasks.text_regression import TextRegression
+from tests.failures import failure
+from tests.training import tiny
+
+NAMES = ("text_classification", "text_regression", "question_answering")
+
+
+def config(name: str, **model):
+    """Of a task of one layer."""
+    options = gmlp_config.default(task=name)
+    options.model.update(layers=1, d_model=4, d_ffn=8, length=12, vocab_size=320, **model)
+    return options
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_tokenizer_is_inherited_or_given(name, vocabulary):
+    tokenizer = Tokenizer.load(vocabulary)
+    kind = tasks.find(name)
+    inherited = RunFiles(inherited={TOKENIZER_FILE: tokenizer.model})
+    assert kind.Data(config(name), inherited).tokenizer == tokenizer
+    given = config(name)
+    given.data.tokenizer = vocabulary
+    assert kind.Data(given).tokenizer == tokenizer
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_a_tokenizer_there_is_one_line(name):
+    data = tasks.find(name).Data(config(name))
+    message = failure(lambda: data.tokenizer)
+    assert "--config.init_from=RUN" in message
+    assert "--config.data.tokenizer=FILE" in message
+
+
+def test_what_runs_take_from_the_pretrained_one():
+    """The encoder and its tokenizer, but not the head: of classes only if they are the same."""
+    assert Finetuning.inheritance.model
+    assert Finetuning.inheritance.files == (TOKENIZER_FILE,)
+    classification = TextClassification.inheritance
+    assert classification.model
+    assert classification.required == (TOKENIZER_FILE, "labels.json")
+    assert classification.heads == {"labels.json": "head/"}
+    assert classification.new_params == ("segments/", "pooler/")
+    assert TextRegression.inheritance.heads == {"scale.json": "head/"}
+    questions = QuestionAnswering.inheritance
+    assert questions.model
+    assert questions.files == (TOKENIZER_FILE,)
+    assert questions.new_params == ("segments/", "spans/")
+
+
+def test_a_rate_for_large_models_on_a_small_one_is_told():
+    options = config("text_classification")
+    options.optimizer.learning_rate = 2e-5
+    [note] = TextClassification(options).notes()
+    assert "the rate 2e-05" in note
+    assert "scale=small" in note
+    options.optimizer.learning_rate = 4e-3
+    assert TextClassification(options).notes() == []
+    options.optimizer.learning_rate = 2e-5
+    options.model.d_model = SMALL_WIDTH + 1
+    assert TextClassification(options).notes() == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_alone_are_all_in_the_first_segment(name):
+    task = tasks.find(name)(config(name))
+    params = tiny.random_params(task.shapes())
+    tokens = np.arange(5, 29).reshape(2, 12)
+    alone = task.forward(params, tokens)
+    both = {"tokens": tokens, "segments": np.zeros_like(tokens)}
+    np.testing.assert_array_equal(alone, task.forward(params, both))
+    second = {"tokens": tokens, "segments": np.ones_like(tokens)}
+    assert not np.allclose(alone, task.forward(params, second))
+
+
+def test_encoded_lines_have_the_tokens_and_segments_of_a_pair(vocabulary):
+    options = config("text_classification")
+    options.own.second = "second"
+    options.glue.task = "own"
+    tokenizer = Tokenizer.load(vocabulary)
+    task = TextClassification(options, {TOKENIZER_FILE: tokenizer.model})
+    lines = ["the\tof and", "the of\tand"]
+    batch = task.predictor.encode(lines)
+    assert batch.keys() == {"tokens", "segments"}
+    for row, line in enumerate(lines):
+        first, second = (tokenizer.encode(text) for text in line.split("\t"))
+        expected = [tokenizer.cls_id, *first, tokenizer.sep_id, *second, tokenizer.sep_id]
+        assert batch["tokens"][row, : len(expected)].tolist() == expected
+        assert not batch["tokens"][row, len(expected) :].any()
+        assert batch["segments"][row].sum() == len(second) + 1

@@ -1,0 +1,140 @@
+"""Lines of streams and files as inputs: how they are cut, decoded and named, and bad ones."""
+
+import io
+import os
+
+import pytest
+
+from gmlp_flax.errors import DataError
+from gmlp_flax.tasks.image_classification import ImagePredictor
+from gmlp_flax.tasks.input_lines import CHUNK, Line, read_files, read_lines
+from gmlp_flax.tasks.prediction import PAUSE
+from gmlp_flax.tasks.text import TextPredictor
+
+
+class Lines(TextPredictor):
+    """A predictor that only its files are read of."""
+
+    def __init__(self):
+        super().__init__(task=None)
+
+    def prepare(self, given, truncate=False):
+        raise NotImplementedError
+
+    def encode(self, inputs):
+        raise NotImplementedError
+
+
+def lines_of(content: bytes, as_json: bool = False) -> list:
+    """What is read of a stream in memory."""
+    return list(read_lines("here", io.BytesIO(content), as_json))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", []),
+        (b"\n \r\n\t\n", []),
+        (b"one", ["one"]),
+        (b"one\ntwo\n", ["one", "two"]),
+        (b" one\ttwo \r\nthree", ["one\ttwo", "three"]),
+        ("ü 日本\n".encode(), ["ü 日本"]),
+        (b"a\rb\n", ["a\rb"]),
+        ("a\u2028b\n".encode(), ["a\u2028b"]),
+        (b"\xef\xbb\xbfone\n", ["one"]),
+        (b'{"input": "one"}\n', ['{"input": "one"}']),
+    ],
+)
+def test_lines_end_at_line_feeds_alone(content, expected):
+    assert lines_of(content) == expected
+
+
+def test_lines_know_their_places():
+    """Blank lines are counted."""
+    found = lines_of(b"one\n\ntwo\nthree")
+    assert [line.where for line in found] == ["here, line 1", "here, line 3", "here, line 4"]
+    assert all(line.record == {} for line in found)
+    assert Line("a.png").where == ""
+
+
+def test_a_line_may_be_longer_than_what_is_read_at_once():
+    long = "word " * CHUNK
+    first, second = lines_of(f"{long}\nnext\n".encode())
+    assert first == long.strip()
+    assert second.where == "here, line 2"
+
+
+def test_a_character_may_be_cut_where_a_chunk_ends():
+    text = "a" * (CHUNK - 1) + "ü"
+    assert lines_of(f"{text}\n".encode()) == [text]
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\n", b"a\x00b\n", "one\n".encode("utf-16"), "ü\n".encode("latin-1")]
+)
+def test_lines_that_are_no_utf_8_are_errors_in_their_places(content):
+    found = lines_of(b"one\n" + content + b"two\n")
+    assert found[0] == "one"
+    errors = [line for line in found if isinstance(line, DataError)]
+    assert errors
+    assert str(errors[0]).startswith("here, line 2: ")
+
+
+def test_json_objects_keep_their_other_keys():
+    plain, named = lines_of(b'plain\n{"id": 7, "input": "one\\ttwo"}\n', as_json=True)
+    assert (plain, plain.record) == ("plain", {})
+    assert named == "one\ttwo"
+    assert named.record == {"id": 7, "input": "one\ttwo"}
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b"{}", b'{"input": 3}', b'{"input": null}', b'{"input": ["a"]}', b'{"a": 1} x']
+)
+def test_json_objects_without_an_input_are_errors(line):
+    [error, after] = lines_of(line + b"\nafter\n", as_json=True)
+    assert isinstance(error, DataError)
+    assert str(error).startswith("here, line 1: ")
+    assert after == "after"
+
+
+def test_a_pause_comes_when_no_line_is_ready():
+    """As in a conversation: of each part that is written, all answers are due."""
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as stream, open(write_end, "wb", buffering=0) as writer:
+        lines = read_lines("stdin", stream)
+        writer.write(b"one\ntwo\nbeg")
+        assert [next(lines) for _ in range(3)] == ["one", "two", PAUSE]
+        writer.write(b"un\n")
+        assert [next(lines) for _ in range(2)] == ["begun", PAUSE]
+        writer.write(b"last")
+        writer.close()
+        assert list(lines) == ["last"]
+
+
+def test_files_folders_and_patterns_of_lines(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n")
+    (tmp_path / "b.tsv").write_text("two\tthree\n")
+    (tmp_path / "c.png").write_text("no text")
+    words = [str(tmp_path / "a.txt"), str(tmp_path), str(tmp_path / "*.tsv")]
+    found = list(read_files(words, Lines(), as_json=False))
+    assert found == ["one", "one", "two\tthree", "two\tthree"]
+    assert found[3].where == f"{tmp_path / 'b.tsv'}, line 1"
+
+
+def test_a_file_that_cannot_be_read_is_an_error_among_others(tmp_path):
+    (tmp_path / "a.txt").write_text("one\n")
+    words = [str(tmp_path / "none.txt"), str(tmp_path / "a.txt")]
+    error, line = read_files(words, Lines(), as_json=False)
+    assert isinstance(error, DataError)
+    assert "none.txt" in str(error)
+    assert line == "one"
+
+
+def test_images_are_the_files_themselves(tmp_path):
+    for name in ("b.png", "a.jpg", "notes.txt"):
+        (tmp_path / name).write_bytes(b"")
+    predictor = ImagePredictor(task=None)
+    found = list(read_files([str(tmp_path)], predictor, as_json=True))
+    assert sorted(found) == [str(tmp_path / name) for name in ("a.jpg", "b.png")]
+    assert {type(path) for path in found} == {Line}
+    assert {path.where for path in found} == {""}

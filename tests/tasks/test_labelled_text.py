@@ -1,0 +1,341 @@
+"""Labelled sentences and pairs: how they are read, laid out, cut and batched, what is said of them,
+and the lines that a model answers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gmlp_flax import config as gmlp_config
+from gmlp_flax.data import pipeline
+from gmlp_flax.data.finetuning import pairs
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.data.readers import labelled_text as reader
+from gmlp_flax.data.text.tokenizer import Tokenizer
+from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.tasks import data_config
+from gmlp_flax.tasks.labelled_text import hides_padding
+from gmlp_flax.tasks.prediction import Settings
+from gmlp_flax.tasks.text_classification import TextClassification, TextClassificationData
+from gmlp_flax.tasks.text_regression import TextRegressionData
+from gmlp_flax.training.evaluation import Evaluator
+from gmlp_flax.training.partition import Partition
+from tests.failures import failure, raised
+from tests.tasks import labelled_files
+from tests.training import tiny
+
+KIND = "text_classification"
+
+
+def rte_config(vocabulary, folder, **model):
+    """Of 30 pairs to train on and 21 held out."""
+    config = labelled_files.config(KIND, vocabulary, labelled_files.rte(folder), "rte")
+    config.model.update(model)
+    return config
+
+
+def all_examples(data, role: str) -> dict[str, np.ndarray]:
+    """All encoded examples of a role, as one batch."""
+    source = data.examples(role)
+    rows = [source[index] for index in range(len(source))]
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def test_what_is_cut_skipped_or_dropped_is_told(vocabulary, tmp_path, capsys):
+    train = tmp_path / "train.tsv"
+    good = labelled_files.rows(["neutral"] * 3)
+    without_label = labelled_files.rows(["-"], first=50)
+    train.write_text(f"{labelled_files.MNLI}{good}7\tbroken\n{without_label}")
+    config = labelled_files.config(KIND, vocabulary, train, "snli")
+    config.data.update(heldout=str(train), max_bad_records=1)
+    data = TextClassificationData(config)
+    source = data.examples(TRAIN)
+    assert len(source) == 3
+    lengths = []
+    for line in good.splitlines():
+        texts = line.split("\t")[1:3]
+        lengths.append(sum(len(data.tokenizer.encode(text)) for text in texts))
+    cut = sum(length + 3 > 16 for length in lengths)
+    assert source.cut == cut > 0
+    told = capsys.readouterr().err
+    assert f"train examples: {cut} of 3 are longer than config.model.length=16" in told
+    [_, *notes] = data.lines(TRAIN)
+    assert any("1 row" in note and "without a label" in note for note in notes)
+    assert any(f"1 bad records skipped, the first: {train}, line 5: " in note for note in notes)
+    config.data.max_bad_records = 0
+    message = failure(TextClassificationData(config).dataset, TRAIN)
+    assert message.startswith(f"config.data.train: {train}, line 5: ")
+
+
+def test_lines_and_summary_of_pairs(vocabulary, tmp_path):
+    data = TextClassificationData(rte_config(vocabulary, tmp_path))
+    [line, *_] = data.lines(HELDOUT)
+    for fact in ("heldout: ", "'validation'", "21 rows", "entailment (14)", "sentence1, sentence2"):
+        assert fact in line
+    summary = data.summary(TRAIN)
+    assert summary.classes == {"entailment": 15, "not_entailment": 15}
+    assert (summary.examples, summary.units) == (30, "rows")
+    first, second = labelled_files.pair(0)
+    assert summary.shown[0] == f"{first.strip()} | {second.strip()}  -> entailment"
+
+
+@pytest.mark.parametrize("layout", ["joined", "apart"])
+def test_tokens_are_those_of_what_is_read_together(vocabulary, tmp_path, layout):
+    config = rte_config(vocabulary, tmp_path, pairs=layout)
+    data = TextClassificationData(config)
+    tokens = data.tokens(HELDOUT)
+    lengths = []
+    for row in data.dataset(HELDOUT).examples.rows:
+        sizes = [len(data.tokenizer.encode(text)) for text in row.texts]
+        lengths += [sum(sizes)] if layout == "joined" else sizes
+    room = 16 - 3 if layout == "joined" else 16 - 2
+    assert tokens.examples == len(lengths)
+    assert (tokens.shortest, tokens.longest) == (min(lengths), max(lengths))
+    assert tokens.cut == pytest.approx(np.mean(np.array(lengths) > room))
+
+
+def test_texts_on_both_sides_are_noted(vocabulary, tmp_path):
+    config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", "new,b\n")
+    assert TextClassificationData(config).notes() == [
+        "note: classes without a held-out example: 1 ('a')"
+    ]
+    known = f"0 {tiny.WORDS[0]},a\nnew,b\n"
+    config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", known)
+    [note] = TextClassificationData(config).notes()
+    assert "50%" in note
+
+
+def test_a_split_and_all_of_a_published_file(vocabulary, tmp_path):
+    """A column of splits may say which rows to train on, unless all of them are asked for."""
+    header = labelled_files.PAIRS.replace("label\n", "label\tsplit\n")
+    splits = ["train", "dev", "train", "test"] * 10
+    rows = labelled_files.rows(["entailment", "not_entailment"] * 20).splitlines()
+    lines = [f"{row}\t{split}\n" for row, split in zip(rows, splits, strict=True)]
+    (tmp_path / "all.tsv").write_text(header + "".join(lines))
+    config = labelled_files.config(KIND, vocabulary, tmp_path / "all.tsv", "rte")
+    data = TextClassificationData(config)
+    assert [len(data.dataset(role)) for role in (TRAIN, HELDOUT)] == [20, 10]
+    config.data.update(split="all", heldout_share=0.25)
+    data = TextClassificationData(config)
+    sizes = [len(data.dataset(role)) for role in (TRAIN, HELDOUT)]
+    assert sum(sizes) == 40
+    assert sizes[0] > 20
+
+
+def test_data_are_read_once_for_each_role(vocabulary, tmp_path, monkeypatch):
+    """Classes come from the rows that training reads."""
+    calls = []
+    read = reader.read
+
+    def counted(path, *args):
+        calls.append(path)
+        return read(path, *args)
+
+    monkeypatch.setattr(reader, "read", counted)
+    config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", "new,a\nold,b\n")
+    data = TextClassificationData(config)
+    assert data.classes == ("a", "b")
+    assert (len(data.examples(TRAIN)), len(data.examples(HELDOUT))) == (4, 2)
+    data.assets()
+    data.notes()
+    assert calls == [config.data.train, config.data.heldout]
+
+
+def test_data_without_labels_cannot_be_trained_on(vocabulary, tmp_path):
+    (tmp_path / "train.tsv").write_text("index\tsentence1\tsentence2\n0\tthe\ta\n1\tof\tto\n")
+    config = labelled_files.config(KIND, vocabulary, tmp_path / "train.tsv", "rte")
+    message = failure(TextClassificationData(config).dataset, TRAIN)
+    assert message.startswith("config.data.train: ")
+    assert "label" in message
+
+
+def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):
+    config = rte_config(vocabulary, tmp_path, pairs="apart", length=12)
+    task, data = tiny.open_task(config, tmp_path / "run")
+    example = data.examples(TRAIN)[0]
+    shapes = {name: (array.shape, array.dtype) for name, array in example.items()}
+    assert shapes == task.example_shapes()
+    assert shapes["tokens"] == ((2, 12), jnp.int32)
+    assert not example["segments"].any()
+    params = task.init(jax.random.key(0))
+    metrics, _ = Evaluator(task, data, Partition.make())(params)
+    assert metrics["examples"] == 21
+    assert metrics["loss"] == pytest.approx(np.log(2), rel=0.3)
+
+
+def test_examples_have_the_shapes_that_the_task_tells(vocabulary, tmp_path):
+    task, data = tiny.open_task(rte_config(vocabulary, tmp_path), tmp_path / "run")
+    example = data.examples(HELDOUT)[3]
+    shapes = {name: (array.shape, array.dtype) for name, array in example.items()}
+    assert shapes == task.example_shapes()
+    tokenizer = data.tokenizer
+    texts = data.dataset(HELDOUT).examples.rows[3].texts
+    ids = [np.array(tokenizer.encode(text), np.int32) for text in texts]
+    tokens, segments = pairs.assemble(ids, 16, tokenizer)
+    np.testing.assert_array_equal(example["tokens"], tokens)
+    np.testing.assert_array_equal(example["segments"], segments)
+
+
+TRANSFORMER = {"block": "transformer", "heads": 2, "positions": "relative"}
+
+
+def long_config(vocabulary, folder, block: str = "gmlp", **model):
+    """Of a model of 200 tokens, which are more than any text has."""
+    config = rte_config(vocabulary, folder)
+    config.model = gmlp_config.default(task=KIND, block=block).model
+    sizes = {name: labelled_files.SIZES[name] for name in ("layers", "d_model", "d_ffn")}
+    config.model.update(sizes)
+    config.model.update({"length": 200, "vocab_size": 320, "mask_padding": True} | model)
+    return config
+
+
+@pytest.mark.parametrize("options", [{"hide_padding": True}, TRANSFORMER], ids=["gmlp", "bert"])
+def test_batches_of_short_texts_are_cut_and_score_the_same(vocabulary, tmp_path, options):
+    """To one of a few lengths; several hosts, which see a part of a batch each, read whole
+    sequences."""
+    config = long_config(vocabulary, tmp_path, **options)
+    task, data = tiny.open_task(config, tmp_path / "run")
+    assert hides_padding(config)
+    with data.train_batches(3, 0, 1) as cut, data.train_batches(3, 0, 2) as half:
+        batch = next(cut)
+        part = next(half)
+    whole = {name: array[batch["index"]] for name, array in all_examples(data, TRAIN).items()}
+    length = batch["tokens"].shape[1]
+    is_token = whole["tokens"] != task.tokenizer.pad_id
+    used = int(np.flatnonzero(is_token.any(axis=0))[-1]) + 1
+    assert used <= length < 200
+    assert length in pairs.LENGTHS
+    assert part["tokens"].shape == (4, 200)
+    for name in ("tokens", "segments"):
+        np.testing.assert_array_equal(batch[name], whole[name][:, :length])
+
+    params = tiny.random_params(task.shapes(), 0.5)
+    loss = jax.jit(task.loss)
+    keys = jax.random.split(jax.random.key(0), 8)
+    losses = [float(loss(params, {**arrays, "key": keys})[0]) for arrays in (batch, whole)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    metrics, _ = Evaluator(task, data, Partition.make())(params)
+    heldout = all_examples(data, HELDOUT)
+    logits = np.asarray(task.scores(params, heldout, None))
+    assert metrics["examples"] == 21
+    assert metrics["accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == heldout["label"]))
+
+
+def test_batches_stay_whole_if_padding_is_read(vocabulary, tmp_path):
+    config = rte_config(vocabulary, tmp_path)
+    data = TextClassificationData(config)
+    assert not hides_padding(config)
+    assert data.finish(1) is pipeline.unchanged
+    with data.train_batches(0, 0, 1) as batches:
+        assert next(batches)["tokens"].shape == (8, 16)
+    hiding = TextClassificationData(long_config(vocabulary, tmp_path, hide_padding=True))
+    assert hiding.finish(1) is not pipeline.unchanged
+    assert hiding.finish(2) is pipeline.unchanged
+
+
+def test_padding_that_cannot_be_hidden(vocabulary, tmp_path):
+    config = rte_config(vocabulary, tmp_path, hide_padding=True, spatial="dense")
+    assert "model.hide_padding is True" in raised(ValueError, TextClassification(config).spec)
+    config.model.mask_padding = False
+    told = raised(ConfigError, TextClassification.check, config)
+    assert "hide_padding is True, and model.mask_padding is not" in told
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "key"),
+    [
+        ("sst2", {"pairs": "apart"}, "config.model.pairs"),
+        ("rte", {"pairs": "apart", "pooler": True}, "model.pooler"),
+        ("rte", {"causal": True, "pool": "cls"}, "config.model.pool"),
+    ],
+)
+def test_what_a_config_may_not_be(task, model, key):
+    config = gmlp_config.default(task=KIND)
+    config.glue.task = task
+    config.model.update(model)
+    assert key in raised(ConfigError, TextClassification.check, config)
+
+
+def test_a_single_text_of_own_data_is_no_pair():
+    config = gmlp_config.default(task=KIND)
+    config.glue.task = "own"
+    config.model.pairs = "apart"
+    assert "the task own" in raised(ConfigError, TextClassification.check, config)
+    config.own.second = "answer"
+    TextClassification.check(config)
+
+
+@pytest.mark.parametrize("layout", ["joined", "apart"])
+def test_lines_are_answered_as_evaluation_scores_them(vocabulary, tmp_path, layout):
+    task, data = tiny.open_task(rte_config(vocabulary, tmp_path, pairs=layout), tmp_path / "run")
+    params = tiny.random_params(task.shapes(), 0.5)
+    lines = ["\t".join(row.texts) for row in data.dataset(HELDOUT).examples.rows]
+    settings = Settings(top=2, batch_size=4, truncate=True)
+    answers = list(task.predictor.answers(params, lines, settings))
+    logits = np.asarray(task.scores(params, all_examples(data, HELDOUT), None), np.float64)
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    for answer, row in zip(answers, shares, strict=True):
+        [candidates] = answer.predictions
+        best = np.argsort(-row)
+        assert [name for name, _ in candidates] == [task.class_names[index] for index in best]
+        assert [share for _, share in candidates] == pytest.approx(row[best], rel=1e-4)
+    assert any(answer.note for answer in answers)  # some are cut
+
+
+def test_lines_that_do_not_suit_the_task(vocabulary, tmp_path):
+    task, _ = tiny.open_task(rte_config(vocabulary, tmp_path), tmp_path / "run")
+    prepare = task.predictor.prepare
+    assert "1 text(s), the task reads 2" in raised(RunError, prepare, "one")
+    assert "3 text(s), the task reads 2" in raised(RunError, prepare, "one\ttwo\tthree")
+    assert "--truncate" in raised(RunError, prepare, f"one\t{labelled_files.TEXT}")
+    prepared = prepare(f"one\t{labelled_files.TEXT}", truncate=True)
+    assert prepared.note
+    assert prepared.examples[0]["tokens"].shape == (16,)
+
+
+def test_a_line_is_as_long_as_it_needs_if_padding_is_hidden(vocabulary, tmp_path):
+    config = long_config(vocabulary, tmp_path, hide_padding=True)
+    task, _ = tiny.open_task(config, tmp_path / "run")
+    [example] = task.predictor.prepare("the\tof").examples
+    tokenizer = Tokenizer.load(vocabulary)
+    expected = [len(tokenizer.encode(text)) + 1 for text in ("the", "of")]
+    assert example["tokens"].shape == (1 + sum(expected),)
+
+
+def test_rows_of_a_program(tmp_path):
+    config = gmlp_config.default(task=KIND)
+    config.glue.task = "own"
+    row = TextClassificationData.row
+    assert row(config, ["a text"], "x", "") == {"text": "a text", "label": "x"}
+    assert "own.second" in failure(row, config, ["a", "b"], "x", "")
+    assert "(text, label)" in failure(row, config, ["a"], None, "")
+    assert "int" in failure(row, config, [3], "x", "")
+    config.own.update(text="q", second="a", label="verdict")
+    assert row(config, ["a", "b"], 1, "") == {"q": "a", "a": "b", "verdict": 1}
+    numbers = gmlp_config.default(task="text_regression")
+    assert TextRegressionData.row(numbers, ["a", "b"], 2.5, "") == {
+        "sentence1": "a",
+        "sentence2": "b",
+        "label": 2.5,
+    }
+
+
+def test_missing_data_are_named(vocabulary, tmp_path):
+    config = labelled_files.config(KIND, vocabulary, "", "rte")
+    message = failure(TextClassificationData(config).dataset, TRAIN)
+    assert "--config.data.train=PATH" in message
+    assert data_config.key_of(config, HELDOUT) == "train"
+
+
+def test_predictions_that_are_no_plain_cells_are_quoted(vocabulary, tmp_path):
+    """Ids and labels of one's own with tabs and line feeds in them."""
+    records = []
+    for number, label in enumerate(["a\tb", "c\nd"] * 5):
+        records.append({"text": f"text {number}", "label": label})
+    path = labelled_files.json_rows(tmp_path / "own.jsonl", records)
+    config = labelled_files.config(KIND, vocabulary, path, "own")
+    config.data.update(heldout=str(path))
+    task, data = tiny.open_task(config, tmp_path / "run")
+    labels = data.dataset(HELDOUT).labels
+    [content] = task.prediction_files({"label": labels}, data).values()
+    assert content.startswith(b'index\tprediction\n0\t"a\tb"\n1\t"c\nd"\n2\t')

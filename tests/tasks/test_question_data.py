@@ -1,0 +1,151 @@
+"""Questions on passages as the windows of a model, and what is said of them."""
+
+import numpy as np
+import pytest
+
+from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
+from gmlp_flax.tasks.question_data import QuestionData, windows_of
+from tests.data.finetuning.squad_files import article, colours, entry, write
+from tests.failures import failure
+from tests.tasks import question_files
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Eight articles of both versions, and a tokenizer."""
+    return question_files.write_all(tmp_path_factory.mktemp("squad"))
+
+
+def question_data(folder, version: str = "v1.1", **data) -> QuestionData:
+    return QuestionData(question_files.config(folder, version, **data))
+
+
+def test_an_article_is_on_one_side(folder):
+    data = question_data(folder)
+    passages = []
+    for role in ROLES:
+        passages.append({question.context for question in data.dataset(role).examples.questions})
+    assert not passages[0] & passages[1]
+    assert len(passages[0] | passages[1]) == 8
+    assert data.notes() == []
+
+
+def test_windows_are_those_of_the_config(folder):
+    data = question_data(folder)
+    windows = data.examples(HELDOUT)
+    expected = windows_of(data.config, data.tokenizer, data.dataset(HELDOUT).examples.questions)
+    assert data.evaluation_examples() == len(windows) == len(expected)
+    assert (windows.length, len(windows[0]["tokens"])) == (48, 48)
+    for index in (0, len(windows) - 1):
+        for name, value in expected[index].items():
+            np.testing.assert_array_equal(windows[index][name], value)
+
+
+def test_passages_on_both_sides_are_counted(folder, tmp_path):
+    old = colours(0)
+    new = colours(20)
+    new["paragraphs"][0]["context"] += " The end."
+    path = write(tmp_path / "heldout.json", old, new)
+    [note] = question_data(folder, heldout=str(path)).notes()
+    assert "50%" in note
+    write(path, new)
+    assert question_data(folder, heldout=str(path)).notes() == []
+
+
+@pytest.mark.parametrize("version", ["v1.1", "v2.0"])
+def test_lines_and_summary(folder, version):
+    data = question_data(folder, version)
+    count = len(data.dataset(TRAIN))
+    [line, *_] = data.lines(TRAIN)
+    for fact in ("train: ", f"{count} questions", f"{version}.json"):
+        assert fact in line
+    summary = data.summary(TRAIN)
+    assert (summary.units, summary.examples, summary.classes) == ("questions", count, {})
+    contexts = [question.context for question in data.dataset(TRAIN).examples.questions]
+    lengths = [len(ids) for ids in data.tokenizer.encode_batch(contexts)]
+    tokens = summary.tokens
+    assert (tokens.examples, tokens.longest) == (count, max(lengths))
+    assert tokens.cut == 0  # they are read in windows
+
+
+@pytest.fixture
+def odd(folder, tmp_path):
+    """Data to train on with an answer that is part of a word, one that no token holds, and one that
+    is not in its passage."""
+    context = "red\u00ad \u200d green greenish"
+    answers = {"a": "red", "b": "gr", "c": "\u200d"}
+    entries = [entry(name, "which?", context, text) for name, text in answers.items()]
+    wrong = entry("d", "which?", context, "red")
+    wrong["answers"] = [{"text": "blue", "answer_start": 0}]
+    path = write(tmp_path / "a.json", article("x", context, *entries, wrong))
+    heldout = str(folder / "v1.1.json")
+    return question_data(folder, train=str(path), heldout=heldout, max_bad_records=1)
+
+
+def test_questions_that_are_left_out_are_told(odd, capsys):
+    assert [question.id for question in odd.examples(TRAIN).questions] == ["a", "b"]
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("train questions: 1 of 3 have an answer that no token holds")
+    note = odd.lines(TRAIN)[-1]
+    assert note.startswith("1 left out, the first: ")
+    assert "question d" in note
+    odd.examples(HELDOUT)
+    assert capsys.readouterr().err == ""
+
+
+def test_bad_questions_are_never_left_out_of_a_set_that_is_held_out(odd):
+    """Their number is part of the score."""
+    data = odd.config.data
+    data.update(train=data.heldout, heldout=data.train)
+    message = failure(odd.dataset, HELDOUT)
+    assert message.startswith("config.data.heldout: ")
+    assert "question d" in message
+
+
+@pytest.fixture
+def spoiled(folder, tmp_path):
+    """A folder with eight articles and one that has a bad question."""
+    articles = [colours(number) for number in range(9)]
+    articles[8]["paragraphs"][0]["qas"][0]["answers"] = [{"text": "lost", "answer_start": 0}]
+    write(tmp_path / "train-v1.1.json", *articles)
+    return tmp_path
+
+
+def test_bad_questions_of_a_file_that_both_roles_share_are_left_out(folder, spoiled):
+    path = str(spoiled / "train-v1.1.json")
+    data = question_data(folder, train=path, max_bad_records=1)
+    assert sum(len(data.dataset(role)) for role in ROLES) == 9 * 8 - 1
+    for role in ROLES:
+        assert "8-house" in data.lines(role)[-1]
+    assert "max_bad_records=0" in failure(question_data(folder, train=path).dataset, TRAIN)
+
+
+def test_bad_questions_are_left_out_beside_a_split_that_is_not_held_out(folder, spoiled):
+    write(spoiled / "test-v1.1.json", colours(20))
+    data = question_data(folder, train=str(spoiled), max_bad_records=1)
+    assert sum(len(data.dataset(role)) for role in ROLES) == 9 * 8 - 1
+
+
+def test_a_search_leaves_bad_questions_out_of_the_split_that_it_shares(folder, spoiled):
+    """And does not read the other one."""
+    (spoiled / "dev-v1.1.json").write_text("not JSON")
+    options = {"max_bad_records": 1, "search": True, "heldout_share": 0.3}
+    data = question_data(folder, train=str(spoiled), **options)
+    found = [len(data.dataset(role)) for role in ROLES]
+    assert min(found) > 0
+    assert sum(found) < 9 * 8
+    data.config.data.search = False
+    assert "dev-v1.1.json" in failure(QuestionData(data.config).dataset, HELDOUT)
+
+
+def test_too_short_a_length(folder):
+    data = question_data(folder)
+    data.config.model.length = 15
+    message = failure(data.evaluation_examples)
+    assert message.startswith("config.model.length: length=15")
+    assert "max_query=12" in message
+
+
+def test_missing_data_are_named(folder):
+    data = question_data(folder, train="")
+    assert "tfds:squad/v1.1" in failure(data.dataset, TRAIN)

@@ -1,0 +1,165 @@
+"""The tokenizer of a model that reads text, its stand-in, padding, and what an input may be."""
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
+from gmlp_flax.errors import RunError
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.tasks.text import StandInTokenizer, require_room
+from tests.failures import failure, raised
+from tests.training import tiny
+
+
+@pytest.fixture(scope="module")
+def model_bytes(vocabulary):
+    """The file of a tokenizer with 300 pieces."""
+    with open(vocabulary, "rb") as file:
+        return file.read()
+
+
+@pytest.fixture
+def task(tmp_path, model_bytes):
+    """A masked language model of 16 tokens."""
+    return MaskedLanguageModeling(tiny.text_config(tmp_path), {TOKENIZER_FILE: model_bytes})
+
+
+def test_a_model_without_files_has_a_stand_in(tmp_path):
+    """It is enough for shapes and the loss; text is refused."""
+    task = MaskedLanguageModeling(tiny.text_config(tmp_path))
+    assert isinstance(task.tokenizer, StandInTokenizer)
+    assert task.tokenizer.vocab_size == 320
+    assert task.shapes()["embedding"].shape == (320, 8)
+    assert task.example_shapes()["tokens"][0] == (16,)
+    assert "tokenizer" in raised(RunError, task.predictor.encode, ["a text"])
+
+
+def test_a_stand_in_is_copied_and_pickled():
+    tokenizer = StandInTokenizer(320)
+    assert copy.deepcopy(tokenizer) == tokenizer
+    assert pickle.loads(pickle.dumps(tokenizer)) == tokenizer
+
+
+def test_the_tokenizer_of_the_files(task, model_bytes, vocabulary):
+    assert task.tokenizer == Tokenizer.load(vocabulary)
+    assert task.files == {TOKENIZER_FILE: model_bytes}
+    assert task.predictor.tokenizer is task.tokenizer
+    assert task.predictor.pad_id == task.tokenizer.pad_id
+
+
+def test_a_damaged_tokenizer_is_refused_by_name(tmp_path):
+    config = tiny.text_config(tmp_path)
+    message = failure(MaskedLanguageModeling, config, {TOKENIZER_FILE: b"no model"})
+    assert TOKENIZER_FILE in message
+
+
+def test_a_table_that_is_too_small_is_refused(tmp_path, model_bytes, vocabulary):
+    tokenizer = Tokenizer.load(vocabulary)
+    config = tiny.text_config(tmp_path, vocab_size=tokenizer.vocab_size)
+    require_room(config, tokenizer)
+    MaskedLanguageModeling(config, {TOKENIZER_FILE: model_bytes})
+    config.model.vocab_size -= 1
+    message = failure(MaskedLanguageModeling, config, {TOKENIZER_FILE: model_bytes})
+    assert str(tokenizer.vocab_size) in message
+    assert f"config.model.vocab_size is {tokenizer.vocab_size - 1}" in message
+
+
+def test_padding_is_hidden_if_asked_for(task):
+    tokenizer = task.tokenizer
+    tokens = np.array([[tokenizer.cls_id, 9, tokenizer.sep_id, tokenizer.pad_id]])
+    assert task.padding_mask(tokens) is None
+    task.config.model.mask_padding = True
+    assert task.padding_mask(tokens).tolist() == [[True, True, True, False]]
+
+
+def test_the_mean_of_features_leaves_out_padding(task):
+    params = tiny.random_params(task.shapes())
+    tokens = np.full((2, 16), task.tokenizer.pad_id, np.int32)
+    tokens[0, :3] = [task.tokenizer.cls_id, 9, task.tokenizer.sep_id]
+    tokens[1, :9] = np.arange(9, 18)
+    states = np.asarray(task.features(params, tokens))
+    mean = task.features(params, tokens, pool="mean")
+    expected = [states[0, :3].mean(axis=0), states[1, :9].mean(axis=0)]
+    np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)
+    segments = np.zeros_like(tokens)
+    named = task.features(params, {"tokens": tokens, "segments": segments}, pool="mean")
+    np.testing.assert_array_equal(named, mean)
+
+
+def test_arrays_of_ids_are_inputs(task):
+    ids = np.array([[0, 319] * 8], np.int64)
+    assert task.as_inputs(ids) is ids
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((1, 16)),
+        np.full((1, 16), -1),
+        np.full((1, 16), 320),
+        np.zeros((1, 17), int),
+        np.array([["a"] * 16]),
+    ],
+)
+def test_other_arrays_are_no_inputs(task, array):
+    assert "319" in failure(task.as_inputs, array)
+
+
+def test_a_shorter_array_needs_a_model_that_reads_it(tmp_path):
+    short = np.zeros((1, 5), int)
+    fixed = MaskedLanguageModeling(tiny.text_config(tmp_path, spatial="dense"))
+    assert "[1, 5]" in failure(fixed.as_inputs, short)
+    options = {"block": "transformer", "heads": 2, "positions": "relative"}
+    any_length = MaskedLanguageModeling(tiny.text_config(tmp_path, **options))
+    assert any_length.as_inputs(short) is short
+
+
+def test_texts_are_padded_to_the_longest(task):
+    predictor = task.predictor
+    padded = predictor.padded([[7, 8, 9], [7]])
+    assert padded.dtype == np.int32
+    assert padded[:, :3].tolist() == [[7, 8, 9], [7, 0, 0]]
+    assert not padded[:, 3:].any()
+    expected = 3 if task.spec().supports_length(3) else 16
+    assert padded.shape == (2, expected)
+    assert "17 tokens" in raised(RunError, predictor.padded, [[5] * 17])
+
+
+def test_a_cut_is_told_or_refused(task):
+    note = task.predictor.note_of_cut
+    assert note(16, "a text", truncate=False) == ""
+    assert "first 16" in note(17, "a text", truncate=True)
+    told = raised(RunError, note, 17, "a text", truncate=False)
+    assert "17 tokens" in told
+    assert "truncate" in told
+
+
+def test_inputs_of_a_program_are_texts(task):
+    assert task.predictor.listed("one") == ["one"]
+    assert task.predictor.listed(["one", "two"]) == ["one", "two"]
+    for wrong in (b"bytes", [1], ["one", None]):
+        assert "expected text" in failure(task.predictor.listed, wrong)
+
+
+def test_inputs_of_a_file_are_its_lines(task, tmp_path):
+    path = tmp_path / "lines.txt"
+    path.write_bytes(b"one\ntwo\n")
+
+    def read_lines(name: str, stream: io.BufferedReader):
+        assert name == str(path)
+        yield from stream.read().split()
+
+    assert list(task.predictor.inputs_of_file(str(path), read_lines)) == [b"one", b"two"]
+    missing = task.predictor.inputs_of_file(str(tmp_path / "none.txt"), read_lines)
+    assert "none.txt" in failure(list, missing)
+
+
+def test_embeddings_have_the_options_of_the_config(task):
+    options = task.embedding()
+    assert options["tie_embeddings"] is True
+    assert options["token_types"] == 0
+    assert options.keys() == set(task.around_encoder)

@@ -1,0 +1,152 @@
+"""The tokenizer that a run was given: its own, the config's, that of prepared data, or that of the
+run that starts it."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gmlp_flax.data.text.fixed_vocabulary import SPECIAL_PIECES
+from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
+from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from gmlp_flax.tasks.text_data import given_tokenizer, report_unknown, require_texts
+from tests.failures import failure
+from tests.training import tiny
+
+
+@pytest.fixture(scope="module")
+def tokenizers():
+    """Two different ones."""
+    texts = [" ".join(tiny.WORDS), " ".join(tiny.WORDS[:20])]
+    return [Tokenizer.train([text] * 20, 300) for text in texts]
+
+
+@pytest.fixture
+def config(tmp_path):
+    return tiny.text_config(tmp_path)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The folder of a run."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+def test_the_run_folders_tokenizer_comes_before_an_inherited_one(config, run, tokenizers):
+    first, second = tokenizers
+    assert given_tokenizer(config, RunFiles(str(run))) is None
+    inherited = RunFiles(str(run), inherited={TOKENIZER_FILE: second.model})
+    assert given_tokenizer(config, inherited) == second
+    first.save(run / TOKENIZER_FILE)
+    assert given_tokenizer(config, inherited) == first
+
+
+def test_a_checkpoints_tokenizer_is_the_runs_own(config, tokenizers):
+    first, second = tokenizers
+    files = RunFiles(own={TOKENIZER_FILE: first.model}, inherited={TOKENIZER_FILE: second.model})
+    assert given_tokenizer(config, files) == first
+
+
+def test_a_run_folder_that_came_without_the_file_it_was_given(config, run, tokenizers, tmp_path):
+    """As on another machine: the folder has its own copy."""
+    tokenizers[0].save(run / TOKENIZER_FILE)
+    files = RunFiles(str(run))
+    config.data.tokenizer = str(tmp_path / "moved.model")
+    assert given_tokenizer(config, files) == tokenizers[0]
+    tokenizers[1].save(tmp_path / "moved.model")
+    message = failure(given_tokenizer, config, files)
+    assert "two different tokenizers" in message
+    assert str(run / TOKENIZER_FILE) in message
+    assert "config.data.tokenizer" in message
+    config.data.tokenizer = str(tmp_path / "none.model")
+    message = failure(given_tokenizer, config, RunFiles(str(tmp_path / "new")))
+    assert "config.data.tokenizer" in message
+    assert "none.model" in message
+
+
+def test_further_files_must_hold_the_same_tokenizer(config, tokenizers, tmp_path):
+    paths = {}
+    for name, tokenizer in zip(("one", "other"), tokenizers, strict=True):
+        paths[name] = str(tmp_path / f"{name}.model")
+        tokenizer.save(paths[name])
+    files = RunFiles()
+    assert given_tokenizer(config, files, {"one": paths["one"]}) == tokenizers[0]
+    message = failure(given_tokenizer, config, files, paths)
+    assert "one, " in message
+    assert "other, " in message
+
+
+def test_a_damaged_file_is_named(config, run):
+    (run / TOKENIZER_FILE).write_bytes(b"no model")
+    assert str(run / TOKENIZER_FILE) in failure(given_tokenizer, config, RunFiles(str(run)))
+
+
+def test_the_reading_of_a_run_stays(config, run, tmp_path, capsys):
+    """A run keeps lower case and accents as it began, though the file is read in another way
+    today."""
+    pytest.importorskip("tokenizers", reason="the extra `wordpiece` is not installed")
+    pieces = "\n".join([*SPECIAL_PIECES, "schön", "schon"]).encode()
+    (tmp_path / "vocab.txt").write_bytes(pieces)
+    files = RunFiles(str(run))
+    config.data.tokenizer = str(tmp_path / "vocab.txt")
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"do_lower_case": true, "strip_accents": false}')
+    begun = given_tokenizer(config, files)
+    assert begun.encode("Schön") == [5]
+    assert "accents are kept" in capsys.readouterr().err
+    settings.write_text('{"do_lower_case": false}')
+    begun.save(run / TOKENIZER_FILE)
+    assert given_tokenizer(config, files) == begun
+    (run / TOKENIZER_FILE).write_bytes(pieces)  # as version 0.2.0 kept it
+    old = given_tokenizer(config, files)
+    assert old.encode("Schön") == [6]
+    assert old.model == pieces
+
+    inherited = RunFiles(inherited={TOKENIZER_FILE: begun.model})
+    assert given_tokenizer(config, inherited) == begun
+    config.data.strip_accents = "True"
+    assert given_tokenizer(config, inherited).cases == (False, True)
+    config.data.tokenizer = ""
+    message = failure(given_tokenizer, config, inherited)
+    assert "strip_accents is True" in message
+    assert "strip_accents is False" in message
+
+
+def test_data_with_too_many_pieces_for_the_model_are_refused(config, tokenizers):
+    files = RunFiles(own={TOKENIZER_FILE: tokenizers[0].model})
+    config.model.vocab_size = tokenizers[0].vocab_size - 1
+    data = MaskedLanguageModeling.Data(config, files)
+    assert "config.model.vocab_size" in failure(data.assets)
+
+
+def test_the_tokenizer_is_a_file_of_the_model(config, tokenizers):
+    files = RunFiles(own={TOKENIZER_FILE: tokenizers[0].model})
+    data = MaskedLanguageModeling.Data(config, files)
+    assert data.assets() == {TOKENIZER_FILE: tokenizers[0].model}
+
+
+@pytest.mark.parametrize(("unknown", "is_warning"), [(0, False), (1, True), (2, True)])
+def test_unknown_tokens_are_reported(unknown, is_warning, capsys):
+    tokenizer = SimpleNamespace(may_lack=True, unk_id=1, special_ids=(0, 1))
+    tokens = np.full(4, 9)
+    tokens[:unknown] = 1
+    report_unknown(tokenizer, [{"tokens": tokens}], "train examples")
+    told = capsys.readouterr().err
+    assert f"train examples: {25 * unknown}.0%" in told
+    assert told.startswith("warning") == is_warning
+
+
+def test_mostly_unknown_tokens_are_refused_and_a_whole_vocabulary_is_not_asked(capsys):
+    tokenizer = SimpleNamespace(may_lack=True, unk_id=1, special_ids=(0, 1))
+    source = [{"tokens": np.array([1, 1, 9])}]
+    assert "passages" in failure(report_unknown, tokenizer, source, "passages")
+    report_unknown(SimpleNamespace(may_lack=False), source, "passages")
+    assert capsys.readouterr().err == ""
+
+
+def test_inputs_of_a_program_are_texts():
+    require_texts(["one", "two"])
+    assert "int" in failure(require_texts, ["one", 2])

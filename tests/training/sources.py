@@ -1,0 +1,63 @@
+"""A tiny model in each form that a trained model may have."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gmlp_flax.interop import exported
+from gmlp_flax.training import pretrained
+from tests.training import tiny
+from tests.weights import states, test_vision_transformer
+
+# A form -> where it is within the folder of `write`, "" for what is elsewhere.
+OF_IMAGES = {
+    "run": "digits",
+    "checkpoint": "digits/checkpoints/12",
+    "export": "exported",
+    "exported weights": "exported/model.safetensors",
+    "file of timm": "gmlp_s16_224.ra3_in1k.safetensors",
+    "folder of timm": "timm",
+    "weights of timm": "timm/model.safetensors",
+    "file of vision_transformer": "imagenet1k-Mixer-B_16.npz",
+}
+OF_TEXT = {
+    "run of text": "text",
+    "folder of bert": "bert",
+    "weights of bert": "bert/model.safetensors",
+    "folder of fnet": "fnet",
+}
+SHIPPED = {"shipped": "digits"}
+FORMS = {**OF_IMAGES, **OF_TEXT}
+DESCRIBED = {"architecture": "gmlp_s16_224", "num_classes": 3}
+
+
+def shrink(monkeypatch: Any) -> None:
+    """Makes the models of timm that `write` writes tiny."""
+    states.shrink(monkeypatch, "gmlp_s16_224")
+    sizes = {"d_ffn": 12, "d_spatial": 6, "image_size": (12, 12)}
+    states.shrink(monkeypatch, "mixer_b16_224", **sizes)
+
+
+def write(folder: Path, image_run: Path, text_run: Path) -> None:
+    """Writes all forms, of models that `shrink` has made tiny."""
+    shutil.copytree(image_run, folder / "digits")
+    shutil.copytree(text_run, folder / "text")
+    exported.export(pretrained.load(image_run), str(folder / "exported"))
+    state, _ = states.of_timm("gmlp_s16_224", 3)
+    states.write(folder / "gmlp_s16_224.ra3_in1k.safetensors", state)
+    states.write(folder / "timm" / "model.safetensors", state)
+    (folder / "timm" / "config.json").write_text(json.dumps(DESCRIBED))
+    np.savez(folder / "imagenet1k-Mixer-B_16.npz", **test_vision_transformer.weights())
+    for family in ("bert", "fnet"):
+        state, _ = states.of_transformers(family)
+        states.write_transformers(folder / family, family, state)
+        states.write_vocabulary(folder / family, tiny.WORDS)
+
+
+def path(folder: str | os.PathLike[str], form: str) -> str:
+    """Where a form is."""
+    return os.path.join(folder, FORMS[form])

@@ -1,0 +1,165 @@
+"""The tables between timm's state dicts and our trees, on shapes written down by hand."""
+
+import jax
+import numpy as np
+import pytest
+
+from gmlp_flax.tasks.image_classification import ImageClassification
+from gmlp_flax.weights import imagenet, timm
+from tests.weights import states
+
+LAYERS = 2
+D = 4
+CLASSES = 5
+PATCH = (3, 2, 2)  # images of 4 x 4 in patches of 2 x 2: four tokens
+
+
+def dense(name, *shape):
+    """Linear weights are [out, in], convolutions [out, in, h, w]."""
+    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+
+
+def mlp(name, inner, width=D):
+    return {**dense(f"{name}.fc1", inner, width), **dense(f"{name}.fc2", width, inner)}
+
+
+def affine(name):
+    return {f"{name}.alpha": (1, 1, D), f"{name}.beta": (1, 1, D)}
+
+
+def norm(name, width=D):
+    return {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+
+
+# What timm's modules declare of each family: one block, and what is around the blocks.
+HEAD = dense("head", CLASSES, D)
+STEM = dense("stem.proj", D, *PATCH)
+BLOCKS = {
+    "gmlp_ti16_224": {
+        **norm("norm"),
+        **dense("mlp_channels.fc1", 12, D),
+        **norm("mlp_channels.gate.norm", 6),
+        **dense("mlp_channels.gate.proj", 4, 4),
+        **dense("mlp_channels.fc2", D, 6),
+    },
+    "mixer_b16_224": {
+        **norm("norm1"),
+        **norm("norm2"),
+        **mlp("mlp_channels", 12),
+        **mlp("mlp_tokens", 3, 4),
+    },
+    "resmlp_12_224": {
+        **affine("norm1"),
+        **affine("norm2"),
+        **mlp("mlp_channels", 12),
+        **dense("linear_tokens", 4, 4),
+        "ls1": (D,),
+        "ls2": (D,),
+    },
+    "deit_tiny_patch16_224": {
+        **norm("norm1"),
+        **norm("norm2"),
+        **mlp("mlp", 12),
+        **dense("attn.qkv", 3 * D, D),
+        **dense("attn.proj", D, D),
+    },
+}
+OUTSIDE = {
+    "gmlp_ti16_224": {**STEM, **HEAD, **norm("norm")},
+    "mixer_b16_224": {**STEM, **HEAD, **norm("norm")},
+    "resmlp_12_224": {**STEM, **HEAD, **affine("norm")},
+    "deit_tiny_patch16_224": {
+        **HEAD,
+        **norm("norm"),
+        **dense("patch_embed.proj", D, *PATCH),
+        "cls_token": (1, 1, D),
+        "pos_embed": (1, 5, D),
+    },
+}
+
+
+def state_of(name, seed=0):
+    """A state dict of a tiny model, every number another."""
+    shapes = dict(OUTSIDE[name])
+    for layer in range(LAYERS):
+        for key, shape in BLOCKS[name].items():
+            shapes[f"blocks.{layer}.{key}"] = shape
+    numbers = np.random.default_rng(seed)
+    return {key: numbers.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
+
+
+def like(name):
+    """Shapes of our parameters for the same tiny model."""
+    config = timm.config_for(name)
+    config.model.update(layers=LAYERS, d_model=D, d_ffn=12, image_size=(4, 4), patch_size=PATCH[1:])
+    for key, size in {"d_spatial": 3, "heads": 2}.items():
+        if key in config.model:
+            config.model[key] = size
+    return ImageClassification(config, imagenet.class_files(CLASSES)).shapes()
+
+
+def converted(name, state):
+    return timm.from_timm(state, name, like(name), "FILE")
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_there_and_back(name):
+    state = state_of(name)
+    params = converted(name, state)
+    assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, like(name))
+    back = states.to_torch(params, timm.MODELS[name].rows)
+    assert back.keys() == state.keys()
+    for key, array in state.items():
+        np.testing.assert_array_equal(back[key], array, strict=True)
+
+
+def test_what_lies_where():
+    state = state_of("gmlp_ti16_224")
+    blocks = converted("gmlp_ti16_224", state)["encoder"]["blocks"]
+    for layer in range(LAYERS):
+        channels = f"blocks.{layer}.mlp_channels"
+        kernel = blocks["proj_in"]["kernel"][layer]
+        np.testing.assert_array_equal(kernel, state[f"{channels}.fc1.weight"].T)
+        spatial = blocks["gate"]["spatial"]["weight"][layer]
+        np.testing.assert_array_equal(spatial, state[f"{channels}.gate.proj.weight"])
+        scale = blocks["gate"]["norm"]["scale"][layer]
+        np.testing.assert_array_equal(scale, state[f"{channels}.gate.norm.weight"])
+
+
+def test_what_lies_where_in_a_vit():
+    vit = state_of("deit_tiny_patch16_224")
+    params = converted("deit_tiny_patch16_224", vit)
+    np.testing.assert_array_equal(params["cls"], vit["cls_token"][0, 0])
+    np.testing.assert_array_equal(params["positions"]["table"], vit["pos_embed"][0])
+    qkv = params["encoder"]["blocks"]["attention"]["proj_in"]
+    np.testing.assert_array_equal(qkv["kernel"][1], vit["blocks.1.attn.qkv.weight"].T)
+
+
+def test_the_kernel_of_a_stem_reads_rows_of_pixels():
+    """Torch's convolution is [out, channel, row, column], our kernel [row * column * channel,
+    out]."""
+    state = state_of("mixer_b16_224")
+    kernel = converted("mixer_b16_224", state)["stem"]["kernel"]
+    for row in range(2):
+        for column in range(2):
+            for channel in range(3):
+                index = (row * 2 + column) * 3 + channel
+                weights = state["stem.proj.weight"][:, channel, row, column]
+                np.testing.assert_array_equal(kernel[index], weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("gmlp_s16_224", (30, 256, 1536, (16, 16), (224, 224))),
+        ("mixer_b32_224", (12, 768, 3072, (32, 32), (224, 224))),
+        ("resmlp_big_24_224", (24, 768, 3072, (8, 8), (224, 224))),
+        ("deit3_base_patch16_384", (12, 768, 3072, (16, 16), (384, 384))),
+        ("vit_so400m_patch14_siglip_gap_224", (27, 1152, 4304, (14, 14), (224, 224))),
+    ],
+)
+def test_the_sizes_of_models(name, sizes):
+    """As their papers and timm have them."""
+    model = timm.config_for(name).model
+    found = (model.layers, model.d_model, model.d_ffn, model.patch_size, model.image_size)
+    assert found == sizes

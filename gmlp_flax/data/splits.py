@@ -244,7 +244,7 @@ def choose(
     if request.role == TRAIN:
         return part
     return part.with_notes(
-        f"the data have no split to hold out: a share of {abs(share):.3g} is "
+        f"the data have no split to hold out, so a share of {abs(share):.3g} is held out "
         "(config.data.heldout_share)"
     )
 

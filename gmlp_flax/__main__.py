@@ -16,7 +16,7 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 # what it does.
 COMMANDS = {
     "quickstart": ("quickstart", "train a small gMLP on data that needs no download"),
-    "train": ("train", "train a model, or go on with a run that was stopped"),
+    "train": ("train", "train a model, or resume a run that was stopped"),
     "evaluate": ("evaluate", "score a checkpoint on held-out data"),
     "predict": ("predict", "use a trained model on text or images"),
     "demo": ("demo", "a page in the browser on which a model answers"),

@@ -48,7 +48,7 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
                 raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})") from None
             if cause is None:
                 raise StorageError(
-                    f"{checkpoint} was deleted, as by a run that goes on: give the command again"
+                    f"{checkpoint} was deleted, perhaps by its run, which is training: give the command again"
                 ) from None
             if pause is None:
                 raise storage.storage_error(f"reading {checkpoint}", cause) from None

@@ -165,7 +165,7 @@ def _free_name(path: str) -> str:
 
 def _put_aside(path: str, aside: str) -> None:
     """Moves all of a run to a folder inside its own; last what says that it had checkpoints,
-    without which no run goes on if this is cut short. Raises RunError if there is something else
+    without which no run resumes if this is cut short. Raises RunError if there is something else
     than a run, such as a folder of other runs."""
     names = []
     for name in io_files.listdir(path):

@@ -16,7 +16,7 @@ was scaled down, whether each ordering of the paper holds for every pair of seed
 correlate with the paper's over tokens.
 
 The runs are those of `gmlp sweep --sweep=paper:NAME,scale=SCALE`, in --runs
-(runs/reproduce/NAME-SCALE): the same command goes on where a killed one stopped. --from trains
+(runs/reproduce/NAME-SCALE): the same command resumes a killed one. --from trains
 nothing and reads a folder of runs, or the runs that a glob pattern in quotes names. --scale=paper
 needs C4, or ImageNet for images; `gmlp plan` says what its runs would take.
 
@@ -26,7 +26,7 @@ DATA may be left out. Where a folder has runs of several rates or batches, the b
 
 alternatives is not the paper's: it compares the token mixers of all papers in one frame. --columns
 chooses what is trained or measured, with its data behind it; --data is that of mlm, masked LM, from
-which the finetuned columns start. Each column goes on where it stopped, and the report has those
+which the finetuned columns start. Each column resumes where it stopped, and the report has those
 that are there. Flags after -- change the runs of mlm, cifar10, listops, bytes and pixels.
 """
 

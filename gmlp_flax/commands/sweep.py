@@ -22,9 +22,9 @@ that returns points (gmlp_flax.sweeps.points), all of which are trained.
 --on=ENGINE starts a job for each run that is not finished on a cluster (slurm) or a cloud, with the
 flags of `gmlp launch`. When all have ended, the command without it prints the table.
 
-The same command ends what a killed one began: finished runs are kept, interrupted ones go on. If a
+The same command ends what a killed one began: finished runs are kept, interrupted ones resume. If a
 run fails under --choose=best, or Ctrl-C or SIGTERM asks to stop, the running ones save and stop as
-well. Otherwise the others go on, and the failed runs are listed at the end; the exit code is then
+well. Otherwise the others continue, and the failed runs are listed at the end; the exit code is then
 1.
 """
 

@@ -1,10 +1,10 @@
-"""Trains a model, or goes on where a run was interrupted.
+"""Trains a model, or resumes a run that was interrupted.
 
     gmlp train --config=quickstart_text --workdir=runs/text --config.steps=1000
     gmlp train --config=own_images --dry_run --preview=sheet.png --config.data.train=photos/
 
-The same command again goes on where the run was interrupted; --restart, given once, begins anew,
-and deletes nothing. On several hosts the same command runs on each. --dry_run takes no step: it
+The same command resumes a run that was interrupted; --restart, given once, starts over, and deletes
+nothing. On several hosts the same command runs on each. --dry_run takes no step: it
 prints what was read of the data, and ends.
 
 Exit code 0: finished, or stopped by a signal and saved (with --stopped_code: that code). 2: a

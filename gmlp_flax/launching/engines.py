@@ -66,7 +66,7 @@ class Options:
         (), "BUCKET:/FOLDER shows a bucket as a folder; /FOLDER is there on all machines."
     )
     spot: bool = option(
-        False, "Machines that cost less and may be taken away; the run then goes on on others."
+        False, "Machines that cost less and may be taken away; the run then resumes on others."
     )
     engine_flag: tuple[str, ...] = option(
         (), "One more word for the engine's command: --engine_flag=--partition=long."

@@ -184,7 +184,7 @@ def end_if_process_lost(error: Exception) -> None:
     ):
         output.end_at_once(
             1,
-            "error: lost a process of this run, or the connection to it: see what the others wrote; to go on from the "
+            "error: lost a process of this run, or the connection to it: see what the others wrote; to resume from the "
             "newest checkpoint, start all of them again",
         )
 

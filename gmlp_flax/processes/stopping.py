@@ -35,7 +35,7 @@ def handle(
     names: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], object]
 ) -> Iterator[None]:
     """Inside, these signals call `handler`, but for SIGHUP if nohup has it ignored. Only the main
-    thread can handle signals: another one goes on without."""
+    thread can handle signals: another one continues without."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

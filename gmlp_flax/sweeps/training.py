@@ -84,7 +84,7 @@ def training_pool(out: str, jobs: int) -> Iterator[Callable[[str, Sequence[str]]
                 raise RunError(f"the run {workdir} failed{told}: its output is in {workdir}.log")
             if (result := read_result(workdir)) is None:
                 raise RunError(
-                    f"the run {workdir} was stopped before its end: the same command again goes on"
+                    f"the run {workdir} was stopped before its end: give the same command again to resume it"
                 )
         return result["eval"]
 
@@ -134,14 +134,14 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
     Args:
         sweep: the sweep.
         jobs: processes at a time.
-        go_on: whether the others go on if a trial fails; a sweep that chooses needs all of its
+        go_on: whether the others continue if a trial fails; a sweep that chooses needs all of its
             first ones.
 
     Returns:
         Whether no trial failed.
 
     Raises:
-        RunError: a trial failed and the others do not go on.
+        RunError: a trial failed and the others do not continue.
     """
     chosen = None
     metrics: dict[str, Metrics] = {}
@@ -166,7 +166,7 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
                 if not go_on:
                     raise
                 failed[name] = error
-                print(f"{error}; the others go on", file=sys.stderr, flush=True)
+                print(f"{error}; the others continue", file=sys.stderr, flush=True)
 
     with training_pool(sweep.out, jobs) as submit:
         first = tuple(trial for trial in sweep.trials if sweep.choosing and SEARCH in trial.point)

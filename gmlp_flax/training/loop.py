@@ -211,7 +211,7 @@ def build(
         }
     )
     distributed.say(f"{parameters.count(task.shapes()):,} parameters; {sizes_of(task, data)}")
-    advice = "begin anew with --restart, or go on over these with --other_data"
+    advice = "start over with --restart, or resume over these with --other_data"
     folder.data = record.check_data(folder.path, data, advice, options.other_data)
     # by config.steps alone, else it would have been refused
     shortened = validation.warmup_problem(config)

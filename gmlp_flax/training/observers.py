@@ -2,7 +2,7 @@
 
 Both trackers are optional, and imported only if a config asks for them. The metrics of a run are in
 its folder. So
-nothing that a tracker does ends the run: it is told in one line, and the run goes on without the
+nothing that a tracker does ends the run: it is told in one line, and the run continues without the
 tracker.
 """
 
@@ -222,4 +222,6 @@ class Trackers:
         except Exception as error:
             self._trackers.pop(name, None)
             reason = " ".join(str(error).split())[:200]
-            distributed.say(f"{name}: {type(error).__name__}: {reason}; the run goes on without it")
+            distributed.say(
+                f"{name}: {type(error).__name__}: {reason}; the run continues without it"
+            )

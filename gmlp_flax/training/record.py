@@ -89,7 +89,7 @@ def check_data(
     Args:
         workdir: the run folder.
         data: that are read.
-        advice: how to go on over other data, for the message.
+        advice: how to resume over other data, for the message.
         chosen: whether the user wants these data, even if they are others: that is only said.
         roles: whose data to compare.
 

@@ -60,7 +60,5 @@ def test_own_refusals_are_not_tried_again(tmp_path):
 
 def test_what_was_deleted_meanwhile_is_not_damaged(tmp_path):
     fails = mock.Mock(side_effect=ValueError("NOT_FOUND: Directory does not exist"))
-    with pytest.raises(
-        StorageError, match="/7 was deleted, as by a run that goes on: give the command again"
-    ):
+    with pytest.raises(StorageError, match="/7 was deleted, perhaps by its run"):
         reading.read(str(tmp_path / "7"), fails)

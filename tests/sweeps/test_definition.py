@@ -64,7 +64,7 @@ def test_failed_points_do_not_stop_the_others(trainer):
     assert told[-3:] == [
         "2 of 4 runs failed; the same command tries them again:",
         f"the run {out}/{FIRST}0 failed (the reason of {FIRST}0): its output is in {out}/{FIRST}0.log",
-        f"the run {out}/{SECOND}0 was stopped before its end: the same command again goes on",
+        f"the run {out}/{SECOND}0 was stopped before its end: give the same command again to resume it",
     ]
     assert trainer.report()["failed"] == [FIRST + "0", SECOND + "0"]
     assert [len(row["runs"]) for row in trainer.report()["points"]] == [1, 1]

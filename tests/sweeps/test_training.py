@@ -259,7 +259,7 @@ def test_run_that_something_else_stopped(monkeypatch, trainer):
     trainer.plan({"a": "stops"})
     with pytest.raises(
         RunError,
-        match="^the run .*/out/a was stopped before its end: the same command again goes on$",
+        match="^the run .*/out/a was stopped before its end: give the same command again to resume it$",
     ):
         results(monkeypatch, trainer, "a")
 

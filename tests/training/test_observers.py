@@ -175,7 +175,7 @@ def test_what_wandb_refuses_is_told_once(config, tmp_path, wandb, capsys, proble
     (line,) = capsys.readouterr().err.splitlines()
     assert (
         line.startswith("wandb: ")
-        and line.endswith("; the run goes on without it")
+        and line.endswith("; the run continues without it")
         and wandb.logged == []
     )
 

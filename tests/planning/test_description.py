@@ -1,0 +1,68 @@
+"""A plan in lines: its numbers in the units that the words say."""
+
+import dataclasses
+
+from gmlp_flax.planning.description import WHAT_ELSE, describe
+from gmlp_flax.planning.plan import Plan
+
+PLAN = Plan(
+    topology="v5e:4x4",
+    chips=16,
+    method="compiled",
+    params=19_422_656,
+    flops_per_step=1.2345e15,
+    per_chip_bytes={"arguments": 200_000_000, "temporaries": 8_000_000_000, "peak": 8_200_000_000},
+    hbm_bytes=16_000_000_000,
+    fits=True,
+    collectives={"all-reduce": {"count": 3, "bytes": 78_000_000}},
+    seconds={"products": 0.25, "memory": None, "links": 0.0125},
+    step_seconds=0.25,
+    run_days=0.5,
+    chip_hours=192,
+    cost=230.4,
+    utilisation=0.42,
+    per_price=1_500_000,
+    products_bound=512,
+    notes=("evaluations are left out",),
+)
+
+
+def rows(plan: Plan) -> dict[str, str]:
+    """Name of a row -> what it says."""
+    found = {}
+    for line in describe(plan, "images").splitlines()[1:]:
+        found[line[2:18].strip()] = line[19:]
+    return found
+
+
+def test_numbers_and_units():
+    found = rows(PLAN)
+    assert describe(PLAN, "images").splitlines()[0] == "v5e:4x4: 16 chips, compiled"
+    assert found["parameters"] == "19,422,656"
+    assert found["memory per chip"] == ("8.20 of 16.00 GB: fits (0.20 arguments, 8.00 temporaries)")
+    assert found["all-reduce"] == "3 per step, 78.0 MB"
+    assert found["step"] == "250 ms at least (products 250, memory unknown, links 12.5)"
+    assert found["utilisation"].startswith("42% of the peak")
+    assert found["utilisation"].endswith("products take longest from a batch of 512")
+    assert found["run"] == (
+        "0.5 days, 192 chip-hours, 230 at the price given, 1,500,000 images for 1"
+    )
+    assert "note: evaluations are left out" in describe(PLAN, "images")
+
+
+def test_without_a_price_and_too_large():
+    plan = dataclasses.replace(PLAN, cost=None, per_price=None, fits=False, products_bound=None)
+    found = rows(plan)
+    assert found["run"] == "0.5 days, 192 chip-hours"
+    assert "DOES NOT FIT" in found["memory per chip"]
+    assert "optimizer.grad_accum_steps" in found["utilisation"]
+    assert describe(plan, "images").splitlines()[-1] == f"  {WHAT_ELSE}"
+    gpu = dataclasses.replace(plan, topology="gpu:h100x8")
+    assert "grad_accum_steps" not in describe(gpu, "images")
+
+
+def test_what_moves_most_bytes():
+    moved = {"bytes": 60_000_000, "runs": 12, "results": "f32[8,8]", "source": "mlp/dot"}
+    lines = describe(dataclasses.replace(PLAN, moved=(moved,)), "images").splitlines()
+    [line] = [line for line in lines if line.endswith("f32[8,8] <- mlp/dot")]
+    assert line.split()[:3] == ["60.0", "12", "5.0"]

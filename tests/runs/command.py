@@ -54,7 +54,7 @@ def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> N
 
 # What a run says before its first step.
 BEGINNING = re.compile(
-    r"\w+, \w+: [\d,]+ steps of .* writing to |train: |heldout: |the data have no split to hold out: "
+    r"\w+, \w+: [\d,]+ steps of .* writing to |train: |heldout: |the data have no split to hold out, "
     r"|training a tokenizer of |tokenising |[\d,]+ parameters; "
 )
 

@@ -16,7 +16,8 @@ from gmlp_flax.data import splits
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.data.splits import Request
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, counted
+from gmlp_flax.io.records import BadRecords
 
 # The value of config.data.train that stands for data which need no download.
 EMBEDDED = "embedded"
@@ -80,6 +81,14 @@ def open_split(
     with errors_name(f"data.{key_of(config, role)}"):
         as_one = data.split == splits.ALL and role_shares_split(config, role)
         return splits.choose(read(path, as_one), request, heldout_names)
+
+
+def with_skipped(dataset: Dataset, bad: BadRecords) -> Dataset:
+    """A data set with a note on the bad records that were skipped as it was read, if any were."""
+    if not bad.count:
+        return dataset
+    skipped = counted(bad.count, "bad record")
+    return dataset.with_notes(f"{skipped} skipped, the first: {bad.first[0]}")
 
 
 def role_shares_split(config: ConfigDict, role: str) -> bool:

@@ -159,6 +159,7 @@ class LabelledTextData(FinetuningData):
         bad = BadRecords(self.config.data.max_bad_records)
 
         def read(path: str, as_one: bool) -> Splits:
+            """The splits of the labelled texts at a path."""
             if self.is_own:
                 return labelled_text.read(path, self.text_task, bad, as_one)
             return text_benchmarks.read(path, self.text_task, bad, as_one)
@@ -170,12 +171,7 @@ class LabelledTextData(FinetuningData):
                 f"config.data.train: {dataset.path!r} has no labels to train on: expected a column "
                 f"{columns}"
             )
-        dataset = self.with_labels(dataset, role)
-        if bad.count:
-            dataset = dataset.with_notes(
-                f"{bad.count} bad records skipped, the first: {bad.first[0]}"
-            )
-        return dataset
+        return data_config.with_skipped(self.with_labels(dataset, role), bad)
 
     def with_labels(self, dataset: Dataset, role: str) -> Dataset:
         """The data of a role with the labels that the run predicts."""

@@ -12,7 +12,6 @@ from gmlp_flax.data.finetuning.windows import Windows
 from gmlp_flax.data.fingerprints import spread
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.readers import squad
-from gmlp_flax.data.splits import VALIDATION_SPLIT
 from gmlp_flax.data.summary import Tokens, count_tokens
 from gmlp_flax.data.text.tokenizer import DOCUMENTS
 from gmlp_flax.io.records import BadRecords
@@ -45,25 +44,12 @@ class QuestionData(FinetuningData):
         bad = BadRecords(self.config.data.max_bad_records)
 
         def read(path: str, as_one: bool) -> Splits:
-            found = squad.read(path, version, bad)
-            if role == TRAIN or self._are_shared(found):
-                return found
-            return squad.read(path, version, BadRecords())  # their number is part of the score
+            """The splits of the questions at a path."""
+            return squad.read(path, version, bad, as_one)
 
         expected = f"PATH or tfds:squad/{version}"
         dataset = data_config.open_split(self.config, role, read, expected)
-        if bad.count:
-            return dataset.with_notes(f"{bad.count} left out, the first: {bad.first[0]}")
-        return dataset
-
-    def _are_shared(self, found: Splits) -> bool:
-        """Whether the held-out questions are a share of those to train on, for want of a split of
-        their own among those that were found."""
-        data = self.config.data
-        if data_config.key_of(self.config, HELDOUT) == "heldout":
-            return False
-        has_split = data.heldout_split or VALIDATION_SPLIT in found
-        return data.search or not has_split
+        return data_config.with_skipped(dataset, bad)
 
     @functools.cache  # noqa: B019 - as above
     def examples(self, role: str) -> Windows:

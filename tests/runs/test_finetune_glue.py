@@ -107,7 +107,7 @@ def finetuned(commands, finished, data, tmp_path_factory):
         f"--workdir={workdir}",
     )
     assert_done(result)
-    assert "1 bad records skipped, the first:" in result.stderr
+    assert "1 bad record skipped, the first:" in result.stderr
     return workdir
 
 

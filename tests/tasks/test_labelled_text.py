@@ -61,7 +61,7 @@ def test_what_is_cut_skipped_or_dropped_is_told(vocabulary, tmp_path, capsys):
     assert f"train examples: {cut} of 3 are longer than config.model.length=16" in told
     [_, *notes] = data.lines(TRAIN)
     assert any("1 row" in note and "without a label" in note for note in notes)
-    assert any(f"1 bad records skipped, the first: {train}, line 5: " in note for note in notes)
+    assert any(f"1 bad record skipped, the first: {train}, line 5: " in note for note in notes)
     config.data.max_bad_records = 0
     message = failure(TextClassificationData(config).dataset, TRAIN)
     assert message.startswith(f"config.data.train: {train}, line 5: ")

@@ -231,7 +231,7 @@ def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
     told = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in told] == ["training", "tokenising"]
 
-    report = f"{spoiled}: 1 bad records skipped, the first: {spoiled}, line 5: "
+    report = f"{spoiled}: 1 bad record skipped, the first: {spoiled}, line 5: "
     config.data.update(train=str(spoiled), max_bad_records=1)
     for _ in range(2):
         assert stream(LanguageData(config), TRAIN) == expected

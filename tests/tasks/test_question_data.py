@@ -87,19 +87,32 @@ def test_questions_that_are_left_out_are_told(odd, capsys):
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("train questions: 1 of 3 have an answer that no token holds")
     note = odd.lines(TRAIN)[-1]
-    assert note.startswith("1 left out, the first: ")
+    assert note.startswith("1 bad record skipped, the first: ")
     assert "question d" in note
     odd.examples(HELDOUT)
     assert capsys.readouterr().err == ""
 
 
-def test_bad_questions_are_never_left_out_of_a_set_that_is_held_out(odd):
-    """Their number is part of the score."""
+def test_bad_questions_of_a_file_that_is_held_out_are_left_out_up_to_the_limit(odd):
     data = odd.config.data
     data.update(train=data.heldout, heldout=data.train)
-    message = failure(odd.dataset, HELDOUT)
+    assert [question.id for question in odd.dataset(HELDOUT).examples.questions] == ["a", "b", "c"]
+    assert "question d" in odd.lines(HELDOUT)[-1]
+    data.max_bad_records = 0
+    message = failure(QuestionData(odd.config).dataset, HELDOUT)
     assert message.startswith("config.data.heldout: ")
     assert "question d" in message
+
+
+def test_all_questions_whatever_splits_their_files_name(folder, tmp_path):
+    write(tmp_path / "train-v1.1.json", *[colours(number) for number in range(6)])
+    write(tmp_path / "dev-v1.1.json", colours(6), colours(7))
+    data = question_data(folder, train=str(tmp_path), split="all")
+    titles = []
+    for role in ROLES:
+        titles.append({question.title for question in data.dataset(role).examples.questions})
+    assert len(titles[0]) > 2
+    assert len(titles[0]) + len(titles[1]) == len(titles[0] | titles[1]) == 8
 
 
 @pytest.fixture
@@ -120,7 +133,7 @@ def test_bad_questions_of_a_file_that_both_roles_share_are_left_out(folder, spoi
     assert "max_bad_records=0" in failure(question_data(folder, train=path).dataset, TRAIN)
 
 
-def test_bad_questions_are_left_out_beside_a_split_that_is_not_held_out(folder, spoiled):
+def test_bad_questions_are_left_out_beside_a_split_that_is_not_read(folder, spoiled):
     write(spoiled / "test-v1.1.json", colours(20))
     data = question_data(folder, train=str(spoiled), max_bad_records=1)
     assert sum(len(data.dataset(role)) for role in ROLES) == 9 * 8 - 1

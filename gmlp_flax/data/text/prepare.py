@@ -32,7 +32,7 @@ from gmlp_flax.data.text.encoding import encode_documents
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.sentence_piece import TRAINING, TRAINING_THREADS
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, counted
 from gmlp_flax.io import files, json_files
 from gmlp_flax.io.cache import cache_key, cached_file, default_folder
 from gmlp_flax.io.locks import folder_lock
@@ -230,9 +230,8 @@ def prepare_in_cache(
     )
     made = prepare(corpus, tokenizer, Path(cache) / f"prepared-{key}", limits)
     if made.skipped:
-        to_stderr(
-            f"{corpus.name}: {made.skipped} bad records skipped, the first: {made.skipped_first[0]}"
-        )
+        skipped = counted(made.skipped, "bad record")
+        to_stderr(f"{corpus.name}: {skipped} skipped, the first: {made.skipped_first[0]}")
     return made
 
 

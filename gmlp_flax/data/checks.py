@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gmlp_flax.data import classes
 from gmlp_flax.data.dataset import Dataset, Examples
 from gmlp_flax.data.fingerprints import spread
 from gmlp_flax.errors import DataError, listed
@@ -28,33 +29,27 @@ UNKNOWN_WARNED = 0.05  # share of [UNK] among the tokens
 UNKNOWN_REFUSED = 0.5
 
 
-def check_classes(train: Dataset, heldout: Dataset) -> list[str]:
-    """A line for each class that cannot be learned or scored well.
+def check_classes(train: Dataset) -> list[str]:
+    """A line for each kind of class that cannot be learned well.
 
     Args:
-        train, heldout: both parts, with the same classes.
+        train: the examples to train on.
 
     Raises:
         DataError: every class to train on has a single example, as ids or whole texts have.
     """
     notes = []
-    single = _classes_of_size(train, 1)
+    single = _single_classes(train)
     if single and len(single) == len(train.classes):
         raise DataError(
             f"{train.path!r}: each of {len(single):,} classes has a single example, such as "
             f"{single[0][:60]!r}: are these the labels?"
         )
-    scored = heldout.class_counts()
-    has_scores = scored is not None and scored.any()
-    problems = {
-        "without an example to train on": _classes_of_size(train, 0),
-        "with a single example to train on": single,
-        "without a held-out example": _classes_of_size(heldout, 0) if has_scores else [],
-    }
-    for problem, names in problems.items():
-        if names:
-            some = listed(map(repr, names), 3)
-            notes.append(f"note: classes {problem}: {len(names):,} ({some})")
+    absent = classes.absent(train)
+    if absent:
+        notes.append(_note_of_classes("without an example to train on", absent))
+    if single:
+        notes.append(_note_of_classes("with a single example to train on", single))
     if train.classes and all(_DECIMAL.fullmatch(name) for name in train.classes):
         notes.append(
             f"note: the classes are numbers such as {train.classes[0]!r}: to predict numbers "
@@ -63,12 +58,23 @@ def check_classes(train: Dataset, heldout: Dataset) -> list[str]:
     return notes
 
 
-def _classes_of_size(dataset: Dataset, size: int) -> list[str]:
-    """The classes with so many examples; [] if the examples of classes are not counted."""
+def check_heldout_classes(heldout: Dataset) -> list[str]:
+    """A line if held-out examples, with the classes to train on, are without some of them."""
+    absent = classes.absent(heldout)
+    return [_note_of_classes("without a held-out example", absent)] if absent else []
+
+
+def _single_classes(dataset: Dataset) -> list[str]:
+    """The classes with a single example; [] if the examples of classes are not counted."""
     counts = dataset.class_counts()
     if counts is None:
         return []
-    return [name for name, count in zip(dataset.classes, counts, strict=True) if count == size]
+    return [name for name, count in zip(dataset.classes, counts, strict=True) if count == 1]
+
+
+def _note_of_classes(problem: str, names: Sequence[str]) -> str:
+    some = listed(map(repr, names), 3)
+    return f"note: classes {problem}: {len(names):,} ({some})"
 
 
 def check_overlap(train: Dataset, heldout: Dataset) -> str:

@@ -154,7 +154,7 @@ def in_order(dataset: Dataset, order: Sequence[str], where: str, partial: bool =
         dataset: any; the order of its own classes does not matter.
         order: names of the classes.
         where: what has this list, for messages.
-        partial: whether the data set may have no example of some classes, which a note names.
+        partial: whether the data set may have no example of some classes.
 
     Raises:
         DataError: the data set has other classes, or fewer if that is not allowed.
@@ -167,11 +167,6 @@ def in_order(dataset: Dataset, order: Sequence[str], where: str, partial: bool =
     missing = [name for name in wanted if name not in present]
     if strange or (missing and not partial):
         raise DataError(_differences(dataset, order, strange, missing, where))
-    if missing and present:  # without any class, it is a test set
-        absent = listed(map(repr, missing))
-        dataset = dataset.with_notes(
-            f"warning: {dataset.path!r} has no example of {len(missing)} classes: {absent}"
-        )
     return relabelled(dataset, order, positions(names, wanted))
 
 
@@ -188,6 +183,21 @@ def relabelled(dataset: Dataset, classes: Sequence[str], new: np.ndarray) -> Dat
         labels[is_known] = new[labels[is_known]]
         changes["labels"] = labels
     return dataclasses.replace(dataset, **changes)
+
+
+def absent(dataset: Dataset) -> list[str]:
+    """The classes of which a data set has no example; [] without any label, as of a test set.
+
+    Where labels are known from the examples alone, they are those that the data set did not declare
+    before `in_order`.
+    """
+    if isinstance(dataset.examples, Relabelled):
+        used = set(dataset.examples.positions.tolist())
+        return [name for position, name in enumerate(dataset.classes) if position not in used]
+    counts = dataset.class_counts()
+    if counts is None or not counts.any():
+        return []
+    return [name for name, count in zip(dataset.classes, counts, strict=True) if not count]
 
 
 def _differences(

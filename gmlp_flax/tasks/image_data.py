@@ -97,10 +97,12 @@ class ImageData(TaskData):
         if is_known or role == HELDOUT:
             where = self.run_files.path(CLASSES_FILE) if is_known else self.dataset(TRAIN).path
             dataset = classes.in_order(dataset, self.classes, where, partial=role == HELDOUT)
-        dataset = dataset.with_notes(*sampling.notes(sampled, self.config.data.max_value))
-        if role == HELDOUT and self.config.eval.real_labels:
-            dataset = with_real_labels(dataset, self.config.eval.real_labels)
-        return dataset
+        notes = sampling.notes(sampled, self.config.data.max_value)
+        if role == HELDOUT:
+            notes += checks.check_heldout_classes(dataset)
+            if self.config.eval.real_labels:
+                dataset = with_real_labels(dataset, self.config.eval.real_labels)
+        return dataset.with_notes(*notes)
 
     def _read(self, role: str) -> Dataset:
         """The images of a role, as they lie there."""
@@ -186,7 +188,7 @@ class ImageData(TaskData):
         heldout = self.dataset(HELDOUT)
         self._decode_some_heldout()
         lines = [
-            *checks.check_classes(train, heldout),
+            *checks.check_classes(train),
             checks.check_overlap(train, heldout),
             checks.check_contradictions(train.origin or train),
         ]

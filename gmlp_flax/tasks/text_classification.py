@@ -83,9 +83,15 @@ class TextClassificationData(LabelledTextData):
         return self.run_files.names(LABELS_FILE) or self.dataset(TRAIN).classes
 
     def with_labels(self, dataset: Dataset, role: str) -> Dataset:
-        """See `LabelledTextData`: own data have the classes of the run, or of the training data."""
-        if not self.is_own:
-            return dataset
+        """See `LabelledTextData`; a note names the classes that are not held out."""
+        if self.is_own:
+            dataset = self._in_order(dataset, role)
+        if role == HELDOUT:
+            return dataset.with_notes(*checks.check_heldout_classes(dataset))
+        return dataset
+
+    def _in_order(self, dataset: Dataset, role: str) -> Dataset:
+        """Own data with the classes of the run, or of the training data."""
         is_known = bool(self.run_files.names(LABELS_FILE))
         if role == TRAIN and not is_known:
             classes.require_several(dataset)
@@ -102,7 +108,7 @@ class TextClassificationData(LabelledTextData):
         """See `TaskData`."""
         train = self.dataset(TRAIN)
         lines = [
-            *checks.check_classes(train, self.dataset(HELDOUT)),
+            *checks.check_classes(train),
             *super().notes(),
             checks.check_contradictions(train),
         ]

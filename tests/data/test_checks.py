@@ -26,41 +26,41 @@ def numbered(start: int, stop: int, path: str = "/train") -> Dataset:
 
 
 def test_classes_that_can_be_learned():
-    assert checks.check_classes(numbered(0, 4), numbered(4, 8)) == []
+    assert checks.check_classes(numbered(0, 4)) == []
+    assert checks.check_heldout_classes(numbered(4, 8)) == []
 
 
 def test_classes_of_single_examples():
     """As of ids or whole texts: every class has one."""
     train = labelled(["a", "b", "c"], [0, 1, 2], ("x", "y" * 99, "z"))
-    message = failure(checks.check_classes, train, numbered(0, 4))
+    message = failure(checks.check_classes, train)
     for key in ("'/train'", "each of 3 classes", "'x'"):
         assert key in message
 
 
 def test_classes_of_which_some_have_a_single_example():
     train = labelled("abcde", [0, 1, 2, 0, 0], ("x", "y", "z"))
-    (note,) = checks.check_classes(train, labelled("fgh", [0, 1, 2], ("x", "y", "z")))
+    (note,) = checks.check_classes(train)
     for key in (": 2 (", "'y'", "'z'"):
         assert key in note
 
 
 def test_classes_without_an_example_to_train_on():
     train = labelled("abcd", [0, 0, 2, 2], ("x", "y", "z"))
-    (note,) = checks.check_classes(train, labelled("efg", [0, 1, 2], ("x", "y", "z")))
+    (note,) = checks.check_classes(train)
     for key in ("to train on: 1 (", "'y'"):
         assert key in note
 
 
 def test_classes_without_a_held_out_example():
-    train = labelled("abcdef", [0, 1, 2] * 2, ("x", "y", "z"))
-    (note,) = checks.check_classes(train, labelled("gh", [1, 1], ("x", "y", "z")))
+    (note,) = checks.check_heldout_classes(labelled("gh", [1, 1], ("x", "y", "z")))
     for key in (": 2 (", "'x'", "'z'"):
         assert key in note
 
 
 def test_classes_of_a_test_set():
     """Nothing is held out of classes that are not known."""
-    assert checks.check_classes(numbered(0, 4), labelled("ab", [UNLABELLED] * 2)) == []
+    assert checks.check_heldout_classes(labelled("ab", [UNLABELLED] * 2)) == []
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_classes_of_a_test_set():
     ],
 )
 def test_classes_that_are_numbers(names, are_numbers):
-    notes = checks.check_classes(labelled("abcd", classes=names), labelled("ef", classes=names))
+    notes = checks.check_classes(labelled("abcd", classes=names))
     assert len(notes) == are_numbers
     if are_numbers:
         assert repr(names[0]) in notes[0]
@@ -83,7 +83,7 @@ def test_classes_that_are_numbers(names, are_numbers):
 
 def test_classes_that_are_not_known():
     numbers = labelled("ab", [0.5, 1.5], ())
-    assert checks.check_classes(numbers, numbers) == []
+    assert checks.check_classes(numbers) == checks.check_heldout_classes(numbers) == []
 
 
 def test_overlap_of_nothing():

@@ -169,7 +169,8 @@ def test_held_out_examples_may_miss_classes():
     whole = dataset(["cat", "eel"])
     found = classes.in_order(whole, ("cat", "dog", "eel"), "a run", partial=True)
     assert found.labels.tolist() == [0, 2]
-    assert "'dog'" in found.notes[-1]
+    assert classes.absent(found) == ["dog"]
+    assert classes.absent(whole) == []
     assert whole.labels.tolist() == [0, 1]
     assert "'dog'" in failure(classes.in_order, whole, ("cat", "dog", "eel"), "a run")
 
@@ -181,6 +182,7 @@ def test_examples_without_labels_stay_without():
     found = classes.in_order(unnamed, ("dog", "cat"), "a run", partial=True)
     assert found.labels.tolist() == [-1, -1]
     assert found.classes == ("dog", "cat")
+    assert classes.absent(found) == []
 
 
 class Records(ImageExamples):
@@ -199,6 +201,8 @@ def test_labels_of_records_are_mapped_as_they_are_read():
     whole = Dataset("here", "records", Records(), classes=("cat", "dog", "eel"))
     found = classes.in_order(whole, ("eel", "dog", "cat"), "a run")
     assert [found.examples[index]["label"] for index in range(3)] == [2, 1, 0]
+    more = classes.in_order(whole, ("ape", "eel", "dog", "cat"), "a run", partial=True)
+    assert classes.absent(more) == ["ape"]
 
 
 def test_thousands_of_classes():

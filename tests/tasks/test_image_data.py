@@ -149,7 +149,7 @@ def test_notes_of_equal_images_and_of_classes_without_examples(tmp_path):
     )
     data = image_data(train=train, heldout=str(heldout))
     notes = data.notes()
-    facts = ("to train on", "held-out", "33%", "0.png")
+    facts = ("to train on", "33%", "0.png")
     assert len(notes) == len(facts)
     for note, fact in zip(notes, facts, strict=True):
         assert fact in note

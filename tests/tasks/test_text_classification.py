@@ -269,7 +269,7 @@ def test_a_run_keeps_its_classes_whatever_the_data_then_are(verdicts, tmp_path):
     dataset = data.dataset(TRAIN)
     for row, label in zip(dataset.examples.rows, dataset.labels, strict=True):
         assert label == (0 if tiny.WORDS.index(row.texts[0]) % 2 == 0 else 2)
-    assert "'no'" in data.lines(TRAIN)[-1]
+    assert "no (0)" in data.lines(TRAIN)[-1]
     write_verdicts(tmp_path, ["yes", "other"])
     message = failure(TextClassificationData(verdicts, files).examples, TRAIN)
     assert "'other'" in message

@@ -92,7 +92,7 @@ def check_overlap(train: Dataset, heldout: Dataset) -> str:
     if is_same:
         raise _trained_on(train, heldout)
     sample = spread(len(heldout), HELDOUT_SAMPLE)
-    sizes = {heldout.examples.size(index) for index in sample} - {None}
+    sizes = {heldout.examples.size(index) for index in sample} - {None, 0}
     if files.is_remote(train.path) or files.is_remote(heldout.path):
         candidates = []  # each look takes a request
     else:
@@ -128,7 +128,8 @@ def _trained_on(train: Dataset, heldout: Dataset) -> DataError:
 
 
 def check_contradictions(dataset: Dataset) -> str:
-    """Looks for equal examples with different labels.
+    """Looks for equal examples with different labels; those without content, such as files that are
+    gone, are left out.
 
     Returns:
         A line that counts them, or "".
@@ -139,9 +140,13 @@ def check_contradictions(dataset: Dataset) -> str:
     if dataset.labels is None or files.is_remote(dataset.path):
         return ""
     is_labelled = dataset.labels >= 0 if dataset.classes else np.isfinite(dataset.labels)
-    looked_at = [index for index in spread(len(dataset), TRAIN_SAMPLE) if is_labelled[index]]
+    size = dataset.examples.size
+    looked_at = []
+    for index in spread(len(dataset), TRAIN_SAMPLE):
+        if is_labelled[index] and size(index):
+            looked_at.append(index)
     candidates: list[int] = []
-    for group in _groups(looked_at, dataset.examples.size):
+    for group in _groups(looked_at, size):
         if _differ(dataset, group):
             candidates += group
     same_content = _groups(candidates[:MOST_READ], lambda index: _digest(dataset.examples, index))
@@ -171,9 +176,10 @@ def _differ(dataset: Dataset, group: list[int]) -> bool:
 
 def _first_of_two_labels(dataset: Dataset, group: list[int]) -> tuple[str, str]:
     """Two examples of a group whose labels differ, for messages."""
-    labels = dataset.labels[group]
-    others = np.flatnonzero(labels != labels[0])
-    return _with_label(dataset, group[0]), _with_label(dataset, group[others[0]])
+    first = group[0]
+    label = dataset.labels[first]
+    second = next(index for index in group if dataset.labels[index] != label)
+    return _with_label(dataset, first), _with_label(dataset, second)
 
 
 def _with_label(dataset: Dataset, index: int) -> str:

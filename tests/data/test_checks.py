@@ -1,5 +1,6 @@
 """What every data set is checked for, on labelled text, whose content is in sight."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ from gmlp_flax.data import checks
 from gmlp_flax.data.classes import UNLABELLED
 from gmlp_flax.data.dataset import Dataset, Wrapped
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.data.images.examples import ListedImages
 from gmlp_flax.data.text_rows import TextRow, TextRows
 from tests.failures import failure
 
@@ -170,6 +172,21 @@ def test_contradictions_of_numbers():
 def test_contradictions_without_labels(labels, classes):
     """What is not known contradicts nothing."""
     assert checks.check_contradictions(labelled(["a", "a", "b", "c"], labels, classes)) == ""
+
+
+@pytest.mark.parametrize("content", [None, b""], ids=["gone", "empty"])
+def test_files_without_content_are_not_compared(tmp_path, content):
+    """They have nothing in common but that."""
+    paths = [str(tmp_path / f"{number}.png") for number in range(6)]
+    if content is not None:
+        for path in paths:
+            Path(path).write_bytes(content)
+    classes = ("cat", "dog")
+    labels = np.array([0, 1, 0, 1])
+    train = Dataset("/x", "a form", ListedImages(paths[:4], paths[:4]), "", classes, labels)
+    heldout = Dataset("/y", "a form", ListedImages(paths[4:], paths[4:]), "", classes, labels[:2])
+    assert checks.check_contradictions(train) == ""
+    assert checks.check_overlap(train, heldout) == ""
 
 
 def test_contradictions_of_labels_that_are_known_from_the_examples_alone():

@@ -86,6 +86,17 @@ def _damaged(where: str) -> DataError:
     )
 
 
+def only_input(inputs: Sequence[Any], kind: str) -> Any:
+    """The input of an example that a program gives, of a task with one; `kind` is what it reads.
+    Raises DataError if there are several."""
+    if len(inputs) != 1:
+        raise DataError(
+            f"an example has {len(inputs)} inputs, such as {inputs[0]!r:.60}: expected one {kind}; "
+            "leave the other columns out"
+        )
+    return inputs[0]
+
+
 class TaskData:
     """The examples of a run, to train on and held out, as batches.
 

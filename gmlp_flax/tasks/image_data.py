@@ -25,7 +25,7 @@ from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from gmlp_flax.io.records import BadRecords, decode_utf8
 from gmlp_flax.tasks import data_config
-from gmlp_flax.tasks.data import TaskData
+from gmlp_flax.tasks.data import TaskData, only_input
 
 CLASSES_FILE = "classes.json"
 # Words for people, in the order of the classes; converted weights have it.
@@ -208,7 +208,7 @@ class ImageData(TaskData):
         cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str
     ) -> Mapping[str, Any]:
         """See `TaskData`: images that are no files on this disk become PNG files."""
-        image = inputs[0]
+        image = only_input(inputs, "image")
         if not isinstance(image, str | os.PathLike) or files.is_remote(os.fspath(image)):
             image_path = f"{path}.png"
             decoding.write_image(image, image_path, config.model.channels)

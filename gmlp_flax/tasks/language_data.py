@@ -23,6 +23,7 @@ from gmlp_flax.io import cache
 from gmlp_flax.io.files import File
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.tasks import data_config
+from gmlp_flax.tasks.data import only_input
 from gmlp_flax.tasks.text_data import TextData, given_tokenizer, require_texts
 
 EXPECTED = "PATH, a file or a folder"  # of config.data.train
@@ -240,7 +241,7 @@ class LanguageData(TextData):
     ) -> Mapping[str, Any]:
         """See `TaskData`."""
         require_texts(inputs)
-        return {"text": inputs[0]}
+        return {"text": only_input(inputs, "text")}
 
 
 def require_other_files(train: Corpus, heldout: Corpus) -> None:

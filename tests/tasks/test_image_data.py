@@ -406,3 +406,5 @@ def test_rows_of_a_program(tmp_path):
     }
     with pytest.raises(DataError, match="image"):
         ImageData.row(config, [np.zeros(3)], 0, str(tmp_path / "1"))
+    with pytest.raises(DataError, match="2 inputs"):
+        ImageData.row(config, ["id 7", path], 0, "unused")

@@ -326,3 +326,6 @@ def test_missing_data_are_named(config):
 def test_an_example_of_a_program_is_a_document(config):
     assert json.dumps(LanguageData.row(config, ["a text"], None, "")) == '{"text": "a text"}'
     assert "bytes" in failure(LanguageData.row, config, [b"a text"], None, "")
+    message = failure(LanguageData.row, config, ["id 7", "a text"], None, "")
+    for key in ("2 inputs", "'id 7'", "expected one text"):
+        assert key in message

@@ -215,8 +215,11 @@ class Dataset:
         return f"  -> {self.classes[label]}" if label >= 0 else "  -> no label"
 
     def with_notes(self, *notes: str) -> Dataset:
-        """The same data set with further notes; a line that is there already is not repeated."""
-        return dataclasses.replace(self, notes=(*dict.fromkeys((*self.notes, *notes)),))
+        """The same data set with further notes; a line that is there already is not repeated, and
+        an empty one is none."""
+        lines = dict.fromkeys((*self.notes, *notes))
+        lines.pop("", None)
+        return dataclasses.replace(self, notes=tuple(lines))
 
     def take(self, indices: np.ndarray) -> Dataset:
         """The examples at `indices`, int [examples], with the classes of all."""

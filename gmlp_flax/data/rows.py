@@ -10,7 +10,7 @@ The first three may be compressed: .gz, .xz, .bz2, .zst.
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gmlp_flax.data import hugging_face
@@ -36,15 +36,30 @@ class Located(NamedTuple):
     row: Row | BadRecord
 
 
-def require_rows(path: str) -> None:
-    """Raises DataError unless a file has one of SUFFIXES, the first four perhaps compressed."""
+def require_suffix(path: str, suffixes: Collection[str] = SUFFIXES, kind: str = "table") -> None:
+    """Raises DataError unless a file has one of some suffixes, those of COLUMNAR not compressed.
+
+    Args:
+        path: of the file.
+        suffixes: without that of a compression.
+        kind: what such a file is, for the message.
+    """
     suffix = files.suffix(path)
-    is_packed = bool(files.compression(path))
-    if suffix not in SUFFIXES or (is_packed and suffix in COLUMNAR):
+    if suffix in COLUMNAR and files.compression(path):
+        raise DataError(f"{path!r}: {suffix} files are read as they are: decompress it")
+    if suffix not in suffixes:
         raise DataError(
-            f"{path!r} is no table: expected {', '.join(SUFFIXES)}, the first four also compressed "
-            f"({', '.join(files.COMPRESSIONS)})"
+            f"{path!r} is no {kind}: expected {_listed_suffixes(suffixes)}; rename it if it is one"
         )
+
+
+def _listed_suffixes(suffixes: Collection[str]) -> str:
+    """Suffixes, and of which of them files may be compressed, for messages."""
+    text = ", ".join(suffixes)
+    compressed = [suffix for suffix in suffixes if suffix not in COLUMNAR]
+    if not compressed:
+        return text
+    return f"{text} ({', '.join(compressed)} also with {', '.join(files.COMPRESSIONS)})"
 
 
 def is_file(path: str, found: Sequence[File]) -> bool:
@@ -52,40 +67,48 @@ def is_file(path: str, found: Sequence[File]) -> bool:
     return len(found) == 1 and found[0].path == path
 
 
-def find_tables(path: str, found: Sequence[File], suffixes: Sequence[str] = SUFFIXES) -> list[File]:
-    """The files at a path that hold rows.
+def find_by_suffix(
+    path: str, found: Sequence[File], suffixes: Collection[str] = SUFFIXES, kind: str = "table"
+) -> list[File]:
+    """The files at a path that have one of some suffixes, without those that describe others.
 
     Args:
         path: of a file or a folder, for messages.
         found: the files there.
-        suffixes: of files with rows.
+        suffixes, kind: see `require_suffix`.
 
     Raises:
-        DataError: no file holds rows, or a shard is missing.
+        DataError: there is no such file, or a shard is missing.
     """
-    tables = []
+    if is_file(path, found):
+        require_suffix(path, suffixes, kind)
+        return list(found)
+    members = []
     for file in found:
         if files.suffix(file.name) in suffixes and not hugging_face.is_metadata(file.name):
-            require_rows(file.path)
-            tables.append(file)
-    if not tables:
+            require_suffix(file.path, suffixes, kind)
+            members.append(file)
+    if not members:
         kinds = files.count_by_suffix(file.name for file in found) or "no files"
         raise DataError(
-            f"{path!r} holds no rows ({kinds}): expected files ending in {', '.join(suffixes)}"
+            f"{path!r} holds no {kind} ({kinds}): expected {_listed_suffixes(suffixes)}"
         )
-    if not is_file(path, found):
-        files.check_shards(path, tables)
-    return tables
+    files.check_shards(path, members)
+    return members
 
 
-def others_note(path: str, found: Sequence[File], tables: Sequence[File]) -> str:
-    """A line that counts the files of a folder that are not read, by suffix; "" without any."""
-    known = {file.name for file in (*tables, *hugging_face.metadata(found))}
-    others = [file.name for file in found if file.name not in known]
-    if not others:
+def others_note(path: str, found: Sequence[File], members: Sequence[File]) -> str:
+    """A line that counts the files of a folder besides `members`, which are read, and those that
+    describe them, by suffix; "" without any."""
+    known = {file.name for file in (*members, *hugging_face.metadata(found))}
+    return unread_note(path, [file.name for file in found if file.name not in known])
+
+
+def unread_note(path: str, names: Sequence[str]) -> str:
+    """A line that counts files at a path that are not read, by suffix; "" without any."""
+    if not names:
         return ""
-    what = counted(len(others), "file")
-    return f"{path!r}: {what} not read ({files.count_by_suffix(others)})"
+    return f"{path!r}: {counted(len(names), 'file')} not read ({files.count_by_suffix(names)})"
 
 
 def read_rows(
@@ -104,7 +127,7 @@ def read_rows(
     Raises:
         DataError: the file has no such format, cannot be read, or its header cannot be used.
     """
-    require_rows(path)
+    require_suffix(path)
     suffix = files.suffix(path)
     if suffix in COLUMNAR:
         return _columnar_rows(path, columns)
@@ -119,7 +142,7 @@ def column_names(path: str, quoted: bool = True) -> tuple[str, ...]:
     Raises:
         DataError: the file is empty, holds no JSON object, or two columns have one name.
     """
-    require_rows(path)
+    require_suffix(path)
     suffix = files.suffix(path)
     if suffix in JSON_LINES:
         return _first_keys(path)

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gmlp_flax.data import hugging_face
+from gmlp_flax.data import hugging_face, rows
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.holdout import TRAIN
 from gmlp_flax.data.rows import Located
@@ -131,6 +131,25 @@ def by_name(path: str, found: Iterable[File]) -> dict[str, list[File]]:
     for file in data:
         groups.setdefault(splits[file.name], []).append(file)
     return groups
+
+
+def group_files(
+    path: str, found: Sequence[File], members: Sequence[File], as_one: bool = False
+) -> dict[str, list[File]]:
+    """The data files of each split; {"": all} of a single file, or if all are to be one data set.
+
+    Args:
+        path: where they were found.
+        found: all files there.
+        members: those with data.
+        as_one: whether all are one data set, whatever their names mean.
+
+    Raises:
+        DataError: as in `by_name`.
+    """
+    if as_one or rows.is_file(path, found):
+        return {"": list(members)}
+    return by_name(path, [*members, *hugging_face.metadata(found)])
 
 
 def _declared_split(name: str) -> str:

@@ -344,19 +344,26 @@ def test_declared_classes(tmp_path):
     assert rows.declared_classes(write(tmp_path / "a.csv", "label\n"), "label") == ()
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a", "a.xlsx", "a.parquet.gz", "a.ARROW.zst", "csv"])
+@pytest.mark.parametrize("name", ["a.txt", "a", "a.xlsx", "a.PARQUET.tar", "csv"])
 def test_files_that_are_no_tables(name):
-    for function in (rows.require_rows, rows.read_rows, rows.column_names):
+    for function in (rows.require_suffix, rows.read_rows, rows.column_names):
         message = failure(function, name)
         assert repr(name) in message
         assert ".jsonl" in message
+
+
+@pytest.mark.parametrize("name", ["a.parquet.gz", "a.ARROW.zst"])
+def test_compressed_columns(name):
+    message = failure(rows.require_suffix, name)
+    assert repr(name) in message
+    assert "decompress" in message
 
 
 @pytest.mark.parametrize(
     "name", ["a.csv", "A.CSV", "a.tsv.GZ", "x.y.jsonl", "a.json.xz", "a.Arrow"]
 )
 def test_files_that_are_tables(name):
-    rows.require_rows(name)
+    rows.require_suffix(name)
 
 
 @pytest.mark.parametrize(
@@ -445,26 +452,26 @@ def test_tables_of_a_folder(tmp_path):
         write(tmp_path / name, "")
     os.symlink(tmp_path / "a.csv", tmp_path / "z.tsv")
     path, found = found_in(tmp_path)
-    tables = rows.find_tables(path, found)
+    tables = rows.find_by_suffix(path, found)
     assert [file.name for file in tables] == ["a.csv", "b/c.parquet", "b/d.JSONL.gz", "z.tsv"]
     note = rows.others_note(path, found, tables)
     assert path in note
     assert "3 files not read (.md 2, .txt 1)" in note
     assert rows.others_note(path, tables, tables) == ""
-    few = rows.find_tables(path, found, (".parquet",))
+    few = rows.find_by_suffix(path, found, (".parquet",))
     assert [file.name for file in few] == ["b/c.parquet"]
 
 
 def test_folders_without_tables(tmp_path):
     path, found = found_in(tmp_path)
-    assert "(no files)" in failure(rows.find_tables, path, found)
+    assert "(no files)" in failure(rows.find_by_suffix, path, found)
     write(tmp_path / "a.txt", "x")
     write(tmp_path / "state.json", "{}")
     path, found = found_in(tmp_path)
-    assert ".txt 1" in failure(rows.find_tables, path, found)
+    assert ".txt 1" in failure(rows.find_by_suffix, path, found)
     write(tmp_path / "b.parquet.gz", "x")
     path, found = found_in(tmp_path)
-    assert "b.parquet.gz" in failure(rows.find_tables, path, found)
+    assert "b.parquet.gz" in failure(rows.find_by_suffix, path, found)
 
 
 def test_shards(tmp_path):
@@ -472,8 +479,8 @@ def test_shards(tmp_path):
     one = tmp_path / "train-00000-of-00002.csv"
     write(one, "text,label\n")
     path, found = found_in(tmp_path)
-    assert "1 of the 2 shards" in failure(rows.find_tables, path, found)
+    assert "1 of the 2 shards" in failure(rows.find_by_suffix, path, found)
     assert not rows.is_file(path, found)
     path, found = found_in(one)
     assert rows.is_file(path, found)
-    assert rows.find_tables(path, found) == list(found)
+    assert rows.find_by_suffix(path, found) == list(found)

@@ -1,13 +1,13 @@
 """What the readers of image folders share: the folders of splits, and data sets of labelled
 files."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from gmlp_flax.data import classes, splits
+from gmlp_flax.data import classes, rows, splits
 from gmlp_flax.data.dataset import Dataset
 from gmlp_flax.data.images.examples import StoredImages
 from gmlp_flax.data.images.stores import Store
-from gmlp_flax.errors import DataError, counted, listed
+from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files
 
 FORMS = "expected ROOT/CLASS/FILES, ROOT/SPLIT/CLASS/FILES, or a labels.csv beside the images"
@@ -29,22 +29,15 @@ def others_note(store: Store, read: Iterable[str] = ()) -> str:
     """
     used = set(read)
     others = [name for name in store.others if name not in used]
-    return unread_note(store.path, others)
+    return rows.unread_note(store.path, others)
 
 
-def unread_note(path: str, names: Sequence[str]) -> str:
-    """A line that counts files at a path that are not read, by suffix; "" if there is none."""
-    if not names:
+def missing_note(store: Store, table: str, listed_images: int, images: int) -> str:
+    """A line for a table that lists more images than there are; "" if it lists as many."""
+    if listed_images == images:
         return ""
-    what = counted(len(names), "file")
-    return f"{path!r}: {what} of other formats, not read ({files.count_by_suffix(names)})"
-
-
-def missing_note(store: Store, table: str, rows: int, images: int) -> str:
-    """A line for a table with more rows than images; "" if it has as many."""
-    if rows == images:
-        return ""
-    return f"{store.path!r}: {rows - images:,} of {rows:,} images of {table} are not there"
+    missing = listed_images - images
+    return f"{store.path!r}: {missing:,} of {listed_images:,} images of {table} are not there"
 
 
 def split_folders(store: Store, as_one: bool = False) -> dict[str, str]:

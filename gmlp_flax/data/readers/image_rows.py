@@ -11,7 +11,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 
-from gmlp_flax.data import classes, hugging_face, rows, splits
+from gmlp_flax.data import classes, rows, splits
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.images import stores
 from gmlp_flax.data.images.examples import ListedImages
@@ -38,14 +38,10 @@ def read(path: str, as_one: bool = False) -> Splits:
             split: a column is missing, or a row has no image or no class.
     """
     found = files.find_files(path)
-    tables = rows.find_tables(path, found, rows.COLUMNAR)
-    if as_one or rows.is_file(path, found):
-        groups = {"": tables}
-    else:
-        groups = splits.by_name(path, [*tables, *hugging_face.metadata(found)])
+    tables = rows.find_by_suffix(path, found, rows.COLUMNAR)
     note = rows.others_note(path, found, tables)
     readers = {}
-    for split, members in groups.items():
+    for split, members in splits.group_files(path, found, tables, as_one).items():
         readers[split] = functools.partial(_read_split, path, split, members, note)
     return Splits(path, FORM, readers)
 

@@ -15,7 +15,7 @@ without one are left out and counted. Tables are read by RFC 4180, in UTF-8.
 import functools
 from collections.abc import Callable, Sequence
 
-from gmlp_flax.data import hugging_face, rows, splits, text_rows, tfds_rows
+from gmlp_flax.data import rows, splits, text_rows, tfds_rows
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.finetuning.text_tasks import TextTask
 from gmlp_flax.data.text_rows import Columns, Reading
@@ -53,13 +53,11 @@ def read(path: str, task: TextTask, bad: BadRecords, as_one: bool = False) -> Sp
             for split in folder.lengths
         }
         return Splits(path, FORM, readers)
-    tables = rows.find_tables(path, found)
-    if as_one:
-        groups = {"": tables}
-    elif rows.is_file(path, found):
+    tables = rows.find_by_suffix(path, found)
+    if rows.is_file(path, found) and not as_one:
         return _by_split_column(path, tables, task, bad)
-    else:
-        groups = splits.by_name(path, [*tables, *hugging_face.metadata(found)])
+    groups = splits.group_files(path, found, tables, as_one)
+    if not as_one:
         _refuse_split_column(groups.get("", ()), task)
     start = functools.partial(Reading, path, task, bad, rows.others_note(path, found, tables))
     readers = {

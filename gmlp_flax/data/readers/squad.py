@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gmlp_flax.data import hugging_face, rows, splits
+from gmlp_flax.data import rows, splits
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.finetuning import questions
 from gmlp_flax.data.finetuning.questions import Question, Questions
@@ -66,16 +66,11 @@ def read(path: str, version: str, bad: BadRecords, as_one: bool = False) -> Spli
             for split in folder.lengths
         }
         return Splits(path, FORM, readers)
-    tables = rows.find_tables(path, found, SUFFIXES)
-    if as_one or rows.is_file(path, found):
-        groups = {"": tables}
-    else:
-        groups = splits.by_name(path, [*tables, *hugging_face.metadata(found)])
+    tables = rows.find_by_suffix(path, found, SUFFIXES, "file of questions")
     note = rows.others_note(path, found, tables)
-    readers = {
-        split: functools.partial(_read_files, path, split, members, note, version, bad)
-        for split, members in groups.items()
-    }
+    readers = {}
+    for split, members in splits.group_files(path, found, tables, as_one).items():
+        readers[split] = functools.partial(_read_files, path, split, members, note, version, bad)
     return Splits(path, FORM, readers)
 
 
@@ -87,8 +82,7 @@ def _read_files(
         is_official = files.suffix(file.path) == OFFICIAL
         parts.append(_from_official(file.path) if is_official else _from_rows(file.path))
     located = itertools.chain.from_iterable(parts)
-    dataset = _dataset(path, split, members, located, version, bad)
-    return dataset.with_notes(note) if note else dataset
+    return _dataset(path, split, members, located, version, bad).with_notes(note)
 
 
 def _read_tfds(folder: Folder, split: str, version: str, bad: BadRecords) -> Dataset:

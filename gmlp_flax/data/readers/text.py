@@ -11,7 +11,7 @@ TFRecord or parquet, whose feature `text` is the document. Other files are count
 import functools
 from collections.abc import Sequence
 
-from gmlp_flax.data import hugging_face, rows, splits
+from gmlp_flax.data import rows, splits
 from gmlp_flax.data.dataset import Splits
 from gmlp_flax.data.text import corpus
 from gmlp_flax.data.text.corpus import Corpus, FilePart
@@ -49,60 +49,22 @@ def read(path: str, as_one: bool = False) -> Splits:
     if folder is not None:
         tfds_folders.require_text(folder)
         return _tfds_splits(folder, as_one)
-    if rows.is_file(path, found):
-        _require_text(path)
-        groups = {"": list(found)}
-        notes: tuple[str, ...] = ()
-    else:
-        texts = _find_texts(path, found)
-        groups = {"": texts}
-        if not as_one:
-            groups = splits.by_name(path, [*texts, *hugging_face.metadata(found)])
-        note = rows.others_note(path, found, texts)
-        notes = (note,) if note else ()
+    if rows.is_file(path, found) and files.suffix(path) in rows.DELIMITERS:
+        raise DataError(f'{path!r} is a table: write its text as JSON lines, {{"text": ...}}')
+    texts = rows.find_by_suffix(path, found, READERS, "text file")
+    note = rows.others_note(path, found, texts)
     readers = {}
-    for split, members in groups.items():
-        readers[split] = functools.partial(_read_files, path, split, members, notes)
+    for split, members in splits.group_files(path, found, texts, as_one).items():
+        readers[split] = functools.partial(_read_files, path, split, members, note)
     return Splits(path, FORM, readers)
 
 
-def _find_texts(path: str, found: Sequence[File]) -> list[File]:
-    """The files of a folder that hold text; raises DataError if there are none, or a shard is
-    missing."""
-    texts = []
-    for file in found:
-        if files.suffix(file.name) in READERS and not hugging_face.is_metadata(file.name):
-            _require_text(file.path)
-            texts.append(file)
-    if not texts:
-        kinds = files.count_by_suffix(file.name for file in found) or "no files"
-        raise DataError(
-            f"{path!r} holds no text ({kinds}): expected files ending in {', '.join(READERS)}, or "
-            f"the first three of these compressed ({', '.join(files.COMPRESSIONS)})"
-        )
-    files.check_shards(path, texts)
-    return texts
-
-
-def _require_text(path: str) -> None:
-    """Raises DataError if a file's name is none of a file of text."""
-    suffix = files.suffix(path)
-    if suffix in rows.COLUMNAR and files.compression(path):
-        raise DataError(f"{path!r}: {suffix} files are read as they are: decompress it")
-    if suffix in rows.DELIMITERS:
-        raise DataError(f'{path!r} is a table: write its text as JSON lines, {{"text": ...}}')
-    if suffix not in READERS:
-        raise DataError(
-            f"{path!r} is no text file: expected {', '.join(READERS)}, or the first three of these "
-            f"compressed ({', '.join(files.COMPRESSIONS)}); rename it if it is one"
-        )
-
-
-def _read_files(path: str, split: str, members: Sequence[File], notes: tuple[str, ...]) -> Corpus:
+def _read_files(path: str, split: str, members: Sequence[File], note: str) -> Corpus:
     parts: list[FilePart] = []
     for file in members:
         reader = READERS[files.suffix(file.name)]
         parts += corpus.cut(file, reader)
+    notes = (note,) if note else ()
     return corpus.from_files(path, FORM, split, parts, members, notes)
 
 

@@ -173,7 +173,7 @@ def _read_file(
     split_columns: Sequence[str],
 ) -> Splits:
     """The splits of a single file, whose rows may name them."""
-    rows.require_rows(path)
+    rows.require_suffix(path)
     columns, located = _located(path, task)
     groups = splits.by_column(path, located, split_columns, bad)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gmlp_flax.data import classes, rows, splits
 from gmlp_flax.data.classes import class_name
 from gmlp_flax.data.dataset import Dataset, Splits
-from gmlp_flax.data.images import folders, stores
+from gmlp_flax.data.images import stores
 from gmlp_flax.data.images.examples import ImageExamples
 from gmlp_flax.data.images.stores import Reader, Store, is_image
 from gmlp_flax.errors import DataError, counted, listed
@@ -68,11 +68,9 @@ def read(path: str, as_one: bool = False) -> Splits:
     found = files.find_files(path)
     shards = [file for file in found if stores.suffix(file.name) == ".tar"]
     files.check_shards(path, shards)
-    is_whole = as_one or rows.is_file(path, found)
-    groups = {"": shards} if is_whole else splits.by_name(path, shards)
     note = rows.others_note(path, found, shards)
     readers = {}
-    for split, members in groups.items():
+    for split, members in splits.group_files(path, found, shards, as_one).items():
         readers[split] = functools.partial(_read_split, path, split, members, note)
     return Splits(path, FORM, readers)
 
@@ -94,7 +92,7 @@ def _read_split(path: str, split: str, members: Sequence[File], note: str) -> Da
     if not names:
         raise DataError(f"{path!r}: {counted(len(members), 'tar file')} without any image")
     class_names, positions = classes.from_names(labels, path, allow_letters=True)
-    notes = [note, folders.unread_note(path, others)]
+    notes = [note, rows.unread_note(path, others)]
     return Dataset(
         path=path,
         form=FORM,

@@ -261,7 +261,7 @@ def test_a_bad_row(tmp_path, change, key):
         ("a.jsonl", b"{", "line 1"),
         ("a.jsonl", b'{"id": "\xff"}', "line 1"),
         ("a.parquet", b"", "parquet"),
-        ("a.parquet.gz", b"", ".jsonl"),
+        ("a.parquet.gz", b"", "decompress"),
         ("a.csv", b"id,context\n", ".csv"),
         ("a.txt", b"{}", ".txt"),
         ("dataset_info.json", b"{}", "dataset_info"),

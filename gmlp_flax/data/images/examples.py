@@ -2,15 +2,16 @@
 
 import abc
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gmlp_flax.data import fingerprints
-from gmlp_flax.data.dataset import Examples
+from gmlp_flax.data import classes, fingerprints
+from gmlp_flax.data.dataset import Dataset, Examples
 from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.data.images.stores import Reader, local_size, read_image
+from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
 
@@ -112,3 +113,41 @@ class ArrayImages(ImageExamples):
 
     def size(self, index: int) -> int:
         return self.images[index].nbytes
+
+
+def labelled(
+    path: str,
+    form: str,
+    split: str,
+    examples: ImageExamples,
+    labels: Sequence[str],
+    *,
+    declared: Sequence[str] = (),
+    files: Sequence[File] = (),
+    columns: Sequence[str] = (),
+    notes: Iterable[str] = (),
+) -> Dataset:
+    """The data set of images with classes.
+
+    Args:
+        path, form, split, files, columns: see Dataset.
+        examples: the images.
+        labels: the name of each one's class.
+        declared: the classes in their order, if the data declare them.
+        notes: for the user, without those that are empty.
+
+    Raises:
+        DataError: as in `classes.from_names`.
+    """
+    names, positions = classes.from_names(labels, repr(path), declared, allow_letters=True)
+    return Dataset(
+        path=path,
+        form=form,
+        examples=examples,
+        split=split,
+        classes=names,
+        labels=positions,
+        files=tuple(files),
+        columns=tuple(columns),
+        stratified=True,
+    ).with_notes(*notes)

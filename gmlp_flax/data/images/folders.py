@@ -1,10 +1,11 @@
 """What the readers of image folders share: the folders of splits, and data sets of labelled
 files."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from gmlp_flax.data import classes, rows, splits
+from gmlp_flax.data import rows, splits
 from gmlp_flax.data.dataset import Dataset
+from gmlp_flax.data.images import examples
 from gmlp_flax.data.images.examples import StoredImages
 from gmlp_flax.data.images.stores import Store
 from gmlp_flax.errors import DataError, listed
@@ -98,7 +99,12 @@ def first_folders(names: Iterable[str], prefix: str = "") -> dict[str, list[str]
 
 
 def labelled(
-    store: Store, form: str, split: str, class_of: Mapping[str, str], notes: Iterable[str] = ()
+    store: Store,
+    form: str,
+    split: str,
+    class_of: Mapping[str, str],
+    notes: Iterable[str] = (),
+    columns: Sequence[str] = (),
 ) -> Dataset:
     """The data set of some images of a store.
 
@@ -107,19 +113,10 @@ def labelled(
         form: the documented form, in words.
         split: its name.
         class_of: name of the image -> name of its class.
-        notes: for the user.
+        notes: for the user, without those that are empty.
+        columns: of the table that was read.
     """
     names = sorted(class_of)
-    where = f"{store.path!r}"
-    names_of_classes = [class_of[name] for name in names]
-    class_names, labels = classes.from_names(names_of_classes, where, allow_letters=True)
-    return Dataset(
-        path=store.path,
-        form=form,
-        examples=StoredImages(store.reader, names),
-        split=split,
-        classes=class_names,
-        labels=labels,
-        notes=tuple(note for note in notes if note),
-        stratified=True,
-    )
+    labels = [class_of[name] for name in names]
+    images = StoredImages(store.reader, names)
+    return examples.labelled(store.path, form, split, images, labels, columns=columns, notes=notes)

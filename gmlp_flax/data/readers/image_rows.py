@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from gmlp_flax.data import classes, rows, splits
 from gmlp_flax.data.dataset import Dataset, Splits
-from gmlp_flax.data.images import stores
+from gmlp_flax.data.images import examples, stores
 from gmlp_flax.data.images.examples import ListedImages
 from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files
@@ -68,18 +68,16 @@ def _read_split(path: str, split: str, members: Sequence[File], note: str) -> Da
             labels.append(classes.class_in_cell(row[LABEL_COLUMN], where, LABEL_COLUMN))
     if not names:
         raise DataError(f"{path!r} holds no rows: give other data")
-    class_names, positions = classes.from_names(labels, path, declared, allow_letters=True)
-    return Dataset(
-        path=path,
-        form=FORM,
-        examples=ListedImages(names, images),
-        split=split,
-        classes=class_names,
-        labels=positions,
-        files=tuple(members),
+    return examples.labelled(
+        path,
+        FORM,
+        split,
+        ListedImages(names, images),
+        labels,
+        declared=declared,
+        files=members,
         columns=(IMAGE_COLUMN, LABEL_COLUMN),
-        notes=(note,) if note else (),
-        stratified=True,
+        notes=[note],
     )
 
 

@@ -7,7 +7,6 @@ splits; without one, the first folders of the paths do, if they are called by th
 of the table itself is read as well, whatever the table is called.
 """
 
-import dataclasses
 import functools
 import os
 import unicodedata
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 from gmlp_flax.data import classes, rows, splits
 from gmlp_flax.data.dataset import Dataset, Splits
-from gmlp_flax.data.images import folders
+from gmlp_flax.data.images import examples, folders
 from gmlp_flax.data.images.examples import ListedImages
 from gmlp_flax.data.images.stores import Store
 from gmlp_flax.data.rows import Located
@@ -157,8 +156,7 @@ def _read_rows(store: Store, split: str, listing: _Listing, entries: Sequence[En
         )
     class_of = {entry.file_name: entry.label for entry in entries}
     notes = [folders.others_note(store, listing.tables)]
-    dataset = folders.labelled(store, FORM, split, class_of, notes)
-    return dataclasses.replace(dataset, columns=(FILE_COLUMN, LABEL_COLUMN))
+    return folders.labelled(store, FORM, split, class_of, notes, (FILE_COLUMN, LABEL_COLUMN))
 
 
 def _how_to_find(missing: str, images: Iterable[str]) -> str:
@@ -252,16 +250,12 @@ def _read_listed(path: str, split: str, entries: Sequence[Entry]) -> Dataset:
     images = []
     for name in names:
         images.append(name if files.is_remote(name) else files.join(folder, name))
-    names_of_classes = [entry.label for entry in entries]
-    class_names, labels = classes.from_names(names_of_classes, path, allow_letters=True)
-    return Dataset(
-        path=path,
-        form=FORM,
-        examples=ListedImages(names, images),
-        split=split,
-        classes=class_names,
-        labels=labels,
+    return examples.labelled(
+        path,
+        FORM,
+        split,
+        ListedImages(names, images),
+        [entry.label for entry in entries],
         files=files.find_files(path),
         columns=(FILE_COLUMN, LABEL_COLUMN),
-        stratified=True,
     )

@@ -16,6 +16,7 @@ import numpy as np
 
 from gmlp_flax.data import classes
 from gmlp_flax.data.dataset import Dataset, Splits
+from gmlp_flax.data.images import examples
 from gmlp_flax.data.images.examples import ArrayImages
 from gmlp_flax.data.splits import TEST_SPLIT, TRAIN_SPLIT, VALIDATION_SPLIT
 from gmlp_flax.errors import DataError, decode_errors, listed
@@ -111,18 +112,15 @@ def _read_split(path: str, names: Arrays, arrays: Mapping[str, np.ndarray], note
         where = f"{path}, {names.labels}[{index}]"
         text = _decoded(where, label) if isinstance(label, bytes) else label
         label_names.append(classes.class_in_cell(text, where, names.labels))
-    class_names, positions = classes.from_names(label_names, path, allow_letters=True)
-    return Dataset(
-        path=path,
-        form=FORM,
-        examples=ArrayImages(images if channels else images[..., None]),
-        split=names.split,
-        classes=class_names,
-        labels=positions,
+    return examples.labelled(
+        path,
+        FORM,
+        names.split,
+        ArrayImages(images if channels else images[..., None]),
+        label_names,
         files=files.find_files(path),
         columns=(names.images, names.labels),
-        notes=(note,) if note else (),
-        stratified=True,
+        notes=[note],
     )
 
 

@@ -9,10 +9,10 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gmlp_flax.data import classes, rows, splits
+from gmlp_flax.data import rows, splits
 from gmlp_flax.data.classes import class_name
 from gmlp_flax.data.dataset import Dataset, Splits
-from gmlp_flax.data.images import stores
+from gmlp_flax.data.images import examples, stores
 from gmlp_flax.data.images.examples import ImageExamples
 from gmlp_flax.data.images.stores import Reader, Store, is_image
 from gmlp_flax.errors import DataError, counted, listed
@@ -91,18 +91,14 @@ def _read_split(path: str, split: str, members: Sequence[File], note: str) -> Da
             names.append(f"{file.name}/{pair.image}")
     if not names:
         raise DataError(f"{path!r}: {counted(len(members), 'tar file')} without any image")
-    class_names, positions = classes.from_names(labels, path, allow_letters=True)
-    notes = [note, rows.unread_note(path, others)]
-    return Dataset(
-        path=path,
-        form=FORM,
-        examples=ShardedImages(readers, places, names),
-        split=split,
-        classes=class_names,
-        labels=positions,
-        files=tuple(members),
-        notes=tuple(line for line in notes if line),
-        stratified=True,
+    return examples.labelled(
+        path,
+        FORM,
+        split,
+        ShardedImages(readers, places, names),
+        labels,
+        files=members,
+        notes=[note, rows.unread_note(path, others)],
     )
 
 

@@ -14,33 +14,17 @@ without a line.
 
 import functools
 import re
-from collections.abc import Sequence
 
 import numpy as np
 
 from gmlp_flax.data.dataset import Dataset, Splits
-from gmlp_flax.data.images.examples import ImageExamples
-from gmlp_flax.data.images.stores import is_image, read_image
+from gmlp_flax.data.images import stores
+from gmlp_flax.data.images.examples import StoredImages
 from gmlp_flax.errors import DataError, counted
 from gmlp_flax.io import files
-from gmlp_flax.io.files import File
 
 FORM = "Pathfinder's folder"
 CLASSES = ("apart", "joined")
-
-
-class ListedFiles(ImageExamples):
-    """Images that are files on this disk or remote."""
-
-    def __init__(self, found: Sequence[File]):
-        self.files = found
-        self.names = [file.name for file in found]
-
-    def read(self, index: int) -> bytes:
-        return read_image(self.files[index])
-
-    def size(self, index: int) -> int:
-        return self.files[index].size
 
 
 def matches(path: str) -> bool:
@@ -74,25 +58,25 @@ def read(path: str) -> Splits:
 
 
 def _read_all(path: str) -> Dataset:
-    found = {file.name: file for file in files.find_files(path)}
-    lists = sorted(name for name in found if re.fullmatch(r"metadata/[^/]+\.npy", name))
+    store = stores.open_folder(path)
+    lists = [name for name in store.names if re.fullmatch(r"metadata/[^/]+\.npy", name)]
     if not lists:
         raise DataError(
             f"{path!r} has images and no metadata/*.npy with their labels: copy it as well"
         )
     label_of: dict[str, int] = {}
     for name in lists:
-        label_of |= _labels(found[name])
-    missing = sorted(label_of.keys() - found.keys())
+        label_of |= _labels(files.join(path, name))
+    missing = sorted(label_of.keys() - set(store.names))
     if missing:
         raise DataError(
             f"{path!r}: {len(missing)} of {len(label_of)} images are missing, such as "
-            f"{missing[0]!r}"
+            f"{missing[0]!r}: copy them as well"
         )
-    names = sorted(name for name in label_of if found[name].size)
+    names = sorted(name for name in label_of if store.reader.size(name))
     if not names:
         raise DataError(f"{path!r} holds no image that has bytes; copy or download it again")
-    unlisted = [name for name in found if is_image(name) and name not in label_of]
+    unlisted = [name for name in store.images if name not in label_of]
     left_out = {"bytes": len(label_of) - len(names), "a line": len(unlisted)}
     notes = []
     for problem, count in left_out.items():
@@ -101,7 +85,7 @@ def _read_all(path: str) -> Dataset:
     return Dataset(
         path=path,
         form=FORM,
-        examples=ListedFiles([found[name] for name in names]),
+        examples=StoredImages(store.reader, names),
         classes=CLASSES,
         labels=np.array([label_of[name] for name in names], np.int32),
         notes=tuple(notes),
@@ -109,17 +93,17 @@ def _read_all(path: str) -> Dataset:
     )
 
 
-def _labels(file: File) -> dict[str, int]:
+def _labels(path: str) -> dict[str, int]:
     """The label of each image, called by its path below the folder, by one file of lines."""
     labels = {}
-    text = files.read_small(file.path).decode("utf-8", "replace")
+    text = files.read_small(path).decode("utf-8", "replace")
     for number, line in enumerate(text.split("\n"), start=1):
         words = line.split()
         if not words:
             continue
         if len(words) < 4 or words[3] not in ("0", "1"):
             raise DataError(
-                f"{file.path}, line {number}: {line[:60]!r}; expected FOLDER FILE NUMBER LABEL, "
+                f"{path}, line {number}: {line[:60]!r}; expected FOLDER FILE NUMBER LABEL, "
                 "the label 0 or 1"
             )
         labels[f"{words[0]}/{words[1]}"] = int(words[3])

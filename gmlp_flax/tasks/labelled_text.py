@@ -21,13 +21,13 @@ from gmlp_flax.data.fingerprints import spread
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.readers import labelled_text, text_benchmarks
 from gmlp_flax.data.summary import Tokens, count_tokens
-from gmlp_flax.data.text.tokenizer import DOCUMENTS
+from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE
 from gmlp_flax.errors import ConfigError, DataError, RunError
 from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import PairClassifier, SequenceClassifier
 from gmlp_flax.options import FINETUNED_RUNS, Option
 from gmlp_flax.tasks import data_config
-from gmlp_flax.tasks.base import Outputs, Shapes, block_spec
+from gmlp_flax.tasks.base import Inheritance, Outputs, Shapes, block_spec
 from gmlp_flax.tasks.finetuning import Finetuning, FinetuningData, FinetuningPredictor
 from gmlp_flax.tasks.prediction import Prepared
 from gmlp_flax.tasks.text import TEXT_OPTIONS
@@ -298,6 +298,10 @@ class LabelledText(Finetuning):
 
     Data: ClassVar[type[LabelledTextData]] = LabelledTextData
     Predictor: ClassVar = LabelledTextPredictor
+    inheritance = Inheritance(
+        model=True, shared=(TOKENIZER_FILE,), new_params=("segments/", "pooler/")
+    )
+    hub_task = "text-classification"
     text_task: text_tasks.TextTask
 
     @classmethod

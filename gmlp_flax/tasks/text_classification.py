@@ -19,13 +19,11 @@ from gmlp_flax.data.classes import UNLABELLED
 from gmlp_flax.data.dataset import Dataset
 from gmlp_flax.data.finetuning.text_tasks import CLASS_TASKS
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
-from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
 from gmlp_flax.options import Option
 from gmlp_flax.tasks.base import (
     Baseline,
     Batch,
     Files,
-    Inheritance,
     Outputs,
     Sums,
     Totals,
@@ -128,14 +126,8 @@ class TextClassification(LabelledText):
         )
     }
     Data: ClassVar = TextClassificationData
-    inheritance = Inheritance(
-        model=True,
-        shared=(TOKENIZER_FILE,),
-        heads={LABELS_FILE: "head/"},
-        new_params=("segments/", "pooler/"),
-    )
+    inheritance = dataclasses.replace(LabelledText.inheritance, heads={LABELS_FILE: "head/"})
     best = ("accuracy", "max")
-    hub_task = "text-classification"
     percent = dict.fromkeys(("accuracy", "accuracy_mm", "f1"), 100.0)
 
     def __init__(self, config: ConfigDict, files: Files = MappingProxyType({})):

@@ -1,5 +1,6 @@
 """Regression on sentences and pairs: GLUE's STS-B, and a column of numbers of your own."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -15,7 +16,6 @@ from scipy.stats import rankdata
 from gmlp_flax.data.dataset import Dataset
 from gmlp_flax.data.finetuning.text_tasks import NUMBER_TASKS
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
-from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import json_files
 from gmlp_flax.options import Option
@@ -23,7 +23,6 @@ from gmlp_flax.tasks.base import (
     Baseline,
     Batch,
     Files,
-    Inheritance,
     Outputs,
     Shapes,
     Sums,
@@ -140,15 +139,9 @@ class TextRegression(LabelledText):
     }
     Data: ClassVar = TextRegressionData
     Predictor: ClassVar = TextRegressionPredictor
-    inheritance = Inheritance(
-        model=True,
-        shared=(TOKENIZER_FILE,),
-        heads={SCALE_FILE: "head/"},
-        new_params=("segments/", "pooler/"),
-    )
+    inheritance = dataclasses.replace(LabelledText.inheritance, heads={SCALE_FILE: "head/"})
     metrics = ("loss",)
     best = ("spearman", "max")
-    hub_task = "text-classification"
 
     def __init__(self, config: ConfigDict, files: Files = MappingProxyType({})):
         super().__init__(config, files)

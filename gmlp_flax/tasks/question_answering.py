@@ -12,7 +12,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from gmlp_flax.data.finetuning import squad_answers
-from gmlp_flax.data.finetuning.questions import Question
+from gmlp_flax.data.finetuning.questions import VERSIONS, Question
 from gmlp_flax.data.finetuning.squad_answers import Answer, SpanScores
 from gmlp_flax.data.finetuning.windows import Windows
 from gmlp_flax.data.holdout import HELDOUT
@@ -106,7 +106,7 @@ class QuestionAnswering(Finetuning):
         "squad.version": Option(
             "v1.1",
             "SQuAD v1.1, or v2.0 with questions that have no answer",
-            ("v1.1", "v2.0"),
+            VERSIONS,
             selects_data=True,
         ),
         "squad.stride": Option(128, "tokens from one window of a passage to the next", SIZE),

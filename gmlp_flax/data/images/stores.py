@@ -248,8 +248,3 @@ def _require_end(tar: tarfile.TarFile) -> None:
         has_end = True
     if not has_end:
         raise tarfile.ReadError("its end is missing")
-
-
-def open_store(path: str) -> Store:
-    """The files of a folder or of a tar file at a path."""
-    return open_folder(path) if files.is_folder(path) else open_tar(path)

@@ -10,6 +10,8 @@ import tensorflow_datasets as tfds
 from PIL import Image, ImageOps
 
 from gmlp_flax.data.dataset import Dataset
+from gmlp_flax.data.images import stores
+from gmlp_flax.data.images.stores import Store
 from tests.data import writers
 
 FEATURES = {
@@ -88,6 +90,11 @@ def make_tar(path: Path, files: Contents, suffix: str = "", name: str = "images.
 def empty_files(*names: str) -> dict[str, bytes]:
     """Files without content, for tests that read names alone."""
     return dict.fromkeys(names, b"")
+
+
+def open_store(path: str) -> Store:
+    """The files of a folder or of a tar file."""
+    return stores.open_tar(path) if path.endswith(".tar") else stores.open_folder(path)
 
 
 def classes_by_name(dataset: Dataset) -> dict[str, str]:

@@ -14,7 +14,7 @@ from gmlp_flax.errors import DataError
 from gmlp_flax.io import files
 from gmlp_flax.io.records import BadRecord
 from tests.data import writers
-from tests.data.images.image_files import empty_files, make_folder, make_tar
+from tests.data.images.image_files import empty_files, make_folder, make_tar, open_store
 from tests.failures import failure
 
 FILES = {
@@ -69,7 +69,7 @@ PLACES = pytest.mark.parametrize("make", [folder, tar, remote_folder, remote_tar
 @PLACES
 def test_names_and_content(tmp_path, make):
     path = make(tmp_path)
-    store = stores.open_store(path)
+    store = open_store(path)
     assert store.path == path
     assert store.names == NAMES
     for name in NAMES:
@@ -79,14 +79,14 @@ def test_names_and_content(tmp_path, make):
 
 @PLACES
 def test_a_reader_survives_pickle(tmp_path, make):
-    reader = pickle.loads(pickle.dumps(stores.open_store(make(tmp_path)).reader))
+    reader = pickle.loads(pickle.dumps(open_store(make(tmp_path)).reader))
     assert reader.read("train/dog/a.jpg") == b"a"
     assert reader.size("train/cat/boxes.txt") == 600
 
 
 @pytest.mark.parametrize("make", [folder, tar])
 def test_empty_folders_are_known(tmp_path, make):
-    found = stores.open_store(make(tmp_path)).folders
+    found = open_store(make(tmp_path)).folders
     visible = [name for name in found if name != "dog"]  # it holds hidden files alone
     assert tuple(visible) == FOLDERS
 
@@ -357,4 +357,4 @@ def test_a_tar_that_is_gone_is_an_error_of_all(tmp_path):
 def test_a_store_at_another_place_has_the_same_names(tmp_path):
     first = folder(tmp_path / "a")
     second = shutil.copytree(first, tmp_path / "b")
-    assert stores.open_store(first).names == stores.open_store(str(second)).names
+    assert open_store(first).names == open_store(str(second)).names

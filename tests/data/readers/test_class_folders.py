@@ -16,6 +16,7 @@ from tests.data.images.image_files import (
     images_by_name,
     make_folder,
     make_tar,
+    open_store,
 )
 from tests.failures import failure
 
@@ -61,7 +62,7 @@ def remote(path):
 @pytest.mark.parametrize("make", [folder, tar, remote])
 def test_images_and_their_classes(tmp_path, make):
     path = make(tmp_path)
-    splits = class_folders.read(stores.open_store(path))
+    splits = class_folders.read(open_store(path))
     assert list(splits) == [""]
     dataset = pickle.loads(pickle.dumps(splits[""]))
     assert (dataset.path, dataset.split) == (path, "")
@@ -85,7 +86,7 @@ def test_images_and_their_classes(tmp_path, make):
 def test_a_folder_and_a_tar_file_have_one_fingerprint(tmp_path):
     found = []
     for make in (folder, tar, remote):
-        splits = class_folders.read(stores.open_store(make(tmp_path / make.__name__)))
+        splits = class_folders.read(open_store(make(tmp_path / make.__name__)))
         found.append(splits[""].fingerprint)
     assert found == [found[0]] * 3
     assert found[0]["images"] == 4
@@ -175,7 +176,7 @@ def test_an_empty_class_folder(tmp_path):
         make_tar(tmp_path, {"cat/1.png": b"", "dog": None}),
         make_folder(tmp_path / "b", {"cat/1.png": b"", "dog/.DS_Store": b""}),
     ):
-        splits = class_folders.read(stores.open_store(str(path)))
+        splits = class_folders.read(open_store(str(path)))
         assert "'dog'" in failure(splits.__getitem__, "")
 
 

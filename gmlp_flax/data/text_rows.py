@@ -2,9 +2,10 @@
 
 import dataclasses
 import difflib
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from gmlp_flax.data import classes, fingerprints
 from gmlp_flax.data.classes import UNLABELLED, class_name
-from gmlp_flax.data.dataset import Dataset, Examples, line_of
+from gmlp_flax.data.dataset import Dataset, Examples, Splits, line_of
 from gmlp_flax.data.finetuning.text_tasks import Interval, TextTask
 from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.data.rows import Located, Row
@@ -301,6 +302,35 @@ class Reading:
             class_names = tuple(class_name(name) for name in declared)
             return class_names, np.full(len(kept), UNLABELLED, np.int32)
         return classes.from_names(labels, self.path, declared)
+
+
+def read_by_split(
+    start: Callable[[], Reading],
+    form: str,
+    columns: Columns,
+    groups: Mapping[str, Iterable[tuple[int, Located]]],
+    members: Sequence[File],
+    declared: Sequence[str] = (),
+) -> Splits:
+    """The splits of a file whose rows name them.
+
+    Args:
+        start: begins the reading of a split.
+        form, declared: see `Reading.finish`.
+        columns: of the file.
+        groups: split -> its rows, from `splits.by_column`.
+        members: the file.
+    """
+
+    def read_split(split: str) -> Dataset:
+        """The rows of a split."""
+        reading = start()
+        reading.add_numbered(groups[split], columns)
+        return reading.finish(form, split, members, declared)
+
+    [file] = members
+    readers = {split: functools.partial(read_split, split) for split in groups}
+    return Splits(file.path, form, readers)
 
 
 def resolve_columns(

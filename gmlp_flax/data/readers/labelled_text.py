@@ -112,11 +112,6 @@ def _by_split_column(path: str, members: Sequence[File], task: TextTask, bad: Ba
     located = rows.read_rows(path, (*columns.read, SPLIT_COLUMN))
     split_columns = () if SPLIT_COLUMN in columns.read else (SPLIT_COLUMN,)
     groups = splits.by_column(path, located, split_columns, bad)
-
-    def read_split(split: str) -> Dataset:
-        reading = Reading(path, task, bad)
-        reading.add_numbered(groups[split], columns)
-        declared = rows.declared_classes(path, columns.label)
-        return reading.finish(FORM, split, members, declared)
-
-    return Splits(path, FORM, {split: functools.partial(read_split, split) for split in groups})
+    start = functools.partial(Reading, path, task, bad)
+    declared = rows.declared_classes(path, columns.label)
+    return text_rows.read_by_split(start, FORM, columns, groups, members, declared)

@@ -176,13 +176,8 @@ def _read_file(
     rows.require_suffix(path)
     columns, located = _located(path, task)
     groups = splits.by_column(path, located, split_columns, bad)
-
-    def read_split(split: str) -> Dataset:
-        reading = Reading(path, task, bad)
-        reading.add_numbered(groups[split], columns)
-        return reading.finish(FORM, split, members, _declared(task))
-
-    return Splits(path, FORM, {split: functools.partial(read_split, split) for split in groups})
+    start = functools.partial(Reading, path, task, bad)
+    return text_rows.read_by_split(start, FORM, columns, groups, members, _declared(task))
 
 
 def _read_tfds(folder: Folder, split: str, task: TextTask, bad: BadRecords) -> Dataset:

@@ -115,8 +115,8 @@ def check_overlap(train: Dataset, heldout: Dataset) -> str:
     if equal == len(sample):
         raise _trained_on(train, heldout)
     return (
-        f"note: about {overlap:.0%} of the held-out examples are also among those to train on, "
-        "with the same content: their scores are too good"
+        f"note: about {overlap:.0%} of the held-out examples are also in the training data: scores "
+        "on them are too high; remove them from one side"
     )
 
 
@@ -215,8 +215,8 @@ def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_docu
         return ""
     return (
         f"warning: {equal:,} of {compared:,} held-out documents ({equal / compared:.1%}) are also "
-        f"trained on, by a look at {searched:,} of the {train_documents:,} training documents: "
-        "their scores are too good; remove them"
+        f"among {searched:,} of the {train_documents:,} training documents that were compared: "
+        "scores on them are too high; remove them from one side"
     )
 
 
@@ -241,5 +241,5 @@ def check_unknown(ids: Sequence[np.ndarray], tokenizer: Any, where: str) -> str:
     line = f"{where}: {share:.1%} of the tokens of the first texts are [UNK]"
     advice = "give a vocabulary of this language, or see data.do_lower_case and data.strip_accents"
     if share > UNKNOWN_REFUSED:
-        raise DataError(f"{line}, which teach a model nothing: {advice}")
+        raise DataError(f"{line}, from which a model learns nothing: {advice}")
     return f"warning: {line}: {advice}" if share > UNKNOWN_WARNED else line

@@ -37,6 +37,9 @@ WORDS = {
     "testing": TEST_SPLIT,
 }
 
+RENAME = "rename or move one of them"  # if some names mean a split and others do not
+FILL = "name the split in each row, or in none"  # the same of rows
+
 ALL = "all"  # as config.data.split: all the data, whatever splits their names mean
 
 
@@ -163,24 +166,26 @@ def _declared_split(name: str) -> str:
 def _split_of_folders(name: str) -> str:
     """The split that a folder in a file's path means, the first one first."""
     for folder in name.split("/")[:-1]:
-        if split := split_of_folder(folder):
+        split = split_of_folder(folder)
+        if split:
             return split
     return ""
 
 
-def require_all_or_none(path: str, splits: Mapping[str, str]) -> None:
-    """Refuses names of which some mean a split and others do not.
+def require_all_or_none(path: str, splits: Mapping[str, str], advice: str = RENAME) -> None:
+    """Refuses names, or rows, of which some mean a split and others do not.
 
     Args:
-        path: where the names were found, for the message.
-        splits: name -> the split that it means, or "".
+        path: where they were found, for the message.
+        splits: name, or where a row is -> the split that it means, or "".
+        advice: what to do, for the message.
     """
     with_split = [name for name, split in splits.items() if split]
     without = [name for name, split in splits.items() if not split]
     if with_split and without:
         raise DataError(
-            f"{path!r}: {with_split[0]!r} names a split and {without[0]!r} does not: rename or "
-            f"move one of them; --config.data.split={ALL} reads all, whatever their names"
+            f"{path!r}: {with_split[0]!r} names a split and {without[0]!r} does not: {advice}; "
+            f"--config.data.split={ALL} reads all, whatever their names"
         )
 
 
@@ -212,7 +217,7 @@ def by_column(
         if split not in groups:
             firsts[entry.where] = split
         groups.setdefault(split, []).append((position, entry))
-    require_all_or_none(path, firsts)
+    require_all_or_none(path, firsts, FILL)
     return groups or {"": []}
 
 

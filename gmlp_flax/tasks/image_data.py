@@ -105,7 +105,7 @@ class ImageData(TaskData):
         return dataset.with_notes(*notes)
 
     def _read(self, role: str) -> Dataset:
-        """The images of a role, as they lie there."""
+        """The images of a role, with the classes that they have."""
         if data_config.path_of(self.config, role, EXPECTED) == data_config.EMBEDDED:
             return self._embedded(role)
         dataset = data_config.open_split(self.config, role, self._splits, EXPECTED, HELDOUT_SPLITS)
@@ -140,11 +140,11 @@ class ImageData(TaskData):
             return names
         names = []
         for line in decode_utf8(files.read_small(path)).splitlines():
-            # ImageNet's lists have words behind the numbers of WordNet, as Kaggle's
+            # ImageNet's lists have words after the numbers of WordNet, as Kaggle's
             # LOC_synset_mapping.txt.
             names.append(line.split(maxsplit=1)[0] if _SYNSET.match(line) else line.strip())
         if len(set(names)) < len(names) or len(names) < 2 or "" in names:
-            raise DataError(f"{key}={path}: expected a line for each class, each another one")
+            raise DataError(f"{key}={path}: expected one class a line, all different")
         return names
 
     def examples(self, role: str) -> ReadableExamples:

@@ -78,8 +78,8 @@ class TextRegressionData(LabelledTextData):
         scale = Scale(float(labels.mean()), float(labels.std()))
         if not scale.deviation:
             raise DataError(
-                f"config.data.train: all {len(labels)} labels are {labels[0]}: nothing can be "
-                "learned"
+                f"config.data.train: all {len(labels)} labels are {labels[0]}: give data with "
+                "different ones"
             )
         return scale
 

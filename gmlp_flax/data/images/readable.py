@@ -74,7 +74,7 @@ class ReadableExamples:
         )
 
     def record(self, index: int) -> dict[str, Any]:
-        """The image at a position as it lies there, with its label; raises BadRecord."""
+        """The image at a position before `transform`, with its label; raises BadRecord."""
         record = self.images[index]
         if self.labels is None:
             return record

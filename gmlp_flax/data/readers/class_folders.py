@@ -108,7 +108,8 @@ def _refuse_inner_splits(store: Store, prefix: str) -> None:
         return
     length = len(prefix)
     for folder in sorted(_deeper_folders(by_folder, prefix)):
-        split = folder[length:].split("/")[1]
+        _, _, below = folder[length:].partition("/")
+        split, _, _ = below.partition("/")
         if splits.split_of_folder(split):
             raise DataError(
                 f"{store.path!r}: {folder!r} is called as a split, inside a class: move the "
@@ -154,7 +155,10 @@ def read_beside_validation(
         read_validation: reads the split `validation` of a store, behind a prefix.
     """
     if as_one:
-        raise DataError(f"{store.path!r}: the splits of {form} are not read as one: choose one")
+        raise DataError(
+            f"{store.path!r}: the splits of {form} are not read as one: choose one "
+            "by config.data.split"
+        )
     itself = {splits.VALIDATION_SPLIT: ""}
     prefixes = itself if holds_validation else folders.split_folders(store)
     readers = {}

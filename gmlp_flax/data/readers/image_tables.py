@@ -217,9 +217,11 @@ def by_split(path: str, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
         DataError: some rows name a split and others do not.
     """
     split_of = {entry.where: entry.split for entry in entries}
-    if not any(split_of.values()):
+    if any(split_of.values()):
+        splits.require_all_or_none(path, split_of, splits.FILL)
+    else:
         split_of = {entry.where: _split_of_path(entry.file_name) for entry in entries}
-    splits.require_all_or_none(path, split_of)
+        splits.require_all_or_none(path, split_of)
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         split = split_of[entry.where]

@@ -4,7 +4,7 @@
     x_train, y_train, x_test, ...   as Keras has them
     train_images, train_labels, val_images, test_images, ...   as MedMNIST has them
 
-Images are uint8 [images, height, width], or with 1 or 3 channels behind; labels are numbers or
+Images are uint8 [images, height, width], or [images, height, width, 1 or 3]; labels are numbers or
 strings, one for each image.
 """
 

@@ -327,7 +327,7 @@ def _write_shards(shards: Sequence[_Shard], cores: int) -> list[dict[str, Any]]:
                 bar.update(0)
         except futures.BrokenExecutor as error:
             raise DataError(
-                "a worker was ended from outside, perhaps for want of memory: give fewer workers"
+                "a worker process was killed, perhaps because memory ran out: give fewer workers"
             ) from error
         finally:
             (shards[0].work / _UNFINISHED / _STOP).touch()

@@ -145,8 +145,8 @@ class Tokenizer:
             return
         if self.encode("ABC") != self.encode("abc"):
             raise DataError(
-                f"{config}: do_lower_case is true, which {path} does not do: lower-case texts, "
-                "drop it"
+                f"{config}: do_lower_case is true, and {path} does not lower-case text: lower-case "
+                "the data, and remove the key"
             )
 
     def check(self, keys: Mapping[str, str], name: str) -> None:

@@ -267,8 +267,13 @@ def choose(
     part = dataset.hold_out(request.role, share)
     if request.role == TRAIN:
         return part
+    if share < 0:
+        return part.with_notes(
+            f"to choose settings, a share of {-share:.3g} of the training data is held out "
+            "(config.data.search)"
+        )
     return part.with_notes(
-        f"the data have no split to hold out, so a share of {abs(share):.3g} is held out "
+        f"the data have no split to hold out, so a share of {share:.3g} is held out "
         "(config.data.heldout_share)"
     )
 

@@ -266,6 +266,13 @@ def test_splits_that_share_a_path(names, options, train, heldout):
             assert 0 < len(chosen[role]) < SIZE
         else:
             assert len(chosen[role]) == size
+    notes = chosen[HELDOUT].notes
+    if options.get("heldout_share", 0.2) < 0:
+        assert "config.data.search" in notes[-1]
+    elif heldout and heldout[1] == "part":
+        assert "config.data.heldout_share" in notes[-1]
+    else:
+        assert notes == ()
     keys = {row.texts[0] for row in chosen[TRAIN].examples.rows}
     assert not keys & {row.texts[0] for row in chosen[HELDOUT].examples.rows}
 

@@ -1,4 +1,4 @@
-"""Data to host batches: data sets, tokenizers, and the pipeline that turns (seed, step) into a batch.
+"""Data to host batches: data sets, tokenizers, and the pipeline from (seed, step) to a batch.
 
 Nothing here knows models or devices, and nothing imports jax. Import modules by name.
 

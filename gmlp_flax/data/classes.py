@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gmlp_flax.data.dataset import Dataset, Relabelled
-from gmlp_flax.errors import DataError, listed
+from gmlp_flax.errors import DataError, counted, listed
 from gmlp_flax.io.records import BadRecord
 
 UNLABELLED = -1
@@ -136,14 +136,14 @@ def from_names(
     return classes, positions(names, classes)
 
 
-def require_several(dataset: Dataset, advice: str = "") -> None:
-    """Raises DataError if a data set has fewer than two classes; `advice` is for the message."""
+def require_several(dataset: Dataset) -> None:
+    """Raises DataError if a data set has fewer than two classes."""
     if len(dataset.classes) >= 2:
         return
-    names = ", ".join(map(repr, dataset.classes)) or "none"
+    found = f"the class {dataset.classes[0]!r} alone" if dataset.classes else "no class"
     raise DataError(
-        f"{dataset.path!r}, read as {dataset.form}: {len(dataset):,} examples of "
-        f"{len(dataset.classes)} class, {names}: a classifier needs at least two{advice}"
+        f"{dataset.path!r}, read as {dataset.form}: {counted(len(dataset), 'example')} with "
+        f"{found}: a classifier needs two classes or more; check the path"
     )
 
 

@@ -31,8 +31,8 @@ def embedded_text(role: str) -> list[str]:
     """The Python manual, as CPython ships it in `pydoc_data.topics` (79 topics, 465 KB in 3.11).
 
     The topics in HELDOUT_TOPICS are held out. Topics quote each other, so the sentences of the
-    held-out text are
-    removed from the training text: the two sides have none of their `sentences` in common.
+    held-out text are removed from the training text: the two have none of their `sentences` in
+    common.
 
     Args:
         role: "train" or "heldout".
@@ -52,11 +52,17 @@ def embedded_text(role: str) -> list[str]:
     heldout = [topics[name] for name in HELDOUT_TOPICS if name in topics]
     if role == HELDOUT:
         return heldout
-    unwanted = {sentence for text in heldout for sentence in sentences(text)}
-    train = (
-        _remove(topics[name], unwanted) for name in sorted(topics) if name not in HELDOUT_TOPICS
-    )
-    return [text for text in train if text.strip()]
+    unwanted: set[str] = set()
+    for text in heldout:
+        unwanted.update(sentences(text))
+    train = []
+    for name in sorted(topics):
+        if name in HELDOUT_TOPICS:
+            continue
+        text = _remove(topics[name], unwanted)
+        if text.strip():
+            train.append(text)
+    return train
 
 
 def embedded_digits(role: str) -> Dataset:
@@ -86,8 +92,9 @@ def embedded_digits(role: str) -> Dataset:
 
 def _remove(text: str, unwanted: set[str]) -> str:
     """The text without the sentences in `unwanted`; the white space between sentences stays."""
-    # sentences, and the white space after each
-    parts = re.split(f"({_SENTENCE_END.pattern})", text)
-    return "".join(
-        part for i, part in enumerate(parts) if i % 2 or " ".join(part.split()) not in unwanted
-    )
+    kept = []
+    for number, part in enumerate(re.split(f"({_SENTENCE_END.pattern})", text)):
+        is_space = number % 2 == 1  # after each sentence
+        if is_space or " ".join(part.split()) not in unwanted:
+            kept.append(part)
+    return "".join(kept)

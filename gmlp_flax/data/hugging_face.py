@@ -1,5 +1,5 @@
-"""What Hugging Face's package datasets writes beside the rows of a data set (save_to_disk), and what
-repositories on its hub have."""
+"""What Hugging Face's package datasets writes beside the rows of a data set (save_to_disk), and
+what repositories on its hub have."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,7 @@ _METADATA = ("dataset_info.json", "dataset_infos.json", "state.json", SPLITS_FIL
 
 def is_metadata(name: str) -> bool:
     """Whether a file holds no rows, by its name: it describes them, or caches others."""
-    base = name.rpartition("/")[2]
+    _, _, base = name.rpartition("/")
     return base in _METADATA or (base.startswith("cache-") and base.endswith(".arrow"))
 
 

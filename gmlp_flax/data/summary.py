@@ -224,7 +224,8 @@ def _shape(value: Any) -> str:
 
 
 def line(dataset: Dataset, role: str) -> str:
-    """The same in one line, without what has to be looked for: sizes and examples."""
+    """What was read of a data set in one line, without its size and its examples, which take
+    longer to find."""
     parts = [dataset.form]
     if dataset.split:
         parts.append(f"split {dataset.split!r}")
@@ -254,12 +255,13 @@ def names_of_files(names: Sequence[str]) -> str:
 
 def names_of_classes(sizes: Mapping[str, int | None]) -> str:
     """How many classes there are, and their names; of many, the smallest and the largest."""
-    total = f"{len(sizes):,} classes"
+    total = "1 class" if len(sizes) == 1 else f"{len(sizes):,} classes"
     known = {name: size for name, size in sizes.items() if size is not None}
     if len(known) < len(sizes):
         return f"{total}: {listed(sizes, CLASSES_SHOWN)}"
     if len(known) <= CLASSES_SHOWN:
-        return f"{total}: {', '.join(f'{name} ({size:,})' for name, size in known.items())}"
+        counts = [f"{name} ({size:,})" for name, size in known.items()]
+        return f"{total}: {', '.join(counts)}"
     smallest = min(known, key=lambda name: known[name])
     largest = max(known, key=lambda name: known[name])
     return (

@@ -369,10 +369,12 @@ def missing_column(
 ) -> DataError:
     """The error of a file without a column, which is called by one of `names`; the columns that
     are there are listed, those of similar names first."""
-    similar = difflib.get_close_matches(names[0], header, max(1, len(header)), 0.0)
+    most = max(1, len(header))
+    similar = difflib.get_close_matches(names[0], header, n=most, cutoff=0.0)
     there = listed(map(repr, similar)) or "none"
     wanted = " or ".join(map(repr, names))
-    if len(header) == 1 and any(mark in header[0] for mark in ",;|\t"):
+    has_other_separator = len(header) == 1 and any(mark in header[0] for mark in ",;|\t")
+    if has_other_separator:
         advice = ": columns are separated by commas in .csv and by tabs in .tsv files"
     return DataError(f"{path}: no column {wanted}, found {there}{advice}")
 
@@ -381,6 +383,7 @@ def joined(parts: Sequence[Dataset]) -> Dataset:
     """The rows of several data sets of one form as one, with the name of the first one's split
     before its underscore."""
     first = parts[0]
+    split, _, _ = first.split.partition("_")
     rows: list[TextRow] = []
     read: list[File] = []
     notes: list[str] = []
@@ -391,7 +394,7 @@ def joined(parts: Sequence[Dataset]) -> Dataset:
     return dataclasses.replace(
         first,
         examples=TextRows(rows),
-        split=first.split.partition("_")[0],
+        split=split,
         labels=np.concatenate([part.labels for part in parts]),
         files=tuple(read),
         notes=tuple(dict.fromkeys(notes)),

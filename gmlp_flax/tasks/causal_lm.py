@@ -60,9 +60,10 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
         text = self.tokenizer.encode(given)
         first = max(0, len(text) - self.task.length + 1)
         ids = [self.tokenizer.cls_id, *text[first:]]
-        # What follows the last token changes nothing.
-        arrays = {"tokens": np.array(ids, np.int32), "last": np.array([len(ids) - 1])}
-        return Prepared([arrays], 1, self.note_of_prompt(len(text)))
+        tokens = np.array(ids, np.int32)
+        last = np.array([len(ids) - 1])  # what follows the last token changes nothing
+        note = self.note_of_prompt(len(text))
+        return Prepared([{"tokens": tokens, "last": last}], 1, note)
 
     def note_of_prompt(self, tokens: int) -> str:
         """See `GeneratingPredictor`."""
@@ -87,6 +88,7 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
         """What writes texts with the model."""
 
         def extend(params: Any, *inputs: Any) -> Any:
+            """See `TextGenerator`."""
             return self.task.bind(params).extend(*inputs)
 
         return TextGenerator(extend, self.task.length, self.tokenizer)
@@ -175,9 +177,11 @@ class CausalLanguageModeling(LanguageModeling):
 
     def baselines(self, sums: Totals, data: LanguageData) -> list[Baseline]:
         """See `LanguageModeling`; in bits per byte as well."""
-        [(name, metrics)] = super().baselines(sums, data)
-        loss = math.log(metrics["perplexity"]) * sums["targets"][1]
-        return [Baseline(name, {**metrics, "bits_per_byte": bits_per_byte(loss, sums)})]
+        [frequencies] = super().baselines(sums, data)
+        _, predictions = sums["targets"]
+        loss = predictions * math.log(frequencies.metrics["perplexity"])
+        metrics = {**frequencies.metrics, "bits_per_byte": bits_per_byte(loss, sums)}
+        return [frequencies._replace(metrics=metrics)]
 
     @property
     def unpredicted(self) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ config.data.search another share of the training data is held out.
 """
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 
 from ml_collections import ConfigDict
@@ -17,6 +16,7 @@ from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.data.splits import Request
 from gmlp_flax.errors import DataError, counted
+from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.io.records import BadRecords
 
 # The value of config.data.train that stands for data which need no download.
@@ -112,4 +112,4 @@ def errors_name(key: str, other: str = "") -> Iterator[None]:
 def warn(role: str, units: str, message: str) -> None:
     """Tells on standard error what was skipped or cut in the data of a role; `units` are what it
     holds."""
-    print(f"{role} {units}: {message}", file=sys.stderr)
+    to_stderr(f"{role} {units}: {message}")

@@ -75,6 +75,13 @@ def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     return result
 
 
+def program_length(tokens: int, most: int) -> int:
+    """The length that an array of some tokens is filled up to: a power of two, or `most`, as each
+    length is a program to compile."""
+    power = 1 << (tokens - 1).bit_length()
+    return min(most, power)
+
+
 def draw(probabilities: np.ndarray, random: np.random.Generator) -> int:
     """A token, by one number of the generator."""
     sums = np.cumsum(probabilities)
@@ -175,7 +182,7 @@ class TextGenerator:
 
     def _padded(self, window: list[int]) -> list[int]:
         """A window in one of a few sizes, as each is a program to compile."""
-        size = min(self.length, 1 << (len(window) - 1).bit_length())
+        size = program_length(len(window), self.length)
         return window + [self.tokenizer.pad_id] * (size - len(window))
 
     @functools.cached_property

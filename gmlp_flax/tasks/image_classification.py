@@ -64,7 +64,9 @@ class ImagePredictor(Predictor):
         example = evaluation_example(config)
 
         def transform(image: Any) -> np.ndarray:
-            return example(decoding.record_of(image, config.model.channels))["image"]
+            """The pixels of an image, as the model reads them."""
+            record = decoding.record_of(image, config.model.channels)
+            return example(record)["image"]
 
         return transform
 

@@ -41,6 +41,7 @@ def read_files(words: Iterable[str], predictor: Predictor, as_json: bool) -> Ite
     """
 
     def read_lines_of(name: str, stream: Any) -> Iterator[Any]:
+        """The lines of a file."""
         return read_lines(name, stream, as_json)
 
     for word in words:

@@ -63,6 +63,7 @@ def own_weights(
     cutmix_alpha = cutmix or 1.0
 
     def draw(key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The weights [height, width] of one draw, and their mean."""
         mixup_key, cutmix_key, centre_key, switch_key = jax.random.split(key, 4)
         share = jax.random.beta(mixup_key, mixup_alpha, mixup_alpha)
         centre = jax.random.randint(centre_key, (2,), 0, jnp.array(size))

@@ -17,7 +17,7 @@ import numpy as np
 
 from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.errors import ConfigError, DataError, UserError
-from gmlp_flax.tasks.generation import GeneratedText, Sampling
+from gmlp_flax.tasks.generation import GeneratedText, Sampling, program_length
 
 Candidates = list[tuple[str, float]]  # names with their probabilities, best first
 Arrays = dict[str, Any]  # name -> array
@@ -376,7 +376,7 @@ def batch_of(examples: list[Arrays], length: int, pad_id: int) -> Arrays:
         arrays = [example[name] for example in examples]
         shape = np.max([array.shape for array in arrays], axis=0).astype(int)
         if first.dtype != np.uint8 and len(shape):
-            shape[-1] = min(length, 1 << (int(shape[-1]) - 1).bit_length())
+            shape[-1] = program_length(int(shape[-1]), length)
         filling = pad_id if name == "tokens" else 0
         batch[name] = np.full((len(arrays), *shape), filling, first.dtype)
         for row, array in enumerate(arrays):

@@ -16,6 +16,7 @@ from gmlp_flax.data.finetuning.questions import VERSIONS, Question
 from gmlp_flax.data.finetuning.squad_answers import Answer, SpanScores
 from gmlp_flax.data.finetuning.windows import Windows
 from gmlp_flax.data.holdout import HELDOUT
+from gmlp_flax.data.pipeline import stack
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.text import SpanPredictor
@@ -81,16 +82,20 @@ class QuestionPredictor(FinetuningPredictor):
 
     def rank(self, params: Any, batch: Batch, top: int) -> Outputs:
         """See `Predictor`: the scores of spans."""
-        return self.task.evaluate(params, batch)[1]
+        _, outputs = self.task.evaluate(params, batch)
+        return outputs
 
     def read_answer(self, prepared: Prepared, outputs: list[Outputs], top: int) -> list[Candidates]:
         """See `Predictor`: the likeliest answers to the question."""
-        scores = {name: np.stack([rows[name] for rows in outputs]) for name in outputs[0]}
         windows = prepared.context
-        answers = self.task.answers(windows, scores)
-        [best] = squad_answers.n_best_lists(windows.questions, answers.best, answers.nulls).values()
-        best.sort(key=lambda entry: entry["text"] != answers.predictions[LINE])
-        return [[(entry["text"] or NO_ANSWER, entry["probability"]) for entry in best[:top]]]
+        answers = self.task.answers(windows, stack(outputs))
+        lists = squad_answers.n_best_lists(windows.questions, answers.best, answers.nulls)
+        predicted = answers.predictions[LINE]
+        first_predicted = sorted(lists[LINE], key=lambda entry: entry["text"] != predicted)
+        candidates = []
+        for entry in first_predicted[:top]:
+            candidates.append((entry["text"] or NO_ANSWER, entry["probability"]))
+        return [candidates]
 
 
 class QuestionAnswering(Finetuning):

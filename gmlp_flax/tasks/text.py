@@ -1,4 +1,5 @@
-"""What the tasks on text share: their options, the tokenizer of their model, and lines as inputs."""
+"""What the tasks on text share: their options, the tokenizer of their model, and lines as
+inputs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType

@@ -63,6 +63,7 @@ def f1(examples: int, positives: int, predicted: int, true_positives: int) -> fl
 
 
 SCORES = {"matthews": matthews, "f1": f1}
+PARTS = {"accuracy": 0, "accuracy_mm": 1}  # metric -> the part of the held-out data (MNLI has two)
 # The sums that the scores take, in their order.
 COUNTS = ("positives", "predicted_positives", "true_positives")
 
@@ -168,7 +169,7 @@ class TextClassification(LabelledText):
         predicted = logits.argmax(-1).astype(jnp.int32)
         known = weights * (labels != UNLABELLED)
         sums = self._scored(logits, batch, weights)
-        for name, part in (("accuracy", 0), ("accuracy_mm", 1)):
+        for name, part in PARTS.items():
             sums[name] = weighted_sum(predicted == labels, known * (batch["part"] == part))
         sums["examples"] = weighted_sum(jnp.ones_like(weights), weights)
         if self.text_task.scores:
@@ -190,7 +191,7 @@ class TextClassification(LabelledText):
         Examples without a label are left out; `unlabelled` tells how many there are.
         """
         metrics: dict[str, float] = {}
-        for name in ("accuracy", "accuracy_mm", "loss"):
+        for name in (*PARTS, "loss"):
             total, weight = sums[name]
             if weight:
                 metrics[name] = total / weight
@@ -211,7 +212,7 @@ class TextClassification(LabelledText):
         heldout = data.dataset(HELDOUT)
         parts = np.array([row.part for row in heldout.examples.rows])
         metrics = {}
-        for name, part in (("accuracy", 0), ("accuracy_mm", 1)):
+        for name, part in PARTS.items():
             labels = heldout.labels[(parts == part) & (heldout.labels != UNLABELLED)]
             if len(labels):
                 metrics[name] = float(np.bincount(labels).max()) / len(labels)

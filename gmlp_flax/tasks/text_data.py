@@ -44,15 +44,15 @@ class TextData(TaskData, abc.ABC):
 
 
 def given_tokenizer(
-    config: ConfigDict, run_files: RunFiles, more: Mapping[str, str] = MappingProxyType({})
+    config: ConfigDict, run_files: RunFiles, others: Mapping[str, str] = MappingProxyType({})
 ) -> Tokenizer | None:
-    """The tokenizer in a run's folder, in config.data.tokenizer or in `more`, else that of the run
+    """The tokenizer in a run's folder, in config.data.tokenizer or in `others`, else that of the run
     that it starts from.
 
     Args:
         config: of the run.
         run_files: the files of the run, or of the one that it starts from.
-        more: name in messages -> path of another file that must hold the same tokenizer.
+        others: name in messages -> path of another file that must hold the same tokenizer.
 
     Returns:
         None if there is none.
@@ -66,7 +66,7 @@ def given_tokenizer(
     if content is not None:
         own_path = run_files.path(TOKENIZER_FILE)
         tokenizers[f"this run's, {own_path}"] = Tokenizer(content, own_path)
-    for source, other_path in more.items():
+    for source, other_path in others.items():
         tokenizers[f"{source}, {other_path}"] = Tokenizer.load(other_path)
     settled = list(tokenizers.values())
     inherited = None

@@ -314,7 +314,7 @@ def test_own_data_without_labels_have_predictions_alone(vocabulary, tmp_path):
 def test_a_single_class_is_refused(vocabulary, tmp_path):
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "aaaa", "new,a\n")
     message = failure(TextClassificationData(config).dataset, TRAIN)
-    assert "4 examples of 1 class, 'a'" in message
+    assert "4 examples with the class 'a' alone" in message
 
 
 def test_a_class_whose_texts_are_all_held_out_is_told(vocabulary, tmp_path):

@@ -129,14 +129,19 @@ class Pairs:
         self.dual_encoder = dual_encoder and len(texts) == 2
         self.length = length
         self.tokenizer = tokenizer
-        lengths = np.array([[len(ids) for ids in column] for column in texts])
-        if self.dual_encoder:
-            room = room_for(1, length)
-        else:
-            room = room_for(len(texts), length)
+        self.cut = self._count_cut()
+
+    def _count_cut(self) -> int:
+        columns = []
+        for column in self.texts:
+            columns.append([len(ids) for ids in column])
+        lengths = np.array(columns)
+        texts_read = 1
+        if not self.dual_encoder:
+            texts_read = len(self.texts)
             lengths = lengths.sum(axis=0, keepdims=True)
-        is_cut = np.any(lengths > room, axis=0)
-        self.cut = int(is_cut.sum())
+        is_cut = np.any(lengths > room_for(texts_read, self.length), axis=0)
+        return int(is_cut.sum())
 
     def __len__(self) -> int:
         return len(self.texts[0])

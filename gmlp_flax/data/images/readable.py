@@ -40,7 +40,7 @@ class ReadableExamples:
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         """An example for evaluation, with the label UNREAD if it replaces another."""
-        position, example = self._first_readable(index)
+        position, example = self._first_readable(index, self.transform)
         if position != index:
             example = {**example, "label": np.int32(UNREAD)}
         return example
@@ -50,13 +50,15 @@ class ReadableExamples:
         state = rng.bit_generator.state
 
         def transform(record: dict) -> dict:
+            """The example, with the same random numbers for each record that is tried."""
             rng.bit_generator.state = state
             return self.transform(record, rng)
 
-        return self._first_readable(index, transform)[1]
+        _, example = self._first_readable(index, transform)
+        return example
 
     def _first_readable(
-        self, start: int, transform: Callable[[dict], dict] | None = None
+        self, start: int, transform: Callable[[dict], dict]
     ) -> tuple[int, dict[str, Any]]:
         """The position of the first image from `start` on that can be read, and its example."""
         for index in itertools.chain(range(start, len(self)), range(start)):
@@ -66,7 +68,7 @@ class ReadableExamples:
                 self._skip(error)
                 continue
             try:
-                return index, (transform or self.transform)(record)
+                return index, transform(record)
             except DataError as error:
                 self._skip(error)
         raise DataError(

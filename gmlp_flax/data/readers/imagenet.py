@@ -53,7 +53,8 @@ def _read_validation(store: Store, prefix: str) -> Dataset:
     images = [name for name in store.images if name.startswith(prefix)]
     class_of = {}
     for name in images:
-        key = name.rpartition("/")[2].partition(".")[0]
+        _, _, base = name.rpartition("/")
+        key, _, _ = base.partition(".")
         if key not in solution:
             raise DataError(f"{store.path!r}: {present[0]} has no class for {name!r}")
         class_of[name] = solution[key]

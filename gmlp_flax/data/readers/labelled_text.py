@@ -1,5 +1,5 @@
-"""Labelled text: rows with named columns, in .csv, .tsv, .jsonl, .parquet or .arrow files, the first
-three also compressed.
+"""Labelled text: rows with named columns, in .csv, .tsv, .jsonl, .parquet or .arrow files, the
+first three also compressed.
 
 `text` is the column of the text, or of a pair's first text, and `label` that of the label;
 config.own.text, own.second and own.label give them other names. A label is its text, stripped; rows

@@ -1,6 +1,6 @@
-"""SQuAD v1.1 and v2.0 (Rajpurkar et al. 2016, 2018), and data in its forms: the official JSON; Hugging
-Face's rows with id, title, context, question and answers, as .jsonl, .parquet or .arrow; TFDS's
-folders.
+"""SQuAD v1.1 and v2.0 (Rajpurkar et al. 2016, 2018), and data in its forms: the official JSON;
+Hugging Face's rows with id, title, context, question and answers, as .jsonl, .parquet or .arrow;
+TFDS's folders.
 
     .json                the official form: {"data": [{"title", "paragraphs": [{"context", "qas":
                          [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}, in v2.0
@@ -9,8 +9,8 @@ folders.
     .arrow               answer_start; a missing title is "", an id may be a number
     a TFDS folder        tfds:squad/v1.1, tfds:squad/v2.0
 
-A file, .json and .jsonl perhaps compressed, or a folder with one for each split: train-v1.1.json and
-dev-v1.1.json, train-00000-of-00001.parquet and validation-00000-of-00001.parquet.
+A file, .json and .jsonl perhaps compressed, or a folder with one for each split: train-v1.1.json
+and dev-v1.1.json, train-00000-of-00001.parquet and validation-00000-of-00001.parquet.
 """
 
 import functools

@@ -105,9 +105,11 @@ def _require_one_set(path: str, split: str, members: Sequence[File]) -> None:
         shard = files.SHARD.match(file.name)
         sets.add((shard["stem"], shard["count"]) if shard else file.name)
     if len(sets) > 1:
-        first, last = members[0].name, members[-1].name
+        first = members[0].name
+        last = members[-1].name
         raise DataError(
-            f"{path!r} holds two files of the split {split!r}, {first!r} and {last!r}: move one"
+            f"{path!r} holds two files of the split {split!r}, {first!r} and {last!r}: move one "
+            "away"
         )
     files.check_shards(path, members)
 

@@ -247,9 +247,11 @@ def _indexes(shards: Sequence[Shard], cache_folder: str) -> list[np.ndarray]:
     takes a read."""
 
     def offsets_of(shard: Shard) -> np.ndarray:
+        """Where the records of a shard begin."""
         return TFRecordFile(shard.file.path).offsets
 
     def make() -> bytes:
+        """The file with the offsets of all shards."""
         content = io.BytesIO()
         with ThreadPoolExecutor(_THREADS) as pool:
             np.savez(content, *pool.map(offsets_of, shards))

@@ -38,10 +38,10 @@ def _read_validation(store: Store, prefix: str) -> Dataset:
     class_of = {}
     for name in store.images:
         if name.startswith(prefix):
-            key = name.rpartition("/")[2]
-            if key not in annotations:
+            _, _, base = name.rpartition("/")
+            if base not in annotations:
                 raise DataError(f"{store.path!r}: {table} has no class for {name!r}")
-            class_of[name] = annotations[key]
+            class_of[name] = annotations[base]
     notes = [
         folders.missing_note(store, table, len(annotations), len(class_of)),
         folders.others_note(store, [table]),

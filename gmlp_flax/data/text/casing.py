@@ -1,5 +1,6 @@
-"""What decides, before training, whether a WordPiece vocabulary lower-cases text and strips accents:
-keys of the config, or the files of Hugging Face beside it. A vocabulary alone does not say."""
+"""What decides, before training, whether a WordPiece vocabulary lower-cases text and strips
+accents: keys of the config, or the files of Hugging Face beside it. A vocabulary alone does not
+say."""
 
 from collections.abc import Mapping
 from pathlib import PurePath

@@ -105,6 +105,7 @@ def cached_tokenizer(
     """
 
     def make_model() -> bytes:
+        """The trained model's file."""
         with heartbeat(f"training a tokenizer of {vocab_size:,} pieces on {corpus.name}"):
             documents = sample_documents(corpus, SAMPLE, BadRecords(max_bad_records))
             return Tokenizer.train(documents, vocab_size).model
@@ -243,8 +244,9 @@ def _group(parts: Sequence[Part], shard_bytes: int) -> list[tuple[Part, ...]]:
     most = max(1, min(MAX_SHARDS, total // shard_bytes))
     # The middle of a part decides, as if all shards had one size. An empty last part would fall
     # past the last shard, hence the limit.
-    numbers = np.minimum(most - 1, (2 * ends - sizes) * most // (2 * total)).tolist()
-    numbered = zip(numbers, parts, strict=True)
+    twice_middles = 2 * ends - sizes
+    numbers = np.minimum(most - 1, twice_middles * most // (2 * total))
+    numbered = zip(numbers.tolist(), parts, strict=True)
     groups: list[tuple[Part, ...]] = []
     for _, group in itertools.groupby(numbered, operator.itemgetter(0)):
         members = [part for _, part in group]
@@ -367,6 +369,7 @@ def _begin_process() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def end_with_parent() -> None:
+        """Waits for the parent to end."""
         parent = multiprocessing.parent_process()
         if parent is not None:
             parent.join()
@@ -381,6 +384,7 @@ def _write_shard(shard: _Shard, threads: int) -> dict[str, Any]:
     stop = shard.work / _UNFINISHED / _STOP
 
     def batches() -> Iterator[tuple[np.ndarray, int]]:
+        """The ids of the shard's documents, as `encode_documents` yields them."""
         by_part = (part.documents(bad) for part in shard.parts)
         documents = itertools.chain.from_iterable(by_part)
         is_whole = shard.count == len(shard.parts) == 1

@@ -160,6 +160,7 @@ def train(documents: Iterable[str], vocab_size: int) -> bytes:
     stopped_by: list[BaseException] = []
 
     def chunks() -> Iterator[bytes]:
+        """The documents as SentencePiece reads them; keeps the error that stops them."""
         try:
             for document in documents:
                 for chunk in cut_in_chunks(document):

@@ -45,9 +45,10 @@ class WordPieces:
 
     A vocabulary has one piece per line, with the line's number as its id. Text is cleaned and split
     as BERT does. The file does not say whether text is lower-cased: `casing.decide` does, before
-    training, and what it makes is a `tokenizer.json`, unless a reading of the file alone gives the same: if
-    no piece has an upper-case letter, other than names in brackets such as [CLS], text is
+    training, and makes a `tokenizer.json` of it, unless a reading of the file alone gives the same:
+    if no piece has an upper-case letter, other than names in brackets such as [CLS], text is
     lower-cased and stripped of accents, else it is left as it is.
+
     A `tokenizer.json` says everything: normalisation, how text is split, added tokens; its special
     tokens are the five of BERT, and are not recognised in texts.
 

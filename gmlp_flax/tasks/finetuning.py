@@ -1,5 +1,6 @@
 """What the tasks share that finetune a pretrained encoder on texts or pairs of texts."""
 
+import abc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gmlp_flax.data import checks
+from gmlp_flax.data.dataset import Dataset
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.base import Batch, Inheritance, Shapes
@@ -31,6 +35,15 @@ class FinetuningData(TextData):
                 "gmlp_flax), or --config.data.tokenizer=FILE"
             )
         return tokenizer
+
+    @abc.abstractmethod
+    def dataset(self, role: str) -> Dataset:
+        """See `TaskData`."""
+
+    def notes(self) -> list[str]:
+        """See `TaskData`: texts that are trained on and held out."""
+        overlap = checks.check_overlap(self.dataset(TRAIN), self.dataset(HELDOUT))
+        return [overlap] if overlap else []
 
 
 class FinetuningPredictor(TextPredictor):

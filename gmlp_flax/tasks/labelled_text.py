@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from gmlp_flax.data import checks, classes, pipeline
+from gmlp_flax.data import classes, pipeline
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.finetuning import pairs, text_tasks
 from gmlp_flax.data.fingerprints import spread
@@ -226,11 +226,6 @@ class LabelledTextData(FinetuningData):
         if hosts == 1 and hides_padding(self.config):
             return functools.partial(pairs.cut_padding, pad_id=self.tokenizer.pad_id)
         return pipeline.unchanged
-
-    def notes(self) -> list[str]:
-        """See `TaskData`: texts on both sides."""
-        overlap = checks.check_overlap(self.dataset(TRAIN), self.dataset(HELDOUT))
-        return [overlap] if overlap else []
 
     @classmethod
     def row(

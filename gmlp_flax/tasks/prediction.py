@@ -349,10 +349,12 @@ class _Stream:
         """Yields answers as soon as the batches up to them are done."""
         outputs: list[list[Arrays]] = [[] for _ in items]
         done = 0
-        for numbers, device_arrays in [*batches, _Batch([], {})]:
+        nothing = _Batch([], {})  # after it, inputs without an example are answered too
+        for numbers, device_arrays in [*batches, nothing]:
             arrays = jax.device_get(device_arrays)
             for row, number in enumerate(numbers):
-                outputs[number].append({name: values[row] for name, values in arrays.items()})
+                example = {name: values[row] for name, values in arrays.items()}
+                outputs[number].append(example)
             while done < len(items) and self._is_complete(items[done], outputs[done]):
                 yield self._finished(items[done], outputs[done])
                 done += 1

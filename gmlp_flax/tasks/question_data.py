@@ -5,12 +5,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from gmlp_flax.data import checks
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.finetuning.questions import Question
 from gmlp_flax.data.finetuning.windows import Windows
 from gmlp_flax.data.fingerprints import spread
-from gmlp_flax.data.holdout import HELDOUT, TRAIN
+from gmlp_flax.data.holdout import TRAIN
 from gmlp_flax.data.readers import squad
 from gmlp_flax.data.summary import Tokens, count_tokens
 from gmlp_flax.data.text.tokenizer import DOCUMENTS
@@ -73,8 +72,3 @@ class QuestionData(FinetuningData):
         passages = [questions[index].context for index in spread(len(questions), DOCUMENTS)]
         ids = self.tokenizer.encode_batch(passages)
         return count_tokens(ids, self.tokenizer.unk_id)
-
-    def notes(self) -> list[str]:
-        """See `TaskData`: passages that are trained on and held out."""
-        overlap = checks.check_overlap(self.dataset(TRAIN), self.dataset(HELDOUT))
-        return [overlap] if overlap else []

@@ -108,9 +108,11 @@ def _read_tfds(folder: Folder, split: str, task: TextTask, bad: BadRecords) -> D
 
 def _by_split_column(path: str, members: Sequence[File], task: TextTask, bad: BadRecords) -> Splits:
     """The splits of a file, whose rows may name them."""
-    columns = _resolve_columns(path, rows.column_names(path), task)
-    located = rows.read_rows(path, (*columns.read, SPLIT_COLUMN))
-    split_columns = () if SPLIT_COLUMN in columns.read else (SPLIT_COLUMN,)
+    header = rows.column_names(path)
+    columns = _resolve_columns(path, header, task)
+    is_text_or_label = SPLIT_COLUMN in columns.read
+    split_columns = () if is_text_or_label else (SPLIT_COLUMN,)
+    located = rows.read_rows(path, (*columns.read, *split_columns))
     groups = splits.by_column(path, located, split_columns, bad)
     start = functools.partial(Reading, path, task, bad)
     declared = rows.declared_classes(path, columns.label)

@@ -122,6 +122,7 @@ def test_counts_of_classes(labels, class_names, expected):
 def test_a_note_is_said_once():
     noted = listed([0]).with_notes("a", "b").with_notes("b", "c")
     assert noted.notes == ("a", "b", "c")
+    assert noted.with_notes("").notes == noted.notes
 
 
 def test_a_share_is_held_out_class_by_class():

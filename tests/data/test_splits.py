@@ -114,6 +114,15 @@ def grouped(*names: str) -> dict[str, list[str]]:
     return {split: [file.name for file in members] for split, members in groups.items()}
 
 
+def test_files_that_are_one_data_set_whatever_their_names():
+    found = [File(f"/data/{name}", name, 1, "1") for name in ("dev.csv", "train.csv", "x.md")]
+    tables = found[:2]
+    by_split = splits.group_files("/data", found, tables)
+    assert by_split == {"validation": tables[:1], "train": tables[1:]}
+    assert splits.group_files("/data", found, tables, as_one=True) == {"": tables}
+    assert splits.group_files("/data/dev.csv", found[:1], found[:1]) == {"": found[:1]}
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [

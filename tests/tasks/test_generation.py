@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import RunError
 from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
-from gmlp_flax.tasks.generation import Sampling, TextGenerator, draw, probabilities
+from gmlp_flax.tasks.generation import (
+    Sampling,
+    TextGenerator,
+    draw,
+    probabilities,
+    program_length,
+)
 from tests.failures import raised
 from tests.models.reference import in_float64
 from tests.tasks.test_causal_lm import KINDS, causal_config
@@ -207,3 +213,8 @@ def test_draws_follow_the_shares():
 )
 def test_values_that_make_no_sense(options, expected):
     assert expected in raised(RunError, Sampling, **options)
+
+
+@pytest.mark.parametrize(("tokens", "length"), [(1, 1), (2, 2), (3, 4), (8, 8), (9, 12), (12, 12)])
+def test_arrays_are_filled_up_to_few_lengths(tokens, length):
+    assert program_length(tokens, 12) == length

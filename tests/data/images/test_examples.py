@@ -5,10 +5,11 @@ import pickle
 import numpy as np
 import pytest
 
-from gmlp_flax.data.images import stores
+from gmlp_flax.data.images import examples, stores
 from gmlp_flax.data.images.examples import ArrayImages, ListedImages, StoredImages
 from gmlp_flax.io.records import BadRecord
 from tests.data.images.image_files import make_folder, make_tar, noise, png
+from tests.failures import failure
 
 FILES = {"a/1.png": b"one", "b/2.png": b"seven77"}
 LABELS = np.array([0, 1], np.int32)
@@ -131,3 +132,14 @@ def test_a_part_is_in_another_order():
     part = ListedImages(list("abc"), [png(1), png(2), png(3)]).take(np.array([2, 0]))
     assert [part[0]["name"], part[1]["name"]] == ["c", "a"]
     assert part.content(1) == png(1)
+
+
+def test_images_that_are_called_by_the_names_of_their_classes(tmp_path):
+    images = listed_in_memory(tmp_path)
+    dataset = examples.labelled("/x", "a form", "test", images, ["b", "a"], notes=["", "a note"])
+    assert dataset.classes == ("a", "b")
+    assert dataset.labels.tolist() == [1, 0]
+    assert (dataset.split, dataset.notes, dataset.stratified) == ("test", ("a note",), True)
+    declared = examples.labelled("/x", "a form", "", images, ["b", "a"], declared=("b", "a"))
+    assert declared.labels.tolist() == [0, 1]
+    assert "'/x'" in failure(examples.labelled, "/x", "a form", "", images, ["Aa", "aA"])

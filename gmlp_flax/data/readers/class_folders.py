@@ -68,10 +68,11 @@ def _require_classes(
         deeper: the folders inside class folders.
     """
     if "" in by_folder:
-        place = f"{store.path}/{prefix}".rstrip("/")
+        image, *_ = by_folder[""]
+        folder_path = f"{store.path}/{prefix}".rstrip("/")
         raise DataError(
-            f"{place!r}: the image {by_folder[''][0]!r} lies in no class folder: move it into one, "
-            f"or give {' or '.join(TABLES)} with the columns file_name and label"
+            f"{folder_path!r}: the image {image!r} lies in no class folder: move it into one, or "
+            f"give {' or '.join(TABLES)} with the columns file_name and label"
         )
     _refuse_empty(store, prefix, by_folder)
     if len(by_folder) == 1 and deeper:

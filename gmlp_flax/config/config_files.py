@@ -18,6 +18,7 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
 
 from gmlp_flax import __version__, registry
+from gmlp_flax.checkpoints import ENVIRONMENT_FILE
 from gmlp_flax.config.schema import (
     BLOCK,
     COMMON,
@@ -34,11 +35,9 @@ from gmlp_flax.config.schema import (
 from gmlp_flax.config.validation import check_name, explain, shown, validate, warmup_problem
 from gmlp_flax.errors import ConfigError, DataError, UserError, did_you_mean
 from gmlp_flax.io import files, json_files
-from gmlp_flax.options import Option
 
 PACKAGED = "gmlp_flax.configs"
 KINDS = (TASK, BLOCK, OPTIMIZER)  # the keys that may name code
-ENVIRONMENT_FILE = "environment.json"  # beside a run's config.json: which versions took its steps
 
 
 def to_json(config: ConfigDict) -> str:
@@ -53,8 +52,8 @@ def from_dict(values: dict, where: str) -> ConfigDict:
     The last release's names count as today's, and a key that was removed since then as missing, if
     it has one of the values in `schema.REMOVED`.
 
-    Raises ConfigError: a key is unknown, a value has another type, or it is code that
-    `registry.refuse_foreign` refuses.
+    Raises ConfigError: a task, a block or a key is unknown, a value has another type, or it is code
+        that `registry.refuse_foreign` refuses.
     """
     flat_values: dict[str, Any] = flatten_dict(values, sep=".")
     kinds = {name: flat_values.get(name, COMMON[name].default) for name in KINDS}
@@ -62,19 +61,26 @@ def from_dict(values: dict, where: str) -> ConfigDict:
         if not isinstance(kind, str):
             raise ConfigError(f"{where}: {name} {shown(kind)} is no name: expected a string")
         registry.refuse_foreign(kind, f"{where}: {name}")
-    config = default(kinds[TASK], kinds[BLOCK])
-    known = keys(config)
-    renamed = former_names(known)
+    try:
+        config = default(kinds[TASK], kinds[BLOCK])
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    renamed = former_names(keys(config))
     for written_name, value in flat_values.items():
         if value in REMOVED.get(written_name, ()):
             continue
-        name = renamed.get(written_name, written_name)
-        check_name(name, where, config)
-        _set_value(config, name, known[name], value, where)
+        set_value(config, renamed.get(written_name, written_name), value, where)
     return config
 
 
-def _set_value(config: ConfigDict, name: str, option: Option, value: Any, where: str) -> None:
+def set_value(config: ConfigDict, name: str, value: Any, where: str) -> None:
+    """Sets a key of a config, by its dotted name; a tuple may be given as a list.
+
+    Raises ConfigError: there is no such key, or the value has another type. The message begins with
+        `where`, which says what gives the value.
+    """
+    check_name(name, where, config)
+    option = keys(config)[name]
     if isinstance(option.default, tuple) and isinstance(value, list):
         value = tuple(value)
     try:

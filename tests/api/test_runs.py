@@ -3,6 +3,7 @@ own."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -200,6 +201,13 @@ def test_options_change_a_copy_of_the_config():
     assert (opened.steps, opened.optimizer.learning_rate) == (7, 0.5)
     assert config.steps != 7
     assert "stepz" in raised(ConfigError, runs.open_config, config, None, {"stepz": 7})
+
+
+@pytest.mark.parametrize(
+    ("config", "words"), [(None, "config is None"), (Path("a.py"), "PosixPath('a.py')")]
+)
+def test_what_is_no_config(config, words):
+    assert words in raised(ConfigError, runs.open_config, config, None, {})
 
 
 # Evaluation.

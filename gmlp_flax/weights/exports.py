@@ -8,6 +8,7 @@ config.json         the run's config
 tokenizer.model, classes.json, ...  what predictions need besides
 """
 
+import importlib.resources
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from gmlp_flax.tasks.text import NO_TOKENIZER
 from gmlp_flax.weights.saved import SavedModel
 
 WEIGHTS = "model.safetensors"
-SHIPPED = Path(__file__).parents[1] / "pretrained"  # a folder for each model that comes with us
+# It has a folder for each model that comes with us.
+SHIPPED = Path(str(importlib.resources.files("gmlp_flax") / "pretrained"))
 
 
 def shipped() -> dict[str, str]:

@@ -113,12 +113,19 @@ def _exported_config(model: Model) -> ConfigDict:
     config = config_lib.mutable_copy(model.config)
     for key, value in config.data.items():
         if isinstance(value, str) and "/" in value:
-            config.data[key] = os.path.basename(value.rstrip("/"))
+            config.data[key] = _without_folder(value)
     if "tokenizer" in config.data and TOKENIZER_FILE not in model.task.files:
         config.data.tokenizer = NO_TOKENIZER
     if keeps_mean(config.optimizer):  # the mean is what is written
         config.optimizer.update(name="adamw", ema=0.0)
     return config
+
+
+def _without_folder(path: str) -> str:
+    """The last part of a path, which says nothing of this machine; tfds:NAME/CONFIG as it is."""
+    if path.startswith("tfds:"):
+        return path
+    return os.path.basename(path.rstrip("/"))
 
 
 def require_free(out: str, *more: str) -> None:
@@ -172,12 +179,13 @@ def push(
         repository: "OWNER/NAME".
         checkpoint: of a run that is named.
         private: whether a new repository is.
-        options: of `export`.
+        options: of `export`; none for an exported folder.
 
     Returns:
         The address of the commit.
 
     Raises:
+        ConfigError: options are given for an exported folder.
         RunError: huggingface_hub is not installed, the hub cannot be reached, or it refuses the
             upload.
         UserError: the model cannot be read or exported.
@@ -186,6 +194,11 @@ def push(
     folder = ""
     if isinstance(model, str | os.PathLike):
         folder = pretrained.exported_folder(model)
+        if folder and options:
+            raise ConfigError(
+                f"{model} is exported already and uploaded as it is: leave out "
+                f"{', '.join(options)}, or export the run again"
+            )
         model = pretrained.load(model, checkpoint)
     with tempfile.TemporaryDirectory() as temporary:
         if not folder:
@@ -236,7 +249,7 @@ def _training(model: Model) -> str:
     words = ""
     if model.step:
         words += f", trained for {model.step:,} steps"
-    data = os.path.basename(model.config.data.train.rstrip("/"))  # not the path on this machine
+    data = _without_folder(model.config.data.train)
     if data:
         words += f" on `{data}`"
     return words

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import runpy
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,13 @@ from gmlp_flax.config.schema import (
     TASK,
     changed,
     default,
-    flat,
     former_names,
     keys,
     mutable_copy,
 )
 from gmlp_flax.config.validation import check_name, explain, shown, validate, warmup_problem
 from gmlp_flax.errors import ConfigError, DataError, UserError, did_you_mean
-from gmlp_flax.io import files, json_files
+from gmlp_flax.io import files, json_files, logs
 
 PACKAGED = "gmlp_flax.configs"
 KINDS = (TASK, BLOCK, OPTIMIZER)  # the keys that may name code
@@ -146,9 +144,8 @@ def locate(name: str, kind: str = "config") -> str:
 
     Args:
         name: a file; or a name such as c4_ablation, which is looked for in the current folder, in
-            its folder configs/
-            and in `gmlp_flax.configs` (sweeps: in the folder sweeps/ of each); or
-            gmlp_flax.configs.NAME.
+            its folder configs/ and in `gmlp_flax.configs` (sweeps: in the folder sweeps/ of each);
+            or gmlp_flax.configs.NAME.
         kind: "config" or "sweep".
 
     Raises ConfigError: there is none, and the nearest name is given; or two places hold different
@@ -167,16 +164,21 @@ def locate(name: str, kind: str = "config") -> str:
         folders = [Path(), Path("configs"), *folders]
     if kind == "sweep":
         folders = [folder / "sweeps" for folder in folders]
-    paths = [path for folder in folders if (path := folder / f"{bare}.py").is_file()]
+    candidates = [folder / f"{bare}.py" for folder in folders]
+    paths = [path for path in candidates if path.is_file()]
     if not paths:
-        names = {path.stem for folder in folders[-2:] for path in folder.glob("[a-z]*.py")}
+        names: set[str] = set()
+        for folder in folders[-2:]:
+            names.update(path.stem for path in folder.glob("[a-z]*.py"))
         raise ConfigError(f"there is no {kind} file {name}; {did_you_mean(bare, sorted(names))}")
-    if other := [path for path in paths[1:] if path.read_bytes() != paths[0].read_bytes()]:
-        raise ConfigError(
-            f"two places hold a {kind} {bare}, {paths[0]} and {other[0]}: give --{kind}={paths[0]}, or "
-            f"--{kind}={PACKAGED}.{bare} for the one that comes with gmlp_flax"
-        )
-    return str(paths[0])
+    first, *others = paths
+    for other in others:
+        if other.read_bytes() != first.read_bytes():
+            raise ConfigError(
+                f"two places hold a {kind} {bare}, {first} and {other}: give --{kind}={first}, or "
+                f"--{kind}={PACKAGED}.{bare} for the one that comes with gmlp_flax"
+            )
+    return str(first)
 
 
 def open_config(name: str) -> ConfigDict:
@@ -227,17 +229,17 @@ def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple
     name, *rest = arg.split(",")
     if name not in names:
         raise ConfigError(f"the config's argument is {name!r}; {did_you_mean(name, names)}")
-    given: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for word in rest:
         option, _, value = word.partition("=")
-        if value not in options.get(option, ()) or option in given:
-            expected = (
-                ", ".join(f"{known}={'|'.join(values)}" for known, values in options.items())
-                or "nothing more"
-            )
+        if value not in options.get(option, ()) or option in chosen:
+            forms = [f"{known}={'|'.join(values)}" for known, values in options.items()]
+            expected = ", ".join(forms) or "nothing more"
             raise ConfigError(f"the config's argument has {word!r}: expected {expected}, each once")
-        given[option] = value
-    return name, *(given.get(option, values[0]) for option, values in options.items())
+        chosen[option] = value
+    for option, values in options.items():
+        chosen.setdefault(option, values[0])
+    return (name, *(chosen[option] for option in options))
 
 
 def named_overrides(argv: Sequence[str]) -> dict[str, str]:
@@ -245,8 +247,10 @@ def named_overrides(argv: Sequence[str]) -> dict[str, str]:
     values as text."""
     overrides = {}
     for word, following in zip(argv, [*argv[1:], ""], strict=False):
-        if match := re.match(r"--?config\.([^=]*)(?:=(.*))?$", word, re.DOTALL):
-            overrides[match[1]] = following if match[2] is None else match[2]
+        match = re.match(r"--?config\.(?P<key>[^=]*)(?:=(?P<value>.*))?$", word, re.DOTALL)
+        if match:
+            value = match["value"]
+            overrides[match["key"]] = following if value is None else value
     return overrides
 
 
@@ -259,24 +263,21 @@ def applying(config: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
 def _change_task_and_block(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
     """A config with the task and block that some overrides name, whose keys are checked; nothing
     else is set yet."""
-    task, block = str(values.get(TASK, config.task)), str(values.get(BLOCK, config.model.block))
-    new = (
-        config
-        if (task, block) == (config.task, config.model.block)
-        else changed(config, task, block)
-    )
-    for name in values:
-        check_name(name, f"--config.{name}={values[name]}", new)
-    values, old, kept = flat(config), keys(config), keys(new)
-    lost = [
-        f"{name}={values[name]!r}"
-        for name in old
-        if name not in kept and values[name] != old[name].default
-    ]
+    task = str(values.get(TASK, config.task))
+    block = str(values.get(BLOCK, config.model.block))
+    new = config
+    if (task, block) != (config.task, config.model.block):
+        new = changed(config, task, block)
+    for name, value in values.items():
+        check_name(name, f"--config.{name}={value}", new)
+    known = keys(new)
+    lost = []
+    for name, option in keys(config).items():
+        if name not in known and config[name] != option.default:
+            lost.append(f"{name}={config[name]!r}")
     if lost:
-        print(
-            f"note: {task} with {block} has no such keys, which the config sets: {', '.join(lost)}",
-            file=sys.stderr,
+        logs.to_stderr(
+            f"note: {task} with {block} has no such keys, which the config sets: {', '.join(lost)}"
         )
     return new
 

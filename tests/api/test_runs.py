@@ -136,7 +136,7 @@ def test_texts_of_a_program_finetune_a_language_model(text_run, tmp_path, capsys
     scores = gf.evaluate(tuned, heldout)
     assert scores["accuracy"] == pytest.approx(result["eval"]["accuracy"])
     assert scores["examples"] == 8
-    assert "initialized anew" in capsys.readouterr().err
+    assert "newly initialized" in capsys.readouterr().err
 
 
 class Feature:

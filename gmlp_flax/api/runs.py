@@ -50,7 +50,7 @@ def train(
             tuple (inputs, labels) of arrays, or an iterable of examples: dicts, (input, label), or
             texts alone. A dict with the keys "train" and "heldout", "validation" or "test" has one
             of these for each side. What is no path is written to workdir/data.
-        optimizer: in the place of the config's, with a learning rate of its own.
+        optimizer: instead of the config's, with a learning rate of its own.
         callbacks: functions (step, values), or one, called with each line of the log and each
             evaluation; values have names such as "train/loss" and "eval/top1". What they raise ends
             the run.

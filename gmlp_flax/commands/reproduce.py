@@ -86,7 +86,9 @@ def plan_of(name: str) -> columns.Plan:
 
 def _refuse_flags(name: str, values: flags.FlagValues) -> None:
     """Raises ConfigError if a flag is given that a table does not take, or that excludes --from."""
-    unknown = ("finetune",) if name == ALTERNATIVES else ("columns", "rows", "lengths")
+    unknown = ["finetune"] if name == ALTERNATIVES else ["columns", "rows", "lengths"]
+    if not TABLES[name].trained:
+        unknown.append("data")
     for flag in unknown:
         if values[flag].present:
             raise ConfigError(f"--{flag} is not for {name}: see gmlp reproduce --help")
@@ -107,7 +109,7 @@ def _data_of_table(name: str, values: flags.FlagValues) -> dict[str, str]:
         data[name] = values.data or ""
     for word in values.finetune:
         task, _, path = word.partition("=")
-        if task not in (name, *table.tasks):
+        if task not in table.tasks:
             raise ConfigError(f"--finetune={task}: {name} takes {', '.join(table.tasks) or 'none'}")
         data[task] = path
     return data

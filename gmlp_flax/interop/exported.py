@@ -150,8 +150,12 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
     """
     require_free(out, *files)
     flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    weights = {name: np.ascontiguousarray(leaf, jnp.dtype(dtype)) for name, leaf in flat.items()}
-    broken = [name for name, leaf in weights.items() if not np.isfinite(leaf).all()]
+    weights = {}
+    broken = []
+    for name, leaf in flat.items():
+        weights[name] = np.ascontiguousarray(leaf, jnp.dtype(dtype))
+        if not np.isfinite(weights[name]).all():
+            broken.append(name)
     if broken:
         raise RunError(
             f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give "
@@ -275,11 +279,12 @@ def _scores(model: Model) -> dict[str, dict[str, Any]]:
     if not evaluations:
         return {}
     prefix = "ema_" if keeps_mean(model.config.optimizer) else ""
-    own = {}
+    newest = evaluations[-1]
+    of_model = {}
     for name in model.task.eval_metrics:
-        if prefix + name in evaluations[-1]:
-            own[name] = evaluations[-1][prefix + name]
-    scores = {THIS_MODEL: own}
+        if prefix + name in newest:
+            of_model[name] = newest[prefix + name]
+    scores = {THIS_MODEL: of_model}
     for baseline in newest_baselines(lines):
         scores[baseline["name"]] = baseline["eval"]
     return scores

@@ -5,7 +5,7 @@ model.safetensors   the parameters, float32 or bfloat16, by their paths, such as
                     encoder/blocks/proj_in/kernel. The first axis of what lies under encoder/ is the
                     layer. y = x @ kernel + bias.
 config.json         the run's config
-tokenizer.model, classes.json, ...  what predictions need besides
+tokenizer.model, classes.json, ...  other files that predictions need
 """
 
 import importlib.resources
@@ -86,7 +86,10 @@ def read_parameters(path: str, task: Task) -> dict[str, Any]:
             damaged.
     """
     wanted: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
+    shapes = {name: leaf.shape for name, leaf in wanted.items()}
     state = weight_files.read(path)
-    weight_files.require_all(state, {name: leaf.shape for name, leaf in wanted.items()}, path)
-    params = {name: state[name].astype(leaf.dtype) for name, leaf in wanted.items()}
+    weight_files.require_all(state, shapes, path)
+    params = {}
+    for name, leaf in wanted.items():
+        params[name] = state[name].astype(leaf.dtype)
     return traverse_util.unflatten_dict(params, sep="/")

@@ -89,14 +89,15 @@ def _measure(part: str, values: Mapping[str, Any], rows: list[dict[str, Any]]) -
     module = importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}")
     bench = getattr(module, f"bench_{part}")
     print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}", flush=True)
+    file = str(values["json"] or "")
     arguments = {name: values[name] for name in inspect.signature(bench).parameters}
     for entry in bench(**arguments):
         rows.append({"part": part, **entry})
         figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
         goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
         print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}", flush=True)
-        if values["json"]:  # each row at once: a machine that is lent may be taken back
-            json_files.write(str(values["json"]), rows)
+        if file:  # each row at once: a machine that is lent may be taken back
+            json_files.write(file, rows)
 
 
 def run() -> None:

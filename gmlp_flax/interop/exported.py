@@ -87,7 +87,11 @@ def export(
             writable.
     """
     require_model(model)
-    dtype = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
+    if not isinstance(dtype, str):
+        with decode_errors(
+            f"dtype is {dtype!r:.80}", f"give one of {', '.join(DTYPES)}", ConfigError
+        ):
+            dtype = jnp.dtype(dtype).name
     formats = [format] if isinstance(format, str) else list(format)
     _require_known("dtype", [dtype], DTYPES)
     _require_known("format", formats, FORMATS)

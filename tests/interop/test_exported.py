@@ -182,6 +182,8 @@ def test_options_that_are_not_there(text_run, tmp_path):
     out = str(tmp_path / "out")
     message = raised(ConfigError, exported.export, model, out, dtype="int8")
     assert "dtype is 'int8'" in message
+    message = raised(ConfigError, exported.export, model, out, dtype=[8])
+    assert message.startswith("dtype is [8]")
     message = raised(ConfigError, exported.export, model, out, format="tf")
     assert "format is 'tf'" in message
     assert not (tmp_path / "out").exists()

@@ -138,7 +138,7 @@ def require_free(out: str, *more: str) -> None:
     for name in (CONFIG_FILE, RUN_FILE, CHECKPOINTS, WEIGHTS, *more):
         if io_files.exists(os.path.join(out, name)):
             raise RunError(
-                f"--out={out} holds {name} already, which would be overwritten: give another folder"
+                f"{out} holds {name} already, which would be overwritten: give another folder"
             )
 
 

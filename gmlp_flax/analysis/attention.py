@@ -63,8 +63,8 @@ def encode(
     if second is not None:
         if model.config.model.get("pairs") == "apart":
             raise RunError(
-                "--second: the run reads the texts of a pair apart, without attention between them; "
-                "leave it out"
+                "--second: the run reads the texts of a pair apart, without attention between "
+                "them; leave it out"
             )
         texts.append(second)
     ids = []

@@ -212,8 +212,8 @@ def _expand_flagfiles() -> None:
 
 
 def with_underscores(words: list[str]) -> list[str]:
-    """A command line in which --dry-run is written as the flag --dry_run; what follows -- is left as
-    it is."""
+    """A command line in which --dry-run is written as the flag --dry_run; what follows -- is left
+    as it is."""
     end = words.index("--") if "--" in words else len(words)
     new = []
     for word in words[:end]:

@@ -96,7 +96,7 @@ def chosen_sampling(model: Model, source: str) -> Sampling | None:
 def write(
     answers: Iterable[Answer], predictor: Predictor, as_json: bool, typed: bool
 ) -> tuple[int, int]:
-    """Prints each answer as soon as it is there, with a bar on a terminal unless the user types there.
+    """Prints each answer as soon as it is there, with a bar on a terminal unless the user types.
 
     Returns:
         How many answers there were, and how many of them are errors.

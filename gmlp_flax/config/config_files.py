@@ -17,7 +17,6 @@ from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict, config_flags
 
 from gmlp_flax import __version__, registry
-from gmlp_flax.checkpoints import ENVIRONMENT_FILE
 from gmlp_flax.config.schema import (
     BLOCK,
     COMMON,
@@ -36,6 +35,9 @@ from gmlp_flax.io import files, json_files, logs
 
 PACKAGED = "gmlp_flax.configs"
 KINDS = (TASK, BLOCK, OPTIMIZER)  # the keys that may name code
+# Beside a run's config.json: which versions took its steps. Configs know nothing of checkpoints,
+# whose ENVIRONMENT_FILE this is.
+ENVIRONMENT_FILE = "environment.json"
 
 
 def to_json(config: ConfigDict) -> str:

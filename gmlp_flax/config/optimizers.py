@@ -114,6 +114,7 @@ def _decayed(scale: Part, after_decay: Part | None = None) -> Callable:
     added; `after_decay` transforms what is decayed."""
 
     def make(rate: optax.Schedule, options: Any, masks: Masks) -> optax.GradientTransformation:
+        """See `Optimizer.make`."""
         steps = [
             scale(options, masks),
             optax.add_decayed_weights(options.weight_decay, masks.decayed),

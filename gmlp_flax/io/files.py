@@ -97,8 +97,8 @@ def count_by_suffix(names: Iterable[str]) -> str:
 
 
 def exists(path: str | os.PathLike) -> bool:
-    """Whether there is a file or a folder. A bucket itself is taken to exist, as asking for it needs
-    another permission.
+    """Whether there is a file or a folder. A bucket itself is taken to exist, as asking for it
+    needs another permission.
 
     Raises FileError if the disk or the store does not answer; so do the functions below.
     """

@@ -3,8 +3,8 @@ and no other package.
 
     from modeling_gmlp import GMLP
     model = GMLP.from_pretrained(FOLDER)   # which has config.json and model.safetensors
-    logits = model(tokens)   # int64 [batch, tokens] to float32 [batch, tokens, vocabulary]
-    logits = model(images)   # [batch, height, width, channels], 0 to 255, to float32 [batch, classes]
+    logits = model(tokens)   # int64 [batch, tokens] to [batch, tokens, vocabulary], float32
+    logits = model(images)   # [batch, height, width, channels], 0 to 255, to [batch, classes]
 
 Text models take any length up to config.model.length; a dense W that is not causal takes that
 length alone. Masked language models give the logits of each token, causal ones those of the next

@@ -63,7 +63,8 @@ def encode(
     if second is not None:
         if model.config.model.get("pairs") == "apart":
             raise RunError(
-                "--second: the run reads the texts of a pair apart, without attention between them"
+                "--second: the run reads the texts of a pair apart, without attention between "
+                "them; leave it out"
             )
         texts.append(second)
     ids = []
@@ -74,7 +75,8 @@ def encode(
         count += len(text_ids) + 1  # [SEP]
     if count > length:
         raise RunError(
-            f"the text has {count} tokens with [CLS] and [SEP], the model reads at most {length}"
+            f"the text has {count} tokens with [CLS] and [SEP], the model reads at most {length}: "
+            "give a shorter one"
         )
     is_free = task.spec().supports_length(count) and not isinstance(task, Finetuning)
     padded_to = count if is_free else length

@@ -129,7 +129,10 @@ class Chart:
 
     def missing(self) -> str:
         """A sentence for each series with points that cannot be drawn."""
-        return " ".join(sentence for panel in self.panels for sentence in panel.missing())
+        sentences = []
+        for panel in self.panels:
+            sentences += panel.missing()
+        return " ".join(sentences)
 
     def csv(self) -> str:
         """Every point with all digits."""

@@ -26,7 +26,9 @@ def write(data: TaskData, out: str) -> None:
         DataError: an image cannot be read, or the file cannot be written.
     """
     if not isinstance(data, ImageData):
-        raise ConfigError(f"--preview draws images, and config.task is {data.config.task!r}")
+        raise ConfigError(
+            f"--preview draws images, and config.task is {data.config.task!r}: leave it out"
+        )
     examples = data.labelled(TRAIN)
     rows = []
     for name, indices in chosen(data).items():

@@ -127,8 +127,9 @@ def _draw_axes(axis: Axes, panel: Panel) -> list[Line2D]:
 
 def _last_y(series: Series, x: Scale) -> float:
     """The y of a series' rightmost point."""
-    points = list(zip(series.x, series.y, strict=True))
-    _, y = min(points) if x.backwards else max(points)
+    points = zip(series.x, series.y, strict=True)
+    last = min if x.backwards else max
+    _, y = last(points)
     return y
 
 

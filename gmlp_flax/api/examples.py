@@ -203,7 +203,13 @@ def _rows(data: Any) -> Iterator[Any]:
 
 
 def _aligned(columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """The rows of columns; raises DataError if some have more than others."""
+    """The rows of columns; raises DataError if one is no list or array, or some have more rows than
+    others."""
+    for column in columns:
+        if not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
+            raise DataError(
+                f"the data have {column!r:.80} as a column: expected a list or an array"
+            )
     lengths = [len(column) for column in columns]
     if len(set(lengths)) > 1:
         shown = " and ".join(str(length) for length in lengths)

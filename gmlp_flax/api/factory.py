@@ -1,4 +1,4 @@
-"""Where models come from: made anew by name, or loaded with their weights."""
+"""Where models come from: made by name, with fresh weights, or loaded with trained ones."""
 
 import fnmatch
 import functools
@@ -125,7 +125,7 @@ def load(
             transformers saves it, or the weights in it; "hf-hub:OWNER/NAME"; or one of
             `list_pretrained`.
         checkpoint: of a run: "latest", "best", or a step.
-        classes: other classes, their number or names: the head starts anew. A language model
+        classes: other classes, their number or names: the head gets fresh weights. A language model
             becomes a classifier of texts.
         image_size: another height and width of images, in pixels, or one number for both: layers
             over tokens and learned positions are interpolated to the new grid of patches.
@@ -152,8 +152,7 @@ def load(
 
 
 def _changed(model: Model, changes: Changes, source: str) -> Model:
-    """A model that was loaded with other classes, images or types; what does not fit starts
-    anew."""
+    """A loaded model with other classes, images or types; what does not fit gets fresh weights."""
     files = model.task.files
     task = changed_task(model.config, files, changes, f"load({source!r})")
     partition = model.partition.for_model(task.param_metadata())

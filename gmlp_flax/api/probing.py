@@ -1,5 +1,6 @@
-"""What the frozen features of a model tell of classes: simple classifiers on them."""
+"""Simple classifiers on the frozen features of a model, which measure what the features are worth."""
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -129,35 +130,38 @@ def _features(
 
 
 def nearest_neighbours(train: Features, heldout: Features) -> dict[str, float]:
-    """See `probe`."""
+    """The accuracy of the 20 nearest neighbours: see `probe`."""
     known = _normalized(train.states)
     targets = jax.nn.one_hot(train.labels, _class_count(train, heldout))
     count = min(NEIGHBOURS, len(known))
 
     @jax.jit
     def scores(rows: jax.Array) -> jax.Array:
+        """The votes for each class, [rows, classes]."""
         similarities, nearest = jax.lax.top_k(rows @ known.T, count)
         votes = jnp.exp(similarities / TEMPERATURE)
         return jnp.einsum("rk,rkc->rc", votes, targets[nearest])
 
     rows = _normalized(heldout.states)
-    parts = np.array_split(rows, -(-len(rows) // _ROWS))
-    return {"accuracy": _accuracy(np.concatenate([scores(part) for part in parts]), heldout.labels)}
+    parts = np.array_split(rows, math.ceil(len(rows) / _ROWS))
+    votes = np.concatenate([scores(part) for part in parts])
+    return {"accuracy": _accuracy(votes, heldout.labels)}
 
 
 def linear(train: Features, heldout: Features) -> dict[str, float]:
-    """See `probe`."""
+    """The accuracy of logistic regression: see `probe`."""
     known, asked = _standardized(train.states, heldout.states)
     classes = _class_count(train, heldout)
 
     @jax.jit
     @jax.value_and_grad
     def loss(flat: jax.Array) -> jax.Array:
-        """The last row of the weights are the biases."""
-        weights = flat.reshape(-1, classes)
-        logits = known @ weights[:-1] + weights[-1]
+        """The loss with these weights, of which the last row are the biases."""
+        rows = flat.reshape(-1, classes)
+        weights = rows[:-1]
+        logits = known @ weights + rows[-1]
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, train.labels)
-        return losses.mean() + DECAY / 2 * (weights[:-1] ** 2).sum()
+        return losses.mean() + DECAY / 2 * (weights**2).sum()
 
     start = np.zeros((known.shape[1] + 1) * classes, np.float32)
     options = {"maxiter": STEPS}
@@ -167,7 +171,7 @@ def linear(train: Features, heldout: Features) -> dict[str, float]:
 
 
 def few_shots(train: Features, heldout: Features) -> dict[str, float]:
-    """See `probe`."""
+    """The accuracies of ridge regression on few examples: see `probe`."""
     classes = _class_count(train, heldout)
     counts = np.bincount(train.labels, minlength=classes)
     fewest = counts[counts > 0].min()

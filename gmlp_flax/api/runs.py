@@ -50,7 +50,7 @@ def train(
             tuple (inputs, labels) of arrays, or an iterable of examples: dicts, (input, label), or
             texts alone. A dict with the keys "train" and "heldout", "validation" or "test" has one
             of these for each side. What is no path is written to workdir/data.
-        optimizer: in the place of the config's, with a learning rate of its own.
+        optimizer: instead of the config's, with a learning rate of its own.
         callbacks: functions (step, values), or one, called with each line of the log and each
             evaluation; values have names such as "train/loss" and "eval/top1". What they raise ends
             the run.
@@ -90,18 +90,23 @@ def train(
 def open_config(
     config: str | ConfigDict, init: Model | None, options: Mapping[str, Any]
 ) -> ConfigDict:
-    """The config of a run, to be resolved: as the arguments of `train` say."""
+    """The config of a run, to be resolved: as the arguments of `train` say.
+
+    Raises:
+        ConfigError: there is no such config or option, or a value has another type.
+    """
     opened = config_lib.open_config(config) if isinstance(config, str) else config
+    if not isinstance(opened, ConfigDict):
+        raise ConfigError(
+            f"config is {opened!r:.80}: expected a config file as text, or a ConfigDict, as "
+            "gmlp_flax.config.default makes"
+        )
     if init is None:
         new = config_lib.mutable_copy(opened)
     else:
         new = config_lib.with_model_of(opened, init.config)
     for name, value in options.items():
-        config_lib.check_name(name, "options", new)
-        try:
-            new.update_from_flattened_dict({name: value})
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"options: config.{name} is {value!r}: {error}") from None
+        config_lib.set_value(new, name, value, "options")
     return new
 
 

@@ -3,8 +3,13 @@ checkpoints."""
 
 from gmlp_flax.io.locks import LEASE_FILE
 
-RUN_FILE, CONFIG_FILE, ENVIRONMENT_FILE = "run.json", "config.json", "environment.json"
-METRICS_FILE, RESULT_FILE = "metrics.jsonl", "result.json"
-CHECKPOINTS, DAMAGED, FIGURES = "checkpoints", "damaged", "figures"
+RUN_FILE = "run.json"  # whose run it is
+CONFIG_FILE = "config.json"
+ENVIRONMENT_FILE = "environment.json"  # the versions of packages that took its last steps
+METRICS_FILE = "metrics.jsonl"
+RESULT_FILE = "result.json"
+CHECKPOINTS = "checkpoints"
+DAMAGED = "damaged"  # where damaged checkpoints are put aside
+FIGURES = "figures"
 BEFORE = "before-"  # with a number: where --restart puts the record of the run before
 FILES = (RUN_FILE, CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, RESULT_FILE, LEASE_FILE)

@@ -38,7 +38,7 @@ RETRIES = {"max_retries": 8, "initial_delay": "500ms", "max_delay": "16s"}
 
 
 def limit_retries() -> None:
-    """Makes TensorStore tell within about a minute that a bucket does not answer; Orbax has no
+    """Makes TensorStore report within about a minute that a bucket does not answer; Orbax has no
     option for it."""
     for context in (
         tensorstore_utils._BASE_TS_CONTEXT,
@@ -180,7 +180,7 @@ class Checkpoints:
             self._saving(f"deleting step {step}", lambda: delete(self.folder, step))
 
     def close(self) -> None:
-        """Ends the background threads. Only `wait` tells of a failed save."""
+        """Ends the background threads. Only `wait` reports a failed save."""
         self._manager.close()
 
     def restore(self, step: int, template: Any) -> Any:

@@ -78,7 +78,7 @@ class MetricsFile:
         """Appends a line to the file: at once, but for a bucket, where `flush` does. Each step has
         one evaluation.
 
-        Before `begin`, the changes that no step is taken under any more stay in the file, for the
+        Before `begin`, the changes under which no step has been taken stay in the file, for the
         next `dropped_changes`.
         """
         if "eval" in line and line["step"] in self.evaluations:

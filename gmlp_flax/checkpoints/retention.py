@@ -5,7 +5,7 @@ Orbax's own retention (0.12.8) breaks promises of ours, so its manager keeps all
   does a metric that is NaN, as it is sorted with the others.
 - A run that is killed while it deletes leaves half a checkpoint that counts as finished: on a disk
   without `todelete_subdir`, and in every bucket, where the mark of a finished one does not go first.
-- After a save or a deletion that failed, it does not know the checkpoints any more that are left.
+- After a save or a deletion that failed, it no longer knows which checkpoints are left.
 """
 
 import dataclasses
@@ -54,13 +54,21 @@ class Retention:
             steps: of all checkpoints, oldest first.
             verified: the metrics of each step that are known to be right.
         """
-        newest = steps[-self.keep :]
         unknown = [step for step in steps if not self._is_known(step, verified)]
-        ranks = {step: self.rank(verified.get(step)) for step in steps}
-        evaluated = [step for step in steps if ranks[step] > -math.inf]
-        evaluated.sort(key=ranks.__getitem__)  # stable: of equally good ones the newest is last
-        best = evaluated[-self.keep_best :] if self.keep_best else []
-        return {*newest, *unknown, *best}
+        kept = {*steps[-self.keep :], *unknown}
+        if self.keep_best:
+            by_rank = self._by_rank(steps, verified)
+            kept.update(by_rank[-self.keep_best :])
+        return kept
+
+    def _by_rank(self, steps: Sequence[int], verified: Mapping[int, Metrics]) -> list[int]:
+        """The steps that have a rank, the best last; of equally good ones the newest."""
+        ranks = {}
+        for step in steps:
+            rank = self.rank(verified.get(step))
+            if rank > -math.inf:
+                ranks[step] = rank
+        return sorted(ranks, key=lambda step: ranks[step])  # stable
 
     def _is_known(self, step: int, verified: Mapping[int, Metrics]) -> bool:
         """Whether it is known how good a checkpoint is, or that it was not evaluated."""
@@ -73,11 +81,13 @@ class Retention:
 
 
 def delete(folder: str, step: int) -> None:
-    """Deletes a checkpoint, which is never half there: a process may be killed at any moment.
+    """Deletes a checkpoint, of which no half is ever left: a process may be killed at any moment.
 
-    On a disk it is first moved to the folder `DELETED` in one stroke. In a bucket Orbax's mark of a
-    finished checkpoint goes first, and a checkpoint without the mark counts as unfinished. Raises
-    RunError if it is not moved.
+    On a disk it is first moved to the folder `DELETED` in one step. In a bucket Orbax's mark of a
+    finished checkpoint goes first, and a checkpoint without the mark counts as unfinished.
+
+    Raises:
+        RunError: it cannot be moved or deleted.
     """
     checkpoint = os.path.join(folder, str(step))
     if io_files.is_remote(checkpoint):

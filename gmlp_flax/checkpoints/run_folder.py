@@ -38,9 +38,13 @@ from gmlp_flax.processes import distributed
 
 
 class RunFolder:
-    """The folder of a run, at `path`; only the first process writes to it. `id` is the run's, alike
-    on all processes; a run that has taken no step gets a new one. `data` is what run.json will say
-    of the data of the steps to come."""
+    """The folder of a run. Only the first process writes to it.
+
+    Attributes:
+        path: of the folder.
+        id: of the run, the same on all processes; a run that has taken no step gets a new one.
+        data: what run.json will say of the data of the next steps.
+    """
 
     def __init__(self, path: str, lease: Lease | None = None):
         self.path = path
@@ -176,7 +180,7 @@ def _put_aside(path: str, aside: str) -> None:
     if {RUN_FILE, CONFIG_FILE, CHECKPOINTS}.isdisjoint(names):
         raise RunError(
             f"--restart: {path} holds no run, but {names[0]!r}: "
-            "give the folder of the run to begin anew"
+            "give the folder of the run that is to start over"
         )
     names.sort(key=lambda name: name == RUN_FILE)
     for name in names:
@@ -193,24 +197,24 @@ def _refuse_lost(path: str) -> None:
         for name in (CONFIG_FILE, RUN_FILE):
             if name not in names:
                 raise RunError(
-                    f"{path} has checkpoints but no {name}: bring it back, "
-                    "or begin anew with --restart"
+                    f"{path} has checkpoints but no {name}: restore it, "
+                    "or start over with --restart"
                 )
         return
-    signs = []
+    telling = [RESULT_FILE, DAMAGED]
     if not identity:
-        signs += [name for name in (CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE) if name in names]
-    signs += [name for name in (RESULT_FILE, DAMAGED) if name in names]
+        telling = [CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, *telling]
+    signs = [name for name in telling if name in names]
     if identity.get("saved"):
-        signs.append(f"a {RUN_FILE} that tells of checkpoints")
+        signs.append(f"a {RUN_FILE} that says that there were checkpoints")
     if signs:
         raise RunError(
             f"{path} has {' and '.join(signs)}, but no checkpoint to resume from: "
-            "bring it back or --restart"
+            "restore it, or start over with --restart"
         )
     if MetricsFile.read(os.path.join(path, METRICS_FILE)):
         distributed.say(
-            f"no checkpoint was finished before {path} was stopped: it begins again at step 0"
+            f"no checkpoint was finished before {path} was stopped: it starts again at step 0"
         )
 
 
@@ -230,7 +234,8 @@ def read_identity(path: str) -> dict[str, Any]:
     identity = json_files.parse_object(content)
     if not isinstance(identity.get("id"), str) or not identity["id"].isalnum():
         raise RunError(
-            f"{file} is damaged: expected an object with the run's id; bring it back, or --restart the run"
+            f"{file} is damaged: expected an object with the run's id; restore it, or start the run "
+            "over with --restart"
         )
     return identity
 

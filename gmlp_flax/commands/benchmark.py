@@ -37,13 +37,15 @@ Each figure is a median with its range over the repeats; compared candidates run
 
 import importlib
 import inspect
-import sys
+from collections.abc import Mapping
+from typing import Any
 
 from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, UserError, did_you_mean
 from gmlp_flax.io import json_files
+from gmlp_flax.io.logs import to_stderr
 
 # Part -> the module of gmlp_flax.benchmarks that has its function bench_PART, which takes the flags
 # that it names.
@@ -66,31 +68,36 @@ PARTS = {
 def main(argv: list[str]) -> None:
     """Runs the parts asked for, or all."""
     parts = argv[1:]
-    if unknown := [part for part in parts if part not in PARTS]:
-        raise ConfigError(f"there is no part {unknown[0]!r}; {did_you_mean(unknown[0], PARTS)}")
+    for part in parts:
+        if part not in PARTS:
+            raise ConfigError(f"there is no part {part!r}; {did_you_mean(part, PARTS)}")
     values = flags.FLAGS.flag_values_dict()
     values["lengths"] = cli.numbers("lengths")
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for part in parts or PARTS:
         try:
-            bench = getattr(
-                importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}"), f"bench_{part}"
-            )
-            print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}", flush=True)
-            for entry in bench(
-                **{name: values[name] for name in inspect.signature(bench).parameters}
-            ):
-                rows.append({"part": part, **entry})
-                figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
-                goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
-                print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}", flush=True)
-                if values["json"]:  # each row at once: a machine that is lent may go
-                    json_files.write(str(values["json"]), rows)
+            _measure(part, values, rows)
         except UserError as error:
             if parts:
                 raise
-            print(f"{part} is left out: {error}", file=sys.stderr)
+            to_stderr(f"{part} is left out: {error}")
+
+
+def _measure(part: str, values: Mapping[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Prints the figures of a part, and adds them to the rows."""
+    module = importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}")
+    bench = getattr(module, f"bench_{part}")
+    print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}", flush=True)
+    file = str(values["json"] or "")
+    arguments = {name: values[name] for name in inspect.signature(bench).parameters}
+    for entry in bench(**arguments):
+        rows.append({"part": part, **entry})
+        figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
+        goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
+        print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}", flush=True)
+        if file:  # each row at once: a machine that is lent may be taken back
+            json_files.write(file, rows)
 
 
 def run() -> None:

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from gmlp_flax import registry
 from gmlp_flax.errors import ConfigError, StorageError, UserError
-from gmlp_flax.io.logs import heartbeat
+from gmlp_flax.io.logs import heartbeat, to_stderr
 from gmlp_flax.processes import output, platforms
 
 # gmlp_flax.config is imported where it is needed: the help, and commands without a config, do
@@ -44,9 +44,12 @@ def define_run_flags(checkpoint: str) -> None:
 
 def define_multihost_flags() -> None:
     """Defines the flags of a command that may be one process of many."""
-    auto = "auto: join other processes if a TPU slice, SLURM, Open MPI or --coordinator says that there are some"
     flags.DEFINE_enum(
-        "multihost", "auto", ["auto", "on", "off"], f"{auto}; on: always; off: never."
+        "multihost",
+        "auto",
+        ["auto", "on", "off"],
+        "auto: join other processes if a TPU slice, SLURM, Open MPI or --coordinator says that there "
+        "are some; on: always; off: never.",
     )
     flags.DEFINE_string(
         "coordinator", "", "HOST:PORT at which all processes reach process 0; empty: as detected."
@@ -80,7 +83,8 @@ def among_processes() -> Iterator[None]:
 
 def require(name: str) -> str:
     """The value of a flag that must be given. Raises ConfigError: it is not."""
-    if not (value := flags.FLAGS[name].value):
+    value = flags.FLAGS[name].value
+    if not value:
         raise ConfigError(f"--{name} is missing: see {sys.argv[0]} --help")
     return value
 
@@ -104,12 +108,12 @@ def waiting(what: str) -> contextlib.AbstractContextManager[None]:
 
 
 def fail(message: object) -> NoReturn:
-    """Ends the program with one line on standard error and exit code 2, or 1 if it is an error that
-    may pass."""
+    """Ends the program with one line on standard error and exit code 2, or 1 for a transient
+    error."""
     line = " ".join(str(message).split())
-    # it quotes something long
-    line = line if len(line) <= 2000 else f"{line[:1000]} [...] {line[-1000:]}"
-    print(f"error: {line}", file=sys.stderr, flush=True)
+    if len(line) > 2000:  # it quotes something long
+        line = f"{line[:1000]} [...] {line[-1000:]}"
+    to_stderr(f"error: {line}")
     raise SystemExit(1 if isinstance(message, StorageError) else 2)
 
 
@@ -151,16 +155,20 @@ def run(
         words: changes the command line before it is parsed.
         about: what the help says before the flags, if it is not the docstring of the command's
             file.
-        doing: what a terminal is told that the command is doing, if it prints nothing before its
-            end.
+        doing: what the command is doing, for a terminal, if it prints nothing before its end.
     """
-    trust = (
-        "A module of your own, as my_package.my_block, whose classes the config of a run may name."
+    flags.DEFINE_multi_string(
+        "trust",
+        [],
+        "A module of your own, as my_package.my_block, whose classes the config of a run may name.",
     )
-    flags.DEFINE_multi_string("trust", [], trust)
     if config:
-        what = "The name of a config or a file, with an argument after a colon; or a run's config.json."
-        flags.DEFINE_string("config", None, f"{what} --config.KEY=VALUE sets a key.")
+        flags.DEFINE_string(
+            "config",
+            None,
+            "The name of a config or a file, with an argument after a colon; or a run's config.json. "
+            "--config.KEY=VALUE sets a key.",
+        )
         flags.DEFINE_bool(
             "help_config", False, "Print every config key with its default and meaning, and exit."
         )
@@ -170,7 +178,7 @@ def run(
     platforms.choose()
     platforms.keep_freed_memory()
     platforms.keep_programs()
-    if {"--help", "-help", "-h"} & set(sys.argv[1:]):
+    if not {"--help", "-help", "-h"}.isdisjoint(sys.argv[1:]):
         print(help_text(main, positional, about))
         return
 
@@ -204,19 +212,17 @@ def _expand_flagfiles() -> None:
 
 
 def with_underscores(words: list[str]) -> list[str]:
-    """A command line in which --dry-run is written as the flag --dry_run; what stands after -- is
-    left as it is."""
-    names = [word.partition("=")[0].removeprefix("--") for word in words]
-    known = {
-        name: name.replace("-", "_") for name in names if name.replace("-", "_") in flags.FLAGS
-    }
+    """A command line in which --dry-run is written as the flag --dry_run; what follows -- is left
+    as it is."""
     end = words.index("--") if "--" in words else len(words)
-    return [
-        word.replace(name, known.get(name, name), 1)
-        if word.startswith("--") and index < end
-        else word
-        for index, (word, name) in enumerate(zip(words, names, strict=True))
-    ]
+    new = []
+    for word in words[:end]:
+        name, equals, value = word.partition("=")
+        flag = name.replace("-", "_").removeprefix("__")
+        if name.startswith("--") and flag in flags.FLAGS:
+            word = f"--{flag}{equals}{value}"
+        new.append(word)
+    return new + words[end:]
 
 
 def _parse(
@@ -243,11 +249,11 @@ def _parse(
         config = choose(values)
         if config is not None:
             config, words = config_lib.apply_overrides(config, words)
-        elif named := config_lib.named_overrides(words):
-            key, value = next(iter(named.items()))
-            raise ConfigError(
-                f"--config.{key}={value} changes no config: give --config=FILE:ARGUMENT as well"
-            )
+        else:
+            for key, value in config_lib.named_overrides(words).items():
+                raise ConfigError(
+                    f"--config.{key}={value} changes no config: give --config=FILE:ARGUMENT as well"
+                )
         if values.help_config:
             print(config_lib.help_text(config))
             raise SystemExit(0)
@@ -259,26 +265,36 @@ def _parse(
 def _check_positional(given: list[str], positional: str) -> None:
     """Raises ConfigError if there are too few or too many arguments that are no flags."""
     names = positional.split()
-    if len(given) < sum(not name.startswith("[") for name in names):
-        raise ConfigError(f"{names[len(given)]} is missing: see {sys.argv[0]} --help")
-    if len(given) > len(names) and not positional.endswith("..."):
-        raise ConfigError(f"{given[len(names)]!r} is no flag: flags are written --name=value")
+    required = [name for name in names if not name.startswith("[")]
+    missing = required[len(given) :]
+    extra = given[len(names) :]
+    if missing:
+        raise ConfigError(f"{missing[0]} is missing: see {sys.argv[0]} --help")
+    if extra and not positional.endswith("..."):
+        raise ConfigError(f"{extra[0]!r} is no flag: flags are written --name=value")
 
 
 def help_text(main: Callable, positional: str = "", about: str | None = None) -> str:
     """A subcommand's usage, the docstring of its file, its flags, and those of this folder's files
     that it uses."""
-    module, defined = sys.modules[main.__module__], flags.FLAGS.flags_by_module_dict()
-    owners = dict.fromkeys(
-        (module.__name__, *(name for name in defined if name.startswith(f"{__package__}.")))
-    )
-    listed = [flag for owner in owners for flag in defined.get(owner, ())]
-    lines = [
-        f"  {_with_default(flag)}\n{textwrap.indent(textwrap.fill(flag.help, 96), ' ' * 6)}"
-        for flag in listed
-    ]
-    usage = " ".join(["usage:", sys.argv[0], *positional.split(), "[--FLAG=VALUE ...]"])
-    return "\n".join([usage, "", about or str(module.__doc__), "flags:", *lines])
+    module = sys.modules[main.__module__]
+    usage = ["usage:", sys.argv[0], *positional.split(), "[--FLAG=VALUE ...]"]
+    lines = [" ".join(usage), "", about or str(module.__doc__), "flags:"]
+    for flag in _flags_of(module.__name__):
+        meaning = textwrap.fill(flag.help, 96)
+        lines.append(f"  {_with_default(flag)}")
+        lines.append(textwrap.indent(meaning, " " * 6))
+    return "\n".join(lines)
+
+
+def _flags_of(module: str) -> list[flags.Flag]:
+    """The flags of a subcommand's file, then those of the other files of this folder."""
+    defined = flags.FLAGS.flags_by_module_dict()
+    listed = list(defined.get(module, ()))
+    for name, others in defined.items():
+        if name != module and name.startswith(f"{__package__}."):
+            listed += others
+    return listed
 
 
 def _with_default(flag: flags.Flag) -> str:
@@ -300,13 +316,13 @@ def show_errors() -> Iterator[None]:
         raise SystemExit(130) from None
     except MemoryError:
         fail(
-            "this machine's memory is full: give the program more, or fewer workers or smaller files at once"
+            "this machine's memory is full: give the program more, or fewer workers or smaller files "
+            "at once"
         )
     except Exception as error:
-        if type(error).__name__ == "JaxRuntimeError" and re.search(
-            "RESOURCE_EXHAUSTED|Out of memory", str(error)
-        ):
-            reason = str(error).splitlines()[0]
+        is_of_xla = type(error).__name__ == "JaxRuntimeError"
+        if is_of_xla and re.search("RESOURCE_EXHAUSTED|Out of memory", str(error)):
+            reason, *_ = str(error).splitlines()
             fail(
                 f"out of memory ({reason}): make the batch or the model smaller, or use more devices"
             )

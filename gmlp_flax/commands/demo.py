@@ -35,9 +35,12 @@ def main(argv: list[str]) -> None:
     source = argv[1]
     port = values.port
     page = build(factory.load(source, values.checkpoint), source, gradio)
-    options: dict[str, Any] = dict(
-        ssr_mode=False, prevent_thread_lock=True, quiet=True, footer_links=[]
-    )
+    options: dict[str, Any] = {
+        "ssr_mode": False,
+        "prevent_thread_lock": True,
+        "quiet": True,
+        "footer_links": [],
+    }
     try:
         page.launch(server_name=HOST, server_port=port, share=False, **options)
     except OSError as error:
@@ -97,10 +100,12 @@ def _add_continuation(model: Model, field: Any, gradio: Any) -> None:
 
     def continued(prompt: str, tokens: float, temperature: float) -> str:
         try:
-            [more] = model.generate(prompt, tokens=int(tokens), temperature=float(temperature))
+            [continuation] = model.generate(
+                prompt, tokens=int(tokens), temperature=float(temperature)
+            )
         except UserError as error:
             return f"error: {error}"
-        return prompt + more
+        return prompt + continuation
 
     button = gradio.Button("Continue")
     button.click(continued, [field, tokens_slider, temperature_slider], text)

@@ -32,8 +32,14 @@ OWN_FLAGS = ("on", "dry_run", *OPTIONS)  # all others are training's
 
 
 class Run(NamedTuple):
-    """A run to start: its config, its folder, training's arguments, and for a run of a sweep
-    -NUMBER."""
+    """A run to start.
+
+    Attributes:
+        config: of the run.
+        workdir: its folder.
+        words: the arguments of training.
+        number: -NUMBER for a run of a sweep; "" for others.
+    """
 
     config: ConfigDict
     workdir: str
@@ -47,17 +53,14 @@ def define_flags() -> None:
     flags.DEFINE_string("on", None, f"The engine. {what}.")
     flags.DEFINE_bool("dry_run", False, "Print what the engine would be given, and start nothing.")
     for name, option in OPTIONS.items():
-        users = [
-            user
-            for user, engine in engines.ENGINES.items()
-            if name in (*engine.required, *engine.optional)
-        ]
-        cli.define(
-            name,
-            option.default,
-            f"{option.comment} For {', '.join(users)}." if users else option.comment,
-            0,
-        )
+        users = []
+        for user, engine in engines.ENGINES.items():
+            if name in (*engine.required, *engine.optional):
+                users.append(user)
+        meaning = option.comment
+        if users:
+            meaning += f" For {', '.join(users)}."
+        cli.define(name, option.default, meaning, least=0)
 
 
 def start(runs: Sequence[Run], folder: str) -> None:
@@ -76,38 +79,44 @@ def start(runs: Sequence[Run], folder: str) -> None:
     from gmlp_flax.training.partition import Partition
 
     values = flags.FLAGS
-    given: dict[str, Any] = {name: values[name].value for name in OPTIONS}
-    given["name"] = _name(values.name, folder)
-    given |= {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
-    options = Options(**given)
+    chosen: dict[str, Any] = {}
+    for name in OPTIONS:
+        value = values[name].value
+        chosen[name] = tuple(value) if isinstance(value, list) else value
+    chosen["name"] = _name(values.name, folder)
+    options = Options(**chosen)
     engine = engines.find(values.on, options)
-    for config, *_ in runs:
+    for run in runs:
+        config = run.config
         config_lib.validate(config)
         partition = Partition.make(config.mesh, engine.hardware.count * config.mesh.slices)
         partition.check_batch(
             config.batch_size, config.optimizer.grad_accum_steps, "config.batch_size"
         )
-    jobs = [
-        Job(options.name + run.number, run.workdir, tuple(run.words), run.config.mesh.slices)
-        for run in runs
-    ]
-    if code := engines.launch(engine, jobs, values.dry_run):
+    jobs = []
+    for run in runs:
+        name = options.name + run.number
+        jobs.append(Job(name, run.workdir, tuple(run.words), run.config.mesh.slices))
+    code = engines.launch(engine, jobs, values.dry_run)
+    if code:
         raise SystemExit(code)
 
 
-def _name(given: str, folder: str) -> str:
-    """A name that all engines take."""
-    if given and not (
-        re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", given) and len(given) <= LONGEST_NAME
-    ):
-        raise RunError(
-            f"--name={given}: expected at most {LONGEST_NAME} lower-case letters, digits and hyphens"
-        )
-    name = given or re.sub(
-        "[^a-z0-9]+", "-", os.path.basename(os.path.normpath(folder)).lower()
-    ).strip("-")
-    name = name if name[:1].isalpha() else f"run-{name}".strip("-")
-    return name if given else name[:LONGEST_NAME].strip("-")
+def _name(chosen: str, folder: str) -> str:
+    """A name that all engines take: the one that the user chose, or one made of a folder's."""
+    if chosen:
+        has_form = re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", chosen)
+        if not has_form or len(chosen) > LONGEST_NAME:
+            raise RunError(
+                f"--name={chosen}: expected at most {LONGEST_NAME} lower-case letters, digits and "
+                "hyphens, the first one a letter"
+            )
+        return chosen
+    last = os.path.basename(os.path.normpath(folder))
+    name = re.sub("[^a-z0-9]+", "-", last.lower()).strip("-")
+    if not name[:1].isalpha():
+        name = f"run-{name}".strip("-")
+    return name[:LONGEST_NAME].strip("-")
 
 
 def training_words(argv: Sequence[str]) -> list[str]:

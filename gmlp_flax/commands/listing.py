@@ -15,14 +15,15 @@ import importlib.resources
 import inspect
 import shutil
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import gmlp_flax
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError, did_you_mean
 
-KINDS = ("configs", "models", "pretrained", "blocks", "tasks", "optimizers", "tables")
-SIZES = """Prints every published configuration: exact parameters and FLOPs per example beside its paper's figures.
+SIZES = """Prints every published configuration: exact parameters and FLOPs per example beside its
+paper's figures.
 
     gmlp sizes
 
@@ -46,84 +47,106 @@ SHELLS = {"bash": BASH, "zsh": f"autoload -U +X bashcompinit && bashcompinit\n{B
 
 
 def _first_sentence(text: str | None) -> str:
-    return " ".join((text or "").split("\n\n")[0].split())
+    first, _, _ = (text or "").partition("\n\n")
+    return " ".join(first.split())
+
+
+def _configs() -> dict[str, str]:
+    lines = {}
+    folder = importlib.resources.files("gmlp_flax.configs")
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        name, dot, suffix = file.name.rpartition(".")
+        if dot and suffix == "py" and name != "__init__":
+            lines[name] = _first_sentence(ast.get_docstring(ast.parse(file.read_text())))
+    return lines
+
+
+def _models() -> dict[str, str]:
+    from gmlp_flax.paper.published import PUBLISHED
+
+    lines = {}
+    for name in gmlp_flax.list_models():
+        lines[name] = PUBLISHED[name].source if name in PUBLISHED else ""
+    return lines
+
+
+def _pretrained() -> dict[str, str]:
+    """The first paragraph of each model's card."""
+    from gmlp_flax.weights import exports
+
+    lines = {}
+    for name, folder in exports.shipped().items():
+        card = (Path(folder) / "README.md").read_text()
+        _, _, after_title = card.partition("\n# ")
+        _, _, text = after_title.partition("\n\n")
+        lines[name] = _first_sentence(text)
+    return lines
+
+
+def _blocks() -> dict[str, str]:
+    from gmlp_flax.models.blocks import BLOCKS
+
+    lines = {}
+    for name, block in BLOCKS.items():
+        lines[name] = _first_sentence(inspect.getmodule(block).__doc__)
+    return lines
+
+
+def _tasks() -> dict[str, str]:
+    from gmlp_flax import tasks
+
+    return {name: _first_sentence(tasks.find(name).__doc__) for name in tasks.TASKS}
+
+
+def _optimizers() -> dict[str, str]:
+    from gmlp_flax.config.optimizers import OPTIMIZERS
+
+    return {name: ", ".join(row.hyperparameters) for name, row in OPTIMIZERS.items()}
+
+
+def _tables() -> dict[str, str]:
+    from gmlp_flax.paper.tables import TABLES
+
+    return {name: table.title for name, table in TABLES.items()}
+
+
+# What imports JAX is imported for its kind alone.
+KINDS: dict[str, Callable[[], dict[str, str]]] = {
+    "configs": _configs,
+    "models": _models,
+    "pretrained": _pretrained,
+    "blocks": _blocks,
+    "tasks": _tasks,
+    "optimizers": _optimizers,
+    "tables": _tables,
+}
 
 
 def names_of(kind: str) -> dict[str, str]:
-    """Each name of a kind in KINDS, with a line on what it is. What imports JAX is imported for its
-    kind alone."""
-    match kind:
-        case "configs":
-            files = sorted(
-                importlib.resources.files("gmlp_flax.configs").iterdir(), key=lambda file: file.name
-            )
-            named = {
-                file.name.removesuffix(".py"): file for file in files if file.name.endswith(".py")
-            }
-            about = {
-                name: ast.get_docstring(ast.parse(file.read_text())) for name, file in named.items()
-            }
-            return {
-                name: _first_sentence(text) for name, text in about.items() if name != "__init__"
-            }
-        case "models":
-            from gmlp_flax.paper.published import PUBLISHED
-
-            return {
-                name: PUBLISHED[name].source if name in PUBLISHED else ""
-                for name in gmlp_flax.list_models()
-            }
-        case "pretrained":
-            from gmlp_flax.weights import exports
-
-            cards = {
-                name: (Path(folder) / "README.md").read_text()
-                for name, folder in exports.shipped().items()
-            }
-            return {
-                name: _first_sentence(card.partition("\n# ")[2].partition("\n\n")[2])
-                for name, card in cards.items()
-            }
-        case "blocks":
-            from gmlp_flax.models.blocks import BLOCKS
-
-            return {
-                name: _first_sentence(inspect.getmodule(block).__doc__)
-                for name, block in BLOCKS.items()
-            }
-        case "tasks":
-            from gmlp_flax import tasks
-
-            return {name: _first_sentence(tasks.find(name).__doc__) for name in tasks.TASKS}
-        case "optimizers":
-            from gmlp_flax.config.optimizers import OPTIMIZERS
-
-            return {name: ", ".join(row.hyperparameters) for name, row in OPTIMIZERS.items()}
-        case _:
-            from gmlp_flax.paper.tables import TABLES
-
-            return {name: table.title for name, table in TABLES.items()}
+    """Each name of a kind in KINDS, with a line on what it is."""
+    return KINDS[kind]()
 
 
 def main(argv: list[str]) -> None:
     """Prints the names of a kind, or how many there are of each."""
-    kind, pattern = [*argv[1:], *("", "*")[len(argv) - 1 :]]
+    kind = argv[1] if len(argv) > 1 else ""
+    pattern = argv[2] if len(argv) > 2 else "*"
     if not kind:
         for name in KINDS:
             print(f"{name:<12}{len(names_of(name)):>4}  gmlp list {name}")
         return
     if kind not in KINDS:
-        advice = did_you_mean(kind, KINDS, f"expected one of {', '.join(KINDS)}")
-        raise ConfigError(f"there are no {kind!r} to list; {advice}")
-    found = names_of(kind)
-    names = fnmatch.filter(found, pattern)
+        raise ConfigError(f"there are no {kind!r} to list; {did_you_mean(kind, KINDS)}")
+    lines = names_of(kind)
+    names = fnmatch.filter(lines, pattern)
     if not names:
         raise ConfigError(
-            f"no name of {kind} matches {pattern!r}: gmlp list {kind} prints all {len(found)}"
+            f"no name of {kind} matches {pattern!r}: gmlp list {kind} prints all {len(lines)}"
         )
-    width, room = max(map(len, names)), shutil.get_terminal_size((120, 24)).columns
+    width = max(map(len, names))
+    room = shutil.get_terminal_size((120, 24)).columns - width - 2
     for name in names:
-        about = textwrap.shorten(found[name], max(20, room - width - 2), placeholder=" \u2026")
+        about = textwrap.shorten(lines[name], max(20, room), placeholder=" \u2026")
         print(f"{name:<{width}}  {about}".rstrip())
 
 
@@ -132,13 +155,18 @@ def sizes(_argv: list[str]) -> None:
     from gmlp_flax.paper import published  # imports JAX
 
     print(
-        f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source      note"
+        f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source      "
+        "note"
     )
     for name, model in published.PUBLISHED.items():
-        count, flops = published.param_count(model), published.forward_flops(model) / 1e9
+        count = published.param_count(model)
+        flops = published.forward_flops(model) / 1e9
         papers = "" if model.params_m is None else f"{model.params_m:g}"
-        papers_flops = "" if model.flops_g is None else f"{model.flops_g:.1f}"
-        papers_flops = papers_flops if model.madds_g is None else f"2x{model.madds_g:g}"
+        papers_flops = ""
+        if model.madds_g is not None:
+            papers_flops = f"2x{model.madds_g:g}"
+        elif model.flops_g is not None:
+            papers_flops = f"{model.flops_g:.1f}"
         figures = f"{count:>13,}{count / 1e6:>8.1f}{papers:>9}{flops:>9.2f}{papers_flops:>8}"
         print(f"{name:<15}{figures}  {model.source:<10}  {model.note}".rstrip())
 
@@ -147,10 +175,15 @@ def completion(argv: list[str]) -> None:
     """Prints the script."""
     from gmlp_flax.__main__ import COMMANDS
 
-    if argv[1] not in SHELLS:
-        raise ConfigError(f"there is no completion for {argv[1]!r}: expected {' or '.join(SHELLS)}")
-    names = {"subcommands": COMMANDS, "configs": names_of("configs"), "tables": names_of("tables")}
-    print(SHELLS[argv[1]].format(**{key: " ".join(value) for key, value in names.items()}))
+    shell = argv[1]
+    if shell not in SHELLS:
+        raise ConfigError(f"there is no completion for {shell!r}: expected {' or '.join(SHELLS)}")
+    script = SHELLS[shell].format(
+        subcommands=" ".join(COMMANDS),
+        configs=" ".join(names_of("configs")),
+        tables=" ".join(names_of("tables")),
+    )
+    print(script)
 
 
 def run() -> None:

@@ -31,6 +31,7 @@ from absl import flags
 
 from gmlp_flax.commands import cli
 from gmlp_flax.errors import ConfigError
+from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.options import options_of
 from gmlp_flax.tasks.generation import Sampling
 
@@ -69,11 +70,6 @@ def main(argv: list[str]) -> None:
         raise SystemExit(1)
 
 
-def to_stderr(line: str) -> None:
-    """Prints a line on standard error."""
-    print(line, file=sys.stderr)
-
-
 def chosen_sampling(model: Model, source: str) -> Sampling | None:
     """How the model continues texts, as the flags say; None if it ranks answers.
 
@@ -100,7 +96,7 @@ def chosen_sampling(model: Model, source: str) -> Sampling | None:
 def write(
     answers: Iterable[Answer], predictor: Predictor, as_json: bool, typed: bool
 ) -> tuple[int, int]:
-    """Prints each answer as soon as it is there, with a bar on a terminal on which nobody types.
+    """Prints each answer as soon as it is there, with a bar on a terminal unless the user types.
 
     Returns:
         How many answers there were, and how many of them are errors.
@@ -108,7 +104,7 @@ def write(
     answered = 0
     failed = 0
     with tqdm.tqdm(unit=" inputs", disable=typed or not sys.stderr.isatty()) as bar:
-        say = print if bar.disable else bar.write  # which draws the bar anew, below the line
+        say = print if bar.disable else bar.write  # which redraws the bar below the line
         for answer in answers:
             answered += 1
             place = getattr(answer.input, "where", "")
@@ -147,7 +143,7 @@ def define_flags() -> None:
     cli.define_run_flags(checkpoint="best")
     flags.DEFINE_integer("top", 5, "How many candidates to print.", lower_bound=1)
     flags.DEFINE_string(
-        "model", None, "In the place of --workdir: whatever gmlp_flax.load takes, such as a name."
+        "model", None, "Instead of --workdir: whatever gmlp_flax.load takes, such as a name."
     )
     flags.DEFINE_integer(
         "batch_size", 32, "How many inputs the model reads at once.", lower_bound=1

@@ -138,7 +138,8 @@ def print_scores(kind: Kind, result: Mapping[str, Any], frozen: Mapping[str, Any
     scored = [(model["name"], model) for model in result.get("baselines", [])]
     scored += [("this model, spatial projections frozen", frozen), ("this model", result)]
     for name, model in scored:
-        print(f"  {name:<44} {model['eval'][kind.metric]:{kind.format_spec}}")
+        score = model["eval"][kind.metric]
+        print(f"  {name:<44} {score:{kind.format_spec}}")
 
 
 def run() -> None:

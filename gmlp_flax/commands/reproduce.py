@@ -32,6 +32,7 @@ that are there. Flags after -- change the runs of mlm, cifar10, listops, bytes a
 
 import os
 import sys
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -51,28 +52,17 @@ def plan_of(name: str) -> columns.Plan:
     """What the command line asks of a table or figure. Raises ConfigError: that cannot be."""
     if name not in TABLES:
         raise ConfigError(f"there is no table or figure {name!r}; {did_you_mean(name, TABLES)}")
-    values, table, data = flags.FLAGS, TABLES[name], flags.FLAGS.data or ""
-    for flag in ("finetune",) if name == ALTERNATIVES else ("columns", "rows", "lengths"):
-        if values[flag].present:
-            raise ConfigError(f"--{flag} is not for {name}: see gmlp reproduce --help")
-    for flag in ("columns", "data", "finetune") if values["from"].value else ():
-        if values[flag].present:
-            raise ConfigError(
-                f"--{flag} and --from={values['from'].value} exclude each other: --from trains nothing"
-            )
-    rows, seeds = table.rows, cli.numbers("finetune_seeds")
+    values = flags.FLAGS
+    _refuse_flags(name, values)
+    rows = TABLES[name].rows
+    seeds: Sequence[int] = cli.numbers("finetune_seeds")
     if name == ALTERNATIVES:
-        made = columns.parse(values.columns)
-        made |= {"mlm": data or made["mlm"]} if "mlm" in made else {}
+        data = columns.parse(values.columns)
+        if "mlm" in data and values.data:
+            data["mlm"] = values.data
         rows = alternatives.checked(values.rows or rows, rows, "--rows")
     else:
-        made = ({name: data} if table.trained else {}) | dict(
-            task.partition("=")[::2] for task in values.finetune
-        )
-        if wrong := [task for task in made if task not in (name, *table.tasks)]:
-            raise ConfigError(
-                f"--finetune={wrong[0]}: {name} takes {', '.join(table.tasks) or 'none'}"
-            )
+        data = _data_of_table(name, values)
         seeds = seeds or FINETUNING_SEEDS
     finetune_changes = config_lib.named_overrides(values.finetune_flag)
     if len(finetune_changes) < len(values.finetune_flag):
@@ -80,11 +70,61 @@ def plan_of(name: str) -> columns.Plan:
             f"--finetune_flag={values.finetune_flag[0]}: expected --config.KEY=VALUE, each key once"
         )
     folder = values.runs or os.path.join("runs", "reproduce", f"{name}-{values.scale}")
-    changes = config_lib.named_overrides(
-        sys.argv[sys.argv.index("--") :] if "--" in sys.argv else []
+    return columns.Plan(
+        name,
+        data,
+        rows,
+        values.scale,
+        values["from"].value or folder,
+        values.jobs,
+        config_lib.named_overrides(_words_of_runs()),
+        finetune_changes,
+        seeds,
+        cli.numbers("lengths"),
     )
-    run_options = values["from"].value or folder, values.jobs, changes, finetune_changes, seeds
-    return columns.Plan(name, made, rows, values.scale, *run_options, cli.numbers("lengths"))
+
+
+def _refuse_flags(name: str, values: flags.FlagValues) -> None:
+    """Raises ConfigError if a flag is given that a table does not take, or that excludes --from."""
+    unknown = ["finetune"] if name == ALTERNATIVES else ["columns", "rows", "lengths"]
+    if not TABLES[name].trained:
+        unknown.append("data")
+    for flag in unknown:
+        if values[flag].present:
+            raise ConfigError(f"--{flag} is not for {name}: see gmlp reproduce --help")
+    source = values["from"].value
+    for flag in ("columns", "data", "finetune"):
+        if source and values[flag].present:
+            raise ConfigError(
+                f"--{flag} and --from={source} exclude each other: --from trains nothing"
+            )
+
+
+def _data_of_table(name: str, values: flags.FlagValues) -> dict[str, str]:
+    """What is trained for a table of the paper, and finetuned -> its data. Raises ConfigError for a
+    task that the table does not have."""
+    table = TABLES[name]
+    data = {}
+    if table.trained:
+        data[name] = values.data or ""
+    for word in values.finetune:
+        task, _, path = word.partition("=")
+        if task not in table.tasks:
+            raise ConfigError(f"--finetune={task}: {name} takes {', '.join(table.tasks) or 'none'}")
+        data[task] = path
+    return data
+
+
+def _words_of_runs() -> list[str]:
+    """The words of the command line behind --, which change runs."""
+    if "--" not in sys.argv:
+        return []
+    return sys.argv[sys.argv.index("--") :]
+
+
+def _own_words(argv: list[str]) -> list[str]:
+    """The words of the command line before --."""
+    return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def report_on(plan: columns.Plan) -> Report:
@@ -95,7 +135,8 @@ def report_on(plan: columns.Plan) -> Report:
     if not table.trained:
         return sizes.counts(table)
     rows = table.configs(plan.scale, plan.changes)
-    runs, tuned = run_finder.find(plan.runs, rows), run_finder.find_finetuned(plan.runs, rows)
+    runs = run_finder.find(plan.runs, rows)
+    tuned = run_finder.find_finetuned(plan.runs, rows)
     if plan.table in learned_weights.FIGURES:
         return learned_weights.report(plan.table, table, runs, plan.scale, tuned)
     return language_models.perplexities(table, runs, plan.scale, tuned)
@@ -103,8 +144,9 @@ def report_on(plan: columns.Plan) -> Report:
 
 def main(argv: list[str]) -> None:
     """Trains what is missing, unless --from names runs; collects the runs, writes the report."""
-    plan, pattern, missing = plan_of(argv[1]), flags.FLAGS["from"].value, []
-    if plan.data and not pattern:
+    plan = plan_of(argv[1])
+    missing: list[str] = []
+    if plan.data and not flags.FLAGS["from"].value:
         columns.check(plan)
         missing = columns.make(plan)
     with cli.waiting("reading the runs" if plan.data else "counting"):
@@ -128,10 +170,11 @@ def run() -> None:
     flags.DEFINE_multi_string(
         "finetune_flag", [], "--config.KEY=VALUE for the finetuning; one flag for each."
     )
-    seeds = (
-        f"Seeds of the finetuning; empty: {FINETUNING_SEEDS}, of alternatives each column's own."
+    flags.DEFINE_list(
+        "finetune_seeds",
+        [],
+        f"Seeds of the finetuning; empty: {FINETUNING_SEEDS}, of alternatives each column's own.",
     )
-    flags.DEFINE_list("finetune_seeds", [], seeds)
     flags.DEFINE_string("from", None, "Report on these runs and train nothing.")
     flags.DEFINE_string("runs", None, "Folder of the runs that are trained.")
     flags.DEFINE_string("out", "reports", "Folder of the reports.")
@@ -146,4 +189,4 @@ def run() -> None:
     )
     lengths = list(map(str, alternatives.COST_LENGTHS))
     flags.DEFINE_list("lengths", lengths, "Of alternatives: tokens at which costs are measured.")
-    cli.run(main, "NAME", words=lambda argv: argv[: argv.index("--")] if "--" in argv else argv)
+    cli.run(main, "NAME", words=_own_words)

@@ -85,37 +85,45 @@ def plan_sweep(config: ConfigDict | None) -> Sweep:
     out = cli.require("out")
     if values.sweep and values.choose != "none":
         raise ConfigError("--choose=best goes with --grid: all points of a sweep file are trained")
-    bare = points.product(
-        *([definition.from_file(values.sweep)] if values.sweep else []), points.parse(values.grid)
-    )
+    parts = [points.parse(values.grid)]
+    if values.sweep:
+        parts.insert(0, definition.from_file(values.sweep))
+    bare = points.product(*parts)
     overrides = {name: config[name] for name in named_overrides(sys.argv)}
     seeds = _seeds(bare, overrides)
     choosing = values.choose == "best" and len(bare) > 1
     engine_flags = [name for name in launch.OWN_FLAGS if values[name].present]
     if engine_flags and not values.on:
         raise ConfigError(
-            f"--{engine_flags[0]} is for an engine: give --on=ENGINE with it; --print shows the commands"
+            f"--{engine_flags[0]} is for an engine: give --on=ENGINE with it; --print shows the "
+            "commands"
         )
     if choosing and (values.print or values.on):
         raise ConfigError(
             "--print and --on cannot choose the best point: give --choose=none, for all seeds"
         )
-    search = tuple(point | seeds[0] | {SEARCH: True} for point in bare) if choosing else ()
-    every = (*search, *(point | seed for point in bare for seed in seeds))
+    trained = []
+    if choosing:
+        for point in bare:
+            trained.append(point | seeds[0] | {SEARCH: True})
+    for point in bare:
+        for seed in seeds:
+            trained.append(point | seed)
     return definition.define(
-        values.sweep or values.config, every, overrides, out, choosing, values.trust
+        values.sweep or values.config, tuple(trained), overrides, out, choosing, values.trust
     )
 
 
 def _seeds(bare: Points, overrides: Point) -> Points:
     """The seeds of each point; one empty point if the sweep or the points' configs set the seed."""
-    values, own = flags.FLAGS, "seed" in overrides or any("seed" in point for point in bare)
-    given = values["seeds"].present
-    if own and (given or values.choose == "best"):
+    values = flags.FLAGS
+    is_set = "seed" in overrides or any("seed" in point for point in bare)
+    has_flag = values["seeds"].present
+    if is_set and (has_flag or values.choose == "best"):
         raise ConfigError(
             "--seeds sets the key seed: give it there alone, or --choose=none without --seeds"
         )
-    if own or (values.sweep and not given):
+    if is_set or (values.sweep and not has_flag):
         return ({},)
     cli.require("seeds")
     return tuple({"seed": seed} for seed in dict.fromkeys(cli.numbers("seeds")))
@@ -174,8 +182,13 @@ def run() -> None:
     flags.DEFINE_string(
         "sweep", "", "A sweep file, with an argument after a colon; or --sweep.KEY=VALUE,VALUE,..."
     )
-    what = "best: every point with the first seed, then the best point with the others; none: all with all seeds."
-    flags.DEFINE_enum("choose", "best", ["best", "none"], what)
+    flags.DEFINE_enum(
+        "choose",
+        "best",
+        ["best", "none"],
+        "best: every point with the first seed, then the best point with the others; none: all with "
+        "all seeds.",
+    )
     flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
     flags.DEFINE_bool("print", False, "Print a command for each run, and train nothing.")
     flags.DEFINE_bool("status", False, "Print how far each run is, and train nothing.")

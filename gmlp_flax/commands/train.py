@@ -8,8 +8,8 @@ nothing. On several hosts the same command runs on each. --dry_run takes no step
 prints what was read of the data, and ends.
 
 Exit code 0: finished, or stopped by a signal and saved (with --stopped_code: that code). 2: a
-mistake in the flags, the config or the data, told in one line. Any other: a restart may help, for
-example after a lost host or a step that hangs.
+mistake in the flags, the config or the data, described in one line. Any other: a restart may help,
+for example after a lost host or a step that hangs.
 """
 
 import shlex
@@ -127,10 +127,10 @@ def run() -> None:
     flags.DEFINE_bool(
         "restart",
         False,
-        "Begin anew: what is in the run folder is put aside in its folder before-1.",
+        "Start over: what is in the run folder is put aside in its folder before-1.",
     )
     flags.DEFINE_bool(
-        "other_data", False, "Go on though the data are others than those of the steps before."
+        "other_data", False, "Continue though the data differ from those of the steps before."
     )
     flags.DEFINE_bool("dry_run", False, "Take no step: print what was read of the data, and end.")
     flags.DEFINE_string(
@@ -138,7 +138,12 @@ def run() -> None:
         "",
         "With --dry_run: a .png file for images of five classes, as evaluation sees them.",
     )
-    stopped_code = "The exit code after a signal; a launcher that starts failed runs again needs a special one."
-    flags.DEFINE_integer("stopped_code", 0, stopped_code, lower_bound=0, upper_bound=125)
+    flags.DEFINE_integer(
+        "stopped_code",
+        0,
+        "The exit code after a signal; a launcher that starts failed runs again needs a special one.",
+        lower_bound=0,
+        upper_bound=125,
+    )
     cli.define_multihost_flags()
     cli.run(main, config=cli.given_config)

@@ -1,4 +1,4 @@
-"""`gmlp export` and `gmlp push`: models, of here and from elsewhere, for use elsewhere and here."""
+"""`gmlp export` and `gmlp push`: write the weights of any model for others to use."""
 
 from typing import Any
 
@@ -54,7 +54,9 @@ def push(argv: list[str]) -> None:
 
 
 def _options() -> dict[str, Any]:
-    return {name: flags.FLAGS[name].value for name in ("dtype", "format", "license")}
+    """The flags that are given, of those that say what is written."""
+    names = ("dtype", "format", "license")
+    return {name: flags.FLAGS[name].value for name in names if flags.FLAGS[name].present}
 
 
 def _define_options() -> None:

@@ -17,6 +17,7 @@ from gmlp_flax.config.config_files import (
     named_overrides,
     open_config,
     overridden,
+    set_value,
     to_json,
 )
 from gmlp_flax.config.resolution import (

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import runpy
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,19 +25,19 @@ from gmlp_flax.config.schema import (
     TASK,
     changed,
     default,
-    flat,
     former_names,
     keys,
     mutable_copy,
 )
 from gmlp_flax.config.validation import check_name, explain, shown, validate, warmup_problem
 from gmlp_flax.errors import ConfigError, DataError, UserError, did_you_mean
-from gmlp_flax.io import files, json_files
-from gmlp_flax.options import Option
+from gmlp_flax.io import files, json_files, logs
 
 PACKAGED = "gmlp_flax.configs"
 KINDS = (TASK, BLOCK, OPTIMIZER)  # the keys that may name code
-ENVIRONMENT_FILE = "environment.json"  # beside a run's config.json: which versions took its steps
+# Beside a run's config.json: which versions took its steps. Configs know nothing of checkpoints,
+# whose ENVIRONMENT_FILE this is.
+ENVIRONMENT_FILE = "environment.json"
 
 
 def to_json(config: ConfigDict) -> str:
@@ -53,8 +52,8 @@ def from_dict(values: dict, where: str) -> ConfigDict:
     The last release's names count as today's, and a key that was removed since then as missing, if
     it has one of the values in `schema.REMOVED`.
 
-    Raises ConfigError: a key is unknown, a value has another type, or it is code that
-    `registry.refuse_foreign` refuses.
+    Raises ConfigError: a task, a block or a key is unknown, a value has another type, or it is code
+        that `registry.refuse_foreign` refuses.
     """
     flat_values: dict[str, Any] = flatten_dict(values, sep=".")
     kinds = {name: flat_values.get(name, COMMON[name].default) for name in KINDS}
@@ -62,19 +61,26 @@ def from_dict(values: dict, where: str) -> ConfigDict:
         if not isinstance(kind, str):
             raise ConfigError(f"{where}: {name} {shown(kind)} is no name: expected a string")
         registry.refuse_foreign(kind, f"{where}: {name}")
-    config = default(kinds[TASK], kinds[BLOCK])
-    known = keys(config)
-    renamed = former_names(known)
+    try:
+        config = default(kinds[TASK], kinds[BLOCK])
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    renamed = former_names(keys(config))
     for written_name, value in flat_values.items():
         if value in REMOVED.get(written_name, ()):
             continue
-        name = renamed.get(written_name, written_name)
-        check_name(name, where, config)
-        _set_value(config, name, known[name], value, where)
+        set_value(config, renamed.get(written_name, written_name), value, where)
     return config
 
 
-def _set_value(config: ConfigDict, name: str, option: Option, value: Any, where: str) -> None:
+def set_value(config: ConfigDict, name: str, value: Any, where: str) -> None:
+    """Sets a key of a config, by its dotted name; a tuple may be given as a list.
+
+    Raises ConfigError: there is no such key, or the value has another type. The message begins with
+        `where`, which says what gives the value.
+    """
+    check_name(name, where, config)
+    option = keys(config)[name]
     if isinstance(option.default, tuple) and isinstance(value, list):
         value = tuple(value)
     try:
@@ -140,9 +146,8 @@ def locate(name: str, kind: str = "config") -> str:
 
     Args:
         name: a file; or a name such as c4_ablation, which is looked for in the current folder, in
-            its folder configs/
-            and in `gmlp_flax.configs` (sweeps: in the folder sweeps/ of each); or
-            gmlp_flax.configs.NAME.
+            its folder configs/ and in `gmlp_flax.configs` (sweeps: in the folder sweeps/ of each);
+            or gmlp_flax.configs.NAME.
         kind: "config" or "sweep".
 
     Raises ConfigError: there is none, and the nearest name is given; or two places hold different
@@ -161,16 +166,21 @@ def locate(name: str, kind: str = "config") -> str:
         folders = [Path(), Path("configs"), *folders]
     if kind == "sweep":
         folders = [folder / "sweeps" for folder in folders]
-    paths = [path for folder in folders if (path := folder / f"{bare}.py").is_file()]
+    candidates = [folder / f"{bare}.py" for folder in folders]
+    paths = [path for path in candidates if path.is_file()]
     if not paths:
-        names = {path.stem for folder in folders[-2:] for path in folder.glob("[a-z]*.py")}
+        names: set[str] = set()
+        for folder in folders[-2:]:
+            names.update(path.stem for path in folder.glob("[a-z]*.py"))
         raise ConfigError(f"there is no {kind} file {name}; {did_you_mean(bare, sorted(names))}")
-    if other := [path for path in paths[1:] if path.read_bytes() != paths[0].read_bytes()]:
-        raise ConfigError(
-            f"two places hold a {kind} {bare}, {paths[0]} and {other[0]}: give --{kind}={paths[0]}, or "
-            f"--{kind}={PACKAGED}.{bare} for the one that comes with gmlp_flax"
-        )
-    return str(paths[0])
+    first, *others = paths
+    for other in others:
+        if other.read_bytes() != first.read_bytes():
+            raise ConfigError(
+                f"two places hold a {kind} {bare}, {first} and {other}: give --{kind}={first}, or "
+                f"--{kind}={PACKAGED}.{bare} for the one that comes with gmlp_flax"
+            )
+    return str(first)
 
 
 def open_config(name: str) -> ConfigDict:
@@ -221,17 +231,17 @@ def arguments(arg: str, names: Sequence[str], **options: Sequence[str]) -> tuple
     name, *rest = arg.split(",")
     if name not in names:
         raise ConfigError(f"the config's argument is {name!r}; {did_you_mean(name, names)}")
-    given: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for word in rest:
         option, _, value = word.partition("=")
-        if value not in options.get(option, ()) or option in given:
-            expected = (
-                ", ".join(f"{known}={'|'.join(values)}" for known, values in options.items())
-                or "nothing more"
-            )
+        if value not in options.get(option, ()) or option in chosen:
+            forms = [f"{known}={'|'.join(values)}" for known, values in options.items()]
+            expected = ", ".join(forms) or "nothing more"
             raise ConfigError(f"the config's argument has {word!r}: expected {expected}, each once")
-        given[option] = value
-    return name, *(given.get(option, values[0]) for option, values in options.items())
+        chosen[option] = value
+    for option, values in options.items():
+        chosen.setdefault(option, values[0])
+    return (name, *(chosen[option] for option in options))
 
 
 def named_overrides(argv: Sequence[str]) -> dict[str, str]:
@@ -239,8 +249,10 @@ def named_overrides(argv: Sequence[str]) -> dict[str, str]:
     values as text."""
     overrides = {}
     for word, following in zip(argv, [*argv[1:], ""], strict=False):
-        if match := re.match(r"--?config\.([^=]*)(?:=(.*))?$", word, re.DOTALL):
-            overrides[match[1]] = following if match[2] is None else match[2]
+        match = re.match(r"--?config\.(?P<key>[^=]*)(?:=(?P<value>.*))?$", word, re.DOTALL)
+        if match:
+            value = match["value"]
+            overrides[match["key"]] = following if value is None else value
     return overrides
 
 
@@ -253,24 +265,21 @@ def applying(config: ConfigDict, values: Mapping[str, Any]) -> dict[str, Any]:
 def _change_task_and_block(config: ConfigDict, values: Mapping[str, Any]) -> ConfigDict:
     """A config with the task and block that some overrides name, whose keys are checked; nothing
     else is set yet."""
-    task, block = str(values.get(TASK, config.task)), str(values.get(BLOCK, config.model.block))
-    new = (
-        config
-        if (task, block) == (config.task, config.model.block)
-        else changed(config, task, block)
-    )
-    for name in values:
-        check_name(name, f"--config.{name}={values[name]}", new)
-    values, old, kept = flat(config), keys(config), keys(new)
-    lost = [
-        f"{name}={values[name]!r}"
-        for name in old
-        if name not in kept and values[name] != old[name].default
-    ]
+    task = str(values.get(TASK, config.task))
+    block = str(values.get(BLOCK, config.model.block))
+    new = config
+    if (task, block) != (config.task, config.model.block):
+        new = changed(config, task, block)
+    for name, value in values.items():
+        check_name(name, f"--config.{name}={value}", new)
+    known = keys(new)
+    lost = []
+    for name, option in keys(config).items():
+        if name not in known and config[name] != option.default:
+            lost.append(f"{name}={config[name]!r}")
     if lost:
-        print(
-            f"note: {task} with {block} has no such keys, which the config sets: {', '.join(lost)}",
-            file=sys.stderr,
+        logs.to_stderr(
+            f"note: {task} with {block} has no such keys, which the config sets: {', '.join(lost)}"
         )
     return new
 

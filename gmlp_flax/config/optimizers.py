@@ -97,6 +97,7 @@ def from_optax(function: Callable[..., Any], **attributes: Any) -> Optimizer:
         names.remove("weight_decay")
 
     def make(rate: optax.Schedule, options: Any, masks: Masks) -> optax.GradientTransformation:
+        """See `Optimizer.make`."""
         arguments = {name: options[name] for name in names}
         arguments |= dict.fromkeys(mask_names, masks.decayed)
         return function(learning_rate=rate, **arguments)
@@ -113,6 +114,7 @@ def _decayed(scale: Part, after_decay: Part | None = None) -> Callable:
     added; `after_decay` transforms what is decayed."""
 
     def make(rate: optax.Schedule, options: Any, masks: Masks) -> optax.GradientTransformation:
+        """See `Optimizer.make`."""
         steps = [
             scale(options, masks),
             optax.add_decayed_weights(options.weight_decay, masks.decayed),
@@ -241,13 +243,14 @@ def find(name: str) -> Optimizer:
         ConfigError: there is none, it cannot be imported, or it is no function of a
             `learning_rate`.
     """
-    own = "a function of your own, like optax.adamw, is named my_package.my_module:my_function"
-    named = registry.lookup(name, OPTIMIZERS, "optimizer.name", own)
+    advice = "a function of your own, like optax.adamw, is named my_package.my_module:my_function"
+    named = registry.lookup(name, OPTIMIZERS, "optimizer.name", advice)
     if isinstance(named, Optimizer):
         return named
     if not callable(named) or "learning_rate" not in inspect.signature(named).parameters:
         raise ConfigError(
-            f"config.optimizer.name is {name!r}, no function with a parameter `learning_rate`: {own}"
+            f"config.optimizer.name is {name!r}, no function with a parameter `learning_rate`: "
+            f"{advice}"
         )
     return from_optax(named)
 
@@ -265,23 +268,27 @@ def check(options: Any) -> None:
     Raises:
         ConfigError: names the key, its value, and the optimizers that have it.
     """
-    optimizer = find(options.name)
-    unused = {name: option.default for name, option in HYPERPARAMETERS.items()} | {
-        "weight_decay": 0.0
-    }
-    needed = {name: unused[name] for name in unused if name not in optimizer.hyperparameters} | {
-        **optimizer.requires
-    }
-    needed |= {"b1": 0.9} if optimizer.averages and not options.b1 else {}  # it divides by it
-    for name, value in needed.items():
-        if options[name] != value:
-            having = ", ".join(
-                row for row, known in OPTIMIZERS.items() if name in known.hyperparameters
-            )
-            why = (
-                f"which does not have it ({having} have)" if having else "which needs another value"
-            )
-            raise ConfigError(
-                f"config.optimizer.{name} is {options[name]!r}: config.optimizer.name is {options.name!r}, {why}: give "
-                f"--config.optimizer.{name}={value}"
-            )
+    for name, value in _needed(find(options.name), options).items():
+        if options[name] == value:
+            continue
+        having = [row for row, known in OPTIMIZERS.items() if name in known.hyperparameters]
+        why = "which needs another value"
+        if having:
+            why = f"which does not have it ({', '.join(having)} have)"
+        raise ConfigError(
+            f"config.optimizer.{name} is {options[name]!r}: config.optimizer.name is "
+            f"{options.name!r}, {why}: give --config.optimizer.{name}={value}"
+        )
+
+
+def _needed(optimizer: Optimizer, options: Any) -> dict[str, Any]:
+    """The values that keys must have: the default of those that an optimizer does not have, but no
+    weight decay; and what it requires."""
+    needed: dict[str, Any] = {}
+    for name, option in HYPERPARAMETERS.items():
+        if name not in optimizer.hyperparameters:
+            needed[name] = 0.0 if name == "weight_decay" else option.default
+    needed.update(optimizer.requires)
+    if optimizer.averages and not options.b1:
+        needed["b1"] = HYPERPARAMETERS["b1"].default  # it divides by it
+    return needed

@@ -154,8 +154,11 @@ def _take(
     """A copy with the block of another config, and with that config's values of some keys."""
     new = changed(config, block=source.model.block)
     values = flat(source)
-    names = [name for name, option in keys(new).items() if is_taken(name, option)]
-    new.update_from_flattened_dict({name: values[name] for name in names if name in values})
+    taken = {}
+    for name, option in keys(new).items():
+        if name in values and is_taken(name, option):
+            taken[name] = values[name]
+    new.update_from_flattened_dict(taken)
     return new
 
 

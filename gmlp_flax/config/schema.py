@@ -29,7 +29,9 @@ from gmlp_flax.options import (
     options_of,
 )
 
-TASK, BLOCK, OPTIMIZER = "task", "model.block", "optimizer.name"
+TASK = "task"
+BLOCK = "model.block"
+OPTIMIZER = "optimizer.name"
 SCHEDULES = ("cosine", "linear", "constant", "rsqrt", "wsd")
 
 # How a run is watched, saved and placed, which changes nothing that it learns.
@@ -345,8 +347,10 @@ def changed(
     Raises ConfigError: there is no such task or block.
     """
     new = default(task or config.task, block or config.model.block)
-    shared = keys(new).keys() & keys(config).keys() - {TASK, BLOCK}
-    new.update_from_flattened_dict({name: config[name] for name in shared})
+    shared = keys(new).keys() & keys(config).keys()
+    shared -= {TASK, BLOCK}
+    values = {name: config[name] for name in shared}
+    new.update_from_flattened_dict(values)
     return new
 
 

@@ -107,28 +107,29 @@ def check_values(config: ml_collections.ConfigDict) -> None:
         one.
     """
     values: dict[str, Any] = flatten_dict(config.to_dict(), sep=".")
-    begin = "begin with gmlp_flax.config.default()"
+    advice = "start from gmlp_flax.config.default()"
     for name in (TASK, BLOCK):
         if not isinstance(values.get(name), str):
-            raise ConfigError(f"the config has no {name} that is a name: {begin}")
+            raise ConfigError(f"the config has no {name} that is a name: {advice}")
     known = keys(config)
     for name, option in known.items():
         if name not in values:
-            raise ConfigError(f"the config has no {name}, which its task and block have: {begin}")
+            raise ConfigError(f"the config has no {name}, which its task and block have: {advice}")
         problem = option.problem(values[name])
         if problem:
             raise ConfigError(f"config.{name} is {shown(values[name])}: {problem}")
     unknown = [name for name in values if name not in known]
     if unknown:
         raise ConfigError(
-            f"the config has {unknown[0]}, which its task and block do not know: {begin}"
+            f"the config has {unknown[0]}, which its task and block do not know: {advice}"
         )
 
 
 def warmup_problem(config: ml_collections.ConfigDict) -> str:
     """Why a warmup that is longer than the run is wrong; "" for rsqrt as well, whose decay does not
     look at the end."""
-    warmup, steps = config.optimizer.warmup, config.steps
+    warmup = config.optimizer.warmup
+    steps = config.steps
     if warmup <= steps or config.optimizer.schedule == "rsqrt":
         return ""
     advice = f"give a tenth of the steps, --config.optimizer.warmup={steps // 10}"
@@ -217,9 +218,13 @@ def profile_steps(text: str, steps: int) -> range:
     """
     if not text:
         return range(0)
+    first = 0
+    last = 0
     match = re.fullmatch(r"([0-9]{1,10}):([0-9]{1,10})", text)
-    if not match or not 1 <= int(match[1]) <= int(match[2]) <= steps:
+    if match:
+        first, last = map(int, match.groups())
+    if not 1 <= first <= last <= steps:
         raise ConfigError(
             f"config.profile.steps is {text!r}: expected FIRST:LAST, from 1 to config.steps={steps}"
         )
-    return range(int(match[1]), int(match[2]) + 1)
+    return range(first, last + 1)

@@ -87,7 +87,11 @@ def export(
             writable.
     """
     require_model(model)
-    dtype = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
+    if not isinstance(dtype, str):
+        with decode_errors(
+            f"dtype is {dtype!r:.80}", f"give one of {', '.join(DTYPES)}", ConfigError
+        ):
+            dtype = jnp.dtype(dtype).name
     formats = [format] if isinstance(format, str) else list(format)
     _require_known("dtype", [dtype], DTYPES)
     _require_known("format", formats, FORMATS)
@@ -113,12 +117,19 @@ def _exported_config(model: Model) -> ConfigDict:
     config = config_lib.mutable_copy(model.config)
     for key, value in config.data.items():
         if isinstance(value, str) and "/" in value:
-            config.data[key] = os.path.basename(value.rstrip("/"))
+            config.data[key] = _without_folder(value)
     if "tokenizer" in config.data and TOKENIZER_FILE not in model.task.files:
         config.data.tokenizer = NO_TOKENIZER
     if keeps_mean(config.optimizer):  # the mean is what is written
         config.optimizer.update(name="adamw", ema=0.0)
     return config
+
+
+def _without_folder(path: str) -> str:
+    """The last part of a path, which says nothing of this machine; tfds:NAME/CONFIG as it is."""
+    if path.startswith("tfds:"):
+        return path
+    return os.path.basename(path.rstrip("/"))
 
 
 def require_free(out: str, *more: str) -> None:
@@ -127,7 +138,7 @@ def require_free(out: str, *more: str) -> None:
     for name in (CONFIG_FILE, RUN_FILE, CHECKPOINTS, WEIGHTS, *more):
         if io_files.exists(os.path.join(out, name)):
             raise RunError(
-                f"--out={out} holds {name} already, which would be overwritten: give another folder"
+                f"{out} holds {name} already, which would be overwritten: give another folder"
             )
 
 
@@ -143,8 +154,12 @@ def write(params: Any, config: ConfigDict, files: Files, out: str, dtype: str = 
     """
     require_free(out, *files)
     flat: dict[str, Any] = traverse_util.flatten_dict(jax.device_get(params), sep="/")
-    weights = {name: np.ascontiguousarray(leaf, jnp.dtype(dtype)) for name, leaf in flat.items()}
-    broken = [name for name, leaf in weights.items() if not np.isfinite(leaf).all()]
+    weights = {}
+    broken = []
+    for name, leaf in flat.items():
+        weights[name] = np.ascontiguousarray(leaf, jnp.dtype(dtype))
+        if not np.isfinite(weights[name]).all():
+            broken.append(name)
     if broken:
         raise RunError(
             f"{broken[0]} has numbers that are not finite ({len(broken)} such parameters): give "
@@ -172,12 +187,13 @@ def push(
         repository: "OWNER/NAME".
         checkpoint: of a run that is named.
         private: whether a new repository is.
-        options: of `export`.
+        options: of `export`; none for an exported folder.
 
     Returns:
         The address of the commit.
 
     Raises:
+        ConfigError: options are given for an exported folder.
         RunError: huggingface_hub is not installed, the hub cannot be reached, or it refuses the
             upload.
         UserError: the model cannot be read or exported.
@@ -186,6 +202,11 @@ def push(
     folder = ""
     if isinstance(model, str | os.PathLike):
         folder = pretrained.exported_folder(model)
+        if folder and options:
+            raise ConfigError(
+                f"{model} is exported already and uploaded as it is: leave out "
+                f"{', '.join(options)}, or export the run again"
+            )
         model = pretrained.load(model, checkpoint)
     with tempfile.TemporaryDirectory() as temporary:
         if not folder:
@@ -236,7 +257,7 @@ def _training(model: Model) -> str:
     words = ""
     if model.step:
         words += f", trained for {model.step:,} steps"
-    data = os.path.basename(model.config.data.train.rstrip("/"))  # not the path on this machine
+    data = _without_folder(model.config.data.train)
     if data:
         words += f" on `{data}`"
     return words
@@ -262,11 +283,12 @@ def _scores(model: Model) -> dict[str, dict[str, Any]]:
     if not evaluations:
         return {}
     prefix = "ema_" if keeps_mean(model.config.optimizer) else ""
-    own = {}
+    newest = evaluations[-1]
+    of_model = {}
     for name in model.task.eval_metrics:
-        if prefix + name in evaluations[-1]:
-            own[name] = evaluations[-1][prefix + name]
-    scores = {THIS_MODEL: own}
+        if prefix + name in newest:
+            of_model[name] = newest[prefix + name]
+    scores = {THIS_MODEL: of_model}
     for baseline in newest_baselines(lines):
         scores[baseline["name"]] = baseline["eval"]
     return scores

@@ -62,7 +62,7 @@ def _stablehlo(model: Model) -> bytes:
 def _onnx(model: Model) -> bytes:
     import jax2onnx
 
-    for name in ("jax2onnx", "onnx_ir"):  # which tell of operators that our models do not have
+    for name in ("jax2onnx", "onnx_ir"):  # which warn of operators that our models do not have
         logging.getLogger(name).setLevel(logging.ERROR)
     leaves, structure = jax.tree.flatten(_inputs(model.task))
     params = jax.device_get(model.params)

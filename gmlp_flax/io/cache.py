@@ -30,9 +30,8 @@ USUAL = 50.0
 def default_folder() -> str:
     """The folder that keeps tokenizers and token ids between runs, unless another folder is
     given."""
-    return os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gmlp_flax"
-    )
+    parent = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(parent, "gmlp_flax")
 
 
 def cache_key(*parts: object) -> str:
@@ -48,14 +47,19 @@ def cached_file(path: str | os.PathLike, make: Callable[[], bytes]) -> Path:
     notice a changed byte. Raises FileError if the folder cannot be written to, before `make` is
     called.
     """
-    path, record = Path(path), Path(f"{path}.sha256")
+    path = Path(path)
+    record = Path(f"{path}.sha256")
     content = files.read(str(path))
-    if content is None or hashlib.sha256(content).hexdigest().encode() != files.read(str(record)):
+    if content is None or _digest(content) != files.read(str(record)):
         files.write(record, b"")
         content = make()
         files.write(path, content)
-        files.write(record, hashlib.sha256(content).hexdigest().encode())
+        files.write(record, _digest(content))
     return path
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 class ResultCache:
@@ -66,7 +70,8 @@ class ResultCache:
     """
 
     def __init__(self, make: Callable[[Any], Any], size: int):
-        self._make, self._lock = make, threading.Lock()
+        self._make = make
+        self._lock = threading.Lock()
         self._entries = functools.lru_cache(size)(lambda key: (threading.Lock(), []))
 
     def __call__(self, key: Hashable) -> Any:
@@ -83,8 +88,9 @@ def limit() -> int:
     positive number."""
     given = os.environ.get(GIGABYTES, USUAL)
     with contextlib.suppress(OverflowError, ValueError):
-        if (limit := int(float(given) * 1e9)) > 0:
-            return limit
+        most = int(float(given) * 1e9)
+        if most > 0:
+            return most
     raise DataError(f"{GIGABYTES} is {given!r}: expected a number of gigabytes above 0")
 
 
@@ -98,12 +104,9 @@ class LocalCopy(contextlib.ExitStack):
     def __init__(self, file: File | str):
         super().__init__()
         if isinstance(file, str):
-            file = (
-                files.find_files(file)[0]
-                if files.is_remote(file)
-                else File(file, os.path.basename(file), 0, "")
-            )
-        self._file, self.path = file, file.path
+            file = _file_at(file)
+        self._file = file
+        self.path = file.path
         if not files.is_remote(file.path):
             return
         key = cache_key(file.path, file.size, file.version)
@@ -127,6 +130,14 @@ class LocalCopy(contextlib.ExitStack):
         self.close()
 
 
+def _file_at(path: str) -> File:
+    """The file at a path; of a local one, which is not copied, no more than its names."""
+    if files.is_remote(path):
+        found, *_ = files.find_files(path)
+        return found
+    return File(path, os.path.basename(path), 0, "")
+
+
 def _fetch(file: File, path: Path) -> None:
     """Copies a remote file, unless another process does."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +152,8 @@ def _fetch(file: File, path: Path) -> None:
         _make_room(path.parent, file, target)
         with files.open_file(file.path, decompress=False) as source:
             shutil.copyfileobj(source, target, 1 << 20)
-        if (copied := target.tell()) != file.size:
+        copied = target.tell()
+        if copied != file.size:
             raise DataError(
                 f"{file.path}: {copied} bytes came where {file.size} were expected; run again"
             )
@@ -151,8 +163,8 @@ def _fetch(file: File, path: Path) -> None:
 
 def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
     """Deletes the copies used longest ago, until the file has room, or all that is left is in use;
-    takes that room."""
-    most, copies = limit(), []
+    then takes that room."""
+    most = limit()
     if file.size > most:
         raise DataError(
             f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: raise {GIGABYTES}"
@@ -163,13 +175,14 @@ def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
         # takes long.
         if int(cache_key(file.path), 16) % most >= 100 * file.size:
             return
+        copies = {}
         for path in folder.iterdir():
             with contextlib.suppress(FileNotFoundError):  # a part that is renamed just now
-                copies.append((path.stat().st_mtime, path.stat().st_size, path))
-        total = sum(size for _, size, _ in copies)
-        for _, size, path in sorted(copies):
+                copies[path] = path.stat()
+        total = sum(status.st_size for status in copies.values())
+        for path in sorted(copies, key=lambda path: copies[path].st_mtime):
             if total <= most:
                 return
             with contextlib.suppress(OSError), file_lock(path, mode=fcntl.LOCK_EX | fcntl.LOCK_NB):
                 path.unlink()
-                total -= size
+                total -= copies[path].st_size

@@ -6,7 +6,6 @@ import contextlib
 import glob as local_glob
 import gzip
 import io
-import itertools
 import lzma
 import os
 import re
@@ -15,7 +14,7 @@ import shutil
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -45,24 +44,28 @@ _VERSIONS = ("etag", "ETag", "md5Hash", "generation", "mtime", "updated", "LastM
 
 
 class File(NamedTuple):
-    """One file of a data set."""
+    """One file of a data set.
 
-    path: str  # for `open_file`
-    # the path below the folder that was searched, with `/`; the base name if a single file was
-    # given
+    Attributes:
+        path: for `open_file`.
+        name: the path below the folder that was searched, with `/`; the base name if a single file
+            was given.
+        size: bytes, before decompression.
+        version: changes when the file does: its modification time or, for a remote file, the
+            store's tag.
+    """
+
+    path: str
     name: str
-    size: int  # bytes, before decompression
-    # changes when the file does: its modification time or, for a remote file, the store's tag
+    size: int
     version: str
 
 
 def join(folder: str, *names: str) -> str:
     """The path of a file in a local or remote folder."""
-    return (
-        "/".join([folder.rstrip("/"), *names])
-        if is_remote(folder)
-        else os.path.join(folder, *names)
-    )
+    if is_remote(folder):
+        return "/".join([folder.rstrip("/"), *names])
+    return os.path.join(folder, *names)
 
 
 def absolute(path: str) -> str:
@@ -72,7 +75,10 @@ def absolute(path: str) -> str:
 
 def compression(path: str) -> str:
     """The suffix among COMPRESSIONS that `path` ends with, or ''."""
-    return next((kind for kind in COMPRESSIONS if path.lower().endswith(kind)), "")
+    for kind in COMPRESSIONS:
+        if path.lower().endswith(kind):
+            return kind
+    return ""
 
 
 def suffix(path: str) -> str:
@@ -83,19 +89,23 @@ def suffix(path: str) -> str:
 
 def count_by_suffix(names: Iterable[str]) -> str:
     """How many files have each suffix, for messages: ".txt 3, .xml 1"; "" without files."""
-    suffixes = (os.path.splitext(name)[1].lower() or "no suffix" for name in names)
-    counts = Counter(suffixes).most_common()
-    return listed([f"{kind} {count:,}" for kind, count in counts], 4)
+    counts: Counter[str] = Counter()
+    for name in names:
+        _, ending = os.path.splitext(name)
+        counts[ending.lower() or "no suffix"] += 1
+    return listed([f"{kind} {count:,}" for kind, count in counts.most_common()], 4)
 
 
 def exists(path: str | os.PathLike) -> bool:
-    """Whether there is a file or a folder. A bucket itself counts as there, as asking for it takes
-    another right.
+    """Whether there is a file or a folder. A bucket itself is taken to exist, as asking for it
+    needs another permission.
 
-    Raises FileError if the disk or the store does not say; so do the functions below.
+    Raises FileError if the disk or the store does not answer; so do the functions below.
     """
-    if is_remote(path) and "/" not in os.fspath(path).partition("://")[2].strip("/"):
-        return True
+    if is_remote(path):
+        _, _, name = os.fspath(path).partition("://")
+        if "/" not in name.strip("/"):
+            return True
     return _ask(path, lambda system, name: bool(system.info(name)), False)
 
 
@@ -118,25 +128,28 @@ def find_files(path: str) -> tuple[File, ...]:
     reached."""
     if not exists(path):
         raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
-    files = (
-        call(path, lambda *at: list(_find_remote(path, *at)))
-        if is_remote(path)
-        else _find_local(path)
-    )
-    visible = (
-        file for file in files if not any(part.startswith(".") for part in file.name.split("/"))
-    )
+    if is_remote(path):
+        files = call(path, lambda system, root: list(_find_remote(path, system, root)))
+    else:
+        files = list(_find_local(path))
+    visible = [file for file in files if not _is_hidden(file)]
     return tuple(sorted(visible, key=lambda file: file.name.split("/")))
+
+
+def _is_hidden(file: File) -> bool:
+    """Whether a file, or a folder that it is in, is hidden."""
+    return any(part.startswith(".") for part in file.name.split("/"))
 
 
 def _find_local(path: str) -> Iterator[File]:
     """As fsspec's `find`, but through links to folders as well."""
-    root, paths = os.path.dirname(path) or ".", [path]
+    root = os.path.dirname(path) or "."
+    paths = [path]
     if os.path.isdir(path):
-        root, paths = (
-            path,
-            [os.path.join(folder, name) for folder, _, names in walk(path) for name in names],
-        )
+        root = path
+        paths = []
+        for folder, _, names in walk(path):
+            paths.extend(os.path.join(folder, name) for name in names)
     for file in paths:
         with file_errors(f"reading {file}"):
             status = os.stat(file)
@@ -144,13 +157,18 @@ def _find_local(path: str) -> Iterator[File]:
 
 
 def _find_remote(path: str, system: Any, root: str) -> Iterator[File]:
-    single = system.isfile(root)
-    for name, info in (
-        {root: system.info(root)} if single else system.find(root, detail=True)
-    ).items():
-        inside = os.path.basename(root) if single else name.removeprefix(root).strip("/")
-        version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
-        yield File(path if single else join(path, inside), inside, int(info["size"]), version)
+    if system.isfile(root):
+        yield _remote_file(path, os.path.basename(root), system.info(root))
+        return
+    for name, info in system.find(root, detail=True).items():
+        inside = name.removeprefix(root).strip("/")
+        yield _remote_file(join(path, inside), inside, info)
+
+
+def _remote_file(path: str, name: str, info: Mapping[str, Any]) -> File:
+    """A file with what fsspec says of it."""
+    versions = [str(info[key]) for key in _VERSIONS if info.get(key)]
+    return File(path, name, int(info["size"]), versions[0] if versions else "")
 
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -174,40 +192,48 @@ def check_shards(path: str, files: Iterable[File]) -> None:
     sets: dict[tuple[str, str, str], set[int]] = {}
     for file in files:
         folder, name = os.path.split(file.name)
-        if shard := SHARD.match(name):
-            key = (
-                os.path.join(folder, shard["stem"]),
-                shard["count"],
-                suffix(name) + compression(name),
-            )
-            sets.setdefault(key, set()).add(int(shard["number"]))
+        shard = SHARD.match(name)
+        if shard:
+            stem = os.path.join(folder, shard["stem"])
+            kind = suffix(name) + compression(name)
+            numbers = sets.setdefault((stem, shard["count"], kind), set())
+            numbers.add(int(shard["number"]))
     for (stem, count, _), numbers in sets.items():
-        missing = int(count) - len([number for number in numbers if number < int(count)])
+        missing = int(count) - sum(number < int(count) for number in numbers)
         if missing > 0:
-            first = next(number for number in itertools.count() if number not in numbers)
-            what = f"{missing} of the {int(count)} shards of {stem!r} are missing, such as {first:0{len(count)}d}"
-            raise DataError(f"{path!r}: {what}-of-{count}; copy the rest, or give single files")
+            first = 0
+            while first in numbers:
+                first += 1
+            raise DataError(
+                f"{path!r}: {missing} of the {int(count)} shards of {stem!r} are missing, such as "
+                f"{first:0{len(count)}d}-of-{count}; copy the rest, or give single files"
+            )
 
 
 def subfolders(path: str) -> tuple[str, ...]:
     """Names of the folders directly in `path`, sorted; () if there is no such folder."""
-    if not is_remote(path):
-        return tuple(name for name in listdir(path) if os.path.isdir(os.path.join(path, name)))
-    entries = _ask(path, lambda system, name: system.ls(name, detail=True), [])
-    return tuple(
-        sorted(os.path.basename(e["name"].rstrip("/")) for e in entries if e["type"] == "directory")
-    )
+    names = []
+    if is_remote(path):
+        for entry in _ask(path, lambda system, name: system.ls(name, detail=True), []):
+            if entry["type"] == "directory":
+                names.append(os.path.basename(entry["name"].rstrip("/")))
+    else:
+        for name in listdir(path):
+            if os.path.isdir(os.path.join(path, name)):
+                names.append(name)
+    return tuple(sorted(names))
 
 
 def listdir(folder: str) -> list[str]:
     """The names in a folder, sorted; nothing if there is no such folder."""
 
     def names(system: Any, root: str) -> list[str]:
-        paths = (
-            path.rstrip("/").removeprefix(root.rstrip("/")).strip("/")
-            for path in system.ls(root, detail=False)
-        )
-        return sorted(name for name in paths if name and "/" not in name)
+        inside = []
+        for path in system.ls(root, detail=False):
+            name = path.rstrip("/").removeprefix(root.rstrip("/")).strip("/")
+            if name and "/" not in name:
+                inside.append(name)
+        return sorted(inside)
 
     return _ask(folder, names, [])
 
@@ -216,11 +242,14 @@ def glob(pattern: str) -> list[str]:
     """The paths that a glob pattern matches, sorted; ~ is the home folder."""
     if not is_remote(pattern):
         return sorted(local_glob.glob(os.path.expanduser(pattern)))
-    paths = call(
-        pattern,
-        lambda system, name: system.glob(name) if any(sign in name for sign in "*?[") else [name],
-    )
-    return sorted(f"{pattern.partition('://')[0]}://{path.strip('/')}" for path in paths)
+
+    def matches(system: Any, name: str) -> list[str]:
+        has_wildcard = any(sign in name for sign in "*?[")
+        return system.glob(name) if has_wildcard else [name]
+
+    scheme, _, _ = pattern.partition("://")
+    paths = call(pattern, matches)
+    return sorted(f"{scheme}://{path.strip('/')}" for path in paths)
 
 
 def expand(name: str, suffixes: Sequence[str]) -> list[str]:
@@ -233,9 +262,11 @@ def expand(name: str, suffixes: Sequence[str]) -> list[str]:
     """
     if not is_folder(name):
         return [name] if exists(name) else glob(name) or [name]
-    paths = [
-        file.path for file in find_files(name) if os.path.splitext(file.path)[1].lower() in suffixes
-    ]
+    paths = []
+    for file in find_files(name):
+        _, ending = os.path.splitext(file.path)
+        if ending.lower() in suffixes:
+            paths.append(file.path)
     if not paths:
         raise DataError(f"{name} has no file of these: {', '.join(suffixes)}; give files")
     return paths
@@ -283,7 +314,9 @@ class _Streams(io.RawIOBase):
     follows a good stream if it does not begin as another, damaged or not."""
 
     def __init__(self, raw: BinaryIO, decompressor: Callable[[], Any]):
-        self._raw, self._decompressor, self._stream = raw, decompressor, decompressor()
+        self._raw = raw
+        self._decompressor = decompressor
+        self._stream = decompressor()
 
     def readable(self) -> bool:
         return True
@@ -293,17 +326,29 @@ class _Streams(io.RawIOBase):
         while True:
             data = b""
             if self._stream.eof:
-                data = self._stream.unused_data.lstrip(b"\0")
-                while not data and (more := self._raw.read(BUFFER)):
-                    data = more.lstrip(b"\0")
+                data = self._next_stream()
                 if not data:
                     return 0
                 self._stream = self._decompressor()
-            elif self._stream.needs_input and not (data := self._raw.read(BUFFER)):
-                raise EOFError("its end is missing")
-            if content := self._stream.decompress(data, len(buffer)):
+            elif self._stream.needs_input:
+                data = self._raw.read(BUFFER)
+                if not data:
+                    raise EOFError("its end is missing")
+            content = self._stream.decompress(data, len(buffer))
+            if content:
                 buffer[: len(content)] = content
                 return len(content)
+
+    def _next_stream(self) -> bytes:
+        """The first bytes of the stream after one that has ended, without zeros before it; empty
+        after the last one."""
+        data = self._stream.unused_data.lstrip(b"\0")
+        while not data:
+            block = self._raw.read(BUFFER)
+            if not block:
+                break
+            data = block.lstrip(b"\0")
+        return data
 
 
 def _open_raw(path: str, buffer: int) -> Any:
@@ -420,15 +465,15 @@ def move(path: str, target: str) -> str:
 
     In a bucket each file is copied, then the old ones are deleted.
     """
-    free = next(
-        name
-        for number in itertools.count()
-        if not exists(name := f"{target}.{number}" if number else target)
-    )
+    free = target
+    number = 0
+    while exists(free):
+        number += 1
+        free = f"{target}.{number}"
     if is_remote(path):
 
         def copy(system: Any, name: str) -> None:
-            root = storage.file_system(free)[1]
+            _, root = storage.file_system(free)
             for file in system.find(name):
                 system.cp_file(file, root + file.removeprefix(name))
 
@@ -451,9 +496,10 @@ def remove_all(path: str) -> None:
     first."""
 
     def delete(system: Any, name: str) -> None:
-        for file in sorted(
-            system.find(name), key=lambda file: not file.endswith(f"/{COMMIT_MARK}")
-        ):
+        def is_no_mark(file: str) -> bool:
+            return not file.endswith(f"/{COMMIT_MARK}")
+
+        for file in sorted(system.find(name), key=is_no_mark):
             with contextlib.suppress(FileNotFoundError):
                 system.rm_file(file)
 

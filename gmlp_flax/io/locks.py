@@ -2,9 +2,9 @@
 run folder's lease.
 
 On one machine the lock decides. In a bucket, which has no locks, and between machines that share
-storage the file
-lease.json does: its owner writes it anew every `BEAT` seconds. An owner that has not done so for
-`STALE` seconds, by the clock of whoever watches, is dead, and its lease is taken over.
+storage, the file lease.json decides: its owner rewrites it every `BEAT` seconds. An owner that has
+not done so for `STALE` seconds, by the clock of the process that waits, counts as dead, and its
+lease is taken over.
 """
 
 import contextlib
@@ -26,8 +26,10 @@ from gmlp_flax.io import files, json_files, storage
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.io.storage import file_errors
 
-LOCK_FILE, LEASE_FILE = ".lock", "lease.json"
-BEAT, STALE = 10.0, 40.0  # seconds
+LOCK_FILE = ".lock"
+LEASE_FILE = "lease.json"
+BEAT = 10.0  # seconds
+STALE = 40.0  # seconds
 ENDING = 3.0  # seconds that a process which was just killed may need to end
 
 
@@ -60,7 +62,8 @@ def file_lock(
 def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
     """Makes the folder if it is missing, waits until no other process holds it, and holds it until
     the block ends. Raises FileError if the folder cannot be made or written to."""
-    path, flags = os.path.join(folder, LOCK_FILE), os.O_RDWR | os.O_CREAT
+    path = os.path.join(folder, LOCK_FILE)
+    flags = os.O_RDWR | os.O_CREAT
     with contextlib.ExitStack() as closing:
         with file_errors(f"locking {folder}"):  # some network file systems have no locks
             os.makedirs(folder, exist_ok=True)
@@ -73,10 +76,15 @@ def folder_lock(folder: str | os.PathLike) -> Iterator[None]:
 
 
 class Lease:
-    """The right to write to the folder of a run, which exists."""
+    """The right to write to the folder of a run.
+
+    Attributes:
+        folder: it exists.
+    """
 
     def __init__(self, folder: str):
-        self.folder, self._path = folder, files.join(folder, LEASE_FILE)
+        self.folder = folder
+        self._path = files.join(folder, LEASE_FILE)
         self._own: dict[str, Any] = {
             "host": socket.gethostname(),
             "process": os.getpid(),
@@ -84,30 +92,35 @@ class Lease:
             "token": secrets.token_hex(8),
             "beats": 0,
         }
-        self._lost, self._renewed, self._written = "", _clock(), b""
-        self._mutex, self._closed, self._lock = (
-            threading.Lock(),
-            threading.Event(),
-            contextlib.ExitStack(),
-        )
+        self._lost = ""  # why the lease is lost
+        self._renewed = _clock()
+        self._written = b""
+        self._mutex = threading.Lock()
+        self._closed = threading.Event()
+        self._lock = contextlib.ExitStack()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
 
     def take(self) -> None:
         """Takes the lease, and keeps it until `close`; raises RunError, with its owner, if another
         process has it."""
-        is_locked, there = self._lock_folder(), files.read(self._path)
-        # a full disk may have left an empty file
-        owner = {"host": self._own["host"]} | json_files.parse_object(there)
-        is_gone = owner["host"] == self._own["host"] and (
-            is_locked or not _is_alive(owner.get("process"))
-        )
-        if there is not None and not is_gone:
+        is_locked = self._lock_folder()
+        there = files.read(self._path)
+        if there is not None and not self._is_owner_gone(there, is_locked):
             there = self._watch(there)
         self._written = self._content()
         if not compare_and_swap(self._path, there, self._written):
             raise self._refusal(files.read(self._path))
         self._renewed = _clock()
         self._thread.start()
+
+    def _is_owner_gone(self, content: bytes, is_locked: bool) -> bool:
+        """Whether the process that wrote a lease is known to have ended: on this machine, where it
+        has no lock any more or, if there are no locks, no process has its number."""
+        owner = json_files.parse_object(content)
+        host = owner.get("host", self._own["host"])  # a full disk may have left an empty file
+        if host != self._own["host"]:
+            return False
+        return is_locked or not _is_alive(owner.get("process"))
 
     def check(self) -> None:
         """Raises RunError if the lease is lost: whoever writes to the folder asks first. This reads
@@ -116,9 +129,11 @@ class Lease:
             self._renew()
         if self._lost:
             raise RunError(
-                f"{self.folder} is not this run's any more: {self._lost}; this run ends and writes no more"
+                f"{self.folder} no longer belongs to this run: {self._lost}; this run ends and "
+                "writes nothing more"
             )
-        if (silent := _clock() - self._renewed) > STALE:
+        silent = _clock() - self._renewed
+        if silent > STALE:
             raise StorageError(
                 f"{self._path} could not be written for {silent:.0f} s: another run may take the folder"
             )
@@ -128,13 +143,15 @@ class Lease:
         self._closed.set()
         if self._thread.ident is not None:  # it was started
             self._thread.join()
-            with contextlib.suppress(RunError):  # whoever comes next finds that the owner is gone
-                if (
-                    json_files.parse_object(files.read(self._path)).get("token")
-                    == self._own["token"]
-                ):
+            with contextlib.suppress(RunError):  # the next process finds that the owner has ended
+                if self._is_own(files.read(self._path)):
                     files.remove(self._path)
         self._lock.close()
+
+    def _is_own(self, content: bytes | None) -> bool:
+        """Whether this process has written a lease."""
+        lease = json_files.parse_object(content)
+        return lease.get("token") == self._own["token"]
 
     def _lock_folder(self) -> bool:
         """Locks a folder on a disk for this process; False if there are no such locks, as in
@@ -153,12 +170,17 @@ class Lease:
         return False
 
     def _watch(self, content: bytes) -> bytes | None:
-        """The lease, None if it is gone by now, if its owner is dead; raises RunError if it is
-        alive."""
+        """Waits for a sign of life of the owner of a lease, of this content.
+
+        Returns:
+            The content, or None if the lease was given back meanwhile.
+
+        Raises:
+            RunError: the owner is alive.
+        """
         deadline = _clock() + STALE
-        with heartbeat(
-            f"{self.folder} has the lease of {_name(content)}: waiting {STALE:.0f} s for a sign of life"
-        ):
+        what = f"{self.folder} has the lease of {_name(content)}"
+        with heartbeat(f"{what}: waiting {STALE:.0f} s for a sign of life"):
             while _clock() < deadline:
                 time.sleep(BEAT / 10)
                 now = files.read(self._path)
@@ -173,21 +195,21 @@ class Lease:
             self._renew()
 
     def _renew(self) -> None:
-        with self._mutex, contextlib.suppress(RunError):  # `check` tells if it goes on
+        with self._mutex, contextlib.suppress(RunError):  # `check` raises if that lasts
             if self._lost:
                 return
             self._own["beats"] += 1
-            new = self._content()
-            there = (
-                new if compare_and_swap(self._path, self._written, new) else files.read(self._path)
-            )
-            if there and json_files.parse_object(there).get("token") == self._own["token"]:
+            there: bytes | None = self._content()
+            if not compare_and_swap(self._path, self._written, there):
+                there = files.read(self._path)
+            if not there:
+                self._lost = f"{LEASE_FILE} was deleted"
+            elif self._is_own(there):
                 # perhaps by a beat that seemed to fail
-                self._written, self._renewed = there, _clock()
+                self._written = there
+                self._renewed = _clock()
             else:
-                self._lost = (
-                    f"{_name(there)} has taken it" if there else f"{LEASE_FILE} was deleted"
-                )
+                self._lost = f"{_name(there)} has taken it"
 
     def _content(self) -> bytes:
         return json.dumps(self._own).encode() + b"\n"
@@ -202,13 +224,14 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
     """Writes a file if its content is `old`, or if there is none and `old` is None. Returns whether
     it did.
 
-    On gs:// the store sees to it that nobody else writes in between. On a disk one may: there the
+    On gs:// the store refuses if another process writes in between. On a disk one may: there the
     lock decides.
     """
     if not files.is_remote(path):
-        if same := files.read(path) == old:
-            files.write(path, new)
-        return same
+        if files.read(path) != old:
+            return False
+        files.write(path, new)
+        return True
 
     def swap(system: Any, name: str) -> bool:
         """The same on gs://."""
@@ -218,9 +241,10 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
             if old is not None and system.cat_file(name) != old:
                 return False
             bucket, key, _ = system.split_path(name)
+            quoted = urllib.parse.quote(bucket, safe="")
             system.call(
                 "POST",
-                f"{system._location}/upload/storage/v1/b/{urllib.parse.quote(bucket, safe='')}/o",
+                f"{system._location}/upload/storage/v1/b/{quoted}/o",
                 uploadType="media",
                 name=key,
                 ifGenerationMatch=generation,
@@ -241,7 +265,8 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
 
 
 def _name(content: bytes | None) -> str:
-    if not (lease := json_files.parse_object(content)):
+    lease = json_files.parse_object(content)
+    if not lease:
         return "another process"
     return f"process {lease.get('process')} on {lease.get('host')}, since {lease.get('since')}"
 
@@ -249,11 +274,9 @@ def _name(content: bytes | None) -> str:
 def _clock() -> float:
     """Seconds that also pass while the machine is suspended, in which another one may take the
     folder."""
-    return (
-        time.clock_gettime(time.CLOCK_BOOTTIME)
-        if hasattr(time, "CLOCK_BOOTTIME")
-        else time.monotonic()
-    )
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 def _is_alive(process: Any) -> bool:

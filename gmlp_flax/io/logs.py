@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from gmlp_flax.io import files, storage
 
 HOLD = 5.0  # seconds for which lines are gathered before they are written to a bucket
-# seconds from one line of `heartbeat` to the next: in a log, and at a terminal
-BEAT, SHORT_BEAT = 30.0, 5.0
+# Seconds from one line of `heartbeat` to the next.
+BEAT = 30.0  # in a log
+SHORT_BEAT = 5.0  # at a terminal
 
 
 def to_stderr(text: str) -> None:
@@ -29,15 +30,14 @@ def heartbeat(
 ) -> Iterator[None]:
     """Says what is being done, such as "compiling", at once or only if it lasts, and how long it
     has taken so far."""
-    begin, done, pause = (
-        time.monotonic(),
-        threading.Event(),
-        min(BEAT, SHORT_BEAT) if sys.stderr.isatty() else BEAT,
-    )
+    began = time.monotonic()
+    done = threading.Event()
+    pause = min(BEAT, SHORT_BEAT) if sys.stderr.isatty() else BEAT
 
     def remind() -> None:
         while not done.wait(pause):
-            say(f"{what}: {time.monotonic() - begin:.0f} s so far")
+            seconds = time.monotonic() - began
+            say(f"{what}: {seconds:.0f} s so far")
 
     if at_once:
         say(what)
@@ -51,7 +51,7 @@ def heartbeat(
 
 
 def begin(path: str, content: bytes) -> Log:
-    """A file to be added to, which has this content now instead of what it had."""
+    """A file that lines are added to; it has this content now, whatever it had before."""
     return BucketLog(path, content) if files.is_remote(path) else Log(path, content)
 
 
@@ -88,18 +88,22 @@ class BucketLog(Log):
     seconds after the last time at the earliest, or by `flush`."""
 
     def __init__(self, path: str, content: bytes):
-        self._path, self._content, self._changed = path, content, True
+        self._path = path
+        self._content = content
+        self._changed = True
         self.flush()
 
     def write(self, content: bytes) -> None:
-        self._content, self._changed = self._content + content, True
+        self._content += content
+        self._changed = True
         if time.monotonic() - self._written > HOLD:
             self.flush()
 
     def flush(self) -> None:
         if self._changed:
             files.write(self._path, self._content)
-            self._changed, self._written = False, time.monotonic()
+            self._changed = False
+            self._written = time.monotonic()
 
     def close(self) -> None:
         self.flush()

@@ -48,7 +48,8 @@ class BadRecords:
     """
 
     def __init__(self, limit: int = 0):
-        self.limit, self._met = limit, {}
+        self.limit = limit
+        self._met: dict[str, None] = {}
 
     @property
     def count(self) -> int:
@@ -144,8 +145,10 @@ class TFRecordFile:
     def __getitem__(self, index: int) -> bytes:
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {len(self)} in {self.path}")
-        start, stop = map(int, self.offsets[index : index + 2])
-        return _checked(files.read_range(self.path, start + _HEADER.size, stop), index)
+        start = int(self.offsets[index])
+        stop = int(self.offsets[index + 1])
+        data = files.read_range(self.path, start + _HEADER.size, stop)
+        return _checked(data, index)
 
     def records(
         self, start: int = 0, stop: int | None = None
@@ -254,15 +257,20 @@ def parquet_records(
     DataError if the file is truncated, damaged or not parquet, or has no such column.
     """
     with _parquet(path) as file:
+        _require_text_column(file, column, path)
         first = sum(file.metadata.row_group(group).num_rows for group in range(start))
-        columns: dict[str, Any] = {field.name: field.type for field in file.schema_arrow}
-        if not _is_text(columns.get(column)):
-            names = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
-            raise DataError(
-                f"{path}: no column {column!r} of strings, found {names}; give a corpus with one"
-            )
-        for row, (value,) in enumerate(_parquet_values(file, [column], start, stop), first):
-            yield row, value
+        rows = _parquet_values(file, [column], start, stop)
+        for number, (value,) in enumerate(rows, first):
+            yield number, value
+
+
+def _require_text_column(file: Any, column: str, path: str) -> None:
+    columns: dict[str, Any] = {field.name: field.type for field in file.schema_arrow}
+    if not _is_text(columns.get(column)):
+        names = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
+        raise DataError(
+            f"{path}: no column {column!r} of strings, found {names}; give a corpus with one"
+        )
 
 
 def parquet_columns(path: str) -> tuple[str, ...]:
@@ -319,12 +327,13 @@ def _parquet_values(
 
     groups = range(start, file.num_row_groups if stop is None else stop)
     for batch in file.iter_batches(_BATCH, row_groups=groups, columns=names, use_threads=False):
-        columns = map(batch.column, names)
-        values = (
-            column.cast(pyarrow.large_binary()) if _is_text(column.type) else column
-            for column in columns
-        )
-        yield from zip(*(column.to_pylist() for column in values), strict=True)
+        columns = []
+        for name in names:
+            column = batch.column(name)
+            if _is_text(column.type):
+                column = column.cast(pyarrow.large_binary())
+            columns.append(column.to_pylist())
+        yield from zip(*columns, strict=True)
 
 
 def _declared_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
@@ -352,11 +361,12 @@ def parquet_sizes(path: str) -> list[int]:
     """Compressed size, in bytes, of each row group of a parquet file; raises DataError as
     parquet_records does."""
     with _parquet(path) as file:
-        groups = map(file.metadata.row_group, range(file.num_row_groups))
-        return [
-            sum(group.column(i).total_compressed_size for i in range(group.num_columns))
-            for group in groups
-        ]
+        sizes = []
+        for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            columns = [group.column(index) for index in range(group.num_columns)]
+            sizes.append(sum(column.total_compressed_size for column in columns))
+        return sizes
 
 
 @contextmanager
@@ -387,22 +397,30 @@ class _ArrowFile:
 
         is_file = stream.read(6) == b"ARROW1"
         stream.seek(0)
-        reader: Any = pyarrow.ipc.open_file(stream) if is_file else pyarrow.ipc.open_stream(stream)
+        reader: Any
+        if is_file:
+            reader = pyarrow.ipc.open_file(stream)
+            self._batches = map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            reader = pyarrow.ipc.open_stream(stream)
+            self._batches = iter(reader)
         self.schema_arrow = reader.schema
-        self._batches = (
-            map(reader.get_batch, range(reader.num_record_batches)) if is_file else iter(reader)
-        )
 
     def iter_batches(self, size: int, columns: list[str], **_: Any) -> Iterator[Any]:
+        """Batches of at most `size` rows of some columns."""
         for batch in self._batches:
             chosen = batch.select(columns)
-            for column in chosen.columns:  # offsets that are damaged would end the process
-                # of which some may not be UTF-8
-                is_text = str(column.type) in ("string", "large_string")
-                (
-                    column.view(str(column.type).replace("string", "binary")) if is_text else column
-                ).validate(full=True)
-            yield from (chosen.slice(start, size) for start in range(0, chosen.num_rows, size))
+            for column in chosen.columns:
+                self._validate(column)
+            for start in range(0, chosen.num_rows, size):
+                yield chosen.slice(start, size)
+
+    def _validate(self, column: Any) -> None:
+        """Raises what pyarrow raises for damaged offsets, which would end the process. Strings need
+        not be UTF-8."""
+        if str(column.type) in ("string", "large_string"):
+            column = column.view(str(column.type).replace("string", "binary"))
+        column.validate(full=True)
 
 
 def _array_record(reader: Any, number: int) -> bytes | BadRecord:
@@ -422,9 +440,8 @@ def _check_count(path: str, count: int, expected: int | None) -> None:
 def _checked(data: bytes, number: int) -> bytes:
     """The record before its checksum; raises BadRecord if the two do not match."""
     record = data[: -_FOOTER.size]
-    if len(data) < _FOOTER.size or _FOOTER.unpack(data[-_FOOTER.size :])[0] != _masked_crc32c(
-        record
-    ):
+    footer = data[-_FOOTER.size :]
+    if footer != _FOOTER.pack(_masked_crc32c(record)):
         raise BadRecord(f"record {number}: fails its checksum")
     return record
 

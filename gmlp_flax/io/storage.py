@@ -1,5 +1,5 @@
-"""Disks and stores: fsspec's file systems, what is tried again, and the one line that tells of an
-error that stays.
+"""Disks and stores: fsspec's file systems, what is tried again, and the one-line error if that does
+not help.
 
 A path with a scheme (`gs://` through gcsfs, `s3://` through s3fs, `memory://`) is opened by fsspec;
 every other path is local. An error of a local disk is tried again a few times. The clients of
@@ -38,8 +38,8 @@ _FOR_THE_USER = (
 _AT_ONCE = (*FULL, errno.ENAMETOOLONG)  # no use to try again
 
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3"}  # by scheme
-# seconds to wait for a connection, and for the next bytes of an answer
-CONNECT, SILENCE = 10.0, 30.0
+CONNECT = 10.0  # seconds to wait for a connection
+SILENCE = 30.0  # seconds to wait for the next bytes of an answer
 _MESSAGE = 240  # characters of a library's own words
 _REFUSED = re.compile(
     r"Forbidden|AccessDenied|PermissionError|\b40[13]\b|Invalid Credentials|RefreshError|DefaultCredentialsError"
@@ -79,20 +79,29 @@ def storage_error(doing: str, error: BaseException) -> FileError:
     """The error to raise for one of a disk or a store, in one line: StorageError if it may pass."""
     if isinstance(error, FileError):
         return error
-    number, words = errno_of(error), " ".join(f"{type(error).__name__}: {error}".split())
-    told = _NAMES.sub("", words)
-    kind, reason = FileError, os.strerror(number) if number and "://" not in doing else words
+    number = errno_of(error)
+    is_local = "://" not in doing
+    words = " ".join(f"{type(error).__name__}: {error}".split())
+    kind: type[FileError] = FileError
+    reason = os.strerror(number) if number and is_local else words
     if isinstance(error, ImportError):
-        scheme = doing.partition("://")[0].rpartition(" ")[2]
+        before, _, _ = doing.partition("://")
+        _, _, scheme = before.rpartition(" ")
         reason = f"{scheme}:// needs a package that cannot be imported: {error.__cause__ or error}"
         advice = install(EXTRAS[scheme]) if scheme in EXTRAS else "install it"
-    elif number in _FOR_THE_USER or (isinstance(error, ValueError) and "://" not in doing):
-        advice = "check the path" + ", its permissions and the free space" * (number not in MISSING)
-    elif _REFUSED.search(told):
+    elif number in MISSING:
+        advice = "check the path"
+    elif number in _FOR_THE_USER or (isinstance(error, ValueError) and is_local):
+        advice = "check the path, its permissions and the free space"
+    elif _REFUSED.search(_NAMES.sub("", words)):
         reason = f"permission denied: {words}"
-        advice = "renew the credentials (gcloud auth application-default login), or give the account the right"
+        advice = (
+            "renew the credentials (gcloud auth application-default login), or grant the account "
+            "access"
+        )
     else:
-        kind, advice = StorageError, "nothing was moved or deleted"
+        kind = StorageError
+        advice = "nothing was moved or deleted"
     return kind(f"{doing} failed ({reason[:_MESSAGE]}): {advice}; run the same command again")
 
 
@@ -103,10 +112,13 @@ def errno_of(error: BaseException) -> int | None:
         return number
     if isinstance(error, FileNotFoundError):  # of a store
         return errno.ENOENT
-    if told := re.search(r"(?:\[OS error |os_error_code=')(\d+)", str(error)):
-        return int(told[1])
-    # some messages have only the words
-    return next((full for full in FULL if os.strerror(full) in str(error)), None)
+    written = re.search(r"(?:\[OS error |os_error_code=')(?P<number>\d+)", str(error))
+    if written:
+        return int(written["number"])
+    for full in FULL:
+        if os.strerror(full) in str(error):  # some messages have only the words
+            return full
+    return None
 
 
 @contextmanager
@@ -138,7 +150,8 @@ def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = 
     except FileNotFoundError as error:
         if doing != "writing":
             raise
-        bucket = path.partition("://")[2].partition("/")[0]
+        _, _, name = path.partition("://")
+        bucket, _, _ = name.partition("/")
         raise FileError(
             f"{doing} {path} failed: there is no bucket {bucket!r}; make it, or check the name"
         ) from error

@@ -140,11 +140,11 @@ def load(path: str, contents: tuple[File, ...]) -> Folder | None:
             info, file_format, lengths = _read_info(folder)
     if file_format not in FORMATS:
         raise DataError(
-            f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare it anew"
+            f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare it again"
         )
     if not all(lengths.values()) or not lengths:
         raise DataError(
-            f"{path!r} has no splits: its preparation was broken off; prepare or copy it again"
+            f"{path!r} has no splits: its preparation was interrupted; prepare or copy it again"
         )
     return Folder(path, file_format, lengths, by_name, info.features)
 

@@ -87,7 +87,8 @@ def verdict(
     for two seeds, 0.1 for three, 0.01 for five. A single seed of either model says nothing of its
     spread, and the verdict says so. Means that are closer than `noise` decide nothing.
     """
-    low, high = (better, worse) if lower else (worse, better)
+    low = better if lower else worse
+    high = worse if lower else better
     single = min(len(better), len(worse)) == 1
     distance = statistics.mean(better) - statistics.mean(worse)
     if abs(distance) < noise:

@@ -11,6 +11,7 @@ from gmlp_flax.analysis.charts import Chart, Panel, Scale, Series
 from gmlp_flax.analysis.looks import FAMILIES, GREY, Look, looks
 from gmlp_flax.checkpoints import CONFIG_FILE, METRICS_FILE
 from gmlp_flax.checkpoints.metrics_file import MetricsFile
+from gmlp_flax.errors import RunError
 from gmlp_flax.io import files, json_files
 from gmlp_flax.reports.report import Report, over_seeds
 from gmlp_flax.reports.table import Cell, Spread, Table, shown
@@ -139,7 +140,7 @@ def of_run(workdir: str) -> Chart:
     """The loss of a run over its steps, in training and held out, as its metrics.jsonl has it.
 
     Raises:
-        RunError: metrics.jsonl or config.json is damaged.
+        RunError: metrics.jsonl is missing or has no loss, or it or config.json is damaged.
     """
     training: dict[int, float] = {}  # step -> loss
     heldout: dict[int, float] = {}
@@ -151,6 +152,8 @@ def of_run(workdir: str) -> Chart:
             training[step] = line["loss"]
         if "loss" in scores:
             heldout[step] = scores["loss"]
+    if not training and not heldout:
+        raise RunError(f"there is no loss in {path}: give the folder of a run that took a step")
     series = []
     if training:
         name = (

@@ -225,8 +225,8 @@ class Model:
         return numbers
 
     def _arrays(self, inputs: Any) -> Any:
-        """The arrays that the model reads: `inputs` itself, or what it makes of things to
-        predict."""
+        """The arrays that the model reads: `inputs` themselves, or what `predict` would make of
+        them."""
         if isinstance(inputs, Mapping):
             return self._named_arrays(inputs)
         if getattr(inputs, "ndim", 0) == self.predictor.array_rank:
@@ -262,14 +262,17 @@ def _sampling(options: Mapping[str, Any]) -> Sampling:
     for name, value in options.items():
         if name not in known:
             raise RunError(f"generate has no option {name!r}; {did_you_mean(name, known)}")
-        values[name] = value.item() if isinstance(value, np.generic) else value
+        if isinstance(value, np.generic):
+            value = value.item()
+        values[name] = value
     return Sampling(**values)
 
 
 def require_counts(**options: Any) -> None:
     """Raises RunError, with the name, unless all options are whole numbers from 1."""
     for name, value in options.items():
-        if not isinstance(value, int | np.integer) or value < 1:
+        is_whole = isinstance(value, int | np.integer)
+        if not is_whole or value < 1:
             raise RunError(f"{name} is {value!r}: expected a whole number from 1")
 
 

@@ -38,7 +38,7 @@ KINDS_IN_WORDS = (
     "expected a run folder, RUN/checkpoints/STEP, an exported folder, hf-hub:OWNER/NAME, a folder "
     "or file of timm's or transformers' weights, or one of gmlp_flax.list_pretrained()"
 )
-# Checkpoints that what has only one has too.
+# What stands for the only checkpoint of an exported folder or a file, too.
 _ANY = ("best", "latest")
 
 # From the devices to hold them to parameters, a nested dict of arrays.
@@ -381,7 +381,9 @@ def _of_files(saved: SavedModel, folder: str = "") -> Pretrained:
 
 
 def _is_export(source: Source) -> bool:
-    if "task" not in source.described or source.step or source.file not in ("", exports.WEIGHTS):
+    if "task" not in source.described or source.step:
+        return False
+    if source.file not in ("", exports.WEIGHTS):
         return False
     return bool(source.repository) or source.has(exports.WEIGHTS)
 

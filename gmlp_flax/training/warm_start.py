@@ -33,9 +33,9 @@ def read_start(
     Args:
         config: of the run.
         workdir: its folder, in which a run that resumes finds all that it has inherited, so that
-            the other model may be gone; "" for a run that begins.
-        init: the model that starts the run, in the place of `config.init_from`; the config has its
-            keys already (`config.with_model_of`).
+            the other model may have been deleted; "" for a new run.
+        init: the model that starts the run, instead of `config.init_from`; the config has its keys
+            already (`config.with_model_of`).
 
     Raises:
         UserError: there is no such model, or it cannot be read.
@@ -65,10 +65,19 @@ def _only(names: Collection[str], files: Files) -> Files:
 
 
 def load(task: Task, partition: Partition, init: Pretrained | None = None) -> Any:
-    """The parameters of a model, by default of that in `config.init_from`, adapted to a task's model
-    and placed by the new run's partition: a nested dict of arrays. If their running mean was kept,
-    that is taken. A head for other classes than the task's is initialized anew, and so are
-    parameters that only the task's model has.
+    """The parameters from which a run starts, adapted to its model.
+
+    A head for other classes than the task's gets new initial values, and so do parameters that only
+    the task's model has.
+
+    Args:
+        task: of the run.
+        partition: of the run, which places the parameters.
+        init: the model that they are from; None: that in `config.init_from`. If the running mean of
+            its parameters was kept, that is taken.
+
+    Returns:
+        A nested dict of arrays.
 
     Raises:
         RunError: there is no such model, it was trained with another vocabulary, it does not fit,
@@ -76,11 +85,13 @@ def load(task: Task, partition: Partition, init: Pretrained | None = None) -> An
     """
     config = task.config
     opened = _open_init_from(config.init_from) if init is None else init
-    require_same(opened.files, _only(task.inheritance.shared, task.files), opened.where)
-    compare_models(opened.config, config, config.init_from or opened.where)
+    where = opened.where
+    shared = _only(task.inheritance.shared, task.files)
+    require_same(opened.files, shared, where)
+    compare_models(opened.config, config, config.init_from or where)
     partition = partition.for_model(task.param_metadata())
     params = opened.read(partition)
-    return carry_over(params, opened.files, task, opened.config, partition, opened.where)
+    return carry_over(params, opened.files, task, opened.config, partition, where)
 
 
 def carry_over(
@@ -89,25 +100,25 @@ def carry_over(
     """`adapt`, with new initial values for a head of other classes than those in the saved model's
     `files`, and for the parameters that only the task's model has."""
     known = traverse_util.flatten_dict(params, sep="/")
-    anew = []
+    new = []
     for name, head in task.inheritance.heads.items():
         if files.get(name) != task.files.get(name):
-            anew.append(head)
+            new.append(head)
     for path in task.inheritance.new_params:
         if not any(name.startswith(path) for name in known):
-            anew.append(path)
-    fresh = _fresh(task, tuple(anew), partition)
+            new.append(path)
+    fresh = _fresh(task, tuple(new), partition)
     if fresh:
-        distributed.say(f"note: {where} has no fitting {', '.join(fresh)}: initialized anew")
+        distributed.say(f"note: {where} has no fitting {', '.join(fresh)}: newly initialized")
     return adapt(params, task, old_config, where, fresh)
 
 
 def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> None:
-    """Names what makes the saved parameters another function in the new model, though they may fit.
+    """Prints what makes the saved parameters another function in the new model, though they may fit.
 
     Raises:
-        RunError: of one model each token sees only those before it: its weights between tokens have
-            other offsets.
+        RunError: in one of the models each token sees only those before it: its weights between
+            tokens have other offsets.
     """
     old = config_lib.flat(old_config)
     new = config_lib.flat(config)
@@ -116,7 +127,7 @@ def compare_models(old_config: ConfigDict, config: ConfigDict, where: str) -> No
         if option.architecture and name in old and old[name] != new[name]:
             changed.append(name)
     if "model.causal" in changed:
-        sees = ["all tokens", "only the tokens before it"]
+        sees = {False: "all tokens", True: "only the tokens before it"}
         there = sees[old["model.causal"]]
         here = sees[new["model.causal"]]
         raise RunError(
@@ -161,7 +172,7 @@ def adapt(
         task: of the run that reads.
         old_config: of the run that saved.
         where: what was read, for messages.
-        fresh: parameters by path that start anew instead.
+        fresh: new initial values, by path, which replace saved ones.
 
     Returns:
         Nested dict of arrays with the shapes of the task's model.

@@ -5,9 +5,10 @@ model.safetensors   the parameters, float32 or bfloat16, by their paths, such as
                     encoder/blocks/proj_in/kernel. The first axis of what lies under encoder/ is the
                     layer. y = x @ kernel + bias.
 config.json         the run's config
-tokenizer.model, classes.json, ...  what predictions need besides
+tokenizer.model, classes.json, ...  other files that predictions need
 """
 
+import importlib.resources
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from gmlp_flax.tasks.text import NO_TOKENIZER
 from gmlp_flax.weights.saved import SavedModel
 
 WEIGHTS = "model.safetensors"
-SHIPPED = Path(__file__).parents[1] / "pretrained"  # a folder for each model that comes with us
+# It has a folder for each model that comes with us.
+SHIPPED = Path(str(importlib.resources.files("gmlp_flax") / "pretrained"))
 
 
 def shipped() -> dict[str, str]:
@@ -84,7 +86,10 @@ def read_parameters(path: str, task: Task) -> dict[str, Any]:
             damaged.
     """
     wanted: dict[str, Any] = traverse_util.flatten_dict(task.shapes(), sep="/")
+    shapes = {name: leaf.shape for name, leaf in wanted.items()}
     state = weight_files.read(path)
-    weight_files.require_all(state, {name: leaf.shape for name, leaf in wanted.items()}, path)
-    params = {name: state[name].astype(leaf.dtype) for name, leaf in wanted.items()}
+    weight_files.require_all(state, shapes, path)
+    params = {}
+    for name, leaf in wanted.items():
+        params[name] = state[name].astype(leaf.dtype)
     return traverse_util.unflatten_dict(params, sep="/")

@@ -114,14 +114,23 @@ def from_torch(state: State, rows: Sequence[Row], like: dict, where: str) -> dic
     Raises:
         RunError: weights are missing, unexpected, of another shape or not finite.
     """
-    flat: dict[str, Any] = traverse_util.flatten_dict(like, sep="/")
-    # A parameter that no row names would stay not a number.
-    params = {path: np.full(leaf.shape, np.nan, leaf.dtype) for path, leaf in flat.items()}
+    params = _unfilled(like)
     views = torch_views(params, rows)
-    weight_files.require_all(state, {name: view.shape for name, view in views.items()}, where)
+    shapes = {name: view.shape for name, view in views.items()}
+    weight_files.require_all(state, shapes, where)
     for name, view in views.items():
         view[...] = state[name]
     return traverse_util.unflatten_dict(params, sep="/")
+
+
+def _unfilled(like: dict) -> dict[str, np.ndarray]:
+    """Arrays of some shapes, a nested dict, by path. They are full of NaN, which a parameter that no
+    row names would keep."""
+    flat: dict[str, Any] = traverse_util.flatten_dict(like, sep="/")
+    params = {}
+    for path, leaf in flat.items():
+        params[path] = np.full(leaf.shape, np.nan, leaf.dtype)
+    return params
 
 
 def renamed(state: Mapping[str, T], patterns: Mapping[str, str]) -> dict[str, T]:

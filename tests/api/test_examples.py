@@ -102,6 +102,8 @@ def test_names_that_data_have_go_first():
         (("a", "b", "c"), "the data are ('a', 'b', 'c')"),
         ((["a", "b"], [0]), "2 and 1 rows"),
         ({"text": ["a"], "label": []}, "1 and 0 rows"),
+        ({"text": ["a"], "label": 3}, "3 as a column"),
+        ((np.zeros((1, 2, 2)), np.array(3)), "array(3) as a column"),
         ([{"id": 3, "label": 1}], "it has id, label"),
         ([{}], "no input"),
         ([("a", "b", "c")], "('a', 'b', 'c')"),

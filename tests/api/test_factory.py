@@ -140,7 +140,7 @@ def test_a_run_for_other_classes_and_another_size(image_run, capsys):
 def test_a_language_model_becomes_a_classifier(text_run, capsys):
     model = gf.load(text_run)
     classifier = gf.load(text_run, classes=("no", "yes"))
-    assert "initialized anew" in capsys.readouterr().err
+    assert "newly initialized" in capsys.readouterr().err
     assert classifier.config.task == "text_classification"
     assert classifier.tokenizer == model.tokenizer
     np.testing.assert_array_equal(classifier.params["embedding"], model.params["embedding"])

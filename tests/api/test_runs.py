@@ -3,6 +3,7 @@ own."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -135,7 +136,7 @@ def test_texts_of_a_program_finetune_a_language_model(text_run, tmp_path, capsys
     scores = gf.evaluate(tuned, heldout)
     assert scores["accuracy"] == pytest.approx(result["eval"]["accuracy"])
     assert scores["examples"] == 8
-    assert "initialized anew" in capsys.readouterr().err
+    assert "newly initialized" in capsys.readouterr().err
 
 
 class Feature:
@@ -200,6 +201,13 @@ def test_options_change_a_copy_of_the_config():
     assert (opened.steps, opened.optimizer.learning_rate) == (7, 0.5)
     assert config.steps != 7
     assert "stepz" in raised(ConfigError, runs.open_config, config, None, {"stepz": 7})
+
+
+@pytest.mark.parametrize(
+    ("config", "words"), [(None, "config is None"), (Path("a.py"), "PosixPath('a.py')")]
+)
+def test_what_is_no_config(config, words):
+    assert words in raised(ConfigError, runs.open_config, config, None, {})
 
 
 # Evaluation.

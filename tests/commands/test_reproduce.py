@@ -51,6 +51,8 @@ def test_counts_need_no_runs(tmp_path):
         (("table3", "--data=setup.cfg", "--jobs=0"), "--jobs=0"),
         ((), "NAME is missing"),
         (("table3", "--from=x", "--rows=sgu"), "--rows is not for table3"),
+        (("table1", "--data=setup.cfg"), "--data is not for table1"),
+        (("table4", "--finetune=table4=setup.cfg"), "--finetune=table4: table4 takes sst2, mnli"),
         (
             ("alternatives", "--columns=costs", "--rows=sgv"),
             "--rows: there is no 'sgv'; did you mean 'sgu'?",

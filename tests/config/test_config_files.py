@@ -62,6 +62,8 @@ def test_keys_that_are_gone_are_read_at_their_usual_values():
         ('{"steps": ' + "[" * 100_000, "nested too deep"),
         ("[" * 100_000, ": not JSON ("),
         ('{"data": {"packing": "documents"}}', "there is no config key 'data.packing'"),
+        ('{"task": "masked_lmm"}', "config.task is 'masked_lmm'"),
+        ('{"model": {"block": "gmlpp"}}', "config.model.block is 'gmlpp'"),
         *(
             (data, "config.json: not JSON")
             for data in ("{}".encode("utf-16"), b'{"init_from": "\xff"}', b"")

@@ -1,5 +1,6 @@
 """Any model as a folder of plain files, on the hub, too."""
 
+import dataclasses
 import json
 import shutil
 
@@ -134,6 +135,19 @@ def test_the_card_of_a_model_that_was_never_scored(tmp_path):
     assert "trained for" not in card
 
 
+@pytest.mark.parametrize(
+    ("path", "written"), [("/home/me/c4/", "c4"), ("tfds:c4/en", "tfds:c4/en")]
+)
+def test_the_names_of_data_are_without_folders_of_this_machine(tmp_path, path, written):
+    model = gmlp_flax.create("gmlp_base", layers=1, d_model=8, d_ffn=16, length=8, vocab_size=40)
+    config = gmlp_config.mutable_copy(model.config)
+    config.data.train = path
+    model = dataclasses.replace(model, task=type(model.task)(config), step=3)
+    exported.export(model, str(tmp_path / "out"))
+    assert gmlp_config.load(str(tmp_path / "out" / "config.json")).data.train == written
+    assert f"trained for 3 steps on `{written}`" in (tmp_path / "out" / "README.md").read_text()
+
+
 FILES = {CLASSES_FILE: json.dumps(["a", "b", "c"], indent=1).encode()}
 
 
@@ -168,6 +182,8 @@ def test_options_that_are_not_there(text_run, tmp_path):
     out = str(tmp_path / "out")
     message = raised(ConfigError, exported.export, model, out, dtype="int8")
     assert "dtype is 'int8'" in message
+    message = raised(ConfigError, exported.export, model, out, dtype=[8])
+    assert message.startswith("dtype is [8]")
     message = raised(ConfigError, exported.export, model, out, format="tf")
     assert "format is 'tf'" in message
     assert not (tmp_path / "out").exists()
@@ -242,9 +258,11 @@ def test_push_and_use(text_run, text_export, hub):
     assert used[0] == used[1] != ""
 
 
-def test_what_the_hub_refuses_is_one_line(text_run, hub, tmp_path):
+def test_what_the_hub_refuses_is_one_line(text_run, text_export, hub, tmp_path):
     _, settings = hub
     done = preloaded.gmlp("push", text_run, "me/x", **{**settings, "HF_TOKEN": "hf_bad"})
     assert_one_line_error(done, "me/x", "log in")
+    done = preloaded.gmlp("push", text_export, "me/x", "--dtype=bfloat16", **settings)
+    assert_one_line_error(done, f"{text_export} is exported already", "dtype")
     done = preloaded.gmlp("push", tmp_path, "me/x", **settings)
     assert_one_line_error(done, "is no run folder")

@@ -100,7 +100,7 @@ def test_no_text_feature(tmp_path):
 
 def test_no_splits_and_other_formats(tmp_path):
     path = writers.tfds_folder(tmp_path / "1.0.0", {}, "tfrecord")
-    assert "1.0.0' has no splits: its preparation was broken off" in failure(load, path)
+    assert "1.0.0' has no splits: its preparation was interrupted" in failure(load, path)
     info = json.loads((path / "dataset_info.json").read_text())
     (path / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": "riegeli"}))
     assert "is in TFDS's format 'riegeli'; expected array_record, tfrecord, parquet" in failure(

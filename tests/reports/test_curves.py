@@ -6,8 +6,10 @@ import pytest
 
 from gmlp_flax import config as config_lib
 from gmlp_flax.analysis import figure_files
+from gmlp_flax.errors import RunError
 from gmlp_flax.reports import curves
 from gmlp_flax.reports.table import Spread
+from tests.failures import raised
 
 
 @pytest.fixture
@@ -72,6 +74,14 @@ def test_without_metrics_there_is_no_figure(folder):
     for path in folder.glob("*/metrics.jsonl"):
         path.unlink()
     assert curves.of_sweep(str(folder)).figures == {}
+
+
+def test_there_is_no_chart_of_what_is_no_run(tmp_path):
+    """Nor of a run that was stopped before its first line."""
+    path = tmp_path / "metrics.jsonl"
+    assert str(path) in raised(RunError, curves.of_run, str(tmp_path))
+    path.write_text("")
+    assert str(path) in raised(RunError, curves.of_run, str(tmp_path))
 
 
 def test_curve_has_training_and_heldout_points(tmp_path):

@@ -113,7 +113,7 @@ def test_import(commands, store, tmp_path):
     ]
     assert told[0].stdout == told[1].stdout and "[MASK] 1:" in told[0].stdout, told[0].stderr
     again = imported("gs://runs/fnet", "gs://runs/imported")
-    assert_one_line_error(again, "--out=gs://runs/imported holds config.json already")
+    assert_one_line_error(again, "gs://runs/imported holds config.json already")
     assert_one_line_error(imported("gs://runs/no", "gs://runs/none"), "gs://runs/no")
     assert not store.names("runs", "none")
 

@@ -147,7 +147,7 @@ def test_run_that_loses_its_folder_ends(commands, store, text):
     line = process.communicate(timeout=60)[1].splitlines()[-1]
     assert process.returncode == 2
     assert (
-        line.startswith("error: gs://runs/lost is not this run's any more: process ")
+        line.startswith("error: gs://runs/lost no longer belongs to this run: process ")
         and " on elsewhere" in line
     )
     assert json.loads(store.read("runs", "lost/lease.json")) == lease

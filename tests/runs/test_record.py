@@ -166,7 +166,7 @@ def test_run_that_loses_its_folder_ends(commands, text, tmp_path):
     line = process.communicate(timeout=60)[1].splitlines()[-1]
     assert process.returncode == 2
     assert (
-        line.startswith(f"error: {workdir} is not this run's any more: process ")
+        line.startswith(f"error: {workdir} no longer belongs to this run: process ")
         and " on elsewhere" in line
     )
     assert not list((workdir / "checkpoints").glob("*"))

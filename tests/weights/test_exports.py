@@ -52,6 +52,14 @@ def test_paths_of_a_stranger_are_not_followed(copy):
     assert f"{copy} has no tokenizer.model" in message
 
 
+def test_error_on_an_unknown_task_names_the_folder(copy):
+    """A later release may have written it."""
+    values = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**values, "task": "diffusion"}))
+    message = raised(ConfigError, exports.open_export, str(copy))
+    assert message.startswith(f"{copy / 'config.json'}: config.task is 'diffusion'")
+
+
 def test_a_model_that_reads_ids_alone_needs_no_tokenizer(copy):
     config = config_lib.load(str(copy / "config.json"))
     config.data.tokenizer = "none"

@@ -1,16 +1,15 @@
-"""A gMLP or aMLP that gmlp_flax has trained, in PyTorch: this file, torch and safetensors are all
-that is needed.
+"""A gMLP or aMLP that gmlp_flax has trained, in PyTorch. It needs this file, torch and safetensors,
+and no other package.
 
     from modeling_gmlp import GMLP
-    model = GMLP.from_pretrained(FOLDER)   # with config.json and model.safetensors beside each
-    other logits = model(tokens)                 # int64 [batch, tokens] to float32 [batch, tokens,
-    vocabulary] logits = model(images)                 # [batch, height, width, channels], 0 to 255,
-    to float32 [batch, classes]
+    model = GMLP.from_pretrained(FOLDER)   # which has config.json and model.safetensors
+    logits = model(tokens)   # int64 [batch, tokens] to [batch, tokens, vocabulary], float32
+    logits = model(images)   # [batch, height, width, channels], 0 to 255, to [batch, classes]
 
-Text models take any length up to config.model.length (a dense W that is not causal: that length).
-Masked language models give logits at all positions; causal ones give those of the token after each.
-The parameters have gradients, but there is no dropout, and no cache for generation. tokenizer.model
-is read by the package sentencepiece.
+Text models take any length up to config.model.length; a dense W that is not causal takes that
+length alone. Masked language models give the logits of each token, causal ones those of the next
+token after each. The parameters have gradients, but there is no dropout, and no cache for
+generation. The package sentencepiece reads tokenizer.model.
 """
 
 import json
@@ -30,45 +29,51 @@ class GMLP(nn.Module):
 
     def __init__(self, config: dict, weights: dict[str, torch.Tensor]):
         super().__init__()
-        self.config, self.model = config, config["model"]
+        self.config = config
+        self.model = config["model"]
         self.weights = nn.ParameterDict(weights)
 
     @classmethod
     def from_pretrained(cls, folder: str, dtype: torch.dtype = torch.float32) -> "GMLP":
-        """Reads an exported folder; `dtype` is of parameters and computation."""
+        """Reads an exported folder; `dtype` is that of the parameters and of the computation."""
         with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
             config = json.load(file)
         weights = load_file(os.path.join(folder, "model.safetensors"))
-        return cls(config, {name: tensor.to(dtype) for name, tensor in weights.items()}).eval()
+        cast = {name: tensor.to(dtype) for name, tensor in weights.items()}
+        return cls(config, cast).eval()
 
     def forward(
         self, inputs: torch.Tensor, padding_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Logits. `padding_mask`, bool [batch, tokens], is False for padding, which tiny attention
-        and a Toeplitz W then ignore: for models with such a W, as their predictions do, or trained
-            with config.model.mask_padding."""
+        """Logits, float32.
+
+        `padding_mask`, bool [batch, tokens], is False for padding, which tiny attention and a
+        Toeplitz W then ignore. Give it to models with such a W, as their predictions do, and to
+        those that were trained with config.model.mask_padding.
+        """
         x = self.encode(self.embed(inputs), padding_mask)
         if "head/kernel" in self.weights:
-            pooled = x[:, 0] if self.model["pool"] == "cls" else x.mean(1)
-            pooled = (
-                torch.tanh(self.linear(pooled, "pre_logits"))
-                if self.model["pre_logits"]
-                else pooled
-            )
-            return self.linear(pooled, "head").float()
+            return self.classify(x)
         if "transform/kernel" in self.weights:
             x = self.norm(self.gelu(self.linear(x, "transform")), "transform_norm")
-        table = self.weights[
-            "embedding" if self.model.get("tie_embeddings", True) else "output_embedding"
-        ]
+        is_tied = self.model.get("tie_embeddings", True)
+        table = self.weights["embedding" if is_tied else "output_embedding"]
         return (x @ table.T + self.weights["bias"]).float()
+
+    def classify(self, x: torch.Tensor) -> torch.Tensor:
+        """The encoder's output, [batch, tokens, d_model], to logits, float32 [batch, classes]."""
+        pooled = x[:, 0] if self.model["pool"] == "cls" else x.mean(1)
+        if self.model["pre_logits"]:
+            pooled = torch.tanh(self.linear(pooled, "pre_logits"))
+        return self.linear(pooled, "head").float()
 
     def embed(self, inputs: torch.Tensor) -> torch.Tensor:
         """Tokens or images to the encoder's input, [batch, tokens, d_model]."""
         weights = self.weights
         x = weights["embedding"][inputs] if "embedding" in weights else self.stem(inputs)
         if "cls" in weights:
-            x = torch.cat([weights["cls"].expand(len(x), 1, -1), x], dim=1)
+            cls = weights["cls"].expand(len(x), 1, -1)
+            x = torch.cat([cls, x], dim=1)
         if "positions/table" in weights:
             x = x + weights["positions/table"][: x.shape[1]]
         if "segments/table" in weights:
@@ -77,23 +82,22 @@ class GMLP(nn.Module):
             x = self.norm(x, "embedding_norm")
         elif self.model.get("scale_embeddings"):
             x = x * self.model["d_model"] ** 0.5
-        return (
-            self.linear(x, "embedding_projection")
-            if "embedding_projection/kernel" in weights
-            else x
-        )
+        if "embedding_projection/kernel" in weights:
+            x = self.linear(x, "embedding_projection")
+        return x
 
     def stem(self, images: torch.Tensor) -> torch.Tensor:
         """[batch, height, width, channels], 0 to 255, to a vector per patch, row by row."""
         if "stem/table" in self.weights:
             return self.weights["stem/table"][images.long().flatten(1)]
-        kernel, (rows, columns) = self.weights["stem/kernel"], self.model["patch_size"]
+        kernel = self.weights["stem/kernel"]
+        height, width = self.model["patch_size"]
         channels = images.shape[-1]
-        mean, std = (
-            kernel.new_tensor(self.config["data"][name][:channels]) for name in ("mean", "std")
-        )
+        mean = kernel.new_tensor(self.config["data"]["mean"][:channels])
+        std = kernel.new_tensor(self.config["data"]["std"][:channels])
         x = (images.to(kernel.dtype) / 255 - mean) / std
-        x = x.unflatten(2, (-1, columns)).unflatten(1, (-1, rows)).transpose(2, 3)
+        x = x.unflatten(2, (-1, width)).unflatten(1, (-1, height))
+        x = x.transpose(2, 3)  # [batch, rows, columns, height, width, channels]
         return self.linear(x.flatten(3).flatten(1, 2), "stem")
 
     def encode(self, x: torch.Tensor, padding_mask: torch.Tensor | None = None) -> torch.Tensor:
@@ -101,67 +105,88 @@ class GMLP(nn.Module):
         for layer in range(self.model["layers"]):
             y = self.norm(x, f"{BLOCKS}norm", layer)
             z = self.gelu(self.linear(y, f"{BLOCKS}proj_in", layer))
-            x = x + self.linear(self.gate(z, y, layer, padding_mask), f"{BLOCKS}proj_out", layer)
+            gated = self.gate(z, y, layer, padding_mask)
+            x = x + self.linear(gated, f"{BLOCKS}proj_out", layer)
         return self.norm(x, "encoder/norm")
 
     def gate(
         self, z: torch.Tensor, y: torch.Tensor, layer: int, padding_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """s(Z): Z1 * f(Z2) for the Spatial Gating Unit; tiny attention reads y, the block's
-        normalised input."""
-        gate = self.model["gate"]
-        u, v = z.chunk(2, dim=-1) if gate == "split" else (z, z)
+        """s(Z) of z [batch, tokens, d_ffn]: Z1 * f(Z2) for the Spatial Gating Unit. Tiny attention
+        reads y, the block's normalised input, [batch, tokens, d_model]."""
+        kind = self.model["gate"]
+        u = z
+        v = z
+        if kind == "split":
+            u, v = z.chunk(2, dim=-1)
         v = self.norm(v, f"{BLOCKS}gate/norm", layer, self.model["gate_norm_eps"])
         if padding_mask is not None and f"{BLOCKS}gate/spatial/taps" in self.weights:
             v = v * padding_mask[..., None]
-        bias = self.weights[f"{BLOCKS}gate/spatial/bias"][layer, : v.shape[1], None]
-        v = torch.einsum("ij,bjc->bic", self.spatial(layer, v.shape[1]), v) + bias
+        tokens = v.shape[1]
+        bias = self.weights[f"{BLOCKS}gate/spatial/bias"][layer, :tokens, None]
+        v = torch.einsum("ij,bjc->bic", self.spatial(layer, tokens), v) + bias
         if self.model["d_attn"]:
             v = v + self.tiny_attention(y, layer, padding_mask)
-        return v if gate == "linear" else u + v if gate == "additive" else u * v
+        if kind == "linear":
+            return v
+        return u + v if kind == "additive" else u * v
 
     def spatial(self, layer: int, tokens: int) -> torch.Tensor:
         """W [tokens, tokens]; rows are outputs. Toeplitz: W[i, j] = taps[n - 1 + j - i]."""
-        causal, name = self.model["causal"], f"{BLOCKS}gate/spatial/"
-        if f"{name}weight" in self.weights:
-            matrix = self.weights[f"{name}weight"][layer]
-            if not causal and tokens != len(matrix):
-                raise ValueError(
-                    f"the model was made for {len(matrix)} tokens and was given {tokens}"
-                )
+        causal = self.model["causal"]
+        is_dense = f"{BLOCKS}gate/spatial/weight" in self.weights
+        if is_dense:
+            matrix = self.weights[f"{BLOCKS}gate/spatial/weight"][layer]
         else:
-            taps = self.weights[f"{name}taps"][layer]
-            taps = F.pad(taps, (0, len(taps) - 1)) if causal else taps
+            taps = self.weights[f"{BLOCKS}gate/spatial/taps"][layer]
+            if causal:  # those of later tokens are not stored
+                taps = F.pad(taps, (0, len(taps) - 1))
             matrix = taps.unfold(0, (len(taps) + 1) // 2, 1).flip(0)
-        if tokens > len(matrix):
+        length = len(matrix)
+        if is_dense and not causal and tokens != length:
+            raise ValueError(f"the model was made for {length} tokens and was given {tokens}")
+        if tokens > length:
             raise ValueError(
-                f"the model was made for at most {len(matrix)} tokens and was given {tokens}"
+                f"the model was made for at most {length} tokens and was given {tokens}"
             )
-        return (matrix.tril() if causal else matrix)[:tokens, :tokens]
+        if causal:
+            matrix = matrix.tril()
+        return matrix[:tokens, :tokens]
 
     def tiny_attention(
         self, y: torch.Tensor, layer: int, padding_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """softmax(q k^T / sqrt(d_attn)) v with one head."""
+        """softmax(q k^T / sqrt(d_attn)) v with one head, and a layer that gives it v's width."""
         q, k, v = self.linear(y, f"{BLOCKS}attention/qkv", layer).chunk(3, dim=-1)
         mask = None if padding_mask is None else padding_mask[:, None]
         if self.model["causal"]:
-            past = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool, device=y.device).tril()
+            tokens = y.shape[1]
+            past = torch.ones(tokens, tokens, dtype=torch.bool, device=y.device).tril()
             mask = past if mask is None else mask & past
-        return self.linear(
-            F.scaled_dot_product_attention(q, k, v, mask), f"{BLOCKS}attention/out", layer
-        )
+        mixed = F.scaled_dot_product_attention(q, k, v, mask)
+        return self.linear(mixed, f"{BLOCKS}attention/out", layer)
 
     def linear(self, x: torch.Tensor, name: str, layer: int | None = None) -> torch.Tensor:
-        kernel, bias = self.weights[f"{name}/kernel"], self.weights[f"{name}/bias"]
-        return x @ kernel + bias if layer is None else x @ kernel[layer] + bias[layer]
+        """x @ kernel + bias, of a layer of the blocks if `layer` is given."""
+        kernel = self.weights[f"{name}/kernel"]
+        bias = self.weights[f"{name}/bias"]
+        if layer is not None:
+            kernel = kernel[layer]
+            bias = bias[layer]
+        return x @ kernel + bias
 
     def norm(
         self, x: torch.Tensor, name: str, layer: int | None = None, eps: float = 0.0
     ) -> torch.Tensor:
-        scale, bias = self.weights[f"{name}/scale"], self.weights[f"{name}/bias"]
-        scale, bias = (scale, bias) if layer is None else (scale[layer], bias[layer])
+        """Layer norm over channels; an `eps` of 0 stands for config.model.norm_eps."""
+        scale = self.weights[f"{name}/scale"]
+        bias = self.weights[f"{name}/bias"]
+        if layer is not None:
+            scale = scale[layer]
+            bias = bias[layer]
         return F.layer_norm(x, x.shape[-1:], scale, bias, eps or self.model["norm_eps"])
 
     def gelu(self, x: torch.Tensor) -> torch.Tensor:
-        return F.gelu(x, approximate="tanh" if self.model["activation"] == "gelu_tanh" else "none")
+        """GELU, exact or approximated by tanh as config.model.activation says."""
+        approximate = "tanh" if self.model["activation"] == "gelu_tanh" else "none"
+        return F.gelu(x, approximate=approximate)

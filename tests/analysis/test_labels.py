@@ -1,0 +1,100 @@
+"""Where the labels of points stand, on axes of 800 by 600 pixels from 0 to 1."""
+
+import itertools
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from gmlp_flax.analysis import labels
+from gmlp_flax.analysis.charts import Series
+from gmlp_flax.analysis.drawing import DPI, style
+from gmlp_flax.analysis.labels import Boxes, label_points
+from gmlp_flax.analysis.looks import Look
+
+LOOK = Look("#0072b2")
+
+
+@pytest.fixture
+def axis():
+    with style():
+        figure = Figure(figsize=(800 / DPI, 600 / DPI))
+        axis = figure.add_axes((0, 0, 1, 1))
+        axis.set(xlim=(0, 1), ylim=(0, 1))
+        yield axis
+
+
+def boxes_of(axis):
+    """The box of each label in pixels: left, bottom, right, top."""
+    return [text.get_window_extent().extents for text in axis.texts]
+
+
+def points_at(*points, **options):
+    x, y = zip(*points, strict=True)
+    words = [f"model {number}" for number in range(len(points))]
+    return Series("line", LOOK, x, y, labels=words, **{"joined": False} | options)
+
+
+def overlap(first, second):
+    return all(first[k] <= second[k + 2] and second[k] <= first[k + 2] for k in (0, 1))
+
+
+def test_overlaps_are_counted_as_one_would_by_hand():
+    rng = np.random.default_rng(0)
+    ours = Boxes.around(rng.uniform(0, 20, (4, 3, 2)), 2.0)
+    others = Boxes.around(rng.uniform(0, 20, (7, 2)), 1.5)
+    expected = np.zeros((4, 3), int)
+    for label, side in np.ndindex(4, 3):
+        box = [*ours.low[label, side], *ours.high[label, side]]
+        for other in range(7):
+            expected[label, side] += overlap(box, [*others.low[other], *others.high[other]])
+    found = ours.count_overlaps(others)
+    np.testing.assert_array_equal(found, expected)
+    assert 0 < found.sum() < 84
+
+
+def test_a_label_with_room_stands_above_its_point(axis):
+    label_points(axis, [points_at((0.5, 0.5))])
+    [(left, bottom, right, _)] = boxes_of(axis)
+    assert (left + right) / 2 == pytest.approx(400, abs=1)
+    assert bottom == pytest.approx(300 + labels.GAP, abs=1)
+
+
+def test_a_label_stays_inside_the_axes(axis):
+    """Above a point at the top there is no room."""
+    label_points(axis, [points_at((0.5, 0.99))])
+    [(_, _, _, top)] = boxes_of(axis)
+    assert top == pytest.approx(0.99 * 600 - labels.GAP, abs=1)
+
+
+def test_labels_of_near_points_do_not_cover_each_other_nor_the_points(axis):
+    places = [(0.5, 0.5), (0.52, 0.5), (0.5, 0.53), (0.52, 0.53)]
+    label_points(axis, [points_at(*places)])
+    boxes = boxes_of(axis)
+    assert len(boxes) == 4
+    for first, second in itertools.combinations(boxes, 2):
+        assert not overlap(first, second)
+    for x, y in places:
+        assert not any(overlap(box, (800 * x, 600 * y, 800 * x, 600 * y)) for box in boxes)
+
+
+def test_a_label_avoids_a_line_of_another_series(axis):
+    """The line runs through the place above the point."""
+    line = Series("other", LOOK, [0.0, 1.0], [0.54, 0.54])
+    label_points(axis, [points_at((0.5, 0.5)), line])
+    [(_, bottom, _, top)] = boxes_of(axis)
+    assert not bottom <= 0.54 * 600 <= top
+
+
+def test_a_fitted_curve_and_ranges_over_seeds_are_lines_too(axis):
+    """A curve above the point and a bar through it leave the places beside it."""
+    series = points_at((0.5, 0.5), (0.9, 0.1), low=[0.3, 0.1], high=[0.7, 0.1], fit=[0.54, 0.54])
+    label_points(axis, [series])
+    left, bottom, right, top = boxes_of(axis)[0]
+    assert not left <= 400 <= right
+    assert not bottom <= 0.54 * 600 <= top
+
+
+def test_series_without_labels_get_none(axis):
+    label_points(axis, [Series("line", LOOK, [0.1], [0.1])])
+    assert not axis.texts

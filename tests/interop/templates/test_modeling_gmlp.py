@@ -1,0 +1,144 @@
+"""The reader for PyTorch by itself, beside sums that one can do by hand. `test_formats` compares it
+with whole models."""
+
+import ast
+import importlib.resources
+import importlib.util
+import textwrap
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+PATH = importlib.resources.files("gmlp_flax.interop") / "templates" / "modeling_gmlp.py"
+SPATIAL = "encoder/blocks/gate/spatial/"
+MODEL = {"causal": False, "norm_eps": 1e-6, "activation": "gelu", "patch_size": [2, 3]}
+
+
+@pytest.fixture(scope="module")
+def module():
+    spec = importlib.util.spec_from_file_location("modeling_gmlp", str(PATH))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def make(module):
+    def make(weights, **options):
+        config = {"model": {**MODEL, **options}, "data": {"mean": [0.5] * 3, "std": [0.25] * 3}}
+        tensors = {}
+        for name, values in weights.items():
+            tensors[name] = torch.tensor(np.asarray(values, np.float32))
+        return module.GMLP(config, tensors)
+
+    return make
+
+
+def test_example_in_the_docstring_is_python(module):
+    """Users read it in the folder that they export to."""
+    lines = [line for line in module.__doc__.splitlines() if line.startswith("    ")]
+    statements = ast.parse(textwrap.dedent("\n".join(lines))).body
+    assert [ast.unparse(statement).partition(" ")[0] for statement in statements] == [
+        "from",
+        "model",
+        "logits",
+        "logits",
+    ]
+
+
+def test_toeplitz_matrix(make):
+    """W[i, j] = taps[n - 1 + j - i]; a causal one stores no taps of later tokens."""
+    n = 4
+    taps = np.arange(1.0, 2 * n)
+    expected = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            expected[i, j] = taps[n - 1 + j - i]
+    matrix = make({f"{SPATIAL}taps": [taps]}).spatial(0, n)
+    np.testing.assert_array_equal(matrix.detach(), expected)
+    shorter = make({f"{SPATIAL}taps": [taps]}).spatial(0, 3)
+    np.testing.assert_array_equal(shorter.detach(), expected[:3, :3])
+    causal = make({f"{SPATIAL}taps": [taps[:n]]}, causal=True).spatial(0, n)
+    np.testing.assert_array_equal(causal.detach(), np.tril(expected))
+
+
+def test_dense_matrix(make):
+    weight = np.arange(9.0).reshape(1, 3, 3)
+    full = make({f"{SPATIAL}weight": weight})
+    np.testing.assert_array_equal(full.spatial(0, 3).detach(), weight[0])
+    with pytest.raises(ValueError, match="made for 3 tokens and was given 2"):
+        full.spatial(0, 2)
+    causal = make({f"{SPATIAL}weight": weight}, causal=True)
+    np.testing.assert_array_equal(causal.spatial(0, 2).detach(), [[0, 0], [3, 4]])
+    with pytest.raises(ValueError, match="at most 3 tokens and was given 4"):
+        causal.spatial(0, 4)
+
+
+def test_patches_are_read_row_by_row(make):
+    """Each patch, [height, width, channels], is one vector."""
+    images = np.random.default_rng(0).integers(0, 256, (2, 4, 6, 3))
+    size = 2 * 3 * 3
+    model = make({"stem/kernel": np.eye(size), "stem/bias": np.zeros(size)})
+    expected = []
+    for image in images:
+        patches = []
+        for top in (0, 2):
+            for left in (0, 3):
+                patch = image[top : top + 2, left : left + 3] / 255
+                patches.append(((patch - 0.5) / 0.25).ravel())
+        expected.append(patches)
+    found = model.stem(torch.tensor(images)).detach()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_tiny_attention(make, causal):
+    """softmax(q k^T / sqrt(d_attn)) v over the tokens that are not padding and, if causal, not
+    later."""
+    rng = np.random.default_rng(1)
+    width, d_attn, d_out = 5, 2, 3
+    y = rng.normal(size=(1, 4, width))
+    kernel = rng.normal(size=(1, width, 3 * d_attn))
+    out = rng.normal(size=(1, d_attn, d_out))
+    weights = {
+        "encoder/blocks/attention/qkv/kernel": kernel,
+        "encoder/blocks/attention/qkv/bias": np.zeros((1, 3 * d_attn)),
+        "encoder/blocks/attention/out/kernel": out,
+        "encoder/blocks/attention/out/bias": np.zeros((1, d_out)),
+    }
+    q, k, v = np.split(y[0] @ kernel[0], 3, axis=-1)
+    expected = []
+    for i in range(4):
+        read = [j for j in range(3) if j <= i or not causal]  # the last token is padding
+        scores = np.exp([q[i] @ k[j] / np.sqrt(d_attn) for j in read])
+        mixed = sum(score * v[j] for score, j in zip(scores, read, strict=True)) / scores.sum()
+        expected.append(mixed @ out[0])
+    mask = torch.tensor([[True, True, True, False]])
+    found = make(weights, causal=causal).tiny_attention(
+        torch.tensor(y, dtype=torch.float32), 0, mask
+    )
+    np.testing.assert_allclose(found[0].detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("linear", [0.0, 3.0]), ("additive", [2.0, 7.0]), ("split", [0.0, 12.0])]
+)
+def test_gate(make, kind, expected):
+    """W = 0 and the bias (0, 3) make f(Z2) the bias, for two tokens of one channel with Z1 = (2, 4);
+    only "split" halves the channels."""
+    width = 1
+    weights = {
+        "encoder/blocks/gate/norm/scale": np.ones((1, width)),
+        "encoder/blocks/gate/norm/bias": np.zeros((1, width)),
+        f"{SPATIAL}weight": np.zeros((1, 2, 2)),
+        f"{SPATIAL}bias": [[0.0, 3.0]],
+    }
+    z = torch.tensor([[[2.0], [4.0]]])
+    if kind == "split":
+        z = torch.cat([z, torch.full_like(z, 9.0)], dim=-1)
+    model = make(weights, gate=kind, gate_norm_eps=1e-6, d_attn=0)
+    found = model.gate(z, z, 0, None)
+    np.testing.assert_allclose(found[0, :, 0].detach(), expected)

@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+from flax import nnx
+
+from gmlp_flax.models.blocks.transformer import TransformerBlock
+from tests.models.reference import (
+    in_float64,
+    layer_norm,
+    linear,
+    normal,
+    params_of,
+    post_norm_block,
+    quick_jit,
+    randomized,
+    small_spec,
+)
+
+
+def block(**fields):
+    return TransformerBlock(small_spec(**{"block": "transformer"} | fields), nnx.Rngs(0))
+
+
+@in_float64
+def test_post_norm_block_against_numpy():
+    module = randomized(lambda: block(norm="post", positions="absolute", heads=2))
+    p = params_of(module)
+    x = normal(0, 2, 5, 6)
+    expected = [post_norm_block(p, sample) for sample in x]
+    np.testing.assert_allclose(quick_jit(module)(x), expected, atol=1e-10)
+
+
+@in_float64
+def test_post_norm_block_ends_with_a_norm_and_the_encoder_with_none():
+    """The channels of each token have the mean 0 and the variance 1, whatever was added."""
+    module = block(norm="post")
+    y = np.asarray(quick_jit(module)(7 * normal(0, 2, 5, 6)))
+    np.testing.assert_allclose(y.mean(-1), 0, atol=1e-9)
+    np.testing.assert_allclose(y.var(-1), 1, atol=1e-4)
+    final = TransformerBlock.final_norm(small_spec(block="transformer", norm="post"), 6)
+    np.testing.assert_array_equal(final(y), y)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@in_float64
+def test_attention_scores_are_scaled_products_of_queries_and_keys(norm):
+    """[batch, heads, tokens, tokens], of the normed stream, or of the stream itself."""
+    heads, size = 3, 2
+    module = randomized(lambda: block(norm=norm, positions="absolute"))
+    p = params_of(module)
+    x = normal(0, 2, 5, 6)
+    expected = np.zeros((2, heads, 5, 5))
+    for number, sample in enumerate(x):
+        read = layer_norm(p["attention_norm"], sample) if norm == "pre" else sample
+        projected = linear(p["attention"]["proj_in"], read)
+        for head in range(heads):
+            q = projected[:, head * size :][:, :size]
+            k = projected[:, 6 + head * size :][:, :size]
+            for i in range(5):
+                for j in range(5):
+                    expected[number, head, i, j] = q[i] @ k[j] / np.sqrt(size)
+    np.testing.assert_allclose(module.attention_scores(x), expected, atol=1e-10)
+
+
+@in_float64
+def test_causal_block_reads_no_later_token():
+    module = randomized(lambda: block(causal=True))
+    x = normal(0, 1, 5, 6)
+    other = x.copy()
+    other[:, 3] = 7.0
+    changed = np.abs(quick_jit(module)(x) - quick_jit(module)(other)).max(axis=(0, 2)) > 1e-9
+    assert changed.tolist() == [False, False, False, True, True]

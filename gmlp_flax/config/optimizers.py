@@ -5,9 +5,10 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax import contrib
 
@@ -31,6 +32,7 @@ HYPERPARAMETERS = {  # config.optimizer.NAME
         AT_LEAST_0,
         short="wd",
     ),
+    "lion_b2": _hyperparameter(0.99, "of lion: decay of the momentum that it keeps", DECAY),
     "nesterov": _hyperparameter(
         False, "Nesterov's momentum in place of the usual one; of sgd, adam and adamw"
     ),
@@ -57,10 +59,13 @@ class Masks:
     Attributes:
         decayed: which parameters weight decay changes.
         stacked: which parameters have the layer as their leading axis.
+        matrices: which parameters are matrices of the blocks, of channels or tokens: [layers, a,
+            b], and not biases, positions or logits of that shape.
     """
 
     decayed: Mask
     stacked: Mask
+    matrices: Mask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,11 +182,72 @@ def _rms(options: Any, _masks: Masks) -> optax.GradientTransformation:
     return optax.scale_by_rms(options.b2, options.eps, eps_in_sqrt=False, bias_correction=True)
 
 
+class _Scaled(NamedTuple):
+    """What an optimizer makes of one parameter's update."""
+
+    update: Any
+    state: Any
+
+
+def _factored_rms(decay_rate: float, stacked: Mask) -> optax.GradientTransformation:
+    """optax.scale_by_factored_rms of each layer of a stacked parameter; optax would take the axis
+    of many layers for one to factor. The state is optax's, its fields like the parameters."""
+    of_parameter = optax.scale_by_factored_rms(decay_rate=decay_rate)
+
+    def init_leaf(param: Any, is_stacked: bool) -> _Scaled:
+        init = jax.vmap(of_parameter.init) if is_stacked else of_parameter.init
+        return _Scaled(None, init(param))
+
+    def update_leaf(
+        update: Any, param: Any, is_stacked: bool, count: Any, v_row: Any, v_col: Any, v: Any
+    ) -> _Scaled:
+        def scale(update: Any, param: Any, v_row: Any, v_col: Any, v: Any) -> Any:
+            """Of one layer, or of a parameter without layers."""
+            return of_parameter.update(update, optax.FactoredState(count, v_row, v_col, v), param)
+
+        by_layer = jax.vmap(scale) if is_stacked else scale
+        return _Scaled(*by_layer(update, param, v_row, v_col, v))
+
+    def is_scaled(node: Any) -> bool:
+        return isinstance(node, _Scaled)
+
+    def join(scaled: Any, count: Any) -> optax.FactoredState:
+        """The states of all parameters as one."""
+
+        def field(name: str) -> Any:
+            return jax.tree.map(lambda leaf: getattr(leaf.state, name), scaled, is_leaf=is_scaled)
+
+        return optax.FactoredState(count, field("v_row"), field("v_col"), field("v"))
+
+    def init(params: Any) -> optax.FactoredState:
+        states = jax.tree.map(init_leaf, params, stacked(params))
+        return join(states, jnp.zeros((), jnp.int32))
+
+    def update(
+        updates: Any, state: optax.FactoredState, params: Any = None
+    ) -> tuple[Any, optax.FactoredState]:
+        counts = jax.tree.map(lambda _: state.count, updates)
+        scaled = jax.tree.map(
+            update_leaf,
+            updates,
+            params,
+            stacked(params),
+            counts,
+            state.v_row,
+            state.v_col,
+            state.v,
+        )
+        new_updates = jax.tree.map(lambda leaf: leaf.update, scaled, is_leaf=is_scaled)
+        return new_updates, join(scaled, optax.safe_increment(state.count))
+
+    return optax.GradientTransformation(init, update)  # type: ignore[reportArgumentType]  # it needs the parameters
+
+
 def _adafactor(options: Any, masks: Masks) -> optax.GradientTransformation:
     """As optax.adafactor (Shazeer and Stern, arXiv 1804.04235) without momentum, but by layer;
     there, weight decay is not multiplied by the rate."""
     steps = [
-        optax.scale_by_factored_rms(decay_rate=options.decay_rate),
+        _factored_rms(options.decay_rate, masks.stacked),
         _by_layer(optax.clip_by_block_rms(1.0), masks.stacked),
     ]
     if options.multiply_by_parameter_scale:
@@ -189,18 +255,20 @@ def _adafactor(options: Any, masks: Masks) -> optax.GradientTransformation:
     return optax.chain(*steps)
 
 
-def _muon(options: Any, masks: Masks) -> optax.GradientTransformation:
-    """As optax.contrib.muon, but each layer of the blocks' stacked matrices, of channels or tokens,
-    is a matrix. All other parameters, such as embeddings and the head, have NAdam's updates. The
-    scale of updates is that of Liu et al., arXiv 2502.16982."""
+def _lion(options: Any, _masks: Masks) -> optax.GradientTransformation:
+    return optax.scale_by_lion(options.b1, options.lion_b2)
 
-    def dimensions(param: Any, is_stacked: bool) -> contrib.MuonDimensionNumbers | None:
-        if is_stacked and param.ndim == 3:
-            return contrib.MuonDimensionNumbers(1, 2)
-        return None
+
+def _muon(options: Any, masks: Masks) -> optax.GradientTransformation:
+    """As optax.contrib.muon, but each layer of the blocks' stacked matrices is a matrix. All other
+    parameters, such as embeddings, biases and the head, have NAdam's updates. The scale of updates
+    is that of Liu et al., arXiv 2502.16982."""
+
+    def dimensions(is_matrix: bool) -> contrib.MuonDimensionNumbers | None:
+        return contrib.MuonDimensionNumbers(1, 2) if is_matrix else None
 
     def weight_dimensions(params: Any) -> Any:
-        return jax.tree.map(dimensions, params, masks.stacked(params))
+        return jax.tree.map(dimensions, masks.matrices(params))
 
     return contrib.muon(
         -1.0,  # the rate comes after it
@@ -219,7 +287,7 @@ OPTIMIZERS = {  # config.optimizer.name ->
     "nadamw": from_optax(optax.nadamw),
     "adam": from_optax(optax.adam),
     "lamb": Optimizer(_decayed(_adam, _trust_ratio), _ADAM),
-    "lion": from_optax(optax.lion),
+    "lion": Optimizer(_decayed(_lion), ("b1", "lion_b2", "weight_decay")),
     "sgd": Optimizer(_decayed(_momentum), ("b1", "nesterov", "weight_decay")),
     "adafactor": Optimizer(
         _decayed(_adafactor), ("decay_rate", "multiply_by_parameter_scale", "weight_decay")

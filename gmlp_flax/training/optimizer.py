@@ -129,9 +129,14 @@ def masks(metadata: Metadata, decay_all: bool = False) -> optimizers.Masks:
     def stacked(path: tuple, _: Any) -> bool:
         return metadata.get(path_name(path), PLAIN).layers is not None
 
+    def matrix(path: tuple, leaf: Any) -> bool:
+        parameter = metadata.get(path_name(path), PLAIN)
+        return parameter.layers is not None and parameter.decayed and leaf.ndim == 3
+
     return optimizers.Masks(
         decayed=functools.partial(jax.tree_util.tree_map_with_path, decayed),
         stacked=functools.partial(jax.tree_util.tree_map_with_path, stacked),
+        matrices=functools.partial(jax.tree_util.tree_map_with_path, matrix),
     )
 
 
@@ -185,6 +190,43 @@ def eval_params(opt_state: Any, params: Any) -> Any:
     return jax.tree.map(average, params, state.z)
 
 
+# The counts of steps that schedules read, in the states that have them.
+SCHEDULE_FIELDS: dict[type, tuple[str, ...]] = {
+    optax.ScaleByScheduleState: ("count",),
+    optax.InjectStatefulHyperparamsState: ("count", "hyperparams", "hyperparams_states"),
+    optax.contrib.ScheduleFreeState: ("step_count",),
+}
+
+
+def after_skipped_step(before: Any, after: Any) -> Any:
+    """The state of an optimizer after a step that is left out.
+
+    Args:
+        before: the state before the step.
+        after: the state after it, had it been taken.
+
+    Returns:
+        `before`, but for what schedules read: rates depend on the number of the step, whether or
+        not the steps before it were left out.
+    """
+
+    def is_scheduled(node: Any) -> bool:
+        return type(node) in SCHEDULE_FIELDS
+
+    def merge(old: Any, new: Any) -> Any:
+        if not is_scheduled(old):
+            return old
+        fields = {}
+        for name, value in old._asdict().items():
+            if name in SCHEDULE_FIELDS[type(old)]:
+                fields[name] = getattr(new, name)
+            else:
+                fields[name] = after_skipped_step(value, getattr(new, name))
+        return type(old)(**fields)
+
+    return jax.tree.map(merge, before, after, is_leaf=is_scheduled)
+
+
 def make(
     config: ConfigDict, params: Any, metadata: Metadata, heads: tuple[str, ...] = ()
 ) -> optax.GradientTransformation:
@@ -235,7 +277,10 @@ def _make(config: ConfigDict, params: Any, metadata: Metadata) -> optax.Gradient
     update = optimizer.make(rate, options, masks(metadata, options.decay_all))
     transformation = optax.chain(clip, update, multiply)
     if optimizer.averages:  # of the multiplied updates
-        transformation = optax.contrib.schedule_free(transformation, rate, options.b1)
+        # optax counts the steps of the average's weights from 1, and those of schedules from 0.
+        transformation = optax.contrib.schedule_free(
+            transformation, lambda count: rate(count - 1), options.b1
+        )
     if not options.freeze:
         return transformation
     return _freeze(transformation, params, options.freeze)

@@ -226,20 +226,21 @@ def _squares(path: str, leaf: jax.Array, layers: Layers | None) -> Iterator[tupl
 
 
 def _skip_spike(old: TrainState, new: TrainState, factor: float) -> TrainState:
-    """The state after a step whose sums are its `window`: with the old parameters, optimizer and
-    mean if the step is a spike; see `find_spike`."""
+    """The state after a step whose sums are its `window`: with the old parameters, moments and mean
+    if the step is a spike (see `find_spike`). The learning rate goes on with the step."""
     spike, level = find_spike(new.window, old.level, factor)
 
     def choose(old_tree: Any, new_tree: Any) -> Any:
         return jax.tree.map(lambda *pair: jnp.where(spike, *pair), old_tree, new_tree)
 
+    skipped = optimizer.after_skipped_step(old.opt_state, new.opt_state)
     no_sums = jax.tree.map(jnp.zeros_like, new.window)
     sums = choose(no_sums, new.window)
     sums["skipped"] = (spike.astype(jnp.float32), jnp.ones((), jnp.float32))
     return TrainState(
         step=new.step,
         params=choose(old.params, new.params),
-        opt_state=choose(old.opt_state, new.opt_state),
+        opt_state=choose(skipped, new.opt_state),
         ema=choose(old.ema, new.ema),
         window=sums,
         level=level,

@@ -83,7 +83,11 @@ def test_an_optimizer_of_the_users_own_gets_the_keys_that_it_names():
     gmlp_config.validate(config)
     found = find(config.optimizer.name)
     assert set(found.hyperparameters) == {"b1", "weight_decay"}
-    masks = Masks(decayed=lambda _: {"kernel": True, "bias": False}, stacked=all_of(False))
+    masks = Masks(
+        decayed=lambda _: {"kernel": True, "bias": False},
+        stacked=all_of(False),
+        matrices=all_of(False),
+    )
     transformation = found.make(optax.constant_schedule(0.1), config.optimizer, masks)
     params = {"kernel": jnp.ones(2), "bias": jnp.ones(2)}
     updates, _ = transformation.update(params, transformation.init(params), params)
@@ -104,10 +108,8 @@ def test_muon_makes_each_layer_orthogonal():
     options.update(name="muon", weight_decay=0.0)
     draw = np.random.default_rng(0).normal
     params = {"layers": {"w": jnp.ones((3, 8, 12))}, "embedding": jnp.ones((5, 8))}
-    masks = Masks(
-        decayed=all_of(True),
-        stacked=lambda params: {**all_of(False)(params), "layers": {"w": True}},
-    )
+    in_layers = lambda params: {**all_of(False)(params), "layers": {"w": True}}  # noqa: E731
+    masks = Masks(decayed=all_of(True), stacked=in_layers, matrices=in_layers)
     gradients = jax.tree.map(lambda p: jnp.asarray(draw(size=p.shape), jnp.float32), params)
     transformation = find("muon").make(optax.constant_schedule(1.0), options, masks)
     found, _ = jax.jit(transformation.update)(gradients, transformation.init(params), params)
@@ -125,21 +127,48 @@ def test_muon_makes_each_layer_orthogonal():
     np.testing.assert_allclose(found["embedding"], expected, rtol=1e-5)
 
 
-def test_adafactor_is_optaxs_by_layer():
+@pytest.mark.parametrize("shape", [(2, 128, 130), (140, 130), (140, 128, 3), (140, 2, 2)])
+def test_adafactor_is_optaxs_by_layer(shape):
+    """However many layers there are: their axis is none to factor."""
     options = gmlp_config.default().optimizer
     options.update(name="adafactor", weight_decay=0.0, multiply_by_parameter_scale=True)
-    params = {"w": jnp.array([1.0, 100.0])[:, None, None] * jnp.ones((2, 128, 130))}
-    masks = Masks(decayed=all_of(True), stacked=all_of(True))
-    gradient = np.random.default_rng(0).normal(size=(2, 128, 130)).astype(np.float32)
+    scales = np.geomspace(1, 100, shape[0]).reshape(-1, *(1,) * (len(shape) - 1))
+    params = {"w": jnp.asarray(scales * np.ones(shape), jnp.float32)}
+    masks = Masks(decayed=all_of(True), stacked=all_of(True), matrices=all_of(True))
+    draw = np.random.default_rng(0).normal
+    gradients = [draw(size=shape).astype(np.float32) for _ in range(2)]
     transformation = find("adafactor").make(optax.constant_schedule(0.1), options, masks)
     state = transformation.init(params)
-    assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 4 * 130 * 2  # rows and columns
-    found, _ = transformation.update({"w": jnp.asarray(gradient)}, state, params)
+    if shape == (2, 128, 130):
+        assert sum(leaf.size for leaf in jax.tree.leaves(state)) < 4 * 130 * 2  # rows and columns
+    found = []
+    for gradient in gradients:
+        update, state = transformation.update({"w": jnp.asarray(gradient)}, state, params)
+        found.append(update["w"])
     alone = optax.adafactor(0.1)
-    for layer in range(2):
+    for layer in (0, shape[0] - 1):
         param = params["w"][layer]
-        expected, _ = alone.update(jnp.asarray(gradient[layer]), alone.init(param), param)
-        np.testing.assert_allclose(found["w"][layer], expected, rtol=1e-4)
+        of_layer = alone.init(param)
+        for gradient, update in zip(gradients, found, strict=True):
+            expected, of_layer = alone.update(jnp.asarray(gradient[layer]), of_layer, param)
+            np.testing.assert_allclose(update[layer], expected, rtol=1e-4)
+
+
+def test_lion_has_the_second_decay_of_its_paper():
+    """Chen et al. 2023, arXiv 2302.06675: b1 0.9 and b2 0.99, as in optax."""
+    options = gmlp_config.default().optimizer
+    options.update(name="lion", weight_decay=0.5)
+    masks = Masks(decayed=all_of(True), stacked=all_of(False), matrices=all_of(False))
+    found = find("lion").make(optax.constant_schedule(0.1), options, masks)
+    expected = optax.lion(0.1, 0.9, 0.99, weight_decay=0.5)
+    params = {"w": jnp.ones(5)}
+    states = [found.init(params), expected.init(params)]
+    # After one large gradient, momenta of 0.99 and 0.999 change their signs at different steps.
+    for gradient in (10.0, *[-0.5] * 30):
+        grads = {"w": jnp.full(5, gradient)}
+        update, states[0] = found.update(grads, states[0], params)
+        right, states[1] = expected.update(grads, states[1], params)
+        np.testing.assert_allclose(update["w"], right["w"], rtol=1e-6)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -147,7 +176,7 @@ def test_sgd_with_both_kinds_of_momentum(nesterov):
     """Sutskever et al. 2013: m = b m + g; the step is m, or g + b m of Nesterov's."""
     options = gmlp_config.default().optimizer
     options.update(name="sgd", b1=0.9, weight_decay=0.0, nesterov=nesterov)
-    masks = Masks(decayed=all_of(True), stacked=all_of(False))
+    masks = Masks(decayed=all_of(True), stacked=all_of(False), matrices=all_of(False))
     transformation = OPTIMIZERS["sgd"].make(optax.constant_schedule(0.1), options, masks)
     params, momentum = jnp.zeros(3), np.zeros(3)
     state = transformation.init(params)

@@ -298,8 +298,7 @@ def test_schedule_free_evaluates_its_average(tmp_path, partition):
         state.opt_state.inner_states["trained"].inner_state, optax.contrib.ScheduleFreeState
     )
     rate = optimizer.learning_rate(training.task.config)
-    # optax counts from 1 here
-    weights = [float(np.max(rate(np.arange(1, t + 2)))) ** 2 for t in range(4)]
+    weights = [float(np.max(rate(np.arange(t + 1)))) ** 2 for t in range(4)]
     mean = np.einsum("t,t...->...", weights, zs) / sum(weights)
     np.testing.assert_allclose(state.ema["embedding"], mean, rtol=1e-4, atol=1e-6)
     y = options.b1 * mean + (1 - options.b1) * zs[-1]
@@ -354,3 +353,28 @@ def test_rsqrt_schedule(config):
     rate = optimizer.learning_rate(config)
     np.testing.assert_allclose(rate(np.arange(4)), 0.025 * np.arange(1, 5) / 4, rtol=1e-6)
     np.testing.assert_allclose(rate(steps), published, rtol=1e-6)
+
+
+def test_muon_makes_matrices_orthogonal_and_nothing_else(tmp_path):
+    """Biases and logits of three axes, with the layer's, have NAdam's updates, also if all
+    parameters are decayed."""
+    config = tiny.text_config(
+        tmp_path, block="transformer", layers=2, heads=2, positions="relative_only"
+    )
+    config.optimizer.update(name="muon", decay_all=True, warmup=0, schedule="constant")
+    task, _ = tiny.open_task(config, tmp_path)
+    shapes = task.shapes()
+    masks = optimizer.masks(task.param_metadata(), decay_all=True)
+    is_matrix = flat(masks.matrices(shapes))
+    stacked = {path for path, leaf in flat(shapes).items() if path.startswith("encoder/blocks/")}
+    with_three_axes = {path for path in stacked if flat(shapes)[path].ndim == 3}
+    others = {path for path in with_three_axes if not is_matrix[path]}
+    assert others and all("relative" in path for path in others)
+    assert {path.rpartition("/")[2] for path in with_three_axes - others} == {"kernel"}
+    config.optimizer.weight_decay = 0.0
+    updates = updates_of(config, task)
+    nadam = optax.nadamw(config.optimizer.learning_rate, eps=config.optimizer.eps, weight_decay=0.0)
+    for path in others:
+        ones = jnp.ones(flat(shapes)[path].shape)
+        expected, _ = nadam.update(ones, nadam.init(ones), ones)
+        np.testing.assert_allclose(updates[path], expected, rtol=1e-3)  # clipped

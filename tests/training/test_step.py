@@ -226,11 +226,14 @@ def test_spikes_are_skipped_and_counted(line, partition):
     ]
     assert same == [3, 25, 27, 29]
     for i in same:
+        before = states[i - 1]
+        moments = optimizer.after_skipped_step(before.opt_state, states[i].opt_state)
+        expected = before._replace(opt_state=moments)
         for name in ("params", "opt_state", "ema", "level"):
             jax.tree.map(
                 np.testing.assert_array_equal,
                 getattr(states[i], name),
-                getattr(states[i - 1], name),
+                getattr(expected, name),
             )
     counts = [tuple(map(float, window["skipped"])) for _, window in found]
     assert [counts[i] for i in (9, 19, 29, 31)] == [(1, 10), (0, 10), (3, 10), (0, 2)]
@@ -242,6 +245,51 @@ def test_spikes_are_skipped_and_counted(line, partition):
     for number in range(26, 32):
         state, window = training.step(state, partition.put_batch(spiked(number)))
         jax.tree.map(np.testing.assert_array_equal, jax.device_get((state, window)), found[number])
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw", "schedule_free"])
+def test_rates_follow_the_step_where_steps_are_skipped(line, partition, name):
+    """The rate that is used is the one that is logged, of the step's own number."""
+    schedule = "constant" if name == "schedule_free" else "linear"
+    line.config.optimizer.update(
+        name=name, skip_spikes=10.0, schedule=schedule, warmup=6, learning_rate=1e-3
+    )
+    line.config.optimizer.update(weight_decay=0.0, clip=0.0)
+    line.config.log.every, line.config.steps = 1, 12
+    skipped = (1, 3, 5, 8)
+    batches = [tiny.line_batch(number) for number in range(12)]
+    spiked_batches = [
+        batch | {"y": batch["y"] * np.nan} if number in skipped else batch
+        for number, batch in enumerate(batches)
+    ]
+    found = run(line, spiked_batches, partition)
+    rates = [float(window["learning_rate"][0]) for _, window in found]
+    schedule_rate = optimizer.learning_rate(line.config)
+    for number in range(12):
+        expected = 0.0 if number in skipped else float(schedule_rate(number))
+        assert rates[number] == pytest.approx(expected)
+    counts = [
+        int(state.count)
+        for state in jax.tree.leaves(found[-1][0].opt_state, is_leaf=has_schedule)
+        if has_schedule(state)
+    ]
+    assert counts == [12]
+    if name == "sgd":
+        line.config.optimizer.b1 = 0.0
+        found = run(line, spiked_batches, partition)
+        kernels = [state.params["line"]["kernel"] for state, _ in found]
+        for number in (4, 7, 11):  # steps that were taken
+            keyed = spiked_batches[number] | {"key": jax.random.split(jax.random.key(0), 8)}
+            params = found[number - 1][0].params
+            grads, _ = step.gradients(line, params, keyed, 1, partition)
+            moved = kernels[number] - kernels[number - 1]
+            np.testing.assert_allclose(
+                moved, -rates[number] * grads["line"]["kernel"], rtol=1e-3, atol=1e-6
+            )
+
+
+def has_schedule(node):
+    return isinstance(node, optax.ScaleByScheduleState)
 
 
 def test_wrong_shapes_are_refused_where_the_step_begins(line, partition):

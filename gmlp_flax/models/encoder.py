@@ -1,6 +1,7 @@
 """An encoder of any block, whose layers' parameters are stacked: a `jax.lax.scan` over them, or
 each in turn."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -72,32 +73,18 @@ class Encoder(nnx.Module):
         """
         spec = self.spec
         chex.assert_shape(x, (None, None, spec.d_model))
-        if padding_mask is not None:
-            chex.assert_equal_shape_prefix([x, padding_mask], 2)
         # the last for embeddings
         keys = split_keys(key, spec.layers + 1) if key is not None and spec.draws else None
         if keys is not None:
             x = dropout(x, spec.dropout, keys[-1])
-        x = sharding.constrain(x.astype(spec.stream_dtype), sharding.BATCH)
-        survival, first = spec.survival_by_layer(), 0
-        for stack_spec, stack in zip(self.stack_specs, self.stacks, strict=True):
-            layers = slice(first, first + stack_spec.layers)
-            x, _ = _scan(
-                stack_spec,
-                stack,
-                x,
-                padding_mask,
-                survival[layers],
-                None if keys is None else keys[layers],
-            )
-            first = layers.stop
-        return self.norm(x).astype(spec.compute_dtype)
+        last = spec.layers - 1
+        return self._output(self._run(x, [last], padding_mask, keys)[last])
 
     def states(
         self, x: jax.Array, layers: Sequence[int], padding_mask: jax.Array | None = None
     ) -> list[jax.Array]:
-        """What some layers give in evaluation, each [batch, tokens, d_model] through the final
-        norm.
+        """What some layers give in evaluation, each [batch, tokens, d_model] in the compute type,
+        through the final norm.
 
         Args:
             x: as in `__call__`.
@@ -109,27 +96,56 @@ class Encoder(nnx.Module):
             ValueError: there is no such layer.
         """
         count = self.spec.layers
-        if wrong := [layer for layer in layers if not -count <= layer < count]:
-            raise ValueError(
-                f"there is no layer {wrong[0]}: the encoder has {count}, from 0 to {count - 1}"
-            )
-        numbers, kept, first = [layer % count for layer in layers], {}, 0
-        for spec, stack in zip(self.stack_specs, self.stacks, strict=True):
-            definition, params = nnx.split(stack)
-            start, last = first, first + spec.layers - 1
-            for end in sorted({number for number in numbers if first <= number <= last} | {last}):
-                if start > max(numbers):
-                    break
-                part = jax.tree.map(
-                    lambda leaf, span=slice(start - first, end + 1 - first): leaf[span], params
+        numbers = []
+        for layer in layers:
+            if not -count <= layer < count:
+                raise ValueError(
+                    f"there is no layer {layer}: the encoder has {count}, from 0 to {count - 1}"
                 )
-                survival = spec.survival_by_layer()[start - first : end + 1 - first]
-                kept[end], _ = _scan(
-                    spec, nnx.merge(definition, part), x, padding_mask, survival, None
-                )
-                x, start = kept[end], end + 1
-            first = last + 1
-        return [self.norm(kept[number]) for number in numbers]
+            numbers.append(layer % count)
+        streams = self._run(x, sorted(set(numbers)), padding_mask)
+        return [self._output(streams[number]) for number in numbers]
+
+    def _run(
+        self,
+        x: jax.Array,
+        kept: Sequence[int],
+        padding_mask: jax.Array | None,
+        keys: jax.Array | None = None,
+    ) -> dict[int, jax.Array]:
+        """The residual stream after some layers, by their numbers.
+
+        Args:
+            x: as in `__call__`.
+            kept: the numbers of the layers, from 0 in order; no layer after the last one is run.
+            padding_mask: as in `__call__`.
+            keys: of each layer and example, [layers, batch], or [layers + 1, batch]; None for
+                evaluation.
+        """
+        spec = self.spec
+        if padding_mask is not None:
+            chex.assert_equal_shape_prefix([x, padding_mask], 2)
+        x = sharding.constrain(x.astype(spec.stream_dtype), sharding.BATCH)
+        survival = spec.survival_by_layer()
+        streams = {}
+        start = 0
+        for stack_spec, stack in zip(self.stack_specs, self.stacks, strict=True):
+            first = start
+            last = first + stack_spec.layers - 1
+            for end in _ends(first, last, kept):
+                part = _layers_of(stack, start - first, end + 1 - first, stack_spec.layers)
+                part_spec = dataclasses.replace(stack_spec, layers=end + 1 - start)
+                layers = slice(start, end + 1)
+                layer_keys = None if keys is None else keys[layers]
+                x, _ = _scan(part_spec, part, x, padding_mask, survival[layers], layer_keys)
+                streams[end] = x
+                start = end + 1
+            start = last + 1
+        return streams
+
+    def _output(self, x: jax.Array) -> jax.Array:
+        """The final norm, [batch, tokens, d_model] to the same in the compute type."""
+        return self.norm(x).astype(self.spec.compute_dtype)
 
     def extend(
         self, x: jax.Array, caches: list[CacheArrays] | None, first: jax.Array
@@ -156,7 +172,7 @@ class Encoder(nnx.Module):
         for spec, stack, cache in zip(self.stack_specs, self.stacks, caches, strict=True):
             x, cache = _scan(spec, stack, x, None, spec.survival_by_layer(), None, cache, first)
             updated.append(cache)
-        return self.norm(x).astype(self.spec.compute_dtype), updated
+        return self._output(x), updated
 
 
 def pooled_states(states: jax.Array, pool: str, padding_mask: jax.Array | None) -> jax.Array:
@@ -182,6 +198,24 @@ def _stack(spec: BlockSpec, rngs: nnx.Rngs, layers: Layers) -> nnx.Module:
     stack = make(rngs.split(spec.layers))
     parameters.set_layers(stack, layers)
     return stack
+
+
+def _ends(first: int, last: int, kept: Sequence[int]) -> list[int]:
+    """The layers of a stack, from `first` to `last`, up to which its parts are run: those that are
+    kept, and its last one if a later layer is."""
+    ends = [number for number in kept if first <= number <= last]
+    if max(kept) > last and last not in ends:
+        ends.append(last)
+    return ends
+
+
+def _layers_of(stack: Any, start: int, stop: int, count: int) -> Any:
+    """The layers of a stack of `count` from `start` to before `stop`, as a stack."""
+    if (start, stop) == (0, count):
+        return stack
+    definition, params = nnx.split(stack)
+    part = jax.tree.map(lambda leaf: leaf[start:stop], params)
+    return nnx.merge(definition, part)
 
 
 def _scan(

@@ -173,7 +173,7 @@ def _call(
             own_bias = None if bias is None else _within(bias[head], first, tokens)
             weights = _weights(own[0], own[1], mask, own_bias, first if causal else None)
             given = None if d_mixed is None else _within(d_mixed[:, lanes], first, tokens)
-            kernel(head, lanes, weights, *own, given, *outputs)
+            kernel(head, lanes, weights, mask, *own, given, *outputs)
 
     return pl.pallas_call(
         body,
@@ -213,7 +213,15 @@ def _weights(q: Array, k: Array, mask: Any, bias: Array | None, first: Array | N
 
 
 def _forward(
-    head: int, lanes: slice, weights: Array, q: Array, k: Array, v: Array, _: None, mixed: Any
+    head: int,
+    lanes: slice,
+    weights: Array,
+    mask: Any,
+    q: Array,
+    k: Array,
+    v: Array,
+    _: None,
+    mixed: Any,
 ) -> None:
     mixed[:, lanes] = _dot(weights.astype(v.dtype), v, ((1,), (0,))).astype(mixed.dtype)
 
@@ -222,6 +230,7 @@ def _backward(
     head: int,
     lanes: slice,
     weights: Array,
+    mask: Any,
     q: Array,
     k: Array,
     v: Array,
@@ -233,6 +242,9 @@ def _backward(
     d_v[:tokens, lanes] = _dot(weights.astype(v.dtype), d_mixed, ((0,), (0,))).astype(d_v.dtype)
     d_weights = _dot(d_mixed, v, ((1,), (1,)))
     d_logits = weights * (d_weights - (weights * d_weights).sum(axis=-1, keepdims=True))
+    if mask is not None:
+        # Where all keys are padding the weights are equal, but no logit has been read.
+        d_logits = jnp.where(mask[...] > 0, d_logits, 0.0)
     if d_bias is not None:
         first = pl.program_id(2) == 0
         d_bias[head] = jnp.where(first, 0.0, d_bias[head]) + d_logits

@@ -249,14 +249,16 @@ class SequenceClassifier(TextModel):
         segments: jax.Array,
         padding_mask: jax.Array | None = None,
         key: jax.Array | None = None,
+        text_mask: jax.Array | None = None,
     ) -> jax.Array:
         """float32 logits [batch, classes]; arguments as in `hidden`, [CLS] first. Dropout applies
-        to the pooled state too."""
+        to the pooled state too. `text_mask`, bool like the tokens, is False for padding, which the
+        mean leaves out also where the encoder reads it; None if it is `padding_mask`."""
         encoder_key, head_key = (None, None) if key is None else split_keys(key, 2)
         states = self.hidden(tokens, encoder_key, segments, padding_mask).astype(
             self.spec.precise_dtype
         )
-        pooled = pooled_states(states, self.pool, padding_mask)
+        pooled = pooled_states(states, self.pool, padding_mask if text_mask is None else text_mask)
         if self.pooler is not None:
             pooled = jnp.tanh(self.pooler(pooled))
         return self.head(dropout(pooled, self.spec.dropout, head_key))
@@ -292,9 +294,10 @@ class PairClassifier(TextModel):
         segments: jax.Array,
         padding_mask: jax.Array | None = None,
         key: jax.Array | None = None,
+        text_mask: jax.Array | None = None,
     ) -> jax.Array:
         """float32 logits [batch, classes] of tokens [batch, 2, tokens], also the shape of
-        `segments` and `padding_mask`."""
+        `segments`, `padding_mask` and `text_mask` (see `SequenceClassifier`)."""
         chex.assert_shape(tokens, (None, 2, None))
         encoder_key, head_key = None, None
         if key is not None:
@@ -305,7 +308,8 @@ class PairClassifier(TextModel):
         states = self.hidden(
             tokens.reshape(-1, size), encoder_key, segments.reshape(-1, size), mask
         )
-        pooled = pooled_states(states.astype(self.spec.precise_dtype), self.pool, mask)
+        pooled_mask = mask if text_mask is None else text_mask.reshape(-1, size)
+        pooled = pooled_states(states.astype(self.spec.precise_dtype), self.pool, pooled_mask)
         u, v = jnp.moveaxis(pooled.reshape(-1, 2, self.spec.d_model), 1, 0)
         pair = jnp.concatenate([u, v, u * v, u - v] if self.nli else [u, v], axis=-1)
         return self.head(dropout(pair, self.spec.dropout, head_key))

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,6 +119,35 @@ def test_a_causal_encoder_continues_in_a_float32_stream(kind):
     assert [e.outvars[0].aval.dtype for e in traced if e.primitive.name == "scan"] == [
         jnp.dtype("float32")
     ]
+
+
+@pytest.mark.parametrize("scan_layers", [True, False])
+@pytest.mark.parametrize("kind", ["gmlp", "bert", "fnet_hybrid", "growing"])
+def test_states_are_those_that_the_output_is_made_of(kind, scan_layers):
+    """The last is the output; the first that of an encoder with one layer, in the same types."""
+    module = encoder(
+        dtype="bfloat16", residual_dtype="float32", scan_layers=scan_layers, **KINDS[kind]
+    )
+    layers = module.spec.layers
+    x = jnp.asarray(normal(0, 2, 5, 6), jnp.bfloat16)
+    first, last, again = quick_jit(lambda x: module.states(x, [0, -1, layers - 1]))(x)
+    np.testing.assert_array_equal(last, quick_jit(module)(x))
+    np.testing.assert_array_equal(again, last)
+    one_layer = dataclasses.replace(module.stack_specs[0], layers=1)
+    block = nnx.merge(nnx.split(module.stacks[0])[0], _first_layer(module.stacks[0]))
+    expected = quick_jit(lambda x: module.norm(block(x.astype(one_layer.stream_dtype))))(x)
+    assert first.dtype == jnp.bfloat16
+    np.testing.assert_allclose(
+        first.astype(np.float32), expected.astype(np.float32), rtol=0.02, atol=0.02
+    )
+    for layer in (layers, -layers - 1):
+        with pytest.raises(ValueError, match=f"no layer {layer}"):
+            module.states(x, [layer])
+
+
+def _first_layer(stack):
+    """The parameters of the first of stacked layers."""
+    return jax.tree.map(lambda leaf: leaf[0], nnx.split(stack)[1])
 
 
 @pytest.mark.parametrize("stream, sums", [("", 256), ("float32", 272)])

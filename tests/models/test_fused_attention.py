@@ -49,7 +49,8 @@ def test_values_and_gradients(monkeypatch, heads, tokens, biased, masked, causal
     rng = np.random.default_rng(0)
     exact = [rng.normal(size=(BATCH, tokens, 3 * 256)), rng.normal(size=(heads, tokens, tokens))]
     qkv, bias = (jnp.asarray(x, kind) for x, kind in zip(exact, (dtype, "float32"), strict=True))
-    mask = np.arange(tokens) < np.array([[tokens], [11], [1]]) if masked else None
+    # The last example is padding alone.
+    mask = np.arange(tokens) < np.array([[tokens], [11], [0]]) if masked else None
     weights = rng.normal(size=(BATCH, tokens, 256))
 
     def fused(qkv, bias):

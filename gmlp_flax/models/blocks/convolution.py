@@ -146,7 +146,7 @@ class Convolution(nnx.Module):
         kernels. Padding counts as zeros; `padding_mask` as in `Block`."""
         gated = jax.nn.glu(self.proj_in(x))
         if padding_mask is not None:
-            gated = jnp.where(padding_mask[..., None], gated, 0)
+            gated = jnp.where(padding_mask[..., None], gated, jnp.zeros_like(gated))
         kernel = self.kernel(gated)
         if dropout_keys is not None and self.rate:
             kernel = (

@@ -233,7 +233,7 @@ def rank_notes(scores: Mapping[str, Mapping[str, Spread]]) -> Iterator[str]:
                 [sign * of[row].centre for row in rows] for sign, of in ((-1, found), (1, of_row))
             )
             rank = float(claims.spearman(low, high))
-            over = f"over {len(rows)} rows: {rank:.2f}; one-sided permutation p = {claims.chance(rank, high):.2g}"
+            over = f"over {len(rows)} rows: {rank:.2f}; one-sided permutation p = {claims.chance(low, high):.2g}"
             title = COLUMNS[
                 name.removesuffix(alternatives.RANDOM)
             ].title + ", from random parameters" * name.endswith(alternatives.RANDOM)
@@ -277,10 +277,14 @@ def of_curves(by_row: Mapping[str, Sequence[claims.Curve]]) -> Orderings:
         float(claims.spearman(list(means.values()), list(papers.values()))),
     )
     agree = agreeing(list(means.values()), column)
-    orders = list(itertools.permutations(range(len(column))))
+    orders = list(itertools.permutations(means.values()))
     agree_p = sum(agreeing(order, column) >= agree for order in orders) / len(orders)
     return Orderings(
-        claims.orderings(papers, last), agree, agree_p, rank, claims.chance(rank, column)
+        claims.orderings(papers, last),
+        agree,
+        agree_p,
+        rank,
+        claims.chance(list(means.values()), column),
     )
 
 

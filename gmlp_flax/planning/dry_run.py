@@ -165,6 +165,37 @@ def workload(config: ConfigDict) -> Workload:
     )
 
 
+class Share(NamedTuple):
+    """Bytes on one device."""
+
+    state: int
+    params: int
+
+
+@sharding.portable()
+def share_of_device(config: ConfigDict, partition: Partition) -> Share:
+    """The part of the state and of the parameters that one device holds: what the mesh does not
+    split, such as biases, is on every device."""
+    task = tasks.find(config.task)(config)
+    params = task.shapes()
+    metadata = task.param_metadata()
+    mesh = partition.for_model(metadata)
+    transformation = optimizer.make(config, params, metadata)
+    state = jax.eval_shape(lambda params: step.init_state(task, transformation, params), params)
+    trained = optimizer.trained(config, params, metadata)
+    described = mesh.describe_state(state, step.state_paths(state, trained))
+    return Share(_bytes_of_shard(described), _bytes_of_shard(mesh.describe(params)))
+
+
+def _bytes_of_shard(described: Any) -> int:
+    """The bytes of shapes with shardings on one device."""
+    total = 0
+    for leaf in jax.tree.leaves(described):
+        shape = leaf.sharding.shard_shape(leaf.shape)
+        total += math.prod(shape) * leaf.dtype.itemsize
+    return total
+
+
 @sharding.portable()
 def forward_flops(task: Task) -> float:
     """Operations in matrix products of one example's forward pass, with its loss."""

@@ -21,7 +21,7 @@ from gmlp_flax import tasks
 from gmlp_flax.config import Sizes
 from gmlp_flax.errors import RunError
 from gmlp_flax.planning import chips, dry_run
-from gmlp_flax.planning.dry_run import Workload
+from gmlp_flax.planning.dry_run import Share, Workload
 from gmlp_flax.planning.hlo import WIRE, Collectives, Moved, Program
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.training.partition import Devices, Partition
@@ -132,13 +132,16 @@ def make(
     partition = _partition(config, task, count if devices is None else devices)
     # libtpu lists two devices of some chips
     work, per_chip = dry_run.workload(config), partition.mesh.size // count
+    share = dry_run.share_of_device(config, partition)
     device = (
-        _estimate(config, work, partition)
+        _estimate(config, work, share, partition)
         if devices is None
-        else _compile(config, work, partition, chip)
+        else _compile(config, work, share, partition, chip)
     )
     collectives = (
-        _exchange(config, work, partition) if device.collectives is None else device.collectives
+        _exchange(config, work, share, partition)
+        if device.collectives is None
+        else device.collectives
     )
 
     peak = count * chip.flops
@@ -153,13 +156,7 @@ def make(
     step_seconds = max(products, memory or 0.0, links - waiting) + waiting
     hours = config.steps * step_seconds / 3600
     units = config.batch_size * task.units_per_example
-    state = (
-        2
-        * (work.state_bytes + work.param_bytes)
-        / partition.mesh.shape["fsdp"]
-        * per_chip
-        / chip.hbm_bandwidth
-    )
+    state = 2 * (share.state + share.params) * per_chip / chip.hbm_bandwidth
     return Plan(
         topology=topology,
         chips=count,
@@ -209,7 +206,9 @@ def compute_bound(
     return max(1, math.ceil(batch * max(state / ahead, links / products)))
 
 
-def _compile(config: ConfigDict, work: Workload, partition: Partition, chip: chips.Chip) -> _Device:
+def _compile(
+    config: ConfigDict, work: Workload, share: Share, partition: Partition, chip: chips.Chip
+) -> _Device:
     """Compiles the actual step. If it exceeds the memory, the compiler's error tells how much it
     needs."""
     # Kernels for GPUs that are not here cannot be tried out.
@@ -224,7 +223,7 @@ def _compile(config: ConfigDict, work: Workload, partition: Partition, chip: chi
         peak = needed_bytes(str(error))
         if peak is None:
             raise
-        arguments = _arguments(config, work, partition)
+        arguments = _arguments(config, work, share, partition)
         note = "the program exceeds the memory: collectives are estimated, the time leaves out memory traffic"
         return _Device(
             _Memory(arguments, max(0.0, peak - arguments), peak), exceeds=True, notes=(note,)
@@ -262,20 +261,20 @@ def needed_bytes(message: str) -> float | None:
     )
 
 
-def _arguments(config: ConfigDict, work: Workload, partition: Partition) -> float:
+def _arguments(config: ConfigDict, work: Workload, share: Share, partition: Partition) -> float:
     batch_bytes = work.batch_bytes * config.batch_size
-    return work.state_bytes / partition.mesh.shape["fsdp"] + batch_bytes / partition.batch_shares
+    return share.state + batch_bytes / partition.batch_shares
 
 
-def _estimate(config: ConfigDict, work: Workload, partition: Partition) -> _Device:
+def _estimate(config: ConfigDict, work: Workload, share: Share, partition: Partition) -> _Device:
     """Counts the state, the gradients (twice with accumulation: the sum and the newest), and the
     arrays that the forward pass saves for the backward pass."""
     microbatches = config.optimizer.grad_accum_steps
-    arguments = _arguments(config, work, partition)
+    arguments = _arguments(config, work, share, partition)
     saved = work.saved_bytes * config.batch_size / partition.batch_shares / microbatches
     if partition.mesh.shape["fsdp"] > 1 and config.model.remat != "full":
         saved += GATHERED_BYTES * work.params
-    gradients = work.param_bytes / partition.mesh.shape["fsdp"] * min(2, microbatches)
+    gradients = share.params * min(2, microbatches)
     memory = _Memory(arguments, saved + gradients, arguments + saved + gradients)
     # The state, the gradients and every saved array are written once and read once.
     traffic = 2 * (arguments + saved * microbatches + gradients * microbatches)
@@ -286,18 +285,19 @@ def _estimate(config: ConfigDict, work: Workload, partition: Partition) -> _Devi
     return _Device(memory, traffic=traffic, notes=notes)
 
 
-def _exchange(config: ConfigDict, work: Workload, partition: Partition) -> dict[str, Collectives]:
+def _exchange(
+    config: ConfigDict, work: Workload, share: Share, partition: Partition
+) -> dict[str, Collectives]:
     """The collectives that data and fsdp parallelism always need: float32 gradients and gathered
     parameters."""
     fsdp, microbatches = partition.mesh.shape["fsdp"], config.optimizer.grad_accum_steps
-    shard = work.param_bytes / fsdp
     # Each microbatch gathers the parameters, with remat=full forward and backward, and scatters its
     # gradients.
     gathers = microbatches * (2 if config.model.remat == "full" else 1)
     rows = (
-        ("all-reduce", 1, shard, partition.batch_shares // fsdp),
+        ("all-reduce", 1, share.params, partition.batch_shares // fsdp),
         ("all-gather", gathers, GATHERED_BYTES * work.params, fsdp),
-        ("reduce-scatter", microbatches, shard, fsdp),
+        ("reduce-scatter", microbatches, share.params, fsdp),
     )
     collectives = {}
     for kind, count, size, group in rows:

@@ -260,7 +260,7 @@ def _notes_on_ranks(ranks: Sequence[claims.RankPoint], papers: Mapping[str, floa
     if not ranks:
         return []
     last = ranks[-1]
-    p = claims.chance(last.correlation, list(papers.values()))
+    p = claims.chance(last.places, list(papers.values()))
     over = f"over {len(papers)} models, after {last.tokens:,} tokens"
     note = (
         f"Spearman's rank correlation with the paper's column: {last.correlation:.2f} {over}; "

@@ -215,6 +215,6 @@ def _correlation(scores: Mapping[str, Score], papers: Mapping[str, float]) -> st
         ours.append(scores[row].spread.centre)
         column.append(paper)
     rank = float(claims.spearman(ours, column))
-    p = claims.chance(rank, column)
+    p = claims.chance(ours, column)
     over = f"over {len(papers)} models; one-sided permutation p = {p:.2g}"
     return f"rank correlation with the paper's column {rank:.2f} {over}."

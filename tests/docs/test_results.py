@@ -124,7 +124,10 @@ def test_rank_correlations_and_gains_of_the_alternatives():
     ]
     assert table["gain by pretraining, mean"] == expected
     trees = rank("listops", "cifar10")
-    p = claims.chance(trees, [scores["cifar10"][row].centre for row in scores["listops"]])
+    both = [
+        [scores[name][row].centre for row in scores["listops"]] for name in ("listops", "cifar10")
+    ]
+    p = claims.chance(*both)
     assert (
         f"over these 11 rows is {trees:.2f} with CIFAR-10 (one-sided permutation p = {p:.2f})"
         in text

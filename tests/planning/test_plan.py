@@ -7,7 +7,8 @@ import types
 import jax
 import pytest
 
-from gmlp_flax import config
+from gmlp_flax import config, tasks
+from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.errors import RunError
 from gmlp_flax.planning import chips, dry_run, plan
 from gmlp_flax.training.partition import Partition
@@ -110,6 +111,28 @@ def test_sharded_parameters_are_gathered_and_held_in_parts():
     for found, gathers in ((parts, 1), (again, 2)):
         counts = {kind: each["count"] for kind, each in found.collectives.items()}
         assert counts == {"all-gather": gathers, "reduce-scatter": 1}
+
+
+def test_what_is_not_split_counts_whole():
+    """Biases, norms and counters are on every device; kernels are split over fsdp."""
+    options = small(**{"mesh.fsdp": 8, "mesh.data": 1})
+    partition = Partition.make(options.mesh, 8)
+    share = dry_run.share_of_device(options, partition)
+    task = tasks.find(options.task)(options)
+    split = whole = 0
+    for path, leaf in leaves_by_path(task.shapes()).items():
+        spec = partition.for_model(task.param_metadata()).sharding(path, leaf.shape).spec
+        if "fsdp" in spec:
+            split += 4 * leaf.size
+        else:
+            whole += 4 * leaf.size
+    assert whole > 1000
+    assert share.params == split / 8 + whole
+    # AdamW: the parameters and two moments; the step, two counts, the window's sums
+    assert 3 * share.params < share.state < 3 * share.params + 200
+    found = plan.make(options, "gpu:h100x8")
+    batch = 64 * dry_run.workload(options).batch_bytes / 8
+    assert found.per_chip_bytes["arguments"] == pytest.approx(share.state + batch, abs=1)
 
 
 def test_beyond_a_node_the_network_counts():

@@ -60,7 +60,7 @@ def main(words: list[str] | None = None) -> None:
 def _run(name: str, arguments: list[str]) -> None:
     """Runs a subcommand; its config may name a class of a package in the current folder."""
     sys.path.append(os.getcwd())  # last, so it hides nothing
-    sys.argv = [f"gmlp {name}", *arguments]
+    sys.argv = [f"gmlp {name}", *map(expand_home, arguments)]
     before = threading.enumerate()
     try:
         module, _, function = COMMANDS[name][0].partition(":")
@@ -79,6 +79,15 @@ def _run(name: str, arguments: list[str]) -> None:
         if error.code == INTERRUPTED or (error.code and waiting):
             output.end_at_once(error.code if isinstance(error.code, int) else 1)
         raise
+
+
+def expand_home(word: str) -> str:
+    """A word of the command line with the home folder in the place of ~ or ~USER, also behind
+    `--workdir=`, where a shell leaves it."""
+    option, equals, value = word.rpartition("=~") if word.startswith("-") else ("", "", word)
+    if equals:
+        return f"{option}={os.path.expanduser('~' + value)}"
+    return os.path.expanduser(word)
 
 
 def help_text() -> str:

@@ -89,6 +89,22 @@ def test_an_unknown_command_is_one_line(gmlp, name, advice):
     assert (code, out, error.count("\n")) == (2, "", 1) and name in error and advice in error
 
 
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("--workdir=~/runs/t", "--workdir=/home/her/runs/t"),
+        ("--config.data.train=~/books", "--config.data.train=/home/her/books"),
+        ("~/photo.jpg", "/home/her/photo.jpg"),
+        ("--config.data.train=a~/b", "--config.data.train=a~/b"),
+        ("--steps=3", "--steps=3"),
+        ("a=~/b", "a=~/b"),
+    ],
+)
+def test_home_folders_on_the_command_line(monkeypatch, word, expected):
+    monkeypatch.setenv("HOME", "/home/her")
+    assert gmlp_main.expand_home(word) == expected
+
+
 def test_every_file_is_a_command_or_shared():
     files = {path.stem for path in pathlib.Path(cli.__file__).parent.glob("*.py")}
     commands = {module.partition(":")[0] for module, _ in COMMANDS.values()}

@@ -139,7 +139,7 @@ def load(
             or is damaged, or the model cannot be changed so. The message is one line.
     """
     sizes = mesh_sizes(mesh)
-    source = os.fspath(source)
+    source = io_files.user_path(source)
     if source in _models() and not io_files.exists(source):
         raise RunError(
             f"{source!r} names an architecture, not a trained model: create({source!r}) makes one"

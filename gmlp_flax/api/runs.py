@@ -67,7 +67,7 @@ def train(
         raise ConfigError(
             f"optimizer is {optimizer!r:.80}: expected optax's, such as optax.sgd(0.1)"
         )
-    workdir = os.fspath(workdir)
+    workdir = io_files.user_path(workdir)
     options = options or {}
     start: Pretrained | None = None
     if init is not None:

@@ -1,9 +1,9 @@
 """The folder of a run, local or in a bucket: its files and who may write them, its record, its
 checkpoints."""
 
+from gmlp_flax.io.files import RUN_FILE
 from gmlp_flax.io.locks import LEASE_FILE
 
-RUN_FILE = "run.json"  # whose run it is
 CONFIG_FILE = "config.json"
 ENVIRONMENT_FILE = "environment.json"  # the versions of packages that took its last steps
 METRICS_FILE = "metrics.jsonl"

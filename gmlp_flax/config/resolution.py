@@ -7,6 +7,7 @@ raises where it stands. (A locked `ConfigDict` refuses only keys that it does no
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -76,6 +77,7 @@ def resolve(
             other.
         UserError: `read_start` and `choose_mesh` may raise others.
     """
+    config = _with_home(config)
     check_values(config)
     start = read_start(config)
     notes: list[str] = []
@@ -89,6 +91,17 @@ def resolve(
     frozen: Any = FrozenConfigDict(mutable_copy(config))
     files = {} if start is None else start.files
     return Resolved(frozen, files, tuple(notes))
+
+
+def _with_home(config: ConfigDict) -> ConfigDict:
+    """A config with the home folder in the place of ~ or ~USER at the start of a text."""
+    new = mutable_copy(config)
+    expanded = {}
+    for name, value in flat(config).items():
+        if isinstance(value, str) and value.startswith("~"):
+            expanded[name] = os.path.expanduser(value)
+    new.update_from_flattened_dict(expanded)
+    return new
 
 
 def inherit(

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from absl import flags
 
-from gmlp_flax.errors import DataError
+from gmlp_flax.data.workers import why_one_ended
+from gmlp_flax.errors import DataError, RunError
 
 if TYPE_CHECKING:
     # Slow to import: done by the functions that read, not where a config is checked.
@@ -276,6 +277,11 @@ class Batches(Iterator[Batch], contextlib.AbstractContextManager):
         except DataError as error:  # Grain adds lines about tracebacks
             message, _, _ = str(error).partition("\n")
             raise type(error)(message) from error
+        except RuntimeError as error:
+            reason = why_one_ended(str(error))
+            if not reason:
+                raise
+            raise RunError(reason) from None
 
     def __exit__(self, *_: object) -> None:
         self.close()

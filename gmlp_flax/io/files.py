@@ -36,6 +36,7 @@ COMPRESSIONS = tuple(_DECOMPRESSORS)  # suffixes of compressed files
 # A vocabulary of a million pieces has some 20 MB, and no index or list of names is longer.
 SMALL = 64 << 20
 MOST = 1 << 30  # bytes that are held at once: a small compressed file can hold more than the memory
+RUN_FILE = "run.json"  # says of the folder that it is in whose run it is
 COMMIT_MARK = "commit_success.txt"  # Orbax writes it last to a checkpoint
 # c4-train.00000-of-01024.json.gz
 SHARD = re.compile(r"^(?P<stem>.*?)[-_.]?(?P<number>\d+)-of-(?P<count>\d+)")
@@ -68,9 +69,16 @@ def join(folder: str, *names: str) -> str:
     return os.path.join(folder, *names)
 
 
-def absolute(path: str) -> str:
-    """The path, independent of the current folder."""
-    return path.rstrip("/") if is_remote(path) else os.path.abspath(path)
+def user_path(path: str | os.PathLike[str]) -> str:
+    """A path as a user gives it, with the home folder in the place of ~ or ~USER at its start: no
+    shell expands it behind `--workdir=`, and Python does not."""
+    return os.path.expanduser(os.fspath(path))
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The path, independent of the current folder; see also `user_path`."""
+    name = user_path(path)
+    return name.rstrip("/") if is_remote(name) else os.path.abspath(name)
 
 
 def compression(path: str) -> str:
@@ -123,9 +131,12 @@ def _ask(path: str | os.PathLike, action: Callable[[Any, str], T], absent: T) ->
 
 
 def find_files(path: str) -> tuple[File, ...]:
-    """The file `path`, or all files below the folder `path`, ordered by name and without hidden
-    files. Raises DataError if there is nothing at `path`, or a file or the store cannot be
-    reached."""
+    """The file `path`, or all files below the folder `path`, ordered by name, without hidden files
+    and without those of run folders (with a run.json) in it.
+
+    Raises:
+        DataError: there is nothing at `path`, or a file or the store cannot be reached.
+    """
     if not exists(path):
         raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
     if is_remote(path):
@@ -133,7 +144,15 @@ def find_files(path: str) -> tuple[File, ...]:
     else:
         files = list(_find_local(path))
     visible = [file for file in files if not _is_hidden(file)]
-    return tuple(sorted(visible, key=lambda file: file.name.split("/")))
+    outside = _outside_of_runs(visible)
+    return tuple(sorted(outside, key=lambda file: file.name.split("/")))
+
+
+def _outside_of_runs(files: Sequence[File]) -> list[File]:
+    """The files that are in no run folder below the folder that was listed."""
+    ending = f"/{RUN_FILE}"
+    runs = tuple(file.name.removesuffix(RUN_FILE) for file in files if file.name.endswith(ending))
+    return [file for file in files if not file.name.startswith(runs)]
 
 
 def _is_hidden(file: File) -> bool:
@@ -172,8 +191,8 @@ def _remote_file(path: str, name: str, info: Mapping[str, Any]) -> File:
 
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`os.walk` through links as well; raises DataError for a folder that cannot be read, or that
-    is inside itself."""
+    """`os.walk` through links as well, but not into run folders (with a run.json); raises DataError
+    for a folder that cannot be read, or that is inside itself."""
 
     def refuse(error: OSError) -> None:
         raise storage_error(f"reading {error.filename}", error) from error
@@ -183,7 +202,12 @@ def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
             raise DataError(
                 f"{folder}: more than 30 folders in each other; remove a link to a folder around it"
             )
+        folders[:] = [name for name in folders if not _is_run(os.path.join(folder, name))]
         yield folder, folders, names
+
+
+def _is_run(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, RUN_FILE))
 
 
 def check_shards(path: str, files: Iterable[File]) -> None:

@@ -298,11 +298,11 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
         for number, values in enumerate(_parquet_values(file, names, 0, None)):
             row = {}
             for name, value in zip(names, values, strict=True):
-                row[name] = _cell(value, classes.get(name, ()))
+                row[name] = named_cell(value, classes.get(name, ()))
             yield number, row
 
 
-def _cell(value: Any, classes: Sequence[str]) -> Any:
+def named_cell(value: Any, classes: Sequence[str]) -> Any:
     """A value as text where it is UTF-8, and as the name of its class where classes are declared;
     a number that is no class stays as it is."""
     if isinstance(value, bytes):
@@ -337,16 +337,24 @@ def _parquet_values(
 
 
 def _declared_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
-    """Column -> names of its classes, by the description that the package datasets writes; {}
-    without one."""
-    classes = {}
+    """`feature_classes` of the description in a file's schema; {} without one."""
     try:
         features = json_files.loads(metadata[b"huggingface"].decode())["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        return {}
+    return feature_classes(features)
+
+
+def feature_classes(features: Any) -> dict[str, tuple[str, ...]]:
+    """Column -> names of its classes, by the features that the package datasets writes in JSON; {}
+    if they are none."""
+    classes = {}
+    try:
         for name, feature in features.items():
             # The feature of a list is a list.
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
                 classes[name] = tuple(map(str, feature["names"]))
-    except (KeyError, ValueError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError):
         return {}
     return classes
 

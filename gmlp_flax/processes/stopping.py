@@ -1,8 +1,9 @@
 """What ends a run before its last step: signals, after which it saves, and the watchdog of one that
 hangs.
 
-SIGTERM (a preemption notice), SIGINT and SIGHUP (a lost terminal) end a run after a step, or after
-a batch of an evaluation, which is the same one on all processes. A service manager, SLURM and a
+SIGTERM (a preemption notice), SIGINT, SIGHUP (a lost terminal), SIGUSR1 and SIGUSR2 (what sbatch's
+--signal sends in scripts for other trainers) and SIGXCPU (a limit of CPU time) end a run after a
+step, or after a batch of an evaluation, which is the same one on all processes. A service manager, SLURM and a
 terminal signal all processes of a group, and a process that started another passes its signals on
 to it. So one request to stop may come twice, at once: only a signal that comes later is a second
 one.
@@ -21,8 +22,15 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-# a preemption notice, Ctrl-C, a lost terminal
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Of other programs; SIGINT is Python's own KeyboardInterrupt.
+TERMINATING = (
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGXCPU,
+)
+STOPPING = (signal.SIGINT, *TERMINATING)
 SAME = 1.0  # seconds in which a signal that comes again is the same request
 BEGINNING = 3600.0  # seconds that the watchdog gives to the first step
 STDERR = 2  # a number, because sys.stderr may not be a file, for example in notebooks
@@ -56,11 +64,14 @@ def handle(
 
 def end_on_the_next(*names: int) -> None:
     """For a handler: after SAME seconds, the next of these signals ends the process, even in a call
-    that hangs."""
+    that hangs. SIGXCPU, which the system repeats every second, is ignored from then on: a process
+    that does not stop is killed at the hard limit."""
     for name in names:
         if signal.getsignal(name) == signal.SIG_IGN:  # already, or by nohup
             continue
         signal.signal(name, signal.SIG_IGN)
+        if name == signal.SIGXCPU:
+            continue
         # The C function, since Python's is for the main thread alone, which may never run again.
         timer = threading.Timer(SAME, ctypes.CDLL(None).signal, (int(name), None))
         timer.daemon = True
@@ -69,19 +80,19 @@ def end_on_the_next(*names: int) -> None:
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came while no `StopRequest` waited for it."""
+    """One of TERMINATING came while no `StopRequest` waited for it."""
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise Terminated, so that all that is open is closed, as after
+    """Inside, the signals of TERMINATING raise Terminated, so that all that is open is closed, as after
     Ctrl-C."""
 
     def terminate(number: int, _frame: FrameType | None) -> None:
         end_on_the_next(number)
         raise Terminated(signal.Signals(number).name)
 
-    with handle((signal.SIGTERM, signal.SIGHUP), terminate):
+    with handle(TERMINATING, terminate):
         yield
 
 

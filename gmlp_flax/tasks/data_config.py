@@ -7,6 +7,7 @@ config.data.search another share of the training data is held out.
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 
 from ml_collections import ConfigDict
@@ -15,7 +16,8 @@ from gmlp_flax.data import splits
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.data.splits import Request
-from gmlp_flax.errors import DataError, counted
+from gmlp_flax.errors import DataError, RunError, counted
+from gmlp_flax.io import files
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.io.records import BadRecords
 
@@ -79,8 +81,44 @@ def open_split(
         heldout_share=share_of(config),
     )
     with errors_name(f"data.{key_of(config, role)}"):
+        refuse_run(path)
         as_one = data.split == splits.ALL and role_shares_split(config, role)
         return splits.choose(read(path, as_one), request, heldout_names)
+
+
+def refuse_run(path: str) -> None:
+    """Raises DataError if the data are the folder of a run."""
+    if files.exists(files.join(files.user_path(path), files.RUN_FILE)):
+        raise DataError(
+            f"{path!r} is the folder of a run ({files.RUN_FILE} is in it): give a folder of data"
+        )
+
+
+def require_outside_data(workdir: str, config: ConfigDict) -> None:
+    """Refuses a run folder that lies in a folder of the run's data, among whose files and classes
+    its own would be.
+
+    Args:
+        workdir: the run folder, which need not exist.
+        config: of the run.
+
+    Raises:
+        RunError: it does.
+    """
+    run = _real(workdir)
+    for key in ("train", "heldout"):
+        path = config.data[key]
+        is_folder = path not in ("", EMBEDDED)
+        if is_folder and run.startswith(_real(path).rstrip("/") + "/"):
+            raise RunError(
+                f"the workdir {workdir} lies in the data, config.data.{key}={path}, and would be "
+                "read as a part of them: give another --workdir"
+            )
+
+
+def _real(path: str) -> str:
+    """A path by which two folders are compared: absolute and without links, unless it is remote."""
+    return files.absolute(path) if files.is_remote(path) else os.path.realpath(path)
 
 
 def with_skipped(dataset: Dataset, bad: BadRecords) -> Dataset:

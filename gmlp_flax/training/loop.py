@@ -23,11 +23,13 @@ from gmlp_flax.checkpoints.checkpoint import Checkpoints
 from gmlp_flax.checkpoints.metrics_file import MetricsFile, read_result
 from gmlp_flax.config import validation
 from gmlp_flax.data.holdout import ROLES
+from gmlp_flax.data.workers import end_if_imported_again
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files
 from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
 from gmlp_flax.processes import distributed, stopping
+from gmlp_flax.tasks import data_config
 from gmlp_flax.tasks.data import RunFiles, TaskData
 from gmlp_flax.training import record, warm_start
 from gmlp_flax.training.checkpoints import check_metric, open_checkpoints
@@ -88,9 +90,11 @@ def train(
     Raises:
         UserError: the run cannot start or resume. The message is one line.
     """
+    end_if_imported_again()
     workdir = files.absolute(workdir)
     resolved = _resolve(config, workdir, options, init)
     config = resolved.config
+    data_config.require_outside_data(workdir, config)
     with run_folder.hold(workdir, options.restart) as folder:
         with _closing() as close_later:
             profile = close_later(Profile(config, folder.path))

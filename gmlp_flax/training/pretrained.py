@@ -179,7 +179,7 @@ def open_model(source: str | os.PathLike[str] | Model, checkpoint: str = "best")
     """
     if isinstance(source, Model):
         return _open_given(source)
-    found = find(os.fspath(source))
+    found = find(io_files.user_path(source))
     kind = _kind_of(found)
     if kind is not _RUN and checkpoint not in _ANY:
         raise RunError(
@@ -196,7 +196,7 @@ def config_of(source: str | os.PathLike[str]) -> ConfigDict:
     Raises:
         UserError: there is no such model, or its config cannot be read.
     """
-    found = find(os.fspath(source))
+    found = find(io_files.user_path(source))
     if _kind_of(found) in (_RUN, _EXPORT):
         return config_lib.load(found.path(CONFIG_FILE))
     return open_model(source).config
@@ -208,7 +208,7 @@ def exported_folder(source: str | os.PathLike[str]) -> str:
     Raises:
         UserError: there is no such model.
     """
-    found = find(os.fspath(source))
+    found = find(io_files.user_path(source))
     return found.folder if _kind_of(found) is _EXPORT else ""
 
 

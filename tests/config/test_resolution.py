@@ -22,6 +22,19 @@ def finetuning(**model):
     return config
 
 
+def test_home_folders_are_named(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/her")
+    given = gmlp_config.default()
+    given.data.train = "~/books"
+    given.init_from = "~/runs/t"
+    given.data.heldout = "books~"
+    resolved = gmlp_config.resolve(given).config
+    assert resolved.data.train == "/home/her/books"
+    assert resolved.init_from == "/home/her/runs/t"
+    assert resolved.data.heldout == "books~"
+    assert given.data.train == "~/books"
+
+
 def start_from(config, **files):
     """For `resolve`: the run that every config starts from."""
     return lambda _: gmlp_config.Start("runs/pretrained", config, files)

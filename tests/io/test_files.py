@@ -2,6 +2,7 @@ import bz2
 import gzip
 import lzma
 import os
+import pathlib
 
 import fsspec
 import pyarrow as pa
@@ -34,6 +35,36 @@ def test_files_are_found_in_the_order_of_names(folder):
     assert files.subfolders(folder) == ("b",)
     assert files.subfolders(files.join(folder, "nowhere")) == ()
     assert files.exists(folder) and not files.exists(files.join(folder, "nowhere"))
+
+
+def test_files_of_runs_are_no_data(tmp_path):
+    for name in (
+        "a/1.png",
+        "a/run1/run.json",
+        "a/run1/figures/2.png",
+        "run/run.json",
+        "run2/3.png",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert [file.name for file in files.find_files(str(tmp_path))] == ["a/1.png", "run2/3.png"]
+    _, folders, _ = next(files.walk(str(tmp_path)))
+    assert sorted(folders) == ["a", "run2"]
+    run = files.find_files(str(tmp_path / "a" / "run1"))
+    assert [file.name for file in run] == ["figures/2.png", "run.json"]
+    store = fsspec.filesystem("memory")
+    for name in ("a/1.png", "a/run1/run.json", "a/run1/figures/2.png"):
+        store.pipe(f"/found/{name}", b"")
+    assert [file.name for file in files.find_files("memory://found")] == ["a/1.png"]
+
+
+def test_a_path_from_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/her")
+    assert files.user_path("~/runs/t") == "/home/her/runs/t"
+    assert files.absolute(pathlib.Path("~/runs")) == "/home/her/runs"
+    for path in ("runs/~", "gs://bucket/~x", "~nobody-of-this-name/x"):
+        assert files.user_path(path) == path
 
 
 def test_version_changes_with_the_file(folder):

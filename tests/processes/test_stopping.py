@@ -46,7 +46,7 @@ def a_result() -> jax.Array:
     return jax.device_put(jnp.zeros(()), Partition.make().replicated)
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"])
 def test_signal_is_heard_also_if_it_comes_twice(name):
     number = getattr(signal, name)
     before = signal.getsignal(number)

@@ -19,7 +19,11 @@ def stopped(commands, flags, workdir, name):
     return process.returncode, stderr
 
 
-@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    ["SIGTERM", "SIGUSR1"]
+    + [pytest.param(name, marks=pytest.mark.slow) for name in ("SIGINT", "SIGUSR2", "SIGXCPU")],
+)
 def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, name):
     """With a code of its own, so that an engine starts it again; a finished run ends with 0."""
     flags = [

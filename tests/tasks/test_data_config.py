@@ -7,9 +7,9 @@ from ml_collections import ConfigDict
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.text_rows import TextRow, TextRows
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.tasks import data_config
-from tests.failures import failure
+from tests.failures import failure, raised
 
 
 def config(**data):
@@ -180,3 +180,32 @@ def test_the_share_that_is_searched_leaves_most_to_train_on():
     options = config(search=True, heldout_share=0.9)
     assert len(data_config.open_split(options, TRAIN, Reader(""))) >= 1
     assert len(data_config.open_split(options, HELDOUT, Reader(""))) < 25
+
+
+def test_the_folder_of_a_run_is_no_data(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    message = failure(data_config.open_split, config(train=str(tmp_path)), TRAIN, Reader("train"))
+    assert "config.data.train" in message
+    assert "run.json" in message
+
+
+@pytest.mark.parametrize("key", ["train", "heldout"])
+def test_a_run_folder_may_not_lie_in_its_data(tmp_path, monkeypatch, key):
+    """Neither by a relative path nor through a link."""
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (tmp_path / "link").symlink_to(photos)
+    monkeypatch.chdir(tmp_path)
+    for path in (str(photos), "photos", "photos/", "link"):
+        for workdir in (str(photos / "run"), "photos/a/run", "link/run"):
+            chosen = config(**{key: path})
+            message = raised(RunError, data_config.require_outside_data, workdir, chosen)
+            assert f"config.data.{key}={path}" in message
+    for workdir in (str(tmp_path / "run"), "photos_run", str(photos)):
+        data_config.require_outside_data(workdir, config(**{key: "photos"}))
+    data_config.require_outside_data("embedded/run", config(train=data_config.EMBEDDED))
+    remote = config(train="gs://bucket/data")
+    data_config.require_outside_data("gs://bucket/data-runs/1", remote)
+    assert "gs://" in raised(
+        RunError, data_config.require_outside_data, "gs://bucket/data/run", remote
+    )

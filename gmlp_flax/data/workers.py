@@ -1,0 +1,42 @@
+"""The processes of config.data.workers: each imports the script that trains again."""
+
+import inspect
+import re
+
+IMPORTED_AGAIN = 78  # the exit code of a worker whose script trains as it is imported
+_MAIN = "__mp_main__"  # as which a spawned process imports the script
+_ENDED = re.compile(r"terminated unexpectedly with exit code (-?\d+)")  # in Grain 0.2.18
+
+
+def end_if_imported_again() -> None:
+    """Ends this process if it is a worker that only imports the script that started it: one without
+    a main guard, which would train once more in each worker."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        is_module = frame.f_code.co_name == "<module>"
+        if is_module and frame.f_globals.get("__name__") == _MAIN:
+            raise SystemExit(IMPORTED_AGAIN)
+        frame = frame.f_back
+
+
+def why_one_ended(message: str) -> str:
+    """What to tell a user whose worker process has ended, by the message of Grain's error; "" for
+    other errors."""
+    match = _ENDED.search(message)
+    if match is None:
+        return ""
+    code = int(match[1])
+    if code == IMPORTED_AGAIN:
+        return (
+            "config.data.workers starts processes, which import your script again: put what it does "
+            'under `if __name__ == "__main__":`, or set data.workers=0'
+        )
+    if code < 0:
+        return (
+            f"a process of config.data.workers was ended by signal {-code}, perhaps because memory "
+            "ran out: give fewer workers"
+        )
+    return (
+        f"a process of config.data.workers ended with exit code {code}, for the reason above: "
+        "data.workers=0 reads in threads of this process"
+    )

@@ -7,7 +7,7 @@ from absl import flags
 from gmlp_flax.api import factory
 from gmlp_flax.commands import cli
 from gmlp_flax.interop import exported
-from gmlp_flax.interop.formats import FORMATS
+from gmlp_flax.interop.formats import FORMATS, OPSET
 from gmlp_flax.weights.exports import WEIGHTS
 
 EXPORT = """Writes the weights of a run or of a model from elsewhere to a folder, for use elsewhere and here.
@@ -55,7 +55,7 @@ def push(argv: list[str]) -> None:
 
 def _options() -> dict[str, Any]:
     """The flags that are given, of those that say what is written."""
-    names = ("dtype", "format", "license")
+    names = ("dtype", "format", "opset", "license")
     return {name: flags.FLAGS[name].value for name in names if flags.FLAGS[name].present}
 
 
@@ -63,6 +63,12 @@ def _define_options() -> None:
     flags.DEFINE_enum("dtype", "float32", exported.DTYPES, "Of the weights in FOLDER.")
     flags.DEFINE_multi_enum(
         "format", [], list(FORMATS), "Writes the forward pass in this format too."
+    )
+    flags.DEFINE_integer(
+        "opset",
+        OPSET,
+        "Of ONNX's operators: onnxruntime 1.20 reads those up to 21, 1.22 up to 22.",
+        lower_bound=13,
     )
     flags.DEFINE_string(
         "license", "", "Of the weights, for the card, as the Hugging Face hub names it: apache-2.0."

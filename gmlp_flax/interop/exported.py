@@ -28,7 +28,7 @@ from gmlp_flax.checkpoints.run_folder import write_files
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
 from gmlp_flax.errors import ConfigError, RunError, decode_errors, require
-from gmlp_flax.interop.formats import FORMATS, encode
+from gmlp_flax.interop.formats import FORMATS, OPSET, encode, input_shapes
 from gmlp_flax.io import files as io_files
 from gmlp_flax.models import parameters
 from gmlp_flax.tasks.text import NO_TOKENIZER
@@ -59,15 +59,29 @@ Without gmlp_flax:
 {openers}
 `model.safetensors` has every parameter by its path, {dtype}. The first axis under `encoder/` is the layer, and a dense
 layer is `x @ kernel + bias`. `config.json` has every setting.
+{inputs}{classes}"""
+INPUTS = """
+StableHLO and ONNX read, for any batch, and give `logits`, float32 {outputs}:
+
+| input | shape | type | what |
+|---|---|---|---|
+{rows}
 """
+MEANING = {
+    "image": "pixels, red, green, blue, 0 to 255, resized and cropped as `data` in config.json says",
+    "tokens": "ids of the tokenizer, [CLS] first, [PAD] behind the text",
+    "segments": "0 for the first text and padding, 1 for the second text of a pair",
+}
+MOST_LISTED = 200  # classes on the card
 
 
 def export(
     model: Model,
-    out: str,
+    out: str | os.PathLike[str],
     *,
     dtype: Any = "float32",
     format: str | Sequence[str] = (),
+    opset: int = OPSET,
     license: str = "",
 ) -> None:
     """Writes the weights of a model, their running mean if there is one, with all that is needed to
@@ -79,6 +93,7 @@ def export(
         dtype: of the weights in the file, one of DTYPES, or such a type; bfloat16 keeps 8 bits of
             each, in half the space.
         format: further files, by the names of `FORMATS`.
+        opset: the version of ONNX's operators; runtimes read those up to their own.
         license: of the weights, for the card, as the hub names it, such as "apache-2.0".
 
     Raises:
@@ -96,10 +111,11 @@ def export(
     _require_known("dtype", [dtype], DTYPES)
     _require_known("format", formats, FORMATS)
     files = dict(model.task.files)
+    out = io_files.user_path(out)
     require_free(out, CARD, *files)
-    openers = []
+    openers: list[str] = []
     for name in formats:
-        files[FORMATS[name].file] = encode(model, name)
+        files[FORMATS[name].file] = encode(model, name, opset)
         openers.append(FORMATS[name].opener)
     files[CARD] = card(model, dtype, openers, license).encode()
     write(model.params, _exported_config(model), files, out, dtype)
@@ -249,7 +265,31 @@ def card(model: Model, dtype: str, openers: Iterable[str] = (), license: str = "
         scores=_table(model, scores),
         openers="".join(f"    {line}\n" for line in openers),
         dtype=dtype,
+        inputs=_inputs_table(model) if openers else "",
+        classes=_class_list(model.classes),
     )
+
+
+def _inputs_table(model: Model) -> str:
+    """The inputs of the forward pass, for the card."""
+    rows = []
+    for name, array in input_shapes(model.task).items():
+        axes = ", ".join(map(str, array.shape))
+        rows.append(f"| `{name}` | [{axes}] | {array.dtype} | {MEANING[name]} |")
+    outputs = "[batch, classes]" if model.classes else "[batch, tokens, ...]"
+    return INPUTS.format(rows="\n".join(rows), outputs=outputs)
+
+
+def _class_list(classes: Sequence[str]) -> str:
+    """The classes in the order of the logits, for the card; "" without any."""
+    if not classes:
+        return ""
+    listed_classes = ", ".join(
+        f"{number} {name}" for number, name in enumerate(classes[:MOST_LISTED])
+    )
+    more = len(classes) - MOST_LISTED
+    rest = f", and {more:,} more in the file of the classes beside this one" if more > 0 else ""
+    return f"\nClasses, by the position of their logit: {listed_classes}{rest}.\n"
 
 
 def _training(model: Model) -> str:

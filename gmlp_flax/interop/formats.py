@@ -8,14 +8,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from gmlp_flax.errors import RunError, decode_errors, require
 from gmlp_flax.models import blocks, sharding
 from gmlp_flax.tasks.base import Task
+from gmlp_flax.tasks.text import TextTask
 from gmlp_flax.training.model import Model
 
 TORCH_TASKS = ("masked_lm", "causal_lm", "image_classification")
 PLATFORMS = ("cpu", "cuda", "tpu")  # of StableHLO
+NO_PADDING = "PAD_ID: int | None = None"  # a line of the reader for PyTorch
+OUTPUT = "logits"
+OPSET = 21  # of ONNX: the newest that onnxruntime 1.20 reads
 
 
 class Format(NamedTuple):
@@ -23,52 +28,64 @@ class Format(NamedTuple):
 
     Attributes:
         file: the name of its file.
-        encode: the content of the file, for a model.
+        encode: the content of the file, for a model and ONNX's opset.
         package: that this needs.
         opener: how the file is opened, a line of Python.
     """
 
     file: str
-    encode: Callable[[Model], bytes]
+    encode: Callable[[Model, int], bytes]
     package: str
     opener: str
 
 
-def encode(model: Model, name: str) -> bytes:
-    """A model in one of FORMATS; raises RunError if its package is missing, or if the format has no
-    such model."""
+def encode(model: Model, name: str, opset: int = OPSET) -> bytes:
+    """A model in one of FORMATS, of ONNX with the operators of an opset; raises RunError if its
+    package is missing, or if the format has no such model."""
     require(FORMATS[name].package, f"--format={name}", name)
     block = model.config.model.block
     what = f"--format={name} does not have this model, {block} in {model.config.task}"
     with decode_errors(what, "leave the format out", RunError):
-        return FORMATS[name].encode(model)
+        return FORMATS[name].encode(model, opset)
 
 
-def _torch(model: Model) -> bytes:
+def _torch(model: Model, _opset: int) -> bytes:
     reader = blocks.find(model.config.model.block).torch_reader
     if not reader or model.config.task not in TORCH_TASKS:
         raise ValueError(f"it has gMLP and aMLP in {', '.join(TORCH_TASKS)}")
     templates = importlib.resources.files("gmlp_flax.interop") / "templates"
-    return (templates / reader).read_bytes()
+    content = (templates / reader).read_text(encoding="utf-8")
+    return content.replace(NO_PADDING, f"PAD_ID: int | None = {_pad_id(model)}").encode()
 
 
-def _stablehlo(model: Model) -> bytes:
+def _pad_id(model: Model) -> int | None:
+    """The id of padding, if the model ignores padding outside training; else None."""
+    task = model.task
+    if not isinstance(task, TextTask):
+        return None
+    _, mask = task.reader(model.params, np.zeros((1, task.length), np.int32))
+    return None if mask is None else task.tokenizer.pad_id
+
+
+def _stablehlo(model: Model, _opset: int) -> bytes:
     forward = jax.jit(functools.partial(model.task.forward, model.params))
     with sharding.portable():
-        exported = jax.export.export(forward, platforms=PLATFORMS)(_inputs(model.task))
+        inputs = _as_inputs(input_shapes(model.task))
+        exported = jax.export.export(forward, platforms=PLATFORMS)(inputs)
     return bytes(exported.serialize())
 
 
-def _onnx(model: Model) -> bytes:
+def _onnx(model: Model, opset: int) -> bytes:
     import jax2onnx
 
     for name in ("jax2onnx", "onnx_ir"):  # which warn of operators that our models do not have
         logging.getLogger(name).setLevel(logging.ERROR)
-    leaves, structure = jax.tree.flatten(_inputs(model.task))
+    shapes = input_shapes(model.task)
     params = jax.device_get(model.params)
 
     def forward(*arrays: Any) -> Any:
-        return model.task.forward(params, jax.tree.unflatten(structure, arrays))
+        """The logits of arrays in the order of `shapes`."""
+        return model.task.forward(params, _as_inputs(dict(zip(shapes, arrays, strict=True))))
 
     # jax2onnx has no operator for a choice of platform. It replaces other functions of JAX in the
     # same way while it traces.
@@ -76,7 +93,13 @@ def _onnx(model: Model) -> bytes:
     try:
         jax.lax.platform_dependent = _default_platform
         with sharding.portable():
-            exported = jax2onnx.to_onnx(forward, inputs=leaves)
+            exported = jax2onnx.to_onnx(
+                forward,
+                inputs=list(shapes.values()),
+                opset=opset,
+                input_names=list(shapes),
+                output_names=[OUTPUT],
+            )
     finally:
         jax.lax.platform_dependent = choose
     return exported.SerializeToString()
@@ -100,13 +123,14 @@ FORMATS = {
         "model.onnx",
         _onnx,
         "jax2onnx",
-        "onnxruntime.InferenceSession(FILE).run(None, {NAME: inputs})",
+        "onnxruntime.InferenceSession(FILE).run(['logits'], {NAME: ARRAY, ...})",
     ),
 }
 
 
-def _inputs(task: Task) -> Any:
-    """Shapes and types of what `Task.forward` reads, for a symbolic batch."""
+def input_shapes(task: Task) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes and types of what `Task.forward` reads, by name, for a symbolic batch: `image`, or
+    `tokens`, and `segments` if the model has them."""
     (batch,) = jax.export.symbolic_shape("batch")
     arrays = {}
     for name, (shape, dtype) in task.example_shapes().items():
@@ -114,6 +138,11 @@ def _inputs(task: Task) -> Any:
             arrays[name] = jax.ShapeDtypeStruct((batch, *shape), dtype)
         elif name in ("tokens", "segments"):
             arrays[name] = jax.ShapeDtypeStruct((batch, *shape[:-1], task.length), dtype)
+    return arrays
+
+
+def _as_inputs(arrays: dict[str, Any]) -> Any:
+    """Named arrays as `Task.forward` takes them: a single one without its name."""
     if len(arrays) > 1:
         return arrays
     [array] = arrays.values()

@@ -65,6 +65,7 @@ MODELS = {
         TEXT | {"positions": "absolute", "heads": 2, "mask_padding": True},
     ),
     "fnet": ("masked_lm", "fnet", TEXT),
+    "convolution": ("masked_lm", "convolution", TEXT | {"heads": 2, "mask_padding": True}),
 }
 TORCH = [name for name, (_, block, _) in MODELS.items() if block == "gmlp"]
 
@@ -105,22 +106,21 @@ def test_torch(name, tmp_path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     reader = module.GMLP.from_pretrained(str(out))
-    mask = (
-        model.task.reader(model.params, inputs)[1] if "vocab_size" in model.config.model else None
-    )
     with torch.no_grad():
-        found = reader(
-            torch.tensor(inputs), None if mask is None else torch.tensor(np.asarray(mask))
-        ).numpy()
+        found = reader(torch.tensor(inputs)).numpy()
     np.testing.assert_allclose(found, logits, atol=1e-5 * np.abs(logits).max())
     if name in ("amlp", "causal"):  # shorter texts
         with torch.no_grad():
-            found = reader(
-                torch.tensor(inputs[:, :7]), None if mask is None else torch.tensor(mask[:, :7])
-            )
-        np.testing.assert_allclose(
-            found.numpy(), model.logits(inputs[:, :7]), atol=1e-5 * np.abs(logits).max()
-        )
+            found = reader(torch.tensor(inputs[:, :7])).numpy()
+        expected = model.logits(inputs[:, :7])
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(logits).max())
+    if "vocab_size" in model.config.model:
+        padded = inputs.copy()
+        padded[:, 5:] = model.task.tokenizer.pad_id
+        with torch.no_grad():
+            found = reader(torch.tensor(padded)).numpy()
+        expected = model.logits(padded)
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(logits).max())
 
 
 @pytest.mark.parametrize("name", ["amlp", "vit", "fnet"])
@@ -150,19 +150,59 @@ def test_stablehlo(name, tmp_path):
         "vit",
         "bert",
         "fnet",
+        "convolution",
     ],
 )
 def test_onnx(name, tmp_path):
     pytest.importorskip("jax2onnx", reason="jax2onnx is not installed (extra: onnx)")
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed (extra: onnx)")
     onnxruntime = pytest.importorskip(
         "onnxruntime", reason="onnxruntime is not installed (extra: onnx)"
     )
     model, inputs, logits = make(name, tmp_path)
-    session = onnxruntime.InferenceSession(formats.encode(model, "onnx"))
+    content = formats.encode(model, "onnx")
+    [domain] = [entry for entry in onnx.load_from_string(content).opset_import if not entry.domain]
+    assert domain.version == 21  # that of onnxruntime 1.20
+    session = onnxruntime.InferenceSession(content)
     (given,) = session.get_inputs()
+    assert given.name == ("image" if inputs.ndim == 4 else "tokens")
+    assert [output.name for output in session.get_outputs()] == ["logits"]
     for batch in (1, 3):
-        (found,) = session.run(None, {given.name: inputs[:batch]})
+        (found,) = session.run(["logits"], {given.name: inputs[:batch]})
         np.testing.assert_allclose(found, logits[:batch], atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_of_a_model_with_two_inputs(tmp_path):
+    """They are called by name: in another order they are the same, and so are their logits."""
+    pytest.importorskip("jax2onnx", reason="jax2onnx is not installed (extra: onnx)")
+    onnxruntime = pytest.importorskip(
+        "onnxruntime", reason="onnxruntime is not installed (extra: onnx)"
+    )
+    config = config_lib.default(task="text_classification")
+    config.glue.task = "rte"
+    config.model.update({"layers": 2, "d_model": 16, "d_ffn": 24} | TEXT)
+    path = tmp_path / "config.json"
+    path.write_text(config_lib.to_json(config))
+    model = gmlp_flax.create(str(path))
+    rng = np.random.default_rng(0)
+    noise = lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype(leaf.dtype)  # noqa: E731
+    model = dataclasses.replace(model, params=jax.tree.map(noise, model.params))
+    shape = (3, config.model.length)
+    inputs = {
+        "segments": rng.integers(0, 2, shape).astype(np.int32),
+        "tokens": rng.integers(5, 40, shape).astype(np.int32),
+    }
+    logits = model.logits(inputs)
+    session = onnxruntime.InferenceSession(formats.encode(model, "onnx"))
+    assert {given.name for given in session.get_inputs()} == {"tokens", "segments"}
+    [found] = session.run(["logits"], inputs)
+    np.testing.assert_allclose(found, logits, atol=1e-4)
+    exported.export(model, str(tmp_path / "out"), format="onnx")
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert f"| `tokens` | [batch, {config.model.length}] | int32 |" in card
+    assert f"| `segments` | [batch, {config.model.length}] | int32 |" in card
+    assert "position of their logit: 0 entailment, 1 not_entailment." in card
 
 
 def test_what_a_format_does_not_have(tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 BLOCKS = "encoder/blocks/"  # the leading axis of these parameters is the layer
+PAD_ID: int | None = None  # of the tokenizer, if the model ignores padding
 
 
 class GMLP(nn.Module):
@@ -48,9 +49,10 @@ class GMLP(nn.Module):
         """Logits, float32.
 
         `padding_mask`, bool [batch, tokens], is False for padding, which tiny attention and a
-        Toeplitz W then ignore. Give it to models with such a W, as their predictions do, and to
-        those that were trained with config.model.mask_padding.
+        Toeplitz W then ignore. Without it, a model that can ignore padding finds it by PAD_ID.
         """
+        if padding_mask is None and PAD_ID is not None:
+            padding_mask = inputs != PAD_ID
         x = self.encode(self.embed(inputs), padding_mask)
         if "head/kernel" in self.weights:
             return self.classify(x)

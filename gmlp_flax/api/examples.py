@@ -1,23 +1,31 @@
 """Data of a program, written once to files that runs read, so that a run can be resumed without the
 program."""
 
+import filecmp
 import json
+import math
 import os
 import shutil
+import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from ml_collections import ConfigDict
 
 from gmlp_flax import tasks
 from gmlp_flax.checkpoints import RUN_FILE
+from gmlp_flax.data import hugging_face
+from gmlp_flax.data.classes import class_name
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
-from gmlp_flax.errors import DataError, RunError, listed
+from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.io import files as io_files
-from gmlp_flax.io import json_files
+from gmlp_flax.io import json_files, records
+from gmlp_flax.io.records import BadRecord
 from gmlp_flax.processes import distributed
 from gmlp_flax.tasks.data import TaskData
+from gmlp_flax.tasks.language_modeling import LanguageModeling
 
 # An example: its inputs, and its label or None.
 Example = tuple[tuple[Any, ...], Any]
@@ -26,7 +34,9 @@ LABELS = ("label", "labels", "fine_label")  # columns, the first of which counts
 # The keys of a dict of data -> the role. Of two for one role, the first counts.
 ROLE_OF_KEY = {"train": TRAIN, "heldout": HELDOUT, "validation": HELDOUT, "test": HELDOUT}
 KEYS_FILE = "keys.json"  # in the folder of the data: the keys of the config that stand for them
-CLASSES_FILE = "classes.txt"
+MOST_HELDOUT = 1_000_000  # examples of a held-out stream
+CHARACTERS_OF_TOKEN = 16  # more than tokens have on average
+SECONDS_BETWEEN_LINES = 10
 
 
 def store(
@@ -37,17 +47,18 @@ def store(
     Args:
         data: as `train` takes them; or {"heldout": data} for that role alone.
         config: of the run that will read them.
-        folder: where they are written. If they are there already, and the run has taken a step,
-            they are not written again.
-        classes: the names of the classes of images, in place of those in the data.
+        folder: where they are written. If the run has taken a step, they must be those that were
+            written before.
+        classes: the names of the classes in their order; (): those that the data declare, as a
+            `datasets.Dataset` with a ClassLabel does, or else in the order of their names.
 
     Raises:
-        DataError, RunError: the data or an example do not suit the task, or the folder is remote or
-            holds other files.
+        DataError, RunError: the data or an example do not suit the task, the folder is remote or
+            holds other files, or the run was trained on other data.
     """
     by_role = _by_role(data)
     if all(_is_path(part) for part in by_role.values()):
-        return {f"data.{role}": os.fspath(part) for role, part in by_role.items()}
+        return {f"data.{role}": io_files.user_path(part) for role, part in by_role.items()}
     if io_files.is_remote(folder) or jax.process_count() > 1:
         raise RunError(
             f"data of a program are written to {folder}, by one process to its own disk: give "
@@ -55,10 +66,11 @@ def store(
         )
     folder = os.path.abspath(folder)
     keys_file = os.path.join(folder, KEYS_FILE)
-    keys = _keys_of_run(folder, keys_file)
-    if keys:
-        distributed.say(f"note: the data are read from {folder}, where they were written before")
-        return keys
+    if _has_taken_a_step(folder, keys_file):
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(folder)) as copy:
+            _write_all(by_role, config, copy, classes)
+            _require_same(folder, copy)
+        return json_files.read(keys_file, dict)
     _make_empty(folder, keys_file)
     io_files.write(keys_file, b"{}")  # whose folder it is, until all is written
     keys = _write_all(by_role, config, folder, classes)
@@ -80,12 +92,33 @@ def _is_path(data: Any) -> bool:
     return isinstance(data, str | os.PathLike)
 
 
-def _keys_of_run(folder: str, keys_file: str) -> dict[str, Any]:
-    """The keys that were written for a run that has taken a step; {} if there are none."""
+def _has_taken_a_step(folder: str, keys_file: str) -> bool:
+    """Whether all data were written for a run that has taken a step since."""
     run_file = os.path.join(os.path.dirname(folder), RUN_FILE)
-    if not os.path.exists(keys_file) or not os.path.exists(run_file):
-        return {}
-    return json_files.read(keys_file, dict)
+    return os.path.exists(keys_file) and os.path.exists(run_file)
+
+
+def _require_same(folder: str, copy: str) -> None:
+    """Raises RunError if the files of two folders differ, apart from the keys."""
+    written = _files_below(folder) - {KEYS_FILE}
+    given = _files_below(copy)
+    different = sorted(written ^ given)
+    if not different:
+        _, different, unread = filecmp.cmpfiles(folder, copy, sorted(written), shallow=False)
+        different += unread
+    if different:
+        raise RunError(
+            f"the data are not those that the run in {os.path.dirname(folder)} was trained on, "
+            f"which are in {folder} ({different[0]} differs): give those data, or another workdir"
+        )
+
+
+def _files_below(folder: str) -> set[str]:
+    """The paths of all files in a folder, from the folder on."""
+    names = set()
+    for parent, _, files in os.walk(folder):
+        names |= {os.path.relpath(os.path.join(parent, name), folder) for name in files}
+    return names
 
 
 def _make_empty(folder: str, keys_file: str) -> None:
@@ -103,83 +136,131 @@ def _write_all(
     by_role: Mapping[str, Any], config: ConfigDict, folder: str, classes: Sequence[str]
 ) -> dict[str, Any]:
     """Writes the data of each role that is no path; returns the keys that stand for all."""
-    labels = _Labels(classes or _first_class_names(by_role.values()))
     kind = tasks.find(config.task).Data
     keys: dict[str, Any] = {}
     for role, part in by_role.items():
         if _is_path(part):
-            keys[f"data.{role}"] = os.fspath(part)
+            keys[f"data.{role}"] = io_files.user_path(part)
             continue
         target = os.path.join(folder, role)
-        os.makedirs(target)
         keys[f"data.{role}"] = f"{target}.jsonl"
-        _write_role(part, kind, config, target, labels)
-    if kind.numbers_classes:
-        if len(labels.names) < 2:
-            [name] = labels.names
-            raise DataError(f"the data have one class, {name!r}: give examples of two or more")
-        path = os.path.join(folder, CLASSES_FILE)
-        keys["data.class_map"] = path
-        io_files.write(path, "\n".join(labels.names).encode())
+        writer = RowWriter(kind, config, target, limit_of(part, role, config, by_role))
+        writer.write(part)
+    column = kind.label_column(config)
+    declared = classes or _first_class_names(by_role.values())
+    if column and declared:
+        hugging_face.write_info(os.path.join(folder, hugging_face.INFO_FILE), column, declared)
     return keys
 
 
-def _write_role(
-    data: Any, kind: type[TaskData], config: ConfigDict, target: str, labels: "_Labels"
-) -> None:
-    """Writes examples as rows of `target`.jsonl, and files that rows name to the folder
-    `target`."""
-    with open(f"{target}.jsonl", "w", encoding="utf-8") as file:
-        for number, (inputs, label) in enumerate(examples(data, labels.names)):
-            if kind.numbers_classes:
-                label = labels.number(label)
-            row = kind.row(config, inputs, label, os.path.join(target, str(number)))
-            file.write(f"{json.dumps(row)}\n")
+class Limit(NamedTuple):
+    """How much of a stream is written; without a limit, `most` is None.
 
-
-class _Labels:
-    """The names of classes, in the order of their numbers.
-
-    Args:
-        names: all of them; empty: those of the labels that are asked for, in their order.
+    Attributes:
+        most: examples or, of a language model, characters of text.
+        of_text: whether characters are counted.
+        is_error: whether more is an error, or the rest is not read.
     """
 
-    def __init__(self, names: Sequence[str]):
-        self.names = list(names)
-        self._grows = not names
+    most: int | None = None
+    of_text: bool = False
+    is_error: bool = False
 
-    def number(self, label: Any) -> int:
-        """The number of a label's class; raises DataError if it has none."""
-        name = str(label)
-        if self._grows and label is not None and name not in self.names:
-            self.names.append(name)
-        if name not in self.names:
-            anything = f"(input, label), or a dict with one of {', '.join(LABELS)}"
+
+def limit_of(data: Any, role: str, config: ConfigDict, by_role: Mapping[str, Any]) -> Limit:
+    """How much of the data of a role a run can read: of a stream, whose length is not known, as
+    many examples to train on as its steps have room for."""
+    if hasattr(data, "__len__"):
+        return Limit()
+    if role == HELDOUT:
+        return Limit(MOST_HELDOUT, is_error=True)
+    examples_read = config.steps * config.batch_size
+    if HELDOUT not in by_role:
+        examples_read = math.ceil(examples_read / (1 - config.data.heldout_share))
+    kind = tasks.find(config.task)
+    if issubclass(kind, LanguageModeling):
+        return Limit(examples_read * config.model.length * CHARACTERS_OF_TOKEN, of_text=True)
+    return Limit(examples_read)
+
+
+class RowWriter:
+    """Writes examples as rows of `target`.jsonl, and files that rows name to `target`_files.
+
+    Args:
+        kind: the data of the task.
+        config: of the run.
+        target: the path without a suffix.
+        limit: of the examples.
+    """
+
+    def __init__(self, kind: type[TaskData], config: ConfigDict, target: str, limit: Limit):
+        self.kind = kind
+        self.config = config
+        self.target = target
+        self.files = f"{target}_files"
+        self.role = os.path.basename(target)
+        self.has_classes = bool(kind.label_column(config))
+        self.limit = limit
+
+    def write(self, data: Any) -> None:
+        """Writes the examples of a role, and says how many there are so far, every few seconds."""
+        os.makedirs(self.files)
+        size = 0
+        said = time.monotonic()
+        with open(f"{self.target}.jsonl", "w", encoding="utf-8") as file:
+            for number, (inputs, label) in enumerate(examples(data)):
+                row = self._row(inputs, label, number)
+                size += sum(map(len, inputs)) if self.limit.of_text else 1
+                if self.limit.most is not None and size > self.limit.most:
+                    self._stop(number)
+                    return
+                file.write(f"{json.dumps(row)}\n")
+                if time.monotonic() - said > SECONDS_BETWEEN_LINES:
+                    written = f"{number + 1:,} examples so far"
+                    distributed.say(f"writing the {self.role} data to {self.target}: {written}")
+                    said = time.monotonic()
+
+    def _row(self, inputs: tuple[Any, ...], label: Any, number: int) -> Mapping[str, Any]:
+        """An example as a row; a class is written by its name, never by a number, which would be a
+        position in the names that the data declare."""
+        if self.has_classes:
+            try:
+                label = class_name(label) or None
+            except BadRecord as error:
+                raise DataError(f"example {number}: {error}") from None
+        return self.kind.row(self.config, inputs, label, os.path.join(self.files, str(number)))
+
+    def _stop(self, number: int) -> None:
+        """Says that the rest of a stream is not read; raises DataError if it would have to be."""
+        if self.limit.is_error:
             raise DataError(
-                f"an example has the label {label!r}: expected {listed(self.names) or anything}"
+                f"the {self.role} data are a stream of more than {number:,} examples, all of which each "
+                "evaluation would read: give fewer, such as list(itertools.islice(data, 10000))"
             )
-        return self.names.index(name)
+        distributed.say(
+            f"note: of the stream of {self.role} data the first {number:,} examples were written: the "
+            "steps of this run read no more"
+        )
 
 
-def examples(data: Any, names: Sequence[str] = ()) -> Iterator[Example]:
+def examples(data: Any) -> Iterator[Example]:
     """The examples of one role.
 
     Args:
-        data: of one role, as `train` takes them.
-        names: of classes: a label that is a number becomes the name at this place, unless it is a
-            name itself. Data that have names of their own go before.
+        data: of one role, as `train` takes them. A label that is a number is the name of a class,
+            unless the data declare names, of which it is a position.
 
     Raises:
         DataError: there are none, or one has no input.
     """
     if not _is_data(data):
         raise DataError(f"the data are {data!r:.80}: expected examples, or arrays (inputs, labels)")
-    names = list(class_names(data) or names)  # a copy: those of the caller may grow
+    names = class_names(data)
     is_empty = True
     for row in _rows(data):
         is_empty = False
         inputs, label = _example(row)
-        yield inputs, _named(label, names)
+        yield inputs, _plain_label(label, names)
     if is_empty:
         raise DataError("there are no examples in the data: give one or more")
 
@@ -247,14 +328,12 @@ def _is_input(value: Any) -> bool:
     return _is_path(value) or is_array or hasattr(value, "getexif")
 
 
-def _named(label: Any, names: Sequence[str]) -> Any:
-    """A label as a number, a text or None of Python; the name of its class, if it is the number of
-    one."""
+def _plain_label(label: Any, names: Sequence[str]) -> Any:
+    """A label as a number, a text or None of Python; the name of its class, if it is the position
+    of one that the data declare."""
     if hasattr(label, "item"):
         label = label.item()
-    if isinstance(label, int) and str(label) not in names and 0 <= label < len(names):
-        return names[label]
-    return label
+    return records.named_cell(label, names)
 
 
 def class_names(data: Any) -> list[str]:

@@ -12,7 +12,8 @@ error how long that took; with --top it ranks the next token instead. Of finetun
 classifier reads a sentence or, with a tab between them, a pair, and a model that answers questions
 reads a question and a passage.
 
-Without arguments, lines of standard input are the texts, or the paths of images. An input that
+Without arguments, lines of standard input are the texts, or the paths of images. Of a table (.csv,
+.tsv, .jsonl, .parquet) the rows are read, in the columns that the model was trained on. An input that
 cannot be read or does not suit the model is a line on standard error, and the exit code is 1. With
 --json each answer is an object with "input" and "predictions" (of each [MASK], a list of "label"
 and "score"), "generated_text" or "error"; a line may be an object with "input", too, whose other

@@ -132,7 +132,10 @@ def from_names(
     if len(set(classes)) < len(classes):
         raise DataError(f"{where}: two of its classes have one name: {listed(map(repr, classes))}")
     for name in sorted(counts.keys() - set(classes)):
-        raise DataError(f"{where}: the class {name!r} is none of {listed(map(repr, classes))}")
+        problem = f"{where}: the class {name!r} is none of {listed(map(repr, classes))}"
+        if _WHOLE.fullmatch(name):
+            problem += ": a number is a position only in data that declare names of classes"
+        raise DataError(problem)
     return classes, positions(names, classes)
 
 

@@ -4,13 +4,14 @@
                       cell in quotation marks may hold commas, tabs, line breaks and doubled marks
     .jsonl, .json     one JSON object per line, in UTF-8
     .parquet, .arrow  as Hugging Face's package datasets writes them, too: numbers of classes that
-                      it named come out as these names
+                      it named come out as these names, also in .jsonl beside its
+                      dataset_info.json
 
 The first three may be compressed: .gz, .xz, .bz2, .zst.
 """
 
 import csv
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gmlp_flax.data import hugging_face
@@ -132,8 +133,22 @@ def read_rows(
     if suffix in COLUMNAR:
         return _columnar_rows(path, columns)
     if suffix in JSON_LINES:
-        return _json_rows(path)
+        return _with_class_names(_json_rows(path), hugging_face.declared_classes(path))
     return _named_rows(path, _cells(path, quoted), tuple(header))
+
+
+def _with_class_names(
+    located: Iterator[Located], declared: Mapping[str, Sequence[str]]
+) -> Iterator[Located]:
+    """Rows in which the names of declared classes stand for their numbers."""
+    if not declared:
+        yield from located
+        return
+    for where, row in located:
+        if not isinstance(row, BadRecord):
+            for column in declared.keys() & row.keys():
+                row[column] = records.named_cell(row[column], declared[column])
+        yield Located(where, row)
 
 
 def column_names(path: str, quoted: bool = True) -> tuple[str, ...]:
@@ -161,10 +176,11 @@ def first_cells(path: str, quoted: bool = True) -> tuple[str, ...]:
 
 
 def declared_classes(path: str, column: str) -> tuple[str, ...]:
-    """The names of the classes of a column, if the package datasets declared them; else ()."""
-    if files.suffix(path) not in COLUMNAR:
-        return ()
-    return records.parquet_classes(path).get(column, ())
+    """The names of the classes of a column, if the package datasets declared them, in the file or
+    in the dataset_info.json beside it; else ()."""
+    in_file = records.parquet_classes(path) if files.suffix(path) in COLUMNAR else {}
+    declared = in_file or hugging_face.declared_classes(path)
+    return declared.get(column, ())
 
 
 class _Line(NamedTuple):

@@ -202,6 +202,10 @@ class Task(abc.ABC):
         """
         return array
 
+    def scaled_inputs(self, inputs: Any) -> Any:
+        """Arrays that suit the model as `forward` reads them: a pure function."""
+        return inputs
+
     def forward(self, params: Any, inputs: Any) -> jax.Array:
         """The logits of arrays, as `Predictor.encode` makes them, in evaluation: a pure
         function."""

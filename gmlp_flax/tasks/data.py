@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -105,13 +105,7 @@ class TaskData:
     Args:
         config: of the run.
         run_files: what is known already, such as the tokenizer of a run that resumes.
-
-    Attributes:
-        numbers_classes: whether `row` has the number of an example's class, as their order need not
-            be that of their names: config.data.class_map names them.
     """
-
-    numbers_classes: ClassVar[bool] = False
 
     def __init__(self, config: ConfigDict, run_files: RunFiles = RunFiles()):
         self.config = config
@@ -177,6 +171,11 @@ class TaskData:
             UserError: it does not suit the task.
         """
         raise RunError(f"{cls.__name__} takes no examples from a program: give a path")
+
+    @classmethod
+    def label_column(cls, config: ConfigDict) -> str:
+        """The column of the class in `row`; "" if there are no classes."""
+        return ""
 
     def inspect(self) -> Inspection:
         """What was read for both roles."""

@@ -294,11 +294,17 @@ class ImageClassification(Task):
         white = 255 if is_whole else 1
         is_image = array.shape[1:] == shape and array.dtype.kind not in "cOSU"
         if is_image and 0 <= array.min() <= array.max() <= white:
-            return array if is_whole else np.float32(255) * array.astype(np.float32)
+            return np.asarray(self.scaled_inputs(array))
         raise DataError(
             f"inputs is an array of {array.dtype} {[*array.shape]}: expected "
             f"{['batch', *shape]}, whole numbers 0 to 255 or floats 0 to 1, or a list of images"
         )
+
+    def scaled_inputs(self, inputs: Any) -> Any:
+        """See `Task`: whole numbers are from 0 to 255, and floats from 0 to 1."""
+        if jnp.issubdtype(inputs.dtype, jnp.integer):
+            return inputs
+        return 255 * jnp.asarray(inputs, jnp.float32)
 
     def mix(self, batch: Batch, key: jax.Array) -> Batch:
         """Mixup or CutMix: adds "share", how much of its own label an example keeps, and "other",

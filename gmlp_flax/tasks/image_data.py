@@ -76,8 +76,6 @@ def pixels_of(config: ConfigDict) -> views.Pixels:
 class ImageData(TaskData):
     """Images with classes."""
 
-    numbers_classes = True
-
     @functools.cached_property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes in the order of their labels: the run's, else the training
@@ -207,10 +205,21 @@ class ImageData(TaskData):
     def row(
         cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str
     ) -> Mapping[str, Any]:
-        """See `TaskData`: images that are no files on this disk become PNG files."""
+        """See `TaskData`: images that are no files on this disk become PNG files, which rows name
+        by their paths from the folder of the rows on."""
         image = only_input(inputs, "image")
-        if not isinstance(image, str | os.PathLike) or files.is_remote(os.fspath(image)):
-            image_path = f"{path}.png"
-            decoding.write_image(image, image_path, config.model.channels)
-            image = image_path
-        return {FILE_COLUMN: os.path.abspath(image), LABEL_COLUMN: label}
+        if label is None:
+            raise DataError(
+                "an example has no label: expected (image, label), or a dict with `label`"
+            )
+        if isinstance(image, str | os.PathLike) and not files.is_remote(os.fspath(image)):
+            return {FILE_COLUMN: os.path.abspath(image), LABEL_COLUMN: label}
+        image_path = f"{path}.png"
+        decoding.write_image(image, image_path, config.model.channels)
+        folder, name = os.path.split(image_path)
+        return {FILE_COLUMN: f"{os.path.basename(folder)}/{name}", LABEL_COLUMN: label}
+
+    @classmethod
+    def label_column(cls, config: ConfigDict) -> str:
+        """See `TaskData`."""
+        return LABEL_COLUMN

@@ -1,4 +1,4 @@
-"""Inputs of a model as a command gets them: lines of a stream, and files."""
+"""Inputs of a model as a command gets them: lines of a stream, and files of lines or rows."""
 
 import io
 import select
@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from gmlp_flax.data import rows, text_rows
 from gmlp_flax.errors import DataError
 from gmlp_flax.io import files, json_files, records
+from gmlp_flax.io.records import BadRecord
 from gmlp_flax.tasks.prediction import PAUSE, Predictor
 
+INPUT = "input"  # the key of a text in JSON
 CHUNK = 1 << 16  # bytes of a stream that are read at once
 
 
@@ -46,12 +49,48 @@ def read_files(words: Iterable[str], predictor: Predictor, as_json: bool) -> Ite
 
     for word in words:
         try:
-            for path in files.expand(word, predictor.suffixes):
+            paths = files.expand(word, predictor.suffixes)
+        except DataError as error:
+            yield error
+            continue
+        for path in paths:
+            try:
+                if predictor.reads_tables and files.suffix(path) in rows.SUFFIXES:
+                    yield from read_table(path, predictor)
+                    continue
                 for value in predictor.inputs_of_file(path, read_lines_of):
                     is_path = type(value) is str
                     yield Line(value) if is_path else value
-        except DataError as error:
-            yield error
+            except DataError as error:
+                yield error
+
+
+def read_table(path: str, predictor: Predictor) -> Iterator[Any]:
+    """The texts in the rows of a table, in the columns that the model was trained on, those of a
+    pair with a tab between them; an error for each row without one. In JSON lines the texts may
+    also be called "input".
+
+    Raises:
+        DataError: a column is missing, or the file cannot be read.
+    """
+    header = rows.column_names(path)
+    if INPUT in header and files.suffix(path) in rows.JSON_LINES:
+        columns: tuple[str, ...] = (INPUT,)
+    else:
+        columns = predictor.table_columns(path, header)
+    is_columnar = files.suffix(path) in rows.COLUMNAR
+    for where, row in rows.read_rows(path, columns):
+        try:
+            if isinstance(row, BadRecord):
+                raise row
+            texts = [text_rows.text_of(row, column) for column in columns]
+        except BadRecord as error:
+            yield DataError(f"{where}: {error}")
+            continue
+        others = {} if is_columnar else {name: row[name] for name in row if name not in columns}
+        if columns != (INPUT,):
+            texts = [text.replace("\t", " ") for text in texts]
+        yield Line("\t".join(texts), where, others)
 
 
 def read_lines(name: str, stream: Any, as_json: bool = False) -> Iterator[Any]:
@@ -86,7 +125,7 @@ def _read_line(data: bytes, where: str, as_json: bool) -> Iterator[Any]:
         record: dict[str, Any] = {}
         if as_json and text.startswith("{"):
             record = json_files.loads(text)
-            text = record.get("input")
+            text = record.get(INPUT)
             if not isinstance(text, str):
                 raise ValueError('expected an object with the key "input" and a text')
         if text:

@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
-from gmlp_flax.data import classes, pipeline
+from gmlp_flax.data import classes, pipeline, text_rows
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.finetuning import pairs, text_tasks
 from gmlp_flax.data.fingerprints import spread
@@ -27,10 +27,11 @@ from gmlp_flax.io.records import BadRecords
 from gmlp_flax.models.text import PairClassifier, SequenceClassifier
 from gmlp_flax.options import FINETUNED_RUNS, Option
 from gmlp_flax.tasks import data_config
-from gmlp_flax.tasks.base import Inheritance, Outputs, Shapes, block_spec
+from gmlp_flax.tasks.base import Batch, Inheritance, Outputs, Shapes, block_spec
 from gmlp_flax.tasks.finetuning import Finetuning, FinetuningData, FinetuningPredictor
+from gmlp_flax.tasks.input_lines import Line
 from gmlp_flax.tasks.prediction import Prepared
-from gmlp_flax.tasks.text import TEXT_OPTIONS
+from gmlp_flax.tasks.text import LINES_ADVICE, TEXT_OPTIONS
 from gmlp_flax.tasks.text_data import report_unknown, require_texts
 
 OWN = "own"
@@ -249,16 +250,23 @@ class LabelledTextData(FinetuningData):
 class LabelledTextPredictor(FinetuningPredictor):
     """Answers to a sentence or, with a tab between them, to a pair."""
 
+    def table_columns(self, path: str, header: Sequence[str]) -> tuple[str, ...]:
+        """See `Predictor`: those of the texts that the model was trained on."""
+        task = self.task.text_task
+        columns = text_rows.resolve_columns(path, header, task, flags=LINES_ADVICE)
+        return columns.texts
+
     def prepare(self, given: str, truncate: bool = False) -> Prepared:
-        """See `Predictor`.
+        """See `Predictor`. A tab in a text of a program is white space, where there are no pairs.
 
         Raises:
             RunError: a line has more or fewer texts than the task, or is longer than the model's
                 sequences.
         """
         config = self.task.config
-        texts = given.split("\t")
         expected = len(self.task.text_task.texts)
+        is_line = isinstance(given, Line)
+        texts = given.split("\t") if is_line or expected > 1 else [given]
         if len(texts) != expected:
             raise RunError(
                 f"the line has {len(texts)} text(s), the task reads {expected}: put a tab between "
@@ -337,6 +345,18 @@ class LabelledText(Finetuning):
     def spec(self) -> Any:
         """See `Task`."""
         return spec_of(self.config)
+
+    def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
+        """See `Finetuning`; the mean of the tokens is without padding, which the model may read."""
+        tokens = batch["tokens"]
+        return self.apply(
+            params,
+            tokens,
+            batch["segments"],
+            self.padding_mask(tokens),
+            key,
+            tokens != self.tokenizer.pad_id,
+        )
 
     def example_shapes(self) -> Shapes:
         """See `Task`."""

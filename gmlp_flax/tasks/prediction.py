@@ -69,11 +69,13 @@ class Predictor(abc.ABC):
     Attributes:
         usage: how `gmlp predict` is given inputs: "< TEXT", or "IMAGE ...".
         suffixes: of the files of a folder that hold inputs, or are inputs.
+        reads_tables: whether a table (.csv, .jsonl, .parquet, ...) holds inputs in its rows.
         array_rank: axes of an array of inputs that the model reads as it is, the batch's included.
     """
 
     usage: str = "INPUT ..."
     suffixes: Sequence[str] = ()
+    reads_tables: bool = False
     array_rank: int = 2
 
     def __init__(self, task: Any):
@@ -189,6 +191,11 @@ class Predictor(abc.ABC):
     def paths_in(self, inputs: Any) -> list[str] | None:
         """The paths that a program gives as a folder or a pattern of files; None if it does not."""
         return None
+
+    def table_columns(self, path: str, header: Sequence[str]) -> tuple[str, ...]:
+        """The columns of a table that are an input, if the model reads tables; raises DataError if
+        one is not in the header."""
+        raise NotImplementedError
 
     def inputs_of_file(
         self, path: str, read_lines: Callable[[str, BinaryIO], Iterator[Any]]

@@ -2,6 +2,7 @@
 (section 4.4)."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ import optax
 from flax import nnx
 from ml_collections import ConfigDict
 
+from gmlp_flax.data import text_rows
 from gmlp_flax.data.finetuning import squad_answers
 from gmlp_flax.data.finetuning.questions import VERSIONS, Question
 from gmlp_flax.data.finetuning.squad_answers import Answer, SpanScores
@@ -34,11 +36,12 @@ from gmlp_flax.tasks.base import (
 from gmlp_flax.tasks.finetuning import Finetuning, FinetuningPredictor
 from gmlp_flax.tasks.prediction import Candidates, Prepared
 from gmlp_flax.tasks.question_data import QuestionData, windows_of
-from gmlp_flax.tasks.text import TEXT_OPTIONS
+from gmlp_flax.tasks.text import LINES_ADVICE, TEXT_OPTIONS
 
 GROUPS = ("", "HasAns_", "NoAns_", "best_")  # of v2.0's metrics; v1.1 has the first alone
 SCORES = ("exact", "f1")
 NO_ANSWER = "(no answer)"
+QUESTION_COLUMNS = ("question", "context")  # of a table whose rows are asked
 LINE = "line"  # the id of a question on a command line
 
 
@@ -60,6 +63,13 @@ class Answers(NamedTuple):
 
 class QuestionPredictor(FinetuningPredictor):
     """Answers a question on a passage, with a tab between the two."""
+
+    def table_columns(self, path: str, header: Sequence[str]) -> tuple[str, ...]:
+        """See `Predictor`: `question` and `context`."""
+        for column in QUESTION_COLUMNS:
+            if column not in header:
+                raise text_rows.missing_column(path, (column,), header, LINES_ADVICE)
+        return QUESTION_COLUMNS
 
     def prepare(self, given: str, truncate: bool = False) -> Prepared:
         """See `Predictor`: a long passage is read in windows. In v2.0 an answer may be NO_ANSWER.

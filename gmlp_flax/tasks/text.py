@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from gmlp_flax.data import rows, text_rows
+from gmlp_flax.data.text.documents import TEXT as TEXT_COLUMN
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.data.text.word_piece import KEYS, VALUES
 from gmlp_flax.errors import DataError, RunError
@@ -22,7 +24,10 @@ NO_TEXT = (
     "this model was created without a tokenizer, and reads token ids alone: give "
     "create(..., tokenizer=FILE)"
 )
-TEXT_SUFFIXES = (".txt", ".tsv", ".jsonl")  # of the files of a folder whose lines are read
+# Of the files of a folder whose lines or rows are read.
+TEXT_SUFFIXES = (".txt", *rows.SUFFIXES)
+# What to do about a table without the column of the text.
+LINES_ADVICE = "; rename the column, or put texts on the lines of a file .txt"
 
 TEXT_OPTIONS = {
     "model.length": Option(
@@ -168,6 +173,7 @@ class TextPredictor(Predictor):
 
     usage = "< TEXT"
     suffixes = TEXT_SUFFIXES
+    reads_tables = True
     array_rank = 2
 
     @property
@@ -179,6 +185,12 @@ class TextPredictor(Predictor):
     def pad_id(self) -> int:
         """See `Predictor`: that of [PAD]."""
         return self.tokenizer.pad_id
+
+    def table_columns(self, path: str, header: Sequence[str]) -> tuple[str, ...]:
+        """See `Predictor`: `text`."""
+        if TEXT_COLUMN not in header:
+            raise text_rows.missing_column(path, (TEXT_COLUMN,), header, LINES_ADVICE)
+        return (TEXT_COLUMN,)
 
     def inputs_of_file(
         self, path: str, read_lines: Callable[[str, BinaryIO], Iterator[Any]]

@@ -98,6 +98,11 @@ class TextClassificationData(LabelledTextData):
         where = self.run_files.path(LABELS_FILE) if is_known else self.dataset(TRAIN).path
         return classes.in_order(dataset, self.classes, where, partial=True)
 
+    @classmethod
+    def label_column(cls, config: ConfigDict) -> str:
+        """See `TaskData`."""
+        return text_task(config, CLASS_TASKS).label[0]
+
     def assets(self) -> dict[str, bytes]:
         """See `TaskData`: the tokenizer, and the names of the classes."""
         labels = {"task": self.config.glue.task, "labels": self.classes}

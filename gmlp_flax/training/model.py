@@ -94,9 +94,15 @@ class Model:
 
     def function(self) -> Callable[[Any, Any], jax.Array]:
         """The pure function (params, inputs) -> logits, in evaluation, to jit, grad and vmap;
-        inputs are arrays as in `logits`, the leading axis the example, and images numbers from 0 to
-        255."""
-        return self.task.forward
+        inputs are arrays as in `logits`, the leading axis the example. Nothing is checked: images
+        of floats must be from 0 to 1, those of whole numbers from 0 to 255."""
+        task = self.task
+
+        def forward(params: Any, inputs: Any) -> jax.Array:
+            """The logits."""
+            return task.forward(params, task.scaled_inputs(inputs))
+
+        return forward
 
     def logits(self, inputs: Any) -> jax.Array:
         """The logits, float32: [batch, classes] of a classifier, [batch, tokens, vocabulary] of a

@@ -14,6 +14,7 @@ from gmlp_flax.checkpoints import RUN_FILE
 from gmlp_flax.errors import DataError, RunError
 from gmlp_flax.tasks.data import RunFiles
 from gmlp_flax.tasks.image_data import ImageData
+from gmlp_flax.tasks.text_classification import TextClassificationData
 from tests.failures import failure, raised
 
 TEXTS = [("good", "yes"), ("bad", "no")]
@@ -68,13 +69,9 @@ def test_examples(data, expected):
     assert list(examples.examples(data)) == expected
 
 
-def test_names_of_classes():
-    """A number is the name at its place, unless it is a name itself."""
-    data = [("a", 1), ("b", "x"), ("c", 7), ("d", -1)]
-    labels = [label for _, label in examples.examples(data, ["x", "y"])]
-    assert labels == ["y", "x", 7, -1]
-    labels = [label for _, label in examples.examples([("a", 1)], ["1", "0"])]
-    assert labels == [1]
+def test_numbers_are_names_unless_the_data_declare_names():
+    labels = [label for _, label in examples.examples([("a", 1), ("b", "x"), ("c", -1)])]
+    assert labels == [1, "x", -1]
 
 
 class Feature:
@@ -87,9 +84,10 @@ class Named(list):
     features = {"text": object(), "label": Feature()}
 
 
-def test_names_that_data_have_go_first():
-    found = list(examples.examples(Named([{"text": "good", "label": 1}]), ["a", "b"]))
-    assert found == [(("good",), "yes")]
+def test_positions_in_declared_names():
+    rows = [{"text": "good", "label": label} for label in (1, 0, -1, 7, "yes")]
+    labels = [label for _, label in examples.examples(Named(rows))]
+    assert labels == ["yes", "no", None, 7, "yes"]
     assert examples.class_names(TEXTS) == []
 
 
@@ -148,9 +146,64 @@ def test_a_start_that_took_no_step_is_written_anew(text_config, tmp_path):
     keys = examples.store([("new", "yes")], text_config, folder)
     assert texts_in(keys) == ["new"]
     (tmp_path / "run" / RUN_FILE).write_text("{}")  # the first step is taken
-    again = examples.store(TEXTS, text_config, folder)
-    assert again == keys
-    assert texts_in(again) == ["new"]
+    assert examples.store([("new", "yes")], text_config, folder) == keys
+    for others in (TEXTS, [("new", "no")], {"train": [("new", "yes")], "test": TEXTS}):
+        message = raised(RunError, examples.store, others, text_config, folder)
+        assert f"the run in {tmp_path / 'run'} was trained on" in message
+    assert texts_in(keys) == ["new"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["data", RUN_FILE]
+
+
+def test_other_pixels_are_other_data(image_config, tmp_path):
+    """The held-out side, too; not the same pixels in another object."""
+    folder = tmp_path / "run" / "data"
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), dtype=np.uint8)
+    labels = [0, 1, 0, 1]
+    data = {"train": (pixels, labels), "test": (pixels[:2], labels[:2])}
+    keys = examples.store(data, image_config, str(folder))
+    (tmp_path / "run" / RUN_FILE).write_text("{}")
+    same = {"train": list(zip(pixels.copy(), labels, strict=True)), "test": data["test"]}
+    assert examples.store(same, image_config, str(folder)) == keys
+    changed = pixels[:2].copy()
+    changed[1, 3, 3] ^= 1
+    for test in ((changed, labels[:2]), (pixels[:2], [1, 0]), (pixels[:1], labels[:1])):
+        others = {"train": data["train"], "test": test}
+        message = raised(RunError, examples.store, others, image_config, str(folder))
+        assert "heldout" in message and str(folder) in message
+
+
+def endless(say=lambda: None):
+    while True:
+        yield from TEXTS
+        say()
+
+
+def test_a_stream_is_written_as_far_as_the_steps_read(text_config, tmp_path, capsys):
+    text_config.steps, text_config.batch_size = 3, 8
+    text_config.data.heldout_share = 0.2
+    keys = examples.store(endless(), text_config, str(tmp_path / "a"))
+    assert len(texts_in(keys)) == 30  # of which 24 are trained on
+    assert "the first 30 examples" in capsys.readouterr().err
+    keys = examples.store({"train": endless(), "test": TEXTS}, text_config, str(tmp_path / "b"))
+    assert len(texts_in(keys)) == 24
+    whole = [("good", "yes")] * 50
+    assert len(texts_in(examples.store(whole, text_config, str(tmp_path / "c")))) == 50
+
+
+def test_an_endless_held_out_stream_is_refused(text_config, tmp_path, monkeypatch):
+    monkeypatch.setattr(examples, "MOST_HELDOUT", 100)
+    data = {"train": TEXTS, "test": endless()}
+    message = failure(examples.store, data, text_config, str(tmp_path / "data"))
+    assert "heldout" in message and "100 examples" in message
+
+
+def test_a_stream_of_text_for_a_language_model(tmp_path):
+    config = config_lib.open_config("quickstart_text")
+    config.steps, config.batch_size, config.model.length = 2, 4, 32
+    config.data.heldout_share = 0.5
+    keys = examples.store(("x" * 100 for _ in iter(int, 1)), config, str(tmp_path / "data"))
+    tokens = 2 * 4 * 32 / 0.5
+    assert len(texts_in(keys)) == pytest.approx(tokens * examples.CHARACTERS_OF_TOKEN / 100, abs=1)
 
 
 def test_a_folder_of_the_users_own_is_never_deleted(text_config, tmp_path):
@@ -176,8 +229,7 @@ def test_images_that_are_files_stay_and_remote_ones_are_copied(image_config, tmp
     pair = [(local, "dark"), (remote, "light")]
     data = {"train": pair, "heldout": pair[::-1]}
     keys = examples.store(data, image_config, str(tmp_path / "data"))
-    assert not (tmp_path / "data" / "train" / "0.png").exists()
-    assert Path(keys["data.class_map"]).read_text().splitlines() == ["dark", "light"]
+    assert not (tmp_path / "data" / "train_files" / "0.png").exists()
     image_config.update_from_flattened_dict(keys)
     source = ImageData(image_config, RunFiles())
     for role, levels in (("train", [10, 200]), ("heldout", [200, 10])):
@@ -192,32 +244,81 @@ def test_images_are_read_as_they_were(image_config, tmp_path):
     keys = examples.store(data, image_config, str(tmp_path / "data"))
     image_config.update_from_flattened_dict(keys)
     source = ImageData(image_config, RunFiles())
-    assert source.classes == ("1", "0")
+    assert source.classes == ("0", "1")
     for role, count in (("train", 4), ("heldout", 2)):
         read = source.labelled(role)
         assert len(read) == count
         for index in range(count):
             np.testing.assert_array_equal(read[index]["image"], pixels[index])
     labels = [source.labelled("heldout")[index]["label"] for index in range(2)]
-    assert labels == [1, 0]
+    assert labels == [0, 1]
+
+
+def test_numbered_classes_are_ordered_by_size(image_config, tmp_path):
+    """Whatever the order in which they occur: a label is its position."""
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(12), 4))
+    pixels = np.broadcast_to(labels[:, None, None, None].astype(np.uint8), (48, 8, 8, 1))
+    keys = examples.store((pixels, labels), image_config, str(tmp_path / "data"))
+    image_config.update_from_flattened_dict(keys)
+    source = ImageData(image_config, RunFiles())
+    assert source.classes == tuple(map(str, range(12)))
+    read = source.labelled("train")
+    for index in range(len(read)):
+        assert read[index]["label"] == read[index]["image"].mean()
+
+
+def test_declared_classes_keep_their_order(image_config, text_config, tmp_path):
+    class Letters:
+        names = ("b", "c", "a")
+
+    rows = [{"image": np.full((8, 8), label, np.uint8), "label": label} for label in (2, 0, 1) * 4]
+    data = Named(rows)
+    data.features = {"label": Letters()}
+    image_config.update_from_flattened_dict(
+        examples.store(data, image_config, str(tmp_path / "images"))
+    )
+    source = ImageData(image_config, RunFiles())
+    assert source.classes == ("b", "c", "a")
+    read = source.labelled("train")
+    for index in range(len(read)):
+        assert read[index]["label"] == read[index]["image"].mean()
+    texts = Named([{"text": f"text {label}", "label": label} for label in (2, 0, 1) * 4])
+    texts.features = {"label": Letters()}
+    text_config.update_from_flattened_dict(
+        examples.store(texts, text_config, str(tmp_path / "texts"))
+    )
+    dataset = TextClassificationData(text_config).dataset("train")
+    assert dataset.classes == ("b", "c", "a")
+    for row, label in zip(dataset.examples.rows, dataset.labels, strict=True):
+        assert row.texts == (f"text {label}",)
+
+
+def read_images(config, data, folder, classes=()):
+    """The images of held-out data that were stored."""
+    keys = examples.store(data, config, str(folder), classes)
+    config.update_from_flattened_dict(keys)
+    return ImageData(config, RunFiles()).dataset("train")
 
 
 def test_one_class(image_config, tmp_path):
     pixels = np.zeros((4, 8, 8, 1), np.uint8)
     data = (pixels, ["cat"] * 4)
-    message = failure(examples.store, data, image_config, str(tmp_path / "data"))
-    assert "'cat'" in message
+    assert "'cat' alone" in failure(read_images, image_config, data, tmp_path / "data")
 
 
 @pytest.mark.parametrize(
     ("label", "classes", "words"),
-    [(7, ("cat", "dog"), "label 7"), (None, (), "label None"), ("Cat", ("cat", "dog"), "'Cat'")],
+    [
+        (7, ("cat", "dog"), "the class '7' is none of 'cat', 'dog'"),
+        (0, ("1", "2", "3"), "the class '0' is none of '1', '2', '3'"),
+        (None, (), "has no label"),
+        ("Cat", ("cat", "dog"), "'Cat'"),
+    ],
 )
 def test_a_label_that_no_class_has(image_config, tmp_path, label, classes, words):
     pixels = np.zeros((1, 8, 8, 1), np.uint8)
-    data = [(pixels[0], label)]
-    message = failure(examples.store, data, image_config, str(tmp_path / "data"), classes)
-    assert words in message
+    data = [(pixels[0], label)] * 2
+    assert words in failure(read_images, image_config, data, tmp_path / "data", classes)
 
 
 def test_a_text_where_an_image_is_expected(image_config, text_config, tmp_path):

@@ -113,9 +113,9 @@ LABELLED = (IMAGES, [0, 1] * 4)
         (LABELLED, {"pool": None}, "pool is None"),
         (LABELLED, {"layers": (9,)}, "layers is (9,)"),
         (LABELLED, {"batch_size": 0}, "batch_size is 0"),
-        ((IMAGES, ["cat"] * 8), {}, "one class, 'cat'"),
-        ([*IMAGES], {}, "label None"),
-        ({"train": IMAGES, "test": IMAGES}, {}, "label None"),
+        ((IMAGES, ["cat"] * 8), {}, "the class 'cat' alone"),
+        ([*IMAGES], {}, "no label"),
+        ({"train": IMAGES, "test": IMAGES}, {}, "no label"),
         (3, {}, "the data are 3"),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_dataset_of_grain(digits, tmp_path):
     [
         ([], {}, "no examples"),
         ([{"id": 3, "label": 1}], {}, "no input: it has id, label"),
-        ([(np.zeros((8, 8)), None)], {}, "label None"),
+        ([(np.zeros((8, 8)), None)], {}, "no label"),
         ("no/such/folder", {}, "no/such/folder"),
         (None, {"step": 3}, "did you mean 'steps'"),
         (None, {"steps": "many"}, "config.steps is 'many'"),
@@ -239,7 +239,7 @@ PIXELS = np.zeros((8, 8, 8, 1), np.uint8)
     [
         ((PIXELS, [0]), {}, "8 and 1 rows"),
         (3, {}, "the data are 3"),
-        ((PIXELS, [70] * 8), {}, "label 70"),
+        ((PIXELS, [70] * 8), {}, "the class '70' is none of"),
         ((PIXELS, [0, 1] * 4), {"batch_size": 0}, "batch_size is 0"),
     ],
 )

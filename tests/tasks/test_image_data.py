@@ -395,8 +395,8 @@ def test_rows_of_a_program(tmp_path):
     """An image in memory becomes a PNG file; the path of one stays."""
     config = image_config()
     pixels = image_files.noise(5, 4, 3)
-    row = ImageData.row(config, [pixels], 2, str(tmp_path / "0"))
-    assert row == {"file_name": str(tmp_path / "0.png"), "label": 2}
+    row = ImageData.row(config, [pixels], "2", str(tmp_path / "0"))
+    assert row == {"file_name": f"{tmp_path.name}/0.png", "label": "2"}
     with Image.open(tmp_path / "0.png") as image:
         np.testing.assert_array_equal(image, pixels)
     path = tmp_path / "own.jpg"

@@ -3,8 +3,12 @@
 import io
 import os
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
+from gmlp_flax.data import text_rows
+from gmlp_flax.data.finetuning import text_tasks
 from gmlp_flax.errors import DataError
 from gmlp_flax.tasks.image_classification import ImagePredictor
 from gmlp_flax.tasks.input_lines import CHUNK, Line, read_files, read_lines
@@ -113,12 +117,12 @@ def test_a_pause_comes_when_no_line_is_ready():
 
 def test_files_folders_and_patterns_of_lines(tmp_path):
     (tmp_path / "a.txt").write_text("one\n")
-    (tmp_path / "b.tsv").write_text("two\tthree\n")
+    (tmp_path / "b.txt").write_text("two\tthree\n")
     (tmp_path / "c.png").write_text("no text")
-    words = [str(tmp_path / "a.txt"), str(tmp_path), str(tmp_path / "*.tsv")]
+    words = [str(tmp_path / "a.txt"), str(tmp_path), str(tmp_path / "b*")]
     found = list(read_files(words, Lines(), as_json=False))
     assert found == ["one", "one", "two\tthree", "two\tthree"]
-    assert found[3].where == f"{tmp_path / 'b.tsv'}, line 1"
+    assert found[3].where == f"{tmp_path / 'b.txt'}, line 1"
 
 
 def test_a_file_that_cannot_be_read_is_an_error_among_others(tmp_path):
@@ -127,6 +131,54 @@ def test_a_file_that_cannot_be_read_is_an_error_among_others(tmp_path):
     error, line = read_files(words, Lines(), as_json=False)
     assert isinstance(error, DataError)
     assert "none.txt" in str(error)
+    assert line == "one"
+
+
+class Pairs(Lines):
+    """A predictor that reads the texts of a pair in columns of their own."""
+
+    def table_columns(self, path, header):
+        task = text_tasks.own_task(("premise", "hypothesis"), "label")
+        return text_rows.resolve_columns(path, header, task).texts
+
+
+CSV = b'label,text\nyes,"one, two"\nno,"a\nb"\n,\nno,last\n'
+
+
+def test_the_rows_of_a_table_are_texts_not_its_lines(tmp_path):
+    """Neither the header nor the labels are read; a row without a text is an error in its place."""
+    path = tmp_path / "test.csv"
+    path.write_bytes(CSV)
+    first, second, error, last = read_files([str(path)], Lines(), as_json=False)
+    assert [first, second, last] == ["one, two", "a\nb", "last"]
+    assert first.where == f"{path}, line 2"
+    assert first.record == {"label": "yes"}
+    assert f"{path}, line 5: the column 'text' is empty" in str(error)
+
+
+def test_tables_of_all_kinds(tmp_path):
+    (tmp_path / "a.tsv").write_text("text\tlabel\none\tyes\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "two", "id": 7}\n')
+    (tmp_path / "c.jsonl").write_text('{"input": "three", "text": "no"}\n')
+    table = pyarrow.table({"text": ["four"], "label": [1]})
+    pyarrow.parquet.write_table(table, tmp_path / "d.parquet")
+    found = list(read_files([str(tmp_path)], Lines(), as_json=False))
+    assert found == ["one", "two", "three", "four"]
+    assert [line.record for line in found] == [{"label": "yes"}, {"id": 7}, {"text": "no"}, {}]
+
+
+def test_the_texts_of_a_pair_have_a_tab_between_them(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text('hypothesis,premise\n"b\tb",a\n')
+    assert list(read_files([str(path)], Pairs(), as_json=False)) == ["a\tb b"]
+
+
+def test_a_table_without_the_column_is_an_error_among_others(tmp_path):
+    (tmp_path / "a.csv").write_text("review,label\ngood,yes\n")
+    (tmp_path / "b.txt").write_text("one\n")
+    error, line = read_files([str(tmp_path)], Lines(), as_json=False)
+    assert "a.csv: no column 'text', found" in str(error)
+    assert "'review'" in str(error)
     assert line == "one"
 
 

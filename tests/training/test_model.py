@@ -1,6 +1,7 @@
 """A loaded model in Python: predictions, logits, features, its parts, and copies of it."""
 
 import copy
+import dataclasses
 import pickle
 
 import jax
@@ -174,6 +175,22 @@ def test_function_is_pure_and_transforms(images):
     assert float(jnp.abs(gradients["head"]["bias"]).sum()) > 0
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), images.params)
     assert jax.eval_shape(jax.vmap(forward, (0, None)), several, x).shape == (2, 2, 2)
+
+
+def test_function_reads_pixels_as_logits_does(images):
+    """Whole numbers from 0 to 255, floats from 0 to 1; and its slope by a pixel is that."""
+    forward = images.function()
+    params = jax.tree.map(lambda leaf: leaf + 0.1, images.params)
+    pixels = np.random.default_rng(0).integers(1, 255, (2, 32, 32, 3), np.uint8)
+    floats = jnp.asarray(pixels / 255, jnp.float32)
+    logits = dataclasses.replace(images, params=params).logits(pixels)
+    assert float(jnp.abs(logits).max()) > 0.1
+    for x in (pixels, floats):
+        np.testing.assert_allclose(jax.jit(forward)(params, x), logits, rtol=1e-4, atol=1e-4)
+    slopes = jax.grad(lambda x: forward(params, x)[0, 0])(floats)
+    step = jnp.zeros_like(floats).at[0, 4, 5, 1].set(0.01)
+    rise = forward(params, floats + step)[0, 0] - forward(params, floats - step)[0, 0]
+    assert float(slopes[0, 4, 5, 1]) == pytest.approx(float(rise) / 0.02, rel=0.05, abs=1e-4)
 
 
 def test_module_has_parameters_of_its_own(images):

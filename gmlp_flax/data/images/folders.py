@@ -105,6 +105,7 @@ def labelled(
     class_of: Mapping[str, str],
     notes: Iterable[str] = (),
     columns: Sequence[str] = (),
+    declared: Sequence[str] = (),
 ) -> Dataset:
     """The data set of some images of a store.
 
@@ -115,8 +116,18 @@ def labelled(
         class_of: name of the image -> name of its class.
         notes: for the user, without those that are empty.
         columns: of the table that was read.
+        declared: the classes in their order, if the data declare them.
     """
     names = sorted(class_of)
     labels = [class_of[name] for name in names]
     images = StoredImages(store.reader, names)
-    return examples.labelled(store.path, form, split, images, labels, columns=columns, notes=notes)
+    return examples.labelled(
+        store.path,
+        form,
+        split,
+        images,
+        labels,
+        declared=declared,
+        columns=columns,
+        notes=notes,
+    )

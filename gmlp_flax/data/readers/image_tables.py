@@ -156,7 +156,10 @@ def _read_rows(store: Store, split: str, listing: _Listing, entries: Sequence[En
         )
     class_of = {entry.file_name: entry.label for entry in entries}
     notes = [folders.others_note(store, listing.tables)]
-    return folders.labelled(store, FORM, split, class_of, notes, (FILE_COLUMN, LABEL_COLUMN))
+    declared = rows.declared_classes(files.join(store.path, listing.tables[0]), LABEL_COLUMN)
+    return folders.labelled(
+        store, FORM, split, class_of, notes, (FILE_COLUMN, LABEL_COLUMN), declared
+    )
 
 
 def _how_to_find(missing: str, images: Iterable[str]) -> str:
@@ -258,6 +261,7 @@ def _read_listed(path: str, split: str, entries: Sequence[Entry]) -> Dataset:
         split,
         ListedImages(names, images),
         [entry.label for entry in entries],
+        declared=rows.declared_classes(path, LABEL_COLUMN),
         files=files.find_files(path),
         columns=(FILE_COLUMN, LABEL_COLUMN),
     )

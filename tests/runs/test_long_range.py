@@ -44,14 +44,16 @@ def test_listops_from_trees_to_values(tmp_path):
 
 def test_pairs_of_papers(tmp_path):
     """Read apart; the order in the pair counts, what else stands in the batch does not."""
+    papers = tmp_path / "papers"
+    papers.mkdir()
     for part, count in (("train", 24), ("eval", 9)):
         second = ("speech", "parsing")
         lines = []
         for i in range(count):
             texts = f"about parsing {i}\tabout {second[i % 2]} {i}"
             lines.append(f"{i % 2}.0\tP{i}\tQ{i}\t{texts} {part}\n")
-        (tmp_path / f"new_aan_pairs.{part}.tsv").write_text("".join(lines))
-    result = loop.train(tiny("retrieval", tmp_path, length=32), str(tmp_path / "run"))
+        (papers / f"new_aan_pairs.{part}.tsv").write_text("".join(lines))
+    result = loop.train(tiny("retrieval", papers, length=32), str(tmp_path / "run"))
     assert result["eval"]["examples"] == 9 and 0.5 < result["eval"]["loss"] < 2
     trained = pretrained.load(str(tmp_path / "run"))
     assert (

@@ -174,6 +174,7 @@ def run(
         )
     with show_errors():
         _expand_flagfiles()
+        platforms.check_environment()
     sys.argv[1:] = with_underscores(sys.argv[1:])
     platforms.choose()
     platforms.keep_freed_memory()
@@ -326,4 +327,7 @@ def show_errors() -> Iterator[None]:
             fail(
                 f"out of memory ({reason}): make the batch or the model smaller, or use more devices"
             )
+        problem = platforms.environment_problem(error)
+        if problem:
+            fail(problem)
         raise

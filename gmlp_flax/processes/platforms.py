@@ -8,13 +8,23 @@ import itertools
 import os
 import platform
 import sys
+import traceback
 
+from gmlp_flax.errors import ConfigError
 from gmlp_flax.io import cache
 
 # Patterns of device files.
 TPUS = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 NVIDIA = "/dev/nvidia[0-9]*"
 ACCELERATORS = (*TPUS, NVIDIA, "/dev/kfd", "/dev/dxg")  # also AMD's, and both under Windows
+
+# What decides which devices JAX finds.
+_DEVICE_VARIABLES = (
+    "JAX_PLATFORMS",
+    "CUDA_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "TPU_VISIBLE_CHIPS",
+)
 
 # Options of mallopt by their numbers in <malloc.h>: never give memory back (M_TRIM_THRESHOLD),
 # never ask for an array's memory by itself (M_MMAP_THRESHOLD), ask for 256 MB at a time, also for
@@ -47,6 +57,41 @@ def choose() -> None:
     os.environ["JAX_PLATFORMS"] = chosen
     if "jax" in sys.modules:
         sys.modules["jax"].config.update("jax_platforms", chosen)
+
+
+def check_environment() -> None:
+    """Raises ConfigError if XLA_FLAGS names a file that is not there, at which XLA ends the
+    process."""
+    words = os.environ.get("XLA_FLAGS", "").split()
+    if words and not words[0].startswith("--") and not os.path.isfile(words[0]):
+        raise ConfigError(
+            f"XLA_FLAGS={words[0]}: expected flags that begin with --, or a file of them: unset "
+            "it, or give such flags"
+        )
+
+
+def environment_problem(error: BaseException) -> str:
+    """A line for an error that JAX raises where it reads its environment variables or starts a
+    platform; "" for any other error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    source = frames[-1].filename.replace(os.sep, "/")
+    reason = " ".join(str(error).split())[:300]
+    if source.endswith("jax/_src/config.py"):
+        for name, value in os.environ.items():
+            if name.startswith("JAX_") and name.lower() in reason.lower():
+                return f"{name}={value}: JAX cannot read it ({reason}): unset it"
+    if source.endswith("jax/_src/xla_bridge.py"):
+        settings = [
+            f"{name}={os.environ[name]}" for name in _DEVICE_VARIABLES if name in os.environ
+        ]
+        said = f" with {' '.join(settings)}" if settings else ""
+        return (
+            f"JAX finds no device{said} ({reason or 'no platform could be started'}): unset these "
+            "variables, install JAX for that platform, or set JAX_PLATFORMS=cpu"
+        )
+    return ""
 
 
 def gpu_plugin() -> str | None:

@@ -1,0 +1,52 @@
+"""What the user's environment variables do to a run: nothing, or one line before anything is
+written."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+TRAIN = ("train", "--config=quickstart_image", "--config.steps=1", "--config.batch_size=8")
+SMALL = ("--config.model.layers=1", "--config.eval.every=0")
+
+# Settings -> what the line names; "" if the run ends well. Of XLA's own refusals the exit code is 1.
+SETTINGS = {
+    "JAX_PLATFORMS=nonsense": "JAX_PLATFORMS=nonsense",
+    "JAX_PLATFORMS=cuda": "JAX_PLATFORMS=cuda",
+    "JAX_PLATFORMS=rocm CUDA_VISIBLE_DEVICES=7": "JAX_PLATFORMS=rocm CUDA_VISIBLE_DEVICES=7",
+    "JAX_ENABLE_X64=maybe": "JAX_ENABLE_X64=maybe",
+    "JAX_NUM_CPU_DEVICES=many": "JAX_NUM_CPU_DEVICES=many",
+    "JAX_DEFAULT_MATMUL_PRECISION=best": "JAX_DEFAULT_MATMUL_PRECISION=best",
+    "XLA_FLAGS=nonsense": "XLA_FLAGS=nonsense",
+    "XLA_FLAGS=--xla_nonsense=1": "--xla_nonsense=1",
+    "CUDA_VISIBLE_DEVICES=7": "",
+    "PYTHONWARNINGS=error": "",
+    "LC_ALL=xx_YY.nonsense": "",
+    "PYTHONUTF8=0 LC_ALL=POSIX": "",
+    "TMPDIR=/nonexistent": "",
+    "HOME=/nonexistent": "",
+    "HOME=": "",
+    "JAX_COMPILATION_CACHE_DIR=/proc/nothing": "",
+    "MPLBACKEND=nonsense": "",
+    "PYTHONIOENCODING=ascii": "",
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_setting_of_the_environment(settings, tmp_path):
+    named = SETTINGS[settings]
+    changes = dict(setting.split("=", 1) for setting in settings.split())
+    command = [sys.executable, "-m", "gmlp_flax", *TRAIN, *SMALL, f"--workdir={tmp_path}/run"]
+    ended = subprocess.run(
+        command, env=os.environ | changes, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert "Traceback" not in ended.stderr
+    if not named:
+        assert ended.returncode == 0, ended.stderr
+        assert (tmp_path / "run" / "result.json").exists()
+        return
+    assert ended.returncode == (1 if "--xla" in settings else 2)
+    last = ended.stderr.splitlines()[-1]
+    assert named in last
+    assert not (tmp_path / "run").exists()

@@ -3,6 +3,7 @@ none is given.
 
     gmlp prepare corpus.jsonl.xz --out=tokens/books --vocab_size=8000
     gmlp prepare CORPUS --out=DIR --tokenizer=FILE
+    gmlp prepare code.txt --out=tokens/code --keep_white_space
     gmlp prepare listops:paper --out=lra/listops
 
 CORPUS is a file or folder of text, JSON lines or parquet (also compressed, also gs://), a folder
@@ -49,6 +50,10 @@ FLAGS: dict[str, tuple] = {
     ),
     **{key: ("auto", f"With --tokenizer: {comment}.") for key, comment in KEYS.items()},
     "vocab_size": (32_000, "Pieces of a tokenizer that is trained.", 1),
+    "keep_white_space": (
+        False,
+        "Train a tokenizer that keeps line breaks, tabs and indentation, as causal models need.",
+    ),
     "heldout_share": (0.0, "Share of documents to hold out."),
     "side": ("train", "train or heldout: the documents to take if some are held out."),
     "workers": (usable_cores(), "Cores to use.", 1),
@@ -124,7 +129,13 @@ def open_tokenizer(corpus: Corpus, train: Corpus, values: flags.FlagValues) -> T
     """
     if not values.tokenizer:
         folder = values.cache or cache.default_folder()
-        return prepare.cached_tokenizer(train, values.vocab_size, folder, values.max_bad_records)
+        return prepare.cached_tokenizer(
+            train, values.vocab_size, folder, values.max_bad_records, values.keep_white_space
+        )
+    if values.keep_white_space:
+        raise ConfigError(
+            "--keep_white_space is about a tokenizer that is trained: leave --tokenizer out"
+        )
     settings = {key: str(values[key].value) for key in KEYS}
     tokenizer = Tokenizer.load(values.tokenizer, **settings)
     if tokenizer.note:

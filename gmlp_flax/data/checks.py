@@ -23,6 +23,12 @@ OVERLAP_TOLD = 0.01  # a smaller share of equal examples is not worth a line
 DOCUMENTS_COMPARED = 4096  # held-out documents that are looked for
 DOCUMENTS_SEARCHED = 1 << 18  # documents to train on among which they are
 
+PASSAGE = 64  # tokens of a held-out text that are looked for in training text
+PASSAGES_COMPARED = 1024
+TOKENS_SEARCHED = 1 << 22  # tokens to train on in which they are looked for
+PASSAGES_TOLD = 0.05  # a share below it may be licences, headings and the like
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # of hashes: odd, so that no token is lost in a product
+
 _DECIMAL = re.compile(r"[+-]?\d*\.\d+")
 
 UNKNOWN_WARNED = 0.05  # share of [UNK] among the tokens
@@ -218,6 +224,53 @@ def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_docu
         f"among {searched:,} of the {train_documents:,} training documents that were compared: "
         "scores on them are too high; remove them from one side"
     )
+
+
+def check_passages(
+    train: Iterable[np.ndarray], heldout: np.ndarray, separator: int, train_tokens: int
+) -> str:
+    """Looks for passages of held-out text in training text, wherever they begin in it, as parts of
+    one document may be on both sides.
+
+    Args:
+        train: blocks of token ids, int [tokens] each.
+        heldout: token ids, int [tokens].
+        separator: the id between documents, which no passage crosses.
+        train_tokens: how many tokens there are to train on.
+
+    Returns:
+        A line if more than 5 % of the passages are also trained on; else "".
+    """
+    starts = np.array(spread(max(0, len(heldout) - PASSAGE + 1), PASSAGES_COMPARED), np.int64)
+    crosses = [separator in heldout[start : start + PASSAGE] for start in starts]
+    starts = starts[~np.array(crosses, bool)]
+    if not len(starts):
+        return ""
+    wanted = _passage_hashes(heldout)[starts]
+    found = np.zeros(len(starts), bool)
+    searched = 0
+    for block in train:
+        searched += len(block)
+        found |= np.isin(wanted, _passage_hashes(block))
+    share = found.mean()
+    if share <= PASSAGES_TOLD * min(1.0, searched / max(1, train_tokens)):
+        return ""
+    return (
+        f"warning: {np.count_nonzero(found):,} of {len(starts):,} passages of {PASSAGE} tokens of "
+        f"the held-out text ({share:.1%}) are also among {searched:,} of the {train_tokens:,} "
+        "training tokens: scores on them are too high; remove them from one side"
+    )
+
+
+def _passage_hashes(ids: np.ndarray) -> np.ndarray:
+    """A hash of the PASSAGE tokens from each position on, uint64 [tokens - PASSAGE + 1]."""
+    count = max(0, len(ids) - PASSAGE + 1)
+    hashes = np.zeros(count, np.uint64)
+    values = ids.astype(np.uint64) + np.uint64(1)
+    for offset in range(PASSAGE):
+        hashes *= _FACTOR
+        hashes += values[offset : offset + count]
+    return hashes
 
 
 def check_unknown(ids: Sequence[np.ndarray], tokenizer: Any, where: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from flax import nnx
 from ml_collections import ConfigDict
 
+from gmlp_flax.data.holdout import HELDOUT
 from gmlp_flax.data.text.tokenizer import MASK
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models import blocks
@@ -30,6 +31,16 @@ class CausalData(LanguageData):
 
     more_tokens = 1
     closed = False
+    keep_white_space = True
+
+    @functools.cached_property
+    def bytes_of_pieces(self) -> float:
+        """Bytes of the held-out text for each byte of its tokens' pieces: 1, unless the tokenizer
+        normalises text; more if it drops white space."""
+        tokens = self.windows(HELDOUT).prepared
+        counts = tokens.counts(self.tokenizer.vocab_size)
+        piece_bytes = (counts * self.tokenizer.byte_counts()).sum() / max(1, counts.sum())
+        return tokens.text_bytes / max(1.0, piece_bytes * tokens.tokens)
 
 
 class CausalPredictor(TextPredictor, GeneratingPredictor):
@@ -172,7 +183,7 @@ class CausalLanguageModeling(LanguageModeling):
         vocabulary."""
         metrics = super().summarize(sums, outputs, data)
         perplexity = metrics.pop("perplexity")
-        bits = bits_per_byte(sums["loss"][0], sums)
+        bits = bits_per_byte(sums["loss"][0], sums, data)
         return {"perplexity": perplexity, "bits_per_byte": bits, **metrics}
 
     def baselines(self, sums: Totals, data: LanguageData) -> list[Baseline]:
@@ -180,7 +191,7 @@ class CausalLanguageModeling(LanguageModeling):
         [frequencies] = super().baselines(sums, data)
         _, predictions = sums["targets"]
         loss = predictions * math.log(frequencies.metrics["perplexity"])
-        metrics = {**frequencies.metrics, "bits_per_byte": bits_per_byte(loss, sums)}
+        metrics = {**frequencies.metrics, "bits_per_byte": bits_per_byte(loss, sums, data)}
         return [frequencies._replace(metrics=metrics)]
 
     @property
@@ -189,6 +200,8 @@ class CausalLanguageModeling(LanguageModeling):
         return self.tokenizer.pad_id, self.tokenizer.cls_id, self.tokenizer.mask_id
 
 
-def bits_per_byte(loss: float, sums: Totals) -> float:
-    """A loss in nats as bits per byte of the text that was predicted."""
-    return loss / math.log(2) / max(sums["bytes"][0], 1)
+def bits_per_byte(loss: float, sums: Totals, data: CausalData) -> float:
+    """A loss in nats as bits per byte of the text that was predicted, as it was before it was
+    normalised, so that tokenizers can be compared."""
+    text_bytes = sums["bytes"][0] * data.bytes_of_pieces
+    return loss / math.log(2) / max(text_bytes, 1)

@@ -19,7 +19,7 @@ from gmlp_flax.data.text import packing, prepare, prepared
 from gmlp_flax.data.text.corpus import Corpus
 from gmlp_flax.data.text.tokenizer import DOCUMENTS, TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError
-from gmlp_flax.io import cache
+from gmlp_flax.io import cache, files
 from gmlp_flax.io.files import File
 from gmlp_flax.io.logs import to_stderr
 from gmlp_flax.tasks import data_config
@@ -43,10 +43,13 @@ class LanguageData(TextData):
     Attributes:
         more_tokens: tokens of a window beyond the `model.length` that the model reads.
         closed: whether a [SEP] ends each window, even if the text goes on.
+        keep_white_space: whether a tokenizer that is trained on the text keeps line breaks, tabs
+            and indentation, as a model that writes text needs.
     """
 
     more_tokens: ClassVar[int] = 0
     closed: ClassVar[bool] = True
+    keep_white_space: ClassVar[bool] = False
 
     def find_tokenizer(self) -> Tokenizer:
         """See `TextData`: that of the run folder, of the config, of prepared data or of
@@ -58,7 +61,11 @@ class LanguageData(TextData):
         corpus = self.corpus(TRAIN)
         with data_config.errors_name("data.train"):
             return prepare.cached_tokenizer(
-                corpus, self.config.model.vocab_size, self._cache, data.max_bad_records
+                corpus,
+                self.config.model.vocab_size,
+                self._cache,
+                data.max_bad_records,
+                self.keep_white_space,
             )
 
     def _prepared_tokenizers(self) -> dict[str, str]:
@@ -202,9 +209,10 @@ class LanguageData(TextData):
         return count_tokens(self.tokenizer.encode_batch(texts), unknown)
 
     def notes(self) -> list[str]:
-        """See `TaskData`: the parts of a mixture, and whether held-out documents are trained on."""
+        """See `TaskData`: whether white space is kept, the parts of a mixture, and whether held-out
+        documents are trained on."""
         self._require_other_files()
-        lines = []
+        lines = self.note_of_white_space()
         heldout = self.windows(HELDOUT).prepared
         shares = packing.read_shares(self.config.data.mixture)
         trained = [self.windows(TRAIN)]
@@ -222,9 +230,32 @@ class LanguageData(TextData):
                 heldout.some_documents(checks.DOCUMENTS_COMPARED),
                 windows.prepared.documents,
             )
+            if not line:
+                line = self._note_of_passages(windows.prepared, heldout)
             if line:
                 lines.append(line)
         return lines
+
+    def _note_of_passages(self, train: prepared.Prepared, heldout: prepared.Prepared) -> str:
+        """A line if passages of the held-out text are trained on; "" for remote text, of which
+        every look takes a request."""
+        if files.is_remote(train.folder) or files.is_remote(heldout.folder):
+            return ""
+        first = heldout.read(0, min(heldout.tokens, checks.TOKENS_SEARCHED))
+        blocks = train.some_blocks(checks.TOKENS_SEARCHED)
+        return checks.check_passages(blocks, first, self.tokenizer.sep_id, train.tokens)
+
+    def note_of_white_space(self) -> list[str]:
+        """A line if the tokenizer does not keep line breaks and indentation."""
+        if self.tokenizer.keeps_white_space:
+            return []
+        line = "the tokenizer reads any line breaks, tabs and blanks between words as one blank"
+        if not self.keep_white_space:
+            return [f"note: {line}"]
+        return [
+            f"warning: {line}, so this model never writes a line: leave config.data.tokenizer "
+            "empty, give bytes, or train one with gmlp prepare --keep_white_space"
+        ]
 
     def _require_other_files(self) -> None:
         """Raises DataError if a file is in the corpora of both roles."""

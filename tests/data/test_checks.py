@@ -263,3 +263,31 @@ def test_too_many_unknown_tokens():
 @pytest.mark.parametrize("ids", [[], [np.zeros(0, np.int32)], [np.array([0, 0])]])
 def test_no_tokens(ids):
     assert "0.0%" in checks.check_unknown(ids, TOKENIZER, "these texts")
+
+
+def test_passages_are_found_wherever_they_begin():
+    random = np.random.default_rng(0)
+    train = random.integers(5, 999, 5000)
+    heldout = random.integers(5, 999, 1000)
+    blocks = [train[:3000], train[3000:]]
+    assert checks.check_passages(blocks, heldout, 3, 5000) == ""
+    heldout[500:700] = train[1234:1434]  # of 937 passages the 137 that lie in it
+    found = checks.check_passages(blocks, heldout, 3, 5000)
+    assert found.startswith(
+        "warning: 137 of 937 passages of 64 tokens of the held-out text (14.6%)"
+    )
+    assert "5,000 of the 5,000 training tokens" in found
+    # None crosses the end of a document, in either text.
+    heldout[600] = 3
+    found = checks.check_passages(blocks, heldout, 3, 5000)
+    assert "73 of 873" in found
+    assert checks.check_passages(blocks, heldout[:63], 3, 5000) == ""
+
+
+def test_few_passages_are_told_only_of_a_part_of_the_training_text():
+    random = np.random.default_rng(1)
+    train = random.integers(5, 999, 2000)
+    heldout = random.integers(5, 999, 1063)
+    heldout[:84] = train[:84]  # 21 of 1,000 passages
+    assert checks.check_passages([train], heldout, 3, 2000) == ""
+    assert "21 of 1,000" in checks.check_passages([train], heldout, 3, 20_000)

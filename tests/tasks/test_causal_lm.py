@@ -89,9 +89,8 @@ def test_evaluation_against_numpy(causal):
     assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5)
     assert metrics["perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-4)
     assert metrics["accuracy"] == pytest.approx(hits.mean(), abs=1e-6)
-    # In one line: each document begins with a space that the first one does not have.
     text = task.tokenizer.decode(targets[is_text].tolist())
-    size = len(text.encode()) + 1
+    size = len(text.encode())
     assert metrics["bits_per_byte"] == pytest.approx(losses.sum() / math.log(2) / size, rel=1e-5)
     assert {*task.eval_metrics, "predictions", "examples"} == set(metrics)
 

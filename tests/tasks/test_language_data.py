@@ -25,6 +25,8 @@ from tests.training import tiny
 LINES = [f"{' '.join(tiny.WORDS[i % 7 : i % 40 + 5])} and {i} more." for i in range(80)]
 OTHER = [f"{' '.join(tiny.WORDS[: i % 30 + 9])} or {i} less." for i in range(50)]
 
+FOLDED = "note: the tokenizer reads any line breaks, tabs and blanks between words as one blank"
+
 
 @pytest.fixture
 def config(tmp_path):
@@ -183,7 +185,7 @@ def test_lines_of_prepared_folders(config, prepared):
     assert data.summary(HELDOUT).path == str(prepared / HELDOUT)
     assert data.fingerprint(TRAIN)["files"] == 1
     assert data.fingerprint(TRAIN) != data.fingerprint(HELDOUT)
-    assert data.notes() == []
+    assert data.notes()[0] == FOLDED
 
 
 def test_prepared_tokens_without_what_is_held_out(config, prepared):
@@ -262,7 +264,7 @@ def test_lines_and_summary_of_a_corpus(config, shards):
     assert (tokens.examples, tokens.shortest, tokens.longest) == (20, min(lengths), max(lengths))
     assert tokens.median == int(np.median(lengths))
     assert tokens.unknown == tokens.cut == 0
-    assert data.notes() == []
+    assert data.notes()[0] == FOLDED
 
 
 def test_a_file_of_both_roles_is_refused(config, tmp_path):
@@ -280,8 +282,20 @@ def test_documents_of_both_roles_are_counted(config, tmp_path):
     train = write_lines(tmp_path / "train.jsonl", LINES)
     heldout = write_lines(tmp_path / "heldout.jsonl", [*OTHER[:15], *LINES[:5]])
     config.data.update(train=str(train), heldout=str(heldout))
-    [note] = LanguageData(config).notes()
+    [_, note] = LanguageData(config).notes()
     assert "5 of 20" in note
+
+
+def test_held_out_passages_of_documents_to_train_on(config, tmp_path):
+    """Neither side has a document of the other."""
+    text = " ".join(LINES)
+    train = write_lines(tmp_path / "train.jsonl", [text, *OTHER])
+    heldout = write_lines(tmp_path / "heldout.jsonl", [" ".join(LINES[20:40])])
+    config.data.update(train=str(train), heldout=str(heldout))
+    [_, note] = LanguageData(config).notes()
+    assert "(100.0%)" in note
+    write_lines(tmp_path / "heldout.jsonl", [" ".join(reversed(text.split()))])
+    assert LanguageData(config).notes() == [FOLDED]
 
 
 def test_as_many_heldout_sequences_as_are_asked_for(config, shards):

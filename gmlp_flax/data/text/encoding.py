@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gmlp_flax.data.text.fixed_vocabulary import utf8
 from gmlp_flax.data.text.tokenizer import Tokenizer
 
 # Pieces that are encoded by one call: enough to keep threads busy, little enough to stream.
@@ -16,15 +17,24 @@ BATCH = 1024
 PIECE = 2**12
 
 
+class EncodedBatch(NamedTuple):
+    """Some pieces of documents.
+
+    Attributes:
+        ids: int32 [tokens], with [SEP] after each document.
+        documents: how many end in it.
+        text_bytes: of the text in UTF-8, before it was normalised.
+    """
+
+    ids: np.ndarray
+    documents: int
+    text_bytes: int
+
+
 def encode_documents(
     documents: Iterable[str], tokenizer: Tokenizer, threads: int = 1
-) -> Iterator[tuple[np.ndarray, int]]:
-    """Encodes documents one after another, with [SEP] after each.
-
-    Yields:
-        ids: int32 [tokens] of one batch.
-        ended: the number of documents that end in it.
-    """
+) -> Iterator[EncodedBatch]:
+    """Encodes documents one after another, with [SEP] after each."""
     sep = np.array([tokenizer.sep_id], np.int32)
     pieces = itertools.chain.from_iterable(map(_pieces, documents))
     while batch := list(itertools.islice(pieces, BATCH)):
@@ -32,12 +42,14 @@ def encode_documents(
         encoded = tokenizer.encode_batch(texts, threads)
         parts = []
         ended = 0
+        text_bytes = 0
         for ids, piece in zip(encoded, batch, strict=True):
             parts.append(ids)
+            text_bytes += len(utf8(piece.text))
             if piece.is_last:
                 parts.append(sep)
                 ended += 1
-        yield np.concatenate(parts), ended
+        yield EncodedBatch(np.concatenate(parts), ended, text_bytes)
 
 
 class _Piece(NamedTuple):

@@ -28,9 +28,9 @@ import tqdm
 from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.data.text import prepared
 from gmlp_flax.data.text.corpus import Corpus, Part, Selection, no_text
-from gmlp_flax.data.text.encoding import encode_documents
+from gmlp_flax.data.text.encoding import EncodedBatch, encode_documents
 from gmlp_flax.data.text.prepared import Prepared
-from gmlp_flax.data.text.sentence_piece import TRAINING, TRAINING_THREADS
+from gmlp_flax.data.text.sentence_piece import KEEPING_WHITE_SPACE, TRAINING, TRAINING_THREADS
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError, counted
 from gmlp_flax.io import files, json_files
@@ -91,7 +91,11 @@ class _Shard(NamedTuple):
 
 
 def cached_tokenizer(
-    corpus: Corpus, vocab_size: int, cache: str | os.PathLike, max_bad_records: int = 0
+    corpus: Corpus,
+    vocab_size: int,
+    cache: str | os.PathLike,
+    max_bad_records: int = 0,
+    keep_white_space: bool = False,
 ) -> Tokenizer:
     """Trains a tokenizer (see Tokenizer.train) on a corpus; it is kept in the folder `cache` as
     `tokenizer-<key>.model`.
@@ -108,10 +112,11 @@ def cached_tokenizer(
         """The trained model's file."""
         with heartbeat(f"training a tokenizer of {vocab_size:,} pieces on {corpus.name}"):
             documents = sample_documents(corpus, SAMPLE, BadRecords(max_bad_records))
-            return Tokenizer.train(documents, vocab_size).model
+            return Tokenizer.train(documents, vocab_size, keep_white_space).model
 
+    options = {**TRAINING, **KEEPING_WHITE_SPACE} if keep_white_space else TRAINING
     selection = tuple(corpus.examples.selection)
-    key = cache_key(corpus.digest, vocab_size, selection, SAMPLE, TRAINING_THREADS, TRAINING)
+    key = cache_key(corpus.digest, vocab_size, selection, SAMPLE, TRAINING_THREADS, options)
     return Tokenizer.load(cached_file(Path(cache) / f"tokenizer-{key}.model", make_model))
 
 
@@ -383,8 +388,8 @@ def _write_shard(shard: _Shard, threads: int) -> dict[str, Any]:
     bad = BadRecords(shard.max_bad_records)
     stop = shard.work / _UNFINISHED / _STOP
 
-    def batches() -> Iterator[tuple[np.ndarray, int]]:
-        """The ids of the shard's documents, as `encode_documents` yields them."""
+    def batches() -> Iterator[EncodedBatch]:
+        """The shard's documents, as `encode_documents` yields them."""
         by_part = (part.documents(bad) for part in shard.parts)
         documents = itertools.chain.from_iterable(by_part)
         is_whole = shard.count == len(shard.parts) == 1

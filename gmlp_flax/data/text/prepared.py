@@ -21,6 +21,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 
 from gmlp_flax.data.dataset import Dataset, line_of
 from gmlp_flax.data.fingerprints import spread
+from gmlp_flax.data.text.encoding import EncodedBatch
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError, decode_errors
 from gmlp_flax.io import cache, files, json_files
@@ -28,7 +29,7 @@ from gmlp_flax.io.cache import ResultCache
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import array_record_writer
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "index.json"
 
 # Ids in a record, which one read fetches: 128 KB of uint16.
@@ -59,19 +60,17 @@ def shard_file(folder: str | os.PathLike, number: int, count: int) -> Path:
     return Path(folder) / f"ids-{number:05}-of-{count:05}.array_record"
 
 
-def write_shard(
-    path: Path, batches: Iterable[tuple[np.ndarray, int]], dtype: np.dtype
-) -> dict[str, int]:
+def write_shard(path: Path, batches: Iterable[EncodedBatch], dtype: np.dtype) -> dict[str, int]:
     """Writes one shard, which gets its name when it is whole.
 
     Args:
         path: see `shard_file`.
-        batches: pairs of ids, integer [tokens], and the number of documents that end in the batch,
-            in order.
+        batches: the documents, in order.
         dtype: see `ids_dtype`.
 
     Returns:
-        {"documents", "tokens", "ids_bytes"}: counts, and the size of the file.
+        {"documents", "tokens", "text_bytes", "ids_bytes"}: counts, the size of the text in UTF-8,
+        and that of the file.
 
     Raises:
         DataError: the file cannot be written.
@@ -79,18 +78,25 @@ def write_shard(
     unwritten = np.empty(0, dtype)
     documents = 0
     tokens = 0
+    text_bytes = 0
     with array_record_writer(path, _WRITER_OPTIONS) as write:
-        for ids, ended in batches:
-            documents += ended
-            tokens += len(ids)
-            unwritten = np.concatenate([unwritten, ids.astype(dtype)])
+        for batch in batches:
+            documents += batch.documents
+            tokens += len(batch.ids)
+            text_bytes += batch.text_bytes
+            unwritten = np.concatenate([unwritten, batch.ids.astype(dtype)])
             while len(unwritten) >= BLOCK:
                 write(unwritten[:BLOCK].tobytes())
                 unwritten = unwritten[BLOCK:]
         if len(unwritten):
             write(unwritten.tobytes())
     size = path.stat().st_size
-    return {"documents": documents, "tokens": tokens, "ids_bytes": size}
+    return {
+        "documents": documents,
+        "tokens": tokens,
+        "text_bytes": text_bytes,
+        "ids_bytes": size,
+    }
 
 
 class Prepared:
@@ -109,6 +115,7 @@ class Prepared:
         tokens, documents, skipped: totals over all shards: tokens (one [SEP] per document
             included), documents, and bad records; `skipped_first` are the messages of some of
             these.
+        text_bytes: of the text in UTF-8, before it was normalised.
         offsets: int64 [shards + 1], where each shard begins in the stream, and the end.
 
     Raises:
@@ -127,6 +134,7 @@ class Prepared:
         self.offsets = np.cumsum([0, *tokens], dtype=np.int64)
         self.tokens = int(self.offsets[-1])
         self.documents = sum(shard["documents"] for shard in shards)
+        self.text_bytes = sum(shard["text_bytes"] for shard in shards)
         self.skipped = sum(shard["skipped"] for shard in shards)
         self.skipped_first: list[str] = []
         for shard in shards:
@@ -177,13 +185,18 @@ class Prepared:
         """How often each id occurs, [vocab_size]: in all tokens or, if they are more than `most`,
         in spread blocks."""
         counts = np.zeros(vocab_size, np.int64)
+        for ids in self.some_blocks(most):
+            counts += np.bincount(ids, minlength=vocab_size)
+        return counts
+
+    def some_blocks(self, most: int) -> Iterator[np.ndarray]:
+        """All ids in blocks of BLOCK or, if they are more than `most`, spread blocks of so many."""
         blocks = -(-self.tokens // BLOCK)
         most_blocks = max(1, most // BLOCK)
         for block in spread(blocks, most_blocks):
             start = block * BLOCK
             stop = min(start + BLOCK, self.tokens)
-            counts += np.bincount(self.read(start, stop), minlength=vocab_size)
-        return counts
+            yield self.read(start, stop)
 
     def some_documents(self, most: int) -> Iterator[bytes]:
         """The ids, as bytes of uint32, of at most `most` documents: the first ones of some shards
@@ -266,7 +279,7 @@ def _is_record(shard: Any) -> bool:
     """Whether it is what `write_shard` returned, with the bad records that were skipped."""
     if not isinstance(shard, dict):
         return False
-    for name in ("documents", "tokens", "ids_bytes", "skipped"):
+    for name in ("documents", "tokens", "text_bytes", "ids_bytes", "skipped"):
         number = shard.get(name)
         if type(number) is not int or not 0 <= number < 2**53:
             return False

@@ -2,6 +2,7 @@
 such as T5's."""
 
 import io
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -27,6 +28,14 @@ TRAINING = {
     "eos_piece": "[SEP]",
     "control_symbols": ["[MASK]"],
 }
+# Beside these, of a model that gives back a text as it was, for `keep_white_space`.
+KEEPING_WHITE_SPACE = {
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+    "add_dummy_prefix": False,
+    "allow_whitespace_only_pieces": True,  # indentation
+    "user_defined_symbols": ["\n", "\r", "\t"],  # pieces of their own: no word is part of two
+}
 TRAINING_THREADS = 4
 
 # Names of each special piece in various models, our own name first.
@@ -42,11 +51,17 @@ _ADDED = ("cls", "mask")
 # SentencePiece silently drops sentences above 4,192 bytes; 1,000 characters are 4,000 bytes at
 # most.
 _CHUNK = re.compile(r"(?s).{1,1000}(?!\S)|\S{1,1000}")
+# It also drops sentences with a tab or a null.
+_DROPPED = re.compile("[\t\0]+")
 
 # A private-use character in place of the text before one that continues a word.
 _STAND_IN = "\ue000"
 
 _SPACE = "▁"  # in pieces
+
+# What a model that keeps white space makes of some.
+_WHITE_SPACE = "a  b\n\tc"
+_WHITE_SPACE_KEPT = _WHITE_SPACE.replace(" ", _SPACE)
 
 
 class SentencePieces:
@@ -59,6 +74,7 @@ class SentencePieces:
 
     Attributes: as those of fixed_vocabulary.Bytes; special_ids include all other control pieces.
         falls_back_on_bytes: whether characters that are in no piece become bytes, not [UNK].
+        keeps_white_space: whether runs of blanks, tabs and line breaks are kept.
 
     Raises:
         DataError: `model` is damaged, or padding or an end of text is missing.
@@ -71,6 +87,7 @@ class SentencePieces:
             count = self._processor.vocab_size()
             self.falls_back_on_bytes = any(map(self._processor.is_byte, range(count)))
             control = list(filter(self._processor.is_control, range(count)))
+        self.keeps_white_space = self._processor.normalize(_WHITE_SPACE) == _WHITE_SPACE_KEPT
         self.special: dict[str, int] = {"unk": self._processor.unk_id()}
         self._added: list[str] = []
         for role, names in _NAMES.items():
@@ -153,17 +170,21 @@ def _skip_blanks(text: str, start: int, stop: int) -> int:
     return start
 
 
-def train(documents: Iterable[str], vocab_size: int) -> bytes:
-    """Trains a unigram model with byte fallback, with SPECIAL_PIECES as its first pieces; see
+def train(documents: Iterable[str], vocab_size: int, keep_white_space: bool = False) -> bytes:
+    """Trains a unigram model with byte fallback, whose first pieces are the special ones; see
     Tokenizer.train."""
     model = io.BytesIO()
     stopped_by: list[BaseException] = []
+    options = dict(TRAINING)
+    if keep_white_space:
+        options.update(KEEPING_WHITE_SPACE)
 
     def chunks() -> Iterator[bytes]:
         """The documents as SentencePiece reads them; keeps the error that stops them."""
         try:
             for document in documents:
-                for chunk in cut_in_chunks(document):
+                parts = _DROPPED.split(document) if keep_white_space else [document]
+                for chunk in itertools.chain.from_iterable(map(cut_in_chunks, parts)):
                     yield utf8(chunk)
         except (DataError, KeyboardInterrupt) as error:
             stopped_by.append(error)  # SentencePiece raises a RuntimeError instead.
@@ -176,7 +197,7 @@ def train(documents: Iterable[str], vocab_size: int) -> bytes:
             vocab_size=vocab_size,
             num_threads=TRAINING_THREADS,
             minloglevel=2,
-            **TRAINING,
+            **options,
         )
     except RuntimeError as error:
         if stopped_by:

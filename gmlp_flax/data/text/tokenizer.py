@@ -12,7 +12,7 @@ import numpy as np
 
 from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.data.text.casing import decide, find_sibling, read_settings
-from gmlp_flax.data.text.fixed_vocabulary import NAMED, FixedVocabulary, utf8
+from gmlp_flax.data.text.fixed_vocabulary import NAMED, Bytes, FixedVocabulary, utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
 from gmlp_flax.data.text.word_piece import Cases, WordPieces
 from gmlp_flax.errors import DataError
@@ -36,15 +36,15 @@ class Tokenizer:
     | model | special pieces | text |
     |---|---|---|
     | SentencePiece, made by `train` | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4 | cased; bytes for
-    rare characters |
+    rare characters; white space kept or not |
     | other SentencePiece, e.g. T5 | <pad> is [PAD], </s> is [SEP]; [CLS], [MASK] added at the end |
     as the model says |
     | BERT's vocab.txt, tokenizer.json | [PAD] [UNK] [CLS] [SEP] [MASK] anywhere | see WordPieces |
     | bytes | [PAD]=0 [UNK]=1 [CLS]=2 [SEP]=3 [MASK]=4, then byte b is 5 + b | as it is |
     | listops | the same, then its 15 symbols | a DataError if it has other words |
 
-    Except for bytes, text is normalised first (any white space becomes one space), so decoding
-    gives the normalised text. `encode` never returns a special piece other than [UNK], whatever the
+    Unless white space is kept, text is normalised first (any white space becomes one space), so
+    decoding gives the normalised text. `encode` never returns a special piece other than [UNK], whatever the
     text, and `decode` leaves special pieces out.
 
     Args:
@@ -61,6 +61,7 @@ class Tokenizer:
         unk_id, mask_id: the ids of text that is not in the vocabulary, and of a hidden token.
         cases: of WordPiece, whether text is lower-cased, and stripped of accents; else None.
         may_lack: whether it may give [UNK], as a tokenizer that falls back on bytes does not.
+        keeps_white_space: whether line breaks, tabs and runs of blanks are in the ids.
         note: what `load` decided, a line for the start of a run; empty if there was nothing to
             decide.
 
@@ -83,26 +84,36 @@ class Tokenizer:
         self.mask_id: int = special["mask"]
         self.cases: Cases | None = None
         self.may_lack = False
+        self.keeps_white_space = isinstance(self._engine, Bytes)
         if isinstance(self._engine, WordPieces):
             self.cases = self._engine.cases
             self.may_lack = True
         elif isinstance(self._engine, SentencePieces):
             self.may_lack = not self._engine.falls_back_on_bytes
+            self.keeps_white_space = self._engine.keeps_white_space
 
     @classmethod
-    def train(cls, documents: Iterable[str], vocab_size: int) -> Tokenizer:
+    def train(
+        cls, documents: Iterable[str], vocab_size: int, keep_white_space: bool = False
+    ) -> Tokenizer:
         """Trains a SentencePiece unigram model (Kudo, 2018): cased, and with bytes for characters
         it does not know.
 
-        The result, byte for byte, depends on the documents, `vocab_size` and the version of
-        SentencePiece alone. A corpus too small for `vocab_size` gives fewer pieces: read the number
-        from `.vocab_size`.
+        The result, byte for byte, depends on the arguments and the version of SentencePiece alone.
+        A corpus too small for `vocab_size` gives fewer pieces: read the number from `.vocab_size`.
+
+        Args:
+            documents: the texts.
+            vocab_size: the number of pieces.
+            keep_white_space: whether decoding gives back the text as it was, but for the character
+                U+2581, by which SentencePiece writes a blank; else Unicode's NFKC is applied, and
+                any white space is one blank.
 
         Raises:
             DataError: the corpus is empty, or `vocab_size` is too small for the special pieces, the
                 256 bytes and the corpus's characters.
         """
-        return cls(train(documents, vocab_size), "the trained model")
+        return cls(train(documents, vocab_size, keep_white_space), "the trained model")
 
     @classmethod
     def load(cls, path: str | os.PathLike, **keys: str) -> Tokenizer:

@@ -12,7 +12,7 @@ def encode(documents: list[str], threads: int = 1) -> tuple[list[int], int]:
     """The ids of all documents, and their number."""
     tokens: list[int] = []
     count = 0
-    for batch, ended in encode_documents(documents, tokenizer(), threads):
+    for batch, ended, _ in encode_documents(documents, tokenizer(), threads):
         assert batch.dtype == np.int32
         tokens += batch.tolist()
         count += ended
@@ -33,6 +33,15 @@ def test_long_documents_are_cut_where_no_token_is(monkeypatch, piece):
     monkeypatch.setattr(encoding, "PIECE", piece)
     texts = ["the quick brown\nfox  jumps over \n lazy dogs " * 20, "the fox"]
     assert encode(texts) == (stream(texts), 2)
+
+
+@pytest.mark.parametrize("piece", [7, 4096])
+def test_bytes_of_the_text_before_it_is_normalised(monkeypatch, piece):
+    monkeypatch.setattr(encoding, "PIECE", piece)
+    texts = ["the  quick\n\n\tfox ﬁ \ud800", "日本  "]
+    batches = list(encode_documents(texts, tokenizer()))
+    assert sum(batch.text_bytes for batch in batches) == 22 + 8
+    assert sum(batch.documents for batch in batches) == 2
 
 
 def test_words_longer_than_a_piece_are_cut(monkeypatch):

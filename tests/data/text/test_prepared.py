@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gmlp_flax.data.text import prepared
+from gmlp_flax.data.text.encoding import EncodedBatch
 from gmlp_flax.data.text.prepare import Limits, prepare
 from gmlp_flax.data.text.prepared import Prepared, ids_dtype, is_prepared, write_shard
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
@@ -127,8 +128,9 @@ def test_large_vocabularies(tmp_path):
     assert ids_dtype(2**16 + 1).str == "<u4"
     path = prepared.shard_file(tmp_path, 0, 1)
     ids = np.array([70_000, 1], np.int32)
-    result = write_shard(path, [(ids, 1)], ids_dtype(2**17))
-    assert result == {"documents": 1, "tokens": 2, "ids_bytes": path.stat().st_size}
+    result = write_shard(path, [EncodedBatch(ids, 1, 5)], ids_dtype(2**17))
+    size = path.stat().st_size
+    assert result == {"documents": 1, "tokens": 2, "text_bytes": 5, "ids_bytes": size}
     assert np.array([70_000, 1], "<u4").tobytes() in path.read_bytes()
 
 
@@ -137,10 +139,13 @@ def test_blocks_of_a_shard(tmp_path, monkeypatch, sizes):
     """The same bytes, whatever batches the ids come in."""
     monkeypatch.setattr(prepared, "BLOCK", 64)
     ids = np.arange(sum(sizes), dtype=np.int32)
-    batches = [(batch, 1) for batch in np.split(ids, np.cumsum(sizes)[:-1])] if sizes else []
+    batches = []
+    if sizes:
+        for part in np.split(ids, np.cumsum(sizes)[:-1]):
+            batches.append(EncodedBatch(part, 1, 3))
     paths = [prepared.shard_file(tmp_path, number, 2) for number in range(2)]
     first = write_shard(paths[0], batches, ids_dtype(999))
-    second = write_shard(paths[1], [(ids, len(sizes))], ids_dtype(999))
+    second = write_shard(paths[1], [EncodedBatch(ids, len(sizes), 3 * len(sizes))], ids_dtype(999))
     assert first == second
     assert first["tokens"] == sum(sizes)
     assert first["documents"] == len(sizes)
@@ -183,7 +188,7 @@ def test_a_shard_of_another_corpus(folder, tmp_path):
     made = Prepared(folder)
     path = folder / "ids-00000-of-00003.array_record"
     ids = np.full(int(made.offsets[1]), 999, np.int32)
-    write_shard(path, [(ids, 40)], ids_dtype(999))
+    write_shard(path, [EncodedBatch(ids, 40, 0)], ids_dtype(999))
     assert path.stat().st_size == made.files[0].size
     assert f"{path}: damaged" in failure(Prepared(folder).read, 0, 10)
 
@@ -220,8 +225,8 @@ def with_shard(index, **changes):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda index: {"format": 9}, "format 9, expected 1"),
-        (lambda index: {"format": None}, "format None, expected 1"),
+        (lambda index: {"format": 9}, "format 9, expected 2"),
+        (lambda index: {"format": None}, "format None, expected 2"),
         (lambda index: {"shards": []}, "damaged"),
         (lambda index: {"shards": {"0": 1}}, "damaged"),
         (lambda index: {"shards": [*index["shards"][:-1], 3]}, "damaged"),

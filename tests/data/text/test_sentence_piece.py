@@ -1,6 +1,7 @@
 """SentencePiece models: published ones, and what differs between a model of ours and T5's."""
 
 import io
+import pickle
 
 import numpy as np
 import pytest
@@ -172,3 +173,66 @@ def test_offsets_of_t5(shared_data):
     _, spans = tokenizer.encode_with_offsets(text)
     words = [text[start:stop] for start, stop in spans.tolist()]
     assert words == ["Paris", "is", "the", "capital", "(", "of", "France", ")."]
+
+
+CODE = "def f(x):\n    if x > 0:\n\t\treturn x\n    return  0\n\n"
+VERSE = "Shall I compare thee\n  to a summer's day?\n\n"
+KEPT_TEXTS = [
+    *TEXTS,
+    CODE,
+    VERSE,
+    "  leading and trailing  ",
+    "a\r\nb\rc\u2028d\u00a0e\u3000f\x00g",
+    "| a | b |\n|---|---|\n| 1 |   2 |",
+    "日本語の\n文。\u200d👩\u200d💻 ﬁ½",
+    "x" * 3000,
+]
+
+
+@pytest.fixture(scope="module")
+def keeping():
+    return Tokenizer.train([CODE * 9, VERSE * 9, "a tab\tin text\0 or two\t\n"], 400, True)
+
+
+@pytest.mark.parametrize("text", KEPT_TEXTS)
+def test_white_space_comes_back(keeping, text):
+    assert keeping.decode(keeping.encode(text)) == text
+    again = pickle.loads(pickle.dumps(keeping))
+    assert again.encode(text) == keeping.encode(text)
+    assert keeping.byte_counts()[keeping.encode(text)].sum() == len(text.encode())
+
+
+@given(st.text(st.characters(exclude_characters="\u2581", exclude_categories=["Cs"])))
+def test_any_text_comes_back(keeping, text):
+    assert keeping.decode(keeping.encode(text)) == text
+
+
+def test_pieces_of_white_space(keeping):
+    pieces = [keeping.piece(token) for token in keeping.encode(CODE)]
+    assert "".join(pieces) == CODE
+    assert pieces.count("\t") == 2
+    assert any(piece.strip(" ") == "" and len(piece) > 1 for piece in pieces)  # indentation
+    assert len(pieces) < len(CODE)
+
+
+def test_which_tokenizers_keep_white_space(keeping, tokenizer):
+    assert keeping.keeps_white_space
+    assert not tokenizer.keeps_white_space
+    assert not Tokenizer.train([CODE, VERSE], 320).keeps_white_space
+    assert Tokenizer.load("bytes").keeps_white_space
+    assert not Tokenizer.load("listops").keeps_white_space
+
+
+def test_masks_among_kept_white_space(keeping):
+    ids = keeping.encode_masked("def [MASK](x):\n    [MASK]")
+    assert ids.count(keeping.mask_id) == 2
+    parts = [keeping.decode(ids[: ids.index(keeping.mask_id)])]
+    parts.append(keeping.decode(ids[ids.index(keeping.mask_id) + 1 : -1]))
+    assert parts == ["def ", "(x):\n    "]
+
+
+def test_text_beside_tabs_and_nulls_is_trained_on():
+    """SentencePiece drops lines with one of them."""
+    tokenizer = Tokenizer.train(["zebra\tzebra\0zebra\n" * 999], 300, True)
+    pieces = [tokenizer.piece(token) for token in tokenizer.encode("zebra\tzebra\n")]
+    assert pieces == ["zebra", "\t", "zebra", "\n"]

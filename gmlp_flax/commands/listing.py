@@ -3,6 +3,7 @@
     gmlp list                      how many there are of each kind
     gmlp list configs              of gmlp train --config=NAME:ARGUMENT
     gmlp list models 'gmlp*'       of a kind, those that a pattern matches
+    gmlp list models --json        an object of names and lines, for programs
 
 Kinds: configs, models (of gmlp_flax.create), pretrained (which ship, of gmlp predict --model),
 blocks (config.model.block), tasks (config.task), optimizers (config.optimizer.name), and tables (of
@@ -13,10 +14,13 @@ import ast
 import fnmatch
 import importlib.resources
 import inspect
+import json
 import shutil
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+
+from absl import flags
 
 import gmlp_flax
 from gmlp_flax.commands import cli
@@ -26,6 +30,7 @@ SIZES = """Prints every published configuration: exact parameters and FLOPs per 
 paper's figures.
 
     gmlp sizes
+    gmlp sizes --json              a list of objects, for programs
 
 If a paper prints multiply-adds, two operations each, its figure is shown as 2x.
 """
@@ -131,6 +136,9 @@ def main(argv: list[str]) -> None:
     """Prints the names of a kind, or how many there are of each."""
     kind = argv[1] if len(argv) > 1 else ""
     pattern = argv[2] if len(argv) > 2 else "*"
+    if not kind and flags.FLAGS.json:
+        print(json.dumps({name: names_of(name) for name in KINDS}, indent=2))
+        return
     if not kind:
         for name in KINDS:
             print(f"{name:<12}{len(names_of(name)):>4}  gmlp list {name}")
@@ -143,6 +151,9 @@ def main(argv: list[str]) -> None:
         raise ConfigError(
             f"no name of {kind} matches {pattern!r}: gmlp list {kind} prints all {len(lines)}"
         )
+    if flags.FLAGS.json:
+        print(json.dumps({name: lines[name] for name in names}, indent=2))
+        return
     width = max(map(len, names))
     room = shutil.get_terminal_size((120, 24)).columns - width - 2
     for name in names:
@@ -151,9 +162,25 @@ def main(argv: list[str]) -> None:
 
 
 def sizes(_argv: list[str]) -> None:
-    """Prints the table."""
+    """Prints the table, or the same as JSON."""
     from gmlp_flax.paper import published  # imports JAX
 
+    if flags.FLAGS.json:
+        rows = []
+        for name, model in published.PUBLISHED.items():
+            row = {
+                "model": name,
+                "parameters": published.param_count(model),
+                "flops": published.forward_flops(model),
+                "paper_million_parameters": model.params_m,
+                "paper_gflops": model.flops_g,
+                "paper_giga_multiply_adds": model.madds_g,
+                "source": model.source,
+                "note": model.note,
+            }
+            rows.append(row)
+        print(json.dumps(rows, indent=2))
+        return
     print(
         f"{'model':<15}{'parameters':>13}{'M':>8}{'paper M':>9}{'GFLOPs':>9}{'paper':>8}  source      "
         "note"
@@ -186,13 +213,19 @@ def completion(argv: list[str]) -> None:
     print(script)
 
 
+def _define_json() -> None:
+    flags.DEFINE_bool("json", False, "Print JSON.")
+
+
 def run() -> None:
     """The command line of `gmlp list`."""
+    _define_json()
     cli.run(main, "[KIND] [PATTERN]")
 
 
 def run_sizes() -> None:
     """The command line of `gmlp sizes`."""
+    _define_json()
     cli.run(sizes, about=SIZES)
 
 

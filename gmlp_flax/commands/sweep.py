@@ -5,7 +5,7 @@ they end.
         --grid=optimizer.learning_rate=1e-3,2e-3 --grid=batch_size=32,64
     gmlp sweep --config=quickstart_text --out=runs/rates --sweep.lr=1e-3,5e-3 --sweep.seed=0,1,2
     gmlp sweep --sweep=FILE[:ARGUMENT] --out=DIR [--config.KEY=VALUE ...] ...
-    any of them with --print, --status or --on=ENGINE
+    any of them with --print, --status, --status --json or --on=ENGINE
 
 The points are all combinations of the values given with --grid, one flag for each key. Keys that
 change together share a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run
@@ -28,6 +28,7 @@ well. Otherwise the others continue, and the failed runs are listed at the end; 
 1.
 """
 
+import json
 import re
 import shlex
 import sys
@@ -151,7 +152,11 @@ def launch_unfinished(sweep: Sweep) -> None:
 def main(_argv: list[str], config: ConfigDict | None) -> None:
     """Trains the sweep, or shows its commands or its state."""
     sweep = plan_sweep(config)
-    if flags.FLAGS.status:
+    if flags.FLAGS.json and not flags.FLAGS.status:
+        raise ConfigError("--json goes with --status; DIR/sweep.json has all results")
+    if flags.FLAGS.json:
+        print(json.dumps(training.status_object(sweep), indent=2))
+    elif flags.FLAGS.status:
         print(training.status(sweep))
     elif flags.FLAGS.print:
         for trial in sweep.trials:
@@ -192,5 +197,6 @@ def run() -> None:
     flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
     flags.DEFINE_bool("print", False, "Print a command for each run, and train nothing.")
     flags.DEFINE_bool("status", False, "Print how far each run is, and train nothing.")
+    flags.DEFINE_bool("json", False, "With --status: print it as JSON.")
     launch.define_flags()
     cli.run(main, config=_config, words=_with_grids)

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
 import math
 import os
@@ -227,33 +228,83 @@ def ended(runs: Iterable[Future], sweep: Sweep) -> Iterator[tuple[Future, str]]:
 STATISTICS = {"median": statistics.median, "mean": statistics.mean, "lowest": min, "highest": max}
 
 
-def status(sweep: Sweep) -> str:
-    """A line for each run, done, failed and why, or at which step, and how many are done. Of a
-    sweep that chooses, runs that have not begun are left out: most of them will never.
+@dataclasses.dataclass(frozen=True)
+class RunState:
+    """How far a run is.
+
+    Attributes:
+        name: of its folder in that of the sweep.
+        state: "done", "failed" or "unfinished".
+        step, steps: of which it has done how many.
+        eval: the held-out metrics of a finished run.
+        error: why a run failed.
+    """
+
+    name: str
+    state: str
+    step: int
+    steps: int
+    eval: Metrics
+    error: str = ""
+
+
+def states(sweep: Sweep) -> list[RunState]:
+    """How far each run is. Of a sweep that chooses, runs that have not begun are left out: most of
+    them will never.
 
     Raises:
         RunError: a run's metrics.jsonl is damaged.
     """
-    lines, done = [], 0
+    found = []
     for trial in sweep.trials:
         folder = os.path.join(sweep.out, trial.name)
-        step = (MetricsFile.read(os.path.join(folder, METRICS_FILE)) or [{"step": 0}])[-1]["step"]
-        if (result := read_result(folder)) is not None:
-            state, done = (
-                f"done, {sweep.metric} {result['eval'].get(sweep.metric, math.nan):.5g}",
-                done + 1,
-            )
+        log = f"{folder}.log"
+        has_begun = files.exists(folder) or files.exists(log)
+        if sweep.choosing and not has_begun:
+            continue
+        lines = MetricsFile.read(os.path.join(folder, METRICS_FILE))
+        step = lines[-1]["step"] if lines else 0
+        result = read_result(folder)
+        error = ""
+        if result is not None:
+            state = "done"
         else:
-            reason = read_error(f"{folder}.log")
-            state = f"failed: {reason}" if reason else f"step {step} of {trial.config.steps}"
-        if (
-            result is not None
-            or not sweep.choosing
-            or files.exists(folder)
-            or files.exists(f"{folder}.log")
-        ):
-            lines.append(f"{trial.name}: {state}")
-    return "\n".join([*lines, f"{done} of {len(sweep.trials)} runs are done"])
+            error = read_error(log)
+            state = "failed" if error else "unfinished"
+        metrics = {} if result is None else result["eval"]
+        found.append(RunState(trial.name, state, step, trial.config.steps, metrics, error))
+    return found
+
+
+def status(sweep: Sweep) -> str:
+    """A line for each run of `states`, and how many are done."""
+    lines = []
+    done = 0
+    for run in states(sweep):
+        if run.state == "done":
+            done += 1
+            score = run.eval.get(sweep.metric, math.nan)
+            lines.append(f"{run.name}: done, {sweep.metric} {score:.5g}")
+        elif run.state == "failed":
+            lines.append(f"{run.name}: failed: {run.error}")
+        else:
+            lines.append(f"{run.name}: step {run.step} of {run.steps}")
+    lines.append(f"{done} of {len(sweep.trials)} runs are done")
+    return "\n".join(lines)
+
+
+def status_object(sweep: Sweep) -> dict[str, Any]:
+    """What `status` says, for programs; metrics that are no finite numbers are None, as JSON has
+    no name for them."""
+    runs = []
+    for state in states(sweep):
+        run = dataclasses.asdict(state)
+        for name, value in state.eval.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                run["eval"][name] = None
+        runs.append(run)
+    done = sum(run["state"] == "done" for run in runs)
+    return {"metric": sweep.metric, "done": done, "total": len(sweep.trials), "runs": runs}
 
 
 def rows(sweep: Sweep, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:

@@ -186,7 +186,7 @@ class CausalLanguageModeling(LanguageModeling):
         bits = bits_per_byte(sums["loss"][0], sums, data)
         return {"perplexity": perplexity, "bits_per_byte": bits, **metrics}
 
-    def baselines(self, sums: Totals, data: LanguageData) -> list[Baseline]:
+    def baselines(self, sums: Totals, data: Any) -> list[Baseline]:
         """See `LanguageModeling`; in bits per byte as well."""
         [frequencies] = super().baselines(sums, data)
         _, predictions = sums["targets"]

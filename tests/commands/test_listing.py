@@ -1,5 +1,6 @@
 """`gmlp list`, `gmlp sizes` and `gmlp completion`, as they print and as bash reads them."""
 
+import json
 import shutil
 import subprocess
 
@@ -93,3 +94,20 @@ def test_sizes_prints_a_table(printed_sizes):
         "2",
     ]
     assert len(lines) == 1 + len(PUBLISHED) and not any(line.endswith(" ") for line in lines)
+
+
+def test_json_for_programs():
+    everything = json.loads(preloaded.gmlp("list", "--json").stdout)
+    assert everything == {kind: listing.names_of(kind) for kind in listing.KINDS}
+    some = json.loads(preloaded.gmlp("list", "models", "gmlp_*", "--json").stdout)
+    assert some["gmlp_s"] == "Table 1"
+    assert all(name.startswith("gmlp_") for name in some)
+
+
+def test_sizes_as_json():
+    rows = json.loads(preloaded.gmlp("sizes", "--json").stdout)
+    by_name = {row["model"]: row for row in rows}
+    assert by_name.keys() == PUBLISHED.keys()
+    assert by_name["gmlp_xlarge"]["parameters"] == 940_614_768
+    assert by_name["resmlp_s12"]["paper_giga_multiply_adds"] == 3
+    assert by_name["amlp_36"]["paper_million_parameters"] is None

@@ -99,6 +99,23 @@ def test_status(trainer):
         f"{SECOND}1: failed: Traceback",
         "1 of 4 runs are done",
     ]
+    (out / (FIRST + "0") / "result.json").write_text('{"eval": {"perplexity": Infinity}}')
+    _, printed, _ = trainer.sweep("--sweep=@points.py:2", "--status", "--json")
+    told = json.loads("\n".join(printed))
+    assert (told["done"], told["total"], told["metric"]) == (1, 4, "perplexity")
+    assert told["runs"][0] == {
+        "name": f"{FIRST}0",
+        "state": "done",
+        "step": 200,
+        "steps": 500,
+        "eval": {"perplexity": None},
+        "error": "",
+    }
+    assert [run["state"] for run in told["runs"]] == ["done", "unfinished", "failed", "failed"]
+    assert told["runs"][2]["error"] == "no text"
+    code, _, told = trainer.sweep("--sweep=@points.py:2", "--json")
+    assert code == 2
+    assert "--status" in told[-1]
     assert not trainer.calls()
 
 

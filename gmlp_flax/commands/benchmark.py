@@ -29,6 +29,9 @@ Without a PART, all of them:
                   made-up photographs
     memory        the training step compiled for TPU slices (extra `plan`): temporaries per chip,
                   recomputed products
+    training      our Transformers beside those of transformers (extra `parity`), trained on the
+                  same batches, masks and rates (--steps, --rate, --data); --models: bert_full,
+                  hf_prenorm, hf_bert, bert_rel_full, hf_prenorm_rel, hf_mpnet
     parity        models beside timm's and transformers' with the same weights (extra `parity`):
                   largest relative errors
 
@@ -61,6 +64,7 @@ PARTS = {
     "text": "text",
     "images": "images",
     "memory": "models",
+    "training": "beside_transformers",
     "parity": "parity",
 }
 
@@ -106,7 +110,12 @@ def run() -> None:
     flags.DEFINE_string("json", None, "A file: also write the rows there.")
     flags.DEFINE_string("images", None, "JPEG files for the part images: a tar file or a folder.")
     flags.DEFINE_float("minutes", 9.0, "device: nothing is begun after them.", lower_bound=0.0)
-    flags.DEFINE_list("models", [], "device, peers: which; empty: all.")
+    flags.DEFINE_list("models", [], "device, peers, training: which; empty: all.")
+    flags.DEFINE_integer(
+        "steps", 12, "training: steps of each run; c4_ablation has 900.", lower_bound=1
+    )
+    flags.DEFINE_float("rate", 4e-3, "training: the peak learning rate.", lower_bound=0.0)
+    flags.DEFINE_string("data", "embedded", "training: a text, as config.data.train takes it.")
     flags.DEFINE_list(
         "rows", [], "mixers: which; empty: all. precision: which, or all; empty: two."
     )

@@ -221,6 +221,8 @@ def build(
     shortened = validation.warmup_problem(config)
     if shortened:
         distributed.say(f"note: {shortened}")
+    if config.optimizer.learning_rate == 0 and options.optimizer is None:
+        distributed.say("warning: config.optimizer.learning_rate is 0: no parameter changes")
     for line in task.notes():
         distributed.say(line)
     return training, data

@@ -1,0 +1,133 @@
+"""Both sides of the comparison of Transformers read the same masked sequences and take the same
+steps."""
+
+import functools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from gmlp_flax.benchmarks import beside_transformers as beside
+from gmlp_flax.errors import ConfigError, RunError
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
+from tests import preloaded
+from tests.failures import raised
+from tests.training import tiny
+
+STEPS = 6
+COPIES = [name for name, candidate in beside.CANDIDATES.items() if candidate.is_copy]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("corpus")
+
+
+def tiny_settings(name, folder):
+    """A run of six steps, an evaluation after each."""
+    corpus = tiny.write_corpus(folder / "corpus.jsonl")
+    config = beside.settings(name, STEPS, 1e-2, corpus)
+    config.data.update(cache=str(folder / "cache"), heldout_share=0.2)
+    config.model.update(layers=2, length=16, d_model=16, d_ffn=32, heads=2, vocab_size=320)
+    config.masking.max_predictions = 4
+    config.batch_size = 8
+    config.eval.batch_size = 4
+    return config
+
+
+@functools.cache
+def trained(name, folder):
+    return beside.train(name, tiny_settings(name, folder))
+
+
+def test_settings_are_those_of_the_ablation():
+    for name, candidate in beside.CANDIDATES.items():
+        config = beside.settings(name, 900, 2e-3, "books.jsonl")
+        model = config.model
+        sizes = (model.layers, model.d_model, model.d_ffn, model.heads, model.length)
+        assert sizes == (2, 128, 512, 4, 128)
+        assert (model.vocab_size, model.dropout) == (2000, 0)
+        assert model.embedding_norm
+        assert model.transform
+        assert model.positions == {"bert": "absolute", "bert_rel": "relative"}[candidate.row]
+        adamw = config.optimizer
+        assert (adamw.eps, adamw.weight_decay, adamw.clip) == (1e-6, 0.01, 1.0)
+        assert (adamw.schedule, adamw.learning_rate, adamw.warmup) == ("linear", 2e-3, 100)
+        assert (config.steps, config.eval.every, config.eval.examples) == (900, 150, 2048)
+        is_ours = not name.startswith("hf_")
+        assert (candidate.make is None) == is_ours
+        assert (candidate.ours == "") == is_ours
+    short = beside.settings("hf_bert", 12, 2e-3, "embedded")
+    assert (short.eval.every, short.eval.examples, short.optimizer.warmup) == (2, 192, 1)
+
+
+@pytest.mark.parametrize("name", COPIES)
+def test_a_copy_of_ours_takes_our_steps(transformers, folder, name):
+    """Batches, masks, losses, gradients, clipping, decay, AdamW, and the factor 16 on the rate of
+    biases."""
+    ours = trained(beside.CANDIDATES[name].ours, folder)
+    theirs = trained(name, folder)
+    assert len(ours.losses) == STEPS
+    assert list(ours.perplexities) == list(range(1, STEPS + 1))
+    np.testing.assert_allclose(theirs.losses, ours.losses, rtol=2e-5)
+    perplexities = list(ours.perplexities.values())
+    np.testing.assert_allclose(list(theirs.perplexities.values()), perplexities, rtol=1e-4)
+    assert theirs.losses[-1] < theirs.losses[0]
+
+
+@pytest.mark.parametrize("name", ["hf_bert", "hf_mpnet"])
+def test_losses_of_the_others_fall(transformers, folder, name):
+    """From about that of a uniform guess, as BERT's initial values are small."""
+    curve = trained(name, folder)
+    assert curve.losses[0] == pytest.approx(math.log(320), rel=0.03)
+    assert curve.losses[-1] < 0.985 * curve.losses[0]
+    assert curve.perplexities[STEPS] < 0.85 * curve.perplexities[1]
+
+
+def test_factors_on_rates(folder):
+    def factor(name, lines=None):
+        config = tiny_settings(name, folder)
+        if lines is not None:
+            config.optimizer.lr_multipliers = lines
+        return beside.bias_factor(MaskedLanguageModeling(config))
+
+    assert factor("bert_rel_full") == 16  # the config's own
+    assert factor("bert_full") == 1
+    assert factor("bert_rel_full", ()) == 1
+    message = raised(RunError, factor, "bert_rel_full", ("embedding=2", f"{beside.BIAS}=8"))
+    assert beside.BIAS in message
+
+
+def test_rows():
+    curves = {
+        "bert_full": beside.Curve([6.0, 5.0], {1: 400.0, 2: 200.0}),
+        "hf_bert": beside.Curve([7.0, 5.0], {1: 300.0, 2: 300.0}),
+        "hf_prenorm": beside.Curve([6.3, 5.0], {1: 4.0, 2: 200.0}),
+        "hf_mpnet": beside.Curve([6.0, 5.0], {1: 3.0, 2: 3.0}),
+    }
+    rows = {row["name"]: row["median"] for row in beside.rows_of(curves)}
+    assert len(rows) == 4 * 2 + 2 + 1
+    assert rows["bert_full: perplexity after 1 steps"] == 400
+    assert rows["hf_bert / bert_full: perplexity at the end"] == 1.5
+    title = "hf_prenorm and bert_full: first 10 losses, largest difference"
+    assert rows[title] == pytest.approx(0.05)
+
+
+def test_an_unknown_model_is_named_before_anything_is_loaded():
+    message = raised(ConfigError, beside.bench_training, 1, 1e-3, ["bert_full", "hf_bart"], "")
+    assert "'hf_bart'" in message
+    assert "'hf_bert'" in message
+
+
+@pytest.mark.slow
+def test_the_command(transformers, tmp_path):
+    """On the embedded text, two steps, both sides; the log says what differs."""
+    flags = ("--steps=2", "--models=bert_full,hf_prenorm", f"--json={tmp_path}/rows.json")
+    done = preloaded.gmlp("benchmark", "training", *flags, PYTHONWARNINGS="error")
+    assert done.returncode == 0, done.stderr
+    assert "hf_prenorm: RobertaPreLayerNormForMaskedLM: ours in every layer" in done.stderr
+    content = json.loads((tmp_path / "rows.json").read_text())
+    rows = {row["name"]: row["median"] for row in content}
+    assert rows["hf_prenorm / bert_full: perplexity at the end"] == pytest.approx(1, abs=1e-4)
+    assert rows["hf_prenorm and bert_full: first 10 losses, largest difference"] < 1e-5

@@ -27,6 +27,8 @@ Without a PART, all of them:
                   prepared ids
     images        images per second and core beside plain Pillow, of JPEG files (--images) or
                   made-up photographs
+    export        models in the formats of `gmlp export` (extras `onnx`, `stablehlo`): megabytes,
+                  milliseconds, and the accuracy of those that ship; --models
     memory        the training step compiled for TPU slices (extra `plan`): temporaries per chip,
                   recomputed products
     training      our Transformers beside those of transformers (extra `parity`), trained on the
@@ -63,6 +65,7 @@ PARTS = {
     "precision": "precision",
     "text": "text",
     "images": "images",
+    "export": "exports",
     "memory": "models",
     "training": "beside_transformers",
     "parity": "parity",
@@ -110,7 +113,7 @@ def run() -> None:
     flags.DEFINE_string("json", None, "A file: also write the rows there.")
     flags.DEFINE_string("images", None, "JPEG files for the part images: a tar file or a folder.")
     flags.DEFINE_float("minutes", 9.0, "device: nothing is begun after them.", lower_bound=0.0)
-    flags.DEFINE_list("models", [], "device, peers, training: which; empty: all.")
+    flags.DEFINE_list("models", [], "device, export, peers, training: which; empty: all.")
     flags.DEFINE_integer(
         "steps", 12, "training: steps of each run; c4_ablation has 900.", lower_bound=1
     )

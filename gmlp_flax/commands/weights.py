@@ -19,7 +19,8 @@ EXPORT = """Writes the weights of a run or of a model from elsewhere to a folder
 
 FOLDER gets model.safetensors, config.json, what predictions need besides, such as tokenizer.model, and a README.md.
 `gmlp predict` and `evaluate` read it as --workdir, and runs start from it by config.init_from. --format=torch adds
-modeling_gmlp.py, which reads it with torch alone; --format=stablehlo and onnx add the forward pass.
+modeling_gmlp.py, which reads it with torch alone; --format=stablehlo, onnx, onnx-float16 and onnx-int8 add the forward
+pass.
 
 A file of timm's, or a Mixer's .npz of vision_transformer, is named after its model; 1,000 classes are taken for
 ImageNet-1k's. A BERT's or FNet's folder, as transformers saves it, becomes a masked language model.

@@ -1,6 +1,7 @@
 """The forward pass of a model in formats of other frameworks: a reader for PyTorch, StableHLO and
 ONNX."""
 
+import dataclasses
 import functools
 import importlib.resources
 import logging
@@ -10,7 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from gmlp_flax import config as config_lib
 from gmlp_flax.errors import RunError, decode_errors, require
+from gmlp_flax.interop import onnx_precision
 from gmlp_flax.models import blocks, sharding
 from gmlp_flax.tasks.base import Task
 from gmlp_flax.tasks.text import TextTask
@@ -29,20 +32,23 @@ class Format(NamedTuple):
     Attributes:
         file: the name of its file.
         encode: the content of the file, for a model and ONNX's opset.
-        package: that this needs.
+        packages: that this needs.
+        extra: of gmlp_flax, which has them.
         opener: how the file is opened, a line of Python.
     """
 
     file: str
     encode: Callable[[Model, int], bytes]
-    package: str
+    packages: tuple[str, ...]
+    extra: str
     opener: str
 
 
 def encode(model: Model, name: str, opset: int = OPSET) -> bytes:
     """A model in one of FORMATS, of ONNX with the operators of an opset; raises RunError if its
     package is missing, or if the format has no such model."""
-    require(FORMATS[name].package, f"--format={name}", name)
+    for package in FORMATS[name].packages:
+        require(package, f"--format={name}", FORMATS[name].extra)
     block = model.config.model.block
     what = f"--format={name} does not have this model, {block} in {model.config.task}"
     with decode_errors(what, "leave the format out", RunError):
@@ -105,25 +111,59 @@ def _onnx(model: Model, opset: int) -> bytes:
     return exported.SerializeToString()
 
 
+def _onnx_float16(model: Model, opset: int) -> bytes:
+    return onnx_precision.to_float16(_onnx(_with_layers_written_out(model), opset))
+
+
+def _onnx_int8(model: Model, opset: int) -> bytes:
+    return onnx_precision.to_int8(_onnx(_with_layers_written_out(model), opset))
+
+
+def _with_layers_written_out(model: Model) -> Model:
+    """The model without a loop over its layers, in which weights are no constants."""
+    config = config_lib.mutable_copy(model.config)
+    config.model.scan_layers = False
+    task = type(model.task)(config, model.task.files)
+    return dataclasses.replace(model, task=task)
+
+
 def _default_platform(*args: Any, default: Callable[..., Any], **_: Any) -> Any:
     return default(*args)
+
+
+def _onnx_opener(file: str) -> str:
+    return f"onnxruntime.InferenceSession('{file}').run(['logits'], {{NAME: ARRAY, ...}})"
 
 
 FORMATS = {
     "torch": Format(
         "modeling_gmlp.py",
         _torch,
-        "json",
+        (),
+        "",
         "from modeling_gmlp import GMLP; GMLP.from_pretrained(FOLDER)",
     ),
     "stablehlo": Format(
-        "model.stablehlo", _stablehlo, "flatbuffers", "jax.export.deserialize(CONTENT).call(inputs)"
+        "model.stablehlo",
+        _stablehlo,
+        ("flatbuffers",),
+        "stablehlo",
+        "jax.export.deserialize(CONTENT).call(inputs)",
     ),
-    "onnx": Format(
-        "model.onnx",
-        _onnx,
-        "jax2onnx",
-        "onnxruntime.InferenceSession(FILE).run(['logits'], {NAME: ARRAY, ...})",
+    "onnx": Format("model.onnx", _onnx, ("jax2onnx",), "onnx", _onnx_opener("model.onnx")),
+    "onnx-float16": Format(
+        "model_fp16.onnx",
+        _onnx_float16,
+        ("jax2onnx", "onnxruntime"),
+        "onnx",
+        _onnx_opener("model_fp16.onnx"),
+    ),
+    "onnx-int8": Format(
+        "model_int8.onnx",
+        _onnx_int8,
+        ("jax2onnx", "onnxruntime"),
+        "onnx",
+        _onnx_opener("model_int8.onnx"),
     ),
 }
 

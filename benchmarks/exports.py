@@ -1,0 +1,163 @@
+"""The benchmark's part `export`: size, speed and answers of models in the formats of `gmlp export`
+(extras `onnx` and `stablehlo`)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import gmlp_flax
+from gmlp_flax import config as config_lib
+from gmlp_flax.benchmarks.timing import Row, measure, row
+from gmlp_flax.data.holdout import HELDOUT
+from gmlp_flax.errors import require
+from gmlp_flax.interop import formats
+from gmlp_flax.tasks.data import RunFiles
+from gmlp_flax.training.model import Model
+
+SHIPPED = ("digits", "books_gmlp")  # their answers are right or wrong
+RANDOM = ("gmlp_ti", "mixer_s32")  # of create: their answers are compared with those of float32
+ONNX = ("onnx", "onnx-float16", "onnx-int8")
+BATCHES = (1, 32)
+TEXTS = 128  # of a language model
+
+
+@dataclasses.dataclass(frozen=True)
+class Questions:
+    """What a model is asked.
+
+    Attributes:
+        inputs: by the names that the exported model has for them, [examples, ...].
+        choose: logits [examples, ...] of the model to those of each answer, [answers, classes].
+        answers: the right ones, int [answers]; None if they are not known.
+    """
+
+    inputs: dict[str, np.ndarray]
+    choose: Callable[[np.ndarray], np.ndarray]
+    answers: np.ndarray | None
+
+
+def bench_export(repeats: int, models: Sequence[str]) -> Iterator[Row]:
+    """Megabytes, milliseconds and accuracy of models.
+
+    Args:
+        repeats: measurements of each time.
+        models: names of `gmlp_flax.load` and `create`; empty for SHIPPED and RANDOM.
+    """
+    onnxruntime = require("onnxruntime", "this part", "onnx")
+    onnxruntime.set_default_logger_severity(3)  # it reports what it does not fold
+    for name in models or (*SHIPPED, *RANDOM):
+        is_shipped = name in SHIPPED
+        model = gmlp_flax.load(name) if is_shipped else gmlp_flax.create(name, classes=1000)
+        questions = ask(model) if is_shipped else random_questions(model)
+        yield from _rows(name, model, questions, repeats)
+
+
+def ask(model: Model) -> Questions:
+    """Held-out examples of the data that come with the package."""
+    config = config_lib.mutable_copy(model.config)
+    config.data.train = "embedded"
+    data: Any = type(model.task).Data(config, RunFiles(inherited=model.task.files))
+    examples = data.labelled(HELDOUT)
+    if "image" in examples[0]:
+        chosen = range(len(examples))
+        images = np.stack([examples[index]["image"] for index in chosen])
+        labels = np.array([examples[index]["label"] for index in chosen])
+        return Questions({"image": images}, lambda logits: logits, labels)
+    chosen = range(min(len(examples), TEXTS))
+    batch = {
+        "tokens": np.stack([examples[index]["tokens"] for index in chosen]),
+        "index": np.array(chosen, np.int32),
+    }
+    masked = model.task.fixed_mask(batch, config.eval.seed)
+    positions = np.asarray(masked.positions)
+    is_counted = np.asarray(masked.weights) > 0
+
+    def choose(logits: np.ndarray) -> np.ndarray:
+        """The logits of the masked tokens."""
+        return np.take_along_axis(logits, positions[..., None], axis=1)[is_counted]
+
+    answers = np.asarray(masked.targets)[is_counted]
+    return Questions({"tokens": np.asarray(masked.inputs)}, choose, answers)
+
+
+def random_questions(model: Model) -> Questions:
+    """Noise, of which no answer is right."""
+    [(name, shape)] = formats.input_shapes(model.task).items()
+    noise = np.random.default_rng(0).integers(0, 256, (max(BATCHES), *shape.shape[1:]))
+    inputs = {name: noise.astype(shape.dtype)}
+    return Questions(inputs, lambda logits: logits, None)
+
+
+def _rows(name: str, model: Model, questions: Questions, repeats: int) -> Iterator[Row]:
+    """The rows of a model."""
+    import onnxruntime
+
+    stablehlo = formats.encode(model, "stablehlo")
+    yield row(f"{name}: model.stablehlo", [len(stablehlo) / 1e6], "MB")
+    runs: dict[str, Callable[[dict[str, np.ndarray]], np.ndarray]] = {"JAX": _in_jax(model)}
+    for precision in ONNX:
+        content = formats.encode(model, precision)
+        file = formats.FORMATS[precision].file
+        yield row(f"{name}: {file}", [len(content) / 1e6], "MB")
+        runs[file] = _in_onnx(onnxruntime.InferenceSession(content))
+    yield from _answers(name, runs, questions)
+    for batch in BATCHES:
+        inputs = {key: values[:batch] for key, values in questions.inputs.items()}
+        calls = {key: _call(run, inputs) for key, run in runs.items()}
+        for key, seconds in measure(calls, repeats).items():
+            milliseconds = [1000 * value for value in seconds]
+            yield row(f"{name}, batch {batch}: {key}", milliseconds, "ms")
+
+
+def _answers(
+    name: str,
+    runs: dict[str, Callable[[dict[str, np.ndarray]], np.ndarray]],
+    questions: Questions,
+) -> Iterator[Row]:
+    """How many answers are right, and how many are those of JAX."""
+    reference = None
+    for key, run in runs.items():
+        chosen = questions.choose(run(questions.inputs)).argmax(-1)
+        if questions.answers is not None:
+            accuracy = 100 * float(np.mean(chosen == questions.answers))
+            yield row(f"{name}: {key}, accuracy", [accuracy], "%")
+        if reference is None:
+            reference = chosen
+        else:
+            same = 100 * float(np.mean(chosen == reference))
+            yield row(f"{name}: {key}, the answers of JAX", [same], "%")
+
+
+def _in_jax(model: Model) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    forward = jax.jit(model.task.forward)
+
+    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        """The logits."""
+        [array] = inputs.values()
+        return np.asarray(forward(model.params, array))
+
+    return run
+
+
+def _in_onnx(session: Any) -> Callable[[dict[str, np.ndarray]], np.ndarray]:
+    def run(inputs: dict[str, np.ndarray]) -> np.ndarray:
+        """The logits."""
+        [logits] = session.run([formats.OUTPUT], inputs)
+        return logits
+
+    return run
+
+
+def _call(
+    run: Callable[[dict[str, np.ndarray]], np.ndarray], inputs: dict[str, np.ndarray]
+) -> Callable[[], None]:
+    def call() -> None:
+        """One forward pass."""
+        run(inputs)
+
+    return call

@@ -135,21 +135,38 @@ def hide_future(scores: jax.Array, spec: BlockSpec, first: jax.Array | int) -> j
 
 
 def hide_padding(
-    scores: jax.Array, padding_mask: jax.Array | None, heads: bool = False
+    scores: jax.Array,
+    padding_mask: jax.Array | None,
+    heads: bool = False,
+    first: jax.Array | int = 0,
 ) -> jax.Array:
-    """Takes padding out of the softmax.
+    """Takes padding, and other documents, out of the softmax.
 
     Args:
         scores: [batch, queries, keys] or, with `heads`, [batch, heads, queries, keys]; the batch
             may be left out. Those of padding become the least finite number of their type, unless
             they are -inf already.
-        padding_mask: bool [batch, keys], False for padding; None if there is none, which leaves the
-            scores unchanged.
+        padding_mask: bool [batch, keys], False for padding; or int [batch, keys], the document of
+            each token, from 1, and 0 for padding: tokens then see their own document alone. None
+            leaves the scores unchanged.
+        first: the position of the first query among the keys.
     """
     if padding_mask is None:
         return scores
-    keys = padding_mask[:, None, None] if heads else padding_mask[:, None]
-    return jnp.where(keys, scores, jnp.minimum(scores, jnp.finfo(scores.dtype).min))
+    visible = visible_keys(padding_mask, first, scores.shape[-2])
+    if heads:
+        visible = visible[:, None]
+    return jnp.where(visible, scores, jnp.minimum(scores, jnp.finfo(scores.dtype).min))
+
+
+def visible_keys(padding_mask: jax.Array, first: jax.Array | int, queries: int) -> jax.Array:
+    """Which keys each query sees, bool [batch, queries or 1, keys]; arguments as in
+    `hide_padding`."""
+    keys = padding_mask[:, None]
+    if padding_mask.dtype == jnp.bool_:
+        return keys
+    own = jax.lax.dynamic_slice_in_dim(padding_mask, first, queries, axis=1)
+    return (keys == own[..., None]) & (keys > 0)
 
 
 def mix(
@@ -188,9 +205,8 @@ def attend(
     """
 
     def rows(first: jax.Array | int, count: int, keys: jax.Array | None) -> jax.Array:
-        return mix(
-            hide_padding(logits(first, count), padding_mask, heads=v.ndim == 4), v, rate, keys
-        )
+        scores = hide_padding(logits(first, count), padding_mask, heads=v.ndim == 4, first=first)
+        return mix(scores, v, rate, keys)
 
     if queries <= WHOLE:
         return rows(0, queries, dropout_keys)
@@ -286,7 +302,8 @@ def attend_fused(
     if spec.attention == "xla" or dropped or qkv.ndim != 3 or TENSOR in sharding.compiler_axes():
         return None
     (batch, tokens), width, platform = qkv.shape[:2], qkv.shape[2] // 3, sharding.platform()
-    if platform == "tpu" and fused_attention.serves(tokens, width, heads):
+    by_document = padding_mask is not None and padding_mask.dtype != jnp.bool_
+    if platform == "tpu" and fused_attention.serves(tokens, width, heads) and not by_document:
         bias = relative(0, tokens, tokens) if relative else None
         mixed = fused_attention.attention(qkv, bias, padding_mask, heads=heads, causal=spec.causal)
         return checkpoint_name(mixed, NAME)
@@ -298,7 +315,8 @@ def attend_fused(
     bias = relative(0, tokens, tokens)[None].astype(qkv.dtype) if relative else None
     mask = None
     if padding_mask is not None:
-        mask = jnp.broadcast_to(padding_mask[:, None, None], (batch, 1, tokens, tokens))
+        visible = visible_keys(padding_mask, 0, tokens)[:, None]
+        mask = jnp.broadcast_to(visible, (batch, 1, tokens, tokens))
 
     def on_shard(batched: tuple[jax.Array, jax.Array | None], bias: jax.Array | None) -> jax.Array:
         (q, k, v), mask = jnp.moveaxis(batched[0], 2, 0), batched[1]

@@ -95,8 +95,8 @@ class TextModel(nnx.Module):
             key: a random key per example, [batch], for training; None for evaluation.
             segments: int [batch, tokens], the segment of each token, in a pair 0 or 1; None if all
                 are in the first.
-            padding_mask: bool [batch, tokens], False for padding, which attention ignores; None if
-                there is none.
+            padding_mask: bool [batch, tokens], False for padding, which attention ignores; or the
+                document of each token, see `Block`; None if there is none.
 
         Returns:
             [batch, tokens, d_model] in the compute type.
@@ -194,10 +194,15 @@ class CausalLM(LanguageModel):
     Padding needs no mask: it follows a text, so no prediction depends on it.
     """
 
-    def __call__(self, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self,
+        tokens: jax.Array,
+        key: jax.Array | None = None,
+        padding_mask: jax.Array | None = None,
+    ) -> jax.Array:
         """float32 logits [batch, tokens, vocab_size] of the token after each; arguments as in
         `hidden`."""
-        return self.logits(self.hidden(tokens, key))
+        return self.logits(self.hidden(tokens, key, padding_mask=padding_mask))
 
     def extend(
         self, tokens: jax.Array, caches: list[CacheArrays] | None, first: jax.Array, last: jax.Array

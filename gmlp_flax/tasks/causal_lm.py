@@ -154,7 +154,7 @@ class CausalLanguageModeling(LanguageModeling):
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
         """See `Task`."""
         targets, weights = self._targets(batch)
-        logits = self.apply(params, batch["tokens"][:, :-1], model_keys(batch))
+        logits = self._logits(params, batch, model_keys(batch))
         sums = cross_entropy(logits, targets, weights)
         return sums["loss"][0], sums
 
@@ -162,11 +162,17 @@ class CausalLanguageModeling(LanguageModeling):
         """See `Task`."""
         targets, weights = self._targets(batch)
         weights = weights * batch["weight"][:, None]
-        logits = self.apply(params, batch["tokens"][:, :-1], None)
+        logits = self._logits(params, batch, None)
         sums = cross_entropy(logits, targets, weights)
         byte_counts = jnp.asarray(self.tokenizer.byte_counts())
         sums["bytes"] = weighted_sum(byte_counts[targets], weights)
         return self.evaluation_sums(sums, batch, targets, weights), {}
+
+    def _logits(self, params: Any, batch: Batch, keys: jax.Array | None) -> jax.Array:
+        """Of the token after each, float32 [batch, n, vocabulary]; `keys` are given in training."""
+        tokens = batch["tokens"][:, :-1]
+        mask = self.padding_mask(tokens) if self.config.data.mask_documents else None
+        return self.apply(params, tokens, keys, mask)
 
     def _targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The tokens to predict, int [batch, n], and their weights, 0 for padding."""

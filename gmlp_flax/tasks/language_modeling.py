@@ -10,7 +10,8 @@ from ml_collections import ConfigDict
 
 from gmlp_flax.data.text import packing
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
-from gmlp_flax.errors import DataError
+from gmlp_flax.errors import ConfigError, DataError
+from gmlp_flax.models import blocks
 from gmlp_flax.options import AT_LEAST_0, Option
 from gmlp_flax.tasks.base import (
     Baseline,
@@ -59,6 +60,11 @@ class LanguageModeling(TextTask):
             "PATH=SHARE: further text to train on, and its share of the examples; data.train has "
             "the rest",
         ),
+        "data.mask_documents": Option(
+            False,
+            "attention and convolutions see no other document of a window; gates and Fourier "
+            "transforms mix all tokens, and refuse it",
+        ),
         "eval.examples": Option(
             0, "held-out sequences to score, evenly spread over all; 0: all", AT_LEAST_0
         ),
@@ -73,6 +79,21 @@ class LanguageModeling(TextTask):
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
         packing.read_shares(config.data.mixture)
+        if config.data.mask_documents and not blocks.find(config.model.block).masks_documents:
+            able = [name for name, block in blocks.BLOCKS.items() if block.masks_documents]
+            raise ConfigError(
+                f"config.data.mask_documents is True, and {config.model.block} mixes all tokens of a "
+                f"window: expected one of {', '.join(able)}"
+            )
+
+    def padding_mask(self, tokens: Any) -> Any:
+        """See `TextTask`; with data.mask_documents int32 [batch, tokens], the document of each
+        token, from 1, with the [SEP] that ends it, and 0 for padding."""
+        if not self.config.data.mask_documents:
+            return super().padding_mask(tokens)
+        is_end = tokens == self.tokenizer.sep_id
+        ended = jnp.cumsum(is_end, axis=1, dtype=jnp.int32) - is_end
+        return jnp.where(tokens == self.tokenizer.pad_id, 0, ended + 1)
 
     @property
     def units_per_example(self) -> int:

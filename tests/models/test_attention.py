@@ -284,3 +284,31 @@ def test_relative_bias_starts_small_and_differs_by_head():
     bias = params_of(relative(length=200, dtype="float32"))["bias"]
     np.testing.assert_allclose(bias.std(), 0.02, rtol=0.1)
     assert np.abs(np.corrcoef(bias) - np.eye(3)).max() < 0.3
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_visible_keys_against_loops(heads):
+    """Of queries in the middle, with and without documents."""
+    documents = np.array([[1, 1, 2, 2, 2, 3, 0], [1, 1, 1, 1, 1, 1, 1]])
+    shape = (2, 3, 4, 7) if heads else (2, 4, 7)
+    scores = normal(0, *shape).astype(np.float32)
+    found = np.asarray(hide_padding(jnp.asarray(scores), jnp.asarray(documents), heads, first=2))
+    for index in np.ndindex(*shape):
+        example, query, key = index[0], index[-2] + 2, index[-1]
+        document = documents[example, key]
+        is_seen = document > 0 and document == documents[example, query]
+        assert (found[index] == scores[index]) == is_seen
+        assert is_seen or found[index] < -1e30
+
+
+@in_float64
+def test_documents_in_blocks_of_queries(monkeypatch):
+    """A long window, whose queries run in blocks, is that of all queries at once."""
+    module = randomized(lambda: many_heads(length=50, attention="xla"))
+    documents = jnp.asarray(np.repeat([[1, 2, 3, 4, 0]], 10, axis=1))
+    x = normal(0, 1, 50, 6)
+    whole = module(x, padding_mask=documents)
+    monkeypatch.setattr(attention_lib, "WHOLE", 10)
+    monkeypatch.setattr(attention_lib, "BLOCK", 8)
+    np.testing.assert_allclose(module(x, padding_mask=documents), whole, atol=1e-12)
+    assert np.abs(module(x) - whole).max() > 1e-3

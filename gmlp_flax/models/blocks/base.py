@@ -32,6 +32,8 @@ class Block(nnx.Module):
             later token.
         hides_padding: whether no output depends on what `padding_mask` marks as padding, nor on how
             much it is.
+        masks_documents: whether the block takes a `padding_mask` of documents, so that no output
+            depends on another document of the window.
         torch_reader: the file of interop/templates that reads the block's weights in PyTorch; "" if
             there is none.
     """
@@ -41,6 +43,7 @@ class Block(nnx.Module):
     mixes_at_start: ClassVar[bool] = True
     can_be_causal: ClassVar[bool] = False
     hides_padding: ClassVar[bool] = False
+    masks_documents: ClassVar[bool] = False
     torch_reader: ClassVar[str] = ""
 
     @abc.abstractmethod
@@ -58,7 +61,8 @@ class Block(nnx.Module):
                 number)`.
             rng: random keys and rates of training.
             padding_mask: bool [batch, tokens], False for padding; None if there is none. Linear
-                layers over tokens ignore it.
+                layers over tokens ignore it. For blocks with `masks_documents` it may be int
+                [batch, tokens]: the document of each token, from 1, and 0 for padding.
 
         A block that can be causal has a fourth argument, `cache: DecodeCache | None = None`. If it
         is given, the tokens follow earlier ones, whose keys, values or gate inputs the block gets

@@ -25,7 +25,9 @@ from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import option
 
 
-def convolve(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
+def convolve(
+    x: jax.Array, kernel: jax.Array, dilation: int = 1, documents: jax.Array | None = None
+) -> jax.Array:
     """y[i] = sum_j kernel[j] x[i + dilation (j - (width - 1) // 2)], with zeros beyond the first
     and last token.
 
@@ -34,11 +36,19 @@ def convolve(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
         kernel: [heads, width], or [batch, tokens or 1, heads, width] for a different kernel at each
             output or example.
         dilation: distance between neighbouring tokens that a kernel reads.
+        documents: int [batch, tokens], from 1, the document of each token; those of another one
+            count as zeros. None if there is one.
     """
     width, tokens = kernel.shape[-1], x.shape[1]
     before, after = dilation * ((width - 1) // 2), dilation * (width // 2)
     padded = jnp.pad(x, ((0, 0), (before, after), (0, 0), (0, 0)))
     shifted = [padded[:, dilation * j : dilation * j + tokens] for j in range(width)]
+    if documents is not None:
+        padded_documents = jnp.pad(documents, ((0, 0), (before, after)))
+        for j in range(width):
+            there = padded_documents[:, dilation * j : dilation * j + tokens]
+            is_own = (there == documents)[..., None, None]
+            shifted[j] = jnp.where(is_own, shifted[j], jnp.zeros_like(shifted[j]))
     return sum(
         (kernel[..., j, None] * shifted[j] for j in range(1, width)),
         kernel[..., 0, None] * shifted[0],
@@ -145,15 +155,20 @@ class Convolution(nnx.Module):
         """[batch, tokens, d_model] to the same. `dropout_keys` [batch] are for dropout on the
         kernels. Padding counts as zeros; `padding_mask` as in `Block`."""
         gated = jax.nn.glu(self.proj_in(x))
+        documents = None
         if padding_mask is not None:
-            gated = jnp.where(padding_mask[..., None], gated, jnp.zeros_like(gated))
+            is_text = padding_mask > 0
+            gated = jnp.where(is_text[..., None], gated, jnp.zeros_like(gated))
+            if padding_mask.dtype != jnp.bool_:
+                documents = padding_mask
         kernel = self.kernel(gated)
         if dropout_keys is not None and self.rate:
             kernel = (
                 kernel if kernel.ndim == 4 else jnp.broadcast_to(kernel, (len(x), 1, *kernel.shape))
             )
             kernel = dropout(kernel, self.rate, dropout_keys)
-        convolved = convolve(gated.reshape(*x.shape[:2], self.heads, -1), kernel, self.dilation)
+        by_head = gated.reshape(*x.shape[:2], self.heads, -1)
+        convolved = convolve(by_head, kernel, self.dilation, documents)
         return self.out(convolved.astype(x.dtype).reshape(x.shape))
 
 
@@ -162,6 +177,7 @@ class ConvolutionBlock(Block):
 
     Spec = ConvolutionSpec
     hides_padding = True
+    masks_documents = True
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         self.mixing_norm = LayerNorm(spec, spec.d_model)

@@ -250,6 +250,7 @@ class SynthesizerBlock(Block):
 
     Spec = SynthesizerSpec
     hides_padding = True
+    masks_documents = True
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         self.mixing_norm = LayerNorm(spec, spec.d_model)

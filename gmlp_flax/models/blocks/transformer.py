@@ -41,6 +41,7 @@ class TransformerBlock(Block):
     Spec = TransformerSpec
     final_norm = staticmethod(final_norm)
     hides_padding = True
+    masks_documents = True
     can_be_causal = True
 
     def __init__(self, spec: TransformerSpec, rngs: nnx.Rngs):

@@ -92,6 +92,30 @@ def test_hidden_padding_changes_nothing(name):
     np.testing.assert_allclose(both(other)[0], shorter, atol=1e-12)
 
 
+DOCUMENTS = np.array([[1, 1, 2, 2, 0]])  # the last token is padding
+
+
+@EVERY
+@in_float64
+def test_documents_of_a_window_do_not_see_each_other(name):
+    """If the block says so; else it would be refused."""
+    spec = small_spec(**CASES[name])
+    if not spec.block.masks_documents:
+        pytest.skip(f"{spec.block.__name__} mixes all tokens")
+    module = randomized(lambda: block_of(name))
+    x = normal(0, 2, 5, 6)
+    masked = quick_jit(lambda x: module(x, padding_mask=jnp.asarray(DOCUMENTS.repeat(2, 0))))
+    found = masked(x)
+    for document in (1, 2):
+        is_own = DOCUMENTS[0] == document
+        other = np.where(is_own[:, None], x, 7.0)
+        np.testing.assert_allclose(masked(other)[:, is_own], found[:, is_own], atol=1e-12)
+        assert np.abs(module(other) - module(x))[:, is_own].max() > 1e-3
+    # The first document alone: later tokens are padding to it.
+    alone = quick_jit(lambda x: module(x, padding_mask=jnp.arange(5)[None] < 2))(x)
+    np.testing.assert_allclose(found[:, :2], alone[:, :2], atol=1e-12)
+
+
 @EVERY_BLOCK
 @in_float64
 def test_stochastic_depth_drops_each_branch_by_itself(name):

@@ -29,6 +29,7 @@ TOKENS_SEARCHED = 1 << 22  # tokens to train on in which they are looked for
 PASSAGES_TOLD = 0.05  # a share below it may be licences, headings and the like
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # of hashes: odd, so that no token is lost in a product
 
+_SEPARATORS = re.compile(r"[\s,;|]+")
 _DECIMAL = re.compile(r"[+-]?\d*\.\d+")
 
 UNKNOWN_WARNED = 0.05  # share of [UNK] among the tokens
@@ -56,12 +57,31 @@ def check_classes(train: Dataset) -> list[str]:
         notes.append(_note_of_classes("without an example to train on", absent))
     if single:
         notes.append(_note_of_classes("with a single example to train on", single))
+    joined = _joined_classes(train.classes)
+    if joined:
+        some = listed(map(repr, joined), 3)
+        notes.append(
+            f"note: classes whose names join other classes: {len(joined):,} ({some}): an example has "
+            "one label, so each is a class of its own"
+        )
     if train.classes and all(_DECIMAL.fullmatch(name) for name in train.classes):
         notes.append(
             f"note: the classes are numbers such as {train.classes[0]!r}: to predict numbers "
             "give --config=finetune_glue:own_number"
         )
     return notes
+
+
+def _joined_classes(names: Sequence[str]) -> list[str]:
+    """The names that are several other names, with blanks, commas, semicolons or bars between
+    them."""
+    known = set(names)
+    joined = []
+    for name in names:
+        parts = [part for part in _SEPARATORS.split(name) if part]
+        if len(parts) > 1 and known.issuperset(parts):
+            joined.append(name)
+    return joined
 
 
 def check_heldout_classes(heldout: Dataset) -> list[str]:

@@ -277,6 +277,11 @@ def _quoted_cells(path: str, delimiter: str) -> Iterator[_Line]:
                 yield _Line(number, cells)
             number = reader.line_num + 1
     except csv.Error as error:  # where the next row begins is not known
+        if "new-line character" in str(error):
+            raise DataError(
+                f"{path}, line {number}: a carriage return without a line feed ends a line: save "
+                "the file with line feeds, or put the cell in quotation marks"
+            ) from None
         raise DataError(
             f"{path}, line {number}: not CSV by RFC 4180 ({error}); check its quotation marks and "
             "line ends"

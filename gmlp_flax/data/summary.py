@@ -120,7 +120,7 @@ class DataSummary:
         for number, example in enumerate(self.shown, start=1):
             rows.append((f"example {number}", example))
         for note in self.notes:
-            rows.append(("note", note))
+            rows.append(("note", note.removeprefix("note: ")))
         return rows
 
     def __str__(self) -> str:

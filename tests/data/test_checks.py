@@ -291,3 +291,15 @@ def test_few_passages_are_told_only_of_a_part_of_the_training_text():
     heldout[:84] = train[:84]  # 21 of 1,000 passages
     assert checks.check_passages([train], heldout, 3, 2000) == ""
     assert "21 of 1,000" in checks.check_passages([train], heldout, 3, 20_000)
+
+
+def test_classes_that_join_others_are_told():
+    def notes(*classes):
+        labels = [*range(len(classes))] * 2
+        texts = [f"text {number}" for number in range(len(labels))]
+        return checks.check_classes(labelled(texts, labels, classes))
+
+    for joined in ("joy fear", "fear,joy", "joy; fear", "joy|fear|love"):
+        [note] = notes("joy", "fear", "love", joined)
+        assert repr(joined) in note
+    assert notes("New York", "York", "Old") == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -109,8 +110,8 @@ class Selection(NamedTuple):
 
         Args:
             documents: some documents of the corpus, or all.
-            is_whole: whether they are all. If there is only one, it is cut at a line: its last
-                `share` is held out.
+            is_whole: whether they are all. If there is only one, it is cut: its last `share` is
+                held out.
 
         Raises:
             DataError: a single document leaves nothing for a role.
@@ -129,26 +130,37 @@ class Selection(NamedTuple):
         return holdout.is_member(self.role, document, self.share)
 
     def _cut(self, document: str) -> str:
-        """The part of a single document with this role, cut at the start of the line that crosses
-        1 - share of its characters."""
+        """The part of a single document with this role."""
         share = abs(self.share)
         if self.share > 0:
-            cut = _line_start(document, 1 - share)
+            cut = _find_cut(document, 1 - share, share)
             end = len(document)
         else:  # the last share is that of a positive one, and neither trained on nor held out
-            cut = _line_start(document, 1 - 2 * share)
-            end = _line_start(document, 1 - share)
+            cut = _find_cut(document, 1 - 2 * share, share)
+            end = _find_cut(document, 1 - share, share)
         parts = {TRAIN: document[:cut], HELDOUT: document[cut:end]}
         for role, text in parts.items():
             if not text.strip():
-                raise holdout.nothing_left("the lines of the only document", role, self.share)
+                raise holdout.nothing_left("the only document", role, self.share)
         return parts[self.role]
 
 
-def _line_start(document: str, share: float) -> int:
-    """Where the line begins that crosses a share of a document's characters."""
-    crossed = round(len(document) * share)
-    return document.rfind("\n", 0, crossed) + 1
+_LAST_BLANK = re.compile(r"\s(?=\S*\Z)")
+
+
+def _find_cut(document: str, before: float, share: float) -> int:
+    """Where a document is cut after the share `before` of its characters: at the start of the line
+    there or, if that is farther than half of `share` away, after the last white space; in a text
+    without white space between two characters."""
+    target = round(len(document) * before)
+    farthest = max(0, target - round(len(document) * share / 2))
+    line = max(document.rfind("\n", farthest, target), document.rfind("\r", farthest, target))
+    if line >= 0:
+        return line + 1
+    blank = _LAST_BLANK.search(document[farthest:target])
+    if blank:
+        return farthest + blank.end()
+    return target
 
 
 EVERYTHING = Selection()

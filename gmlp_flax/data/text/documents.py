@@ -48,10 +48,15 @@ def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | 
 
 
 def _field(record: rows.Row) -> str:
-    text = record.get(TEXT)
-    if not isinstance(text, str):
+    if TEXT not in record:
         fields = listed(map(repr, record)) or "none"
         raise BadRecord(f"found fields {fields}; expected an object with a string field {TEXT!r}")
+    text = record[TEXT]
+    if text is None:
+        raise BadRecord(f"the field {TEXT!r} is null; expected a string")
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise BadRecord(f"the field {TEXT!r} holds {kind} {text!r:.40}; expected a string")
     return text
 
 

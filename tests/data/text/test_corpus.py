@@ -312,8 +312,24 @@ def test_a_search_holds_out_other_lines():
     assert heldout == "".join(lines[60:80])
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["word " * 400, "word\n" + "word " * 400, "word\r" * 400, "日本語" * 700, "word\n" * 400],
+)
+@pytest.mark.parametrize("share", [0.1, -0.1])
+def test_a_text_of_any_lines_is_cut_near_its_share(text, share):
+    """At a line, else at white space, else between two characters."""
+    (train,), (heldout,) = pick(share, [text])
+    assert len(heldout) / len(text) == pytest.approx(0.1, abs=0.011)
+    assert len(train) / len(text) == pytest.approx(0.9 if share > 0 else 0.8, abs=0.011)
+    if share > 0:
+        assert train + heldout == text
+    if "word" in text:
+        assert train[-1].isspace()
+        assert heldout.startswith("word")
+
+
 @pytest.mark.parametrize("share", [0.3, -0.3])
-def test_one_line_cannot_be_cut(share):
-    message = failure(pick, share, ["one line"])
-    assert "'train'" in message
+def test_a_character_cannot_be_cut(share):
+    message = failure(pick, share, ["a"])
     assert f"heldout_share={share}" in message

@@ -44,6 +44,7 @@ TARGETS = (
     "predict",
     "checkpoints",
     "text_folders",
+    "labels",
 )
 SECONDS, MEMORY = 30, 8 << 30
 BROKEN = 3  # the exit code of a target that cannot begin

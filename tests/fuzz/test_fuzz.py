@@ -29,7 +29,7 @@ COUNTS = dict(
     predict=20,
 )
 COUNTS |= dict(tables=1000, text_folders=400)
-COUNTS |= dict(image_trees=300)
+COUNTS |= dict(image_trees=300, labels=300)
 
 FAILING = """
 import os, time

@@ -19,9 +19,11 @@ esac
 
 cd -- "$root"
 python=${VENV:-.venv}/bin/python
+echo "docs: writing the pages that are made from the code (half a minute)"
 JAX_PLATFORMS=cpu "$python" docs/generate.py
 # The link to the repository, at the top of each page: git's remote, as a browser opens it.
 remote=$(git config --get remote.origin.url | sed -nE 's#^git@([^:]+):#https://\1/#; s#\.git$##; /^https?:/p' || true)
 export REPOSITORY_URL=${REPOSITORY_URL-$remote}
+echo "docs: mkdocs reads the code and writes all pages (a minute)"
 # The theme warns of MkDocs 2, which its requirements exclude.
 NO_MKDOCS_2_WARNING=1 exec "$python" -m mkdocs "${arguments[@]}"

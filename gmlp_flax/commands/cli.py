@@ -102,9 +102,11 @@ def numbers(name: str) -> list[int]:
 
 
 def waiting(what: str) -> contextlib.AbstractContextManager[None]:
-    """Tells whoever waits at a terminal what is done in the block, and how long it takes; a log
-    gets no line."""
-    return heartbeat(what) if what and sys.stderr.isatty() else contextlib.nullcontext()
+    """Says what is done in the block, and how long it takes: at a terminal at once, in a log if it
+    takes half a minute."""
+    if not what:
+        return contextlib.nullcontext()
+    return heartbeat(what, at_once=sys.stderr.isatty())
 
 
 def fail(message: object) -> NoReturn:

@@ -30,6 +30,7 @@ from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
 from gmlp_flax.errors import ConfigError, RunError, decode_errors, require
 from gmlp_flax.interop.formats import FORMATS, OPSET, encode, input_shapes
 from gmlp_flax.io import files as io_files
+from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.models import parameters
 from gmlp_flax.tasks.text import NO_TOKENIZER
 from gmlp_flax.training import pretrained
@@ -115,7 +116,9 @@ def export(
     require_free(out, CARD, *files)
     openers: list[str] = []
     for name in formats:
-        files[FORMATS[name].file] = encode(model, name, opset)
+        file = FORMATS[name].file
+        with heartbeat(f"making {file}", at_once=False):
+            files[file] = encode(model, name, opset)
         openers.append(FORMATS[name].opener)
     files[CARD] = card(model, dtype, openers, license).encode()
     write(model.params, _exported_config(model), files, out, dtype)

@@ -20,6 +20,7 @@ from gmlp_flax import config as config_lib
 from gmlp_flax import tasks
 from gmlp_flax.config import Sizes
 from gmlp_flax.errors import RunError
+from gmlp_flax.io.logs import heartbeat
 from gmlp_flax.planning import chips, dry_run
 from gmlp_flax.planning.dry_run import Share, Workload
 from gmlp_flax.planning.hlo import WIRE, Collectives, Moved, Program
@@ -133,11 +134,11 @@ def make(
     # libtpu lists two devices of some chips
     work, per_chip = dry_run.workload(config), partition.mesh.size // count
     share = dry_run.share_of_device(config, partition)
-    device = (
-        _estimate(config, work, share, partition)
-        if devices is None
-        else _compile(config, work, share, partition, chip)
-    )
+    if devices is None:
+        device = _estimate(config, work, share, partition)
+    else:
+        with heartbeat(f"compiling the training step for {topology}", at_once=False):
+            device = _compile(config, work, share, partition, chip)
     collectives = (
         _exchange(config, work, share, partition)
         if device.collectives is None

@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, and one line for what is wrong."""
 
 import subprocess
+import time
 from pathlib import Path
 
 import jax
@@ -8,6 +9,7 @@ import pytest
 
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.commands import cli
+from gmlp_flax.io import logs
 from tests import preloaded
 
 ROOT = Path(__file__).parents[2]
@@ -74,9 +76,14 @@ def test_flags_may_have_hyphens():
     assert train("--help-config").stdout == gmlp_config.help_text() + "\n"
 
 
-def test_only_a_terminal_is_told_what_goes_on(capsys, monkeypatch):
+def test_what_goes_on_is_told_at_a_terminal_at_once_and_in_a_log_if_it_lasts(capsys, monkeypatch):
     with cli.waiting("loading"):
         assert capsys.readouterr().err == ""
+    monkeypatch.setattr(logs, "BEAT", 0.05)
+    with cli.waiting("loading"):
+        time.sleep(0.3)
+    assert capsys.readouterr().err.startswith("loading: 0 s so far\n")
+    monkeypatch.undo()
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with cli.waiting("loading"), cli.waiting(""):
         assert capsys.readouterr().err == "loading\n"

@@ -29,6 +29,8 @@ Without a PART, all of them:
                   made-up photographs
     export        models in the formats of `gmlp export` (extras `onnx`, `stablehlo`): megabytes,
                   milliseconds, and the accuracy of those that ship; --models
+    finetune      the training step of finetuning beside that of pretraining
+    compile       gMLP-xlarge, 144 layers: seconds to lower and to compile its training step
     memory        the training step compiled for TPU slices (extra `plan`): temporaries per chip,
                   recomputed products
     training      our Transformers beside those of transformers (extra `parity`), trained on the
@@ -66,6 +68,8 @@ PARTS = {
     "text": "text",
     "images": "images",
     "export": "exports",
+    "finetune": "whole_runs",
+    "compile": "whole_runs",
     "memory": "models",
     "training": "beside_transformers",
     "parity": "parity",

@@ -1,7 +1,6 @@
 """The forward pass of a model in formats of other frameworks: a reader for PyTorch, StableHLO and
 ONNX."""
 
-import dataclasses
 import functools
 import importlib.resources
 import logging
@@ -82,16 +81,25 @@ def _stablehlo(model: Model, _opset: int) -> bytes:
 
 
 def _onnx(model: Model, opset: int) -> bytes:
+    return onnx_precision.to_float32(_traced(model, opset))
+
+
+def _traced(model: Model, opset: int) -> bytes:
+    """A model as jax2onnx writes it, each layer for itself: in a loop, weights would be no
+    constants, and a step takes longer."""
     import jax2onnx
 
     for name in ("jax2onnx", "onnx_ir"):  # which warn of operators that our models do not have
         logging.getLogger(name).setLevel(logging.ERROR)
-    shapes = input_shapes(model.task)
+    config = config_lib.mutable_copy(model.config)
+    config.model.scan_layers = False
+    task = type(model.task)(config, model.task.files)
+    shapes = input_shapes(task)
     params = jax.device_get(model.params)
 
     def forward(*arrays: Any) -> Any:
         """The logits of arrays in the order of `shapes`."""
-        return model.task.forward(params, _as_inputs(dict(zip(shapes, arrays, strict=True))))
+        return task.forward(params, _as_inputs(dict(zip(shapes, arrays, strict=True))))
 
     # jax2onnx has no operator for a choice of platform. It replaces other functions of JAX in the
     # same way while it traces.
@@ -112,19 +120,11 @@ def _onnx(model: Model, opset: int) -> bytes:
 
 
 def _onnx_float16(model: Model, opset: int) -> bytes:
-    return onnx_precision.to_float16(_onnx(_with_layers_written_out(model), opset))
+    return onnx_precision.to_float16(_traced(model, opset))
 
 
 def _onnx_int8(model: Model, opset: int) -> bytes:
-    return onnx_precision.to_int8(_onnx(_with_layers_written_out(model), opset))
-
-
-def _with_layers_written_out(model: Model) -> Model:
-    """The model without a loop over its layers, in which weights are no constants."""
-    config = config_lib.mutable_copy(model.config)
-    config.model.scan_layers = False
-    task = type(model.task)(config, model.task.files)
-    return dataclasses.replace(model, task=task)
+    return onnx_precision.to_int8(_traced(model, opset))
 
 
 def _default_platform(*args: Any, default: Callable[..., Any], **_: Any) -> Any:
@@ -150,7 +150,13 @@ FORMATS = {
         "stablehlo",
         "jax.export.deserialize(CONTENT).call(inputs)",
     ),
-    "onnx": Format("model.onnx", _onnx, ("jax2onnx",), "onnx", _onnx_opener("model.onnx")),
+    "onnx": Format(
+        "model.onnx",
+        _onnx,
+        ("jax2onnx", "onnxruntime"),
+        "onnx",
+        _onnx_opener("model.onnx"),
+    ),
     "onnx-float16": Format(
         "model_fp16.onnx",
         _onnx_float16,

@@ -71,7 +71,10 @@ def join(folder: str, *names: str) -> str:
 
 def user_path(path: str | os.PathLike[str]) -> str:
     """A path as a user gives it, with the home folder in the place of ~ or ~USER at its start: no
-    shell expands it behind `--workdir=`, and Python does not."""
+    shell expands it behind `--workdir=`, and Python does not. Raises DataError if it is no
+    path."""
+    if not isinstance(path, str | os.PathLike):
+        raise DataError(f"a path is {type(path).__name__} {path!r:.60}: expected text")
     return os.path.expanduser(os.fspath(path))
 
 

@@ -65,6 +65,8 @@ def test_a_path_from_the_home_folder(monkeypatch):
     assert files.absolute(pathlib.Path("~/runs")) == "/home/her/runs"
     for path in ("runs/~", "gs://bucket/~x", "~nobody-of-this-name/x"):
         assert files.user_path(path) == path
+    for value in (None, 3, b"runs", ["runs"]):
+        assert type(value).__name__ in failure(files.user_path, value)
 
 
 def test_version_changes_with_the_file(folder):

@@ -6,6 +6,7 @@ middle tap is the diagonal.
 """
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,8 +50,9 @@ def expand(taps: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _expand(taps: jax.Array) -> jax.Array:
-    one, many = (functools.partial(in_bands, height=height) for height in (length_of(taps), BAND))
-    return jax.lax.platform_dependent(taps, cpu=one, default=many)
+    one_band = functools.partial(in_bands, height=length_of(taps))
+    many_bands = functools.partial(in_bands, height=BAND)
+    return jax.lax.platform_dependent(taps, cpu=one_band, default=many_bands)
 
 
 @_expand.defjvp
@@ -65,11 +67,14 @@ def in_bands(taps: jax.Array, height: int) -> jax.Array:
     band of rows. The next band is read from the same rows, `height` columns further to the left.
     """
     n = length_of(taps)
+    width = 2 * n - 1
     repeated = jnp.broadcast_to(jnp.append(taps, 0), (height, 2 * n)).reshape(-1)
-    band = repeated[: height * (2 * n - 1)].reshape(height, 2 * n - 1)
-    return jnp.concatenate(
-        [band[: n - first, n - 1 - first : 2 * n - 1 - first] for first in range(0, n, height)]
-    )
+    band = repeated[: height * width].reshape(height, width)
+    bands = []
+    for first in range(0, n, height):
+        rows_left = n - first
+        bands.append(band[:rows_left, n - 1 - first : width - first])
+    return jnp.concatenate(bands)
 
 
 def fastest_form(n: int) -> str:
@@ -95,39 +100,77 @@ def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
     blocks, therefore leaves one product with a Toeplitz matrix [BAND, BAND] for each frequency. A
     complex number is a pair of real ones: products with [2 BAND, 2 BAND].
     """
-    n, channels, precise = length_of(taps), x.shape[-1], jnp.promote_types(x.dtype, jnp.float32)
-    blocks, examples = -(-n // BAND), x.shape[:-2]
-    forwards, backwards, of_taps = (
-        jnp.asarray(matrix, precise) for matrix in _block_transforms(blocks)
-    )
-    padded = jnp.pad(taps.astype(precise), blocks * BAND - n + np.array([1, 0])).reshape(-1, BAND)
-    diagonals = jnp.concatenate([jnp.pad(padded, [(1, 0), (0, 0)])[:-1], padded], axis=1)[:, 1:]
-    spectrum = jnp.matmul(of_taps, diagonals, precision=jax.lax.Precision.HIGHEST).astype(x.dtype)
-    real, imaginary = jnp.split(jax.vmap(functools.partial(in_bands, height=BAND))(spectrum), 2)
-    weights = jnp.block([[real, -imaginary], [imaginary, real]])  # [frequencies, 2 BAND, 2 BAND]
+    n = length_of(taps)
+    blocks = -(-n // BAND)
+    frequencies = blocks + 1
+    transforms = _block_transforms(blocks)
+    weights = _block_weights(taps, blocks, transforms, x.dtype)
 
-    x = jnp.pad(x, [*[(0, 0)] * len(examples), (0, blocks * BAND - n), (0, 0)])
-    z = jnp.einsum("fb,...bm->...fm", forwards.astype(x.dtype), x.reshape(*examples, blocks, -1))
-    z = z.reshape(*examples, blocks + 1, 2 * BAND, channels)
-    z = jax.vmap(nameless_over_tokens, in_axes=(0, -3), out_axes=-3)(weights, z).reshape(
-        *examples, 2 * blocks + 2, -1
-    )
-    y = jnp.einsum("bf,...fm->...bm", backwards.astype(x.dtype), z).reshape(*x.shape)
+    examples = x.shape[:-2]
+    channels = x.shape[-1]
+    padding = [(0, 0)] * len(examples) + [(0, blocks * BAND - n), (0, 0)]
+    padded = jnp.pad(x, padding)
+    by_block = padded.reshape(*examples, blocks, BAND * channels)
+    z = jnp.einsum("fb,...bm->...fm", jnp.asarray(transforms.forwards, x.dtype), by_block)
+    z = z.reshape(*examples, frequencies, 2 * BAND, channels)
+    z = jax.vmap(nameless_over_tokens, in_axes=(0, -3), out_axes=-3)(weights, z)
+    z = z.reshape(*examples, 2 * frequencies, BAND * channels)
+    y = jnp.einsum("bf,...fm->...bm", jnp.asarray(transforms.backwards, x.dtype), z)
+    y = y.reshape(padded.shape)
     return checkpoint_name(y[..., :n, :], NAME)
 
 
-def _block_transforms(blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Discrete Fourier transforms of 2 `blocks` points, real and imaginary parts as rows of their
-    own: of blocks of tokens, [2 (blocks + 1), blocks], one frequency after another; back, [blocks,
-    2 (blocks + 1)]; and of W's blocks from the difference -blocks on, [2 (blocks + 1), 2 blocks],
-    all real parts first."""
-    frequencies, points = np.arange(blocks + 1)[:, None], 2 * blocks
-    angles = 2 * np.pi / points * (frequencies * np.arange(-blocks, blocks) % points)
-    waves = np.stack([np.cos(angles), -np.sin(angles)])
-    forwards = waves[..., blocks:].swapaxes(0, 1).reshape(-1, blocks)
-    # for the negative frequencies
-    twice = np.where(frequencies % blocks == 0, 1, 2).repeat(2, axis=0) / points
-    return forwards, (twice * forwards).T, np.concatenate([waves[0], -waves[1]])
+class _BlockTransforms(NamedTuple):
+    """Discrete Fourier transforms over blocks, of twice as many points as there are blocks, with
+    real and imaginary parts as rows of their own; there are blocks + 1 frequencies.
+
+    Attributes:
+        forwards: of blocks of tokens, [2 frequencies, blocks], one frequency after another.
+        backwards: [blocks, 2 frequencies].
+        of_taps: of W's blocks from the difference -blocks on, [2 frequencies, 2 blocks], all real
+            parts first.
+    """
+
+    forwards: np.ndarray
+    backwards: np.ndarray
+    of_taps: np.ndarray
+
+
+def _block_transforms(blocks: int) -> _BlockTransforms:
+    points = 2 * blocks
+    frequencies = np.arange(blocks + 1)[:, None]
+    differences = np.arange(-blocks, blocks)
+    turns = frequencies * differences % points
+    angles = 2 * np.pi / points * turns
+    cosines = np.cos(angles)
+    sines = np.sin(angles)
+    of_taps = np.concatenate([cosines, sines])
+    # A block of tokens has an index from 0 on, and is turned the other way.
+    waves = np.stack([cosines[:, blocks:], -sines[:, blocks:]], axis=1)
+    forwards = waves.reshape(-1, blocks)
+    # All but the first and the last frequency stand for their negative ones as well.
+    counts = np.where(frequencies % blocks == 0, 1, 2) / points
+    backwards = (counts.repeat(2, axis=0) * forwards).T
+    return _BlockTransforms(forwards, backwards, of_taps)
+
+
+def _block_weights(
+    taps: jax.Array, blocks: int, transforms: _BlockTransforms, dtype: Any
+) -> jax.Array:
+    """W's matrix for each frequency, [frequencies, 2 BAND, 2 BAND], on the real and the imaginary
+    parts of a block."""
+    n = length_of(taps)
+    precise = jnp.promote_types(dtype, jnp.float32)
+    outside = blocks * BAND - n
+    padded = jnp.pad(taps.astype(precise), (outside + 1, outside)).reshape(-1, BAND)
+    # A block is two rows of these: its own offsets, and those of the block before.
+    before = jnp.pad(padded, ((1, 0), (0, 0)))[:-1]
+    taps_of_blocks = jnp.concatenate([before, padded], axis=1)[:, 1:]
+    of_taps = jnp.asarray(transforms.of_taps, precise)
+    spectrum = jnp.matmul(of_taps, taps_of_blocks, precision=jax.lax.Precision.HIGHEST)
+    matrices = jax.vmap(functools.partial(in_bands, height=BAND))(spectrum.astype(dtype))
+    real, imaginary = jnp.split(matrices, 2)
+    return jnp.block([[real, -imaginary], [imaginary, real]])
 
 
 def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
@@ -138,16 +181,21 @@ def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
     precise = jnp.promote_types(x.dtype, jnp.float32)
     # Output i sums taps[n - 1 + j - i] x[j]: a convolution with the reversed taps, read from n - 1
     # on.
-    filter_hat = jnp.fft.rfft(jnp.flip(taps).astype(precise), points)
+    reversed_taps = jnp.flip(taps).astype(precise)
+    filter_hat = jnp.fft.rfft(reversed_taps, points)
     x_hat = jnp.fft.rfft(x.astype(precise), points, axis=-2)
-    y = jnp.fft.irfft(x_hat * filter_hat[:, None], points, axis=-2)
-    return checkpoint_name(y[..., n - 1 : 2 * n - 1, :].astype(x.dtype), NAME)
+    product = x_hat * filter_hat[:, None]
+    y = jnp.fft.irfft(product, points, axis=-2)
+    y = y[..., n - 1 : 2 * n - 1, :]
+    return checkpoint_name(y.astype(x.dtype), NAME)
 
 
 def past_only(taps: jax.Array) -> jax.Array:
     """Taps of the offsets 1 - n to 0, [..., n], to all taps [..., 2n - 1] of a matrix that is 0
     above its diagonal."""
-    return jnp.pad(taps, [*[(0, 0)] * (taps.ndim - 1), (0, taps.shape[-1] - 1)])
+    n = taps.shape[-1]
+    padding = [(0, 0)] * (taps.ndim - 1) + [(0, n - 1)]
+    return jnp.pad(taps, padding)
 
 
 def rows(taps: jax.Array, first: jax.Array | int, count: int) -> jax.Array:

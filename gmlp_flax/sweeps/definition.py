@@ -76,10 +76,15 @@ def from_file(given: str) -> Points:
     path, colon, argument = given.partition(":")
     path = config_lib.locate(path, "sweep")
     try:
-        points: Points = tuple(runpy.run_path(path)["get_sweep"](*[argument] if colon else []))
+        get_sweep = runpy.run_path(path)["get_sweep"]
+        arguments = [argument] if colon else []
+        points: Points = tuple(get_sweep(*arguments))
         points_lib.chained(points)  # checks the names, and that there are points
-        if bare := [point for point in points if not isinstance(point.get(CONFIG), str)]:
-            raise ConfigError(f"the point {bare[0]} names no config: set config to 'NAME:ARGUMENT'")
+        for point in points:
+            if not isinstance(point.get(CONFIG), str):
+                raise ConfigError(
+                    f"the point {point} names no config: set config to 'NAME:ARGUMENT'"
+                )
     except Exception as error:
         raise config_lib.explain(error, given) from None
     return points

@@ -80,20 +80,26 @@ def _parse_word(word: str) -> Points:
     keys = key.split(":")
     for key_name in keys:
         check_name(key_name, word)
-    points = [value.split(":") if len(keys) > 1 else [value] for value in _values(values)]
-    if not equals or not all(len(point) == len(keys) and all(point) for point in points):
-        raise ConfigError(
-            f"{word!r} is no part of a grid: expected {key}={':'.join('VALUE' for _ in keys)},..."
-        )
-    return tuple(dict(zip(keys, point, strict=True)) for point in points)
+    points = []
+    for value in _values(values):
+        cells = value.split(":") if len(keys) > 1 else [value]
+        if not equals or len(cells) != len(keys) or not all(cells):
+            expected = ":".join(["VALUE"] * len(keys))
+            raise ConfigError(f"{word!r} is no part of a grid: expected {key}={expected},...")
+        points.append(dict(zip(keys, cells, strict=True)))
+    return tuple(points)
 
 
 def _values(text: str) -> list[str]:
     """The parts between the commas that stand outside brackets."""
-    parts, depth = [""], 0
+    parts = [""]
+    depth = 0
     for letter in text:
-        depth = max(0, depth + (letter in "([{") - (letter in ")]}"))
-        if letter == "," and not depth:
+        if letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth = max(0, depth - 1)
+        if letter == "," and depth == 0:
             parts.append("")
         else:
             parts[-1] += letter
@@ -102,8 +108,13 @@ def _values(text: str) -> list[str]:
 
 def flags(point: Point) -> list[str]:
     """The command line's words for a point."""
-    file = [f"--config={point[CONFIG]}"] if CONFIG in point else []
-    return file + [f"--config.{name}={value}" for name, value in point.items() if name != CONFIG]
+    words = []
+    if CONFIG in point:
+        words.append(f"--config={point[CONFIG]}")
+    for key, value in point.items():
+        if key != CONFIG:
+            words.append(f"--config.{key}={value}")
+    return words
 
 
 def name(point: Point) -> str:
@@ -113,12 +124,15 @@ def name(point: Point) -> str:
     """
     words = []
     for key, value in point.items():
-        if key == CONFIG:
-            path, colon, argument = value.partition(":")
-            stem = os.path.splitext(os.path.basename(path))[0]
-            words.append(f"{stem}{'-' * len(colon)}{argument.replace(',', '-').replace('=', '_')}")
-        else:
+        if key != CONFIG:
             words.append(f"{key}={value}")
+            continue
+        path, _, argument = value.partition(":")
+        stem, _ = os.path.splitext(os.path.basename(path))
+        parts = [stem]
+        if argument:
+            parts.append(argument.replace(",", "-").replace("=", "_"))
+        words.append("-".join(parts))
     return re.sub(r"[^\w.,=+-]+", "_", ",".join(words))
 
 
@@ -132,7 +146,10 @@ def _sweeps(parts: Iterable[Part]) -> list[Points]:
             if isinstance(values, str):
                 raise ConfigError(f"the sweep over {key} is {values!r}: expected a list of values")
             sweeps.append(tuple({key: value} for value in values))
-    for key in dict.fromkeys(name for sweep in sweeps for point in sweep for name in point):
+    keys: dict[str, None] = {}  # in order
+    for point in itertools.chain(*sweeps):
+        keys |= dict.fromkeys(point)
+    for key in keys:
         if key != CONFIG:
             check_name(key, "the sweep")
     if not all(sweeps):
@@ -143,7 +160,8 @@ def _sweeps(parts: Iterable[Part]) -> list[Points]:
 def _merge(points: Iterable[Point]) -> Point:
     merged: Point = {}
     for point in points:
-        if twice := [key for key in point if key in merged]:
-            raise ConfigError(f"the sweep sets {twice[0]} twice: give all its values in one place")
+        for key in point:
+            if key in merged:
+                raise ConfigError(f"the sweep sets {key} twice: give all its values in one place")
         merged |= point
     return merged

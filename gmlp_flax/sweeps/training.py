@@ -27,6 +27,7 @@ from gmlp_flax.errors import RunError
 from gmlp_flax.io import files, json_files, storage
 from gmlp_flax.processes import stopping
 from gmlp_flax.sweeps.definition import SEARCH, Sweep, Trial
+from gmlp_flax.sweeps.points import Point
 
 PAUSE = 2.0  # seconds from one look at the runs' steps to the next
 
@@ -51,53 +52,78 @@ def training_pool(out: str, jobs: int) -> Iterator[Callable[[str, Sequence[str]]
         the output goes to OUT/NAME.log. The future gives the run's last held-out metrics, or raises
         RunError.
     """
-    out, lock, stopped, processes = files.absolute(out), threading.Lock(), threading.Event(), set()
-    # XLA makes as many threads as it believes to have cores.
-    environment = os.environ | {"PJRT_NPROC": str(max(1, usable_cores() // jobs))}
+    processes = _Processes(jobs)
 
-    def run(command: list[str], log_path: str) -> int:
-        """Runs a command, its output in a log; returns its exit code. After the block's end nothing
-        begins."""
-        if stopped.is_set():
-            return 0  # before the log is there, which says that a run was begun
-        with _open_log(log_path, command) as log:
-            with lock:
-                if stopped.is_set():
-                    return 0
-                process = subprocess.Popen(
-                    command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
-                processes.add(process)
-            code = process.wait()
-            processes.discard(process)
-            return code
-
-    def metrics(name: str, flags: Sequence[str]) -> Metrics:
+    def train_run(name: str, flags: Sequence[str]) -> Metrics:
         """Trains a run, unless it is finished."""
-        workdir = os.path.join(out, name)
-        if (result := read_result(workdir)) is None:
-            if run(
-                [sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags],
-                f"{workdir}.log",
-            ):
-                reason = read_error(f"{workdir}.log")
-                told = f" ({reason})" if reason else ""
-                raise RunError(f"the run {workdir} failed{told}: its output is in {workdir}.log")
-            if (result := read_result(workdir)) is None:
-                raise RunError(
-                    f"the run {workdir} was stopped before its end: give the same command again to resume it"
-                )
+        workdir = os.path.join(files.absolute(out), name)
+        result = read_result(workdir)
+        if result is not None:
+            return result["eval"]
+        log = f"{workdir}.log"
+        command = [sys.executable, "-m", "gmlp_flax.train", f"--workdir={workdir}", *flags]
+        code = processes.run(command, log)
+        if code:
+            reason = read_error(log)
+            told = f" ({reason})" if reason else ""
+            raise RunError(f"the run {workdir} failed{told}: its output is in {log}")
+        result = read_result(workdir)
+        if result is None:
+            raise RunError(
+                f"the run {workdir} was stopped before its end: give the same command again to "
+                "resume it"
+            )
         return result["eval"]
 
     with stopping.terminable(), concurrent.futures.ThreadPoolExecutor(jobs) as threads:
         try:
-            yield functools.partial(threads.submit, metrics)
+            yield functools.partial(threads.submit, train_run)
         finally:
-            with lock:
-                stopped.set()
-                for process in list(processes):
-                    process.terminate()
+            processes.stop()
             threads.shutdown(cancel_futures=True)
+
+
+class _Processes:
+    """Runs commands in processes until it is stopped.
+
+    Args:
+        jobs: how many there are at a time, each on its share of the cores.
+    """
+
+    def __init__(self, jobs: int):
+        self._lock = threading.Lock()
+        self._is_stopped = False
+        self._running: set[subprocess.Popen] = set()
+        # XLA makes as many threads as it believes to have cores.
+        cores = max(1, usable_cores() // jobs)
+        self._environment = os.environ | {"PJRT_NPROC": str(cores)}
+
+    def run(self, command: list[str], log_path: str) -> int:
+        """Runs a command, its output in a log; returns its exit code, 0 if it was not begun."""
+        if self._is_stopped:
+            return 0  # before the log is there, which says that a run was begun
+        with _open_log(log_path, command) as log:
+            with self._lock:
+                if self._is_stopped:
+                    return 0
+                process = subprocess.Popen(
+                    command,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+                self._running.add(process)
+            code = process.wait()
+            self._running.discard(process)
+            return code
+
+    def stop(self) -> None:
+        """Asks the running ones to save and stop; no other begins."""
+        with self._lock:
+            self._is_stopped = True
+            for process in list(self._running):
+                process.terminate()
 
 
 @contextlib.contextmanager
@@ -122,11 +148,15 @@ def _open_log(path: str, command: Sequence[str]) -> Iterator[BinaryIO]:
 
 def read_error(log: str) -> str:
     """The error that the last command in a log told; empty if it told none, or was killed."""
-    text = (files.read(log) or b"").decode(errors="replace")
+    content = files.read(log) or b""
+    text = content.decode(errors="replace")
     # the shell's quotes, if it needs some
     last = re.split(r" -m gmlp_flax\.train '?--workdir=", text)[-1]
-    errors = re.findall(r"^error: (.*)|^(Traceback) ", last, re.MULTILINE)
-    return next(filter(None, errors[-1])) if errors else ""
+    errors = re.findall(r"^(?:error: (.*)|(Traceback) .*)", last, re.MULTILINE)
+    if not errors:
+        return ""
+    message, traceback = errors[-1]
+    return message or traceback
 
 
 def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
@@ -144,85 +174,118 @@ def train(sweep: Sweep, jobs: int = 1, go_on: bool = True) -> bool:
     Raises:
         RunError: a trial failed and the others do not continue.
     """
-    chosen = None
-    metrics: dict[str, Metrics] = {}
-    failed: dict[str, RunError] = {}
-
-    def train_all(trials: Sequence[Trial]) -> None:
-        """Trains them and notes their metrics or why they failed."""
-        names = {submit(trial.name, trial.flags): trial.name for trial in trials}
-        for number, (run, eta) in enumerate(
-            ended(names, sweep._replace(trials=tuple(trials))), start=1
-        ):
-            name, told = names[run], ", ".join(filter(None, (f"{number} of {len(names)}", eta)))
-            try:
-                value = run.result().get(sweep.metric, math.nan)
-                if not math.isfinite(value):
-                    raise RunError(
-                        f"the run {name} ended with {sweep.metric} {value}: it cannot be compared"
-                    )
-                tqdm.tqdm.write(f"{name}: {sweep.metric} {value:.5g} ({told})", file=sys.stderr)
-                metrics[name] = run.result()
-            except RunError as error:
-                if not go_on:
-                    raise
-                failed[name] = error
-                print(f"{error}; the others continue", file=sys.stderr, flush=True)
-
+    trainer = _Trainer(sweep, go_on)
+    first = [trial for trial in sweep.trials if sweep.choosing and SEARCH in trial.point]
+    reported = list(sweep.trials)
     with training_pool(sweep.out, jobs) as submit:
-        first = tuple(trial for trial in sweep.trials if sweep.choosing and SEARCH in trial.point)
-        train_all(first or sweep.trials)
         if first:
-            better = {"min": min, "max": max}[sweep.mode]
-            best = better(first, key=lambda trial: metrics[trial.name][sweep.metric]).seedless
+            trainer.train(submit, first)
+            best = trainer.best_of(first) | {SEARCH: False}
             rest = sweep.trials[len(first) :]
-            reported = tuple(trial for trial in rest if trial.seedless | {SEARCH: True} == best)
-            train_all(reported)
-            chosen, sweep = len(first), sweep._replace(trials=first + reported)
-    table = rows(sweep, metrics)
-    known = {
+            reported = [trial for trial in rest if trial.seedless | {SEARCH: False} == best]
+        trainer.train(submit, reported)
+    trained = sweep._replace(trials=tuple(first + reported))
+    report: dict[str, Any] = {
         "config": sweep.source,
         "overrides": sweep.overrides,
         "metric": sweep.metric,
         "mode": sweep.mode,
+        "chosen": len(first) if first else None,
+        "points": rows(trained, trainer.metrics),
     }
-    report = (
-        known | {"chosen": chosen, "points": table} | ({"failed": list(failed)} if failed else {})
-    )
+    failed = trainer.failed
+    if failed:
+        report["failed"] = list(failed)
     json_files.write(files.join(sweep.out, "sweep.json"), report)
     if failed:
-        count = (
-            f"{len(failed)} of {len(sweep.trials)} runs failed; the same command tries them again:"
-        )
-        print(count, *failed.values(), sep="\n", file=sys.stderr)
+        count = f"{len(failed)} of {len(trained.trials)} runs failed"
+        print(f"{count}; the same command tries them again:", file=sys.stderr)
+        print(*failed.values(), sep="\n", file=sys.stderr)
     return not failed
+
+
+class _Trainer:
+    """Trains trials of a sweep, and keeps how they ended.
+
+    Attributes:
+        metrics: name of a finished trial -> its held-out metrics.
+        failed: name of a failed trial -> why.
+    """
+
+    def __init__(self, sweep: Sweep, go_on: bool):
+        self.sweep = sweep
+        self.go_on = go_on
+        self.metrics: dict[str, Metrics] = {}
+        self.failed: dict[str, RunError] = {}
+
+    def train(
+        self, submit: Callable[[str, Sequence[str]], Future[Metrics]], trials: Sequence[Trial]
+    ) -> None:
+        """Trains some trials; raises RunError if one fails and the others do not continue."""
+        names = {submit(trial.name, trial.flags): trial.name for trial in trials}
+        part = self.sweep._replace(trials=tuple(trials))
+        for number, (run, eta) in enumerate(ended(names, part), start=1):
+            progress = f"{number} of {len(names)}"
+            if eta:
+                progress = f"{progress}, {eta}"
+            name = names[run]
+            try:
+                self._note(name, run.result(), progress)
+            except RunError as error:
+                if not self.go_on:
+                    raise
+                self.failed[name] = error
+                print(f"{error}; the others continue", file=sys.stderr, flush=True)
+
+    def _note(self, name: str, metrics: Metrics, progress: str) -> None:
+        """Tells and keeps the metrics of a run; raises RunError if they cannot be compared."""
+        value = metrics.get(self.sweep.metric, math.nan)
+        if not math.isfinite(value):
+            raise RunError(
+                f"the run {name} ended with {self.sweep.metric} {value}: it cannot be compared"
+            )
+        line = f"{name}: {self.sweep.metric} {value:.5g} ({progress})"
+        tqdm.tqdm.write(line, file=sys.stderr)
+        self.metrics[name] = metrics
+
+    def best_of(self, trials: Sequence[Trial]) -> Point:
+        """The point, without its seed, of the best of some trials."""
+
+        def score(trial: Trial) -> float:
+            """The metric of a trial."""
+            return self.metrics[trial.name][self.sweep.metric]
+
+        best = min(trials, key=score) if self.sweep.mode == "min" else max(trials, key=score)
+        return best.seedless
 
 
 def ended(runs: Iterable[Future], sweep: Sweep) -> Iterator[tuple[Future, str]]:
     """The runs of a sweep as they end, each with the time that the others will take; a terminal has
     a bar of steps."""
-    began, pending, steps = (
-        time.monotonic(),
-        set(runs),
-        sum(trial.config.steps for trial in sweep.trials),
-    )
+    pending = set(runs)
+    began = time.monotonic()
+    steps = sum(trial.config.steps for trial in sweep.trials)
     before = steps_taken(sweep)
-    form = "{percentage:3.0f}%|{bar:20}| {n_fmt} of {total_fmt} steps  {desc}"
     with tqdm.tqdm(
-        total=steps, initial=before, bar_format=form, disable=not sys.stderr.isatty()
+        total=steps,
+        initial=before,
+        bar_format="{percentage:3.0f}%|{bar:20}| {n_fmt} of {total_fmt} steps  {desc}",
+        disable=not sys.stderr.isatty(),
     ) as bar:
         while pending:
             done, pending = concurrent.futures.wait(
                 pending, PAUSE, concurrent.futures.FIRST_COMPLETED
             )
-            taken, seconds = steps_taken(sweep), time.monotonic() - began
-            left = (steps - taken) * seconds / (taken - before) if taken > before else math.nan
-            eta = (
-                f"ETA {tqdm.tqdm.format_interval(left)}" if pending and math.isfinite(left) else ""
-            )
+            taken = steps_taken(sweep)
+            eta = ""
+            if pending and taken > before:
+                seconds_per_step = (time.monotonic() - began) / (taken - before)
+                left = (steps - taken) * seconds_per_step
+                eta = f"ETA {tqdm.tqdm.format_interval(left)}"
             bar.set_description_str(eta)
             bar.update(taken - bar.n)
-            yield from ((run, eta) for run in done)
+            for run in done:
+                yield run, eta
 
 
 STATISTICS = {"median": statistics.median, "mean": statistics.mean, "lowest": min, "highest": max}
@@ -317,24 +380,31 @@ def rows(sweep: Sweep, found: Mapping[str, Metrics]) -> list[dict[str, Any]]:
     """
     table: dict[str, dict[str, Any]] = {}
     for trial in sweep.trials:
-        row = table.setdefault(
-            str(trial.seedless), {"point": trial.seedless, "runs": [], "summary": {}}
-        )
+        point = trial.seedless
+        row = table.setdefault(str(point), {"point": point, "runs": [], "summary": {}})
         if trial.name in found:
-            row["runs"].append(
-                {"seed": trial.config.seed, "workdir": trial.name, "eval": found[trial.name]}
-            )
+            run = {"seed": trial.config.seed, "workdir": trial.name, "eval": found[trial.name]}
+            row["runs"].append(run)
     for row in table.values():
-        for key in row["runs"][0]["eval"] if row["runs"] else ():
-            values = [run["eval"].get(key) for run in row["runs"]]
-            if all(isinstance(value, int | float) for value in values):
-                row["summary"][key] = {
-                    name: statistic(values) for name, statistic in STATISTICS.items()
-                }
+        row["summary"] = _summary([run["eval"] for run in row["runs"]])
     return list(table.values())
+
+
+def _summary(metrics: Sequence[Metrics]) -> dict[str, dict[str, float]]:
+    """The statistics of each metric that is a number in all runs."""
+    summary = {}
+    for key in metrics[0] if metrics else ():
+        values: list[Any] = [run.get(key) for run in metrics]
+        if all(isinstance(value, int | float) for value in values):
+            summary[key] = {name: function(values) for name, function in STATISTICS.items()}
+    return summary
 
 
 def steps_taken(sweep: Sweep) -> int:
     """The steps of all trials together, as their last lines of metrics tell."""
-    files_of = (os.path.join(sweep.out, trial.name, METRICS_FILE) for trial in sweep.trials)
-    return sum(lines[-1]["step"] for path in files_of if (lines := MetricsFile.read(path)))
+    steps = 0
+    for trial in sweep.trials:
+        lines = MetricsFile.read(os.path.join(sweep.out, trial.name, METRICS_FILE))
+        if lines:
+            steps += lines[-1]["step"]
+    return steps

@@ -7,6 +7,7 @@ again. TPU: docs.cloud.google.com/tpu/docs/v5e and the like. GPU: NVIDIA's data 
 products.
 """
 
+import difflib
 import math
 import os
 import re
@@ -209,9 +210,11 @@ class Topology(NamedTuple):
         """The two next larger topologies of this kind, as text."""
         if self.chip.node:
             return [f"{self.kind}x{2 * self.count}", f"{self.kind}x{4 * self.count}"]
-        return [
-            f"{self.kind}:{shape}" for shape in self.chip.slices if _product(shape) > self.count
-        ][:2]
+        larger = []
+        for shape in self.chip.slices:
+            if _product(shape) > self.count:
+                larger.append(f"{self.kind}:{shape}")
+        return larger[:2]
 
 
 def of_device(name: str) -> str | None:
@@ -224,38 +227,77 @@ def usual(kind: str, count: int) -> str | None:
     """The topology of so many chips of a kind, as text; None if no usual slice has as many."""
     if CHIPS[kind].processors:
         return f"{kind}x{count}"
-    return next(
-        (f"{kind}:{shape}" for shape in CHIPS[kind].slices if _product(shape) == count), None
-    )
+    for shape in CHIPS[kind].slices:
+        if _product(shape) == count:
+            return f"{kind}:{shape}"
+    return None
 
 
-def known() -> str:
-    """The known topologies, in one line."""
-    tpus = "; ".join(
-        f"{kind}:{', '.join(chip.slices)}" for kind, chip in CHIPS.items() if chip.slices
-    )
-    gpus = ", ".join(f"{kind}xN" for kind, chip in CHIPS.items() if chip.node)
-    return f"TPU slices {tpus}; GPUs {gpus}"
+def known() -> list[str]:
+    """The usual topologies: all slices of TPUs, and one and eight of each GPU."""
+    names = []
+    for kind, chip in CHIPS.items():
+        if chip.node:
+            names += [f"{kind}x1", f"{kind}x{chip.node}"]
+        for shape in chip.slices:
+            names.append(f"{kind}:{shape}")
+    return names
+
+
+_SHAPE = re.compile(r"[1-9][0-9]*(x[1-9][0-9]*)*")
+# Google Cloud's names of accelerators, v5litepod-64 and v4-8: a kind and a number of chips or, of
+# these kinds, of cores.
+_ACCELERATOR = re.compile(r"(?:tpu-)?(v\d+[ep]?|v5lite|v5litepod|tpu7x)-(\d{1,6})")
+_CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2}
+
+
+def _in_our_words(accelerator: str) -> str | None:
+    """The topology that a name of Google Cloud stands for; None if it is none, or no usual
+    slice."""
+    match = _ACCELERATOR.fullmatch(accelerator.lower())
+    if not match:
+        return None
+    kind = "v5e" if match[1].startswith("v5lite") else match[1]
+    if kind not in CHIPS:
+        return None
+    return usual(kind, int(match[2]) // _CORES_PER_CHIP.get(kind, 1))
 
 
 def parse(topology: str) -> Topology:
     """Reads a topology, such as "v5e:4x4" or "gpu:h100x8".
 
     Raises:
-        RunError: the kind is unknown or the rest is not a shape. The message lists the known
-            topologies.
+        RunError: the kind is unknown or the rest is not a shape. The message names what is meant,
+            or the three nearest topologies.
     """
-    kind, _, shape = (
-        topology.rpartition("x") if topology.startswith("gpu:") else topology.partition(":")
-    )
-    if kind not in CHIPS or not re.fullmatch(r"[1-9][0-9]*(x[1-9][0-9]*)*", shape):
-        raise RunError(f"there is no topology {topology!r}: {known()}")
-    usual = CHIPS[kind].slices
-    if usual and shape.count("x") != usual[0].count("x"):
+    if topology.startswith("gpu:"):
+        kind, _, shape = topology.rpartition("x")
+    else:
+        kind, _, shape = topology.partition(":")
+    if kind not in CHIPS or not _SHAPE.fullmatch(shape):
+        raise RunError(f"there is no topology {topology!r}: {advice(topology)}")
+    slices = CHIPS[kind].slices
+    if slices and shape.count("x") != slices[0].count("x"):
         raise RunError(
-            f"{topology!r} has {shape.count('x') + 1} sides: slices of {kind} are written as {usual[0]}"
+            f"{topology!r} has {shape.count('x') + 1} sides: slices of {kind} are written as "
+            f"{slices[0]}"
         )
-    return Topology(kind, shape if usual else "", _product(shape))
+    return Topology(kind, shape if slices else "", _product(shape))
+
+
+def advice(topology: str) -> str:
+    """What an unknown topology may have meant."""
+    meant = _in_our_words(topology)
+    if meant:
+        return f"write {meant}"
+    kind, _, shape = topology.partition(":")
+    if kind in CHIPS and _SHAPE.fullmatch(shape):
+        count = _product(shape)
+        by_size = sorted(CHIPS[kind].slices, key=lambda slice_: abs(_product(slice_) - count))
+        nearest = [f"{kind}:{slice_}" for slice_ in by_size[:3]]
+    else:
+        nearest = difflib.get_close_matches(topology, known(), n=3, cutoff=0)
+    return f"the nearest are {', '.join(nearest)}"
 
 
 def _product(shape: str) -> int:

@@ -72,7 +72,9 @@ def devices(topology: str) -> Devices | None:
         return list(topologies.get_topology_desc(platform="tpu", **names).devices)
     except Exception as error:
         line = (str(error).splitlines() or [""])[0]
-        raise RunError(f"there is no TPU topology {topology!r} ({line}): {chips.known()}") from None
+        raise RunError(
+            f"there is no TPU topology {topology!r} ({line}): {chips.advice(topology)}"
+        ) from None
 
 
 def _described(chip: chips.Chip) -> str:

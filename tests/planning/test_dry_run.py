@@ -83,11 +83,13 @@ def test_xlarge_compiles_here_and_has_logits_at_masked_positions_alone():
     assert max(sizes) == VOCAB_SIZE * options.model.d_model < batch * length * VOCAB_SIZE
 
 
-def test_a_topology_that_libtpu_refuses_is_one_line_with_the_known_ones(monkeypatch):
+def test_a_topology_that_libtpu_refuses_is_one_line_with_the_nearest_ones(monkeypatch):
     refuse = mock.Mock(side_effect=RuntimeError("no such slice\nand a page of text"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(dry_run.topologies, "get_topology_desc", refuse)
-    with pytest.raises(RunError, match=r"'v5e:1x3' \(no such slice\): TPU slices .*; v5e:2x2, 2x4"):
+    with pytest.raises(
+        RunError, match=r"'v5e:1x3' \(no such slice\): the nearest are v5e:2x2, v5e:2x4"
+    ):
         dry_run.devices("v5e:1x3")
 
 

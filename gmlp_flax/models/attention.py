@@ -2,6 +2,7 @@
 Transformer."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax
@@ -129,9 +130,12 @@ def dot_products(q: jax.Array, k: jax.Array, spec: BlockSpec, first: jax.Array |
 def hide_future(scores: jax.Array, spec: BlockSpec, first: jax.Array | int) -> jax.Array:
     """Scores [..., queries, keys], -inf for the keys after each query if the spec is causal;
     `first` is the position of the first query among the keys."""
+    if not spec.causal:
+        return scores
     queries, keys = scores.shape[-2:]
-    past = jnp.arange(keys) <= first + jnp.arange(queries)[:, None]
-    return jnp.where(past, scores, -jnp.inf) if spec.causal else scores
+    query_positions = first + jnp.arange(queries)[:, None]
+    is_past = jnp.arange(keys) <= query_positions
+    return jnp.where(is_past, scores, -jnp.inf)
 
 
 def hide_padding(
@@ -213,14 +217,19 @@ def attend(
     blocks = -(-queries // BLOCK)
     count = -(-queries // blocks)
 
+    @functools.partial(jax.checkpoint, prevent_cse=False)
     def block(first: jax.Array) -> jax.Array:
-        return rows(first, count, None if dropout_keys is None else fold_in(dropout_keys, first))
+        keys = None if dropout_keys is None else fold_in(dropout_keys, first)
+        return rows(first, count, keys)
 
     # the last block may overlap the one before
     starts = jnp.minimum(jnp.arange(blocks) * count, queries - count)
-    mixed = jnp.moveaxis(jax.lax.map(jax.checkpoint(block, prevent_cse=False), starts), 0, -3)
-    before = mixed[..., :-1, :, :].reshape(*mixed.shape[:-3], -1, mixed.shape[-1])
-    last = mixed[..., -1, blocks * count - queries :, :]
+    mixed = jax.lax.map(block, starts)
+    mixed = jnp.moveaxis(mixed, 0, -3)  # [..., blocks, count, d]
+    before = mixed[..., :-1, :, :]
+    before = before.reshape(*mixed.shape[:-3], -1, mixed.shape[-1])
+    overlap = blocks * count - queries
+    last = mixed[..., -1, overlap:, :]
     return checkpoint_name(jnp.concatenate([before, last], axis=-2), NAME)
 
 
@@ -232,14 +241,21 @@ def buckets(offsets: np.ndarray, count: int, causal: bool = False) -> np.ndarray
     and those above 0 get the bucket of 0. Of each side, the first half holds one distance per
     bucket, and the rest grow logarithmically up to MAX_DISTANCE.
     """
-    side = count if causal else count // 2
+    if causal:
+        side = count
+        distance = np.maximum(-offsets, 0)
+        first = np.zeros_like(distance)
+    else:
+        side = count // 2
+        distance = np.abs(offsets)
+        first = np.where(offsets > 0, side, 0)
     exact = side // 2
-    distance = np.maximum(-offsets, 0) if causal else np.abs(offsets)
     # 256 causal buckets: MAX_DISTANCE begins the last ones
     span = np.log2(max(MAX_DISTANCE / exact, 1 + 1e-9))
-    growth = np.minimum(np.log2(np.maximum(distance, exact) / exact) * (side - exact) / span, side)
+    doublings = np.log2(np.maximum(distance, exact) / exact)
+    growth = np.minimum(doublings * (side - exact) / span, side)
     far = np.minimum(exact + growth.astype(int), side - 1)
-    return side * (offsets > 0) * (not causal) + np.where(distance < exact, distance, far)
+    return first + np.where(distance < exact, distance, far)
 
 
 class RelativeBias(nnx.Module):
@@ -253,12 +269,17 @@ class RelativeBias(nnx.Module):
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
-        entries, resize = (
-            (spec.length, PAST_OFFSETS) if spec.causal else (2 * spec.length - 1, OFFSETS)
-        )
         if spec.relative_buckets:
-            entries, resize = spec.relative_buckets, None
-        bias = nnx.initializers.normal(0.02)(rngs.params(), (spec.heads, entries), spec.param_dtype)
+            entries = spec.relative_buckets
+            resize = None
+        elif spec.causal:
+            entries = spec.length
+            resize = PAST_OFFSETS
+        else:
+            entries = 2 * spec.length - 1
+            resize = OFFSETS
+        init = nnx.initializers.normal(0.02)
+        bias = init(rngs.params(), (spec.heads, entries), spec.param_dtype)
         self.bias = parameter(bias, decayed=False, resize=resize)
         self.spec = spec
 
@@ -301,29 +322,38 @@ def attend_fused(
     dropped = dropout_keys is not None and spec.attention_dropout > 0
     if spec.attention == "xla" or dropped or qkv.ndim != 3 or TENSOR in sharding.compiler_axes():
         return None
-    (batch, tokens), width, platform = qkv.shape[:2], qkv.shape[2] // 3, sharding.platform()
+    batch, tokens, width_of_three = qkv.shape
+    width = width_of_three // 3
+    platform = sharding.platform()
     by_document = padding_mask is not None and padding_mask.dtype != jnp.bool_
     if platform == "tpu" and fused_attention.serves(tokens, width, heads) and not by_document:
         bias = relative(0, tokens, tokens) if relative else None
         mixed = fused_attention.attention(qkv, bias, padding_mask, heads=heads, causal=spec.causal)
         return checkpoint_name(mixed, NAME)
-    d, half = width // heads, qkv.dtype in (jnp.bfloat16, jnp.float16)
+    d = width // heads
+    is_half = qkv.dtype in (jnp.bfloat16, jnp.float16)
+    has_shapes = d % 8 == 0 and d <= 128 and tokens % 64 == 0
     # would be one array [batch, heads, tokens, tokens]
-    both = relative and padding_mask is not None
-    if platform != "gpu" or not half or d % 8 or d > 128 or tokens % 64 or both:
+    has_both = relative and padding_mask is not None
+    if platform != "gpu" or not is_half or not has_shapes or has_both:
         return None
-    bias = relative(0, tokens, tokens)[None].astype(qkv.dtype) if relative else None
+    bias = None
+    if relative:
+        bias = relative(0, tokens, tokens)[None].astype(qkv.dtype)
     mask = None
     if padding_mask is not None:
         visible = visible_keys(padding_mask, 0, tokens)[:, None]
         mask = jnp.broadcast_to(visible, (batch, 1, tokens, tokens))
 
     def on_shard(batched: tuple[jax.Array, jax.Array | None], bias: jax.Array | None) -> jax.Array:
-        (q, k, v), mask = jnp.moveaxis(batched[0], 2, 0), batched[1]
-        options = {"is_causal": spec.causal, "implementation": "cudnn"}
-        return jax.nn.dot_product_attention(q, k, v, bias, mask, **options)
+        by_head, mask = batched
+        q, k, v = jnp.moveaxis(by_head, 2, 0)
+        return jax.nn.dot_product_attention(
+            q, k, v, bias, mask, is_causal=spec.causal, implementation="cudnn"
+        )
 
-    mixed = sharding.map_shards(on_shard, (qkv.reshape(batch, tokens, 3, heads, d), mask), bias)
+    by_head = qkv.reshape(batch, tokens, 3, heads, d)
+    mixed = sharding.map_shards(on_shard, (by_head, mask), bias)
     return checkpoint_name(mixed.reshape(batch, tokens, width), NAME)
 
 

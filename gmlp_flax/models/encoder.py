@@ -270,32 +270,50 @@ def _scan_ahead(
 
     The gathered kernels are kept for the backward pass.
     """
-    # of kernels
-    size = sum(leaf.size // spec.layers for leaf in jax.tree.leaves(inputs[0]) if leaf.ndim > 2)
-    bytes_of_layer = size * jnp.dtype(spec.compute_dtype).itemsize
-    # each layer of a group is compiled
-    counts = [count for count in range(1, 5) if spec.layers % count == 0]
-    count = next((count for count in counts if count * bytes_of_layer >= GATHERED), counts[-1])
-    groups, *others = jax.tree.map(lambda leaf: leaf.reshape(-1, count, *leaf.shape[1:]), inputs)
+    count = _layers_of_group(inputs[0], spec)
+
+    def grouped(leaf: jax.Array) -> jax.Array:
+        return leaf.reshape(-1, count, *leaf.shape[1:])
+
+    groups, *others = jax.tree.map(grouped, inputs)
 
     def gather(group: Any) -> list[Any]:
         return parameters.gather(_unstack(group, count), spec.compute_dtype)
 
     def run_group(carry: Any, inputs: Any) -> tuple[Any, None]:
-        (x, group), (following, *others) = carry, inputs
-        following = gather(following)
+        x, group = carry
+        following, *others = inputs
+        gathered = gather(following)
         for params, rest in zip(group, _unstack(others, count), strict=True):
             x, _ = layer(x, (params, *rest))
-        return (x, following), None
+        return (x, gathered), None
 
     following = jax.tree.map(lambda leaf: jnp.roll(leaf, -1, axis=0), groups)
     first = gather(jax.tree.map(lambda leaf: leaf[0], groups))
-    return jax.lax.scan(run_group, (x, first), (following, *others))[0][0]
+    (x, _), _ = jax.lax.scan(run_group, (x, first), (following, *others))
+    return x
+
+
+def _layers_of_group(params: Any, spec: BlockSpec) -> int:
+    """How many layers are gathered at once: the fewest that are GATHERED bytes, at most four, as
+    each layer of a group is compiled."""
+    kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim > 2]
+    size_of_layer = sum(leaf.size // spec.layers for leaf in kernels)
+    bytes_of_layer = size_of_layer * jnp.dtype(spec.compute_dtype).itemsize
+    counts = [count for count in range(1, 5) if spec.layers % count == 0]
+    for count in counts:
+        if count * bytes_of_layer >= GATHERED:
+            return count
+    return counts[-1]
 
 
 def _unstack(tree: Any, count: int) -> list[Any]:
     """Arrays [count, ...] to a tree for each of their entries."""
     leaves, structure = jax.tree.flatten(tree)
     # The gradient of a split is a concatenation; that of slices would be a sum of whole arrays.
-    parts = zip(*(jax.lax.split(leaf, [1] * count) for leaf in leaves), strict=True)
-    return [jax.tree.unflatten(structure, [leaf[0] for leaf in part]) for part in parts]
+    split = [jax.lax.split(leaf, [1] * count) for leaf in leaves]
+    trees = []
+    for number in range(count):
+        entries = [parts[number][0] for parts in split]
+        trees.append(jax.tree.unflatten(structure, entries))
+    return trees

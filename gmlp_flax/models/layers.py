@@ -84,12 +84,12 @@ def add_branch(
     the block was given it, and `number` that of the branch within its block, from 0: each draws
     with keys of its own."""
     if rng.keys is not None:
-        dropout_keys, depth_keys = (
-            fold_in(rng.keys, 1 + 2 * number),
-            fold_in(rng.keys, 2 + 2 * number),
-        )
-        branch = dropout(branch, rng.dropout, dropout_keys) if dropped else branch
-        branch = branch if rng.survival is None else drop_path(branch, rng.survival, depth_keys)
+        dropout_keys = fold_in(rng.keys, 1 + 2 * number)
+        depth_keys = fold_in(rng.keys, 2 + 2 * number)
+        if dropped:
+            branch = dropout(branch, rng.dropout, dropout_keys)
+        if rng.survival is not None:
+            branch = drop_path(branch, rng.survival, depth_keys)
     return sharding.constrain(x + branch, sharding.BATCH)
 
 
@@ -127,20 +127,29 @@ class Linear(nnx.Module):
         )
         zeros = jnp.zeros((d_out,), spec.param_dtype)
         self.bias = parameter(zeros, sharding=bias_sharding, decayed=False) if bias else None
-        self.activation, self.parts = activation, parts
+        self.activation = activation
+        self.parts = parts
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., d_in] to [..., d_out] in the type of x."""
         kernels = jnp.split(self.kernel[...].astype(x.dtype), self.parts, axis=-1)
-        biases = [None] * self.parts if self.bias is None else jnp.split(self.bias[...], self.parts)
+        biases = [None] * self.parts
+        if self.bias is not None:
+            biases = jnp.split(self.bias[...], self.parts)
         outputs = []
         for kernel, bias in zip(kernels, biases, strict=True):
             y = over_channels(x, kernel)
-            y = y if bias is None else add_bias(y, bias)
+            if bias is not None:
+                y = add_bias(y, bias)
             if self.shard_output:
-                y = sharding.constrain(y, sharding.BATCH, *[None] * (y.ndim - 2), TENSOR)
-            outputs.append(activation(self.activation, y) if self.activation else y)
-        return jnp.concatenate(outputs, axis=-1) if self.parts > 1 else outputs[0]
+                inner = [None] * (y.ndim - 2)
+                y = sharding.constrain(y, sharding.BATCH, *inner, TENSOR)
+            if self.activation:
+                y = activation(self.activation, y)
+            outputs.append(y)
+        if self.parts == 1:
+            return outputs[0]
+        return jnp.concatenate(outputs, axis=-1)
 
 
 class LayerNorm(nnx.Module):
@@ -155,8 +164,10 @@ class LayerNorm(nnx.Module):
     ):
         self.scale = parameter(jnp.ones((channels,), spec.param_dtype), decayed=False, **metadata)
         self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), decayed=False, **metadata)
-        self.eps, self.precise_dtype = eps or spec.norm_eps, spec.precise_dtype
-        self.post, self.compute_dtype = post, spec.compute_dtype
+        self.eps = eps or spec.norm_eps
+        self.precise_dtype = spec.precise_dtype
+        self.post = post
+        self.compute_dtype = spec.compute_dtype
         self.dtype = spec.stream_dtype if post else spec.compute_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -215,10 +226,11 @@ def _layer_norm_jvp(eps: float, dtype: jnp.dtype, primals, tangents):
         # With the barrier they are computed first. Without it a GPU writes what follows in float32
         # before it sums that.
         mean, inverse = jax.lax.optimization_barrier(_statistics(x, eps))
-        normed, d_x = (x - mean) * inverse, d_x.astype(scale.dtype)
-        d_normed = inverse * (
-            d_x - d_x.mean(-1, keepdims=True) - normed * (normed * d_x).mean(-1, keepdims=True)
-        )
+        normed = (x - mean) * inverse
+        d_x = d_x.astype(scale.dtype)
+        centred = d_x - d_x.mean(-1, keepdims=True)
+        along_normed = (normed * d_x).mean(-1, keepdims=True)
+        d_normed = inverse * (centred - normed * along_normed)
         return (d_normed * scale + normed * d_scale + d_bias).astype(dtype)
 
     return layer_norm(x, scale, bias, eps, dtype), derivative(x, scale, *tangents)
@@ -239,12 +251,14 @@ class LearnedPositions(nnx.Module):
     def __call__(self, x: jax.Array, first: jax.Array | int = 0) -> jax.Array:
         """[batch, tokens, d_model] to the same, in the type of x; `first` is the position of the
         first token. Raises ValueError for more tokens than the table has rows."""
-        rows, tokens = self.table.shape[0], x.shape[-2]
+        rows = self.table.shape[0]
+        tokens = x.shape[-2]
         if tokens > rows:
             raise ValueError(
                 f"the positions were made for at most {rows} tokens and were given {tokens}"
             )
-        return x + jax.lax.dynamic_slice_in_dim(self.table[...], first, tokens).astype(x.dtype)
+        vectors = jax.lax.dynamic_slice_in_dim(self.table[...], first, tokens)
+        return x + vectors.astype(x.dtype)
 
 
 class LearnedSegments(nnx.Module):
@@ -255,12 +269,10 @@ class LearnedSegments(nnx.Module):
     """
 
     def __init__(self, spec: BlockSpec, rows: int = 2, rngs: nnx.Rngs | None = None):
-        shape = rows, spec.d_model
-        table = (
-            jnp.zeros(shape)
-            if rngs is None
-            else nnx.initializers.normal(0.02)(rngs.params(), shape)
-        )
+        shape = (rows, spec.d_model)
+        table = jnp.zeros(shape)
+        if rngs is not None:
+            table = nnx.initializers.normal(0.02)(rngs.params(), shape)
         self.table = parameter(table.astype(spec.param_dtype), decayed=False)
 
     def __call__(self, x: jax.Array, segments: jax.Array) -> jax.Array:
@@ -275,9 +287,10 @@ def add_normed(
 ) -> jax.Array:
     """x + branch(norm(x)) or, if the norm stands in the residual stream (`post`), norm(x +
     branch(x)); the other arguments are those of `add_branch`."""
-    if not norm.post:
-        return add_branch(x, branch(norm(x)), rng, number, dropped)
-    return norm(add_branch(x, branch(x.astype(norm.compute_dtype)), rng, number, dropped))
+    if norm.post:
+        added = branch(x.astype(norm.compute_dtype))
+        return norm(add_branch(x, added, rng, number, dropped))
+    return add_branch(x, branch(norm(x)), rng, number, dropped)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -288,11 +301,14 @@ def activation(name: str, x: jax.Array) -> jax.Array:
     Phi is written with erf, as torch does: half the cost of erfc on a CPU, and an absolute error
     below 1e-6. The derivative keeps x alone of the forward pass.
     """
-    return _gelu(name, x.astype(jnp.promote_types(x.dtype, jnp.float32))).astype(x.dtype)
+    wide = jnp.promote_types(x.dtype, jnp.float32)
+    return _gelu(name, x.astype(wide)).astype(x.dtype)
 
 
 def _gelu(name: str, x: jax.Array) -> jax.Array:
-    return jax.nn.gelu(x) if name == "gelu_tanh" else 0.5 * x * (1 + jax.lax.erf(x * 2**-0.5))
+    if name == "gelu_tanh":
+        return jax.nn.gelu(x)
+    return 0.5 * x * (1 + jax.lax.erf(x * 2**-0.5))
 
 
 @activation.defjvp
@@ -301,8 +317,10 @@ def _activation_jvp(name: str, primals, tangents):
     def derivative(x, d_x):
         # In the backward pass the barrier holds the gradient in the type of x: else it is in memory
         # in float32.
-        wide, d_x = jnp.promote_types(x.dtype, jnp.float32), jax.lax.optimization_barrier(d_x)
-        _, d_y = jax.jvp(functools.partial(_gelu, name), (x.astype(wide),), (d_x.astype(wide),))
+        d_x = jax.lax.optimization_barrier(d_x)
+        wide = jnp.promote_types(x.dtype, jnp.float32)
+        gelu = functools.partial(_gelu, name)
+        _, d_y = jax.jvp(gelu, (x.astype(wide),), (d_x.astype(wide),))
         return d_y.astype(x.dtype)
 
     return activation(name, *primals), derivative(*primals, *tangents)

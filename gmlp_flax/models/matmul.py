@@ -44,7 +44,9 @@ def _in_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """x kernel, for a gradient of the kernel that transposes no activations."""
 
     def flattened(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        return (x.reshape(-1, x.shape[-1]) @ kernel).reshape(*x.shape[:-1], -1)
+        rows = x.reshape(-1, x.shape[-1])
+        products = rows @ kernel
+        return products.reshape(*x.shape[:-1], -1)
 
     return jax.lax.platform_dependent(x, kernel, cpu=flattened, default=jnp.matmul)
 
@@ -105,15 +107,18 @@ def _of_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
     wide = jnp.promote_types(x.dtype, jnp.float32)
 
     def in_turn(weight: jax.Array, x: jax.Array) -> jax.Array:
-        examples, precise = x.reshape(-1, *x.shape[-2:]), weight.astype(wide)
-        products = jax.lax.map(lambda one: (precise @ one.astype(wide)).astype(x.dtype), examples)
+        precise = weight.astype(wide)
+
+        def of_example(example: jax.Array) -> jax.Array:
+            return (precise @ example.astype(wide)).astype(x.dtype)
+
+        examples = x.reshape(-1, *x.shape[-2:])
+        products = jax.lax.map(of_example, examples)
         return products.reshape(*x.shape[:-2], *products.shape[-2:])
 
     def repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
-        return (
-            jnp.broadcast_to(weight.astype(wide), (*x.shape[:-2], *weight.shape)).astype(x.dtype)
-            @ x
-        )
+        weights = jnp.broadcast_to(weight.astype(wide), (*x.shape[:-2], *weight.shape))
+        return weights.astype(x.dtype) @ x
 
     # A loop over examples cannot be sharded: every device would gather the batch.
     on_cpu = _einsum if sharding.compiler_axes() else in_turn
@@ -142,11 +147,9 @@ def _count(jaxpr) -> int:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             left = equation.invars[0].aval.shape
-            total += (
-                2
-                * math.prod(equation.outvars[0].aval.shape)
-                * math.prod(left[axis] for axis in contracted)
-            )
+            results = math.prod(equation.outvars[0].aval.shape)
+            terms = math.prod(left[axis] for axis in contracted)
+            total += 2 * results * terms
         elif equation.primitive.name == "cond":
             # Branches of one product for different platforms: the last is the default one.
             total += _count(equation.params["branches"][-1].jaxpr)

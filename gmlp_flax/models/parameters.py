@@ -49,8 +49,11 @@ class OverPatches:
 
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
         """A rule, as above."""
+        if not grids:
+            return x
+        tokens = grids.prefix + math.prod(grids.old)
         for axis, summed in ((self.outputs, False), (self.inputs, True)):
-            if grids and axis is not None and x.shape[axis] == grids.prefix + math.prod(grids.old):
+            if axis is not None and x.shape[axis] == tokens:
                 x = resize_tokens(x, axis % x.ndim, grids, summed)
         return x
 
@@ -84,13 +87,14 @@ class CropOrPad:
                 return x
             else:
                 before = {"first": 0, "center": more // 2, "last": more}[self.keep]
-                after, size = more - before, x.shape[axis]
-                x = jax.lax.slice_in_dim(
-                    x, max(-before, 0), size - max(-after, 0), axis=axis % x.ndim
-                )
-                widths = [(0, 0)] * x.ndim
-                widths[axis] = max(before, 0), max(after, 0)
-                x = jnp.pad(x, widths, mode=self.fill) if more > 0 else x
+                after = more - before
+                start = max(-before, 0)
+                stop = x.shape[axis] - max(-after, 0)
+                x = jax.lax.slice_in_dim(x, start, stop, axis=axis % x.ndim)
+                if more > 0:
+                    widths = [(0, 0)] * x.ndim
+                    widths[axis] = (max(before, 0), max(after, 0))
+                    x = jnp.pad(x, widths, mode=self.fill)
         return x
 
 
@@ -129,11 +133,14 @@ def resize_tokens(x: jax.Array, axis: int, grids: Grids, summed: bool = False) -
         x with prefix + H * W entries along `axis`.
     """
     first, patches = jnp.split(x, [grids.prefix], axis)
-    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    before = x.shape[:axis]
+    after = x.shape[axis + 1 :]
     grid = patches.reshape(*before, *grids.old, *after)
     resized = jax.image.resize(grid, (*before, *grids.new, *after), "bicubic")
-    resized = resized * (math.prod(grids.old) / math.prod(grids.new)) if summed else resized
-    return jnp.concatenate([first, resized.reshape(*before, -1, *after)], axis)
+    if summed:
+        resized = resized * (math.prod(grids.old) / math.prod(grids.new))
+    flat = resized.reshape(*before, -1, *after)
+    return jnp.concatenate([first, flat], axis)
 
 
 class Layers(NamedTuple):
@@ -197,22 +204,26 @@ def gather(params: Any, dtype: jnp.dtype) -> Any:
     the compiler gathers.
     """
     leaves, structure = jax.tree.flatten(params, is_leaf=lambda x: isinstance(x, nnx.Variable))
-    named = ((number, metadata_of(leaf).sharding) for number, leaf in enumerate(leaves))
-    axes = {number: names.index(FSDP) - len(names) for number, names in named if FSDP in names}
+    axes = {}  # number of a leaf -> its axis along fsdp, counted from the end
+    for number, leaf in enumerate(leaves):
+        names = metadata_of(leaf).sharding
+        if FSDP in names:
+            axes[number] = names.index(FSDP) - len(names)
     if not axes or FSDP not in jax.sharding.get_abstract_mesh().manual_axes:
         return params
-    parts = [
-        jnp.moveaxis(leaves[number][...].astype(dtype), axis, 0) for number, axis in axes.items()
-    ]
+    parts = []
+    for number, axis in axes.items():
+        part = leaves[number][...].astype(dtype)
+        parts.append(jnp.moveaxis(part, axis, 0))
     # rows that fill a TPU's tiles are copied least
     width = math.gcd(1024, *(part.size for part in parts))
     rows = [part.reshape(-1, width) for part in parts]
     ends = itertools.accumulate(len(row) for row in rows[:-1])
-    gathered = jnp.split(jax.lax.all_gather(jnp.concatenate(rows), FSDP), [*ends], axis=1)
-    for (number, axis), part, whole in zip(axes.items(), parts, gathered, strict=True):
-        leaves[number] = leaves[number].replace(
-            jnp.moveaxis(whole.reshape(-1, *part.shape[1:]), 0, axis)
-        )
+    gathered = jax.lax.all_gather(jnp.concatenate(rows), FSDP)
+    wholes = jnp.split(gathered, list(ends), axis=1)
+    for (number, axis), part, whole in zip(axes.items(), parts, wholes, strict=True):
+        value = whole.reshape(-1, *part.shape[1:])
+        leaves[number] = leaves[number].replace(jnp.moveaxis(value, 0, axis))
     return jax.tree.unflatten(structure, leaves)
 
 

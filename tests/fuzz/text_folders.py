@@ -86,11 +86,23 @@ def expected_roles(tree):
         return {}
     if "validation" in by_split:
         return {"train": sorted(train), "heldout": sorted(by_split["validation"])}
-    if len(train) == 1:  # it would be cut at a line, and has one
-        return {}
+    if len(train) == 1:
+        return cut_roles(train[0])
     heldout = [text for text in train if zlib.crc32(text.encode()) < SHARE * 2**32]
     kept = [text for text in train if text not in heldout]
     return {"train": sorted(kept), "heldout": sorted(heldout)}
+
+
+def cut_roles(text):
+    """The two parts of the only document, of one line: its last words, as near to the share as
+    words are or, if the nearest are too far away, characters."""
+    target = round(len(text) * (1 - SHARE))
+    farthest = max(0, target - round(len(text) * SHARE / 2))
+    cut = target
+    for position in range(farthest, target):
+        if text[position].isspace():
+            cut = position + 1
+    return {"train": [text[:cut]], "heldout": [text[cut:]]}
 
 
 def expected_splits(tree):

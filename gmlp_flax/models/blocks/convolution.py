@@ -39,20 +39,27 @@ def convolve(
         documents: int [batch, tokens], from 1, the document of each token; those of another one
             count as zeros. None if there is one.
     """
-    width, tokens = kernel.shape[-1], x.shape[1]
-    before, after = dilation * ((width - 1) // 2), dilation * (width // 2)
+    width = kernel.shape[-1]
+    tokens = x.shape[1]
+    before = dilation * ((width - 1) // 2)
+    after = dilation * (width // 2)
     padded = jnp.pad(x, ((0, 0), (before, after), (0, 0), (0, 0)))
-    shifted = [padded[:, dilation * j : dilation * j + tokens] for j in range(width)]
+    padded_documents = None
     if documents is not None:
         padded_documents = jnp.pad(documents, ((0, 0), (before, after)))
-        for j in range(width):
-            there = padded_documents[:, dilation * j : dilation * j + tokens]
-            is_own = (there == documents)[..., None, None]
-            shifted[j] = jnp.where(is_own, shifted[j], jnp.zeros_like(shifted[j]))
-    return sum(
-        (kernel[..., j, None] * shifted[j] for j in range(1, width)),
-        kernel[..., 0, None] * shifted[0],
-    )
+    shifted = []
+    for entry in range(width):
+        start = dilation * entry
+        stop = start + tokens
+        neighbours = padded[:, start:stop]
+        if padded_documents is not None:
+            is_own = padded_documents[:, start:stop] == documents
+            neighbours = jnp.where(is_own[..., None, None], neighbours, jnp.zeros_like(neighbours))
+        shifted.append(neighbours)
+    total = kernel[..., 0, None] * shifted[0]
+    for entry in range(1, width):
+        total = total + kernel[..., entry, None] * shifted[entry]
+    return total
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,11 +147,12 @@ class Convolution(nnx.Module):
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         self.proj_in = Linear(spec, spec.d_model, 2 * spec.d_model, rngs, parts=2)
-        self.kernel = (LightweightKernel if spec.convolution == "lightweight" else DynamicKernel)(
-            spec, rngs
-        )
+        kernel = LightweightKernel if spec.convolution == "lightweight" else DynamicKernel
+        self.kernel = kernel(spec, rngs)
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
-        self.heads, self.dilation, self.rate = spec.heads, spec.dilations[0], spec.attention_dropout
+        self.heads = spec.heads
+        self.dilation = spec.dilations[0]
+        self.rate = spec.attention_dropout
 
     def __call__(
         self,
@@ -163,9 +171,8 @@ class Convolution(nnx.Module):
                 documents = padding_mask
         kernel = self.kernel(gated)
         if dropout_keys is not None and self.rate:
-            kernel = (
-                kernel if kernel.ndim == 4 else jnp.broadcast_to(kernel, (len(x), 1, *kernel.shape))
-            )
+            if kernel.ndim == 2:  # one for all examples
+                kernel = jnp.broadcast_to(kernel, (len(x), 1, *kernel.shape))
             kernel = dropout(kernel, self.rate, dropout_keys)
         by_head = gated.reshape(*x.shape[:2], self.heads, -1)
         convolved = convolve(by_head, kernel, self.dilation, documents)

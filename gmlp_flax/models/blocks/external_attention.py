@@ -51,21 +51,24 @@ class ExternalAttention(nnx.Module):
         self.keys = parameter(init(rngs.params(), shape, spec.param_dtype))
         self.values = parameter(init(rngs.params(), shape, spec.param_dtype))
         self.out = Linear(spec, spec.d_model, spec.d_model, rngs, sharding=(None, FSDP))
-        self.heads, self.over = spec.heads, spec.memory_softmax
+        self.heads = spec.heads
+        self.over = spec.memory_softmax
 
     def __call__(self, x: jax.Array, padding_mask: jax.Array | None = None) -> jax.Array:
         """[batch, tokens, d_model] to the same. A softmax over tokens ignores padding;
         `padding_mask` as in `Block`."""
-        keys, values = self.keys[...], self.values[...]
-        heads = self.proj_in(x).reshape(*x.shape[:2], self.heads, -1).swapaxes(1, 2)
+        keys = self.keys[...]
+        values = self.values[...]
+        batch, tokens, _ = x.shape
+        projected = self.proj_in(x)
+        heads = projected.reshape(batch, tokens, self.heads, -1).swapaxes(1, 2)
         scores = jnp.einsum(
             "bhnc,sc->bhns", heads, keys.astype(x.dtype), preferred_element_type=keys.dtype
         )
         if self.over == TOKENS:
             if padding_mask is not None:
-                scores = jnp.where(
-                    padding_mask[:, None, :, None], scores, jnp.finfo(scores.dtype).min
-                )
+                is_text = padding_mask[:, None, :, None]
+                scores = jnp.where(is_text, scores, jnp.finfo(scores.dtype).min)
             weights = jax.nn.softmax(scores, axis=-2)
             weights = weights / (1e-9 + weights.sum(-1, keepdims=True))
         else:

@@ -224,21 +224,26 @@ class SpatialProjection(nnx.Module):
         """[..., tokens, channels] to the same. With a cache, W's rows for these tokens sum over the
         earlier ones too. Raises ValueError for a number of tokens that `spec.supports_length`
         refuses."""
-        tokens, first = z.shape[-2], 0
+        tokens = z.shape[-2]
         if not self.spec.supports_length(tokens):
-            accepts = (
-                f"{'at most' if self.spec.supports_length(1) else 'exactly'} {self.spec.length}"
-            )
+            words = "at most" if self.spec.supports_length(1) else "exactly"
             raise ValueError(
-                f"the spatial projection was made for {accepts} tokens and was given {tokens}"
+                f"the spatial projection was made for {words} {self.spec.length} tokens and was "
+                f"given {tokens}"
             )
+        first = 0
         if cache is not None:
-            first, z = cache.first, cache.update("gate", z)
-        if (form := self.spec.form(tokens)) == "direct":
-            mixed = over_tokens(self._rows(first, tokens, z.shape[-2], z.dtype), z)
+            first = cache.first
+            z = cache.update("gate", z)
+        form = self.spec.form(tokens)
+        if form == "direct":
+            weight = self._rows(first, tokens, z.shape[-2], z.dtype)
+            mixed = over_tokens(weight, z)
         else:
-            mixed = toeplitz.FORMS[form](toeplitz.crop(self.taps[...], tokens), z)
-        return add_bias(mixed, jax.lax.dynamic_slice_in_dim(self.bias[...], first, tokens)[:, None])
+            taps = toeplitz.crop(self.taps[...], tokens)
+            mixed = toeplitz.FORMS[form](taps, z)
+        bias = jax.lax.dynamic_slice_in_dim(self.bias[...], first, tokens)
+        return add_bias(mixed, bias[:, None])
 
     def matrix(self) -> jax.Array:
         """W [n, n]; rows are outputs."""
@@ -249,12 +254,16 @@ class SpatialProjection(nnx.Module):
         self, first: jax.Array | int, count: int, columns: int, dtype: jnp.dtype
     ) -> jax.Array:
         """Rows [first, first + count) and the first columns of W: [count, columns]."""
-        causal = self.spec.causal
         if self.spec.spatial == "dense":
-            weight = jnp.tril(self.weight[...]) if causal else self.weight[...]
+            weight = self.weight[...]
+            if self.spec.causal:
+                weight = jnp.tril(weight)
             return jax.lax.dynamic_slice(weight, (first, 0), (count, columns)).astype(dtype)
-        taps = toeplitz.past_only(self.taps[...]) if causal else self.taps[...]
-        return toeplitz.rows(toeplitz.crop(taps, columns).astype(dtype), first, count)
+        taps = self.taps[...]
+        if self.spec.causal:
+            taps = toeplitz.past_only(taps)
+        taps = toeplitz.crop(taps, columns).astype(dtype)
+        return toeplitz.rows(taps, first, count)
 
 
 class TinyAttention(nnx.Module):
@@ -279,19 +288,21 @@ class TinyAttention(nnx.Module):
     ) -> jax.Array:
         """[..., tokens, d_model] to [..., tokens, d_out]. `keys` [batch] are for dropout on the
         weights."""
-        qkv, first = self.qkv(x), 0
-        if (
-            cache is None
-            and (mixed := attend_fused(self.spec, qkv, 1, padding_mask, keys)) is not None
-        ):
-            return self.out(mixed)
+        qkv = self.qkv(x)
+        if cache is None:
+            mixed = attend_fused(self.spec, qkv, 1, padding_mask, keys)
+            if mixed is not None:
+                return self.out(mixed)
         q, k, v = jnp.split(qkv, 3, axis=-1)
+        first = 0
         if cache is not None:
-            first, k, v = cache.first, cache.update("keys", k), cache.update("values", v)
+            first = cache.first
+            k = cache.update("keys", k)
+            v = cache.update("values", v)
         logits = dot_products(q, k, self.spec, first)
-        return self.out(
-            attend(logits, v, x.shape[-2], padding_mask, self.spec.attention_dropout, keys)
-        )
+        rate = self.spec.attention_dropout
+        mixed = attend(logits, v, x.shape[-2], padding_mask, rate, keys)
+        return self.out(mixed)
 
     def scores(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to the logits before the softmax, [batch, tokens, tokens]."""

@@ -81,9 +81,9 @@ class Option:
         softens_targets: whether the training loss has softened targets if it is not 0, so that it
             does not compare with the held-out loss.
         short: a short name, which `gmlp sweep --sweep.NAME` takes.
-        aliases: its names in other libraries: a user who gives one is told this key.
+        aliases: its names in other libraries: a user who gives one is shown this key.
         former_name: its name before the last release: the config.json of a run may have it; a user
-            who gives it is told this key.
+            who gives it is shown this key.
     """
 
     default: Any

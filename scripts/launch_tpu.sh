@@ -5,7 +5,7 @@
 # Usage: TPU_NAME=my-run TPU_ZONE=us-central1-a TPU_TYPE=v5litepod-64 scripts/launch_tpu.sh COMMAND [ARGUMENT ...]
 #   create [FLAG ...]    asks for the slice (FLAG: gcloud's own, such as --spot) and waits until it is there
 #   setup [EXTRA ...]    copies this checkout to all workers and installs it with extras of setup.cfg (default: tpu gcs)
-#   train ARGUMENT ...   starts `gmlp train ARGUMENT ...` on all workers; it goes on when the connection ends
+#   train ARGUMENT ...   starts `gmlp train ARGUMENT ...` on all workers; it continues when the connection ends
 #   logs [WORKER]        follows the log of a worker (default: 0)
 #   stop                 SIGTERM to all workers, which save and end, and waits for that
 #   delete               gives the slice back: it costs money until then

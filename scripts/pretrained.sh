@@ -3,7 +3,7 @@
 #
 # Usage: scripts/pretrained.sh BOOKS [RUNS]
 # BOOKS is what config.data.train takes, such as books.jsonl.xz, with public-domain books in English; RUNS, the folder of
-# the runs, is runs/pretrained by default. The same command goes on where it stopped. A model that is there is kept:
+# the runs, is runs/pretrained by default. The same command resumes where it stopped. A model that is there is kept:
 # delete its folder first. PYTHON and VENV are explained in setup.sh.
 set -euo pipefail
 unset CDPATH

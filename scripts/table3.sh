@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains Table 3 again, row by row, for as many minutes as there are; the same command goes on where it stopped.
+# Trains Table 3 again, row by row, for as many minutes as there are; the same command resumes where it stopped.
 #
 # Usage: scripts/table3.sh MINUTES DATA RUNS [--config.KEY=VALUE ...]
 # DATA is what config.data.train takes, RUNS a folder. Each row's rate is searched (RATES), by runs of the first seed that
@@ -33,4 +33,4 @@ for row in "${rows[@]}"; do
     --jobs="${JOBS:-1}" --config.data.train="$data" "$@" || lacking=1
 done
 "$venv/bin/python" -m gmlp_flax reproduce table3 --scale="$scale" --from="$runs/*" --out="${OUT:-reports}"
-if (( lacking )); then echo "some rows are not there yet: the same command goes on" >&2; exit 1; fi
+if (( lacking )); then echo "some rows are missing: run the same command again" >&2; exit 1; fi

@@ -284,7 +284,7 @@ class Checkpoints:
 
     def restore_newest(self, template: Any) -> tuple[int, Any] | None:
         """The step and state of the newest good checkpoint, or None if there are no checkpoints.
-        Damaged ones are named in the log and put aside.
+        Damaged ones are named in the log and moved to DAMAGED.
 
         Raises:
             Unfit: their shapes differ from the template's.
@@ -320,7 +320,7 @@ class Checkpoints:
             workdir = os.path.dirname(self.folder)
             damaged = os.path.join(workdir, DAMAGED, str(step))
             moved = io_files.move(path, damaged)
-            logging.error("%s; it is put aside in %s", error, moved)
+            logging.error("%s; it is moved to %s", error, moved)
         distributed.wait_for_all(f"put {path} aside")
         self._manifests.pop(step, None)
         self._manager.reload()

@@ -99,7 +99,7 @@ def hold(path: str, restart: bool = False) -> Iterator[RunFolder]:
     """The folder of a run, which no other process writes to until the block ends.
 
     The folder is made if it does not exist, and deleted again if nothing was written to it. With
-    `restart`, the run that is there is put aside.
+    `restart`, the run that is there is moved away.
 
     Raises:
         RunError: the folder cannot be written to, another process writes to it, or it holds a run
@@ -158,7 +158,7 @@ def _remove_unfinished(path: str) -> None:
 
 
 def _free_name(path: str) -> str:
-    """Where the run in a folder is put aside: before-1, or the next number."""
+    """Where the run in a folder is moved: before-1, or the next number."""
     numbers = [0]
     for name in io_files.listdir(path):
         number = name.removeprefix(BEFORE)
@@ -186,7 +186,7 @@ def _put_aside(path: str, aside: str) -> None:
     for name in names:
         source = os.path.join(path, name)
         io_files.move(source, os.path.join(aside, name))
-    distributed.say(f"the run before is put aside in {aside}")
+    distributed.say(f"the previous run is moved to {aside}")
 
 
 def _refuse_lost(path: str) -> None:

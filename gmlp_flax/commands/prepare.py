@@ -120,7 +120,7 @@ def check_flags(values: flags.FlagValues) -> None:
 
 
 def open_tokenizer(corpus: Corpus, train: Corpus, values: flags.FlagValues) -> Tokenizer:
-    """The tokenizer of --tokenizer, of which the share of [UNK] is told; else one that is trained.
+    """The tokenizer of --tokenizer, whose share of [UNK] is printed; else one that is trained.
 
     Args:
         corpus: what is prepared.

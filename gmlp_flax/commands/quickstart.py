@@ -7,7 +7,7 @@ it learned.
 text: a masked language model of CPython's reference manual; image: a classifier of handwritten
 digits. Both train twice: once whole, and once with the spatial projections frozen as they start, so
 that the gMLP mixes no tokens. The same command resumes what was interrupted; if both are
-finished, they are put aside in their folders before-1.
+finished, they are moved to their folders before-1.
 """
 
 import os

@@ -127,7 +127,7 @@ def run() -> None:
     flags.DEFINE_bool(
         "restart",
         False,
-        "Start over: what is in the run folder is put aside in its folder before-1.",
+        "Start over: what is in the run folder is moved to its folder before-1.",
     )
     flags.DEFINE_bool(
         "other_data", False, "Continue though the data differ from those of the steps before."

@@ -129,7 +129,7 @@ def train(
 def _resolve(
     config: ConfigDict, workdir: str, options: TrainOptions, init: Pretrained | None
 ) -> config_lib.Resolved:
-    """The final config of the run in a folder, which a restart puts aside."""
+    """The final config of the run in a folder, which a restart moves away."""
     own_folder = "" if options.restart else workdir
     read_start = functools.partial(warm_start.read_start, workdir=own_folder, init=init)
     return config_lib.resolve(config, read_start, options.choose_mesh, options.explicit_keys)

@@ -2,7 +2,7 @@
 
 Both trackers are optional, and imported only if a config asks for them. The metrics of a run are in
 its folder. So
-nothing that a tracker does ends the run: it is told in one line, and the run continues without the
+nothing that a tracker does ends the run: it is one line, and the run continues without the
 tracker.
 """
 
@@ -216,7 +216,7 @@ class Trackers:
 
     @contextlib.contextmanager
     def _attempt(self, name: str) -> Iterator[None]:
-        """An error ends nothing but the tracker, and is told once."""
+        """An error ends nothing but the tracker, and is reported once."""
         try:
             yield
         except Exception as error:

@@ -227,7 +227,7 @@ def _squares(path: str, leaf: jax.Array, layers: Layers | None) -> Iterator[tupl
 
 def _skip_spike(old: TrainState, new: TrainState, factor: float) -> TrainState:
     """The state after a step whose sums are its `window`: with the old parameters, moments and mean
-    if the step is a spike (see `find_spike`). The learning rate goes on with the step."""
+    if the step is a spike (see `find_spike`). The learning rate follows the step."""
     spike, level = find_spike(new.window, old.level, factor)
 
     def choose(old_tree: Any, new_tree: Any) -> Any:

@@ -106,7 +106,7 @@ def test_restore_with_another_file(saved, tmp_path):
         RunError, match=f"{tmp_path}/checkpoints/2 was trained with another vocabulary.txt "
     ):
         checkpoints.restore_newest(template)
-    assert checkpoints.steps() == [1, 2]  # another file is not damage: nothing is put aside
+    assert checkpoints.steps() == [1, 2]  # another file is not damage: nothing is moved
 
 
 def other_tokenizer() -> bytes:

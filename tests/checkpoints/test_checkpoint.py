@@ -166,7 +166,7 @@ def test_flipped_byte_in_array_data(two):
             messages.append(message)
             assert (
                 f"{two.root}/checkpoints/5" in message
-                and f"it is put aside in {two.root}/damaged/5" in message
+                and f"it is moved to {two.root}/damaged/5" in message
             )
             shutil.move(two.root / "damaged" / "5", two.root / "checkpoints" / "5")
     assert len(messages) > 3
@@ -193,7 +193,7 @@ def test_damaged_file(two, name, damage):
     assert (
         len(two.log) == 1
         and f"{two.root}/checkpoints/5" in two.log[0]
-        and "put aside" in two.log[0]
+        and "moved to" in two.log[0]
     )
     assert (two.root / "damaged" / "5").is_dir() and not (two.root / "checkpoints" / "5").exists()
 
@@ -340,7 +340,7 @@ def test_best_stays_when_its_metrics_are_tampered_with(folder):
             and "checkpoints/1" in folder.log.pop()
         )
         assert checkpoints.restore_newest(folder.template)[0] == 3
-        assert len(folder.log) == 1 and f"put aside in {folder.root}/damaged/1" in folder.log[0]
+        assert len(folder.log) == 1 and f"moved to {folder.root}/damaged/1" in folder.log[0]
         checkpoints.save(4, folder.state(4), {"loss": 3.0e9})
         checkpoints.wait()
         assert checkpoints.steps() == [2, 4]

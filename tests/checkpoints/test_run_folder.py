@@ -1,4 +1,4 @@
-"""The folder of a run is put aside, and nothing of it is lost, whatever happens in between."""
+"""The folder of a run is moved away, and nothing of it is lost, whatever happens in between."""
 
 import json
 from pathlib import Path

@@ -127,7 +127,7 @@ def test_damaged_checkpoints_never_give_another_state(tmp_path, monkeypatch):
     for seed in range(20):
         with contextlib.suppress(RunError):
             steps.append(damages.check(random.Random(seed)))
-    assert steps.count(3) > 3, steps  # where 5 was put aside
+    assert steps.count(3) > 3, steps  # where 5 was moved away
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def test_damaged_checkpoint_is_named_and_the_one_before_taken(
     monkeypatch.setattr(logging, "error", lambda form, *given: told.append(form % given))
     loop.train(config.load(str(workdir / "config.json")), str(workdir))
     assert f"resuming {workdir} at step 8" in capsys.readouterr().err
-    assert told[-1].startswith(str(newest)) and f"put aside in {workdir}/damaged/12" in told[-1]
+    assert told[-1].startswith(str(newest)) and f"moved to {workdir}/damaged/12" in told[-1]
     assert_same_run(workdir, finished)
 
 

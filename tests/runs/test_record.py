@@ -73,7 +73,7 @@ def test_each_sign_of_a_run_keeps_it_from_beginning_again(commands, text, finish
 def test_restart_puts_the_run_aside(workdir, finished, goes_on):
     shutil.rmtree(workdir / "figures")
     said = goes_on({"seed": 5, "steps": 6}, restart=True)
-    assert f"the run before is put aside in {workdir}/before-1" in said
+    assert f"the previous run is moved to {workdir}/before-1" in said
     assert content(workdir / "before-1") == content(finished)
     assert json.loads((workdir / "config.json").read_text())["seed"] == 5
     assert {line["step"] for line in metrics(workdir)} == {3, 6}

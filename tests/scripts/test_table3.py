@@ -1,4 +1,4 @@
-"""scripts/table3.sh with a stand-in for the trainer: it goes on where it stopped, and at last
+"""scripts/table3.sh with a stand-in for the trainer: it resumes where it stopped, and at last
 trains nothing."""
 
 import os
@@ -53,7 +53,7 @@ def test_a_second_call_goes_on_and_a_third_does_nothing(trainer):
     done = call(trainer, "60")
     assert (
         done.returncode == 1
-        and "some rows are not there yet: the same command goes on" in done.stderr
+        and "some rows are missing: run the same command again" in done.stderr
     )
     assert trainer.names() == [*SEARCH, REPORTED[0]]
     report = (

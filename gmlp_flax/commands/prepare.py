@@ -140,7 +140,7 @@ def open_tokenizer(corpus: Corpus, train: Corpus, values: flags.FlagValues) -> T
     tokenizer = Tokenizer.load(values.tokenizer, **settings)
     if tokenizer.note:
         to_stderr(tokenizer.note)
-    if tokenizer.may_lack:
+    if tokenizer.may_be_unknown:
         documents = corpus.examples.read(BadRecords(values.max_bad_records))
         texts = [text[:PIECE] for text in itertools.islice(documents, DOCUMENTS)]
         ids = tokenizer.encode_batch(texts)

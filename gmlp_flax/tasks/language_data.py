@@ -116,7 +116,7 @@ class LanguageData(TextData):
             corpus = self.corpus(role)
             with data_config.errors_name(f"data.{role}"):
                 tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, self._limits)
-        if self.tokenizer.may_lack:
+        if self.tokenizer.may_be_unknown:
             first = tokens.read(0, min(tokens.tokens, FIRST_TOKENS))
             to_stderr(checks.check_unknown([first], self.tokenizer, f"{role} text"))
         with data_config.errors_name(f"data.{role}", "model.length"):

@@ -121,7 +121,7 @@ def report_unknown(tokenizer: Tokenizer, source: Any, where: str) -> None:
     Raises:
         DataError: it is more than half, from which nothing can be learned.
     """
-    if tokenizer.may_lack:
+    if tokenizer.may_be_unknown:
         first = range(min(len(source), DOCUMENTS))
         ids = [source[index]["tokens"] for index in first]
         to_stderr(checks.check_unknown(ids, tokenizer, where))

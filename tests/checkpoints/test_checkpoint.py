@@ -191,9 +191,7 @@ def test_damaged_file(two, name, damage):
         os.truncate(path, path.stat().st_size // 2 if damage == "half" else 0)
     two.assert_newest(3)
     assert (
-        len(two.log) == 1
-        and f"{two.root}/checkpoints/5" in two.log[0]
-        and "moved to" in two.log[0]
+        len(two.log) == 1 and f"{two.root}/checkpoints/5" in two.log[0] and "moved to" in two.log[0]
     )
     assert (two.root / "damaged" / "5").is_dir() and not (two.root / "checkpoints" / "5").exists()
 

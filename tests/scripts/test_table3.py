@@ -52,8 +52,7 @@ def test_a_second_call_goes_on_and_a_third_does_nothing(trainer):
     trainer.plan(scores | {REPORTED[0]: "stops"})  # as a run does that saves when the time is over
     done = call(trainer, "60")
     assert (
-        done.returncode == 1
-        and "some rows are missing: run the same command again" in done.stderr
+        done.returncode == 1 and "some rows are missing: run the same command again" in done.stderr
     )
     assert trainer.names() == [*SEARCH, REPORTED[0]]
     report = (

@@ -130,7 +130,7 @@ def test_the_tokenizer_is_a_file_of_the_model(config, tokenizers):
 
 @pytest.mark.parametrize(("unknown", "is_warning"), [(0, False), (1, True), (2, True)])
 def test_unknown_tokens_are_reported(unknown, is_warning, capsys):
-    tokenizer = SimpleNamespace(may_lack=True, unk_id=1, special_ids=(0, 1))
+    tokenizer = SimpleNamespace(may_be_unknown=True, unk_id=1, special_ids=(0, 1))
     tokens = np.full(4, 9)
     tokens[:unknown] = 1
     report_unknown(tokenizer, [{"tokens": tokens}], "train examples")
@@ -140,10 +140,10 @@ def test_unknown_tokens_are_reported(unknown, is_warning, capsys):
 
 
 def test_mostly_unknown_tokens_are_refused_and_a_whole_vocabulary_is_not_asked(capsys):
-    tokenizer = SimpleNamespace(may_lack=True, unk_id=1, special_ids=(0, 1))
+    tokenizer = SimpleNamespace(may_be_unknown=True, unk_id=1, special_ids=(0, 1))
     source = [{"tokens": np.array([1, 1, 9])}]
     assert "passages" in failure(report_unknown, tokenizer, source, "passages")
-    report_unknown(SimpleNamespace(may_lack=False), source, "passages")
+    report_unknown(SimpleNamespace(may_be_unknown=False), source, "passages")
     assert capsys.readouterr().err == ""
 
 

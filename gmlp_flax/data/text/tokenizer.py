@@ -60,7 +60,7 @@ class Tokenizer:
             end of it or of a document.
         unk_id, mask_id: the ids of text that is not in the vocabulary, and of a hidden token.
         cases: of WordPiece, whether text is lower-cased, and stripped of accents; else None.
-        may_lack: whether it may give [UNK], as a tokenizer that falls back on bytes does not.
+        may_be_unknown: whether text may become [UNK]; not if it falls back on bytes.
         keeps_white_space: whether line breaks, tabs and runs of blanks are in the ids.
         note: what `load` decided, a line for the start of a run; empty if there was nothing to
             decide.
@@ -83,13 +83,13 @@ class Tokenizer:
         self.sep_id: int = special["sep"]
         self.mask_id: int = special["mask"]
         self.cases: Cases | None = None
-        self.may_lack = False
+        self.may_be_unknown = False
         self.keeps_white_space = isinstance(self._engine, Bytes)
         if isinstance(self._engine, WordPieces):
             self.cases = self._engine.cases
-            self.may_lack = True
+            self.may_be_unknown = True
         elif isinstance(self._engine, SentencePieces):
-            self.may_lack = not self._engine.falls_back_on_bytes
+            self.may_be_unknown = not self._engine.falls_back_on_bytes
             self.keeps_white_space = self._engine.keeps_white_space
 
     @classmethod

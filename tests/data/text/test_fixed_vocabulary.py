@@ -21,7 +21,7 @@ def test_a_vocabulary_without_a_file(tokenizer, size):
     assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 1, 2)
     assert (tokenizer.sep_id, tokenizer.mask_id) == (3, 4)
     assert tokenizer.cases is None
-    assert not tokenizer.may_lack
+    assert not tokenizer.may_be_unknown
     pieces = [tokenizer.piece(token) for token in range(size)]
     assert pieces[:5] == list(SPECIAL_PIECES)
     assert len(set(pieces)) == size

@@ -68,11 +68,11 @@ def test_added_pieces(tokenizer):
     assert tokenizer.decode(ids) == "an object"
 
 
-@pytest.mark.parametrize(("byte_fallback", "may_lack"), [(True, False), (False, True)])
-def test_whether_text_may_be_unknown(byte_fallback, may_lack):
+@pytest.mark.parametrize(("byte_fallback", "may_be_unknown"), [(True, False), (False, True)])
+def test_whether_text_may_be_unknown(byte_fallback, may_be_unknown):
     tokenizer = Tokenizer(train(byte_fallback=byte_fallback))
-    assert tokenizer.may_lack is may_lack
-    assert (tokenizer.unk_id in tokenizer.encode("€")) is may_lack
+    assert tokenizer.may_be_unknown is may_be_unknown
+    assert (tokenizer.unk_id in tokenizer.encode("€")) is may_be_unknown
     assert tokenizer.cases is None
 
 

@@ -41,7 +41,7 @@ def test_special_pieces_anywhere(tokenizer):
     assert tokenizer.special_ids == (0, 2, 3, 4, 5)
     assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 2, 3)
     assert (tokenizer.sep_id, tokenizer.mask_id) == (4, 5)
-    assert tokenizer.may_lack
+    assert tokenizer.may_be_unknown
 
 
 def test_uncased(tokenizer):

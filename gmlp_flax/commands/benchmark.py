@@ -99,16 +99,25 @@ def _measure(part: str, values: Mapping[str, Any], rows: list[dict[str, Any]]) -
     """Prints the figures of a part, and adds them to the rows."""
     module = importlib.import_module(f"gmlp_flax.benchmarks.{PARTS[part]}")
     bench = getattr(module, f"bench_{part}")
-    print(f"\n{part}\n{'':62}{'median':>10}{'min':>10}{'max':>10}", flush=True)
-    file = str(values["json"] or "")
     arguments = {name: values[name] for name in inspect.signature(bench).parameters}
+    print(f"\n{part}")
+    print(f"{'':62}{'median':>10}{'min':>10}{'max':>10}", flush=True)
     for entry in bench(**arguments):
+        print(_line(entry), flush=True)
         rows.append({"part": part, **entry})
-        figures = "".join(f"{entry[key]:>10.3g}" for key in ("median", "min", "max"))
-        goal = f"  (goal {entry['goal']})" if entry["goal"] else ""
-        print(f"  {entry['name']:<60}{figures}  {entry['unit']}{goal}", flush=True)
-        if file:  # each row at once: a machine that is lent may be taken back
-            json_files.write(file, rows)
+        if values["json"]:  # each row at once: a machine that is lent may be taken back
+            json_files.write(values["json"], rows)
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    """A row as it is printed."""
+    line = f"  {entry['name']:<60}"
+    for key in ("median", "min", "max"):
+        line += f"{entry[key]:>10.3g}"
+    line += f"  {entry['unit']}"
+    if entry["goal"]:
+        line += f"  (goal {entry['goal']})"
+    return line
 
 
 def run() -> None:

@@ -1,4 +1,4 @@
-"""The layers of gMLP and aMLP by themselves, for models of one's own: Flax NNX modules that need no
+"""The layers of gMLP and aMLP by themselves, for your own models: Flax NNX modules that need no
 config.
 
     from flax import nnx

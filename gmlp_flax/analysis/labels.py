@@ -73,7 +73,7 @@ class Boxes(NamedTuple):
         return Boxes(low, high)
 
     def choose(self, sides: np.ndarray) -> Boxes:
-        """Of boxes [labels, sides], those of one side for each label: [labels]."""
+        """The boxes of one side for each label, [labels], out of [labels, sides]."""
         labels = np.arange(len(sides))
         low = self.low[labels, sides]
         high = self.high[labels, sides]

@@ -1,2 +1,2 @@
-"""The Python API: models made, loaded and used in a program of one's own. `gmlp_flax` itself gives
+"""The Python API: make, load and use models in your own program. `gmlp_flax` itself gives
 its names."""

@@ -101,7 +101,7 @@ def _require_known(name: str, value: Any, known: Any) -> None:
 
 
 def _task_data(config: ConfigDict, model: Model) -> TaskData:
-    """The data of a classifier, with the files of a model but for its classes."""
+    """The data of a classifier, with the files of a model except its classes."""
     resolved = config_lib.resolve(config).config
     kind = tasks.find(resolved.task)
     files = dict(model.task.files)

@@ -202,7 +202,7 @@ def _factored_rms(decay_rate: float, stacked: Mask) -> optax.GradientTransformat
         update: Any, param: Any, is_stacked: bool, count: Any, v_row: Any, v_col: Any, v: Any
     ) -> _Scaled:
         def scale(update: Any, param: Any, v_row: Any, v_col: Any, v: Any) -> Any:
-            """Of one layer, or of a parameter without layers."""
+            """For one layer, or for a parameter without layers."""
             return of_parameter.update(update, optax.FactoredState(count, v_row, v_col, v), param)
 
         by_layer = jax.vmap(scale) if is_stacked else scale

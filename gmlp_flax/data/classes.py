@@ -71,7 +71,7 @@ def positions(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
 
 
 def check_names(counts: Mapping[str, int], where: str, allow_letters: bool = False) -> None:
-    """Refuses names that no class has, and two that are the same but for capitals or blanks.
+    """Refuses names that no class has, and two that differ only in capitals or blanks.
 
     Args:
         counts: name of the class -> its number of examples.

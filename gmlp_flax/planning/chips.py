@@ -20,7 +20,7 @@ SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 
 class Processors(NamedTuple):
-    """What XLA is told of a GPU that is not here, so as to compile for it, in the words of its
+    """The description of a GPU that XLA compiles for when the machine has none, with the names of its
     GpuTargetConfigProto."""
 
     capability: str  # NVIDIA's compute capability
@@ -112,8 +112,7 @@ CHIPS: dict[str, Chip] = {
     "v6e": Chip(32 * GIB, 1638 * GIGA, 918 * TERA, 400 * GIGA, _2D, device="TPU v6 lite"),
     # tpu7x: tpu/docs/tpu7x, 2307 TFLOP/s, 192 GiB; 7380 GB/s and 1200 GB/s bidirectional recalled.
     "tpu7x": Chip(192 * GIB, 7380 * GIGA, 2307 * TERA, 600 * GIGA, _3D, device="TPU7x"),
-    # GPUs: what XLA is told of them is as in its own descriptions of these GPUs, or NVIDIA's white
-    # papers.
+    # GPUs: the descriptions are XLA's own, or from NVIDIA's white papers.
     # A100: 312 TFLOP/s; 80 GB at 2039 GB/s, 40 GB at 1555 GB/s; NVLink 600 GB/s; 8 x 200 Gb/s a
     # DGX, recalled.
     "gpu:a100": Chip(

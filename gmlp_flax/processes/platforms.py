@@ -107,8 +107,7 @@ def gpu_plugin() -> str | None:
 
 
 def keep_freed_memory() -> None:
-    """Has the C library keep the memory that the arrays of a CPU's step free, instead of giving it
-    back to the system.
+    """Stops malloc from returning freed memory to the OS, on a CPU.
 
     Each step frees its arrays and asks for as many again, and the system fills each page of new
     memory with zeros. Nothing happens on a machine with an accelerator, or without glibc.

@@ -304,7 +304,7 @@ def _architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
 
 
 def _inherited_architecture(rows: Mapping[str, ConfigDict]) -> list[str]:
-    """Of `_architecture`, the keys that a finetuned run takes over from its row."""
+    """The keys of `_architecture` that a finetuned run takes over from its row."""
     task_keys: set[str] = set()
     for config in rows.values():
         options = schema.of_task(config.task)

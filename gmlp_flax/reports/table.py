@@ -32,13 +32,13 @@ class Spread(NamedTuple):
 
     @classmethod
     def mean(cls, values: Iterable[float]) -> Spread:
-        """Of numbers, at least one, with their mean."""
+        """The spread of one or more numbers around their mean."""
         values = tuple(values)
         return cls(statistics.mean(values), values)
 
     @classmethod
     def median(cls, values: Iterable[float]) -> Spread:
-        """Of numbers, at least one, with their median."""
+        """The spread of one or more numbers around their median."""
         values = tuple(values)
         return cls(statistics.median(values), values)
 

@@ -169,7 +169,7 @@ class CausalLanguageModeling(LanguageModeling):
         return self.evaluation_sums(sums, batch, targets, weights), {}
 
     def _logits(self, params: Any, batch: Batch, keys: jax.Array | None) -> jax.Array:
-        """Of the token after each, float32 [batch, n, vocabulary]; `keys` are given in training."""
+        """Logits of the token after each, float32 [batch, n, vocabulary]; `keys` are for training."""
         tokens = batch["tokens"][:, :-1]
         mask = self.padding_mask(tokens) if self.config.data.mask_documents else None
         return self.apply(params, tokens, keys, mask)

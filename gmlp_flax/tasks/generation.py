@@ -30,7 +30,7 @@ class Sampling:
     )
     top_k: int = option(0, "draw among so many of the likeliest tokens; 0: among all", AT_LEAST_0)
     top_p: float = option(
-        1.0, "draw among the fewest tokens that have this probability together", PROBABILITY
+        1.0, "draw among the fewest tokens whose total probability reaches this", PROBABILITY
     )
     seed: int = option(
         0, "of the draws; each text is continued as if it were the only one", AT_LEAST_0

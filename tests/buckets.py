@@ -100,7 +100,8 @@ def store(seconds: float = 900) -> Iterator[Store]:
         text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    assert process.stdin and process.stdout
+    assert process.stdin
+    assert process.stdout
     try:
         yield Store(process.stdout.readline().strip())
     finally:

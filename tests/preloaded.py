@@ -201,7 +201,8 @@ def _server() -> str:
         [*command, address], cwd=ROOT, env=variables, stdin=pipe, stdout=pipe
     )
     _server.process = process  # type: ignore[attr-defined] - keeps the pipe open
-    assert process.stdout and process.stdout.readline() == b"ready\n"
+    assert process.stdout
+    assert process.stdout.readline() == b"ready\n"
     return address
 
 

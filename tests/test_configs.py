@@ -50,11 +50,9 @@ def test_the_papers_models(path, name):
         options.steps,
         options.masking.max_predictions,
     ) == wanted
-    assert (
-        options.optimizer.clip == 0
-        and options.optimizer.schedule == "linear"
-        and options.model.dtype == "bfloat16"
-    )
+    assert options.optimizer.clip == 0
+    assert options.optimizer.schedule == "linear"
+    assert options.model.dtype == "bfloat16"
 
 
 def encoder_size(options) -> int:
@@ -128,7 +126,8 @@ def test_the_full_settings_models_in_small_keep_their_order(scale):
 @pytest.mark.parametrize("scale", ["base", "small"])
 def test_long_inputs(length, scale):
     options = valid("long_text", f"{length},scale={scale}")
-    assert options.model.length == int(length) and options.model.toeplitz == "auto"
+    assert options.model.length == int(length)
+    assert options.model.toeplitz == "auto"
     taps = tasks.find(options.task)(options).shapes()["encoder"]["blocks"]["gate"]["spatial"][
         "taps"
     ]
@@ -163,11 +162,9 @@ def test_a_wrong_argument_says_what_is_right(path, arg, message):
 )
 def test_own_text(arg, layers):
     options = valid("own_text", arg)
-    assert (
-        options.model.layers == layers
-        and options.data.train == ""
-        and bool(options.model.d_attn) == ("amlp" in arg)
-    )
+    assert options.model.layers == layers
+    assert options.data.train == ""
+    assert bool(options.model.d_attn) == ("amlp" in arg)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +189,9 @@ def test_own_text_is_as_large_as_the_text_allows(tmp_path, capsys, name, size, l
 def test_causal_text(name):
     """Models of one size, to 2 %; and the same on bytes."""
     options = valid("causal_text", name)
-    assert options.task == "causal_lm" and options.model.causal and options.data.train == "embedded"
+    assert options.task == "causal_lm"
+    assert options.model.causal
+    assert options.data.train == "embedded"
     assert param_count(options) - 8000 * 129 == pytest.approx(0.895e6, rel=0.02)
     assert options.model.scale_embeddings == blocks.find(options.model.block).mixes_at_start
     in_bytes = valid("causal_text", f"{name},scale=quickstart,tokenizer=bytes")
@@ -220,7 +219,8 @@ def test_the_papers_imagenet_recipe():
             93_835,
             10_000,
         )
-        assert options.model.survival == survival and options.model.image_size == (224, 224)
+        assert options.model.survival == survival
+        assert options.model.image_size == (224, 224)
         assert (options.augment.auto, options.augment.mixup, options.augment.cutmix) == (
             "autoaugment",
             0.8,
@@ -266,9 +266,8 @@ def test_small_image_models_are_of_one_size(file):
 def test_long_range_arenas_models(file, scale):
     for name in long_range.MODELS:
         options = valid(file, f"{name},scale={scale}")
-        assert options.data.train == "" and (
-            scale == "paper" or options.steps == {"lra_listops": 1000}.get(file, 200)
-        )
+        assert options.data.train == ""
+        assert scale == "paper" or options.steps == {"lra_listops": 1000}.get(file, 200)
     assert config_lib.from_file(f"configs/{file}.py").model.block == "gmlp"
     for arg in long_range.MODELS:
         assert arg in runpy.run_path(f"configs/{file}.py")["__doc__"]
@@ -297,18 +296,16 @@ def test_long_range_arenas_settings(name):
         0.98,
         1e-9,
         0,
-    ) and adamw.learning_rate == pytest.approx(descent[0])
-    assert (adamw.weight_decay, adamw.schedule) == descent[1:] and adamw.decay_all
-    assert (
-        options.model.d_qkv == (64 if name in ("image", "pathfinder") else 0)
-        and not options.model.attention_bias
     )
+    assert adamw.learning_rate == pytest.approx(descent[0])
+    assert (adamw.weight_decay, adamw.schedule) == descent[1:]
+    assert adamw.decay_all
+    assert options.model.d_qkv == (64 if name in ("image", "pathfinder") else 0)
+    assert not options.model.attention_bias
     assert options.model.pool == ("mean" if name == "pathfinder" else "cls")
     if name in ("image", "pathfinder"):
-        assert (
-            options.model.stem == "table"
-            and options.model.dropout == {"image": 0.3, "pathfinder": 0.2}[name]
-        )
+        assert options.model.stem == "table"
+        assert options.model.dropout == {"image": 0.3, "pathfinder": 0.2}[name]
     else:
         assert (
             options.data.tokenizer
@@ -320,7 +317,5 @@ def test_lengths_of_byte_level_text():
     for length in runpy.run_path("configs/lra_text.py")["LENGTHS"]:
         for scale in ("paper", "small"):
             options = valid("lra_text", f"mixer,length={length},scale={scale}")
-            assert (
-                options.model.length == int(length)
-                and options.batch_size * int(length) <= 32 * 4096
-            )
+            assert options.model.length == int(length)
+            assert options.batch_size * int(length) <= 32 * 4096

@@ -58,10 +58,10 @@ def trained(folder):
 @pytest.mark.smoke
 def test_the_pages_config_trains_its_block_and_its_task(trained):
     config = json.loads((trained / "run/config.json").read_text())
-    assert config["task"] == "my_package.penalised:Penalised" and config["penalty"] == {
-        "embedding": 0.1
-    }
-    assert config["model"]["first_weight"] == 0.5 and "gate" not in config["model"]
+    assert config["task"] == "my_package.penalised:Penalised"
+    assert config["penalty"] == {"embedding": 0.1}
+    assert config["model"]["first_weight"] == 0.5
+    assert "gate" not in config["model"]
     assert config["optimizer"]["name"] == "my_package.signs:sign_descent"
     assert json.loads((trained / "run/result.json").read_text())["step"] == 2
 
@@ -84,9 +84,11 @@ def test_a_run_of_it_is_used_only_if_its_module_is_trusted(trained):
         "--trust=my_package.signs",
     ]
     filled = preloaded.gmlp("predict", "--workdir=run", *trust, cwd=trained, input="a [MASK]\n")
-    assert filled.returncode == 0 and "[MASK] 1:" in filled.stdout, filled.stderr
+    assert filled.returncode == 0, filled.stderr
+    assert "[MASK] 1:" in filled.stdout, filled.stderr
     resumed = preloaded.gmlp("train", "--config=my_config.py", "--workdir=run", *SMALL, cwd=trained)
-    assert resumed.returncode == 0 and "resuming" in resumed.stderr, resumed.stderr
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming" in resumed.stderr, resumed.stderr
 
 
 def test_the_pages_whole_task_learns_and_predicts(folder):
@@ -122,5 +124,7 @@ def test_the_pages_options_are_known(folder, command):
 def test_mistakes_are_one_line(folder, flags, message):
     done = preloaded.gmlp("train", "--config=quickstart_text", "--workdir=none", *flags, cwd=folder)
     errors = [line for line in done.stderr.splitlines() if not line.startswith("note: ")]
-    assert done.returncode == 2 and len(errors) == 1 and message in errors[0], done.stderr
+    assert done.returncode == 2, done.stderr
+    assert len(errors) == 1, done.stderr
+    assert message in errors[0], done.stderr
     assert not (folder / "none").exists()

@@ -93,7 +93,8 @@ def test_toeplitz_is_one_filter_for_all_positions():
         assert w[i, j] == taps[TOKENS - 1 + j - i]
     assert layer(jnp.ones((4, 3))).shape == (4, 3)  # fewer tokens
     causal = layers.ToeplitzLinear(TOKENS, rngs=nnx.Rngs(0), causal=True, spatial_init_std=1.0)
-    assert np.all(np.triu(causal.matrix(), 1) == 0) and np.any(causal.matrix())
+    assert np.all(np.triu(causal.matrix(), 1) == 0)
+    assert np.any(causal.matrix())
 
 
 @each_layer
@@ -101,7 +102,8 @@ def test_tools(name):
     layer, x = made(name), np.float32(normal(1, 2, TOKENS, 16))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(layer))(x), layer(x))
     table = nnx.tabulate(layer, x, console_kwargs={"force_terminal": False, "width": 200})
-    assert type(layer).__name__ in table and "float32[2,6,16]" in table
+    assert type(layer).__name__ in table
+    assert "float32[2,6,16]" in table
     treescope = pytest.importorskip("treescope")
     with warnings.catch_warnings():  # of NumPy, about names that treescope looks into
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -119,7 +121,8 @@ def test_whole_models_are_tabulated():
         jnp.ones((1, 32, 32, 3)),
         console_kwargs={"force_terminal": False, "width": 200},
     )
-    assert "encoder" in table and "ImageClassifier" in table
+    assert "encoder" in table
+    assert "ImageClassifier" in table
 
 
 def test_layers_of_a_linen_model():
@@ -134,7 +137,8 @@ def test_layers_of_a_linen_model():
     assert Model().apply(variables, x).shape == (2, TOKENS, 1)
     gradients = jax.grad(lambda variables: Model().apply(variables, x).sum())(variables)
     kernel = linen.unbox(gradients)["params"]["block"]["proj_in"]["kernel"]
-    assert kernel.shape == (16, 32) and np.any(kernel)
+    assert kernel.shape == (16, 32)
+    assert np.any(kernel)
 
 
 @pytest.mark.parametrize(

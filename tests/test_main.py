@@ -43,12 +43,15 @@ def gmlp(monkeypatch, capsys):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_describes_a_command_with_an_example_and_its_flags(gmlp, name):
     code, out, err = gmlp(name, "--help")
-    assert (code, err) == (0, "") and "\t" not in out
+    assert (code, err) == (0, "")
+    assert "\t" not in out
     lines = out.splitlines()
-    assert lines[0].startswith(f"usage: gmlp {name} ") and len(lines[2]) > 20
+    assert lines[0].startswith(f"usage: gmlp {name} ")
+    assert len(lines[2]) > 20
     assert any(re.search(rf"^    .*\bgmlp {name}\b", line) for line in lines), out
     assert not re.search(r"python (-m|scripts/)", out)
-    assert re.search(r"^  --\w+.*\n      [A-Z]", out, re.M) and max(map(len, lines)) <= 120
+    assert re.search(r"^  --\w+.*\n      [A-Z]", out, re.M)
+    assert max(map(len, lines)) <= 120
 
 
 @pytest.mark.parametrize(
@@ -68,13 +71,15 @@ def test_help_describes_a_command_with_an_example_and_its_flags(gmlp, name):
 )
 def test_help_lists_flags_with_their_defaults(gmlp, name, listed):
     _, out, _ = gmlp(name, "-h")
-    assert all(f"\n  {flag}\n" in out for flag in listed) and "--config.KEY=VALUE" in out
+    assert all(f"\n  {flag}\n" in out for flag in listed)
+    assert "--config.KEY=VALUE" in out
 
 
 def test_help_lists_the_commands(gmlp):
     for words in ((), ("--help",), ("-h",), ("help",)):
         code, out, _ = gmlp(*words)
-        assert code == 0 and out.startswith("usage: gmlp SUBCOMMAND")
+        assert code == 0
+        assert out.startswith("usage: gmlp SUBCOMMAND")
         assert set(re.findall(r"^  (\S+)  ", out, re.M)) == COMMANDS.keys()
         assert len(out.splitlines()) <= 24  # one screen
     assert gmlp("--version") == (0, f"gmlp_flax {gmlp_flax.__version__}\n", "")
@@ -86,7 +91,9 @@ ADVICE = {"trian": "'train'", "--config=x.py": "gmlp --help"}
 @pytest.mark.parametrize(("name", "advice"), ADVICE.items())
 def test_an_unknown_command_is_one_line(gmlp, name, advice):
     code, out, error = gmlp(name)
-    assert (code, out, error.count("\n")) == (2, "", 1) and name in error and advice in error
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert name in error
+    assert advice in error
 
 
 @pytest.mark.parametrize(
@@ -139,13 +146,16 @@ assert not {{"jax", "gmlp_flax.config", "gmlp_flax.models"}} & set(sys.modules)
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert "usage: gmlp SUBCOMMAND" in done.stdout and "usage: gmlp sizes" in done.stdout
+    assert "usage: gmlp SUBCOMMAND" in done.stdout
+    assert "usage: gmlp sizes" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["train", "evaluate", "predict"])
 def test_modules_that_are_commands(name):
     done = preloaded.run("-m", f"gmlp_flax.{name}", "--workdir=")
-    assert done.returncode == 2 and f"gmlp {name}" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2
+    assert f"gmlp {name}" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_failed_command_does_not_wait_for_the_threads_of_a_library():

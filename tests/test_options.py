@@ -58,7 +58,8 @@ def test_a_subclass_adds_options_and_may_replace_one():
         one: int = option(2, "the first, here 2", architecture=True)
         two: int = option(3, "the second")
 
-    assert list(options_of(Base)) == ["one"] and list(options_of(More)) == ["one", "two"]
+    assert list(options_of(Base)) == ["one"]
+    assert list(options_of(More)) == ["one", "two"]
     assert options_of(More)["one"] == Option(2, "the first, here 2", architecture=True)
     assert (More(plain=0).one, More(plain=0).two) == (2, 3)
 

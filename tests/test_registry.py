@@ -13,7 +13,8 @@ from tests.failures import raised
 
 
 def test_a_name_or_a_place():
-    assert find("gmlp") is GMLPBlock and find("gmlp_flax.models.blocks.gmlp:GMLPBlock") is GMLPBlock
+    assert find("gmlp") is GMLPBlock
+    assert find("gmlp_flax.models.blocks.gmlp:GMLPBlock") is GMLPBlock
     assert [name_of(block) for block in BLOCKS.values()] == list(BLOCKS)
     assert name_of(Block) == "gmlp_flax.models.blocks.base:Block"
     assert (
@@ -50,7 +51,9 @@ def test_errors_about_blocks_are_one_line(name, message):
 def test_settings_build_the_spec_again():
     spec = GMLPBlock.spec(length=5, layers=2, d_model=6, d_ffn=8, gate="additive", d_attn=3)
     values = settings(spec)
-    assert values["block"] == "gmlp" and values["gate"] == "additive" and "length" not in values
+    assert values["block"] == "gmlp"
+    assert values["gate"] == "additive"
+    assert "length" not in values
     assert find(values.pop("block")).spec(length=5, **values) == spec
 
 

@@ -95,10 +95,8 @@ def test_maps_against_numpy(tokenizer, tmp_path, name):
     trained = untrained(tokenizer, tmp_path, **MODELS[name])
     sentences = attention.encode(trained, *PAIR)
     found = attention.maps(trained, sentences).weights
-    assert (
-        found.shape == (3, len(sentences.tokens), len(sentences.tokens))
-        and found.dtype == np.float32
-    )
+    assert found.shape == (3, len(sentences.tokens), len(sentences.tokens))
+    assert found.dtype == np.float32
     np.testing.assert_allclose(
         found, slow_maps(trained, sentences.tokens, sentences.segments), atol=2e-5
     )
@@ -114,9 +112,8 @@ def test_finetuned_models_read_padding_unless_it_is_masked(tokenizer, tmp_path, 
     trained = untrained(tokenizer, tmp_path, task, d_attn=4, mask_padding=mask)
     sentences = attention.encode(trained, *PAIR)
     count = len(sentences.labels)
-    assert (
-        len(sentences.tokens) == 20 > count and (sentences.tokens[count:] == tokenizer.pad_id).all()
-    )
+    assert len(sentences.tokens) == 20 > count
+    assert (sentences.tokens[count:] == tokenizer.pad_id).all()
     assert 0 < sentences.segments.sum() < count
     found = attention.maps(trained, sentences).weights
     np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-5)
@@ -131,7 +128,8 @@ def test_finetuned_models_read_padding_unless_it_is_masked(tokenizer, tmp_path, 
 def test_what_the_model_reads(tokenizer, tmp_path):
     trained = untrained(tokenizer, tmp_path, d_attn=4)
     one = attention.encode(trained, "the time")
-    assert [one.labels[0], *one.labels[-1:]] == ["[CLS]", "[SEP]"] and "the" in one.labels
+    assert [one.labels[0], *one.labels[-1:]] == ["[CLS]", "[SEP]"]
+    assert "the" in one.labels
     assert one.tokens.tolist() == [
         tokenizer.cls_id,
         *tokenizer.encode("the time"),
@@ -149,7 +147,8 @@ def test_what_the_model_reads(tokenizer, tmp_path):
     assert two.segments.tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
     # A model of fixed length reads padding, which has no label.
     padded = attention.encode(untrained(tokenizer, tmp_path, d_attn=4, spatial="dense"), *PAIR)
-    assert len(padded.tokens) == 20 and padded.labels == two.labels
+    assert len(padded.tokens) == 20
+    assert padded.labels == two.labels
 
 
 @pytest.mark.parametrize(
@@ -176,10 +175,8 @@ def test_figures_show_the_largest_weight_and_each_layer(tokenizer, tmp_path):
     (boundary,) = np.flatnonzero(np.diff(sentences.segments[:count]))
     assert [line.get_ydata()[0] for line in axis.lines[:1]] == [boundary + 0.5]
     *layers, colours = drawn["attention_layers"].axes
-    assert (
-        colours.get_ylabel() == "weight"
-        and len({axis.images[0].get_clim() for axis in layers}) == 1
-    )
+    assert colours.get_ylabel() == "weight"
+    assert len({axis.images[0].get_clim() for axis in layers}) == 1
     assert [axis.get_title(loc="left").partition(",")[0] for axis in layers] == [
         "layer 1",
         "layer 2",
@@ -246,7 +243,8 @@ def test_maps_of_a_model_with_several_kinds_of_layers():
 
     hybrid = stacks(block="fnet_hybrid", attention_layers=2)
     none, found = attention.stack_weights(hybrid, x, None)
-    assert none is None and found.shape == (2, 2, 5, 5)
+    assert none is None
+    assert found.shape == (2, 2, 5, 5)
     definition, params = nnx.split(hybrid[0])
     first = nnx.merge(definition, jax.tree.map(lambda leaf: leaf[0], params))(x)
     definition, params = nnx.split(hybrid[1])

@@ -39,12 +39,14 @@ def test_mixed(data):
     rows = augmentations.mixed(views, data.config)
     (_, before, ones), (_, mixup, mixup_shares), (_, cutmix, cutmix_shares) = rows
     assert [name for name, *_ in rows] == ["before mixing", "mixup", "cutmix"]
-    assert before is views and (ones == 1).all()
+    assert before is views
+    assert (ones == 1).all()
     others = np.array([200, 250, 0, 50])
     for images, shares in ((mixup, mixup_shares), (cutmix, cutmix_shares)):
         means = shares * views[:, 0, 0, 0] + (1 - shares) * others
         np.testing.assert_allclose(images.mean((1, 2, 3)), means, atol=0.5)
-    assert (mixup == mixup[:, :1, :1]).all() and set(np.unique(cutmix)) <= {0, 50, 200, 250}
+    assert (mixup == mixup[:, :1, :1]).all()
+    assert set(np.unique(cutmix)) <= {0, 50, 200, 250}
 
 
 def test_command(tmp_path):

@@ -60,7 +60,8 @@ def test_the_style_is_ours_whatever_the_user_has_set():
             text = axis.text(0, 0, "a_b")
         assert matplotlib.rcParams["font.size"] == 40
     assert (text.get_fontsize(), text.get_usetex()) == (7, False)
-    assert axis.get_facecolor() == (1, 1, 1, 1) and figure.dpi == 200
+    assert axis.get_facecolor() == (1, 1, 1, 1)
+    assert figure.dpi == 200
 
 
 @pytest.mark.parametrize("backend", ["nonsense", "TkAgg"])

@@ -16,7 +16,8 @@ def test_a_figure_is_saved_three_times_and_the_same_each_time(tmp_path):
     files = {path.name: path.read_bytes() for path in (tmp_path / "a" / "figures").iterdir()}
     assert {name: (tmp_path / "b" / "figures" / name).read_bytes() for name in files} == files
     assert set(files) == {"x.png", "x.svg", "x.pdf"}
-    assert files["x.pdf"].startswith(b"%PDF") and b"<svg" in files["x.svg"]
+    assert files["x.pdf"].startswith(b"%PDF")
+    assert b"<svg" in files["x.svg"]
     assert files["x.png"][16:20] == (650).to_bytes(4, "big")  # 3.25 inches at 200 dots
 
 

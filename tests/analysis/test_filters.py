@@ -29,7 +29,8 @@ def test_a_long_row_is_seen_near_its_token_and_whole():
     for axis in filters.draw_text_filters(weights).axes:
         assert axis.get_xlim() == (-filters.NEAR, filters.NEAR)
         [whole] = axis.child_axes
-        assert len(whole.lines[0].get_xdata()) == 64 and whole.get_xlim()[0] < -32
+        assert len(whole.lines[0].get_xdata()) == 64
+        assert whole.get_xlim()[0] < -32
 
 
 def test_text_figure_shows_the_middle_row_of_each_layer():
@@ -41,8 +42,10 @@ def test_text_figure_shows_the_middle_row_of_each_layer():
     ]
     target, row, mark = shown[3].lines
     np.testing.assert_array_equal(row.get_ydata(), weights[3, 2])
-    assert set(target.get_xdata()) == {0} and mark.get_xydata().tolist() == [[0, weights[3, 2, 2]]]
-    assert row.get_xdata().tolist() == [-2, -1, 0, 1, 2] and not shown[3].child_axes
+    assert set(target.get_xdata()) == {0}
+    assert mark.get_xydata().tolist() == [[0, weights[3, 2, 2]]]
+    assert row.get_xdata().tolist() == [-2, -1, 0, 1, 2]
+    assert not shown[3].child_axes
     assert len({axis.get_ylim() for axis in shown}) == 1
 
 
@@ -83,7 +86,8 @@ def test_a_mean_filter_has_the_mean_of_each_offset():
             place = source[0] - target[0] + rows - 1, source[1] - target[1] + columns - 1
             at.setdefault(place, []).append(weights[:, to, of])
     found = filters.mean_filters(weights, (rows, columns))
-    assert found.shape == (2, 3, 5) and len(at) == 15
+    assert found.shape == (2, 3, 5)
+    assert len(at) == 15
     for (row, column), values in at.items():
         np.testing.assert_allclose(found[:, row, column], np.mean(values, axis=0), rtol=1e-12)
 

@@ -58,7 +58,8 @@ def test_families_can_be_told_apart_by_every_reader(vision):
 def test_series_of_a_family_have_its_colour_in_shades_and_markers_of_their_own():
     found = looks(["gMLP", "Mixer", "gMLP", "gMLP", "custom"])
     assert len(set(found)) == 5
-    assert found[1].colour == FAMILIES["Mixer"] and found[4].colour == GREY
+    assert found[1].colour == FAMILIES["Mixer"]
+    assert found[4].colour == GREY
     lightness = [lab(linear(found[place].colour))[0] for place in (0, 2, 3)]
     assert lightness == sorted(lightness, reverse=True)
     assert len({found[place].marker for place in (0, 2, 3)}) == 3

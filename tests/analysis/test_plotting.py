@@ -34,7 +34,8 @@ def test_names_stand_beside_the_axes_in_the_order_of_the_lines_ends():
     assert names(axis) == ["none", "mixer", "gmlp"]
     figure.draw_without_rendering()
     box = axis.get_legend().get_window_extent()
-    assert axis.get_window_extent().x1 < box.x0 and box.x1 <= figure.bbox.width
+    assert axis.get_window_extent().x1 < box.x0
+    assert box.x1 <= figure.bbox.width
 
 
 def test_axes_have_plain_numbers_and_a_title():
@@ -67,7 +68,8 @@ def test_ranges_are_bars_and_fits_are_dashed():
         [[2, 3], [2, 6]],
     ]
     assert [line.get_ydata().tolist() for line in axis.lines] == [[3.1, 3.9], [3, 4]]
-    assert {"18", "36"} == {text.get_text() for text in axis.texts} and names(axis) == ["a"]
+    assert {"18", "36"} == {text.get_text() for text in axis.texts}
+    assert names(axis) == ["a"]
 
 
 def test_words_at_points_do_not_cover_each_other():
@@ -110,7 +112,8 @@ def test_what_cannot_be_drawn_is_said():
         Series("b", MIXER, [1], [math.nan]),
     ]
     shown = Chart([Panel("", Scale("x"), Scale("y", log=True), series)])
-    assert "2 of a's 3 points" in shown.missing() and "1 of b's 1 points" in shown.missing()
+    assert "2 of a's 3 points" in shown.missing()
+    assert "1 of b's 1 points" in shown.missing()
     figure = draw(shown)
     assert figure.get_supxlabel().replace("\n", " ") == shown.missing()
     assert [line.get_xdata().tolist() for line in figure.axes[0].lines] == [[1]]
@@ -119,7 +122,8 @@ def test_what_cannot_be_drawn_is_said():
 def test_backwards():
     series = [Series("a", GMLP, [10, 100], [1, 4]), Series("b", MIXER, [10, 100], [2, 3])]
     [axis] = draw(Chart([Panel("", Scale("x", log=True, backwards=True), Scale("y"), series)])).axes
-    assert axis.xaxis_inverted() and names(axis) == ["b", "a"]
+    assert axis.xaxis_inverted()
+    assert names(axis) == ["b", "a"]
 
 
 def test_points_that_are_not_joined_have_no_line():

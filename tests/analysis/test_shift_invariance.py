@@ -50,18 +50,16 @@ def test_a_convolution_of_a_grid_is_one_there_alone():
     assert share[1] == pytest.approx(shift_invariance.chance((8, 8)).noise, abs=0.02)
     assert shift_invariance.chance((8, 8)).noise == pytest.approx(224 / 4095)
     [flat] = shift_invariance.toeplitz_share(convolution[None], (64,))
-    assert 0.3 < flat < 0.8 and shift_invariance.chance((64,)).noise == pytest.approx(
-        2 / 64, rel=0.02
-    )
+    assert 0.3 < flat < 0.8
+    assert shift_invariance.chance((64,)).noise == pytest.approx(2 / 64, rel=0.02)
 
 
 def test_smooth_noise_has_a_larger_share_than_noise():
     """On 8 x 8 patches 29 %, 15 to 47; the same fields made slowly, and the same numbers in every
     call."""
     found = shift_invariance.chance((8, 8))
-    assert found.smooth == pytest.approx(0.29, abs=0.01) and found.low == pytest.approx(
-        0.15, abs=0.02
-    )
+    assert found.smooth == pytest.approx(0.29, abs=0.01)
+    assert found.low == pytest.approx(0.15, abs=0.02)
     assert found.high == pytest.approx(0.47, abs=0.03)
     assert shift_invariance.chance.__wrapped__((8, 8)) == found
     assert found.words().startswith("0.055 for noise, 0.2")
@@ -103,7 +101,8 @@ def test_shares_over_steps_or_over_layers():
     ]
     [one] = shift_invariance.shares_chart(ShiftInvariance({2: share}, weights, (5,))).panels
     assert [(each.name, each.x, each.y) for each in one.series] == [("step 2", [1, 2], [0.5, 0.75])]
-    assert one.x.label == "layer" and one.references[0] == ("noise", 8 / 24)
+    assert one.x.label == "layer"
+    assert one.references[0] == ("noise", 8 / 24)
     by_chance = shift_invariance.chance((5,))
     assert one.references[1:] == [
         ("smooth noise", by_chance.smooth),

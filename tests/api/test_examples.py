@@ -169,7 +169,8 @@ def test_other_pixels_are_other_data(image_config, tmp_path):
     for test in ((changed, labels[:2]), (pixels[:2], [1, 0]), (pixels[:1], labels[:1])):
         others = {"train": data["train"], "test": test}
         message = raised(RunError, examples.store, others, image_config, str(folder))
-        assert "heldout" in message and str(folder) in message
+        assert "heldout" in message
+        assert str(folder) in message
 
 
 def endless(say=lambda: None):
@@ -194,7 +195,8 @@ def test_an_endless_held_out_stream_is_refused(text_config, tmp_path, monkeypatc
     monkeypatch.setattr(examples, "MOST_HELDOUT", 100)
     data = {"train": TEXTS, "test": endless()}
     message = failure(examples.store, data, text_config, str(tmp_path / "data"))
-    assert "heldout" in message and "100 examples" in message
+    assert "heldout" in message
+    assert "100 examples" in message
 
 
 def test_a_stream_of_text_for_a_language_model(tmp_path):

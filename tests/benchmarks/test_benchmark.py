@@ -120,12 +120,12 @@ def test_settings_of_a_model(monkeypatch, every, seconds, best, tried):
         device.MODELS[1]._replace(every=every, file="quickstart_image.py", argument=""),
     )
     rows = rows_of(device.model_rows(model, TINY, 1, math.inf, fastest))
-    assert len(calls) == tried and str(calls[0]) == "batch 2, remat none, unrolled"
+    assert len(calls) == tried
+    assert str(calls[0]) == "batch 2, remat none, unrolled"
     rate = rows[f"gMLP-S, {best}: rate"]["median"]
     step_ms = rows["gMLP-S: step"]["median"]
-    assert rate == fastest["gMLP-S"] == pytest.approx(2e3 / step_ms) and step_ms == pytest.approx(
-        200 if alone else 100
-    )
+    assert rate == fastest["gMLP-S"] == pytest.approx(2e3 / step_ms)
+    assert step_ms == pytest.approx(200 if alone else 100)
     assert rows["gMLP-S: memory at its peak"]["median"] == 2.0
 
 
@@ -142,14 +142,10 @@ def test_what_the_device_part_begins(monkeypatch, capsys):
     monkeypatch.setattr(device, "model_rows", of_model)
     monkeypatch.setattr(device, "peer_rows", lambda name, *_: iter([{"name": name}]))
     assert list(device.bench_device(1, ["gmlp_b", "gmlp_s"], 1)) == [{"name": "gMLP-S"}] * 2
-    assert (
-        begun == ["gmlp_b", "gmlp_s"]
-        and "gMLP-B is left out: the process" in capsys.readouterr().err
-    )
-    assert (
-        not list(device.bench_device(1, [], 0))
-        and "gMLP-B and what follows" in capsys.readouterr().err
-    )
+    assert begun == ["gmlp_b", "gmlp_s"]
+    assert "gMLP-B is left out: the process" in capsys.readouterr().err
+    assert not list(device.bench_device(1, [], 0))
+    assert "gMLP-B and what follows" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="'gmlp': expected some of gmlp_b, gmlp_s, gmlp_base"):
         list(device.bench_device(1, ["gmlp_s", "gmlp"], 1))
 
@@ -175,7 +171,8 @@ def test_the_device_part_on_a_cpu():
         dry_run.workload(options).flops
     )
     mixing = rows_of(device.mixing_rows(32, TINY, 1))
-    assert len(mixing) == 20 and all(row["median"] > 0 for row in mixing.values())
+    assert len(mixing) == 20
+    assert all(row["median"] > 0 for row in mixing.values())
 
 
 def test_forms_of_mixing_compute_the_same():
@@ -228,6 +225,5 @@ def test_a_part_writes_json(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert {row["part"] for row in rows} == {
-        "mixers"
-    } and "sgu, 32 tokens x 64: step" in done.stdout
+    assert {row["part"] for row in rows} == {"mixers"}
+    assert "sgu, 32 tokens x 64: step" in done.stdout

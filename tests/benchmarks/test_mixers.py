@@ -18,9 +18,12 @@ def test_a_step_is_timed_and_its_memory_and_operations_are_counted():
         ("fnet", 64, figure) for figure in ("seconds", "bytes", "flops", "parameters")
     }
     seconds = found["fnet", 64, "seconds"]
-    assert len(seconds["values"]) == 2 and min(seconds["values"]) > 0 and seconds["batch"] == 32
+    assert len(seconds["values"]) == 2
+    assert min(seconds["values"]) > 0
+    assert seconds["batch"] == 32
     config = mixers.at_length("fnet", 64)
-    assert config.masking.max_predictions == 10 and config.model.length == 64
+    assert config.masking.max_predictions == 10
+    assert config.model.length == 64
     task = tasks.find(config.task)(config)
     assert found["fnet", 64, "parameters"]["median"] == parameters.count(task.shapes())
     # Two layers: the transform's 2 d^2 + 2 n d and the MLP's 2 d d_ffn per token; logits at 10
@@ -35,7 +38,8 @@ def test_a_step_is_timed_and_its_memory_and_operations_are_counted():
 def test_what_does_not_fit_is_compiled_alone(monkeypatch):
     monkeypatch.setattr(mixers, "SHARE", 0.0)
     found = by_figure(mixers.bench_mixers(2, ["sgu"], [64]))
-    assert ("sgu", 64, "seconds") not in found and found["sgu", 64, "bytes"]["median"] > 1e6
+    assert ("sgu", 64, "seconds") not in found
+    assert found["sgu", 64, "bytes"]["median"] > 1e6
 
 
 def test_one_sequence_per_step_where_it_is_long():
@@ -49,4 +53,5 @@ def test_one_sequence_per_step_where_it_is_long():
 def test_rows_and_lengths_are_checked_before_anything_is_measured():
     assert "'sgv'; did you mean 'sgu'" in raised(ConfigError, mixers.bench_mixers, 1, ["sgv"], [64])
     done = preloaded.gmlp("benchmark", "mixers", "--rows=sgu", "--lengths=7")
-    assert done.returncode == 2 and "--lengths has 7" in done.stderr.splitlines()[-1]
+    assert done.returncode == 2
+    assert "--lengths has 7" in done.stderr.splitlines()[-1]

@@ -69,10 +69,8 @@ def test_names_and_shapes(name, timm):
         config.data.std,
         config.data.eval_crop,
     )
-    assert (
-        config.data.transform == "timm"
-        and model.norm.__dict__.get("eps", 1e-6) == config.model.norm_eps
-    )
+    assert config.data.transform == "timm"
+    assert model.norm.__dict__.get("eps", 1e-6) == config.model.norm_eps
     if config.model.block == "transformer":
         block, pool = model.blocks[0], {"token": "cls", "avg": "mean"}[model.global_pool]
         assert (block.attn.num_heads, pool) == (config.model.heads, config.model.pool)
@@ -100,7 +98,8 @@ def test_float64(name, timm, monkeypatch):
         monkeypatch.setattr(timm, "create_model", functools.partial(timm.create_model, depth=2))
         monkeypatch.setitem(timm_models.MODELS, name, row._replace(model=row.model | {"layers": 2}))
     errors = parity.compare(name, "float64", image_size=(32, 64))
-    assert errors.logits < 1e-12 and errors.gradient < 1e-12, errors
+    assert errors.logits < 1e-12, errors
+    assert errors.gradient < 1e-12, errors
 
 
 @pytest.mark.parametrize(("name", "more"), [("fnet", {}), ("bert", {"num_attention_heads": 2})])
@@ -116,7 +115,8 @@ def test_text(name, more):
         max_position_embeddings=12,
     )
     errors = parity.compare_text(name, "float64", **sizes, **more)
-    assert errors.hidden < 1e-12 and errors.logits < 1e-12, errors
+    assert errors.hidden < 1e-12, errors
+    assert errors.logits < 1e-12, errors
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,8 @@ def test_steps_and_forward_passes_of_a_small_peer(monkeypatch, compiled):
     before = table.weight.detach().clone()
     calls = peers.torch_calls("small", 2, 16, compiled=compiled)
     calls["forward"]()
-    assert torch.equal(table.weight, before) and len(compilations) == compiled
+    assert torch.equal(table.weight, before)
+    assert len(compilations) == compiled
     calls["step"]()
     moved = (table.weight - before).abs().max(1).values > 5e-4  # decay alone moves a row by less
     assert 0 < moved.sum() <= 2 * 16
@@ -77,7 +78,8 @@ def test_rows_of_a_peer(monkeypatch, capsys):
     )
     rows = {row["name"]: row for row in peers.bench_peers(1, ["gMLP-S", "BERT-base"])}
     assert "gMLP-S, batch 8 is left out: timm is not installed" in capsys.readouterr().err
-    assert len(rows) == 2 * 2 * 3 and rows["BERT-base, n 512, batch 8: step"]["median"] == 8 / 2.0
+    assert len(rows) == 2 * 2 * 3
+    assert rows["BERT-base, n 512, batch 8: step"]["median"] == 8 / 2.0
     found = rows["BERT-base, n 128, batch 8: step, ours / transformers"]
     assert (found["median"], found["goal"]) == (1.5, ">= 1.3")
     assert (

@@ -9,12 +9,11 @@ def test_errors_of_gradients_by_parameter():
     plain, wide = precision.model_rows("synthesizer, dense+factorized_dense", layers=1)
     for row in (plain, wide):
         errors = row["parameters"]
-        assert (
-            isinstance(errors, dict)
-            and "encoder/blocks/synthesizer/factorized_dense/second/weight" in errors
-        )
+        assert isinstance(errors, dict)
+        assert "encoder/blocks/synthesizer/factorized_dense/second/weight" in errors
         assert 0 < row["min"] <= row["median"] <= row["max"] == max(errors.values()) < 5
-    assert ", float32 stream: " in wide["name"] and wide["parameters"] != plain["parameters"]
+    assert ", float32 stream: " in wide["name"]
+    assert wide["parameters"] != plain["parameters"]
 
 
 def test_every_block_has_a_row():

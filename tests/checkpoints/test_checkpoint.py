@@ -164,10 +164,8 @@ def test_flipped_byte_in_array_data(two):
         if two.log:
             (message,), two.log = two.log, []
             messages.append(message)
-            assert (
-                f"{two.root}/checkpoints/5" in message
-                and f"it is moved to {two.root}/damaged/5" in message
-            )
+            assert f"{two.root}/checkpoints/5" in message
+            assert f"it is moved to {two.root}/damaged/5" in message
             shutil.move(two.root / "damaged" / "5", two.root / "checkpoints" / "5")
     assert len(messages) > 3
     assert any(
@@ -190,10 +188,11 @@ def test_damaged_file(two, name, damage):
     else:
         os.truncate(path, path.stat().st_size // 2 if damage == "half" else 0)
     two.assert_newest(3)
-    assert (
-        len(two.log) == 1 and f"{two.root}/checkpoints/5" in two.log[0] and "moved to" in two.log[0]
-    )
-    assert (two.root / "damaged" / "5").is_dir() and not (two.root / "checkpoints" / "5").exists()
+    assert len(two.log) == 1
+    assert f"{two.root}/checkpoints/5" in two.log[0]
+    assert "moved to" in two.log[0]
+    assert (two.root / "damaged" / "5").is_dir()
+    assert not (two.root / "checkpoints" / "5").exists()
 
 
 def test_no_good_checkpoint(two):
@@ -227,7 +226,8 @@ def test_mismatch_lists_every_path(two):
         "scale is missing",
     ):
         assert f"params/line/{problem}" in str(caught.value)
-    assert two.log == [] and (two.root / "checkpoints" / "5").is_dir()
+    assert two.log == []
+    assert (two.root / "checkpoints" / "5").is_dir()
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
@@ -282,15 +282,19 @@ def test_read_error_is_not_damage(two, quick, monkeypatch, number):
     ) as caught:
         two.newest()
     assert isinstance(caught.value, StorageError) == (number != errno.EACCES)
-    assert not isinstance(caught.value, checkpoint.Damaged) and "\n" not in str(caught.value)
-    assert len(calls) == 4 and two.log == [] and not (two.root / "damaged").exists()
+    assert not isinstance(caught.value, checkpoint.Damaged)
+    assert "\n" not in str(caught.value)
+    assert len(calls) == 4
+    assert two.log == []
+    assert not (two.root / "damaged").exists()
     assert {path: path.read_bytes() for path in two.files(3) + two.files(5)} == before
 
 
 def test_read_error_that_passes(two, quick, monkeypatch):
     fails, calls = failing(ocp.CheckpointManager.restore, MemoryError(), 2)
     monkeypatch.setattr(ocp.CheckpointManager, "restore", fails)
-    assert two.newest()[0] == 5 and len(calls) == 3
+    assert two.newest()[0] == 5
+    assert len(calls) == 3
 
 
 def test_file_that_cannot_be_read_is_not_damage_whatever_orbax_says(two, quick, monkeypatch):
@@ -332,13 +336,12 @@ def test_best_stays_when_its_metrics_are_tampered_with(folder):
         checkpoints.wait()
         assert checkpoints.steps() == [1, 2, 3]
     with folder.open(BEST) as checkpoints:
-        assert (
-            checkpoints.pick("best") == 2
-            and len(folder.log) == 1
-            and "checkpoints/1" in folder.log.pop()
-        )
+        assert checkpoints.pick("best") == 2
+        assert len(folder.log) == 1
+        assert "checkpoints/1" in folder.log.pop()
         assert checkpoints.restore_newest(folder.template)[0] == 3
-        assert len(folder.log) == 1 and f"moved to {folder.root}/damaged/1" in folder.log[0]
+        assert len(folder.log) == 1
+        assert f"moved to {folder.root}/damaged/1" in folder.log[0]
         checkpoints.save(4, folder.state(4), {"loss": 3.0e9})
         checkpoints.wait()
         assert checkpoints.steps() == [2, 4]
@@ -384,7 +387,8 @@ def test_renamed_and_foreign_checkpoints_are_refused(two, tmp_path):
         RunError, match=rf"^{inside}/5 is of another run \(\) than its folder \(mine\)"
     ):
         two.newest(run="mine")
-    assert two.log == [] and (inside / "5").is_dir()
+    assert two.log == []
+    assert (inside / "5").is_dir()
     # it would count as the best, and the run's own best would be deleted
     (inside / "3").rename(inside / "4")
     assert raised(RunError, two.newest).startswith(f"{inside}/4 is the checkpoint of step 3")
@@ -431,8 +435,11 @@ def test_a_checkpoint_of_version_0_2_is_refused_and_stays(two):
         manager.wait_until_finished()
     before = sorted(path.rglob("*"))
     line = raised(RunError, two.newest)
-    assert line.startswith(f"{path} ") and "gmlp_flax 0.2.0" in line and "\n" not in line
-    assert sorted(path.rglob("*")) == before and two.log == []
+    assert line.startswith(f"{path} ")
+    assert "gmlp_flax 0.2.0" in line
+    assert "\n" not in line
+    assert sorted(path.rglob("*")) == before
+    assert two.log == []
 
 
 def test_tensorstore_takes_the_limits():

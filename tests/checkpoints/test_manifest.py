@@ -37,14 +37,17 @@ def test_round_trip(metrics):
 
 def test_metrics_that_are_not_finite():
     read = Manifest.from_json(by_file(manifest({"a": math.nan, "b": -math.inf}).to_json()))
-    assert math.isnan(read.metrics["a"]) and read.metrics["b"] == -math.inf
+    assert math.isnan(read.metrics["a"])
+    assert read.metrics["b"] == -math.inf
 
 
 def test_shapes_are_those_of_the_state():
     shapes = manifest().shapes()
-    assert shapes["step"].shape == () and shapes["step"].dtype == np.int32
+    assert shapes["step"].shape == ()
+    assert shapes["step"].dtype == np.int32
     half = shapes["params"]["half"]
-    assert half.shape == (2, 3) and half.dtype == ml_dtypes.bfloat16
+    assert half.shape == (2, 3)
+    assert half.dtype == ml_dtypes.bfloat16
     assert manifest().leaves["params/half"].checksum == 2**32 - 1
 
 

@@ -148,16 +148,19 @@ def test_what_version_0_2_wrote_is_refused(tmp_path):
     line = {"step": 4, "eval": {"loss": 1.0}, "baseline": baseline}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     message = raised(RunError, MetricsFile, str(tmp_path / "metrics.jsonl"), 4)
-    assert message.startswith(f"{tmp_path}/metrics.jsonl, line 1 ") and "0.2.0" in message
+    assert message.startswith(f"{tmp_path}/metrics.jsonl, line 1 ")
+    assert "0.2.0" in message
     (tmp_path / "result.json").write_text(json.dumps(line))
     message = raised(RunError, read_result, str(tmp_path))
-    assert message.startswith(f"{tmp_path}/result.json ") and "0.2.0" in message
+    assert message.startswith(f"{tmp_path}/result.json ")
+    assert "0.2.0" in message
 
 
 def test_the_newest_baselines_count():
     first, second = ([{"name": name, "eval": {"loss": 2.0}}] for name in "ab")
     lines = [{"step": 1, "baselines": first}, {"step": 2, "baselines": second}, {"step": 3}]
-    assert newest_baselines(lines) == second and newest_baselines(lines[:1]) == first
+    assert newest_baselines(lines) == second
+    assert newest_baselines(lines[:1]) == first
     assert newest_baselines([]) == []
 
 

@@ -35,9 +35,8 @@ def test_errors_of_storage_and_of_content(tmp_path, error, passing):
     assert reading.is_passing(error) == passing
     with pytest.raises(RunError) as caught:
         reading.read(str(tmp_path), mock.Mock(side_effect=error))
-    assert isinstance(caught.value, reading.Damaged) != passing and str(tmp_path) in str(
-        caught.value
-    )
+    assert isinstance(caught.value, reading.Damaged) != passing
+    assert str(tmp_path) in str(caught.value)
 
 
 def test_cause_is_looked_for(tmp_path):

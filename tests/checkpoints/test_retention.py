@@ -91,7 +91,8 @@ def test_killed_while_the_files_of_a_step_are_deleted(tmp_path, monkeypatch):
     assert sorted(path.name for path in folder.iterdir()) == ["2", DELETED]
     assert len([*(folder / DELETED / "1").rglob("*")]) == len(files) - 1
     reading = Checkpoints(str(folder), read_only=True)
-    assert reading.steps() == [2] and (folder / DELETED).exists()
+    assert reading.steps() == [2]
+    assert (folder / DELETED).exists()
     reading.close()
     again = Checkpoints(str(folder))
     assert again.steps() == [2]
@@ -120,4 +121,5 @@ def test_mark_goes_first_in_a_bucket(monkeypatch):
         type(system), "rm_file", lambda self, path: order.append(path.partition("/7/")[2])
     )
     retention.delete(folder, 7)
-    assert order[0] == io_files.COMMIT_MARK and len(order) == 4
+    assert order[0] == io_files.COMMIT_MARK
+    assert len(order) == 4

@@ -63,11 +63,9 @@ def test_a_restart_that_takes_a_step_keeps_both(run):
         folder.note_checkpoint()
     assert files(run / "before-1") == FILES
     identity = json.loads((run / "run.json").read_text())
-    assert (
-        identity["id"] == folder.id != "abc"
-        and identity["saved"]
-        and (run / "labels.json").exists()
-    )
+    assert identity["id"] == folder.id != "abc"
+    assert identity["saved"]
+    assert (run / "labels.json").exists()
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"id": 3}', '{"id": "../x"}', "[" * 100_000])

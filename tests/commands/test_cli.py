@@ -97,7 +97,8 @@ def test_words_of_a_flagfile(tmp_path):
     assert "config.steps = 7 " in shown.stdout, shown.stderr
     words = "--on=xpk", *XPK, "--workdir=gs://bucket/run", "--dry_run"
     planned = preloaded.gmlp("launch", f"--flagfile={tmp_path}/flags", *words)
-    assert "--config.steps=7" in planned.stdout and "--flagfile" not in planned.stdout, planned
+    assert "--config.steps=7" in planned.stdout, planned
+    assert "--flagfile" not in planned.stdout, planned
     assert_refused([f"--flagfile={tmp_path}/none", "--workdir=RUN"], f"{tmp_path}/none")
 
 
@@ -174,17 +175,16 @@ def test_a_long_failure_keeps_its_beginning_and_its_end(capsys):
         cli.fail("no\n  mask in " + 10_000_000 * "x" + "; put one there")
     told = capsys.readouterr().err
     assert caught.value.code == 2
-    assert (
-        told.startswith("error: no mask in xxx")
-        and told.endswith("xxx; put one there\n")
-        and len(told) < 2100
-    )
+    assert told.startswith("error: no mask in xxx")
+    assert told.endswith("xxx; put one there\n")
+    assert len(told) < 2100
 
 
 def test_interrupt_has_its_own_exit_code(capsys):
     with pytest.raises(SystemExit) as caught, cli.show_errors():
         raise KeyboardInterrupt
-    assert caught.value.code == 130 and capsys.readouterr().err == "interrupted\n"
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 def test_another_broken_pipe_is_not_hidden(capfd):

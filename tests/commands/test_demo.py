@@ -54,7 +54,9 @@ def test_an_image_has_classes(image_run, tmp_path):
     demo.build(model, "it", gradio)
     gradio.answer(str(tmp_path / "a.png"))
     (bars,), options = gradio.Label.call_args
-    assert {*bars} <= {*map(str, range(10))} and len(bars) == 5 and options == {"label": "class"}
+    assert {*bars} <= {*map(str, range(10))}
+    assert len(bars) == 5
+    assert options == {"label": "class"}
 
 
 def test_what_is_missing_is_one_line(text_run, monkeypatch):

@@ -26,10 +26,9 @@ def test_curves_and_shift_invariance_of_a_run(text_run):
     done = preloaded.gmlp("draw", "shift-invariance", f"--workdir={text_run}")
     assert done.returncode == 0, done.stderr
     first, *steps, matrices, bands, shares = done.stdout.splitlines()
-    assert (
-        "by layer (0." in first
-        and " for smooth noise" in first
-        and steps[-1].startswith("step      12  ")
-    )
+    assert "by layer (0." in first
+    assert " for smooth noise" in first
+    assert steps[-1].startswith("step      12  ")
     assert matrices == f"{text_run}/figures/spatial_matrices.png"
-    assert bands.endswith("spatial_bands.png") and shares.endswith("toeplitz_share.png")
+    assert bands.endswith("spatial_bands.png")
+    assert shares.endswith("toeplitz_share.png")

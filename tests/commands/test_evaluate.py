@@ -23,7 +23,8 @@ def test_latest_is_the_runs_own_final_metrics(text_run):
     result = json.loads((text_run / "result.json").read_text())
     found = json.loads(out)
     assert found["eval"] == result["eval"]  # every digit
-    assert found["step"] == 12 and found["checkpoint"].endswith("checkpoints/12")
+    assert found["step"] == 12
+    assert found["checkpoint"].endswith("checkpoints/12")
 
 
 def test_ema_is_scored_beside_the_raw_weights(image_run):
@@ -56,21 +57,23 @@ def test_other_data_are_refused_unless_they_are_named(text_run, tmp_path):
     identity["data"]["heldout"]["documents"] += 1
     (run / "run.json").write_text(json.dumps(identity))
     code, out, error = evaluate(run)
-    assert (
-        code == 2
-        and not out
-        and "config.data.train=embedded" in error
-        and "5 documents (were 6)" in error
-    )
+    assert code == 2
+    assert not out
+    assert "config.data.train=embedded" in error
+    assert "5 documents (were 6)" in error
     code, out, error = evaluate(run, "--config.data.train=embedded")
-    assert code == 0 and "note: " in error and "5 documents (were 6)" in error
+    assert code == 0
+    assert "note: " in error
+    assert "5 documents (were 6)" in error
     assert json.loads(out)["eval"] == json.loads((run / "result.json").read_text())["eval"]
 
 
 def test_images_prepared_otherwise_than_in_training_are_named(image_run):
     code, out, error = evaluate(image_run, "--config.data.mean=(0.1,0.1,0.1)")
-    assert code == 0 and json.loads(out)["eval"]["examples"] == 382
-    assert "was trained with another data.mean (" in error and "(here (0.1, 0.1, 0.1))" in error
+    assert code == 0
+    assert json.loads(out)["eval"]["examples"] == 382
+    assert "was trained with another data.mean (" in error
+    assert "(here (0.1, 0.1, 0.1))" in error
     assert "trained with another" not in evaluate(image_run)[2]
 
 
@@ -91,7 +94,9 @@ def test_other_data_of_the_same_classes(image_run, tmp_path):
     )
     assert code == 0, error
     found = json.loads(out)["eval"]
-    assert found["examples"] == 30 and "unread" not in found
+    assert found["examples"] == 30
+    assert "unread" not in found
     # Of 29: one image without labels is left out, another is right whatever it is taken for.
     hits = round(29 * found["real"])
-    assert abs(hits - round(30 * found["top1"])) <= 1 and found["real"] == pytest.approx(hits / 29)
+    assert abs(hits - round(30 * found["top1"])) <= 1
+    assert found["real"] == pytest.approx(hits / 29)

@@ -99,7 +99,8 @@ def test_a_sweep_is_a_job_for_each_run_that_is_not_finished(tmp_path):
     printed = [
         shlex.split(line)[3:] for line in preloaded.gmlp(*sweep, "--print").stdout.splitlines()
     ]
-    assert launched(*sweep, *SKY) == printed and len(printed) == 4
+    assert launched(*sweep, *SKY) == printed
+    assert len(printed) == 4
     assert "own disk" in preloaded.refused(*sweep, *SLURM, "--name=rates")
 
     folders = [

@@ -16,17 +16,15 @@ from tests import preloaded
 
 def test_every_kind_has_names_with_a_line_each():
     found = {kind: listing.names_of(kind) for kind in listing.KINDS}
-    assert found["blocks"].keys() == BLOCKS.keys() and found["tables"].keys() == TABLES.keys()
-    assert {"quickstart_text", "own_text", "c4_bert"} <= found[
-        "configs"
-    ].keys() and "sweeps" not in found["configs"]
+    assert found["blocks"].keys() == BLOCKS.keys()
+    assert found["tables"].keys() == TABLES.keys()
+    assert {"quickstart_text", "own_text", "c4_bert"} <= found["configs"].keys()
+    assert "sweeps" not in found["configs"]
     assert found["models"]["gmlp_s"] == "Table 1"
     for kind in ("configs", "blocks", "tasks", "optimizers", "tables", "pretrained"):
         assert all(len(line) > 3 and "\n" not in line for line in found[kind].values()), kind
-    assert (
-        "48" not in found["pretrained"]["digits"]
-        and "229,674 parameters" in found["pretrained"]["digits"]
-    )
+    assert "48" not in found["pretrained"]["digits"]
+    assert "229,674 parameters" in found["pretrained"]["digits"]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +37,8 @@ def test_every_kind_has_names_with_a_line_each():
 )
 def test_what_it_prints(words, printed):
     done = preloaded.gmlp("list", *words)
-    assert done.returncode == 0 and printed in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert printed in done.stdout, done.stderr
 
 
 def test_mistakes_are_one_line():
@@ -93,7 +92,8 @@ def test_sizes_prints_a_table(printed_sizes):
         "Table",
         "2",
     ]
-    assert len(lines) == 1 + len(PUBLISHED) and not any(line.endswith(" ") for line in lines)
+    assert len(lines) == 1 + len(PUBLISHED)
+    assert not any(line.endswith(" ") for line in lines)
 
 
 def test_json_for_programs():

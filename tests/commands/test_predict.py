@@ -60,7 +60,8 @@ def test_an_answer_comes_before_the_next_line_is_written(text_run, causal_run):
             process.stdin.flush()
             assert process.stdout.readline() == line
             assert process.stdout.readline().startswith(answer)
-        assert process.communicate()[0] == "" and process.returncode == 0
+        assert process.communicate()[0] == ""
+        assert process.returncode == 0
         watch.cancel()
 
 
@@ -83,14 +84,13 @@ def test_one_bad_image_never_ends_the_others(image_run, tmp_path):
     paths = [line.partition(":")[0] for line in out.splitlines()]
     assert paths == [f"{tmp_path}/photos/{number}.png" for number in (0, 1, 2, 0, 2)]
     first, second, third = error.splitlines()
-    assert (
-        code == 1
-        and "none.png failed (No such file" in first
-        and "1a.png' is in no format" in second
-    )
+    assert code == 1
+    assert "none.png failed (No such file" in first
+    assert "1a.png' is in no format" in second
     assert f"{tmp_path}/empty has no file of these: .jpg" in third
     code, again, error = run(f"--model={image_run}", "--top=1", text=f"{tmp_path}/photos/2.png\n")
-    assert (code, error) == (0, "") and again == out.splitlines(keepends=True)[2]
+    assert (code, error) == (0, "")
+    assert again == out.splitlines(keepends=True)[2]
 
 
 def test_objects_in_and_out(text_run, image_run):
@@ -101,9 +101,11 @@ def test_objects_in_and_out(text_run, image_run):
     for record, line in ((first, "A [MASK] b."), (second, "The [MASK].")):
         [[ranked]] = model.predict([line], top=2)
         ((best, _),) = record["predictions"]
-        assert record["input"] == line and best["label"] == ranked[0][0]
+        assert record["input"] == line
+        assert best["label"] == ranked[0][0]
         assert best["score"] == pytest.approx(ranked[0][1], rel=1e-5)
-    assert first["id"] == 7 and code == 1
+    assert first["id"] == 7
+    assert code == 1
     assert [record["input"] for record in bad] == ["none", None, None]
     assert "there is no [MASK]" in bad[0]["error"]
     places = [line.split(": ")[1] for line in error.splitlines()]
@@ -125,7 +127,8 @@ def test_texts_from_files(text_run, tmp_path):
     ]
     code, out, error = run(*words, "--json")
     lines = [json.loads(line) for line in out.splitlines()]
-    assert code == 1 and ["predictions" in line for line in lines] == [
+    assert code == 1
+    assert ["predictions" in line for line in lines] == [
         True,
         False,
         True,
@@ -153,9 +156,9 @@ def test_a_bar_shows_progress_on_a_terminal(image_run, tmp_path, monkeypatch, ca
     answers = [Answer("a.png", [[("3", 0.5)]]), Answer("b.png", [], DataError("b.png is missing"))]
     assert predict.write(answers, predictor, as_json=False, typed=False) == (2, 1)
     out, err = capsys.readouterr()
-    assert (
-        out.strip() == "a.png: 3 50.0%" and "2 inputs" in err and "error: b.png is missing\n" in err
-    )
+    assert out.strip() == "a.png: 3 50.0%"
+    assert "2 inputs" in err
+    assert "error: b.png is missing\n" in err
     assert predict.write(answers, predictor, as_json=False, typed=True) == (2, 1)
     assert capsys.readouterr().err == "error: b.png is missing\n"
 
@@ -220,23 +223,22 @@ def test_texts_are_continued(causal_run):
     first, second = gmlp_flax.load(str(causal_run)).generate(
         ["The \u00e9tat", "If"], tokens=40, temperature=0.0
     )
-    assert out == f"The \u00e9tat{first}\nIf{second}\n" and len(first) > 10
+    assert out == f"The \u00e9tat{first}\nIf{second}\n"
+    assert len(first) > 10
     lines = error.splitlines()
-    assert len(lines) == 2 and all(
-        re.match(r"\d+ tokens in [\d.]+ s \([\d,]+ a second\)", line) for line in lines
-    )
+    assert len(lines) == 2
+    assert all(re.match(r"\d+ tokens in [\d.]+ s \([\d,]+ a second\)", line) for line in lines)
     assert "windows of 32 tokens read: 3" in lines[0]
 
 
 def test_a_long_text_and_the_ranking_of_the_next_token(causal_run):
     code, out, error = run(f"--workdir={causal_run}", "--tokens=1", text="x" * 50)
-    assert (
-        code == 0
-        and "line 1: the line has 50 tokens; the model reads the last 31 of them\n" in error
-    )
+    assert code == 0
+    assert "line 1: the line has 50 tokens; the model reads the last 31 of them\n" in error
     code, out, error = run(f"--workdir={causal_run}", "--top=2", text="the")
     first, second = out.splitlines()
-    assert (code, first) == (0, "the") and re.match(r"  next: .* \d+\.\d%  .* \d+\.\d%$", second)
+    assert (code, first) == (0, "the")
+    assert re.match(r"  next: .* \d+\.\d%  .* \d+\.\d%$", second)
 
 
 def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
@@ -253,9 +255,12 @@ def test_mistakes_about_continuations_are_one_line(causal_run, text_run):
     for folder, options, text, message in cases:
         code, _, error = run(f"--workdir={folder}", *options, text=text)
         assert code == 2, (options, error)
-        assert re.search(message, error) and len(error.splitlines()) == 1, error
+        assert re.search(message, error), error
+        assert len(error.splitlines()) == 1, error
     code, out, error = run(f"--workdir={causal_run}", "--tokens=2", text="a [MASK] b\nthe\n")
-    assert code == 1 and out.startswith("the") and len(out.splitlines()) == 1
+    assert code == 1
+    assert out.startswith("the")
+    assert len(out.splitlines()) == 1
     assert error.startswith(
         "error: standard input, line 1: a causal model continues a text and fills no [MASK]: "
     )
@@ -282,7 +287,8 @@ def test_text_that_is_not_utf8(request, run, given, words):
     )
     process.stdin.buffer.write(given)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 1 and f"error: standard input, {words}" in err, err
+    assert process.returncode == 1, err
+    assert f"error: standard input, {words}" in err, err
     assert b"\n" not in given or out.startswith(
         given.decode("utf-8", "replace").partition("\n")[0]
     ), out

@@ -44,7 +44,8 @@ def test_one_seed_chooses_and_the_others_follow(trainer):
         False
     ] * 3
     ended = [f"{name}: perplexity {value:.5g}" for name, value in (first | reported).items()]
-    assert [line.rpartition(" (")[0] for line in told] == ended and told[-1].endswith(" (3 of 3)")
+    assert [line.rpartition(" (")[0] for line in told] == ended
+    assert told[-1].endswith(" (3 of 3)")
     lines = [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in printed
@@ -78,9 +79,10 @@ def test_accuracy_is_better_the_higher(trainer):
     code, printed, told = sweep(
         trainer, "--grid=batch_size=32,64", "--seeds=0", config="configs/quickstart_image.py"
     )
-    assert code == 0 and any(
-        line.startswith("chosen: batch_size=64, for its top1 with") for line in printed
-    ), told
+    assert code == 0, told
+    assert any(line.startswith("chosen: batch_size=64, for its top1 with") for line in printed), (
+        told
+    )
 
 
 def test_report_holds_all_metrics_of_all_runs(trainer):
@@ -124,7 +126,8 @@ def test_report_holds_all_metrics_of_all_runs(trainer):
 def test_run_that_cannot_be_compared(trainer, metrics):
     trainer.plan({"seed=0": metrics})
     code, _, told = sweep(trainer, "--seeds=0")
-    assert code == 2 and told[-1].startswith(
+    assert code == 2
+    assert told[-1].startswith(
         "error: the run seed=0 ended with perplexity nan: it cannot be compared"
     )
 
@@ -158,7 +161,8 @@ def test_what_a_run_inherited_is_no_other_config(trainer):
     finetuning = ["--config.task=text_classification", "--config.init_from=pretrained"]
     written(trainer, **{"task": "text_classification", "model.layers": 7})
     code, _, told = sweep(trainer, "--seeds=0", *finetuning)
-    assert code == 2 and told[-1].startswith("error: the run seed=0 ended with accuracy nan")
+    assert code == 2
+    assert told[-1].startswith("error: the run seed=0 ended with accuracy nan")
     (trainer.folder / "out" / "seed=0" / "result.json").write_text('{"eval": {"accuracy": 0.5}}')
     assert sweep(trainer, "--seeds=0", *finetuning)[0] == 0
     assert (

@@ -48,4 +48,5 @@ def test_a_figure_that_cannot_be_written_loses_no_result(text_run, tmp_path):
     assert json.loads((run / "result.json").read_text())["step"] == 14
     *_, last = done.stderr.splitlines()
     assert f"{run}/figures" in last
-    assert "loss.png" not in done.stdout and f"gmlp evaluate --workdir={run}" in done.stdout
+    assert "loss.png" not in done.stdout
+    assert f"gmlp evaluate --workdir={run}" in done.stdout

@@ -7,9 +7,8 @@ from tests import preloaded
 
 def test_a_folder_may_have_a_dot(text_run, tmp_path):
     done = preloaded.gmlp("export", f"--model={text_run}", f"--out={tmp_path}/model-v1.0")
-    assert done.returncode == 0 and (tmp_path / "model-v1.0" / "model.safetensors").exists(), (
-        done.stderr
-    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "model-v1.0" / "model.safetensors").exists(), done.stderr
 
 
 @pytest.mark.parametrize(

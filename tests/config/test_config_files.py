@@ -76,7 +76,8 @@ def test_bad_json(tmp_path, text, message):
     if text is not None:
         path.write_bytes(text.encode() if isinstance(text, str) else text)
     told = raised(ConfigError, gmlp_config.load, str(path))
-    assert str(path) in told and message in told
+    assert str(path) in told
+    assert message in told
 
 
 def test_old_names_in_the_config_of_a_run_are_read(tmp_path):
@@ -102,7 +103,8 @@ def test_the_config_of_an_older_run_names_the_version_that_opens_it(tmp_path, va
     assert "gmlp_flax 0.1.0" not in raised(ConfigError, gmlp_config.load, str(path))
     (tmp_path / ENVIRONMENT_FILE).write_text('{"packages": {"gmlp_flax": "0.1.0"}}')
     told = raised(ConfigError, gmlp_config.load, str(path))
-    assert key in told and told.count("gmlp_flax 0.1.0") == 1
+    assert key in told
+    assert told.count("gmlp_flax 0.1.0") == 1
 
 
 @pytest.mark.parametrize(
@@ -169,11 +171,13 @@ def test_any_text_is_read_or_named_in_one_line(parts):
         name, scale, length = gmlp_config.arguments(arg, ("sgu", "mixer"), **SCALES)
     except ConfigError as error:
         message = str(error)
-        assert "\n" not in message and message.startswith("the config's argument ")
+        assert "\n" not in message
+        assert message.startswith("the config's argument ")
         assert "more than once" in message or any(f"{word!r}" in message for word in arg.split(","))
         return
     first, *rest = arg.split(",")
-    assert first == name and len(rest) == len({word.partition("=")[0] for word in rest})
+    assert first == name
+    assert len(rest) == len({word.partition("=")[0] for word in rest})
     assert set(rest) <= {f"scale={scale}", f"length={length}"}
 
 
@@ -247,7 +251,8 @@ def test_another_block_brings_its_options(capsys):
     assert (found.model.block, found.model.heads) == (
         "transformer",
         8,
-    ) and "gate" not in found.model
+    )
+    assert "gate" not in found.model
     assert capsys.readouterr().err == (
         "note: masked_lm with transformer has no such keys, which the config sets: model.gate='linear'\n"
     )

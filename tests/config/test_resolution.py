@@ -78,9 +78,12 @@ def test_finetuning_inherits_the_architecture():
     model = resolved.config.model
     assert (model.layers, model.d_model, model.gate) == (3, 48, "additive")
     assert (model.dropout, model.length) == (0.0, 32)
-    assert resolved.files == {"tokenizer.model": b"t"} and resolved.notes == ()
+    assert resolved.files == {"tokenizer.model": b"t"}
+    assert resolved.notes == ()
     [note] = gmlp_config.resolve(finetuning(d_model=48, layers=9), read_start).notes
-    assert "runs/pretrained" in note and "layers 3 (not 9)" in note and "d_model" not in note
+    assert "runs/pretrained" in note
+    assert "layers 3 (not 9)" in note
+    assert "d_model" not in note
 
 
 def test_finetuning_inherits_the_block_with_its_keys():
@@ -97,7 +100,8 @@ def test_pretraining_inherits_no_architecture():
     config = gmlp_config.default()
     config.init_from = "runs/pretrained"
     resolved = gmlp_config.resolve(config, start_from(pretrained()))
-    assert gmlp_config.differences(config, resolved.config) == {} and resolved.notes == ()
+    assert gmlp_config.differences(config, resolved.config) == {}
+    assert resolved.notes == ()
 
 
 def test_what_is_inherited_is_checked_as_well():
@@ -122,7 +126,8 @@ def test_images_are_normalised_as_in_the_run_that_starts_them():
     assert resolved.config.model.image_size == (16, 16)
     assert new.data.mean == (0.5, 0.5, 0.5)
     [note] = resolved.notes
-    assert "data.mean (0.1, 0.2, 0.3)" in note and "model.image_size (16, 16)" in note
+    assert "data.mean (0.1, 0.2, 0.3)" in note
+    assert "model.image_size (16, 16)" in note
     new.data.std, new.model.image_size = (1.0, 1.0, 1.0), (8, 8)
     resolved = gmlp_config.resolve(new, start_from(old), explicit=["data.mean"])
     assert resolved.config.data.mean == (0.5, 0.5, 0.5)
@@ -131,7 +136,8 @@ def test_images_are_normalised_as_in_the_run_that_starts_them():
     [note] = resolved.notes
     assert "data.mean (0.1, 0.2, 0.3) (here (0.5, 0.5, 0.5))" in note
     again = gmlp_config.resolve(resolved.config, start_from(resolved.config))
-    assert again.config == resolved.config and again.notes == ()
+    assert again.config == resolved.config
+    assert again.notes == ()
 
 
 def test_the_mesh_is_chosen_for_the_inherited_model():
@@ -161,7 +167,8 @@ def test_a_model_that_a_program_hands_in():
     same = gmlp_config.default()
     same.data.tokenizer = "bytes"
     same = gmlp_config.with_model_of(same, source)
-    assert same.model == source.model and same.data.tokenizer == ""
+    assert same.model == source.model
+    assert same.data.tokenizer == ""
     other = gmlp_config.with_model_of(finetuning(length=16, d_model=9), source)
     assert (other.model.d_model, other.model.layers, other.model.gate) == (48, 3, "additive")
     assert (other.model.length, other.model.dropout) == (16, 0.0)

@@ -31,7 +31,8 @@ def test_a_key_may_not_hide_a_method_of_the_config(monkeypatch):
 def test_options_are_single_values_of_plain_types():
     for task in tasks.TASKS:
         for name, option in schema.keys_of(task).items():
-            assert isinstance(option, Option) and type(option.default) in (
+            assert isinstance(option, Option), name
+            assert type(option.default) in (
                 bool,
                 int,
                 float,
@@ -126,7 +127,8 @@ def test_short_names_are_of_one_key_each():
         "wd": "optimizer.weight_decay",
     }
     aliases = [name for option in schema.all_keys().values() for name in option.aliases]
-    assert len(aliases) == len({*aliases}) and not {*aliases} & {*schema.short_names()}
+    assert len(aliases) == len({*aliases})
+    assert not {*aliases} & {*schema.short_names()}
 
 
 def test_a_copy_of_a_frozen_config_can_be_changed():
@@ -144,7 +146,8 @@ def test_a_copy_of_a_frozen_config_can_be_changed():
 def test_every_key_has_a_comment_and_a_default_that_is_valid(task, block):
     config = gmlp_config.default(task, block)
     for name, option in gmlp_config.keys(config).items():
-        assert len(option.comment) > 10 and not option.comment.endswith("."), name
+        assert len(option.comment) > 10, name
+        assert not option.comment.endswith("."), name
         assert config[name] == {"task": task, "model.block": block}.get(name, option.default), name
     if task == "causal_lm":
         config.model.causal = True
@@ -166,10 +169,13 @@ def test_another_block_keeps_what_both_have():
         0.3,
         "mixer",
     )
-    assert "gate" not in other.model and other.model.d_spatial == 64
+    assert "gate" not in other.model
+    assert other.model.d_spatial == 64
     found = gmlp_config.differences(config, other)
-    assert found["model.gate"] == ("additive", None) and found["model.d_spatial"] == (None, 64)
-    assert found["model.block"] == ("gmlp", "mixer") and "steps" not in found
+    assert found["model.gate"] == ("additive", None)
+    assert found["model.d_spatial"] == (None, 64)
+    assert found["model.block"] == ("gmlp", "mixer")
+    assert "steps" not in found
 
 
 def test_help_holds_every_key_of_every_task_and_block():
@@ -186,8 +192,6 @@ def test_help_holds_every_key_of_every_task_and_block():
 
 def test_help_of_a_config_holds_its_values():
     text = gmlp_config.help_text(gmlp_config.from_file("quickstart_text"))
-    assert (
-        "config.steps = 500 " in text
-        and "config.model.length = 64 " in text
-        and "config.augment" not in text
-    )
+    assert "config.steps = 500 " in text
+    assert "config.model.length = 64 " in text
+    assert "config.augment" not in text

@@ -24,7 +24,8 @@ def assert_refused(config, *words):
     with pytest.raises(ConfigError) as caught:
         gmlp_config.validate(config)
     message = str(caught.value)
-    assert "\n" not in message and all(word in message for word in words), message
+    assert "\n" not in message, message
+    assert all(word in message for word in words), message
 
 
 @pytest.mark.parametrize(
@@ -81,7 +82,8 @@ def test_a_config_file_that_sets_a_key_that_is_not_there(tmp_path, name):
     ]
     (tmp_path / "x.py").write_text("\n".join([*lines, "    return c"]))
     told = raised(ConfigError, gmlp_config.from_file, str(tmp_path / "x.py"))
-    assert "x.py: " in told and meant.get(name, name) in told
+    assert "x.py: " in told
+    assert meant.get(name, name) in told
 
 
 BAD_MULTIPLIERS = (

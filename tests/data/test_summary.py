@@ -163,7 +163,8 @@ def test_both_roles_in_a_terminal_and_in_a_notebook():
     assert repr(both) == str(both)
     html = both._repr_html_()
     assert html.count("<table>") == 2
-    assert "&lt;b&gt;bad&lt;/b&gt;" in html and "<b>" not in html
+    assert "&lt;b&gt;bad&lt;/b&gt;" in html
+    assert "<b>" not in html
     assert html.endswith("<p>1 example is in both</p>")
 
 

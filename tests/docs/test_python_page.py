@@ -29,4 +29,6 @@ def test_the_examples_run(text_run, image_run, tmp_path, monkeypatch):
     assert len(examples) > 6
     for example in examples:
         exec(compile(example, "docs/python.md", "exec"), names)
-    assert names["result"]["step"] == 2 and names["y"].shape == (2, 196, 32) and names["variables"]
+    assert names["result"]["step"] == 2
+    assert names["y"].shape == (2, 196, 32)
+    assert names["variables"]

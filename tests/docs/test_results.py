@@ -302,7 +302,8 @@ def test_advice_has_ten_sentences_each_with_a_number_and_a_limit():
     assert len(sentences) == 10
     for sentence in sentences:
         told, _, limit = sentence.partition(" Limit: ")
-        assert re.search(r"\d", told) and limit
+        assert re.search(r"\d", told)
+        assert limit
 
 
 def test_smooth_noise_of_the_figures():
@@ -322,7 +323,8 @@ def test_the_points_of_which_mixer(name):
     timed = [row for row in scores if tokens in costs.get(row, {}) and costs[row][tokens].seconds]
     assert len(tips) == len(timed) > 8
     for row, tip in zip(timed, tips, strict=True):
-        assert f"({row}): " in tip and f"{scores[row].centre:.1f}" in tip
+        assert f"({row}): " in tip
+        assert f"{scores[row].centre:.1f}" in tip
     for mode in figures.INK:
         text = (figures.FOLDER / f"{name}-{mode}.svg").read_text()
         ElementTree.fromstring(text)
@@ -345,19 +347,19 @@ def test_the_figures_are_those_that_are_drawn():
 def test_weights_of_the_matrices_are_read_in_their_columns():
     """Two tokens of a sentence may be the same word."""
     attention = np.array([weights for _, weights in matrices.read("attention-layer-1", 1)])
-    assert attention.shape == (23, 23) and np.allclose(attention.sum(1), 1, atol=0.03)
+    assert attention.shape == (23, 23)
+    assert np.allclose(attention.sum(1), 1, atol=0.03)
     filters = {tuple(names): weights for names, weights in matrices.read("image-filters-rows", 3)}
-    assert (
-        np.isfinite(filters["1", "patch 0", "0"]).sum() == 8
-        and np.isfinite(filters["1", "mean", "0"]).sum() == 15
-    )
+    assert np.isfinite(filters["1", "patch 0", "0"]).sum() == 8
+    assert np.isfinite(filters["1", "mean", "0"]).sum() == 15
 
 
 def test_a_figure_is_drawn_without_background_in_the_inks_of_its_page():
     drawn = dict(figures.drawn(["depth"]))
     for mode, (ink, _, _) in figures.INK.items():
         text = drawn[f"depth-{mode}.svg"]
-        assert ink in text and "#ffffff" not in text
+        assert ink in text
+        assert "#ffffff" not in text
     assert drawn["depth-light.svg"] != drawn["depth-dark.svg"]
 
 

@@ -95,7 +95,8 @@ class Damages:
             assert sorted(path.name for path in inside.iterdir()) == before, what
             raise
         else:
-            assert step in (3, 5) and found is not None, what
+            assert step in (3, 5), what
+            assert found is not None, what
             jax.tree.map(np.testing.assert_array_equal, jax.device_get(found), self.states[step])
             assert (
                 (inside / "5").exists() == (step == 5) != (self.run / "damaged" / "5").exists()

@@ -65,7 +65,8 @@ def test_threads_share_one_call_and_do_not_wait_for_other_keys():
     release.set()
     for thread in threads:
         thread.join()
-    assert found == ["slow"] * 4 and sorted(made) == ["quick", "slow"]
+    assert found == ["slow"] * 4
+    assert sorted(made) == ["quick", "slow"]
 
 
 def test_an_error_is_not_kept():
@@ -101,7 +102,8 @@ def test_a_file_is_copied_once(cache, monkeypatch):
         assert Path(copy.path).read_bytes() == b"a" * 400
     monkeypatch.setattr(files, "open_file", None)
     with LocalCopy(file) as copy, pickle.loads(pickle.dumps(copy)) as other:
-        assert other.path == copy.path and Path(other.path).read_bytes() == b"a" * 400
+        assert other.path == copy.path
+        assert Path(other.path).read_bytes() == b"a" * 400
 
 
 def test_a_copy_of_another_user_is_read(cache, monkeypatch):
@@ -126,10 +128,12 @@ def test_what_is_held_stays_and_of_the_rest_the_youngest(cache, tmp_path):
         for file in (b, c, d):
             LocalCopy(file).close()
             time.sleep(0.02)
-        assert names(cache) == ["a", "d"] and Path(held.path).read_bytes() == b"a" * 400
+        assert names(cache) == ["a", "d"]
+        assert Path(held.path).read_bytes() == b"a" * 400
     (tmp_path / "x").write_bytes(b"x")
     with LocalCopy(str(tmp_path / "x")) as copy:  # local files are not copied
-        assert copy.path == str(tmp_path / "x") and names(cache) == ["a", "d"]
+        assert copy.path == str(tmp_path / "x")
+        assert names(cache) == ["a", "d"]
 
 
 def test_file_that_has_no_room(cache):

@@ -34,7 +34,8 @@ def test_files_are_found_in_the_order_of_names(folder):
     assert [file.name for file in files.find_files(found[1].path)] == ["2.txt"]
     assert files.subfolders(folder) == ("b",)
     assert files.subfolders(files.join(folder, "nowhere")) == ()
-    assert files.exists(folder) and not files.exists(files.join(folder, "nowhere"))
+    assert files.exists(folder)
+    assert not files.exists(files.join(folder, "nowhere"))
 
 
 def test_files_of_runs_are_no_data(tmp_path):
@@ -140,7 +141,8 @@ def test_missing_shards_are_counted(tmp_path):
     (tmp_path / "en.noblocklist-00000-of-00001.parquet").touch()  # a set of its own
     for count, missing in ((2, "00002-of-00005"), (1, "00003-of-00005")):
         message = failure(files.check_shards, str(tmp_path), files.find_files(str(tmp_path)))
-        assert f"{count} of the 5 shards" in message and missing in message
+        assert f"{count} of the 5 shards" in message
+        assert missing in message
         (tmp_path / f"en.noblocklist-{missing}.jsonl").touch()
     files.check_shards(str(tmp_path), files.find_files(str(tmp_path)))
 
@@ -159,22 +161,21 @@ def place(request, tmp_path):
 
 def test_files_are_written_listed_moved_and_deleted(place):
     path = files.join(place, "a", "b")
-    assert files.read(path) is None and files.listdir(place) == []
+    assert files.read(path) is None
+    assert files.listdir(place) == []
     assert not files.exists(path)
     files.write(path, b"one")
     files.write(path, b"two")
     files.write(files.join(place, "c"), b"")
     assert files.read(path) == b"two"
-    assert files.listdir(place) == ["a", "c"] and files.listdir(files.join(place, "a")) == ["b"]
-    assert (
-        files.exists(path)
-        and files.exists(files.join(place, "a"))
-        and not files.exists(files.join(place, "ab"))
-    )
+    assert files.listdir(place) == ["a", "c"]
+    assert files.listdir(files.join(place, "a")) == ["b"]
+    assert files.exists(path)
+    assert files.exists(files.join(place, "a"))
+    assert not files.exists(files.join(place, "ab"))
     assert files.move(place, f"{place}-moved") == f"{place}-moved"
-    assert (
-        files.listdir(place) == [] and files.read(files.join(f"{place}-moved", "a", "b")) == b"two"
-    )
+    assert files.listdir(place) == []
+    assert files.read(files.join(f"{place}-moved", "a", "b")) == b"two"
     assert files.glob(f"{place}-mov*/a") == [f"{place}-moved/a"]
     for _ in range(2):
         files.remove(files.join(f"{place}-moved", "c"))
@@ -190,10 +191,12 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(KeyError), files.atomic_path(path) as temporary:
         temporary.write_bytes(b"half")
         raise KeyError
-    assert path.read_bytes() == b"old" and os.listdir(path.parent) == ["a.bin"]
+    assert path.read_bytes() == b"old"
+    assert os.listdir(path.parent) == ["a.bin"]
     with files.atomic_path(path) as temporary:
         temporary.write_bytes(b"new")
-    assert path.read_bytes() == b"new" and os.listdir(path.parent) == ["a.bin"]
+    assert path.read_bytes() == b"new"
+    assert os.listdir(path.parent) == ["a.bin"]
 
 
 @pytest.mark.parametrize("act", [files.write, lambda path, content: files.make_folder(path)])
@@ -220,7 +223,8 @@ def test_what_is_staged_is_moved_to_the_bucket():
     staged = files.StagingFolder("memory://test/staged")
     files.write(os.path.join(staged.path, "a", "b"), b"trace")
     staged.close()
-    assert files.read("memory://test/staged/a/b") == b"trace" and not os.path.exists(staged.path)
+    assert files.read("memory://test/staged/a/b") == b"trace"
+    assert not os.path.exists(staged.path)
 
 
 COMPRESS = {

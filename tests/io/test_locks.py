@@ -171,7 +171,8 @@ def test_silent_owner_on_another_machine_is_taken_over(tmp_path, quick, capsys, 
     leave(tmp_path)
     begin = time.monotonic()
     lease.take()
-    assert time.monotonic() - begin >= 1.0 and written(tmp_path)["process"] == os.getpid()
+    assert time.monotonic() - begin >= 1.0
+    assert written(tmp_path)["process"] == os.getpid()
     assert f"{tmp_path} has the lease of process 7" in capsys.readouterr().err
 
 
@@ -227,12 +228,13 @@ def test_lease_that_cannot_be_renewed(quick, monkeypatch, lease):
 
 def test_only_one_makes_a_file_and_only_its_content_is_replaced(store):
     path = "gs://test/swap"
-    assert not compare_and_swap(path, b"", b"x") and not files.exists(path)
-    assert compare_and_swap(path, None, b"mine") and not compare_and_swap(path, None, b"yours")
+    assert not compare_and_swap(path, b"", b"x")
+    assert not files.exists(path)
+    assert compare_and_swap(path, None, b"mine")
+    assert not compare_and_swap(path, None, b"yours")
     assert files.read(path) == b"mine"
-    assert not compare_and_swap(path, b"yours", b"theirs") and compare_and_swap(
-        path, b"mine", b"ours"
-    )
+    assert not compare_and_swap(path, b"yours", b"theirs")
+    assert compare_and_swap(path, b"mine", b"ours")
     assert files.read(path) == b"ours"
 
 
@@ -250,7 +252,8 @@ def test_write_in_between_is_noticed(store, monkeypatch):
         return content
 
     monkeypatch.setattr(system, "cat_file", late)
-    assert not compare_and_swap(path, b"old", b"new") and files.read(path) == b"another's"
+    assert not compare_and_swap(path, b"old", b"new")
+    assert files.read(path) == b"another's"
 
 
 @pytest.mark.parametrize("kind", ["503", "drop", "lost"])
@@ -260,5 +263,6 @@ def test_what_passes_is_tried_again(store, monkeypatch, kind):
     monkeypatch.setattr("gcsfs.retry.random.random", lambda: -1.0)  # of the second that gcsfs waits
     for old, new in ((None, b"1"), (b"1", b"2")):
         store.faults({"kind": kind, "method": "POST"})
-        assert compare_and_swap(path, old, new) and store.met() == {kind: 1}
+        assert compare_and_swap(path, old, new)
+        assert store.met() == {kind: 1}
     assert files.read(path) == b"2"

@@ -68,9 +68,8 @@ def test_in_a_bucket_lines_of_a_few_seconds_are_written_together(monkeypatch):
     monkeypatch.setattr(logs, "HOLD", 5.0)
     log.write(b"3\n")
     log.close()
-    assert files.read(PATH) == b"0\n1\n2\n3\n" and files.listdir("memory://segments") == [
-        "metrics.jsonl"
-    ]
+    assert files.read(PATH) == b"0\n1\n2\n3\n"
+    assert files.listdir("memory://segments") == ["metrics.jsonl"]
 
 
 def test_says_what_is_done_and_how_long_it_has_taken(monkeypatch):
@@ -79,7 +78,8 @@ def test_says_what_is_done_and_how_long_it_has_taken(monkeypatch):
     with logs.heartbeat("compiling", told.append):
         while len(told) < 3:
             time.sleep(0.001)
-    assert told[0] == "compiling" and set(told[1:]) == {"compiling: 0 s so far"}
+    assert told[0] == "compiling"
+    assert set(told[1:]) == {"compiling: 0 s so far"}
     after = len(told)
     time.sleep(0.05)
     assert len(told) == after, "it ends with the work"

@@ -32,7 +32,8 @@ def test_each_error_says_whether_it_may_pass(number):
 
 def test_error_that_passes():
     passes = mock.Mock(side_effect=[*3 * [OSError(errno.EIO, "x")], "read"])
-    assert storage.retry(passes, "") == "read" and passes.call_count == 4
+    assert storage.retry(passes, "") == "read"
+    assert passes.call_count == 4
 
 
 @pytest.mark.parametrize(
@@ -51,8 +52,11 @@ def test_error_that_passes():
 )
 def test_errors_of_stores(error, kind, words):
     told = storage.storage_error("reading s3://runs/x", error)
-    assert type(told) is kind and len(str(told)) < 500 and "\n" not in str(told)
-    assert str(told).startswith("reading s3://runs/x failed (") and words in str(told)
+    assert type(told) is kind
+    assert len(str(told)) < 500
+    assert "\n" not in str(told)
+    assert str(told).startswith("reading s3://runs/x failed (")
+    assert words in str(told)
 
 
 def test_gs_without_the_extra(monkeypatch):
@@ -70,7 +74,8 @@ def test_missing_permission_is_one_line(store):
             RunError, match="gs://test/x failed .permission denied: .*storage.objects.create"
         ) as caught:
             act("gs://test/x")
-        assert "\n" not in str(caught.value) and not isinstance(caught.value, StorageError)
+        assert "\n" not in str(caught.value)
+        assert not isinstance(caught.value, StorageError)
 
 
 def test_bucket_that_does_not_exist(store):
@@ -79,7 +84,8 @@ def test_bucket_that_does_not_exist(store):
             RunError, match="^writing gs://nobody/x failed: there is no bucket 'nobody'"
         ):
             act("gs://nobody/x", b"x")
-    assert files.listdir("gs://nobody/x") == [] and not files.exists("gs://nobody/x")
+    assert files.listdir("gs://nobody/x") == []
+    assert not files.exists("gs://nobody/x")
 
 
 @pytest.mark.parametrize("path", ["gs://", "s3:///"])

@@ -61,7 +61,8 @@ def test_all_runs_are_tried_and_the_first_failure_is_the_code(monkeypatch, tmp_p
     out, err = capfd.readouterr()
     assert (out, err) == ("name: a\nname: b\n", "a: ended with code 1\n")
     for line in (tmp_path / "sky.files").read_text().splitlines():
-        assert line.endswith(".yaml") and not (tmp_path / line).exists()
+        assert line.endswith(".yaml")
+        assert not (tmp_path / line).exists()
 
 
 @pytest.mark.parametrize(
@@ -155,7 +156,8 @@ def test_run_folders_that_would_be_lost_are_refused():
     for workdir in ("gs://b/x", "s3://b/x", "/mnt/runs/x", "/nfs/a/b"):
         assert not check("skypilot", mounted, workdir)
     assert check("xpk", XPK, "runs/x").endswith("or a folder below a --mount=/FOLDER")
-    assert "own disk" in check("slurm", SLURM, "/tmp/x") and not check("slurm", SLURM, "/shared/x")
+    assert "own disk" in check("slurm", SLURM, "/tmp/x")
+    assert not check("slurm", SLURM, "/shared/x")
 
 
 def test_several_slices_need_an_engine_that_joins_them():

@@ -66,7 +66,8 @@ def test_words_reach_training_and_nodes_find_each_other(tmp_path):
     joining = ["--coordinator=10.0.0.5:8476", "--processes=2", "--process=1"]
     assert words == [*train, *given("skypilot_gpu"), "--stopped_code=75", *joining]
     assert said["file_mounts"] == {"/mnt/runs": {"source": "gs://my-bucket", "mode": "MOUNT"}}
-    assert said["setup"].endswith("scripts/setup.sh cuda gcs") and said["workdir"] == "."
+    assert said["setup"].endswith("scripts/setup.sh cuda gcs")
+    assert said["workdir"] == "."
 
 
 def test_words_reach_training_in_a_container(tmp_path):
@@ -82,7 +83,8 @@ def test_words_reach_training_in_a_container(tmp_path):
         *given("skypilot_image"),
         "--stopped_code=75",
     ]
-    assert "workdir" not in said and "setup" not in said
+    assert "workdir" not in said
+    assert "setup" not in said
 
 
 @pytest.mark.slow

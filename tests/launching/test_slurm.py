@@ -164,7 +164,8 @@ def test_end_of_the_time_saves_and_requeues(cluster, after):
     os.kill(int(cluster.read("shell")), signal.SIGUSR1)
     _, err = launcher.communicate(timeout=60)
     assert launcher.returncode == 0, err
-    assert cluster.requeued and not (cluster.folder / "slurm-77.failures").exists()
+    assert cluster.requeued
+    assert not (cluster.folder / "slurm-77.failures").exists()
 
 
 def test_stop_by_the_user_ends_the_job(cluster):
@@ -172,7 +173,8 @@ def test_stop_by_the_user_ends_the_job(cluster):
     cluster.read("srun.json")
     subprocess.run([cluster.folder / "scancel", "--signal=TERM", "77"], check=True)
     launcher.communicate(timeout=60)
-    assert launcher.returncode == 0 and not cluster.requeued
+    assert launcher.returncode == 0
+    assert not cluster.requeued
 
 
 @pytest.mark.parametrize(
@@ -192,5 +194,6 @@ def test_what_is_shown_is_what_is_submitted(cluster):
     cluster.run(options, AWKWARD)
     shown = engines.find("slurm", options).show(Job("a-run", "/runs/x", AWKWARD))
     script, command = re.fullmatch(r"(.*\n)# submitted by: (.*)", shown, re.S).groups()
-    assert script == cluster.read("script") and "--nodes=2" in script
+    assert script == cluster.read("script")
+    assert "--nodes=2" in script
     assert command == "sbatch '--partition=a b' a-run.sbatch"

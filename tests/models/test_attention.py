@@ -63,7 +63,8 @@ def test_relative_bias_of_more_tokens():
         relative(dtype="float32")(0, 6, 6)
     bias = randomized(lambda: relative(dtype="float32", relative_buckets=4))
     far = np.asarray(quick_jit(lambda: bias(0, 400, 400))())
-    assert far.shape == (3, 400, 400) and (far[:, 0, 128:] == far[:, :1, 399]).all()
+    assert far.shape == (3, 400, 400)
+    assert (far[:, 0, 128:] == far[:, :1, 399]).all()
 
 
 def test_unbucketed_bias_neither_gathers_nor_scatters():
@@ -89,7 +90,8 @@ def test_buckets_are_t5s(number, causal):
     )
     # An offset of 0 has its bucket on the other side; if all serve the past, there is none that is
     # not used.
-    assert (number // 2 in found) == causal and found.max() == number - 1
+    assert (number // 2 in found) == causal
+    assert found.max() == number - 1
 
 
 @pytest.mark.filterwarnings("error")
@@ -119,7 +121,8 @@ def test_wider_heads_without_biases():
     """3 heads of 4 channels beside a stream of 6."""
     module = randomized(lambda: many_heads(positions="none", d_qkv=12, attention_bias=False))
     p, x = params_of(module), normal(0, 5, 6)
-    assert set(p["proj_in"]) == set(p["out"]) == {"kernel"} and p["proj_in"]["kernel"].shape == (
+    assert set(p["proj_in"]) == set(p["out"]) == {"kernel"}
+    assert p["proj_in"]["kernel"].shape == (
         6,
         36,
     )

@@ -100,11 +100,13 @@ def test_a_float32_stream_between_branches_in_bfloat16(kind):
     x = jnp.ones((2, 5, 6), jnp.bfloat16)
     traced = program(call, state, x)
     carried = [e.outvars[0].aval.dtype for e in traced if e.primitive.name == "scan"]
-    assert carried and set(carried) == {jnp.dtype("float32")}
+    assert carried
+    assert set(carried) == {jnp.dtype("float32")}
     products = [
         operand.aval for e in traced if e.primitive.name == "dot_general" for operand in e.invars
     ]
-    assert products and {operand.dtype for operand in products} == {jnp.dtype("bfloat16")}
+    assert products
+    assert {operand.dtype for operand in products} == {jnp.dtype("bfloat16")}
     assert jax.eval_shape(call, state, x).dtype == jnp.bfloat16
 
 
@@ -168,7 +170,8 @@ def test_parameters_are_stacked_and_differ_by_layer():
     )()
     params = jax.tree.map(np.asarray, nnx.to_pure_dict(made))
     kernel = params["blocks"]["proj_in"]["kernel"]
-    assert kernel.shape == (3, 6, 8) and params["blocks"]["gate"]["spatial"]["taps"].shape == (3, 9)
+    assert kernel.shape == (3, 6, 8)
+    assert params["blocks"]["gate"]["spatial"]["taps"].shape == (3, 9)
     assert params["norm"]["scale"].shape == (6,)
     assert all(np.abs(kernel[i] - kernel[j]).max() > 0.1 for i, j in ((0, 1), (0, 2), (1, 2)))
 
@@ -300,7 +303,8 @@ def test_parameters_say_which_layers_they_stack():
         elif path.startswith("blocks/stack_1/"):
             assert found == (sizes[0], total), path
         else:
-            assert found is None and path.startswith("norm/"), path
+            assert found is None, path
+            assert path.startswith("norm/"), path
     one_stack = layers_by_path(encoder(layers=3))
     stacked = {path for path, found in one_stack.items() if found == (0, 3)}
     assert one_stack.keys() - stacked == {"norm/scale", "norm/bias"}

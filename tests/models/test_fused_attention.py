@@ -56,7 +56,8 @@ def test_values_and_gradients(monkeypatch, heads, tokens, biased, masked, causal
     def fused(qkv, bias):
         options = {"heads": heads, "causal": bool(causal), "interpret": True}
         mixed = fused_attention.attention(qkv, bias if biased else None, mask, **options)
-        assert mixed.dtype == dtype and mixed.shape == (BATCH, tokens, 256)
+        assert mixed.dtype == dtype
+        assert mixed.shape == (BATCH, tokens, 256)
         return (mixed * jnp.asarray(weights, "float32")).sum(), mixed
 
     (_, mixed), found = quick_jit(jax.value_and_grad(fused, argnums=(0, 1), has_aux=True))(

@@ -91,7 +91,8 @@ def test_every_block_on_wide_images_in_wide_patches(name, pool):
     pre_logits = name == "gmlp"
     module = randomized(lambda: classifier(pool, 7, pre_logits, image, patch, **fields), std=0.2)
     one_image = random_images(1, image)
-    assert module.spec.length == 48 + (pool == "cls") and module.stem.kernel.shape == (
+    assert module.spec.length == 48 + (pool == "cls")
+    assert module.stem.kernel.shape == (
         8 * 16 * 3,
         6,
     )
@@ -120,7 +121,8 @@ def test_cut_patches(shape, patch):
 
 
 def test_grids_and_tokens():
-    assert patch_grid((224, 224), (16, 16)) == (14, 14) and patch_grid(IMAGE, PATCH) == (3, 2)
+    assert patch_grid((224, 224), (16, 16)) == (14, 14)
+    assert patch_grid(IMAGE, PATCH) == (3, 2)
     assert token_count((224, 224), (16, 16), "mean") == 196
     assert token_count((224, 224), (16, 16), "cls") == 197
     for image_size, patch_size in (
@@ -181,7 +183,8 @@ def test_grey_pixels_are_looked_up_row_by_row(pool):
 
 def test_a_fresh_table_is_standard_normal():
     values = np.asarray(quick_jit(lambda: table(d_model=64, dtype="float32").stem.table[...])())
-    assert abs(values.mean()) < 0.03 and abs(values.std() - 1) < 0.03
+    assert abs(values.mean()) < 0.03
+    assert abs(values.std() - 1) < 0.03
 
 
 @in_float64

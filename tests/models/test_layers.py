@@ -70,7 +70,8 @@ def test_gelu_in_bfloat16_is_the_float32_one_rounded(name):
     x = x[np.abs(x.astype(np.float32)) < 1e12]
     call = jax.jit(lambda x: activation(name, x))
     y = call(x)
-    assert x.size > 40_000 and y.dtype == jnp.bfloat16
+    assert x.size > 40_000
+    assert y.dtype == jnp.bfloat16
     np.testing.assert_array_equal(y, np.asarray(call(x.astype(np.float32))).astype(jnp.bfloat16))
 
 
@@ -85,7 +86,8 @@ def test_gelu_far_out(name):
 def test_linear_starts_glorot_uniform_with_no_bias():
     params = params_of(Linear(small_spec(dtype="float32"), 300, 100, nnx.Rngs(0)))
     bound = math.sqrt(6 / 400)
-    assert (params["bias"] == 0).all() and params["kernel"].shape == (300, 100)
+    assert (params["bias"] == 0).all()
+    assert params["kernel"].shape == (300, 100)
     assert 0.99 * bound < np.abs(params["kernel"]).max() <= bound
     np.testing.assert_allclose(params["kernel"].std(), bound / math.sqrt(3), rtol=0.02)
 
@@ -166,7 +168,8 @@ def test_layer_norm_of_bfloat16_is_computed_in_float32():
     nnx.update(exact, nnx.state(norm))
     x = jnp.asarray(100 + normal(0, 8, 256), jnp.bfloat16)
     y, expected = jax.jit(lambda x: (norm(x), exact(x.astype(jnp.float32))))(x)
-    assert y.dtype == jnp.bfloat16 and norm.scale.dtype == jnp.float32
+    assert y.dtype == jnp.bfloat16
+    assert norm.scale.dtype == jnp.float32
     np.testing.assert_array_equal(y, np.asarray(expected).astype(jnp.bfloat16))
 
 
@@ -207,8 +210,10 @@ def test_dropout():
     zeros = y == 0
     np.testing.assert_allclose(y[~zeros], 3 / 0.8, rtol=1e-6)
     assert abs(zeros.mean() - 0.2) < 4 * np.sqrt(0.16 / x.size)
-    assert zeros.mean(0).min() > 0 and zeros.mean(0).max() < 0.4
-    assert dropout(x, 0.2, None) is x and dropout(x, 0.0, keys(0, 200)) is x
+    assert zeros.mean(0).min() > 0
+    assert zeros.mean(0).max() < 0.4
+    assert dropout(x, 0.2, None) is x
+    assert dropout(x, 0.0, keys(0, 200)) is x
     assert (
         jax.eval_shape(lambda: dropout(x.astype(jnp.bfloat16), 0.2, keys(0, 200))).dtype
         == jnp.bfloat16
@@ -243,7 +248,8 @@ def test_branches_draw_with_keys_of_their_own():
 
     first, second, whole = (np.asarray(y) > 0 for y in sums())
     both = first.any((1, 2)) & second.any((1, 2))
-    assert abs(both.mean() - 0.25) < 0.1 and abs((first == second)[both].mean() - 0.5) < 0.02
+    assert abs(both.mean() - 0.25) < 0.1
+    assert abs((first == second)[both].mean() - 0.5) < 0.02
     np.testing.assert_array_equal(whole.any((1, 2)), first.any((1, 2)))
     np.testing.assert_array_equal(add_branch(one, one, LayerRng()), 2 * one)
     assert LayerRng().mixing_keys is None

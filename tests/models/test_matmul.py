@@ -95,7 +95,8 @@ def test_a_biass_gradient_is_summed_in_float32(shape):
         jnp.bfloat16,
         jnp.bfloat16,
         jnp.float32,
-    ) and np.all(y == 0.5)
+    )
+    assert np.all(y == 0.5)
     np.testing.assert_array_equal(d_x, 1)
     np.testing.assert_array_equal(d_bias, np.full(shape, x.size / bias.size))
 
@@ -246,4 +247,5 @@ def test_blocks_have_fewer_operations_than_the_matrix():
     assert direct == 2 * n**2 * 2 * 64
     # Complex products of all blocks, and two transforms over the blocks; what is made of taps is
     # small.
-    assert 0 <= blocked / (8 * n * (block + n / block) * 2 * 64) - 1 < 0.1 and blocked < direct / 12
+    assert 0 <= blocked / (8 * n * (block + n / block) * 2 * 64) - 1 < 0.1
+    assert blocked < direct / 12

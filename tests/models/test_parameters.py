@@ -61,7 +61,8 @@ def test_stacked_blocks_keep_the_facts(block):
         )
         assert len(each.sharding) <= len(own), path
         if path.endswith("kernel"):
-            assert "fsdp" in each.sharding and each.decayed, path
+            assert "fsdp" in each.sharding, path
+            assert each.decayed, path
         name = path.rpartition("/")[2]
         assert each.decayed or name not in ("kernel", "weight", "taps", "keys", "values"), path
         assert not (each.decayed and name in ("bias", "scale", "logits", "weights")), path
@@ -70,9 +71,8 @@ def test_stacked_blocks_keep_the_facts(block):
 def test_a_language_models_embedding_is_cut_and_decayed():
     spec = BLOCKS["gmlp"].spec(length=6, layers=1, d_model=8, d_ffn=16, positions="absolute")
     found = metadata(nnx.eval_shape(lambda: MaskedLM(spec, 32, nnx.Rngs(0))))
-    assert found["embedding"] == ParamMetadata(("tensor", "fsdp")) and found[
-        "bias"
-    ] == ParamMetadata(("tensor",), False)
+    assert found["embedding"] == ParamMetadata(("tensor", "fsdp"))
+    assert found["bias"] == ParamMetadata(("tensor",), False)
     assert not found["positions/table"].decayed
 
 
@@ -122,18 +122,14 @@ def test_only_the_named_axes_are_resized():
             *shape,
         )
     other = numbered(LAYERS, 6, 5)  # an axis that is not of these patches
-    assert (
-        OverPatches(outputs=-2)(other, (), grids) is other
-        and OverPatches(outputs=-2)(weight, (), None) is weight
-    )
+    assert OverPatches(outputs=-2)(other, (), grids) is other
+    assert OverPatches(outputs=-2)(weight, (), None) is weight
 
 
 def test_rules_are_values():
     """Two models of one kind have equal graph definitions only if their rules are equal."""
-    assert (
-        OverPatches(-2, -1) == OverPatches(-2, -1) != OverPatches(-2)
-        and CropOrPad("center", "constant") == TAPS != OFFSETS
-    )
+    assert OverPatches(-2, -1) == OverPatches(-2, -1) != OverPatches(-2)
+    assert CropOrPad("center", "constant") == TAPS != OFFSETS
 
 
 def resize(weight, bias, *grids):
@@ -163,11 +159,13 @@ def smooth_projection(grid):
 def test_resizing_a_smooth_projection_samples_it_elsewhere(grid, new_grid):
     weight, bias = resize(*map(jnp.asarray, smooth_projection(grid)), grid, new_grid)
     expected_weight, expected_bias = smooth_projection(new_grid)
-    assert weight.shape == expected_weight.shape and bias.shape == expected_bias.shape
+    assert weight.shape == expected_weight.shape
+    assert bias.shape == expected_bias.shape
     largest = np.abs(expected_weight).max()
     assert np.abs(weight - expected_weight).max() < 0.06 * largest  # at the edges
     assert np.abs(weight - expected_weight).mean() < 0.01 * largest
-    assert np.abs(bias - expected_bias).max() < 0.1 and np.abs(bias - expected_bias).mean() < 0.02
+    assert np.abs(bias - expected_bias).max() < 0.1
+    assert np.abs(bias - expected_bias).mean() < 0.02
 
 
 @pytest.mark.parametrize("new_grid", [(4, 6), (7, 5), (3, 8)])

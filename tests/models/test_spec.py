@@ -63,7 +63,8 @@ def test_survival_by_layer(layers, schedule, expected):
 
 def test_a_spec_is_frozen_and_hashable():
     spec = small_spec()
-    assert hash(spec) == hash(small_spec()) and spec == small_spec()
+    assert hash(spec) == hash(small_spec())
+    assert spec == small_spec()
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec.layers = 4
 

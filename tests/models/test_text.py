@@ -77,7 +77,8 @@ def test_against_numpy(others, scale_embeddings):
         all_logits(params_of(module), row, scale)[at]
         for row, at in zip(TOKENS, POSITIONS, strict=True)
     ]
-    assert logits.shape == (2, 2, VOCAB) and logits.dtype == jnp.float64
+    assert logits.shape == (2, 2, VOCAB)
+    assert logits.dtype == jnp.float64
     np.testing.assert_allclose(logits, expected, atol=1e-10)
 
 
@@ -96,7 +97,8 @@ def test_the_embeddings_of_fnet_against_numpy():
     }
     module = randomized(lambda: model(transform=True, block="fnet", activation="gelu_tanh", **fnet))
     p = params_of(module)
-    assert p["segments"]["table"].shape == (4, 6) and p["embedding_projection"]["kernel"].shape == (
+    assert p["segments"]["table"].shape == (4, 6)
+    assert p["embedding_projection"]["kernel"].shape == (
         6,
         6,
     )
@@ -135,7 +137,10 @@ def test_kinds_of_text_start_where_they_are_pretrained_with():
 
     pretrained, added, kept = tables()
     assert 0.01 < pretrained.std() < 0.03
-    assert added.shape == (2, 6) and not added.any() and kept.shape == (4, 6) and kept.any()
+    assert added.shape == (2, 6)
+    assert not added.any()
+    assert kept.shape == (4, 6)
+    assert kept.any()
 
 
 @in_float64

@@ -109,7 +109,8 @@ def test_blocks_are_matrix_products_and_grow_as_n():
     sizes = [(jnp.ones(2 * n - 1), jnp.ones((1, n, 2))) for n in (8192, 16384)]
     assert count("fft", gradient("blocked"), *sizes[0]) == 0
     largest = [largest_array(gradient("blocked"), *given) for given in sizes]
-    assert largest[1] <= 2.05 * largest[0] and largest[1] < 16384**2 / 20
+    assert largest[1] <= 2.05 * largest[0]
+    assert largest[1] < 16384**2 / 20
 
 
 def test_the_fastest_form_of_each_platform(monkeypatch):
@@ -150,7 +151,8 @@ def test_the_matrix_of_past_taps_and_its_rows(n):
 
     matrix, parts = matrix_and_rows(taps)
     np.testing.assert_array_equal(matrix, whole)
-    assert (whole[np.tril_indices(n)] > 0).all() and (np.triu(whole, 1) == 0).all()
+    assert (whole[np.tril_indices(n)] > 0).all()
+    assert (np.triu(whole, 1) == 0).all()
     for (first, last), rows in zip(places, parts, strict=True):
         np.testing.assert_array_equal(rows, whole[first:last])
     assert largest_array(lambda taps: toeplitz.rows(taps, 5, 3), jnp.ones(2 * 300 - 1)) == 3 * 300

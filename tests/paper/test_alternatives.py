@@ -44,7 +44,8 @@ def test_finetuned_columns_read_as_many_tokens_as_were_pretrained():
             for scale in ("cpu", "gpu"):
                 config = config_lib.open_config(column.of("sgu", scale))
                 config.update_from_flattened_dict(column.settings(scale))
-                assert config.model.length == 128 and config.task == "text_classification", name
+                assert config.model.length == 128, name
+                assert config.task == "text_classification", name
 
 
 def test_changes_are_made_where_a_config_has_the_key():

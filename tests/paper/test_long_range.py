@@ -33,10 +33,8 @@ def test_models_are_of_one_size(task):
     for name, found in counts.items():
         if name not in N_ALONE:
             assert found == pytest.approx(budget, rel=0.08), (name, found, budget)
-    assert (
-        all(counts[name] > 0.95 * budget for name in N_ALONE)
-        and counts["resmlp"] > of.layers * 1024**2
-    )
+    assert all(counts[name] > 0.95 * budget for name in N_ALONE)
+    assert counts["resmlp"] > of.layers * 1024**2
     # where n leaves nothing for the channels, they keep half of the Transformer's width
     if task == "listops":
         config = long_range.text_classifier(
@@ -84,7 +82,8 @@ def test_short_trees_are_read_by_models_of_one_size():
     """Where n is small, also by what has parameters for each pair of tokens."""
     path, names = "configs/lra_listops.py", long_range.MODELS
     counts = [layers_of(config_lib.from_file(path, f"{name},scale=small")) for name in names]
-    assert min(counts) > 99_000 and max(counts) < 1.02 * min(counts), counts
+    assert min(counts) > 99_000, counts
+    assert max(counts) < 1.02 * min(counts), counts
 
 
 def test_the_whole_image_is_read():
@@ -92,10 +91,8 @@ def test_the_whole_image_is_read():
     config = long_range.pixel_classifier("gmlp", long_range.SETTINGS["image"], side=32, pool="cls")
     assert tasks.find(config.task)(config).length == 1025
     assert (config.data.min_scale, config.data.flip, config.data.eval_crop) == (1.0, False, 1.0)
-    assert (
-        config.augment.auto == "none"
-        and config.augment.mixup == config.augment.cutmix == config.augment.erasing == 0
-    )
+    assert config.augment.auto == "none"
+    assert config.augment.mixup == config.augment.cutmix == config.augment.erasing == 0
 
 
 def test_a_convolution_reads_the_mean():
@@ -107,4 +104,5 @@ def test_a_convolution_reads_the_mean():
         ).model.pool
         for name in long_range.MODELS
     }
-    assert pools.pop("convolution") == "mean" and set(pools.values()) == {"cls"}
+    assert pools.pop("convolution") == "mean"
+    assert set(pools.values()) == {"cls"}

@@ -45,7 +45,8 @@ def test_small_language_models_see_the_same_tokens_per_step(tokens):
     recipes.small_language(
         config, "small", recipes.Setting(3e-3, ("relative/bias=8",), True), tokens, {"layers": 2}
     )
-    assert config.batch_size * tokens == 2048 and config.eval.examples * tokens == 2048 * 128
+    assert config.batch_size * tokens == 2048
+    assert config.eval.examples * tokens == 2048 * 128
     assert config.masking.max_predictions == -(-15 * tokens // 100)
     assert (config.model.layers, config.model.length, config.model.embedding_norm) == (
         2,

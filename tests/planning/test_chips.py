@@ -17,9 +17,8 @@ from tests.failures import raised
     ],
 )
 def test_a_topology_is_a_kind_a_shape_and_a_number(topology, expected):
-    assert (
-        chips.parse(topology) == expected and chips.parse(topology).chip is chips.CHIPS[expected[0]]
-    )
+    assert chips.parse(topology) == expected
+    assert chips.parse(topology).chip is chips.CHIPS[expected[0]]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +56,9 @@ def test_larger_slices_of_the_same_kind():
 def test_slices_go_from_small_to_large_and_figures_are_per_chip(kind):
     chip = chips.CHIPS[kind]
     counts = [chips.parse(f"{kind}:{shape}").count for shape in chip.slices]
-    assert counts == sorted(counts) and bool(counts) != bool(chip.node)
-    assert 1e10 < chip.hbm_bytes < 1e12 and 1e11 < chip.hbm_bandwidth < 1e13
-    assert 1e13 < chip.flops < 1e16 and chip.link < chip.hbm_bandwidth
+    assert counts == sorted(counts)
+    assert bool(counts) != bool(chip.node)
+    assert 1e10 < chip.hbm_bytes < 1e12
+    assert 1e11 < chip.hbm_bandwidth < 1e13
+    assert 1e13 < chip.flops < 1e16
+    assert chip.link < chip.hbm_bandwidth

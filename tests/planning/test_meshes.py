@@ -129,15 +129,19 @@ def test_the_short_form_of_the_flag():
     new, left = config_lib.apply_overrides(
         small(), ["gmlp train", "--config.mesh=auto", "--workdir=x"]
     )
-    assert new.mesh.auto and left == ["gmlp train", "--workdir=x"]
+    assert new.mesh.auto
+    assert left == ["gmlp train", "--workdir=x"]
 
 
 def test_kinds_of_devices():
     names = {kind: chips.of_device(chip.device) for kind, chip in chips.CHIPS.items()}
     assert all(kind == found for kind, found in names.items())
-    assert chips.of_device("TPU v5") == "v5p" and chips.of_device("TPU v5 lite") == "v5e"
-    assert chips.of_device("NVIDIA L40S") != "gpu:l4" and chips.of_device("cpu") is None
-    assert chips.usual("v5e", 16) == "v5e:4x4" and chips.usual("gpu:h100", 3) == "gpu:h100x3"
+    assert chips.of_device("TPU v5") == "v5p"
+    assert chips.of_device("TPU v5 lite") == "v5e"
+    assert chips.of_device("NVIDIA L40S") != "gpu:l4"
+    assert chips.of_device("cpu") is None
+    assert chips.usual("v5e", 16) == "v5e:4x4"
+    assert chips.usual("gpu:h100", 3) == "gpu:h100x3"
     assert chips.usual("v5e", 5) is None
 
 

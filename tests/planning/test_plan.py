@@ -74,7 +74,9 @@ def test_the_estimate_of_a_gpu():
     options, work = small(), dry_run.workload(small())
     found = plan.make(options, "gpu:h100x8")
     arguments = work.state_bytes + 8 * work.batch_bytes
-    assert found.method == "estimated" and found.chips == 8 and found.fits
+    assert found.method == "estimated"
+    assert found.chips == 8
+    assert found.fits
     assert found.per_chip_bytes["arguments"] == pytest.approx(arguments, abs=1)
     assert found.per_chip_bytes["temporaries"] == pytest.approx(
         8 * work.saved_bytes + work.param_bytes, abs=1
@@ -95,11 +97,9 @@ def test_of_a_gpus_memory_jax_gives_programs_a_share(monkeypatch):
     )
     options.batch_size = 512
     found = plan.make(options, "gpu:h100x1")
-    assert (
-        not found.fits
-        and found.hbm_bytes == 0.75 * 80e9
-        and "0.75 of a GPU's memory" in found.notes[1]
-    )
+    assert not found.fits
+    assert found.hbm_bytes == 0.75 * 80e9
+    assert "0.75 of a GPU's memory" in found.notes[1]
     monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.95")
     assert plan.make(options, "gpu:h100x1").fits
 
@@ -153,10 +153,8 @@ def test_utilisation_and_what_a_price_buys():
         found.flops_per_step / (4 * 989e12 * found.step_seconds)
     )
     tokens_per_hour = 64 * 64 / found.step_seconds * 3600
-    assert (
-        found.per_price == pytest.approx(tokens_per_hour / (2.0 * 4))
-        and plan.make(small(), "gpu:a100x4").per_price is None
-    )
+    assert found.per_price == pytest.approx(tokens_per_hour / (2.0 * 4))
+    assert plan.make(small(), "gpu:a100x4").per_price is None
 
 
 @pytest.mark.skipif(PLUGIN is None, reason="JAX's CUDA plugin is not installed (extra: plan-gpu)")
@@ -165,7 +163,9 @@ def test_a_program_for_gpus_is_compiled_without_one(kind, monkeypatch):
     """All gradients are added up among the GPUs of two nodes."""
     monkeypatch.setattr(dry_run, "gpu_plugin", lambda: PLUGIN)
     found = plan.make(small(), f"{kind}x16")
-    assert found.method == "compiled" and found.seconds["memory"] and found.fits
+    assert found.method == "compiled"
+    assert found.seconds["memory"]
+    assert found.fits
     assert found.collectives["all-reduce"]["bytes"] == pytest.approx(4 * found.params, rel=0.01)
 
 
@@ -211,11 +211,13 @@ def test_a_program_that_exceeds_the_memory_does_not_fit(monkeypatch):
     )
     fake_slice(monkeypatch, jax.errors.JaxRuntimeError(message))
     found = plan.make(small(), "v5e:2x2")
-    assert not found.fits and found.per_chip_bytes["peak"] == 20 * 2**30
+    assert not found.fits
+    assert found.per_chip_bytes["peak"] == 20 * 2**30
     assert sum(
         found.per_chip_bytes[name] for name in ("arguments", "temporaries")
     ) == pytest.approx(20 * 2**30, abs=2)
-    assert found.step_seconds > 0 and "exceeds the memory" in found.notes[0]
+    assert found.step_seconds > 0
+    assert "exceeds the memory" in found.notes[0]
 
 
 def test_other_errors_of_the_compiler_are_not_hidden(monkeypatch):
@@ -234,7 +236,8 @@ ENTRY %main (p: f32[1024]) -> f32[1024] {
 """
     fake_slice(monkeypatch, program(text))
     found, chip = plan.make(small(), "v5e:2x2"), chips.CHIPS["v5e"]
-    assert found.method == "compiled" and found.fits
+    assert found.method == "compiled"
+    assert found.fits
     assert found.notes == ("the chips' peak is that of bfloat16, the config's type is float32",)
     assert found.per_chip_bytes == {"arguments": 100, "temporaries": 200, "peak": 290}
     assert found.collectives == {"all-reduce": {"count": 1, "bytes": 4096}}
@@ -247,11 +250,9 @@ ENTRY %main (p: f32[1024]) -> f32[1024] {
 def test_a_program_that_cannot_be_printed_has_its_memory_all_the_same(monkeypatch):
     fake_slice(monkeypatch, program(jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure")))
     found = plan.make(small(), "v5p:2x2x1")
-    assert (
-        found.fits
-        and found.per_chip_bytes["peak"] == 290
-        and found.collectives["all-reduce"]["count"] == 1
-    )
+    assert found.fits
+    assert found.per_chip_bytes["peak"] == 290
+    assert found.collectives["all-reduce"]["count"] == 1
     assert "cannot print" in found.notes[0]
 
 
@@ -262,7 +263,8 @@ def test_two_devices_of_a_chip_share_its_memory(monkeypatch):
         program("ENTRY %main (p: f32[]) -> f32[] {\n  ROOT %p = f32[] parameter(0)\n}\n"),
     )
     found = plan.make(small(), "v3:2x1")
-    assert found.chips == 2 and found.per_chip_bytes["peak"] == 2 * 290
+    assert found.chips == 2
+    assert found.per_chip_bytes["peak"] == 2 * 290
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ def test_a_published_model_has_its_published_sizes(file, name):
     included."""
     options, model = config.from_file(f"configs/{file}.py", name), published.PUBLISHED[name]
     work = workload(options)
-    assert work.params == published.param_count(model) and work.param_bytes == 4 * work.params
+    assert work.params == published.param_count(model)
+    assert work.param_bytes == 4 * work.params
     assert work.state_bytes == pytest.approx(12 * work.params, rel=1e-4)  # and two moments
     assert work.flops == 3 * options.batch_size * published.forward_flops(model)
 
@@ -31,7 +32,8 @@ def small(**model):
 
 def test_remat_saves_less_and_executes_more():
     matmuls, full = (workload(small(remat=remat, d_attn=16)) for remat in ("matmuls", "full"))
-    assert full.saved_bytes < matmuls.saved_bytes and full.executed_flops > matmuls.executed_flops
+    assert full.saved_bytes < matmuls.saved_bytes
+    assert full.executed_flops > matmuls.executed_flops
     assert full.flops == matmuls.flops
     without = workload(small(remat="matmuls"))
     assert without.executed_flops == without.flops  # no product of a gMLP is computed twice
@@ -42,7 +44,8 @@ def test_products_grow_with_the_batch_and_a_running_mean_is_state():
     before = workload(options)
     options.batch_size, options.optimizer.ema = 2 * options.batch_size, 0.9
     after = workload(options)
-    assert after.flops == 2 * before.flops and after.saved_bytes == before.saved_bytes
+    assert after.flops == 2 * before.flops
+    assert after.saved_bytes == before.saved_bytes
     assert after.state_bytes == before.state_bytes + before.param_bytes
     assert before.batch_bytes == 64 * 4 + 4
 
@@ -60,4 +63,5 @@ def test_a_float32_residual_stream_is_planned():
         workload(small(dtype="bfloat16", residual_dtype=stream)) for stream in ("", "float32")
     )
     assert wide.saved_bytes - plain.saved_bytes == 3 * 2 * 64 * 32
-    assert wide.state_bytes == plain.state_bytes and wide.executed_flops == plain.executed_flops
+    assert wide.state_bytes == plain.state_bytes
+    assert wide.executed_flops == plain.executed_flops

@@ -79,7 +79,8 @@ def test_explicit_address_goes_before_a_launcher(joined, monkeypatch):
     monkeypatch.setenv("SLURM_PROCID", "3")
     distributed.initialize("auto", "[::1]:80", 2, 1)
     ((args, options),) = joined
-    assert args == ("[::1]:80", 2, 1) and options["cluster_detection_method"] == "deactivate"
+    assert args == ("[::1]:80", 2, 1)
+    assert options["cluster_detection_method"] == "deactivate"
     assert options["heartbeat_timeout_seconds"] < 60
 
 
@@ -129,11 +130,9 @@ def test_alone_all_agree_and_errors_take_their_course(capsys):
     distributed.end_failed(RuntimeError("x"))
     distributed.wait_for_all("here")
     distributed.require_alike({"the config": b"x"})
-    assert (
-        distributed.is_first()
-        and distributed.everywhere(True)
-        and not distributed.everywhere(False)
-    )
+    assert distributed.is_first()
+    assert distributed.everywhere(True)
+    assert not distributed.everywhere(False)
     distributed.say("hello")
     assert capsys.readouterr().err == "hello\n"
 

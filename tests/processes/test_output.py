@@ -55,13 +55,15 @@ def test_a_reader_that_goes_ends_a_program_in_silence():
         process.stdout.close()
         process.stdin.write("one\ntwo\n")
         process.stdin.flush()
-        assert process.wait(30) == 141 and process.stderr.read() == "told\n"
+        assert process.wait(30) == 141
+        assert process.stderr.read() == "told\n"
 
 
 def test_a_command_whose_output_is_full():
     command = ["sh", "-c", 'exec "$0" -m gmlp_flax --version >/dev/full', sys.executable]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_log_records_and_exceptions_that_no_one_can_catch(monkeypatch):

@@ -74,7 +74,8 @@ def test_before_the_loop_a_signal_ends_what_runs_as_an_exception_does():
             os.kill(os.getpid(), signal.SIGTERM)
         finally:
             closed.append(True)
-    assert closed and signal.getsignal(signal.SIGTERM) == before
+    assert closed
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_votes_are_counted_a_step_later(monkeypatch):
@@ -106,7 +107,8 @@ def test_what_nohup_ignores_stays_ignored():
     with handle(STOPPING, lambda number, _: seen.append(number)):
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-    assert seen == [signal.SIGTERM] and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    assert seen == [signal.SIGTERM]
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 def test_in_a_thread_signals_stay_as_they_are():
@@ -132,9 +134,8 @@ def test_a_request_that_comes_twice_is_one_and_a_later_one_ends_the_process(same
             process.send_signal(signal.SIGTERM)
             time.sleep(0.05)
     process.kill()
-    assert process.communicate()[0] == "" and process.returncode == -(
-        signal.SIGTERM if ends else signal.SIGKILL
-    )
+    assert process.communicate()[0] == ""
+    assert process.returncode == -(signal.SIGTERM if ends else signal.SIGKILL)
 
 
 def run(seconds: float, rest: str) -> subprocess.CompletedProcess:
@@ -147,16 +148,15 @@ def test_hang_dumps_stacks_and_ends():
         0.5, "def a_step_that_hangs():\n  time.sleep(50)\nwatchdog.alive()\na_step_that_hangs()"
     )
     assert done.returncode == 1
-    assert (
-        done.stderr.startswith("Timeout (0:00:00.500000)!\n")
-        and "in a_step_that_hangs" in done.stderr
-    )
+    assert done.stderr.startswith("Timeout (0:00:00.500000)!\n")
+    assert "in a_step_that_hangs" in done.stderr
 
 
 def test_hang_before_the_first_step_ends_too():
     rest = "import gmlp_flax.processes.stopping as w\nw.BEGINNING = 0.5\nwatchdog.begin()\ntime.sleep(50)"
     done = run(0.2, rest)
-    assert done.returncode == 1 and done.stderr.startswith("Timeout (0:00:00.500000)!\n")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Timeout (0:00:00.500000)!\n")
 
 
 def test_the_clock_starts_with_an_hour_goes_on_and_stops(monkeypatch):

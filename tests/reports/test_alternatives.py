@@ -31,34 +31,28 @@ def test_every_score_stands_in_one_table(made):
     assert bert["masked LM, perplexity"] == Spread(61.0, (60.0, 62.0))
     assert bert["SST-2 (%)"] == Spread(pytest.approx(81), (80.0, 82.0))
     assert bert["IMDB (%), from random parameters"] == Spread(pytest.approx(60.5), (60.0, 61.0))
-    assert (
-        rows["fnet"]["IMDB (%)"].centre == pytest.approx(76.5) and rows["sgu"]["IMDB (%)"] is None
-    )
+    assert rows["fnet"]["IMDB (%)"].centre == pytest.approx(76.5)
+    assert rows["sgu"]["IMDB (%)"] is None
     assert bert["CIFAR-10, top-1 (%)"].centre == pytest.approx(40)
-    assert "ListOps (%)" not in made.table.columns and "MNLI-m (%)" not in made.table.columns
+    assert "ListOps (%)" not in made.table.columns
+    assert "MNLI-m (%)" not in made.table.columns
     # 0.4 M parameters in an encoder; a step of 2 x 1,024 tokens takes 0.8 s.
-    assert (
-        bert["M parameters"] == pytest.approx(0.4, rel=0.02)
-        and bert["layers"] == 2
-        and rows["sgu"]["layers"] == 4
-    )
+    assert bert["M parameters"] == pytest.approx(0.4, rel=0.02)
+    assert bert["layers"] == 2
+    assert rows["sgu"]["layers"] == 4
     assert bert["rate"] == 2e-3
 
 
 def test_costs_are_per_thousand_tokens(made):
     rows = cells(made, "table-costs")
-    assert (
-        "ms per 1,000 tokens, n = 128" in rows["bert"]
-        and "ms per 1,000 tokens, n = 1,024" not in rows["bert"]
-    )
+    assert "ms per 1,000 tokens, n = 128" in rows["bert"]
+    assert "ms per 1,000 tokens, n = 1,024" not in rows["bert"]
     # dynamic: 0.6 s for 2,048 tokens at any length; bert was not run at 16,384.
     assert rows["dynamic"]["ms per 1,000 tokens, n = 128"].centre == pytest.approx(600 / 2.048)
     assert rows["bert"]["ms per 1,000 tokens, n = 4,096"].centre == pytest.approx(800 / 2.048 * 4)
     assert rows["bert"]["MB of a step, n = 16,384"] == pytest.approx(2e4)
-    assert (
-        rows["bert"]["time grows as n^"] == pytest.approx(2)
-        and rows["sgu"]["95 % interval"] == "1.50 to 1.50"
-    )
+    assert rows["bert"]["time grows as n^"] == pytest.approx(2)
+    assert rows["sgu"]["95 % interval"] == "1.50 to 1.50"
     assert (
         rows["dynamic"]["time grows as n^"],
         rows["dynamic"]["memory grows as n^"],
@@ -115,7 +109,8 @@ def test_flags_that_changed_the_runs(tmp_path):
         str(tmp_path), "cpu", {"model.vocab_size": "500", "augment.mixup": "0"}
     )
     rows = cells(made)
-    assert list(rows) == ["bert", "sgu"] and rows["sgu"]["IMDB (%)"].centre == pytest.approx(50)
+    assert list(rows) == ["bert", "sgu"]
+    assert rows["sgu"]["IMDB (%)"].centre == pytest.approx(50)
 
 
 def scores(**of_rows):
@@ -128,12 +123,10 @@ def verdicts(made):
 
 def test_statements_are_about_rows_and_columns_that_there_are():
     for source, better, worse, columns, share in STATEMENTS:
-        assert (
-            {better, worse} <= set(ROWS)
-            and set(columns) <= set(COLUMNS)
-            and 0 < share <= 1.02
-            and source
-        )
+        assert {better, worse} <= set(ROWS)
+        assert set(columns) <= set(COLUMNS)
+        assert 0 < share <= 1.02
+        assert source
     assert {row for _, *rows in (*FASTER, *GROWS) for row in rows} <= set(ROWS)
 
 
@@ -184,10 +177,8 @@ def test_accuracies_within_two_standard_errors_decide_nothing(examples, verdict,
         claim.text.partition(": ")[2]: claim
         for claim in claims(made, {}, {}, dict.fromkeys(made, examples))
     }
-    assert (
-        found["sgu > mixer"].verdict == verdict
-        and found["sgu < mixer"].verdict == "holds with one seed"
-    )
+    assert found["sgu > mixer"].verdict == verdict
+    assert found["sgu < mixer"].verdict == "holds with one seed"
     said = f", standard error of the difference {error}" if error else ""
     assert found["sgu > mixer"].detail == f"50.0 and 45.0{said}"
 
@@ -271,17 +262,17 @@ def test_a_score_over_speed(costs):
     # bert: 0.4 s of a sequence at 1,024 tokens, a 64th of it at 128, sixteen of them in a step.
     assert found["bert"] == ([pytest.approx(2048 / (0.4 / 64 * 16))], [60], [58], [62])
     assert set(found) == {"bert", "fnet"}  # the Mixer's speed is not known
-    assert panel.x.label == "tokens per second in training, n = 128" and panel.y.log
+    assert panel.x.label == "tokens per second in training, n = 128"
+    assert panel.y.log
     family = {"fixed_random": costs["bert"], **costs}  # the rows of a family are one series
     scores |= {"random": Spread(40.0, (40.0,)), "fixed_random": Spread(30.0, (30.0,))}
     accuracies = over_speed(COLUMNS["sst2"], scores, family, 128).panels[0]
-    assert accuracies.title == "SST-2 (%) over speed" and not accuracies.y.log
+    assert accuracies.title == "SST-2 (%) over speed"
+    assert not accuracies.y.log
     [synthesizer] = [each for each in accuracies.series if each.name == "Synthesizer"]
-    assert (
-        synthesizer.labels == ["random", "fixed_random"]
-        and synthesizer.y == [40, 30]
-        and not synthesizer.joined
-    )
+    assert synthesizer.labels == ["random", "fixed_random"]
+    assert synthesizer.y == [40, 30]
+    assert not synthesizer.joined
 
 
 def test_speeds_of_one_length_alone_compare(costs, tmp_path):

@@ -69,7 +69,8 @@ def test_costs_go_on_where_they_stopped(tmp_path, measured):
     assert [words[:2] for words in measured] == [
         [f"--rows={row}", f"--lengths={length}"] for row, length in asked
     ]
-    assert f"--json={tmp_path}/costs/sgu-512.json" in measured[0] and len(COST_LENGTHS) == 8
+    assert f"--json={tmp_path}/costs/sgu-512.json" in measured[0]
+    assert len(COST_LENGTHS) == 8
 
 
 def test_finetuning_starts_from_the_first_finished_run_and_from_random_parameters(
@@ -103,9 +104,8 @@ def test_failures_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "train", lambda *_: False)
     monkeypatch.setattr(subprocess, "run", lambda words: subprocess.CompletedProcess(words, 2))
     runs, costs = columns.make(plan(tmp_path, "mlm", "costs"))
-    assert runs.startswith("mlm: some runs failed") and costs.startswith(
-        "costs: gmlp benchmark ended with exit code 2: "
-    )
+    assert runs.startswith("mlm: some runs failed")
+    assert costs.startswith("costs: gmlp benchmark ended with exit code 2: ")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,8 @@ def test_a_report_of_columns_that_are_there(tmp_path):
         "reproduce", "alternatives", f"--from={tmp_path}/runs", f"--out={tmp_path}/reports"
     )
     assert done.returncode == 0, done.stderr
-    assert "| bert | 2 | 0.397 | " in done.stdout and "FNet is faster than BERT" in done.stdout
+    assert "| bert | 2 | 0.397 | " in done.stdout
+    assert "FNet is faster than BERT" in done.stdout
     for name in ("index.html", "table.csv", "speed_mlm.svg", "costs.png"):
         assert (tmp_path / "reports" / "alternatives" / name).exists()
     assert len(ROWS) == 21

@@ -32,7 +32,8 @@ def test_growth_is_that_of_a_sequence_from_1024_tokens_on(tmp_path):
     assert growth(found["sgu"]).exponent == pytest.approx(1.5)
     assert growth(found["sgu"], memory=True).exponent == pytest.approx(1)
     assert growth(found["bert"], memory=True).exponent == pytest.approx(2)
-    assert growth({1024: found["bert"][1024]}) is None and growth({}) is None
+    assert growth({1024: found["bert"][1024]}) is None
+    assert growth({}) is None
 
 
 def test_the_nearest_length(tmp_path):

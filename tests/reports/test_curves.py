@@ -65,7 +65,8 @@ def test_a_row_and_a_curve_for_each_point(folder):
         [70.0, 30.0],
         [90.0, 50.0],
     )
-    assert (second.x, second.y) == ([10], [Spread.mean([80.0, 60.0]).centre]) and not third.x
+    assert (second.x, second.y) == ([10], [Spread.mean([80.0, 60.0]).centre])
+    assert not third.x
     assert len({line.look for line in (first, second, third)}) == 3
     assert made.notes[0].startswith("chosen: batch_size=16, for its perplexity with seed 0")
 

@@ -37,7 +37,8 @@ def test_words_are_text_without_a_font_of_their_own():
     assert {"tokens", "perplexity", "gMLP", "none", "18 <co>"} <= words(root)
     assert not any(word.startswith("not in") for word in words(root))
     assert all("font-family" not in element.get("style", "") for element in root.iter())
-    assert root.get("aria-label") == "not in the figure" and root.get("role") == "img"
+    assert root.get("aria-label") == "not in the figure"
+    assert root.get("role") == "img"
     _, _, width, _ = map(float, root.get("viewBox").split())
     assert width == pytest.approx(72 * inline_svg.WIDTH)
 
@@ -69,7 +70,8 @@ def test_identifiers_of_two_figures_differ():
         ElementTree.fromstring(inline_svg.panel_svg(PANEL, name)) for name in ("a", "b")
     )
     names = [{element.get("id") for element in root.iter()} - {None} for root in (first, second)]
-    assert names[0] and not names[0] & names[1]
+    assert names[0]
+    assert not names[0] & names[1]
     for root, known in zip((first, second), names, strict=True):
         for element in root.iter():
             for value in (element.get("href", ""), element.get("clip-path", "")):

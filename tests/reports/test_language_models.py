@@ -50,7 +50,8 @@ def test_table_3(tmp_path):
     assert sgu["M parameters"] == pytest.approx(0.6586, abs=1e-4)
     assert list(rows) == ["mixer", "linear", "multiplicative", "sgu"]  # no row of blanks
     [absent] = [note for note in made.notes if note.startswith("Without a run")]
-    assert "bert (paper: 4.37), bert_rel" in absent and absent.endswith("amlp_36.")
+    assert "bert (paper: 4.37), bert_rel" in absent
+    assert absent.endswith("amlp_36.")
     assert "| sgu < multiplicative | means 31 and 35.5 | holds |" in made.markdown()
     inside = ("sgu < linear", "is inside the spread", "means 31 and 38")
     assert made.claims.index(inside) > 2  # the first are of neighbours in the paper's column
@@ -76,7 +77,8 @@ def test_curves_have_their_seeds_ranges(tmp_path):
     series = {each.name: each for each in panel.series}
     sgu = series["sgu"]
     assert (sgu.x, sgu.y, sgu.low, sgu.high) == ([921600, 1843200], [51, 31], [50, 30], [52, 32])
-    assert not series["mixer"].low and panel.y.log
+    assert not series["mixer"].low
+    assert panel.y.log
     assert series["sgu"].look == looks(TABLES["table3"].rows)["sgu"]
     [panel] = made.figures["places"].panels
     places = {each.name: list(each.y) for each in panel.series}
@@ -86,7 +88,8 @@ def test_curves_have_their_seeds_ranges(tmp_path):
         "multiplicative (paper: 2)": [1, 3],
         "sgu (paper: 1)": [2, 2],
     }
-    assert panel.y.backwards and panel.title.startswith("Places of 4 models: rho = -0.20")
+    assert panel.y.backwards
+    assert panel.title.startswith("Places of 4 models: rho = -0.20")
 
 
 def test_runs_that_are_behind_are_not_compared(tmp_path):
@@ -103,7 +106,8 @@ def test_runs_that_are_behind_are_not_compared(tmp_path):
         (tmp_path / run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     made = gather("table3", tmp_path)
     rows = cells(made)
-    assert rows["sgu"]["perplexity"] == (30, (30,)) and rows["mixer"]["perplexity"] == (9, (9,))
+    assert rows["sgu"]["perplexity"] == (30, (30,))
+    assert rows["mixer"]["perplexity"] == (9, (9,))
     assert {name: row["note"] for name, row in rows.items()} == {
         "sgu": "seed 1 at 921,600 tokens: behind the other runs, not counted",
         "linear": None,
@@ -117,7 +121,8 @@ def test_one_run_has_no_figures_of_a_single_dot(tmp_path):
     path = tmp_path / "gmlp_18-0" / "metrics.jsonl"
     path.write_text("\n".join(path.read_text().splitlines()[:2]) + "\n")
     made = gather("table4", tmp_path)
-    assert not made.figures and len(made.table.rows) == 1
+    assert not made.figures
+    assert len(made.table.rows) == 1
 
 
 def test_rows_that_only_the_paper_has(tmp_path):
@@ -193,10 +198,8 @@ def test_finetuned_runs_stand_beside_the_papers(tmp_path):
         pytest.approx(65),
         91.2,
     )
-    assert (
-        rows["gmlp_36"]["SST-2"].centre == pytest.approx(80)
-        and rows["gmlp_36"]["paper's MNLI-m"] == 80.9
-    )
+    assert rows["gmlp_36"]["SST-2"].centre == pytest.approx(80)
+    assert rows["gmlp_36"]["paper's MNLI-m"] == 80.9
     assert "MNLI-m" not in made.table.columns  # nothing was finetuned on it
     # of its four models
     law = "gMLP in the paper: perplexity is proportional to parameters ** -0.234"
@@ -205,7 +208,5 @@ def test_finetuned_runs_stand_beside_the_papers(tmp_path):
         "SST-2: rank correlation with the paper's column 1.00 over 2 models; one-sided permutation p = 0.5."
         in made.notes
     )
-    assert (
-        set(made.figures) == {"curves", "scaling", "transfer"}
-        and len(made.figures["scaling"].panels) == 2
-    )
+    assert set(made.figures) == {"curves", "scaling", "transfer"}
+    assert len(made.figures["scaling"].panels) == 2

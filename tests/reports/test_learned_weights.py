@@ -60,8 +60,10 @@ def test_filters(text_run):
     assert report.table.columns == ("layer", "before", "itself", "after", "distance (tokens)")
     assert [row[0] for row in report.table.rows] == [1, 2]
     for row in report.table.rows:
-        assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 16
-    assert set(report.figures) == {"filters"} and len(report.figures["filters"].axes) == 2
+        assert sum(row[1:4]) == pytest.approx(1)
+        assert 0 < row[4] < 16
+    assert set(report.figures) == {"filters"}
+    assert len(report.figures["filters"].axes) == 2
     assert report.notes[-1] == f"The run: {text_run}"
 
 
@@ -69,10 +71,12 @@ def test_filters_of_images(image_run):
     report = made("figure3", image_run, "gmlp_b")
     assert [row[0] for row in report.table.rows] == [1, 2]
     for row in report.table.rows:
-        assert sum(row[1:4]) == pytest.approx(1) and 0 < row[4] < 8
+        assert sum(row[1:4]) == pytest.approx(1)
+        assert 0 < row[4] < 8
     [panel] = report.figures["offsets_share"].panels
     assert report.table.columns[-1] == "offsets"
-    assert panel.series[0].y == [row[-1] for row in report.table.rows] and panel.references[0] == (
+    assert panel.series[0].y == [row[-1] for row in report.table.rows]
+    assert panel.references[0] == (
         "noise",
         48 / 255,
     )
@@ -83,7 +87,8 @@ def test_filters_of_images(image_run):
 
 def test_matrices_without_the_constraint(dense_run, tmp_path):
     report = made("figure9", dense_run)
-    assert [row[0] for row in report.table.rows] == [3, 6] and report.table.columns == (
+    assert [row[0] for row in report.table.rows] == [3, 6]
+    assert report.table.columns == (
         "step",
         "layer 1",
         "layer 2",

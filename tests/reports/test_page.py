@@ -80,8 +80,11 @@ def test_nothing_is_loaded_from_elsewhere_and_everything_is_escaped(text):
         part in text
         for part in ("<title>A &lt;title&gt;<", "<li>a &amp; b</li>", "linear &amp; &lt;co&gt;")
     )
-    assert text.count("<svg ") == 2 and "<co>" not in text
-    assert "src=" not in text and "@import" not in text and "xmlns" not in text
+    assert text.count("<svg ") == 2
+    assert "<co>" not in text
+    assert "src=" not in text
+    assert "@import" not in text
+    assert "xmlns" not in text
 
 
 def test_claims_and_settings_stand_above_the_table(text):
@@ -92,25 +95,26 @@ def test_claims_and_settings_stand_above_the_table(text):
 
 
 def test_cells_and_what_a_spread_is_over(text):
-    assert (
-        '<td data-key="57.08" title="seeds: 55.0, 59.2">57.1 ± 2.9</td>' in text
-        and '<td data-key=""></td>' in text
-    )
+    assert '<td data-key="57.08" title="seeds: 55.0, 59.2">57.1 ± 2.9</td>' in text
+    assert '<td data-key=""></td>' in text
     assert '<td class="words" data-key="an aside">an aside</td>' in text
     first, second = text.split("<h2>What it costs</h2>")
-    assert "deviation between seeds" in first and "deviation between repeats" in second
+    assert "deviation between seeds" in first
+    assert "deviation between repeats" in second
 
 
 def test_a_page_without_figures():
     plain = page.html(Report("A", Table(("a",), [("b",)])))
-    assert "<figure" not in plain and "<svg" not in plain
+    assert "<figure" not in plain
+    assert "<svg" not in plain
 
 
 def test_a_chart_shows_its_panels_with_captions(text):
     titles = re.findall(r"<h3>(.*?)</h3>", text)
     assert titles == ["linear ends lowest", "falls"]
     [caption] = re.findall(r"<figcaption>(.*?)<span", html.unescape(text))
-    assert "Bands are seeds." in caption and "1 of bert's 3 points" in caption
+    assert "Bands are seeds." in caption
+    assert "1 of bert's 3 points" in caption
 
 
 def test_a_figure_that_cannot_be_drawn_loses_nothing_else(tmp_path, capsys, monkeypatch):
@@ -124,13 +128,15 @@ def test_a_figure_that_cannot_be_drawn_loses_nothing_else(tmp_path, capsys, monk
     chart = Chart(PANELS[1:])
     path = page.write(Report("A", table, figures={"broken": broken, "whole": chart}), str(tmp_path))
     [line] = capsys.readouterr().err.splitlines()
-    assert "broken" in line and "no font" in line
+    assert "broken" in line
+    assert "no font" in line
     names = {file.name for file in tmp_path.iterdir()}
     whole = {f"whole.{kind}" for kind in ("csv", "png", "svg", "pdf")}
     assert names == {"index.html", "table.md", "table.csv"} | whole
     with open(path) as file:
         content = file.read()
-    assert content.count("<svg ") == 1 and "broken was not drawn (no font)" in content
+    assert content.count("<svg ") == 1
+    assert "broken was not drawn (no font)" in content
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +187,8 @@ def test_panels_stand_beside_or_below_each_other(opened, width, columns):
     )
     wait_for(lambda: len({left for left, _ in opened.run(measure)}) == columns)
     for _, drawn in opened.run(measure):
-        assert 0.8 * width / columns < drawn + 100 and drawn < width / columns
+        assert 0.8 * width / columns < drawn + 100
+        assert drawn < width / columns
 
 
 @WITH_BROWSER
@@ -209,7 +216,8 @@ def test_charts_are_light_or_dark_as_the_page_is(opened, scheme):
         seen = picture.convert("L").histogram()  # the charts fill the window
     most = max(range(256), key=seen.__getitem__)
     share = sum(seen[:64] if scheme == "dark" else seen[192:]) / sum(seen)
-    assert share > 0.8 and (most < 64) == (scheme == "dark")
+    assert share > 0.8
+    assert (most < 64) == (scheme == "dark")
     ink = "return getComputedStyle(document.querySelector('svg text')).fill"
     assert opened.run(ink) == opened.run("return getComputedStyle(document.body).color")
     opened.prefer("light")
@@ -241,7 +249,8 @@ def test_files_of_a_report(tmp_path):
     # a paper's column, 200 dpi
     assert found["curves.png"].read_bytes()[16:20] == (650).to_bytes(4, "big")
     rows = list(csv.reader(found["table.csv"].read_text().splitlines()))
-    assert rows[0][0] == "model" and len(rows) == 5
+    assert rows[0][0] == "model"
+    assert len(rows) == 5
     assert (
         "| sgu | 0.659 | 31.0 ± 1.4 | 2 | 4.35 | +26.6 | 0.004 |" in found["table.md"].read_text()
     )

@@ -23,25 +23,25 @@ def test_a_panel_of_perplexities_and_one_of_each_score():
     gmlp, amlp = perplexities.series
     assert (gmlp.name, gmlp.x, gmlp.y, gmlp.labels) == ("gMLP", [50, 100], [6, 3], ["18", "36"])
     assert (gmlp.low, gmlp.high, gmlp.joined) == ([5.5, 3], [6.5, 3], False)
-    assert gmlp.fit == pytest.approx([6, 3]) and not amlp.fit
+    assert gmlp.fit == pytest.approx([6, 3])
+    assert not amlp.fit
     assert (gmlp.look.colour, amlp.look.colour) == (FAMILIES["gMLP"], FAMILIES["aMLP"])
-    assert (
-        perplexities.x.log
-        and perplexities.y.log
-        and perplexities.title == "Perplexity over parameters"
-    )
+    assert perplexities.x.log
+    assert perplexities.y.log
+    assert perplexities.title == "Perplexity over parameters"
     [scores] = accuracies.series
     assert (scores.x, scores.y, scores.low, scores.joined) == ([50, 100], [90, 92], [89, 92], True)
-    assert (
-        accuracies.y.label == "SST-2 (%)" and accuracies.title == "SST-2: gmlp_36 is best, 92.0 %"
-    )
+    assert accuracies.y.label == "SST-2 (%)"
+    assert accuracies.title == "SST-2: gmlp_36 is best, 92.0 %"
     law = "perplexity is proportional to parameters ** -1.000 (two points, no interval; R squared 1.000)"
     assert notes == [f"gMLP: {law}."]
 
 
 def test_scores_over_perplexity_which_falls_to_the_right():
     [panel] = scaling.transfer(SERIES).panels
-    assert panel.x.backwards and panel.series[0].x == [3, 6] and panel.series[0].y == [92, 90]
+    assert panel.x.backwards
+    assert panel.series[0].x == [3, 6]
+    assert panel.series[0].y == [92, 90]
 
 
 def test_a_single_point_is_no_figure():

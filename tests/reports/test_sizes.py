@@ -21,12 +21,11 @@ def test_tables_of_counts(name):
         cells = dict(zip(made.table.columns, row, strict=True))
         model = published.PUBLISHED[cells["model"]]
         assert cells["M parameters"] == published.param_count(model) / 1e6
-        assert (
-            row[2] == model.params_m
-            and row[3] == pytest.approx(row[1] - row[2])
-            and abs(row[3]) < 1.2
-        )
-        assert row[5] == model.flops_g and row[6] == pytest.approx(row[4] - row[5])
+        assert row[2] == model.params_m
+        assert row[3] == pytest.approx(row[1] - row[2])
+        assert abs(row[3]) < 1.2
+        assert row[5] == model.flops_g
+        assert row[6] == pytest.approx(row[4] - row[5])
         assert cells.get("note") == (model.note or None)
 
 
@@ -37,8 +36,10 @@ def test_classifiers():
         name: published.PUBLISHED[name].top1 for name in table.rows
     }
     deit = rows["deit_s"]
-    assert deit["the paper's"] == 22 and deit["M parameters"] == pytest.approx(22.05, abs=0.01)
-    assert deit["the paper's GFLOPs"] == 2 * 4.6 and deit["GFLOPs"] == pytest.approx(9.2, abs=0.01)
+    assert deit["the paper's"] == 22
+    assert deit["M parameters"] == pytest.approx(22.05, abs=0.01)
+    assert deit["the paper's GFLOPs"] == 2 * 4.6
+    assert deit["GFLOPs"] == pytest.approx(9.2, abs=0.01)
     resnet = rows["ResNet-152"]
     assert (resnet["top-1 (%)"], resnet["the paper's"], resnet["the paper's GFLOPs"]) == (
         78.3,
@@ -54,15 +55,17 @@ def test_every_classifier_is_drawn_and_named():
     [panel] = made.figures["accuracies"].panels
     series = {each.name: each for each in panel.series}
     assert sum(len(each.x) for each in series.values()) == len(made.table.rows)
-    assert list(series["gMLP"].y) == [72.3, 79.6, 81.6] and list(series["gMLP"].labels) == [
+    assert list(series["gMLP"].y) == [72.3, 79.6, 81.6]
+    assert list(series["gMLP"].labels) == [
         "ti",
         "s",
         "b",
     ]
-    assert max(series["ViT"].x) > 300 and max(series["Mixer"].x) > 200 and panel.x.log
-    assert list(series["EfficientNet"].labels) == ["B0", "B3", "B7"] and list(
-        series["Mixer (our setup)"].y
-    ) == [77.3]
+    assert max(series["ViT"].x) > 300
+    assert max(series["Mixer"].x) > 200
+    assert panel.x.log
+    assert list(series["EfficientNet"].labels) == ["B0", "B3", "B7"]
+    assert list(series["Mixer (our setup)"].y) == [77.3]
     assert series["Mixer"].look.marker != series["Mixer (our setup)"].look.marker
     assert len({each.look for each in panel.series}) == len(panel.series)
 

@@ -34,18 +34,16 @@ class Commands:
 
 def assert_done(result: subprocess.CompletedProcess) -> None:
     assert result.returncode == 0, result.stderr
-    assert "Traceback" not in result.stderr and "Exception ignored" not in result.stderr, (
-        result.stderr
-    )
+    assert "Traceback" not in result.stderr, result.stderr
+    assert "Exception ignored" not in result.stderr, result.stderr
 
 
 def assert_one_line_error(result: subprocess.CompletedProcess, *words: str) -> None:
     """Exit code 2, and on standard error `error: ...` as the last line, with the words; no
     traceback."""
     assert result.returncode == 2, result.stderr
-    assert "Traceback" not in result.stderr and "Exception ignored" not in result.stderr, (
-        result.stderr
-    )
+    assert "Traceback" not in result.stderr, result.stderr
+    assert "Exception ignored" not in result.stderr, result.stderr
     message = result.stderr.splitlines()[-1]
     assert message.startswith("error: "), result.stderr
     for word in words:
@@ -64,7 +62,8 @@ def assert_only_one_line(result: subprocess.CompletedProcess, *words: str) -> No
     step."""
     assert_one_line_error(result, *words)
     before = result.stderr.splitlines()[:-1]
-    assert all(map(BEGINNING.match, before)) and not result.stdout, result.stderr
+    assert all(map(BEGINNING.match, before)), result.stderr
+    assert not result.stdout, result.stderr
 
 
 def metrics(workdir: Path) -> list[dict]:

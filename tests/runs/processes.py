@@ -79,7 +79,6 @@ def run_two(commands: Commands, *arguments: str, **options) -> list[subprocess.C
 
 def assert_lost(result: subprocess.CompletedProcess) -> None:
     """A process that ended because of another one: not as if done or told to, and it says why."""
-    assert result.returncode not in (0, 2) and any(words in result.stderr for words in LOST), (
-        result.stderr
-    )
+    assert result.returncode not in (0, 2), result.stderr
+    assert any(words in result.stderr for words in LOST), result.stderr
     assert "Traceback" not in result.stderr, result.stderr

@@ -87,6 +87,8 @@ def test_from_the_command_line(tmp_path):
     }
     flags = [f"--config.{name}={value}" for name, value in values.items()]
     config, _ = config_lib.apply_overrides(start, ["gmlp train", *flags])
-    assert not config_lib.differences(config, wanted) and config.model.kernel_widths == (3, 5)
+    assert not config_lib.differences(config, wanted)
+    assert config.model.kernel_widths == (3, 5)
     advice = "\n".join(train.what_next(config, "run"))
-    assert "gmlp predict" in advice and "gmlp draw filters" not in advice
+    assert "gmlp predict" in advice
+    assert "gmlp draw filters" not in advice

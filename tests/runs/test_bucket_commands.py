@@ -85,7 +85,8 @@ def test_a_table_of_runs_in_a_bucket(commands, store, tmp_path):
     )
     assert store.names("runs", "reports/") == sorted(map(str, files))
     table = (tmp_path / "reports" / "table3" / "table.csv").read_bytes()
-    assert b",300" in table and store.read("runs", "reports/table3/table.csv") == table
+    assert b",300" in table
+    assert store.read("runs", "reports/table3/table.csv") == table
 
 
 def test_import(commands, store, tmp_path):
@@ -111,7 +112,8 @@ def test_import(commands, store, tmp_path):
         )
         for place in ("gs://runs/imported", tmp_path / "run")
     ]
-    assert told[0].stdout == told[1].stdout and "[MASK] 1:" in told[0].stdout, told[0].stderr
+    assert told[0].stdout == told[1].stdout, told[0].stderr
+    assert "[MASK] 1:" in told[0].stdout, told[0].stderr
     again = imported("gs://runs/fnet", "gs://runs/imported")
     assert_one_line_error(again, "gs://runs/imported holds config.json already")
     assert_one_line_error(imported("gs://runs/no", "gs://runs/none"), "gs://runs/no")

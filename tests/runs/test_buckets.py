@@ -76,7 +76,8 @@ def test_commands_on_a_run_in_a_bucket(commands, store, text, finished, tmp_path
     )
     filled = commands(workdir, command="predict", input="a [MASK] b\n", **store.environment)
     local = commands(f"--workdir={finished}", command="predict", input="a [MASK] b\n")
-    assert filled.stdout == local.stdout and "[MASK] 1:" in filled.stdout
+    assert filled.stdout == local.stdout
+    assert "[MASK] 1:" in filled.stdout
     drawn = commands("filters", workdir, command="draw", **store.environment)
     assert drawn.stdout.strip() == "gs://runs/a/one/figures/filters.png", drawn.stderr
     assert store.read("runs", "a/one/figures/filters.png").startswith(b"\x89PNG")
@@ -90,10 +91,8 @@ def test_run_that_is_copied_from_a_disk(commands, store, text, finished):
     before = store.names("runs", "copied/")
     again = commands(text, "--workdir=gs://runs/copied", **store.environment)
     assert_done(again)
-    assert (
-        "resuming gs://runs/copied at step 12" in again.stderr
-        and store.names("runs", "copied/") == before
-    )
+    assert "resuming gs://runs/copied at step 12" in again.stderr
+    assert store.names("runs", "copied/") == before
 
 
 @pytest.mark.slow
@@ -146,10 +145,8 @@ def test_run_that_loses_its_folder_ends(commands, store, text):
     store.write("runs", "lost/lease.json", json.dumps(lease).encode())
     line = process.communicate(timeout=60)[1].splitlines()[-1]
     assert process.returncode == 2
-    assert (
-        line.startswith("error: gs://runs/lost no longer belongs to this run: process ")
-        and " on elsewhere" in line
-    )
+    assert line.startswith("error: gs://runs/lost no longer belongs to this run: process ")
+    assert " on elsewhere" in line
     assert json.loads(store.read("runs", "lost/lease.json")) == lease
 
 
@@ -212,8 +209,11 @@ def test_what_a_store_refuses_for_good_is_one_line(commands, store, text, kind, 
     _, errors = process.communicate(timeout=400)
     store.faults()
     last = errors.splitlines()[-1]
-    assert process.returncode == code and last.startswith("error: ") and words in last, errors
-    assert "Traceback" not in errors and time.monotonic() - began < 300
+    assert process.returncode == code, errors
+    assert last.startswith("error: "), errors
+    assert words in last, errors
+    assert "Traceback" not in errors
+    assert time.monotonic() - began < 300
     if when == "in training":
         assert_done(
             commands(f"--workdir=gs://runs/{name}", command="evaluate", **store.environment)

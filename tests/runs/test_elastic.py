@@ -50,7 +50,8 @@ def test_two_processes_then_four_then_one(commands, text, tmp_path):
     assert_done(done)
     resumed = next(line for line in done.stderr.splitlines() if line.startswith("resuming"))
     step = int(resumed.split()[-1])
-    assert step >= 3 * EVERY and step % EVERY == 0, resumed
+    assert step >= 3 * EVERY, resumed
+    assert step % EVERY == 0, resumed
 
     lines = [line["step"] for line in metrics(elastic) if "loss" in line]
     assert lines == list(range(1, 61))

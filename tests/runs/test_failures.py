@@ -31,9 +31,8 @@ def test_loss_that_is_not_finite(workdir):
         loop.train(options, str(workdir))
     assert metrics(workdir)[-1]["step"] == 12
     state = final_state(workdir)
-    assert int(state["step"]) == 12 and all(
-        np.isfinite(leaf).all() for leaf in jax.tree.leaves(state)
-    )
+    assert int(state["step"]) == 12
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
 
 
 @pytest.mark.slow
@@ -77,7 +76,8 @@ def test_damaged_checkpoint_is_named_and_the_one_before_taken(
     monkeypatch.setattr(logging, "error", lambda form, *given: told.append(form % given))
     loop.train(config.load(str(workdir / "config.json")), str(workdir))
     assert f"resuming {workdir} at step 8" in capsys.readouterr().err
-    assert told[-1].startswith(str(newest)) and f"moved to {workdir}/damaged/12" in told[-1]
+    assert told[-1].startswith(str(newest))
+    assert f"moved to {workdir}/damaged/12" in told[-1]
     assert_same_run(workdir, finished)
 
 
@@ -89,6 +89,7 @@ def test_finished_run_again_does_nothing(commands, text, workdir, finished):
     assert metrics(workdir) == metrics(finished)
     assert (workdir / "config.json").read_text() == (finished / "config.json").read_text()
     results = [json.loads((folder / "result.json").read_text()) for folder in (workdir, finished)]
-    assert results[0]["eval"] == results[1]["eval"] and results[0]["step"] == 12
+    assert results[0]["eval"] == results[1]["eval"]
+    assert results[0]["step"] == 12
     files = {"config.json", "environment.json", "metrics.jsonl", "tokenizer.model", "figures"}
     assert set(os.listdir(workdir)) >= files

@@ -30,11 +30,10 @@ def test_the_config_knows_every_task():
                 "text_regression" if name in ("stsb", "own_number") else "text_classification"
             )
             assert options.glue.task == name.removesuffix("_number")
-            assert options.model.mask_padding and options.optimizer.clip == 0
-            assert (
-                options.optimizer.warmup == options.steps // 10
-                and options.steps % options.eval.every < 5
-            )
+            assert options.model.mask_padding
+            assert options.optimizer.clip == 0
+            assert options.optimizer.warmup == options.steps // 10
+            assert options.steps % options.eval.every < 5
     mnli = gmlp_config.from_file("configs/finetune_glue.py", "mnli")
     assert (mnli.batch_size, mnli.steps, mnli.optimizer.warmup, mnli.model.length) == (
         32,
@@ -114,7 +113,8 @@ def finetuned(commands, finished, data, tmp_path_factory):
 @pytest.mark.slow
 def test_it_learns_and_keeps_the_pretrained_model(finished, finetuned):
     result = json.loads((finetuned / "result.json").read_text())
-    assert result["eval"]["accuracy"] > 0.8 and result["eval"]["examples"] == 30
+    assert result["eval"]["accuracy"] > 0.8
+    assert result["eval"]["examples"] == 30
     config = json.loads((finetuned / "config.json").read_text())
     pretrained = json.loads((finished / "config.json").read_text())
     names = ("layers", "d_model", "d_ffn", "vocab_size")
@@ -145,7 +145,8 @@ def test_predictions_of_every_example(commands, finetuned, tmp_path, data):
     scored = json.loads(result.stdout.splitlines()[-1])["eval"]
     assert scored == json.loads((finetuned / "result.json").read_text())["eval"]
     lines = (tmp_path / "SST-2.tsv").read_text().splitlines()
-    assert lines[0] == "index\tprediction" and len(lines) == 31
+    assert lines[0] == "index\tprediction"
+    assert len(lines) == 31
     rows = [line.split("\t") for line in (data / "dev.tsv").read_text().splitlines()[1:31]]
     predicted = [line.split("\t") for line in lines[1:]]
     assert [index for index, _ in predicted] == [str(i) for i in range(30)]
@@ -156,5 +157,6 @@ def test_predictions_of_every_example(commands, finetuned, tmp_path, data):
     both = [f"--workdir={finetuned}", f"--predictions={tmp_path / 'by_two'}"]
     first, second = run_two(commands, *both, command="evaluate")
     assert json.loads(first.stdout.splitlines()[-1])["eval"] == pytest.approx(scored, rel=2e-4)
-    assert "eval" not in second.stdout and "wrote" not in second.stderr
+    assert "eval" not in second.stdout
+    assert "wrote" not in second.stderr
     assert (tmp_path / "by_two" / "SST-2.tsv").read_bytes() == (tmp_path / "SST-2.tsv").read_bytes()

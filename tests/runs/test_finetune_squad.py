@@ -29,12 +29,13 @@ def test_it_takes_the_pretrained_model_and_has_the_official_scores(commands, fin
     run, out = tmp_path / "run", tmp_path / "answers"
     assert_done(commands(f"{SQUAD}:v2.0,scale=small", *flags, f"--workdir={run}"))
     found = json.loads((run / "result.json").read_text())["eval"]
-    assert found["total"] == 18 and found["NoAns_total"] == 2 and found["windows"] > 18
+    assert found["total"] == 18
+    assert found["NoAns_total"] == 2
+    assert found["windows"] > 18
     assert (run / "tokenizer.model").read_bytes() == (finished / "tokenizer.model").read_bytes()
     params = final_state(run)["params"]
-    assert (
-        params["spans"]["kernel"].shape[-1] == 2 and np.abs(params["segments"]["table"]).max() > 0
-    )
+    assert params["spans"]["kernel"].shape[-1] == 2
+    assert np.abs(params["segments"]["table"]).max() > 0
 
     result = commands(f"--workdir={run}", f"--predictions={out}", command="evaluate")
     assert_done(result)
@@ -43,7 +44,8 @@ def test_it_takes_the_pretrained_model_and_has_the_official_scores(commands, fin
     assert {file.name for file in out.iterdir()} >= files
     questions = read(tmp_path / "dev.json", "v2.0")
     official = squad_answers.evaluate(questions, json.loads((out / "predictions.json").read_text()))
-    assert official.pop("missing_filled_with_empty") == 0 and {
+    assert official.pop("missing_filled_with_empty") == 0
+    assert {
         "exact",
         "f1",
         "HasAns_f1",
@@ -66,20 +68,18 @@ def test_the_papers_protocol(version):
     adamw = config.optimizer
     assert (adamw.learning_rate, adamw.schedule, adamw.weight_decay) == (5e-5, "linear", 0.01)
     assert (adamw.eps, adamw.b1, adamw.b2, adamw.clip) == (1e-6, 0.9, 0.999, 0)
-    assert (
-        config.model.dropout == config.model.attention_dropout == 0.1 and config.model.mask_padding
-    )
-    assert config.data.train == f"tfds:squad/{version}" and config.squad.version == version
+    assert config.model.dropout == config.model.attention_dropout == 0.1
+    assert config.model.mask_padding
+    assert config.data.train == f"tfds:squad/{version}"
+    assert config.squad.version == version
     assert tuple(
         config.squad[name] for name in ("stride", "max_query", "max_answer", "n_best")
     ) == (128, 64, 30, 20)
     for scale in ("small", "gpu"):
         small = gmlp_config.from_file("configs/finetune_squad.py", f"{version},scale={scale}")
         gmlp_config.validate(small)
-        assert (
-            small.optimizer.warmup == small.steps // 10
-            and small.steps % small.checkpoint.every == 0
-        )
+        assert small.optimizer.warmup == small.steps // 10
+        assert small.steps % small.checkpoint.every == 0
 
 
 def test_an_unknown_version_of_the_config(commands, tmp_path):

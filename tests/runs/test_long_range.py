@@ -27,9 +27,8 @@ def test_listops_from_trees_to_values(tmp_path):
     listops.make(str(tmp_path / "made"), (40, 12, 8), listops.Grammar(3, 40))
     config, run = tiny("listops", tmp_path / "made", length=48), str(tmp_path / "run")
     result = loop.train(config, run)
-    assert result["eval"]["examples"] == 12 and result["eval"]["loss"] == pytest.approx(
-        np.log(10), rel=0.2
-    )
+    assert result["eval"]["examples"] == 12
+    assert result["eval"]["loss"] == pytest.approx(np.log(10), rel=0.2)
     trained = pretrained.load(run)
     trees = ["[MAX 4 3 [MIN 2 3 ] 1 0 ]", "( ( ( [SM 2 ) 3 ) ] )"]
     predictor = trained.task.predictor
@@ -54,12 +53,11 @@ def test_pairs_of_papers(tmp_path):
             lines.append(f"{i % 2}.0\tP{i}\tQ{i}\t{texts} {part}\n")
         (papers / f"new_aan_pairs.{part}.tsv").write_text("".join(lines))
     result = loop.train(tiny("retrieval", papers, length=32), str(tmp_path / "run"))
-    assert result["eval"]["examples"] == 9 and 0.5 < result["eval"]["loss"] < 2
+    assert result["eval"]["examples"] == 9
+    assert 0.5 < result["eval"]["loss"] < 2
     trained = pretrained.load(str(tmp_path / "run"))
-    assert (
-        trained.params["head"]["first"]["kernel"].shape == (32, 32)
-        and "segments" not in trained.params
-    )
+    assert trained.params["head"]["first"]["kernel"].shape == (32, 32)
+    assert "segments" not in trained.params
     task = trained.task
     data = task.Data(trained.config, RunFiles(trained.folder))
     first, second = data.examples("train")[0]["tokens"], data.examples("train")[1]["tokens"]
@@ -85,7 +83,8 @@ def test_paths_in_pixels(tmp_path):
             paths / "imgs" / "0" / f"sample_{i}.png"
         )
     result = loop.train(tiny("pathfinder", paths, image_size=(8, 8)), str(tmp_path / "run"))
-    assert 3 <= result["eval"]["examples"] <= 12 and set(result["eval"]) >= {"top1", "loss"}
+    assert 3 <= result["eval"]["examples"] <= 12
+    assert set(result["eval"]) >= {"top1", "loss"}
     trained = pretrained.load(str(tmp_path / "run"))
     assert trained.params["stem"]["table"].shape == (256, 8)
     image = str(paths / "imgs" / "0" / "sample_3.png")

@@ -20,8 +20,10 @@ def by_two(commands, text, tmp_path_factory):
     """The folder of a run that two processes trained without a break."""
     workdir = tmp_path_factory.mktemp("by_two") / "run"
     first, second = run_two(commands, text, *FLAGS, f"--workdir={workdir}")
-    assert "step 60/60" in first.stderr and str(workdir / "figures") in first.stdout
-    assert "step " not in second.stderr and "figures" not in second.stdout
+    assert "step 60/60" in first.stderr
+    assert str(workdir / "figures") in first.stdout
+    assert "step " not in second.stderr
+    assert "figures" not in second.stdout
     return workdir
 
 
@@ -75,9 +77,11 @@ def test_checkpoints_go_from_two_processes_to_one_and_back(
         shutil.copytree(run, tmp_path / run.parent.name)
     one, two = (tmp_path / run.parent.name for run in (by_two, by_one))
     result = commands(*flags, f"--workdir={one}")
-    assert f"resuming {one} at step 60" in result.stderr and result.returncode == 0, result.stderr
+    assert f"resuming {one} at step 60" in result.stderr, result.stderr
+    assert result.returncode == 0, result.stderr
     first, second = run_two(commands, *flags, "--config.mesh.fsdp=4", f"--workdir={two}")
-    assert f"resuming {two} at step 60" in first.stderr and not second.stderr
+    assert f"resuming {two} at step 60" in first.stderr
+    assert not second.stderr
     changes = [line["changed"] for run in (one, two) for line in metrics(run) if "changed" in line]
     assert changes == [{"steps": [60, 80]}, {"steps": [60, 80], "mesh.fsdp": [1, 4]}]
     assert_close(*([line for line in metrics(run) if "changed" not in line] for run in (one, two)))
@@ -98,10 +102,12 @@ def test_run_that_is_stopped_and_killed_is_the_same_run(commands, text, by_two, 
         results = outcome(first), outcome(second)
     assert [result.returncode for result in results] == [0, 0], results
     message = results[0].stderr.splitlines()[-1]
-    assert message.startswith("SIGTERM: step ") and not results[1].stderr, results
+    assert message.startswith("SIGTERM: step "), results
+    assert not results[1].stderr, results
     assert message.endswith("; to resume: start the same 2 processes again")
     saved = int(message.split()[2])
-    assert 5 < saved < 60 and int(final_state(tmp_path / "run")["step"]) == saved
+    assert 5 < saved < 60
+    assert int(final_state(tmp_path / "run")["step"]) == saved
 
     with two_processes(commands, *command) as (first, second):
         await_line(first, f"^step {(saved // 20 + 1) * 20 + 5 if saved < 35 else 50}/")
@@ -137,7 +143,8 @@ def test_step_that_hangs_ends_with_all_stacks(commands, text, tmp_path):
         await_line(first, "^step 6/")
         second.send_signal(signal.SIGSTOP)
         result = outcome(first, 60)
-    assert result.returncode == 1 and "Timeout (0:00:05)!" in result.stderr, result.stderr
+    assert result.returncode == 1, result.stderr
+    assert "Timeout (0:00:05)!" in result.stderr, result.stderr
     assert "loop.py" in result.stderr
 
 

@@ -52,10 +52,8 @@ def test_a_model_is_pretrained_finetuned_and_drawn(commands, tmp_path):
     )
     header, row = (line.split(",") for line in (report / "table.csv").read_text().splitlines())
     shares = dict(zip(header, map(float, row), strict=True))
-    assert (
-        0 < shares["across"] < shares["within"] < 1
-        and shares["across"] + shares["within"] <= 1 + 1e-6
-    )
+    assert 0 < shares["across"] < shares["within"] < 1
+    assert shares["across"] + shares["within"] <= 1 + 1e-6
     done = commands(
         "figure10",
         f"--from={tmp_path}/runs",

@@ -37,10 +37,8 @@ def test_signal_saves_and_the_printed_command_goes_on(commands, text, tmp_path, 
     assert code == 75, stderr
     message = stderr.splitlines()[-1]
     step = int(message.split(" is saved")[0].rpartition(" ")[2])
-    assert (
-        message.startswith(f"{name}: step {step} is saved in {tmp_path / 'run'}; to resume: ")
-        and step >= 10
-    )
+    assert message.startswith(f"{name}: step {step} is saved in {tmp_path / 'run'}; to resume: ")
+    assert step >= 10
     assert int(final_state(tmp_path / "run")["step"]) == step
     assert not (tmp_path / "run" / "result.json").exists()
 

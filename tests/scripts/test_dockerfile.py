@@ -62,32 +62,28 @@ def test_one_argument_chooses_the_device(steps, tmp_path, device, extras):
     assert (refused.returncode, refused.stdout) == (
         2,
         "",
-    ) and "'gpu'; expected cpu, cuda or tpu" in refused.stderr
+    )
+    assert "'gpu'; expected cpu, cuda or tpu" in refused.stderr
 
 
 def test_the_python_is_the_one_of_the_constraints(steps):
     python = dict(steps)["FROM"]
-    assert (
-        python == "python:3.13-slim"
-        and f"constraints-{re.search('[0-9.]+', python)[0]}.txt" in dict(steps)["RUN"]
-    )
+    assert python == "python:3.13-slim"
+    assert f"constraints-{re.search('[0-9.]+', python)[0]}.txt" in dict(steps)["RUN"]
 
 
 def test_what_is_copied_is_sent_to_docker_and_runs_as_no_root(steps):
     copied = {word for step, value in steps if step == "COPY" for word in value.split()[:-1]}
-    assert (
-        all((ROOT / name).exists() for name in copied)
-        and {"gmlp_flax", "configs", "setup.cfg"} < copied
-    )
+    assert all((ROOT / name).exists() for name in copied)
+    assert {"gmlp_flax", "configs", "setup.cfg"} < copied
     sent = {
         line[1:]
         for line in (ROOT / ".dockerignore").read_text().splitlines()
         if line.startswith("!")
     }
     assert sent == copied
-    assert [value for step, value in steps if step == "USER"] == ["1000"] and "--uid=1000" in dict(
-        steps
-    )["RUN"]
+    assert [value for step, value in steps if step == "USER"] == ["1000"]
+    assert "--uid=1000" in dict(steps)["RUN"]
 
 
 def test_hadolint_finds_nothing():

@@ -51,7 +51,9 @@ def test_create_asks_for_the_type_and_waits(cloud, variables, flags):
 def test_a_request_that_fails_is_one_line(cloud):
     (cloud.folder / "states").write_text("FAILED")
     code, _, err = cloud.launch("create", TPU_TYPE="v5litepod-16")
-    assert code == 2 and "pod is FAILED" in err and len(err.splitlines()) == 1
+    assert code == 2
+    assert "pod is FAILED" in err
+    assert len(err.splitlines()) == 1
 
 
 def test_setup_copies_and_installs_on_all_workers(cloud):
@@ -73,7 +75,8 @@ def test_setup_copies_and_installs_on_all_workers(cloud):
 
 def test_training_outlives_the_connection_and_saves_when_it_is_stopped(cloud):
     code, _, err = cloud.launch("train", "--x")
-    assert code != 0 and "run setup first" in err
+    assert code != 0
+    assert "run setup first" in err
     cloud.launch("setup")
     code, _, err = cloud.launch("train", *AWKWARD)
     assert code == 0, err
@@ -81,7 +84,8 @@ def test_training_outlives_the_connection_and_saves_when_it_is_stopped(cloud):
         words = json.loads(cloud.on(worker, "gmlp_flax/train.log"))
         assert words == ["tpu,cpu", "-m", "gmlp_flax.train", *AWKWARD, "--multihost=on"]
     code, _, err = cloud.launch("train", "--other")
-    assert code != 0 and "runs already" in err
+    assert code != 0
+    assert "runs already" in err
     assert cloud.launch("stop")[0] == 0
     assert all(cloud.on(worker, "gmlp_flax/train.log").endswith("\nsaved\n") for worker in range(2))
     assert cloud.launch("train", "--other")[0] == 0
@@ -118,5 +122,7 @@ def test_logs_follow_one_worker_and_the_slice_is_given_back(cloud):
 )
 def test_mistakes_are_one_line(cloud, command, variables, words):
     code, out, err = cloud.launch(command, **variables)
-    assert (code, out) == (2, "") and words in err and len(err.splitlines()) == 1
+    assert (code, out) == (2, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
     assert not cloud.calls()

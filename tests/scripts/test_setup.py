@@ -131,7 +131,8 @@ def test_second_run_does_nothing_and_extras_add_up(checkout):
     assert checkout.setup("test").returncode == 0
     again = checkout.setup("test")
     assert (again.returncode, again.stderr) == (0, "")
-    assert len(again.stdout.splitlines()) == 1 and "up to date" in again.stdout
+    assert len(again.stdout.splitlines()) == 1
+    assert "up to date" in again.stdout
     checkout.setup("tensorboard")
     assert checkout.setup("tensorboard", "test").stdout.count("up to date") == 1
     assert checkout.setup().stdout.count("up to date") == 1
@@ -154,7 +155,8 @@ def test_tested_versions_are_installed(checkout, version, file):
     checkout.setup(VERSION=version)
     checkout.setup(VERSION=version, CONSTRAINTS="none")
     tested, newest = (checkout.root / "commands.txt").read_text().splitlines()
-    assert f"--constraint {file} --editable" in tested and "--constraint" not in newest
+    assert f"--constraint {file} --editable" in tested
+    assert "--constraint" not in newest
 
 
 @pytest.mark.parametrize("name", CONSTRAINTS)
@@ -166,7 +168,8 @@ def test_constraints_name_every_requirement(name):
         }
         for file, sign in ((name, "=="), ("requirements.txt", ">="))
     )
-    assert required and required <= pinned
+    assert required
+    assert required <= pinned
 
 
 def test_failed_installation_is_done_again(checkout):
@@ -188,16 +191,16 @@ def test_another_python_rebuilds(checkout):
     # A fresh environment holds what was asked for now, and keeps its Python when none is named.
     assert checkout.installed() == [".[test]", "."]
     kept = checkout.setup(VERSION="3.10.13")
-    assert "up to date" in kept.stdout and "3.12.1" in kept.stdout
+    assert "up to date" in kept.stdout
+    assert "3.12.1" in kept.stdout
 
 
 def test_venv_and_checkout_may_stand_elsewhere(checkout, tmp_path):
     for venv in (str(tmp_path / "my venv"), "my venv"):
         assert checkout.setup("test", VENV=venv).returncode == 0
         assert "up to date" in checkout.setup("test", VENV=venv).stdout
-        assert (checkout.root / venv / "pyvenv.cfg").exists() and not (
-            checkout.root / ".venv"
-        ).exists()
+        assert (checkout.root / venv / "pyvenv.cfg").exists()
+        assert not (checkout.root / ".venv").exists()
     checkout.root = checkout.root.rename(checkout.root.with_name("moved"))
     assert "is installed" in checkout.setup("test", VENV="my venv").stdout
 
@@ -208,7 +211,8 @@ def test_help_prints_usage(script):
         [ROOT / f"scripts/{script}.sh", "-h"], capture_output=True, text=True, timeout=60
     )
     assert result.returncode == 0
-    assert f"Usage: scripts/{script}.sh" in result.stdout and "set -e" not in result.stdout
+    assert f"Usage: scripts/{script}.sh" in result.stdout
+    assert "set -e" not in result.stdout
 
 
 def test_another_command_of_docs_is_refused():
@@ -216,4 +220,5 @@ def test_another_command_of_docs_is_refused():
     assert (done.returncode, done.stdout) == (
         2,
         "",
-    ) and "'publish'; expected build or serve" in done.stderr
+    )
+    assert "'publish'; expected build or serve" in done.stderr

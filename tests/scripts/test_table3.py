@@ -51,9 +51,8 @@ def test_a_second_call_goes_on_and_a_third_does_nothing(trainer):
     scores = dict(zip([*SEARCH, *REPORTED], (30.0, 20.0, 21.0, 22.0), strict=True))
     trainer.plan(scores | {REPORTED[0]: "stops"})  # as a run does that saves when the time is over
     done = call(trainer, "60")
-    assert (
-        done.returncode == 1 and "some rows are missing: run the same command again" in done.stderr
-    )
+    assert done.returncode == 1
+    assert "some rows are missing: run the same command again" in done.stderr
     assert trainer.names() == [*SEARCH, REPORTED[0]]
     report = (
         f"-m gmlp_flax reproduce table3 --scale=gpu --from={trainer.folder}/runs/* --out=reports"
@@ -64,20 +63,22 @@ def test_a_second_call_goes_on_and_a_third_does_nothing(trainer):
     assert done.returncode == 0, done.stderr
     assert trainer.names()[3:] == REPORTED
     assert {path.name for path in (trainer.folder / "runs").iterdir()} == {"sgu"}
-    assert call(trainer, "60").returncode == 0 and len(trainer.names()) == 5
+    assert call(trainer, "60").returncode == 0
+    assert len(trainer.names()) == 5
 
 
 def test_without_time_nothing_is_trained(trainer):
     done = call(trainer, "0", "--config.steps=3")
-    assert done.returncode == 1 and trainer.names() == [] and "reproduce table3" in done.stdout
+    assert done.returncode == 1
+    assert trainer.names() == []
+    assert "reproduce table3" in done.stdout
 
 
 @pytest.mark.parametrize("words", [[], ["x", "books.jsonl", "runs"], ["25", "books.jsonl"]])
 def test_mistakes_are_one_line(words):
     done = subprocess.run(["scripts/table3.sh", *words], capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.startswith(
-        "error: expected scripts/table3.sh MINUTES DATA RUNS"
-    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: expected scripts/table3.sh MINUTES DATA RUNS")
 
 
 def test_its_rows_are_table_3s():

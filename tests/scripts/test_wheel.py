@@ -54,13 +54,15 @@ class Fresh:
     def gmlp(self, *words: str, **options: str) -> str:
         """What a command prints that succeeds."""
         done = self.run("gmlp", *words, **options)
-        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
         return done.stdout
 
     def refused(self, *words: str) -> str:
         """The one line of a command that is refused."""
         done = self.run("gmlp", *words)
-        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
         return done.stderr.splitlines()[-1]
 
 
@@ -118,7 +120,8 @@ def test_the_run_predicts(fresh, text):
         "import gmlp_flax; print(gmlp_flax.load('w').predict(['The [MASK] is a function.'], top=3))"
     )
     done = fresh.run("python", "-c", program)
-    assert done.returncode == 0 and len(eval(done.stdout)[0][0]) == 3, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert len(eval(done.stdout)[0][0]) == 3, done.stderr
 
 
 def test_the_models_that_come_with_it(fresh):

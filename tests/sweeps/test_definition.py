@@ -34,7 +34,8 @@ def test_all_points_of_a_file_are_trained(trainer):
         "| quickstart_text,batch_size=8 | 2 | 20.0 | 20.0 | 10.0 | 30.0 | 30.0 10.0 |",
     ]
     written = trainer.report()
-    assert written["config"] == f"{trainer.folder}/points.py:2" and written["chosen"] is None
+    assert written["config"] == f"{trainer.folder}/points.py:2"
+    assert written["chosen"] is None
     assert [row["point"] for row in written["points"]] == [
         {"config": TEXT},
         {"config": TEXT, "batch_size": 8},
@@ -70,7 +71,8 @@ def test_failed_points_do_not_stop_the_others(trainer):
     assert [len(row["runs"]) for row in trainer.report()["points"]] == [1, 1]
     trainer.plan({FIRST + "0": {"perplexity": float("nan")}})
     code, _, told = trainer.sweep("--sweep=@points.py:2")
-    assert code == 1 and trainer.names()[4:] == [FIRST + "0", SECOND + "0"]
+    assert code == 1
+    assert trainer.names()[4:] == [FIRST + "0", SECOND + "0"]
     assert told[-1].startswith(f"the run {FIRST}0 ended with perplexity nan")
 
 
@@ -82,7 +84,8 @@ def test_why_a_run_failed_is_told_at_once_and_at_the_end(trainer):
         f"the run {trainer.folder}/out/{name} failed (no such text)"
         for name in trainer.report()["failed"]
     ]
-    assert (code, printed, len(reasons)) == (1, [], 4) and told[4].startswith("4 of 4 runs failed")
+    assert (code, printed, len(reasons)) == (1, [], 4)
+    assert told[4].startswith("4 of 4 runs failed")
     for lines in (told[:4], told[5:]):
         assert all(line.startswith(reason) for line, reason in zip(lines, reasons, strict=True)), (
             told
@@ -105,7 +108,8 @@ def test_keys_as_flags(trainer):
         "--config.optimizer.learning_rate=1e-3",
         "--config.seed=4",
     ]
-    assert len(trainer.report()["points"]) == 2 and len(trainer.report()["points"][1]["runs"]) == 2
+    assert len(trainer.report()["points"]) == 2
+    assert len(trainer.report()["points"][1]["runs"]) == 2
 
 
 def test_printed_commands(trainer):
@@ -113,7 +117,9 @@ def test_printed_commands(trainer):
         "--sweep=@points.py", "--print", "--config.data.train=my books.jsonl"
     )
     out = trainer.folder / "out"
-    assert code == 0 and not out.exists() and not trainer.calls()
+    assert code == 0
+    assert not out.exists()
+    assert not trainer.calls()
     train, data = (
         ["python", "-m", "gmlp_flax.train", f"--config={TEXT}"],
         "--config.data.train=my books.jsonl",
@@ -158,10 +164,8 @@ def test_wrong_sweep_files_are_one_line(trainer, code, message):
 def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
     points = [{"config": TEXT} | point for point in points]
     (trainer.folder / "wrong.py").write_text(f"def get_sweep(): return {points!r}")
-    assert (
-        trainer.refused("--sweep=@wrong.py").startswith(message)
-        and not (trainer.folder / "out").exists()
-    )
+    assert trainer.refused("--sweep=@wrong.py").startswith(message)
+    assert not (trainer.folder / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -191,7 +195,5 @@ def test_wrong_points_are_one_line_before_any_run(trainer, points, message):
 )
 def test_mistakes_are_one_line_before_any_run(trainer, options, message):
     told = trainer.refused(*options)
-    assert (
-        told.startswith(message.replace("@", f"{trainer.folder}/"))
-        and not (trainer.folder / "out").exists()
-    )
+    assert told.startswith(message.replace("@", f"{trainer.folder}/"))
+    assert not (trainer.folder / "out").exists()

@@ -113,7 +113,8 @@ def test_flags_and_name_of_a_point():
     assert sweep.flags(point) == [f"--config.{value}" for value in values]
     name = sweep.name(point)
     assert name == "optimizer.learning_rate=1e-5,model.image_size=_32,_64_,data.train=a_b_c.tsv"
-    assert re.fullmatch(r"[\w.,=+-]+", name) and sweep.name({}) == ""
+    assert re.fullmatch(r"[\w.,=+-]+", name)
+    assert sweep.name({}) == ""
 
 
 def test_a_point_may_name_its_config():
@@ -138,9 +139,8 @@ def test_sweeps_that_chose_settings():
     known = runpy.run_path("configs/c4_ablation.py")["SMALL_SETTINGS"]
     for arg in rounds:
         points = make(arg)
-        assert len(set(map(sweep.name, points))) == len(points) and {
-            point["seed"] for point in points
-        } == {100}
+        assert len(set(map(sweep.name, points))) == len(points)
+        assert {point["seed"] for point in points} == {100}
     keys = ("config", "optimizer.learning_rate", "optimizer.lr_multipliers", "model.embedding_norm")
     tried = {tuple(point[key] for key in keys) for point in (*make("settings"), *make("depths"))}
     families = {"transformer", "gmlp", "amlp", "thin"}  # of the depths that nobody searched
@@ -149,9 +149,8 @@ def test_sweeps_that_chose_settings():
         for row, setting in known.items()
         if row not in families
     }
-    assert chosen < tried and {point["config"] for point in make("settings")} <= {
-        config for config, *_ in chosen
-    }
+    assert chosen < tried
+    assert {point["config"] for point in make("settings")} <= {config for config, *_ in chosen}
     assert {point["optimizer.learning_rate"] for point in make()} == {
         1e-3,
         2e-3,
@@ -178,14 +177,14 @@ def test_a_sweep_that_chooses_the_rates_of_a_column(name):
             "seed": 100,
             "data.search": True,
         } in tried
-    assert len(tried) == 5 * len(column.rows) and all(
-        point.items() >= column.cpu.items() for point in tried
-    )
+    assert len(tried) == 5 * len(column.rows)
+    assert all(point.items() >= column.cpu.items() for point in tried)
 
 
 def test_the_runs_of_a_column():
     make = runpy.run_path("configs/sweeps/alternatives.py")["get_sweep"]
-    assert len(make()) == 3 * len(ROWS) and make("mlm") == TABLES["alternatives"].points("cpu")
+    assert len(make()) == 3 * len(ROWS)
+    assert make("mlm") == TABLES["alternatives"].points("cpu")
     chosen = make("cifar10,rows=fnet+sgu+bert_rel,scale=gpu")
     assert [point["config"] for point in chosen] == [
         "cifar10:gmlp,scale=gpu",

@@ -37,12 +37,14 @@ def sweep(trainer, monkeypatch):
 def test_the_others_go_on_if_one_fails(sweep, trainer, capfd):
     assert training.train(sweep) is False
     report = json.loads((trainer.folder / "out" / "sweep.json").read_text())
-    assert report["failed"] == ["seed=0"] and report["overrides"] == {"steps": 7}
+    assert report["failed"] == ["seed=0"]
+    assert report["overrides"] == {"steps": 7}
     [point] = report["points"]
     assert [run["workdir"] for run in point["runs"]] == ["seed=1"]
     assert "the reason of seed=0" in capfd.readouterr().err
     trainer.plan({"seed=0": 10.0})
-    assert training.train(sweep) is True and trainer.names() == ["seed=0", "seed=1", "seed=0"]
+    assert training.train(sweep) is True
+    assert trainer.names() == ["seed=0", "seed=1", "seed=0"]
 
 
 def test_says_how_long_the_others_take(sweep, monkeypatch):
@@ -125,9 +127,9 @@ def test_status_of_a_sweep_that_chooses(trainer):
     code, printed, _ = trainer.sweep(
         f"--config={TEXT}", "--grid=batch_size=8,16", "--seeds=0,1", "--status"
     )
-    assert (
-        code == 0 and printed[0].startswith("batch_size=8,seed=1: step 0 of ") and len(printed) == 2
-    )
+    assert code == 0
+    assert printed[0].startswith("batch_size=8,seed=1: step 0 of ")
+    assert len(printed) == 2
 
 
 def made():
@@ -159,9 +161,8 @@ def test_statistics_are_over_the_seeds_that_ended():
         }
     }
     assert [run["seed"] for run in first["runs"]] == [0, 1, 2]
-    assert second["point"] == {"batch_size": 16} and set(
-        second["summary"]["perplexity"].values()
-    ) == {9.0}
+    assert second["point"] == {"batch_size": 16}
+    assert set(second["summary"]["perplexity"].values()) == {9.0}
 
 
 ROOT = Path(__file__).parents[2]
@@ -287,4 +288,5 @@ def test_signal_ends_all_runs(trainer, name):
     process.send_signal(getattr(signal, name))
     printed, errors = process.communicate(timeout=30)
     assert (process.returncode, printed, errors) == (130, "", "interrupted\n")
-    assert trainer.names() == ["first"] and not alive(int((trainer.folder / "hanging").read_text()))
+    assert trainer.names() == ["first"]
+    assert not alive(int((trainer.folder / "hanging").read_text()))

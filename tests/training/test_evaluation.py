@@ -29,13 +29,15 @@ def test_batch_size_changes_nothing(text_run):
     for size in (7, 2**20):
         data.config.eval.batch_size = size
         found, outputs = evaluator(trained.params)
-        assert outputs == {} and found == pytest.approx(expected, rel=1e-5)
+        assert outputs == {}
+        assert found == pytest.approx(expected, rel=1e-5)
     sizes = []
     for shares in (1, 8):
         sizes.append(data.evaluation_batch_size(shares))
         with data.evaluation_batches(0, 1, shares) as batches:
             (batch,) = batches
-        assert len(batch["weight"]) == sizes[-1] and batch["weight"].sum() == examples
+        assert len(batch["weight"]) == sizes[-1]
+        assert batch["weight"].sum() == examples
     assert sizes == [examples, -(-examples // 8) * 8]
 
 

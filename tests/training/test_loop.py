@@ -91,7 +91,8 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
     for stopping_at, saved, evaluated in (2, 3, []), (batches + 2, 6, [3]), (1, 6, [3]):
         scored.clear()
         begun.clear()
-        assert loop.train(options, str(workdir)) is None and len(scored) == stopping_at
+        assert loop.train(options, str(workdir)) is None
+        assert len(scored) == stopping_at
         # the step after that evaluation is not compiled yet, and may take an hour again
         if stopping_at > batches:
             assert begun == [0, batches]
@@ -120,12 +121,15 @@ def test_the_result_is_written_last_and_deleted_first(tmp_path, monkeypatch):
         patched.setattr(loop.run_folder.RunFolder, "write_result", killed_at_the_end)
         with pytest.raises(KeyboardInterrupt):
             loop.train(options, str(run))
-    assert not (run / "result.json").exists() and (run / "checkpoints" / "3").exists()
+    assert not (run / "result.json").exists()
+    assert (run / "checkpoints" / "3").exists()
     (run / "figures").mkdir()
     (run / "figures" / ".loss.png.01234567.tmp").touch()
     first = loop.train(options, str(run))
-    assert first["step"] == 3 and (run / "result.json").exists()
-    assert not [*run.rglob("*tmp*")] and not (run / "lease.json").exists()
+    assert first["step"] == 3
+    assert (run / "result.json").exists()
+    assert not [*run.rglob("*tmp*")]
+    assert not (run / "lease.json").exists()
 
     def killed_in_a_step(path, content):
         if path.endswith("config.json"):

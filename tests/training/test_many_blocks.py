@@ -27,7 +27,8 @@ def test_a_mesh_changes_nothing_but_rounding(results):
             results[f"{name}:1x1x1"],
             results[mesh := f"{name}:{'x'.join(map(str, sizes))}"],
         )
-        assert split.keys() == expected.keys() and len(split) > 10
+        assert split.keys() == expected.keys()
+        assert len(split) > 10
         for path, leaf in expected.items():
             atol = 1e-4 * np.abs(leaf).max() + 1e-6
             np.testing.assert_allclose(

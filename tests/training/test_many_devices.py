@@ -49,11 +49,10 @@ def results(folder):
 @pytest.mark.parametrize("sizes", MESHES[1:])
 def test_a_mesh_changes_nothing_but_rounding(results, sizes):
     found, expected = results["x".join(map(str, sizes))], results["1x1x1"]
-    assert found.keys() == expected.keys() and len(found) > 60
-    assert (
-        found["predictions"] == expected["predictions"]
-        and found["examples"] == expected["examples"]
-    )
+    assert found.keys() == expected.keys()
+    assert len(found) > 60
+    assert found["predictions"] == expected["predictions"]
+    assert found["examples"] == expected["examples"]
     for name in found:
         # Adam divides by the root of a second moment: if that is only rounding, so is the step.
         rtol, atol = (1e-4, 2e-5) if name.startswith(("0/params", "0/ema")) else (2e-5, 2e-6)
@@ -95,8 +94,10 @@ def collectives(folder, *sizes) -> list[tuple[str, bool, list[tuple[int, ...]]]]
 def test_data_parallel_steps_add_up_gradients_once(folder):
     """Not in each layer or microbatch: a single all-reduce holds every gradient and every sum."""
     ((kind, in_loop, shapes),) = collectives(folder, 8, 1, 1)
-    assert kind == "all-reduce" and not in_loop
-    assert (LAYERS, D_MODEL, 2 * CHANNELS) in shapes and (LAYERS, CHANNELS, D_MODEL) in shapes
+    assert kind == "all-reduce"
+    assert not in_loop
+    assert (LAYERS, D_MODEL, 2 * CHANNELS) in shapes
+    assert (LAYERS, CHANNELS, D_MODEL) in shapes
 
 
 def test_fsdp_gathers_kernels_together_and_scatters_their_gradients(folder):

@@ -149,7 +149,8 @@ def test_folders_and_patterns_are_answered_by_path(images, tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("no image")
     paths = [str(tmp_path / f"{i}.png") for i in range(3)]
     answers = images.predict(tmp_path, batch_size=2, progress=True)
-    assert [*answers] == paths and [*answers.values()] == images.predict(paths)
+    assert [*answers] == paths
+    assert [*answers.values()] == images.predict(paths)
     assert "3/3" in capsys.readouterr().err
     assert [*images.predict(f"{tmp_path}/[01].png")] == paths[:2]
     assert images.predict(paths[0]) == [answers[paths[0]]]

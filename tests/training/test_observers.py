@@ -53,9 +53,8 @@ def test_the_line_of_a_terminal(clock, capsys, monkeypatch):
     line.show_loss(11, 1.23456)
     line.close()
     last = capsys.readouterr().err.rpartition("\r")[2].rstrip()
-    assert last.startswith("step 11/5000   0%|") and last.endswith(
-        "| loss 1.2346  10 images/s  ETA 1:23:09"
-    ), last
+    assert last.startswith("step 11/5000   0%|"), last
+    assert last.endswith("| loss 1.2346  10 images/s  ETA 1:23:09"), last
 
 
 @pytest.mark.slow
@@ -173,11 +172,9 @@ def test_what_wandb_refuses_is_told_once(config, tmp_path, wandb, capsys, proble
         tracker.log(step, "train", {"loss": 1.0})
     tracker.close()
     (line,) = capsys.readouterr().err.splitlines()
-    assert (
-        line.startswith("wandb: ")
-        and line.endswith("; the run continues without it")
-        and wandb.logged == []
-    )
+    assert line.startswith("wandb: ")
+    assert line.endswith("; the run continues without it")
+    assert wandb.logged == []
 
 
 def test_tensorboard_has_one_file_with_the_config(config, tmp_path):

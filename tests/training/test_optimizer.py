@@ -115,10 +115,8 @@ def test_frozen_parameters_stay_bit_identical(config, text_task):
     config.optimizer.freeze = ("/spatial/", "^embedding$")
     updates = updates_of(config, text_task)
     same = {name for name, update in updates.items() if not update.any()}
-    assert (
-        same == {name for name in updates if re.search("/spatial/|^embedding$", name)}
-        and len(same) == 3
-    )
+    assert same == {name for name in updates if re.search("/spatial/|^embedding$", name)}
+    assert len(same) == 3
 
 
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
@@ -140,9 +138,8 @@ def test_rates_multiply_the_updates_of_the_parameters_that_they_name(tmp_path, o
             dict(rtol=1e-3, atol=1e-6) if OPTIMIZERS[optimizer_name].averages else dict(rtol=1e-6)
         )
         np.testing.assert_allclose(scaled[name], update * factor, err_msg=name, **rounding)
-    assert (
-        not scaled["encoder/norm/scale"].any() and plain["encoder/blocks/gate/spatial/bias"].any()
-    )
+    assert not scaled["encoder/norm/scale"].any()
+    assert plain["encoder/blocks/gate/spatial/bias"].any()
 
 
 @pytest.mark.parametrize(
@@ -180,13 +177,15 @@ def test_every_optimizer_descends_and_decays_matrices_alone(config, name):
         return (jax.device_get(update(gradient))["line"] for gradient in (gradients[0], still))
 
     step, rest = moved()
-    assert np.vdot(step["kernel"], gradients[0]["line"]["kernel"]) < 0 and step["bias"] < 0
+    assert np.vdot(step["kernel"], gradients[0]["line"]["kernel"]) < 0
+    assert step["bias"] < 0
     assert not np.any(rest["kernel"])
     if "weight_decay" not in OPTIMIZERS[name].hyperparameters:
         return
     config.optimizer.weight_decay = 0.5
     _, decay = moved()
-    assert np.vdot(decay["kernel"], params["line"]["kernel"]) < 0 and abs(decay["bias"]) < 1e-6
+    assert np.vdot(decay["kernel"], params["line"]["kernel"]) < 0
+    assert abs(decay["bias"]) < 1e-6
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
@@ -277,7 +276,8 @@ def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(tmp_path, partition
     moved = jax.tree.map(
         lambda x, y: bool(np.any(x != y)), states[0][0].params, states[-1][0].params
     )
-    assert moved["embedding"] and not any(jax.tree.leaves(moved["encoder"]["norm"]))
+    assert moved["embedding"]
+    assert not any(jax.tree.leaves(moved["encoder"]["norm"]))
 
 
 def test_schedule_free_evaluates_its_average(tmp_path, partition):
@@ -369,7 +369,8 @@ def test_muon_makes_matrices_orthogonal_and_nothing_else(tmp_path):
     stacked = {path for path, leaf in flat(shapes).items() if path.startswith("encoder/blocks/")}
     with_three_axes = {path for path in stacked if flat(shapes)[path].ndim == 3}
     others = {path for path in with_three_axes if not is_matrix[path]}
-    assert others and all("relative" in path for path in others)
+    assert others
+    assert all("relative" in path for path in others)
     assert {path.rpartition("/")[2] for path in with_three_axes - others} == {"kernel"}
     config.optimizer.weight_decay = 0.0
     updates = updates_of(config, task)

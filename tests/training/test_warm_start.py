@@ -180,17 +180,16 @@ def test_what_is_given_of_the_model_in_vain_is_said(text_run):
     assert resolved.config.model.d_model == old.model.d_model
     assert resolved.config.model.gate == old.model.gate
     [note] = resolved.notes
-    assert (
-        f"{text_run}: " in note
-        and f"d_model {old.model.d_model} (not 48), gate 'split' (not 'linear')" in note
-    )
+    assert f"{text_run}: " in note
+    assert f"d_model {old.model.d_model} (not 48), gate 'split' (not 'linear')" in note
 
 
 def test_a_run_that_resumes_does_not_need_the_other_one(text_run, tmp_path):
     resolved = resolve(finetuning(text_run), tmp_path)
     (tmp_path / "config.json").write_text(gmlp_config.to_json(resolved.config))
     again = resolve(finetuning("/no/such/run"), tmp_path)
-    assert again.files == {} and again.config.model == resolved.config.model
+    assert again.files == {}
+    assert again.config.model == resolved.config.model
     with pytest.raises(RunError, match="config.init_from is /no/such/run"):
         resolve(finetuning("/no/such/run"))
 
@@ -199,7 +198,8 @@ def test_a_model_that_is_handed_in_gives_its_files_and_changes_no_key(text_run):
     opened = pretrained.open_model(text_run)
     config = finetuning("/no/such/run", d_model=48)
     resolved = gmlp_config.resolve(config, functools.partial(warm_start.read_start, init=opened))
-    assert gmlp_config.differences(config, resolved.config) == {} and resolved.notes == ()
+    assert gmlp_config.differences(config, resolved.config) == {}
+    assert resolved.notes == ()
     assert resolved.files.keys() == {"tokenizer.model"}
 
 
@@ -207,7 +207,8 @@ def test_classes_of_images_are_not_taken_over(image_run, tmp_path):
     config = gmlp_config.load(str(image_run / "config.json"))
     config.init_from = str(image_run)
     resolved = resolve(config, tmp_path)
-    assert gmlp_config.differences(config, resolved.config) == {} and resolved.files == {}
+    assert gmlp_config.differences(config, resolved.config) == {}
+    assert resolved.files == {}
 
 
 def test_what_a_finetuned_model_adds_starts_anew(text_run, tmp_path, partition, capsys):

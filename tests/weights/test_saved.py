@@ -22,7 +22,8 @@ def test_weights_are_read_when_they_are_asked_for(monkeypatch):
     folder = exports.shipped()["digits"]
     saved = exports.open_export(folder)
     assert isinstance(saved, SavedModel)
-    assert saved.where == folder and saved.config.task == "image_classification"
+    assert saved.where == folder
+    assert saved.config.task == "image_classification"
     assert not paths
     first = saved.read()
     assert saved.read() is not first

@@ -48,7 +48,8 @@ def test_no_entry_prevails_in_a_fresh_kernel(kind):
         if kind == "lightweight"
         else (0.003, 0.98)
     )
-    assert least < kernel.min() and kernel.max() < most
+    assert least < kernel.min()
+    assert kernel.max() < most
     assert np.ptp(kernel) > 0.1
 
 
@@ -64,7 +65,8 @@ def test_dropout_of_kernels(kind):
     call, undropped = quick_jit(module), quick_jit(module)(x)[0]
     drops = np.asarray(call(np.broadcast_to(x, (4000, 5, 6)), keys(0, 4000)))
     error = drops.std(0) / np.sqrt(len(drops))
-    assert (np.abs(drops.mean(0) - undropped) < 5 * error).all() and error.min() > 0
+    assert (np.abs(drops.mean(0) - undropped) < 5 * error).all()
+    assert error.min() > 0
     np.testing.assert_array_equal(call(x, keys(1, 1)), call(x, keys(1, 1)))
     assert np.abs(call(x, keys(1, 1)) - call(x, keys(2, 1))).max() > 1e-3
     none = randomized(lambda: block(kind)).convolution
@@ -108,7 +110,8 @@ def test_rates_grow_over_the_depth_of_all_stacks():
     found = optimizer.factors(task.shapes(), lines, task.param_metadata())
     by_stack = [found[f"encoder/blocks/stack_{number}/mlp_norm/scale"] for number in range(3)]
     np.testing.assert_allclose(np.concatenate(by_stack)[:, 0], [0.125, 0.25, 0.5, 1], rtol=1e-6)
-    assert [each.shape for each in by_stack] == [(2, 1), (1, 1), (1, 1)] and found["embedding"] == 1
+    assert [each.shape for each in by_stack] == [(2, 1), (1, 1), (1, 1)]
+    assert found["embedding"] == 1
 
 
 @pytest.mark.parametrize(("options", "message"), [

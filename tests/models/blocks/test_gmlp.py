@@ -100,7 +100,8 @@ def test_a_projection_starts_near_zero_with_one_bias_a_token(kind, shapes):
 def test_projections_in_bfloat16(kind):
     f = randomized(lambda: projection(dtype="bfloat16", **KINDS[kind]))
     z = jnp.asarray(normal(0, 2, 5, 3), jnp.bfloat16)
-    assert f(z).dtype == jnp.bfloat16 and f.bias.dtype == jnp.float32
+    assert f(z).dtype == jnp.bfloat16
+    assert f.bias.dtype == jnp.float32
     expected = [spatial(params_of(f), np.asarray(sample).astype(np.float64)) for sample in z]
     np.testing.assert_allclose(f(z).astype(jnp.float32), expected, rtol=0.03, atol=0.03)
 
@@ -112,8 +113,10 @@ def test_the_gradient_of_a_cropped_projection_reaches_its_taps_alone():
         state, normal(0, 1, 4, 2)
     )
     gradient = jax.tree.map(np.asarray, nnx.to_pure_dict(gradient))
-    assert (gradient["taps"][[0, 1, 9, 10]] == 0).all() and (gradient["taps"][2:9] != 0).all()
-    assert (gradient["bias"][4:] == 0).all() and (gradient["bias"][:4] != 0).all()
+    assert (gradient["taps"][[0, 1, 9, 10]] == 0).all()
+    assert (gradient["taps"][2:9] != 0).all()
+    assert (gradient["bias"][4:] == 0).all()
+    assert (gradient["bias"][:4] != 0).all()
 
 
 @in_float64
@@ -128,4 +131,5 @@ def test_tiny_attention_starts_near_zero(std, bound):
     y = attention(dtype="float32", spatial_init_std=std)(
         jnp.asarray(normal(0, 2, 5, 6), jnp.float32)
     )
-    assert y.shape == (2, 5, 4) and np.abs(y).max() <= bound
+    assert y.shape == (2, 5, 4)
+    assert np.abs(y).max() <= bound

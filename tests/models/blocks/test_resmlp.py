@@ -26,7 +26,8 @@ def test_scales_are_applied_in_float32_and_returned_in_the_compute_type():
     both = randomized(lambda: Affine(spec, 6))
     p = params_of(both)
     expected = x.astype(jnp.float32) * p["scale"] + p["bias"]
-    assert both(x).dtype == jnp.bfloat16 and both.scale.dtype == jnp.float32
+    assert both(x).dtype == jnp.bfloat16
+    assert both.scale.dtype == jnp.float32
     np.testing.assert_array_equal(both(x), expected.astype(jnp.bfloat16))
     scaled = LayerScale(spec)(x)
     assert scaled.dtype == jnp.bfloat16

@@ -117,10 +117,8 @@ def bench_device(repeats: int, models: Sequence[str], minutes: float) -> Iterato
     # By default a process takes three quarters of the memory at its start and leaves too little for
     # the next one.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    end, device = (
-        time.monotonic() + 60 * minutes,
-        CPU if jax.default_backend() == "cpu" else ACCELERATOR,
-    )
+    end = time.monotonic() + 60 * minutes
+    device = CPU if jax.default_backend() == "cpu" else ACCELERATOR
     fastest: dict[str, float] = {}
     parts: list[tuple[str, Callable[[], Iterator[Row]]]] = [
         (model.name, functools.partial(model_rows, model, device, repeats, end, fastest))
@@ -211,9 +209,11 @@ def _options(model: Model, setting: Setting, device: Device) -> ConfigDict:
 def _measured(model: Model, setting: Setting, device: Device, repeats: int) -> Measured | None:
     """Some training steps of a model, dispatched at once and then awaited, in turn with as many
     large products; None if they do not fit into memory."""
-    options, partition = _options(model, setting, device), Partition.make(devices=jax.devices()[:1])
+    options = _options(model, setting, device)
+    partition = Partition.make(devices=jax.devices()[:1])
     task = tasks.find(options.task)(options)
-    training, batch = step.Training(task, partition), example_batch(task, partition)
+    training = step.Training(task, partition)
+    batch = example_batch(task, partition)
     try:
         state = [training.init(jax.random.key(0))]
         compiled = training.step.lower(state[0], batch).compile()
@@ -276,7 +276,9 @@ def mixing_rows(n: int, device: Device, repeats: int) -> Iterator[Row]:
 def _mixing(n: int, device: Device, repeats: int) -> list[tuple[str, list[float], float | None]]:
     """(Name, seconds, temporaries in bytes) of each form; those that do not fit into memory are
     left out."""
-    batch, calls, temporaries = max(1, device.tokens // n), {}, {}
+    batch = max(1, device.tokens // n)
+    calls = {}
+    temporaries = {}
     for name, (call, arrays) in mixing_forms(n, batch, device.dtype).items():
         gradient = jax.jit(
             jax.grad(
@@ -376,7 +378,8 @@ def peer_rows(
 
 def _torch_seconds(make: Callable, device: Device, repeats: int) -> tuple[list[float], float]:
     """Seconds of a step of a peer, and its peak memory on a GPU in bytes."""
-    one, torch = make()["step"], __import__("torch")
+    one = make()["step"]
+    torch = __import__("torch")
     on_gpu = torch.cuda.is_available()
 
     def steps() -> None:

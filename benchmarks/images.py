@@ -23,7 +23,8 @@ SIZE = (224, 224)
 MIN_SCALE = 0.08
 CROP = views.Crop(MIN_SCALE, flip=True)
 MOST = 100  # images that are read: more would only take longer
-BATCH, BATCHES = 50, 12
+BATCH = 50
+BATCHES = 12
 GREY = (128, 128, 128)  # fills what rotations bring into view, by default
 
 # The operations of AutoAugment's policy as in timm, which draws one of two interpolations; here
@@ -200,7 +201,8 @@ def made_up(count: int) -> list[bytes]:
     coarse."""
     files = []
     for seed in range(count):
-        rng, pixels = np.random.default_rng(seed), np.full((375, 500, 3), 128.0)
+        rng = np.random.default_rng(seed)
+        pixels = np.full((375, 500, 3), 128.0)
         for cells, strength in ((4, 40), (16, 30), (64, 20), (250, 12)):
             coarse = Image.fromarray(rng.integers(0, 256, (cells, cells, 3), np.uint8))
             pixels += strength * (

@@ -22,7 +22,8 @@ from gmlp_flax.training.partition import Partition
 # A step has so many tokens, and two sequences at least: on a CPU a step of one sequence of 2,048 or
 # 4,096 tokens took a fifth longer per token than one of two (a lightweight convolution), which
 # would look like a power of n.
-TOKENS, SEQUENCES = 2048, 2
+TOKENS = 2048
+SEQUENCES = 2
 SHARE = 0.5  # of the machine's memory that a step may take
 
 
@@ -69,10 +70,8 @@ def _measured(name: str, tokens: int, scale: str, repeats: int) -> list[Row]:
     compiled = dry_run.lower(options, partition).compile()
     memory: Any = compiled.memory_analysis()
     size = memory.temp_size_in_bytes + memory.argument_size_in_bytes
-    task, counted = (
-        tasks.find(options.task)(options),
-        options.copy_and_resolve_references(),
-    )
+    task = tasks.find(options.task)(options)
+    counted = options.copy_and_resolve_references()
     if "dft" in options.model:
         counted.model.dft = "matmul"
     figures = {
@@ -108,7 +107,8 @@ def _timed(
     less often."""
     task = tasks.find(options.task)(options)
     state = step.Training(task, partition).init(jax.random.key(0))
-    batch, seconds = example_batch(task, partition), []
+    batch = example_batch(task, partition)
+    seconds = []
     clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
     for place in range(1 + repeats):
         begin = clock()

@@ -110,7 +110,8 @@ FOURIER = (
 def bench_fourier(repeats: int) -> list[Row]:
     """FNet's transform and its gradient, by matrix products and by FFT, of 262,144 numbers at
     least. On a CPU, processor time, which other programs disturb less."""
-    clock, rows = time.process_time if jax.default_backend() == "cpu" else time.perf_counter, []
+    clock = time.process_time if jax.default_backend() == "cpu" else time.perf_counter
+    rows = []
     for n, channels in FOURIER:
         x = jax.random.normal(jax.random.key(0), (max(1, 262_144 // (n * channels)), n, channels))
         calls = {}
@@ -170,10 +171,8 @@ def bench_memory() -> list[Row]:
         compiled = dry_run.lower(
             options, Partition.make(options.mesh, dry_run.devices(topology))
         ).compile()
-        temporary, goal = (
-            compiled.memory_analysis().temp_size_in_bytes / 1e9,
-            f"<= {limit}" if limit else "",
-        )
+        temporary = compiled.memory_analysis().temp_size_in_bytes / 1e9
+        goal = f"<= {limit}" if limit else ""
         rows.append(
             row(f"{name}, batch {batch}, {topology}: temporaries per chip", [temporary], "GB", goal)
         )

@@ -27,7 +27,8 @@ COMPARED = (
     "deit_small_patch16_224",
     "vit_base_patch16_224",
 )
-BATCH, CLASSES = 2, 1000
+BATCH = 2
+CLASSES = 1000
 
 
 class Errors(NamedTuple):
@@ -187,11 +188,10 @@ def compare_text(name: str, dtype: str = "float32", seed: int = 0, **sizes: int)
     config.model.dtype = dtype
     task = MaskedLanguageModeling(config)
     params = transformers.from_transformers(name, state, config, "the random model")
-    numbers, shape = np.random.default_rng(seed), (BATCH, config.model.length)
-    tokens, types = (
-        numbers.integers(0, config.model.vocab_size, shape),
-        numbers.integers(0, 2, shape),
-    )
+    numbers = np.random.default_rng(seed)
+    shape = (BATCH, config.model.length)
+    tokens = numbers.integers(0, config.model.vocab_size, shape)
+    types = numbers.integers(0, 2, shape)
 
     @jax.jit
     def ours(params: Any, tokens: Any, types: Any) -> tuple[jax.Array, jax.Array]:

@@ -25,7 +25,9 @@ from gmlp_flax.training.partition import Partition
 from gmlp_flax.weights import timm as timm_models
 from gmlp_flax.weights.transformers import FRAME
 
-VOCABULARY, MASKED, CLASSES = 32_000, 0.15, 1000
+VOCABULARY = 32_000
+MASKED = 0.15
+CLASSES = 1000
 LAYERS = 12  # of gMLP beside g-mlp-pytorch's, a third of the ablation's
 
 
@@ -162,7 +164,8 @@ def our_calls(name: str, batch: int, tokens: int) -> dict[str, Callable[[], None
     options.batch_size, options.model.dtype = batch, "float32"
     config.validate(options)
     task = tasks.find(options.task)(options)
-    params, examples = task.init(jax.random.key(0)), example_batch(task, Partition.make())
+    params = task.init(jax.random.key(0))
+    examples = example_batch(task, Partition.make())
 
     @jax.jit
     def forward(params: Any, inputs: jax.Array) -> jax.Array:
@@ -184,7 +187,8 @@ def torch_calls(
     Raises:
         RunError: the package or torch is not installed.
     """
-    peer, package = PEERS[name], import_beside_torch(PEERS[name].package)
+    peer = PEERS[name]
+    package = import_beside_torch(PEERS[name].package)
     import torch
 
     torch.set_float32_matmul_precision("high")

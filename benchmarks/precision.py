@@ -67,7 +67,8 @@ def model_rows(name: str, layers: int) -> Iterator[Row]:
     for words, stream in STREAMS.items():
         rough = _gradients(_config(ROWS[name], layers, dtype="bfloat16", residual_dtype=stream))
         percent = {path: 100 * error for path, error in relative_errors(rough, exact).items()}
-        worst, values = max(percent, key=percent.__getitem__), list(percent.values())
+        worst = max(percent, key=percent.__getitem__)
+        values = list(percent.values())
         figures = {"median": float(np.median(values)), "min": min(values), "max": percent[worst]}
         title = f"{name}{words}: {worst.removeprefix('encoder/blocks/')}"
         yield {

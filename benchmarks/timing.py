@@ -113,10 +113,8 @@ def _serve(make: Callable[[], dict[str, Callable]], pipe) -> None:
 def example_batch(task: Task, partition: Partition) -> dict[str, jax.Array]:
     """A batch of a task's shapes, with random integers that are small enough for any vocabulary or
     label set."""
-    rng, shapes = (
-        np.random.default_rng(0),
-        dry_run.batch_shapes(task, task.config.batch_size, partition.over_batch),
-    )
+    rng = np.random.default_rng(0)
+    shapes = dry_run.batch_shapes(task, task.config.batch_size, partition.over_batch)
     return {
         name: jax.device_put(rng.integers(5, 200, x.shape, x.dtype), x.sharding)
         for name, x in shapes.items()
@@ -125,9 +123,11 @@ def example_batch(task: Task, partition: Partition) -> dict[str, jax.Array]:
 
 def step_call(options: ConfigDict) -> Callable[[], None]:
     """A call that makes a training step of a config on one batch, and waits for it."""
-    task, partition = tasks.find(options.task)(options), Partition.make()
+    task = tasks.find(options.task)(options)
+    partition = Partition.make()
     training = step.Training(task, partition)
-    state, batch = [training.init(jax.random.key(0))], example_batch(task, partition)
+    state = [training.init(jax.random.key(0))]
+    batch = example_batch(task, partition)
 
     def run() -> None:
         state[0], window = training.step(state[0], batch)

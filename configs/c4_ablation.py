@@ -121,7 +121,9 @@ WIDE = {
 
 # How they train at `small`: the best of what configs/sweeps/table3_rates.py tried, by one seed that
 # no table uses.
-BIAS, TAPS_4, TAPS_8 = ("relative/bias=16",), ("spatial/taps=4",), ("spatial/taps=8",)
+BIAS = ("relative/bias=16",)
+TAPS_4 = ("spatial/taps=4",)
+TAPS_8 = ("spatial/taps=8",)
 SMALL_SETTINGS = {
     "bert": Setting(2e-3),
     "bert_rel": Setting(4e-3, BIAS),
@@ -162,7 +164,8 @@ def get_config(arg: str = "sgu"):
     if scale == "paper":
         config.data.train = "tfds:c4/realnewslike"
         config.model.update(vocab_size=VOCAB_SIZE, dtype="bfloat16")
-        config.batch_size, config.steps = 2048, 125_000
+        config.batch_size = 2048
+        config.steps = 125_000
         config.eval.every = config.checkpoint.every = 5000
     elif name in SMALL:
         settings = SMALL_SETTINGS | SIBLING_SETTINGS

@@ -28,10 +28,8 @@ from gmlp_flax.paper.recipes import Setting
 
 MODELS = tuple(name for name, model in PUBLISHED.items() if model.source in MAIN_SETTING)
 
-BERT_BASE, BERT_LARGE = (
-    dict(layers=2, d_ffn=512, heads=4),
-    dict(layers=4, d_model=160, d_ffn=640, heads=4),
-)
+BERT_BASE = dict(layers=2, d_ffn=512, heads=4)
+BERT_LARGE = dict(layers=4, d_model=160, d_ffn=640, heads=4)
 SMALL = {
     "bert_base": BERT_BASE,
     "bert_base_rel": BERT_BASE,
@@ -65,7 +63,8 @@ def get_config(arg: str = "amlp_base"):
     if scale == "paper":
         config.data.train = "tfds:c4/en"
         config.masking.max_predictions = 77  # 15 % of 512
-        config.batch_size, config.steps = 256, 1_000_000
+        config.batch_size = 256
+        config.steps = 1_000_000
         config.eval.every = config.checkpoint.every = 10_000
         return config
     config.model.dtype = "float32"

@@ -37,7 +37,8 @@ def get_config(arg: str = "gmlp"):
     block = "transformer" if name == "transformer" else "gmlp"
     config = gmlp_config.default(task="causal_lm", block=block)
     config.model.update(causal=True, d_model=128, length=128, vocab_size=8000, **MODELS[name])
-    config.batch_size, config.steps = 32, 2000
+    config.batch_size = 32
+    config.steps = 2000
     config.optimizer.update(
         learning_rate=RATES[name], warmup=100, weight_decay=0.01, schedule="linear"
     )

@@ -68,7 +68,8 @@ def get_config(arg: str = "sst2"):
     )
     config.glue.task = task.removesuffix("_number")
     config.data.train = ""  # to be given
-    config.batch_size, config.steps = 32, 5 * EXAMPLES[task] // 32
+    config.batch_size = 32
+    config.steps = 5 * EXAMPLES[task] // 32
     config.model.update(
         length=128,
         dropout=0.1,

@@ -29,7 +29,8 @@ def get_config(arg: str = "gmlp_s"):
     recipes.gmlp_imagenet(config)
     config.model.update(image_size=(int(size), int(size)), dtype="bfloat16")
     config.augment.update(auto="none", mixup=0.0, cutmix=0.0)
-    config.batch_size, config.steps = 256, 5000
+    config.batch_size = 256
+    config.steps = 5000
     config.optimizer.update(learning_rate=1e-4, warmup=500)
     config.eval.every = config.checkpoint.every = 1000
     return config

@@ -36,13 +36,15 @@ def get_config(arg: str = "v1.1"):
     if scale == "paper":
         config.data.train = f"tfds:squad/{version}"
         config.model.update(attention_dropout=0.1, dtype="bfloat16")
-        config.batch_size, config.steps = 32, 8000
+        config.batch_size = 32
+        config.steps = 8000
         config.optimizer.update(learning_rate=5e-5, warmup=1000, clip=0.0)
         config.eval.every = config.checkpoint.every = 2000
         return config
     config.data.train = ""  # to be given
     config.model.length = 256
-    config.batch_size, config.steps = 16, 200
+    config.batch_size = 16
+    config.steps = 200
     config.optimizer.update(learning_rate=4e-3, warmup=20)
     config.eval.batch_size, config.checkpoint.every = 64, 100
     if scale == "gpu":

@@ -30,11 +30,13 @@ def get_config(arg: str = "4096"):
         config.data.train = ""  # to be given
     if scale == "small":
         config.model.update(layers=4, d_model=64, d_ffn=256, vocab_size=2000)
-        config.batch_size, config.steps = max(1, 8192 // int(length)), 100
+        config.batch_size = max(1, 8192 // int(length))
+        config.steps = 100
         config.optimizer.update(learning_rate=5e-3, warmup=10)
         return config
     config.model.update(vocab_size=VOCAB_SIZE, dtype="bfloat16")
-    config.batch_size, config.steps = max(1, 131_072 // int(length)), 100_000
+    config.batch_size = max(1, 131_072 // int(length))
+    config.steps = 100_000
     config.optimizer.update(learning_rate=1e-4, warmup=10_000, clip=1.0)
     config.eval.every = config.checkpoint.every = 5000
     return config

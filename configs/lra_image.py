@@ -29,9 +29,13 @@ def get_config(arg: str = "gmlp"):
     name, scale = gmlp_config.arguments(
         arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
     )
-    setting, pool, side = long_range.SETTINGS["image"], "cls", 32
+    setting = long_range.SETTINGS["image"]
+    pool = "cls"
+    side = 32
     if scale == "small":
-        setting, pool, side = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256), "mean", 16
+        setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)
+        pool = "mean"
+        side = 16
     config = long_range.pixel_classifier(name, setting, side=side, pool=pool)
     config.data.heldout_share = 0.1 if scale == "paper" else 0.02
     return long_range.small(config, batch_size=64) if scale == "small" else config

@@ -29,9 +29,11 @@ def get_config(arg: str = "gmlp"):
     name, scale = gmlp_config.arguments(
         arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
     )
-    setting, length = long_range.SETTINGS["listops"], 2048
+    setting = long_range.SETTINGS["listops"]
+    length = 2048
     if scale == "small":
-        setting, length = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256), 32
+        setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)
+        length = 32
     config = long_range.text_classifier(
         name, "listops", setting, length=length, tokenizer="listops", vocab_size=20
     )

@@ -29,9 +29,11 @@ def get_config(arg: str = "gmlp"):
     name, scale = gmlp_config.arguments(
         arg or "gmlp", tuple(long_range.MODELS), scale=("paper", "small")
     )
-    setting, length = long_range.SETTINGS["retrieval"], 4096
+    setting = long_range.SETTINGS["retrieval"]
+    length = 4096
     if scale == "small":
-        setting, length = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256), 512
+        setting = setting._replace(layers=2, d_model=64, heads=2, d_ffn=256)
+        length = 512
     config = long_range.text_classifier(
         name, "retrieval", setting, length=length, tokenizer="bytes", vocab_size=261
     )

@@ -21,7 +21,8 @@ def get_config(arg: str = "small"):
         else recipes.image_model(size)
     )
     config.data.train = ""  # to be given
-    config.steps, config.batch_size = 2000, 64
+    config.steps = 2000
+    config.batch_size = 64
     config.model.spatial = "dense"
     config.optimizer.update(learning_rate=1e-3, warmup=200, weight_decay=0.05, label_smoothing=0.1)
     config.checkpoint.every = config.eval.every = 500
@@ -31,7 +32,8 @@ def get_config(arg: str = "small"):
         )
         return config
     config.model.dtype = "bfloat16"
-    config.steps, config.batch_size = 100_000, 1024
+    config.steps = 100_000
+    config.batch_size = 1024
     config.optimizer.warmup = 10_000
     config.eval.every = config.checkpoint.every = 5000
     return config

@@ -35,12 +35,11 @@ def size_for(path: str) -> str:
     """The size that suits the text in a file or a folder; says why."""
     found = files.find_files(path)
     total = sum(file.size * (4 if file.name.endswith(files.COMPRESSIONS) else 1) for file in found)
-    size, why = "small", "it suits 10 MB and more"
+    size = "small"
+    why = "it suits 10 MB and more"
     if total < ENOUGH:
-        size, why = (
-            "tiny",
-            "in less than 10 MB rare pieces are not learned, and a larger model learns the text by heart",
-        )
+        size = "tiny"
+        why = "in less than 10 MB rare pieces are not learned, and a larger model learns the text by heart"
     print(f"own_text:{size} for {total / 1e6:,.1f} MB of text in {path}: {why}", file=sys.stderr)
     return size
 
@@ -61,14 +60,16 @@ def get_config(arg: str = "small"):
         else recipes.language_model("gmlp_base" if arg == "base" else arg)
     )
     config.data.train = path  # if it is empty, to be given
-    config.steps, config.batch_size = 2000, 32
+    config.steps = 2000
+    config.batch_size = 32
     config.optimizer.update(learning_rate=5e-3, warmup=100, weight_decay=0.01, schedule="linear")
     config.checkpoint.every = config.eval.every = 500
     if arg == "small":
         config.model.update(SMALL)
         return config
     config.model.update(length=128, vocab_size=32_000, dtype="bfloat16")
-    config.batch_size, config.steps = 256, 100_000
+    config.batch_size = 256
+    config.steps = 100_000
     config.optimizer.update(learning_rate=7e-4, warmup=10_000)
     config.eval.every = config.checkpoint.every = 5000
     return config

@@ -86,8 +86,11 @@ def filters(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterato
     last = max(max(map(abs, row)) for row in weights.values())
     yield text(200, 20, "How strongly each layer reads nearby tokens", ink, 14.5)
     for layer, row in weights.items():
-        left, top = 14 + 196 * ((layer - 1) % 2), 40 + 110 * ((layer - 1) // 2)
-        middle, step, half = left + 88, 8, 38
+        left = 14 + 196 * ((layer - 1) % 2)
+        top = 40 + 110 * ((layer - 1) // 2)
+        middle = left + 88
+        step = 8
+        half = 38
         base = top + 46
         yield f"<line x1='{left}' x2='{left + 176}' y1='{base}' y2='{base}' stroke='{rule}'/>"
         yield f"<line x1='{middle}' x2='{middle}' y1='{top + 4}' y2='{top + 88}' stroke='{rule}' stroke-dasharray='3'/>"
@@ -109,10 +112,8 @@ def filters(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterato
     for index in range(2):
         left = 14 + 196 * index
         for offset in (-OFFSETS, 0, OFFSETS):
-            words, anchor = (
-                f"{offset:+d}" if offset else "0",
-                ("start", "middle", "end")[(offset > 0) + (offset >= 0)],
-            )
+            words = f"{offset:+d}" if offset else "0"
+            anchor = ("start", "middle", "end")[(offset > 0) + (offset >= 0)]
             yield text(left + 88 + 8.75 * offset, 254, words, second, 12, anchor)
     yield text(200, 268, "distance in tokens; in the small frames the whole row", second, 12)
 
@@ -165,16 +166,15 @@ def mixers(ink: str, second: str, rule: str, blue: str, orange: str) -> Iterator
         ("FNet", "waves", second, lambda i, j: 0.5 + 0.45 * math.cos(math.tau * i * j / 8)),
     )
     for number, (title, what, colour, weight) in enumerate(panels):
-        left, top = 8 + 134 * (number % 3), 6 + 142 * (number // 3)
+        left = 8 + 134 * (number % 3)
+        top = 6 + 142 * (number // 3)
         yield text(left + 58, top + 12, title, ink, 12)
         yield text(left + 58, top + 124, what, colour, 12)
         for row in range(8):
             for column in range(8):
-                x, y, shade = (
-                    left + 14 + 11 * column,
-                    top + 21 + 11 * row,
-                    min(max(weight(row, column), 0.03), 1),
-                )
+                x = left + 14 + 11 * column
+                y = top + 21 + 11 * row
+                shade = min(max(weight(row, column), 0.03), 1)
                 yield f"<rect x='{x}' y='{y}' width='10' height='10' fill='{colour}' fill-opacity='{shade:.2f}'/>"
 
 

@@ -272,10 +272,8 @@ def of_curves(by_row: Mapping[str, Sequence[claims.Curve]]) -> Orderings:
     last = {row: [curve[-1][1] for curve in of_row] for row, of_row in by_row.items()}
     means = {row: statistics.mean(values) for row, values in last.items()}
     papers = {row: PUBLISHED[row].perplexity or 0 for row in last}
-    column, rank = (
-        list(papers.values()),
-        float(claims.spearman(list(means.values()), list(papers.values()))),
-    )
+    column = list(papers.values())
+    rank = float(claims.spearman(list(means.values()), list(papers.values())))
     agree = agreeing(list(means.values()), column)
     orders = list(itertools.permutations(means.values()))
     agree_p = sum(agreeing(order, column) >= agree for order in orders) / len(orders)
@@ -324,7 +322,8 @@ def depth_orderings() -> Orderings:
 
 def orderings_section(found: Orderings) -> str:
     """The same for a page: how many orderings have which verdict, and which of them do not hold."""
-    lines, count = [], len(found.claims)
+    lines = []
+    count = len(found.claims)
     for verdict in claims.VERDICTS:
         which = [f"`{claim.text}`" for claim in found.claims if claim.verdict == verdict]
         told = "" if verdict in (claims.HOLDS, claims.ONE_HOLDS) else f": {', '.join(which)}"

@@ -42,11 +42,14 @@ class Faults:
     """The rules in force, and how many requests met each kind."""
 
     def __init__(self):
-        self._lock, self.rules, self.met = threading.Lock(), [], collections.Counter()
+        self._lock = threading.Lock()
+        self.rules = []
+        self.met = collections.Counter()
 
     def replace(self, rules: list[dict]) -> None:
         with self._lock:
-            self.rules, self.met = rules, collections.Counter()
+            self.rules = rules
+            self.met = collections.Counter()
 
     def next(self, method: str, path: str) -> dict | None:
         """The rule that this request meets."""
@@ -67,7 +70,9 @@ class Proxy(http.server.BaseHTTPRequestHandler):
     """Passes requests on to the emulator."""
 
     protocol_version = "HTTP/1.1"
-    faults, one_at_a_time, emulator = Faults(), threading.Lock(), 0
+    faults = Faults()
+    one_at_a_time = threading.Lock()
+    emulator = 0
 
     def handle_any(self) -> None:
         body = self._body()

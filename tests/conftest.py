@@ -31,7 +31,8 @@ hypothesis.settings.load_profile("tests")
 def small_text_config(cache: str):
     """A gMLP of two layers on the embedded text."""
     options = config.from_file("configs/quickstart_text.py")
-    options.steps, options.batch_size = 12, 8
+    options.steps = 12
+    options.batch_size = 8
     options.model.update(layers=2, length=32, d_model=16, d_ffn=32, vocab_size=600)
     options.log.every, options.eval.every, options.checkpoint.every = 4, 6, 6
     options.data.cache = str(cache)

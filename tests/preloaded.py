@@ -43,7 +43,10 @@ class Process:
         stdout: IO[str],
         stderr: IO[str],
     ):
-        self.args, self.stdin, self.stdout, self.stderr = args, stdin, stdout, stderr
+        self.args = args
+        self.stdin = stdin
+        self.stdout = stdout
+        self.stderr = stderr
         self.returncode: int | None = None
         self._connection = connection
         self.pid: int = CODE.unpack(connection.recv(CODE.size))[0]

@@ -106,7 +106,8 @@ def test_the_full_settings_models_in_small_keep_their_order(scale):
     """Parameters beside the vocabulary, over those of BERT-base: within a third of the paper's
     ratios (Table 5)."""
     of = {name: valid("c4_bert", f"{name},scale={scale}") for name in BERT}
-    ours, papers = {}, {}
+    ours = {}
+    papers = {}
     for name, options in of.items():
         ours[name] = param_count(options) - options.model.vocab_size * (options.model.d_model + 1)
         published = sizes.PUBLISHED[name]

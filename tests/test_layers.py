@@ -32,7 +32,8 @@ def made(name: str, **more):
 
 @each_layer
 def test_any_leading_axes(name):
-    layer, x = made(name), np.float32(normal(1, 2, 3, TOKENS, 16))
+    layer = made(name)
+    x = np.float32(normal(1, 2, 3, TOKENS, 16))
     call = jax.jit(layer)
     y = layer(x)
     assert y.shape == (2, 3, TOKENS, 8 if name in ("gate", "attention") else 16)
@@ -46,10 +47,8 @@ def test_any_leading_axes(name):
 @in_float64
 def test_forward_mode_agrees_with_reverse_mode(name):
     definition, state = nnx.split(made(name, dtype="float64"))
-    x, direction = (
-        normal(1, 2, TOKENS, 16),
-        jax.tree.map(lambda leaf: normal(2, *leaf.shape), state),
-    )
+    x = normal(1, 2, TOKENS, 16)
+    direction = jax.tree.map(lambda leaf: normal(2, *leaf.shape), state)
 
     def loss(state, x):
         return jnp.sin(nnx.merge(definition, state)(x)).sum()
@@ -73,10 +72,8 @@ def test_forward_mode_agrees_with_reverse_mode(name):
 
 
 def test_the_gate_is_equation_4():
-    layer, x = (
-        layers.SpatialGatingUnit(16, TOKENS, rngs=nnx.Rngs(0), spatial_init_std=1.0),
-        np.float32(normal(1, TOKENS, 16)),
-    )
+    layer = layers.SpatialGatingUnit(16, TOKENS, rngs=nnx.Rngs(0), spatial_init_std=1.0)
+    x = np.float32(normal(1, TOKENS, 16))
     u, v = np.split(np.asarray(x, np.float64), 2, axis=-1)
     v = (v - v.mean(-1, keepdims=True)) / np.sqrt(v.var(-1, keepdims=True) + 1e-6)
     expected = u * (np.asarray(layer.spatial.weight[...]) @ v + 1)
@@ -88,7 +85,8 @@ def test_the_gate_is_equation_4():
 
 def test_toeplitz_is_one_filter_for_all_positions():
     layer = made("toeplitz")
-    w, taps = np.asarray(layer.matrix()), np.asarray(layer.taps[...])
+    w = np.asarray(layer.matrix())
+    taps = np.asarray(layer.taps[...])
     for i, j in np.ndindex(TOKENS, TOKENS):
         assert w[i, j] == taps[TOKENS - 1 + j - i]
     assert layer(jnp.ones((4, 3))).shape == (4, 3)  # fewer tokens
@@ -99,7 +97,8 @@ def test_toeplitz_is_one_filter_for_all_positions():
 
 @each_layer
 def test_tools(name):
-    layer, x = made(name), np.float32(normal(1, 2, TOKENS, 16))
+    layer = made(name)
+    x = np.float32(normal(1, 2, TOKENS, 16))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(layer))(x), layer(x))
     table = nnx.tabulate(layer, x, console_kwargs={"force_terminal": False, "width": 200})
     assert type(layer).__name__ in table

@@ -9,7 +9,8 @@ from gmlp_flax.models.blocks import BLOCKS
 from gmlp_flax.options import ABOVE_0, AT_LEAST_1, INNER_SHARE, Option, option, options_of
 
 WHOLE = "expected a whole number"
-NUMBER, FINITE = "expected a number", "expected a finite number"
+NUMBER = "expected a number"
+FINITE = "expected a finite number"
 NO_TEXT = "expected text without a zero byte or a lone surrogate"
 TWO = "expected 2 values, as in (1, 1)"
 

@@ -58,7 +58,8 @@ def _factors(pattern: str, *factors: float) -> list[str]:
     return [f"{pattern}={factor:g}" for factor in factors]
 
 
-BIAS, TAPS = "relative/bias", "spatial/taps"
+BIAS = "relative/bias"
+TAPS = "spatial/taps"
 BOTH = (False, True)
 RECIPE = {
     "optimizer.weight_decay": [0.0, 0.1],

@@ -66,7 +66,10 @@ def numbers() -> dict[str, Any]:
         name: {row: score.centre for row, score in of.items()}
         for name, of in generate.scores().items()
     }
-    costs, ppl, top1, trees = generate.costs(), means["mlm"], means["cifar10"], means["listops"]
+    costs = generate.costs()
+    ppl = means["mlm"]
+    top1 = means["cifar10"]
+    trees = means["listops"]
     steps = {
         n: {row: at[n].per_thousand for row, at in costs.items() if n in at}
         for n in (128, 1024, 8192)

@@ -27,7 +27,9 @@ from gmlp_flax.models.layers import (
 )
 from gmlp_flax.options import option
 
-TOKENS, CHANNELS, TOKENS_RMS = "tokens", "channels", "tokens_rms"
+TOKENS = "tokens"
+CHANNELS = "channels"
+TOKENS_RMS = "tokens_rms"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,12 +68,14 @@ class FeedForwardOrder(Block):
 
     def __init__(self, spec: FeedForwardOrderSpec, rngs: nnx.Rngs):
         size = spec.d_model if spec.token_norm == CHANNELS else spec.length
-        self.mlp_norm, self.mlp = LayerNorm(spec, spec.d_model), ChannelMLP(spec, rngs)
+        self.mlp_norm = LayerNorm(spec, spec.d_model)
+        self.mlp = ChannelMLP(spec, rngs)
         self.token_norm = (
             RMSNorm(spec, size) if spec.token_norm == TOKENS_RMS else LayerNorm(spec, size)
         )
         self.token_mlp = TokenMLP(spec, rngs)
-        self.first, self.over_channels = spec.token_mlp_first, spec.token_norm == CHANNELS
+        self.first = spec.token_mlp_first
+        self.over_channels = spec.token_norm == CHANNELS
 
     def __call__(
         self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: Any = None

@@ -122,7 +122,9 @@ def size(column: str, row: str) -> float:
 def marks(column: str, tokens: int) -> list[Mark]:
     """The rows of a column of the alternatives, over the milliseconds of 1,000 tokens at a length;
     those alone whose step was measured there."""
-    scores, costs, found = generate.scores()[column], generate.costs(), []
+    scores = generate.scores()[column]
+    costs = generate.costs()
+    found = []
     for row, score in scores.items():
         step = costs.get(row, {}).get(tokens)
         if step and step.per_thousand:
@@ -224,11 +226,13 @@ def label(axis: Axes, found: Sequence[Mark], lines: Sequence[float], ink: str) -
     boxes += [
         (0, y - 1, 1e4, y + 1) for _, y in axis.transData.transform([(1, score) for score in lines])
     ]
-    frame, wide = axis.get_window_extent().extents, 6.2
+    frame = axis.get_window_extent().extents
+    wide = 6.2
     by_row = {mark.row: mark for mark in found}
     for row in (row for row in LABELLED if row in by_row):
         x, y = axis.transData.transform((by_row[row].x, by_row[row].y))
-        width, height = 6 + wide * len(SHORT[row]), 12
+        width = 6 + wide * len(SHORT[row])
+        height = 12
         for dx, dy in (
             (8, -4),
             (-8 - width, -4),
@@ -336,7 +340,8 @@ def ranks(axis: Axes, name: str, only: Mapping[str, str], mode: str) -> None:
         places = [
             sorted(found, key=lambda one, at=at: found[one][at]).index(row) + 1 for at in tokens
         ]
-        colour, place = seen(look.colour, mode), paper.index(row) + 1
+        colour = seen(look.colour, mode)
+        place = paper.index(row) + 1
         axis.plot(
             [count / 1e6 for count in tokens], places, color=colour, dashes=look.dashes or (1, 0)
         )
@@ -380,7 +385,8 @@ def depth(axis: Axes, mode: str) -> None:
     """Perplexity over parameters, at three depths."""
     _, second, _ = INK[mode]
     for name, points in depths().items():
-        colour, x = seen(FAMILIES[name], mode), [point[0] for point in points]
+        colour = seen(FAMILIES[name], mode)
+        x = [point[0] for point in points]
         y = [point[1].centre for point in points]
         axis.vlines(
             x, [min(p[1].values) for p in points], [max(p[1].values) for p in points], color=colour
@@ -429,7 +435,8 @@ def shares(
     """The share of W's variance that offsets explain: a group of bars for each layer, beside smooth
     noise's."""
     _, second, _ = INK[mode]
-    lines, width = generate.read(name), 0.8 / len(labels)
+    lines = generate.read(name)
+    width = 0.8 / len(labels)
     axis.axhspan(*chance[1:], color=second, alpha=0.18, linewidth=0)
     axis.axhline(chance[0], color=second, linewidth=1.2, dashes=(4, 3))
     for index, (column, words) in enumerate(labels.items()):
@@ -487,7 +494,8 @@ def legend(axis: Axes, mode: str) -> None:
     axis.set_axis_off()
     for index, (name, colour) in enumerate(FAMILIES.items()):
         row, column = divmod(index, 3)
-        x, y = 0.36 * column - 0.1, 1 - 0.32 * row
+        x = 0.36 * column - 0.1
+        y = 1 - 0.32 * row
         axis.plot([x], [y], "o", color=seen(colour, mode), clip_on=False)
         axis.annotate(name, (x, y), (8, -4), textcoords="offset points").set(
             fontsize=11, annotation_clip=False
@@ -497,7 +505,8 @@ def legend(axis: Axes, mode: str) -> None:
 
 Draw = Callable[[Axes, str], None]
 # smooth fields: the mean, and the middle 95 %
-IMAGE_NOISE, TEXT_NOISE = (28.0, 15.0, 47.0), (5.7, 3.7, 8.1)
+IMAGE_NOISE = (28.0, 15.0, 47.0)
+TEXT_NOISE = (5.7, 3.7, 8.1)
 
 
 def plots() -> dict[str, tuple[str, float, Draw]]:

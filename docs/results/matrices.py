@@ -76,7 +76,9 @@ def image_filters(figure: Figure, mode: str) -> None:
     largest = max(float(np.nanmax(np.abs(weights))) for weights in filters.values())
     titles = list(dict.fromkeys(name for _, name in filters))
     for (layer, name), padded in filters.items():
-        weights, column, row = padded[:, : len(padded)], titles.index(name), int(layer) - 1
+        weights = padded[:, : len(padded)]
+        column = titles.index(name)
+        row = int(layer) - 1
         axis = figure.add_axes((0.12 + 0.148 * column, 0.775 - 0.142 * row, 0.13, 0.12))
         shade(axis, weights, largest, mode)
         side = len(weights)
@@ -99,7 +101,8 @@ def image_filters(figure: Figure, mode: str) -> None:
 def attention(figure: Figure, mode: str) -> None:
     """Figure 10: the attention of one layer between the tokens of two sentences."""
     lines = read("attention-layer-1", 1)
-    tokens, weights = [first[0] for first, _ in lines], np.array([row for _, row in lines])
+    tokens = [first[0] for first, _ in lines]
+    weights = np.array([row for _, row in lines])
     axis = figure.add_axes((0.19, 0.11, 0.78, 0.68))
     shade(axis, weights, 1.0, mode)
     axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=10.5)

@@ -99,7 +99,8 @@ class Engine(abc.ABC):
     def __init__(self, name: str, options: Options):
         """Raises RunError if an option is missing, is for another engine, or has a value that makes
         no sense."""
-        self.name, self.options = name, options
+        self.name = name
+        self.options = options
         known = {"name", *self.required, *self.optional}
         for flag, declared in options_of(Options).items():
             given = getattr(options, flag)
@@ -148,7 +149,8 @@ class Engine(abc.ABC):
             )
         if "://" in job.workdir:
             return
-        folder, refused = os.path.normpath(job.workdir), f"--workdir={job.workdir}"
+        folder = os.path.normpath(job.workdir)
+        refused = f"--workdir={job.workdir}"
         if self.shares_disks and os.path.abspath(folder).startswith(OWN_DISKS):
             raise RunError(
                 f"{refused} is on one machine's own disk: give a folder that all nodes see"
@@ -201,7 +203,8 @@ class Xpk(Engine):
 
     def specification(self, job: Job) -> tuple[list[str], str]:
         """An `xpk workload create`."""
-        options, hardware = self.options, self.hardware
+        options = self.options
+        hardware = self.hardware
         words = [*PREFIX, *TRAIN, *job.words, "--multihost=on", f"--stopped_code={STOPPED}"]
         flags = {
             "cluster": options.cluster,
@@ -252,7 +255,8 @@ class SkyPilot(Engine):
     """A managed job, in containers of an image or on machines where this checkout is installed."""
 
     summary = "machines of any cloud, found by SkyPilot, also spot machines with recovery"
-    tool, suffix = "sky", ".yaml"
+    tool = "sky"
+    suffix = ".yaml"
     install = "pipx install 'skypilot[gcp]', in an environment of its own, or pip install 'gmlp_flax[sky]'"
     optional = ("gpus_per_node", "infra", "image", "mount", "spot", "engine_flag")
     kinds = (*TPUS, *GPUS)
@@ -260,7 +264,8 @@ class SkyPilot(Engine):
 
     def specification(self, job: Job) -> tuple[list[str], str]:
         """A task file, and the command that takes it."""
-        options, kind = self.options, self.hardware.kind
+        options = self.options
+        kind = self.hardware.kind
         nodes, gpus = (1, 0) if kind in TPUS else self.nodes()
         if kind in TPUS:
             accelerators = f"tpu-{CLOUD_NAMES.get(kind, kind)}-{self.hardware.count * TPUS[kind]}"
@@ -359,7 +364,9 @@ class Slurm(Engine):
     """One process per GPU, on one node or several."""
 
     summary = "GPU nodes under SLURM, from the login node"
-    tool, install, suffix = "sbatch", "run this on the cluster's login node", ".sbatch"
+    tool = "sbatch"
+    install = "run this on the cluster's login node"
+    suffix = ".sbatch"
     optional = ("gpus_per_node", "engine_flag")
     kinds = tuple(GPUS)
     shares_disks = True

@@ -21,7 +21,8 @@ from gmlp_flax.options import FINETUNED_RUNS, RATE, SIZE, SIZE_OR_0, option
 
 MAX_DISTANCE = 128  # T5: offsets from here on share the last bucket of their side
 # queries whose logits are computed at once; if there are more, queries of a block
-WHOLE, BLOCK = 1024, 512
+WHOLE = 1024
+BLOCK = 512
 
 # (first, count) -> logits [..., count, keys] of the queries [first, first + count)
 Logits = Callable[[jax.Array | int, int], jax.Array]
@@ -287,7 +288,8 @@ class RelativeBias(nnx.Module):
         """The bias of the queries [first, first + count) for the first keys: [heads, count, keys],
         -inf for later keys if attention is causal. Raises ValueError for more keys than n, if each
         offset has a bias of its own."""
-        spec, bias = self.spec, self.bias[...]
+        spec = self.spec
+        bias = self.bias[...]
         if spec.relative_buckets:
             taps = bias[:, buckets(np.arange(1 - keys, keys), spec.relative_buckets, spec.causal)]
         elif keys > spec.length:
@@ -367,7 +369,8 @@ class MultiHeadAttention(nnx.Module):
     """
 
     def __init__(self, spec: AttentionSpec, rngs: nnx.Rngs):
-        parts, width = 1 if spec.positions == "relative_only" else 3, spec.d_qkv or spec.d_model
+        parts = 1 if spec.positions == "relative_only" else 3
+        width = spec.d_qkv or spec.d_model
         self.proj_in = Linear(spec, spec.d_model, parts * width, rngs, bias=spec.attention_bias)
         self.relative = RelativeBias(spec, rngs) if spec.positions.startswith("relative") else None
         self.out = Linear(
@@ -384,7 +387,8 @@ class MultiHeadAttention(nnx.Module):
     ) -> jax.Array:
         """[batch, tokens, d_model] to the same; `dropout_keys` as in `mix`, `padding_mask` as in
         `hide_padding`, and a cache of the keys and values of earlier tokens."""
-        spec, projected = self.spec, self.proj_in(x)
+        spec = self.spec
+        projected = self.proj_in(x)
         if cache is None and spec.positions != "relative_only":
             mixed = attend_fused(
                 spec, projected, spec.heads, padding_mask, dropout_keys, self.relative

@@ -164,11 +164,9 @@ class Encoder(nnx.Module):
             [batch, tokens, d_model], as `__call__` gives for these positions; and the updated
             caches.
         """
-        updated, caches, x = (
-            [],
-            caches or [{} for _ in self.stack_specs],
-            x.astype(self.spec.stream_dtype),
-        )
+        updated = []
+        caches = caches or [{} for _ in self.stack_specs]
+        x = x.astype(self.spec.stream_dtype)
         for spec, stack, cache in zip(self.stack_specs, self.stacks, caches, strict=True):
             x, cache = _scan(spec, stack, x, None, spec.survival_by_layer(), None, cache, first)
             updated.append(cache)

@@ -126,9 +126,12 @@ def _call(
         the rows are the tokens, or the next multiple of TILE if there are several blocks; and of
         the bias, None without one.
     """
-    batch, tokens, width = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+    batch = qkv.shape[0]
+    tokens = qkv.shape[1]
+    width = qkv.shape[2] // 3
     columns, (blocks, rows) = max(LANES, width // heads), _blocks(tokens)
-    groups, per_group = width // columns, columns * heads // width
+    groups = width // columns
+    per_group = columns * heads // width
     keys, values = (
         pl.BlockSpec(
             (None, tokens, columns),
@@ -151,7 +154,8 @@ def _call(
         else pl.BlockSpec((None, 1, tokens), lambda group, block, example: (example, 0, 0))
     )
     shape = jax.ShapeDtypeStruct((batch, tokens, width), qkv.dtype)
-    outputs, specs = [shape], [queries]
+    outputs = [shape]
+    specs = [queries]
     if d_mixed is not None:
         tall = tokens if blocks == 1 else -(-tokens // TILE) * TILE
         by_block = pl.BlockSpec(

@@ -129,13 +129,16 @@ class ImageClassifier(nnx.Module):
         self.encoder = Encoder(spec, rngs)
         self.pre_logits = Linear(spec, spec.d_model, spec.d_model, rngs) if pre_logits else None
         self.head = Linear(spec, spec.d_model, classes, rngs, init=nnx.initializers.zeros)
-        self.spec, self.patch_size = spec, patch_size
-        self.mean, self.std = tuple(mean[:channels]), tuple(std[:channels])
+        self.spec = spec
+        self.patch_size = patch_size
+        self.mean = tuple(mean[:channels])
+        self.std = tuple(std[:channels])
 
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Images [batch, height, width, channels], uint8 or float, 0 to 255, to float32 logits
         [batch, classes]. `key` has a random key per example, [batch]; None for evaluation."""
-        x, precise = self.encoder(self.embed(images), key), self.spec.precise_dtype
+        x = self.encoder(self.embed(images), key)
+        precise = self.spec.precise_dtype
         pooled = x.mean(axis=1, dtype=precise) if self.cls is None else x[:, 0]
         if self.pre_logits is not None:
             pooled = jnp.tanh(self.pre_logits(pooled))

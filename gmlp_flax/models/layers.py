@@ -426,7 +426,9 @@ class DecodeCache:
     """
 
     def __init__(self, arrays: Mapping[str, jax.Array], first: jax.Array, length: int):
-        self.arrays, self.first, self.length = dict(arrays), first, length
+        self.arrays = dict(arrays)
+        self.first = first
+        self.length = length
 
     def update(self, name: str, values: jax.Array, axis: int = 1) -> jax.Array:
         """Stores values of the tokens of this call, and returns those of all n positions.

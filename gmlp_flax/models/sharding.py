@@ -13,7 +13,9 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
-DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
+DATA = "data"
+FSDP = "fsdp"
+TENSOR = "tensor"
 _PORTABLE = contextvars.ContextVar("portable", default=False)
 BATCH = (DATA, FSDP)  # the examples are sharded over both
 

@@ -290,7 +290,8 @@ class PairClassifier(TextModel):
         **embedding: Any,
     ):
         super().__init__(spec, vocab_size, rngs, **embedding)
-        self.pool, self.nli = pool, interaction == "nli"
+        self.pool = pool
+        self.nli = interaction == "nli"
         self.head = PairHead(spec, 4 if self.nli else 2, classes, rngs)
 
     def __call__(
@@ -304,7 +305,8 @@ class PairClassifier(TextModel):
         """float32 logits [batch, classes] of tokens [batch, 2, tokens], also the shape of
         `segments`, `padding_mask` and `text_mask` (see `SequenceClassifier`)."""
         chex.assert_shape(tokens, (None, 2, None))
-        encoder_key, head_key = None, None
+        encoder_key = None
+        head_key = None
         if key is not None:
             *text_keys, head_key = split_keys(key, 3)
             encoder_key = jnp.stack(text_keys, axis=1).reshape(-1)

@@ -274,7 +274,8 @@ class Statement(NamedTuple):
 
 # Claims on the rows of `alternatives`.
 # shares that allow a difference of 2 %, of accuracies and of perplexities
-KEEPS_UP, LEVEL = 0.98, 1.02
+KEEPS_UP = 0.98
+LEVEL = 1.02
 _ACCURACIES = ("sst2", "imdb", "mnli")
 STATEMENTS = (
     # The gMLP paper's Table 3: 4.35 and 4.37; 4.26; 5.34; 5.64.

@@ -41,10 +41,12 @@ class Setting(NamedTuple):
 
 
 # Their rate is 0.05 / sqrt(step) once the warmup is over, so its peak is 0.05 / sqrt(warmup).
-_LISTOPS, _BYTES = 0.05 / 1000**0.5, 0.05 / 8000**0.5
+_LISTOPS = 0.05 / 1000**0.5
+_BYTES = 0.05 / 8000**0.5
 # Steps per epoch of 45,000 images of CIFAR-10, and of 160,000 of Pathfinder; each is trained for
 # 200 epochs.
-_CIFAR10, _PATHFINDER = 45_000 // 256, 160_000 // 512
+_CIFAR10 = 45_000 // 256
+_PATHFINDER = 160_000 // 512
 SETTINGS = {
     # listops/configs/base_listops_config.py
     "listops": Setting(4, 512, 8, 1024, 32, 5000, _LISTOPS, 1000),
@@ -73,7 +75,10 @@ SETTINGS = {
     ),
 }
 
-TINY_ATTENTION, RANK, MEMORY, KERNEL = 64, 8, 64, 31
+TINY_ATTENTION = 64
+RANK = 8
+MEMORY = 64
+KERNEL = 31
 # The argument of the configs: a block's name, or amlp.
 MODELS = ("gmlp", "amlp", "transformer", "mixer", "resmlp", "feed_forward", "fnet", "fnet_hybrid")
 MODELS += ("synthesizer", "external_attention", "convolution")
@@ -87,14 +92,18 @@ def _rounded(width: float, least: int) -> int:
 def _options(name: str, of: Setting, n: int) -> dict[str, Any]:
     """The options of a model for n tokens whose layers have as many parameters as the
     Transformer's."""
-    d, half = of.d_model, of.d_ffn // 2
+    d = of.d_model
+    half = of.d_ffn // 2
     attention = 4 * d * (of.d_qkv or d)
     budget = attention + 2 * d * of.d_ffn
     # of attention: its size, or the layers that have it
-    tiny, last = min(TINY_ATTENTION, d), min(2, of.layers)
+    tiny = min(TINY_ATTENTION, d)
+    last = min(2, of.layers)
     # half of the parameters across tokens, in 16 units or more
     across = _rounded(budget / 4 / n, 16)
-    heads, absolute, memory = {"heads": of.heads}, {"positions": "absolute"}, {"memory": MEMORY}
+    heads = {"heads": of.heads}
+    absolute = {"positions": "absolute"}
+    memory = {"memory": MEMORY}
     queries = heads | absolute | {"d_qkv": of.d_qkv}
     low_rank = {"synthesizer": "factorized_random", "rank": RANK}
     # Name -> options; parameters of a layer beside those of d_ffn, and those for each unit of it;
@@ -141,7 +150,8 @@ def _classifier(name: str, task: str, of: Setting, n: int) -> ConfigDict:
         options["attention_dropout"] = of.attention_dropout
     config.model.update(options)
     config.data.train = ""
-    config.batch_size, config.steps = of.batch_size, of.steps
+    config.batch_size = of.batch_size
+    config.steps = of.steps
     # listops/train.py: Adam with decoupled decay of all parameters; no clipping.
     config.optimizer.update(
         learning_rate=of.rate, warmup=of.warmup, weight_decay=of.decay, decay_all=True
@@ -184,7 +194,8 @@ def small(config: ConfigDict, *, batch_size: int, steps: int = 200) -> ConfigDic
     mean of the tokens."""
     changed = {"pool": "mean", "dropout": 0.0, "attention_dropout": 0.0, "attention_bias": True}
     config.model.update({key: value for key, value in changed.items() if key in config.model})
-    config.batch_size, config.steps = batch_size, steps
+    config.batch_size = batch_size
+    config.steps = steps
     config.optimizer.update(
         learning_rate=2e-3,
         schedule="cosine",

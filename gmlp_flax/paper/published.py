@@ -21,7 +21,9 @@ VOCAB_SIZE = 32_000
 PREDICTED = 0.15
 # Sources of models that no table lists. SIBLING: other papers' mixers in Table 3's setting and
 # BERT's frame.
-ABLATION, MAIN, SIBLING = "ablation", "main", "sibling"
+ABLATION = "ablation"
+MAIN = "main"
+SIBLING = "sibling"
 FNET = "2105.03824"
 # Widths of the kernels of growing convolutions, for 12 layers.
 GROWING = (4, 4, 7, 7, 15, 15, 15, 15, 31, 31, 31, 31)

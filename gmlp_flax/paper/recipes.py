@@ -83,7 +83,8 @@ def image_model(name: str) -> ConfigDict:
 def language_model(name: str) -> ConfigDict:
     """A config of a published language model, by its name in `gmlp sizes`."""
     published = PUBLISHED[name]
-    spec, model = published.spec, blocks.settings(published.spec)
+    spec = published.spec
+    model = blocks.settings(published.spec)
     config = gmlp_config.default(block=model["block"])
     config.model.update(
         **model, length=spec.length, scale_embeddings=spec.block.mixes_at_start, **published.around
@@ -129,7 +130,8 @@ def small_images(
     name, scale = gmlp_config.arguments(
         arg or "gmlp", tuple(SMALL_IMAGE_MODELS), scale=("small", "gpu")
     )
-    model, patch = SMALL_IMAGE_MODELS[name], (image_size // 8, image_size // 8)
+    model = SMALL_IMAGE_MODELS[name]
+    patch = (image_size // 8, image_size // 8)
     small, wide = model["d_ffn"]
     config = gmlp_config.default(task="image_classification", block=model.get("block", "gmlp"))
     config.model.update(
@@ -214,7 +216,8 @@ def small_language(
         }
     )
     config.masking.max_predictions = math.ceil(config.masking.rate * tokens)
-    config.batch_size, config.steps = 16 * 128 // tokens, 900
+    config.batch_size = 16 * 128 // tokens
+    config.steps = 900
     config.optimizer.update(
         learning_rate=setting.rate, lr_multipliers=setting.rates, warmup=100, clip=1.0
     )
@@ -225,6 +228,7 @@ def small_language(
         widths = ("layers", "d_model", "d_ffn")  # a d_spatial belongs to n
         twice = {key: 2 * config.model[key] for key in widths if key in config.model}
         config.model.update({"dtype": "bfloat16", **twice, **wide})
-        config.batch_size, config.steps = 256 * 128 // tokens, 10_000
+        config.batch_size = 256 * 128 // tokens
+        config.steps = 10_000
         config.optimizer.update(learning_rate=4e-3, warmup=500)
         config.eval.every = config.checkpoint.every = 2500

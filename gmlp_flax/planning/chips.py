@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from gmlp_flax.errors import RunError
 
-GIB, TERA, GIGA = 2**30, 1e12, 1e9
+GIB = 2**30
+TERA = 1e12
+GIGA = 1e9
 SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION"
 
 

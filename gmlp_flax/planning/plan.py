@@ -127,12 +127,14 @@ def make(
             devices cannot share.
     """
     hardware = chips.parse(topology)
-    chip, count = hardware.chip, hardware.count
+    chip = hardware.chip
+    count = hardware.count
     devices = dry_run.devices(topology) if devices is None else devices
     task = tasks.find(config.task)(config)
     partition = _partition(config, task, count if devices is None else devices)
     # libtpu lists two devices of some chips
-    work, per_chip = dry_run.workload(config), partition.mesh.size // count
+    work = dry_run.workload(config)
+    per_chip = partition.mesh.size // count
     share = dry_run.share_of_device(config, partition)
     if devices is None:
         device = _estimate(config, work, share, partition)
@@ -291,7 +293,8 @@ def _exchange(
 ) -> dict[str, Collectives]:
     """The collectives that data and fsdp parallelism always need: float32 gradients and gathered
     parameters."""
-    fsdp, microbatches = partition.mesh.shape["fsdp"], config.optimizer.grad_accum_steps
+    fsdp = partition.mesh.shape["fsdp"]
+    microbatches = config.optimizer.grad_accum_steps
     # Each microbatch gathers the parameters, with remat=full forward and backward, and scatters its
     # gradients.
     gathers = microbatches * (2 if config.model.remat == "full" else 1)

@@ -61,7 +61,8 @@ def initialize(
     # Its handler of SIGTERM would replace the one in stopping.py.
     jax.config.update("jax_enable_preemption_service", False)
     if job:
-        processes, process = job.processes, job.process
+        processes = job.processes
+        process = job.process
     late = (
         f"error: not all {processes or 'other'} processes joined at {coordinator or 'the coordinator'} within "
         f"{JOIN_SECONDS} s: see that all of them run and reach process 0"

@@ -70,7 +70,8 @@ def silence_orbax() -> None:
     """Hides what Orbax and TensorStore print in addition to the errors that they raise."""
     from absl import logging as absl_logging  # the list of subcommands answers without it
 
-    show, orbax = sys.unraisablehook, os.path.join("orbax", "checkpoint", "")
+    show = sys.unraisablehook
+    orbax = os.path.join("orbax", "checkpoint", "")
 
     def unraisablehook(unraisable: Any) -> None:
         """After an error, Orbax's coroutines and TensorStore's threads still answer to an event

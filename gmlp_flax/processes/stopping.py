@@ -157,7 +157,8 @@ class Watchdog:
     """
 
     def __init__(self, seconds: float):
-        self.seconds, self._heard = min(seconds, threading.TIMEOUT_MAX), float("-inf")
+        self.seconds = min(seconds, threading.TIMEOUT_MAX)
+        self._heard = float("-inf")
 
     def begin(self) -> None:
         """Starts the clock with an hour at least: to restore a checkpoint and to compile takes

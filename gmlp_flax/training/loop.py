@@ -324,7 +324,9 @@ class _Loop:
     def _train(self, state: TrainState, done: int, batches: Iterator[Any]) -> int:
         """The metrics of a step are read while the next step runs, so that the device never
         waits."""
-        config, first, end = self.config, done + 1, False
+        config = self.config
+        first = done + 1
+        end = False
         pending: Window | None = None
         while not end:
             batch = self.partition.put_batch(next(batches))  # only begins to copy it to the devices
@@ -340,7 +342,8 @@ class _Loop:
                 record.take_step(self.folder, config, self.task.files, self.metrics)
                 self._begin_trackers()
             end = done == config.steps or self.stop.agreed is not None
-            evaluate, save = self._evaluates(done), end or done % config.checkpoint.every == 0
+            evaluate = self._evaluates(done)
+            save = end or done % config.checkpoint.every == 0
             if evaluate or save or done == first:
                 self._read(pending)
                 pending = None

@@ -43,7 +43,9 @@ class Progress:
     """
 
     def __init__(self, first: int, steps: int, per_step: int, unit: str):
-        self.steps, self.per_step, self.unit = steps, per_step, unit
+        self.steps = steps
+        self.per_step = per_step
+        self.unit = unit
         self._started: tuple[int, float] | None = None
         live = sys.stderr.isatty() and distributed.is_first()
         # tqdm begins a postfix with a comma
@@ -96,7 +98,8 @@ class Profile:
     def __init__(self, config: ConfigDict, workdir: str):
         asked = validation.profile_steps(config.profile.steps, config.steps)
         self._steps = asked if distributed.is_first() else range(0)
-        self._folder, self._tracing = os.path.join(workdir, PROFILE), False
+        self._folder = os.path.join(workdir, PROFILE)
+        self._tracing = False
 
     def step(self, number: int, function: Callable, *arguments: Any) -> Any:
         """Calls the program of a step. Waits for its result if this is the last traced step."""
@@ -184,7 +187,8 @@ class Trackers:
 
     def __init__(self, log: Mapping[str, Any], callbacks: Iterable[Callback] = ()):
         self._callbacks = [*callbacks] if distributed.is_first() else []
-        self._wanted, self._trackers = [name for name in TRACKERS if log[name]], {}
+        self._wanted = [name for name in TRACKERS if log[name]]
+        self._trackers = {}
         for name in self._wanted:
             if importlib.util.find_spec(TRACKERS[name][0]) is None:
                 raise RunError(

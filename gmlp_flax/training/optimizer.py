@@ -36,7 +36,8 @@ def learning_rate(config: ConfigDict) -> optax.Schedule:
     linear decay that would reach 0 one step after the last, a constant rate, one with a linear
     decay in the last steps (wsd, as in MiniCPM, arXiv 2404.06395), or a decay with 1 / sqrt(step),
     whatever the number of steps (Vaswani et al. 2017, section 5.3)."""
-    peak, warmup = config.optimizer.learning_rate, config.optimizer.warmup
+    peak = config.optimizer.learning_rate
+    warmup = config.optimizer.warmup
     if config.optimizer.schedule != "rsqrt":
         warmup = min(warmup, config.steps)
     decay_steps = max(config.steps - warmup, 1)

@@ -56,14 +56,13 @@ def softmax(scores):
 def slow_maps(trained, tokens, segments):
     """Each layer's weights, query by query, of a model that numpy runs; of several heads the
     largest."""
-    params, model = (
-        jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), trained.params),
-        trained.config.model,
-    )
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), trained.params)
+    model = trained.config.model
     x = params["embedding"][tokens]
     x = x + params["positions"]["table"][: len(tokens)] if "positions" in params else x
     x = x + params["segments"]["table"][segments] if "segments" in params else x
-    x, found = x * (model.d_model**0.5 if model.scale_embeddings else 1), []
+    x = x * (model.d_model**0.5 if model.scale_embeddings else 1)
+    found = []
     for layer in range(model.layers):
         p = jax.tree.map(lambda leaf, layer=layer: leaf[layer], params["encoder"]["blocks"])
         of = p["attention"]
@@ -77,11 +76,13 @@ def slow_maps(trained, tokens, segments):
         projected = reference.linear(of["proj_in"], reference.layer_norm(p["attention_norm"], x))
         heads = []
         for head in range(2):
-            scores, at = np.zeros((len(tokens), len(tokens))), slice(head * 4, head * 4 + 4)
+            scores = np.zeros((len(tokens), len(tokens)))
+            at = slice(head * 4, head * 4 + 4)
             if model.positions.startswith("relative"):
                 scores += reference.relative_bias(of["relative"], len(tokens), model.length)[head]
             if model.positions != "relative_only":
-                q, k = projected[:, :8][:, at], projected[:, 8:16][:, at]
+                q = projected[:, :8][:, at]
+                k = projected[:, 8:16][:, at]
                 scores += [reference.dot_products(query, k) for query in q]
             heads.append(softmax(scores))
         found.append(np.max(heads, axis=0))
@@ -225,7 +226,8 @@ def test_a_pair_that_is_read_apart_and_images(tokenizer, tmp_path):
 
 
 def test_command(tokenizer, tmp_path):
-    trained, run = untrained(tokenizer, tmp_path, d_attn=4), str(tmp_path / "run")
+    trained = untrained(tokenizer, tmp_path, d_attn=4)
+    run = str(tmp_path / "run")
     exported.write(trained.params, trained.config, trained.task.files, run)
     done = preloaded.gmlp("draw", "attention", run, "--text=the time $", "--second=of $")
     assert done.returncode == 0, done.stderr

@@ -19,7 +19,8 @@ def chart(**options):
         Series("gmlp", GMLP, [1e5, 1e6], [400.0, 60.0], [390.0, 50.0], [410.0, 70.0]),
         Series("mixer", MIXER, [1e5, 1e6], [500.0, 61.0]),
     ]
-    x, y = Scale("tokens", log=True), Scale("perplexity", log=True)
+    x = Scale("tokens", log=True)
+    y = Scale("perplexity", log=True)
     return Chart([Panel("gmlp ends lowest", x, y, series, [("none", 300.0)])], **options)
 
 
@@ -85,10 +86,8 @@ def test_words_at_points_do_not_cover_each_other():
 def test_words_stand_at_their_own_point():
     """Of two points, one a little above the other: each word is nearer to its own than to the
     other's."""
-    one, other = (
-        Series("a", GMLP, [66.0], [84.3], labels=["B7"]),
-        Series("b", AMLP, [71.0], [83.6], labels=["F0"]),
-    )
+    one = Series("a", GMLP, [66.0], [84.3], labels=["B7"])
+    other = Series("b", AMLP, [71.0], [83.6], labels=["F0"])
     far = Series("c", GMLP, [5.0, 300.0], [72.0, 76.0], labels=["low", "a long word"])
     figure = draw(Chart([Panel("", Scale("x", log=True), Scale("y"), [one, other, far])]))
     figure.draw_without_rendering()

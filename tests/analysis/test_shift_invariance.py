@@ -65,7 +65,8 @@ def test_smooth_noise_has_a_larger_share_than_noise():
     assert found.words().startswith("0.055 for noise, 0.2")
     far = np.arange(-6, 7)
     kernel = np.exp(-((far / 1.5) ** 2) / 2) / np.exp(-((far / 1.5) ** 2) / 2).sum()
-    random, shares = np.random.default_rng(5), []
+    random = np.random.default_rng(5)
+    shares = []
     for _ in range(60):
         field = random.standard_normal((8, 8, 8, 8))
         for axis in range(4):
@@ -91,7 +92,8 @@ def test_every_checkpoint_of_a_run_is_read(text_run, image_run):
 
 def test_shares_over_steps_or_over_layers():
     """A single checkpoint has no curve over steps."""
-    share, weights = np.array([0.5, 0.75]), np.ones((2, 5, 5))
+    share = np.array([0.5, 0.75])
+    weights = np.ones((2, 5, 5))
     [several] = shift_invariance.shares_chart(
         ShiftInvariance({1: share, 2: share / 2}, weights, (5,))
     ).panels

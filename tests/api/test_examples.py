@@ -180,7 +180,8 @@ def endless(say=lambda: None):
 
 
 def test_a_stream_is_written_as_far_as_the_steps_read(text_config, tmp_path, capsys):
-    text_config.steps, text_config.batch_size = 3, 8
+    text_config.steps = 3
+    text_config.batch_size = 8
     text_config.data.heldout_share = 0.2
     keys = examples.store(endless(), text_config, str(tmp_path / "a"))
     assert len(texts_in(keys)) == 30  # of which 24 are trained on

@@ -26,7 +26,8 @@ def table(tmp_path):
 def test_a_table_of_texts(table):
     options = {"data.heldout_share": 0.25, "data.tokenizer": "bytes"}
     found = gf.inspect(table, "finetune_glue:own", options=options)
-    train, heldout = found.train, found.heldout
+    train = found.train
+    heldout = found.heldout
     assert train.examples + heldout.examples == 60
     assert list(train.classes) == ["bad", "fair", "good"]
     assert sum(train.classes.values()) == train.examples

@@ -81,7 +81,8 @@ def tiny_text():
 
 def test_steps_are_compiled_once(monkeypatch):
     """Else the first one that is timed would be a compilation."""
-    made, make = [], step.Training
+    made = []
+    make = step.Training
     monkeypatch.setattr(step, "Training", lambda *given: made.append(make(*given)) or made[-1])
     call = timing.step_call(tiny_text())
     for _ in range(3):
@@ -107,7 +108,8 @@ def rows_of(parts):
     ],
 )
 def test_settings_of_a_model(monkeypatch, every, seconds, best, tried):
-    calls, alone = [], not every and seconds[0]
+    calls = []
+    alone = not every and seconds[0]
 
     def measured(function, model, setting, *_):
         calls.append(setting)
@@ -115,10 +117,8 @@ def test_settings_of_a_model(monkeypatch, every, seconds, best, tried):
         return taken and device.Measured(setting, [taken], [1e9], 2e9)
 
     monkeypatch.setattr(device, "in_own_process", measured)
-    fastest, model = (
-        {},
-        device.MODELS[1]._replace(every=every, file="quickstart_image.py", argument=""),
-    )
+    fastest = {}
+    model = device.MODELS[1]._replace(every=every, file="quickstart_image.py", argument="")
     rows = rows_of(device.model_rows(model, TINY, 1, math.inf, fastest))
     assert len(calls) == tried
     assert str(calls[0]) == "batch 2, remat none, unrolled"
@@ -153,20 +153,16 @@ def test_what_the_device_part_begins(monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_device_part_on_a_cpu():
     """A model, and every form of mixing, each in a process of its own."""
-    model, fastest = (
-        device.Model("tiny", "quickstart_text.py", "", device.MODELS[0].settings[1:]),
-        {},
-    )
+    model = device.Model("tiny", "quickstart_text.py", "", device.MODELS[0].settings[1:])
+    fastest = {}
     rows = rows_of(device.model_rows(model, TINY, 1, math.inf, fastest))
     options = config.from_file("configs/quickstart_text.py")
     options.batch_size = 2
     seconds = rows["tiny: step"]["median"] / 1e3
     assert rows["tiny, batch 2, remat matmuls: rate"]["median"] == pytest.approx(2 / seconds)
     assert rows["tiny: rate"]["median"] == pytest.approx(2 * options.model.length / seconds)
-    product, share = (
-        rows["one large product of 256 x 256 in float32"],
-        rows["tiny: model FLOPs, of the product's rate"],
-    )
+    product = rows["one large product of 256 x 256 in float32"]
+    share = rows["tiny: model FLOPs, of the product's rate"]
     assert share["median"] * product["median"] * 1e12 * seconds == pytest.approx(
         dry_run.workload(options).flops
     )

@@ -28,7 +28,8 @@ def test_a_step_is_timed_and_its_memory_and_operations_are_counted():
     assert found["fnet", 64, "parameters"]["median"] == parameters.count(task.shapes())
     # Two layers: the transform's 2 d^2 + 2 n d and the MLP's 2 d d_ffn per token; logits at 10
     # places.
-    d, n = 128, 64
+    d = 128
+    n = 64
     expected = 2 * (2 * n * (2 * d * d + 2 * n * d + 2 * d * 776) + 10 * d * 2000)
     assert found["fnet", 64, "flops"]["median"] == expected
     # parameters and Adam's moments

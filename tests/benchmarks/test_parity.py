@@ -46,7 +46,8 @@ def test_names_and_shapes(name, timm):
     nothing is allocated."""
     import torch
 
-    config, zero = timm_models.config_for(name), np.float32(0)
+    config = timm_models.config_for(name)
+    zero = np.float32(0)
     ours = ImageClassification(config).shapes()
     flat = {
         path: np.broadcast_to(zero, leaf.shape)
@@ -72,7 +73,8 @@ def test_names_and_shapes(name, timm):
     assert config.data.transform == "timm"
     assert model.norm.__dict__.get("eps", 1e-6) == config.model.norm_eps
     if config.model.block == "transformer":
-        block, pool = model.blocks[0], {"token": "cls", "avg": "mean"}[model.global_pool]
+        block = model.blocks[0]
+        pool = {"token": "cls", "avg": "mean"}[model.global_pool]
         assert (block.attn.num_heads, pool) == (config.model.heads, config.model.pool)
         assert type(block.mlp.act).__name__.lower() == config.model.activation.replace("_", "")
 

@@ -87,7 +87,9 @@ def test_the_others_have_our_sizes(transformers, make):
 
     config = small_config("absolute" if make is torch_models.bert else "relative")
     made = make(config)
-    d, f, v = 8, 24, 50
+    d = 8
+    f = 24
+    v = 50
     layers = 2 * (4 * (d * d + d) + 2 * 2 * d + 2 * d * f + f + d)
     around = v * d + 2 * d + d * d + d + 2 * d + v
     positions = TOKENS * d if make is torch_models.bert else 32 * HEADS

@@ -30,7 +30,8 @@ def digest(content: bytes) -> str:
 
 def test_other_files_are_refused():
     """A file that only one side has is allowed."""
-    then, now = b"one vocabulary", b"another"
+    then = b"one vocabulary"
+    now = b"another"
     assets.require_same({"a": then, "b": b"x"}, {"a": then, "c": b"y"}, "there/3")
     with pytest.raises(
         RunError, match=rf"there/3 .* another a \(SHA-256 {digest(then)}, here {digest(now)}\)"
@@ -66,7 +67,8 @@ def test_files_are_kept_as_they_are(saved, tmp_path):
 def test_the_handler_reads_what_it_wrote(tmp_path):
     """Without a manager, as Orbax's interface has it."""
     files = {"a.txt": b"\0\n\xff", "b.json": b"{}"}
-    handler, args = assets.FilesHandler(), assets.SaveFiles(files)
+    handler = assets.FilesHandler()
+    args = assets.SaveFiles(files)
     handler.save(tmp_path, args)
     assert handler.restore(tmp_path, args) == files
     (tmp_path / "b.json").unlink()
@@ -119,7 +121,8 @@ def test_the_vocabulary_of_the_run_folder(text_run, tmp_path):
     is refused and left there."""
     run = shutil.copytree(text_run, tmp_path / "run")
     path = run / "tokenizer.model"
-    own, other = path.read_bytes(), other_tokenizer()
+    own = path.read_bytes()
+    other = other_tokenizer()
     path.unlink()
     before = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
     assert pretrained.load(str(run)).task.tokenizer.model == own
@@ -141,7 +144,8 @@ def test_the_vocabulary_of_the_run_folder(text_run, tmp_path):
 
 def test_parameters_of_a_run_with_another_vocabulary(text_run, tmp_path):
     options = config.load(str(text_run / "config.json"))
-    options.init_from, options.steps = str(text_run), 1
+    options.init_from = str(text_run)
+    options.steps = 1
     options.data.tokenizer = str(tmp_path / "other.model")
     (tmp_path / "other.model").write_bytes(other_tokenizer())
     own = digest((text_run / "tokenizer.model").read_bytes())

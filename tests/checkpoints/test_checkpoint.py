@@ -45,7 +45,8 @@ class Folder:
 
     def __init__(self, root: Path, config):
         config.optimizer.ema = 0.9
-        self.root, self.task = root, Wide(config)
+        self.root = root
+        self.task = Wide(config)
         self.optimizer = optimizer.make(config, self.task.shapes(), self.task.param_metadata())
         self.make = jax.jit(
             lambda seed: step.init_state(
@@ -154,7 +155,8 @@ def test_newest_and_best_are_kept(folder):
 
 def test_flipped_byte_in_array_data(two):
     """Orbax restores most flipped bits without an error: only our checksum notices them."""
-    rng, messages = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    messages = []
     original = two.data_file(5).read_bytes()
     for _ in range(6):
         data = bytearray(original)
@@ -212,7 +214,8 @@ def test_half_written_checkpoint_is_ignored_and_named(two):
 
 def test_mismatch_lists_every_path(two):
     line = two.template.params["line"]
-    bias, kernel = line["bias"], line["kernel"]
+    bias = line["bias"]
+    kernel = line["kernel"]
     wrong = {
         "kernel": kernel.update(shape=(4,)),
         "bias": bias.update(dtype=jnp.bfloat16),

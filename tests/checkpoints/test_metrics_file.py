@@ -131,7 +131,8 @@ def test_an_evaluation_before_the_first_step_loses_no_change(path):
         change(6, a=[3, 4]),
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    file, evaluation = MetricsFile(str(path), 4), {"step": 4, "eval": {"loss": 2.5}}
+    file = MetricsFile(str(path), 4)
+    evaluation = {"step": 4, "eval": {"loss": 2.5}}
     file.write(evaluation)
     file.write(evaluation)  # one host did not see it, and all evaluate again
     assert MetricsFile.read(str(path)) == [lines[0], lines[1], lines[3], evaluation]

@@ -39,7 +39,8 @@ def files(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("moves", [1, 2, 3])
 def test_a_restart_that_is_cut_short_loses_nothing(run, monkeypatch, moves):
     """By Ctrl-C between two moves, of four; and no run goes on from half of one."""
-    move, done = io_files.move, []
+    move = io_files.move
+    done = []
 
     def interrupted(path, target):
         if len(done) == moves:

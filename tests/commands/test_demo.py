@@ -34,7 +34,8 @@ def stand_in():
 
 
 def test_each_mask_has_bars_and_the_filters_stand_beside(text_run):
-    model, gradio = gmlp_flax.load(str(text_run)), stand_in()
+    model = gmlp_flax.load(str(text_run))
+    gradio = stand_in()
     demo.build(model, "it", gradio)
     gradio.answer("A [MASK] is a [MASK].")
     ((first, second),) = model.predict(["A [MASK] is a [MASK]."])
@@ -49,7 +50,8 @@ def test_each_mask_has_bars_and_the_filters_stand_beside(text_run):
 
 
 def test_an_image_has_classes(image_run, tmp_path):
-    model, gradio = gmlp_flax.load(str(image_run)), stand_in()
+    model = gmlp_flax.load(str(image_run))
+    gradio = stand_in()
     Image.new("L", (8, 8), 90).save(tmp_path / "a.png")
     demo.build(model, "it", gradio)
     gradio.answer(str(tmp_path / "a.png"))

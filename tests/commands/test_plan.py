@@ -120,7 +120,8 @@ SOME = ("gmlp_xlarge",)
 @pytest.mark.parametrize("name", PLANS if os.environ.get("PLANS") == "all" else SOME)
 def test_plans_agree_with_the_golden_file(name):
     """Memory within 3 %; collectives in kind and number."""
-    found, known = planned(name), golden()[name]
+    found = planned(name)
+    known = golden()[name]
     assert found.keys() == KEYS
     for field in ("params", "flops_per_step", "hbm_bytes", "fits"):
         assert found[field] == known[field], field
@@ -139,7 +140,8 @@ def test_plans_agree_with_the_golden_file(name):
 )
 def test_plans_of_gpus_agree_with_the_golden_file(name):
     """Memory and traffic within 5 %, as versions of XLA differ; bytes of collectives within 1 %."""
-    found, known = gpu_plan(name), json.loads(GPU_GOLDEN.read_text())[name]
+    found = gpu_plan(name)
+    known = json.loads(GPU_GOLDEN.read_text())[name]
     assert (found["method"], found["fits"]) == ("compiled", known["fits"])
     assert found["per_chip_bytes"]["peak"] == pytest.approx(
         known["per_chip_bytes"]["peak"], rel=0.05

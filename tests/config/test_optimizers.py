@@ -180,7 +180,8 @@ def test_sgd_with_both_kinds_of_momentum(nesterov):
     options.update(name="sgd", b1=0.9, weight_decay=0.0, nesterov=nesterov)
     masks = Masks(decayed=all_of(True), stacked=all_of(False), matrices=all_of(False))
     transformation = OPTIMIZERS["sgd"].make(optax.constant_schedule(0.1), options, masks)
-    params, momentum = jnp.zeros(3), np.zeros(3)
+    params = jnp.zeros(3)
+    momentum = np.zeros(3)
     state = transformation.init(params)
     for gradient in np.array([[1.0, -2.0, 0.5], [0.5, 0.0, 3.0], [-1.0, 1.0, 1.0]]):
         momentum = 0.9 * momentum + gradient

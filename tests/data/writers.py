@@ -24,10 +24,8 @@ def example(**features: bytes | int | list) -> bytes:
     """A serialised tf.train.Example of byte strings and integers, or of lists of them."""
     message = tf_example_pb2.Example()
     for name, value in features.items():
-        feature, values = (
-            message.features.feature[name],
-            value if isinstance(value, list) else [value],
-        )
+        feature = message.features.feature[name]
+        values = value if isinstance(value, list) else [value]
         kind = (
             feature.int64_list if isinstance(next(iter(values), None), int) else feature.bytes_list
         )

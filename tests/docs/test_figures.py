@@ -18,7 +18,8 @@ def test_the_files():
 def test_light_and_dark_differ_in_colours_alone():
     drawn = figures.drawn()
     for name in ("gate", "filters", "mixers"):
-        light, dark = drawn[f"{name}-light.svg"], drawn[f"{name}-dark.svg"]
+        light = drawn[f"{name}-light.svg"]
+        dark = drawn[f"{name}-dark.svg"]
         for one, other in zip(figures.COLOURS["light"], figures.COLOURS["dark"], strict=True):
             light = light.replace(one, other)
         assert light == dark

@@ -39,7 +39,8 @@ def test_committed_outputs():
 
 @pytest.mark.slow
 def test_it_runs(monkeypatch, tmp_path):
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
     # conftest's: this trains for a minute
     for name in ("JAX_DISABLE_MOST_OPTIMIZATIONS", "XLA_FLAGS"):
         monkeypatch.delenv(name, raising=False)

@@ -22,10 +22,8 @@ def test_the_examples_run(text_run, image_run, tmp_path, monkeypatch):
         (tmp_path / "runs" / name).symlink_to(run)
     Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(tmp_path / "photos" / "a.png")
     page = (preloaded.ROOT / "docs" / "python.md").read_text()
-    examples, names = (
-        re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE),
-        {"__name__": "page"},
-    )
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    names = {"__name__": "page"}
     assert len(examples) > 6
     for example in examples:
         exec(compile(example, "docs/python.md", "exec"), names)

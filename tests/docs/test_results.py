@@ -52,7 +52,8 @@ def test_generated_parts_are_what_the_report_makes_of_the_files(name):
 
 
 def test_the_table_of_the_alternatives():
-    scores, costs = generate.scores(), generate.costs()
+    scores = generate.scores()
+    costs = generate.costs()
     table = lines("which-mixer", "row | what mixes tokens")
     assert table.keys() == scores["mlm"].keys()
     centres = [scores["mlm"][row].centre for row in table]
@@ -76,7 +77,8 @@ def test_the_table_of_the_alternatives():
 
 
 def test_the_table_of_long_inputs():
-    scores, table = generate.scores(), lines("which-mixer", "row | ListOps")
+    scores = generate.scores()
+    table = lines("which-mixer", "row | ListOps")
     for row, (trees, *others) in table.items():
         if row in scores["listops"]:
             assert trees == ranged(scores["listops"][row]), row
@@ -97,7 +99,8 @@ def rank(one, other):
 
 
 def test_rank_correlations_and_gains_of_the_alternatives():
-    text, scores = words("which-mixer"), generate.scores()
+    text = words("which-mixer")
+    scores = generate.scores()
     assert f"the rank correlation is {rank('mlm', 'cifar10'):.2f}" in text
     assert f"(rank correlations {rank('mlm', 'sst2'):.2f} and {rank('mlm', 'imdb'):.2f})" in text
     assert f"from random parameters ({rank('mlm', 'sst2 from random'):.2f})" in text
@@ -319,7 +322,8 @@ def test_the_points_of_which_mixer(name):
     """Every row whose step was measured, with its numbers, on a light and on a dark page."""
     _, column, tokens = figures.PANELS[name]
     tips = [mark.tip for mark in figures.marks(column, tokens)]
-    scores, costs = generate.scores()[column], generate.costs()
+    scores = generate.scores()[column]
+    costs = generate.costs()
     timed = [row for row in scores if tokens in costs.get(row, {}) and costs[row][tokens].seconds]
     assert len(tips) == len(timed) > 8
     for row, tip in zip(timed, tips, strict=True):
@@ -377,7 +381,8 @@ def test_the_verdicts_of_finetuning():
     rates["bert_rel"] = rates["amlp_36"]
     found = defaultdict(list)
     for line in generate.read("finetuning"):
-        start, task = line["pretrained"], line["task"]
+        start = line["pretrained"]
+        task = line["task"]
         rate = (
             rates[line["row"]][start]
             if task == "sst2"

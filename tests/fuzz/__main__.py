@@ -46,7 +46,8 @@ TARGETS = (
     "text_folders",
     "labels",
 )
-SECONDS, MEMORY = 30, 8 << 30
+SECONDS = 30
+MEMORY = 8 << 30
 BROKEN = 3  # the exit code of a target that cannot begin
 PLACE = struct.Struct("qqq")  # the seed in work, inputs that were read or refused, those refused
 
@@ -76,7 +77,8 @@ def work(target: str, first: int, count: int, seconds: float, place: Path) -> No
     answers = (BadRecord, UserError)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     warnings.simplefilter("ignore")
-    progress, known = Progress(place), set()
+    progress = Progress(place)
+    known = set()
     _, done, refused = progress.numbers
     with tempfile.TemporaryDirectory(prefix="gmlp_fuzz_") as folder:
         # so a value that is taken for a path, ../.. too, stays in `folder`
@@ -121,7 +123,8 @@ def run(target: str, count: int, minutes: float, first: int) -> dict[str, int]:
     found = collections.Counter(inputs=0, refused=0, tracebacks=0, hangs=0, crashes=0)
     end = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory() as folder:
-        place, seed = Path(folder, "progress"), first
+        place = Path(folder, "progress")
+        seed = first
         place.write_bytes(PLACE.pack(first, 0, 0))
         progress = Progress(place)
         while seed < first + count and (left := end - time.monotonic()) > 0:
@@ -174,16 +177,23 @@ def run(target: str, count: int, minutes: float, first: int) -> dict[str, int]:
 def _watch(child: subprocess.Popen, progress: Progress) -> bool:
     """Waits for a process, or ends it if it stays at one seed for too long, which the result
     says."""
-    seed, since, work_since, waits, begun = None, 0.0, 0.0, 0.0, time.monotonic()
+    seed = None
+    since = 0.0
+    work_since = 0.0
+    waits = 0.0
+    begun = time.monotonic()
     while child.poll() is None:
         time.sleep(0.1)
-        now, work = progress.numbers[0], worked(child.pid)
+        now = progress.numbers[0]
+        work = worked(child.pid)
         # the waits of a thread that ends are forgotten by Linux
         waits = max(waits, starved(child.pid))
         own = time.monotonic() - begun - waits  # seconds
         limit = SECONDS * (1 if progress.numbers[1] else 4)  # imports
         if now != seed:
-            seed, since, work_since = now, own, work
+            seed = now
+            since = own
+            work_since = work
         elif own - since > limit or work - work_since > 4 * limit:
             child.kill()
             child.wait()

@@ -56,7 +56,8 @@ def damage(folder: Path, rng: random.Random) -> str:
         return f"deleted {path.name}"
     if kind < 0.2:
         other = rng.choice(files)
-        one, two = path.read_bytes(), other.read_bytes()
+        one = path.read_bytes()
+        two = other.read_bytes()
         path.write_bytes(two)
         other.write_bytes(one)
         return f"exchanged {path.name} and {other.name}"
@@ -68,7 +69,8 @@ class Damages:
     """Two checkpoints, copied and damaged again and again."""
 
     def __init__(self, folder: Path):
-        self.pristine, self.run = folder / "pristine", folder / "run"
+        self.pristine = folder / "pristine"
+        self.run = folder / "run"
         self.template = Partition.make().describe(jax.eval_shape(lambda: state(0)))
         self.states = {step: jax.device_get(state(step)) for step in LOSSES}
         checkpoints = self._open(self.pristine, Retention(keep=2))

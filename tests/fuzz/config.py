@@ -28,7 +28,8 @@ def make(folder):
     (folder / "cats").mkdir()
 
     def check(rng: random.Random) -> None:
-        task, block = rng.choice([*tasks.TASKS]), rng.choice([*blocks.BLOCKS])
+        task = rng.choice([*tasks.TASKS])
+        block = rng.choice([*blocks.BLOCKS])
         config = small(task, block, folder)
         name = rng.choice([*gmlp_config.keys(config)])
         how = rng.randrange(3)

@@ -53,7 +53,10 @@ class Campaign:
     """Kills the runs of one mode of training."""
 
     def __init__(self, mode: str, rng: random.Random, folder: Path):
-        self.mode, self.rng, self.folder, self._steps = mode, rng, folder, STEPS.get(mode, 120)
+        self.mode = mode
+        self.rng = rng
+        self.folder = folder
+        self._steps = STEPS.get(mode, 120)
         self.counts: collections.Counter[str] = collections.Counter()
         self.broken_off: collections.Counter[str] = collections.Counter()
         self._commands = Commands()
@@ -133,7 +136,8 @@ class Campaign:
         old = {*workdir.glob("checkpoints/*tmp*")}
         while count and process.poll() is None:
             if new := {*workdir.glob("checkpoints/*tmp*")} - old:
-                count, old = count - 1, old | new
+                count = count - 1
+                old = old | new
             time.sleep(0.002)
 
     def _await_lines(self, process: Any, count: int) -> None:
@@ -295,7 +299,8 @@ def campaign(mode: str, seed: int, minutes: float, kills: int) -> Campaign | Pre
     Raises:
         AssertionError: something was lost, or is wrong; the folder then stays.
     """
-    folder, rng = Path(tempfile.mkdtemp(prefix=f"gmlp-kills-{mode}-")), random.Random(seed)
+    folder = Path(tempfile.mkdtemp(prefix=f"gmlp-kills-{mode}-"))
+    rng = random.Random(seed)
     found = Preparations(rng, folder) if mode == "preparation" else Campaign(mode, rng, folder)
     end = time.monotonic() + 60 * minutes
     found.run(lambda: time.monotonic() > end or found.counts["kills"] >= kills)
@@ -305,10 +310,8 @@ def campaign(mode: str, seed: int, minutes: float, kills: int) -> Campaign | Pre
 
 def report(mode: str, found: Campaign | Preparations) -> str:
     """The counts in a line."""
-    counts, of = (
-        found.counts,
-        ", ".join(f"{what} {number}" for what, number in sorted(found.broken_off.items())),
-    )
+    counts = found.counts
+    of = ", ".join(f"{what} {number}" for what, number in sorted(found.broken_off.items()))
     kills = f"{mode}: {counts['kills']} kills ({of}), {counts['resumed']} resumed"
     return f"{kills}, {counts['runs']} ended as if never killed"
 

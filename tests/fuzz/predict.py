@@ -63,7 +63,8 @@ def make(folder):
             path = folder / "given.png"
             path.write_bytes(damaged(rng.choice(pictures), rng))
             odd = rng.choice(("", str(folder), "/dev/zero", "nowhere", "a\0b", "\ud800"))
-            words, text = [str(path) if rng.random() < 0.9 else odd], b""
+            words = [str(path) if rng.random() < 0.9 else odd]
+            text = b""
         else:
             text = "\n".join(rng.choices(LINES, k=2)).encode("utf-8", "replace")
             text = damaged(text, rng) if rng.random() < 0.6 else text

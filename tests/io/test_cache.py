@@ -49,7 +49,8 @@ def test_keeps_the_last_asked_for():
 
 
 def test_threads_share_one_call_and_do_not_wait_for_other_keys():
-    made, release = [], threading.Event()
+    made = []
+    release = threading.Event()
 
     def make(key):
         made.append(key)
@@ -57,7 +58,8 @@ def test_threads_share_one_call_and_do_not_wait_for_other_keys():
             assert release.wait(10)
         return key
 
-    cache, found = ResultCache(make, 2), []
+    cache = ResultCache(make, 2)
+    found = []
     threads = [threading.Thread(target=lambda: found.append(cache("slow"))) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -116,7 +118,8 @@ def test_a_copy_of_another_user_is_read(cache, monkeypatch):
 
 
 def test_a_changed_file_is_another_copy(cache):
-    before, after = remote("a"), remote("a", 300)
+    before = remote("a")
+    after = remote("a", 300)
     with LocalCopy(after) as copy:
         assert os.path.getsize(copy.path) == 300
     assert "400 were expected" in failure(LocalCopy, before)  # it is gone

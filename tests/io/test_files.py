@@ -265,7 +265,8 @@ def test_damaged_archives(folder, suffix):
 def test_several_streams_in_one_file(folder, suffix):
     """As pbzip2 and Wikipedia's dumps have them. What follows the first is read, or told to be
     damaged."""
-    one, two = COMPRESS[suffix](b"one" * 1000), COMPRESS[suffix](b"two" * 1000)
+    one = COMPRESS[suffix](b"one" * 1000)
+    two = COMPRESS[suffix](b"two" * 1000)
     padding = b"" if suffix == ".zst" else bytes(8)
     path = write(files.join(folder, "a.txt" + suffix), one + padding + two + padding)
     assert read(path) == b"one" * 1000 + b"two" * 1000

@@ -44,7 +44,8 @@ def hold(folder, begin, held, release):
 def test_the_second_waits_and_a_killed_one_holds_nothing(tmp_path, monkeypatch):
     context = multiprocessing.get_context("spawn")
     begin, held, release = events = [context.Event() for _ in range(3)]
-    process, said = context.Process(target=hold, args=(tmp_path / "a", *events)), []
+    process = context.Process(target=hold, args=(tmp_path / "a", *events))
+    said = []
     process.start()
 
     def waiting(what):
@@ -119,7 +120,8 @@ def holder(tmp_path):
 def test_second_process_is_refused_by_name(tmp_path, holder, quick):
     """Its lock speaks for it, also if it is stopped."""
     for _ in range(2):
-        lease, since = Lease(str(tmp_path)), re.escape(written(tmp_path)["since"])
+        lease = Lease(str(tmp_path))
+        since = re.escape(written(tmp_path)["since"])
         with pytest.raises(
             RunError,
             match=rf"^{tmp_path} is in use by process {holder.pid} on \S+, since {since}: ",

@@ -42,7 +42,8 @@ def test_full_disk(tmp_path, monkeypatch):
 
 def test_an_error_of_fsync_is_not_tried_again(tmp_path, monkeypatch):
     """The system tells it once, and what was to be written may be lost all the same."""
-    log, left = logs.begin(str(tmp_path / "log"), b""), [errno.EIO]
+    log = logs.begin(str(tmp_path / "log"), b"")
+    left = [errno.EIO]
 
     def fsync(_):
         if left:

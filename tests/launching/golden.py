@@ -13,9 +13,12 @@ AWKWARD = (
 )
 IMAGE = "--image=gcr.io/my-project/gmlp"
 XPK = ("--on=xpk", "--cluster=my-cluster", "--zone=us-central1-a", "--project=my-project", IMAGE)
-BERT, IMAGENET = ("--config=c4_bert:gmlp_base", *AWKWARD), ("--config=imagenet:gmlp_s", *AWKWARD)
-BUCKET, MOUNTED = "--workdir=gs://my-bucket/runs/Base_1", "--workdir=/mnt/runs/Base_1"
-PRIORITY, HOURS = ("--engine_flag=--priority=high",), ("--engine_flag=--time=24:00:00",)
+BERT = ("--config=c4_bert:gmlp_base", *AWKWARD)
+IMAGENET = ("--config=imagenet:gmlp_s", *AWKWARD)
+BUCKET = "--workdir=gs://my-bucket/runs/Base_1"
+MOUNTED = "--workdir=/mnt/runs/Base_1"
+PRIORITY = ("--engine_flag=--priority=high",)
+HOURS = ("--engine_flag=--time=24:00:00",)
 MOUNT = "--mount=my-bucket:/mnt/runs"
 CALLS = {
     "xpk": (*XPK, "--topology=v5e:4x4", *BERT, BUCKET),

@@ -99,10 +99,8 @@ def test_types_are_xpks(tmp_path):
     python = tools.python_with("xpk", "xpk")
     topologies = [f"{kind}:{shape}" for kind in Xpk.kinds for shape in CHIPS[kind].slices]
     topologies.remove("v5e:2x2")  # which xpk does not give
-    options, job = (
-        Options(cluster="c", zone="z", project="p", image="i"),
-        Job("run", "gs://b/x", ("--x",)),
-    )
+    options = Options(cluster="c", zone="z", project="p", image="i")
+    job = Job("run", "gs://b/x", ("--x",))
     commands = [
         Xpk("xpk", replace(options, topology=each)).specification(job)[0] for each in topologies
     ]

@@ -213,7 +213,9 @@ def t5_bucket(offset, count, causal=False):
     """The bucket of one offset (key - query) out to 128, its logarithms compared as powers of
     integers; of a causal model, in which all buckets serve offsets up to 0."""
     half = count if causal else count // 2
-    exact, side, distance = half // 2, (half if offset > 0 else 0), abs(offset)
+    exact = half // 2
+    side = half if offset > 0 else 0
+    distance = abs(offset)
     if distance < exact:
         return side + distance
     # floor(log(distance / exact) / log(128 / exact) * steps) is the largest k that holds here.
@@ -236,7 +238,8 @@ def relative_bias(p, tokens, length, count=0):
 def multi_head_attention(p, x, heads, length, count=0):
     """Head by head and query by query; without content, where only values are projected."""
     tokens, width = x.shape
-    size, projected = width // heads, linear(p["proj_in"], x)
+    size = width // heads
+    projected = linear(p["proj_in"], x)
     content = projected.shape[1] == 3 * width
     v = projected[:, -width:]
     bias = (
@@ -248,7 +251,8 @@ def multi_head_attention(p, x, heads, length, count=0):
         for i in range(tokens):
             scores = np.zeros(tokens) if bias is None else bias[head, i]
             if content:
-                q, k = projected[:, :width], projected[:, width : 2 * width]
+                q = projected[:, :width]
+                k = projected[:, width : 2 * width]
                 scores = scores + dot_products(q[i, at], k[:, at])
             mixed[i, at] = softmax_mix(scores, v[:, at])
     return linear(p["out"], mixed)
@@ -261,7 +265,8 @@ def channel_mlp(p, x, activation=gelu):
 
 def token_mlp(p, x, activation=gelu):
     """Each channel's vector through two layers."""
-    into, out = p["proj_in"], p["proj_out"]
+    into = p["proj_in"]
+    out = p["proj_out"]
     hidden = [activation(into["weight"] @ channel + into["bias"]) for channel in x.T]
     return np.stack([out["weight"] @ vector + out["bias"] for vector in hidden], axis=1)
 
@@ -297,7 +302,8 @@ def affine(p, x):
 def resmlp_block(p, x):
     """One matrix across tokens, channel by channel, then the MLP; no statistics, and each branch
     scaled."""
-    normed, mixed = affine(p["token_affine"], x), []
+    normed = affine(p["token_affine"], x)
+    mixed = []
     for channel in normed.T:
         mixed.append(p["token_linear"]["weight"] @ channel + p["token_linear"]["bias"])
     x = x + np.stack(mixed, axis=1) * p["token_scale"]["scale"]
@@ -381,7 +387,8 @@ def synthesized_logits(p, x, part):
 def synthesizer_block(p, x, parts, heads=3):
     """Logits part by part, mixed by the softmax of their weights; then head by head and query by
     query."""
-    normed, of = layer_norm(p["mixing_norm"], x), p["synthesizer"]
+    normed = layer_norm(p["mixing_norm"], x)
+    of = p["synthesizer"]
     shares = np.exp(of["weights"]) / np.exp(of["weights"]).sum() if len(parts) > 1 else [1.0]
     v = np.split(linear(of["values"], normed), heads, axis=1)
     mixed = []
@@ -401,7 +408,8 @@ def synthesizer_block(p, x, parts, heads=3):
 def external_attention_block(p, x, over="tokens", heads=3):
     """Head by head: weights on the memory, column by column over tokens and then row by row, or row
     by row alone."""
-    normed, of = layer_norm(p["mixing_norm"], x), p["external"]
+    normed = layer_norm(p["mixing_norm"], x)
+    of = p["external"]
     mixed = []
     for share in np.split(linear(of["proj_in"], normed), heads, axis=1):
         weights = np.exp(np.array([[row @ key for key in of["keys"]] for row in share]))
@@ -422,7 +430,8 @@ def softmax(logits):
 
 def convolution_block(p, x, heads=3, dilation=1):
     """GLU, then output by output and channel by channel, each tap that meets a token."""
-    normed, of = layer_norm(p["mixing_norm"], x), p["convolution"]
+    normed = layer_norm(p["mixing_norm"], x)
+    of = p["convolution"]
     a, b = np.split(linear(of["proj_in"], normed), 2, axis=1)
     gated = a / (1 + np.exp(-b))
     dynamic = "proj" in of["kernel"]
@@ -431,7 +440,9 @@ def convolution_block(p, x, heads=3, dilation=1):
         if dynamic
         else of["kernel"]["logits"]
     )
-    mixed, size, width = np.zeros_like(gated), gated.shape[1] // heads, made.shape[-1]
+    mixed = np.zeros_like(gated)
+    size = gated.shape[1] // heads
+    width = made.shape[-1]
     for i, channel in np.ndindex(gated.shape):
         kernel = softmax(made[i, channel // size] if dynamic else made[channel // size])
         for j in range(width):

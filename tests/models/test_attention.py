@@ -49,7 +49,8 @@ def test_weights_without_content_are_not_repeated_for_each_sample():
     state, call = function_of(
         randomized(lambda: many_heads(positions="relative_only", length=16, dtype="float32"))
     )
-    batch, x = 8, jnp.ones((8, 16, 6), jnp.float32)
+    batch = 8
+    x = jnp.ones((8, 16, 6), jnp.float32)
     gradient = jax.grad(lambda state, x: call(state, x).sum(), argnums=(0, 1))
     for function in (call, gradient):
         assert largest_array(function, state, x) < batch * 3 * 16 * 16
@@ -120,7 +121,8 @@ def test_softmax_of_many_heads_runs_in_float32(positions):
 def test_wider_heads_without_biases():
     """3 heads of 4 channels beside a stream of 6."""
     module = randomized(lambda: many_heads(positions="none", d_qkv=12, attention_bias=False))
-    p, x = params_of(module), normal(0, 5, 6)
+    p = params_of(module)
+    x = normal(0, 5, 6)
     assert set(p["proj_in"]) == set(p["out"]) == {"kernel"}
     assert p["proj_in"]["kernel"].shape == (
         6,
@@ -165,10 +167,8 @@ def test_hide_padding_of_all_keys_leaves_no_nan():
 
 def test_dropout_is_of_weights():
     """Seen through values that are an identity: a weight is kept, times 1 / 0.8, or 0."""
-    scores, values = (
-        np.float32(normal(0, 300, 8, 8)),
-        np.broadcast_to(np.eye(8, dtype=np.float32), (300, 8, 8)),
-    )
+    scores = np.float32(normal(0, 300, 8, 8))
+    values = np.broadcast_to(np.eye(8, dtype=np.float32), (300, 8, 8))
     both = quick_jit(
         lambda scores: (mix(scores, values, 0.2, keys(0, 300)), mix(scores, values, 0.2))
     )
@@ -271,10 +271,11 @@ def test_blocks_hold_no_scores_of_all_queries(kind, monkeypatch):
 def test_weights_of_every_block_are_dropped_apart(in_blocks):
     """As `test_dropout_is_of_weights`, for ten queries in blocks; each block draws numbers of its
     own."""
-    values, scores = (
-        jnp.broadcast_to(jnp.eye(10), (300, 10, 10)),
-        lambda first, count: jnp.zeros((count, 10)),
-    )
+    values = jnp.broadcast_to(jnp.eye(10), (300, 10, 10))
+
+    def scores(first, count):
+        return jnp.zeros((count, 10))
+
     found = np.asarray(quick_jit(lambda: attend(scores, values, 10, None, 0.2, keys(0, 300)))())
     dropped = found == 0
     np.testing.assert_allclose(found[~dropped], 0.1 / 0.8, rtol=1e-5)
@@ -297,7 +298,9 @@ def test_visible_keys_against_loops(heads):
     scores = normal(0, *shape).astype(np.float32)
     found = np.asarray(hide_padding(jnp.asarray(scores), jnp.asarray(documents), heads, first=2))
     for index in np.ndindex(*shape):
-        example, query, key = index[0], index[-2] + 2, index[-1]
+        example = index[0]
+        query = index[-2] + 2
+        key = index[-1]
         document = documents[example, key]
         is_seen = document > 0 and document == documents[example, query]
         assert (found[index] == scores[index]) == is_seen

@@ -77,7 +77,8 @@ def bidirectional(p, name):
 def test_against_numpy(name):
     """Each token is the last of a text that ends with it: what a block that sees all tokens makes
     of it."""
-    module, x = block(name), normal(0, N, 6)
+    module = block(name)
+    x = normal(0, N, 6)
     p = bidirectional(params_of(module), name)
 
     def of_prefix(prefix):
@@ -112,7 +113,8 @@ def test_nothing_comes_from_the_future(name, dtype):
 def test_nothing_comes_from_the_future_whatever_is_padding(name):
     """Also to a token all of whose cache is padding: no softmax falls back on the tokens behind
     it."""
-    module, mask = block(name), np.array([[False] * 4 + [True] * 3 + [False] * 2])
+    module = block(name)
+    mask = np.array([[False] * 4 + [True] * 3 + [False] * 2])
     found = token_jacobian(lambda x: module(x, padding_mask=mask), jnp.asarray(normal(0, N, 6)))
     assert (found[np.triu_indices(N, 1)] == 0).all()
     assert np.isfinite(found).all()
@@ -148,12 +150,14 @@ def test_parameters_of_the_future_are_not_there(name):
 @in_float64
 def test_what_is_kept_gives_what_reading_anew_gives(name):
     """After a beginning of 4 tokens, padded to 6: token by token, then two at once."""
-    made, tokens = spec(name), np.random.default_rng(0).integers(0, 11, (2, N))
+    made = spec(name)
+    tokens = np.random.default_rng(0).integers(0, 11, (2, N))
     model = randomized(
         lambda: CausalLM(made, 11, nnx.Rngs(0), scale_embeddings=True, embedding_norm=True)
     )
     state, extend = function_of(model, "extend")
-    extend, expected = quick_jit(extend), quick_jit(model)(tokens)
+    extend = quick_jit(extend)
+    expected = quick_jit(model)(tokens)
     padded = np.concatenate([tokens[:, :4], np.full((2, 2), 10)], axis=1)
     logits, kept = extend(state, padded, None, 0, 3)
     np.testing.assert_allclose(logits, expected[:, 3], atol=1e-10)

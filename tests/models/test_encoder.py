@@ -187,7 +187,10 @@ def test_parameters_are_stacked_and_differ_by_layer():
 def test_remat_changes_no_number(kind):
     """Outputs and gradients of the three policies, and of layers one by one, under one key's
     dropout and stochastic depth."""
-    x, key, results, layers = normal(0, 2, 5, 6), keys(0, 2), {}, 3 if kind == "growing" else 2
+    x = normal(0, 2, 5, 6)
+    key = keys(0, 2)
+    results = {}
+    layers = 3 if kind == "growing" else 2
     for name, options in {
         **{remat: {"remat": remat} for remat in ("none", "matmuls", "full")},
         "unrolled": {"remat": "matmuls", "scan_layers": False},
@@ -228,7 +231,8 @@ def test_what_backward_recomputes(kind, dots, of_matmuls, of_full):
     never needed.
 
     The gradient of a Fourier transform by four products takes four, not eight."""
-    saved, x = 4 if kind.startswith("fnet") else 0, jnp.ones((2, 5, 6))
+    saved = 4 if kind.startswith("fnet") else 0
+    x = jnp.ones((2, 5, 6))
     for policy, recomputed in {"none": 0, "matmuls": of_matmuls, "full": of_full}.items():
         spec = small_spec(remat=policy, dtype="float32", **KINDS[kind])
         state, call = function_of(nnx.eval_shape(lambda spec=spec: Encoder(spec, nnx.Rngs(0))))
@@ -260,10 +264,8 @@ def test_what_a_layer_keeps(policy, channels):
 def test_layers_drop_their_branches_independently(fields, survival):
     """By a schedule that goes on through all stacks. The branch of layer l adds to channel l
     alone."""
-    spec, samples = (
-        small_spec(block="convolution", layers=4, survival=0.6, dtype="float32", **fields),
-        4000,
-    )
+    spec = small_spec(block="convolution", layers=4, survival=0.6, dtype="float32", **fields)
+    samples = 4000
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)), std=0.0)
     biases = iter(np.split(1000 * jnp.eye(4, 6), len(module.stacks)))
     for stack in module.stacks:
@@ -334,8 +336,10 @@ def test_an_encoder_is_found_under_any_name():
 
 @in_float64
 def test_training_without_noise_is_evaluation():
-    x, key = normal(0, 2, 5, 6), keys(0, 2)
-    quiet, noisy = quick_jit(encoder()), quick_jit(encoder(survival=0.5, dropout=0.3))
+    x = normal(0, 2, 5, 6)
+    key = keys(0, 2)
+    quiet = quick_jit(encoder())
+    noisy = quick_jit(encoder(survival=0.5, dropout=0.3))
     np.testing.assert_array_equal(quiet(x, key), quiet(x))
     np.testing.assert_array_equal(noisy(x), quiet(x))
     np.testing.assert_array_equal(noisy(x, key), noisy(x, key))

@@ -105,7 +105,8 @@ def test_which_shapes_it_has(tokens, width, heads, served):
 @pytest.fixture
 def on_tpu(monkeypatch):
     """Attention takes this machine for a TPU, and interprets the kernel; gives the calls of it."""
-    calls, kernel = [], functools.partial(fused_attention.attention, interpret=True)
+    calls = []
+    kernel = functools.partial(fused_attention.attention, interpret=True)
     monkeypatch.setattr(sharding, "platform", lambda: "tpu")
     monkeypatch.setattr(
         fused_attention,
@@ -146,7 +147,8 @@ def test_the_layer_is_the_same(on_tpu, positions, causal):
 
 def test_what_the_kernel_does_not_do_runs_without_it(on_tpu):
     """Dropout on weights, other shapes, and weights without content."""
-    x, key = jnp.ones((2, 16, 6)), jax.random.split(jax.random.key(0), 2)
+    x = jnp.ones((2, 16, 6))
+    key = jax.random.split(jax.random.key(0), 2)
     for more, dropout_keys in (
         ({"attention_dropout": 0.5}, key),
         ({"d_qkv": 6}, None),
@@ -181,7 +183,8 @@ def test_what_the_kernel_does_not_do_runs_without_it(on_tpu):
 def test_gpus_get_masks_with_padding_anywhere(monkeypatch, positions, masked, calls):
     """What cuDNN's kernel is given, run by XLA: the same as without it. A bias and a mask together
     run without it."""
-    given, attention = [], jax.nn.dot_product_attention
+    given = []
+    attention = jax.nn.dot_product_attention
 
     def by_xla(q, k, v, bias, mask, *, is_causal, implementation):
         given.append(implementation)
@@ -191,7 +194,8 @@ def test_gpus_get_masks_with_padding_anywhere(monkeypatch, positions, masked, ca
 
     monkeypatch.setattr(sharding, "platform", lambda: "gpu")
     monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
-    found, x = [], jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.bfloat16)
+    found = []
+    x = jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.bfloat16)
     mask = jnp.ones((2, 64), bool).at[1, 40:].set(False).at[0, 3:9].set(False) if masked else None
     fields = {"d_model": 16, "length": 64, "dtype": "bfloat16"} | (
         {"d_attn": 8} if positions == "tiny" else {}
@@ -223,7 +227,8 @@ def test_devices_that_share_a_batch_each_run_it():
     mesh = jax.make_mesh(
         (1, 1, 1), (DATA, FSDP, TENSOR), axis_types=(jax.sharding.AxisType.Auto,) * 3
     )
-    qkv, bias = np.float32(normal(0, 2, 16, 384)), np.float32(normal(1, 2, 16, 16))
+    qkv = np.float32(normal(0, 2, 16, 384))
+    bias = np.float32(normal(1, 2, 16, 16))
     value = lambda bias: fused_attention.attention(qkv, bias, None, heads=2, interpret=True).sum()  # noqa: E731
     alone = quick_jit(jax.grad(value))(bias)
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):

@@ -19,8 +19,10 @@ from tests.models.reference import (
 )
 
 # Three rows and two columns of patches, 2 high and 4 wide.
-IMAGE, PATCH = (6, 8), (2, 4)
-MEAN, STD = (0.2, 0.5, 0.7), (0.3, 0.4, 0.5)
+IMAGE = (6, 8)
+PATCH = (2, 4)
+MEAN = (0.2, 0.5, 0.7)
+STD = (0.3, 0.4, 0.5)
 POOL = pytest.mark.parametrize("pool", ["mean", "cls"])
 # Each block's fields, its slow version and its final norm.
 BLOCKS = {
@@ -165,10 +167,8 @@ def table(pool="mean", stem="table", **fields):
 def test_grey_pixels_are_looked_up_row_by_row(pool):
     """And every gradient is finite; vectors of values that no pixel has get none."""
     module = randomized(lambda: table(pool, positions="absolute"))
-    p, images = (
-        params_of(module),
-        np.random.default_rng(0).integers(0, 256, (2, 3, 4, 1), dtype=np.uint8),
-    )
+    p = params_of(module)
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, 4, 1), dtype=np.uint8)
     images[0, 0, :2, 0] = 0, 255
     assert p["stem"]["table"].shape == (256, module.spec.d_model)
     np.testing.assert_allclose(
@@ -205,13 +205,16 @@ def test_logits_of_a_bfloat16_model_are_float32_and_not_rounded_before(pool):
 def test_the_gradient_of_the_stem_by_differences():
     """The stem recomputes its patches in the backward pass; its gradient is that of the plain
     formula."""
-    module, images, step = randomized(classifier), random_images(), 1e-6
+    module = randomized(classifier)
+    images = random_images()
+    step = 1e-6
     state, call = function_of(module)
     value_and_gradient = quick_jit(
         jax.value_and_grad(lambda state: (call(state, images) ** 2).sum())
     )
     gradient = nnx.to_pure_dict(value_and_gradient(state)[1])["stem"]["kernel"]
-    kernel, losses = np.asarray(module.stem.kernel[...]), []
+    kernel = np.asarray(module.stem.kernel[...])
+    losses = []
     for sign in (1, -1):
         moved = kernel.copy()
         moved[5, 2] += sign * step
@@ -233,7 +236,8 @@ def test_backward_recomputes_the_patches():
 
 @in_float64
 def test_the_key_reaches_the_encoder():
-    call, images = quick_jit(randomized(lambda: classifier(dropout=0.5))), random_images()
+    call = quick_jit(randomized(lambda: classifier(dropout=0.5)))
+    images = random_images()
     assert (
         np.abs(call(images, keys(0, len(images))) - call(images, keys(1, len(images)))).max() > 0.01
     )

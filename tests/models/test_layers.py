@@ -111,7 +111,10 @@ def test_layer_norm(own, eps):
 @in_float64
 def test_the_derivatives_of_a_layer_norm():
     """As JAX finds them for the formula: gradients, tangents, and gradients of gradients."""
-    x, scale, bias, weights = 3 + normal(0, 2, 5, 7), normal(1, 7), normal(2, 7), normal(3, 2, 5, 7)
+    x = 3 + normal(0, 2, 5, 7)
+    scale = normal(1, 7)
+    bias = normal(2, 7)
+    weights = normal(3, 2, 5, 7)
 
     def formula(x, scale, bias):
         variance = jnp.square(x - x.mean(-1, keepdims=True)).mean(-1, keepdims=True)
@@ -189,7 +192,8 @@ def test_layer_norm_of_a_constant_is_its_bias():
 
 @in_float64
 def test_parts_and_activation_of_a_linear_layer_change_no_number():
-    spec, x = small_spec(), normal(0, 2, 5, 6)
+    spec = small_spec()
+    x = normal(0, 2, 5, 6)
     plain, made = (
         Linear(spec, 6, 8, nnx.Rngs(0), **options)
         for options in ({}, {"parts": 2, "activation": "gelu"})
@@ -237,7 +241,8 @@ def test_stochastic_depth_drops_whole_branches_of_single_examples():
 def test_branches_draw_with_keys_of_their_own():
     """Of one example neither dropout nor stochastic depth of two branches agree more often than by
     chance."""
-    zero, one = jnp.zeros((400, 10, 10)), jnp.ones((400, 10, 10))
+    zero = jnp.zeros((400, 10, 10))
+    one = jnp.ones((400, 10, 10))
 
     @quick_jit
     def sums():
@@ -291,10 +296,8 @@ def test_gradients_of_segments_are_summed_in_float32():
 @in_float64
 def test_mlps_against_loops():
     """With the other activation: blocks' own tests have gelu."""
-    spec, x = (
-        small_spec(activation="gelu_tanh", d_ffn=7, d_spatial=7, block="mixer"),
-        normal(0, 2, 5, 6),
-    )
+    spec = small_spec(activation="gelu_tanh", d_ffn=7, d_spatial=7, block="mixer")
+    x = normal(0, 2, 5, 6)
     channels, tokens = (
         randomized(lambda kind=kind: kind(spec, nnx.Rngs(0))) for kind in (ChannelMLP, TokenMLP)
     )

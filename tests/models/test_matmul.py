@@ -9,7 +9,8 @@ from gmlp_flax.models.encoder import Encoder
 from gmlp_flax.models.matmul import matmul_flops, over_channels, over_tokens
 from tests.models.reference import count, function_of, in_float64, normal, quick_jit, small_spec
 
-A, B = jnp.ones((3, 4)), jnp.ones((4, 5))
+A = jnp.ones((3, 4))
+B = jnp.ones((4, 5))
 ONE = 2 * 3 * 4 * 5
 PLATFORMS = ("cpu", "cuda", "tpu")
 PRODUCTS = pytest.mark.parametrize(
@@ -83,7 +84,8 @@ def test_forward_mode_and_second_derivatives(order, product, formula, shapes):
 def test_a_biass_gradient_is_summed_in_float32(shape):
     """Ones of 256 examples: a sum in bfloat16 would stand still at 256 times what one step of it
     can hold."""
-    x, bias = jnp.zeros((256, 128, 8), jnp.bfloat16), jnp.full(shape, 0.5, jnp.float32)
+    x = jnp.zeros((256, 128, 8), jnp.bfloat16)
+    bias = jnp.full(shape, 0.5, jnp.float32)
 
     @jax.jit
     def both(x, bias):
@@ -126,7 +128,8 @@ def test_gradients_in_bfloat16_are_summed_over_a_batch_in_float32(order):
 def test_a_policy_on_the_name_keeps_every_product(product, shapes):
     """Two products whose outputs the backward pass needs: 2 forward, 4 backward, and 2 more if
     recomputed."""
-    weight, x = jnp.ones(shapes), jnp.ones((2, 3, 4))
+    weight = jnp.ones(shapes)
+    x = jnp.ones((2, 3, 4))
     swap = product is matmul.over_channels
 
     def chain(weight, x):
@@ -193,7 +196,8 @@ def test_einsum_over_two_axes_and_a_batch():
 
 @pytest.mark.parametrize("product", [over_channels, over_tokens])
 def test_a_gradient_costs_two_more_products(product):
-    weight, x = jnp.ones((6, 6)), jnp.ones((2, 6, 6))
+    weight = jnp.ones((6, 6))
+    x = jnp.ones((2, 6, 6))
     args = (x, weight) if product is over_channels else (weight, x)
     forward = matmul_flops(product, *args)
     assert forward == 2 * 2 * 6 * 6 * 6
@@ -241,7 +245,8 @@ def test_the_fft_is_not_a_matrix_product():
 
 
 def test_blocks_have_fewer_operations_than_the_matrix():
-    n, block = 16384, toeplitz.BAND
+    n = 16384
+    block = toeplitz.BAND
     given = jnp.ones(2 * n - 1), jnp.ones((2, n, 64))
     direct, blocked = (matmul_flops(toeplitz.FORMS[form], *given) for form in ("direct", "blocked"))
     assert direct == 2 * n**2 * 2 * 64

@@ -114,7 +114,8 @@ def test_causal_taps_keep_the_nearest():
 
 
 def test_only_the_named_axes_are_resized():
-    grids, weight = Grids((2, 2), (4, 4), 1), numbered(LAYERS, 5, 5)
+    grids = Grids((2, 2), (4, 4), 1)
+    weight = numbered(LAYERS, 5, 5)
     for axes, shape in (((-2, None), (17, 5)), ((None, -1), (5, 17)), ((-2, -1), (17, 17))):
         rule = OverPatches(*axes)
         assert jax.eval_shape(lambda weight, rule=rule: rule(weight, (), grids), weight).shape == (

@@ -129,7 +129,8 @@ def test_kinds_of_text_start_where_they_are_pretrained_with():
 
     @quick_jit
     def tables():
-        spec, made = small_spec(dtype="float32"), model(dtype="float32", token_types=4)
+        spec = small_spec(dtype="float32")
+        made = model(dtype="float32", token_types=4)
         tuned = [
             SequenceClassifier(spec, VOCAB, 3, nnx.Rngs(0), token_types=types) for types in (0, 4)
         ]
@@ -167,7 +168,10 @@ def test_both_ends_share_one_table():
 
 def test_logits_are_computed_where_they_are_needed_alone():
     """No array of batch x tokens x vocabulary, forward or backward."""
-    batch, tokens, predictions, vocab = 4, 32, 2, 1000
+    batch = 4
+    tokens = 32
+    predictions = 2
+    vocab = 1000
     state, call = function_of(abstract(vocab=vocab, length=tokens, dtype="float32"))
     args = state, jnp.zeros((batch, tokens), jnp.int32), jnp.zeros((batch, predictions), jnp.int32)
     gradient = jax.grad(lambda *args: jax.nn.logsumexp(call(*args), -1).sum())
@@ -243,7 +247,8 @@ def test_texts_that_are_read_apart(pool, interaction):
     """Each by the same encoder, then [u, v, u v, u - v], or the first two, and two layers with a
     ReLU."""
     module = randomized(lambda: twins(pool, interaction))
-    p, mask = params_of(module), np.stack([MASK, np.ones_like(MASK)], axis=1)
+    p = params_of(module)
+    mask = np.stack([MASK, np.ones_like(MASK)], axis=1)
     parts = {"nli": 4, "concat": 2}[interaction]
     assert [p["head"][name]["kernel"].shape for name in ("first", "second")] == [
         (6 * parts, 24),
@@ -305,7 +310,8 @@ def test_spatial_projections_see_padding_and_tiny_attention_need_not():
     np.testing.assert_array_equal(gmlp(TOKENS, SEGMENTS, MASK), gmlp(TOKENS, SEGMENTS))
     assert np.abs(gmlp(TOKENS, SEGMENTS) - gmlp(other, SEGMENTS))[1].max() > 1e-3
     amlp = quick_jit(randomized(lambda: classifier(**AMLP)))
-    hidden, open_ = amlp(TOKENS, SEGMENTS, MASK), amlp(TOKENS, SEGMENTS)
+    hidden = amlp(TOKENS, SEGMENTS, MASK)
+    open_ = amlp(TOKENS, SEGMENTS)
     np.testing.assert_allclose(hidden[0], open_[0], atol=1e-12)
     assert np.abs(hidden[1] - open_[1]).max() > 1e-3
 

@@ -35,7 +35,8 @@ def test_expand_entry_by_entry():
 def test_expand_in_bands(n):
     """And the transpose, which sums each diagonal. A TPU's bands and a CPU's single one are the
     same matrix."""
-    taps, d_w = normal(n, 2 * n - 1), normal(n + 1, n, n)
+    taps = normal(n, 2 * n - 1)
+    d_w = normal(n + 1, n, n)
 
     @quick_jit
     def forms_and_transpose(taps):
@@ -57,7 +58,9 @@ def test_expand_in_bands(n):
 @pytest.mark.parametrize("n", LENGTHS)
 @in_float64
 def test_apply_and_its_gradients(apply, n):
-    taps, x, g = normal(n, 2 * n - 1), normal(n + 1, 3, n, 4), normal(n + 2, 3, n, 4)
+    taps = normal(n, 2 * n - 1)
+    x = normal(n + 1, 3, n, 4)
+    g = normal(n + 2, 3, n, 4)
     w = toeplitz_matrix(taps)
 
     @quick_jit
@@ -76,7 +79,8 @@ def test_apply_and_its_gradients(apply, n):
 
 @APPLY
 def test_apply_in_bfloat16_keeps_the_type_and_the_numbers(apply):
-    taps, x = normal(0, 25).astype(np.float32), jnp.asarray(normal(1, 2, 13, 4), jnp.bfloat16)
+    taps = normal(0, 25).astype(np.float32)
+    x = jnp.asarray(normal(1, 2, 13, 4), jnp.bfloat16)
     y = quick_jit(apply)(taps, x)
     assert y.dtype == jnp.bfloat16
     expected = toeplitz_matrix(taps) @ np.asarray(x).astype(np.float64)
@@ -129,7 +133,8 @@ def test_the_fastest_form_of_each_platform(monkeypatch):
 
 
 def test_a_cropped_projection_is_a_corner():
-    n, m = 11, 7
+    n = 11
+    m = 7
     taps = np.arange(1.0, 2 * n)
     np.testing.assert_array_equal(
         toeplitz.expand(toeplitz.crop(taps, m)), toeplitz_matrix(taps)[:m, :m]

@@ -80,7 +80,8 @@ def test_published_transformers_have_the_parameters_of_their_sizes():
 
 def test_short_trees_are_read_by_models_of_one_size():
     """Where n is small, also by what has parameters for each pair of tokens."""
-    path, names = "configs/lra_listops.py", long_range.MODELS
+    path = "configs/lra_listops.py"
+    names = long_range.MODELS
     counts = [layers_of(config_lib.from_file(path, f"{name},scale=small")) for name in names]
     assert min(counts) > 99_000, counts
     assert max(counts) < 1.02 * min(counts), counts

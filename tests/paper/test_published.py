@@ -48,7 +48,8 @@ PEERS = {
 PEER = pytest.mark.parametrize("name", PEERS)
 # What the printed figures are not, each with its reason in the note.
 HEADLESS = {name for name in PEERS if name.startswith("mixer")} | {"vit_b16_384", "deit_b"}
-ODD_PARAMS, NO_CLS = {"vit_l16_384", "deit_ti"}, {"vit_b16_384", "vit_l16_384", "deit_b"}
+ODD_PARAMS = {"vit_l16_384", "deit_ti"}
+NO_CLS = {"vit_b16_384", "vit_l16_384", "deit_b"}
 ODD_MADDS = {"mixer_b16": 0.008, "mixer_l16": 0.006}
 TEXT = [name for name, model in PUBLISHED.items() if not model.pool]
 
@@ -68,8 +69,11 @@ def digits(printed):
 
 def madds_by_hand(name):
     """Multiply-adds of one image: stem, blocks by the kind of their token mixing, head."""
-    spec, patch = PUBLISHED[name].spec, PUBLISHED[name].around["patch_size"][0]
-    n, d, hidden = spec.length, spec.d_model, getattr(spec, "d_spatial", 0)
+    spec = PUBLISHED[name].spec
+    patch = PUBLISHED[name].around["patch_size"][0]
+    n = spec.length
+    d = spec.d_model
+    hidden = getattr(spec, "d_spatial", 0)
     across = {
         "transformer": 4 * n * d * d + 2 * n * n * d, "mixer": 2 * n * hidden * d, "resmlp": n * n * d,
         "feed_forward": 2 * n * hidden * d,
@@ -122,7 +126,8 @@ def test_what_the_tables_print():
 @PEER
 def test_parameters_of_the_peers(name):
     """As their own code has them; to the printed digit, if the note does not say otherwise."""
-    model, count = PUBLISHED[name], param_count(PUBLISHED[name]) / 1e6
+    model = PUBLISHED[name]
+    count = param_count(PUBLISHED[name]) / 1e6
     assert round(count, digits(PEERS[name])) == PEERS[name]
     assert ("without the head" in model.note) == (name in HEADLESS | {"vit_l16_384"})
     if model.params_m is not None and name not in ODD_PARAMS:
@@ -136,7 +141,8 @@ def test_parameters_of_the_peers(name):
 def test_operations_of_the_peers(name):
     """Exactly those of their products by hand; to the printed digit, where the note does not say
     otherwise."""
-    printed, model = PUBLISHED[name].madds_g, PUBLISHED[name]
+    printed = PUBLISHED[name].madds_g
+    model = PUBLISHED[name]
     madds = forward_flops(model) / 2
     assert madds == madds_by_hand(name)
     assert model.flops_g is None
@@ -222,7 +228,8 @@ MIXERS = {
 @pytest.mark.parametrize("name", [*MIXERS, "growing"])
 def test_mixers_of_other_papers_by_hand(name):
     """To FACTS' figures (C.9), which were derived another time, where it has one."""
-    model, positions = PUBLISHED[name], 128 * (name in ("fnet", "hybrid", "external"))
+    model = PUBLISHED[name]
+    positions = 128 * (name in ("fnet", "hybrid", "external"))
     if name == "growing":
         expected = frame_params(3 * DENSE) + 12 * sum(GROWING)
         assert sum(GROWING) == 8 + 14 + 60 + 124
@@ -240,7 +247,8 @@ def test_mixers_of_other_papers_by_hand(name):
 
 def test_operations_of_mixers_by_hand():
     """Per token and layer, beside the MLP's: see test_flops. Of convolutions the products alone."""
-    n, d = 128, 768
+    n = 128
+    d = 768
     head = round(PREDICTED * n) * VOCAB_SIZE * d
     for name, own in {
         "fnet": 2 * d * d + 2 * n * d,
@@ -290,7 +298,8 @@ def test_operations_of_image_models_are_near_table_1s(name):
         abs(param_count(PUBLISHED[f"{name}_cls"]) / 1e6 - PUBLISHED[f"{name}_cls"].params_m) <= 0.05
     )
     plain, cls = (forward_flops(PUBLISHED[f"{name}{pool}"]) / 1e9 for pool in ("", "_cls"))
-    printed, d = PUBLISHED[name].flops_g, PUBLISHED[name].spec.d_model
+    printed = PUBLISHED[name].flops_g
+    d = PUBLISHED[name].spec.d_model
     assert round(cls, 1) == (8.8 if name == "gmlp_s" else printed)
     assert abs(cls / printed - 1) < 0.01
     assert abs(plain / printed - 1) < 0.016
@@ -306,7 +315,10 @@ def test_operations_of_text_models_are_near_table_5s():
     for name, model in listed.items():
         flops = forward_flops(model)
         assert abs(flops / 1e9 / model.flops_g - 1) < 0.015, name
-        n, d, f, a = 512, model.spec.d_model, model.spec.d_ffn, getattr(model.spec, "d_attn", 0)
+        n = 512
+        d = model.spec.d_model
+        f = model.spec.d_ffn
+        a = getattr(model.spec, "d_attn", 0)
         gmlp = d * f + n * f // 2 + f // 2 * d + d * 3 * a + 2 * n * a + a * f // 2
         block = 4 * d * d + 2 * n * d + 2 * d * f if name.startswith("bert") else gmlp
         assert flops == 2 * (
@@ -342,7 +354,8 @@ def test_other_numbers_of_classes():
 def test_relative_positions_are_all_that_differs_from_table_5s_transformers(name):
     """Their counts fit Table 5's 110 and 336 as well, which is why the paper's choice stays
     open."""
-    relative, listed = PUBLISHED[f"{name}_rel"], PUBLISHED[name]
+    relative = PUBLISHED[f"{name}_rel"]
+    listed = PUBLISHED[name]
     assert dataclasses.replace(listed.spec, positions="relative") == relative.spec != listed.spec
     assert relative.note
     assert round(param_count(relative) / 1e6) == listed.params_m
@@ -375,7 +388,8 @@ def test_quoted_rows_of_table_2():
     columns = zip(*((row.params_m, row.madds_g, row.top1) for row in rows.values()), strict=True)
     assert [sum(column) for column in columns] == pytest.approx([313, 83.59, 563.9])
     # The same model as ours, in another recipe: a better accuracy at the same size.
-    mixer, ours = rows["Mixer-B/16 (our setup)"], PUBLISHED["mixer_b16"]
+    mixer = rows["Mixer-B/16 (our setup)"]
+    ours = PUBLISHED["mixer_b16"]
     assert (mixer.params_m, mixer.madds_g) == (
         ours.params_m,
         ours.madds_g,

@@ -71,11 +71,9 @@ def test_xlarge_compiles_here_and_has_logits_at_masked_positions_alone():
         12 * 940_614_768, rel=1e-3
     )
     program = compiled.as_text()
-    batch, length, positions = (
-        options.batch_size,
-        options.model.length,
-        options.masking.max_predictions,
-    )
+    batch = options.batch_size
+    length = options.model.length
+    positions = options.masking.max_predictions
     assert (batch, length, positions, options.model.vocab_size) == (4, 512, 77, 32_000)
     assert logits(program, batch, positions)
     assert not logits(program, batch, length)

@@ -116,7 +116,8 @@ def test_loops_multiply():
     """Seven iterations, as stated, of a body whose own loop counts from 2 to 5; four of eight
     devices in each group."""
     costs = Program(LOOPS, devices=8).costs()
-    reduced, gathered = 8 * 16 * 4, 64 * 16 * 2
+    reduced = 8 * 16 * 4
+    gathered = 64 * 16 * 2
     assert costs.collectives == {
         "all-gather": Collectives(7, 7 * gathered, 7 * gathered * 0.75, 7 * gathered * 0.75),
         "all-reduce": Collectives(21, 21 * reduced, 21 * reduced * 1.5, 21 * reduced * 1.5),

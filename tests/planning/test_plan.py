@@ -26,7 +26,8 @@ def small(**keys):
     """The embedded text's config, narrow."""
     options = config.from_file("configs/quickstart_text.py")
     options.model.update(layers=2, length=64, d_model=32, d_ffn=128, vocab_size=500)
-    options.batch_size, options.steps = 64, 1000
+    options.batch_size = 64
+    options.steps = 1000
     options.update_from_flattened_dict(keys)
     return options
 
@@ -71,7 +72,8 @@ def program(text):
 
 
 def test_the_estimate_of_a_gpu():
-    options, work = small(), dry_run.workload(small())
+    options = small()
+    work = dry_run.workload(small())
     found = plan.make(options, "gpu:h100x8")
     arguments = work.state_bytes + 8 * work.batch_bytes
     assert found.method == "estimated"
@@ -235,7 +237,8 @@ ENTRY %main (p: f32[1024]) -> f32[1024] {
 }
 """
     fake_slice(monkeypatch, program(text))
-    found, chip = plan.make(small(), "v5e:2x2"), chips.CHIPS["v5e"]
+    found = plan.make(small(), "v5e:2x2")
+    chip = chips.CHIPS["v5e"]
     assert found.method == "compiled"
     assert found.fits
     assert found.notes == ("the chips' peak is that of bfloat16, the config's type is float32",)

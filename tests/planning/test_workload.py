@@ -13,7 +13,8 @@ from gmlp_flax.planning.dry_run import workload
 def test_a_published_model_has_its_published_sizes(file, name):
     """The loss has the products of the table's forward pass, logits at 77 of 512 positions
     included."""
-    options, model = config.from_file(f"configs/{file}.py", name), published.PUBLISHED[name]
+    options = config.from_file(f"configs/{file}.py", name)
+    model = published.PUBLISHED[name]
     work = workload(options)
     assert work.params == published.param_count(model)
     assert work.param_bytes == 4 * work.params

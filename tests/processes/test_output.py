@@ -67,7 +67,8 @@ def test_a_command_whose_output_is_full():
 
 
 def test_log_records_and_exceptions_that_no_one_can_catch(monkeypatch):
-    shown, logger = [], std_logging.getLogger("absl")
+    shown = []
+    logger = std_logging.getLogger("absl")
     monkeypatch.setattr(sys, "unraisablehook", shown.append)
     monkeypatch.setattr(logger, "filters", [])
     output.silence_orbax.cache_clear()

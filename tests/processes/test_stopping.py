@@ -64,7 +64,8 @@ def test_signal_is_heard_also_if_it_comes_twice(name):
 
 def test_before_the_loop_a_signal_ends_what_runs_as_an_exception_does():
     """And `StopRequest`, inside, takes over."""
-    before, closed = signal.getsignal(signal.SIGTERM), []
+    before = signal.getsignal(signal.SIGTERM)
+    closed = []
     with pytest.raises(Terminated), terminable():
         with stop_request() as stop:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -160,7 +161,8 @@ def test_hang_before_the_first_step_ends_too():
 
 
 def test_the_clock_starts_with_an_hour_goes_on_and_stops(monkeypatch):
-    set_to, now = [], [0.0]
+    set_to = []
+    now = [0.0]
     clock = types.SimpleNamespace(
         dump_traceback_later=lambda seconds, **_: set_to.append(seconds),
         cancel_dump_traceback_later=lambda: set_to.append("stopped"),

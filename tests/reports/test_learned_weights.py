@@ -25,13 +25,12 @@ def test_spread_agrees_with_its_definition():
 
 def test_locality_agrees_with_its_definition():
     """On a grid of 2 x 3 patches."""
-    weights, places = (
-        np.random.default_rng(0).normal(size=(2, 6, 6)),
-        [(i, j) for i in range(2) for j in range(3)],
-    )
+    weights = np.random.default_rng(0).normal(size=(2, 6, 6))
+    places = [(i, j) for i in range(2) for j in range(3)]
     expected = []
     for layer in weights:
-        shares, square = [0.0, 0.0, 0.0], 0.0
+        shares = [0.0, 0.0, 0.0]
+        square = 0.0
         for (i, j), row in zip(places, layer, strict=True):
             for (m, n), w in zip(places, row, strict=True):
                 energy = w * w / sum(row * row) / 6
@@ -107,7 +106,8 @@ def test_matrices_without_the_constraint(dense_run, tmp_path):
 
 
 def test_shares_agree_with_their_definition():
-    maps, segments = np.random.default_rng(0).random((3, 5, 5)), np.array([0, 0, 0, 1, 1])
+    maps = np.random.default_rng(0).random((3, 5, 5))
+    segments = np.array([0, 0, 0, 1, 1])
     expected = []
     for layer in maps:
         other = [

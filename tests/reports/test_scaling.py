@@ -52,8 +52,10 @@ def test_a_single_point_is_no_figure():
 
 def test_power_law_against_its_formulas():
     """Least squares on logarithms, and Student's t with two degrees of freedom (4.3027)."""
-    x, y = [59.0, 102.0, 187.0, 357.0], [5.25, 4.35, 3.79, 3.43]
-    u, v = np.log(x), np.log(y)
+    x = [59.0, 102.0, 187.0, 357.0]
+    y = [5.25, 4.35, 3.79, 3.43]
+    u = np.log(x)
+    v = np.log(y)
     slope = np.sum((u - u.mean()) * (v - v.mean())) / np.sum((u - u.mean()) ** 2)
     residuals = v - v.mean() - slope * (u - u.mean())
     error = np.sqrt(np.sum(residuals**2) / 2 / np.sum((u - u.mean()) ** 2))

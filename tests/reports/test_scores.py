@@ -51,10 +51,8 @@ def test_a_lucky_run_of_one_seed_is_not_the_best(tmp_path):
 
 
 def test_cells_and_notes(tmp_path):
-    large, small = (
-        list(tuned_runs(tmp_path / "b", (0.5,))),
-        list(tuned_runs(tmp_path / "a", (0.6, 0.7, 0.8))),
-    )
+    large = list(tuned_runs(tmp_path / "b", (0.5,)))
+    small = list(tuned_runs(tmp_path / "a", (0.6, 0.7, 0.8)))
     scores = Scores(("sst2",), {"gmlp_36": small, "gmlp_72": large, "sgu": []})
     assert scores.cells("gmlp_36") == {
         "SST-2": (pytest.approx(70), pytest.approx((60, 70, 80))),

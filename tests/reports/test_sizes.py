@@ -30,7 +30,8 @@ def test_tables_of_counts(name):
 
 
 def test_classifiers():
-    made, table = counts("figure2"), TABLES["figure2"]
+    made = counts("figure2")
+    table = TABLES["figure2"]
     rows = {row[0]: dict(zip(made.table.columns, row, strict=True)) for row in made.table.rows}
     assert {name: rows[name]["top-1 (%)"] for name in table.rows} == {
         name: published.PUBLISHED[name].top1 for name in table.rows

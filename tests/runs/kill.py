@@ -30,7 +30,8 @@ def kill_until_done(
         The number of kills, which is less than asked for where the run finished before, and
         standard error of all.
     """
-    done, output = 0, []
+    done = 0
+    output = []
     while done < kills:
         process = start()
         if done % 2:

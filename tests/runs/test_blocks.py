@@ -49,10 +49,8 @@ def paths(params):
 )
 def test_text_is_pretrained_and_finetuned(name, tmp_path):
     loop.train(quickstart(name, tmp_path), str(run := tmp_path / "run"))
-    config, perplexity = (
-        config_lib.load(str(run / "config.json")),
-        read_result(str(run))["eval"]["perplexity"],
-    )
+    config = config_lib.load(str(run / "config.json"))
+    perplexity = read_result(str(run))["eval"]["perplexity"]
     assert 200 < perplexity < 500  # About the vocabulary's 320: nothing is learned in 3 steps.
     trained = pretrained.load(str(run))
     assert any(TRAINED[name][1] in path for path in paths(trained.params))
@@ -80,7 +78,8 @@ def test_text_is_pretrained_and_finetuned(name, tmp_path):
 
 def test_from_the_command_line(tmp_path):
     """A list and a word, as flags give them; and what comes next is what the model has."""
-    start, wanted = config_lib.from_file("quickstart_text"), quickstart(QUICK, tmp_path)
+    start = config_lib.from_file("quickstart_text")
+    wanted = quickstart(QUICK, tmp_path)
     changes = config_lib.differences(start, wanted)
     values = {name: new for name, (_, new) in changes.items() if new is not None} | {
         "model.kernel_widths": "3,5"

@@ -39,7 +39,8 @@ def test_two_processes_then_four_then_one(commands, text, tmp_path):
     for the order in which the shares' sums are added up; no step is lost or trained twice in the
     record, which does not name the processes.
     """
-    elastic, alone = tmp_path / "elastic", tmp_path / "alone"
+    elastic = tmp_path / "elastic"
+    alone = tmp_path / "alone"
     assert_done(commands(text, *FLAGS, f"--workdir={alone}"))
     command = [text, *FLAGS, f"--workdir={elastic}"]
     killed(commands, 2, EVERY + 5, *command)

@@ -31,9 +31,11 @@ def test_kills(commands, text, tmp_path):
     kills = int(os.environ.get("KILLS", "3"))
     steps = 50 * math.ceil(1 + kills / 2)  # enough to be killed in
     flags = [text, *FLAGS, f"--config.steps={steps}"]
-    expected, workdir = tmp_path / "uninterrupted", tmp_path / "killed"
+    expected = tmp_path / "uninterrupted"
+    workdir = tmp_path / "killed"
     assert_done(commands(*flags, f"--workdir={expected}", **OPTIMISED))
-    command, rng = [*flags, f"--workdir={workdir}"], random.Random(steps)
+    command = [*flags, f"--workdir={workdir}"]
+    rng = random.Random(steps)
     done, output = kill_until_done(
         lambda: commands.start(*command, **OPTIMISED), kills, 3.0, 8, rng
     )

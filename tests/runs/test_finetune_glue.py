@@ -16,7 +16,8 @@ from tests.runs.processes import run_two
 from tests.training import tiny
 
 SST2 = "--config=configs/finetune_glue.py:sst2"
-GOOD, BAD = tiny.WORDS[:20], tiny.WORDS[20:]
+GOOD = tiny.WORDS[:20]
+BAD = tiny.WORDS[20:]
 
 
 def test_the_config_knows_every_task():

@@ -26,7 +26,8 @@ def test_it_takes_the_pretrained_model_and_has_the_official_scores(commands, fin
     values |= {"model.length": 64, "squad.max_query": 24, "squad.stride": 20, "eval.batch_size": 16}
     values |= {"batch_size": 8, "steps": 12, "optimizer.warmup": 2, "log.every": 6}
     flags = [f"--config.{name}={value}" for name, value in values.items()]
-    run, out = tmp_path / "run", tmp_path / "answers"
+    run = tmp_path / "run"
+    out = tmp_path / "answers"
     assert_done(commands(f"{SQUAD}:v2.0,scale=small", *flags, f"--workdir={run}"))
     found = json.loads((run / "result.json").read_text())["eval"]
     assert found["total"] == 18

@@ -25,7 +25,8 @@ def tiny(name: str, data, **options):
 
 def test_listops_from_trees_to_values(tmp_path):
     listops.make(str(tmp_path / "made"), (40, 12, 8), listops.Grammar(3, 40))
-    config, run = tiny("listops", tmp_path / "made", length=48), str(tmp_path / "run")
+    config = tiny("listops", tmp_path / "made", length=48)
+    run = str(tmp_path / "run")
     result = loop.train(config, run)
     assert result["eval"]["examples"] == 12
     assert result["eval"]["loss"] == pytest.approx(np.log(10), rel=0.2)
@@ -60,7 +61,8 @@ def test_pairs_of_papers(tmp_path):
     assert "segments" not in trained.params
     task = trained.task
     data = task.Data(trained.config, RunFiles(trained.folder))
-    first, second = data.examples("train")[0]["tokens"], data.examples("train")[1]["tokens"]
+    first = data.examples("train")[0]["tokens"]
+    second = data.examples("train")[1]["tokens"]
     assert first.shape == (2, 32) == task.example_shapes()["tokens"][0]
     assert [task.tokenizer.decode(row) for row in second] == [
         "about parsing 1",
@@ -72,7 +74,8 @@ def test_pairs_of_papers(tmp_path):
 
 def test_paths_in_pixels(tmp_path):
     """Images of 8 x 8 in Pathfinder's layout."""
-    rng, paths = np.random.default_rng(0), tmp_path / "paths"
+    rng = np.random.default_rng(0)
+    paths = tmp_path / "paths"
     (paths / "metadata").mkdir(parents=True)
     (paths / "imgs" / "0").mkdir(parents=True)
     (paths / "metadata" / "0.npy").write_text(

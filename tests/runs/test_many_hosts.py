@@ -51,7 +51,8 @@ def numbers(line, prefix=""):
 def assert_close(found, expected):
     """The same numbers, but for the order in which they were added."""
     for one, other in zip(found, expected, strict=True):
-        one, other = dict(numbers(one)), dict(numbers(other))
+        one = dict(numbers(one))
+        other = dict(numbers(other))
         assert one.keys() == other.keys()
         for name, value in one.items():
             expected_value = (

@@ -70,7 +70,9 @@ class Cloud:
     """A checkout, a gcloud with two workers, and what launch_tpu.sh does with them."""
 
     def __init__(self, folder: Path):
-        self.folder, self.checkout, self.bin = folder, folder / "a checkout", folder / "bin"
+        self.folder = folder
+        self.checkout = folder / "a checkout"
+        self.bin = folder / "bin"
         (self.checkout / "scripts").mkdir(parents=True)
         self.bin.mkdir()
         shutil.copy(ROOT / "scripts/launch_tpu.sh", self.checkout / "scripts")

@@ -26,7 +26,8 @@ REPORTED = [f"optimizer.learning_rate=8e-3,seed={seed}" for seed in (0, 1)]
 
 @pytest.fixture
 def trainer(tmp_path):
-    trainer, python = Trainer(tmp_path), tmp_path / "venv" / "bin" / "python"
+    trainer = Trainer(tmp_path)
+    python = tmp_path / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(PYTHON.format(python=sys.executable, executable=trainer.executable))
     python.chmod(0o755)

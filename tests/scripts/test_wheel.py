@@ -25,7 +25,8 @@ class Fresh:
     """An environment that holds the wheel and what it requires, and an empty folder to work in."""
 
     def __init__(self, environment: Path, folder: Path):
-        self.bin, self.folder = environment / "bin", folder
+        self.bin = environment / "bin"
+        self.folder = folder
         kept = {
             name: value
             for name, value in os.environ.items()

@@ -49,7 +49,8 @@ class Trainer:
     """
 
     def __init__(self, folder: Path, waits: bool = False):
-        self.folder, self.executable = folder, folder / "python"
+        self.folder = folder
+        self.executable = folder / "python"
         self.executable.write_text(
             TRAINER.format(python=sys.executable, folder=folder, waits="waits" * waits)
         )

@@ -11,8 +11,10 @@ import pytest
 from tests.commands.test_sweep import TEXT
 
 IMAGE = "configs/quickstart_image.py"
-FILE, CONFIG = "--sweep=@points.py", f"--config={TEXT}"
-FIRST, SECOND = "quickstart_text,seed=", "quickstart_text,batch_size=8,seed="
+FILE = "--sweep=@points.py"
+CONFIG = f"--config={TEXT}"
+FIRST = "quickstart_text,seed="
+SECOND = "quickstart_text,batch_size=8,seed="
 
 
 def test_all_points_of_a_file_are_trained(trainer):
@@ -120,10 +122,8 @@ def test_printed_commands(trainer):
     assert code == 0
     assert not out.exists()
     assert not trainer.calls()
-    train, data = (
-        ["python", "-m", "gmlp_flax.train", f"--config={TEXT}"],
-        "--config.data.train=my books.jsonl",
-    )
+    train = ["python", "-m", "gmlp_flax.train", f"--config={TEXT}"]
+    data = "--config.data.train=my books.jsonl"
     assert [shlex.split(line) for line in printed] == [
         [*train, f"--workdir={out}/{FIRST}0", data, "--config.seed=0"],
         [*train, f"--workdir={out}/{SECOND}0", data, "--config.batch_size=8", "--config.seed=0"],

@@ -135,7 +135,8 @@ def test_sweeps_that_chose_settings():
     """How each row trains is one of the points that were tried, and no round uses a seed of the
     tables."""
     file = runpy.run_path("configs/sweeps/table3_rates.py")
-    make, rounds = file["get_sweep"], tuple(file["ROUNDS"])
+    make = file["get_sweep"]
+    rounds = tuple(file["ROUNDS"])
     known = runpy.run_path("configs/c4_ablation.py")["SMALL_SETTINGS"]
     for arg in rounds:
         points = make(arg)

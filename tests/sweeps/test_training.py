@@ -49,13 +49,12 @@ def test_the_others_go_on_if_one_fails(sweep, trainer, capfd):
 
 def test_says_how_long_the_others_take(sweep, monkeypatch):
     """After ten seconds half of the 14 steps are taken."""
-    clock, steps = (
-        itertools.chain([0.0], itertools.repeat(10.0)),
-        itertools.chain([0], itertools.repeat(7)),
-    )
+    clock = itertools.chain([0.0], itertools.repeat(10.0))
+    steps = itertools.chain([0], itertools.repeat(7))
     monkeypatch.setattr(training, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(training, "steps_taken", lambda _: next(steps))
-    first, second = Future(), Future()
+    first = Future()
+    second = Future()
     first.set_result({})
     ended = training.ended([first, second], sweep)
     assert next(ended) == (first, "ETA 00:10")
@@ -138,7 +137,8 @@ def made():
     for batch in (8, 16):
         for seed in range(3):
             config = config_lib.default()
-            config.batch_size, config.seed = batch, seed
+            config.batch_size = batch
+            config.seed = seed
             trials.append(Trial({"batch_size": batch, "seed": seed}, [], config))
     ended = {
         trial.name: {"perplexity": FOUND[key], "note": "text"}
@@ -223,7 +223,8 @@ def test_each_run_gives_its_metrics(monkeypatch, trainer):
     trainer.plan({"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}})
     metrics = results(monkeypatch, trainer, "ab")
     assert metrics == {"a": {"accuracy": 0.5, "loss": 1.0}, "b": {"accuracy": 0.25}}
-    train, out = ["-m", "gmlp_flax.train"], trainer.folder / "out"
+    train = ["-m", "gmlp_flax.train"]
+    out = trainer.folder / "out"
     assert trainer.calls() == [
         [*train, f"--workdir={out}/{name}", f"--config={name}.py"] for name in "ab"
     ]

@@ -19,7 +19,8 @@ from gmlp_flax.training.partition import Partition
 from tests.models.reference import quick_jit
 from tests.training import tiny
 
-BATCH, TOKENS = 16, 24
+BATCH = 16
+TOKENS = 24
 # tests.training.many_devices has each axis alone as well
 MESHES = ((1, 1, 1), (2, 4, 1), (2, 2, 2))
 SMALL = {

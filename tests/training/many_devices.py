@@ -76,7 +76,8 @@ def moved_to_other_meshes(folder: Path, state, where: str) -> bool:
     checkpoints = checkpoint.Checkpoints(where)
     checkpoints.save(STEPS, state, None)
     checkpoints.wait()
-    expected, same = jax.device_get(state), True
+    expected = jax.device_get(state)
+    same = True
     for sizes in ((1, 1, 1), (1, 8, 1), (4, 1, 2)):
         restored = checkpoints.restore(STEPS, Training(folder, sizes).programs.template)
         for x, y in zip(
@@ -88,7 +89,9 @@ def moved_to_other_meshes(folder: Path, state, where: str) -> bool:
 
 
 def main(folder: str, out: str) -> None:
-    root, arrays, programs = Path(folder), {}, {}
+    root = Path(folder)
+    arrays = {}
+    programs = {}
     for sizes in MESHES:
         training = Training(root, sizes)
         state, window, programs[str(sizes)] = training.train()
@@ -104,7 +107,8 @@ def main(folder: str, out: str) -> None:
             f"bf{'x'.join(map(str, sizes))}:{name}": x
             for name, x in training.results(*training.train()[:2]).items()
         }
-    partition, x = Partition.make(), jax.random.normal(jax.random.key(0), (16, 3))
+    partition = Partition.make()
+    x = jax.random.normal(jax.random.key(0), (16, 3))
     sums = [
         jax.jit(pytree.checksum)(jax.device_put(x, s))
         for s in (partition.over_batch, jax.devices()[0])

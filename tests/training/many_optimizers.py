@@ -35,7 +35,8 @@ def train(folder: Path, name: str, sizes: tuple[int, int, int]) -> dict[str, np.
     task = tasks.find(config.task)(tiny.with_mesh(config, sizes))
     training = step.Training(task, tiny.partition(config))
     state = training.init(jax.random.key(0))
-    params, opt_state = state.params, state.opt_state
+    params = state.params
+    opt_state = state.opt_state
 
     @jax.jit
     def update(gradients, opt_state, params):

@@ -123,7 +123,8 @@ def test_a_batch_is_read_while_the_next_one_runs(config, partition, monkeypatch)
     """So the device has work, and batches do not pile up on it."""
     evaluator = evaluator_of(Echo, config, partition)
     order = []
-    run, read = evaluator.step, jax.device_get
+    run = evaluator.step
+    read = jax.device_get
     monkeypatch.setattr(evaluator, "step", lambda *given: order.append("run") or run(*given))
     monkeypatch.setattr(jax, "device_get", lambda tree: order.append("read") or read(tree))
     evaluator({}, after_batch=lambda _: order.append("after"))

@@ -60,17 +60,21 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
     """All lines are those of a run that was not stopped, and so is the choice of the best
     checkpoint. The step is compiled once in each, for a state that comes from initialization or
     from a checkpoint."""
-    made, make = [], loop.Training
+    made = []
+    make = loop.Training
     monkeypatch.setattr(loop, "Training", lambda *given: made.append(make(*given)) or made[-1])
-    options, workdir = tiny.text_config(tmp_path), tmp_path / "run"
+    options = tiny.text_config(tmp_path)
+    workdir = tmp_path / "run"
     options.steps = options.checkpoint.every = 6
     options.log.every, options.eval.every, options.eval.batch_size = 3, 3, 8
-    scored, stopping_at = [], 0
+    scored = []
+    stopping_at = 0
 
     class Counted(evaluation.Evaluator):
         def __init__(self, *given):
             super().__init__(*given)
-            self.score, self.step = self.step, self.counted
+            self.score = self.step
+            self.step = self.counted
 
         def counted(self, *batch):
             scored.append(batch)
@@ -79,7 +83,8 @@ def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp
             return self.score(*batch)
 
     monkeypatch.setattr(loop, "Evaluator", Counted)
-    begin, begun = loop.stopping.Watchdog.begin, []
+    begin = loop.stopping.Watchdog.begin
+    begun = []
     monkeypatch.setattr(
         loop.stopping.Watchdog,
         "begin",
@@ -111,7 +116,9 @@ def test_the_result_is_written_last_and_deleted_first(tmp_path, monkeypatch):
     """A run that is killed before its result is written is not finished, and one that is killed
     while its figure is drawn leaves nothing of it behind. Nor is one that goes on finished: killed
     after config.json has more steps, a sweep would take the old result for the new one."""
-    options, run, write = tiny.text_config(tmp_path), tmp_path / "run", loop.files.write
+    options = tiny.text_config(tmp_path)
+    run = tmp_path / "run"
+    write = loop.files.write
     options.steps = options.checkpoint.every = 3
 
     def killed_at_the_end(*_):

@@ -23,13 +23,16 @@ KERNEL = "encoder/blocks/proj/kernel"
 def test_against_a_model_with_adapters_of_its_own():
     """Five steps of AdamW on A, B and a head, by autodiff through W0 + alpha / rank A B."""
     keys = jax.random.split(jax.random.key(0), 4)
-    kernel, head = jax.random.normal(keys[0], (2, 6, 5)), jax.random.normal(keys[1], (5,))
-    x, y = jax.random.normal(keys[2], (16, 6)), jax.random.normal(keys[3], (2, 16))
+    kernel = jax.random.normal(keys[0], (2, 6, 5))
+    head = jax.random.normal(keys[1], (5,))
+    x = jax.random.normal(keys[2], (16, 6))
+    y = jax.random.normal(keys[3], (2, 16))
     params = {
         "encoder": {"blocks": {"proj": {"kernel": kernel}}, "norm": jnp.ones(5)},
         "head": {"kernel": head},
     }
-    alpha, rank = 6.0, 3
+    alpha = 6.0
+    rank = 3
 
     def loss(params):
         hidden = (
@@ -106,7 +109,8 @@ def test_a_run(text_run, tmp_path):
     """From a run, by the config; what is exported is a plain model; what has nothing to adapt is
     refused."""
     config = gmlp_config.load(str(text_run / "config.json"))
-    config.init_from, config.steps = str(text_run), 2
+    config.init_from = str(text_run)
+    config.steps = 2
     config.optimizer.update(lora_rank=2, warmup=0)
     assert loop.train(config, str(tmp_path / "run"))["step"] == 2
     old, new = (flat(gf.load(str(folder)).params) for folder in (text_run, tmp_path / "run"))

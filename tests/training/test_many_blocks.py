@@ -23,10 +23,8 @@ def test_a_mesh_changes_nothing_but_rounding(results):
     """The loss and each gradient of a whole model. One test: two might run in processes that each
     make the results."""
     for name, sizes in itertools.product(BLOCKS, MESHES[1:]):
-        expected, split = (
-            results[f"{name}:1x1x1"],
-            results[mesh := f"{name}:{'x'.join(map(str, sizes))}"],
-        )
+        expected = results[f"{name}:1x1x1"]
+        split = results[mesh := f"{name}:{'x'.join(map(str, sizes))}"]
         assert split.keys() == expected.keys()
         assert len(split) > 10
         for path, leaf in expected.items():

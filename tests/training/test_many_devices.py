@@ -48,7 +48,8 @@ def results(folder):
 
 @pytest.mark.parametrize("sizes", MESHES[1:])
 def test_a_mesh_changes_nothing_but_rounding(results, sizes):
-    found, expected = results["x".join(map(str, sizes))], results["1x1x1"]
+    found = results["x".join(map(str, sizes))]
+    expected = results["1x1x1"]
     assert found.keys() == expected.keys()
     assert len(found) > 60
     assert found["predictions"] == expected["predictions"]
@@ -60,7 +61,8 @@ def test_a_mesh_changes_nothing_but_rounding(results, sizes):
 
 
 def test_bfloat16_under_a_mesh(results):
-    found, expected = results["bf2x4x1"], results["bf1x1x1"]
+    found = results["bf2x4x1"]
+    expected = results["bf1x1x1"]
     assert abs(found["loss"] - expected["loss"]) < 0.01 * expected["loss"]
     assert abs(results["1x1x1"]["loss"] - expected["loss"]) < 0.02 * expected["loss"]
 
@@ -72,11 +74,9 @@ def test_checksum_does_not_depend_on_sharding(results):
 def collectives(folder, *sizes) -> list[tuple[str, bool, list[tuple[int, ...]]]]:
     """The collectives of a compiled step: kind, whether inside a loop, and shapes of the
     results."""
-    program, found, entry = (
-        json.loads((folder / "programs.json").read_text())[str(sizes)],
-        [],
-        False,
-    )
+    program = json.loads((folder / "programs.json").read_text())[str(sizes)]
+    found = []
+    entry = False
     for line in program.splitlines():
         if line and not line.startswith(" "):
             entry = line.startswith("ENTRY")

@@ -184,7 +184,9 @@ def test_tensorboard_has_one_file_with_the_config(config, tmp_path):
     tracker.log(5, "train", {"loss": 1.5})
     tracker.close()
     (path,) = (tmp_path / "tensorboard").iterdir()
-    data, found, place = path.read_bytes(), [], 0
+    data = path.read_bytes()
+    found = []
+    place = 0
     while place < len(data):
         size = int.from_bytes(data[place : place + 8], "little")
         found.append(events.Event.FromString(data[place + 12 : place + 12 + size]))

@@ -66,7 +66,8 @@ def adamw(params, gradients, options, rate=0.1):
         for name in params:
             m[name] = options.b1 * m[name] + (1 - options.b1) * scale * g[name]
             v[name] = options.b2 * v[name] + (1 - options.b2) * (scale * g[name]) ** 2
-            mean, square = m[name] / (1 - options.b1**t), v[name] / (1 - options.b2**t)
+            mean = m[name] / (1 - options.b1**t)
+            square = v[name] / (1 - options.b2**t)
             decay = options.weight_decay * params[name] if name == "kernel" else 0
             params[name] = params[name] - rate * (mean / (np.sqrt(square) + options.eps) + decay)
     return params
@@ -195,7 +196,8 @@ def test_decay_does_not_gather_momentum(config, name):
     )
     params, gradients, _, _ = line()
     transformation = optimizer.make(config, params, tiny.LINE_METADATA)
-    state, still = transformation.init(params), jax.tree.map(jnp.zeros_like, gradients[0])
+    state = transformation.init(params)
+    still = jax.tree.map(jnp.zeros_like, gradients[0])
     for _ in range(3):
         updates, state = transformation.update(still, state, params)
         np.testing.assert_allclose(
@@ -209,7 +211,8 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
     config.optimizer.update(
         name="lamb", learning_rate=0.1, schedule="constant", warmup=0, clip=0.0, weight_decay=0.01
     )
-    shapes, metadata = text_task.shapes(), text_task.param_metadata()
+    shapes = text_task.shapes()
+    metadata = text_task.param_metadata()
     params, gradients = (tiny.random_params(shapes, 0.1, seed) for seed in (0, 1))
     params["encoder"]["blocks"]["proj_out"]["kernel"] *= np.float32([0.01, 10.0])[:, None, None]
     hyperparameters = config.optimizer.b1, config.optimizer.b2, config.optimizer.eps
@@ -227,10 +230,8 @@ def test_lamb_trusts_each_layer_by_itself(config, text_task):
 
     @jax.jit
     def both(params, gradients):
-        found, of = (
-            update(optimizer.make(config, shapes, metadata), params, gradients),
-            flat(gradients),
-        )
+        found = update(optimizer.make(config, shapes, metadata), params, gradients)
+        of = flat(gradients)
         return flat(found), {
             name: alone(name, leaf, of[name]) for name, leaf in flat(params).items()
         }
@@ -257,7 +258,8 @@ def chosen(folder, name, **model):
 def test_a_run_that_resumes_takes_the_same_steps_bit_for_bit(tmp_path, partition, name):
     task, data = chosen(tmp_path, name)
     training = step.Training(task, partition)
-    state, states = training.init(jax.random.key(0)), []
+    state = training.init(jax.random.key(0))
+    states = []
     with data.train_batches(0, 0, 1) as batches:
         for _ in range(4):
             state, window = training.step(state, partition.put_batch(next(batches)))
@@ -286,7 +288,8 @@ def test_schedule_free_evaluates_its_average(tmp_path, partition):
     task, data = chosen(tmp_path, "schedule_free")
     training = step.Training(task, partition)
     options = training.task.config.optimizer
-    state, zs = training.init(jax.random.key(0)), []
+    state = training.init(jax.random.key(0))
+    zs = []
     jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
     with data.train_batches(0, 0, 1) as batches:
         for _ in range(4):
@@ -345,7 +348,8 @@ def test_schedules(config, schedule, warmup, shares):
 def test_rsqrt_schedule(config):
     """Long Range Arena's: base * min(1, step / warmup) / sqrt(max(step, warmup)), whose peak is
     base / sqrt(warmup). Its first step has number 0; ours is one ahead in the warmup alone."""
-    base, warmup = 0.05, 4
+    base = 0.05
+    warmup = 4
     steps = np.arange(4, 10)
     published = base * np.minimum(1, steps / warmup) / np.sqrt(np.maximum(steps, warmup))
     config.steps = 10

@@ -86,7 +86,8 @@ def test_fsdp_splits_nearly_all_of_every_model(file, name):
 
 def assert_nearly_all_is_split(task, tensor):
     """At least 90 % of the elements, and every axis that is split divides evenly."""
-    shapes, partition = task.shapes(), Partition.make().for_model(task.param_metadata())
+    shapes = task.shapes()
+    partition = Partition.make().for_model(task.param_metadata())
     sized(1, 4, tensor).for_model(task.param_metadata()).check_parameters(shapes)
     leaves = jax.tree.leaves(shapes), jax.tree.leaves(partition.shardings(shapes))
     split = sum(
@@ -172,7 +173,8 @@ def test_a_parameter_named_as_a_part_of_the_state_shards_nothing_but_itself(conf
     """`step` and `count`: no search by the end of a path tells them from the state's own."""
     shapes = {name: jax.ShapeDtypeStruct((8,), jnp.float32) for name in ("step", "count", "bias")}
     metadata = dict.fromkeys(shapes, ParamMetadata(("fsdp",)))
-    task, adam = tiny.Line(config), optax.adam(1e-3)
+    task = tiny.Line(config)
+    adam = optax.adam(1e-3)
     state = jax.eval_shape(lambda params: step.init_state(task, adam, params), shapes)
     partition = sized(1, 8, 1).for_model(metadata)
     described = partition.describe_state(state, step.state_paths(state, shapes))

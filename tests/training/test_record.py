@@ -185,7 +185,8 @@ KINDS = {
 def test_data_of_another_content_are_refused_by_name(tmp_path, make):
     """Of each kind: moved, or copied with other times, they are the same; changed in one place,
     they are not."""
-    run, data = tmp_path / "run", tmp_path / "there" / "data"
+    run = tmp_path / "run"
+    data = tmp_path / "there" / "data"
     begin(run, open_data(tmp_path / "here", make))
     kept = json.loads((run / "run.json").read_text())["data"]
     for role in ROLES:

@@ -43,7 +43,8 @@ def assert_close(tree, other, **tolerance):
 @pytest.mark.parametrize("microbatches", [1, 2, 4])
 def test_loss_is_a_mean_over_weights_not_a_mean_of_means(line, partition, microbatches):
     """Examples weigh 1 to 8, so microbatches weigh differently."""
-    batch, params = tiny.line_batch(0), line.init(jax.random.key(0))
+    batch = tiny.line_batch(0)
+    params = line.init(jax.random.key(0))
     keyed = batch | {"key": jax.random.split(jax.random.key(1), 8)}
     grads, sums = step.gradients(line, params, keyed, microbatches, partition)
     x, y, weight = (batch[name].astype(np.float64) for name in ("x", "y", "weight"))
@@ -119,7 +120,8 @@ def test_window_sums_until_a_line_is_due(line, partition):
 
 def test_gradient_norm_is_reported_before_clipping(line, partition):
     line.config.optimizer.clip = 1e-3
-    batch, params = tiny.line_batch(0), line.init(jax.random.key(0))
+    batch = tiny.line_batch(0)
+    params = line.init(jax.random.key(0))
     keyed = batch | {"key": jax.random.split(jax.random.key(1), 8)}
     grads, _ = step.gradients(line, params, keyed, 1, partition)
     ((_, window),) = run(line, [batch], partition)

@@ -56,7 +56,8 @@ def test_same_shapes_are_taken_as_they_are_and_more_does_no_harm(text_task):
 
 
 def test_crop_takes_the_corner_of_each_layers_matrix(tmp_path):
-    old, new = text(tmp_path, 16), text(tmp_path, 12)
+    old = text(tmp_path, 16)
+    new = text(tmp_path, 12)
     saved = random(old.shapes())
     found = adapt(old, new, saved)
     for layer in range(2):
@@ -70,7 +71,8 @@ def test_crop_takes_the_corner_of_each_layers_matrix(tmp_path):
 
 def test_as_many_patches_in_another_grid_are_resized(tmp_path):
     """From 2 x 2 to 1 x 4 patches: no shape says that."""
-    old, new = images(tmp_path, 4), images(tmp_path, 4)
+    old = images(tmp_path, 4)
+    new = images(tmp_path, 4)
     new.config.model.image_size = (4, 16)
     saved = random(old.shapes())
     bias = jnp.asarray(spatial(saved)["bias"]).reshape(2, 2, 2)
@@ -79,7 +81,8 @@ def test_as_many_patches_in_another_grid_are_resized(tmp_path):
 
 
 def test_a_cls_token_keeps_its_rows_and_columns(tmp_path):
-    old, new = images(tmp_path, 4, pool="cls"), images(tmp_path, 2, pool="cls")
+    old = images(tmp_path, 4, pool="cls")
+    new = images(tmp_path, 2, pool="cls")
     saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
     weight, old_weight = (spatial(tree)["weight"] for tree in (adapt(old, new, saved), saved))
     assert weight.shape == (2, 17, 17)
@@ -100,7 +103,8 @@ def test_a_cls_token_keeps_its_rows_and_columns(tmp_path):
 def test_token_mlps_are_resized_to_other_patches(tmp_path, block, pool):
     """Hidden units respond to a smooth image as before, and their outputs keep their form."""
     model = {"block": block, "d_spatial": 5, "pool": pool}
-    old, new = images(tmp_path, 4, **model), images(tmp_path, 2, **model)
+    old = images(tmp_path, 4, **model)
+    new = images(tmp_path, 2, **model)
     saved = random(old.shapes()) | {"stem": random(new.shapes()["stem"])}
     cls = int(pool == "cls")
 
@@ -263,7 +267,8 @@ def test_another_function_with_the_same_shapes_is_told(text_run, tmp_path, parti
 def test_a_causal_model_and_one_that_is_not_share_no_weights(before, sees):
     """Taps 0 to n - 1 of the one are offsets 0 to n - 1, of the other 1 - n to 0, and both may
     fit."""
-    old, new = gmlp_config.default(), gmlp_config.default(task="causal_lm")
+    old = gmlp_config.default()
+    new = gmlp_config.default(task="causal_lm")
     old.model.causal, new.model.causal = before, not before
     with pytest.raises(RunError, match=f"each token sees {sees}.*: .* causal_lm"):
         warm_start.compare_models(old, new, "runs/old")
@@ -293,7 +298,8 @@ def test_fresh_parameters_replace_the_saved_ones(tmp_path):
 def test_all_mismatches_are_listed(tmp_path):
     """A stem for other patches never fits. A dense projection has no grid if only one side has a
     cls token."""
-    old, new = images(tmp_path, 4, pool="cls"), images(tmp_path, 2)
+    old = images(tmp_path, 4, pool="cls")
+    new = images(tmp_path, 2)
     saved = random(old.shapes())
     del saved["encoder"]["norm"]["scale"]
     with pytest.raises(RunError) as caught:
@@ -342,7 +348,8 @@ def test_all_mismatches_are_listed(tmp_path):
 )
 def test_what_fits_no_other_length(tmp_path, make, old, new, words):
     (old_size, old_model), (new_size, new_model) = old, new
-    saved, wanted = make(tmp_path, old_size, **old_model), make(tmp_path, new_size, **new_model)
+    saved = make(tmp_path, old_size, **old_model)
+    wanted = make(tmp_path, new_size, **new_model)
     stem = (
         {"stem": random(wanted.shapes()["stem"])} if make is images and old_size != new_size else {}
     )
@@ -353,12 +360,14 @@ def test_what_fits_no_other_length(tmp_path, make, old, new, words):
 def test_a_run_that_starts_from_another_scores_as_that_one(tmp_path):
     """With a rate of 0 the held-out loss is the same to the last digit, and it is after a
     resume."""
-    old, new = tiny.image_config(), tiny.image_config()
+    old = tiny.image_config()
+    new = tiny.image_config()
     for config in (old, new):
         config.steps = 1
         config.optimizer.update(learning_rate=0.0, weight_decay=0.0, schedule="constant", warmup=0)
     old.data.update(mean=(0.1, 0.1, 0.1), std=(0.2, 0.2, 0.2))
-    old.seed, new.init_from = 1, str(tmp_path / "old")
+    old.seed = 1
+    new.init_from = str(tmp_path / "old")
     first = loop.train(old, str(tmp_path / "old"))
     second = loop.train(new, str(tmp_path / "new"))
     assert first["eval"]["loss"] == second["eval"]["loss"]
@@ -375,7 +384,8 @@ def test_a_restart_inherits_from_the_other_run_and_not_from_what_it_puts_aside(t
         loop.train(config, str(tmp_path / name))
     for name, restart, mean in (("first", False, [0.1] * 3), ("second", True, [0.2] * 3)):
         config = tiny.image_config()
-        config.steps, config.init_from = 1, str(tmp_path / name)
+        config.steps = 1
+        config.init_from = str(tmp_path / name)
         loop.train(config, str(tmp_path / "run"), loop.TrainOptions(restart=restart))
         written = json.loads((tmp_path / "run" / "config.json").read_text())
         assert written["data"]["mean"] == mean

@@ -38,7 +38,8 @@ def write_corpus(path: Path, documents: int = 60) -> str:
 def text_config(folder: Path, **model):
     """A masked language model of 2 layers on a corpus in `folder`, 6 steps."""
     config = gmlp_config.default(block=model.get("block", "gmlp"))
-    config.steps, config.batch_size = 6, 8
+    config.steps = 6
+    config.batch_size = 8
     own = {"spatial_init_std": 0.02} if "spatial_init_std" in config.model else {}
     config.model.update(
         own | dict(layers=2, d_model=8, d_ffn=16, length=16, vocab_size=320) | model
@@ -53,7 +54,8 @@ def text_config(folder: Path, **model):
 def image_config(**model):
     """A classifier of the embedded digits, 6 steps."""
     config = gmlp_config.default(task="image_classification", block=model.get("block", "gmlp"))
-    config.steps, config.batch_size = 6, 8
+    config.steps = 6
+    config.batch_size = 8
     own = {"spatial": "dense"} if "spatial" in config.model else {}
     sizes = dict(layers=2, d_model=8, d_ffn=16, image_size=(8, 8), patch_size=(4, 4), channels=1)
     config.model.update(own | sizes | model)
@@ -103,7 +105,9 @@ class Line(Task):
     masked tokens."""
 
     metrics = ("loss", "noise")
-    best, unit, eval_metrics = ("loss", "min"), "examples", ("loss",)
+    best = ("loss", "min")
+    unit = "examples"
+    eval_metrics = ("loss",)
 
     module = example_shapes = None  # not called
 

@@ -130,7 +130,8 @@ class DynamicKernel(nnx.Module):
 
     def __init__(self, spec: ConvolutionSpec, rngs: nnx.Rngs):
         self.proj = Linear(spec, spec.d_model, spec.heads * spec.kernel_widths[0], rngs)
-        self.heads, self.precise_dtype = spec.heads, spec.precise_dtype
+        self.heads = spec.heads
+        self.precise_dtype = spec.precise_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, tokens, heads, width]."""

@@ -15,7 +15,8 @@ from gmlp_flax.models.sharding import FSDP
 from gmlp_flax.models.spec import AnyLengthSpec
 from gmlp_flax.options import SIZE, option
 
-TOKENS, MEMORY = "tokens", "memory"
+TOKENS = "tokens"
+MEMORY = "memory"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,8 @@ def by_matmul(x: jax.Array) -> jax.Array:
     (token_cos, token_sin), (channel_cos, channel_sin) = (
         dft(points, x.dtype) for points in x.shape[1:]
     )
-    real, imaginary = x @ channel_cos, x @ channel_sin
+    real = x @ channel_cos
+    imaginary = x @ channel_sin
     return nameless_over_tokens(token_cos, real) - nameless_over_tokens(token_sin, imaginary)
 
 
@@ -125,7 +126,8 @@ class FNetBlock(Block):
         self.mixing_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
         self.mlp_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
         self.mlp = ChannelMLP(spec, rngs)
-        self.pre_norm, self.dft = spec.norm == "pre", spec.dft
+        self.pre_norm = spec.norm == "pre"
+        self.dft = spec.dft
 
     def __call__(
         self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None
@@ -177,7 +179,8 @@ class FNetHybridBlock(Block):
         self.mlp_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
         self.mlp = ChannelMLP(spec, rngs)
         self.attention = MultiHeadAttention(spec, rngs)
-        self.pre_norm, self.dtype = spec.norm == "pre", spec.compute_dtype
+        self.pre_norm = spec.norm == "pre"
+        self.dtype = spec.compute_dtype
 
     def __call__(
         self, x: jax.Array, rng: LayerRng = EVALUATION, padding_mask: jax.Array | None = None

@@ -118,9 +118,12 @@ class GMLPBlock(Block):
     torch_reader = "modeling_gmlp.py"
 
     def __init__(self, spec: GMLPSpec, rngs: nnx.Rngs):
-        d_model, d_ffn, width = spec.d_model, spec.d_ffn, spec.gate_width
+        d_model = spec.d_model
+        d_ffn = spec.d_ffn
+        width = spec.gate_width
         # Z1 and Z2 of the split gate are products of their own
-        gelu, parts = spec.activation, d_ffn // width
+        gelu = spec.activation
+        parts = d_ffn // width
         self.norm = LayerNorm(spec, d_model)
         self.proj_in = Linear(
             spec, d_model, d_ffn, rngs, sharding=(FSDP, TENSOR), activation=gelu, parts=parts
@@ -171,7 +174,8 @@ class SpatialGatingUnit(nnx.Module):
         self.spatial = SpatialProjection(
             spec, float(spec.gate in ("multiplicative", "split")), rngs
         )
-        self.gate, self.hide_padding = spec.gate, spec.hide_padding
+        self.gate = spec.gate
+        self.hide_padding = spec.hide_padding
 
     def __call__(
         self,
@@ -207,7 +211,8 @@ class SpatialProjection(nnx.Module):
     """
 
     def __init__(self, spec: GMLPSpec, bias: float, rngs: nnx.Rngs):
-        n, dtype = spec.length, spec.param_dtype
+        n = spec.length
+        dtype = spec.param_dtype
         near_zero = nnx.initializers.normal(spec.spatial_init_std)
         if spec.spatial == "dense":
             self.weight = parameter(

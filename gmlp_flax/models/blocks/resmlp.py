@@ -44,7 +44,8 @@ class Affine(nnx.Module):
     def __init__(self, spec: BlockSpec, channels: int):
         self.scale = parameter(jnp.ones((channels,), spec.param_dtype), decayed=False)
         self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), decayed=False)
-        self.precise_dtype, self.dtype = spec.precise_dtype, spec.compute_dtype
+        self.precise_dtype = spec.precise_dtype
+        self.dtype = spec.compute_dtype
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., channels] to [..., channels]."""

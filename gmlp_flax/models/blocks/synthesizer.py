@@ -94,10 +94,8 @@ class FactorizedRandomLogits(nnx.Module):
 
     def __init__(self, spec: SynthesizerSpec, rngs: nnx.Rngs):
         draw = nnx.initializers.normal((spec.random_std / spec.rank**0.5) ** 0.5)
-        shape, metadata = (
-            (spec.heads, spec.length, spec.rank),
-            {"decayed": False, "resize": token_logits(-2)},
-        )
+        shape = (spec.heads, spec.length, spec.rank)
+        metadata = {"decayed": False, "resize": token_logits(-2)}
         self.rows = parameter(draw(rngs.params(), shape, spec.param_dtype), **metadata)
         self.columns = parameter(draw(rngs.params(), shape, spec.param_dtype), **metadata)
 
@@ -127,7 +125,8 @@ class Heads(nnx.Module):
 
     def __call__(self, hidden: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, out] in the type of the bias."""
-        weight, bias = self.weight[...], self.bias[...]
+        weight = self.weight[...]
+        bias = self.bias[...]
         # Heads first: a CPU has no product of bfloat16 in float32 whose batch axis is in the
         # middle.
         heads = hidden.reshape(*hidden.shape[:2], *weight.shape[:2]).transpose(2, 0, 1, 3)
@@ -165,7 +164,8 @@ class FactorizedDenseLogits(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, tokens, d_model] to [batch, heads, tokens, tokens]."""
         hidden = jax.nn.relu(self.proj_in(x))
-        first, second = self.first(hidden)[..., :, None], self.second(hidden)[..., None, :]
+        first = self.first(hidden)[..., :, None]
+        second = self.second(hidden)[..., None, :]
         products = first * second
         return products.reshape(*products.shape[:3], -1)[..., : x.shape[1]]
 
@@ -218,7 +218,8 @@ class SyntheticAttention(nnx.Module):
         more tokens than n, if the logits have parameters for each token."""
         tokens = x.shape[1]
         if not self.spec.supports_length(tokens):
-            kind, most = self.spec.synthesizer, self.spec.length
+            kind = self.spec.synthesizer
+            most = self.spec.length
             raise ValueError(
                 f"the logits ({kind}) were made for at most {most} tokens and were given {tokens}"
             )

@@ -49,7 +49,8 @@ class TransformerBlock(Block):
         self.attention = MultiHeadAttention(spec, rngs)
         self.mlp_norm = LayerNorm(spec, spec.d_model, post=spec.norm == "post")
         self.mlp = ChannelMLP(spec, rngs)
-        self.pre_norm, self.dtype = spec.norm == "pre", spec.compute_dtype
+        self.pre_norm = spec.norm == "pre"
+        self.dtype = spec.compute_dtype
 
     def __call__(
         self,

@@ -99,7 +99,9 @@ def test_tiny_attention(make, causal):
     """softmax(q k^T / sqrt(d_attn)) v over the tokens that are not padding and, if causal, not
     later."""
     rng = np.random.default_rng(1)
-    width, d_attn, d_out = 5, 2, 3
+    width = 5
+    d_attn = 2
+    d_out = 3
     y = rng.normal(size=(1, 4, width))
     kernel = rng.normal(size=(1, width, 3 * d_attn))
     out = rng.normal(size=(1, d_attn, d_out))

@@ -66,7 +66,8 @@ def reference_of(name):
     """(parameters, [tokens, channels]) -> [tokens, channels], by numpy; None if there is no such
     version."""
     options = CASES[name]
-    heads, block = options.get("heads", 3), options["block"]
+    heads = options.get("heads", 3)
+    block = options["block"]
     arguments = {
         "gmlp": {"kind": options.get("gate", "split")},
         "transformer": {"heads": heads, "length": 5, "count": options.get("relative_buckets", 0)},

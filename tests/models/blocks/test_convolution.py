@@ -58,11 +58,10 @@ def test_no_entry_prevails_in_a_fresh_kernel(kind):
 def test_dropout_of_kernels(kind):
     """Of the softmax's outputs, for each example: its mean over keys is what is undropped, a key
     decides all of it, and no rate, or no key, drops nothing."""
-    module, x = (
-        randomized(lambda: block(kind, attention_dropout=0.25)).convolution,
-        normal(0, 1, 5, 6),
-    )
-    call, undropped = quick_jit(module), quick_jit(module)(x)[0]
+    module = randomized(lambda: block(kind, attention_dropout=0.25)).convolution
+    x = normal(0, 1, 5, 6)
+    call = quick_jit(module)
+    undropped = quick_jit(module)(x)[0]
     drops = np.asarray(call(np.broadcast_to(x, (4000, 5, 6)), keys(0, 4000)))
     error = drops.std(0) / np.sqrt(len(drops))
     assert (np.abs(drops.mean(0) - undropped) < 5 * error).all()
@@ -87,7 +86,8 @@ def test_kernels_that_grow_with_depth(widths, dilations, stacks):
     """Layers with equal kernels are scanned together; each layer computes what it would alone."""
     spec = spec_of(kernel_widths=widths, dilations=dilations)
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)))
-    p, x = params_of(module), normal(0, 5, 6)
+    p = params_of(module)
+    x = normal(0, 5, 6)
     blocks = [p["blocks"]] if len(stacks) == 1 else list(p["blocks"].values())
     assert [len(each["mlp_norm"]["scale"]) for each in blocks] == stacks
     y = quick_jit(module)(x[None])[0]

@@ -121,7 +121,8 @@ def test_hybrid_encoders_against_numpy(norm, attention_layers):
     pre-norm alone."""
     spec = small_spec(block="fnet_hybrid", attention_layers=attention_layers, norm=norm)
     module = randomized(lambda: Encoder(spec, nnx.Rngs(0)))
-    p, x = params_of(module), normal(0, 5, 6)
+    p = params_of(module)
+    x = normal(0, 5, 6)
     y = quick_jit(module)(x[None])[0]
     stacks = [p["blocks"]] if attention_layers in (0, 3) else list(p["blocks"].values())
     kinds = [False] * (attention_layers < 3) + [True] * (attention_layers > 0)

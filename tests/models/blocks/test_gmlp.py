@@ -65,7 +65,8 @@ def test_a_fresh_gate_passes_its_input(kind, expected):
 def test_the_epsilon_inside_the_gate(norm_eps, gate_norm_eps, eps):
     """`gate_norm_eps`, or that of the other norms."""
     module = randomized(lambda: gating_unit(norm_eps=norm_eps, gate_norm_eps=gate_norm_eps))
-    p, z = params_of(module), normal(0, 5, 8)
+    p = params_of(module)
+    z = normal(0, 5, 8)
     f = spatial(p["spatial"], layer_norm(p["norm"], z[:, 4:], eps))
     np.testing.assert_allclose(module(z[None])[0], z[:, :4] * f, atol=1e-12)
 

@@ -39,7 +39,8 @@ EVERY_BLOCK = pytest.mark.parametrize(
 @in_float64
 def test_against_numpy(name):
     """At n tokens and, if the block accepts another number, at 9 or 3."""
-    module, expected = randomized(lambda: block_of(name)), reference_of(name)
+    module = randomized(lambda: block_of(name))
+    expected = reference_of(name)
     if expected is None:
         pytest.skip(f"reference_of has no numpy version of {name}")
     for tokens in [n for n in (5, 9, 3) if small_spec(**CASES[name]).supports_length(n)][:2]:
@@ -52,7 +53,8 @@ def test_against_numpy(name):
 @EVERY
 def test_other_numbers_of_tokens_are_refused(name):
     """By the block, or by the table of positions in front of it."""
-    spec, refused = small_spec(**CASES[name] | {"dtype": "float32"}), []
+    spec = small_spec(**CASES[name] | {"dtype": "float32"})
+    refused = []
     state, call = function_of(nnx.eval_shape(lambda: spec.block(spec, nnx.Rngs(0))))
     for tokens in (1, 4, 6):
         if not spec.supports_length(tokens) and spec.positions != "absolute":
@@ -67,11 +69,9 @@ def test_other_numbers_of_tokens_are_refused(name):
 @in_float64
 def test_hidden_padding_changes_nothing(name):
     """If the block says so: then its own outputs, and else none."""
-    spec, x, mask = (
-        small_spec(**CASES[name]).hiding_padding(),
-        normal(0, 2, 5, 6),
-        np.arange(5)[None] < 3,
-    )
+    spec = small_spec(**CASES[name]).hiding_padding()
+    x = normal(0, 2, 5, 6)
+    mask = np.arange(5)[None] < 3
     other = np.where(mask[..., None], x, 7.0)
     # its layers of attention hide padding, those of the transform do not
     if CASES[name]["block"] == "fnet_hybrid":

@@ -47,7 +47,8 @@ def test_fixed_logits_stay_as_they_are_under_optimizers():
     config = tiny_config(synthesizer="fixed_random+dense", length=5, heads=2, layers=1)
     task = tasks.find(config.task)(config)
     before = quick_jit(task.init)(jax.random.key(0))
-    tokens, places = jnp.arange(10).reshape(2, 5), jnp.zeros((2, 1), int)
+    tokens = jnp.arange(10).reshape(2, 5)
+    places = jnp.zeros((2, 1), int)
     gradient = quick_jit(jax.grad(lambda params: (task.apply(params, tokens, places) ** 2).sum()))(
         before
     )
@@ -94,7 +95,8 @@ def test_a_shorter_model_is_the_beginning_of_the_longer_one():
     long, short = (tasks.find("masked_lm")(config) for config in configs)
     params = quick_jit(long.init)(jax.random.key(0))
     fitted = warm_start.adapt(params, short, configs[0], "the long run")
-    tokens, places = jnp.arange(8).reshape(2, 4), jnp.arange(2)[:, None]
+    tokens = jnp.arange(8).reshape(2, 4)
+    places = jnp.arange(2)[:, None]
     outputs = [
         quick_jit(task.apply)(given, tokens, places)
         for task, given in ((short, fitted), (long, params))

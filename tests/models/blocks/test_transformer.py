@@ -44,7 +44,8 @@ def test_post_norm_block_ends_with_a_norm_and_the_encoder_with_none():
 @in_float64
 def test_attention_scores_are_scaled_products_of_queries_and_keys(norm):
     """[batch, heads, tokens, tokens], of the normed stream, or of the stream itself."""
-    heads, size = 3, 2
+    heads = 3
+    size = 2
     module = randomized(lambda: block(norm=norm, positions="absolute"))
     p = params_of(module)
     x = normal(0, 2, 5, 6)

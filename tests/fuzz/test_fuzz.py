@@ -85,7 +85,7 @@ def test_a_traceback_a_hang_and_a_death_are_found(tmp_path):
     """What the fuzzers rest on: each kind of failure is counted, and the next input follows."""
     (tmp_path / "tests" / "fuzz").mkdir(parents=True)
     program = (
-        (ROOT / "tests" / "fuzz" / "__main__.py").read_text().replace("MEMORY = 30", "MEMORY = 2")
+        (ROOT / "tests" / "fuzz" / "__main__.py").read_text().replace("SECONDS = 30", "SECONDS = 2")
     )
     (tmp_path / "tests" / "fuzz" / "__main__.py").write_text(program)
     (tmp_path / "tests" / "fuzz" / "records.py").write_text(FAILING)

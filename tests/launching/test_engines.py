@@ -84,7 +84,7 @@ def test_all_runs_are_tried_and_the_first_failure_is_the_code(monkeypatch, tmp_p
         (
             "skypilot",
             replace(SKY, topology="v9:4x4"),
-            "there is no topology 'v9:4x4': TPU slices v2",
+            "there is no topology 'v9:4x4': the nearest are ",
         ),
         (
             "skypilot",

@@ -201,6 +201,8 @@ def _factored_rms(decay_rate: float, stacked: Mask) -> optax.GradientTransformat
     def update_leaf(
         update: Any, param: Any, is_stacked: bool, count: Any, v_row: Any, v_col: Any, v: Any
     ) -> _Scaled:
+        """The scaled update of a parameter, layer by layer if it is stacked."""
+
         def scale(update: Any, param: Any, v_row: Any, v_col: Any, v: Any) -> Any:
             """For one layer, or for a parameter without layers."""
             return of_parameter.update(update, optax.FactoredState(count, v_row, v_col, v), param)
@@ -226,6 +228,7 @@ def _factored_rms(decay_rate: float, stacked: Mask) -> optax.GradientTransformat
     def update(
         updates: Any, state: optax.FactoredState, params: Any = None
     ) -> tuple[Any, optax.FactoredState]:
+        """See optax.GradientTransformation."""
         counts = jax.tree.map(lambda _: state.count, updates)
         scaled = jax.tree.map(
             update_leaf,

@@ -26,7 +26,9 @@ DOCUMENTS_SEARCHED = 1 << 18  # documents to train on among which they are
 PASSAGE = 64  # tokens of a held-out text that are looked for in training text
 PASSAGES_COMPARED = 1024
 TOKENS_SEARCHED = 1 << 22  # tokens to train on in which they are looked for
-PASSAGES_TOLD = 0.05  # a share below it may be licences, headings and the like
+# A smaller share may be licences, headings and the like: of all training text, and of a part.
+PASSAGES_TOLD = 0.05
+PASSAGES_TOLD_OF_PART = 0.01
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # of hashes: odd, so that no token is lost in a product
 
 _SEPARATORS = re.compile(r"[\s,;|]+")
@@ -259,7 +261,8 @@ def check_passages(
         train_tokens: how many tokens there are to train on.
 
     Returns:
-        A line if more than 5 % of the passages are also trained on; else "".
+        A line if more than PASSAGES_TOLD of the passages are also trained on, or less if only a
+        part of the training text is searched; else "".
     """
     starts = np.array(spread(max(0, len(heldout) - PASSAGE + 1), PASSAGES_COMPARED), np.int64)
     crosses = [separator in heldout[start : start + PASSAGE] for start in starts]
@@ -273,7 +276,8 @@ def check_passages(
         searched += len(block)
         found |= np.isin(wanted, _passage_hashes(block))
     share = found.mean()
-    if share <= PASSAGES_TOLD * min(1.0, searched / max(1, train_tokens)):
+    searched_share = min(1.0, searched / max(1, train_tokens))
+    if share <= max(PASSAGES_TOLD_OF_PART, PASSAGES_TOLD * searched_share):
         return ""
     return (
         f"warning: {np.count_nonzero(found):,} of {len(starts):,} passages of {PASSAGE} tokens of "

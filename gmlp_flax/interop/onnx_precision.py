@@ -35,6 +35,9 @@ def to_float16(content: bytes) -> bytes:
 
     Args:
         content: a model, whose layers are written out.
+
+    Raises:
+        ValueError: a weight is too large for float16.
     """
     onnx, model = _with_matmuls(content)
     graph = model.graph
@@ -48,7 +51,7 @@ def to_float16(content: bytes) -> bytes:
         if new_name in halves:
             return new_name
         if name in constants:
-            values = onnx.numpy_helper.to_array(constants[name]).astype(np.float16)
+            values = _float16(onnx.numpy_helper.to_array(constants[name]))
             halves[new_name] = onnx.numpy_helper.from_array(values, new_name)
             graph.initializer.append(halves[new_name])
         else:
@@ -77,6 +80,14 @@ def to_float16(content: bytes) -> bytes:
         nodes.append(_cast(onnx, lower.output[0], output, onnx.TensorProto.FLOAT))
     _replace(graph.node, nodes)
     return _without_unused(model).SerializeToString()
+
+
+def _float16(values: np.ndarray) -> np.ndarray:
+    """The values in float16; raises ValueError if one is too large."""
+    largest = float(np.abs(values).max(initial=0))
+    if largest > np.finfo(np.float16).max:
+        raise ValueError(f"a weight of {largest:.3g} is too large for float16, 65,504 at most")
+    return values.astype(np.float16)
 
 
 def to_int8(content: bytes) -> bytes:

@@ -222,6 +222,7 @@ def _layer_norm_jvp(eps: float, dtype: jnp.dtype, primals, tangents):
 
     @keeping_inputs
     def derivative(x, scale, d_x, d_scale, d_bias):
+        """The tangent of the output, linear in the tangents d_x, d_scale and d_bias."""
         x = x.astype(scale.dtype)
         # With the barrier they are computed first. Without it a GPU writes what follows in float32
         # before it sums that.

@@ -107,6 +107,7 @@ def _of_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
     wide = jnp.promote_types(x.dtype, jnp.float32)
 
     def in_turn(weight: jax.Array, x: jax.Array) -> jax.Array:
+        """One example after another."""
         precise = weight.astype(wide)
 
         def of_example(example: jax.Array) -> jax.Array:

@@ -195,7 +195,7 @@ class Predictor(abc.ABC):
     def table_columns(self, path: str, header: Sequence[str]) -> tuple[str, ...]:
         """The columns of a table that are an input, if the model reads tables; raises DataError if
         one is not in the header."""
-        raise NotImplementedError
+        raise DataError(f"{path}: this model reads no tables: give one input on each line")
 
     def inputs_of_file(
         self, path: str, read_lines: Callable[[str, BinaryIO], Iterator[Any]]

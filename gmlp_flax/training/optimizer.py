@@ -215,6 +215,7 @@ def after_skipped_step(before: Any, after: Any) -> Any:
         return type(node) in SCHEDULE_FIELDS
 
     def merge(old: Any, new: Any) -> Any:
+        """The old state, with the new count of a schedule."""
         if not is_scheduled(old):
             return old
         fields = {}

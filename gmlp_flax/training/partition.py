@@ -250,6 +250,7 @@ class Partition:
             return jax.lax.psum(part, tuple(others))
 
         def on_shards(params: Any, batch: Any) -> tuple[Any, Any]:
+            """The function on each device's share, and the sums over all devices."""
             if not axes:  # the compiler fails on a sum over one device if other axes are in use
                 with self.around():
                     return function(params, batch)

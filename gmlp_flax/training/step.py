@@ -334,6 +334,8 @@ def gradients(
         return grads, sums
 
     def accumulate(params: Any, batch: Batch) -> tuple[Any, Sums]:
+        """The sums of all microbatches."""
+
         # Example i goes to microbatch i mod m. So each device splits its own share, and nothing
         # moves between devices.
         def split(x: jax.Array) -> jax.Array:

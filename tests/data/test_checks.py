@@ -291,6 +291,8 @@ def test_few_passages_are_told_only_of_a_part_of_the_training_text():
     heldout[:84] = train[:84]  # 21 of 1,000 passages
     assert checks.check_passages([train], heldout, 3, 2000) == ""
     assert "21 of 1,000" in checks.check_passages([train], heldout, 3, 20_000)
+    heldout[63:84] = 5  # one passage, as a notice on many pages
+    assert checks.check_passages([train], heldout, 3, 10**9) == ""
 
 
 def test_classes_that_join_others_are_told():

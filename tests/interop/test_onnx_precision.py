@@ -1,11 +1,16 @@
 """ONNX in float16 and int8, read by onnxruntime alone: how far logits are from ours, what is stored,
 and the accuracy of a model that ships."""
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
 
 import gmlp_flax
+from gmlp_flax.errors import RunError
 from gmlp_flax.interop import formats
+from tests.failures import raised
 from tests.interop.test_formats import MODELS, make
 
 # jax2onnx loads parts of itself that warn, and drops them if that raises
@@ -79,3 +84,11 @@ def test_size_and_accuracy_of_a_model_that_ships(onnx, digits, precision, stored
     assert np.mean(expected == labels) > 0.94
     assert abs(np.mean(found == labels) - np.mean(expected == labels)) < 0.01
     assert np.mean(found == expected) > 0.98
+
+
+def test_weights_that_are_too_large_for_float16_are_refused(onnx, digits):
+    model, _, _ = digits
+    params = jax.tree.map(lambda leaf: leaf * 1e6, model.params)
+    broken = dataclasses.replace(model, params=params)
+    message = raised(RunError, formats.encode, broken, "onnx-float16")
+    assert "too large for float16" in message

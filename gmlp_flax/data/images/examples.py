@@ -44,6 +44,7 @@ class ImageExamples(Examples):
         return b""
 
     def describe(self, index: int) -> str:
+        """An image for people: its name and its size."""
         image = self.read(index)
         name = self.names[index]
         if isinstance(image, np.ndarray):

@@ -87,7 +87,9 @@ class SentencePieces:
             count = self._processor.vocab_size()
             self.falls_back_on_bytes = any(map(self._processor.is_byte, range(count)))
             control = list(filter(self._processor.is_control, range(count)))
-        self.keeps_white_space = self._processor.normalize(_WHITE_SPACE) == _WHITE_SPACE_KEPT
+        normalised = self._processor.normalize(_WHITE_SPACE)
+        # Llama's begins every text with a blank, and keeps all others.
+        self.keeps_white_space = normalised.removeprefix(_SPACE) == _WHITE_SPACE_KEPT
         self.special: dict[str, int] = {"unk": self._processor.unk_id()}
         self._added: list[str] = []
         for role, names in _NAMES.items():

@@ -219,6 +219,8 @@ def test_which_tokenizers_keep_white_space(keeping, tokenizer):
     assert keeping.keeps_white_space
     assert not tokenizer.keeps_white_space
     assert not Tokenizer.train([CODE, VERSE], 320).keeps_white_space
+    llamas = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    assert Tokenizer(train(**llamas)).keeps_white_space  # it begins a text with a blank
     assert Tokenizer.load("bytes").keeps_white_space
     assert not Tokenizer.load("listops").keeps_white_space
 

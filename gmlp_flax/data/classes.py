@@ -34,12 +34,17 @@ def class_name(value: Any) -> str:
     Raises:
         BadRecord: the label is neither text nor a number.
     """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None:
+        return ""
+    if isinstance(value, float) and math.isnan(value):
         return ""
     if not isinstance(value, str | bool | int | float):
         raise BadRecord(f"the label {value!r:.60}: expected text or a number")
-    text = value if isinstance(value, str) else json.dumps(value)
-    return unicodedata.normalize("NFC", text).strip()
+    text = value
+    if not isinstance(value, str):
+        text = json.dumps(value)
+    composed = unicodedata.normalize("NFC", text)
+    return composed.strip()
 
 
 def class_in_cell(value: Any, where: str, column: str) -> str:
@@ -56,18 +61,28 @@ def class_in_cell(value: Any, where: str, column: str) -> str:
 
 def ordered(names: Iterable[str]) -> tuple[str, ...]:
     """The names in the order of their labels: whole numbers by size, else all by their letters."""
-    different = set(names)
-    if different and all(_WHOLE.fullmatch(name) for name in different):
-        return tuple(sorted(different, key=lambda name: (int(name), name)))
-    return tuple(sorted(different))
+    distinct = set(names)
+    if _are_whole(distinct):
+        return tuple(sorted(distinct, key=_by_number))
+    return tuple(sorted(distinct))
+
+
+def _are_whole(names: Iterable[str]) -> bool:
+    """Whether all names are whole numbers."""
+    return all(_WHOLE.fullmatch(name) for name in names)
+
+
+def _by_number(name: str) -> tuple[int, str]:
+    """The key that sorts names of whole numbers by size, and equal numbers by their letters."""
+    return int(name), name
 
 
 def positions(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
     """The position of each name in the classes: int32 [names]; raises KeyError for an unknown
     one."""
     position_of = {name: position for position, name in enumerate(classes)}
-    found = [position_of[name] for name in names]
-    return np.array(found, np.int32)
+    labels = [position_of[name] for name in names]
+    return np.array(labels, np.int32)
 
 
 def check_names(counts: Mapping[str, int], where: str, allow_letters: bool = False) -> None:
@@ -85,15 +100,20 @@ def check_names(counts: Mapping[str, int], where: str, allow_letters: bool = Fal
     for name in counts:
         if not name or not _is_utf8(name):
             raise DataError(f"{where}: {name!r} is no name of a class: expected text in UTF-8")
-        plain = " ".join(name.casefold().split())
-        if allow_letters and len(name) == 1:
-            plain = name
+        is_letter = allow_letters and len(name) == 1
+        plain = name if is_letter else _plain(name)
         other = seen.setdefault(plain, name)
         if other != name:
             raise DataError(
                 f"{where}: the classes {other!r} ({counts[other]:,}) and {name!r} "
                 f"({counts[name]:,}) differ only in capitals or blanks: write them alike"
             )
+
+
+def _plain(name: str) -> str:
+    """A name without the difference between capitals and small letters, and between blanks."""
+    words = name.casefold().split()
+    return " ".join(words)
 
 
 def _is_utf8(text: str) -> bool:
@@ -124,29 +144,42 @@ def from_names(
         DataError: as in `check_names`; or a name is not among those declared, or declared twice.
     """
     counts = Counter(names)
-    if not declared:
+    if declared:
+        classes = tuple(class_name(name) for name in declared)
+        _check_declared(counts, classes, where)
+    else:
         check_names(counts, where, allow_letters)
         classes = ordered(counts)
-        return classes, positions(names, classes)
-    classes = tuple(class_name(name) for name in declared)
-    if len(set(classes)) < len(classes):
-        raise DataError(f"{where}: two of its classes have one name: {listed(map(repr, classes))}")
-    for name in sorted(counts.keys() - set(classes)):
-        problem = f"{where}: the class {name!r} is none of {listed(map(repr, classes))}"
-        if _WHOLE.fullmatch(name):
-            problem += ": a number is a position only in data that declare names of classes"
-        raise DataError(problem)
     return classes, positions(names, classes)
+
+
+def _check_declared(names: Iterable[str], classes: Sequence[str], where: str) -> None:
+    """Refuses declared classes of which two have one name, and names that are not declared."""
+    known = set(classes)
+    expected = listed(map(repr, classes))
+    if len(known) < len(classes):
+        raise DataError(f"{where}: two of its classes have one name: {expected}")
+    unknown = sorted(set(names) - known)
+    if not unknown:
+        return
+    name = unknown[0]
+    problem = f"{where}: the class {name!r} is none of {expected}"
+    if _WHOLE.fullmatch(name):
+        problem += ": a number is a position only in data that declare names of classes"
+    raise DataError(problem)
 
 
 def require_several(dataset: Dataset) -> None:
     """Raises DataError if a data set has fewer than two classes."""
     if len(dataset.classes) >= 2:
         return
-    found = f"the class {dataset.classes[0]!r} alone" if dataset.classes else "no class"
+    present = "no class"
+    if dataset.classes:
+        present = f"the class {dataset.classes[0]!r} alone"
+    examples = counted(len(dataset), "example")
     raise DataError(
-        f"{dataset.path!r}, read as {dataset.form}: {counted(len(dataset), 'example')} with "
-        f"{found}: a classifier needs two classes or more; check the path"
+        f"{dataset.path!r}, read as {dataset.form}: {examples} with {present}: a classifier needs "
+        "two classes or more; check the path"
     )
 
 
@@ -162,30 +195,38 @@ def in_order(dataset: Dataset, order: Sequence[str], where: str, partial: bool =
     Raises:
         DataError: the data set has other classes, or fewer if that is not allowed.
     """
-    names = [unicodedata.normalize("NFC", name) for name in dataset.classes]
-    wanted = [unicodedata.normalize("NFC", name) for name in order]
-    present = set(names)
-    known = set(wanted)
-    strange = [name for name in names if name not in known]
-    missing = [name for name in wanted if name not in present]
+    names = _composed(dataset.classes)
+    wanted = _composed(order)
+    strange = _without(names, wanted)
+    missing = _without(wanted, names)
     if strange or (missing and not partial):
         raise DataError(_differences(dataset, order, strange, missing, where))
     return relabelled(dataset, order, positions(names, wanted))
+
+
+def _composed(names: Iterable[str]) -> list[str]:
+    """Names in Unicode's form NFC."""
+    return [unicodedata.normalize("NFC", name) for name in names]
+
+
+def _without(names: Iterable[str], others: Iterable[str]) -> list[str]:
+    """The names that are not among the others."""
+    excluded = set(others)
+    return [name for name in names if name not in excluded]
 
 
 def relabelled(dataset: Dataset, classes: Sequence[str], new: np.ndarray) -> Dataset:
     """The data set with other classes: label l becomes new[l], int32 [classes of the data set]."""
     if tuple(classes) == dataset.classes:
         return dataset
-    changes: dict[str, Any] = {"classes": tuple(classes), "origin": dataset.origin or dataset}
+    changed = dataclasses.replace(dataset, classes=tuple(classes), origin=dataset.origin or dataset)
     if dataset.labels is None:
-        changes["examples"] = Relabelled(dataset.examples, new)
-    else:
-        labels = dataset.labels.copy()
-        is_known = labels >= 0
-        labels[is_known] = new[labels[is_known]]
-        changes["labels"] = labels
-    return dataclasses.replace(dataset, **changes)
+        examples = Relabelled(dataset.examples, new)
+        return dataclasses.replace(changed, examples=examples)
+    labels = dataset.labels.copy()
+    is_known = labels >= 0
+    labels[is_known] = new[labels[is_known]]
+    return dataclasses.replace(changed, labels=labels)
 
 
 def absent(dataset: Dataset) -> list[str]:
@@ -195,27 +236,37 @@ def absent(dataset: Dataset) -> list[str]:
     before `in_order`.
     """
     if isinstance(dataset.examples, Relabelled):
-        used = set(dataset.examples.positions.tolist())
-        return [name for position, name in enumerate(dataset.classes) if position not in used]
+        declared = set(dataset.examples.positions.tolist())
+        is_present = [position in declared for position in range(len(dataset.classes))]
+        return _where_false(dataset.classes, is_present)
     counts = dataset.class_counts()
     if counts is None or not counts.any():
         return []
-    return [name for name, count in zip(dataset.classes, counts, strict=True) if not count]
+    return _where_false(dataset.classes, counts)
+
+
+def _where_false(names: Sequence[str], values: Sequence[Any] | np.ndarray) -> list[str]:
+    """The names whose values are false or 0."""
+    return [name for name, value in zip(names, values, strict=True) if not value]
 
 
 def _differences(
     dataset: Dataset, order: Sequence[str], strange: list[str], missing: list[str], where: str
 ) -> str:
-    only_here = listed(map(repr, strange)) or "none"
-    only_there = listed(map(repr, missing)) or "none"
+    only_in_data = listed(map(repr, strange)) or "none"
+    only_in_order = listed(map(repr, missing)) or "none"
     text = (
         f"{dataset.path!r} has {len(dataset.classes)} classes, and {where} has {len(order)}: "
-        f"{only_there} only there, {only_here} only in {dataset.path!r}; give data with the same "
-        "classes"
+        f"{only_in_order} only there, {only_in_data} only in {dataset.path!r}; give data with the "
+        "same classes"
     )
-    if all(name.isdecimal() for name in dataset.classes):
+    if _are_decimal(dataset.classes):
         text += ", or name the numbers by config.data.class_map=FILE (a class a line) or 'run'"
     return text
+
+
+def _are_decimal(names: Iterable[str]) -> bool:
+    return all(name.isdecimal() for name in names)
 
 
 def named(dataset: Dataset, order: Sequence[str]) -> Dataset:
@@ -228,7 +279,7 @@ def named(dataset: Dataset, order: Sequence[str]) -> Dataset:
     Raises:
         DataError: there is a larger number.
     """
-    if not all(name.isdecimal() for name in dataset.classes):
+    if not _are_decimal(dataset.classes):
         return dataset
     numbers = [int(name) for name in dataset.classes]
     largest = max(numbers, default=-1)

@@ -47,13 +47,13 @@ def check_classes(train: Dataset) -> list[str]:
     Raises:
         DataError: every class to train on has a single example, as ids or whole texts have.
     """
-    notes = []
     single = _single_classes(train)
     if single and len(single) == len(train.classes):
         raise DataError(
             f"{train.path!r}: each of {len(single):,} classes has a single example, such as "
             f"{single[0][:60]!r}: are these the labels?"
         )
+    notes = []
     absent = classes.absent(train)
     if absent:
         notes.append(_note_of_classes("without an example to train on", absent))
@@ -63,10 +63,10 @@ def check_classes(train: Dataset) -> list[str]:
     if joined:
         some = listed(map(repr, joined), 3)
         notes.append(
-            f"note: classes whose names join other classes: {len(joined):,} ({some}): an example has "
-            "one label, so each is a class of its own"
+            f"note: classes whose names join other classes: {len(joined):,} ({some}): an example "
+            "has one label, so each is a class of its own"
         )
-    if train.classes and all(_DECIMAL.fullmatch(name) for name in train.classes):
+    if train.classes and all(map(_DECIMAL.fullmatch, train.classes)):
         notes.append(
             f"note: the classes are numbers such as {train.classes[0]!r}: to predict numbers "
             "give --config=finetune_glue:own_number"
@@ -80,7 +80,7 @@ def _joined_classes(names: Sequence[str]) -> list[str]:
     known = set(names)
     joined = []
     for name in names:
-        parts = [part for part in _SEPARATORS.split(name) if part]
+        parts = _SEPARATORS.sub(" ", name).split()
         if len(parts) > 1 and known.issuperset(parts):
             joined.append(name)
     return joined
@@ -89,7 +89,9 @@ def _joined_classes(names: Sequence[str]) -> list[str]:
 def check_heldout_classes(heldout: Dataset) -> list[str]:
     """A line if held-out examples, with the classes to train on, are without some of them."""
     absent = classes.absent(heldout)
-    return [_note_of_classes("without a held-out example", absent)] if absent else []
+    if not absent:
+        return []
+    return [_note_of_classes("without a held-out example", absent)]
 
 
 def _single_classes(dataset: Dataset) -> list[str]:
@@ -116,16 +118,12 @@ def check_overlap(train: Dataset, heldout: Dataset) -> str:
     Raises:
         DataError: all held-out examples are trained on.
     """
-    is_same = train.origin is None and train.fingerprint == heldout.fingerprint
-    if is_same:
+    if train.origin is None and train.fingerprint == heldout.fingerprint:
         raise _trained_on(train, heldout)
-    sample = spread(len(heldout), HELDOUT_SAMPLE)
-    sizes = {heldout.examples.size(index) for index in sample} - {None, 0}
     if files.is_remote(train.path) or files.is_remote(heldout.path):
-        candidates = []  # each look takes a request
-    else:
-        looked_at = spread(len(train), TRAIN_SAMPLE)
-        candidates = [index for index in looked_at if train.examples.size(index) in sizes]
+        return ""  # each look takes a request
+    sample = spread(len(heldout), HELDOUT_SAMPLE)
+    candidates = _same_size(train, heldout, sample)
     if not candidates:
         return ""
     read = [candidates[position] for position in spread(len(candidates), MOST_READ)]
@@ -148,6 +146,21 @@ def check_overlap(train: Dataset, heldout: Dataset) -> str:
     )
 
 
+def _same_size(train: Dataset, heldout: Dataset, sample: Iterable[int]) -> list[int]:
+    """The positions of some examples to train on, of those whose size is that of a held-out example
+    in `sample`."""
+    sizes = set()
+    for index in sample:
+        size = heldout.examples.size(index)
+        if size:
+            sizes.add(size)
+    candidates = []
+    for index in spread(len(train), TRAIN_SAMPLE):
+        if train.examples.size(index) in sizes:
+            candidates.append(index)
+    return candidates
+
+
 def _trained_on(train: Dataset, heldout: Dataset) -> DataError:
     return DataError(
         f"{heldout.path!r} would be held out, and all of it is also in {train.path!r}, which is "
@@ -167,21 +180,10 @@ def check_contradictions(dataset: Dataset) -> str:
     """
     if dataset.labels is None or files.is_remote(dataset.path):
         return ""
-    is_labelled = dataset.labels >= 0 if dataset.classes else np.isfinite(dataset.labels)
-    size = dataset.examples.size
-    looked_at = []
-    for index in spread(len(dataset), TRAIN_SAMPLE):
-        if is_labelled[index] and size(index):
-            looked_at.append(index)
-    candidates: list[int] = []
-    for group in _groups(looked_at, size):
-        if _differ(dataset, group):
-            candidates += group
-    same_content = _groups(candidates[:MOST_READ], lambda index: _digest(dataset.examples, index))
-    equal = [group for group in same_content if _differ(dataset, group)]
+    equal = _contradicting_groups(dataset)
     if not equal:
         return ""
-    count = sum(len(group) for group in equal)
+    count = sum(map(len, equal))
     first, second = _first_of_two_labels(dataset, equal[0])
     line = f"{count:,} equal examples have different labels, such as {first} and {second}"
     if count > len(dataset) / 2:
@@ -189,25 +191,53 @@ def check_contradictions(dataset: Dataset) -> str:
     return f"note: {line}: their labels contradict each other"
 
 
+def _contradicting_groups(dataset: Dataset) -> list[list[int]]:
+    """Positions of equal examples with different labels, one list for each content.
+
+    Contents are read only if the sizes agree.
+    """
+    is_labelled = np.isfinite(dataset.labels)
+    if dataset.classes:
+        is_labelled = dataset.labels >= 0
+    examples = dataset.examples
+    sizes: dict[int, int] = {}
+    for index in spread(len(dataset), TRAIN_SAMPLE):
+        if not is_labelled[index]:
+            continue
+        size = examples.size(index)
+        if size:
+            sizes[index] = size
+    candidates: list[int] = []
+    for group in _groups(sizes, sizes.get):
+        if _differ(dataset, group):
+            candidates += group
+    same_content = _groups(candidates[:MOST_READ], lambda index: _digest(examples, index))
+    return [group for group in same_content if _differ(dataset, group)]
+
+
 def _groups(indices: Iterable[int], key: Callable[[int], object]) -> list[list[int]]:
     """The indices with the same key, of each key that several have."""
-    groups: dict[object, list[int]] = {}
+    members: dict[object, list[int]] = {}
     for index in indices:
-        groups.setdefault(key(index), []).append(index)
-    return [group for group in groups.values() if len(group) > 1]
+        group = members.setdefault(key(index), [])
+        group.append(index)
+    groups = members.values()
+    return [group for group in groups if len(group) > 1]
 
 
 def _differ(dataset: Dataset, group: list[int]) -> bool:
     """Whether the examples at these positions have different labels."""
-    return len(set(dataset.labels[group].tolist())) > 1
+    labels = dataset.labels[group].tolist()
+    return len(set(labels)) > 1
 
 
 def _first_of_two_labels(dataset: Dataset, group: list[int]) -> tuple[str, str]:
     """Two examples of a group whose labels differ, for messages."""
-    first = group[0]
-    label = dataset.labels[first]
-    second = next(index for index in group if dataset.labels[index] != label)
-    return _with_label(dataset, first), _with_label(dataset, second)
+    labels = dataset.labels[group]
+    position = int(np.argmax(labels != labels[0]))
+    first = _with_label(dataset, group[0])
+    second = _with_label(dataset, group[position])
+    return first, second
 
 
 def _with_label(dataset: Dataset, index: int) -> str:
@@ -264,33 +294,44 @@ def check_passages(
         A line if more than PASSAGES_TOLD of the passages are also trained on, or less if only a
         part of the training text is searched; else "".
     """
-    starts = np.array(spread(max(0, len(heldout) - PASSAGE + 1), PASSAGES_COMPARED), np.int64)
-    crosses = [separator in heldout[start : start + PASSAGE] for start in starts]
-    starts = starts[~np.array(crosses, bool)]
+    starts = _passage_starts(heldout, separator)
     if not len(starts):
         return ""
     wanted = _passage_hashes(heldout)[starts]
-    found = np.zeros(len(starts), bool)
+    is_found = np.zeros(len(starts), bool)
     searched = 0
     for block in train:
         searched += len(block)
-        found |= np.isin(wanted, _passage_hashes(block))
-    share = found.mean()
+        is_found |= np.isin(wanted, _passage_hashes(block))
+    count = np.count_nonzero(is_found)
+    share = count / len(starts)
     searched_share = min(1.0, searched / max(1, train_tokens))
     if share <= max(PASSAGES_TOLD_OF_PART, PASSAGES_TOLD * searched_share):
         return ""
     return (
-        f"warning: {np.count_nonzero(found):,} of {len(starts):,} passages of {PASSAGE} tokens of "
-        f"the held-out text ({share:.1%}) are also among {searched:,} of the {train_tokens:,} "
-        "training tokens: scores on them are too high; remove them from one side"
+        f"warning: {count:,} of {len(starts):,} passages of {PASSAGE} tokens of the held-out text "
+        f"({share:.1%}) are also among {searched:,} of the {train_tokens:,} training tokens: "
+        "scores on them are too high; remove them from one side"
     )
+
+
+def _passage_starts(ids: np.ndarray, separator: int) -> np.ndarray:
+    """Where some passages begin that do not cross a separator, evenly spread: int [passages]."""
+    count = max(0, len(ids) - PASSAGE + 1)
+    starts = []
+    for start in spread(count, PASSAGES_COMPARED):
+        passage = ids[start : start + PASSAGE]
+        if separator not in passage:
+            starts.append(start)
+    return np.array(starts, np.int64)
 
 
 def _passage_hashes(ids: np.ndarray) -> np.ndarray:
     """A hash of the PASSAGE tokens from each position on, uint64 [tokens - PASSAGE + 1]."""
     count = max(0, len(ids) - PASSAGE + 1)
+    values = ids.astype(np.uint64)
+    values += np.uint64(1)
     hashes = np.zeros(count, np.uint64)
-    values = ids.astype(np.uint64) + np.uint64(1)
     for offset in range(PASSAGE):
         hashes *= _FACTOR
         hashes += values[offset : offset + count]
@@ -311,12 +352,17 @@ def check_unknown(ids: Sequence[np.ndarray], tokenizer: Any, where: str) -> str:
     Raises:
         DataError: it is more than UNKNOWN_REFUSED, from which nothing can be learned.
     """
-    tokens = np.concatenate([np.zeros(0, np.int64), *(part.ravel() for part in ids)])
+    parts = [part.ravel() for part in ids]
+    no_tokens = np.zeros(0, np.int64)
+    tokens = np.concatenate([no_tokens, *parts])
+    is_special = np.isin(tokens, tokenizer.special_ids)
+    words = np.count_nonzero(~is_special)
     unknown = np.count_nonzero(tokens == tokenizer.unk_id)
-    words = np.count_nonzero(~np.isin(tokens, tokenizer.special_ids))
     share = unknown / max(1, unknown + words)
     line = f"{where}: {share:.1%} of the tokens of the first texts are [UNK]"
+    if share <= UNKNOWN_WARNED:
+        return line
     advice = "give a vocabulary of this language, or see data.do_lower_case and data.strip_accents"
     if share > UNKNOWN_REFUSED:
         raise DataError(f"{line}, from which a model learns nothing: {advice}")
-    return f"warning: {line}: {advice}" if share > UNKNOWN_WARNED else line
+    return f"warning: {line}: {advice}"

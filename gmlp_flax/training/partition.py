@@ -41,11 +41,11 @@ class Partition:
     """A mesh and the rules by which the state is split over it.
 
     Attributes:
-        mesh: the devices along AXES. Without real devices, an abstract mesh only gives sizes.
+        mesh: the devices along AXES. Without real devices, it is abstract and only gives sizes.
         rules: parsed from config.mesh.rules. They take precedence over the model's own.
-        metadata: what the model says of its parameters, by path. Its `sharding` has for each of the
-            last axes of a parameter the mesh axis along which it is split, or None; the axes before
-            them, such as the layers, stay whole.
+        metadata: what the model says of its parameters, by path. Its `sharding` names, for each of
+            the last axes of a parameter, the mesh axis along which it is split, or None. The axes
+            before them, such as the layers, stay whole.
     """
 
     mesh: Mesh | AbstractMesh
@@ -101,19 +101,19 @@ class Partition:
         return NamedSharding(self.mesh, PartitionSpec(BATCH))
 
     def check_batch(self, batch_size: int, microbatches: int, name: str) -> None:
-        """Raises RunError, with the nearest sizes that the devices can share, if they cannot share
-        a batch evenly."""
-        share = self.batch_shares * microbatches
-        if batch_size % share == 0:
+        """Raises RunError if the devices cannot share a batch evenly. The message has the nearest
+        sizes that they can share."""
+        shares = self.batch_shares * microbatches
+        if batch_size % shares == 0:
             return
-        lower = batch_size // share * share
-        upper = lower + share
-        wanted = f"{lower} or {upper}" if lower else str(upper)
-        sharers = f"{self.batch_shares} devices"
+        lower = batch_size // shares * shares
+        upper = lower + shares
+        nearest = f"{lower} or {upper}" if lower else str(upper)
+        devices = f"{self.batch_shares} devices"
         if microbatches > 1:
-            sharers += f" x {microbatches} microbatches"
+            devices += f" x {microbatches} microbatches"
         raise RunError(
-            f"{name} is {batch_size}, which {sharers} cannot share evenly: set it to {wanted}"
+            f"{name} is {batch_size}, which {devices} cannot share evenly: set it to {nearest}"
         )
 
     def check_parameters(self, params: Any) -> None:
@@ -147,18 +147,20 @@ class Partition:
         """For messages, the axes of a parameter that its devices do not divide."""
         problems = []
         for size, axis in _last_axes(shape, axes):
-            count = self._devices(axis)
+            count = self._device_count(axis)
             if size % count:
                 problems.append(f"{path} has {size}, not a multiple of config.mesh.{axis}={count}")
         return problems
 
-    def _devices(self, axis: str | None) -> int:
+    def _device_count(self, axis: str | None) -> int:
         """The number of devices along a mesh axis; 1 for an axis that stays whole."""
-        return 1 if axis is None else self.mesh.shape[axis]
+        if axis is None:
+            return 1
+        return self.mesh.shape[axis]
 
     def _rule(self, path: str) -> Rule:
-        """The rule for a parameter: the first of config.mesh.rules whose pattern its path matches,
-        else the model's."""
+        """The rule for a parameter: the first of config.mesh.rules whose pattern matches its path,
+        or else the model's."""
         for rule in self.rules:
             pattern, _ = rule
             if re.search(pattern, path):
@@ -170,8 +172,8 @@ class Partition:
         """The sharding of an array that belongs to a parameter: itself, its running mean, a moment.
 
         An array of fewer axes than the rule names stays whole. So does an axis whose size is not a
-        multiple of its devices: another run's parameters may have such axes, and are read
-        nonetheless. `check_parameters` refuses them in a run's own model.
+        multiple of its devices: another run's parameters may have such axes and can still be read.
+        `check_parameters` refuses them in a run's own model.
 
         Args:
             path: of the parameter; "" for an array that belongs to none, which stays whole.
@@ -185,12 +187,12 @@ class Partition:
             return self.replicated
         spec: list[str | None] = [None] * whole_axes
         for size, axis in _last_axes(shape, axes):
-            is_even = size % self._devices(axis) == 0
+            is_even = size % self._device_count(axis) == 0
             spec.append(axis if is_even else None)
         return NamedSharding(self.mesh, PartitionSpec(*spec))
 
     def shardings(self, params: Any) -> Any:
-        """The sharding of each parameter, or running mean of one, by its path."""
+        """The sharding of each parameter, or of the running mean of one, by its path."""
 
         def sharding(path: tuple, leaf: Any) -> NamedSharding:
             name = path_name(path)
@@ -200,7 +202,8 @@ class Partition:
 
     def describe(self, params: Any) -> Any:
         """Shapes of parameters with their shardings: the template for making and restoring them."""
-        return jax.tree.map(_described, params, self.shardings(params))
+        shardings = self.shardings(params)
+        return jax.tree.map(_described, params, shardings)
 
     def describe_state(self, state: Any, paths: Any) -> Any:
         """The same of a whole state. `paths` is a tree like it of the path of the parameter to
@@ -224,9 +227,9 @@ class Partition:
         once, at the end. The compiler by itself would add up gradients where they arise: in every
         layer and every microbatch.
 
-        What is split along `fsdp` is gathered before, and its gradient scattered after; layers
-        gather their parameters when they run. Beside `tensor`, and with config.mesh.rules, all that
-        is left to the compiler.
+        Parameters that are split along `fsdp` are gathered before, and their gradients scattered
+        after; layers gather their parameters when they run. With `tensor`, or with
+        config.mesh.rules, the compiler does all that.
         """
         sizes = self.mesh.shape
         by_hand = sizes[FSDP] > 1 and sizes[TENSOR] == 1 and not self.rules
@@ -237,37 +240,14 @@ class Partition:
             names = [axis if axis in axes else None for axis in sharding.spec]
             return PartitionSpec(*names)
 
-        def gather(path: tuple, part: jax.Array, spec: PartitionSpec) -> jax.Array:
-            name = path_name(path)
-            metadata = self.metadata.get(name, PLAIN)
-            if FSDP not in spec or metadata.layers is not None:
-                return part
-            axis = spec.index(FSDP)
-            return jax.lax.all_gather(part, FSDP, axis=axis, tiled=True)
-
-        def add_up(part: jax.Array, spec: PartitionSpec) -> jax.Array:
-            others = [axis for axis in axes if axis not in spec]
-            return jax.lax.psum(part, tuple(others))
-
         def on_shards(params: Any, batch: Any) -> tuple[Any, Any]:
             """The function on each device's share, and the sums over all devices."""
             if not axes:  # the compiler fails on a sum over one device if other axes are in use
                 with self.around():
                     return function(params, batch)
             specs = jax.tree.map(manual_spec, self.shardings(params))
-
-            def gather_all(parts: Any) -> Any:
-                return jax.tree_util.tree_map_with_path(gather, parts, specs)
-
-            def on_shard(parts: Any, batch: Any) -> tuple[Any, Any]:
-                whole, scatter = jax.vjp(gather_all, parts)
-                gradients, sums = function(whole, batch)
-                (scattered,) = scatter(gradients)
-                added = jax.tree.map(add_up, scattered, specs)
-                return added, jax.lax.psum(sums, axes)
-
             mapped = jax.shard_map(
-                on_shard,
+                self._on_shard(function, specs, axes),
                 mesh=self.mesh,
                 in_specs=(specs, PartitionSpec(axes)),
                 out_specs=(specs, PartitionSpec()),
@@ -278,26 +258,68 @@ class Partition:
 
         return on_shards
 
+    def _on_shard(self, function: OnBatch, specs: Any, axes: tuple[str, ...]) -> OnBatch:
+        """The function that runs on one device.
+
+        It gathers the parameters, calls `function`, scatters the gradients, and adds up gradients
+        and sums over the devices.
+
+        Args:
+            function: as `on_each_shard` takes it.
+            specs: a tree like the parameters: how each is split along the mesh axes.
+            axes: the mesh axes that have more than one device.
+        """
+
+        def gather(path: tuple, part: jax.Array, spec: PartitionSpec) -> jax.Array:
+            metadata = self.metadata.get(path_name(path), PLAIN)
+            if FSDP not in spec or metadata.layers is not None:
+                return part
+            axis = spec.index(FSDP)
+            return jax.lax.all_gather(part, FSDP, axis=axis, tiled=True)
+
+        def gather_all(parts: Any) -> Any:
+            return jax.tree_util.tree_map_with_path(gather, parts, specs)
+
+        def add_up(part: jax.Array, spec: PartitionSpec) -> jax.Array:
+            other_axes = [axis for axis in axes if axis not in spec]
+            return jax.lax.psum(part, tuple(other_axes))
+
+        def on_shard(parts: Any, batch: Any) -> tuple[Any, Any]:
+            params, scatter = jax.vjp(gather_all, parts)
+            gradients, sums = function(params, batch)
+            (scattered,) = scatter(gradients)
+            gradient_sums = jax.tree.map(add_up, scattered, specs)
+            return gradient_sums, jax.lax.psum(sums, axes)
+
+        return on_shard
+
     def host_share(self) -> tuple[int, int]:
         """Which part of each batch this host reads, and the number of parts that the hosts read.
-        Hosts whose devices differ only along `tensor` read the same part. Raises RunError if a
-        host's devices hold no part of their own."""
+        Hosts whose devices differ only along `tensor` read the same part. Raises RunError if parts
+        overlap otherwise, or differ in size."""
+        part_by_host = self._part_by_host()
+        parts = sorted(set(part_by_host.values()))
+        sizes = {len(part) for part in parts}
+        shares_read = sum(len(part) for part in parts)
+        if shares_read != self.batch_shares or len(sizes) != 1:
+            raise RunError(
+                "config.mesh gives hosts overlapping parts of the batch: change fsdp x tensor"
+            )
+        host_part = part_by_host[jax.process_index()]
+        return parts.index(host_part), len(parts)
+
+    def _part_by_host(self) -> dict[int, tuple[int, ...]]:
+        """The numbers of the batch shares that the devices of each host compute, ascending."""
         devices = np.asarray(self.mesh.devices)
         _, fsdp, _ = devices.shape
         shares_by_host: dict[int, set[int]] = collections.defaultdict(set)
         for (row, column, _), device in np.ndenumerate(devices):
             host = device.process_index
             shares_by_host[host].add(row * fsdp + column)
-        part_by_host = {host: tuple(sorted(part)) for host, part in shares_by_host.items()}
-        parts = sorted(set(part_by_host.values()))
-        sizes = {len(part) for part in parts}
-        shares = sum(len(part) for part in parts)
-        if shares != self.batch_shares or len(sizes) != 1:
-            raise RunError(
-                "config.mesh gives hosts overlapping parts of the batch: change fsdp x tensor"
-            )
-        part = part_by_host[jax.process_index()]
-        return parts.index(part), len(parts)
+        part_by_host = {}
+        for host, shares in shares_by_host.items():
+            part_by_host[host] = tuple(sorted(shares))
+        return part_by_host
 
     def put_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """Puts this host's share of a batch, arrays [examples of this host, ...], on the devices,
@@ -330,11 +352,11 @@ def _make_mesh(sizes: tuple[int, int, int], slices: int, devices: Devices) -> Me
 
 def axis_sizes(options: Mapping[str, Any], devices: int) -> tuple[int, int, int]:
     """The number of devices along each of AXES, as config.mesh says. Raises RunError if they do not
-    multiply to that number."""
+    multiply to `devices`."""
     data = options.get(DATA, -1)
     fsdp = options.get(FSDP, 1)
     tensor = options.get(TENSOR, 1)
-    sizes = _without_rest([data, fsdp, tensor], devices)
+    sizes = _fill_in([data, fsdp, tensor], devices)
     if sizes is None:
         raise RunError(
             f"config.mesh is data {data} x fsdp {fsdp} x tensor {tensor}, which does not make "
@@ -347,12 +369,15 @@ def axis_sizes(options: Mapping[str, Any], devices: int) -> tuple[int, int, int]
     return data, fsdp, tensor
 
 
-def _without_rest(sizes: list[int], devices: int) -> list[int] | None:
-    """The sizes, that of the rest in the place of -1; None if they do not make so many devices."""
-    known = [size for size in sizes if size != -1]
-    if min(known, default=0) < 1 or len(sizes) - len(known) > 1:
+def _fill_in(sizes: list[int], devices: int) -> list[int] | None:
+    """The sizes, with -1 replaced by the size that is left; None if they do not make `devices`."""
+    fixed = [size for size in sizes if size != -1]
+    open_axes = len(sizes) - len(fixed)
+    if open_axes > 1 or min(fixed) < 1:
         return None
-    rest, left_over = divmod(devices, math.prod(known))
-    if left_over or (len(known) == len(sizes) and rest != 1):
+    rest, remainder = divmod(devices, math.prod(fixed))
+    if remainder:
+        return None
+    if open_axes == 0 and rest != 1:
         return None
     return [rest if size == -1 else size for size in sizes]

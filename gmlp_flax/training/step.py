@@ -1,7 +1,7 @@
 """The state of a run and the training step, which is one compiled program."""
 
 import collections
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import chex
@@ -13,10 +13,10 @@ from ml_collections import ConfigDict
 from gmlp_flax.checkpoints.pytree import leaves_by_path, path_name
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError
-from gmlp_flax.models.parameters import PLAIN, Layers, ParamMetadata
+from gmlp_flax.models.parameters import PLAIN, ParamMetadata
 from gmlp_flax.tasks.base import Batch, Sums, Task
 from gmlp_flax.training import optimizer
-from gmlp_flax.training.partition import Partition
+from gmlp_flax.training.partition import OnBatch, Partition
 
 NORMS: tuple[str, ...] = (
     "grad_norm",
@@ -86,14 +86,13 @@ class Training:
         self.partition = mesh.for_model(metadata)
         self.partition.check_parameters(shapes)
         self.has_rate = transformation is None
+        trained = shapes
         if transformation is None:
             inheritance = task.inheritance
             heads = (*inheritance.heads.values(), *inheritance.new_params)
-            self.optimizer = optimizer.make(task.config, shapes, metadata, heads)
+            transformation = optimizer.make(task.config, shapes, metadata, heads)
             trained = optimizer.trained(task.config, shapes, metadata, heads)
-        else:
-            self.optimizer = transformation
-            trained = shapes
+        self.optimizer = transformation
         metrics = ("learning_rate",) if self.has_rate else ()
 
         def init(key: Any, params: Any = None) -> TrainState:
@@ -102,9 +101,8 @@ class Training:
             return init_state(task, self.optimizer, params, metrics)
 
         state: TrainState = jax.eval_shape(init, None, shapes)
-        self.template: TrainState = self.partition.describe_state(
-            state, state_paths(state, trained)
-        )
+        paths = state_paths(state, trained)
+        self.template: TrainState = self.partition.describe_state(state, paths)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.template)
         self.init = jax.jit(init, out_shardings=shardings)
         self.step = jax.jit(
@@ -122,40 +120,40 @@ class Training:
         chex.assert_tree_shape_prefix(batch, (config.batch_size,))
         example_keys, batch_key = draw_keys(config, state.step)
         batch = task.mix(batch | {"key": example_keys}, batch_key)
-        grads, sums = gradients(
-            task, state.params, batch, config.optimizer.grad_accum_steps, self.partition
-        )
+        microbatches = config.optimizer.grad_accum_steps
+        grads, sums = gradients(task, state.params, batch, microbatches, self.partition)
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        mean = self._mean(state, opt_state, params)
+        ema = self._next_ema(state, opt_state, params)
         sums |= self._update_metrics(state.step, grads, updates, params)
-        new = TrainState(
+        new_state = TrainState(
             step=state.step + 1,
             params=params,
             opt_state=opt_state,
-            ema=mean,
+            ema=ema,
             window=sums,
             level=state.level,
         )
         if config.optimizer.skip_spikes:
-            new = _skip_spike(state, new, config.optimizer.skip_spikes)
+            new_state = _skip_spike(state, new_state, config.optimizer.skip_spikes)
         window_starts = state.step % config.log.every == 0
 
         def add_to_window(total: jax.Array, value: jax.Array) -> jax.Array:
-            return jnp.where(window_starts, 0, total) + value
+            previous = jnp.where(window_starts, 0, total)
+            return previous + value
 
-        window = jax.tree.map(add_to_window, state.window, new.window)
-        new = new._replace(window=window)
-        # else the next step would compile again
-        chex.assert_trees_all_equal_shapes_and_dtypes(new, self.template)
-        return new, window
+        window = jax.tree.map(add_to_window, state.window, new_state.window)
+        new_state = new_state._replace(window=window)
+        # Otherwise the next step would compile again.
+        chex.assert_trees_all_equal_shapes_and_dtypes(new_state, self.template)
+        return new_state, window
 
-    def _mean(self, state: TrainState, opt_state: Any, params: Any) -> Any:
+    def _next_ema(self, state: TrainState, opt_state: Any, params: Any) -> Any:
         """The next `TrainState.ema`."""
         config = self.task.config
         if config.optimizer.ema:
-            share = 1 - ema_decay(config, state.step + 1)
-            return optax.incremental_update(params, state.ema, share)
+            step_size = 1 - ema_decay(config, state.step + 1)
+            return optax.incremental_update(params, state.ema, step_size)
         if state.ema is None:
             return None
         return optimizer.eval_params(opt_state, params)
@@ -166,7 +164,8 @@ class Training:
         unit_weight = jnp.ones((), jnp.float32)
         metrics = {"grad_norm": (optax.tree.norm(grads), unit_weight)}
         if self.has_rate:
-            rate = jnp.asarray(optimizer.learning_rate(config)(step))
+            schedule = optimizer.learning_rate(config)
+            rate = jnp.asarray(schedule(step))
             metrics["learning_rate"] = (rate, unit_weight)
         if config.log.norms:
             trees = {"grad_norm": grads, "update_norm": updates, "param_norm": params}
@@ -183,8 +182,8 @@ def state_paths(state: TrainState, trained: Any) -> TrainState:
         trained: the tree that the optimizer updates (`optimizer.trained`).
     """
     paths = jax.tree_util.tree_map_with_path(lambda path, _: path_name(path), state.params)
-    of_none = jax.tree.map(lambda _: "", state)
-    return of_none._replace(
+    empty_paths = jax.tree.map(lambda _: "", state)
+    return empty_paths._replace(
         params=paths,
         opt_state=optimizer.parameter_paths(state.opt_state, trained),
         ema=None if state.ema is None else paths,
@@ -202,27 +201,34 @@ def norms(trees: Mapping[str, Any], metadata: Mapping[str, ParamMetadata]) -> Su
         The norm of each layer of an encoder, as `NAME/encoder/3`, after the module of the model
         that holds it, and of each of the modules beside the layers, as `NAME/head`.
     """
-    squares: dict[str, Any] = collections.defaultdict(float)
+    squares: dict[str, Any] = {}
     for name, tree in trees.items():
-        for path, leaf in leaves_by_path(tree).items():
-            layers = metadata.get(path, PLAIN).layers
-            for module, square in _squares(path, leaf, layers):
-                squares[f"{name}/{module}"] += square
+        for module, square in _squares_by_module(tree, metadata).items():
+            squares[f"{name}/{module}"] = square
     unit_weight = jnp.ones((), jnp.float32)
-    return {name: (jnp.sqrt(square), unit_weight) for name, square in squares.items()}
+    sums: Sums = {}
+    for name, square in squares.items():
+        norm = jnp.sqrt(square)
+        sums[name] = (norm, unit_weight)
+    return sums
 
 
-def _squares(path: str, leaf: jax.Array, layers: Layers | None) -> Iterator[tuple[str, jax.Array]]:
-    """The sum of squares of a parameter, or of each of its layers, with its module or layer."""
-    squares = jnp.square(leaf.astype(jnp.float32))
-    if layers is None:
-        module, _, _ = path.rpartition("/")
-        yield module or path, squares.sum()
-        return
-    module, _, _ = path.partition("/")
-    by_layer = squares.reshape(leaf.shape[0], -1)
-    for layer, square in enumerate(by_layer.sum(1), layers.first):
-        yield f"{module}/{layer}", square
+def _squares_by_module(tree: Any, metadata: Mapping[str, ParamMetadata]) -> dict[str, Any]:
+    """The sum of squares of each layer of an encoder, such as `encoder/3`, and of each module
+    beside the layers."""
+    by_module: dict[str, Any] = collections.defaultdict(float)
+    for path, leaf in leaves_by_path(tree).items():
+        squares = jnp.square(leaf.astype(jnp.float32))
+        layers = metadata.get(path, PLAIN).layers
+        if layers is None:
+            module, _, _ = path.rpartition("/")
+            by_module[module or path] += squares.sum()
+            continue
+        encoder, _, _ = path.partition("/")
+        by_layer = squares.reshape(leaf.shape[0], -1).sum(1)
+        for layer, square in enumerate(by_layer, layers.first):
+            by_module[f"{encoder}/{layer}"] += square
+    return by_module
 
 
 def _skip_spike(old: TrainState, new: TrainState, factor: float) -> TrainState:
@@ -230,18 +236,18 @@ def _skip_spike(old: TrainState, new: TrainState, factor: float) -> TrainState:
     if the step is a spike (see `find_spike`). The learning rate follows the step."""
     spike, level = find_spike(new.window, old.level, factor)
 
-    def choose(old_tree: Any, new_tree: Any) -> Any:
-        return jax.tree.map(lambda *pair: jnp.where(spike, *pair), old_tree, new_tree)
+    def choose(old_leaf: jax.Array, new_leaf: jax.Array) -> jax.Array:
+        return jnp.where(spike, old_leaf, new_leaf)
 
     skipped = optimizer.after_skipped_step(old.opt_state, new.opt_state)
-    no_sums = jax.tree.map(jnp.zeros_like, new.window)
-    sums = choose(no_sums, new.window)
+    zeros = jax.tree.map(jnp.zeros_like, new.window)
+    sums = jax.tree.map(choose, zeros, new.window)
     sums["skipped"] = (spike.astype(jnp.float32), jnp.ones((), jnp.float32))
     return TrainState(
         step=new.step,
-        params=choose(old.params, new.params),
-        opt_state=choose(skipped, new.opt_state),
-        ema=choose(old.ema, new.ema),
+        params=jax.tree.map(choose, old.params, new.params),
+        opt_state=jax.tree.map(choose, skipped, new.opt_state),
+        ema=jax.tree.map(choose, old.ema, new.ema),
         window=sums,
         level=level,
     )
@@ -251,21 +257,26 @@ def find_spike(sums: Sums, level: jax.Array, factor: float) -> tuple[jax.Array, 
     """Whether the loss or the gradient norm of a step is not finite or, after the first 20 steps,
     more than `factor` times its running mean; and the next `TrainState.level`, which spikes leave
     as it is."""
-    loss, weight = sums["loss"]
-    norm, _ = sums["grad_norm"]
-    now = jnp.stack([loss / weight, norm, 1.0])
+    loss_sum, weight = sums["loss"]
+    grad_norm, _ = sums["grad_norm"]
+    loss = loss_sum / weight
+    of_step = jnp.stack([loss, grad_norm, 1.0])
+    # value > factor * (running sum / count), without the division
     count = level[2]
-    is_far = now[:2] * count > factor * level[:2]
-    has_mean = count > 16.6  # which 20 steps make it
-    is_finite = jnp.isfinite(now).all()
+    scaled = of_step[:2] * count
+    limit = factor * level[:2]
+    is_far = scaled > limit
+    has_mean = count > 16.6  # the count after 20 steps
+    is_finite = jnp.isfinite(of_step).all()
     spike = (is_far.any() & has_mean) | ~is_finite
-    return spike, jnp.where(spike, level, 0.98 * level + now)
+    next_level = jnp.where(spike, level, 0.98 * level + of_step)
+    return spike, next_level
 
 
 def ema_decay(config: ConfigDict, step: jax.Array) -> jax.Array:
-    """The decay of the running mean at a step, the first of which is 1: min(config.optimizer.ema,
-    (1 + step) / (10 + step)), as in TensorFlow and timm, so that the initial parameters are
-    forgotten however short the run is."""
+    """The decay of the running mean at a step, counted from 1: min(config.optimizer.ema,
+    (1 + step) / (10 + step)), as in TensorFlow and timm, so that even a short run forgets its
+    initial parameters."""
     step = step.astype(jnp.float32)
     rising = (1 + step) / (10 + step)
     return jnp.minimum(config.optimizer.ema, rising)
@@ -287,8 +298,8 @@ def init_state(
     params: Any,
     metrics: Iterable[str] = ("learning_rate",),
 ) -> TrainState:
-    """The state before the first step; traceable. `metrics` are those beside the task's and the
-    gradient's."""
+    """The state before the first step. The function can be traced. `metrics` are those besides the
+    task's own and the gradient norm."""
     zero = jnp.zeros((), jnp.float32)
     config = task.config
     names = [*task.metrics, "grad_norm", *metrics]
@@ -328,35 +339,45 @@ def gradients(
     """
     differentiate = jax.value_and_grad(task.loss, has_aux=True)
 
-    def of_microbatch(params: Any, batch: Batch) -> tuple[Any, Sums]:
+    def grads_and_sums(params: Any, batch: Batch) -> tuple[Any, Sums]:
         loss_and_sums, grads = differentiate(params, batch)
         _, sums = loss_and_sums
         return grads, sums
 
+    of_shard: OnBatch = grads_and_sums
+    if microbatches > 1:
+        of_shard = _accumulate(grads_and_sums, microbatches)
+    of_batch = partition.on_each_shard(of_shard)
+    grads, sums = of_batch(params, batch)
+    chex.assert_trees_all_equal_shapes_and_dtypes(grads, params)
+    chex.assert_rank(jax.tree.leaves(sums), 0)
+    _, weight = sums["loss"]
+    weight = jnp.maximum(weight, 1e-8)
+    mean_grads = jax.tree.map(lambda grad: grad / weight, grads)
+    return mean_grads, sums
+
+
+def _accumulate(function: OnBatch, microbatches: int) -> OnBatch:
+    """The function that calls `function` on one microbatch after another, and returns the sums of
+    its results."""
+
+    # Example i goes to microbatch i mod m. So each device splits its own share, and nothing moves
+    # between devices.
+    def split(x: jax.Array) -> jax.Array:
+        parts = x.reshape(-1, microbatches, *x.shape[1:])
+        return parts.swapaxes(0, 1)
+
     def accumulate(params: Any, batch: Batch) -> tuple[Any, Sums]:
-        """The sums of all microbatches."""
-
-        # Example i goes to microbatch i mod m. So each device splits its own share, and nothing
-        # moves between devices.
-        def split(x: jax.Array) -> jax.Array:
-            parts = x.reshape(-1, microbatches, *x.shape[1:])
-            return parts.swapaxes(0, 1)
-
         def add(total: Any, part: Batch) -> tuple[Any, None]:
-            result = of_microbatch(params, part)
-            return jax.tree.map(jnp.add, total, result), None
+            result = function(params, part)
+            new_total = jax.tree.map(jnp.add, total, result)
+            return new_total, None
 
         parts = jax.tree.map(split, batch)
-        first = jax.tree.map(lambda x: x[0], parts)
-        shapes = jax.eval_shape(of_microbatch, params, first)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-
+        first_part = jax.tree.map(lambda x: x[0], parts)
+        shapes = jax.eval_shape(function, params, first_part)
+        zeros = jax.tree.map(jnp.zeros_like, shapes)
         total, _ = jax.lax.scan(add, zeros, parts)
         return total
 
-    of_shard = of_microbatch if microbatches == 1 else accumulate
-    grads, sums = partition.on_each_shard(of_shard)(params, batch)
-    chex.assert_trees_all_equal_shapes_and_dtypes(grads, params)
-    chex.assert_rank(jax.tree.leaves(sums), 0)
-    weight = jnp.maximum(sums["loss"][1], 1e-8)
-    return jax.tree.map(lambda g: g / weight, grads), sums
+    return accumulate

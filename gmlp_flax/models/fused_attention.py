@@ -1,20 +1,20 @@
 """Softmax attention as one kernel on TPUs: a head's logits and weights stay on the chip, forwards
 and backwards.
 
-`attention.MultiHeadAttention` calls it if it `serves`; elsewhere XLA's own programs run, or cuDNN's
+`attention.MultiHeadAttention` calls it if it `serves`. Elsewhere XLA's own programs run, or cuDNN's
 kernel on GPUs.
 
 The kernel reads queries, keys and values where the projection has written them, [batch, tokens, 3
 heads d], and a bias that all examples share, [heads, tokens, tokens]. The backward pass computes
-the weights again from these, as the
-forward pass does: nothing of [batch, heads, tokens, tokens] is ever in memory. Queries of long
-examples run in up to MOST_BLOCKS blocks, whose gradients of keys and values are added up
-afterwards. It has no forward mode: `jax.jvp` and `jax.hessian` need model.attention=xla.
+the weights again from these, as the forward pass does: nothing of [batch, heads, tokens, tokens] is
+ever in memory. Queries of long examples run in up to MOST_BLOCKS blocks, whose gradients of keys
+and values are added up afterwards. It has no forward mode: `jax.jvp` and `jax.hessian` need
+model.attention=xla.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,22 +31,53 @@ MOST_BLOCKS = 5
 TILE = 16  # rows of a block are a multiple of it, as registers hold them in bfloat16
 
 Array = jax.Array
+Ref = Any  # what a kernel reads and writes: a part of an array, in the chip's memory
 
 
 def serves(tokens: int, width: int, heads: int) -> bool:
     """Whether the kernel has these shapes: `width` is that of all heads together."""
     d = width // heads
-    return width % LANES == 0 and (d % LANES == 0 or LANES % d == 0) and _blocks(tokens)[0] > 0
+    has_whole_heads = d % LANES == 0 or LANES % d == 0
+    has_whole_groups = width % LANES == 0
+    has_length = _query_blocks(tokens) is not None
+    return has_whole_heads and has_whole_groups and has_length
 
 
-def _blocks(tokens: int) -> tuple[int, int]:
-    """The number of blocks of queries, 0 if the kernel does not have this length, and the rows of a
-    block: those of the last one may reach beyond the queries."""
-    for blocks in range(1, MOST_BLOCKS + 1):
-        rows = tokens if blocks == 1 else -(-tokens // (blocks * TILE)) * TILE
+class _QueryBlocks(NamedTuple):
+    """The blocks of an example's queries.
+
+    Attributes:
+        count: number of blocks.
+        rows: queries of a block. Those of the last one may extend beyond the tokens.
+    """
+
+    count: int
+    rows: int
+
+
+def _query_blocks(tokens: int) -> _QueryBlocks | None:
+    """The fewest blocks whose logits are at most MOST_LOGITS; None if the kernel does not support
+    this length."""
+    if tokens * tokens <= MOST_LOGITS:
+        return _QueryBlocks(1, tokens)
+    for count in range(2, MOST_BLOCKS + 1):
+        rows = _round_up(-(-tokens // count), TILE)
         if rows * tokens <= MOST_LOGITS:
-            return blocks, rows
-    return 0, 0
+            return _QueryBlocks(count, rows)
+    return None
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    """The options of `attention` by their names there."""
+
+    heads: int
+    causal: bool
+    interpret: bool
 
 
 def attention(
@@ -65,197 +96,370 @@ def attention(
         bias: [heads, tokens, tokens], the same for all examples; None for none.
         padding_mask: bool [batch, tokens], False for padding, which gets no weight; None if there
             is none.
-        heads: their number.
-        causal: whether a token attends to those before it and itself alone.
+        heads: number of heads.
+        causal: whether a token attends only to itself and to those before it.
         interpret: run it without a TPU, slowly.
 
     Returns:
         [batch, tokens, heads d] in the type of `qkv`.
     """
-    mask = None if padding_mask is None else padding_mask.astype(jnp.float32)[:, None]
+    options = _Options(heads, causal, interpret)
+    mask = None
+    if padding_mask is not None:
+        mask = padding_mask.astype(jnp.float32)[:, None]  # [batch, 1, tokens]
 
     def on_shard(batched: tuple[Array, Array | None], bias: Array | None) -> Array:
-        return _attention(*batched, bias, heads, causal, interpret)
+        qkv, mask = batched
+        return _attention(qkv, mask, bias, options)
 
     return sharding.map_shards(on_shard, (qkv, mask), bias)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def _attention(
-    qkv: Array, mask: Array | None, bias: Array | None, heads: int, causal: bool, interpret: bool
-) -> Array:
-    return _call(_forward, qkv, mask, bias, None, heads, causal, interpret)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _attention(qkv: Array, mask: Array | None, bias: Array | None, options: _Options) -> Array:
+    return _forward(_Inputs(qkv, qkv, qkv, mask, bias), options)
 
 
 def _attention_fwd(
-    qkv: Array, mask: Array | None, bias: Array | None, *options: Any
+    qkv: Array, mask: Array | None, bias: Array | None, options: _Options
 ) -> tuple[Array, Any]:
-    return _attention(qkv, mask, bias, *options), (qkv, mask, bias)
+    return _attention(qkv, mask, bias, options), (qkv, mask, bias)
 
 
 def _attention_bwd(
-    heads: int, causal: bool, interpret: bool, saved: Any, d_mixed: Array
-) -> tuple[Any, ...]:
+    options: _Options, saved: Any, d_mixed: Array
+) -> tuple[Array, Array | None, Array | None]:
     qkv, mask, bias = saved
-    d_q, d_k, d_v, d_bias = _call(_backward, qkv, mask, bias, d_mixed, heads, causal, interpret)
-    batch, tokens, width = d_q.shape
-    by_block = (part.reshape(batch, _blocks(tokens)[0], -1, width) for part in (d_k, d_v))
-    d_qkv = jnp.concatenate([d_q, *(part[:, :, :tokens].sum(axis=1) for part in by_block)], axis=-1)
-    d_mask = None if mask is None else jnp.zeros_like(mask)
-    return d_qkv, d_mask, None if bias is None else d_bias.astype(bias.dtype)
+    gradients = _backward(_Inputs(qkv, qkv, qkv, mask, bias), d_mixed, options)
+    tiling = _tiling(qkv, options.heads)
+    d_k = _sum_of_blocks(gradients.k, tiling)
+    d_v = _sum_of_blocks(gradients.v, tiling)
+    d_qkv = jnp.concatenate([gradients.q, d_k, d_v], axis=-1)
+    d_mask = None
+    if mask is not None:
+        d_mask = jnp.zeros_like(mask)
+    d_bias = None
+    if bias is not None:
+        d_bias = gradients.bias.astype(bias.dtype)
+    return d_qkv, d_mask, d_bias
 
 
 _attention.defvjp(_attention_fwd, _attention_bwd)
 
 
-def _call(
-    kernel: Callable,
-    qkv: Array,
-    mask: Array | None,
-    bias: Array | None,
-    d_mixed: Array | None,
-    heads: int,
-    causal: bool,
-    interpret: bool,
-) -> list[Any]:
-    """Runs a kernel for each group of heads and, inside, each block of queries and each example.
+class _Inputs(NamedTuple):
+    """What both kernels read: as arrays, as specs of the parts that a program reads, or as refs to
+    these parts.
 
-    Returns:
-        Forwards, without `d_mixed`: the mixed values. Backwards: the gradients of queries, [batch,
-        tokens, heads d]; of keys and of values by each block, [batch, blocks rows, heads d], where
-        the rows are the tokens, or the next multiple of TILE if there are several blocks; and of
-        the bias, None without one.
+    Attributes:
+        q: the whole array [batch, tokens, 3 heads d]; its part [rows, columns].
+        k: the same array; its part [tokens, columns].
+        v: the same array; its part [tokens, columns].
+        mask: [batch, 1, tokens], 0 for padding; its part [1, tokens]. None if there is none.
+        bias: [heads, tokens, tokens]; its part [heads of a group, rows, tokens]. None for none.
     """
-    batch = qkv.shape[0]
-    tokens = qkv.shape[1]
-    width = qkv.shape[2] // 3
-    columns, (blocks, rows) = max(LANES, width // heads), _blocks(tokens)
-    groups = width // columns
-    per_group = columns * heads // width
-    keys, values = (
-        pl.BlockSpec(
-            (None, tokens, columns),
-            lambda group, block, example, part=part: (example, 0, part + group),
-        )
-        for part in (groups, 2 * groups)
-    )
-    queries = pl.BlockSpec(
-        (None, rows, columns), lambda group, block, example: (example, block, group)
-    )
-    bias_shape = per_group, rows, tokens
-    of_bias = (
-        None
-        if bias is None
-        else pl.BlockSpec(bias_shape, lambda group, block, _: (group, block, 0))
-    )
-    of_mask = (
-        None
-        if mask is None
-        else pl.BlockSpec((None, 1, tokens), lambda group, block, example: (example, 0, 0))
-    )
-    shape = jax.ShapeDtypeStruct((batch, tokens, width), qkv.dtype)
-    outputs = [shape]
-    specs = [queries]
-    if d_mixed is not None:
-        tall = tokens if blocks == 1 else -(-tokens // TILE) * TILE
-        by_block = pl.BlockSpec(
-            (None, tall, columns), lambda group, block, example: (example, block, group)
-        )
-        outputs += [shape.update(shape=(batch, blocks * tall, width))] * 2
-        outputs += [
-            None if bias is None else jax.ShapeDtypeStruct((heads, tokens, tokens), jnp.float32)
-        ]
-        specs += [by_block, by_block, of_bias]
 
-    def body(q: Any, k: Any, v: Any, mask: Any, bias: Any, d_mixed: Any, *outputs: Any) -> None:
-        """The blocks that the specs above and below read and write; each head of the group has its
-        own lanes."""
-        first = pl.program_id(1) * rows
-        for head in range(per_group):
-            lanes = slice(head * (width // heads), (head + 1) * (width // heads))
-            own = _within(q[:, lanes], first, tokens), k[:, lanes], v[:, lanes]
-            own_bias = None if bias is None else _within(bias[head], first, tokens)
-            weights = _weights(own[0], own[1], mask, own_bias, first if causal else None)
-            given = None if d_mixed is None else _within(d_mixed[:, lanes], first, tokens)
-            kernel(head, lanes, weights, mask, *own, given, *outputs)
+    q: Any
+    k: Any
+    v: Any
+    mask: Any
+    bias: Any
+
+
+class _Gradients(NamedTuple):
+    """What the backward kernel writes: shapes, specs, refs or arrays, as in `_Inputs`.
+
+    Attributes:
+        q: [batch, tokens, heads d]; its part [rows, columns].
+        k: of each block of queries, [batch, blocks key_rows, heads d]; its part [key_rows,
+            columns].
+        v: like k.
+        bias: float32 [heads, tokens, tokens], summed over the batch; None without a bias.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    bias: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tiling:
+    """How the work is divided: a program has one group of heads, one block of queries and one
+    example.
+
+    Attributes:
+        batch: number of examples.
+        tokens: number of tokens of an example.
+        width: d of all heads together.
+        d: size of a head.
+        columns: columns of a group of heads: those of one head, or LANES of several heads.
+        blocks: number of blocks of queries.
+        rows: queries of a block.
+    """
+
+    batch: int
+    tokens: int
+    width: int
+    d: int
+    columns: int
+    blocks: int
+    rows: int
+
+    @property
+    def groups(self) -> int:
+        """Number of groups of heads."""
+        return self.width // self.columns
+
+    @property
+    def heads_per_group(self) -> int:
+        """Number of heads whose columns a program reads."""
+        return self.columns // self.d
+
+    @property
+    def key_rows(self) -> int:
+        """Rows that a block of queries has for the gradients of the keys: the tokens, or the next
+        multiple of TILE if there are several blocks."""
+        return self.tokens if self.blocks == 1 else _round_up(self.tokens, TILE)
+
+    def lanes(self, head: int) -> slice:
+        """The columns of a head, numbered within its group, among those of the group."""
+        return slice(head * self.d, (head + 1) * self.d)
+
+
+def _tiling(qkv: Array, heads: int) -> _Tiling:
+    """That of queries, keys and values [batch, tokens, 3 heads d], which the kernel `serves`."""
+    batch, tokens, width_of_three = qkv.shape
+    width = width_of_three // 3
+    d = width // heads
+    blocks = _query_blocks(tokens)
+    if blocks is None:
+        raise ValueError(f"the kernel does not support {tokens} tokens")
+    return _Tiling(
+        batch=batch,
+        tokens=tokens,
+        width=width,
+        d=d,
+        columns=max(LANES, d),
+        blocks=blocks.count,
+        rows=blocks.rows,
+    )
+
+
+def _input_specs(inputs: _Inputs, tiling: _Tiling) -> _Inputs:
+    """Which part of each input a program reads. The three parts of qkv lie side by side, each of
+    `tiling.groups` groups of columns."""
+    groups = tiling.groups
+    part_of_queries = (None, tiling.rows, tiling.columns)
+    part_of_keys = (None, tiling.tokens, tiling.columns)
+    part_of_mask = (None, 1, tiling.tokens)
+    mask_spec = None
+    if inputs.mask is not None:
+        mask_spec = pl.BlockSpec(part_of_mask, lambda group, block, example: (example, 0, 0))
+    return _Inputs(
+        q=pl.BlockSpec(part_of_queries, lambda group, block, example: (example, block, group)),
+        k=pl.BlockSpec(part_of_keys, lambda group, block, example: (example, 0, groups + group)),
+        v=pl.BlockSpec(
+            part_of_keys, lambda group, block, example: (example, 0, 2 * groups + group)
+        ),
+        mask=mask_spec,
+        bias=_bias_spec(inputs, tiling),
+    )
+
+
+def _bias_spec(inputs: _Inputs, tiling: _Tiling) -> pl.BlockSpec | None:
+    """Which part of the bias, and of its gradient, a program reads and writes."""
+    if inputs.bias is None:
+        return None
+    part = (tiling.heads_per_group, tiling.rows, tiling.tokens)
+    return pl.BlockSpec(part, lambda group, block, example: (group, block, 0))
+
+
+def _output_spec(rows: int, tiling: _Tiling) -> pl.BlockSpec:
+    """Which part of an output [batch, blocks rows, heads d] a program writes."""
+    part = (None, rows, tiling.columns)
+    return pl.BlockSpec(part, lambda group, block, example: (example, block, group))
+
+
+def _forward(inputs: _Inputs, options: _Options) -> Array:
+    """The mixed values, [batch, tokens, heads d]."""
+    tiling = _tiling(inputs.q, options.heads)
+
+    def kernel(refs: _Inputs, mixed_ref: Ref) -> None:
+        first = _first_query(tiling)
+        for number in range(tiling.heads_per_group):
+            head = _read_head(refs, number, first, tiling, options.causal)
+            weights = head.weights.astype(head.v.dtype)
+            mixed = _dot(weights, head.v, 1, 0)  # [rows, d]
+            lanes = tiling.lanes(number)
+            mixed_ref[:, lanes] = mixed.astype(mixed_ref.dtype)
 
     return pl.pallas_call(
-        body,
-        grid=(groups, blocks, batch),
-        in_specs=[queries, keys, values, of_mask, of_bias, None if d_mixed is None else queries],
-        out_specs=specs,
-        out_shape=outputs,
-        # Examples run in turn, as their gradients of the bias add up.
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary")
-        ),
-        interpret=interpret,
-    )(qkv, qkv, qkv, mask, bias, d_mixed)
+        kernel,
+        grid=(tiling.groups, tiling.blocks, tiling.batch),
+        in_specs=[_input_specs(inputs, tiling)],
+        out_specs=_output_spec(tiling.rows, tiling),
+        out_shape=_shape_of_queries(inputs, tiling),
+        compiler_params=_compiler_params(),
+        interpret=options.interpret,
+    )(inputs)
 
 
-def _within(x: Array, first: Array, tokens: int) -> Array:
+def _backward(inputs: _Inputs, d_mixed: Array, options: _Options) -> _Gradients:
+    """The gradients of the inputs from that of the mixed values, [batch, tokens, heads d]."""
+    tiling = _tiling(inputs.q, options.heads)
+
+    def kernel(refs: _Inputs, d_mixed_ref: Ref, *outputs: Ref) -> None:
+        gradients = _Gradients(*outputs)
+        first = _first_query(tiling)
+        for number in range(tiling.heads_per_group):
+            head = _read_head(refs, number, first, tiling, options.causal)
+            lanes = tiling.lanes(number)
+            d_mixed = _zero_beyond(d_mixed_ref[:, lanes], first, tiling.tokens)
+            _write_gradients(gradients, number, head, d_mixed, refs.mask, tiling)
+
+    queries_shape = _shape_of_queries(inputs, tiling)
+    keys_shape = queries_shape.update(
+        shape=(tiling.batch, tiling.blocks * tiling.key_rows, tiling.width)
+    )
+    bias_shape = None
+    if inputs.bias is not None:
+        bias_shape = jax.ShapeDtypeStruct(inputs.bias.shape, jnp.float32)
+    queries_spec = _output_spec(tiling.rows, tiling)
+    keys_spec = _output_spec(tiling.key_rows, tiling)
+    bias_spec = _bias_spec(inputs, tiling)
+    return pl.pallas_call(
+        kernel,
+        grid=(tiling.groups, tiling.blocks, tiling.batch),
+        in_specs=[_input_specs(inputs, tiling), queries_spec],
+        out_specs=_Gradients(queries_spec, keys_spec, keys_spec, bias_spec),
+        out_shape=_Gradients(queries_shape, keys_shape, keys_shape, bias_shape),
+        compiler_params=_compiler_params(),
+        interpret=options.interpret,
+    )(inputs, d_mixed)
+
+
+def _sum_of_blocks(gradient: Array, tiling: _Tiling) -> Array:
+    """The gradient of keys or values, [batch, tokens, heads d], from those of the blocks of
+    queries, [batch, blocks key_rows, heads d]."""
+    by_block = gradient.reshape(tiling.batch, tiling.blocks, -1, tiling.width)
+    return by_block[:, :, : tiling.tokens].sum(axis=1)
+
+
+def _shape_of_queries(inputs: _Inputs, tiling: _Tiling) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((tiling.batch, tiling.tokens, tiling.width), inputs.q.dtype)
+
+
+def _compiler_params() -> pltpu.CompilerParams:
+    # Examples run in turn, as their gradients of the bias add up.
+    return pltpu.CompilerParams(dimension_semantics=("parallel", "parallel", "arbitrary"))
+
+
+class _Head(NamedTuple):
+    """One head of a program's block of queries and of its example.
+
+    Attributes:
+        q: queries [rows, d], 0 in rows beyond the tokens.
+        k: keys [tokens, d].
+        v: values [tokens, d].
+        weights: float32 [rows, tokens].
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    weights: Array
+
+
+def _read_head(refs: _Inputs, number: int, first: Array, tiling: _Tiling, causal: bool) -> _Head:
+    """Reads a head, numbered within its group, and computes its weights; `first` is the position of
+    the first query."""
+    lanes = tiling.lanes(number)
+    q = _zero_beyond(refs.q[:, lanes], first, tiling.tokens)
+    k = refs.k[:, lanes]
+    v = refs.v[:, lanes]
+    bias = None
+    if refs.bias is not None:
+        bias = _zero_beyond(refs.bias[number], first, tiling.tokens)
+    logits = _logits(q, k, bias, refs.mask)
+    if causal:
+        logits = _hide_future(logits, first)
+    return _Head(q, k, v, _softmax(logits))
+
+
+def _first_query(tiling: _Tiling) -> Array:
+    """The position of the first query of a program's block."""
+    return pl.program_id(1) * tiling.rows
+
+
+def _zero_beyond(x: Array, first: Array, tokens: int) -> Array:
     """A block of queries [rows, ...] that begins at `first`, 0 in rows beyond the tokens: memory
     there may hold NaN."""
-    if tokens % x.shape[0] == 0:
+    rows = x.shape[0]
+    if tokens % rows == 0:
         return x
-    return jnp.where(first + jax.lax.broadcasted_iota(jnp.int32, (x.shape[0], 1), 0) < tokens, x, 0)
+    positions = first + jax.lax.broadcasted_iota(jnp.int32, (rows, 1), 0)
+    return jnp.where(positions < tokens, x, 0)
 
 
-def _weights(q: Array, k: Array, mask: Any, bias: Array | None, first: Array | None) -> Array:
-    """A head's weights, float32 [rows, tokens], of queries [rows, d] and keys [tokens, d]; the
-    first query's position is given if attention is causal."""
-    logits = _dot(q, k, ((1,), (1,))) * q.shape[-1] ** -0.5
+def _logits(q: Array, k: Array, bias: Array | None, mask_ref: Ref | None) -> Array:
+    """q k^T / sqrt(d) + bias of a head, float32 [rows, tokens]; the least finite number where the
+    key is padding."""
+    logits = _dot(q, k, 1, 1) * q.shape[-1] ** -0.5
     if bias is not None:
         logits += bias.astype(jnp.float32)
-    if mask is not None:
-        logits = jnp.where(mask[...] > 0, logits, jnp.finfo(jnp.float32).min)
-    if first is not None:
-        rows, columns = (jax.lax.broadcasted_iota(jnp.int32, logits.shape, axis) for axis in (0, 1))
-        logits = jnp.where(columns <= first + rows, logits, -jnp.inf)
+    if mask_ref is not None:
+        logits = jnp.where(mask_ref[...] > 0, logits, jnp.finfo(jnp.float32).min)
+    return logits
+
+
+def _hide_future(logits: Array, first: Array) -> Array:
+    """Logits [rows, tokens] of the queries from `first` on, -inf for later keys."""
+    rows = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 0)
+    keys = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+    is_past = keys <= first + rows
+    return jnp.where(is_past, logits, -jnp.inf)
+
+
+def _softmax(logits: Array) -> Array:
     powers = jnp.exp(logits - logits.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def _forward(
-    head: int,
-    lanes: slice,
-    weights: Array,
-    mask: Any,
-    q: Array,
-    k: Array,
-    v: Array,
-    _: None,
-    mixed: Any,
-) -> None:
-    mixed[:, lanes] = _dot(weights.astype(v.dtype), v, ((1,), (0,))).astype(mixed.dtype)
-
-
-def _backward(
-    head: int,
-    lanes: slice,
-    weights: Array,
-    mask: Any,
-    q: Array,
-    k: Array,
-    v: Array,
+def _write_gradients(
+    gradients: _Gradients,
+    number: int,
+    head: _Head,
     d_mixed: Array,
-    *outputs: Any,
+    mask_ref: Ref | None,
+    tiling: _Tiling,
 ) -> None:
-    d_q, d_k, d_v, d_bias = outputs
-    tokens = k.shape[0]
-    d_v[:tokens, lanes] = _dot(weights.astype(v.dtype), d_mixed, ((0,), (0,))).astype(d_v.dtype)
-    d_weights = _dot(d_mixed, v, ((1,), (1,)))
-    d_logits = weights * (d_weights - (weights * d_weights).sum(axis=-1, keepdims=True))
-    if mask is not None:
+    """Writes the gradients of a head, numbered within its group, from that of its mixed values,
+    [rows, d]; adds to the one of the bias."""
+    q, k, v, weights = head
+    lanes = tiling.lanes(number)
+    tokens = tiling.tokens
+    d_v = _dot(weights.astype(v.dtype), d_mixed, 0, 0)  # [tokens, d]
+    gradients.v[:tokens, lanes] = d_v.astype(gradients.v.dtype)
+    d_weights = _dot(d_mixed, v, 1, 1)  # [rows, tokens]
+    d_sum = (weights * d_weights).sum(axis=-1, keepdims=True)  # of the softmax, [rows, 1]
+    d_logits = weights * (d_weights - d_sum)
+    if mask_ref is not None:
         # Where all keys are padding the weights are equal, but no logit has been read.
-        d_logits = jnp.where(mask[...] > 0, d_logits, 0.0)
-    if d_bias is not None:
-        first = pl.program_id(2) == 0
-        d_bias[head] = jnp.where(first, 0.0, d_bias[head]) + d_logits
-    scaled = (d_logits * q.shape[-1] ** -0.5).astype(q.dtype)
-    d_q[:, lanes] = _dot(scaled, k, ((1,), (0,))).astype(d_q.dtype)
-    d_k[:tokens, lanes] = _dot(scaled, q, ((0,), (0,))).astype(d_k.dtype)
+        d_logits = jnp.where(mask_ref[...] > 0, d_logits, 0.0)
+    if gradients.bias is not None:
+        is_first_example = pl.program_id(2) == 0
+        sum_before = jnp.where(is_first_example, 0.0, gradients.bias[number])
+        gradients.bias[number] = sum_before + d_logits
+    d_products = (d_logits * tiling.d**-0.5).astype(q.dtype)  # of q k^T, [rows, tokens]
+    d_q = _dot(d_products, k, 1, 0)  # [rows, d]
+    gradients.q[:, lanes] = d_q.astype(gradients.q.dtype)
+    d_k = _dot(d_products, q, 0, 0)  # [tokens, d]
+    gradients.k[:tokens, lanes] = d_k.astype(gradients.k.dtype)
 
 
-def _dot(x: Array, y: Array, axes: Any) -> Array:
-    return jax.lax.dot_general(x, y, (axes, ((), ())), preferred_element_type=jnp.float32)
+def _dot(x: Array, y: Array, x_axis: int, y_axis: int) -> Array:
+    """The product of two matrices in float32, summed over these axes of theirs."""
+    contracted = ((x_axis,), (y_axis,))
+    batched = ((), ())
+    return jax.lax.dot_general(x, y, (contracted, batched), preferred_element_type=jnp.float32)

@@ -1,9 +1,9 @@
-"""Results that are kept: files that are built once, copies of remote files on this disk, and values
-in memory.
+"""Cached results: files that are built once, copies of remote files on this disk, and values in
+memory.
 
-The copies of all processes lie in one folder of the cache, `remote/`. If they would come to more
-than `limit()` bytes, those that were used longest ago are deleted, but none that a process holds. A
-file that changes in the bucket is another copy.
+The copies of all processes lie in one folder of the cache, `remote/`. If they would exceed
+`limit()` bytes, the least recently used ones are deleted, but none that a process holds. A file that
+changes in the bucket gets a new copy.
 """
 
 import contextlib
@@ -50,7 +50,8 @@ def cached_file(path: str | os.PathLike, make: Callable[[], bytes]) -> Path:
     path = Path(path)
     record = Path(f"{path}.sha256")
     content = files.read(str(path))
-    if content is None or _digest(content) != files.read(str(record)):
+    is_intact = content is not None and _digest(content) == files.read(str(record))
+    if not is_intact:
         files.write(record, b"")
         content = make()
         files.write(path, content)
@@ -72,26 +73,37 @@ class ResultCache:
     def __init__(self, make: Callable[[Any], Any], size: int):
         self._make = make
         self._lock = threading.Lock()
-        self._entries = functools.lru_cache(size)(lambda key: (threading.Lock(), []))
+        remember = functools.lru_cache(size)
+        self._entry_of = remember(lambda key: _Entry())
 
     def __call__(self, key: Hashable) -> Any:
-        with self._lock:  # else two threads might each get an entry of their own
-            lock, result = self._entries(key)
-        with lock:
-            if not result:
-                result.append(self._make(key))
-        return result[0]
+        with self._lock:  # else two threads might each get their own entry
+            entry = self._entry_of(key)
+        with entry.lock:
+            if not entry.is_made:
+                entry.result = self._make(key)
+                entry.is_made = True
+        return entry.result
+
+
+class _Entry:
+    """A result that is made or not, and the lock of the thread that makes it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.is_made = False
+        self.result: Any = None
 
 
 def limit() -> int:
-    """How many bytes the copies may have; raises DataError if the environment variable is no
-    positive number."""
-    given = os.environ.get(GIGABYTES, USUAL)
+    """How many bytes all copies may have together; raises DataError if the environment variable is
+    no positive number."""
+    gigabytes = os.environ.get(GIGABYTES, USUAL)
     with contextlib.suppress(OverflowError, ValueError):
-        most = int(float(given) * 1e9)
+        most = int(float(gigabytes) * 1e9)
         if most > 0:
             return most
-    raise DataError(f"{GIGABYTES} is {given!r}: expected a number of gigabytes above 0")
+    raise DataError(f"{GIGABYTES} is {gigabytes!r}: expected a number of gigabytes above 0")
 
 
 class LocalCopy(contextlib.ExitStack):
@@ -110,7 +122,8 @@ class LocalCopy(contextlib.ExitStack):
         if not files.is_remote(file.path):
             return
         key = cache_key(file.path, file.size, file.version)
-        path = Path(default_folder()) / "remote" / f"{key}-{os.path.basename(file.path)}"
+        name = f"{key}-{os.path.basename(file.path)}"
+        path = Path(default_folder()) / "remote" / name
         self.path = str(path)
         with file_errors(f"copying {file.path} to {path}"):
             while True:
@@ -131,11 +144,11 @@ class LocalCopy(contextlib.ExitStack):
 
 
 def _file_at(path: str) -> File:
-    """The file at a path; of a local one, which is not copied, no more than its names."""
+    """The file at a path; without size and version for a local one, which is not copied."""
     if files.is_remote(path):
-        found, *_ = files.find_files(path)
-        return found
-    return File(path, os.path.basename(path), 0, "")
+        first, *_ = files.find_files(path)
+        return first
+    return File(path, os.path.basename(path), size=0, version="")
 
 
 def _fetch(file: File, path: Path) -> None:
@@ -162,27 +175,33 @@ def _fetch(file: File, path: Path) -> None:
 
 
 def _make_room(folder: Path, file: File, target: BinaryIO) -> None:
-    """Deletes the copies used longest ago, until the file has room, or all that is left is in use;
-    then takes that room."""
+    """Extends `target`, the copy of the file, to its size, and deletes the least recently used
+    copies until all are within the limit, or all that are left are in use."""
     most = limit()
     if file.size > most:
         raise DataError(
-            f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: raise {GIGABYTES}"
+            f"{file.path} has {file.size:,} bytes and copies may have {most:,} in all: raise "
+            f"{GIGABYTES}"
         )
     with file_lock(folder / ".lock", os.O_RDWR | os.O_CREAT):
         target.truncate(file.size)
-        # Of many small copies, only one per hundredth of the limit has the folder listed, which
-        # takes long.
-        if int(cache_key(file.path), 16) % most >= 100 * file.size:
+        # Listing the folder takes long: among many small copies, only about one in each hundredth
+        # of the limit does it.
+        position = int(cache_key(file.path), 16) % most
+        if position < 100 * file.size:
+            _delete_least_recently_used(folder, most)
+
+
+def _delete_least_recently_used(folder: Path, most: int) -> None:
+    """Deletes copies that no process holds until the folder has `most` bytes."""
+    copies = {}
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a part that is renamed just now
+            copies[path] = path.stat()
+    total = sum(status.st_size for status in copies.values())
+    for path in sorted(copies, key=lambda path: copies[path].st_mtime):
+        if total <= most:
             return
-        copies = {}
-        for path in folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # a part that is renamed just now
-                copies[path] = path.stat()
-        total = sum(status.st_size for status in copies.values())
-        for path in sorted(copies, key=lambda path: copies[path].st_mtime):
-            if total <= most:
-                return
-            with contextlib.suppress(OSError), file_lock(path, mode=fcntl.LOCK_EX | fcntl.LOCK_NB):
-                path.unlink()
-                total -= copies[path].st_size
+        with contextlib.suppress(OSError), file_lock(path, mode=fcntl.LOCK_EX | fcntl.LOCK_NB):
+            path.unlink()
+            total -= copies[path].st_size

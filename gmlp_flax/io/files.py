@@ -1,18 +1,13 @@
 """Local and remote files: read, written, listed and moved, with errors of one line (see
 storage)."""
 
-import bz2
 import contextlib
 import glob as local_glob
-import gzip
-import io
-import lzma
 import os
 import re
 import secrets
 import shutil
 import tempfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,18 +16,17 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import storage
+from gmlp_flax.io.compression import (
+    BUFFER,
+    COMPRESSIONS,  # noqa: F401 - with the other two, a name of this module for readers of data
+    DAMAGE,
+    compression,
+    open_compressed,
+    suffix,
+)
 from gmlp_flax.io.storage import ABSENT, call, file_errors, is_remote, retry, storage_error
 
 T = TypeVar("T")
-BUFFER = 1 << 20
-_DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)  # raised by what is damaged
-_DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
-    ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
-    ".xz": lambda raw: _Streams(raw, lzma.LZMADecompressor),
-    ".bz2": lambda raw: _Streams(raw, bz2.BZ2Decompressor),
-    ".zst": lambda raw: _zstandard(raw),
-}
-COMPRESSIONS = tuple(_DECOMPRESSORS)  # suffixes of compressed files
 # A vocabulary of a million pieces has some 20 MB, and no index or list of names is longer.
 SMALL = 64 << 20
 MOST = 1 << 30  # bytes that are held at once: a small compressed file can hold more than the memory
@@ -65,16 +59,17 @@ class File(NamedTuple):
 def join(folder: str, *names: str) -> str:
     """The path of a file in a local or remote folder."""
     if is_remote(folder):
-        return "/".join([folder.rstrip("/"), *names])
+        root = folder.rstrip("/")
+        return "/".join([root, *names])
     return os.path.join(folder, *names)
 
 
 def user_path(path: str | os.PathLike[str]) -> str:
-    """A path as a user gives it, with the home folder in the place of ~ or ~USER at its start: no
-    shell expands it behind `--workdir=`, and Python does not. Raises DataError if it is no
-    path."""
+    """A path as a user writes it, with the home folder in place of a leading ~ or ~USER. Neither a
+    shell, after `--workdir=`, nor Python expands these. Raises DataError if it is no path."""
     if not isinstance(path, str | os.PathLike):
-        raise DataError(f"a path is {type(path).__name__} {path!r:.60}: expected text")
+        kind = type(path).__name__
+        raise DataError(f"a path is {kind} {path!r:.60}: expected text")
     return os.path.expanduser(os.fspath(path))
 
 
@@ -84,27 +79,14 @@ def absolute(path: str | os.PathLike[str]) -> str:
     return name.rstrip("/") if is_remote(name) else os.path.abspath(name)
 
 
-def compression(path: str) -> str:
-    """The suffix among COMPRESSIONS that `path` ends with, or ''."""
-    for kind in COMPRESSIONS:
-        if path.lower().endswith(kind):
-            return kind
-    return ""
-
-
-def suffix(path: str) -> str:
-    """The suffix of `path` in small letters, without that of its compression: ".jsonl" of
-    "A.JSONL.gz"; or ''."""
-    return os.path.splitext(path.lower().removesuffix(compression(path)))[1]
-
-
 def count_by_suffix(names: Iterable[str]) -> str:
     """How many files have each suffix, for messages: ".txt 3, .xml 1"; "" without files."""
     counts: Counter[str] = Counter()
     for name in names:
         _, ending = os.path.splitext(name)
         counts[ending.lower() or "no suffix"] += 1
-    return listed([f"{kind} {count:,}" for kind, count in counts.most_common()], 4)
+    most_common_first = [f"{kind} {count:,}" for kind, count in counts.most_common()]
+    return listed(most_common_first, 4)
 
 
 def exists(path: str | os.PathLike) -> bool:
@@ -115,7 +97,8 @@ def exists(path: str | os.PathLike) -> bool:
     """
     if is_remote(path):
         _, _, name = os.fspath(path).partition("://")
-        if "/" not in name.strip("/"):
+        is_bucket = "/" not in name.strip("/")
+        if is_bucket:
             return True
     return _ask(path, lambda system, name: bool(system.info(name)), False)
 
@@ -143,7 +126,11 @@ def find_files(path: str) -> tuple[File, ...]:
     if not exists(path):
         raise DataError(f"nothing at {path!r}: expected a file or a folder; check the path")
     if is_remote(path):
-        files = call(path, lambda system, root: list(_find_remote(path, system, root)))
+
+        def find(system: Any, root: str) -> list[File]:
+            return list(_find_remote(path, system, root))
+
+        files = call(path, find)
     else:
         files = list(_find_local(path))
     visible = [file for file in files if not _is_hidden(file)]
@@ -153,9 +140,12 @@ def find_files(path: str) -> tuple[File, ...]:
 
 def _outside_of_runs(files: Sequence[File]) -> list[File]:
     """The files that are in no run folder below the folder that was listed."""
-    ending = f"/{RUN_FILE}"
-    runs = tuple(file.name.removesuffix(RUN_FILE) for file in files if file.name.endswith(ending))
-    return [file for file in files if not file.name.startswith(runs)]
+    runs = []
+    for file in files:
+        if file.name.endswith(f"/{RUN_FILE}"):
+            runs.append(file.name.removesuffix(RUN_FILE))
+    run_folders = tuple(runs)
+    return [file for file in files if not file.name.startswith(run_folders)]
 
 
 def _is_hidden(file: File) -> bool:
@@ -165,24 +155,28 @@ def _is_hidden(file: File) -> bool:
 
 def _find_local(path: str) -> Iterator[File]:
     """As fsspec's `find`, but through links to folders as well."""
-    root = os.path.dirname(path) or "."
-    paths = [path]
-    if os.path.isdir(path):
-        root = path
-        paths = []
-        for folder, _, names in walk(path):
-            paths.extend(os.path.join(folder, name) for name in names)
-    for file in paths:
-        with file_errors(f"reading {file}"):
-            status = os.stat(file)
-        yield File(file, os.path.relpath(file, root), status.st_size, str(status.st_mtime_ns))
+    if not os.path.isdir(path):
+        yield _local_file(path, os.path.dirname(path) or ".")
+        return
+    for folder, _, names in walk(path):
+        for name in names:
+            yield _local_file(os.path.join(folder, name), path)
+
+
+def _local_file(path: str, root: str) -> File:
+    """A file below the folder `root`, with its size and modification time."""
+    with file_errors(f"reading {path}"):
+        status = os.stat(path)
+    name = os.path.relpath(path, root)
+    return File(path, name, status.st_size, str(status.st_mtime_ns))
 
 
 def _find_remote(path: str, system: Any, root: str) -> Iterator[File]:
     if system.isfile(root):
         yield _remote_file(path, os.path.basename(root), system.info(root))
         return
-    for name, info in system.find(root, detail=True).items():
+    info_by_name = system.find(root, detail=True)
+    for name, info in info_by_name.items():
         inside = name.removeprefix(root).strip("/")
         yield _remote_file(join(path, inside), inside, info)
 
@@ -194,16 +188,17 @@ def _remote_file(path: str, name: str, info: Mapping[str, Any]) -> File:
 
 
 def walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    """`os.walk` through links as well, but not into run folders (with a run.json); raises DataError
-    for a folder that cannot be read, or that is inside itself."""
+    """`os.walk` that follows links, but does not enter run folders (with a run.json). Raises
+    DataError for a folder that cannot be read, or that is inside itself."""
 
     def refuse(error: OSError) -> None:
         raise storage_error(f"reading {error.filename}", error) from error
 
     for folder, folders, names in os.walk(path, onerror=refuse, followlinks=True):
-        if os.path.relpath(folder, path).count(os.sep) >= 30:
+        depth = os.path.relpath(folder, path).count(os.sep)
+        if depth >= 30:
             raise DataError(
-                f"{folder}: more than 30 folders in each other; remove a link to a folder around it"
+                f"{folder}: more than 30 nested folders; remove a link to a folder around it"
             )
         folders[:] = [name for name in folders if not _is_run(os.path.join(folder, name))]
         yield folder, folders, names
@@ -213,35 +208,53 @@ def _is_run(folder: str) -> bool:
     return os.path.exists(os.path.join(folder, RUN_FILE))
 
 
+class _ShardSet(NamedTuple):
+    """Files that are numbered as parts of one whole."""
+
+    stem: str  # the path below the folder that was searched, up to the number
+    count: str  # the number of files, with the leading zeros of its spelling
+    kind: str  # the suffixes
+
+
 def check_shards(path: str, files: Iterable[File]) -> None:
     """Raises DataError if one of a set of numbered files in the folder `path` is not among its
     files."""
-    sets: dict[tuple[str, str, str], set[int]] = {}
+    numbers_of: dict[_ShardSet, set[int]] = {}
     for file in files:
         folder, name = os.path.split(file.name)
         shard = SHARD.match(name)
         if shard:
             stem = os.path.join(folder, shard["stem"])
-            kind = suffix(name) + compression(name)
-            numbers = sets.setdefault((stem, shard["count"], kind), set())
+            shard_set = _ShardSet(stem, shard["count"], suffix(name) + compression(name))
+            numbers = numbers_of.setdefault(shard_set, set())
             numbers.add(int(shard["number"]))
-    for (stem, count, _), numbers in sets.items():
-        missing = int(count) - sum(number < int(count) for number in numbers)
-        if missing > 0:
-            first = 0
-            while first in numbers:
-                first += 1
-            raise DataError(
-                f"{path!r}: {missing} of the {int(count)} shards of {stem!r} are missing, such as "
-                f"{first:0{len(count)}d}-of-{count}; copy the rest, or give single files"
-            )
+    for shard_set, numbers in numbers_of.items():
+        _check_shard_set(path, shard_set, numbers)
+
+
+def _check_shard_set(path: str, shard_set: _ShardSet, numbers: set[int]) -> None:
+    """Raises DataError unless all files of a set are there, by their numbers."""
+    count = int(shard_set.count)
+    expected_and_found = {number for number in numbers if number < count}
+    missing = count - len(expected_and_found)
+    if missing == 0:
+        return
+    first_missing = 0
+    while first_missing in numbers:
+        first_missing += 1
+    digits = len(shard_set.count)
+    raise DataError(
+        f"{path!r}: {missing} of the {count} shards of {shard_set.stem!r} are missing, such as "
+        f"{first_missing:0{digits}d}-of-{shard_set.count}; copy the rest, or give single files"
+    )
 
 
 def subfolders(path: str) -> tuple[str, ...]:
     """Names of the folders directly in `path`, sorted; () if there is no such folder."""
     names = []
     if is_remote(path):
-        for entry in _ask(path, lambda system, name: system.ls(name, detail=True), []):
+        entries = _ask(path, lambda system, name: system.ls(name, detail=True), [])
+        for entry in entries:
             if entry["type"] == "directory":
                 names.append(os.path.basename(entry["name"].rstrip("/")))
     else:
@@ -256,8 +269,9 @@ def listdir(folder: str) -> list[str]:
 
     def names(system: Any, root: str) -> list[str]:
         inside = []
+        parent = root.rstrip("/")
         for path in system.ls(root, detail=False):
-            name = path.rstrip("/").removeprefix(root.rstrip("/")).strip("/")
+            name = path.rstrip("/").removeprefix(parent).strip("/")
             if name and "/" not in name:
                 inside.append(name)
         return sorted(inside)
@@ -268,11 +282,14 @@ def listdir(folder: str) -> list[str]:
 def glob(pattern: str) -> list[str]:
     """The paths that a glob pattern matches, sorted; ~ is the home folder."""
     if not is_remote(pattern):
-        return sorted(local_glob.glob(os.path.expanduser(pattern)))
+        expanded = os.path.expanduser(pattern)
+        return sorted(local_glob.glob(expanded))
 
     def matches(system: Any, name: str) -> list[str]:
         has_wildcard = any(sign in name for sign in "*?[")
-        return system.glob(name) if has_wildcard else [name]
+        if has_wildcard:
+            return system.glob(name)
+        return [name]
 
     scheme, _, _ = pattern.partition("://")
     paths = call(pattern, matches)
@@ -288,7 +305,9 @@ def expand(name: str, suffixes: Sequence[str]) -> list[str]:
         DataError: the folder has no such file, or cannot be read.
     """
     if not is_folder(name):
-        return [name] if exists(name) else glob(name) or [name]
+        if exists(name):
+            return [name]
+        return glob(name) or [name]
     paths = []
     for file in find_files(name):
         _, ending = os.path.splitext(file.path)
@@ -311,71 +330,16 @@ def open_file(path: str, decompress: bool = True, buffer: int = BUFFER) -> Itera
     with ExitStack() as stack:
         raw = stack.enter_context(_open_raw(path, buffer))
         try:
-            yield stack.enter_context(_decompress(raw, kind)) if kind else raw
-        except _DAMAGE as error:
+            if kind:
+                yield stack.enter_context(open_compressed(raw, kind))
+            else:
+                yield raw
+        except DAMAGE as error:
             if kind and getattr(error, "errno", None) is None:
                 raise DataError(
                     f"{path}: truncated or not a {kind} archive ({error}); copy it again"
                 ) from error
             raise storage_error(f"reading {path}", error) from error
-
-
-def _decompress(raw: BinaryIO, kind: str) -> BinaryIO:
-    """The content of a compressed file, which cannot seek; reading it raises one of _DAMAGE if the
-    file is damaged."""
-    if not raw.read(1):
-        raise EOFError("the file is empty")  # gzip accepts it as an empty archive
-    raw.seek(0)
-    return io.BufferedReader(_DECOMPRESSORS[kind](raw), BUFFER)
-
-
-def _zstandard(raw: BinaryIO) -> Any:
-    import pyarrow  # slow, and Python has no reader of its own before 3.14
-
-    return pyarrow.CompressedInputStream(raw, "zstd")
-
-
-class _Streams(io.RawIOBase):
-    """The content of a file of one or more compressed streams, with zeros between them if any;
-    `decompressor()` makes the decompressor of one. bz2.BZ2File and lzma.LZMAFile drop all that
-    follows a good stream if it does not begin as another, damaged or not."""
-
-    def __init__(self, raw: BinaryIO, decompressor: Callable[[], Any]):
-        self._raw = raw
-        self._decompressor = decompressor
-        self._stream = decompressor()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase; raises EOFError if the last stream has no end."""
-        while True:
-            data = b""
-            if self._stream.eof:
-                data = self._next_stream()
-                if not data:
-                    return 0
-                self._stream = self._decompressor()
-            elif self._stream.needs_input:
-                data = self._raw.read(BUFFER)
-                if not data:
-                    raise EOFError("its end is missing")
-            content = self._stream.decompress(data, len(buffer))
-            if content:
-                buffer[: len(content)] = content
-                return len(content)
-
-    def _next_stream(self) -> bytes:
-        """The first bytes of the stream after one that has ended, without zeros before it; empty
-        after the last one."""
-        data = self._stream.unused_data.lstrip(b"\0")
-        while not data:
-            block = self._raw.read(BUFFER)
-            if not block:
-                break
-            data = block.lstrip(b"\0")
-        return data
 
 
 def _open_raw(path: str, buffer: int) -> Any:
@@ -398,12 +362,15 @@ def read_small(path: str | os.PathLike, most: int = SMALL, decompress: bool = Fa
     Raises DataError if it cannot be read, is no plain file, or has more than `most` bytes,
     unpacked."""
     path = os.fspath(path)
+    is_local = not is_remote(path)
     # A pipe without a writer would hang where it is opened.
-    if not is_remote(path) and os.path.exists(path) and not os.path.isfile(path):
+    if is_local and os.path.exists(path) and not os.path.isfile(path):
         raise DataError(f"{path}: expected a plain file, not a folder, a device or a pipe")
     with open_file(path, decompress) as file:
-        size = most if decompress or is_remote(path) else min(os.path.getsize(path), most)
-        content = file.read(size + 1)  # which takes so much memory at once, however little there is
+        size = most
+        if is_local and not decompress:
+            size = min(os.path.getsize(path), most)
+        content = file.read(size + 1)  # allocates that much memory at once, however small the file
     if len(content) > most:
         raise DataError(
             f"{path} has more than {most:,} bytes: check the path, or cut it into several files"
@@ -415,7 +382,11 @@ def read_range(path: str, start: int, stop: int) -> bytes:
     """Bytes [start, stop) of a file, in one read or request; raises FileError if the file cannot be
     read."""
     if is_remote(path):
-        return call(path, lambda system, name: system.cat_file(name, start=start, end=stop))
+
+        def fetch(system: Any, name: str) -> bytes:
+            return system.cat_file(name, start=start, end=stop)
+
+        return call(path, fetch)
     with open_file(path, decompress=False, buffer=0) as file:
         file.seek(start)
         return file.read(stop - start)
@@ -462,8 +433,8 @@ def upload(path: Path, folder: str) -> None:
 
 
 class StagingFolder:
-    """For libraries that write to disks alone: `path` is the folder itself, or a temporary one for
-    a bucket's."""
+    """A folder for libraries that only write to disks: `path` is the folder itself or, for a folder
+    of a bucket, a temporary one."""
 
     def __init__(self, folder: str):
         self._folder = folder
@@ -472,11 +443,11 @@ class StagingFolder:
     def close(self) -> None:
         """Moves what was written to the bucket."""
         if self.path != self._folder:
-            call(
-                self._folder,
-                lambda system, name: system.put(f"{self.path}/", f"{name}/", recursive=True),
-                "writing",
-            )
+
+            def upload_all(system: Any, name: str) -> None:
+                system.put(f"{self.path}/", f"{name}/", recursive=True)
+
+            call(self._folder, upload_all, "writing")
             shutil.rmtree(self.path)
 
 
@@ -498,18 +469,24 @@ def move(path: str, target: str) -> str:
         number += 1
         free = f"{target}.{number}"
     if is_remote(path):
-
-        def copy(system: Any, name: str) -> None:
-            _, root = storage.file_system(free)
-            for file in system.find(name):
-                system.cp_file(file, root + file.removeprefix(name))
-
-        call(path, copy, "writing")
-        remove_all(path)
+        _move_remote(path, free)
         return free
     make_folder(os.path.dirname(free))
     _change(lambda: os.rename(path, free), f"moving {path} to {free}")
     return free
+
+
+def _move_remote(path: str, target: str) -> None:
+    """Copies each file of a bucket, then deletes the old ones."""
+
+    def copy(system: Any, name: str) -> None:
+        _, target_root = storage.file_system(target)
+        for file in system.find(name):
+            relative = file.removeprefix(name)
+            system.cp_file(file, target_root + relative)
+
+    call(path, copy, "writing")
+    remove_all(path)
 
 
 def remove(path: str) -> None:
@@ -519,14 +496,15 @@ def remove(path: str) -> None:
 
 
 def remove_all(path: str) -> None:
-    """Deletes a remote file, or all files of a remote folder; of a checkpoint Orbax's mark goes
+    """Deletes a remote file, or all files of a remote folder; Orbax's mark of a checkpoint goes
     first."""
 
-    def delete(system: Any, name: str) -> None:
-        def is_no_mark(file: str) -> bool:
-            return not file.endswith(f"/{COMMIT_MARK}")
+    def is_no_mark(file: str) -> bool:
+        return not file.endswith(f"/{COMMIT_MARK}")
 
-        for file in sorted(system.find(name), key=is_no_mark):
+    def delete(system: Any, name: str) -> None:
+        marks_first = sorted(system.find(name), key=is_no_mark)
+        for file in marks_first:
             with contextlib.suppress(FileNotFoundError):
                 system.rm_file(file)
 
@@ -534,6 +512,6 @@ def remove_all(path: str) -> None:
 
 
 def _change(action: Callable[[], object], doing: str) -> None:
-    """As `retry`, if what is absent or in the way is an error as well."""
+    """As `retry`, for actions where an absent or an existing file is an error as well."""
     with file_errors(doing):
         retry(action, doing)

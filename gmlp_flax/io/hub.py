@@ -12,7 +12,9 @@ SECONDS = 4  # until a hub that is silent counts as unreachable
 
 def repository_of(name: str) -> str:
     """The repository that "hf-hub:OWNER/NAME" names; "" for a name of anything else."""
-    return name.removeprefix(PREFIX) if name.startswith(PREFIX) else ""
+    if not name.startswith(PREFIX):
+        return ""
+    return name.removeprefix(PREFIX)
 
 
 def fetch(repository: str, name: str, revision: str | None = None, optional: bool = False) -> str:
@@ -22,8 +24,7 @@ def fetch(repository: str, name: str, revision: str | None = None, optional: boo
         repository: such as "timm/gmlp_s16_224.ra3_in1k".
         name: of the file.
         revision: a branch or a commit. If the cache has the file of a commit, the hub is not asked.
-            By default it is "main", for which the hub is asked and, if it does not answer, the
-            cache.
+            By default it is "main": the hub is asked first and, if it does not answer, the cache.
         optional: whether "" is returned if neither the cache nor a hub that answers has it.
 
     Raises:
@@ -46,8 +47,8 @@ def fetch(repository: str, name: str, revision: str | None = None, optional: boo
 
 
 def _answers(client: Any, repository: str, name: str, revision: str | None, optional: bool) -> bool:
-    """Whether the hub has a file. A download by itself would be tried again for minutes if the hub
-    does not answer. Raises what the client raises, unless the file is optional."""
+    """Whether the hub has a file. If the hub does not answer, a download alone would be retried for
+    minutes. Raises what the client raises, unless the file is optional."""
     url = client.hf_hub_url(repository, name, revision=revision)
     try:
         client.get_hf_file_metadata(url, timeout=SECONDS)
@@ -59,8 +60,8 @@ def _answers(client: Any, repository: str, name: str, revision: str | None, opti
 
 
 def fetch_first(repository: str, names: Iterable[str], revision: str) -> str:
-    """The path of the first of some files that a repository has; raises RunError as `fetch`, naming
-    the last one, if it has none."""
+    """The path of the first of these files that the repository has; raises RunError as `fetch`,
+    naming the last one, if it has none."""
     *others, last = names
     for name in others:
         path = fetch(repository, name, revision, optional=True)
@@ -70,5 +71,6 @@ def fetch_first(repository: str, names: Iterable[str], revision: str) -> str:
 
 
 def commit_of(path: str) -> str:
-    """The commit of a file that `fetch` has found."""
-    return os.path.basename(os.path.dirname(path))
+    """The commit of a file that `fetch` returned."""
+    snapshot = os.path.dirname(path)
+    return os.path.basename(snapshot)

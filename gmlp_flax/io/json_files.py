@@ -1,4 +1,4 @@
-"""JSON that others wrote: read strictly, with limits, so that a strange file is an error of one
+"""JSON from other programs, read strictly and with limits: a malformed file is an error of one
 line."""
 
 import json
@@ -54,6 +54,7 @@ def loads(text: str) -> Any:
 
 
 def _whole(text: str) -> int:
-    if len(text.removeprefix("-")) > DIGITS:
+    digits = text.removeprefix("-")
+    if len(digits) > DIGITS:
         raise ValueError(f"a number of {len(text):,} digits")
     return int(text)

@@ -1,10 +1,10 @@
-"""One process at a time: locks of files, which the system releases when their process ends, and a
-run folder's lease.
+"""One process at a time: file locks, which the system releases when their process ends, and the
+lease of a run folder.
 
 On one machine the lock decides. In a bucket, which has no locks, and between machines that share
 storage, the file lease.json decides: its owner rewrites it every `BEAT` seconds. An owner that has
-not done so for `STALE` seconds, by the clock of the process that waits, counts as dead, and its
-lease is taken over.
+not done so for `STALE` seconds, by the clock of the process that waits, counts as dead, and the
+process that waits takes over the lease.
 """
 
 import contextlib
@@ -40,11 +40,11 @@ def file_lock(
     """Locks a file or a folder until the end of the block; yields its descriptor.
 
     Args:
-        path: of the file; if another process deletes or renames it meanwhile, the file that now has
-            the name is locked.
+        path: of the file. If another process deletes or renames it meanwhile, the file that then
+            has the name is locked.
         flags: of os.open; with O_CREAT, a missing file is made.
-        mode: of fcntl.flock; LOCK_SH for readers, with LOCK_NB a lock that is taken raises
-            BlockingIOError.
+        mode: of fcntl.flock; LOCK_SH is for readers. With LOCK_NB, a lock that another process
+            holds raises BlockingIOError.
     """
     with contextlib.ExitStack() as closing:
         while True:
@@ -52,7 +52,8 @@ def file_lock(
             closing.callback(os.close, descriptor)
             fcntl.flock(descriptor, mode)
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                locked = os.fstat(descriptor)
+                if os.path.samestat(locked, os.stat(path)):
                     break
             closing.close()
         yield descriptor
@@ -85,7 +86,7 @@ class Lease:
     def __init__(self, folder: str):
         self.folder = folder
         self._path = files.join(folder, LEASE_FILE)
-        self._own: dict[str, Any] = {
+        self._lease: dict[str, Any] = {
             "host": socket.gethostname(),
             "process": os.getpid(),
             "since": datetime.datetime.now(datetime.UTC).isoformat(" ", "seconds"),
@@ -104,26 +105,28 @@ class Lease:
         """Takes the lease, and keeps it until `close`; raises RunError, with its owner, if another
         process has it."""
         is_locked = self._lock_folder()
-        there = files.read(self._path)
-        if there is not None and not self._is_owner_gone(there, is_locked):
-            there = self._watch(there)
+        current = files.read(self._path)
+        if current is not None and not self._is_owner_gone(current, is_locked):
+            current = self._watch(current)
         self._written = self._content()
-        if not compare_and_swap(self._path, there, self._written):
-            raise self._refusal(files.read(self._path))
+        if not compare_and_swap(self._path, current, self._written):
+            winner = files.read(self._path)
+            raise self._refusal(winner)
         self._renewed = _clock()
         self._thread.start()
 
     def _is_owner_gone(self, content: bytes, is_locked: bool) -> bool:
-        """Whether the process that wrote a lease is known to have ended: on this machine, where it
-        has no lock any more or, if there are no locks, no process has its number."""
+        """Whether the process that wrote a lease is known to have ended. It has if it ran on this
+        machine and no longer holds the lock or, without locks, if no process has its number."""
         owner = json_files.parse_object(content)
-        host = owner.get("host", self._own["host"])  # a full disk may have left an empty file
-        if host != self._own["host"]:
+        this_host = self._lease["host"]
+        host = owner.get("host", this_host)  # a full disk may have left an empty file
+        if host != this_host:
             return False
         return is_locked or not _is_alive(owner.get("process"))
 
     def check(self) -> None:
-        """Raises RunError if the lease is lost: whoever writes to the folder asks first. This reads
+        """Raises RunError if the lease is lost; call it before each write to the folder. It reads
         no file, unless the last beat is late."""
         if _clock() - self._renewed > STALE / 2:
             self._renew()
@@ -135,7 +138,8 @@ class Lease:
         silent = _clock() - self._renewed
         if silent > STALE:
             raise StorageError(
-                f"{self._path} could not be written for {silent:.0f} s: another run may take the folder"
+                f"{self._path} could not be written for {silent:.0f} s: another run may take the "
+                "folder"
             )
 
     def close(self) -> None:
@@ -144,14 +148,15 @@ class Lease:
         if self._thread.ident is not None:  # it was started
             self._thread.join()
             with contextlib.suppress(RunError):  # the next process finds that the owner has ended
-                if self._is_own(files.read(self._path)):
+                current = files.read(self._path)
+                if self._has_written(current):
                     files.remove(self._path)
         self._lock.close()
 
-    def _is_own(self, content: bytes | None) -> bool:
-        """Whether this process has written a lease."""
+    def _has_written(self, content: bytes | None) -> bool:
+        """Whether this process has written a lease of this content."""
         lease = json_files.parse_object(content)
-        return lease.get("token") == self._own["token"]
+        return lease.get("token") == self._lease["token"]
 
     def _lock_folder(self) -> bool:
         """Locks a folder on a disk for this process; False if there are no such locks, as in
@@ -163,14 +168,15 @@ class Lease:
                 return True
             except BlockingIOError:
                 if _clock() > deadline:
-                    raise self._refusal(files.read(self._path)) from None
+                    owner = files.read(self._path)
+                    raise self._refusal(owner) from None
                 time.sleep(0.1)
             except OSError:  # some network file systems have none
                 break
         return False
 
     def _watch(self, content: bytes) -> bytes | None:
-        """Waits for a sign of life of the owner of a lease, of this content.
+        """Waits for a sign of life from the owner of a lease, whose content is given.
 
         Returns:
             The content, or None if the lease was given back meanwhile.
@@ -198,25 +204,26 @@ class Lease:
         with self._mutex, contextlib.suppress(RunError):  # `check` raises if that lasts
             if self._lost:
                 return
-            self._own["beats"] += 1
-            there: bytes | None = self._content()
-            if not compare_and_swap(self._path, self._written, there):
-                there = files.read(self._path)
-            if not there:
+            self._lease["beats"] += 1
+            current: bytes | None = self._content()
+            if not compare_and_swap(self._path, self._written, current):
+                current = files.read(self._path)
+            if not current:
                 self._lost = f"{LEASE_FILE} was deleted"
-            elif self._is_own(there):
+            elif self._has_written(current):
                 # perhaps by a beat that seemed to fail
-                self._written = there
+                self._written = current
                 self._renewed = _clock()
             else:
-                self._lost = f"{_name(there)} has taken it"
+                self._lost = f"{_name(current)} has taken it"
 
     def _content(self) -> bytes:
-        return json.dumps(self._own).encode() + b"\n"
+        return json.dumps(self._lease).encode() + b"\n"
 
     def _refusal(self, content: bytes | None) -> RunError:
         return RunError(
-            f"{self.folder} is in use by {_name(content)}: wait for it, stop it, or give another --workdir"
+            f"{self.folder} is in use by {_name(content)}: wait for it, stop it, or give another "
+            "--workdir"
         )
 
 
@@ -224,17 +231,19 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
     """Writes a file if its content is `old`, or if there is none and `old` is None. Returns whether
     it did.
 
-    On gs:// the store refuses if another process writes in between. On a disk one may: there the
-    lock decides.
+    On gs:// the store refuses if another process writes in between. On a disk another process may
+    do so: there the lock decides.
     """
-    if not files.is_remote(path):
-        if files.read(path) != old:
-            return False
-        files.write(path, new)
-        return True
+    if files.is_remote(path):
+        return _compare_and_swap_remote(path, old, new)
+    if files.read(path) != old:
+        return False
+    files.write(path, new)
+    return True
 
+
+def _compare_and_swap_remote(path: str, old: bytes | None, new: bytes) -> bool:
     def swap(system: Any, name: str) -> bool:
-        """The same on gs://."""
         try:
             # Before the content, so that a change after it is noticed; 0 stands for no file.
             generation = 0 if old is None else system.info(name)["generation"]
@@ -257,8 +266,7 @@ def compare_and_swap(path: str, old: bytes | None, new: bytes) -> bool:
                 raise
             return False
         except FileExistsError:
-            # If the answer to a first attempt was lost, the second one finds what the first has
-            # written.
+            # If the answer to a first attempt was lost, the second finds what the first wrote.
             return system.cat_file(name) == new
 
     return storage.call(path, swap, "writing")

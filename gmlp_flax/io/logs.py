@@ -1,5 +1,5 @@
-"""Files that grow by lines, on a disk or in a bucket, and lines on standard error that say what a
-user waits for."""
+"""Files that grow line by line, on a disk or in a bucket, and lines on standard error that say what
+a user is waiting for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from io import FileIO
 
 from gmlp_flax.io import files, storage
 
@@ -61,13 +62,18 @@ class Log:
     def __init__(self, path: str, content: bytes):
         files.write(path, content)
         self._path = path
-        self._file = storage.retry(lambda: open(path, "ab", buffering=0), f"writing {path}")  # noqa: SIM115
+
+        def open_unbuffered() -> FileIO:
+            return open(path, "ab", buffering=0)
+
+        self._file = storage.retry(open_unbuffered, f"writing {path}")
 
     def write(self, content: bytes) -> None:
         """Adds whole lines; in a bucket they may be held back until `flush`."""
 
         def attempt() -> None:
-            if self._file.write(content) != len(content):
+            written = self._file.write(content)
+            if written != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         storage.retry(attempt, f"writing {self._path}")

@@ -2,8 +2,8 @@
 checked.
 
 All three allow random access: TFRecord through an index of offsets (its data must be walked once),
-ArrayRecord through its own index, parquet by row groups. A record that fails its check comes out as
-a BadRecord, in its place. Damage that hides where the next record begins is an error of the file.
+ArrayRecord through its own index, parquet by row groups. A BadRecord takes the place of a record
+that fails its check. Damage that hides where the next record begins is an error of the file.
 """
 
 import math
@@ -62,12 +62,13 @@ class BadRecords:
         return [*self._met][:5]
 
     def skip(self, message: str) -> bool:
-        """Counts a bad record, whose file and number the message names; whether it was not met
-        before."""
+        """Counts a bad record, whose file and number the message names. Returns whether it was not
+        met before."""
         is_new = message not in self._met
         # before the limit is checked: threads may exceed it at the same time
         self._met[message] = None
-        check_limit(message, min(self.count - 1, self.limit), 1, self.limit)
+        skipped_before = min(self.count - 1, self.limit)
+        check_limit(message, skipped_before, 1, self.limit)
         return is_new
 
 
@@ -85,9 +86,8 @@ def decode_utf8(data: bytes, keep_mark: bool = False) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         byte = data[error.start : error.start + 1]
-        encoding = (
-            f"WINDOWS-1252 -t UTF-8 if that byte is {byte.decode('cp1252', 'replace')!r} (Latin-1)"
-        )
+        character = byte.decode("cp1252", "replace")
+        encoding = f"WINDOWS-1252 -t UTF-8 if that byte is {character!r} (Latin-1)"
         raise NotUTF8(f"byte 0x{byte.hex()}", error.start, encoding) from error
     return text if keep_mark else text.removeprefix("\ufeff")
 
@@ -97,12 +97,13 @@ def refuse_utf16(data: bytes) -> None:
     zero characters, or at the mark of UTF-16, which Chinese text may have without a zero byte."""
     if b"\0" in data:
         offset = data.index(b"\0")
-        encoding = "UTF-32" if b"\0\0" in data[:8] else f"UTF-16{'LE' if offset % 2 else 'BE'}"
-        raise NotUTF8(
-            f"a zero byte, as {encoding[:6]} has",
-            offset,
-            f"{encoding} -t UTF-8 if it is no binary file",
-        )
+        if b"\0\0" in data[:8]:
+            family = encoding = "UTF-32"
+        else:
+            family = "UTF-16"
+            encoding = "UTF-16LE" if offset % 2 else "UTF-16BE"
+        reason = f"a zero byte, as {family} has"
+        raise NotUTF8(reason, offset, f"{encoding} -t UTF-8 if it is no binary file")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise NotUTF8("it begins as UTF-16 does", 0, "UTF-16 -t UTF-8")
 
@@ -145,9 +146,10 @@ class TFRecordFile:
     def __getitem__(self, index: int) -> bytes:
         if not 0 <= index < len(self):
             raise IndexError(f"record {index} of {len(self)} in {self.path}")
-        start = int(self.offsets[index])
+        header_start = int(self.offsets[index])
+        data_start = header_start + _HEADER.size
         stop = int(self.offsets[index + 1])
-        data = files.read_range(self.path, start + _HEADER.size, stop)
+        data = files.read_range(self.path, data_start, stop)
         return _checked(data, index)
 
     def records(
@@ -162,8 +164,9 @@ class TFRecordFile:
                     return
                 if number < start:
                     continue
+                data = stream.read(end - stream.tell())
                 try:
-                    record = _checked(stream.read(end - stream.tell()), number)
+                    record = _checked(data, number)
                 except BadRecord as error:
                     record = error
                 yield number, record
@@ -171,7 +174,7 @@ class TFRecordFile:
 
     @cached_property
     def offsets(self) -> np.ndarray:
-        """int64 [records + 1]: where each record's header begins, and the end."""
+        """int64 [records + 1]: the position of each record's header, and the end."""
         # With a small buffer, little more than the headers of large records is read.
         with files.open_file(self.path, decompress=False, buffer=8192) as stream:
             return np.array([0, *self._walk(stream)], np.int64)
@@ -220,9 +223,10 @@ def array_records(
         _check_count(path, count, stop or 1)
         end = count if stop is None else stop
         for first in range(start, end, _BATCH):
-            numbers = range(first, min(first + _BATCH, end))
+            after_last = min(first + _BATCH, end)
+            numbers = range(first, after_last)
             try:
-                batch = reader.read(numbers.start, numbers.stop)
+                batch = reader.read(first, after_last)
             except RuntimeError:
                 batch = [_array_record(reader, number) for number in numbers]
             yield from zip(numbers, batch, strict=True)
@@ -232,8 +236,8 @@ def array_records(
 
 @contextmanager
 def array_record_writer(path: Path, options: str) -> Iterator[Callable[[bytes], None]]:
-    """Yields a function that writes a record to an ArrayRecord file on this disk, which appears at
-    the end of the block; raises FileError if it cannot be written. The options are
+    """Yields a function that writes a record to an ArrayRecord file on this disk. The file appears
+    at the end of the block. Raises FileError if it cannot be written. The options are
     ArrayRecordWriter's."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -258,19 +262,22 @@ def parquet_records(
     """
     with _parquet(path) as file:
         _require_text_column(file, column, path)
-        first = sum(file.metadata.row_group(group).num_rows for group in range(start))
+        first = 0
+        for group in range(start):
+            first += file.metadata.row_group(group).num_rows
         rows = _parquet_values(file, [column], start, stop)
         for number, (value,) in enumerate(rows, first):
             yield number, value
 
 
 def _require_text_column(file: Any, column: str, path: str) -> None:
-    columns: dict[str, Any] = {field.name: field.type for field in file.schema_arrow}
-    if not _is_text(columns.get(column)):
-        names = ", ".join(f"{name!r} ({kind})" for name, kind in columns.items())
-        raise DataError(
-            f"{path}: no column {column!r} of strings, found {names}; give a corpus with one"
-        )
+    type_of: dict[str, Any] = {field.name: field.type for field in file.schema_arrow}
+    if _is_text(type_of.get(column)):
+        return
+    columns = ", ".join(f"{name!r} ({kind})" for name, kind in type_of.items())
+    raise DataError(
+        f"{path}: no column {column!r} of strings, found {columns}; give a corpus with one"
+    )
 
 
 def parquet_columns(path: str) -> tuple[str, ...]:
@@ -293,9 +300,11 @@ def parquet_rows(path: str, wanted: Container[str]) -> Iterator[tuple[int, dict[
     Bytes that are not UTF-8 text, such as those of images, come out as they are.
     """
     with _parquet(path) as file:
-        names = [name for name in file.schema_arrow.names if name in wanted]
-        classes = _declared_classes(file.schema_arrow.metadata or {})
-        for number, values in enumerate(_parquet_values(file, names, 0, None)):
+        schema = file.schema_arrow
+        names = [name for name in schema.names if name in wanted]
+        classes = _declared_classes(schema.metadata or {})
+        rows = _parquet_values(file, names, 0, None)
+        for number, values in enumerate(rows):
             row = {}
             for name, value in zip(names, values, strict=True):
                 row[name] = named_cell(value, classes.get(name, ()))
@@ -315,7 +324,9 @@ def named_cell(value: Any, classes: Sequence[str]) -> Any:
         return value
     if value == -1:
         return None
-    return classes[value] if 0 <= value < len(classes) else value
+    if 0 <= value < len(classes):
+        return classes[value]
+    return value
 
 
 def _parquet_values(
@@ -325,7 +336,9 @@ def _parquet_values(
     strings, one that is not UTF-8 would make a whole batch fail."""
     import pyarrow
 
-    groups = range(start, file.num_row_groups if stop is None else stop)
+    if stop is None:
+        stop = file.num_row_groups
+    groups = range(start, stop)
     for batch in file.iter_batches(_BATCH, row_groups=groups, columns=names, use_threads=False):
         columns = []
         for name in names:
@@ -339,7 +352,8 @@ def _parquet_values(
 def _declared_classes(metadata: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
     """`feature_classes` of the description in a file's schema; {} without one."""
     try:
-        features = json_files.loads(metadata[b"huggingface"].decode())["info"]["features"]
+        description = json_files.loads(metadata[b"huggingface"].decode())
+        features = description["info"]["features"]
     except (KeyError, ValueError, TypeError):
         return {}
     return feature_classes(features)
@@ -361,8 +375,10 @@ def feature_classes(features: Any) -> dict[str, tuple[str, ...]]:
 
 def _is_text(kind: Any) -> bool:
     """Whether a type of pyarrow's, or None, is one of strings or bytes."""
-    kind = kind.value_type if str(kind).startswith("dictionary<") else kind
-    return str(kind).removeprefix("large_") in ("string", "binary")
+    if str(kind).startswith("dictionary<"):
+        kind = kind.value_type
+    name = str(kind).removeprefix("large_")
+    return name in ("string", "binary")
 
 
 def parquet_sizes(path: str) -> list[int]:
@@ -372,8 +388,10 @@ def parquet_sizes(path: str) -> list[int]:
         sizes = []
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
-            columns = [group.column(index) for index in range(group.num_columns)]
-            sizes.append(sum(column.total_compressed_size for column in columns))
+            size = 0
+            for index in range(group.num_columns):
+                size += group.column(index).total_compressed_size
+            sizes.append(size)
         return sizes
 
 
@@ -382,16 +400,16 @@ def _parquet(path: str) -> Iterator[Any]:
     import pyarrow.parquet  # slow, and only parquet needs it
 
     is_arrow = path.lower().endswith(".arrow")
-    what = f"{path}: truncated, damaged or not {'Arrow' if is_arrow else 'parquet'}"
+    kind = "Arrow" if is_arrow else "parquet"
+    what = f"{path}: truncated, damaged or not {kind}"
     with (
         files.open_file(path, decompress=False) as stream,
         decode_errors(what, "copy or download it again"),
     ):
-        yield (
-            _ArrowFile(stream)
-            if is_arrow
-            else pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
-        )
+        if is_arrow:
+            yield _ArrowFile(stream)
+        else:
+            yield pyarrow.parquet.ParquetFile(stream, page_checksum_verification=True)
 
 
 class _ArrowFile:
@@ -426,22 +444,27 @@ class _ArrowFile:
     def _validate(self, column: Any) -> None:
         """Raises what pyarrow raises for damaged offsets, which would end the process. Strings need
         not be UTF-8."""
-        if str(column.type) in ("string", "large_string"):
-            column = column.view(str(column.type).replace("string", "binary"))
+        kind = str(column.type)
+        if kind in ("string", "large_string"):
+            binary = kind.replace("string", "binary")
+            column = column.view(binary)
         column.validate(full=True)
 
 
 def _array_record(reader: Any, number: int) -> bytes | BadRecord:
     try:
-        return reader.read([number])[0]
+        (record,) = reader.read([number])
     except RuntimeError as error:
-        return BadRecord(f"record {number}: {str(error).partition(';')[0]}")
+        reason, _, _ = str(error).partition(";")
+        return BadRecord(f"record {number}: {reason}")
+    return record
 
 
 def _check_count(path: str, count: int, expected: int | None) -> None:
     if expected is not None and count < expected:
         raise DataError(
-            f"{path}: {count} records where {expected} or more were expected: copy or download it again"
+            f"{path}: {count} records where {expected} or more were expected: copy or download it "
+            "again"
         )
 
 
@@ -457,4 +480,5 @@ def _checked(data: bytes, number: int) -> bytes:
 def _masked_crc32c(data: bytes) -> int:
     """The checksum of TFRecord: CRC-32C, rotated right by 15 bits, plus a constant."""
     checksum = google_crc32c.value(data)
-    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    rotated = checksum >> 15 | checksum << 17
+    return (rotated + 0xA282EAD8) & 0xFFFFFFFF

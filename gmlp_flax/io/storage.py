@@ -1,9 +1,8 @@
-"""Disks and stores: fsspec's file systems, what is tried again, and the one-line error if that does
-not help.
+"""Disks and stores: fsspec's file systems, retries, and the one-line error if these do not help.
 
-A path with a scheme (`gs://` through gcsfs, `s3://` through s3fs, `memory://`) is opened by fsspec;
-every other path is local. An error of a local disk is tried again a few times. The clients of
-stores try again by themselves: gcsfs six times, over half a minute.
+fsspec opens a path with a scheme (`gs://` through gcsfs, `s3://` through s3fs, `memory://`); every
+other path is local. An action that a local disk refuses is retried a few times. The clients of
+stores retry by themselves: gcsfs six times, over half a minute.
 """
 
 import errno
@@ -42,8 +41,8 @@ CONNECT = 10.0  # seconds to wait for a connection
 SILENCE = 30.0  # seconds to wait for the next bytes of an answer
 _MESSAGE = 240  # characters of a library's own words
 _REFUSED = re.compile(
-    r"Forbidden|AccessDenied|PermissionError|\b40[13]\b|Invalid Credentials|RefreshError|DefaultCredentialsError"
-    r"|NoCredentialsError|Expired ?Token|[Tt]oken (?:has )?expired"
+    r"Forbidden|AccessDenied|PermissionError|\b40[13]\b|Invalid Credentials|RefreshError"
+    r"|DefaultCredentialsError|NoCredentialsError|Expired ?Token|[Tt]oken (?:has )?expired"
 )
 # numbers in these are no HTTP codes
 _NAMES = re.compile(r"\S*(?:/|%2F)\S*|\b\d[\d,]* (?:of \d[\d,]* )?bytes")
@@ -69,7 +68,8 @@ def retry(action: Callable[[], T], doing: str) -> T:
             raise
         # ValueError: what no path has, such as a zero byte
         except (OSError, MemoryError, ValueError) as error:
-            if pause is None or errno_of(error) in _AT_ONCE or isinstance(error, ValueError):
+            is_permanent = errno_of(error) in _AT_ONCE or isinstance(error, ValueError)
+            if pause is None or is_permanent:
                 raise storage_error(doing, error) from error
             time.sleep(pause)
     raise AssertionError("unreachable")
@@ -81,7 +81,8 @@ def storage_error(doing: str, error: BaseException) -> FileError:
         return error
     number = errno_of(error)
     is_local = "://" not in doing
-    words = " ".join(f"{type(error).__name__}: {error}".split())
+    message = f"{type(error).__name__}: {error}"
+    words = " ".join(message.split())
     kind: type[FileError] = FileError
     reason = os.strerror(number) if number and is_local else words
     if isinstance(error, ImportError):
@@ -122,12 +123,12 @@ def errno_of(error: BaseException) -> int | None:
 
 
 @contextmanager
-def file_errors(doing: str, *more: type[Exception]) -> Iterator[None]:
-    """Turns an OSError of the block, or one of `more`, into a FileError of one line that begins
-    with `doing`."""
+def file_errors(doing: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turns an OSError of the block, or one of the other `kinds`, into a FileError of one line that
+    begins with `doing`."""
     try:
         yield
-    except (OSError, *more) as error:
+    except (OSError, *kinds) as error:
         raise storage_error(doing, error) from error
 
 
@@ -135,8 +136,8 @@ def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = 
     """What `action(system, name)` returns, with fsspec's file system for a path and the path's name
     there.
 
-    On a local disk `retry` calls it. What a store raises becomes one line, except FileNotFoundError
-    unless `doing` is "writing", and FileExistsError.
+    On a local disk `retry` calls it. Errors of a store become one line, except for FileExistsError
+    and, unless `doing` is "writing", FileNotFoundError.
     """
     path = os.fspath(path)
     if not path:  # which would be the current folder
@@ -144,14 +145,18 @@ def call(path: str | os.PathLike, action: Callable[[Any, str], T], doing: str = 
     if not is_remote(path):
         from fsspec.implementations.local import LocalFileSystem  # slow
 
-        return retry(lambda: action(LocalFileSystem(), os.path.abspath(path)), f"{doing} {path}")
+        def act() -> T:
+            return action(LocalFileSystem(), os.path.abspath(path))
+
+        return retry(act, f"{doing} {path}")
     try:
-        return action(*file_system(path))
+        system, name = file_system(path)
+        return action(system, name)
     except FileNotFoundError as error:
         if doing != "writing":
             raise
-        _, _, name = path.partition("://")
-        bucket, _, _ = name.partition("/")
+        _, _, object_path = path.partition("://")
+        bucket, _, _ = object_path.partition("/")
         raise FileError(
             f"{doing} {path} failed: there is no bucket {bucket!r}; make it, or check the name"
         ) from error
@@ -165,7 +170,7 @@ def file_system(path: str) -> tuple[Any, str]:
     """fsspec's file system for a path, and the path's name there; it raises whatever the store's
     package raises."""
     scheme, _, name = path.partition("://")
-    if scheme in EXTRAS and not name.strip("/"):  # which the store would be asked for, for minutes
+    if scheme in EXTRAS and not name.strip("/"):  # the store would be asked for it, for minutes
         raise DataError(f"{path!r} names no bucket: expected {scheme}://BUCKET/PATH")
     configure(scheme)
     import fsspec.core  # slow, and only remote paths need it
@@ -175,26 +180,30 @@ def file_system(path: str) -> tuple[Any, str]:
 
 @functools.cache
 def configure(scheme: str) -> None:
-    """Tells fsspec's own settings, which Orbax shares, not to remember listings, as other processes
+    """Sets fsspec's own options, which Orbax shares. Listings are not cached, as other processes
     write too."""
     if scheme not in EXTRAS:
         return
     import fsspec.config
 
-    options = fsspec.config.conf.setdefault("gcs" if scheme == "gs" else scheme, {})
+    protocol = "gcs" if scheme == "gs" else scheme
+    options = fsspec.config.conf.setdefault(protocol, {})
     options.setdefault("use_listings_cache", False)
     if EXTRAS[scheme] == "gcs":
-        # Else the first request to a bucket asks a service of its own about it, for up to a minute.
-        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-        import aiohttp
+        _configure_gcs(options)
 
-        if os.environ.get("STORAGE_EMULATOR_HOST"):
-            options.setdefault("token", "anon")  # an emulator asks for no credentials
-        options.setdefault(
-            "requests_timeout", aiohttp.ClientTimeout(sock_connect=CONNECT, sock_read=SILENCE)
-        )
-        # it prints a traceback of each error that it raises
-        logging.getLogger("gcsfs").setLevel(logging.CRITICAL + 1)
-        logging.getLogger("google.auth").setLevel(logging.ERROR)
-        # aiohttp says so of more than 1 MB; fsspec's event loop has a thread of its own.
-        warnings.filterwarnings("ignore", "Sending a large body directly", ResourceWarning)
+
+def _configure_gcs(options: dict[str, Any]) -> None:
+    # Else the first request to a bucket asks a separate service about it, for up to a minute.
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    import aiohttp
+
+    if os.environ.get("STORAGE_EMULATOR_HOST"):
+        options.setdefault("token", "anon")  # an emulator asks for no credentials
+    timeout = aiohttp.ClientTimeout(sock_connect=CONNECT, sock_read=SILENCE)
+    options.setdefault("requests_timeout", timeout)
+    # it prints a traceback of each error that it raises
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL + 1)
+    logging.getLogger("google.auth").setLevel(logging.ERROR)
+    # aiohttp warns of more than 1 MB; fsspec's event loop has a thread of its own.
+    warnings.filterwarnings("ignore", "Sending a large body directly", ResourceWarning)

@@ -14,12 +14,21 @@ from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
 DATA_COLUMN = "data"  # of TFDS's parquet files: the serialised examples
-_READERS: dict[
-    str, Callable[[str, int, int | None], Iterator[tuple[int, bytes | BadRecord | None]]]
-] = {
+_Records = Iterator[tuple[int, bytes | BadRecord | None]]
+
+
+def _tfrecords(path: str, start: int, stop: int | None) -> _Records:
+    return records.TFRecordFile(path).records(start, stop)
+
+
+def _parquet_records(path: str, start: int, stop: int | None) -> _Records:
+    return records.parquet_records(path, DATA_COLUMN, start, stop)
+
+
+_READERS: dict[str, Callable[[str, int, int | None], _Records]] = {
     "array_record": records.array_records,
-    "tfrecord": lambda path, *ends: records.TFRecordFile(path).records(*ends),
-    "parquet": lambda path, *ends: records.parquet_records(path, DATA_COLUMN, *ends),
+    "tfrecord": _tfrecords,
+    "parquet": _parquet_records,
 }
 FORMATS = tuple(_READERS)
 
@@ -54,77 +63,89 @@ class Folder(NamedTuple):
         """Name -> feature of an example; {} if examples are not dicts."""
         import tensorflow_datasets as tfds
 
-        return (
-            dict(self.features.items())
-            if isinstance(self.features, tfds.features.FeaturesDict)
-            else {}
-        )
+        if isinstance(self.features, tfds.features.FeaturesDict):
+            return dict(self.features.items())
+        return {}
 
     @property
     def listed(self) -> str:
-        """The names of an example's features, for an error."""
-        return ", ".join(map(repr, sorted(self.fields))) or type(self.features).__name__
+        """The names of an example's features, for an error; its type if it has none."""
+        names = [repr(name) for name in sorted(self.fields)]
+        if not names:
+            return type(self.features).__name__
+        return ", ".join(names)
 
     def shards(self, split: str) -> list[Shard]:
         """The shards of a split, in order; raises DataError if one is missing or empty."""
+        shards = []
         for name, count in self.lengths[split].items():
             if name not in self.files:
                 raise DataError(
                     f"{self.path!r}: shard {name!r} is missing; prepare or copy it again"
                 )
+            file = self.files[name]
             if count < 1:
                 raise DataError(
-                    f"{self.files[name].path}: an empty shard, no record in it; prepare or copy it again"
+                    f"{file.path}: an empty shard, no record in it; prepare or copy it again"
                 )
-        return [Shard(self.files[name], count) for name, count in self.lengths[split].items()]
+            shards.append(Shard(file, count))
+        return shards
 
     def records(self, split: str) -> Iterator[tuple[str, bytes | BadRecord]]:
-        """Yields the records of a split, in order, each with its name in messages. Raises DataError
-        if a shard is missing, truncated or empty."""
+        """Yields the records of a split, in order, each after its name for messages. Raises
+        DataError if a shard is missing, truncated or empty."""
+        read = _READERS[self.file_format]
         for shard in self.shards(split):
-            # Of parquet, ends are row groups.
+            path = shard.file.path
+            # The parquet reader counts row groups, not records.
             end = None if self.file_format == "parquet" else shard.records
-            for number, data in _READERS[self.file_format](shard.file.path, 0, end):
-                data = b"" if data is None else data
-                # A bad record's own message has its number.
-                yield (
-                    shard.file.path + ("" if isinstance(data, BadRecord) else f", record {number}"),
-                    data,
-                )
+            for number, data in read(path, 0, end):
+                if data is None:
+                    data = b""
+                # The message of a bad record already has its number.
+                name = path if isinstance(data, BadRecord) else f"{path}, record {number}"
+                yield name, data
 
 
 def find(path: str) -> str:
     """The folder of `tfds:NAME[/CONFIG][:VERSION]`; any other path is returned unchanged.
 
-    The folder is below TFDS_DATA_DIR or ~/tensorflow_datasets. Without a version, the newest is
-    taken. If there is none, a DataError says where it should be and how to get it.
+    The folder is below TFDS_DATA_DIR or ~/tensorflow_datasets. Without a version, the newest one is
+    used. If there is none, a DataError says where it should be and how to get it.
     """
     if not path.startswith("tfds:"):
         return path
     name, _, version = path.removeprefix("tfds:").partition(":")
     root = os.environ.get("TFDS_DATA_DIR") or os.path.expanduser("~/tensorflow_datasets")
     parent = files.join(root, *name.split("/"))
-    below = files.subfolders(parent)
-    versions = [
-        folder for folder in below if _VERSION.fullmatch(folder) and version in ("", folder)
-    ]
-    # A folder without metadata was not prepared to the end: the next older version is tried.
-    for folder in sorted(versions, key=lambda folder: [*map(int, folder.split("."))], reverse=True):
+    subfolders = files.subfolders(parent)
+    versions = []
+    for folder in subfolders:
+        if _VERSION.fullmatch(folder) and version in ("", folder):
+            versions.append(folder)
+    versions.sort(key=_version_numbers, reverse=True)
+    # A folder without metadata was not prepared completely: the next older version is tried.
+    for folder in versions:
         prepared = files.join(parent, folder)
         if all(files.exists(files.join(prepared, metadata)) for metadata in _METADATA):
             return prepared
     wanted = files.join(parent, version) if version else parent
-    there = f"found {', '.join(below)}" if below else "no such folder"
+    content = f"found {', '.join(subfolders)}" if subfolders else "no such folder"
     raise DataError(
-        f"{path!r} is not prepared in {wanted!r} ({there}): prepare it with `tfds build {name} "
-        f"--file_format=array_record --data_dir={root}`, copy it there (gcloud storage cp -r), or set TFDS_DATA_DIR"
+        f"{path!r} is not prepared in {wanted!r} ({content}): prepare it with `tfds build {name} "
+        f"--file_format=array_record --data_dir={root}`, copy it there (gcloud storage cp -r), or "
+        "set TFDS_DATA_DIR"
     )
 
 
+def _version_numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
+
+
 def load(path: str, contents: tuple[File, ...]) -> Folder | None:
-    """Reads the metadata of the TFDS folder `path` with these files, or returns None if it is not
-    one. Raises DataError if the metadata are missing or damaged, or the format is not one of
-    FORMATS."""
+    """Reads the metadata of the TFDS folder `path`, which has these files, or returns None if it is
+    no such folder. Raises DataError if the metadata are missing or damaged, or the format is not
+    one of FORMATS."""
     by_name = {file.name: file for file in contents}
     if "features.json" not in by_name:
         return None
@@ -137,10 +158,13 @@ def load(path: str, contents: tuple[File, ...]) -> Folder | None:
             _refuse_code(json_files.read(os.path.join(folder, name)), f"{path}/{name}")
         what = f"{path!r}: {' or '.join(_METADATA)} is damaged"
         with decode_errors(what, "prepare or copy them again"):
-            info, file_format, lengths = _read_info(folder)
+            info = _read_info(folder)
+            lengths = _lengths(info.splits)
+            file_format = info.file_format.value if info.file_format else "unknown"
     if file_format not in FORMATS:
         raise DataError(
-            f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare it again"
+            f"{path!r} is in TFDS's format {file_format!r}; expected {', '.join(FORMATS)}: prepare "
+            "it again"
         )
     if not all(lengths.values()) or not lengths:
         raise DataError(
@@ -150,36 +174,38 @@ def load(path: str, contents: tuple[File, ...]) -> Folder | None:
 
 
 def _refuse_code(value: Any, where: str) -> None:
-    """Refuses a feature of a class that is none of TFDS's own: TFDS imports whatever module is
-    named there."""
+    """Raises DataError for a feature whose class is not one of TFDS's own: TFDS would import the
+    module of that name."""
     if isinstance(value, list):
         for entry in value:
             _refuse_code(entry, where)
     elif isinstance(value, dict):
         for key, entry in value.items():
-            if (
-                key in _CLASS_KEYS
-                and isinstance(entry, str)
-                and not entry.startswith("tensorflow_datasets.")
-            ):
+            is_class = key in _CLASS_KEYS and isinstance(entry, str)
+            if is_class and not entry.startswith("tensorflow_datasets."):
                 raise DataError(
-                    f"{where}: {key} is {entry!r}, a class that is none of TFDS's own; prepare it without"
+                    f"{where}: {key} is {entry!r}, a class that is none of TFDS's own; prepare it "
+                    "without"
                 )
             if key == "json" and isinstance(entry, str):
                 entry = json_files.parse(entry.encode("utf-8", "replace"), where)
             _refuse_code(entry, where)
 
 
-def _read_info(folder: str) -> tuple[Any, str, dict[str, dict[str, int]]]:
-    """TFDS's info, the format, and `Folder.lengths`."""
+def _read_info(folder: str) -> Any:
+    """TFDS's description of the data set in a folder."""
     import tensorflow_datasets as tfds  # slow, and only such folders need it
 
-    info = tfds.builder_from_directory(folder).info
+    return tfds.builder_from_directory(folder).info
+
+
+def _lengths(splits: Any) -> dict[str, dict[str, int]]:
+    """`Folder.lengths`, by TFDS's splits."""
     lengths = {}
-    for name, split in info.splits.items():
-        names = sorted(os.path.basename(shard) for shard in split.filenames)
-        lengths[name] = dict(zip(names, split.shard_lengths, strict=True))
-    return info, info.file_format.value if info.file_format else "unknown", lengths
+    for name, split in splits.items():
+        shard_names = sorted(os.path.basename(path) for path in split.filenames)
+        lengths[name] = dict(zip(shard_names, split.shard_lengths, strict=True))
+    return lengths
 
 
 @contextmanager
@@ -192,8 +218,10 @@ def _local_metadata(path: str, by_name: dict[str, File]) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="gmlp_flax_") as folder:
         for name, file in by_name.items():
             # ../x is a name in a bucket
-            if name in _METADATA or (name.endswith(_CLASS_NAMES) and "/" not in name):
-                Path(folder, name).write_bytes(files.read_small(file.path))
+            has_class_names = name.endswith(_CLASS_NAMES) and "/" not in name
+            if name in _METADATA or has_class_names:
+                content = files.read_small(file.path)
+                Path(folder, name).write_bytes(content)
         yield folder
 
 
@@ -205,5 +233,6 @@ def require_text(folder: Folder) -> None:
     # a shape means ids of a deprecated encoder
     if not isinstance(text, tfds.features.Text) or text.shape:
         raise DataError(
-            f"{folder.path!r} has no text feature 'text', found {folder.listed}; give a corpus with one"
+            f"{folder.path!r} has no text feature 'text', found {folder.listed}; give a corpus "
+            "with one"
         )

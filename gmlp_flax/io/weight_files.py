@@ -58,8 +58,8 @@ def is_weight_file(path: str) -> bool:
 
 
 def require_all(state: State, wanted: Mapping[str, Shape], where: str) -> None:
-    """Raises RunError unless a state dict has all names that are wanted, with their shapes, as
-    finite floating point numbers, and no others.
+    """Raises RunError unless a state dict has exactly the wanted names, with their shapes, as finite
+    floating point numbers.
 
     Args:
         state: the weights.
@@ -67,13 +67,14 @@ def require_all(state: State, wanted: Mapping[str, Shape], where: str) -> None:
         where: the source of the weights, for the message, which counts each kind of mistake and
             names the first.
     """
-    missing = [name for name in wanted if name not in state]
+    missing = []
     unexpected = [name for name in state if name not in wanted]
     misshapen = []
     mistyped = []
     infinite = []
     for name, shape in wanted.items():
         if name not in state:
+            missing.append(name)
             continue
         array = state[name]
         if array.shape != shape:
@@ -88,11 +89,12 @@ def require_all(state: State, wanted: Mapping[str, Shape], where: str) -> None:
         "of another shape": misshapen,
         "of a type that is no weight's": mistyped,
     }
-    counted = [
-        f"{len(names)} {kind} ({listed(names)})" for kind, names in problems.items() if names
-    ]
-    if counted:
-        raise RunError(f"{where} does not hold the weights of this model: {'; '.join(counted)}")
+    counts = []
+    for kind, names in problems.items():
+        if names:
+            counts.append(f"{len(names)} {kind} ({listed(names)})")
+    if counts:
+        raise RunError(f"{where} does not hold the weights of this model: {'; '.join(counts)}")
     if infinite:
         raise RunError(
             f"{where}: {infinite[0]} has numbers that are not finite ({len(infinite)} such "
@@ -113,7 +115,7 @@ def _local(path: str) -> Iterator[str]:
 
 
 class _Format(NamedTuple):
-    """How files of a kind are read: their weights, and the shapes of these alone."""
+    """How files of a kind are read: their weights, or only the shapes of these."""
 
     read: Callable[[str], State]
     shapes: Callable[[str], dict[str, Shape]]
@@ -160,12 +162,13 @@ def _read_npz(path: str) -> State:
 
 def _npz_shapes(path: str) -> dict[str, Shape]:
     _require_unpackable(path)
-    found = {}
+    shape_of = {}
     with _decoding_npz(path), zipfile.ZipFile(path) as archive:
         for member in archive.namelist():
+            name = member.removesuffix(".npy")
             with archive.open(member) as file:
-                found[member.removesuffix(".npy")] = _shape_in_header(file)
-    return found
+                shape_of[name] = _shape_in_header(file)
+    return shape_of
 
 
 def _decoding_npz(path: str) -> contextlib.AbstractContextManager[None]:
@@ -173,7 +176,7 @@ def _decoding_npz(path: str) -> contextlib.AbstractContextManager[None]:
 
 
 def _shape_in_header(file: Any) -> Shape:
-    """The shape of an array of NumPy's format; raises ValueError if it is none of numbers."""
+    """The shape of an array in NumPy's format; raises ValueError if it does not hold numbers."""
     version = np.lib.format.read_magic(file)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -193,7 +196,8 @@ def _require_unpackable(path: str) -> None:
         return
     with decode_errors(f"{path} is damaged", _AGAIN, RunError), zipfile.ZipFile(path) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked > max(files.MOST, 10 * os.path.getsize(path)):
+    packed = os.path.getsize(path)
+    if unpacked > max(files.MOST, 10 * packed):
         raise RunError(f"{path} would unpack to {unpacked:,} bytes, more than weights do: {_AGAIN}")
 
 
@@ -207,15 +211,19 @@ def _read_torch(path: str) -> State:
     state = {}
     with decode_errors(f"{path} cannot be read by torch", _AGAIN, RunError):
         for name, tensor in tensors.items():
-            whole = tensor.float() if tensor.dtype in half else tensor
-            state[str(name)] = whole.detach().numpy()
+            if tensor.dtype in half:
+                tensor = tensor.float()
+            state[str(name)] = tensor.detach().numpy()
     return state
 
 
 def _torch_shapes(path: str) -> dict[str, Shape]:
     torch = _require_torch(path)
-    tensors = _load_torch(torch, path, "meta")  # a device that has shapes alone
-    return {str(name): tuple(tensor.shape) for name, tensor in tensors.items()}
+    tensors = _load_torch(torch, path, "meta")  # a device that has only shapes
+    shape_of = {}
+    for name, tensor in tensors.items():
+        shape_of[str(name)] = tuple(tensor.shape)
+    return shape_of
 
 
 def _require_torch(path: str) -> Any:
@@ -236,7 +244,10 @@ def _load_torch(torch: Any, path: str, device: str) -> Mapping[Any, Any]:
     for key in INNER:
         if isinstance(state, dict) and isinstance(state.get(key), dict):
             state = state[key]
-    if not isinstance(state, dict) or not all(_is_dense(torch, each) for each in state.values()):
+    is_state_dict = isinstance(state, dict) and all(
+        _is_dense(torch, value) for value in state.values()
+    )
+    if not is_state_dict:
         raise RunError(
             f"{path} holds no state dict of dense tensors, alone or under {' or '.join(INNER)}"
         )

@@ -1,5 +1,6 @@
-"""Corpora: documents (strings) in a fixed order, in parts that workers read in parallel, and which
-of them a run takes: all of a split, or a share of the documents by their text.
+"""Corpora: documents (strings) in a fixed order, in parts that workers read in parallel.
+
+A run takes all documents of a split, or a share of them that is chosen by their text.
 
 Large files are cut into several parts if their format allows it (see `documents`): parquet, JSON
 lines that are not compressed and, on local disks, TFRecord and ArrayRecord.
@@ -24,7 +25,7 @@ from gmlp_flax.io import files, records
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
 
-# Of a file that is cut into parts, about; documents and their order do not depend on it.
+# About the size of a part of a large file; documents and their order do not depend on it.
 PART_BYTES = 64 << 20
 
 
@@ -37,7 +38,8 @@ class FilePart:
         path: the file.
         reader: key of documents.READERS.
         size: bytes before decompression; for a range, its share of them.
-        start, stop: the range, in the reader's unit; stop None is the end of the file.
+        start: where the range begins, in the reader's unit.
+        stop: where it ends; None is the end of the file.
     """
 
     name: str
@@ -73,7 +75,7 @@ class FilePart:
 
 
 class MemoryPart(NamedTuple):
-    """Documents in memory, with what FilePart has."""
+    """Documents in memory, with the attributes of a FilePart."""
 
     name: str
     texts: tuple[str, ...]
@@ -98,7 +100,8 @@ class Selection(NamedTuple):
     """Which documents of a corpus to take.
 
     Attributes:
-        share: of the documents, held out by their text (see `holdout`); 0 takes all documents.
+        share: the share of the documents that is held out by their text (see `holdout`); 0 takes
+            all documents.
         role: "train" or "heldout".
     """
 
@@ -110,8 +113,8 @@ class Selection(NamedTuple):
 
         Args:
             documents: some documents of the corpus, or all.
-            is_whole: whether they are all. If there is only one, it is cut: its last `share` is
-                held out.
+            is_whole: whether they are all. If there is only one, it is cut, and its last `share`
+                is held out.
 
         Raises:
             DataError: a single document leaves nothing for a role.
@@ -149,17 +152,23 @@ _LAST_BLANK = re.compile(r"\s(?=\S*\Z)")
 
 
 def _find_cut(document: str, before: float, share: float) -> int:
-    """Where a document is cut after the share `before` of its characters: at the start of the line
-    there or, if that is farther than half of `share` away, after the last white space; in a text
-    without white space between two characters."""
-    target = round(len(document) * before)
-    farthest = max(0, target - round(len(document) * share / 2))
-    line = max(document.rfind("\n", farthest, target), document.rfind("\r", farthest, target))
-    if line >= 0:
-        return line + 1
-    blank = _LAST_BLANK.search(document[farthest:target])
+    """Where to cut a document after the share `before` of its characters.
+
+    That is at the start of the line there or, if that is farther than half of `share` away, after
+    the last white space; in a text without white space, between two characters.
+    """
+    size = len(document)
+    target = round(size * before)
+    reach = round(size * share / 2)
+    earliest = max(0, target - reach)
+    line_feed = document.rfind("\n", earliest, target)
+    carriage_return = document.rfind("\r", earliest, target)
+    line_end = max(line_feed, carriage_return)
+    if line_end >= 0:
+        return line_end + 1
+    blank = _LAST_BLANK.search(document[earliest:target])
     if blank:
-        return farthest + blank.end()
+        return earliest + blank.end()
     return target
 
 
@@ -184,10 +193,15 @@ class Documents:
         Args:
             bad: counts and limits the records that do not parse; without it the first one raises.
         """
-        counted_bad = BadRecords() if bad is None else bad
-        by_part = (part.documents(counted_bad) for part in self.parts)
-        documents = itertools.chain.from_iterable(by_part)
-        return self.selection.pick(documents, is_whole=True)
+        if bad is None:
+            bad = BadRecords()
+        return self.selection.pick(chain_documents(self.parts, bad), is_whole=True)
+
+
+def chain_documents(parts: Iterable[Part], bad: BadRecords) -> Iterator[str]:
+    """The documents of some parts, in order; see FilePart.documents."""
+    for part in parts:
+        yield from part.documents(bad)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,8 +210,8 @@ class Corpus(Dataset):
 
     Attributes:
         content: SHA-256, in hexadecimal, of the files' names, sizes, versions and ends, and of the
-            split; of documents in memory a hash of these. It recognises a corpus without reading it
-            all, and stays the same when the folder moves.
+            split; for documents in memory, a hash of the documents. It recognises a corpus without
+            reading it all, and stays the same when the folder moves.
     """
 
     content: str = ""
@@ -216,7 +230,8 @@ class Corpus(Dataset):
 
     def some(self, count: int) -> list[str]:
         """See Dataset: the first documents."""
-        return [line_of(text) for text in itertools.islice(self.examples.read(), count)]
+        documents = itertools.islice(self.examples.read(), count)
+        return [line_of(text) for text in documents]
 
     @property
     def name(self) -> str:
@@ -227,7 +242,9 @@ class Corpus(Dataset):
     def digest(self) -> str:
         """SHA-256, in hexadecimal, of the content, the parts into which the corpus is cut, and
         their readers."""
-        parts = [(part.name, part.size, part.reader) for part in self.examples.parts]
+        parts = []
+        for part in self.examples.parts:
+            parts.append((part.name, part.size, part.reader))
         description = repr((self.content, parts))
         return hashlib.sha256(description.encode()).hexdigest()
 
@@ -240,14 +257,14 @@ class Corpus(Dataset):
         return {"documents": count, "content": self.content}
 
     def hold_out(self, role: str, share: float) -> Corpus:
-        """See Dataset; which documents these are is found as they are read."""
+        """See Dataset; the documents are chosen when they are read."""
         selection = Selection(share, role)
         examples = dataclasses.replace(self.examples, selection=selection)
         return dataclasses.replace(self, examples=examples)
 
 
 def no_text(corpus: Corpus) -> DataError:
-    """The error of a corpus of which nothing is left for a role."""
+    """The error of a corpus that has no text for its role."""
     selection = corpus.examples.selection
     return DataError(
         f"{corpus.name!r} holds no text for {selection.role!r} with "
@@ -312,8 +329,8 @@ def from_files(
 
 
 def _ends(file: File) -> str:
-    """A hash of a local file's two ends, as its time may be that of an archive, and say nothing. Of
-    a remote one the store's tag is of the content."""
+    """A hash of a local file's two ends, as its time may be that of an archive, and say nothing.
+    Empty for a remote file: the store's tag depends on the content."""
     if files.is_remote(file.path):
         return ""
     content = fingerprints.ends(file)
@@ -332,36 +349,64 @@ def cut(file: File, reader: str, count: int | None = None) -> Iterator[FilePart]
         yield from _row_group_parts(file, reader)
         return
     total = file.size if count is None else count
-    unit = "bytes" if count is None else "records"
-    wanted = -(-file.size // PART_BYTES)
-    pieces = max(1, min(total, wanted))
-    # Each part of a remote shard would fetch all records before it, or the whole file.
-    is_far = count is not None and files.is_remote(file.path)
-    has_no_ranges = reader in ("text", "arrow") or bool(files.compression(file.name))
-    if pieces == 1 or is_far or has_no_ranges:
-        yield FilePart(file.name, file.path, reader, file.size, 0, count)
+    pieces = 1
+    if _can_be_cut(file, reader, count):
+        wanted = -(-file.size // PART_BYTES)  # rounded up
+        pieces = max(1, min(total, wanted))
+    if pieces == 1:
+        yield FilePart(
+            name=file.name,
+            path=file.path,
+            reader=reader,
+            size=file.size,
+            stop=count,
+        )
         return
+    unit = "bytes" if count is None else "records"
     bounds = [total * piece // pieces for piece in range(pieces + 1)]
     for start, stop in itertools.pairwise(bounds):
-        name = f"{file.name}, {unit} {start} to {stop - 1}"
-        size = file.size * (stop - start) // total
-        yield FilePart(name, file.path, reader, size, start, stop)
+        yield FilePart(
+            name=f"{file.name}, {unit} {start} to {stop - 1}",
+            path=file.path,
+            reader=reader,
+            size=file.size * (stop - start) // total,
+            start=start,
+            stop=stop,
+        )
+
+
+def _can_be_cut(file: File, reader: str, count: int | None) -> bool:
+    """Whether a range in the middle of a file can be read without what is before it."""
+    if reader in ("text", "arrow") or files.compression(file.name):
+        return False
+    # Each part of a remote shard would fetch all records before it, or the whole file.
+    is_shard = count is not None
+    return not (is_shard and files.is_remote(file.path))
 
 
 def _row_group_parts(file: File, reader: str) -> Iterator[FilePart]:
     """Joins row groups into parts of at least PART_BYTES; the footer of a small file is not
     read."""
-    sizes = []
+    group_sizes = []
     if file.size > PART_BYTES:
-        sizes = records.parquet_sizes(file.path)
+        group_sizes = records.parquet_sizes(file.path)
+    groups = len(group_sizes)
     start = 0
     size = 0
-    for stop, group in enumerate(sizes, start=1):
-        size += group
-        if size >= PART_BYTES and stop < len(sizes):
-            name = f"{file.name}, row groups {start} to {stop - 1}"
-            yield FilePart(name, file.path, reader, size, start, stop)
+    for stop, group_size in enumerate(group_sizes, start=1):
+        size += group_size
+        if size >= PART_BYTES and stop < groups:
+            yield FilePart(
+                name=f"{file.name}, row groups {start} to {stop - 1}",
+                path=file.path,
+                reader=reader,
+                size=size,
+                start=start,
+                stop=stop,
+            )
             start = stop
             size = 0
-    name = f"{file.name}, row groups {start} to {len(sizes) - 1}" if start else file.name
-    yield FilePart(name, file.path, reader, size or file.size, start, None)
+    name = file.name
+    if start:
+        name = f"{file.name}, row groups {start} to {groups - 1}"
+    yield FilePart(name, file.path, reader, size or file.size, start)

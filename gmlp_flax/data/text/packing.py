@@ -1,6 +1,7 @@
 """A prepared corpus to windows of equal length, and their order in training."""
 
-import contextlib
+import bisect
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,13 +24,14 @@ class Packing:
     [length], "index": int32}. Consecutive items are read together; any other item costs the reading
     of a group of windows.
 
-    If windows are not `closed`, no [SEP] is added at their end, and a token more has room: what
-    follows [CLS] is the text itself, with a [SEP] at the end of each document and nowhere else.
+    If windows are not `closed`, no [SEP] is added at their end, and there is room for one more
+    token: what follows [CLS] is the text itself, with a [SEP] at the end of each document and
+    nowhere else.
 
     Args:
         prepared: the corpus; pickled as the name of its folder.
         length: the length of a window, including special tokens.
-        closed: see above.
+        closed: whether a window ends in a [SEP] of its own.
 
     Raises:
         DataError: `length` is too small, or there are fewer tokens than one window needs.
@@ -51,48 +53,77 @@ class Packing:
                 f"{self.room}; lower the length to {longest} or less, or give more text"
             )
         self.group = max(1, GROUP_TOKENS // length)
-        self._groups = ResultCache(self._read_group, 2)
+        self._groups = ResultCache(self.read_group, 2)
 
-    def _read_group(self, group: int) -> np.ndarray:
+    def group_range(self, group: int) -> range:
+        """The numbers of a group's windows."""
         first = group * self.group
-        return self.windows(first, first + self.group)
+        stop = min(first + self.group, len(self))
+        return range(first, stop)
+
+    def read_group(self, group: int) -> np.ndarray:
+        """The windows of a group: [windows, length], of the prepared ids' type."""
+        numbers = self.group_range(group)
+        return self.windows(numbers.start, numbers.stop)
 
     def windows(self, first: int, stop: int) -> np.ndarray:
         """Windows [first, stop), or as many as there are: [windows, length], of the prepared ids'
         type."""
         tokenizer = self.prepared.tokenizer
         count = min(stop, len(self)) - first
-        begin = first * self.room
-        end = min(begin + count * self.room, self.prepared.tokens)
-        ids = self.prepared.read(begin, end)
+        ids = self._read_text(first, count)
         padding = count * self.room - len(ids)
         text = np.pad(ids, (0, padding), constant_values=tokenizer.pad_id)
         windows = np.full((count, self.length), tokenizer.pad_id, ids.dtype)
         windows[:, 0] = tokenizer.cls_id
         windows[:, 1 : 1 + self.room] = text.reshape(count, self.room)
         if self.closed:
-            rows = np.arange(count)
-            sizes = np.minimum(self.room, len(ids) - self.room * rows)
-            windows[rows, 1 + sizes] = tokenizer.sep_id
+            self._close(windows, len(ids))
         return windows
 
+    def _read_text(self, first: int, count: int) -> np.ndarray:
+        """The ids of the text in `count` windows: [tokens]. The last window may have fewer."""
+        begin = first * self.room
+        end = begin + count * self.room
+        return self.prepared.read(begin, min(end, self.prepared.tokens))
+
+    def _close(self, windows: np.ndarray, tokens: int) -> None:
+        """Puts [SEP] behind the text of each window; `tokens` is the length of all their text."""
+        rows = np.arange(len(windows))
+        begins = self.room * rows
+        sizes = np.minimum(self.room, tokens - begins)
+        windows[rows, 1 + sizes] = self.prepared.tokenizer.sep_id
+
     def __len__(self) -> int:
-        return -(-self.prepared.tokens // self.room)
+        return _ceil_div(self.prepared.tokens, self.room)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if not 0 <= index < len(self):
             raise IndexError(f"window {index} of {len(self)}")
         group, row = divmod(int(index), self.group)
-        window = self._groups(group)[row]
-        return {"tokens": window.astype(np.int32), "index": np.int32(index)}
+        windows = self._groups(group)
+        return {
+            "tokens": windows[row].astype(np.int32),
+            "index": np.int32(index),
+        }
 
     def __reduce__(self):
         return Packing, (self.prepared, self.length, self.closed)
 
 
+def _ceil_div(dividend: int, divisor: int) -> int:
+    """The quotient, rounded up."""
+    return -(-dividend // divisor)
+
+
 class _Pool(NamedTuple):
-    """The windows of a pool, [windows, length], their order, and their numbers in the corpus, int
-    [windows]."""
+    """Some windows, and the order in which they are taken.
+
+    Attributes:
+        windows: [windows, length].
+        order: int [windows], rows of `windows`.
+        numbers: int [windows], their numbers in the corpus.
+    """
 
     windows: np.ndarray
     order: np.ndarray
@@ -100,11 +131,15 @@ class _Pool(NamedTuple):
 
 
 class _Epoch(NamedTuple):
-    """The groups in their order, and where each pool begins, counted in windows of the epoch, and
-    the end: int [pools + 1]."""
+    """The order of the groups in an epoch.
+
+    Attributes:
+        groups: int [groups], their numbers.
+        bounds: where each pool begins, counted in windows of the epoch, and the end.
+    """
 
     groups: np.ndarray
-    bounds: np.ndarray
+    bounds: list[int]
 
 
 class WindowOrder:
@@ -124,10 +159,11 @@ class WindowOrder:
     def __init__(self, packing: Packing, seed: int):
         self.packing = packing
         self.seed = seed
-        groups = -(-len(packing) // packing.group)
-        tokens = groups * packing.group * packing.length
-        pools = min(groups, -(-tokens // POOL_TOKENS))
-        self._bounds = np.arange(pools + 1) * groups // pools  # of each pool, in groups
+        self._group_count = _ceil_div(len(packing), packing.group)
+        tokens = self._group_count * packing.group * packing.length
+        pools = min(self._group_count, _ceil_div(tokens, POOL_TOKENS))
+        # Where each pool begins, counted in groups of the epoch, and the end.
+        self._bounds = np.arange(pools + 1) * self._group_count // pools
         self._epochs = ResultCache(self._make_epoch, 2)
         self._pools = ResultCache(self._make_pool, 2)
 
@@ -138,56 +174,63 @@ class WindowOrder:
         index = np.empty(count, np.int32)
         done = 0
         while done < count:
-            epoch, position = divmod(begin + done, len(self.packing))
-            bounds = self._epochs(epoch).bounds
-            number = int(np.searchsorted(bounds, position, "right")) - 1
-            pool = self._pools((epoch, number))
-            first = position - int(bounds[number])
-            left_in_pool = int(bounds[number + 1]) - position
-            taken = min(count - done, left_in_pool)
-            stop = done + taken
-            rows = pool.order[first : first + taken]
+            pool, first = self._find(begin + done)
+            rows = pool.order[first : first + count - done]  # fewer where the pool ends
+            stop = done + len(rows)
             tokens[done:stop] = pool.windows[rows]
             index[done:stop] = pool.numbers[rows]
             done = stop
         return {"tokens": tokens, "index": index}
 
+    def _find(self, position: int) -> tuple[_Pool, int]:
+        """The pool that holds a position of the endless order, and the position in the pool."""
+        epoch, in_epoch = divmod(position, len(self.packing))
+        bounds = self._epochs(epoch).bounds
+        pool = bisect.bisect_right(bounds, in_epoch) - 1
+        in_pool = in_epoch - bounds[pool]
+        return self._pools((epoch, pool)), in_pool
+
     def _make_epoch(self, epoch: int) -> _Epoch:
-        group = self.packing.group
+        size = self.packing.group
         random = np.random.default_rng([self.seed, epoch])
-        groups = random.permutation(int(self._bounds[-1]))
-        sizes = np.minimum(group, len(self.packing) - groups * group)
-        firsts = np.cumsum(np.insert(sizes, 0, 0))
-        return _Epoch(groups, firsts[self._bounds])
+        groups = random.permutation(self._group_count)
+        firsts = groups * size
+        sizes = np.minimum(size, len(self.packing) - firsts)
+        bounds = np.insert(np.cumsum(sizes), 0, 0)  # of each group
+        pool_bounds = bounds[self._bounds]
+        return _Epoch(groups, pool_bounds.tolist())
 
     def _make_pool(self, key: tuple[int, int]) -> _Pool:
         epoch, pool = key
-        first_group = self._bounds[pool]
-        end_group = self._bounds[pool + 1]
-        groups = self._epochs(epoch).groups[first_group:end_group]
+        start = self._bounds[pool]
+        stop = self._bounds[pool + 1]
+        groups = self._epochs(epoch).groups
         windows = []
         numbers = []
-        for group in np.sort(groups).tolist():
-            first = group * self.packing.group
-            stop = min(first + self.packing.group, len(self.packing))
-            windows.append(self.packing.windows(first, stop))
-            numbers.append(np.arange(first, stop))
+        for group in sorted(groups[start:stop].tolist()):
+            windows.append(self.packing.read_group(group))
+            group_range = self.packing.group_range(group)
+            numbers.append(np.arange(group_range.start, group_range.stop))
+        all_numbers = np.concatenate(numbers)
         # Plus one, because NumPy ignores trailing zeros of a seed.
         random = np.random.default_rng([self.seed, epoch, pool + 1])
-        all_numbers = np.concatenate(numbers)
-        order = random.permutation(len(all_numbers))
-        return _Pool(np.concatenate(windows), order, all_numbers)
+        return _Pool(
+            windows=np.concatenate(windows),
+            order=random.permutation(len(all_numbers)),
+            numbers=all_numbers,
+        )
 
 
 class Mixture:
-    """One corpus or several, each in an order of its own, among which the examples are shared out:
-    after any number of them, each corpus has had its share, to within an example or two. A small
-    corpus begins a new epoch while others continue theirs. A `pipeline.Order`.
+    """Examples from one corpus or several, each corpus in an order of its own; a `pipeline.Order`.
+
+    After any number of examples, each corpus has had its share of them, to within an example or
+    two. A small corpus begins a new epoch while others continue theirs.
 
     Args:
-        packings: windows of one length; their numbers in "index" continue from corpus to
-            corpus.
-        shares: of each, above 0; they add up to 1.
+        packings: the windows of each corpus, of one length; their numbers in "index" continue from
+            corpus to corpus.
+        shares: of each corpus, above 0; they add up to 1.
         seed: decides the orders; a non-negative integer.
     """
 
@@ -204,53 +247,70 @@ class Mixture:
         count = len(positions)
         if len(self._orders) == 1:
             return self._orders[0].take(positions.start, count)
-        taken = self._taken(np.arange(positions.start, positions.stop + 1))
-        source = np.diff(taken).argmax(axis=0)  # the corpus of each example
+        bounds = np.arange(positions.start, positions.stop + 1)
+        taken = self._taken(bounds)
+        corpora = np.diff(taken).argmax(axis=0)  # of each example
         tokens = np.empty((count, self.packings[0].length), np.int32)
         index = np.empty(count, np.int32)
-        before = 0
-        for number, order in enumerate(self._orders):
-            first = int(taken[number, 0])
-            stop = int(taken[number, -1])
+        windows_before = 0
+        for corpus, order in enumerate(self._orders):
+            first = int(taken[corpus, 0])
+            stop = int(taken[corpus, -1])
             examples = order.take(first, stop - first)
-            is_of_corpus = source == number
-            tokens[is_of_corpus] = examples["tokens"]
-            index[is_of_corpus] = examples["index"] + before
-            before += len(order.packing)
+            rows = corpora == corpus
+            tokens[rows] = examples["tokens"]
+            index[rows] = windows_before + examples["index"]
+            windows_before += len(order.packing)
         return {"tokens": tokens, "index": index}
 
     def _taken(self, positions: np.ndarray) -> np.ndarray:
         """How many of the examples before each position come from each corpus: [corpora,
-        positions]. Each corpus takes its part of what those before it leave, rounded; so of any two
-        numbers in a row one alone grows, by 1."""
+        positions].
+
+        Each corpus takes its part of what those before it leave, rounded. So from one position to
+        the next the count of exactly one corpus grows, by 1.
+        """
         taken = []
         left = positions
         left_share = 1.0
         for share in self.shares[:-1]:
-            part = np.floor(left * (share / left_share) + 0.5).astype(np.int64)
-            taken.append(part)
-            left = left - part
+            part = left * (share / left_share)
+            rounded = np.floor(part + 0.5).astype(np.int64)
+            taken.append(rounded)
+            left = left - rounded
             left_share -= share
-        return np.stack([*taken, left])
+        taken.append(left)
+        return np.stack(taken)
 
     def __reduce__(self):
         return Mixture, (self.packings, self.shares, self.seed)
 
 
 def read_shares(lines: Iterable[str]) -> dict[str, float]:
-    """Reads config.data.mixture, each `PATH=SHARE`. Raises ConfigError: a line has another form, or
-    the shares leave nothing to config.data.train."""
+    """Reads config.data.mixture, each `PATH=SHARE`.
+
+    Raises:
+        ConfigError: a line has another form, or the shares leave nothing for config.data.train.
+    """
     shares: dict[str, float] = {}
     for line in lines:
         path, _, number = line.rpartition("=")
-        share = 0.0
-        with contextlib.suppress(ValueError):
-            share = float(number)
+        share = _to_float(number)
         total = sum(shares.values()) + share
-        if not path or path in shares or not share > 0 or not total < 1:
+        is_new_path = path != "" and path not in shares
+        is_valid_share = share > 0 and total < 1  # not if it is NaN
+        if not is_new_path or not is_valid_share:
             raise ConfigError(
                 f"config.data.mixture: {line!r}: expected PATH=SHARE, each path once, and shares "
                 "above 0 that add up to less than 1, as config.data.train has the rest"
             )
         shares[path] = share
     return shares
+
+
+def _to_float(number: str) -> float:
+    """The number, or NaN if it is none."""
+    try:
+        return float(number)
+    except ValueError:
+        return math.nan

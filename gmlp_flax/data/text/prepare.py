@@ -9,9 +9,8 @@ record of each shard that is done. The shards of a remote folder are made in the
 moved.
 """
 
-import itertools
+import collections
 import multiprocessing
-import operator
 import os
 import shutil
 import signal
@@ -22,12 +21,11 @@ from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import tqdm
 
 from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.data.text import prepared
-from gmlp_flax.data.text.corpus import Corpus, Part, Selection, no_text
+from gmlp_flax.data.text.corpus import Corpus, Part, Selection, chain_documents, no_text
 from gmlp_flax.data.text.encoding import EncodedBatch, encode_documents
 from gmlp_flax.data.text.prepared import Prepared
 from gmlp_flax.data.text.sentence_piece import KEEPING_WHITE_SPACE, TRAINING, TRAINING_THREADS
@@ -40,14 +38,13 @@ from gmlp_flax.io.logs import BEAT, heartbeat, to_stderr
 from gmlp_flax.io.records import BadRecords, check_limit
 
 SAMPLE = 64_000_000  # characters to train a tokenizer on, at most
-# Of a shard's parts, in bytes, at least: less is not worth a worker, which takes seconds to start.
+# The least bytes in a shard's parts: fewer are not worth a worker, which takes seconds to start.
 SHARD_BYTES = 16 << 20
 MAX_SHARDS = 1024  # as many as C4 has; more files would be unwieldy
 DELAY = 2.0  # seconds before a progress bar is shown
 
 _UNFINISHED = "unfinished"
 _PLAN = "plan.json"
-_STOP = "stop"  # a file that ends the workers at their next batch
 
 
 class _Shard(NamedTuple):
@@ -73,12 +70,17 @@ class _Shard(NamedTuple):
         return prepared.shard_file(self.work, self.number, self.count)
 
     @property
+    def stop(self) -> Path:
+        """A file that ends the workers at their next batch."""
+        return self.work / _UNFINISHED / "stop"
+
+    @property
     def size(self) -> int:
         """Bytes of the corpus."""
         return sum(part.size for part in self.parts)
 
     def result(self, sizes: dict[str, int]) -> dict[str, Any]:
-        """The content of the record, {} if the shard is not done.
+        """The content of the record; {} if the shard is not done.
 
         Args:
             sizes: bytes of the files in the result's folder, by name.
@@ -86,8 +88,9 @@ class _Shard(NamedTuple):
         content = files.read(str(self.record))
         record = json_files.parse_object(content)
         size = sizes.get(self.path.name)
-        is_done = size is not None and size == record.get("ids_bytes")
-        return record if is_done else {}
+        if size is None or size != record.get("ids_bytes"):
+            return {}
+        return record
 
 
 def cached_tokenizer(
@@ -97,7 +100,7 @@ def cached_tokenizer(
     max_bad_records: int = 0,
     keep_white_space: bool = False,
 ) -> Tokenizer:
-    """Trains a tokenizer (see Tokenizer.train) on a corpus; it is kept in the folder `cache` as
+    """Trains a tokenizer (see Tokenizer.train) on a corpus, and keeps it in the folder `cache` as
     `tokenizer-<key>.model`.
 
     Each part contributes its beginning, in proportion to its size, until there are SAMPLE
@@ -111,13 +114,18 @@ def cached_tokenizer(
     def make_model() -> bytes:
         """The trained model's file."""
         with heartbeat(f"training a tokenizer of {vocab_size:,} pieces on {corpus.name}"):
-            documents = sample_documents(corpus, SAMPLE, BadRecords(max_bad_records))
-            return Tokenizer.train(documents, vocab_size, keep_white_space).model
+            bad = BadRecords(max_bad_records)
+            documents = sample_documents(corpus, SAMPLE, bad)
+            tokenizer = Tokenizer.train(documents, vocab_size, keep_white_space)
+            return tokenizer.model
 
-    options = {**TRAINING, **KEEPING_WHITE_SPACE} if keep_white_space else TRAINING
+    options = dict(TRAINING)
+    if keep_white_space:
+        options.update(KEEPING_WHITE_SPACE)
     selection = tuple(corpus.examples.selection)
     key = cache_key(corpus.digest, vocab_size, selection, SAMPLE, TRAINING_THREADS, options)
-    return Tokenizer.load(cached_file(Path(cache) / f"tokenizer-{key}.model", make_model))
+    path = cached_file(Path(cache) / f"tokenizer-{key}.model", make_model)
+    return Tokenizer.load(path)
 
 
 def sample_documents(corpus: Corpus, sample: int, bad: BadRecords) -> Iterator[str]:
@@ -127,7 +135,7 @@ def sample_documents(corpus: Corpus, sample: int, bad: BadRecords) -> Iterator[s
     is_whole = len(parts) == 1
     total = max(1, sum(part.size for part in parts))
     for part in parts:
-        room = -(-sample * part.size // total)
+        room = -(-sample * part.size // total)  # rounded up
         for document in selection.pick(part.documents(bad), is_whole):
             yield document[:room]
             room -= len(document)
@@ -136,13 +144,13 @@ def sample_documents(corpus: Corpus, sample: int, bad: BadRecords) -> Iterator[s
 
 
 class Limits(NamedTuple):
-    """What a preparation may take.
+    """The limits of a preparation.
 
     Attributes:
-        workers: cores to use; 0 for all. Several shards are made by spawned processes: a script
-            must guard its entry with `if __name__ == "__main__"`.
-        max_bad_records: how many records that do not parse are counted and skipped, in the whole
-            corpus.
+        workers: how many cores to use; 0 for all. Several shards are made by spawned processes: a
+            script must guard its entry with `if __name__ == "__main__"`.
+        max_bad_records: how many records of the whole corpus may fail to parse; they are counted
+            and skipped.
         shard_bytes: consecutive parts are put into one shard until they have this many bytes.
     """
 
@@ -158,28 +166,20 @@ def prepare(
     takes long.
 
     Args:
-        corpus, tokenizer: what is encoded, and by which tokenizer.
+        corpus: the documents.
+        tokenizer: what encodes them.
         folder: made if it is missing. If it holds the result of the same arguments, that is opened.
             Processes that want the same folder wait for each other.
         limits: of the work.
 
     Raises:
         DataError: `folder` holds something else or cannot be written to; the corpus cannot be read
-            or has more bad records; no document is taken.
+            or has too many bad records; no document is taken.
     """
     folder = os.fspath(folder)
     selection = corpus.examples.selection
     groups = _group(corpus.examples.parts, limits.shard_bytes)
-    plan = {
-        "format": prepared.FORMAT,
-        "corpus": corpus.digest,
-        "tokenizer": tokenizer.checksum,
-        "heldout_share": selection.share,
-        "side": selection.role,
-        "number of shards": len(groups),
-        "vocab_size": tokenizer.vocab_size,
-        "dtype": prepared.ids_dtype(tokenizer.vocab_size).str,
-    }
+    plan = _make_plan(corpus, tokenizer, len(groups))
     is_remote = files.is_remote(folder)
     work = Path(folder)
     if is_remote:
@@ -201,32 +201,52 @@ def prepare(
         if not _is_done(shards, plan):
             role = f", {selection.role}" if selection.share else ""
             to_stderr(f"tokenising {corpus.name}{role}")
+            cores = limits.workers or usable_cores()
             _begin(shards, plan)
-            _make(corpus, shards, plan, limits.workers or usable_cores())
+            _write_all(corpus, shards, plan, cores)
         finished = work if is_remote else work / _UNFINISHED
         shutil.rmtree(finished, ignore_errors=True)
-    made = Prepared(folder)
-    if made.skipped:
-        check_limit(made.skipped_first[0], 0, made.skipped, limits.max_bad_records)
-    return made
+    result = Prepared(folder)
+    if result.skipped:
+        check_limit(result.skipped_first[0], 0, result.skipped, limits.max_bad_records)
+    return result
 
 
-def _make(corpus: Corpus, shards: Sequence[_Shard], plan: dict[str, Any], cores: int) -> None:
+def _make_plan(corpus: Corpus, tokenizer: Tokenizer, shards: int) -> dict[str, Any]:
+    """What identifies the result of a preparation."""
+    selection = corpus.examples.selection
+    dtype = prepared.ids_dtype(tokenizer.vocab_size)
+    return {
+        "format": prepared.FORMAT,
+        "corpus": corpus.digest,
+        "tokenizer": tokenizer.checksum,
+        "heldout_share": selection.share,
+        "side": selection.role,
+        "number of shards": shards,
+        "vocab_size": tokenizer.vocab_size,
+        "dtype": dtype.str,
+    }
+
+
+def _write_all(corpus: Corpus, shards: Sequence[_Shard], plan: dict[str, Any], cores: int) -> None:
     """Writes the shards that are not done, the tokenizer and, last, the index."""
-    results = _write_shards(shards, cores)
-    if not any(result["documents"] for result in results):
-        shutil.rmtree(shards[0].work / _UNFINISHED)  # the folder may be given again
-        raise no_text(corpus)
     folder = shards[0].folder
-    files.write(files.join(folder, TOKENIZER_FILE), shards[0].tokenizer.model)
-    json_files.write(files.join(folder, prepared.INDEX), {**plan, "shards": results})
+    tokenizer = shards[0].tokenizer
+    results = _write_shards(shards, cores)
+    has_documents = any(result["documents"] for result in results)
+    if not has_documents:
+        shutil.rmtree(shards[0].work / _UNFINISHED)  # so that the folder can be used again
+        raise no_text(corpus)
+    files.write(files.join(folder, TOKENIZER_FILE), tokenizer.model)
+    index = {**plan, "shards": results}
+    json_files.write(files.join(folder, prepared.INDEX), index)
 
 
 def prepare_in_cache(
     corpus: Corpus, tokenizer: Tokenizer, cache: str | os.PathLike, limits: Limits = Limits()
 ) -> Prepared:
-    """`prepare` into `prepared-<key>` in the cache; the key belongs to these arguments alone. Tells
-    bad records."""
+    """`prepare` into `prepared-<key>` in the cache; the key depends on these arguments alone.
+    Reports bad records."""
     key = cache_key(
         prepared.FORMAT,
         corpus.digest,
@@ -234,33 +254,32 @@ def prepare_in_cache(
         tuple(corpus.examples.selection),
         limits.shard_bytes,
     )
-    made = prepare(corpus, tokenizer, Path(cache) / f"prepared-{key}", limits)
-    if made.skipped:
-        skipped = counted(made.skipped, "bad record")
-        to_stderr(f"{corpus.name}: {skipped} skipped, the first: {made.skipped_first[0]}")
-    return made
+    result = prepare(corpus, tokenizer, Path(cache) / f"prepared-{key}", limits)
+    if result.skipped:
+        skipped = counted(result.skipped, "bad record")
+        to_stderr(f"{corpus.name}: {skipped} skipped, the first: {result.skipped_first[0]}")
+    return result
 
 
 def _group(parts: Sequence[Part], shard_bytes: int) -> list[tuple[Part, ...]]:
     """The parts of each shard."""
-    sizes = np.array([part.size for part in parts], np.int64)
-    total = max(1, int(sizes.sum()))
-    ends = np.cumsum(sizes)
-    most = max(1, min(MAX_SHARDS, total // shard_bytes))
-    # The middle of a part decides, as if all shards had one size. An empty last part would fall
-    # past the last shard, hence the limit.
-    twice_middles = 2 * ends - sizes
-    numbers = np.minimum(most - 1, twice_middles * most // (2 * total))
-    numbered = zip(numbers.tolist(), parts, strict=True)
-    groups: list[tuple[Part, ...]] = []
-    for _, group in itertools.groupby(numbered, operator.itemgetter(0)):
-        members = [part for _, part in group]
-        groups.append(tuple(members))
-    return groups
+    total = max(1, sum(part.size for part in parts))
+    most_shards = max(1, min(MAX_SHARDS, total // shard_bytes))
+    groups: dict[int, list[Part]] = collections.defaultdict(list)
+    bytes_before = 0
+    for part in parts:
+        # The middle of a part decides, as if all shards had one size.
+        twice_middle = 2 * bytes_before + part.size
+        number = twice_middle * most_shards // (2 * total)
+        # An empty last part would fall past the last shard.
+        number = min(number, most_shards - 1)
+        groups[number].append(part)
+        bytes_before += part.size
+    return [tuple(group) for group in groups.values()]
 
 
 def _sizes(folder: str) -> dict[str, int]:
-    """Name -> bytes of the files in a folder, which may not exist."""
+    """Name -> bytes of the files in a folder; {} if it does not exist."""
     if not files.exists(folder):
         return {}
     return {file.name: file.size for file in files.find_files(folder)}
@@ -270,14 +289,15 @@ def _is_done(shards: Sequence[_Shard], plan: dict[str, Any]) -> bool:
     """Whether the folder holds the plan's result; raises DataError if it holds anything but that or
     a part of it."""
     folder = shards[0].folder
-    begun = shards[0].work / _UNFINISHED / _PLAN
+    plan_file = shards[0].work / _UNFINISHED / _PLAN
     is_done = prepared.is_prepared(folder)
     if is_done:
         present = prepared.read_index(folder)
-    elif begun.exists():
-        present = json_files.read(begun, dict)
+    elif plan_file.exists():
+        present = json_files.read(plan_file, dict)
     else:
-        _refuse_other_files(folder, {shard.path.name for shard in shards})
+        shard_names = {shard.path.name for shard in shards}
+        _refuse_other_files(folder, shard_names)
         return False
     differences = []
     for name, value in plan.items():
@@ -291,9 +311,10 @@ def _is_done(shards: Sequence[_Shard], plan: dict[str, Any]) -> bool:
     return is_done
 
 
-def _refuse_other_files(folder: str, ours: set[str]) -> None:
+def _refuse_other_files(folder: str, shard_names: set[str]) -> None:
     for name in _sizes(folder):
-        if name not in ours and not name.startswith(f"{_UNFINISHED}/"):
+        is_unfinished = name.startswith(f"{_UNFINISHED}/")
+        if name not in shard_names and not is_unfinished:
             raise DataError(
                 f"{folder!r} is not empty and holds no preparation; give a folder of its own"
             )
@@ -304,13 +325,14 @@ def _begin(shards: Sequence[_Shard], plan: dict[str, Any]) -> None:
     work = shards[0].work
     unfinished = work / _UNFINISHED
     json_files.write(unfinished / _PLAN, plan)
-    for path in (*work.glob(".*.tmp"), *unfinished.glob(".*.tmp"), unfinished / _STOP):
+    left = [shards[0].stop, *work.glob(".*.tmp"), *unfinished.glob(".*.tmp")]
+    for path in left:
         path.unlink(missing_ok=True)
 
 
 def _write_shards(shards: Sequence[_Shard], cores: int) -> list[dict[str, Any]]:
-    """Makes the shards that are not done, in this process or in one process per core; returns all
-    results."""
+    """Makes the shards that are not done, in this process or in one process per core; returns the
+    results of all shards."""
     sizes = _sizes(shards[0].folder)
     results: dict[int, dict[str, Any]] = {}
     waiting = []
@@ -323,10 +345,13 @@ def _write_shards(shards: Sequence[_Shard], cores: int) -> list[dict[str, Any]]:
     processes = max(1, min(cores, len(waiting)))
     threads = max(1, cores // processes)
     with _progress_bar(shards, waiting) as bar, _executor(processes) as executor:
-        pending = {executor.submit(_write_shard, shard, threads): shard for shard in waiting}
+        pending = {}
+        for shard in waiting:
+            future = executor.submit(_write_shard, shard, threads)
+            pending[future] = shard
         try:
             while pending:
-                done = futures.wait(pending, 0.25, futures.FIRST_COMPLETED).done
+                done, _ = futures.wait(pending, 0.25, futures.FIRST_COMPLETED)
                 for future in done:
                     shard = pending.pop(future)
                     results[shard.number] = future.result()
@@ -337,14 +362,14 @@ def _write_shards(shards: Sequence[_Shard], cores: int) -> list[dict[str, Any]]:
                 "a worker process was killed, perhaps because memory ran out: give fewer workers"
             ) from error
         finally:
-            (shards[0].work / _UNFINISHED / _STOP).touch()
+            shards[0].stop.touch()
             executor.shutdown(cancel_futures=True)
     return [results[shard.number] for shard in shards]
 
 
 def _progress_bar(shards: Sequence[_Shard], waiting: Sequence[_Shard]) -> tqdm.tqdm:
-    """A bar of the corpus's bytes. It is drawn also while no shard is done, at the rate of the
-    whole time, as shards end in groups."""
+    """A bar of the corpus's bytes. It is redrawn while no shard is done, and shows the average rate
+    of the whole time, because shards end in groups."""
     total = sum(shard.size for shard in shards)
     left = sum(shard.size for shard in waiting)
     return tqdm.tqdm(
@@ -362,7 +387,7 @@ def _progress_bar(shards: Sequence[_Shard], waiting: Sequence[_Shard]) -> tqdm.t
 
 
 def _executor(processes: int) -> futures.Executor:
-    """Threads for one process, which is this one; else spawned processes."""
+    """A thread of this process if one process is enough, else spawned processes."""
     if processes == 1:
         return futures.ThreadPoolExecutor(1)
     spawn = multiprocessing.get_context("spawn")
@@ -370,7 +395,7 @@ def _executor(processes: int) -> futures.Executor:
 
 
 def _begin_process() -> None:
-    """Makes a worker leave Ctrl-C to its parent, and end when its parent ends in whatever way."""
+    """Makes a worker leave Ctrl-C to its parent, and end when its parent ends for any reason."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def end_with_parent() -> None:
@@ -386,24 +411,30 @@ def _begin_process() -> None:
 def _write_shard(shard: _Shard, threads: int) -> dict[str, Any]:
     """Writes a shard's file, then its record, and returns the record."""
     bad = BadRecords(shard.max_bad_records)
-    stop = shard.work / _UNFINISHED / _STOP
-
-    def batches() -> Iterator[EncodedBatch]:
-        """The shard's documents, as `encode_documents` yields them."""
-        by_part = (part.documents(bad) for part in shard.parts)
-        documents = itertools.chain.from_iterable(by_part)
-        is_whole = shard.count == len(shard.parts) == 1
-        chosen = shard.selection.pick(documents, is_whole)
-        for batch in encode_documents(chosen, shard.tokenizer, threads):
-            if stop.exists():
-                raise InterruptedError
-            yield batch
-
+    batches = _encode_shard(shard, bad, threads)
     dtype = prepared.ids_dtype(shard.tokenizer.vocab_size)
-    result: dict[str, Any] = dict(prepared.write_shard(shard.path, batches(), dtype))
+    written = prepared.write_shard(shard.path, batches, dtype)
     if files.is_remote(shard.folder):
         files.upload(shard.path, shard.folder)
-    result["skipped"] = bad.count
-    result["skipped_first"] = bad.first
+    result = {
+        **written,
+        "skipped": bad.count,
+        "skipped_first": bad.first,
+    }
     json_files.write(shard.record, result)
     return result
+
+
+def _encode_shard(shard: _Shard, bad: BadRecords, threads: int) -> Iterator[EncodedBatch]:
+    """Encodes the documents of a shard that are taken.
+
+    Raises:
+        InterruptedError: the work was stopped.
+    """
+    documents = chain_documents(shard.parts, bad)
+    is_whole_corpus = shard.count == 1 and len(shard.parts) == 1
+    taken = shard.selection.pick(documents, is_whole_corpus)
+    for batch in encode_documents(taken, shard.tokenizer, threads):
+        if shard.stop.exists():
+            raise InterruptedError
+        yield batch

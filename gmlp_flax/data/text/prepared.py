@@ -5,7 +5,7 @@ the ids of its documents, with [SEP] after each, in records of BLOCK ids (the la
 uint16 if the vocabulary allows, else uint32; little-endian.
 
 The folder also has `tokenizer.model`, a copy of the tokenizer's file, and `index.json`. The index
-is written last: a folder that has one is whole.
+is written last: a folder that has one is complete.
 """
 
 import functools
@@ -38,14 +38,13 @@ BLOCK = 65_536
 # Each block can be read alone. Not compressed: ids of a unigram vocabulary hardly shrink.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 
-_AGAIN = "copy or prepare it again, or delete its folder if it is one of the cache"
+_AGAIN = "copy or prepare it again, or delete its folder if the folder is in the cache"
 
 # Fewer than the usual limit of open files, which a corpus of 1,024 shards would reach.
 OPEN_READERS = 64
 OPEN_COPIES = 4  # of remote shards, which cannot be deleted while they are open
 
-# What `Prepared.some_documents` reads at most: tokens, and shards, evenly spread, whose first
-# documents are taken.
+# The most that `Prepared.some_documents` reads: tokens, and evenly spread shards.
 SAMPLE_TOKENS = 1 << 24
 SAMPLE_SHARDS = 16
 
@@ -104,18 +103,19 @@ class Prepared:
     of its folder.
 
     Args:
-        folder: a folder with an `index.json`. The files of a remote one are copied to this disk as
-            they are read.
+        folder: a folder with an `index.json`. The files of a remote folder are copied to the local
+            disk when they are read.
 
     Attributes:
         index: the content of `index.json`.
         tokenizer: the tokenizer that made the ids.
         dtype: the type of the stored ids.
         files: the files of all shards.
-        tokens, documents, skipped: totals over all shards: tokens (one [SEP] per document
-            included), documents, and bad records; `skipped_first` are the messages of some of
-            these.
-        text_bytes: of the text in UTF-8, before it was normalised.
+        tokens: how many tokens all shards have, with one [SEP] per document.
+        documents: how many documents.
+        text_bytes: the size of the text in UTF-8, before it was normalised.
+        skipped: how many bad records were skipped.
+        skipped_first: the messages of some of these.
         offsets: int64 [shards + 1], where each shard begins in the stream, and the end.
 
     Raises:
@@ -130,12 +130,14 @@ class Prepared:
         self.files = self._find_shards(shards)
         self.tokenizer = self._read_tokenizer()
         self.dtype = np.dtype(self.index["dtype"])
-        tokens = [shard["tokens"] for shard in shards]
-        self.offsets = np.cumsum([0, *tokens], dtype=np.int64)
+        sizes = [0]
+        for shard in shards:
+            sizes.append(shard["tokens"])
+        self.offsets = np.cumsum(sizes, dtype=np.int64)
         self.tokens = int(self.offsets[-1])
-        self.documents = sum(shard["documents"] for shard in shards)
-        self.text_bytes = sum(shard["text_bytes"] for shard in shards)
-        self.skipped = sum(shard["skipped"] for shard in shards)
+        self.documents = _total(shards, "documents")
+        self.text_bytes = _total(shards, "text_bytes")
+        self.skipped = _total(shards, "skipped")
         self.skipped_first: list[str] = []
         for shard in shards:
             self.skipped_first += shard["skipped_first"]
@@ -143,7 +145,9 @@ class Prepared:
         self._readers = ResultCache(self._open_reader, open_at_once)
 
     def _find_shards(self, shards: list[dict[str, Any]]) -> list[File]:
-        present = {file.name: file for file in files.find_files(self.folder)}
+        present = {}
+        for file in files.find_files(self.folder):
+            present[file.name] = file
         shard_files = []
         for number, shard in enumerate(shards):
             name = shard_file("", number, len(shards)).name
@@ -175,23 +179,31 @@ class Prepared:
         parts = [np.empty(0, self.dtype)]
         while start < stop:
             shard = int(np.searchsorted(self.offsets, start, "right")) - 1
-            first = int(self.offsets[shard])
-            end = min(stop, int(self.offsets[shard + 1]))
-            parts.append(self._read_shard(shard, start - first, end - first))
+            positions = self._shard_range(shard)
+            end = min(stop, positions.stop)
+            ids = self._read_shard(shard, start - positions.start, end - positions.start)
+            parts.append(ids)
             start = end
         return np.concatenate(parts)
 
+    def _shard_range(self, shard: int) -> range:
+        """The positions of a shard's ids in the stream."""
+        start = int(self.offsets[shard])
+        stop = int(self.offsets[shard + 1])
+        return range(start, stop)
+
     def counts(self, vocab_size: int, most: int = 1 << 24) -> np.ndarray:
-        """How often each id occurs, [vocab_size]: in all tokens or, if they are more than `most`,
-        in spread blocks."""
+        """How often each id occurs, int64 [vocab_size]: in all tokens or, if there are more than
+        `most`, in evenly spread blocks."""
         counts = np.zeros(vocab_size, np.int64)
         for ids in self.some_blocks(most):
             counts += np.bincount(ids, minlength=vocab_size)
         return counts
 
     def some_blocks(self, most: int) -> Iterator[np.ndarray]:
-        """All ids in blocks of BLOCK or, if they are more than `most`, spread blocks of so many."""
-        blocks = -(-self.tokens // BLOCK)
+        """All ids, in blocks of BLOCK or, if there are more than `most`, about `most` of them, in
+        evenly spread blocks."""
+        blocks = -(-self.tokens // BLOCK)  # rounded up
         most_blocks = max(1, most // BLOCK)
         for block in spread(blocks, most_blocks):
             start = block * BLOCK
@@ -199,16 +211,18 @@ class Prepared:
             yield self.read(start, stop)
 
     def some_documents(self, most: int) -> Iterator[bytes]:
-        """The ids, as bytes of uint32, of at most `most` documents: the first ones of some shards
-        or, of a remote folder, whose shards are copied to be read, of one shard."""
-        is_remote = files.is_remote(self.folder)
-        picked = spread(len(self.files), 1 if is_remote else SAMPLE_SHARDS)
-        tokens_each = SAMPLE_TOKENS // len(picked)
-        documents_each = max(1, most // len(picked))
-        for shard in picked:
-            start = int(self.offsets[shard])
-            stop = min(int(self.offsets[shard + 1]), start + tokens_each)
-            ids = self.read(start, stop).astype(np.uint32)
+        """The ids, as bytes of uint32, of at most `most` documents: the first ones of some shards.
+
+        The shards of a remote folder are copied to be read, so only one of them is used.
+        """
+        most_shards = 1 if files.is_remote(self.folder) else SAMPLE_SHARDS
+        shards = spread(len(self.files), most_shards)
+        tokens_each = SAMPLE_TOKENS // len(shards)
+        documents_each = max(1, most // len(shards))
+        for shard in shards:
+            positions = self._shard_range(shard)
+            stop = min(positions.stop, positions.start + tokens_each)
+            ids = self.read(positions.start, stop).astype(np.uint32)
             ends = np.flatnonzero(ids == self.tokenizer.sep_id) + 1
             begin = 0
             for end in ends[:documents_each].tolist():
@@ -225,22 +239,28 @@ class Prepared:
         )
 
     def _read_shard(self, shard: int, start: int, stop: int) -> np.ndarray:
+        """Ids [start, stop) of a shard."""
         first = start // BLOCK
         last = (stop - 1) // BLOCK
+        offset = first * BLOCK
         with decode_errors(f"{self.files[shard].path}: damaged or removed", _AGAIN):
-            reader, _ = self._readers(shard)
-            records: list[bytes] = []
-            # One by one: the library would fetch a range with a pool of threads, which is slower.
-            for number in range(first, last + 1):
-                records += reader.read([number])
-            blocks = np.frombuffer(b"".join(records), self.dtype)
-            begin = start - first * BLOCK
-            ids = blocks[begin : begin + stop - start]
+            blocks = self._read_blocks(shard, range(first, last + 1))
+            ids = blocks[start - offset : stop - offset]
             if len(ids) != stop - start:
                 raise ValueError("fewer ids than were written")
             if ids.max(initial=0) >= self.tokenizer.vocab_size:
                 raise ValueError("ids that the tokenizer does not have")
             return ids
+
+    def _read_blocks(self, shard: int, numbers: range) -> np.ndarray:
+        """The ids of consecutive records of a shard."""
+        reader, _ = self._readers(shard)
+        records: list[bytes] = []
+        # One by one: the library would fetch a range with a pool of threads, which is slower.
+        for number in numbers:
+            records += reader.read([number])
+        content = b"".join(records)
+        return np.frombuffer(content, self.dtype)
 
     def _open_reader(self, shard: int) -> tuple[ArrayRecordReader, cache.LocalCopy]:
         copy = cache.LocalCopy(self.files[shard])
@@ -250,14 +270,17 @@ class Prepared:
         return Prepared, (self.folder,)
 
 
+def _total(shards: list[dict[str, Any]], name: str) -> int:
+    return sum(shard[name] for shard in shards)
+
+
 def is_prepared(folder: str | os.PathLike) -> bool:
     """Whether the folder holds a finished preparation."""
     return files.exists(files.join(os.fspath(folder), INDEX))
 
 
 def read_index(folder: str) -> dict[str, Any]:
-    """The content of a folder's `index.json`; raises DataError if there is none, or a damaged
-    one."""
+    """The content of a folder's `index.json`; raises DataError if it is missing or damaged."""
     path = files.join(folder, INDEX)
     if not is_prepared(folder):
         raise DataError(
@@ -268,29 +291,41 @@ def read_index(folder: str) -> dict[str, Any]:
     version = index.get("format")
     if version != FORMAT:
         raise DataError(f"{path}: format {version!r}, expected {FORMAT}; prepare the corpus again")
-    shards = index.get("shards")
-    has_shards = isinstance(shards, list) and shards and all(map(_is_record, shards))
-    if not has_shards or index.get("dtype") not in ("<u2", "<u4"):
+    has_dtype = index.get("dtype") in ("<u2", "<u4")
+    if not has_dtype or not _are_shards(index.get("shards")):
         raise DataError(f"{path}: damaged; {_AGAIN}")
     return index
 
 
-def _is_record(shard: Any) -> bool:
-    """Whether it is what `write_shard` returned, with the bad records that were skipped."""
-    if not isinstance(shard, dict):
+def _are_shards(value: Any) -> bool:
+    """Whether a value of the index lists what `write_shard` returned, with the bad records that
+    were skipped, of one shard or more."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(map(_is_shard, value))
+
+
+def _is_shard(value: Any) -> bool:
+    if not isinstance(value, dict):
         return False
     for name in ("documents", "tokens", "text_bytes", "ids_bytes", "skipped"):
-        number = shard.get(name)
-        if type(number) is not int or not 0 <= number < 2**53:
+        if not _is_count(value.get(name)):
             return False
-    messages = shard.get("skipped_first")
-    if not isinstance(messages, list) or bool(messages) != bool(shard["skipped"]):
+    messages = value.get("skipped_first")
+    if not isinstance(messages, list):
+        return False
+    has_skipped = value["skipped"] > 0
+    if has_skipped != bool(messages):
         return False
     return all(isinstance(message, str) for message in messages)
 
 
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**53
+
+
 class PreparedDocuments:
-    """The documents of a prepared corpus, for people."""
+    """The documents of a prepared corpus, as they are shown to the user."""
 
     units = "documents"
 
@@ -303,9 +338,12 @@ class PreparedDocuments:
     @functools.cached_property
     def _first(self) -> list[bytes]:
         """The first documents of some shards."""
-        return list(itertools.islice(self.prepared.some_documents(SAMPLE_SHARDS), SAMPLE_SHARDS))
+        documents = self.prepared.some_documents(SAMPLE_SHARDS)
+        return list(itertools.islice(documents, SAMPLE_SHARDS))
 
     def describe(self, index: int) -> str:
         """One of the first documents, in a line."""
-        ids = np.frombuffer(self._first[index % len(self._first)], np.uint32)
-        return line_of(self.prepared.tokenizer.decode(ids))
+        document = self._first[index % len(self._first)]
+        ids = np.frombuffer(document, np.uint32)
+        text = self.prepared.tokenizer.decode(ids)
+        return line_of(text)

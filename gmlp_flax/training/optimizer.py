@@ -1,34 +1,25 @@
 """The optimizer of a run: a row of `config.optimizers` with a schedule, clipping, weight decay of
-the parameters that the model marks, learning-rate multipliers, frozen parameters, and LoRA (Hu et
-al. 2021, arXiv 2106.09685).
+the parameters that the model marks, learning-rate multipliers, frozen parameters, and LoRA
+(`training/lora.py`)."""
 
-With LoRA a kernel is W0 + alpha / rank * A B. The parameters of a run stay W, its value, so that it
-is evaluated, saved and exported like any other; A and B are in the state of the optimizer, which
-has moments of them alone. The gradient of the loss by A is alpha / rank * G B^T, and by B it is
-alpha / rank * A^T G, where G is that by W.
-"""
-
-import dataclasses
 import functools
 import re
-import zlib
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import optax.contrib
-from flax import traverse_util
 from ml_collections import ConfigDict
 
 from gmlp_flax.checkpoints.pytree import leaves_by_path, path_name
 from gmlp_flax.config import optimizers, validation
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.parameters import PLAIN, ParamMetadata
-
-Metadata = Mapping[str, ParamMetadata]  # of the parameters, by path (`Task.param_metadata`)
+from gmlp_flax.training.lora import make_lora
+from gmlp_flax.training.partition import Metadata
 
 
 def learning_rate(config: ConfigDict) -> optax.Schedule:
@@ -40,27 +31,40 @@ def learning_rate(config: ConfigDict) -> optax.Schedule:
     warmup = config.optimizer.warmup
     if config.optimizer.schedule != "rsqrt":
         warmup = min(warmup, config.steps)
-    decay_steps = max(config.steps - warmup, 1)
-    last_steps = min(max(round(config.optimizer.decay_share * config.steps), 1), decay_steps)
-    after = {
-        "cosine": optax.cosine_decay_schedule(peak, decay_steps),
-        "linear": optax.linear_schedule(peak, 0.0, decay_steps),
-        "constant": optax.constant_schedule(peak),
-        "wsd": optax.linear_schedule(peak, 0.0, last_steps, decay_steps - last_steps),
-        "rsqrt": lambda since: (
-            peak * jax.lax.rsqrt(1 + jnp.asarray(since, jnp.float32) / max(warmup, 1))
-        ),
-    }[config.optimizer.schedule]
+    decay = _after_warmup(config, warmup)
     if warmup == 0:
-        return after
+        return decay
     # The first step uses peak / warmup: a rate of 0 would change nothing.
     ramp = optax.linear_schedule(peak / warmup, peak, max(warmup - 1, 1))
-    return optax.join_schedules([ramp, after], [warmup])
+    return optax.join_schedules([ramp, decay], [warmup])
+
+
+def _after_warmup(config: ConfigDict, warmup: int) -> optax.Schedule:
+    """The learning rate from the peak on; it counts steps from 0."""
+    options = config.optimizer
+    peak = options.learning_rate
+    steps = max(config.steps - warmup, 1)
+    if options.schedule == "cosine":
+        return optax.cosine_decay_schedule(peak, steps)
+    if options.schedule == "linear":
+        return optax.linear_schedule(peak, 0.0, steps)
+    if options.schedule == "constant":
+        return optax.constant_schedule(peak)
+    if options.schedule == "wsd":
+        decay_steps = max(round(options.decay_share * config.steps), 1)
+        decay_steps = min(decay_steps, steps)
+        return optax.linear_schedule(peak, 0.0, decay_steps, steps - decay_steps)
+
+    def rsqrt(step: Any) -> jax.Array:
+        warmups = jnp.asarray(step, jnp.float32) / max(warmup, 1)
+        return peak * jax.lax.rsqrt(1 + warmups)
+
+    return rsqrt
 
 
 def factors(params: Any, lines: Iterable[str], metadata: Metadata) -> dict[str, Any]:
-    """The factors on the learning rate: for each parameter that of the first of `lines` that
-    matches its path, or 1.
+    """The factor on the learning rate of each parameter: that of the first of `lines` that matches
+    its path, or 1.
 
     Args:
         params: the parameters or their shapes.
@@ -72,7 +76,8 @@ def factors(params: Any, lines: Iterable[str], metadata: Metadata) -> dict[str, 
         if the factor grows with depth.
 
     Raises:
-        RunError: a line matches no parameter, or asks depth of one that has no layers.
+        RunError: a line matches no parameter, or its factor grows with depth and it matches a
+            parameter that has no layers.
     """
     multipliers = validation.lr_multipliers(lines)
     used = set()
@@ -86,9 +91,10 @@ def factors(params: Any, lines: Iterable[str], metadata: Metadata) -> dict[str, 
             by_path[path] = _factor(multiplier, path, leaf, metadata)
     unused = [multiplier for multiplier in multipliers if multiplier not in used]
     if unused:
+        pattern = unused[0].pattern
+        example = next(iter(by_path))
         raise RunError(
-            f"config.optimizer.lr_multipliers: {unused[0].pattern!r} matches no parameter left, "
-            f"e.g. {next(iter(by_path))}"
+            f"config.optimizer.lr_multipliers: {pattern!r} matches no parameter left, e.g. {example}"
         )
     return by_path
 
@@ -124,14 +130,17 @@ def masks(metadata: Metadata, decay_all: bool = False) -> optimizers.Masks:
     """What the model says of its parameters, for the optimizers. `decay_all` has weight decay
     change all of them."""
 
+    def metadata_at(path: tuple) -> ParamMetadata:
+        return metadata.get(path_name(path), PLAIN)
+
     def decayed(path: tuple, _: Any) -> bool:
-        return decay_all or metadata.get(path_name(path), PLAIN).decayed
+        return decay_all or metadata_at(path).decayed
 
     def stacked(path: tuple, _: Any) -> bool:
-        return metadata.get(path_name(path), PLAIN).layers is not None
+        return metadata_at(path).layers is not None
 
     def matrix(path: tuple, leaf: Any) -> bool:
-        parameter = metadata.get(path_name(path), PLAIN)
+        parameter = metadata_at(path)
         return parameter.layers is not None and parameter.decayed and leaf.ndim == 3
 
     return optimizers.Masks(
@@ -207,8 +216,8 @@ def after_skipped_step(before: Any, after: Any) -> Any:
         after: the state after it, had it been taken.
 
     Returns:
-        `before`, but for what schedules read: rates depend on the number of the step, whether or
-        not the steps before it were left out.
+        `before`, except for what schedules read: rates depend on the number of the step, whether
+        or not the steps before it were left out.
     """
 
     def is_scheduled(node: Any) -> bool:
@@ -238,8 +247,8 @@ def make(
         config: of the run.
         params: the parameters or their shapes.
         metadata: what the model says of its parameters.
-        heads: with config.optimizer.lora_rank, how the paths begin of what is trained beside the
-            adapters.
+        heads: with config.optimizer.lora_rank, the first parts of the paths of what is trained
+            besides the adapters.
 
     Raises:
         RunError: a pattern of config.optimizer.freeze or lr_multipliers does not fit the
@@ -251,7 +260,7 @@ def make(
     with_adapters = {**metadata, **lora.metadata(metadata)}
     make_inner = functools.partial(_make, config, metadata=with_adapters)
     transformation = lora.transformation(make_inner)
-    jax.eval_shape(transformation.init, params)  # names patterns that do not fit
+    jax.eval_shape(transformation.init, params)  # raises if a pattern does not fit
     return transformation
 
 
@@ -263,7 +272,12 @@ def trained(
     lora = make_lora(config, params, metadata, heads)
     if lora is None:
         return params
-    return jax.eval_shape(lambda params: lora.trained(lora.adapters(params), params), params)
+
+    def adapters_and_heads(params: Any) -> Any:
+        adapters = lora.adapters(params)
+        return lora.trained(adapters, params)
+
+    return jax.eval_shape(adapters_and_heads, params)
 
 
 def _make(config: ConfigDict, params: Any, metadata: Metadata) -> optax.GradientTransformation:
@@ -271,21 +285,30 @@ def _make(config: ConfigDict, params: Any, metadata: Metadata) -> optax.Gradient
     options = config.optimizer
     rate = learning_rate(config)
     optimizer = optimizers.find(options.name)
+    by_path = factors(params, options.lr_multipliers, metadata)
     # The state has the same names with and without clipping and multipliers, so a run can resume
     # with others.
     clip = optax.clip_by_global_norm(options.clip) if options.clip else optax.identity()
-    by_path = factors(params, options.lr_multipliers, metadata)
     multiply = _multiply(by_path) if options.lr_multipliers else optax.identity()
     update = optimizer.make(rate, options, masks(metadata, options.decay_all))
     transformation = optax.chain(clip, update, multiply)
-    if optimizer.averages:  # of the multiplied updates
-        # optax counts the steps of the average's weights from 1, and those of schedules from 0.
-        transformation = optax.contrib.schedule_free(
-            transformation, lambda count: rate(count - 1), options.b1
-        )
-    if not options.freeze:
-        return transformation
-    return _freeze(transformation, params, options.freeze)
+    if optimizer.averages:
+        transformation = _average(transformation, rate, options.b1)
+    if options.freeze:
+        transformation = _freeze(transformation, params, options.freeze)
+    return transformation
+
+
+def _average(
+    transformation: optax.GradientTransformation, rate: optax.Schedule, b1: float
+) -> optax.GradientTransformation:
+    """Keeps the schedule-free average of what the updates make of the parameters."""
+
+    def weight(count: Any) -> Any:
+        # optax counts the steps of the average's weights from 1, and those of schedules from 0
+        return rate(count - 1)
+
+    return optax.contrib.schedule_free(transformation, weight, b1)
 
 
 def _multiply(by_path: Mapping[str, Any]) -> Any:
@@ -303,9 +326,9 @@ def _multiply(by_path: Mapping[str, Any]) -> Any:
 def _freeze(
     transformation: optax.GradientTransformation, params: Any, patterns: Iterable[str]
 ) -> optax.GradientTransformation:
-    """Leaves the parameters as they are whose paths match one of the patterns. Raises RunError at a
-    pattern that matches none."""
-    names = [*leaves_by_path(params)]
+    """Freezes the parameters whose paths match one of the patterns. Raises RunError at a pattern
+    that matches none."""
+    names = list(leaves_by_path(params))
     for pattern in patterns:
         if not any(re.search(pattern, name) for name in names):
             raise RunError(
@@ -318,157 +341,5 @@ def _freeze(
         return "frozen" if is_frozen else "trained"
 
     labels = jax.tree_util.tree_map_with_path(label, params)
-    return optax.multi_transform({"trained": transformation, "frozen": optax.set_to_zero()}, labels)
-
-
-class LoraState(NamedTuple):
-    """`adapters`: flat dict of A, [layers, inputs, rank], and B, [layers, rank, outputs], as
-    `kernel/a` and `kernel/b` behind the path; `inner`: the state of the optimizer that trains them,
-    and the heads."""
-
-    adapters: dict[str, jax.Array]
-    inner: Any
-
-
-def make_lora(
-    config: ConfigDict, params: Any, metadata: Metadata, heads: tuple[str, ...]
-) -> "Lora | None":
-    """The adapters that a config asks for, if any; the arguments are those of `make`. Raises
-    RunError if no parameter can have one."""
-    rank = config.optimizer.lora_rank
-    if not rank:
-        return None
-    kernels = lora_kernels(params, metadata)
-    if not kernels:
-        raise RunError(
-            f"config.optimizer.lora_rank is {rank}: {config.model.block} has no channel "
-            "projections; give 0"
-        )
-    alpha = config.optimizer.lora_alpha or float(rank)
-    return Lora(kernels, heads, rank, alpha, config.seed)
-
-
-def lora_kernels(shapes: Any, metadata: Metadata) -> list[str]:
-    """The paths of the kernels that get a rank: the channel projections of the encoder, [layers,
-    inputs, outputs]. What mixes tokens is no channel projection: its shape depends on their
-    number."""
-    kernels = []
-    for path, leaf in leaves_by_path(shapes).items():
-        parameter = metadata.get(path, PLAIN)
-        is_matrix = path.endswith("/kernel") and leaf.ndim == 3
-        if is_matrix and parameter.layers is not None and not parameter.resize:
-            kernels.append(path)
-    return kernels
-
-
-@dataclasses.dataclass(frozen=True)
-class Lora:
-    """A and B of each kernel, which are trained, and the parameters whose paths begin with one of
-    `heads`; all other parameters keep their values.
-
-    Attributes:
-        kernels: paths, as of `lora_kernels`.
-        heads: beginnings of paths.
-        rank: of A B, the size between inputs and outputs.
-        alpha: A B counts alpha / rank times.
-        seed: of A, which is normal with standard deviation 1 / sqrt(inputs); B is 0.
-    """
-
-    kernels: list[str]
-    heads: tuple[str, ...]
-    rank: int
-    alpha: float
-    seed: int
-
-    @property
-    def factor(self) -> float:
-        return self.alpha / self.rank
-
-    def metadata(self, metadata: Metadata) -> dict[str, ParamMetadata]:
-        """The metadata of A and B: they have the layers of their kernels, and are not sharded."""
-        adapters = {}
-        for kernel in self.kernels:
-            adapter = ParamMetadata(layers=metadata[kernel].layers)
-            adapters[f"{kernel}/a"] = adapter
-            adapters[f"{kernel}/b"] = adapter
-        return adapters
-
-    def adapters(self, params: Any) -> dict[str, jax.Array]:
-        """A and B before the first step, by path."""
-        leaves = leaves_by_path(params)
-        adapters = {}
-        run_key = jax.random.key(self.seed)
-        for kernel in self.kernels:
-            layers, inputs, outputs = leaves[kernel].shape
-            number = zlib.crc32(kernel.encode())
-            key = jax.random.fold_in(run_key, number)
-            normal = jax.random.normal(key, (layers, inputs, self.rank))
-            adapters[f"{kernel}/a"] = normal / inputs**0.5
-            adapters[f"{kernel}/b"] = jnp.zeros((layers, self.rank, outputs))
-        return adapters
-
-    def trained(self, adapters: Mapping[str, Any], tree: Any) -> Any:
-        """What the inner optimizer sees: the adapters, and the heads of a tree of parameters or
-        gradients."""
-        heads = {}
-        if self.heads:
-            leaves = leaves_by_path(tree)
-            heads = {path: leaf for path, leaf in leaves.items() if path.startswith(self.heads)}
-        return traverse_util.unflatten_dict({**adapters, **heads}, sep="/")
-
-    def transformation(
-        self, make: Callable[[Any], optax.GradientTransformation]
-    ) -> optax.GradientTransformation:
-        """The optimizer of the parameters; `make` makes that of the trees that are trained, from
-        their shapes."""
-
-        def init(params: Any) -> LoraState:
-            adapters = self.adapters(params)
-            tree = self.trained(adapters, params)
-            return LoraState(adapters, make(_shapes(tree)).init(tree))
-
-        def update(grads: Any, state: LoraState, params: Any) -> tuple[Any, LoraState]:
-            """As optax's: the adapters' own updates, and what they change in the kernels."""
-            old = state.adapters
-            tree = self.trained(old, params)
-            adapter_grads = self._gradients(grads, old)
-            tree_grads = self.trained(adapter_grads, grads)
-            optimizer = make(_shapes(tree))
-            updates, inner = optimizer.update(tree_grads, state.inner, tree)
-            moved: dict[str, Any] = traverse_util.flatten_dict(updates, sep="/")
-            new = {path: leaf + moved[path] for path, leaf in old.items()}
-            moved |= self._kernel_updates(old, new)
-            merged = {}
-            for path, leaf in leaves_by_path(grads).items():
-                merged[path] = moved[path] if path in moved else jnp.zeros_like(leaf)
-            all_updates = traverse_util.unflatten_dict(merged, sep="/")
-            return all_updates, LoraState(new, inner)
-
-        return optax.GradientTransformation(init, update)  # type: ignore[reportArgumentType]  # it needs the parameters
-
-    def _gradients(self, grads: Any, adapters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """The gradients by A and B, from those by the kernels."""
-        flat = leaves_by_path(grads)
-        gradients = {}
-        for kernel in self.kernels:
-            a = adapters[f"{kernel}/a"]
-            b = adapters[f"{kernel}/b"]
-            gradient = flat[kernel]
-            gradients[f"{kernel}/a"] = self.factor * gradient @ b.mT
-            gradients[f"{kernel}/b"] = self.factor * a.mT @ gradient
-        return gradients
-
-    def _kernel_updates(
-        self, old: Mapping[str, jax.Array], new: Mapping[str, jax.Array]
-    ) -> dict[str, jax.Array]:
-        """What a change of the adapters changes in the kernels."""
-        updates = {}
-        for kernel in self.kernels:
-            before = old[f"{kernel}/a"] @ old[f"{kernel}/b"]
-            after = new[f"{kernel}/a"] @ new[f"{kernel}/b"]
-            updates[kernel] = self.factor * (after - before)
-        return updates
-
-
-def _shapes(tree: Any) -> Any:
-    return jax.eval_shape(lambda: tree)
+    by_label = {"trained": transformation, "frozen": optax.set_to_zero()}
+    return optax.multi_transform(by_label, labels)

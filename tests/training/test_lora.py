@@ -14,6 +14,7 @@ from gmlp_flax.checkpoints.pytree import leaves_by_path as flat
 from gmlp_flax.errors import ConfigError, RunError
 from gmlp_flax.models.parameters import Layers, ParamMetadata
 from gmlp_flax.training import loop, optimizer, step
+from gmlp_flax.training.lora import Lora, lora_kernels
 from tests.failures import raised
 from tests.training import tiny
 
@@ -46,7 +47,7 @@ def test_against_a_model_with_adapters_of_its_own():
         return loss({"encoder": encoder, "head": {"kernel": own["head"]}})
 
     adamw = optax.adamw(0.05, weight_decay=0.1)
-    lora = optimizer.Lora([KERNEL], ("head/",), rank=rank, alpha=alpha, seed=7)
+    lora = Lora([KERNEL], ("head/",), rank=rank, alpha=alpha, seed=7)
     transformation = lora.transformation(lambda _: adamw)
     state = transformation.init(params)
     own = {"a": state.adapters[f"{KERNEL}/a"], "b": state.adapters[f"{KERNEL}/b"], "head": head}
@@ -78,7 +79,7 @@ def test_which_kernels_have_it():
         "encoder/blocks/tokens/kernel": resized,
         "stem/kernel": ParamMetadata(),
     }
-    assert optimizer.lora_kernels(shapes, metadata) == [KERNEL]
+    assert lora_kernels(shapes, metadata) == [KERNEL]
 
 
 def test_the_state_has_adapters_alone(tmp_path, partition):

@@ -9,6 +9,7 @@ from gmlp_flax.models.text import MaskedLM
 from gmlp_flax.tasks.data import TaskData
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.training import evaluation, optimizer, step
+from gmlp_flax.training.lora import lora_kernels
 from tests.training import tiny
 
 
@@ -191,7 +192,7 @@ def test_an_encoder_of_another_name_is_trained_alike(tmp_path, partition, name):
                 state, window = training.step(state, partition.put_batch(next(batches)))
         assert f"update_norm/{encoder}/1" in window
         assert len(task.stacks(state.params)) == 1
-        kernels = optimizer.lora_kernels(task.shapes(), task.param_metadata())
+        kernels = lora_kernels(task.shapes(), task.param_metadata())
         assert kernels == [f"{encoder}/blocks/proj_{way}/kernel" for way in ("in", "out")]
         leaves = leaves_by_path(jax.device_get({"params": state.params, "window": window}))
         results.append({path.replace(f"{encoder}/", "E/"): leaf for path, leaf in leaves.items()})

@@ -1,0 +1,190 @@
+"""LoRA (Hu et al. 2021, arXiv 2106.09685): training of low-rank adapters of kernels.
+
+With LoRA a kernel is W0 + alpha / rank * A B. The parameters of a run stay W, its value, so that it
+is evaluated, saved and exported like any other. A and B are in the state of the optimizer, which
+has moments of them alone. With G the gradient of the loss by W, its gradient by A is alpha / rank *
+G B^T, and by B it is alpha / rank * A^T G.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import traverse_util
+from ml_collections import ConfigDict
+
+from gmlp_flax.checkpoints.pytree import leaves_by_path
+from gmlp_flax.errors import RunError
+from gmlp_flax.models.parameters import PLAIN, ParamMetadata
+from gmlp_flax.training.partition import Metadata
+
+
+class LoraState(NamedTuple):
+    """The state of the optimizer with LoRA.
+
+    Attributes:
+        adapters: by path, A, [layers, inputs, rank], as `.../kernel/a`, and B, [layers, rank,
+            outputs], as `.../kernel/b`.
+        inner: the state of the optimizer that trains the adapters and the heads.
+    """
+
+    adapters: dict[str, jax.Array]
+    inner: Any
+
+
+def make_lora(
+    config: ConfigDict, params: Any, metadata: Metadata, heads: tuple[str, ...]
+) -> "Lora | None":
+    """The adapters that a config asks for, if any. The arguments are those of `optimizer.make`.
+    Raises RunError if no parameter can have an adapter."""
+    rank = config.optimizer.lora_rank
+    if not rank:
+        return None
+    kernels = lora_kernels(params, metadata)
+    if not kernels:
+        raise RunError(
+            f"config.optimizer.lora_rank is {rank}: {config.model.block} has no channel "
+            "projections; give 0"
+        )
+    alpha = config.optimizer.lora_alpha or float(rank)
+    return Lora(kernels, heads, rank, alpha, config.seed)
+
+
+def lora_kernels(shapes: Any, metadata: Metadata) -> list[str]:
+    """The paths of the kernels that get adapters: the channel projections of the encoder, [layers,
+    inputs, outputs]. What mixes tokens is no channel projection: its shape depends on the number of
+    tokens."""
+    kernels = []
+    for path, leaf in leaves_by_path(shapes).items():
+        parameter = metadata.get(path, PLAIN)
+        is_matrix = path.endswith("/kernel") and leaf.ndim == 3
+        if is_matrix and parameter.layers is not None and not parameter.resize:
+            kernels.append(path)
+    return kernels
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora:
+    """Trains A and B of each kernel, and the parameters whose paths begin with one of `heads`. All
+    other parameters keep their values.
+
+    Attributes:
+        kernels: paths, from `lora_kernels`.
+        heads: the first parts of paths.
+        rank: of A B, the size between inputs and outputs.
+        alpha: A B counts alpha / rank times.
+        seed: of A, which is normal with standard deviation 1 / sqrt(inputs); B is 0.
+    """
+
+    kernels: list[str]
+    heads: tuple[str, ...]
+    rank: int
+    alpha: float
+    seed: int
+
+    @property
+    def factor(self) -> float:
+        return self.alpha / self.rank
+
+    def metadata(self, metadata: Metadata) -> dict[str, ParamMetadata]:
+        """The metadata of A and B: they have the layers of their kernels, and are not sharded."""
+        adapters = {}
+        for kernel in self.kernels:
+            adapter = ParamMetadata(layers=metadata[kernel].layers)
+            adapters[f"{kernel}/a"] = adapter
+            adapters[f"{kernel}/b"] = adapter
+        return adapters
+
+    def adapters(self, params: Any) -> dict[str, jax.Array]:
+        """A and B before the first step, by path."""
+        leaves = leaves_by_path(params)
+        adapters = {}
+        run_key = jax.random.key(self.seed)
+        for kernel in self.kernels:
+            layers, inputs, outputs = leaves[kernel].shape
+            number = zlib.crc32(kernel.encode())
+            key = jax.random.fold_in(run_key, number)
+            normal = jax.random.normal(key, (layers, inputs, self.rank))
+            adapters[f"{kernel}/a"] = normal / inputs**0.5
+            adapters[f"{kernel}/b"] = jnp.zeros((layers, self.rank, outputs))
+        return adapters
+
+    def trained(self, adapters: Mapping[str, Any], tree: Any) -> Any:
+        """What the inner optimizer sees: the adapters, and the heads of a tree of parameters or
+        gradients."""
+        flat = dict(adapters)
+        for path, leaf in leaves_by_path(tree).items():
+            if path.startswith(self.heads):
+                flat[path] = leaf
+        return traverse_util.unflatten_dict(flat, sep="/")
+
+    def transformation(
+        self, make: Callable[[Any], optax.GradientTransformation]
+    ) -> optax.GradientTransformation:
+        """The optimizer of the parameters. `make` returns the optimizer of a tree that is trained,
+        from its shapes."""
+
+        def init(params: Any) -> LoraState:
+            adapters = self.adapters(params)
+            tree = self.trained(adapters, params)
+            optimizer = make(_shapes(tree))
+            return LoraState(adapters, optimizer.init(tree))
+
+        def update(grads: Any, state: LoraState, params: Any) -> tuple[Any, LoraState]:
+            """Updates the adapters, and returns what that changes in the kernels."""
+            adapters = state.adapters
+            tree = self.trained(adapters, params)
+            adapter_grads = self._gradients(grads, adapters)
+            tree_grads = self.trained(adapter_grads, grads)
+            optimizer = make(_shapes(tree))
+            tree_updates, inner = optimizer.update(tree_grads, state.inner, tree)
+            updates: dict[str, Any] = traverse_util.flatten_dict(tree_updates, sep="/")
+            new_adapters = {}
+            for path, adapter in adapters.items():
+                new_adapters[path] = adapter + updates[path]
+            updates |= self._kernel_updates(adapters, new_adapters)
+            return _zero_elsewhere(updates, grads), LoraState(new_adapters, inner)
+
+        return optax.GradientTransformation(init, update)  # type: ignore[reportArgumentType]  # it needs the parameters
+
+    def _gradients(self, grads: Any, adapters: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        """The gradients by A and B, from those by the kernels."""
+        flat = leaves_by_path(grads)
+        gradients = {}
+        for kernel in self.kernels:
+            a = adapters[f"{kernel}/a"]
+            b = adapters[f"{kernel}/b"]
+            gradient = flat[kernel]
+            gradients[f"{kernel}/a"] = self.factor * gradient @ b.mT
+            gradients[f"{kernel}/b"] = self.factor * a.mT @ gradient
+        return gradients
+
+    def _kernel_updates(
+        self, old: Mapping[str, jax.Array], new: Mapping[str, jax.Array]
+    ) -> dict[str, jax.Array]:
+        """What a change of the adapters changes in the kernels."""
+        updates = {}
+        for kernel in self.kernels:
+            before = old[f"{kernel}/a"] @ old[f"{kernel}/b"]
+            after = new[f"{kernel}/a"] @ new[f"{kernel}/b"]
+            updates[kernel] = self.factor * (after - before)
+        return updates
+
+
+def _zero_elsewhere(updates: Mapping[str, jax.Array], grads: Any) -> Any:
+    """A tree like the gradients: the updates, by path, and zeros for parameters without one."""
+    merged = {}
+    for path, grad in leaves_by_path(grads).items():
+        if path in updates:
+            merged[path] = updates[path]
+        else:
+            merged[path] = jnp.zeros_like(grad)
+    return traverse_util.unflatten_dict(merged, sep="/")
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.eval_shape(lambda: tree)

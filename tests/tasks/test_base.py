@@ -21,6 +21,7 @@ from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from gmlp_flax.tasks.prediction import Predictor, Prepared, Settings
 from gmlp_flax.training import loop
 from tests.failures import raised
+from tests.tasks import by_hand
 from tests.training import tiny
 
 SHAPES = ("sine", "square", "sawtooth")
@@ -58,8 +59,11 @@ class WaveData(TaskData):
     """Waves to train on, and others held out."""
 
     def examples(self, role: str) -> Waves:
-        seed, count = (0, 600) if role == TRAIN else (1, 90)
-        return Waves(seed, count, self.config.model.length, self.config.data.noise)
+        length = self.config.model.length
+        noise = self.config.data.noise
+        if role == TRAIN:
+            return Waves(0, 600, length, noise)
+        return Waves(1, 90, length, noise)
 
 
 class WaveModel(nnx.Module):
@@ -90,10 +94,15 @@ class WavePredictor(Predictor):
         return Prepared([{"series": series}])
 
     def scores(self, params, batch) -> jax.Array:
-        return self.task.apply(params, batch["series"])[:, None]
+        logits = self.task.apply(params, batch["series"])
+        return logits[:, None]
 
     def encode(self, inputs) -> np.ndarray:
-        return np.stack([self.prepare(given).examples[0]["series"] for given in inputs])
+        rows = []
+        for series in inputs:
+            [example] = self.prepare(series).examples
+            rows.append(example["series"])
+        return np.stack(rows)
 
 
 class WaveTask(Task):
@@ -131,14 +140,6 @@ def wave_config(**model):
     return config
 
 
-def by_hand(logits, labels) -> tuple[np.ndarray, np.ndarray]:
-    """The cross-entropy of each example, in float64, and whether its class is the likeliest."""
-    exact = np.asarray(logits, np.float64)
-    normalised = exact - np.log(np.exp(exact).sum(-1, keepdims=True))
-    losses = -np.take_along_axis(normalised, labels[:, None], -1)[:, 0]
-    return losses, exact.argmax(-1) == labels
-
-
 @pytest.fixture(scope="module")
 def waves():
     """The task, its data, and parameters that tell waves apart."""
@@ -154,56 +155,67 @@ def test_a_task_of_ones_own_is_trained_and_predicts(tmp_path):
     config.optimizer.update(learning_rate=0.01, warmup=10)
     result = loop.train(config, str(tmp_path / "run"))
     assert result["step"] == 120
-    assert result["eval"]["examples"] == 90
-    assert result["eval"]["accuracy"] > 0.8
+    metrics = result["eval"]
+    assert metrics["examples"] == 90
+    assert metrics["accuracy"] > 0.8
     model = gf.load(tmp_path / "run")
-    series = [wave(shape, 0.2, 16) for shape in SHAPES]
-    answers = model.predict(series, top=2)
-    assert [answer[0][0][0] for answer in answers] == list(SHAPES)
-    assert all(len(answer[0]) == 2 for answer in answers)
+    answers = model.predict([wave(shape, 0.2, 16) for shape in SHAPES], top=2)
+    for shape, [candidates] in zip(SHAPES, answers, strict=True):
+        assert len(candidates) == 2
+        assert by_hand.names_of(candidates)[0] == shape
     assert "7 numbers" in raised(DataError, model.predict, [[0.0] * 7])
 
 
-def test_loss_and_evaluation_are_the_sums(waves):
-    """In training each example counts once; in evaluation by its weight."""
+def by_the_batch(task, params, batch) -> tuple[np.ndarray, np.ndarray]:
+    """The cross-entropy of each example of a batch, and whether its class is the likeliest."""
+    logits = task.apply(params, batch["series"])
+    labels = batch["label"]
+    return by_hand.cross_entropies(logits, labels), by_hand.are_hits(logits, labels)
+
+
+def test_in_training_each_example_counts_once(waves):
     task, data, params = waves
-    with data.train_batches(0, 0, 1) as batches:
-        batch = next(batches)
-    losses, hits = by_hand(task.apply(params, batch["series"]), batch["label"])
+    batch = by_hand.first_batch(data)
+    losses, hits = by_the_batch(task, params, batch)
     batch["key"] = jax.random.split(jax.random.key(0), 32)
     loss, sums = jax.jit(task.loss)(params, batch)
-    assert float(loss) == float(sums["loss"][0]) == pytest.approx(losses.sum(), rel=1e-5)
-    assert float(sums["accuracy"][0]) == hits.sum()
-    assert float(sums["loss"][1]) == float(sums["accuracy"][1]) == 32
+    summed = pytest.approx(losses.sum(), rel=1e-5)
+    assert float(loss) == by_hand.total(sums, "loss") == summed
+    assert by_hand.total(sums, "accuracy") == hits.sum()
+    assert by_hand.weight(sums, "loss") == by_hand.weight(sums, "accuracy") == 32
     assert set(sums) == set(task.metrics)
 
-    weights = np.float32([1, 0] * 16)
-    evaluated, outputs = task.evaluate(params, {**batch, "weight": weights})
+
+def test_in_evaluation_each_example_counts_by_its_weight(waves):
+    task, data, params = waves
+    batch = by_hand.first_batch(data)
+    losses, hits = by_the_batch(task, params, batch)
+    batch["key"] = jax.random.split(jax.random.key(0), 32)
+    batch["weight"] = np.float32([1, 0] * 16)
+    sums, outputs = task.evaluate(params, batch)
     assert outputs == {}
-    assert float(evaluated["loss"][0]) == pytest.approx(losses[::2].sum(), rel=1e-5)
-    assert float(evaluated["accuracy"][0]) == hits[::2].sum()
-    assert [float(value) for value in evaluated["examples"]] == [16, 16]
+    summed = losses[::2].sum()
+    assert by_hand.total(sums, "loss") == pytest.approx(summed, rel=1e-5)
+    assert by_hand.total(sums, "accuracy") == hits[::2].sum()
+    assert by_hand.total(sums, "examples") == by_hand.weight(sums, "examples") == 16
 
 
 def test_training_hands_a_key_to_the_sums_and_evaluation_does_not():
     """So that dropout is on in training alone."""
     task = WaveTask(wave_config(dropout=0.5))
     params = tiny.random_params(task.shapes())
-    series = Waves(0, 8, 16, 0.0)
-    batch = {
-        "series": np.stack([series[index]["series"] for index in range(8)]),
-        "label": np.arange(8, dtype=np.int32) % 3,
-        "weight": np.ones(8, np.float32),
-    }
+    source = Waves(0, 8, 16, 0.0)
+    batch = by_hand.stacked(source[index] for index in range(8))
+    batch["weight"] = np.ones(8, np.float32)
     losses = []
     for seed in (0, 0, 1):
         keys = jax.random.split(jax.random.key(seed), 8)
-        losses.append(float(task.loss(params, {**batch, "key": keys})[0]))
-    expected, _ = by_hand(task.apply(params, batch["series"]), batch["label"])
+        loss, _ = task.loss(params, {**batch, "key": keys})
+        losses.append(float(loss))
     assert losses[0] == losses[1] != losses[2]
-    assert float(task.evaluate(params, batch)[0]["loss"][0]) == pytest.approx(
-        expected.sum(), rel=1e-5
-    )
+    expected, _ = by_the_batch(task, params, batch)
+    sums, _ = task.evaluate(params, batch)
+    assert by_hand.total(sums, "loss") == pytest.approx(expected.sum(), rel=1e-5)
 
 
 def test_metrics_are_means_and_counts(waves):
@@ -211,39 +223,59 @@ def test_metrics_are_means_and_counts(waves):
     sums = {"loss": (6.0, 4.0), "accuracy": (3.0, 4.0), "examples": (4.0, 4.0)}
     assert task.summarize(sums, {}, data) == {"loss": 1.5, "accuracy": 0.75, "examples": 4}
     assert task.eval_metrics == ("loss", "accuracy")
+
+
+def test_a_task_has_no_baselines_and_no_files_of_predictions_unless_it_says_so(waves):
+    task, data, _ = waves
+    sums = {"loss": (6.0, 4.0), "accuracy": (3.0, 4.0), "examples": (4.0, 4.0)}
     assert task.baselines(sums, data) == []
     assert task.prediction_files({}, data) == {}
     assert Baseline("none", {"loss": 1.0}).metrics == {"loss": 1.0}
 
 
+def first_series(data, role: str, count: int) -> np.ndarray:
+    """[count, length]."""
+    examples = data.examples(role)
+    return np.stack([examples[index]["series"] for index in range(count)])
+
+
 def test_answers_rank_the_class_names(waves):
     task, data, params = waves
-    series = [data.examples(HELDOUT)[index]["series"] for index in range(5)]
-    logits = np.asarray(task.apply(params, np.stack(series)), np.float64)
-    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    predictions = task.predictor.predict(params, series, Settings(top=2, batch_size=2))
+    series = first_series(data, HELDOUT, 5)
+    shares = by_hand.softmax(task.apply(params, series))
+    settings = Settings(top=2, batch_size=2)
+    predictions = task.predictor.predict(params, list(series), settings)
     for row, [candidates] in zip(shares, predictions, strict=True):
-        best = np.argsort(-row)[:2]
-        assert [name for name, _ in candidates] == [SHAPES[index] for index in best]
-        np.testing.assert_allclose([share for _, share in candidates], row[best], rtol=1e-4)
+        best = by_hand.largest(row, 2)
+        assert by_hand.names_of(candidates) == [SHAPES[index] for index in best]
+        np.testing.assert_allclose(by_hand.shares_of(candidates), row[best], rtol=1e-4)
 
 
 def test_features_are_the_states_of_layers_side_by_side(waves):
     task, data, params = waves
-    series = np.stack([data.examples(TRAIN)[index]["series"] for index in range(3)])
+    series = first_series(data, TRAIN, 3)
     first, last = task.bind(params).states(series, (0, -1))
     features = task.features(params, series, (0, -1))
     np.testing.assert_array_equal(features, np.concatenate([first, last], axis=-1))
+
+
+def test_features_are_pooled(waves):
+    task, data, params = waves
+    series = first_series(data, TRAIN, 3)
+    first, last = task.bind(params).states(series, (0, -1))
     mean = task.features(params, series, pool="mean")
-    np.testing.assert_allclose(mean, np.asarray(last).mean(axis=1), rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(task.features(params, series, (0,), "cls"), first[:, 0])
+    expected = np.asarray(last).mean(axis=1)
+    np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)
+    of_first_token = task.features(params, series, (0,), "cls")
+    np.testing.assert_array_equal(of_first_token, first[:, 0])
 
 
 def test_stacks_are_the_layers_of_the_encoder(waves):
     """By which filters and attention are drawn."""
     task, _, params = waves
     [stack] = task.stacks(params)
-    leaves = jax.tree.leaves(nnx.to_pure_dict(nnx.state(stack)))
+    state = nnx.to_pure_dict(nnx.state(stack))
+    leaves = jax.tree.leaves(state)
     expected = jax.tree.leaves(params["encoder"]["blocks"])
     assert len(leaves) == len(expected)
     assert {len(leaf) for leaf in leaves} == {2}
@@ -283,22 +315,28 @@ def test_inheritance_lists_the_files_of_a_model():
 
 def test_a_parameter_tree_has_metadata_for_each_leaf(waves):
     task, _, params = waves
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    paths = {"/".join(part.key for part in path) for path, _ in leaves}
-    assert task.param_metadata().keys() == paths
-    assert task.param_metadata()["head/kernel"].layers is None
-    assert task.param_metadata()["embedding/bias"].decayed is False
+    paths = set()
+    for keys, _ in jax.tree_util.tree_leaves_with_path(params):
+        paths.add(jax.tree_util.keystr(keys, simple=True, separator="/"))
+    metadata = task.param_metadata()
+    assert metadata.keys() == paths
+    assert metadata["head/kernel"].layers is None
+    assert metadata["embedding/bias"].decayed is False
 
 
 def test_sums_are_float32_whatever_the_values():
-    total, weight = weighted_sum(jnp.full(3000, 1.0, jnp.bfloat16), jnp.ones(3000, jnp.bool_))
+    values = jnp.full(3000, 1.0, jnp.bfloat16)
+    total, weight = weighted_sum(values, jnp.ones(3000, jnp.bool_))
     assert total.dtype == weight.dtype == jnp.float32
     assert float(total) == float(weight) == 3000
 
 
 def test_spec_takes_all_fields_from_the_config(tmp_path):
     spec = MaskedLanguageModeling(tiny.text_config(tmp_path)).spec()
-    assert (spec.length, spec.layers, spec.d_model, spec.spatial_init_std) == (16, 2, 8, 0.02)
+    assert spec.length == 16
+    assert spec.layers == 2
+    assert spec.d_model == 8
+    assert spec.spatial_init_std == 0.02
 
 
 def test_float64_needs_jaxs_own_switch(tmp_path):

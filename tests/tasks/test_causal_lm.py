@@ -16,6 +16,7 @@ from gmlp_flax.tasks.prediction import Answer, Settings
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests.failures import raised
+from tests.tasks import by_hand
 from tests.training import tiny
 
 KINDS = {
@@ -34,21 +35,23 @@ def causal_config(folder, **model):
 
 def large_params(task):
     """Fresh ones, made large enough for the model to tell sequences apart."""
-    return jax.tree.map(lambda x: 3 * x, jax.jit(task.init)(jax.random.key(0)))
+    return by_hand.scaled_params(task, 3)
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def causal(request, tmp_path_factory):
     """A task, its data and parameters."""
     folder = tmp_path_factory.mktemp("causal")
-    task, data = tiny.open_task(causal_config(folder, **KINDS[request.param]), folder)
+    config = causal_config(folder, **KINDS[request.param])
+    task, data = tiny.open_task(config, folder)
     return task, data, large_params(task)
 
 
 def heldout_windows(data) -> np.ndarray:
     """The tokens of all held-out windows."""
     windows = data.windows(HELDOUT)
-    return np.stack([windows[index]["tokens"] for index in range(len(windows))])
+    batch = by_hand.stacked(by_hand.every(windows))
+    return batch["tokens"]
 
 
 def test_every_token_of_the_text_is_a_target_once(causal):
@@ -59,22 +62,14 @@ def test_every_token_of_the_text_is_a_target_once(causal):
     assert (windows[:, 0] == tokenizer.cls_id).all()
     text = data.windows(HELDOUT).prepared
     targets = windows[:, 1:]
-    assert targets[targets != tokenizer.pad_id].tolist() == text.read(0, text.tokens).tolist()
+    is_text = targets != tokenizer.pad_id
+    assert targets[is_text].tolist() == text.read(0, text.tokens).tolist()
     # A [SEP] stands where a document ends, and nowhere else.
     assert (windows == tokenizer.sep_id).sum() == text.documents
 
 
-def losses_by_hand(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """In nats, float64 [batch, tokens]."""
-    exact = np.asarray(logits, np.float64)
-    largest = exact.max(-1, keepdims=True)
-    normalised = exact - largest - np.log(np.exp(exact - largest).sum(-1, keepdims=True))
-    return -np.take_along_axis(normalised, targets[..., None], -1)[..., 0]
-
-
 def test_evaluation_against_numpy(causal):
-    """Perplexity of tokens, and bits for each byte of the text; the last window and the last batch
-    are padded."""
+    """The last window and the last batch are padded."""
     task, data, params = causal
     metrics, _ = Evaluator(task, data, Partition.make())(params)
     windows = heldout_windows(data)
@@ -83,32 +78,41 @@ def test_evaluation_against_numpy(causal):
     assert not is_text.all()
     assert len(windows) % 8
     logits = jax.jit(task.apply)(params, windows[:, :-1])
-    losses = losses_by_hand(logits, targets)[is_text]
-    hits = (np.asarray(logits).argmax(-1) == targets)[is_text]
-    assert (metrics["predictions"], metrics["examples"]) == (len(losses), len(windows))
-    assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5)
-    assert metrics["perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-4)
+    losses = by_hand.cross_entropies(logits, targets)[is_text]
+    hits = by_hand.are_hits(logits, targets)[is_text]
+    assert metrics["predictions"] == len(losses)
+    assert metrics["examples"] == len(windows)
+    loss = losses.mean()
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
     assert metrics["accuracy"] == pytest.approx(hits.mean(), abs=1e-6)
     text = task.tokenizer.decode(targets[is_text].tolist())
-    size = len(text.encode())
-    assert metrics["bits_per_byte"] == pytest.approx(losses.sum() / math.log(2) / size, rel=1e-5)
+    bits = bits_per_byte(losses, len(text.encode()))
+    assert metrics["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
     assert {*task.eval_metrics, "predictions", "examples"} == set(metrics)
+
+
+def bits_per_byte(losses: np.ndarray, size: int) -> float:
+    """Of losses in nats and the number of bytes of the text."""
+    return losses.sum() / math.log(2) / size
 
 
 def test_the_baseline_has_seen_the_ends_of_documents(causal):
     task, data, params = causal
     evaluator = Evaluator(task, data, Partition.make())
     evaluator(params)
-    [found] = evaluator.baselines()
+    [baseline] = evaluator.baselines()
     text = data.windows(TRAIN).prepared
     counts = np.bincount(text.read(0, text.tokens), minlength=320) + 1.0
     counts[[0, 2, 4]] = 0
+    shares = counts / counts.sum()
     targets = heldout_windows(data)[:, 1:]
-    losses = -np.log(counts[targets[targets != 0]] / counts.sum())
-    assert found.metrics["perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-5)
-    size = task.tokenizer.byte_counts()[targets].sum()
-    bits = losses.sum() / math.log(2) / size
-    assert found.metrics["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
+    losses = -np.log(shares[targets[targets != 0]])
+    perplexity = math.exp(losses.mean())
+    assert baseline.metrics["perplexity"] == pytest.approx(perplexity, rel=1e-5)
+    sizes = task.tokenizer.byte_counts()[targets]
+    bits = bits_per_byte(losses, sizes.sum())
+    assert baseline.metrics["bits_per_byte"] == pytest.approx(bits, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,14 +128,17 @@ def test_the_gradient_of_the_loss_from_the_future_is_exactly_0(kind, tmp_path):
     @jax.jit
     @jax.grad
     def gradient(params, tokens):
-        return task.loss(params, {"tokens": tokens, "key": keys})[0]
+        loss, _ = task.loss(params, {"tokens": tokens, "key": keys})
+        return loss
 
+    positions = np.arange(task.length + 1)
     for places in (1, 7, task.length):
         # [PAD] is read, but not predicted.
-        tokens = np.where(np.arange(task.length + 1) <= places, text, 0)
+        tokens = np.where(positions <= places, text, 0)
         table = np.asarray(gradient(params, tokens)["positions"]["table"])
         assert (table[places:] == 0).all()
-        assert (np.abs(table[:places]).max(axis=1) > 0).all()
+        before = np.abs(table[:places]).max(axis=1)
+        assert (before > 0).all()
 
 
 def test_bytes_need_no_training(tmp_path):
@@ -142,46 +149,53 @@ def test_bytes_need_no_training(tmp_path):
     params = jax.tree.map(jnp.zeros_like, task.shapes())
     metrics, _ = Evaluator(task, data, Partition.make())(params)
     text = data.windows(HELDOUT).prepared
-    expected = math.log2(261) * text.tokens / (text.tokens - text.documents)
+    size = text.tokens - text.documents
+    expected = math.log2(261) * text.tokens / size
     assert metrics["bits_per_byte"] == pytest.approx(expected, rel=1e-5)
     assert 8 < expected < 8.3
     assert metrics["perplexity"] == pytest.approx(261, rel=1e-4)
     assert data.assets() == {"tokenizer.model": b"bytes\n"}
 
 
+def likeliest_pieces(task, params, ids: list[int], count: int) -> list[str]:
+    """The likeliest pieces behind some tokens."""
+    [logits] = np.asarray(task.apply(params, np.array([ids])))
+    best = by_hand.largest(logits[-1], count)
+    return [task.tokenizer.piece(token) for token in best.tolist()]
+
+
 def test_the_likeliest_next_tokens(causal):
     task, _, params = causal
-    [[ranked]] = task.predictor.predict(params, ["the one"], Settings(top=3))
     tokenizer = task.tokenizer
     ids = [tokenizer.cls_id, *tokenizer.encode("the one")]
-    logits = np.asarray(task.apply(params, np.array([ids])))[0, -1]
-    best = np.argsort(-logits)[:3]
-    assert [piece for piece, _ in ranked] == [tokenizer.piece(int(token)) for token in best]
+    [[candidates]] = task.predictor.predict(params, ["the one"], Settings(top=3))
+    assert by_hand.names_of(candidates) == likeliest_pieces(task, params, ids, 3)
     assert task.predictor.label(1) == "next"
-    assert task.predictor.encode(["the one"])[0, : len(ids)].tolist() == ids
+    [encoded] = task.predictor.encode(["the one"])
+    assert encoded[: len(ids)].tolist() == ids
 
 
 def test_of_a_long_line_the_end_is_read(causal):
     task, _, params = causal
     words = "the of and to in is that it for on with as was at by this from which"
-    [long] = task.predictor.answers(params, [words], Settings(top=4))
-    tokens = len(task.tokenizer.encode(words))
-    assert tokens > 15
-    assert f"{tokens} tokens" in long.note
-    assert "last 15" in long.note
-    ids = [task.tokenizer.cls_id, *task.tokenizer.encode(words)[-15:]]
-    logits = np.asarray(task.apply(params, np.array([ids])))[0, -1]
-    best = np.argsort(-logits)[:4]
-    expected = [task.tokenizer.piece(int(token)) for token in best]
-    assert [piece for piece, _ in long.predictions[0]] == expected
+    [answer] = task.predictor.answers(params, [words], Settings(top=4))
+    tokens = task.tokenizer.encode(words)
+    assert len(tokens) > 15
+    assert f"{len(tokens)} tokens" in answer.note
+    assert "last 15" in answer.note
+    ids = [task.tokenizer.cls_id, *tokens[-15:]]
+    [candidates] = answer.predictions
+    assert by_hand.names_of(candidates) == likeliest_pieces(task, params, ids, 4)
     assert task.predictor.note_of_prompt(15) == ""
 
 
 def test_a_mask_is_refused(causal):
     task, _, params = causal
     predictor = task.predictor
-    assert "[MASK]" in raised(RunError, predictor.predict, params, ["the [MASK]"])
-    assert "[MASK]" in raised(RunError, predictor.generate, params, "[MASK]", Sampling())
+    message = raised(RunError, predictor.predict, params, ["the [MASK]"])
+    assert "[MASK]" in message
+    message = raised(RunError, predictor.generate, params, "[MASK]", Sampling())
+    assert "[MASK]" in message
 
 
 def test_a_continued_text_is_shown_behind_its_prompt(causal):

@@ -57,16 +57,26 @@ def numbers_of(batches, steps: int) -> list[list[int]]:
         return [next(batches)["x"].tolist() for _ in range(steps)]
 
 
-def test_the_run_folders_file_comes_first_then_an_own_one_then_an_inherited_one(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "content", "own_content"),
+    [
+        ("a", b"inherited", None),
+        ("b", b"own", b"own"),
+        ("c", b"folder", b"folder"),
+        ("d", b"inherited", None),
+        ("e", None, None),
+    ],
+)
+def test_the_run_folders_file_comes_first_then_an_own_one_then_an_inherited_one(
+    tmp_path, name, content, own_content
+):
     own = {"b": b"own", "c": b"own"}
-    inherited = {"a": b"inherited", "b": b"inherited", "c": b"inherited", "d": b"inherited"}
+    inherited = dict.fromkeys("abcd", b"inherited")
     (tmp_path / "c").write_bytes(b"folder")
     files = RunFiles(str(tmp_path), own, inherited)
-    found = {name: files.read(name) for name in "abcde"}
-    assert found == {"a": b"inherited", "b": b"own", "c": b"folder", "d": b"inherited", "e": None}
-    owned = [files.read_own(name) for name in "abcde"]
-    assert owned == [None, b"own", b"folder", None, None]
-    assert files.path("c") == str(tmp_path / "c")
+    assert files.read(name) == content
+    assert files.read_own(name) == own_content
+    assert files.path(name) == str(tmp_path / name)
 
 
 def test_without_a_folder_nothing_on_the_disk_is_read(tmp_path, monkeypatch):
@@ -109,16 +119,29 @@ def test_a_damaged_list_of_names_is_one_line_with_its_path(content, tmp_path):
     assert failure(names_in, content, "of a checkpoint").startswith("of a checkpoint")
 
 
-def test_training_batches_are_consecutive_and_shared_by_hosts():
+def test_training_batches_are_consecutive():
     data = Numbers(data_config())
     whole = numbers_of(data.train_batches(0, 0, 1), 5)
-    assert np.bincount(np.concatenate(whole)).tolist() == [2] * 10  # two epochs
-    parts = [numbers_of(data.train_batches(0, host, 2), 5) for host in (0, 1)]
-    assert [first + second for first, second in zip(*parts, strict=True)] == whole
+    counts = np.bincount(np.concatenate(whole))
+    assert counts.tolist() == [2] * 10  # two epochs
     assert numbers_of(data.train_batches(3, 0, 1), 2) == whole[3:]
-    other = numbers_of(Numbers(data_config(seed=1)).train_batches(0, 0, 1), 5)
-    assert other != whole
     assert data.training_examples() == 10
+
+
+def test_training_batches_are_shared_by_hosts():
+    data = Numbers(data_config())
+    whole = numbers_of(data.train_batches(0, 0, 1), 5)
+    of_first_host = numbers_of(data.train_batches(0, 0, 2), 5)
+    of_second_host = numbers_of(data.train_batches(0, 1, 2), 5)
+    for first, second, batch in zip(of_first_host, of_second_host, whole, strict=True):
+        assert first + second == batch
+
+
+def test_training_batches_follow_the_seed():
+    first = Numbers(data_config())
+    second = Numbers(data_config(seed=1))
+    batches = numbers_of(first.train_batches(0, 0, 1), 5)
+    assert numbers_of(second.train_batches(0, 0, 1), 5) != batches
 
 
 @pytest.mark.parametrize(
@@ -127,28 +150,36 @@ def test_training_batches_are_consecutive_and_shared_by_hosts():
 def test_evaluation_batches_hold_each_example_once(eval_size, shares, size):
     data = Numbers(data_config(eval={"batch_size": eval_size}))
     assert data.evaluation_batch_size(shares) == size
+    numbers = []
     with data.evaluation_batches(0, 1, shares) as batches:
-        held = list(batches)
-    assert {len(batch["x"]) for batch in held} == {size}
-    numbers = np.concatenate([batch["x"] for batch in held])
-    weights = np.concatenate([batch["weight"] for batch in held])
-    assert numbers[weights == 1].tolist() == list(range(7))
-    assert data.evaluation_examples() == weights.sum() == 7
+        for batch in batches:
+            assert len(batch["x"]) == size
+            numbers += real_numbers(batch)
+    assert numbers == list(range(7))
+    assert data.evaluation_examples() == 7
+
+
+def real_numbers(batch) -> list[int]:
+    """Those of a batch whose weight is 1; the others have weight 0."""
+    weights = batch["weight"]
+    assert set(weights) <= {0, 1}
+    return batch["x"][weights == 1].tolist()
 
 
 def test_hosts_score_different_examples():
     data = Numbers(data_config())
-    found = []
+    numbers = []
     for host in (0, 1):
         with data.evaluation_batches(host, 2, 2) as batches:
             for batch in batches:
-                found += batch["x"][batch["weight"] == 1].tolist()
-    assert sorted(found) == list(range(7))
+                numbers += real_numbers(batch)
+    assert sorted(numbers) == list(range(7))
 
 
 def test_a_batch_that_hosts_cannot_share_is_refused():
     data = Numbers(data_config(batch_size=5))
-    assert "batch_size=5" in raised(DataError, data.train_batches, 0, 0, 2)
+    message = raised(DataError, data.train_batches, 0, 0, 2)
+    assert "batch_size=5" in message
 
 
 class Doubled(Numbers):
@@ -160,17 +191,6 @@ class Doubled(Numbers):
 
 def double(batch):
     return {**batch, "x": 2 * batch["x"]}
-
-
-def test_batches_are_finished_where_they_are_read():
-    data = Doubled(data_config())
-    plain = numbers_of(Numbers(data_config()).train_batches(0, 0, 1), 2)
-    doubled = numbers_of(data.train_batches(0, 0, 1), 2)
-    assert doubled == [[2 * number for number in batch] for batch in plain]
-    with data.evaluation_batches(0, 1) as batches:
-        assert next(batches)["x"].tolist() == [0, 2, 4, 6]
-    with data.evaluation_batches(0, 2) as batches:
-        assert next(batches)["x"].tolist() == [0, 2]
 
 
 def test_data_without_a_data_set_have_little_to_say():
@@ -200,19 +220,38 @@ def test_lines_and_summary_of_a_data_set():
     assert data.fingerprint(TRAIN) == data.dataset(TRAIN).fingerprint != {}
 
 
+def test_training_batches_are_finished_where_they_are_read():
+    plain = numbers_of(Numbers(data_config()).train_batches(0, 0, 1), 2)
+    doubled = numbers_of(Doubled(data_config()).train_batches(0, 0, 1), 2)
+    assert doubled == (2 * np.array(plain)).tolist()
+
+
+@pytest.mark.parametrize(("hosts", "expected"), [(1, [0, 2, 4, 6]), (2, [0, 2])])
+def test_evaluation_batches_are_finished_where_they_are_read(hosts, expected):
+    data = Doubled(data_config())
+    with data.evaluation_batches(0, hosts) as batches:
+        assert next(batches)["x"].tolist() == expected
+
+
 def test_an_inspection_has_both_roles():
     inspection = Drawn(data_config()).inspect()
-    assert (inspection.train.role, inspection.heldout.role) == (TRAIN, HELDOUT)
+    assert inspection.train.role == TRAIN
+    assert inspection.heldout.role == HELDOUT
     assert inspection.notes == ()
 
 
-def test_data_that_define_too_little_say_what_is_missing():
+def test_data_without_examples_say_so():
     data = TaskData(data_config())
     assert "`examples(role)`" in raised(ConfigError, data.examples, TRAIN)
-    assert "a path" in raised(RunError, TaskData.row, data.config, ["a"], 1, "data/0")
+
+
+def test_data_without_rows_say_so():
+    message = raised(RunError, TaskData.row, data_config(), ["a"], 1, "data/0")
+    assert "a path" in message
 
 
 def test_files_of_a_run_that_were_written_as_names_are_read_again(tmp_path):
     names = ("ü", "a b", "0")
-    (tmp_path / "names.json").write_bytes(json.dumps(names, indent=1).encode())
+    content = json.dumps(names, indent=1)
+    (tmp_path / "names.json").write_bytes(content.encode())
     assert RunFiles(str(tmp_path)).names("names.json") == names

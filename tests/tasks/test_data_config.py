@@ -1,6 +1,8 @@
 """Which key of config.data names the data of a role, what its reader is asked for, and that errors
 name the key."""
 
+import functools
+
 import pytest
 from ml_collections import ConfigDict
 
@@ -27,8 +29,8 @@ def config(**data):
 
 def rows(path: str, split: str, count: int) -> Dataset:
     """A data set of texts, each of which names its path, split and number."""
-    texts = TextRows([TextRow((f"{path} {split} {index}",), str(index)) for index in range(count)])
-    return Dataset(path=path, form="rows", examples=texts, split=split)
+    texts = [TextRow((f"{path} {split} {index}",), str(index)) for index in range(count)]
+    return Dataset(path=path, form="rows", examples=TextRows(texts), split=split)
 
 
 class Reader:
@@ -40,9 +42,8 @@ class Reader:
 
     def __call__(self, path: str, as_one: bool) -> Splits:
         self.calls.append((path, as_one))
-        readers = {}
-        for name in [""] if as_one else self.names:
-            readers[name] = lambda name=name: rows(path, name, 40)
+        names = [""] if as_one else self.names
+        readers = {name: functools.partial(rows, path, name, 40) for name in names}
         return Splits(path, "rows", readers)
 
 
@@ -72,24 +73,34 @@ def test_a_search_shares_the_training_data(heldout, share, expected):
     assert data_config.share_of(options) == expected
 
 
+def rows_of(options, role: str) -> list[TextRow]:
+    """The rows of a role, if the path has one split without a name."""
+    dataset = data_config.open_split(options, role, Reader(""))
+    return dataset.examples.rows
+
+
 def test_one_split_without_a_name_is_shared():
-    read = Reader("")
-    train = data_config.open_split(config(), TRAIN, read)
-    heldout = data_config.open_split(config(), HELDOUT, read)
-    texts = {row.texts for row in (*train.examples.rows, *heldout.examples.rows)}
-    assert len(texts) == len(train) + len(heldout) == 40
+    train = rows_of(config(), TRAIN)
+    heldout = rows_of(config(), HELDOUT)
+    assert len({row.texts for row in (*train, *heldout)}) == 40
+    assert len(train) + len(heldout) == 40
     assert 3 < len(heldout) < 20
+
+
+def test_a_path_is_read_for_each_role():
+    read = Reader("")
+    data_config.open_split(config(), TRAIN, read)
+    data_config.open_split(config(), HELDOUT, read)
     assert read.calls == [("t", False), ("t", False)]
 
 
 def test_a_search_holds_out_others_than_a_report():
-    read = Reader("")
-    reported = data_config.open_split(config(), HELDOUT, read).examples.rows
-    searched = data_config.open_split(config(search=True), HELDOUT, read).examples.rows
-    trained = data_config.open_split(config(search=True), TRAIN, read).examples.rows
+    reported = set(rows_of(config(), HELDOUT))
+    searched = set(rows_of(config(search=True), HELDOUT))
+    trained = set(rows_of(config(search=True), TRAIN))
     assert searched
-    assert not set(reported) & set(searched)
-    assert not set(reported) & set(trained)
+    assert not reported & searched
+    assert not reported & trained
 
 
 @pytest.mark.parametrize(
@@ -178,8 +189,8 @@ def test_a_warning_is_a_line_on_standard_error(capsys):
 
 def test_the_share_that_is_searched_leaves_most_to_train_on():
     options = config(search=True, heldout_share=0.9)
-    assert len(data_config.open_split(options, TRAIN, Reader(""))) >= 1
-    assert len(data_config.open_split(options, HELDOUT, Reader(""))) < 25
+    assert len(rows_of(options, TRAIN)) >= 1
+    assert len(rows_of(options, HELDOUT)) < 25
 
 
 def test_the_folder_of_a_run_is_no_data(tmp_path):

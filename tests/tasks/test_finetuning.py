@@ -79,24 +79,26 @@ def test_tokens_alone_are_all_in_the_first_segment(name):
     params = tiny.random_params(task.shapes())
     tokens = np.arange(5, 29).reshape(2, 12)
     alone = task.forward(params, tokens)
-    both = {"tokens": tokens, "segments": np.zeros_like(tokens)}
-    np.testing.assert_array_equal(alone, task.forward(params, both))
-    second = {"tokens": tokens, "segments": np.ones_like(tokens)}
-    assert not np.allclose(alone, task.forward(params, second))
+    first_segment = np.zeros_like(tokens)
+    first = task.forward(params, {"tokens": tokens, "segments": first_segment})
+    np.testing.assert_array_equal(alone, first)
+    second = task.forward(params, {"tokens": tokens, "segments": first_segment + 1})
+    assert not np.allclose(alone, second)
 
 
-def test_encoded_lines_have_the_tokens_and_segments_of_a_pair(vocabulary):
+@pytest.mark.parametrize("line", ["the\tof and", "the of\tand"])
+def test_encoded_lines_have_the_tokens_and_segments_of_a_pair(vocabulary, line):
     options = config("text_classification")
     options.own.second = "second"
     options.glue.task = "own"
     tokenizer = Tokenizer.load(vocabulary)
     task = TextClassification(options, {TOKENIZER_FILE: tokenizer.model})
-    lines = ["the\tof and", "the of\tand"]
-    batch = task.predictor.encode(lines)
+    batch = task.predictor.encode([line, "the\tand"])
     assert batch.keys() == {"tokens", "segments"}
-    for row, line in enumerate(lines):
-        first, second = (tokenizer.encode(text) for text in line.split("\t"))
-        expected = [tokenizer.cls_id, *first, tokenizer.sep_id, *second, tokenizer.sep_id]
-        assert batch["tokens"][row, : len(expected)].tolist() == expected
-        assert not batch["tokens"][row, len(expected) :].any()
-        assert batch["segments"][row].sum() == len(second) + 1
+    first, second = (tokenizer.encode(text) for text in line.split("\t"))
+    expected = [tokenizer.cls_id, *first, tokenizer.sep_id, *second, tokenizer.sep_id]
+    tokens = batch["tokens"][0]
+    count = len(expected)
+    assert tokens[:count].tolist() == expected
+    assert not tokens[count:].any()
+    assert batch["segments"][0].sum() == len(second) + 1

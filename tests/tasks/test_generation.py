@@ -70,20 +70,29 @@ def test_kept_or_not_gives_the_same_logits_and_tokens(kind, prompt, tmp_path):
     while not ended and len(new) < sampling.tokens:
         logits, _ = next(kept)
         window = window_after(ids, new)
-        padded = np.array([window + [BYTES.pad_id] * (N - len(window))])
-        expected = np.asarray(apply(params, padded))[0, len(window) - 1]
+        last = len(window) - 1
+        padding = [BYTES.pad_id] * (N - len(window))
+        [of_window] = np.asarray(apply(params, np.array([window + padding])))
+        expected = of_window[last]
         np.testing.assert_allclose(logits, expected, atol=1e-8)
-        allowed = np.where(np.arange(len(expected)) >= 5, expected, -np.inf)[:261]
-        allowed[BYTES.sep_id] = expected[BYTES.sep_id]
-        token = draw(probabilities(allowed, sampling), random)
+        token = draw(probabilities(allowed_logits(expected), sampling), random)
         ended = token == BYTES.sep_id
         if not ended:
             new.append(token)
     generated = task.predictor.generate(params, prompt, sampling)
     assert BYTES.encode(generated.text) == new or "\ufffd" in generated.text
-    assert (generated.new_tokens, generated.prompt_tokens) == (len(new), len(ids))
+    assert generated.new_tokens == len(new)
+    assert generated.prompt_tokens == len(ids)
     assert generated.ended == ended
     assert len(new) > 4
+
+
+def allowed_logits(logits: np.ndarray) -> np.ndarray:
+    """Those of bytes and of [SEP]; no other special piece is drawn."""
+    allowed = logits[:261].copy()
+    allowed[:5] = -np.inf
+    allowed[BYTES.sep_id] = logits[BYTES.sep_id]
+    return allowed
 
 
 class Counting:
@@ -95,8 +104,9 @@ class Counting:
 
     def __call__(self, params, tokens, cache, first, last):
         self.programs += 1
-        logits = jax.nn.one_hot(self.next_token(tokens[0, last]), ROWS)[None] * 50
-        return logits, {"first": first + jnp.zeros((1, 3))}
+        following = self.next_token(tokens[0, last])
+        logits = 50 * jax.nn.one_hot(following, ROWS)
+        return logits[None], {"first": first + jnp.zeros((1, 3))}
 
 
 def letter_after(token):
@@ -143,10 +153,11 @@ def test_a_seed_gives_a_text(tmp_path):
 def test_a_new_text_begins_with_the_space_that_belongs_before_it(vocabulary):
     tokenizer = Tokenizer.load(vocabulary)
     ids = tokenizer.encode("the of")
-    following = dict(zip(ids, [*ids[1:], tokenizer.sep_id], strict=True))
-    table = np.array([following.get(token, tokenizer.sep_id) for token in range(ROWS)])
+    table = np.full(ROWS, tokenizer.sep_id)
+    table[ids[:-1]] = ids[1:]
     generator = TextGenerator(Counting(lambda token: jnp.array(table)[token]), 16, tokenizer)
-    assert generator.generate({}, "the", Sampling(temperature=0)).text == " of"
+    generated = generator.generate({}, "the", Sampling(temperature=0))
+    assert generated.text == " of"
 
 
 def kept_tokens(logits: list[float], temperature: float, top_k: int, top_p: float) -> Iterator:
@@ -177,10 +188,11 @@ LOGITS = st.lists(NUMBERS, min_size=1, max_size=12).filter(lambda values: max(va
 @given(LOGITS, st.floats(0.05, 5), st.integers(0, 14), st.floats(0.01, 1))
 def test_shares_against_loops(logits, temperature, top_k, top_p):
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    found = probabilities(np.array(logits), sampling)
-    np.testing.assert_allclose(found, by_loops(logits, temperature, top_k, top_p), atol=1e-8)
-    assert found.sum() == pytest.approx(1)
-    assert (found[np.isinf(logits)] == 0).all()
+    shares = probabilities(np.array(logits), sampling)
+    expected = by_loops(logits, temperature, top_k, top_p)
+    np.testing.assert_allclose(shares, expected, atol=1e-8)
+    assert shares.sum() == pytest.approx(1)
+    assert (shares[np.isinf(logits)] == 0).all()
 
 
 def test_temperature_0_takes_the_first_of_the_likeliest():
@@ -194,9 +206,10 @@ def test_draws_follow_the_shares():
     shares = np.array([0.1, 0.0, 0.6, 0.3])
     random = np.random.default_rng(0)
     drawn = [draw(shares, random) for _ in range(4000)]
-    found = np.bincount(drawn, minlength=4) / 4000
-    assert found[1] == 0
-    assert np.abs(found - shares).max() < 5 * math.sqrt(0.25 / 4000)
+    drawn_shares = np.bincount(drawn, minlength=4) / 4000
+    assert drawn_shares[1] == 0
+    errors = np.abs(drawn_shares - shares)
+    assert errors.max() < 5 * math.sqrt(0.25 / 4000)
 
 
 @pytest.mark.parametrize(

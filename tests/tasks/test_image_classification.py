@@ -15,6 +15,7 @@ from gmlp_flax.tasks.prediction import Answer, Settings
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests.failures import failure, raised
+from tests.tasks import by_hand
 from tests.training import tiny
 
 
@@ -28,25 +29,22 @@ def params(digits):
     return params
 
 
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-
-
 @pytest.mark.smoke
 def test_loss_with_label_smoothing(digits, params):
     """0.9 on the label and 0.1 spread over all ten classes."""
     task, data = digits
-    with data.train_batches(0, 0, 1) as batches:
-        batch = next(batches)
-    logits = np.array(task.apply(params, jnp.asarray(batch["image"])), np.float64)
+    batch = by_hand.first_batch(data)
+    logits = task.apply(params, jnp.asarray(batch["image"]))
     assert logits.shape == (8, 10)
     targets = 0.9 * np.eye(10)[batch["label"]] + 0.01
     batch["key"] = jax.random.split(jax.random.key(0), 8)
     total, sums = task.loss(params, batch)
-    expected = -(targets * log_softmax(logits)).sum()
-    assert float(total) == float(sums["loss"][0]) == pytest.approx(expected, rel=1e-5)
-    assert float(sums["accuracy"][0]) == (logits.argmax(-1) == batch["label"]).sum()
-    assert float(sums["loss"][1]) == float(sums["accuracy"][1]) == 8
+    losses = -targets * by_hand.log_softmax(logits)
+    hits = by_hand.are_hits(logits, batch["label"])
+    summed = pytest.approx(losses.sum(), rel=1e-5)
+    assert float(total) == by_hand.total(sums, "loss") == summed
+    assert by_hand.total(sums, "accuracy") == hits.sum()
+    assert by_hand.weight(sums, "loss") == by_hand.weight(sums, "accuracy") == 8
 
 
 def heldout_arrays(data) -> tuple[np.ndarray, np.ndarray]:
@@ -69,27 +67,39 @@ def test_evaluation_against_numpy(digits, params):
     metrics, _ = evaluator(params, params)
     images, labels = heldout_arrays(data)
     assert len(images) == 382
-    logits = np.array(jax.jit(task.apply)(params, images), np.float64)
-    rows = np.arange(382)
-    ranks = (logits > logits[rows, labels][:, None]).sum(1)
+    logits = np.array(jax.jit(task.apply)(params, images))
+    label_logits = np.take_along_axis(logits, labels[:, None], 1)
+    ranks = (logits > label_logits).sum(1)
     expected = {
         "top1": (ranks < 1).mean(),
         "top5": (ranks < 5).mean(),
-        "loss": -log_softmax(logits)[rows, labels].mean(),
+        "loss": by_hand.cross_entropies(logits, labels).mean(),
         "examples": 382,
     }
     for name, value in expected.items():
         assert metrics[name] == metrics[f"ema_{name}"] == pytest.approx(value, rel=1e-5)
     assert 0 < expected["top1"] < expected["top5"] < 1
+
+
+def test_the_baseline_is_the_most_frequent_class(digits, params):
+    task, data = digits
+    data.config.eval.batch_size = 100
+    evaluator = Evaluator(task, data, Partition.make())
+    evaluator(params, params)
     [baseline] = evaluator.baselines()
+    _, labels = heldout_arrays(data)
     most = np.bincount(labels).max() / 382
     assert baseline.metrics == {"top1": pytest.approx(most)}
+
+
+def classes_of_head(task) -> int:
+    return task.shapes()["head"]["kernel"].shape[1]
 
 
 def test_without_files_the_classes_are_imagenets_numbers():
     task = ImageClassification(tiny.image_config())
     assert task.class_names == tuple(str(number) for number in range(1000))
-    assert task.shapes()["head"]["kernel"].shape == (8, 1000)
+    assert classes_of_head(task) == 1000
     assert task.names == task.classes
 
 
@@ -98,7 +108,7 @@ def test_classes_and_words_of_the_files():
     task = ImageClassification(tiny.image_config(), files)
     assert task.class_names == ("n1", "n0")
     assert task.predictor.names == ("cat", "dog")
-    assert task.shapes()["head"]["kernel"].shape == (8, 2)
+    assert classes_of_head(task) == 2
 
 
 def test_a_run_on_other_classes_starts_with_a_new_head():
@@ -133,21 +143,6 @@ def test_words_for_other_classes_are_refused():
     assert "names.json has 1 names for 2 classes" in message
 
 
-def test_images_that_cannot_be_read_count_up_to_the_limit():
-    """The limit is of all hosts together."""
-    config = tiny.image_config()
-    config.data.max_bad_records = 1
-    task = ImageClassification(config)
-    sums = dict.fromkeys(("loss", "top1", "top5"), (3.0, 4.0))
-    metrics = task.summarize({**sums, "examples": (25, 26)}, {}, None)
-    assert metrics == {"loss": 0.75, "top1": 0.75, "top5": 0.75, "examples": 26, "unread": 1}
-    metrics = task.summarize({**sums, "examples": (26, 26)}, {}, None)
-    assert {*task.eval_metrics, "examples"} == set(metrics)
-    message = failure(task.summarize, {**sums, "examples": (24, 26)}, {}, None)
-    assert "2 of 26" in message
-    assert "config.data.max_bad_records=1" in message
-
-
 def test_no_real_label_at_all_is_refused():
     config = tiny.image_config()
     config.eval.real_labels = "real.json"
@@ -158,26 +153,57 @@ def test_no_real_label_at_all_is_refused():
     assert "real.json" in failure(task.summarize, nothing, {}, None)
 
 
+def sums_with_unread(unread: int) -> dict[str, tuple[float, float]]:
+    """The sums of an evaluation of 26 images."""
+    score = (3.0, 4.0)
+    return {"loss": score, "top1": score, "top5": score, "examples": (26 - unread, 26)}
+
+
+@pytest.fixture
+def lenient():
+    """A task that allows one image that cannot be read."""
+    config = tiny.image_config()
+    config.data.max_bad_records = 1
+    return ImageClassification(config)
+
+
+def test_images_that_cannot_be_read_are_counted(lenient):
+    metrics = lenient.summarize(sums_with_unread(1), {}, None)
+    assert metrics == {"loss": 0.75, "top1": 0.75, "top5": 0.75, "examples": 26, "unread": 1}
+    metrics = lenient.summarize(sums_with_unread(0), {}, None)
+    assert {*lenient.eval_metrics, "examples"} == set(metrics)
+
+
+def test_too_many_images_that_cannot_be_read_are_refused(lenient):
+    """The limit is of all hosts together."""
+    message = failure(lenient.summarize, sums_with_unread(2), {}, None)
+    assert "2 of 26" in message
+    assert "config.data.max_bad_records=1" in message
+
+
 def test_unread_images_and_images_without_a_real_label_are_not_scored():
     task = ImageClassification(tiny.image_config(), {"classes.json": b'["a", "b", "c"]'})
     params = tiny.random_params(task.shapes())
     images = np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.uint8)
     best = np.asarray(task.apply(params, images)).argmax(-1)
+    wrong = (best + 1) % 3
     real = np.full((5, 2), -1)
-    real[:3, 1] = [best[0], (best[1] + 1) % 3, best[2]]
-    labels = np.array([best[0], best[1], -1, (best[3] + 1) % 3, best[4]])
-    weights = np.float32([1, 1, 1, 1, 0])
-    batch = {"image": images, "label": labels, "weight": weights, "real": real}
+    real[:3, 1] = [best[0], wrong[1], best[2]]
+    batch = {
+        "image": images,
+        "label": np.array([best[0], best[1], -1, wrong[3], best[4]]),
+        "weight": np.float32([1, 1, 1, 1, 0]),
+        "real": real,
+    }
     sums, outputs = task.evaluate(params, batch)
-    pairs = {name: (float(sums[name][0]), float(sums[name][1])) for name in ("top1", "real")}
-    assert pairs == {"top1": (2, 3), "real": (1, 2)}
-    assert [float(value) for value in sums["examples"]] == [3, 4]
-    assert float(sums["classes"][1]) == 3
-    assert (
-        np.asarray(sums["classes"][0]).tolist()
-        == np.bincount(labels[[0, 1, 3]], minlength=3).tolist()
-    )
     assert outputs == {}
+    for name, expected in {"top1": (2, 3), "real": (1, 2), "examples": (3, 4)}.items():
+        assert by_hand.total(sums, name) == expected[0]
+        assert by_hand.weight(sums, name) == expected[1]
+    class_counts, count = sums["classes"]
+    assert float(count) == 3
+    scored = [best[0], best[1], wrong[3]]
+    assert class_counts.tolist() == np.bincount(scored, minlength=3).tolist()
 
 
 def test_arrays_of_bytes_and_of_floats_are_inputs():
@@ -207,43 +233,67 @@ def test_other_arrays_are_no_inputs(array):
     assert "'batch', 8, 8, 1" in failure(task.as_inputs, array)
 
 
-def test_images_are_answered_as_evaluation_sees_them(digits, params):
+def test_images_are_read_as_evaluation_sees_them(digits):
     """Arrays and Pillow images alike."""
     task, data = digits
     pixels = data.dataset(HELDOUT).examples[0]["image"]
-    seen = data.labelled(HELDOUT)[0]["image"]
+    expected = data.labelled(HELDOUT)[0]["image"]
     predictor = task.predictor
-    np.testing.assert_array_equal(predictor.transform(pixels), seen)
+    np.testing.assert_array_equal(predictor.transform(pixels), expected)
     image = Image.fromarray(pixels[..., 0])
-    np.testing.assert_array_equal(predictor.encode([image, pixels]), [seen, seen])
-    [[ranked]] = predictor.predict(params, [pixels], Settings(top=3))
-    logits = np.asarray(task.apply(params, seen[None]), np.float64)[0]
-    best = np.argsort(-logits)[:3]
-    assert [name for name, _ in ranked] == [task.classes[index] for index in best]
-    shares = np.exp(log_softmax(logits))
-    assert [share for _, share in ranked] == pytest.approx(shares[best], rel=1e-4)
+    encoded = predictor.encode([image, pixels])
+    np.testing.assert_array_equal(encoded, [expected, expected])
 
 
-def test_an_array_of_two_or_three_axes_is_one_image(digits):
+def test_answers_rank_the_classes(digits, params):
+    task, data = digits
+    pixels = data.dataset(HELDOUT).examples[0]["image"]
+    [[candidates]] = task.predictor.predict(params, [pixels], Settings(top=3))
+    view = data.labelled(HELDOUT)[0]["image"]
+    [shares] = by_hand.softmax(task.apply(params, view[None]))
+    best = by_hand.largest(shares, 3)
+    assert by_hand.names_of(candidates) == [task.classes[index] for index in best]
+    assert by_hand.shares_of(candidates) == pytest.approx(shares[best], rel=1e-4)
+
+
+@pytest.mark.parametrize(("shape", "count"), [((8, 8), 1), ((8, 8, 1), 1), ((4, 8, 8, 1), 4)])
+def test_an_array_of_two_or_three_axes_is_one_image(digits, shape, count):
     predictor = digits[0].predictor
-    for shape, count in (((8, 8), 1), ((8, 8, 1), 1), ((4, 8, 8, 1), 4)):
-        assert len(predictor.listed(np.zeros(shape, np.uint8))) == count
-    assert predictor.listed("a.png") == ["a.png"]
+    assert len(predictor.listed(np.zeros(shape, np.uint8))) == count
 
 
-def test_paths_of_images(digits, tmp_path):
-    predictor = digits[0].predictor
-    for name in ("b.png", "a.jpg"):
-        Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / name)
+def test_a_path_is_one_image(digits):
+    assert digits[0].predictor.listed("a.png") == ["a.png"]
+
+
+@pytest.fixture
+def image_folder(tmp_path):
+    """Two images and a file of text."""
+    image = Image.fromarray(np.zeros((8, 8), np.uint8))
+    image.save(tmp_path / "b.png")
+    image.save(tmp_path / "a.jpg")
     (tmp_path / "notes.txt").write_text("no image")
-    both = [str(tmp_path / name) for name in ("a.jpg", "b.png")]
-    assert sorted(predictor.paths_in(tmp_path)) == both
-    assert predictor.paths_in(str(tmp_path / "*.png")) == both[1:]
-    assert predictor.paths_in(both[0]) is None
+    return tmp_path
+
+
+def test_paths_of_images(digits, image_folder):
+    predictor = digits[0].predictor
+    first = str(image_folder / "a.jpg")
+    second = str(image_folder / "b.png")
+    assert sorted(predictor.paths_in(image_folder)) == [first, second]
+    assert predictor.paths_in(str(image_folder / "*.png")) == [second]
+    assert predictor.paths_in(first) is None
     assert predictor.paths_in(np.zeros((8, 8))) is None
-    assert list(predictor.inputs_of_file("a.jpg", lambda path, stream: iter(()))) == ["a.jpg"]
+
+
+def test_a_line_of_a_file_is_a_path(digits):
+    inputs = digits[0].predictor.inputs_of_file("a.jpg", lambda path, stream: iter(()))
+    assert list(inputs) == ["a.jpg"]
+
+
+def test_a_missing_image_is_named(digits, tmp_path):
     with pytest.raises(DataError, match="none"):
-        predictor.transform(str(tmp_path / "none.png"))
+        digits[0].predictor.transform(str(tmp_path / "none.png"))
 
 
 def test_an_answer_is_one_line(digits):

@@ -20,6 +20,7 @@ from gmlp_flax.tasks.image_data import ImageData, evaluation_example, training_e
 from tests.data import writers
 from tests.data.images import image_files
 from tests.failures import failure
+from tests.tasks import by_hand
 from tests.training import tiny
 
 PETS = ("cat", "dog", "eel")
@@ -78,49 +79,72 @@ def label_names(data: ImageData, role: str) -> dict[str, str]:
     return image_files.classes_by_name(data.dataset(role))
 
 
-def test_views_are_what_the_config_says():
+def all_of(examples, name: str) -> list:
+    """One field of all examples."""
+    return [examples[index][name] for index in range(len(examples))]
+
+
+@pytest.fixture
+def unchanged_views():
+    """The embedded digits, of which views are the images themselves."""
     config = tiny.image_config()
     config.data.update(flip=False, min_scale=1.0, eval_crop=1.0)
-    data = ImageData(config)
+    return ImageData(config)
+
+
+def test_evaluation_views_are_what_the_config_says(unchanged_views):
     heldout = embedded_digits(HELDOUT).examples
-    with data.evaluation_batches(0, 1) as batches:
+    with unchanged_views.evaluation_batches(0, 1) as batches:
         images = next(batches)["image"]
-    np.testing.assert_array_equal(images, [heldout[index]["image"] for index in range(8)])
+    np.testing.assert_array_equal(images, all_of(heldout, "image")[:8])
+
+
+def test_training_views_are_what_the_config_says(unchanged_views):
     train = embedded_digits(TRAIN).examples
-    known = {train[index]["image"].tobytes() for index in range(len(train))}
-    with data.train_batches(0, 0, 1) as batches:
-        seen = {image.tobytes() for image in next(batches)["image"]}
-    assert len(seen) == 8
-    assert seen <= known
+    known = {image.tobytes() for image in all_of(train, "image")}
+    batch = by_hand.first_batch(unchanged_views)
+    views = {image.tobytes() for image in batch["image"]}
+    assert len(views) == 8
+    assert views <= known
 
 
 def test_labels_go_with_their_images():
     data = ImageData(tiny.image_config())
-    heldout = embedded_digits(HELDOUT)
-    examples = data.labelled(HELDOUT)
-    labels = [int(examples[index]["label"]) for index in range(len(examples))]
-    assert labels == heldout.labels.tolist()
+    labels = all_of(data.labelled(HELDOUT), "label")
+    assert np.array(labels).tolist() == embedded_digits(HELDOUT).labels.tolist()
     assert data.classes == tuple("0123456789")
 
 
-def test_examples_are_made_by_picklable_functions():
-    """As workers need them."""
-    config = tiny.image_config()
-    record = {"image": image_files.noise(9, 8, 1), "label": np.int32(3), "name": "a"}
-    example = pickle.loads(pickle.dumps(evaluation_example(config)))(record)
+def pickled(function):
+    """A copy of a function, as workers get it."""
+    return pickle.loads(pickle.dumps(function))
+
+
+RECORD = {"image": image_files.noise(9, 8, 1), "label": np.int32(3), "name": "a"}
+
+
+def test_evaluation_examples_are_made_by_a_picklable_function():
+    example = pickled(evaluation_example(tiny.image_config()))(RECORD)
     assert example["image"].shape == (8, 8, 1)
     assert example["label"] == 3
-    make = pickle.loads(pickle.dumps(training_example(config)))
-    images = [make(record, np.random.default_rng(seed))["image"] for seed in (0, 0, 1)]
+
+
+def test_training_examples_are_made_by_a_picklable_function():
+    make = pickled(training_example(tiny.image_config()))
+    images = []
+    for seed in (0, 0, 1):
+        example = make(RECORD, np.random.default_rng(seed))
+        images.append(example["image"])
     np.testing.assert_array_equal(images[0], images[1])
     assert (images[0] != images[2]).any()
 
 
 def test_a_search_shares_the_digits_to_train_on():
     data = image_data(train="embedded", search=True, heldout_share=0.2)
-    sizes = [len(data.dataset(role)) for role in ROLES]
-    assert sum(sizes) <= len(embedded_digits(TRAIN))
-    assert 0 < sizes[1] < sizes[0]
+    train = len(data.dataset(TRAIN))
+    heldout = len(data.dataset(HELDOUT))
+    assert train + heldout <= len(embedded_digits(TRAIN))
+    assert 0 < heldout < train
 
 
 def test_lines_and_summary_of_class_folders(tmp_path):
@@ -128,13 +152,15 @@ def test_lines_and_summary_of_class_folders(tmp_path):
     data = image_data(train=path, heldout_share=0.2)
     [line] = data.lines(TRAIN)
     dataset = data.dataset(TRAIN)
-    sizes = dict(zip(("cat", "dog"), dataset.class_counts().tolist(), strict=True))
-    assert sum(sizes.values()) + len(data.dataset(HELDOUT)) == 14
-    for name, size in sizes.items():
-        assert f"{name} ({size})" in line
+    cats, dogs = dataset.class_counts().tolist()
+    assert cats + dogs + len(data.dataset(HELDOUT)) == 14
+    assert f"cat ({cats})" in line
+    assert f"dog ({dogs})" in line
     summary = data.summary(TRAIN)
-    assert summary.classes == sizes
-    assert (summary.role, summary.units, summary.examples) == (TRAIN, "images", len(dataset))
+    assert summary.classes == {"cat": cats, "dog": dogs}
+    assert summary.role == TRAIN
+    assert summary.units == "images"
+    assert summary.examples == len(dataset)
     assert data.tokens(TRAIN) is None
     assert data.notes() == []
 
@@ -159,23 +185,31 @@ def test_notes_of_equal_images_and_of_classes_without_examples(tmp_path):
 
 def test_held_out_images_that_cannot_be_read_are_met_at_the_start(imagenet):
     options = {"train": "tfds:imagenet2012", "min_scale": 1.0}
-    assert "max_bad_records=1" in failure(image_data(max_bad_records=1, **options).notes)
-    assert image_data(max_bad_records=2, **options).notes() == []
+    strict = image_data(max_bad_records=1, **options)
+    assert "max_bad_records=1" in failure(strict.notes)
+    lenient = image_data(max_bad_records=2, **options)
+    assert lenient.notes() == []
 
 
 @pytest.mark.parametrize("has_real", [False, True])
 def test_dark_images_of_a_bright_set_are_read(tmp_path, has_real):
     """In whatever view of the data: a share, with ReaL labels."""
+    files = {}
+    real = []
     for number in range(1, 41):
-        path = tmp_path / "images" / "ab"[number % 2] / f"ILSVRC2012_val_{number:08}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
         value = 65535 if number < 9 else 2570
-        Image.fromarray(np.full((8, 8), value, np.uint16)).save(path)
+        pixels = np.full((8, 8), value, np.uint16)
+        label = "ab"[number % 2]
+        files[f"{label}/ILSVRC2012_val_{number:08}.png"] = image_files.encoded(
+            Image.fromarray(pixels)
+        )
+        real.append([number % 2])
+    folder = image_files.make_folder(tmp_path / "images", files)
     real_path = tmp_path / "real.json"
-    real_path.write_text(json.dumps([[number % 2] for number in range(1, 41)]))
-    options = {"train": str(tmp_path / "images"), "heldout_share": 0.4}
-    heldout = image_data(real=real_path if has_real else "", **options).labelled(HELDOUT)
-    brightest = [int(heldout[index]["image"].max()) for index in range(len(heldout))]
+    real_path.write_text(json.dumps(real))
+    data = image_data(real=real_path if has_real else "", train=str(folder), heldout_share=0.4)
+    heldout = data.labelled(HELDOUT)
+    brightest = [int(image.max()) for image in all_of(heldout, "image")]
     assert brightest.count(10) > 8
     assert {*brightest} <= {10, 255}
     assert ("real" in heldout[0]) == has_real
@@ -195,49 +229,76 @@ class FirstPixel(ImageClassification):
 
 def summed_over_hosts(task, data: ImageData, hosts: int) -> dict:
     """The sums of an evaluation, as all hosts add them up."""
-    sums = {}
+    totals = {}
     for host in range(hosts):
         with data.evaluation_batches(host, hosts) as batches:
             for batch in batches:
-                for name, (total, weight) in task.evaluate(None, batch)[0].items():
-                    before = sums.get(name, (0, 0))
-                    sums[name] = (before[0] + np.float64(total), before[1] + float(weight))
-    return sums
+                sums, _ = task.evaluate(None, batch)
+                for name, (total, weight) in sums.items():
+                    total_before, weight_before = totals.get(name, (0, 0))
+                    totals[name] = (total_before + np.float64(total), weight_before + float(weight))
+    return totals
+
+
+def real_labels() -> list[list[int]]:
+    """Of 26 images: two labels of the odd ones, one of the even ones, none of three."""
+    labels = []
+    for index in range(26):
+        next_class = (index + 1) % 3
+        if index in (8, 9, 10):
+            labels.append([])
+        elif index % 2:
+            labels.append([index % 3, next_class])
+        else:
+            labels.append([(index + 2) % 3])
+    return labels
+
+
+@pytest.fixture
+def with_real(imagenet):
+    """The data of the small ImageNet with ReaL labels, in batches of 12."""
+    path = imagenet / "real.json"
+    path.write_text(json.dumps(real_labels()))
+    options = {"train": "tfds:imagenet2012", "max_bad_records": 2, "min_scale": 1.0}
+    data = image_data(real=path, **options)
+    data.config.eval.batch_size = 12
+    return data
+
+
+# Two of the 26 cannot be read.
+READ = [index for index in range(26) if index not in (3, 5)]
 
 
 @pytest.mark.parametrize("hosts", [1, 3])
-def test_evaluation_over_hosts(imagenet, hosts):
+def test_evaluation_over_hosts(with_real, hosts):
     """Batches of 12 do not divide 26; two of the 26 cannot be read, and three of the others have no
     ReaL label."""
-    real = []
-    for index in range(26):
-        real.append([index % 3, (index + 1) % 3] if index % 2 else [(index + 2) % 3])
-    real[8:11] = [[], [], []]
-    (imagenet / "real.json").write_text(json.dumps(real))
-    options = {"train": "tfds:imagenet2012", "max_bad_records": 2, "min_scale": 1.0}
-    data = image_data(real=imagenet / "real.json", **options)
-    data.config.eval.batch_size = 12
+    data = with_real
     task = FirstPixel(data.config, data.assets())
     sums = summed_over_hosts(task, data, hosts)
     metrics = task.summarize(sums, {}, data)
 
-    read = [index for index in range(26) if index not in (3, 5)]
     make = evaluation_example(data.config)
-    views = []
-    for index in read:
-        views.append(make({"image": image_files.png(index), "label": 0, "name": ""})["image"])
-    guesses = dict(zip(read, predicted(np.stack(views)).tolist(), strict=True))
-    hits = [guesses[index] == index % 3 for index in read]
-    real_hits = [guesses[index] in real[index] for index in read if real[index]]
+    real = real_labels()
+    hits = []
+    real_hits = []
+    for index in READ:
+        example = make({"image": image_files.png(index), "label": 0, "name": ""})
+        [guess] = predicted(example["image"][None])
+        hits.append(guess == index % 3)
+        if real[index]:
+            real_hits.append(guess in real[index])
     assert metrics["top1"] == pytest.approx(np.mean(hits))
     assert metrics["real"] == pytest.approx(np.mean(real_hits))
     assert 0 < metrics["top1"] < 1
     assert 0 < metrics["real"] < 1
-    assert (metrics["examples"], metrics["unread"], metrics["top5"]) == (26, 2, 1)
+    assert metrics["examples"] == 26
+    assert metrics["unread"] == 2
+    assert metrics["top5"] == 1
     assert {*task.eval_metrics, "examples", "unread"} == set(metrics)
-    assert (sums["real"][1], sums["top1"][1], sums["examples"]) == (21, 24, (24, 26))
-    most = max(Counter(index % 3 for index in read).values())
-    assert task.baselines(sums, data)[0].metrics == {"top1": pytest.approx(most / 24)}
+    assert by_hand.weight(sums, "real") == 21
+    assert by_hand.weight(sums, "top1") == 24
+    assert sums["examples"] == (24, 26)
 
 
 def test_more_bad_images_than_allowed_end_an_evaluation(imagenet):
@@ -288,6 +349,16 @@ def test_classes_of_held_out_data_may_be_in_another_order(pets):
     assert "dog" in line
 
 
+@pytest.mark.parametrize("hosts", [1, 3])
+def test_the_baseline_over_hosts(with_real, hosts):
+    task = FirstPixel(with_real.config, with_real.assets())
+    sums = summed_over_hosts(task, with_real, hosts)
+    [baseline, *_] = task.baselines(sums, with_real)
+    counts = Counter(index % 3 for index in READ)
+    most = max(counts.values())
+    assert baseline.metrics == {"top1": pytest.approx(most / 24)}
+
+
 def test_training_data_take_the_order_of_the_run(pets):
     path = class_folders(pets.parent / "train", dict.fromkeys(PETS, 4))
     data = image_data(pets, train=path, heldout_share=0.3)
@@ -296,9 +367,6 @@ def test_training_data_take_the_order_of_the_run(pets):
         for name, label in label_names(data, role).items():
             assert name.startswith(f"{label}/")
     assert json.loads(data.assets()["classes.json"]) == ["dog", "eel", "cat"]
-    fresh = image_data(train=path, heldout_share=0.3)
-    assert fresh.classes == PETS
-    assert fresh.fingerprint(TRAIN) == data.fingerprint(TRAIN)
 
 
 def test_training_data_without_a_class_of_the_run_are_refused(pets):
@@ -314,12 +382,21 @@ def test_held_out_data_without_a_class_are_noted(pets):
     assert "'eel'" in data.lines(HELDOUT)[-1]
 
 
+def test_the_order_of_classes_leaves_the_fingerprint(pets):
+    path = class_folders(pets.parent / "train", dict.fromkeys(PETS, 4))
+    data = image_data(pets, train=path, heldout_share=0.3)
+    fresh = image_data(train=path, heldout_share=0.3)
+    assert fresh.classes == PETS
+    assert fresh.fingerprint(TRAIN) == data.fingerprint(TRAIN)
+
+
 def test_words_of_the_run_are_kept(tmp_path):
     (tmp_path / "names.json").write_text('["one", "two"]')
-    data = image_data(tmp_path, train="embedded")
-    assert data.assets().keys() == {"classes.json", "names.json"}
-    assert json.loads(data.assets()["names.json"]) == ["one", "two"]
-    assert image_data(train="embedded").assets().keys() == {"classes.json"}
+    files = image_data(tmp_path, train="embedded").assets()
+    assert files.keys() == {"classes.json", "names.json"}
+    assert json.loads(files["names.json"]) == ["one", "two"]
+    files = image_data(train="embedded").assets()
+    assert files.keys() == {"classes.json"}
 
 
 def test_real_labels_are_checked_before_training(imagenet):
@@ -348,19 +425,34 @@ def numbered(tmp_path):
 SYNSETS = [f"n{90000000 - number}" for number in range(11)]
 
 
-def test_images_of_numbers_are_scored_by_a_class_map(numbered):
+@pytest.fixture
+def synsets(numbered):
+    """A run whose classes are synsets, and the file that lists them."""
     known = numbered / "known"
     (known / "classes.json").write_text(json.dumps(SYNSETS))
     lines = [f"{name} a word, another\n" for name in SYNSETS]
-    (numbered / "synsets.txt").write_text("".join(lines))
-    options = {"train": "nowhere", "heldout": str(numbered / "v2")}
-    for class_map in ("run", str(numbered / "synsets.txt")):
-        found = label_names(image_data(known, class_map=class_map, **options), HELDOUT)
-        assert len(found) == 22
-        for name, label in found.items():
-            assert label == SYNSETS[int(name.partition("/")[0])]
-    message = failure(image_data(known, **options).evaluation_examples)
-    assert "config.data.class_map=FILE" in message
+    path = numbered / "synsets.txt"
+    path.write_text("".join(lines))
+    return known, path
+
+
+@pytest.mark.parametrize("is_of_run", [True, False])
+def test_images_of_numbers_are_scored_by_a_class_map(numbered, synsets, is_of_run):
+    known, path = synsets
+    class_map = "run" if is_of_run else str(path)
+    heldout = str(numbered / "v2")
+    data = image_data(known, class_map=class_map, train="nowhere", heldout=heldout)
+    labels = label_names(data, HELDOUT)
+    assert len(labels) == 22
+    for name, label in labels.items():
+        number, _, _ = name.partition("/")
+        assert label == SYNSETS[int(number)]
+
+
+def test_images_of_numbers_need_a_class_map(numbered, synsets):
+    known, _ = synsets
+    data = image_data(known, train="nowhere", heldout=str(numbered / "v2"))
+    assert "config.data.class_map=FILE" in failure(data.evaluation_examples)
 
 
 def test_class_maps_that_cannot_be_used(numbered):

@@ -21,7 +21,7 @@ from gmlp_flax.tasks.text_regression import TextRegressionData
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests.failures import failure, raised
-from tests.tasks import labelled_files
+from tests.tasks import by_hand, labelled_files
 from tests.training import tiny
 
 KIND = "text_classification"
@@ -36,35 +36,48 @@ def rte_config(vocabulary, folder, **model):
 
 def all_examples(data, role: str) -> dict[str, np.ndarray]:
     """All encoded examples of a role, as one batch."""
-    source = data.examples(role)
-    rows = [source[index] for index in range(len(source))]
-    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return by_hand.stacked(by_hand.every(data.examples(role)))
 
 
-def test_what_is_cut_skipped_or_dropped_is_told(vocabulary, tmp_path, capsys):
-    train = tmp_path / "train.tsv"
+@pytest.fixture
+def broken(vocabulary, tmp_path):
+    """A config of SNLI's form, of a file with three good rows, one that is broken and one without a
+    label."""
+    path = tmp_path / "train.tsv"
     good = labelled_files.rows(["neutral"] * 3)
     without_label = labelled_files.rows(["-"], first=50)
-    train.write_text(f"{labelled_files.MNLI}{good}7\tbroken\n{without_label}")
-    config = labelled_files.config(KIND, vocabulary, train, "snli")
-    config.data.update(heldout=str(train), max_bad_records=1)
-    data = TextClassificationData(config)
+    path.write_text(f"{labelled_files.MNLI}{good}7\tbroken\n{without_label}")
+    config = labelled_files.config(KIND, vocabulary, path, "snli")
+    config.data.update(heldout=str(path), max_bad_records=1)
+    return config
+
+
+def test_what_is_cut_is_told(broken, capsys):
+    data = TextClassificationData(broken)
     source = data.examples(TRAIN)
     assert len(source) == 3
-    lengths = []
-    for line in good.splitlines():
-        texts = line.split("\t")[1:3]
-        lengths.append(sum(len(data.tokenizer.encode(text)) for text in texts))
-    cut = sum(length + 3 > 16 for length in lengths)
+    cut = 0
+    for row in data.dataset(TRAIN).examples.rows:
+        first, second = data.tokenizer.encode_batch(list(row.texts))
+        if len(first) + len(second) + 3 > 16:
+            cut += 1
     assert source.cut == cut > 0
     told = capsys.readouterr().err
     assert f"train examples: {cut} of 3 are longer than config.model.length=16" in told
+
+
+def test_what_is_skipped_or_dropped_is_told(broken):
+    data = TextClassificationData(broken)
     [_, *notes] = data.lines(TRAIN)
     assert any("1 row" in note and "without a label" in note for note in notes)
-    assert any(f"1 bad record skipped, the first: {train}, line 5: " in note for note in notes)
-    config.data.max_bad_records = 0
-    message = failure(TextClassificationData(config).dataset, TRAIN)
-    assert message.startswith(f"config.data.train: {train}, line 5: ")
+    place = f"{broken.data.train}, line 5: "
+    assert f"1 bad record skipped, the first: {place}" in "\n".join(notes)
+
+
+def test_a_broken_row_is_refused(broken):
+    broken.data.max_bad_records = 0
+    message = failure(TextClassificationData(broken).dataset, TRAIN)
+    assert message.startswith(f"config.data.train: {broken.data.train}, line 5: ")
 
 
 def test_lines_and_summary_of_pairs(vocabulary, tmp_path):
@@ -74,7 +87,8 @@ def test_lines_and_summary_of_pairs(vocabulary, tmp_path):
         assert fact in line
     summary = data.summary(TRAIN)
     assert summary.classes == {"entailment": 15, "not_entailment": 15}
-    assert (summary.examples, summary.units) == (30, "rows")
+    assert summary.examples == 30
+    assert summary.units == "rows"
     first, second = labelled_files.pair(0)
     assert summary.shown[0] == f"{first.strip()} | {second.strip()}  -> entailment"
 
@@ -87,11 +101,16 @@ def test_tokens_are_those_of_what_is_read_together(vocabulary, tmp_path, layout)
     lengths = []
     for row in data.dataset(HELDOUT).examples.rows:
         sizes = [len(data.tokenizer.encode(text)) for text in row.texts]
-        lengths += [sum(sizes)] if layout == "joined" else sizes
+        if layout == "joined":
+            lengths.append(sum(sizes))
+        else:
+            lengths.extend(sizes)
     room = 16 - 3 if layout == "joined" else 16 - 2
+    is_cut = np.array(lengths) > room
     assert tokens.examples == len(lengths)
-    assert (tokens.shortest, tokens.longest) == (min(lengths), max(lengths))
-    assert tokens.cut == pytest.approx(np.mean(np.array(lengths) > room))
+    assert tokens.shortest == min(lengths)
+    assert tokens.longest == max(lengths)
+    assert tokens.cut == pytest.approx(is_cut.mean())
 
 
 def test_texts_on_both_sides_are_noted(vocabulary, tmp_path):
@@ -103,23 +122,6 @@ def test_texts_on_both_sides_are_noted(vocabulary, tmp_path):
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abab", known)
     [note] = TextClassificationData(config).notes()
     assert "50%" in note
-
-
-def test_a_split_and_all_of_a_published_file(vocabulary, tmp_path):
-    """A column of splits may say which rows to train on, unless all of them are asked for."""
-    header = labelled_files.PAIRS.replace("label\n", "label\tsplit\n")
-    splits = ["train", "dev", "train", "test"] * 10
-    rows = labelled_files.rows(["entailment", "not_entailment"] * 20).splitlines()
-    lines = [f"{row}\t{split}\n" for row, split in zip(rows, splits, strict=True)]
-    (tmp_path / "all.tsv").write_text(header + "".join(lines))
-    config = labelled_files.config(KIND, vocabulary, tmp_path / "all.tsv", "rte")
-    data = TextClassificationData(config)
-    assert [len(data.dataset(role)) for role in (TRAIN, HELDOUT)] == [20, 10]
-    config.data.update(split="all", heldout_share=0.25)
-    data = TextClassificationData(config)
-    sizes = [len(data.dataset(role)) for role in (TRAIN, HELDOUT)]
-    assert sum(sizes) == 40
-    assert sizes[0] > 20
 
 
 def test_data_are_read_once_for_each_role(vocabulary, tmp_path, monkeypatch):
@@ -149,14 +151,49 @@ def test_data_without_labels_cannot_be_trained_on(vocabulary, tmp_path):
     assert "label" in message
 
 
+@pytest.fixture
+def with_splits(vocabulary, tmp_path):
+    """A config of a published table whose column says which split a row belongs to."""
+    header = labelled_files.PAIRS.replace("label\n", "label\tsplit\n")
+    splits = ["train", "dev", "train", "test"] * 10
+    rows = labelled_files.rows(["entailment", "not_entailment"] * 20).splitlines()
+    lines = [f"{row}\t{split}\n" for row, split in zip(rows, splits, strict=True)]
+    path = tmp_path / "all.tsv"
+    path.write_text(header + "".join(lines))
+    return labelled_files.config(KIND, vocabulary, path, "rte")
+
+
+def test_a_split_of_a_published_file(with_splits):
+    data = TextClassificationData(with_splits)
+    assert by_hand.split_sizes(data) == (20, 10)
+
+
+def test_all_of_a_published_file(with_splits):
+    with_splits.data.update(split="all", heldout_share=0.25)
+    data = TextClassificationData(with_splits)
+    train, heldout = by_hand.split_sizes(data)
+    assert train + heldout == 40
+    assert train > 20
+
+
+def shapes_of(example: dict[str, np.ndarray]) -> dict[str, tuple]:
+    """The shape and the dtype of each array."""
+    return {name: (array.shape, array.dtype) for name, array in example.items()}
+
+
 def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):
     config = rte_config(vocabulary, tmp_path, pairs="apart", length=12)
     task, data = tiny.open_task(config, tmp_path / "run")
     example = data.examples(TRAIN)[0]
-    shapes = {name: (array.shape, array.dtype) for name, array in example.items()}
+    shapes = shapes_of(example)
     assert shapes == task.example_shapes()
     assert shapes["tokens"] == ((2, 12), jnp.int32)
     assert not example["segments"].any()
+
+
+def test_an_evaluation_of_pairs_that_are_encoded_alone(vocabulary, tmp_path):
+    config = rte_config(vocabulary, tmp_path, pairs="apart", length=12)
+    task, data = tiny.open_task(config, tmp_path / "run")
     params = task.init(jax.random.key(0))
     metrics, _ = Evaluator(task, data, Partition.make())(params)
     assert metrics["examples"] == 21
@@ -166,11 +203,10 @@ def test_pairs_that_are_encoded_alone(vocabulary, tmp_path):
 def test_examples_have_the_shapes_that_the_task_tells(vocabulary, tmp_path):
     task, data = tiny.open_task(rte_config(vocabulary, tmp_path), tmp_path / "run")
     example = data.examples(HELDOUT)[3]
-    shapes = {name: (array.shape, array.dtype) for name, array in example.items()}
-    assert shapes == task.example_shapes()
+    assert shapes_of(example) == task.example_shapes()
     tokenizer = data.tokenizer
-    texts = data.dataset(HELDOUT).examples.rows[3].texts
-    ids = [np.array(tokenizer.encode(text), np.int32) for text in texts]
+    row = data.dataset(HELDOUT).examples.rows[3]
+    ids = [np.array(tokenizer.encode(text), np.int32) for text in row.texts]
     tokens, segments = pairs.assemble(ids, 16, tokenizer)
     np.testing.assert_array_equal(example["tokens"], tokens)
     np.testing.assert_array_equal(example["segments"], segments)
@@ -199,10 +235,11 @@ def test_batches_of_short_texts_are_cut_and_score_the_same(vocabulary, tmp_path,
     with data.train_batches(3, 0, 1) as cut, data.train_batches(3, 0, 2) as half:
         batch = next(cut)
         part = next(half)
-    whole = {name: array[batch["index"]] for name, array in all_examples(data, TRAIN).items()}
+    rows = batch["index"]
+    whole = jax.tree.map(lambda array: array[rows], all_examples(data, TRAIN))
     length = batch["tokens"].shape[1]
     is_token = whole["tokens"] != task.tokenizer.pad_id
-    used = int(np.flatnonzero(is_token.any(axis=0))[-1]) + 1
+    used = is_token.any(axis=0).sum()
     assert used <= length < 200
     assert length in pairs.LENGTHS
     assert part["tokens"].shape == (4, 200)
@@ -212,13 +249,9 @@ def test_batches_of_short_texts_are_cut_and_score_the_same(vocabulary, tmp_path,
     params = tiny.random_params(task.shapes(), 0.5)
     loss = jax.jit(task.loss)
     keys = jax.random.split(jax.random.key(0), 8)
-    losses = [float(loss(params, {**arrays, "key": keys})[0]) for arrays in (batch, whole)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    metrics, _ = Evaluator(task, data, Partition.make())(params)
-    heldout = all_examples(data, HELDOUT)
-    logits = np.asarray(task.scores(params, heldout, None))
-    assert metrics["examples"] == 21
-    assert metrics["accuracy"] == pytest.approx(np.mean(logits.argmax(-1) == heldout["label"]))
+    cut_loss, _ = loss(params, {**batch, "key": keys})
+    whole_loss, _ = loss(params, {**whole, "key": keys})
+    assert float(cut_loss) == pytest.approx(float(whole_loss), rel=1e-5)
 
 
 def test_batches_stay_whole_if_padding_is_read(vocabulary, tmp_path):
@@ -265,6 +298,18 @@ def test_a_single_text_of_own_data_is_no_pair():
     TextClassification.check(config)
 
 
+@pytest.mark.parametrize("options", [{"hide_padding": True}, TRANSFORMER], ids=["gmlp", "bert"])
+def test_an_evaluation_of_short_texts_scores_as_whole_sequences_do(vocabulary, tmp_path, options):
+    config = long_config(vocabulary, tmp_path, **options)
+    task, data = tiny.open_task(config, tmp_path / "run")
+    params = tiny.random_params(task.shapes(), 0.5)
+    metrics, _ = Evaluator(task, data, Partition.make())(params)
+    heldout = all_examples(data, HELDOUT)
+    hits = by_hand.are_hits(task.scores(params, heldout, None), heldout["label"])
+    assert metrics["examples"] == 21
+    assert metrics["accuracy"] == pytest.approx(hits.mean())
+
+
 @pytest.mark.parametrize("layout", ["joined", "apart"])
 def test_lines_are_answered_as_evaluation_scores_them(vocabulary, tmp_path, layout):
     task, data = tiny.open_task(rte_config(vocabulary, tmp_path, pairs=layout), tmp_path / "run")
@@ -272,23 +317,35 @@ def test_lines_are_answered_as_evaluation_scores_them(vocabulary, tmp_path, layo
     lines = ["\t".join(row.texts) for row in data.dataset(HELDOUT).examples.rows]
     settings = Settings(top=2, batch_size=4, truncate=True)
     answers = list(task.predictor.answers(params, lines, settings))
-    logits = np.asarray(task.scores(params, all_examples(data, HELDOUT), None), np.float64)
-    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
-    for answer, row in zip(answers, shares, strict=True):
+    logits = task.scores(params, all_examples(data, HELDOUT), None)
+    for answer, shares in zip(answers, by_hand.softmax(logits), strict=True):
         [candidates] = answer.predictions
-        best = np.argsort(-row)
-        assert [name for name, _ in candidates] == [task.class_names[index] for index in best]
-        assert [share for _, share in candidates] == pytest.approx(row[best], rel=1e-4)
+        best = np.argsort(-shares)
+        assert by_hand.names_of(candidates) == [task.class_names[index] for index in best]
+        assert by_hand.shares_of(candidates) == pytest.approx(shares[best], rel=1e-4)
     assert any(answer.note for answer in answers)  # some are cut
 
 
-def test_lines_that_do_not_suit_the_task(vocabulary, tmp_path):
+@pytest.fixture
+def rte_task(vocabulary, tmp_path):
     task, _ = tiny.open_task(rte_config(vocabulary, tmp_path), tmp_path / "run")
-    prepare = task.predictor.prepare
-    assert "1 text(s), the task reads 2" in raised(RunError, prepare, "one")
-    assert "3 text(s), the task reads 2" in raised(RunError, prepare, "one\ttwo\tthree")
-    assert "--truncate" in raised(RunError, prepare, f"one\t{labelled_files.TEXT}")
-    prepared = prepare(f"one\t{labelled_files.TEXT}", truncate=True)
+    return task
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("one", "1 text(s), the task reads 2"),
+        ("one\ttwo\tthree", "3 text(s), the task reads 2"),
+        (f"one\t{labelled_files.TEXT}", "--truncate"),
+    ],
+)
+def test_lines_that_do_not_suit_the_task(rte_task, line, expected):
+    assert expected in raised(RunError, rte_task.predictor.prepare, line)
+
+
+def test_a_long_line_may_be_truncated(rte_task):
+    prepared = rte_task.predictor.prepare(f"one\t{labelled_files.TEXT}", truncate=True)
     assert prepared.note
     assert prepared.examples[0]["tokens"].shape == (16,)
 
@@ -297,9 +354,8 @@ def test_a_line_is_as_long_as_it_needs_if_padding_is_hidden(vocabulary, tmp_path
     config = long_config(vocabulary, tmp_path, hide_padding=True)
     task, _ = tiny.open_task(config, tmp_path / "run")
     [example] = task.predictor.prepare("the\tof").examples
-    tokenizer = Tokenizer.load(vocabulary)
-    expected = [len(tokenizer.encode(text)) + 1 for text in ("the", "of")]
-    assert example["tokens"].shape == (1 + sum(expected),)
+    first, second = Tokenizer.load(vocabulary).encode_batch(["the", "of"])
+    assert example["tokens"].shape == (len(first) + len(second) + 3,)
 
 
 def test_rows_of_a_program(tmp_path):

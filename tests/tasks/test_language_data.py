@@ -20,6 +20,7 @@ from gmlp_flax.tasks.data import RunFiles
 from gmlp_flax.tasks.language_data import LanguageData
 from tests.data import writers
 from tests.failures import failure, raised
+from tests.tasks import by_hand
 from tests.training import tiny
 
 LINES = [f"{' '.join(tiny.WORDS[i % 7 : i % 40 + 5])} and {i} more." for i in range(80)]
@@ -78,10 +79,8 @@ def test_splits_in_file_names(config, shards):
 
 def test_splits_of_tfds(config, tmp_path, monkeypatch):
     """C4 by its name, as configs/ give it: train and validation."""
-    texts = {"train": [LINES[:30], LINES[30:60]], "validation": [LINES[60:]]}
-    splits = {}
-    for name, parts in texts.items():
-        splits[name] = [[writers.example(text=text.encode()) for text in part] for part in parts]
+    records = [writers.example(text=text.encode()) for text in LINES]
+    splits = {"train": [records[:30], records[30:60]], "validation": [records[60:]]}
     writers.tfds_folder(tmp_path / "c4" / "en" / "3.0.1", splits, "array_record")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     config.data.train = "tfds:c4/en"
@@ -90,48 +89,76 @@ def test_splits_of_tfds(config, tmp_path, monkeypatch):
     assert stream(data, HELDOUT) == ids(data, LINES[60:])
 
 
-def test_embedded_text_and_a_corpus(config, tmp_path):
-    """Either role may have the embedded text, the other a file."""
-    own = str(write_lines(tmp_path / "own.jsonl", LINES))
-    config.data.update(train=own, heldout="embedded")
+def test_a_corpus_beside_held_out_embedded_text(config, tmp_path):
+    own = write_lines(tmp_path / "own.jsonl", LINES)
+    config.data.update(train=str(own), heldout="embedded")
     data = LanguageData(config)
     assert data.windows(HELDOUT).prepared.documents == len(embedded_text(HELDOUT))
-    config.data.update(train="embedded", heldout=own, tokenizer=str(tmp_path / "own.model"))
-    data.tokenizer.save(config.data.tokenizer)
-    assert stream(LanguageData(config), HELDOUT) == ids(data, LINES)
+
+
+def test_embedded_text_beside_a_held_out_corpus(config, tmp_path):
+    own = write_lines(tmp_path / "own.jsonl", LINES)
+    config.data.update(train=str(own), heldout="embedded")
+    tokenizer = LanguageData(config).tokenizer
+    tokenizer.save(tmp_path / "own.model")
+    config.data.update(train="embedded", heldout=str(own), tokenizer=str(tmp_path / "own.model"))
+    data = LanguageData(config)
+    assert data.tokenizer == tokenizer
+    assert stream(data, HELDOUT) == ids(data, LINES)
 
 
 def test_a_search_shares_the_embedded_text_to_train_on(config):
     config.data.update(train="embedded", search=True, tokenizer="bytes", heldout_share=0.2)
     data = LanguageData(config)
-    found = {role: set(data.corpus(role).examples.read()) for role in ROLES}
-    assert found[HELDOUT]
-    assert not found[TRAIN] & found[HELDOUT]
-    assert found[TRAIN] | found[HELDOUT] < set(embedded_text(TRAIN))
+    train = set(data.corpus(TRAIN).examples.read())
+    heldout = set(data.corpus(HELDOUT).examples.read())
+    assert heldout
+    assert not train & heldout
+    assert train | heldout < set(embedded_text(TRAIN))
 
 
-def test_a_mixture(config, tmp_path):
-    """Another corpus with a share of the examples: not of the vocabulary, and not held out."""
+@pytest.fixture
+def other(tmp_path):
+    """The path of another corpus."""
+    return write_lines(tmp_path / "b.jsonl", OTHER)
+
+
+@pytest.fixture
+def plain(config, tmp_path):
+    """The data of one corpus, whose config the mixture is then added to."""
     own = write_lines(tmp_path / "a.jsonl", LINES)
-    other = write_lines(tmp_path / "b.jsonl", OTHER)
     config.data.update(train=str(own), heldout_share=0.2)
-    plain = LanguageData(config)
+    return LanguageData(config.copy_and_resolve_references())
+
+
+@pytest.fixture
+def mixed(config, plain, other):
+    """The same, and another corpus with a share of the examples."""
     config.data.mixture = (f"{other}=0.25",)
-    mixed = LanguageData(config)
+    return LanguageData(config)
+
+
+def test_a_mixture_has_the_vocabulary_and_the_held_out_text_of_the_corpus(plain, mixed):
     assert mixed.tokenizer == plain.tokenizer
     assert stream(mixed, HELDOUT) == stream(plain, HELDOUT)
-    with mixed.train_batches(0, 0, 1) as batches:
-        index = np.concatenate([next(batches)["index"] for _ in range(8)])
-    assert (index >= len(mixed.windows(TRAIN))).sum() == len(index) / 4
-    [note] = [line for line in mixed.notes() if line.startswith("mixture")]
-    assert f"25 % of the examples from {other}" in note
-    assert mixed.fingerprint(TRAIN)["files"] == 2
     assert mixed.fingerprint(HELDOUT) == plain.fingerprint(HELDOUT)
     np.testing.assert_array_equal(mixed.token_counts, plain.token_counts)
 
 
-def test_a_mixture_with_text_in_memory_is_recognised(config, tmp_path):
-    other = write_lines(tmp_path / "b.jsonl", OTHER)
+def test_a_mixture_has_its_share_of_the_examples(mixed):
+    with mixed.train_batches(0, 0, 1) as batches:
+        index = np.concatenate([next(batches)["index"] for _ in range(8)])
+    is_of_other = index >= len(mixed.windows(TRAIN))
+    assert is_of_other.sum() == len(index) / 4
+
+
+def test_a_mixture_is_noted(mixed, other):
+    [note] = [line for line in mixed.notes() if line.startswith("mixture")]
+    assert f"25 % of the examples from {other}" in note
+    assert mixed.fingerprint(TRAIN)["files"] == 2
+
+
+def test_a_mixture_with_text_in_memory_is_recognised(config, other):
     config.data.update(train="embedded", tokenizer="bytes")
     plain = LanguageData(config).fingerprint(TRAIN)
     config.data.mixture = (f"{other}=0.25",)
@@ -139,11 +166,15 @@ def test_a_mixture_with_text_in_memory_is_recognised(config, tmp_path):
     assert mixed.keys() - plain.keys() == {"mixture"}
 
 
-def test_mixtures_that_cannot_be_are_refused(config, tmp_path):
-    config.data.update(train=str(write_lines(tmp_path / "a.jsonl", LINES)))
+def test_a_mixture_with_a_missing_file_is_refused(config, tmp_path):
+    config.data.train = str(write_lines(tmp_path / "a.jsonl", LINES))
     config.data.mixture = (f"{tmp_path / 'nothing'}=0.25",)
     data = LanguageData(config)
     assert failure(lambda: data.further).startswith("config.data.mixture: ")
+
+
+def test_a_mixture_without_room_for_the_corpus_is_refused(config, tmp_path):
+    config.data.train = str(write_lines(tmp_path / "a.jsonl", LINES))
     config.data.mixture = ("b.jsonl=1",)
     assert "b.jsonl=1" in raised(ConfigError, gmlp_config.validate, config)
 
@@ -151,8 +182,10 @@ def test_mixtures_that_cannot_be_are_refused(config, tmp_path):
 @pytest.fixture
 def prepared(tmp_path):
     """A folder with a corpus, and with both roles of it, prepared with one tokenizer."""
-    corpus = text_reader.read(str(write_lines(tmp_path / "raw.jsonl", LINES)))[""]
-    tokenizer = Tokenizer.train(corpus.hold_out(TRAIN, 0.2).examples.read(), 320)
+    raw = write_lines(tmp_path / "raw.jsonl", LINES)
+    corpus = text_reader.read(str(raw))[""]
+    train = corpus.hold_out(TRAIN, 0.2)
+    tokenizer = Tokenizer.train(train.examples.read(), 320)
     for role in ROLES:
         limits = prepare.Limits(workers=1)
         prepare.prepare(corpus.hold_out(role, 0.2), tokenizer, tmp_path / role, limits)
@@ -203,10 +236,6 @@ def test_tokenizers_of_both_prepared_roles_must_be_one(config, prepared):
     message = failure(lambda: data.tokenizer)
     assert "config.data.train, " in message
     assert "config.data.heldout, " in message
-    # Beside raw text there is but one.
-    config.data.heldout = str(write_lines(prepared / "own.jsonl", LINES[:9]))
-    data = LanguageData(config)
-    assert stream(data, HELDOUT) == ids(data, LINES[:9])
 
 
 def test_the_runs_tokenizer_comes_before_one_that_is_trained(config, tmp_path):
@@ -221,49 +250,78 @@ def test_the_runs_tokenizer_comes_before_one_that_is_trained(config, tmp_path):
         assert LanguageData(config, files).tokenizer == other
 
 
-def test_bad_records_are_passed_over_and_reported(config, tmp_path, capsys):
-    """The text is that of the other records; the report comes again where the tokens were
-    cached."""
-    whole = write_lines(tmp_path / "whole.jsonl", LINES)
-    spoiled = tmp_path / "spoiled.jsonl"
+def test_raw_text_has_the_tokenizer_of_the_prepared_role(config, prepared):
+    own = write_lines(prepared / "own.jsonl", LINES[:9])
+    config.data.update(train=str(prepared / TRAIN), heldout=str(own))
+    data = LanguageData(config)
+    assert stream(data, HELDOUT) == ids(data, LINES[:9])
+
+
+@pytest.fixture
+def whole(tmp_path):
+    """The path of a corpus."""
+    return write_lines(tmp_path / "whole.jsonl", LINES)
+
+
+@pytest.fixture
+def spoiled(whole, tmp_path):
+    """The same with a bad record in line 5."""
+    path = tmp_path / "spoiled.jsonl"
     lines = whole.read_text().split("\n")
-    spoiled.write_text("\n".join([*lines[:4], "[3]", *lines[4:]]))
+    lines.insert(4, "[3]")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def report_on(path) -> str:
+    return f"{path}: 1 bad record skipped, the first: {path}, line 5: "
+
+
+def test_a_good_corpus_has_no_report(config, whole, capsys):
     config.data.train = str(whole)
-    expected = stream(LanguageData(config), TRAIN)
+    stream(LanguageData(config), TRAIN)
     told = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in told] == ["training", "tokenising"]
 
-    report = f"{spoiled}: 1 bad record skipped, the first: {spoiled}, line 5: "
+
+def test_bad_records_are_passed_over_and_reported(config, whole, spoiled, capsys):
+    """The text is that of the other records; the report comes again where the tokens were
+    cached."""
+    config.data.train = str(whole)
+    expected = stream(LanguageData(config), TRAIN)
+    capsys.readouterr()
     config.data.update(train=str(spoiled), max_bad_records=1)
     for _ in range(2):
         assert stream(LanguageData(config), TRAIN) == expected
-        assert report in capsys.readouterr().err
-    config.data.max_bad_records = 0
+        assert report_on(spoiled) in capsys.readouterr().err
+
+
+def test_bad_records_are_refused(config, spoiled):
+    config.data.update(train=str(spoiled), max_bad_records=0)
     message = failure(LanguageData(config).windows, TRAIN)
     assert message.startswith(f"config.data.train: {spoiled}, line 5: ")
+
+
+def test_bad_records_of_a_mixture_are_reported(config, whole, spoiled, capsys):
     config.data.update(train=str(whole), mixture=(f"{spoiled}=0.25",), max_bad_records=1)
-    capsys.readouterr()
     assert LanguageData(config).further
-    assert report in capsys.readouterr().err
+    assert report_on(spoiled) in capsys.readouterr().err
 
 
 def test_lines_and_summary_of_a_corpus(config, shards):
-    """Documents are not counted before they are tokenised; tokens are those of the first."""
+    """Documents are not counted before they are tokenised."""
     config.data.train = str(shards)
     data = LanguageData(config)
     [line] = data.lines(TRAIN)
     for fact in ("train: text", "split 'train'", "2 files"):
         assert fact in line
     summary = data.summary(HELDOUT)
-    assert (summary.role, summary.split, summary.examples) == (HELDOUT, "validation", None)
+    assert summary.role == HELDOUT
+    assert summary.split == "validation"
+    assert summary.examples is None
     assert summary.units == "documents"
     assert summary.shown == tuple(line_of(text) for text in LINES[60:63])
     assert summary.size == sum(file.size for file in data.corpus(HELDOUT).files)
-    lengths = [len(data.tokenizer.encode(text)) for text in LINES[60:]]
-    tokens = summary.tokens
-    assert (tokens.examples, tokens.shortest, tokens.longest) == (20, min(lengths), max(lengths))
-    assert tokens.median == int(np.median(lengths))
-    assert tokens.unknown == tokens.cut == 0
     assert data.notes()[0] == FOLDED
 
 
@@ -286,16 +344,25 @@ def test_documents_of_both_roles_are_counted(config, tmp_path):
     assert "5 of 20" in note
 
 
+def test_tokens_of_a_summary_are_those_of_the_first_documents(config, shards):
+    config.data.train = str(shards)
+    data = LanguageData(config)
+    tokens = data.summary(HELDOUT).tokens
+    lengths = [len(encoded) for encoded in data.tokenizer.encode_batch(LINES[60:])]
+    assert tokens.examples == 20
+    assert tokens.shortest == min(lengths)
+    assert tokens.longest == max(lengths)
+    assert tokens.median == int(np.median(lengths))
+    assert tokens.unknown == tokens.cut == 0
+
+
 def test_held_out_passages_of_documents_to_train_on(config, tmp_path):
     """Neither side has a document of the other."""
-    text = " ".join(LINES)
-    train = write_lines(tmp_path / "train.jsonl", [text, *OTHER])
+    train = write_lines(tmp_path / "train.jsonl", [" ".join(LINES), *OTHER])
     heldout = write_lines(tmp_path / "heldout.jsonl", [" ".join(LINES[20:40])])
     config.data.update(train=str(train), heldout=str(heldout))
     [_, note] = LanguageData(config).notes()
     assert "(100.0%)" in note
-    write_lines(tmp_path / "heldout.jsonl", [" ".join(reversed(text.split()))])
-    assert LanguageData(config).notes() == [FOLDED]
 
 
 def test_as_many_heldout_sequences_as_are_asked_for(config, shards):
@@ -310,6 +377,15 @@ def test_as_many_heldout_sequences_as_are_asked_for(config, shards):
     assert index == [0, count // 3, 2 * count // 3]
 
 
+def test_the_same_words_in_another_order_are_no_passage(config, tmp_path):
+    text = " ".join(LINES)
+    reverse = " ".join(reversed(text.split()))
+    train = write_lines(tmp_path / "train.jsonl", [text, *OTHER])
+    heldout = write_lines(tmp_path / "heldout.jsonl", [reverse])
+    config.data.update(train=str(train), heldout=str(heldout))
+    assert LanguageData(config).notes() == [FOLDED]
+
+
 def test_windows_of_a_causal_model_have_a_token_more_and_no_sep(config, tmp_path):
     """A window holds parts of several documents; the last ends with the text."""
     path = write_lines(tmp_path / "text.jsonl", ["abc", "d", "efghijk"])
@@ -318,10 +394,13 @@ def test_windows_of_a_causal_model_have_a_token_more_and_no_sep(config, tmp_path
     data = CausalData(config)
     letters = {"[CLS]": "<", "[SEP]": ">", "[PAD]": "_"}
     texts = []
-    for index in range(data.evaluation_examples()):
-        pieces = [data.tokenizer.piece(token) for token in data.windows(HELDOUT)[index]["tokens"]]
-        texts.append("".join(letters.get(piece, piece) for piece in pieces))
+    for window in by_hand.every(data.windows(HELDOUT)):
+        text = "".join(data.tokenizer.piece(token) for token in window["tokens"])
+        for piece, letter in letters.items():
+            text = text.replace(piece, letter)
+        texts.append(text)
     assert texts == ["<abc>d>", "<efghij", "<k>____"]
+    assert data.evaluation_examples() == 3
 
 
 def test_a_text_that_is_too_short_names_the_length(config, tmp_path):
@@ -339,7 +418,13 @@ def test_missing_data_are_named(config):
 
 def test_an_example_of_a_program_is_a_document(config):
     assert json.dumps(LanguageData.row(config, ["a text"], None, "")) == '{"text": "a text"}'
-    assert "bytes" in failure(LanguageData.row, config, [b"a text"], None, "")
-    message = failure(LanguageData.row, config, ["id 7", "a text"], None, "")
-    for key in ("2 inputs", "'id 7'", "expected one text"):
-        assert key in message
+
+
+@pytest.mark.parametrize(
+    ("inputs", "facts"),
+    [([b"a text"], ["bytes"]), (["id 7", "a text"], ["2 inputs", "'id 7'", "expected one text"])],
+)
+def test_an_example_of_a_program_that_is_no_document(config, inputs, facts):
+    message = failure(LanguageData.row, config, inputs, None, "")
+    for fact in facts:
+        assert fact in message

@@ -15,6 +15,7 @@ from gmlp_flax.tasks.causal_lm import CausalLanguageModeling
 from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
 from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling
 from tests.failures import raised
+from tests.tasks import by_hand
 from tests.training import tiny
 
 BLOCKS = {
@@ -29,18 +30,19 @@ def test_cross_entropy_against_numpy():
     targets = rng.integers(0, 11, (3, 5))
     weights = rng.integers(0, 2, (3, 5)).astype(np.float32)
     sums = cross_entropy(np.float32(logits), targets, weights)
-    shifted = logits - logits.max(-1, keepdims=True)
-    normalised = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-    losses = -np.take_along_axis(normalised, targets[..., None], -1)[..., 0]
-    assert float(sums["loss"][0]) == pytest.approx((losses * weights).sum(), rel=1e-5)
-    assert float(sums["accuracy"][0]) == ((logits.argmax(-1) == targets) * weights).sum()
-    assert float(sums["loss"][1]) == float(sums["accuracy"][1]) == weights.sum()
+    losses = weights * by_hand.cross_entropies(logits, targets)
+    hits = weights * by_hand.are_hits(logits, targets)
+    assert by_hand.total(sums, "loss") == pytest.approx(losses.sum(), rel=1e-5)
+    assert by_hand.total(sums, "accuracy") == hits.sum()
+    assert by_hand.weight(sums, "loss") == weights.sum()
+    assert by_hand.weight(sums, "accuracy") == weights.sum()
 
 
 def test_a_logit_of_minus_infinity_beside_the_target_costs_nothing():
     logits = np.float32([[0.0, -np.inf, 0.0]])
-    sums = cross_entropy(logits, np.array([2]), np.ones(1, np.float32))
-    assert float(sums["loss"][0]) == pytest.approx(math.log(2))
+    target = np.array([2])
+    sums = cross_entropy(logits, target, np.ones(1, np.float32))
+    assert by_hand.total(sums, "loss") == pytest.approx(math.log(2))
 
 
 def test_tokens_are_counted_by_their_weights(masked):
@@ -62,8 +64,9 @@ def test_frequencies_add_one_to_each_token_that_may_be_a_target(masked):
     assert not shares[special].any()
     assert shares.sum() == pytest.approx(1)
     ordinary = np.delete(np.arange(320), special)
-    total = counts[ordinary].sum() + len(ordinary)
-    np.testing.assert_allclose(shares[ordinary], (counts[ordinary] + 1) / total)
+    raised_counts = counts[ordinary] + 1
+    expected = raised_counts / raised_counts.sum()
+    np.testing.assert_allclose(shares[ordinary], expected)
     assert counts.max() > 100  # the text was counted
 
 
@@ -72,7 +75,8 @@ def test_a_token_that_is_no_target_costs_the_baseline_nothing(masked):
     shares = task.frequencies(data)
     targets = np.zeros(320)
     targets[7] = 3
-    [baseline] = LanguageModeling.baselines(task, {"targets": (targets, 3.0)}, data)
+    sums = {"targets": (targets, 3.0)}
+    [baseline] = LanguageModeling.baselines(task, sums, data)
     assert baseline.metrics["perplexity"] == pytest.approx(1 / shares[7])
 
 
@@ -116,7 +120,18 @@ def masking_config(folder, block, kind):
 
 
 def large_params(task):
-    return jax.tree.map(lambda leaf: 3 * leaf, jax.jit(task.init)(jax.random.key(0)))
+    return by_hand.scaled_params(task, 3)
+
+
+def windows_with_another_start(tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """Two windows of two documents that end at the eighth token, and the same with other tokens in
+    the first document."""
+    windows = np.random.default_rng(0).integers(5, 300, (2, 16)).astype(np.int32)
+    windows[:, 0] = tokenizer.cls_id
+    windows[:, [7, 15]] = tokenizer.sep_id
+    changed = windows.copy()
+    changed[:, 1:7] = 77
+    return windows, changed
 
 
 @pytest.mark.parametrize(
@@ -128,31 +143,24 @@ def large_params(task):
     ],
 )
 def test_losses_do_not_depend_on_other_documents(block, kind, tmp_path):
-    """Of windows of two documents that end at the eighth token: with other tokens in one of them,
-    the logits of the other are the same to the last bit."""
+    """With other tokens in one document of a window, the logits of the other are the same to the
+    last bit."""
     config = masking_config(tmp_path, block, kind)
     task, _ = tiny.open_task(config, tmp_path)
-    params = large_params(task)
-    tokens = np.random.default_rng(0).integers(5, 300, (2, 16)).astype(np.int32)
-    tokens[:, 0] = task.tokenizer.cls_id
-    tokens[:, [7, 15]] = task.tokenizer.sep_id
-    other = tokens.copy()
-    other[:, 1:7] = 77
+    model = task.bind(large_params(task))
+    windows, changed = windows_with_another_start(task.tokenizer)
 
     @jax.jit
     def logits(tokens):
         mask = task.padding_mask(tokens)
-        hidden = task.bind(params).hidden(tokens, padding_mask=mask)
-        return task.bind(params).logits(hidden)
+        hidden = model.hidden(tokens, padding_mask=mask)
+        return model.logits(hidden)
 
-    first = logits(tokens)
-    second = logits(other)
+    first = logits(windows)
+    second = logits(changed)
     np.testing.assert_array_equal(first[:, 8:], second[:, 8:])
-    assert np.abs(first[:, :8] - second[:, :8]).max() > 1e-3
-    config.data.mask_documents = False
-    task, _ = tiny.open_task(config, tmp_path)
-    unmasked = jax.jit(lambda tokens: task.bind(params).hidden(tokens))
-    assert np.abs(unmasked(tokens) - unmasked(other))[:, 8:].max() > 1e-4
+    change = np.abs(first[:, :8] - second[:, :8])
+    assert change.max() > 1e-3
 
 
 def test_the_documents_of_a_window(tmp_path):
@@ -163,6 +171,24 @@ def test_the_documents_of_a_window(tmp_path):
     assert task.padding_mask(tokens).tolist() == [[1, 1, 1, 1, 2, 2, 3, 4, 0, 0]]
 
 
+@pytest.mark.parametrize(
+    ("block", "kind"),
+    [
+        ("transformer", MaskedLanguageModeling),
+        ("convolution", MaskedLanguageModeling),
+        ("transformer", CausalLanguageModeling),
+    ],
+)
+def test_unmasked_documents_see_each_other(block, kind, tmp_path):
+    config = masking_config(tmp_path, block, kind)
+    config.data.mask_documents = False
+    task, _ = tiny.open_task(config, tmp_path)
+    windows, changed = windows_with_another_start(task.tokenizer)
+    hidden = jax.jit(task.bind(large_params(task)).hidden)
+    change = np.abs(hidden(windows) - hidden(changed))
+    assert change[:, 8:].max() > 1e-4
+
+
 @pytest.mark.parametrize("kind", [MaskedLanguageModeling, CausalLanguageModeling])
 def test_training_sees_the_mask(kind, tmp_path):
     """The loss of a batch differs from that without it."""
@@ -171,11 +197,9 @@ def test_training_sees_the_mask(kind, tmp_path):
         config = masking_config(tmp_path, "transformer", kind)
         config.data.mask_documents = mask_documents
         task, data = tiny.open_task(config, tmp_path)
-        params = large_params(task)
-        with data.train_batches(0, 0, 1) as batches:
-            batch = next(iter(batches))
+        batch = by_hand.first_batch(data)
         keys = jax.random.split(jax.random.key(0), len(batch["tokens"]))
-        loss, _ = task.loss(params, batch | {"key": keys})
+        loss, _ = task.loss(large_params(task), {**batch, "key": keys})
         losses.append(float(loss))
     assert abs(losses[0] / losses[1] - 1) > 1e-4
 

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from gmlp_flax import config as gmlp_config
 from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.errors import ConfigError, RunError
-from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling, mask_tokens
+from gmlp_flax.tasks.masked_lm import MaskedLanguageModeling, Masking, mask_tokens
 from gmlp_flax.tasks.prediction import Settings
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests.failures import failure, raised
+from tests.tasks import by_hand
 from tests.training import tiny
 
 SPECIAL = (0, 1, 2, 3, 4)
@@ -31,22 +32,17 @@ LENGTH = 24
 @functools.cache
 def masking(rate=0.15, max_predictions=20, mask_share=0.8, random_share=0.1):
     """Compiled for one length: keys [n] and tokens [n, 24]."""
-    mask = functools.partial(
-        mask_tokens,
-        tokenizer=TOKENIZER,
-        rate=rate,
-        max_predictions=max_predictions,
-        mask_share=mask_share,
-        random_share=random_share,
-    )
+    options = Masking(rate, max_predictions, mask_share, random_share)
+    mask = functools.partial(mask_tokens, tokenizer=TOKENIZER, masking=options)
     return jax.jit(jax.vmap(mask))
 
 
 def masked_sequence(seed: int, tokens: np.ndarray, **options):
     """One sequence, masked."""
     keys = jax.random.key(seed)[None]
-    found = masking(**options)(keys, np.asarray(tokens, np.int32)[None])
-    return jax.tree.map(lambda x: np.array(x[0]), found)
+    batch = np.asarray(tokens, np.int32)[None]
+    found = masking(**options)(keys, batch)
+    return jax.tree.map(lambda leaf: np.array(leaf[0]), found)
 
 
 def expected_count(ordinary: int, rate: float, most: int) -> int:
@@ -71,12 +67,13 @@ def test_only_chosen_tokens_change(tokens, seed, options):
     rate, most = options
     tokens = np.array(tokens)
     found = masked_sequence(seed, tokens, rate=rate, max_predictions=most)
-    chosen = found.positions[found.weights == 1]
+    is_prediction = found.weights == 1
+    chosen = found.positions[is_prediction]
     ordinary = np.flatnonzero(~np.isin(tokens, SPECIAL))
     assert set(chosen) <= set(ordinary)
     assert len(set(chosen)) == len(chosen) == found.weights.sum()
     assert len(chosen) == expected_count(len(ordinary), rate, most)
-    np.testing.assert_array_equal(found.targets[found.weights == 1], tokens[chosen])
+    np.testing.assert_array_equal(found.targets[is_prediction], tokens[chosen])
     untouched = np.setdiff1d(np.arange(LENGTH), chosen)
     np.testing.assert_array_equal(found.inputs[untouched], tokens[untouched])
     drawn = np.setdiff1d(found.inputs[chosen], [TOKENIZER.mask_id])
@@ -84,44 +81,50 @@ def test_only_chosen_tokens_change(tokens, seed, options):
 
 
 def test_special_tokens_alone_are_not_masked():
-    found = masked_sequence(0, np.resize(SPECIAL, LENGTH))
+    tokens = np.resize(SPECIAL, LENGTH)
+    found = masked_sequence(0, tokens)
     assert found.weights.sum() == 0
-    np.testing.assert_array_equal(found.inputs, np.resize(SPECIAL, LENGTH))
+    np.testing.assert_array_equal(found.inputs, tokens)
 
 
 @pytest.fixture(scope="module")
 def many():
     """20,000 masked copies of one sequence without special tokens, 4 predictions each."""
     tokens = np.resize(np.arange(5, 25), LENGTH).astype(np.int32)
+    copies = np.tile(tokens, (20_000, 1))
     keys = jax.random.split(jax.random.key(7), 20_000)
-    return jax.device_get(masking()(keys, np.tile(tokens, (len(keys), 1))))
+    return jax.device_get(masking()(keys, copies))
 
 
 def within(count: int, trials: int, probability: float) -> bool:
     """Five standard deviations of a binomial: one false alarm in two million."""
-    deviation = math.sqrt(trials * probability * (1 - probability))
-    return abs(count - trials * probability) < 5 * deviation
+    expected = trials * probability
+    deviation = math.sqrt(expected * (1 - probability))
+    return abs(count - expected) < 5 * deviation
 
 
 def test_eighty_ten_ten(many):
     is_chosen = many.weights == 1
     trials = is_chosen.sum()
     assert (is_chosen.sum(1) == 4).all()
-    replaced = np.take_along_axis(many.inputs, many.positions, 1)[is_chosen]
-    targets = many.targets[is_chosen]
-    assert within((replaced == TOKENIZER.mask_id).sum(), trials, 0.8)
+    shown = np.take_along_axis(many.inputs, many.positions, 1)[is_chosen]
+    is_masked = shown == TOKENIZER.mask_id
+    is_kept = shown == many.targets[is_chosen]
+    random = shown[~is_masked & ~is_kept]
+    assert within(is_masked.sum(), trials, 0.8)
     # A random token is the target itself once in 45 times.
-    assert within((replaced == targets).sum(), trials, 0.1 + 0.1 / 45)
-    random = replaced[(replaced != TOKENIZER.mask_id) & (replaced != targets)]
+    assert within(is_kept.sum(), trials, 0.1 + 0.1 / 45)
     assert within(len(random), trials, 0.1 * 44 / 45)
     assert set(random) == set(range(5, 50))
-    counts = np.bincount(random, minlength=50)[30:]  # these never are targets
-    assert all(within(count, trials, 0.1 / 45) for count in counts)
+    counts = np.bincount(random, minlength=50)
+    for count in counts[30:]:  # these never are targets
+        assert within(count, trials, 0.1 / 45)
 
 
 def test_every_position_is_as_likely(many):
-    counts = np.bincount(many.positions[many.weights == 1], minlength=LENGTH)
-    assert all(within(count, 20_000, 4 / LENGTH) for count in counts)
+    chosen = many.positions[many.weights == 1]
+    for count in np.bincount(chosen, minlength=LENGTH):
+        assert within(count, 20_000, 4 / LENGTH)
 
 
 @pytest.mark.parametrize(
@@ -148,14 +151,13 @@ def test_shares_of_more_than_all_are_refused(tmp_path):
 def params(masked):
     """Fresh ones, made large enough for the model to tell sequences apart."""
     task, _ = masked
-    return jax.tree.map(lambda x: 3 * x, jax.jit(task.init)(jax.random.key(0)))
+    return by_hand.scaled_params(task, 3)
 
 
 def heldout_batch(data) -> dict[str, np.ndarray]:
     """All held-out sequences."""
     windows = data.windows(HELDOUT)
-    examples = [windows[index] for index in range(len(windows))]
-    return {name: np.stack([example[name] for example in examples]) for name in examples[0]}
+    return by_hand.stacked(by_hand.every(windows))
 
 
 def test_evaluation_against_numpy(masked, params):
@@ -167,15 +169,15 @@ def test_evaluation_against_numpy(masked, params):
     examples = len(batch["index"])
     assert examples % 8
     masks = task.fixed_mask(batch, task.config.eval.seed)
-    logits = np.array(jax.jit(task.apply)(params, masks.inputs, masks.positions), np.float64)
-    targets = np.array(masks.targets)
-    is_real = np.array(masks.weights) == 1
-    normalised = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    losses = -np.take_along_axis(normalised, targets[..., None], -1)[is_real]
-    hits = (logits.argmax(-1) == targets)[is_real]
-    assert (metrics["predictions"], metrics["examples"]) == (len(losses), examples)
-    assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5)
-    assert metrics["perplexity"] == pytest.approx(math.exp(losses.mean()), rel=1e-4)
+    logits = jax.jit(task.apply)(params, masks.inputs, masks.positions)
+    is_real = np.asarray(masks.weights) == 1
+    losses = by_hand.cross_entropies(logits, masks.targets)[is_real]
+    hits = by_hand.are_hits(logits, masks.targets)[is_real]
+    assert metrics["predictions"] == len(losses)
+    assert metrics["examples"] == examples
+    loss = losses.mean()
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-5)
+    assert metrics["perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
     assert metrics["accuracy"] == pytest.approx(hits.mean(), abs=1e-6)
     assert {*task.eval_metrics, "predictions", "examples"} == set(metrics)
     assert outputs == {}
@@ -184,11 +186,10 @@ def test_evaluation_against_numpy(masked, params):
 def shares_of_tokens(task, data) -> np.ndarray:
     """The share of each token in the text to train on, with one added to its count."""
     stream = data.windows(TRAIN).prepared
-    counts = collections.Counter(stream.read(0, stream.tokens).tolist())
-    shares = np.zeros(task.config.model.vocab_size)
-    for token in range(len(shares)):
-        if token not in task.tokenizer.special_ids:
-            shares[token] = counts[token] + 1
+    vocab_size = task.config.model.vocab_size
+    tokens = stream.read(0, stream.tokens)
+    shares = np.bincount(tokens, minlength=vocab_size) + 1.0
+    shares[list(task.tokenizer.special_ids)] = 0
     return shares / shares.sum()
 
 
@@ -212,21 +213,24 @@ def test_the_baselines_equal_a_count_by_hand(masked, params):
     shares = shares_of_tokens(task, data)
     given_shown = shares_if_shown(task, shares)
     masks = task.fixed_mask(heldout_batch(data), task.config.eval.seed)
-    shown = np.take_along_axis(masks.inputs, masks.positions, 1)
-    nats = []
-    floor = []
+    shown_tokens = np.take_along_axis(masks.inputs, masks.positions, 1)
+    by_frequency = []
+    by_shown_token = []
     for row, column in np.argwhere(np.asarray(masks.weights) == 1):
         target = masks.targets[row, column]
-        token = shown[row, column]
-        is_hidden = token == task.tokenizer.mask_id
-        nats.append(-math.log(shares[target]))
-        floor.append(nats[-1] if is_hidden else -math.log(given_shown[target, token]))
-    assert metrics["predictions"] == len(nats)
-    names = ("token frequencies alone", "the shown token alone, without context")
-    for baseline, name, losses in zip(evaluator.baselines(), names, (nats, floor), strict=True):
-        assert baseline.name == name
-        expected = math.exp(np.mean(losses))
-        assert baseline.metrics == {"perplexity": pytest.approx(expected, rel=1e-5)}
+        shown = shown_tokens[row, column]
+        is_hidden = shown == task.tokenizer.mask_id
+        share_if_shown = shares[target] if is_hidden else given_shown[target, shown]
+        by_frequency.append(-math.log(shares[target]))
+        by_shown_token.append(-math.log(share_if_shown))
+    assert metrics["predictions"] == len(by_frequency)
+    frequencies, shown_alone = evaluator.baselines()
+    assert frequencies.name == "token frequencies alone"
+    perplexity = math.exp(np.mean(by_frequency))
+    assert frequencies.metrics == {"perplexity": pytest.approx(perplexity, rel=1e-5)}
+    assert shown_alone.name == "the shown token alone, without context"
+    perplexity = math.exp(np.mean(by_shown_token))
+    assert shown_alone.metrics == {"perplexity": pytest.approx(perplexity, rel=1e-5)}
 
 
 def test_a_hopeless_model_has_an_infinite_perplexity(masked):
@@ -246,23 +250,26 @@ def test_a_hopeless_model_has_an_infinite_perplexity(masked):
 def evaluated(config) -> dict[int, tuple]:
     """What evaluation has the model read and predict, by the sequence."""
     task, data = tiny.open_task(config, "")
-    seen = {}
     fixed = jax.jit(functools.partial(task.fixed_mask, seed=config.eval.seed))
+    read = {}
     with data.evaluation_batches(0, 1) as batches:
         for batch in batches:
-            masks = jax.device_get(fixed({name: batch[name] for name in ("tokens", "index")}))
+            indices = batch["index"].tolist()
+            masks = fixed({"tokens": batch["tokens"], "index": batch["index"]})
+            inputs, positions, targets, weights, *_ = jax.tree.map(
+                lambda leaf: leaf.tolist(), masks
+            )
             for row in np.flatnonzero(batch["weight"]):
-                parts = (masks.inputs, masks.positions, masks.targets, masks.weights)
-                seen[int(batch["index"][row])] = tuple(part[row].tolist() for part in parts)
-    return seen
+                read[indices[row]] = (inputs[row], positions[row], targets[row], weights[row])
+    return read
 
 
 def test_all_models_are_held_to_the_same_masks(tmp_path):
     """Whatever the model, its seed, its batches, its schedule and how it was masked in training."""
-    config = tiny.text_config(tmp_path)
-    expected = evaluated(config)
+    expected = evaluated(tiny.text_config(tmp_path))
     assert len(expected) > 5
-    assert all(sum(weights) >= 1 for *_, weights in expected.values())
+    for *_, weights in expected.values():
+        assert sum(weights) >= 1
     options = {"block": "transformer", "positions": "absolute", "heads": 2, "dropout": 0.1}
     other = tiny.text_config(tmp_path, **options)
     other.seed = 1
@@ -270,12 +277,6 @@ def test_all_models_are_held_to_the_same_masks(tmp_path):
     other.masking.static = True
     other.optimizer.learning_rate = 0.1
     assert evaluated(other) == expected
-    count = len(expected)
-    for examples, indices in ((3, {0, count // 3, 2 * count // 3}), (1000, expected.keys())):
-        config.eval.examples = examples
-        assert evaluated(config) == {index: expected[index] for index in indices}
-    config.eval.seed = 1
-    assert evaluated(config) != expected
 
 
 class Reading(MaskedLanguageModeling):
@@ -289,15 +290,39 @@ class Reading(MaskedLanguageModeling):
         return scores
 
 
+def test_fewer_examples_have_the_same_masks(tmp_path):
+    config = tiny.text_config(tmp_path)
+    everything = evaluated(config)
+    count = len(everything)
+    config.eval.examples = 3
+    third = count // 3
+    two_thirds = 2 * count // 3
+    assert evaluated(config) == {index: everything[index] for index in (0, third, two_thirds)}
+    config.eval.examples = 1000
+    assert evaluated(config) == everything
+
+
+def test_another_seed_of_evaluation_has_other_masks(tmp_path):
+    config = tiny.text_config(tmp_path)
+    config.eval.examples = 1000
+    before = evaluated(config)
+    config.eval.seed = 1
+    assert evaluated(config) != before
+
+
 def test_evaluation_reads_the_fixed_masks_and_counts_by_weight(masked):
     task, data = masked
     batch = heldout_batch(data)
-    weights = np.float32([0, 1] * len(batch["index"]))[: len(batch["index"])]
-    sums, _ = Reading(task.config, task.files).evaluate({}, {**batch, "weight": weights})
+    count = len(batch["index"])
+    batch["weight"] = np.arange(count, dtype=np.float32) % 2
+    sums, _ = Reading(task.config, task.files).evaluate({}, batch)
     masks = task.fixed_mask(batch, task.config.eval.seed)
-    expected = (*masks[:3], masks.weights * weights[:, None])
-    for found, part in zip(sums["read"], expected, strict=True):
-        np.testing.assert_array_equal(found, part)
+    expected_weights = masks.weights * batch["weight"][:, None]
+    inputs, positions, targets, weights = sums["read"]
+    np.testing.assert_array_equal(inputs, masks.inputs)
+    np.testing.assert_array_equal(positions, masks.positions)
+    np.testing.assert_array_equal(targets, masks.targets)
+    np.testing.assert_array_equal(weights, expected_weights)
 
 
 def masks_by_index(config) -> dict[int, list[list[int]]]:
@@ -305,16 +330,24 @@ def masks_by_index(config) -> dict[int, list[list[int]]]:
     training."""
     files, data = tiny.open_task(config, "")
     task = Reading(config, files.files)
-    read = jax.jit(lambda batch: task.loss(None, batch)[1]["read"][0])
-    found: dict[int, list[list[int]]] = {}
+
+    @jax.jit
+    def read(batch):
+        _, sums = task.loss(None, batch)
+        inputs, *_ = sums["read"]
+        return inputs
+
+    masks = collections.defaultdict(list)
+    steps = 3 * len(data.windows(TRAIN)) // config.batch_size
     with data.train_batches(0, 0, 1) as batches:
-        for step in range(3 * len(data.windows(TRAIN)) // config.batch_size):
+        for step in range(steps):
             batch = next(batches)
-            keys = jax.random.split(jax.random.key(step), len(batch["index"]))
-            rows = np.asarray(read({**batch, "key": keys})).tolist()
-            for index, inputs in zip(batch["index"].tolist(), rows, strict=True):
-                found.setdefault(index, []).append(inputs)
-    return found
+            indices = batch["index"].tolist()
+            keys = jax.random.split(jax.random.key(step), len(indices))
+            rows = read({**batch, "key": keys}).tolist()
+            for index, inputs in zip(indices, rows, strict=True):
+                masks[index].append(inputs)
+    return masks
 
 
 def first_masks(masks: dict[int, list]) -> dict[int, list]:
@@ -325,7 +358,8 @@ def first_masks(masks: dict[int, list]) -> dict[int, list]:
 def equal_share(first: dict, second: dict) -> float:
     """The share of the keys of both whose values are equal."""
     common = first.keys() & second.keys()
-    return sum(first[key] == second[key] for key in common) / len(common)
+    are_equal = [first[key] == second[key] for key in common]
+    return sum(are_equal) / len(common)
 
 
 def test_static_masks_stay_from_epoch_to_epoch(tmp_path):
@@ -335,47 +369,74 @@ def test_static_masks_stay_from_epoch_to_epoch(tmp_path):
     static = masks_by_index(config)
     assert anew.keys() == static.keys()
     assert max(len(times) for times in static.values()) >= 3
-    assert all(inputs == times[0] for times in static.values() for inputs in times)
-    again = {index: times[1] for index, times in anew.items() if len(times) > 1}
-    assert equal_share(first_masks(anew), again) < 0.2
+    for first, *later in static.values():
+        for inputs in later:
+            assert inputs == first
+    second_masks = {index: times[1] for index, times in anew.items() if len(times) > 1}
+    assert equal_share(first_masks(anew), second_masks) < 0.2
+
+
+def test_static_masks_follow_the_seed_and_not_the_batches(tmp_path):
+    config = tiny.text_config(tmp_path)
+    config.masking.static = True
+    static = first_masks(masks_by_index(config))
     config.batch_size = 5
-    assert equal_share(first_masks(masks_by_index(config)), first_masks(static)) == 1
+    assert equal_share(first_masks(masks_by_index(config)), static) == 1
     config.batch_size = 8
     config.seed = 1
-    assert equal_share(first_masks(masks_by_index(config)), first_masks(static)) < 0.2
+    assert equal_share(first_masks(masks_by_index(config)), static) < 0.2
 
 
 def test_the_likeliest_tokens_fill_each_mask(masked, params):
     task, _ = masked
     tokenizer = task.tokenizer
     line = "the [MASK] of [MASK]"
-    [(first, second)] = task.predictor.predict(params, [line], Settings(top=3))
+    [predictions] = task.predictor.predict(params, [line], Settings(top=3))
     ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
     assert ids.count(tokenizer.mask_id) == 2
-    padded = np.array([ids + [tokenizer.pad_id] * (16 - len(ids))])
+    padding = [tokenizer.pad_id] * (16 - len(ids))
+    padded = np.array([ids + padding])
     positions = np.flatnonzero(padded[0] == tokenizer.mask_id)
-    logits = np.asarray(task.logits(params, padded, positions[None]))[0]
-    for candidates, row in zip((first, second), logits, strict=True):
-        best = np.argsort(-row[: tokenizer.vocab_size])[:3]
-        assert [name for name, _ in candidates] == [tokenizer.piece(int(i)) for i in best]
-    np.testing.assert_allclose(
-        task.forward(params, padded)[0, positions], logits, rtol=1e-5, atol=1e-6
-    )
-    np.testing.assert_array_equal(task.predictor.encode([line])[0, : len(ids)], ids)
+    [logits] = np.asarray(task.logits(params, padded, positions[None]))
+    for candidates, row in zip(predictions, logits, strict=True):
+        best = by_hand.largest(row[: tokenizer.vocab_size], 3)
+        assert by_hand.names_of(candidates) == [tokenizer.piece(token) for token in best.tolist()]
+    everywhere = task.forward(params, padded)
+    np.testing.assert_allclose(everywhere[0, positions], logits, rtol=1e-5, atol=1e-6)
+
+
+def test_a_line_with_masks_is_encoded(masked):
+    task, _ = masked
+    tokenizer = task.tokenizer
+    line = "the [MASK] of [MASK]"
+    ids = [tokenizer.cls_id, *tokenizer.encode_masked(line), tokenizer.sep_id]
+    [encoded] = task.predictor.encode([line])
+    np.testing.assert_array_equal(encoded[: len(ids)], ids)
     assert task.predictor.label(2) == "[MASK] 2"
 
 
-def test_a_line_needs_a_mask_that_is_read(masked, params):
+LONG_TEXT = "the of " * 20
+
+
+def test_a_line_needs_a_mask(masked, params):
     predictor = masked[0].predictor
     assert "[MASK]" in raised(RunError, predictor.predict, params, ["no mask"])
-    long = "the of " * 20
-    assert "--truncate" in raised(RunError, predictor.predict, params, [f"[MASK] {long}"])
-    settings = Settings(top=1, truncate=True)
-    [answer] = predictor.answers(params, [f"[MASK] {long}"], settings)
+
+
+def test_a_long_line_is_refused_or_truncated(masked, params):
+    predictor = masked[0].predictor
+    lines = [f"[MASK] {LONG_TEXT}"]
+    assert "--truncate" in raised(RunError, predictor.predict, params, lines)
+    [answer] = predictor.answers(params, lines, Settings(top=1, truncate=True))
     assert "first 16" in answer.note
     assert len(answer.predictions) == 1
-    told = raised(RunError, predictor.predict, params, [f"{long} [MASK]"], settings)
-    assert "first 16 tokens" in told
+
+
+def test_a_mask_that_is_cut_off_is_refused(masked, params):
+    predictor = masked[0].predictor
+    settings = Settings(top=1, truncate=True)
+    message = raised(RunError, predictor.predict, params, [f"{LONG_TEXT} [MASK]"], settings)
+    assert "first 16 tokens" in message
 
 
 def test_a_causal_model_fills_no_mask(tmp_path):

@@ -15,29 +15,38 @@ from gmlp_flax.training import step
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.failures import raised
+from tests.tasks import by_hand
 from tests.training import tiny
 
 
 def slow_outside(size: tuple[int, int], share: float, centre: tuple[int, int]) -> np.ndarray:
     """CutMix's box, pixel by pixel, in Python's integers."""
-    sides = [int(side * np.sqrt(np.float32(1) - np.float32(share))) for side in size]
+    side_share = np.sqrt(np.float32(1) - np.float32(share))
     outside = np.ones(size)
-    for row in range(centre[0] - sides[0] // 2, centre[0] + (sides[0] + 1) // 2):
-        for column in range(centre[1] - sides[1] // 2, centre[1] + (sides[1] + 1) // 2):
-            if 0 <= row < size[0] and 0 <= column < size[1]:
-                outside[row, column] = 0
+    for row in inside(centre[0], int(size[0] * side_share), size[0]):
+        for column in inside(centre[1], int(size[1] * side_share), size[1]):
+            outside[row, column] = 0
     return outside
+
+
+def inside(centre: int, side: int, size: int) -> range:
+    """The numbers of a side around a centre, as far as they are below `size` and not negative."""
+    first = centre - side // 2
+    end = centre + (side + 1) // 2
+    return range(max(0, first), min(size, end))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 12), (8, 8)])
 def test_boxes(size):
     """Around every centre, of every hundredth of the area."""
-    centres = np.array([*np.ndindex(size)] * 101)
+    every_centre = list(np.ndindex(size))
+    centres = np.array(every_centre * 101)
     # Between the shares at which a side is a whole number.
     steps = np.append(np.arange(100) / 100 + 1e-4, 1)
-    shares = np.repeat(steps, np.prod(size)).astype(np.float32)
-    boxes = jax.jit(jax.vmap(functools.partial(mixing.outside_box, size)))(shares, centres)
-    for outside, share, centre in zip(np.asarray(boxes), shares, centres, strict=True):
+    shares = np.repeat(steps, len(every_centre)).astype(np.float32)
+    outside_box = functools.partial(mixing.outside_box, size)
+    boxes = np.asarray(jax.jit(jax.vmap(outside_box))(shares, centres))
+    for outside, share, centre in zip(boxes, shares, centres, strict=True):
         np.testing.assert_array_equal(outside, slow_outside(size, share, centre))
 
 
@@ -53,11 +62,12 @@ PARTNERS = np.roll(PIXELS, 2, axis=0)
     ],
 )
 def test_blended_pixels_are_rounded(own):
-    found = np.array(mixing.blend_pixels(PIXELS, own))
+    blended = np.array(mixing.blend_pixels(PIXELS, own))
     weights = own[..., None].astype(float)
     exact = weights * PIXELS + (1 - weights) * PARTNERS
-    assert found.dtype == np.uint8
-    assert np.abs(found - exact).max() <= 0.5 + 1e-4
+    assert blended.dtype == np.uint8
+    errors = np.abs(blended - exact)
+    assert errors.max() <= 0.5 + 1e-4
 
 
 def test_pixels_of_a_box_are_the_partners():
@@ -67,8 +77,11 @@ def test_pixels_of_a_box_are_the_partners():
     np.testing.assert_array_equal(found, expected)
 
 
-def test_partners_and_their_keys():
+def test_partners():
     assert mixing.partners(jnp.arange(6)).tolist() == [3, 4, 5, 0, 1, 2]
+
+
+def test_partners_have_the_same_key():
     keys = jax.random.split(jax.random.key(0), 6)
     paired = jax.random.key_data(mixing.pair_keys(keys))
     first = jax.random.key_data(keys)[:3]
@@ -80,8 +93,9 @@ def drawn_weights(size=(6, 8), **options) -> np.ndarray:
     options = {"mixup": 0.8, "cutmix": 1.0, "switch": 0.5} | options
     draw = jax.jit(functools.partial(mixing.own_weights, size=size, **options))
     keys = jax.random.split(jax.random.key(0), 4000)
-    weights, shares = (np.array(values) for values in draw(keys))
-    np.testing.assert_allclose(shares, weights.mean((1, 2), dtype=np.float64), rtol=1e-6)
+    weights, shares = jax.device_get(draw(keys))
+    means = weights.mean((1, 2), dtype=np.float64)
+    np.testing.assert_allclose(shares, means, rtol=1e-6)
     return weights
 
 
@@ -104,9 +118,11 @@ def test_cutmix_draws():
     for _ in range(4000):
         share = rng.beta(1, 1)
         centre = (rng.integers(24), rng.integers(32))
-        shares.append(slow_outside((24, 32), share, centre).mean())
-    assert weights.mean() == pytest.approx(np.mean(shares), abs=0.02)
-    assert weights.mean((1, 2)).std() == pytest.approx(np.std(shares), abs=0.02)
+        outside = slow_outside((24, 32), share, centre)
+        shares.append(outside.mean())
+    drawn_shares = weights.mean((1, 2))
+    assert drawn_shares.mean() == pytest.approx(np.mean(shares), abs=0.02)
+    assert drawn_shares.std() == pytest.approx(np.std(shares), abs=0.02)
 
 
 def test_switch():
@@ -122,47 +138,54 @@ def mixed(tmp_path):
     config.augment.update(mixup=0.8, cutmix=1.0)
     config.optimizer.label_smoothing = 0.1
     task, data = tiny.open_task(config, tmp_path)
-    with data.train_batches(0, 0, 1) as batches:
-        batch = next(batches)
-    return task, {**batch, "key": jax.random.split(jax.random.key(7), 8)}
+    batch = by_hand.first_batch(data)
+    keys = jax.random.split(jax.random.key(7), 8)
+    return task, {**batch, "key": keys}
 
 
 def expected_loss(task, params, batch, own: np.ndarray) -> tuple[float, int]:
     """By hand, from the weights of pixels [8, height, width]: the summed loss, and the hits of the
     label that prevails."""
+    pixels = batch["image"]
+    labels = batch["label"]
     images = []
     targets = []
     prevailing = []
     for index in range(8):
-        other = (index + 4) % 8
+        partner = (index + 4) % 8
         weight = own[index][..., None]
-        image = weight * batch["image"][index] + (1 - weight) * batch["image"][other]
+        image = weight * pixels[index] + (1 - weight) * pixels[partner]
         images.append(np.rint(image).astype(np.uint8))
         share = own[index].mean()
         target = np.full(10, 0.01)
-        target[batch["label"][index]] += 0.9 * share
-        target[batch["label"][other]] += 0.9 * (1 - share)
+        target[labels[index]] += 0.9 * share
+        target[labels[partner]] += 0.9 * (1 - share)
         targets.append(target)
-        prevailing.append(batch["label"][index if share >= 0.5 else other])
-    logits = np.array(jax.jit(task.apply)(params, np.stack(images)))
-    normalised = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    return -(np.stack(targets) * normalised).sum(), (logits.argmax(-1) == prevailing).sum()
+        stronger = index if share >= 0.5 else partner
+        prevailing.append(labels[stronger])
+    logits = jax.jit(task.apply)(params, np.stack(images))
+    losses = -np.stack(targets) * by_hand.log_softmax(logits)
+    hits = by_hand.are_hits(logits, prevailing)
+    return losses.sum(), hits.sum()
 
 
 def test_backward_keeps_mixed_images_as_bytes(mixed):
     task, batch = mixed
 
     def loss(params):
-        return task.loss(params, task.mix(batch, jax.random.key(3)))[0]
+        mixed_batch = task.mix(batch, jax.random.key(3))
+        total, _ = task.loss(params, mixed_batch)
+        return total
 
     def backward(params):
-        return jax.vjp(loss, params)[1]
+        _, pull_back = jax.vjp(loss, params)
+        return pull_back
 
     with jax.enable_x64(True):
         shapes = jax.eval_shape(task.init, jax.random.key(0))
         kept = jax.tree.leaves(jax.eval_shape(backward, shapes))
-    of_images = [leaf for leaf in kept if leaf.shape == batch["image"].shape]
-    assert {leaf.dtype.name for leaf in of_images} == {"uint8"}
+    dtypes = {leaf.dtype.name for leaf in kept if leaf.shape == batch["image"].shape}
+    assert dtypes == {"uint8"}
 
 
 @pytest.mark.parametrize(("mode", "switch", "draws"), [("batch", 0.0, 1), ("pair", 1.0, 4)])
@@ -170,21 +193,24 @@ def test_loss(mixed, mode, switch, draws):
     task, batch = mixed
     task.config.augment.update(mixing=mode, switch=switch)
     key = jax.random.key(3)
-    keys = [key] * 8 if mode == "batch" else list(batch["key"][:4]) * 2
+    keys_of_pairs = list(batch["key"][:4])
+    keys = [key] * 8 if mode == "batch" else keys_of_pairs * 2
     draw = functools.partial(mixing.own_weights, size=(8, 8), mixup=0.8, cutmix=1.0, switch=switch)
 
     @jax.jit  # the draws, which are most of it, are compiled once
     def loss_and_weights(params, batch):
-        return task.loss(params, task.mix(batch, key)), draw(jnp.stack(keys))[0]
+        weights, _ = draw(jnp.stack(keys))
+        mixed_batch = task.mix(batch, key)
+        return task.loss(params, mixed_batch), weights
 
     with jax.enable_x64(True):
         params = tiny.random_params(task.shapes())
         (total, sums), own = jax.device_get(loss_and_weights(params, batch))
         loss, hits = expected_loss(task, params, batch, own)
     assert len(np.unique(own, axis=0)) == draws
-    assert float(total) == float(sums["loss"][0]) == pytest.approx(loss, rel=1e-6)
-    assert float(sums["accuracy"][0]) == hits
-    assert float(sums["loss"][1]) == 8
+    assert float(total) == by_hand.total(sums, "loss") == pytest.approx(loss, rel=1e-6)
+    assert by_hand.total(sums, "accuracy") == hits
+    assert by_hand.weight(sums, "loss") == 8
 
 
 def test_batches_without_mixing_stay_as_they_are(mixed):
@@ -197,20 +223,19 @@ def test_pairs_are_the_same_however_the_batch_is_cut(mixed):
     """In four microbatches of a pair each; in float64, so that sums in another order agree."""
     task, batch = mixed
     task.config.augment.mixing = "pair"
-    found = []
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def gradients(params, batch, microbatches):
+        whole = task.mix(batch, jax.random.key(2))
+        return step.gradients(task, params, whole, microbatches, Partition.make())
+
     with jax.enable_x64(True):
         params = tiny.random_params(task.shapes())
-        for microbatches in (1, 4):
-
-            @jax.jit
-            def gradients(params, batch, microbatches=microbatches):
-                whole = task.mix(batch, jax.random.key(2))
-                return step.gradients(task, params, whole, microbatches, Partition.make())
-
-            found.append(jax.device_get(gradients(params, batch)))
-    (expected, sums), (cut, cut_sums) = found
+        expected, sums = jax.device_get(gradients(params, batch, 1))
+        cut, cut_sums = jax.device_get(gradients(params, batch, 4))
     assert cut_sums["accuracy"] == sums["accuracy"]
-    assert cut_sums["loss"][0] == pytest.approx(sums["loss"][0], rel=1e-6)
+    loss = by_hand.total(sums, "loss")
+    assert by_hand.total(cut_sums, "loss") == pytest.approx(loss, rel=1e-6)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-8)
     jax.tree.map(close, cut, expected)
 
@@ -221,7 +246,8 @@ def test_an_odd_microbatch_is_refused():
     config.optimizer.grad_accum_steps = 2
     gmlp_config.validate(config)
     config.augment.cutmix = 1.0
-    assert raised(ConfigError, gmlp_config.validate, config).startswith("config.batch_size is 6: ")
+    message = raised(ConfigError, gmlp_config.validate, config)
+    assert message.startswith("config.batch_size is 6: ")
 
 
 DEVICES = """
@@ -256,11 +282,11 @@ print(*losses)
 @pytest.mark.slow
 def test_number_of_devices_makes_no_difference():
     """Images move between devices as bytes, each share once; none is gathered."""
-    found = {}
+    losses = {}
     for devices in (1, 4):
         variables = {"XLA_FLAGS": preloaded.devices(devices), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
         done = preloaded.run("-c", DEVICES, **variables)
         assert done.returncode == 0, done.stderr
-        found[devices] = np.array(done.stdout.split(), float)
-    assert len(set(found[1])) == 3
-    np.testing.assert_allclose(found[4], found[1], rtol=1e-5)
+        losses[devices] = np.array(done.stdout.split(), float)
+    assert len(set(losses[1])) == 3
+    np.testing.assert_allclose(losses[4], losses[1], rtol=1e-5)

@@ -4,7 +4,6 @@ and what a program may give."""
 import itertools
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from gmlp_flax.tasks.prediction import (
     shown,
 )
 from tests.failures import raised
+from tests.tasks import by_hand
 
 
 class Model:
@@ -45,7 +45,9 @@ class Lengths(Predictor):
         size, count = given
         examples = [{"x": np.full(size, size + index)} for index in range(count)]
         note = "cut" if truncate else ""
-        return Prepared(examples, note="long" if size > 4 else note)
+        if size > 4:
+            note = "long"
+        return Prepared(examples, note=note)
 
     def encode(self, inputs):
         return [self.prepare(given) for given in inputs]
@@ -80,7 +82,8 @@ class Ranks(Predictor):
 def sums(given):
     """What `Lengths` answers."""
     size, count = given
-    return [[("sum", sum(size * (size + index) for index in range(count)))]]
+    numbers = range(size, size + count)
+    return [[("sum", size * sum(numbers))]]
 
 
 def answered(predictor, inputs, batch_size=4, truncate=False):
@@ -94,17 +97,16 @@ def lengths():
     return Lengths()
 
 
+# 1 to 3 examples, or none, of four sizes.
+MANY = list(itertools.product((2, 5, 3, 8), (1, 2, 0, 3))) * 9
+
+
 def test_answers_keep_the_order_of_inputs_whatever_their_shapes(lengths):
-    given = list(itertools.product((2, 5, 3, 8), (1, 2, 0, 3))) * 9
-    answers = answered(lengths, iter(given))
-    assert [answer.input for answer in answers] == given
-    assert [answer.predictions for answer in answers] == [sums(size) for size in given]
+    answers = answered(lengths, iter(MANY))
+    for answer, given in zip(answers, MANY, strict=True):
+        assert answer.input == given
+        assert answer.predictions == sums(given)
     assert {answer.note for answer in answers if answer.input[0] > 4} == {"long"}
-    assert {count for count, _ in lengths.shapes} <= {1, 4}
-    assert {size for _, size in lengths.shapes} <= {2, 4, 8}
-    examples = sum(count for _, count in given)
-    windows = 1 + len(given) // (8 * 4)
-    assert len(lengths.shapes) <= examples // 4 + windows  # full, but for the last of each window
 
 
 def test_a_bad_input_is_its_own_answer(lengths):
@@ -124,9 +126,22 @@ def test_a_bad_input_is_its_own_answer(lengths):
     assert answered(lengths, []) == []
 
 
+def test_inputs_of_a_window_are_batched_by_their_shapes(lengths):
+    answered(lengths, iter(MANY))
+    counts, sizes = zip(*lengths.shapes, strict=True)
+    assert set(counts) <= {1, 4}
+    assert set(sizes) <= {2, 4, 8}
+    examples = sum(count for _, count in MANY)
+    windows = 1 + len(MANY) // (8 * 4)
+    # All batches are full, except the last of each window.
+    assert len(lengths.shapes) <= examples // 4 + windows
+
+
 def test_a_list_of_predictions_raises_the_first_error(lengths):
-    assert lengths.predict(None, [(2, 1), (3, 2)]) == [sums((2, 1)), sums((3, 2))]
-    assert raised(DataError, lengths.predict, None, [(2, 1), "bad", "lost"]) == "a bad one"
+    predictions = lengths.predict(None, [(2, 1), (3, 2)])
+    assert predictions == [sums((2, 1)), sums((3, 2))]
+    message = raised(DataError, lengths.predict, None, [(2, 1), "bad", "lost"])
+    assert message == "a bad one"
 
 
 def test_what_is_no_users_error_reaches_the_caller(lengths):
@@ -135,18 +150,18 @@ def test_what_is_no_users_error_reaches_the_caller(lengths):
 
 
 def test_a_pause_has_all_answers_given_before_the_next_input(lengths):
-    done = []
+    answered_inputs = []
 
     def inputs():
         for number in range(1, 6):
-            assert len(done) == number - 1
+            assert len(answered_inputs) == number - 1
             yield (number, 1)
             yield PAUSE
         yield from [(2, 1)] * 3
 
     for answer in lengths.answers(None, inputs(), Settings(batch_size=8)):
-        done.append(answer.input)
-    assert done == [(number, 1) for number in range(1, 6)] + [(2, 1)] * 3
+        answered_inputs.append(answer.input)
+    assert answered_inputs == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (2, 1), (2, 1), (2, 1)]
     assert lengths.shapes == [(1, 1), (1, 2), (1, 4), (1, 4), (1, 8), (8, 2)]
 
 
@@ -173,19 +188,15 @@ def test_settings_reach_the_predictor(lengths):
 
 
 def test_scores_and_names_alone_rank_classes():
-    """As many candidates as are asked for, at most as many as there are names; a row for each
-    prediction of an input."""
-    logits = [[1.0, 3.0, 2.0], [0.0, 0.0, 5.0]]
+    """A row for each prediction of an input."""
+    logits = np.array([[1.0, 3.0, 2.0], [0.0, 0.0, 5.0]])
     predictor = Ranks(Model())
     assert predictor.names == Model.class_names
-    [(first, second)] = predictor.predict(2.0, [logits], Settings(top=2))
-    shares = np.exp(2 * np.array(logits)) / np.exp(2 * np.array(logits)).sum(-1, keepdims=True)
-    assert [name for name, _ in first] == ["dog", "eel"]
-    assert [share for _, share in first] == pytest.approx(shares[0, [1, 2]], rel=1e-5)
-    assert [name for name, _ in second] == ["eel", "cat"]
-    [(most,)] = predictor.predict(1.0, [logits[:1]], Settings(top=100))
-    assert [name for name, _ in most] == ["dog", "eel", "cat"]
-    assert sum(share for _, share in most) == pytest.approx(1)
+    [(first, second)] = predictor.predict(2.0, [logits.tolist()], Settings(top=2))
+    shares = by_hand.softmax(2 * logits)
+    assert by_hand.names_of(first) == ["dog", "eel"]
+    assert by_hand.shares_of(first) == pytest.approx(shares[0, [1, 2]], rel=1e-5)
+    assert by_hand.names_of(second) == ["eel", "cat"]
 
 
 def test_more_scores_than_names_are_not_ranked():
@@ -205,12 +216,6 @@ def test_a_program_is_compiled_once_for_a_number_of_candidates():
 
 class Unscored(Ranks):
     scores = Predictor.scores
-
-
-def test_a_predictor_that_defines_too_little_says_what_is_missing():
-    assert "`scores`" in raised(ConfigError, Unscored(Model()).predict, 1.0, [[[1.0, 2.0, 3.0]]])
-    with pytest.raises(TypeError, match="abstract"):
-        Predictor(Model())
 
 
 @pytest.mark.parametrize(
@@ -241,8 +246,27 @@ class Labelled(Ranks):
         return f"[MASK] {number}"
 
 
+def test_there_are_as_many_candidates_as_names_at_most():
+    predictor = Ranks(Model())
+    [(candidates,)] = predictor.predict(1.0, [[[1.0, 3.0, 2.0]]], Settings(top=100))
+    assert by_hand.names_of(candidates) == ["dog", "eel", "cat"]
+    assert sum(by_hand.shares_of(candidates)) == pytest.approx(1)
+
+
+def test_a_predictor_without_scores_says_so():
+    predictor = Unscored(Model())
+    message = raised(ConfigError, predictor.predict, 1.0, [[[1.0, 2.0, 3.0]]])
+    assert "`scores`" in message
+
+
+def test_a_predictor_must_prepare_its_inputs():
+    with pytest.raises(TypeError, match="abstract"):
+        Predictor(Model())
+
+
 def test_answers_are_formatted_with_a_line_for_each_prediction():
-    answer = Answer("a line", [[("cat", 0.75), ("dog", 0.2)], [("eel", 1.0)]])
+    first = [("cat", 0.75), ("dog", 0.2)]
+    answer = Answer("a line", [first, [("eel", 1.0)]])
     assert Ranks(Model()).format(answer) == "a line\n  cat 75.0%  dog 20.0%\n  eel 100.0%"
     expected = "a line\n  [MASK] 1: cat 75.0%  dog 20.0%\n  [MASK] 2: eel 100.0%"
     assert Labelled(Model()).format(answer) == expected
@@ -253,30 +277,54 @@ def test_what_a_terminal_would_follow_is_shown_as_text():
     assert shown([(" a\n", 0.5), ("  ", 0.5)]) == "a 50.0%  '  ' 50.0%"
 
 
-def test_batches_have_few_shapes():
-    """The last axis is filled up to a power of two, or the model's length; images stay as they
-    are."""
-    short = {"tokens": np.array([7, 8]), "segments": np.array([1, 1])}
-    long = {"tokens": np.arange(5), "segments": np.ones(5, int)}
-    batch = batch_of([short, long], length=100, pad_id=3)
+SHORT = {"tokens": np.array([7, 8]), "segments": np.array([1, 1])}
+
+
+LONG = {"tokens": np.arange(5), "segments": np.ones(5, int)}
+
+
+def test_batches_are_padded_to_a_power_of_two():
+    batch = batch_of([SHORT, LONG], length=100, pad_id=3)
     assert batch["tokens"].tolist() == [[7, 8, 3, 3, 3, 3, 3, 3], [0, 1, 2, 3, 4, 3, 3, 3]]
     assert batch["segments"].tolist() == [[1, 1, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0]]
-    assert batch_of([short, long], length=6, pad_id=3)["tokens"].shape == (2, 6)
-    images = [{"image": np.full((3, 5, 1), number, np.uint8)} for number in range(2)]
-    assert batch_of(images, 4, 0)["image"].shape == (2, 3, 5, 1)
-    weights = [{"weight": np.float32(1)}] * 3
-    assert batch_of(weights, 4, 0)["weight"].tolist() == [1, 1, 1]
-    pairs = [{"tokens": np.zeros((2, size), int)} for size in (1, 3)]
-    assert batch_of(pairs, 8, 9)["tokens"].tolist() == [[[0, 9, 9, 9]] * 2, [[0, 0, 0, 9]] * 2]
 
 
-def test_answers_do_not_depend_on_what_is_beside_them():
+def test_batches_are_no_longer_than_the_model_reads():
+    batch = batch_of([SHORT, LONG], length=6, pad_id=3)
+    assert batch["tokens"].shape == (2, 6)
+
+
+def test_images_and_numbers_are_batched_as_they_are():
+    image = np.zeros((3, 5, 1), np.uint8)
+    images = batch_of([{"image": image}, {"image": image + 1}], 4, 0)
+    assert images["image"].shape == (2, 3, 5, 1)
+    weights = batch_of([{"weight": np.float32(1)}] * 3, 4, 0)
+    assert weights["weight"].tolist() == [1, 1, 1]
+
+
+def test_the_last_axis_is_padded():
+    short = {"tokens": np.zeros((2, 1), int)}
+    long = {"tokens": np.zeros((2, 3), int)}
+    batch = batch_of([short, long], 8, 9)
+    assert batch["tokens"].tolist() == [[[0, 9, 9, 9]] * 2, [[0, 0, 0, 9]] * 2]
+
+
+def names_alone(predictions: list) -> list[list[str]]:
+    """The names of the candidates of each prediction."""
+    return [by_hand.names_of(candidates) for candidates in predictions]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 32])
+def test_answers_do_not_depend_on_what_is_beside_them(batch_size):
     rng = np.random.default_rng(0)
-    given = [rng.normal(size=(1 + index % 4, 3)).tolist() for index in range(11)]
     predictor = Ranks(Model())
-    alone = [predictor.predict(1.0, [logits])[0] for logits in given]
-    for batch_size in (1, 3, 32):
-        together = predictor.predict(1.0, given, Settings(batch_size=batch_size))
-        names = jax.tree.map(lambda pair: pair[0], together, is_leaf=lambda x: isinstance(x, tuple))
-        expected = jax.tree.map(lambda pair: pair[0], alone, is_leaf=lambda x: isinstance(x, tuple))
-        assert names == expected
+    inputs = []
+    alone = []
+    for index in range(11):
+        logits = rng.normal(size=(1 + index % 4, 3)).tolist()
+        [predictions] = predictor.predict(1.0, [logits])
+        inputs.append(logits)
+        alone.append(predictions)
+    together = predictor.predict(1.0, inputs, Settings(batch_size=batch_size))
+    for predictions, expected in zip(together, alone, strict=True):
+        assert names_alone(predictions) == names_alone(expected)

@@ -17,7 +17,7 @@ from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests.data.finetuning.squad_files import colours
 from tests.failures import raised
-from tests.tasks import question_files
+from tests.tasks import by_hand, question_files
 from tests.training import tiny
 
 
@@ -41,25 +41,24 @@ def opened(request, folder):
 def params(folder):
     """Fresh ones, made large enough for the model to tell places apart."""
     task, _ = open_version(folder)
-    return jax.tree.map(lambda x: 5 * x, jax.jit(task.init)(jax.random.key(0)))
+    return by_hand.scaled_params(task, 5)
 
 
 def all_windows(data, role: str) -> dict[str, np.ndarray]:
     """All windows of a role, as one batch."""
     windows = data.examples(role)
-    items = [windows[index] for index in range(len(windows))]
-    return {name: np.stack([item[name] for item in items]) for name in items[0]}
+    return by_hand.stacked(by_hand.every(windows))
 
 
 def reference(task, params, batch):
     """float64 logits [2, windows, tokens], without padding, and the loss of each window."""
     is_token = batch["tokens"] != task.tokenizer.pad_id
     scores = jax.jit(task.apply)(params, batch["tokens"], batch["segments"], is_token)
-    logits = np.where(is_token, np.moveaxis(np.array(scores, np.float64), -1, 0), -np.inf)
-    normalised = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    rows = np.arange(len(is_token))
-    losses = -(normalised[0, rows, batch["start"]] + normalised[1, rows, batch["end"]]) / 2
-    return logits, losses
+    starts_and_ends = np.moveaxis(np.asarray(scores, np.float64), -1, 0)
+    logits = np.where(is_token, starts_and_ends, -np.inf)
+    start_losses = by_hand.cross_entropies(logits[0], batch["start"])
+    end_losses = by_hand.cross_entropies(logits[1], batch["end"])
+    return logits, (start_losses + end_losses) / 2
 
 
 def test_training_loss_against_numpy(folder, params):
@@ -68,12 +67,14 @@ def test_training_loss_against_numpy(folder, params):
     batch["key"] = jax.random.split(jax.random.key(1), len(batch["start"]))
     logits, losses = reference(task, params, batch)
     total, sums = jax.jit(task.loss)(params, batch)
-    best = logits.argmax(-1)
-    hits = (best[0] == batch["start"]) & (best[1] == batch["end"])
+    start_hits = by_hand.are_hits(logits[0], batch["start"])
+    end_hits = by_hand.are_hits(logits[1], batch["end"])
+    hits = start_hits & end_hits
     assert set(sums) == set(task.metrics)
-    assert float(total) == float(sums["loss"][0]) == pytest.approx(losses.sum(), rel=1e-5)
-    assert float(sums["accuracy"][0]) == hits.sum()
-    assert float(sums["accuracy"][1]) == len(losses)
+    summed = pytest.approx(losses.sum(), rel=1e-5)
+    assert float(total) == by_hand.total(sums, "loss") == summed
+    assert by_hand.total(sums, "accuracy") == hits.sum()
+    assert by_hand.weight(sums, "accuracy") == len(losses)
 
 
 def test_evaluation(opened, params):
@@ -82,22 +83,18 @@ def test_evaluation(opened, params):
     task, data = opened
     batch = all_windows(data, HELDOUT)
     logits, losses = reference(task, params, batch)
-    found = {}
-    for size in (27, 50):
-        data.config.eval.batch_size = size
-        found[size] = Evaluator(task, data, Partition.make())(params)
+    data.config.eval.batch_size = 50
+    expected, _ = Evaluator(task, data, Partition.make())(params)
+    data.config.eval.batch_size = 27
     assert len(losses) % 27
-    metrics, outputs = found[27]
-    assert found[50][0] == pytest.approx(metrics, rel=1e-4)
+    metrics, outputs = Evaluator(task, data, Partition.make())(params)
+    assert expected == pytest.approx(metrics, rel=1e-4)
     assert metrics["loss"] == pytest.approx(losses.mean(), rel=1e-5)
     assert metrics["windows"] == len(losses)
-    order = np.argsort(-logits, axis=-1, kind="stable")[:, :, :5]
-    np.testing.assert_allclose(outputs["null"], logits[:, :, 0].sum(0), rtol=1e-4, atol=1e-4)
-    for side, name in enumerate(("start", "end")):
-        scores = np.take_along_axis(logits[side], order[side], 1)
-        np.testing.assert_allclose(outputs[f"{name}_scores"], scores, rtol=1e-4, atol=1e-4)
-        at_positions = np.take_along_axis(logits[side], outputs[f"{name}_positions"], 1)
-        np.testing.assert_allclose(at_positions, scores, rtol=1e-4, atol=1e-4)
+    null = logits[:, :, 0].sum(0)
+    np.testing.assert_allclose(outputs["null"], null, rtol=1e-4, atol=1e-4)
+    check_five_best(logits[0], outputs["start_positions"], outputs["start_scores"])
+    check_five_best(logits[1], outputs["end_positions"], outputs["end_scores"])
 
 
 def files_and_metrics(task, data, params):
@@ -109,6 +106,15 @@ def files_and_metrics(task, data, params):
     return files, metrics
 
 
+def check_five_best(logits, positions, scores) -> None:
+    """Of each window of [windows, tokens]: which positions an evaluation keeps, [windows, 5]."""
+    best = np.argsort(-logits, axis=-1, kind="stable")[:, :5]
+    expected = np.take_along_axis(logits, best, 1)
+    at_positions = np.take_along_axis(logits, positions, 1)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(at_positions, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_files_give_the_metrics(opened, params):
     task, data = opened
     files, metrics = files_and_metrics(task, data, params)
@@ -117,9 +123,12 @@ def test_files_give_the_metrics(opened, params):
     assert scored["missing_filled_with_empty"] == 0
     common = scored.keys() & metrics.keys()
     assert {"f1", "exact"} <= common
-    assert {name: metrics[name] for name in common} == {name: scored[name] for name in common}
-    assert set(files["nbest_predictions.json"]) == {question.id for question in questions}
-    assert all(len(answers) <= 5 + 1 for answers in files["nbest_predictions.json"].values())
+    for name in common:
+        assert metrics[name] == scored[name]
+    lists = files["nbest_predictions.json"]
+    assert lists.keys() == {question.id for question in questions}
+    for answers in lists.values():
+        assert len(answers) <= 5 + 1
 
 
 def test_files_of_v1(folder, params):
@@ -127,8 +136,9 @@ def test_files_of_v1(folder, params):
     files, metrics = files_and_metrics(task, data, params)
     assert set(files) == {"predictions.json", "nbest_predictions.json"}
     assert list(metrics) == ["exact", "f1", "total", "loss", "accuracy", "windows"]
+    predictions = files["predictions.json"]
     for name, answers in files["nbest_predictions.json"].items():
-        assert answers[0]["text"] == files["predictions.json"][name]
+        assert answers[0]["text"] == predictions[name]
         assert len(answers) <= 5
 
 
@@ -146,12 +156,15 @@ def test_files_of_v2(folder, params):
 def oracle(data) -> dict[str, np.ndarray]:
     """Outputs that point at each window's target."""
     batch = all_windows(data, HELDOUT)
-    null = np.where(batch["start"] == 0, 10.0, -10.0).astype(np.float32)
-    outputs = {"null": null}
-    for side in ("start", "end"):
-        outputs[f"{side}_positions"] = batch[side][:, None]
-        outputs[f"{side}_scores"] = np.full((len(null), 1), 5, np.float32)
-    return outputs
+    is_unanswered = batch["start"] == 0
+    score = np.full((len(is_unanswered), 1), 5, np.float32)
+    return {
+        "null": np.where(is_unanswered, np.float32(10), np.float32(-10)),
+        "start_positions": batch["start"][:, None],
+        "start_scores": score,
+        "end_positions": batch["end"][:, None],
+        "end_scores": score,
+    }
 
 
 SUMS = dict.fromkeys(("loss", "accuracy", "examples"), (3.0, 6.0))
@@ -183,11 +196,6 @@ def test_an_oracle_of_v2(folder):
     assert set(task.eval_metrics) < set(metrics)
     for name in ("exact", "HasAns_f1", "NoAns_f1", "best_f1"):
         assert metrics[name] == 100
-    questions = data.examples(HELDOUT).questions
-    share = 100 * sum(question.impossible for question in questions) / len(questions)
-    assert 0 < share < 100
-    [baseline] = task.baselines(SUMS, data)
-    assert baseline == ("no answer to any question", {"exact": share, "f1": share})
 
 
 def test_scores_are_percentages_already(opened):
@@ -204,6 +212,15 @@ def test_having_no_answer_needs_a_model_that_looks_ahead():
     gmlp_config.validate(config)
 
 
+def test_the_baseline_of_v2_answers_nothing(folder):
+    task, data = open_version(folder, "v2.0")
+    are_impossible = [question.impossible for question in data.examples(HELDOUT).questions]
+    share = 100 * are_impossible.count(True) / len(are_impossible)
+    assert 0 < share < 100
+    [baseline] = task.baselines(SUMS, data)
+    assert baseline == ("no answer to any question", {"exact": share, "f1": share})
+
+
 @pytest.mark.parametrize(("threshold", "is_unanswered"), [(-1e9, True), (1e9, False)])
 def test_predictions_follow_the_threshold(folder, params, threshold, is_unanswered):
     task, _ = open_version(folder, "v2.0")
@@ -213,39 +230,47 @@ def test_predictions_follow_the_threshold(folder, params, threshold, is_unanswer
     line = f"What is the road?\t{context}"
     [[first]] = predict(params, [line], Settings(top=3))
     assert len(first) == 3
-    assert (first[0][0] == NO_ANSWER) == is_unanswered
+    text, _ = first[0]
+    assert (text == NO_ANSWER) == is_unanswered
     [[candidates]] = predict(params, [line], Settings(top=500))
     assert len(candidates) > 3
-    assert all(text in context or text == NO_ANSWER for text, _ in candidates)
-    assert sum(share for _, share in candidates) == pytest.approx(1)
+    for text, _ in candidates:
+        assert text in context or text == NO_ANSWER
+    assert sum(by_hand.shares_of(candidates)) == pytest.approx(1)
 
 
 @pytest.mark.parametrize("line", ["no tab", "no passage\t", "\tno question"])
 def test_a_line_is_a_question_and_a_passage(folder, line):
     task, _ = open_version(folder)
-    assert "a tab between" in raised(RunError, task.predictor.prepare, line)
+    message = raised(RunError, task.predictor.prepare, line)
+    assert "a tab between" in message
 
 
-def test_a_passage_alone_is_answered_as_in_an_evaluation(folder, params):
+def as_line(question) -> str:
+    return f"{question.question}\t{question.context}"
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_passage_alone_is_answered_as_in_an_evaluation(folder, params, batch_size):
     """Among others, or alone; a passage has several windows."""
     task, data = open_version(folder)
     questions = data.examples(HELDOUT).questions[:4]
-    lines = [f"{question.question}\t{question.context}" for question in questions]
+    lines = [as_line(question) for question in questions]
     assert len(task.predictor.prepare(lines[0]).examples) > 1
     files, _ = files_and_metrics(task, data, params)
-    for batch_size in (1, 3):
-        settings = Settings(top=1, batch_size=batch_size)
-        answers = task.predictor.predict(params, lines, settings)
-        for question, [[(text, share)]] in zip(questions, answers, strict=True):
-            expected = files["nbest_predictions.json"][question.id][0]
-            assert text == expected["text"]
-            assert share == pytest.approx(expected["probability"], rel=1e-3)
+    lists = files["nbest_predictions.json"]
+    settings = Settings(top=1, batch_size=batch_size)
+    answers = task.predictor.predict(params, lines, settings)
+    for question, [[(text, share)]] in zip(questions, answers, strict=True):
+        expected = lists[question.id][0]
+        assert text == expected["text"]
+        assert share == pytest.approx(expected["probability"], rel=1e-3)
 
 
 def test_encoded_lines_have_their_first_window(folder):
     task, data = open_version(folder)
-    question = data.examples(HELDOUT).questions[0]
-    batch = task.predictor.encode([f"{question.question}\t{question.context}"])
-    window = data.examples(HELDOUT)[0]
-    for name in ("tokens", "segments"):
-        np.testing.assert_array_equal(batch[name][0], window[name])
+    examples = data.examples(HELDOUT)
+    batch = task.predictor.encode([as_line(examples.questions[0])])
+    window = examples[0]
+    np.testing.assert_array_equal(batch["tokens"][0], window["tokens"])
+    np.testing.assert_array_equal(batch["segments"][0], window["segments"])

@@ -7,7 +7,7 @@ from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
 from gmlp_flax.tasks.question_data import QuestionData, windows_of
 from tests.data.finetuning.squad_files import article, colours, entry, write
 from tests.failures import failure
-from tests.tasks import question_files
+from tests.tasks import by_hand, question_files
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +32,11 @@ def test_an_article_is_on_one_side(folder):
 
 def test_windows_are_those_of_the_config(folder):
     data = question_data(folder)
-    windows = data.examples(HELDOUT)
-    expected = windows_of(data.config, data.tokenizer, data.dataset(HELDOUT).examples.questions)
+    windows = by_hand.every(data.examples(HELDOUT))
+    questions = data.dataset(HELDOUT).examples.questions
+    expected = windows_of(data.config, data.tokenizer, questions)
     assert data.evaluation_examples() == len(windows) == len(expected)
-    assert (windows.length, len(windows[0]["tokens"])) == (48, 48)
+    assert data.examples(HELDOUT).length == len(windows[0]["tokens"]) == 48
     for index in (0, len(windows) - 1):
         for name, value in expected[index].items():
             np.testing.assert_array_equal(windows[index][name], value)
@@ -55,16 +56,20 @@ def test_passages_on_both_sides_are_counted(folder, tmp_path):
 @pytest.mark.parametrize("version", ["v1.1", "v2.0"])
 def test_lines_and_summary(folder, version):
     data = question_data(folder, version)
-    count = len(data.dataset(TRAIN))
+    dataset = data.dataset(TRAIN)
+    count = len(dataset)
     [line, *_] = data.lines(TRAIN)
     for fact in ("train: ", f"{count} questions", f"{version}.json"):
         assert fact in line
     summary = data.summary(TRAIN)
-    assert (summary.units, summary.examples, summary.classes) == ("questions", count, {})
-    contexts = [question.context for question in data.dataset(TRAIN).examples.questions]
+    assert summary.units == "questions"
+    assert summary.examples == count
+    assert summary.classes == {}
+    contexts = [question.context for question in dataset.examples.questions]
     lengths = [len(ids) for ids in data.tokenizer.encode_batch(contexts)]
     tokens = summary.tokens
-    assert (tokens.examples, tokens.longest) == (count, max(lengths))
+    assert tokens.examples == count
+    assert tokens.longest == max(lengths)
     assert tokens.cut == 0  # they are read in windows
 
 
@@ -73,11 +78,12 @@ def odd(folder, tmp_path):
     """Data to train on with an answer that is part of a word, one that no token holds, and one that
     is not in its passage."""
     context = "red\u00ad \u200d green greenish"
-    answers = {"a": "red", "b": "gr", "c": "\u200d"}
-    entries = [entry(name, "which?", context, text) for name, text in answers.items()]
+    part_of_a_word = entry("b", "which?", context, "gr")
+    without_token = entry("c", "which?", context, "\u200d")
     wrong = entry("d", "which?", context, "red")
     wrong["answers"] = [{"text": "blue", "answer_start": 0}]
-    path = write(tmp_path / "a.json", article("x", context, *entries, wrong))
+    entries = [entry("a", "which?", context, "red"), part_of_a_word, without_token, wrong]
+    path = write(tmp_path / "a.json", article("x", context, *entries))
     heldout = str(folder / "v1.1.json")
     return question_data(folder, train=str(path), heldout=heldout, max_bad_records=1)
 
@@ -104,22 +110,30 @@ def test_bad_questions_of_a_file_that_is_held_out_are_left_out_up_to_the_limit(o
     assert "question d" in message
 
 
+def titles_of(data, role: str) -> set[str]:
+    """The titles of the articles of a role."""
+    return {question.title for question in data.dataset(role).examples.questions}
+
+
 def test_all_questions_whatever_splits_their_files_name(folder, tmp_path):
-    write(tmp_path / "train-v1.1.json", *[colours(number) for number in range(6)])
-    write(tmp_path / "dev-v1.1.json", colours(6), colours(7))
+    articles = [colours(number) for number in range(8)]
+    write(tmp_path / "train-v1.1.json", *articles[:6])
+    write(tmp_path / "dev-v1.1.json", *articles[6:])
     data = question_data(folder, train=str(tmp_path), split="all")
-    titles = []
-    for role in ROLES:
-        titles.append({question.title for question in data.dataset(role).examples.questions})
-    assert len(titles[0]) > 2
-    assert len(titles[0]) + len(titles[1]) == len(titles[0] | titles[1]) == 8
+    train = titles_of(data, TRAIN)
+    heldout = titles_of(data, HELDOUT)
+    assert len(train) > 2
+    assert not train & heldout
+    assert len(train | heldout) == 8
 
 
 @pytest.fixture
 def spoiled(folder, tmp_path):
     """A folder with eight articles and one that has a bad question."""
     articles = [colours(number) for number in range(9)]
-    articles[8]["paragraphs"][0]["qas"][0]["answers"] = [{"text": "lost", "answer_start": 0}]
+    [paragraph] = articles[8]["paragraphs"]
+    bad_question = paragraph["qas"][0]
+    bad_question["answers"] = [{"text": "lost", "answer_start": 0}]
     write(tmp_path / "train-v1.1.json", *articles)
     return tmp_path
 
@@ -127,16 +141,20 @@ def spoiled(folder, tmp_path):
 def test_bad_questions_of_a_file_that_both_roles_share_are_left_out(folder, spoiled):
     path = str(spoiled / "train-v1.1.json")
     data = question_data(folder, train=path, max_bad_records=1)
-    assert sum(len(data.dataset(role)) for role in ROLES) == 9 * 8 - 1
+    assert sum(by_hand.split_sizes(data)) == 9 * 8 - 1
     for role in ROLES:
         assert "8-house" in data.lines(role)[-1]
-    assert "max_bad_records=0" in failure(question_data(folder, train=path).dataset, TRAIN)
+
+
+def test_bad_questions_are_refused_unless_they_are_allowed(folder, spoiled):
+    data = question_data(folder, train=str(spoiled / "train-v1.1.json"))
+    assert "max_bad_records=0" in failure(data.dataset, TRAIN)
 
 
 def test_bad_questions_are_left_out_beside_a_split_that_is_not_read(folder, spoiled):
     write(spoiled / "test-v1.1.json", colours(20))
     data = question_data(folder, train=str(spoiled), max_bad_records=1)
-    assert sum(len(data.dataset(role)) for role in ROLES) == 9 * 8 - 1
+    assert sum(by_hand.split_sizes(data)) == 9 * 8 - 1
 
 
 def test_a_search_leaves_bad_questions_out_of_the_split_that_it_shares(folder, spoiled):
@@ -144,11 +162,12 @@ def test_a_search_leaves_bad_questions_out_of_the_split_that_it_shares(folder, s
     (spoiled / "dev-v1.1.json").write_text("not JSON")
     options = {"max_bad_records": 1, "search": True, "heldout_share": 0.3}
     data = question_data(folder, train=str(spoiled), **options)
-    found = [len(data.dataset(role)) for role in ROLES]
-    assert min(found) > 0
-    assert sum(found) < 9 * 8
+    sizes = by_hand.split_sizes(data)
+    assert min(sizes) > 0
+    assert sum(sizes) < 9 * 8
     data.config.data.search = False
-    assert "dev-v1.1.json" in failure(QuestionData(data.config).dataset, HELDOUT)
+    report = QuestionData(data.config)
+    assert "dev-v1.1.json" in failure(report.dataset, HELDOUT)
 
 
 def test_too_short_a_length(folder):

@@ -81,13 +81,12 @@ def test_the_mean_of_features_leaves_out_padding(task):
     tokens = np.full((2, 16), task.tokenizer.pad_id, np.int32)
     tokens[0, :3] = [task.tokenizer.cls_id, 9, task.tokenizer.sep_id]
     tokens[1, :9] = np.arange(9, 18)
-    states = np.asarray(task.features(params, tokens))
-    mean = task.features(params, tokens, pool="mean")
-    expected = [states[0, :3].mean(axis=0), states[1, :9].mean(axis=0)]
-    np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)
-    segments = np.zeros_like(tokens)
-    named = task.features(params, {"tokens": tokens, "segments": segments}, pool="mean")
-    np.testing.assert_array_equal(named, mean)
+    first, second = np.asarray(task.features(params, tokens))
+    means = task.features(params, tokens, pool="mean")
+    expected = [first[:3].mean(axis=0), second[:9].mean(axis=0)]
+    np.testing.assert_allclose(means, expected, rtol=1e-5, atol=1e-6)
+    both = {"tokens": tokens, "segments": np.zeros_like(tokens)}
+    np.testing.assert_array_equal(task.features(params, both, pool="mean"), means)
 
 
 def test_arrays_of_ids_are_inputs(task):
@@ -109,24 +108,27 @@ def test_other_arrays_are_no_inputs(task, array):
     assert "319" in failure(task.as_inputs, array)
 
 
-def test_a_shorter_array_needs_a_model_that_reads_it(tmp_path):
+def test_a_shorter_array_is_refused_by_a_model_of_one_length(tmp_path):
+    task = MaskedLanguageModeling(tiny.text_config(tmp_path, spatial="dense"))
     short = np.zeros((1, 5), int)
-    fixed = MaskedLanguageModeling(tiny.text_config(tmp_path, spatial="dense"))
-    assert "[1, 5]" in failure(fixed.as_inputs, short)
+    assert "[1, 5]" in failure(task.as_inputs, short)
+
+
+def test_a_shorter_array_is_read_by_a_model_of_any_length(tmp_path):
     options = {"block": "transformer", "heads": 2, "positions": "relative"}
-    any_length = MaskedLanguageModeling(tiny.text_config(tmp_path, **options))
-    assert any_length.as_inputs(short) is short
+    task = MaskedLanguageModeling(tiny.text_config(tmp_path, **options))
+    short = np.zeros((1, 5), int)
+    assert task.as_inputs(short) is short
 
 
 def test_texts_are_padded_to_the_longest(task):
-    predictor = task.predictor
-    padded = predictor.padded([[7, 8, 9], [7]])
+    padded = task.predictor.padded([[7, 8, 9], [7]])
+    length = 3 if task.spec().supports_length(3) else 16
+    expected = np.zeros((2, length))
+    expected[0, :3] = [7, 8, 9]
+    expected[1, 0] = 7
     assert padded.dtype == np.int32
-    assert padded[:, :3].tolist() == [[7, 8, 9], [7, 0, 0]]
-    assert not padded[:, 3:].any()
-    expected = 3 if task.spec().supports_length(3) else 16
-    assert padded.shape == (2, expected)
-    assert "17 tokens" in raised(RunError, predictor.padded, [[5] * 17])
+    np.testing.assert_array_equal(padded, expected)
 
 
 def test_a_cut_is_told_or_refused(task):
@@ -138,11 +140,19 @@ def test_a_cut_is_told_or_refused(task):
     assert "truncate" in told
 
 
+def test_a_text_that_is_too_long_is_not_padded(task):
+    message = raised(RunError, task.predictor.padded, [[5] * 17])
+    assert "17 tokens" in message
+
+
 def test_inputs_of_a_program_are_texts(task):
     assert task.predictor.listed("one") == ["one"]
     assert task.predictor.listed(["one", "two"]) == ["one", "two"]
-    for wrong in (b"bytes", [1], ["one", None]):
-        assert "expected text" in failure(task.predictor.listed, wrong)
+
+
+@pytest.mark.parametrize("wrong", [b"bytes", [1], ["one", None]])
+def test_inputs_of_a_program_that_are_no_texts(task, wrong):
+    assert "expected text" in failure(task.predictor.listed, wrong)
 
 
 def test_inputs_of_a_file_are_its_lines(task, tmp_path):

@@ -1,6 +1,7 @@
 """Classification of sentences and pairs: sums over every example once, GLUE's scores and files, and
 the classes of own data."""
 
+import itertools
 import json
 import math
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from gmlp_flax.data import holdout
 from gmlp_flax.data.finetuning.text_tasks import GLUE_TASKS
-from gmlp_flax.data.holdout import HELDOUT, ROLES, TRAIN
+from gmlp_flax.data.holdout import HELDOUT, TRAIN
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE
 from gmlp_flax.tasks import text_classification
 from gmlp_flax.tasks.data import RunFiles
@@ -20,7 +21,7 @@ from gmlp_flax.tasks.text_classification import TextClassification, TextClassifi
 from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests.failures import failure
-from tests.tasks import labelled_files
+from tests.tasks import by_hand, labelled_files
 from tests.tasks.labelled_files import MNLI
 from tests.training import tiny
 
@@ -46,20 +47,19 @@ def rte(vocabulary, tmp_path_factory):
 def undecided(task, data):
     """Parameters that put about half of the held-out examples in each of the first two classes."""
     params = task.init(jax.random.key(0))
-    params["head"]["kernel"] *= 50
+    head = params["head"]
+    head["kernel"] *= 50
     logits = logits_of(task, data, params)
     leads = np.sort(logits[:, 0] - logits[:, 1])
     middle = len(leads) // 2
-    bias = (leads[middle - 1] + leads[middle]) / 2
-    params["head"]["bias"] = params["head"]["bias"].at[1].set(bias)
+    between = (leads[middle - 1] + leads[middle]) / 2
+    head["bias"] = head["bias"].at[1].set(between)
     return params
 
 
 def logits_of(task, data, params, role: str = HELDOUT) -> np.ndarray:
     """Of all examples of a role at once, without the pipeline."""
-    source = data.examples(role)
-    rows = [source[index] for index in range(len(source))]
-    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    batch = by_hand.stacked(by_hand.every(data.examples(role)))
     scores = jax.jit(lambda params, batch: task.scores(params, batch, None))
     return np.asarray(scores(params, batch))
 
@@ -76,15 +76,15 @@ def scored(task, data, params):
 
 def test_loss(rte):
     task, data, params = rte
-    with data.train_batches(0, 0, 1) as batches:
-        batch = next(batches)
+    batch = by_hand.first_batch(data)
     batch["key"] = jax.random.split(jax.random.key(0), 8)
     loss, sums = jax.jit(task.loss)(params, batch)
     logits = logits_of(task, data, params, TRAIN)[batch["index"]]
-    labels = batch["label"]
-    assert float(loss) == pytest.approx(cross_entropy(logits, labels).sum(), rel=1e-5)
-    assert float(sums["loss"][1]) == 8
-    assert float(sums["accuracy"][0]) == (logits.argmax(-1) == labels).sum()
+    losses = by_hand.cross_entropies(logits, batch["label"])
+    hits = by_hand.are_hits(logits, batch["label"])
+    assert float(loss) == pytest.approx(losses.sum(), rel=1e-5)
+    assert by_hand.weight(sums, "loss") == 8
+    assert by_hand.total(sums, "accuracy") == hits.sum()
 
 
 @pytest.mark.parametrize("batch_size", [8, 64])
@@ -103,56 +103,80 @@ def test_every_example_counts_once(rte, batch_size):
     assert 0 < outputs["label"].sum() < 21  # both labels are predicted
 
 
+def mnli_table(size: int) -> str:
+    """A table whose rows have the three labels in turn."""
+    labels = itertools.cycle(GLUE_TASKS["mnli"].labels)
+    return MNLI + labelled_files.rows(itertools.islice(labels, size))
+
+
 @pytest.fixture
 def mnli(vocabulary, tmp_path):
     """A task with 3 examples to train on, and 10 matched and 7 mismatched ones held out."""
-    labels = GLUE_TASKS["mnli"].labels
-    tables = {}
-    for name, size in (("train", 3), ("dev_matched", 10), ("dev_mismatched", 7)):
-        names = [labels[index % 3] for index in range(size)]
-        tables[name] = MNLI + labelled_files.rows(names)
-    config = class_config(vocabulary, labelled_files.write(tmp_path, **tables), "mnli")
-    return tiny.open_task(config, tmp_path / "run")
-
-
-def test_mnli_has_two_accuracies_and_two_files(mnli):
-    task, data = mnli
-    evaluator = Evaluator(task, data, Partition.make())
-    metrics, outputs = evaluator(undecided(task, data))
-    predicted = outputs["label"]
-    true = np.array([*range(10), *range(7)]) % 3
-    hits = predicted == true
-    assert metrics["accuracy"] == pytest.approx(hits[:10].mean())
-    assert metrics["accuracy_mm"] == pytest.approx(hits[10:].mean())
-    assert metrics["examples"] == 17
-    assert {*task.eval_metrics, "examples"} == set(metrics)
-    [(name, most)] = evaluator.baselines()
-    assert name == "the most frequent label"
-    assert most == {"accuracy": 4 / 10, "accuracy_mm": 3 / 7}
-    shown = task.format_metrics(metrics)
-    assert shown.startswith(f"accuracy {10 * hits[:10].sum()}.0%  accuracy_mm ")
-
-    files = task.prediction_files(outputs, data)
-    assert list(files) == ["MNLI-m.tsv", "MNLI-mm.tsv"]
-    lines = [content.decode().splitlines() for content in files.values()]
-    assert [len(table) for table in lines] == [11, 8]
-    label = GLUE_TASKS["mnli"].labels[predicted[10]]
-    assert lines[1][:2] == ["index\tprediction", f"0\t{label}"]
+    labelled_files.write(
+        tmp_path,
+        train=mnli_table(3),
+        dev_matched=mnli_table(10),
+        dev_mismatched=mnli_table(7),
+    )
+    return tiny.open_task(class_config(vocabulary, tmp_path, "mnli"), tmp_path / "run")
 
 
 MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
 
 
+def test_mnli_has_two_accuracies(mnli):
+    task, data = mnli
+    evaluator = Evaluator(task, data, Partition.make())
+    metrics, outputs = evaluator(undecided(task, data))
+    labels = np.array([*range(10), *range(7)]) % 3
+    hits = outputs["label"] == labels
+    matched = hits[:10]
+    assert metrics["accuracy"] == pytest.approx(matched.mean())
+    assert metrics["accuracy_mm"] == pytest.approx(hits[10:].mean())
+    assert metrics["examples"] == 17
+    assert {*task.eval_metrics, "examples"} == set(metrics)
+    shown = task.format_metrics(metrics)
+    assert shown.startswith(f"accuracy {10 * matched.sum()}.0%  accuracy_mm ")
+    [baseline] = evaluator.baselines()
+    expected = {"accuracy": 4 / 10, "accuracy_mm": 3 / 7}
+    assert baseline == ("the most frequent label", expected)
+
+
+def test_mnli_has_two_files(mnli):
+    task, data = mnli
+    evaluator = Evaluator(task, data, Partition.make())
+    _, outputs = evaluator(undecided(task, data))
+    files = task.prediction_files(outputs, data)
+    assert list(files) == ["MNLI-m.tsv", "MNLI-mm.tsv"]
+    assert len(files["MNLI-m.tsv"].splitlines()) == 11
+    mismatched = files["MNLI-mm.tsv"].decode().splitlines()
+    assert len(mismatched) == 8
+    predicted = outputs["label"][10]
+    label = GLUE_TASKS["mnli"].labels[predicted]
+    assert mismatched[:2] == ["index\tprediction", f"0\t{label}"]
+
+
 def cola_rows() -> str:
     """20 sentences without a header, each other one acceptable."""
-    words = tiny.WORDS
-    return "".join(f"s\t{i % 2}\t*\t{words[i]} {words[-i]}\n" for i in range(20))
+    lines = []
+    for index in range(20):
+        first, second = word_pair(index)
+        lines.append(f"s\t{index % 2}\t*\t{first} {second}\n")
+    return "".join(lines)
 
 
 def mrpc_rows() -> str:
     """20 pairs, each other one equivalent."""
-    words = tiny.WORDS
-    return MRPC + "".join(f"{i % 2}\t1\t2\t{words[i]}\t{words[-i]}\n" for i in range(20))
+    lines = [MRPC]
+    for index in range(20):
+        first, second = word_pair(index)
+        lines.append(f"{index % 2}\t1\t2\t{first}\t{second}\n")
+    return "".join(lines)
+
+
+def word_pair(index: int) -> tuple[str, str]:
+    """A word, and one from the end of the list."""
+    return tiny.WORDS[index], tiny.WORDS[-index]
 
 
 @pytest.mark.parametrize(
@@ -162,32 +186,34 @@ def test_scores_beside_accuracy(vocabulary, tmp_path, name, content, score):
     labelled_files.write(tmp_path, train=content, dev=content)
     task, data = tiny.open_task(class_config(vocabulary, tmp_path, name), tmp_path / "run")
     metrics, outputs = scored(task, data, undecided(task, data))
-    labels = np.arange(20) % 2
     predicted = outputs["label"]
-    assert 0 < predicted.sum() < 20
+    positive = int(predicted.sum())
+    hits = int(predicted[1::2].sum())
+    assert 0 < positive < 20
     assert {*task.eval_metrics, "examples"} == set(metrics)
     function = getattr(text_classification, score)
-    expected = function(20, 10, int(predicted.sum()), int((labels & predicted).sum()))
-    assert metrics[score] == pytest.approx(expected)
-    written = task.prediction_files(outputs, data)[GLUE_TASKS[name].submission[0]]
-    assert written.startswith(b"index\tprediction\n0\t%d\n1\t%d\n" % tuple(predicted[:2]))
+    assert metrics[score] == pytest.approx(function(20, 10, positive, hits))
+    [file_name] = GLUE_TASKS[name].submission
+    written = task.prediction_files(outputs, data)[file_name]
+    first, second, *_ = predicted
+    assert written.startswith(b"index\tprediction\n0\t%d\n1\t%d\n" % (first, second))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=30))
 def test_matthews_and_f1(examples):
     """Against their definitions over the four counts."""
-    true, predicted = np.array(examples).T
-    hits = int((true & predicted).sum())
-    false_alarms = int((~true & predicted).sum())
-    misses = int((true & ~predicted).sum())
-    rest = int((~true & ~predicted).sum())
+    hits = examples.count((True, True))
+    misses = examples.count((True, False))
+    false_alarms = examples.count((False, True))
+    rest = examples.count((False, False))
     counts = (len(examples), hits + misses, hits + false_alarms, hits)
     product = (hits + false_alarms) * (hits + misses) * (rest + false_alarms) * (rest + misses)
     numerator = hits * rest - false_alarms * misses
     matthews = numerator / math.sqrt(product) if product else 0
     assert text_classification.matthews(*counts) == pytest.approx(matthews)
     positive = 2 * hits + false_alarms + misses
-    assert text_classification.f1(*counts) == pytest.approx(2 * hits / positive if positive else 0)
+    f1 = 2 * hits / positive if positive else 0
+    assert text_classification.f1(*counts) == pytest.approx(f1)
 
 
 def test_a_test_set_has_predictions_and_no_metrics(vocabulary, tmp_path):
@@ -199,7 +225,8 @@ def test_a_test_set_has_predictions_and_no_metrics(vocabulary, tmp_path):
     evaluator = Evaluator(task, data, Partition.make())
     metrics, outputs = evaluator(task.init(jax.random.key(0)))
     assert metrics == {"examples": 2, "unlabelled": 2}
-    assert task.prediction_files(outputs, data)["RTE.tsv"].count(b"entailment\n") == 2
+    files = task.prediction_files(outputs, data)
+    assert files["RTE.tsv"].count(b"entailment\n") == 2
     assert evaluator.baselines() == []
 
 
@@ -231,8 +258,9 @@ def write_verdicts(folder, labels: list[str]):
     records = []
     for index in range(20):
         label = labels[index % len(labels)]
-        texts = {"q": tiny.WORDS[index], "a": tiny.WORDS[-index - 1]}
-        records.append({**texts, "verdict": label})
+        question = tiny.WORDS[index]
+        answer = tiny.WORDS[-index - 1]
+        records.append({"q": question, "a": answer, "verdict": label})
     return labelled_files.json_rows(folder / "data.jsonl", records)
 
 
@@ -245,30 +273,39 @@ def verdicts(vocabulary, tmp_path):
     return config
 
 
+def verdict_of(row) -> str:
+    """The label that a row of `verdicts` was written with."""
+    number = tiny.WORDS.index(row.texts[0])
+    return "maybe" if number % 2 else "yes"
+
+
 def test_classes_of_own_data_are_in_the_order_of_letters(verdicts):
     data = TextClassificationData(verdicts)
     assert data.classes == ("maybe", "yes")
-    assert sum(len(data.examples(role)) for role in ROLES) == 20
+    assert len(data.examples(TRAIN)) + len(data.examples(HELDOUT)) == 20
     task = TextClassification(verdicts, data.assets())
     assert task.class_names == ("maybe", "yes")
+
+
+def test_predictions_of_own_data_are_names_of_classes(verdicts):
+    data = TextClassificationData(verdicts)
+    task = TextClassification(verdicts, data.assets())
     heldout = data.dataset(HELDOUT)
     files = task.prediction_files({"label": heldout.labels}, data)
-    written = files["predictions.tsv"].decode().splitlines()[1:]
-    names = [heldout.classes[label] for label in heldout.labels]
-    assert [line.split("\t")[1] for line in written] == names
-    rows = heldout.examples.rows
-    expected = ["yes" if tiny.WORDS.index(row.texts[0]) % 2 == 0 else "maybe" for row in rows]
-    assert names == expected
+    lines = files["predictions.tsv"].decode().splitlines()
+    for line, label, row in zip(lines[1:], heldout.labels, heldout.examples.rows, strict=True):
+        _, name = line.split("\t")
+        assert name == heldout.classes[label] == verdict_of(row)
 
 
 def test_a_run_keeps_its_classes_whatever_the_data_then_are(verdicts, tmp_path):
-    known = b'{"labels": ["yes", "no", "maybe"]}'
-    files = RunFiles(own={"labels.json": known})
+    known = ("yes", "no", "maybe")
+    files = RunFiles(own={"labels.json": json.dumps({"labels": known}).encode()})
     data = TextClassificationData(verdicts, files)
-    assert data.classes == ("yes", "no", "maybe")
+    assert data.classes == known
     dataset = data.dataset(TRAIN)
     for row, label in zip(dataset.examples.rows, dataset.labels, strict=True):
-        assert label == (0 if tiny.WORDS.index(row.texts[0]) % 2 == 0 else 2)
+        assert known[label] == verdict_of(row)
     assert "no (0)" in data.lines(TRAIN)[-1]
     write_verdicts(tmp_path, ["yes", "other"])
     message = failure(TextClassificationData(verdicts, files).examples, TRAIN)
@@ -280,8 +317,9 @@ def test_held_out_classes_are_those_of_the_training_data_by_name(vocabulary, tmp
     heldout = "x,c\ny,b\nz,c\n"
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "abcabc", heldout)
     data = TextClassificationData(config)
-    assert data.dataset(HELDOUT).classes == ("a", "b", "c")
-    assert data.dataset(HELDOUT).labels.tolist() == [2, 1, 2]
+    dataset = data.dataset(HELDOUT)
+    assert dataset.classes == ("a", "b", "c")
+    assert dataset.labels.tolist() == [2, 1, 2]
     assert "'a'" in data.lines(HELDOUT)[-1]
 
 
@@ -291,12 +329,13 @@ def test_classes_that_are_numbers_are_in_their_order(vocabulary, tmp_path):
     data = TextClassificationData(config)
     assert data.classes == ("9", "10")
     assert data.summary(TRAIN).classes == {"9": 2, "10": 3}
-    assert any("1 row without a label" in line for line in data.lines(TRAIN))
+    assert "1 row without a label" in "\n".join(data.lines(TRAIN))
 
 
 def test_classes_that_are_only_held_out_are_refused(vocabulary, tmp_path):
     config = labelled_files.own_config(KIND, vocabulary, tmp_path, "aabb", "new,c\n")
-    assert "'c' only in" in failure(TextClassificationData(config).notes)
+    data = TextClassificationData(config)
+    assert "'c' only in" in failure(data.notes)
 
 
 def test_own_data_without_labels_have_predictions_alone(vocabulary, tmp_path):
@@ -308,7 +347,8 @@ def test_own_data_without_labels_have_predictions_alone(vocabulary, tmp_path):
     assert data.notes() == []
     metrics, outputs = scored(task, data, task.init(jax.random.key(0)))
     assert metrics == {"examples": 2, "unlabelled": 2}
-    assert task.prediction_files(outputs, data)["predictions.tsv"].count(b"\n") == 3
+    files = task.prediction_files(outputs, data)
+    assert files["predictions.tsv"].count(b"\n") == 3
 
 
 def test_a_single_class_is_refused(vocabulary, tmp_path):

@@ -18,8 +18,9 @@ from tests.training import tiny
 @pytest.fixture(scope="module")
 def tokenizers():
     """Two different ones."""
-    texts = [" ".join(tiny.WORDS), " ".join(tiny.WORDS[:20])]
-    return [Tokenizer.train([text] * 20, 300) for text in texts]
+    first = Tokenizer.train([" ".join(tiny.WORDS)] * 20, 300)
+    second = Tokenizer.train([" ".join(tiny.WORDS[:20])] * 20, 300)
+    return first, second
 
 
 @pytest.fixture
@@ -80,8 +81,22 @@ def test_further_files_must_hold_the_same_tokenizer(config, tokenizers, tmp_path
 
 
 def test_a_damaged_file_is_named(config, run):
-    (run / TOKENIZER_FILE).write_bytes(b"no model")
-    assert str(run / TOKENIZER_FILE) in failure(given_tokenizer, config, RunFiles(str(run)))
+    path = run / TOKENIZER_FILE
+    path.write_bytes(b"no model")
+    files = RunFiles(str(run))
+    assert str(path) in failure(given_tokenizer, config, files)
+
+
+def test_mostly_unknown_tokens_are_refused():
+    tokenizer = SimpleNamespace(may_be_unknown=True, unk_id=1, special_ids=(0, 1))
+    source = [{"tokens": np.array([1, 1, 9])}]
+    assert "passages" in failure(report_unknown, tokenizer, source, "passages")
+
+
+def test_a_whole_vocabulary_is_not_asked_for_unknown_tokens(capsys):
+    tokenizer = SimpleNamespace(may_be_unknown=False)
+    report_unknown(tokenizer, [{"tokens": np.array([1, 1, 9])}], "passages")
+    assert capsys.readouterr().err == ""
 
 
 def test_the_reading_of_a_run_stays(config, run, tmp_path, capsys):
@@ -137,14 +152,6 @@ def test_unknown_tokens_are_reported(unknown, is_warning, capsys):
     told = capsys.readouterr().err
     assert f"train examples: {25 * unknown}.0%" in told
     assert told.startswith("warning") == is_warning
-
-
-def test_mostly_unknown_tokens_are_refused_and_a_whole_vocabulary_is_not_asked(capsys):
-    tokenizer = SimpleNamespace(may_be_unknown=True, unk_id=1, special_ids=(0, 1))
-    source = [{"tokens": np.array([1, 1, 9])}]
-    assert "passages" in failure(report_unknown, tokenizer, source, "passages")
-    report_unknown(SimpleNamespace(may_be_unknown=False), source, "passages")
-    assert capsys.readouterr().err == ""
 
 
 def test_inputs_of_a_program_are_texts():

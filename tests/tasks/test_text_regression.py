@@ -23,7 +23,7 @@ from gmlp_flax.training.evaluation import Evaluator
 from gmlp_flax.training.partition import Partition
 from tests import preloaded
 from tests.failures import failure
-from tests.tasks import labelled_files
+from tests.tasks import by_hand, labelled_files
 from tests.training import tiny
 
 KIND = "text_regression"
@@ -49,46 +49,71 @@ def stsb(vocabulary, tmp_path):
     return task, data, task.init(jax.random.key(1))
 
 
-def test_glues_files_and_scores(stsb):
-    """Correlations are scipy's; the loss is over the variance of the training labels, whose mean is
-    the baseline."""
-    task, data, params = stsb
+def test_glues_files(stsb):
+    task, data, _ = stsb
     train = data.dataset(TRAIN).labels
-    heldout = data.dataset(HELDOUT).labels
     assert train.tolist() == [number % 11 / 2 for number in range(12)]
-    assert len(heldout) == 7
+    assert len(data.dataset(HELDOUT)) == 7
     assert task.scale == data.scale == pytest.approx((train.mean(), train.std()))
-    evaluator = evaluator_of(task, data)
-    metrics, outputs = evaluator(params)
+
+
+def test_scores(stsb):
+    """Correlations are scipy's; the loss is over the variance of the training labels."""
+    task, data, params = stsb
+    heldout = data.dataset(HELDOUT).labels
+    metrics, outputs = evaluator_of(task, data)(params)
     predicted = outputs["label"]
-    squared = np.square(heldout - predicted)
+    rank_correlation, _ = scipy.stats.spearmanr(heldout, predicted)
+    linear_correlation, _ = scipy.stats.pearsonr(heldout, predicted)
+    loss = relative_loss(data, predicted)
     assert metrics == {
-        "spearman": pytest.approx(scipy.stats.spearmanr(heldout, predicted)[0]),
-        "pearson": pytest.approx(scipy.stats.pearsonr(heldout, predicted)[0]),
-        "loss": pytest.approx(squared.mean() / train.var(), rel=1e-4),
+        "spearman": pytest.approx(rank_correlation),
+        "pearson": pytest.approx(linear_correlation),
+        "loss": pytest.approx(loss, rel=1e-4),
         "examples": 7,
     }
     assert {*task.eval_metrics, "examples"} == set(metrics)
+
+
+def relative_loss(data, predicted) -> float:
+    """The mean squared error of the held-out labels over the variance of the training labels."""
+    errors = data.dataset(HELDOUT).labels - predicted
+    variance = data.dataset(TRAIN).labels.var()
+    return np.square(errors).mean() / variance
+
+
+def test_the_baseline_is_the_mean_of_the_training_labels(stsb):
+    task, data, params = stsb
+    evaluator = evaluator_of(task, data)
+    evaluator(params)
     [baseline] = evaluator.baselines()
-    expected = np.square(heldout - train.mean()).mean() / train.var()
-    assert baseline.metrics == {"loss": pytest.approx(expected, rel=1e-5)}
-    [lines] = task.prediction_files(outputs, data).values()
-    assert lines.decode().splitlines()[:2] == ["index\tprediction", f"0\t{predicted[0]:.6g}"]
-    [answer] = task.predictor.predict(params, ["\t".join(labelled_files.pair(12))])
-    assert answer == [[("score", pytest.approx(float(predicted[0]), rel=1e-4))]]
+    loss = relative_loss(data, data.dataset(TRAIN).labels.mean())
+    assert baseline.metrics == {"loss": pytest.approx(loss, rel=1e-5)}
+
+
+def test_predictions_are_written_and_answered(stsb):
+    task, data, params = stsb
+    _, outputs = evaluator_of(task, data)(params)
+    first = outputs["label"][0]
+    [content] = task.prediction_files(outputs, data).values()
+    lines = content.decode().splitlines()
+    assert lines[:2] == ["index\tprediction", f"0\t{first:.6g}"]
+    line = "\t".join(labelled_files.pair(12))
+    [answer] = task.predictor.predict(params, [line])
+    assert answer == [[("score", pytest.approx(float(first), rel=1e-4))]]
 
 
 def test_the_training_loss_is_over_the_variance(stsb):
     task, data, params = stsb
-    with data.train_batches(0, 0, 1) as batches:
-        batch = next(batches)
+    batch = by_hand.first_batch(data)
     batch["key"] = jax.random.split(jax.random.key(0), 4)
     total, sums = task.loss(params, batch)
     predicted = np.asarray(task.predicted(params, batch), np.float64)
+    squares = np.square(predicted - batch["label"])
     labels = data.dataset(TRAIN).labels.astype(np.float64)
-    expected = np.square(predicted - batch["label"]).sum() / labels.var()
+    expected = squares.sum() / labels.var()
     assert float(total) == pytest.approx(expected, rel=1e-4)
-    assert float(sums["loss"][1]) == 4
+    assert by_hand.weight(sums, "loss") == 4
 
 
 def test_lines_and_notes(stsb):
@@ -135,13 +160,14 @@ def test_scores_of_another_range(vocabulary, tmp_path, score, is_allowed):
 NUMBERS = [1e6, -1, 250.5, "", -3e5] * 8
 
 
-def write_prices(folder, change=None):
+def write_prices(folder, price=None):
     """Texts with large and negative numbers, -1 among them, and empty cells; or one value for
     all."""
     records = []
     for number, label in enumerate(NUMBERS):
-        text = f"{labelled_files.pair(number)[0]} {number}"
-        records.append({"words": text, "price": label if change is None else change})
+        words, _ = labelled_files.pair(number)
+        cell = label if price is None else price
+        records.append({"words": f"{words} {number}", "price": cell})
     return labelled_files.json_rows(folder / "own.jsonl", records)
 
 
@@ -155,15 +181,13 @@ def prices(vocabulary, tmp_path):
 
 def test_own_numbers(prices):
     data = TextRegressionData(prices)
-    found = []
+    labels = []
     for role in ROLES:
-        found += data.dataset(role).labels.tolist()
-    assert sorted(found) == sorted(label for label in NUMBERS if label != "")
-    assert any("8 rows without a label" in line for line in data.lines(TRAIN))
+        labels += data.dataset(role).labels.tolist()
+    assert sorted(labels) == sorted(label for label in NUMBERS if label != "")
+    assert "8 rows without a label" in "\n".join(data.lines(TRAIN))
     assert "-3e+05 to 1e+06, held out -3e+05 to 1e+06" in data.notes()[0]
     assert data.tokens(TRAIN).examples == len(data.dataset(TRAIN))
-    shapes = TextRegression(prices).shapes()
-    assert shapes["head"]["kernel"].shape == (8, 1)
 
 
 @pytest.mark.parametrize("wrong", ["dear", math.inf, True, 1e300, "1_000", "1.2.3", "50%"])
@@ -190,47 +214,67 @@ def test_the_scale_of_a_run_stays(prices):
     assert TextRegression(prices).scale == Scale(0.0, 1.0)
 
 
-@pytest.mark.parametrize(
-    "content", [b"{}", b"[]", b'{"mean": "x", "deviation": 1}', b'{"mean": 1, "deviation": NaN}']
-)
-def test_a_damaged_scale_is_refused(prices, tmp_path, content):
-    assert SCALE_FILE in failure(TextRegression, prices, {SCALE_FILE: content})
-    (tmp_path / SCALE_FILE).write_bytes(content)
+def test_a_head_has_one_number(prices):
+    shapes = TextRegression(prices).shapes()
+    assert shapes["head"]["kernel"].shape == (8, 1)
+
+
+DAMAGED = [b"{}", b"[]", b'{"mean": "x", "deviation": 1}', b'{"mean": 1, "deviation": NaN}']
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_scale_of_a_model_is_refused(prices, content):
+    message = failure(TextRegression, prices, {SCALE_FILE: content})
+    assert SCALE_FILE in message
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_scale_of_a_run_is_refused(prices, tmp_path, content):
+    path = tmp_path / SCALE_FILE
+    path.write_bytes(content)
     data = TextRegressionData(prices, RunFiles(str(tmp_path)))
-    assert str(tmp_path / SCALE_FILE) in failure(data.assets)
+    assert str(path) in failure(data.assets)
 
 
 def test_what_does_not_vary_correlates_with_nothing():
     rising = np.arange(4.0)
-    assert correlation(rising, np.ones(4)) == correlation(np.ones(4), rising) == 0
+    constant = np.ones(4)
+    assert correlation(rising, constant) == correlation(constant, rising) == 0
     assert correlation(rising, 3 - 2 * rising) == pytest.approx(-1)
 
 
-def test_a_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):
-    """How many words a text has; the scale is the run's own, whatever the data are then."""
+def write_lengths(folder):
+    """300 texts, each with a number that says how many words it has."""
     words = tiny.WORDS * 2
     records = {}
     for number in range(300):
         first = number % 9
-        text = words[first : first + 2 + number % 20]
-        records[" ".join(text)] = 1000 + 100 * len(text)
-    rows = [{"text": text, "label": label} for text, label in records.items()]
-    path = labelled_files.json_rows(tmp_path / "own.jsonl", rows)
+        chosen = words[first : first + 2 + number % 20]
+        text = " ".join(chosen)
+        records[text] = {"text": text, "label": 1000 + 100 * len(chosen)}
+    return labelled_files.json_rows(folder / "own.jsonl", records.values())
+
+
+def test_a_run_learns_keeps_its_scale_and_predicts(vocabulary, tmp_path):
+    """How many words a text has; the scale is the run's own, whatever the data are then."""
+    path = write_lengths(tmp_path)
     config = number_config(vocabulary, path, "own", heldout_share=0.2)
     config.batch_size = 32
     config.steps = 150
     config.model.length = 64
     config.optimizer.update(learning_rate=0.01, warmup=10)
     run = tmp_path / "run"
-    result = gf.train(config, str(run))
-    assert result["eval"]["spearman"] > 0.8
-    assert result["eval"]["loss"] < 0.4
+    metrics = gf.train(config, str(run))["eval"]
+    assert metrics["spearman"] > 0.8
+    assert metrics["loss"] < 0.4
     model = gf.load(run)
     assert gf.evaluate(model, str(path))["spearman"] > 0.8
-    assert json.loads((run / SCALE_FILE).read_text())["mean"] > 1000
+    scale = json.loads((run / SCALE_FILE).read_text())
+    assert scale["mean"] > 1000
     [answer] = model.predict(["the a of"])
     assert answer == [[("score", pytest.approx(1300, abs=500))]]
     line = " ".join(tiny.WORDS[:16]) + "\n"
     done = preloaded.gmlp("predict", f"--workdir={run}", input=line)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout.splitlines()[1]) == pytest.approx(2600, abs=500)
+    _, number = done.stdout.splitlines()
+    assert float(number) == pytest.approx(2600, abs=500)

@@ -1,26 +1,41 @@
 """Whole runs: their files, resuming, compilation."""
 
+import contextlib
+import dataclasses
 import json
-import os
+import math
 import shutil
-import signal
-from unittest import mock
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from ml_collections import ConfigDict
 
 from gmlp_flax import config
-from gmlp_flax.training import evaluation, loop, pretrained
+from gmlp_flax.training import loop, pretrained
+from tests import preloaded
 from tests.failures import raised
 from tests.runs.command import metrics
-from tests.training import tiny
+from tests.training import interrupted, tiny
+
+
+def steps_of(lines: list[dict], kind: str) -> list[int]:
+    """The steps of the lines of metrics that have a loss of training, or an evaluation."""
+    return [line["step"] for line in lines if kind in line]
+
+
+def checkpoint_steps(run) -> list[int]:
+    return sorted(int(path.name) for path in (run / "checkpoints").iterdir())
 
 
 def test_result_and_metrics_agree(text_run):
     result = json.loads((text_run / "result.json").read_text())
-    lines = [json.loads(line) for line in (text_run / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if "loss" in line] == [4, 8, 12]
-    assert [line["step"] for line in lines if "eval" in line] == [6, 12]
-    assert (result["step"], result["eval"]) == (12, lines[-1]["eval"])
+    content = (text_run / "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in content.splitlines()]
+    assert steps_of(lines, "loss") == [4, 8, 12]
+    assert steps_of(lines, "eval") == [6, 12]
+    assert result["step"] == 12
+    assert result["eval"] == lines[-1]["eval"]
 
 
 def test_a_run_has_no_fewer_steps_than_it_took(text_run, tmp_path):
@@ -33,124 +48,221 @@ def test_a_run_has_no_fewer_steps_than_it_took(text_run, tmp_path):
 
 def test_restart_moves_nothing_but_a_run(text_run, tmp_path):
     """Above all not the folder of all runs, given by mistake."""
-    shutil.copytree(text_run, tmp_path / "runs" / "one")
+    runs = tmp_path / "runs"
+    shutil.copytree(text_run, runs / "one")
+    options = config.load(str(text_run / "config.json"))
     with pytest.raises(loop.RunError, match="--restart: .*runs .*'one'"):
-        loop.train(
-            config.load(str(text_run / "config.json")),
-            str(tmp_path / "runs"),
-            loop.TrainOptions(restart=True),
-        )
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["one"]
+        loop.train(options, str(runs), loop.TrainOptions(restart=True))
+    assert [path.name for path in runs.iterdir()] == ["one"]
 
 
-def test_an_evaluation_whose_data_cannot_be_read_leaves_a_checkpoint(tmp_path, monkeypatch):
-    options = tiny.text_config(tmp_path)
-    options.steps = options.checkpoint.every = options.eval.every = 3
-    unreadable = mock.Mock(side_effect=loop.DataError("a held-out image cannot be decoded"))
-    with monkeypatch.context() as broken:
-        broken.setattr(evaluation.Evaluator, "__call__", unreadable)
-        assert "cannot be decoded" in raised(
-            loop.DataError, loop.train, options, str(tmp_path / "run")
-        )
-    assert (tmp_path / "run" / "checkpoints" / "3").exists()
-    assert loop.train(options, str(tmp_path / "run"))["eval"]["examples"] > 0
-
-
-def test_a_signal_ends_an_evaluation_and_the_run_that_goes_on_begins_with_it(tmp_path, monkeypatch):
-    """All lines are those of a run that was not stopped, and so is the choice of the best
-    checkpoint. The step is compiled once in each, for a state that comes from initialization or
-    from a checkpoint."""
-    made = []
-    make = loop.Training
-    monkeypatch.setattr(loop, "Training", lambda *given: made.append(make(*given)) or made[-1])
-    options = tiny.text_config(tmp_path)
-    workdir = tmp_path / "run"
-    options.steps = options.checkpoint.every = 6
-    options.log.every, options.eval.every, options.eval.batch_size = 3, 3, 8
-    scored = []
-    stopping_at = 0
-
-    class Counted(evaluation.Evaluator):
-        def __init__(self, *given):
-            super().__init__(*given)
-            self.score = self.step
-            self.step = self.counted
-
-        def counted(self, *batch):
-            scored.append(batch)
-            if len(scored) == stopping_at:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return self.score(*batch)
-
-    monkeypatch.setattr(loop, "Evaluator", Counted)
-    begin = loop.stopping.Watchdog.begin
-    begun = []
-    monkeypatch.setattr(
-        loop.stopping.Watchdog,
-        "begin",
-        lambda watchdog: begun.append(len(scored)) or begin(watchdog),
-    )
-    loop.train(options, str(tmp_path / "whole"))
-    batches = len(scored) // 2
-    assert batches > 2
-    for stopping_at, saved, evaluated in (2, 3, []), (batches + 2, 6, [3]), (1, 6, [3]):
-        scored.clear()
-        begun.clear()
-        assert loop.train(options, str(workdir)) is None
-        assert len(scored) == stopping_at
-        # the step after that evaluation is not compiled yet, and may take an hour again
-        if stopping_at > batches:
-            assert begun == [0, batches]
-        assert max(int(path.name) for path in (workdir / "checkpoints").iterdir()) == saved
-        assert [line["step"] for line in metrics(workdir) if "eval" in line] == evaluated
-        assert not (workdir / "result.json").exists()
-    stopping_at = 0
-    assert loop.train(options, str(workdir))["step"] == 6
-    assert metrics(workdir) == metrics(tmp_path / "whole")
-    assert [training.step._cache_size() for training in made] == [1, 1, 1, 0, 0]
-    losses = {line["step"]: line["eval"]["loss"] for line in metrics(workdir) if "eval" in line}
-    assert pretrained.load(str(workdir), "best").step == min(losses, key=losses.__getitem__)
-
-
-def test_the_result_is_written_last_and_deleted_first(tmp_path, monkeypatch):
-    """A run that is killed before its result is written is not finished, and one that is killed
-    while its figure is drawn leaves nothing of it behind. Nor is one that goes on finished: killed
-    after config.json has more steps, a sweep would take the old result for the new one."""
-    options = tiny.text_config(tmp_path)
+def test_an_evaluation_whose_data_cannot_be_read_leaves_a_checkpoint(tmp_path):
     run = tmp_path / "run"
+    options = interrupted.config(tmp_path)
+    options.steps = 3
+    options.data.unreadable = 1
+    assert "cannot be read" in raised(loop.DataError, loop.train, options, str(run))
+    assert checkpoint_steps(run) == [3]
+    options.data.unreadable = 0
+    result = loop.train(options, str(run))
+    assert result["eval"]["examples"] > 0
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that was not stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    run = folder / "run"
+    loop.train(interrupted.config(folder), str(run))
+    return run
+
+
+@pytest.fixture(scope="module")
+def batches(whole) -> int:
+    """How many batches an evaluation has."""
+    examples = metrics(whole)[-1]["eval"]["examples"]
+    count = math.ceil(examples / 8)
+    assert count > 2
+    return count
+
+
+class Stop(NamedTuple):
+    """What a run has when it is stopped."""
+
+    newest: int  # checkpoint
+    evaluated: list[int]
+    times_compiled: int
+
+
+@dataclasses.dataclass
+class Interruptible:
+    """A run folder, and the config of the run in it."""
+
+    folder: Path
+    config: ConfigDict
+
+    def train(self) -> tuple[dict | None, int]:
+        """Trains. Returns the result, and how often the training step was compiled."""
+        before = interrupted.Interrupted.times_traced
+        result = loop.train(self.config, str(self.folder))
+        return result, interrupted.Interrupted.times_traced - before
+
+    def stop(self, batch: int) -> Stop:
+        """Trains until a signal comes in a held-out batch, of all that this process reads. The
+        evaluation must end there."""
+        self.config.data.stop_at = batch
+        result, times_compiled = self.train()
+        assert result is None
+        assert interrupted.InterruptedData.batches_read[-1] == batch
+        assert not (self.folder / "result.json").exists()
+        newest = checkpoint_steps(self.folder)[-1]
+        return Stop(newest, steps_of(metrics(self.folder), "eval"), times_compiled)
+
+
+def interruptible(folder: Path) -> Interruptible:
+    """A run that has not begun."""
+    return Interruptible(folder / "run", interrupted.config(folder))
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory, batches):
+    """A run that was stopped in the first evaluation, in the second, and in the second again; and
+    what it had each time."""
+    run = interruptible(tmp_path_factory.mktemp("stopped"))
+    stops = [run.stop(2), run.stop(batches + 2), run.stop(1)]
+    return run, stops
+
+
+@pytest.fixture(scope="module")
+def finished(stopped) -> Path:
+    """The folder of that run, which then took its last step. It compiles nothing for this."""
+    run, _ = stopped
+    run.config.data.stop_at = 0
+    result, times_compiled = run.train()
+    assert result["step"] == 6
+    assert times_compiled == 0
+    return run.folder
+
+
+def test_a_signal_ends_an_evaluation(stopped):
+    _, [first, _, _] = stopped
+    assert first.newest == 3
+    assert first.evaluated == []
+
+
+def test_a_resumed_run_begins_with_the_evaluation_that_was_ended(stopped):
+    _, [_, second, third] = stopped
+    assert second.newest == third.newest == 6
+    assert second.evaluated == third.evaluated == [3]
+
+
+def test_a_run_compiles_its_step_once_and_only_if_it_takes_one(stopped):
+    """For a state that comes from initialization or from a checkpoint."""
+    _, stops = stopped
+    assert [stop.times_compiled for stop in stops] == [1, 1, 0]
+
+
+def test_the_lines_of_a_stopped_run_are_those_of_a_whole_one(finished, whole):
+    """Besides those about the config, which says where the run stops."""
+    lines = [line for line in metrics(finished) if "changed" not in line]
+    assert lines == metrics(whole)
+
+
+def test_the_best_checkpoint_of_a_stopped_run_is_that_of_a_whole_one(finished, whole):
+    losses = {}
+    for line in metrics(whole):
+        if "eval" in line:
+            losses[line["step"]] = line["eval"]["loss"]
+    best = min(losses, key=losses.__getitem__)
+    assert pretrained.load(str(finished), "best").step == best
+
+
+RESUME = """
+import sys
+
+from gmlp_flax import config
+from gmlp_flax.training import loop
+from tests.training import interrupted
+
+options = config.load(sys.argv[1])
+options.log.hang_seconds = 5.0
+options.data.stop_at = 0
+options.data.compile_seconds = 7.0
+loop.train(options, sys.argv[2])
+"""
+
+
+def test_the_step_after_a_missing_evaluation_may_be_long_to_compile(tmp_path):
+    """It is not compiled yet, and may take longer than a step that hangs."""
+    run = interruptible(tmp_path)
+    run.stop(2)
+    path = run.folder / "config.json"
+    done = preloaded.run("-c", RESUME, str(path), str(run.folder))
+    assert done.returncode == 0, done.stderr
+    assert steps_of(metrics(run.folder), "eval") == [3, 6]
+
+
+@contextlib.contextmanager
+def killed_while_writing(monkeypatch, name: str):
+    """In this block, a process that writes a file of this name ends before it does."""
     write = loop.files.write
-    options.steps = options.checkpoint.every = 3
 
-    def killed_at_the_end(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop.run_folder.RunFolder, "write_result", killed_at_the_end)
-        with pytest.raises(KeyboardInterrupt):
-            loop.train(options, str(run))
-    assert not (run / "result.json").exists()
-    assert (run / "checkpoints" / "3").exists()
-    (run / "figures").mkdir()
-    (run / "figures" / ".loss.png.01234567.tmp").touch()
-    first = loop.train(options, str(run))
-    assert first["step"] == 3
-    assert (run / "result.json").exists()
-    assert not [*run.rglob("*tmp*")]
-    assert not (run / "lease.json").exists()
-
-    def killed_in_a_step(path, content):
-        if path.endswith("config.json"):
+    def write_unless_killed(path, content):
+        if str(path).endswith(name):
             raise KeyboardInterrupt
         write(path, content)
 
-    options.steps = 6
     with monkeypatch.context() as patched:
-        patched.setattr(loop.files, "write", killed_in_a_step)
+        patched.setattr(loop.files, "write", write_unless_killed)
         with pytest.raises(KeyboardInterrupt):
-            loop.train(options, str(run))
-    assert not (run / "result.json").exists()
+            yield
+
+
+@pytest.fixture
+def short(tmp_path):
+    """The config of three steps, with a checkpoint after the last."""
+    options = tiny.text_config(tmp_path)
     options.steps = 3
-    assert loop.train(options, str(run))["eval"] == first["eval"]
+    options.checkpoint.every = 3
+    return options
+
+
+def test_a_run_that_is_killed_before_its_result_is_written_is_not_finished(
+    short, tmp_path, monkeypatch
+):
+    run = tmp_path / "run"
+    with killed_while_writing(monkeypatch, "result.json"):
+        loop.train(short, str(run))
+    assert not (run / "result.json").exists()
+    assert checkpoint_steps(run) == [3]
+    result = loop.train(short, str(run))
+    assert result["step"] == 3
+    assert (run / "result.json").exists()
+
+
+def test_a_finished_run_leaves_nothing_of_a_killed_one(short, tmp_path, monkeypatch):
+    """One that was killed while its figure was drawn."""
+    run = tmp_path / "run"
+    with killed_while_writing(monkeypatch, "result.json"):
+        loop.train(short, str(run))
+    (run / "figures").mkdir()
+    (run / "figures" / ".loss.png.01234567.tmp").touch()
+    loop.train(short, str(run))
+    assert not list(run.rglob("*tmp*"))
+    assert not (run / "lease.json").exists()
+
+
+def test_a_finished_run_that_takes_more_steps_is_not_finished(short, tmp_path, monkeypatch):
+    """Killed after config.json has more steps, a sweep would take the old result for the new
+    one."""
+    run = tmp_path / "run"
+    first = loop.train(short, str(run))
+    short.steps = 6
+    with killed_while_writing(monkeypatch, "config.json"):
+        loop.train(short, str(run))
+    assert not (run / "result.json").exists()
+    short.steps = 3
+    assert loop.train(short, str(run))["eval"] == first["eval"]
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,9 @@ class Inheritance:
         shared: names of the files that both must share, such as the tokenizer's.
         optional: names of the files that a run may be without.
         heads: name of a file that may differ from the starting run's -> the beginning of the paths
-            of the parameters that then start anew.
-        new_params: beginnings of paths of parameters that the starting run may be without; they
-            then start anew.
+            of the parameters that are then reinitialized.
+        new_params: beginnings of paths of parameters that the starting run may not have; they are
+            then reinitialized.
     """
 
     model: bool = False
@@ -78,16 +78,16 @@ class Inheritance:
 class Task(abc.ABC):
     """A model with its loss and its metrics.
 
-    Losses and metrics are (sum, weight) over the examples of a batch, never means: batches,
-    microbatches, devices and hosts then add up to the same number however the examples are spread.
+    Losses and metrics are (sum, weight) over the examples of a batch, never means. Batches,
+    microbatches, devices and hosts then add up to the same number however examples are distributed.
 
     A task of your own extends this class; the documentation has an example, under "extending".
     `config.task` names it.
 
     Args:
         config: of the run.
-        files: what the model needs besides its parameters, by name, as `TaskData.assets` gives it;
-            what is not among them has a stand-in, which is enough for shapes and planning.
+        files: what the model needs besides its parameters, by name, as `TaskData.assets` returns
+            it. A stand-in replaces a missing file, which is enough for shapes and planning.
 
     Raises:
         DataError: a file is damaged, or does not suit the config.
@@ -102,7 +102,7 @@ class Task(abc.ABC):
             of it.
         hub_task: what the Hugging Face hub calls the task, its "pipeline tag"; "" if it has no name
             for it.
-        lower_is_better: the names in `eval_metrics` of which less is better.
+        lower_is_better: the metrics in `eval_metrics` that are better when they are lower.
         percent: metrics that are shown in percent, and the factor that makes them so.
         unit: what throughput counts: "tokens", "images" or "examples"; an example has
             `units_per_example` of them.
@@ -142,7 +142,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def example_shapes(self) -> Shapes:
-        """Shape and type of each array of a training example, without the batch's axis."""
+        """Shape and type of each array of a training example, without the batch axis."""
 
     @property
     def length(self) -> int:
@@ -165,7 +165,8 @@ class Task(abc.ABC):
 
     def init(self, key: jax.Array) -> Any:
         """Fresh parameters as a nested dict; traceable."""
-        return nnx.to_pure_dict(nnx.state(self.module(nnx.Rngs(key)), nnx.Param))
+        model = self.module(nnx.Rngs(key))
+        return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
     @functools.cache  # noqa: B019 - a task lives as long as its run
     def shapes(self) -> Any:
@@ -194,7 +195,7 @@ class Task(abc.ABC):
         return find_encoder(self.bind(params)).stacks
 
     def as_inputs(self, array: np.ndarray) -> np.ndarray:
-        """An array of a program, [batch, ...] and not empty, as `forward` reads it.
+        """A program's array, [batch, ...] and not empty, as `forward` reads it.
 
         Raises:
             DataError: `forward` cannot read it, or would read it as something else, such as ids out
@@ -216,7 +217,9 @@ class Task(abc.ABC):
     ) -> jax.Array:
         """The states of some layers (see `Encoder.states`) for the inputs of `forward`, side by
         side: [batch, tokens, channels]; with `pool`, "mean" or "cls", [batch, channels]."""
-        return joined_states(self.bind(params).states(inputs, layers), pool)
+        model = self.bind(params)
+        states = model.states(inputs, layers)
+        return joined_states(states, pool)
 
     # The loss.
 
@@ -244,25 +247,27 @@ class Task(abc.ABC):
         """The summed loss, which is differentiated, and all `metrics`.
 
         `batch["key"]` holds a random key per example, the only source of randomness: an example
-        draws the same numbers on whatever device it is run.
+        draws the same numbers on every device.
         """
-        weights = jnp.ones(batch["key"].shape, jnp.float32)
-        sums = self.sums(params, batch, weights, model_keys(batch))
-        return sums["loss"][0], sums
+        keys = model_keys(batch)
+        weights = jnp.ones(keys.shape, jnp.float32)
+        sums = self.sums(params, batch, weights, keys)
+        loss, _ = sums["loss"]
+        return loss, sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """An evaluation batch.
 
         Returns:
-            Sums over its examples, each counted `batch["weight"]` times, "examples" included; and
+            Sums over its examples, each counted `batch["weight"]` times, including "examples"; and
             the arrays [batch, ...] that `summarize` and `prediction_files` also need, {} for most
-            tasks. With such outputs, batches have an "index" that gives the order of the examples.
-            A sum may be an array, such as a count per class; `summarize` and `baselines` get it as
-            a numpy array.
+            tasks. With such outputs, batches have an "index", the order of the examples. A sum may
+            be an array, such as a count per class; `summarize` and `baselines` get it as a numpy
+            array.
         """
         weights = batch["weight"]
         sums = self.sums(params, batch, weights, None)
-        return {**sums, "examples": weighted_sum(jnp.ones_like(weights), weights)}, {}
+        return {**sums, "examples": example_count(weights)}, {}
 
     # The metrics.
 
@@ -283,16 +288,17 @@ class Task(abc.ABC):
         for name in self.metrics:
             total, weight = sums[name]
             metrics[name] = total / weight
-        return {**metrics, "examples": int(sums["examples"][1])}
+        _, examples = sums["examples"]
+        return {**metrics, "examples": int(examples)}
 
     def baselines(self, sums: Totals, data: Any) -> list[Baseline]:
         """What trivial models score on the data of an evaluation, for comparison with a run's last
-        one; [] if that is not known. The arguments are those of `summarize`."""
+        evaluation; [] if that is not known. It has the arguments of `summarize`."""
         return []
 
     def prediction_files(self, outputs: Outputs, data: Any) -> dict[str, bytes]:
         """The predictions of a whole evaluation as official scorers read them, by file name; most
-        tasks have none. The arguments are those of `summarize`."""
+        tasks have none. It has the arguments of `summarize`."""
         return {}
 
     def format_metrics(self, metrics: Mapping[str, float]) -> str:
@@ -350,10 +356,17 @@ def joined_states(
 def model_keys(batch: Batch) -> jax.Array:
     """The random keys of a batch's examples for dropout and stochastic depth, not the keys that
     masking uses."""
-    return jax.vmap(lambda key: jax.random.fold_in(key, 1 << 16))(batch["key"])
+    fold_in = functools.partial(jax.random.fold_in, data=1 << 16)
+    return jax.vmap(fold_in)(batch["key"])
+
+
+def example_count(weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The sum "examples" of an evaluation batch, each example counted `weights` times."""
+    return weighted_sum(jnp.ones_like(weights), weights)
 
 
 def weighted_sum(values: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(sum, weight) in float32."""
     weights = weights.astype(jnp.float32)
-    return (values.astype(jnp.float32) * weights).sum(), weights.sum()
+    weighted = values.astype(jnp.float32) * weights
+    return weighted.sum(), weights.sum()

@@ -37,10 +37,12 @@ class CausalData(LanguageData):
     def bytes_of_pieces(self) -> float:
         """Bytes of the held-out text for each byte of its tokens' pieces: 1, unless the tokenizer
         normalises text; more if it drops white space."""
-        tokens = self.windows(HELDOUT).prepared
-        counts = tokens.counts(self.tokenizer.vocab_size)
-        piece_bytes = (counts * self.tokenizer.byte_counts()).sum() / max(1, counts.sum())
-        return tokens.text_bytes / max(1.0, piece_bytes * tokens.tokens)
+        heldout = self.windows(HELDOUT).prepared
+        counts = heldout.counts(self.tokenizer.vocab_size)
+        counted_bytes = (counts * self.tokenizer.byte_counts()).sum()
+        bytes_per_token = counted_bytes / max(1, counts.sum())
+        piece_bytes = bytes_per_token * heldout.tokens
+        return heldout.text_bytes / max(1.0, piece_bytes)
 
 
 class CausalPredictor(TextPredictor, GeneratingPredictor):
@@ -61,8 +63,7 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
         return self.padded([self.tokenizer.cls_id, *ids] for ids in texts)
 
     def prepare(self, given: str, truncate: bool = False) -> Prepared:
-        """See `Predictor`: a line of text, of which the model reads the end, whose next token it
-        ranks.
+        """See `Predictor`: a line of text. The model reads its end, and ranks the next token.
 
         Raises:
             RunError: a line has a [MASK].
@@ -71,10 +72,13 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
         text = self.tokenizer.encode(given)
         first = max(0, len(text) - self.task.length + 1)
         ids = [self.tokenizer.cls_id, *text[first:]]
-        tokens = np.array(ids, np.int32)
-        last = np.array([len(ids) - 1])  # what follows the last token changes nothing
+        last = len(ids) - 1  # the padding after it changes nothing
+        arrays = {
+            "tokens": np.array(ids, np.int32),
+            "last": np.array([last]),
+        }
         note = self.note_of_prompt(len(text))
-        return Prepared([{"tokens": tokens, "last": last}], 1, note)
+        return Prepared([arrays], 1, note)
 
     def note_of_prompt(self, tokens: int) -> str:
         """See `GeneratingPredictor`."""
@@ -87,7 +91,9 @@ class CausalPredictor(TextPredictor, GeneratingPredictor):
         """See `Predictor`: the one prediction is the token after "last"."""
         model = self.task.bind(params)
         states = model.hidden(batch["tokens"])
-        return model.logits(jnp.take_along_axis(states, batch["last"][..., None], axis=1))
+        positions = batch["last"][..., None]
+        last_states = jnp.take_along_axis(states, positions, axis=1)
+        return model.logits(last_states)
 
     def generate(self, params: Any, prompt: str, sampling: Sampling) -> GeneratedText:
         """See `GeneratingPredictor`."""
@@ -122,9 +128,9 @@ def refuse_mask(text: str) -> None:
 class CausalLanguageModeling(LanguageModeling):
     """Predicts each token of a text by those before it.
 
-    A window is [CLS] and the next n tokens of the text, a [SEP] after each document among them: the
-    model reads the first n and predicts the last n, so that every token of a text is predicted once
-    in an epoch. [PAD] after the end of a text is read, where nothing sees it, and not predicted.
+    A window is [CLS] and the next n tokens of the text, a [SEP] after each document among them. The
+    model reads the first n and predicts the last n, so every token of a text is predicted once in
+    an epoch. [PAD] after the end of a text is read, where no token sees it, and is not predicted.
     """
 
     Data: ClassVar = CausalData
@@ -137,10 +143,10 @@ class CausalLanguageModeling(LanguageModeling):
         """See `Task`."""
         super().check(config)
         if not blocks.find(config.model.block).can_be_causal:
-            able = ", ".join(name for name, block in blocks.BLOCKS.items() if block.can_be_causal)
+            able = [name for name, block in blocks.BLOCKS.items() if block.can_be_causal]
             raise ConfigError(
                 f"config.model.block is {config.model.block!r}, which mixes all tokens: expected "
-                f"one of {able}"
+                f"one of {', '.join(able)}"
             )
         if not config.model.causal:
             raise ConfigError(
@@ -156,28 +162,36 @@ class CausalLanguageModeling(LanguageModeling):
         targets, weights = self._targets(batch)
         logits = self._logits(params, batch, model_keys(batch))
         sums = cross_entropy(logits, targets, weights)
-        return sums["loss"][0], sums
+        loss, _ = sums["loss"]
+        return loss, sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """See `Task`."""
         targets, weights = self._targets(batch)
-        weights = weights * batch["weight"][:, None]
+        example_weights = batch["weight"][:, None]
+        weights = weights * example_weights
         logits = self._logits(params, batch, None)
         sums = cross_entropy(logits, targets, weights)
-        byte_counts = jnp.asarray(self.tokenizer.byte_counts())
-        sums["bytes"] = weighted_sum(byte_counts[targets], weights)
-        return self.evaluation_sums(sums, batch, targets, weights), {}
+        bytes_by_token = jnp.asarray(self.tokenizer.byte_counts())
+        target_bytes = bytes_by_token[targets]
+        sums["bytes"] = weighted_sum(target_bytes, weights)
+        all_sums = self.evaluation_sums(sums, batch, targets, weights)
+        return all_sums, {}
 
     def _logits(self, params: Any, batch: Batch, keys: jax.Array | None) -> jax.Array:
-        """Logits of the token after each, float32 [batch, n, vocabulary]; `keys` are for training."""
+        """Logits of the token after each, float32 [batch, n, vocabulary]; `keys` are given in
+        training."""
         tokens = batch["tokens"][:, :-1]
-        mask = self.padding_mask(tokens) if self.config.data.mask_documents else None
+        mask = None
+        if self.config.data.mask_documents:
+            mask = self.padding_mask(tokens)
         return self.apply(params, tokens, keys, mask)
 
     def _targets(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """The tokens to predict, int [batch, n], and their weights, 0 for padding."""
         targets = batch["tokens"][:, 1:]
-        return targets, (targets != self.tokenizer.pad_id).astype(jnp.float32)
+        is_text = targets != self.tokenizer.pad_id
+        return targets, is_text.astype(jnp.float32)
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
@@ -189,15 +203,17 @@ class CausalLanguageModeling(LanguageModeling):
         vocabulary."""
         metrics = super().summarize(sums, outputs, data)
         perplexity = metrics.pop("perplexity")
-        bits = bits_per_byte(sums["loss"][0], sums, data)
+        loss, _ = sums["loss"]
+        bits = bits_per_byte(loss, sums, data)
         return {"perplexity": perplexity, "bits_per_byte": bits, **metrics}
 
     def baselines(self, sums: Totals, data: Any) -> list[Baseline]:
         """See `LanguageModeling`; in bits per byte as well."""
         [frequencies] = super().baselines(sums, data)
         _, predictions = sums["targets"]
-        loss = predictions * math.log(frequencies.metrics["perplexity"])
-        metrics = {**frequencies.metrics, "bits_per_byte": bits_per_byte(loss, sums, data)}
+        mean_loss = math.log(frequencies.metrics["perplexity"])
+        bits = bits_per_byte(predictions * mean_loss, sums, data)
+        metrics = {**frequencies.metrics, "bits_per_byte": bits}
         return [frequencies._replace(metrics=metrics)]
 
     @property
@@ -207,7 +223,9 @@ class CausalLanguageModeling(LanguageModeling):
 
 
 def bits_per_byte(loss: float, sums: Totals, data: CausalData) -> float:
-    """A loss in nats as bits per byte of the text that was predicted, as it was before it was
-    normalised, so that tokenizers can be compared."""
-    text_bytes = sums["bytes"][0] * data.bytes_of_pieces
-    return loss / math.log(2) / max(text_bytes, 1)
+    """A loss in nats as bits per byte of the predicted text before its normalisation, so that
+    tokenizers can be compared."""
+    piece_bytes, _ = sums["bytes"]
+    text_bytes = piece_bytes * data.bytes_of_pieces
+    bits = loss / math.log(2)
+    return bits / max(text_bytes, 1)

@@ -21,23 +21,30 @@ from gmlp_flax.tasks.base import (
     Shapes,
     Sums,
     Totals,
+    example_count,
     weighted_sum,
 )
 from gmlp_flax.tasks.language_data import LanguageData
 from gmlp_flax.tasks.text import TEXT_OPTIONS, TextTask
 
-MOST_NATS = 700  # of which a float has the exponential
+MOST_NATS = 700  # the exponential of more overflows a float
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> Sums:
     """The loss, in nats, and the hits of logits [..., vocabulary] on targets, both summed by
     weights [...]."""
-    # Not looked up: a sum can be shared by devices that hold parts of the vocabulary.
-    is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
+    # A sum and no lookup, because devices that hold parts of the vocabulary can share a sum.
+    vocabulary = jnp.arange(logits.shape[-1])
+    is_target = vocabulary == targets[..., None]
     target_logits = jnp.where(is_target, logits, 0).sum(-1)
-    losses = jax.nn.logsumexp(logits, axis=-1) - target_logits
-    hits = jnp.argmax(logits, axis=-1) == targets
-    return {"loss": weighted_sum(losses, weights), "accuracy": weighted_sum(hits, weights)}
+    log_normalizers = jax.nn.logsumexp(logits, axis=-1)
+    losses = log_normalizers - target_logits
+    predicted = jnp.argmax(logits, axis=-1)
+    hits = predicted == targets
+    return {
+        "loss": weighted_sum(losses, weights),
+        "accuracy": weighted_sum(hits, weights),
+    }
 
 
 class LanguageModeling(TextTask):
@@ -79,11 +86,14 @@ class LanguageModeling(TextTask):
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
         packing.read_shares(config.data.mixture)
-        if config.data.mask_documents and not blocks.find(config.model.block).masks_documents:
+        if not config.data.mask_documents:
+            return
+        block = blocks.find(config.model.block)
+        if not block.masks_documents:
             able = [name for name, block in blocks.BLOCKS.items() if block.masks_documents]
             raise ConfigError(
-                f"config.data.mask_documents is True, and {config.model.block} mixes all tokens of a "
-                f"window: expected one of {', '.join(able)}"
+                f"config.data.mask_documents is True, and {config.model.block} mixes all tokens of "
+                f"a window: expected one of {', '.join(able)}"
             )
 
     def padding_mask(self, tokens: Any) -> Any:
@@ -92,8 +102,10 @@ class LanguageModeling(TextTask):
         if not self.config.data.mask_documents:
             return super().padding_mask(tokens)
         is_end = tokens == self.tokenizer.sep_id
-        ended = jnp.cumsum(is_end, axis=1, dtype=jnp.int32) - is_end
-        return jnp.where(tokens == self.tokenizer.pad_id, 0, ended + 1)
+        is_padding = tokens == self.tokenizer.pad_id
+        ends_so_far = jnp.cumsum(is_end, axis=1, dtype=jnp.int32)
+        ends_before = ends_so_far - is_end
+        return jnp.where(is_padding, 0, ends_before + 1)
 
     @property
     def units_per_example(self) -> int:
@@ -110,9 +122,11 @@ class LanguageModeling(TextTask):
     ) -> Sums:
         """The sums of an evaluation batch: its scores, the examples, and how often each token is a
         target."""
-        examples = weighted_sum(jnp.ones_like(batch["weight"]), batch["weight"])
-        targets_sum = self.token_counts(targets, weights)
-        return {**scores, "targets": targets_sum, "examples": examples}
+        return {
+            **scores,
+            "targets": self.token_counts(targets, weights),
+            "examples": example_count(batch["weight"]),
+        }
 
     def token_counts(self, tokens: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
         """How often each id of the vocabulary is among the tokens, by their weights, float32
@@ -137,13 +151,15 @@ class LanguageModeling(TextTask):
                 "the held-out text has no token to predict, only [UNK]: give other "
                 "config.data.heldout"
             )
-        mean = loss / predictions
+        mean_loss = loss / predictions
+        hits, _ = sums["accuracy"]
+        _, examples = sums["examples"]
         return {
-            "perplexity": math.exp(mean) if mean < MOST_NATS else math.inf,
-            "accuracy": sums["accuracy"][0] / predictions,
-            "loss": mean,
+            "perplexity": math.exp(mean_loss) if mean_loss < MOST_NATS else math.inf,
+            "accuracy": hits / predictions,
+            "loss": mean_loss,
             "predictions": int(predictions),
-            "examples": int(sums["examples"][1]),
+            "examples": int(examples),
         }
 
     @property
@@ -155,13 +171,14 @@ class LanguageModeling(TextTask):
         """The training text's token frequencies without any context."""
         targets, predictions = sums["targets"]
         frequencies = self.frequencies(data)
-        nats = -(targets * np.log(np.maximum(frequencies, 1e-300))).sum()
-        perplexity = math.exp(nats / predictions)
+        log_frequencies = np.log(np.maximum(frequencies, 1e-300))
+        loss = -(targets * log_frequencies).sum()
+        perplexity = math.exp(loss / predictions)
         return [Baseline("token frequencies alone", {"perplexity": perplexity})]
 
     def frequencies(self, data: LanguageData) -> np.ndarray:
-        """The share of each token among those of the training text that may be targets, with one
-        added to each count: float64 [vocabulary]."""
+        """The share of each token among the tokens of the training text that may be targets, with
+        one added to each count: float64 [vocabulary]."""
         counts = data.token_counts + 1.0
         counts[list(self.unpredicted)] = 0
         return counts / counts.sum()

@@ -21,7 +21,7 @@ from gmlp_flax.tasks.language_modeling import LanguageModeling, cross_entropy
 from gmlp_flax.tasks.prediction import Prepared
 from gmlp_flax.tasks.text import TextPredictor
 
-LEAST = 1e-300  # a probability whose logarithm is finite
+LEAST = 1e-300  # replaces a probability of 0, because its logarithm is finite
 
 
 class Masked(NamedTuple):
@@ -33,19 +33,28 @@ class Masked(NamedTuple):
     weights: jax.Array  # float32 [predictions], 0 if the sequence has fewer tokens to predict
 
 
+class Masking(NamedTuple):
+    """How many tokens are predicted, and what replaces them.
+
+    Attributes:
+        rate: share of the ordinary tokens that are predicted.
+        max_predictions: the most tokens of a sequence that are predicted.
+        mask_share: share of the predicted tokens that [MASK] replaces.
+        random_share: share of the predicted tokens that a random token replaces.
+    """
+
+    rate: float
+    max_predictions: int
+    mask_share: float
+    random_share: float
+
+
 def mask_tokens(
-    key: jax.Array,
-    tokens: jax.Array,
-    tokenizer: Tokenizer,
-    *,
-    rate: float,
-    max_predictions: int,
-    mask_share: float,
-    random_share: float,
+    key: jax.Array, tokens: jax.Array, tokenizer: Tokenizer, masking: Masking
 ) -> Masked:
     """Masks tokens of one sequence.
 
-    Of the ordinary tokens, min(max_predictions, max(1, round(rate * number))) are chosen; each is
+    It chooses min(max_predictions, max(1, round(rate * number))) of the ordinary tokens. Each is
     replaced by [MASK], by a random ordinary token, or by itself (BERT: 80, 10 and 10 %). Special
     tokens are neither chosen nor drawn.
 
@@ -53,25 +62,48 @@ def mask_tokens(
         key: a random key.
         tokens: int32 [tokens].
         tokenizer: for the ids of special tokens.
-        rate, max_predictions, mask_share, random_share: see above.
+        masking: how many are chosen, and what replaces them.
     """
     choose_key, replace_key, draw_key = jax.random.split(key, 3)
-    predictions = min(max_predictions, tokens.shape[0])
-    ordinary = ~jnp.isin(tokens, jnp.array(tokenizer.special_ids))
-    scores = jnp.where(ordinary, jax.random.uniform(choose_key, tokens.shape), -1.0)
-    best, positions = jax.lax.top_k(scores, predictions)
-    count = jnp.maximum(jnp.round(rate * ordinary.sum()), 1)
-    chosen = (jnp.arange(predictions) < count) & (best >= 0)
+    positions, is_chosen = _choose_positions(choose_key, tokens, tokenizer, masking)
+    predictions = len(positions)
     targets = tokens[positions]
-    ids = np.arange(tokenizer.vocab_size, dtype=np.int32)
-    vocabulary = np.setdiff1d(ids, tokenizer.special_ids)
-    indices = jax.random.randint(draw_key, (predictions,), 0, len(vocabulary))
-    drawn = jnp.asarray(vocabulary)[indices]
+    drawn = _draw_ordinary(draw_key, predictions, tokenizer)
     roll = jax.random.uniform(replace_key, (predictions,))
-    drawn_or_kept = jnp.where(roll < mask_share + random_share, drawn, targets)
-    replacement = jnp.where(roll < mask_share, tokenizer.mask_id, drawn_or_kept)
-    inputs = tokens.at[positions].set(jnp.where(chosen, replacement, targets))
-    return Masked(inputs, positions, targets, chosen.astype(jnp.float32))
+    is_masked = roll < masking.mask_share
+    is_not_kept = roll < masking.mask_share + masking.random_share
+    drawn_or_kept = jnp.where(is_not_kept, drawn, targets)
+    replacement = jnp.where(is_masked, tokenizer.mask_id, drawn_or_kept)
+    shown = jnp.where(is_chosen, replacement, targets)
+    inputs = tokens.at[positions].set(shown)
+    weights = is_chosen.astype(jnp.float32)
+    return Masked(inputs, positions, targets, weights)
+
+
+def _choose_positions(
+    key: jax.Array, tokens: jax.Array, tokenizer: Tokenizer, masking: Masking
+) -> tuple[jax.Array, jax.Array]:
+    """Random positions of a sequence, int32 [predictions], and which of them are predicted."""
+    special_ids = jnp.array(tokenizer.special_ids)
+    is_ordinary = ~jnp.isin(tokens, special_ids)
+    random_scores = jax.random.uniform(key, tokens.shape)
+    scores = jnp.where(is_ordinary, random_scores, -1.0)
+    predictions = min(masking.max_predictions, tokens.shape[0])
+    best, positions = jax.lax.top_k(scores, predictions)
+    rounded = jnp.round(masking.rate * is_ordinary.sum())
+    count = jnp.maximum(rounded, 1)
+    is_counted = jnp.arange(predictions) < count
+    is_chosen = is_counted & (best >= 0)
+    return positions, is_chosen
+
+
+def _draw_ordinary(key: jax.Array, count: int, tokenizer: Tokenizer) -> jax.Array:
+    """Random ordinary tokens, int32 [count]."""
+    ids = np.arange(tokenizer.vocab_size, dtype=np.int32)
+    ordinary_ids = np.setdiff1d(ids, tokenizer.special_ids)
+    vocabulary = jnp.asarray(ordinary_ids)
+    indices = jax.random.randint(key, (count,), 0, len(vocabulary))
+    return vocabulary[indices]
 
 
 class MaskedPredictor(TextPredictor):
@@ -106,8 +138,9 @@ class MaskedPredictor(TextPredictor):
         note = self.note_of_cut(len(ids), given, truncate)
         if note:
             ids = [*ids[: length - 1], tokenizer.sep_id]
-        positions = [position for position, token in enumerate(ids) if token == tokenizer.mask_id]
-        if not positions:
+        is_mask = np.array(ids) == tokenizer.mask_id
+        positions = np.flatnonzero(is_mask)
+        if not len(positions):
             where = f" in the first {length} tokens of" if note else " in"
             raise RunError(
                 f"there is no [MASK]{where} {given[:60]!r}; put one where a token is to be "
@@ -115,7 +148,10 @@ class MaskedPredictor(TextPredictor):
             )
         if not self.task.can_hide_padding:
             ids += [tokenizer.pad_id] * (length - len(ids))
-        arrays = {"tokens": np.array(ids, np.int32), "positions": np.array(positions, np.int32)}
+        arrays = {
+            "tokens": np.array(ids, np.int32),
+            "positions": positions.astype(np.int32),
+        }
         return Prepared([arrays], len(positions), note)
 
     def scores(self, params: Any, batch: Batch) -> jax.Array:
@@ -182,7 +218,7 @@ class MaskedLanguageModeling(LanguageModeling):
         ]
 
     def module(self, rngs: nnx.Rngs, spec: Any = None) -> nnx.Module:
-        """See `Task`; with its own spec of the blocks, or a similar one."""
+        """See `Task`; with the config's spec of the blocks, or with a variant of it."""
         return MaskedLM(spec or self.spec(), self.config.model.vocab_size, rngs, **self.embedding())
 
     def loss(self, params: Any, batch: Batch) -> tuple[jax.Array, Sums]:
@@ -192,62 +228,83 @@ class MaskedLanguageModeling(LanguageModeling):
         else:
             masked = self.mask(batch["key"], batch["tokens"])
         sums = self.masked_loss(params, masked, masked.weights, model_keys(batch))
-        return sums["loss"][0], sums
+        loss, _ = sums["loss"]
+        return loss, sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
-        """See `Task`; also counts, for `baselines`, the tokens shown where the text's own or a
-        random one stands."""
+        """See `Task`; it also counts, for `baselines`, the tokens that are shown where the text's
+        token is kept or a random one replaces it."""
         masked = self.fixed_mask(batch, self.config.eval.seed)
-        weights = masked.weights * batch["weight"][:, None]
+        example_weights = batch["weight"][:, None]
+        weights = masked.weights * example_weights
         sums = self.masked_loss(params, masked, weights, None)
-        inputs = jnp.take_along_axis(masked.inputs, masked.positions, axis=1)
-        is_kept = inputs == masked.targets
-        is_hidden = inputs == self.tokenizer.mask_id
-        sums["kept"] = self.token_counts(inputs, weights * is_kept)
-        sums["replaced"] = self.token_counts(inputs, weights * ~(is_kept | is_hidden))
-        return self.evaluation_sums(sums, batch, masked.targets, weights), {}
+        sums |= self._counts_of_shown_tokens(masked, weights)
+        all_sums = self.evaluation_sums(sums, batch, masked.targets, weights)
+        return all_sums, {}
+
+    def _counts_of_shown_tokens(self, masked: Masked, weights: jax.Array) -> Sums:
+        """How often each token is shown where it is the target, "kept", and where it is drawn,
+        "replaced"."""
+        shown = jnp.take_along_axis(masked.inputs, masked.positions, axis=1)
+        is_kept = shown == masked.targets
+        is_hidden = shown == self.tokenizer.mask_id
+        is_replaced = ~(is_kept | is_hidden)
+        return {
+            "kept": self.token_counts(shown, weights * is_kept),
+            "replaced": self.token_counts(shown, weights * is_replaced),
+        }
 
     def baselines(self, sums: Totals, data: LanguageData) -> list[Baseline]:
         """See `LanguageModeling`; and the floor that a model must beat to have learned anything
         from context.
 
-        It is the best predictor that sees only what is shown at a position. If that is [MASK], the
-        token's chances are the frequencies p(t); if it is a token s, which was kept or drawn, they
-        are, by Bayes' rule, p(t) (r + k [t = s]) / (r + k p(s)): k is the share of tokens that are
-        kept, r that of random ones, divided by their number.
+        The floor is the best predictor that sees only the token shown at a position. If that is
+        [MASK], the probability of a token t is its frequency p(t). If it is a token s, which was
+        kept or drawn, Bayes' rule gives p(t) (r + k [t = s]) / (r + k p(s)). Here k is the share of
+        tokens that are kept, and r the share of random tokens, divided by their number.
         """
         [without_context] = super().baselines(sums, data)
-        masking = self.config.masking
-        predictions = sums["targets"][1]
-        kept = 1 - masking.mask_share - masking.random_share
-        drawn = masking.random_share / (self.tokenizer.vocab_size - len(self.tokenizer.special_ids))
-        marginal = np.maximum(drawn + kept * self.frequencies(data), LEAST)
-        gain = 0.0
-        for name, chance in (("kept", drawn + kept), ("replaced", drawn)):
-            counts = sums[name][0]
-            gain += (counts * np.log(np.maximum(chance, LEAST) / marginal)).sum()
-        perplexity = without_context.metrics["perplexity"] * math.exp(-gain / predictions)
+        _, predictions = sums["targets"]
+        gain = self._gain_of_shown_tokens(sums, data)
+        factor = math.exp(-gain / predictions)
+        perplexity = without_context.metrics["perplexity"] * factor
         shown = Baseline("the shown token alone, without context", {"perplexity": perplexity})
         return [without_context, shown]
 
+    def _gain_of_shown_tokens(self, sums: Totals, data: LanguageData) -> float:
+        """By how many nats the shown tokens reduce the loss of the frequencies, over all
+        predictions: the logarithms of (r + k [t = s]) / (r + k p(s)), see `baselines`."""
+        masking = self.config.masking
+        ordinary_tokens = self.tokenizer.vocab_size - len(self.tokenizer.special_ids)
+        kept = 1 - masking.mask_share - masking.random_share
+        drawn = masking.random_share / ordinary_tokens
+        shown_chance = drawn + kept * self.frequencies(data)
+        denominator = np.maximum(shown_chance, LEAST)
+        gain = 0.0
+        for name, numerator in (("kept", drawn + kept), ("replaced", drawn)):
+            counts, _ = sums[name]
+            ratio = np.maximum(numerator, LEAST) / denominator
+            gain += (counts * np.log(ratio)).sum()
+        return gain
+
     def mask(self, keys: jax.Array, tokens: jax.Array) -> Masked:
         """Masks each sequence with its own key: [batch] and [batch, tokens]."""
-        masking = self.config.masking
-        mask_one = functools.partial(
-            mask_tokens,
-            tokenizer=self.tokenizer,
-            rate=masking.rate,
-            max_predictions=masking.max_predictions,
-            mask_share=masking.mask_share,
-            random_share=masking.random_share,
+        config = self.config.masking
+        masking = Masking(
+            rate=config.rate,
+            max_predictions=config.max_predictions,
+            mask_share=config.mask_share,
+            random_share=config.random_share,
         )
-        return jax.vmap(mask_one)(keys, tokens)
+        mask_sequence = functools.partial(mask_tokens, tokenizer=self.tokenizer, masking=masking)
+        return jax.vmap(mask_sequence)(keys, tokens)
 
     def fixed_mask(self, batch: Batch, seed: int) -> Masked:
-        """Masks that depend on a seed and the example's index alone: the same for every run and
-        model."""
+        """Masks that depend only on a seed and the example's index: they are the same for every run
+        and model."""
         key = jax.random.key(seed)
-        keys = jax.vmap(functools.partial(jax.random.fold_in, key))(batch["index"])
+        fold_in = functools.partial(jax.random.fold_in, key)
+        keys = jax.vmap(fold_in)(batch["index"])
         return self.mask(keys, batch["tokens"])
 
     def masked_loss(

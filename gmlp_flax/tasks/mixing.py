@@ -1,9 +1,9 @@
 """Mixup and CutMix on the device, inside the training step: images of a batch are mixed in pairs.
 
-Example i of B is paired with example i + B/2 (mod B). Microbatches, which take every m-th example,
-then hold the same pairs as the whole batch, devices exchange whole shares of it, and copies of one
-image, which lie closer together (`augment.repeats`), never meet. timm pairs i with B - 1 - i, which
-is the same up to the order of the batch.
+Example i of B is paired with example i + B/2 (mod B). Microbatches take every m-th example, so they
+hold the same pairs as the whole batch. Devices exchange their whole shares of the batch. Copies of
+one image (`augment.repeats`) lie closer together, so they are never paired. timm pairs i with
+B - 1 - i, which is the same except for the order of the batch.
 """
 
 import jax
@@ -11,27 +11,29 @@ import jax.numpy as jnp
 
 
 def partners(x: jax.Array) -> jax.Array:
-    """The other example of each pair: [batch, ...], half a batch on. The batch is even, so it works
-    both ways."""
+    """The other example of each pair: [batch, ...], shifted by half a batch. The batch is even, so
+    this works both ways."""
     return jnp.roll(x, len(x) // 2, axis=0)
 
 
 def blend_pixels(pixels: jax.Array, own: jax.Array) -> jax.Array:
     """own * pixels + (1 - own) * partners(pixels), rounded to whole levels as in timm's loader.
 
-    As float32, which backward would keep, they would take four times the memory.
+    The backward pass would keep float32 pixels, which take four times the memory.
 
     Args:
         pixels: uint8 [batch, height, width, channels], as the result.
         own: [batch or 1, height, width], 0 to 1.
     """
-    own = own[..., None]
-    mixed = own * pixels + (1 - own) * partners(pixels)
-    return jnp.round(mixed).astype(pixels.dtype)
+    weights = own[..., None]
+    own_part = weights * pixels
+    partner_part = (1 - weights) * partners(pixels)
+    mixed = jnp.round(own_part + partner_part)
+    return mixed.astype(pixels.dtype)
 
 
 def pair_keys(keys: jax.Array) -> jax.Array:
-    """[batch] random keys, the same for both examples of a pair: its first one's."""
+    """[batch] random keys. Both examples of a pair get the key of the pair's first example."""
     first_half = keys[: len(keys) // 2]
     return jnp.tile(first_half, 2)
 
@@ -42,9 +44,9 @@ def own_weights(
     """How much of each pixel an example keeps.
 
     Mixup (Zhang et al. 2017) keeps the same share of every pixel, drawn from Beta(mixup, mixup).
-    CutMix (Yun et al. 2019) takes one box from the partner: of 1 - Beta(cutmix, cutmix) of the
-    area, its centre anywhere, cut off at the borders; so what is left of the area, not what was
-    drawn, is the share that its label deserves.
+    CutMix (Yun et al. 2019) takes one box from the partner. The box covers 1 - Beta(cutmix, cutmix)
+    of the area, its centre is anywhere, and the borders cut it off. The label therefore gets the
+    share of the area that is left, not the share that was drawn.
 
     Args:
         keys: random keys [draws]: one for all examples, or one per example.
@@ -56,9 +58,11 @@ def own_weights(
         The weights of pixels, float32 [draws, height, width], and their means, the weights of
         labels, [draws]; 0 to 1.
     """
-    if not (mixup and cutmix):
-        switch = 1.0 if cutmix else 0.0
-    # An alpha of 0 has no distribution; what is drawn in its place is not used.
+    if not cutmix:
+        switch = 0.0
+    elif not mixup:
+        switch = 1.0
+    # An alpha of 0 has no distribution. What is drawn in its place is not used.
     mixup_alpha = mixup or 1.0
     cutmix_alpha = cutmix or 1.0
 
@@ -66,16 +70,25 @@ def own_weights(
         """The weights [height, width] of one draw, and their mean."""
         mixup_key, cutmix_key, centre_key, switch_key = jax.random.split(key, 4)
         share = jax.random.beta(mixup_key, mixup_alpha, mixup_alpha)
-        centre = jax.random.randint(centre_key, (2,), 0, jnp.array(size))
-        box_share = jax.random.beta(cutmix_key, cutmix_alpha, cutmix_alpha)
-        outside = outside_box(size, box_share, centre)
-        is_cutmix = jax.random.uniform(switch_key) < switch
+        outside = _draw_box(cutmix_key, centre_key, size, cutmix_alpha)
+        number = jax.random.uniform(switch_key)
+        is_cutmix = number < switch
         weights = jnp.where(is_cutmix, outside, share)
-        # The mean of a box's weights is exact; of equal fractions it would not be.
+        # The mean of a box's weights is exact. The mean of equal fractions would not be.
         mean = jnp.where(is_cutmix, outside.mean(), share)
         return weights, mean
 
     return jax.vmap(draw)(keys)
+
+
+def _draw_box(
+    share_key: jax.Array, centre_key: jax.Array, size: tuple[int, ...], alpha: float
+) -> jax.Array:
+    """The weights of one draw of CutMix: see `outside_box`."""
+    share = jax.random.beta(share_key, alpha, alpha)
+    limits = jnp.array(size)
+    centre = jax.random.randint(centre_key, (2,), 0, limits)
+    return outside_box(size, share, centre)
 
 
 def outside_box(size: tuple[int, ...], share: jax.Array, centre: jax.Array) -> jax.Array:
@@ -84,12 +97,21 @@ def outside_box(size: tuple[int, ...], share: jax.Array, centre: jax.Array) -> j
 
     `size` is the image's height and width, `centre` the box's row and column, int [2].
     """
-    sides = jnp.floor(jnp.array(size) * jnp.sqrt(1 - share)).astype(jnp.int32)
-    first = centre - sides // 2
-    stop = centre + (sides + 1) // 2
-    rows = jnp.arange(size[0])
-    columns = jnp.arange(size[1])
-    is_in_rows = (rows >= first[0]) & (rows < stop[0])
-    is_in_columns = (columns >= first[1]) & (columns < stop[1])
-    is_inside = is_in_rows[:, None] & is_in_columns
+    height, width = size
+    side_share = jnp.sqrt(1 - share)
+    sides = jnp.floor(jnp.array(size) * side_share)
+    box_height, box_width = sides.astype(jnp.int32)
+    row, column = centre
+    in_rows = _is_within(height, row, box_height)
+    in_columns = _is_within(width, column, box_width)
+    is_inside = in_rows[:, None] & in_columns
     return 1.0 - is_inside
+
+
+def _is_within(size: int, centre: jax.Array, length: jax.Array) -> jax.Array:
+    """Which positions of 0 to size - 1 lie in an interval of some length around a centre, bool
+    [size]."""
+    positions = jnp.arange(size)
+    first = centre - length // 2
+    stop = centre + (length + 1) // 2
+    return (positions >= first) & (positions < stop)

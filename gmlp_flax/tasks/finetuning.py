@@ -1,4 +1,4 @@
-"""What the tasks share that finetune a pretrained encoder on texts or pairs of texts."""
+"""What the tasks that finetune a pretrained encoder on texts or pairs of texts share."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ SMALL_WIDTH = 256
 
 
 class FinetuningData(TextData):
-    """Texts for a pretrained encoder, whose tokenizer they need."""
+    """Texts for a pretrained encoder. They need its tokenizer."""
 
     def find_tokenizer(self) -> Tokenizer:
         """See `TextData`: that of the run folder, of the config or of `config.init_from`."""
@@ -50,10 +50,13 @@ class FinetuningPredictor(TextPredictor):
     """Answers to a text, or to texts with tabs between them."""
 
     def encode(self, inputs: Sequence[str]) -> dict[str, np.ndarray]:
-        """See `Predictor`: "tokens" and "segments", of a long passage those of its first window."""
-        examples = [self.prepare(given).examples[0] for given in inputs]
+        """See `Predictor`: "tokens" and "segments"; those of the first window of a long passage."""
+        examples = []
+        for text in inputs:
+            prepared = self.prepare(text)
+            examples.append(prepared.examples[0])
         batch = batch_of(examples, self.task.length, self.pad_id)
-        return {name: batch[name] for name in ("tokens", "segments")}
+        return {"tokens": batch["tokens"], "segments": batch["segments"]}
 
 
 class Finetuning(TextTask):
@@ -61,9 +64,9 @@ class Finetuning(TextTask):
     encoder.
 
     Batches have "tokens" and "segments" int32 [batch, length], or [batch, 2, length] if each text
-    of a pair is encoded alone, and "index" int32 [batch]. The encoder is that of
-    `config.init_from`, and so are the keys of config.model that describe its architecture. Without
-    `init_from` they are the config's, and config.data.tokenizer names the vocabulary.
+    of a pair is encoded alone, and "index" int32 [batch]. The encoder and the keys of config.model
+    that describe its architecture come from `config.init_from`. Without `init_from` the config's
+    keys count, and config.data.tokenizer names the vocabulary.
     """
 
     Data = FinetuningData
@@ -76,7 +79,7 @@ class Finetuning(TextTask):
         return {"tokens": text, "segments": text, "index": ((), jnp.int32)}
 
     def notes(self) -> list[str]:
-        """See `Task`: a rate for models of 100 M parameters, which leaves a small one as it was."""
+        """See `Task`: a small model learns little at a rate for models of 100 M parameters."""
         rate = self.config.optimizer.learning_rate
         width = self.config.model.d_model
         if rate > LARGE_MODELS_RATE or width > SMALL_WIDTH:
@@ -88,13 +91,15 @@ class Finetuning(TextTask):
         ]
 
     def forward(self, params: Any, inputs: Any) -> jax.Array:
-        """See `Task`; of tokens alone, all are in the first segment."""
+        """See `Task`; tokens without "segments" are all in the first segment."""
         if isinstance(inputs, Mapping):
-            return self.scores(params, dict(inputs), None)
-        batch = {"tokens": inputs, "segments": jnp.zeros_like(inputs)}
+            batch = dict(inputs)
+        else:
+            batch = {"tokens": inputs, "segments": jnp.zeros_like(inputs)}
         return self.scores(params, batch, None)
 
     def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
         """The model's logits for a batch; `key`, [batch], is given in training."""
         tokens = batch["tokens"]
-        return self.apply(params, tokens, batch["segments"], self.padding_mask(tokens), key)
+        mask = self.padding_mask(tokens)
+        return self.apply(params, tokens, batch["segments"], mask, key)

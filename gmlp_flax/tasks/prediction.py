@@ -4,6 +4,7 @@ batches of few shapes."""
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import itertools
 import math
@@ -22,9 +23,9 @@ from gmlp_flax.tasks.generation import GeneratedText, Sampling, program_length
 Candidates = list[tuple[str, float]]  # names with their probabilities, best first
 Arrays = dict[str, Any]  # name -> array
 
-# Among inputs: no other is ready yet, so that all answers are due.
+# Stands among inputs where the next one is not ready yet: all answers are due.
 PAUSE: Any = object()
-# Batches that are made of inputs in a row, with those of similar lengths in one batch.
+# So many batches of consecutive inputs are sorted by length, so that a batch has similar lengths.
 _WINDOW = 8
 
 
@@ -32,8 +33,8 @@ class Prepared(NamedTuple):
     """An input as a model reads it."""
 
     examples: list[Arrays]  # one or more; arrays without the batch's axis
-    context: Any = None  # what else its answer is read from
-    note: str = ""  # what the user should know of it, such as that it was cut
+    context: Any = None  # what else is needed to read its answer
+    note: str = ""  # what the user should know about it, such as that it was cut
 
 
 class Answer(NamedTuple):
@@ -67,10 +68,10 @@ class Predictor(abc.ABC):
         task: the model, and what it needs besides its parameters.
 
     Attributes:
-        usage: how `gmlp predict` is given inputs: "< TEXT", or "IMAGE ...".
+        usage: how `gmlp predict` takes inputs: "< TEXT", or "IMAGE ...".
         suffixes: of the files of a folder that hold inputs, or are inputs.
         reads_tables: whether a table (.csv, .jsonl, .parquet, ...) holds inputs in its rows.
-        array_rank: axes of an array of inputs that the model reads as it is, the batch's included.
+        array_rank: axes of an array of inputs that the model reads unchanged, with the batch axis.
     """
 
     usage: str = "INPUT ..."
@@ -83,22 +84,22 @@ class Predictor(abc.ABC):
 
     @property
     def pad_id(self) -> int:
-        """Fills up "tokens" of shorter examples to the length of others."""
+        """Pads the "tokens" of shorter examples."""
         return 0
 
-    # What a predictor of your own defines.
+    # What your own predictor defines.
 
     @abc.abstractmethod
     def prepare(self, given: Any, truncate: bool = False) -> Prepared:
-        """An input as the model reads it. It is called in threads.
+        """An input as the model reads it. Threads call this method.
 
         Raises:
             UserError: it cannot be read, or does not suit this model.
         """
 
     def scores(self, params: Any, batch: Arrays) -> jax.Array:
-        """Logits of prepared examples, float32 [batch, predictions, names]; there may be more of
-        both than are read."""
+        """Logits of prepared examples, float32 [batch, predictions, names]. Predictions and names
+        may be padded; the padding is not read."""
         raise ConfigError(f"{type(self).__name__} has `prepare` alone: define `scores` too")
 
     @property
@@ -110,25 +111,29 @@ class Predictor(abc.ABC):
     def encode(self, inputs: Sequence[Any]) -> Any:
         """Inputs as the arrays that `Task.forward` reads."""
 
-    # What most have as it is.
+    # What most predictors do not change.
 
     def rank(self, params: Any, batch: Arrays, top: int) -> Arrays:
-        """What `read_answer` needs of a batch of prepared examples: here, the best probabilities
-        and their indices."""
-        scores = self.scores(params, batch)[..., : len(self.names)]
-        most = min(top, scores.shape[-1])
-        values, indices = jax.lax.top_k(jax.nn.softmax(scores), most)
+        """What `read_answer` needs from a batch of prepared examples: by default the best
+        probabilities and their indices."""
+        padded_scores = self.scores(params, batch)
+        scores = padded_scores[..., : len(self.names)]
+        probabilities = jax.nn.softmax(scores)
+        count = min(top, scores.shape[-1])
+        values, indices = jax.lax.top_k(probabilities, count)
         return {"values": values, "indices": indices}
 
     def read_answer(self, prepared: Prepared, outputs: list[Arrays], top: int) -> list[Candidates]:
         """The predictions of an input; its context, if it has one, is how many there are."""
         count = prepared.context or 1
-        indices = outputs[0]["indices"][:count].tolist()
-        values = outputs[0]["values"][:count].tolist()
+        output = outputs[0]
+        indices = output["indices"][:count].tolist()
+        values = output["values"][:count].tolist()
         predictions = []
         for ranked, probabilities in zip(indices, values, strict=True):
             names = [self.names[index] for index in ranked]
-            predictions.append(list(zip(names, probabilities, strict=True)))
+            candidates = list(zip(names, probabilities, strict=True))
+            predictions.append(candidates)
         return predictions
 
     @functools.cache  # noqa: B019 - a predictor lives as long as its model
@@ -157,24 +162,25 @@ class Predictor(abc.ABC):
     def answers(
         self, params: Any, inputs: Iterable[Any], settings: Settings = Settings()
     ) -> Iterator[Answer]:
-        """Yields a trained model's answer to each input, in order; an input that cannot be read, or
-        does not suit this model, has an error as its answer.
+        """Yields a trained model's answer to each input, in order. The answer to an input that
+        cannot be read, or does not suit this model, is an error.
 
         Args:
             params: of the model.
-            inputs: as `prepare` takes them. After PAUSE among them, all answers are given before
-                the next is asked for. A DataError in the place of an input is its own answer.
+            inputs: as `prepare` takes them. At a PAUSE among them, all answers that are due are
+                yielded before the next input is read. A DataError in place of an input becomes the
+                error of its answer.
             settings: how they are answered.
         """
         return _Stream(self, params, settings).run(inputs)
 
-    # Inputs of a program, and of a command line.
+    # Inputs from a program, and from a command line.
 
     def listed(self, inputs: Any) -> Iterable[Any]:
-        """What a program gives as inputs: several, or one that stands for itself.
+        """The inputs that a program passes: several, or a single one.
 
         Raises:
-            DataError: one of them is none.
+            DataError: one of them is no input.
         """
         if isinstance(inputs, str | bytes | os.PathLike | Mapping):
             return [inputs]
@@ -185,11 +191,12 @@ class Predictor(abc.ABC):
 
     @property
     def transform(self) -> Callable[[Any], np.ndarray] | None:
-        """The preprocessing of an image, of predictors that read images; else None."""
+        """The preprocessing of an image, for predictors that read images; else None."""
         return None
 
     def paths_in(self, inputs: Any) -> list[str] | None:
-        """The paths that a program gives as a folder or a pattern of files; None if it does not."""
+        """The paths in a folder, or of a pattern of files, that a program passes; None if it passes
+        something else."""
         return None
 
     def table_columns(self, path: str, header: Sequence[str]) -> tuple[str, ...]:
@@ -221,9 +228,11 @@ class Predictor(abc.ABC):
         """An answer: the input, and a line for each prediction."""
         lines = [str(answer.input)]
         for number, candidates in enumerate(answer.predictions, start=1):
+            line = shown(candidates)
             label = self.label(number)
-            start = f"  {label}: " if label else "  "
-            lines.append(start + shown(candidates))
+            if label:
+                line = f"{label}: {line}"
+            lines.append(f"  {line}")
         return "\n".join(lines)
 
 
@@ -240,7 +249,7 @@ class GeneratingPredictor(Predictor):
         return ""
 
 
-# What a terminal would follow, as text.
+# Control characters, which a terminal would act on, and the text to print for them.
 _CONTROLS = (*range(32), *range(127, 160))
 _ESCAPES = {code: repr(chr(code))[1:-1] for code in _CONTROLS}
 
@@ -249,16 +258,30 @@ def shown(candidates: Candidates) -> str:
     """Candidates in one line: name and probability in percent."""
     parts = []
     for name, probability in candidates:
-        text = name.strip().translate(_ESCAPES) or repr(name)
+        printable = name.strip().translate(_ESCAPES)
+        text = printable or repr(name)
         parts.append(f"{text} {100 * probability:.1f}%")
     return "  ".join(parts)
 
 
-class _Item(NamedTuple):
-    """An input with what is known of its answer before the model has run."""
+@dataclasses.dataclass
+class _Item:
+    """An input on its way through the model.
+
+    Attributes:
+        prepared: its examples.
+        answer: what is known of the answer before the model has run.
+        outputs: of the model so far, one for each example.
+    """
 
     prepared: Prepared
     answer: Answer
+    outputs: list[Arrays] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the model has run all examples."""
+        return len(self.outputs) == len(self.prepared.examples)
 
 
 class _Row(NamedTuple):
@@ -282,8 +305,8 @@ class _Batch(NamedTuple):
 class _Stream:
     """Answers inputs one after the other, and holds few of them at a time, however many there are.
 
-    A batch has `batch_size` examples, the last one repeated if there are fewer, or a single one.
-    The predictor prepares inputs in threads; if it raises UserError, that is the answer.
+    A batch has `batch_size` examples, or a single one. If there are fewer, the last example is
+    repeated. The predictor prepares inputs in threads. If it raises UserError, that is the answer.
     """
 
     def __init__(self, predictor: Predictor, params: Any, settings: Settings):
@@ -293,15 +316,15 @@ class _Stream:
         self.threads = usable_cores()
 
     def run(self, inputs: Iterable[Any]) -> Iterator[Answer]:
-        """Yields the answer to each input, in order; at PAUSE, all that are due, before it asks for
-        the next input."""
+        """Yields the answer to each input, in order. At PAUSE, it yields all answers that are due
+        before it reads the next input."""
         window: list[Any] = []
         running: Iterator[Answer] = iter(())
         with ThreadPoolExecutor(self.threads) as pool:
-            for given in itertools.chain(inputs, [PAUSE]):
-                is_pause = given is PAUSE
+            for value in itertools.chain(inputs, [PAUSE]):
+                is_pause = value is PAUSE
                 if not is_pause:
-                    window.append(given)
+                    window.append(value)
                 if is_pause or len(window) == _WINDOW * self.settings.batch_size:
                     items = self._prepare_all(window, pool)
                     started = self._start(items)  # runs while the next inputs are prepared
@@ -312,83 +335,103 @@ class _Stream:
                     yield from running
 
     def _prepare_all(self, inputs: list[Any], pool: ThreadPoolExecutor) -> list[_Item]:
-        """Prepares inputs in threads, in about two parts for each."""
-        size = max(1, math.ceil(len(inputs) / (2 * self.threads)))
-        parts = [inputs[first : first + size] for first in range(0, len(inputs), size)]
+        """Prepares inputs in threads, about two parts in each."""
+        part_count = 2 * self.threads
+        size = max(1, math.ceil(len(inputs) / part_count))
+        parts = []
+        for first in range(0, len(inputs), size):
+            parts.append(inputs[first : first + size])
         items: list[_Item] = []
-        for part in pool.map(self._prepare, parts):
-            items += part
+        for prepared_part in pool.map(self._prepare, parts):
+            items += prepared_part
         return items
 
     def _prepare(self, inputs: list[Any]) -> list[_Item]:
         items = []
-        for given in inputs:
+        for value in inputs:
             try:
-                if isinstance(given, DataError):
-                    raise given
-                prepared = self.predictor.prepare(given, truncate=self.settings.truncate)
-                items.append(_Item(prepared, Answer(given, [], None, prepared.note)))
+                if isinstance(value, DataError):
+                    raise value
+                prepared = self.predictor.prepare(value, truncate=self.settings.truncate)
+                answer = Answer(value, [], note=prepared.note)
             except UserError as error:
-                items.append(_Item(Prepared([]), Answer(given, [], error)))
+                prepared = Prepared([])
+                answer = Answer(value, [], error)
+            items.append(_Item(prepared, answer))
         return items
 
     def _start(self, items: list[_Item]) -> list[_Batch]:
-        """Has the device run all examples."""
+        """Starts all examples on the device, in batches of similar lengths."""
         rows = []
         for number, item in enumerate(items):
             for example in item.prepared.examples:
                 rows.append(_Row(number, example))
         rows.sort(key=_Row.shapes)
-        batches = []
         size = self.settings.batch_size
-        rank = self.predictor.compiled_rank(self.settings.top)
+        batches = []
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
-            examples = [row.example for row in part]
-            if len(part) > 1:
-                examples += examples[-1:] * (size - len(part))
-            batch = batch_of(examples, self.predictor.task.length, self.predictor.pad_id)
-            numbers = [row.item for row in part]
-            batches.append(_Batch(numbers, rank(self.params, batch)))
+            batches.append(self._start_batch(part))
         return batches
+
+    def _start_batch(self, rows: list[_Row]) -> _Batch:
+        """Starts a batch on the device; its last example is repeated to fill it."""
+        predictor = self.predictor
+        examples = [row.example for row in rows]
+        if len(rows) > 1:
+            missing = self.settings.batch_size - len(rows)
+            examples += [examples[-1]] * missing
+        batch = batch_of(examples, predictor.task.length, predictor.pad_id)
+        rank = predictor.compiled_rank(self.settings.top)
+        item_numbers = [row.item for row in rows]
+        return _Batch(item_numbers, rank(self.params, batch))
 
     def _answers(self, items: list[_Item], batches: list[_Batch]) -> Iterator[Answer]:
         """Yields answers as soon as the batches up to them are done."""
-        outputs: list[list[Arrays]] = [[] for _ in items]
         done = 0
-        nothing = _Batch([], {})  # after it, inputs without an example are answered too
-        for numbers, device_arrays in [*batches, nothing]:
-            arrays = jax.device_get(device_arrays)
-            for row, number in enumerate(numbers):
-                example = {name: values[row] for name, values in arrays.items()}
-                outputs[number].append(example)
-            while done < len(items) and self._is_complete(items[done], outputs[done]):
-                yield self._finished(items[done], outputs[done])
+        no_batch = _Batch([], {})  # the last one, so that inputs without examples are answered too
+        for batch in [*batches, no_batch]:
+            arrays = jax.device_get(batch.outputs)
+            for row, number in enumerate(batch.items):
+                output = {name: values[row] for name, values in arrays.items()}
+                items[number].outputs.append(output)
+            while done < len(items) and items[done].is_complete:
+                yield self._answer(items[done])
                 done += 1
 
-    def _is_complete(self, item: _Item, outputs: list[Arrays]) -> bool:
-        return len(outputs) == len(item.prepared.examples)
-
-    def _finished(self, item: _Item, outputs: list[Arrays]) -> Answer:
+    def _answer(self, item: _Item) -> Answer:
         if item.answer.error:
             return item.answer
-        predictions = self.predictor.read_answer(item.prepared, outputs, self.settings.top)
+        predictions = self.predictor.read_answer(item.prepared, item.outputs, self.settings.top)
         return item.answer._replace(predictions=predictions)
 
 
 def batch_of(examples: list[Arrays], length: int, pad_id: int) -> Arrays:
-    """Stacks examples. All arrays but images are filled up to a power of two, or `length`, the
-    model's, as each length is a program to compile. What fills up "tokens" is `pad_id`, for others
-    it is 0."""
+    """Stacks examples. All arrays except images are padded to a power of two, or to `length`, the
+    model's, because each length is a program to compile. "tokens" are padded with `pad_id`, other
+    arrays with 0."""
     batch = {}
-    for name, first in examples[0].items():
+    for name in examples[0]:
         arrays = [example[name] for example in examples]
-        shape = np.max([array.shape for array in arrays], axis=0).astype(int)
-        if first.dtype != np.uint8 and len(shape):
-            shape[-1] = program_length(int(shape[-1]), length)
-        filling = pad_id if name == "tokens" else 0
-        batch[name] = np.full((len(arrays), *shape), filling, first.dtype)
-        for row, array in enumerate(arrays):
-            place = tuple(slice(size) for size in array.shape)
-            batch[name][(row, *place)] = array
+        shape = _padded_shape(arrays, length)
+        fill_value = pad_id if name == "tokens" else 0
+        batch[name] = _padded_stack(arrays, shape, fill_value)
     return batch
+
+
+def _padded_shape(arrays: list[np.ndarray], length: int) -> list[int]:
+    """The shape that all arrays of a name in a batch are padded to."""
+    shapes = [array.shape for array in arrays]
+    shape = np.max(shapes, axis=0).astype(int).tolist()
+    is_image = arrays[0].dtype == np.uint8
+    if shape and not is_image:
+        shape[-1] = program_length(shape[-1], length)
+    return shape
+
+
+def _padded_stack(arrays: list[np.ndarray], shape: list[int], fill_value: int) -> np.ndarray:
+    stack = np.full((len(arrays), *shape), fill_value, arrays[0].dtype)
+    for row, array in enumerate(arrays):
+        corner = [slice(size) for size in array.shape]
+        stack[(row, *corner)] = array
+    return stack

@@ -1,4 +1,4 @@
-"""The folder of a run, local or in a bucket: its files and who may write them, its record, its
+"""The folder of a run, local or in a bucket: its files and who may write them, its record and its
 checkpoints."""
 
 from gmlp_flax.io.files import RUN_FILE
@@ -11,5 +11,5 @@ RESULT_FILE = "result.json"
 CHECKPOINTS = "checkpoints"
 DAMAGED = "damaged"  # where damaged checkpoints are moved
 FIGURES = "figures"
-BEFORE = "before-"  # with a number: where --restart puts the record of the run before
+BEFORE = "before-"  # with a number: the folder where --restart moves the previous run
 FILES = (RUN_FILE, CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, RESULT_FILE, LEASE_FILE)

@@ -1,4 +1,4 @@
-"""Files that belong to a run beside its weights: the vocabulary, the names of the classes.
+"""Files that belong to a run besides its weights: the vocabulary, the names of the classes.
 
 With another vocabulary, a checkpoint predicts nonsense without any error. So each checkpoint
 contains the files with which it was trained, as plain files, and a run with other files does not
@@ -26,8 +26,8 @@ NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.(model|json|txt)")
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """Raises RunError, with `where` it is from, at a name that a checkpoint from elsewhere could
-    use to read or write outside its folder, or over a run's record."""
+    """Raises RunError, which begins with `where`, at a name with which a checkpoint from elsewhere
+    could read or write outside its folder, or overwrite a run's record."""
     for name in names:
         if not NAME.fullmatch(name) or name in (*FILES, io_files.COMMIT_MARK):
             raise RunError(
@@ -43,7 +43,7 @@ def sha256(content: bytes) -> str:
 
 def require_same(saved: Files, files: Files, checkpoint: str) -> None:
     """Raises RunError, with the first file that differs, if a checkpoint was trained with other
-    files than the run has. A file that only one of them has is no difference."""
+    files than the run has. A file that only one of them has does not count as a difference."""
     for name, content in files.items():
         if name not in saved or saved[name] == content:
             continue
@@ -58,17 +58,17 @@ def require_same(saved: Files, files: Files, checkpoint: str) -> None:
 def read(folder: str, names: Iterable[str]) -> Files:
     """Files of a folder, by name. Raises FileNotFoundError if one is missing, DataError if one has
     more than `io.files.SMALL` bytes or cannot be read."""
-    found = {}
+    content_of = {}
     for name in names:
         path = os.path.join(folder, name)
         if not io_files.exists(path):
             raise FileNotFoundError(path)
-        found[name] = io_files.read_small(path, io_files.SMALL)
-    return found
+        content_of[name] = io_files.read_small(path, io_files.SMALL)
+    return content_of
 
 
 class FilesHandler(ocp.AsyncCheckpointHandler):
-    """Has Orbax write files into a checkpoint, as they are."""
+    """Makes Orbax write files into a checkpoint, unchanged."""
 
     def save(self, directory: Any, args: "SaveFiles") -> None:
         """Writes the files, on the first process."""
@@ -77,7 +77,7 @@ class FilesHandler(ocp.AsyncCheckpointHandler):
                 (directory / name).write_bytes(content)
 
     async def async_save(self, directory: Any, args: "SaveFiles") -> list[future.Future]:
-        """The same in the background, when Orbax has made the directory."""
+        """Writes the files in the background, once Orbax has made the directory."""
         writing = self._save_later(directory, args)
         return [future.CommitFutureAwaitingContractedSignals(writing, name="save_files")]
 

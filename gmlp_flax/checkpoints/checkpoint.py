@@ -1,7 +1,7 @@
 """Checkpoints: Orbax writes and reads the files, and checksums verify all that they hold.
 
 A checkpoint is a folder of three items of Orbax: `state`, the arrays; `manifest`, a JSON file that
-says what the checkpoint is; and `files`, the files beside the weights, as they are. Orbax restores
+describes the checkpoint; and `files`, the other files of the run, unchanged. Orbax restores
 flipped bits without an error, so a checkpoint is accepted only if every array that is restored and
 every file have the checksums of the manifest.
 """
@@ -32,18 +32,19 @@ STATE = "state"
 MANIFEST = "manifest"
 ASSETS = "files"
 UNNAMED = "default"  # what Orbax calls the only item of a checkpoint of gmlp_flax 0.2.0
-# TensorStore's own 32 attempts, with up to 32 s between them, would be a quarter of an hour of
-# silence.
+# TensorStore's own 32 attempts, with up to 32 s between them, would take a quarter of an hour
+# without a word.
 RETRIES = {"max_retries": 8, "initial_delay": "500ms", "max_delay": "16s"}
 
 
 def limit_retries() -> None:
     """Makes TensorStore report within about a minute that a bucket does not answer; Orbax has no
     option for it."""
-    for context in (
+    contexts = (
         tensorstore_utils._BASE_TS_CONTEXT,
         tensorstore_utils._DEFAULT_OCDBT_TS_CONTEXT,
-    ):
+    )
+    for context in contexts:
         context["gcs_request_retries"] = RETRIES
 
 
@@ -52,8 +53,7 @@ class Checkpoints:
 
     Args:
         folder: an absolute path. It is made if it does not exist, unless `read_only`.
-        run: the id of the run; a checkpoint of another one is refused. If empty, that is not
-            checked.
+        run: the id of the run; a checkpoint of another run is refused. If empty, any is accepted.
         retention: which checkpoints stay.
         files: stored in each checkpoint; a checkpoint with other files is not restored.
         read_only: nothing is written, moved or deleted.
@@ -127,19 +127,20 @@ class Checkpoints:
         """
         self.wait()
         tree = to_dict(state)
-        checksums, finite = examine(tree)
-        if not finite:
+        checksums, is_finite = examine(tree)
+        if not is_finite:
             raise RunError(
                 f"the state of step {step} is not finite: {self.last_good()}; "
                 "lower learning_rate or clip"
             )
-        checksums = leaves_by_path(jax.device_get(checksums))
+        checksum_by_path = leaves_by_path(jax.device_get(checksums))
+        digests = {name: assets.sha256(content) for name, content in self.files.items()}
         manifest = Manifest(
             run=self.run,
             step=step,
             metrics=metrics,
-            leaves=describe_leaves(tree, checksums),
-            files={name: assets.sha256(content) for name, content in self.files.items()},
+            leaves=describe_leaves(tree, checksum_by_path),
+            files=digests,
         )
         items = {
             STATE: ocp.args.PyTreeSave(tree),
@@ -147,10 +148,11 @@ class Checkpoints:
             ASSETS: SaveFiles(self.files),
         }
         self._verified[step] = metrics
-        self._saving(
-            f"saving step {step}",
-            lambda: self._manager.save(step, args=ocp.args.Composite(**items)),
-        )
+
+        def start() -> bool:
+            return self._manager.save(step, args=ocp.args.Composite(**items))
+
+        self._saving(f"saving step {step}", start)
         self._saved = True
 
     def set_metrics(self, step: int, metrics: dict[str, float]) -> None:
@@ -205,8 +207,9 @@ class Checkpoints:
         restored = reading.on_all_processes(path, lambda: self._read_state(step, wanted))
         checksums, _ = examine(restored)
         saved = self._manifest(step).leaves
+        checksum_by_path = leaves_by_path(jax.device_get(checksums))
         wrong = []
-        for name, checksum in leaves_by_path(jax.device_get(checksums)).items():
+        for name, checksum in checksum_by_path.items():
             leaf = saved[name]
             if int(checksum) != leaf.checksum:
                 wrong.append(name)
@@ -215,7 +218,7 @@ class Checkpoints:
         return from_dict(template, restored)
 
     def _read_state(self, step: int, wanted: dict) -> dict:
-        """The wanted part of the state, whose checksums are not compared yet."""
+        """The wanted part of the state; its checksums are not compared yet."""
         path = self._path(step)
         saved = leaves_by_path(self.shapes(step))
         require_fit(saved, leaves_by_path(wanted), path)
@@ -251,7 +254,7 @@ class Checkpoints:
         return self._manifest(step).shapes()
 
     def _manifest(self, step: int) -> Manifest:
-        """What a checkpoint says of itself; read once."""
+        """The manifest of a checkpoint; read once."""
         if step not in self._manifests:
             self._manifests[step] = self._read_manifest(step)
         return self._manifests[step]
@@ -267,7 +270,8 @@ class Checkpoints:
 
         def parse() -> Manifest:
             files = assets.read(inside, [MANIFEST_FILE])
-            value = json_files.parse(files[MANIFEST_FILE], MANIFEST_FILE, dict)
+            content = files[MANIFEST_FILE]
+            value = json_files.parse(content, MANIFEST_FILE, dict)
             return Manifest.from_json(value)
 
         manifest = reading.read(path, parse)
@@ -299,9 +303,9 @@ class Checkpoints:
                     newest = step, self.restore(step, template)
                 self._verify_metrics(step)
             except Damaged as error:
-                self._put_aside(step, error)
+                self._move_damaged(step, error)
         if steps and newest is None:
-            tried = ", ".join(map(str, steps))
+            tried = ", ".join(str(step) for step in steps)
             raise RunError(
                 f"no checkpoint in {self.folder} is good (tried {tried}); "
                 "start in a new folder, or --restart"
@@ -310,11 +314,10 @@ class Checkpoints:
 
     def _verify_metrics(self, step: int) -> None:
         """Reads the metrics of a checkpoint, which then count when others are deleted."""
-        self._verified[step] = reading.on_all_processes(
-            self._path(step), lambda: self._metrics(step)
-        )
+        path = self._path(step)
+        self._verified[step] = reading.on_all_processes(path, lambda: self._metrics(step))
 
-    def _put_aside(self, step: int, error: Damaged) -> None:
+    def _move_damaged(self, step: int, error: Damaged) -> None:
         path = self._path(step)
         if distributed.is_first():
             workdir = os.path.dirname(self.folder)
@@ -346,8 +349,8 @@ class Checkpoints:
         )
 
     def _worth(self, step: int) -> tuple[bool, float]:
-        """The rank of a checkpoint: by its metrics; a damaged one, which is named in the log,
-        behind all others."""
+        """The rank of a checkpoint by its metrics. A damaged one, which is named in the log, ranks
+        below all others."""
         try:
             return True, self.retention.rank(self._metrics(step))
         except Damaged as error:
@@ -384,18 +387,19 @@ class Checkpoints:
         """Turns an error of Orbax while saving into one line that names the newest good
         checkpoint."""
         try:
-            done = action()
+            is_done = action()
         except Exception as error:
             failure = self._failure(doing, error)
             line = f"{self.last_good()}; {failure} ({reading.first_line(error)})"
             raise type(failure)(line) from error
-        if done is False:
+        if is_done is False:
             raise RunError(
                 f"{doing} in {self.folder} failed: there is one of that step already; move it away"
             )
 
     def _failure(self, doing: str, error: Exception) -> RunError:
-        """The error to raise for one of Orbax: on a disk that of the system behind it, if any."""
+        """The error to raise for an error of Orbax: on a disk, for the system's error behind it,
+        if any."""
         if not io_files.is_remote(self.folder):
             for cause in reading.chain(error):
                 if storage.errno_of(cause):

@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself: manifest.json, beside its state.
+"""The description of a checkpoint: manifest.json, next to its state.
 
 Orbax verifies neither arrays nor JSON. So the manifest has a checksum of each array and of each
 file, and a SHA-256 of itself.
@@ -28,11 +28,11 @@ class Leaf(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself.
+    """The description of a checkpoint.
 
     Attributes:
         run: the id of its run.
-        step: of its state.
+        step: the step of its state.
         metrics: of an evaluation of its state; None without one.
         leaves: the arrays of its state, by path.
         files: the SHA-256 of each of its files, by name.
@@ -54,7 +54,7 @@ class Manifest:
         return traverse_util.unflatten_dict(flat, sep="/")
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it, with its SHA-256."""
+        """A dict for JSON, with its SHA-256."""
         leaves = {path: leaf._asdict() for path, leaf in self.leaves.items()}
         content = {
             "run": self.run,
@@ -67,8 +67,8 @@ class Manifest:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Manifest":
-        """The inverse of `to_json`. Raises ValueError if the SHA-256 differs; anything if it is no
-        manifest."""
+        """The inverse of `to_json`. Raises ValueError if the SHA-256 differs; any exception if it
+        is no manifest."""
         content = value["manifest"]
         if value["sha256"] != _digest(content):
             raise ValueError(f"the checksum of {MANIFEST_FILE} differs")

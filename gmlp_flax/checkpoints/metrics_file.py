@@ -15,15 +15,15 @@ BASELINE = "baseline"  # a key that version 0.2.0 wrote, where there are `baseli
 
 class MetricsFile:
     """metrics.jsonl: one JSON object per line. Training lines have `step` and `loss`, evaluation
-    lines `step` and `eval`, the last one also `baselines`: what trivial models score there. Lines
-    with `changed` tell which keys of the config have other values after `step`:
+    lines `step` and `eval`; the last one also has `baselines`, the scores of trivial models. Lines
+    with `changed` name the keys of the config that have other values after `step`:
     {"optimizer.learning_rate": [old, new]}.
 
     A run that resumes from a checkpoint drops the lines of later steps, and half a line that a kill
     left. So no step is lost or doubled. The file is not touched before the first line is written.
 
     Args:
-        path: of the file; a damaged one raises RunError, as in `read`.
+        path: the path of the file; a damaged file raises RunError, as in `read`.
         resume_step: the step of the checkpoint.
         read_only: another process writes the file.
 
@@ -69,19 +69,20 @@ class MetricsFile:
         return lines
 
     def begin(self) -> None:
-        """Drops what does not stay from the file, when a step is taken."""
+        """Drops the lines that do not stay from the file, when a step is taken."""
         if not self._begun:
             self._begun = True
             self._open(self._kept)
 
     def write(self, line: Line) -> None:
-        """Appends a line to the file: at once, but for a bucket, where `flush` does. Each step has
+        """Appends a line to the file: at once on a disk, with `flush` in a bucket. Each step has
         one evaluation.
 
         Before `begin`, the changes under which no step has been taken stay in the file, for the
         next `dropped_changes`.
         """
-        if "eval" in line and line["step"] in self.evaluations:
+        is_evaluation = "eval" in line
+        if is_evaluation and line["step"] in self.evaluations:
             return
         if self._file is None:
             self._open([*self._kept, *self._dropped_change_lines])
@@ -89,7 +90,7 @@ class MetricsFile:
             self._file.write(_encode(line))
         if not self._begun:
             self._kept.append(line)
-        if "eval" in line:
+        if is_evaluation:
             self.evaluations[line["step"]] = line["eval"]
         self.baselines = line.get("baselines") or self.baselines
 
@@ -97,7 +98,7 @@ class MetricsFile:
         if self._read_only:
             return
         self.close()
-        content = b"".join(map(_encode, lines))
+        content = b"".join(_encode(line) for line in lines)
         self._file = logs.begin(self.path, content)
 
     def flush(self) -> None:
@@ -117,7 +118,7 @@ def evaluations(lines: Iterable[Mapping[str, Any]]) -> dict[int, dict[str, float
 
 
 def newest_baselines(lines: Iterable[Mapping[str, Any]]) -> list[Any]:
-    """What trivial models score, {"name", "eval"} each, in the last line that says so; else []."""
+    """The scores of trivial models, {"name", "eval"} each, in the last line with some; else []."""
     newest = []
     for line in lines:
         newest = line.get("baselines") or newest
@@ -125,8 +126,8 @@ def newest_baselines(lines: Iterable[Mapping[str, Any]]) -> list[Any]:
 
 
 def read_result(workdir: str) -> dict[str, Any] | None:
-    """What a run's result.json says, at least `eval` with numbers; None if there is none. Raises
-    RunError if it is damaged."""
+    """The content of a run's result.json, with at least `eval` with numbers; None if there is none.
+    Raises RunError if it is damaged."""
     path = os.path.join(workdir, RESULT_FILE)
     content = files.read(path)
     if content is None:
@@ -162,7 +163,7 @@ def _refuse_old(value: Mapping[str, Any], where: str) -> None:
 
 
 def _is_line(line: Mapping[str, Any]) -> bool:
-    """Whether all that readers look at has the right types."""
+    """Whether everything that readers use has the right types."""
     step = line.get("step")
     if type(step) is not int or step < 0 or not _is_number(step):
         return False
@@ -185,8 +186,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_table(value: Any) -> bool:
-    """Whether it is numbers by name."""
-    return isinstance(value, dict) and all(map(_is_number, value.values()))
+    """Whether a value is a dict of numbers by name."""
+    return isinstance(value, dict) and all(_is_number(number) for number in value.values())
 
 
 def _is_baseline(value: Any) -> bool:

@@ -1,5 +1,5 @@
-"""The leaves of trees: their names in checkpoints, optimizers and meshes, whether they fit, and
-their checksums."""
+"""The leaves of pytrees: their names in checkpoints, optimizers and meshes, whether they fit a
+config, and their checksums."""
 
 from typing import Any
 
@@ -21,11 +21,12 @@ def path_name(path: tuple) -> str:
 
 def leaves_by_path(tree: Any) -> dict[str, Any]:
     """The leaves of a tree by their paths, such as `encoder/norm/scale`."""
-    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {path_name(path): leaf for path, leaf in leaves}
 
 
 def to_dict(tree: Any) -> dict:
-    """Any tree as a nested dict. Its names do not depend on the classes that hold the leaves."""
+    """Any tree as a nested dict, whose names do not depend on the classes that hold the leaves."""
     return traverse_util.unflatten_dict(leaves_by_path(tree), sep="/")
 
 
@@ -36,8 +37,8 @@ def from_dict(template: Any, values: dict) -> Any:
 
 
 def require_fit(saved: dict[str, Any], wanted: dict[str, Any], where: str) -> None:
-    """Compares flat dicts of arrays or shapes. Raises Unfit, with the first eight, if wanted paths
-    are missing or have another shape or type."""
+    """Compares flat dicts of arrays or shapes. Raises Unfit, which names the first eight problems,
+    if wanted paths are missing or have another shape or type."""
     problems = []
     for path, leaf in wanted.items():
         if path not in saved:
@@ -76,10 +77,11 @@ def checksum(x: jax.Array) -> jax.Array:
 
 
 def _bits(x: jax.Array) -> jax.Array:
-    """The bits of each element as uint32; of a float64 in two."""
+    """The bits of each element as uint32; two of them for a float64."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         width = 8 * min(x.dtype.itemsize, 4)
-        x = jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{width}"))
+        unsigned = jnp.dtype(f"uint{width}")
+        x = jax.lax.bitcast_convert_type(x, unsigned)
     return x.astype(jnp.uint32)
 
 
@@ -97,9 +99,10 @@ def _positions(shape: tuple[int, ...]) -> jax.Array:
 @jax.jit
 def examine(tree: Any) -> tuple[Any, jax.Array]:
     """The checksum of each leaf, and whether all floating-point numbers are finite."""
-    finite = []
+    leaf_is_finite = []
     for leaf in jax.tree.leaves(tree):
         if jnp.issubdtype(leaf.dtype, jnp.floating):
-            finite.append(jnp.isfinite(leaf).all())
+            leaf_is_finite.append(jnp.isfinite(leaf).all())
     checksums = jax.tree.map(checksum, tree)
-    return checksums, jnp.all(jnp.array(finite))
+    all_finite = jnp.all(jnp.array(leaf_is_finite))
+    return checksums, all_finite

@@ -1,5 +1,5 @@
-"""Reading checkpoints: whether an error means that one is damaged, or that storage does not let it
-be read now.
+"""Reading checkpoints: whether an error means that a checkpoint is damaged, or that storage does not
+answer now.
 
 Orbax and TensorStore raise the same bare exceptions for both. So a checkpoint counts as damaged
 only if every byte of its files can be read and the checkpoint still cannot.
@@ -16,24 +16,24 @@ from gmlp_flax.io import files, storage
 from gmlp_flax.processes import distributed
 
 T = TypeVar("T")
-# The codes of TensorStore and XLA for what has nothing to do with the content of a file.
+# The codes of TensorStore and XLA for errors that have nothing to do with the content of a file.
 _PASSING = re.compile(
-    r"\b(PERMISSION_DENIED|UNAUTHENTICATED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED|ABORTED|CANCELLED)\b"
+    r"\b(PERMISSION_DENIED|UNAUTHENTICATED|UNAVAILABLE|DEADLINE_EXCEEDED|RESOURCE_EXHAUSTED"
+    r"|ABORTED|CANCELLED)\b"
 )
 
 
 class Damaged(RunError):
-    """A checkpoint that cannot be read though all its bytes can, or whose checksums differ."""
+    """A checkpoint that cannot be read although all its bytes can, or whose checksums differ."""
 
 
 def read(checkpoint: str, action: Callable[[], T]) -> T:
-    """Calls `action`, which reads a part of the folder of a checkpoint with Orbax, until storage
-    lets it.
+    """Calls `action`, which reads a part of the folder of a checkpoint with Orbax, and retries it
+    while storage does not answer.
 
     Raises:
         Damaged: the content is wrong, or a file is missing.
-        RunError: raised by `action` itself, or storage is in the way as `storage.storage_error`
-            says.
+        RunError: raised by `action` itself, or the error of storage by `storage.storage_error`.
     """
     # Orbax abandons coroutines after an error.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
@@ -48,7 +48,8 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
                 raise Damaged(f"{checkpoint} cannot be read ({first_line(error)})") from None
             if cause is None:
                 raise StorageError(
-                    f"{checkpoint} was deleted, perhaps by its run, which is training: give the command again"
+                    f"{checkpoint} was deleted, perhaps by its run, which is training: give the "
+                    "command again"
                 ) from None
             if pause is None:
                 raise storage.storage_error(f"reading {checkpoint}", cause) from None
@@ -57,17 +58,17 @@ def read(checkpoint: str, action: Callable[[], T]) -> T:
 
 
 def on_all_processes(checkpoint: str, action: Callable[[], T]) -> T:
-    """Calls `action`, which all processes call at once and which succeeds or fails for all: each
-    reads the share of its devices, and if only one failed, the others would wait for it in the next
-    collective."""
+    """Calls `action` on all processes at once. It succeeds or fails for all: each reads the share of
+    its devices, and if only one failed, the others would wait for it in the next collective."""
     problem: RunError | None = None
     result = None
     try:
         result = action()
     except RunError as error:
         problem = error
-    if not distributed.everywhere(problem is None or isinstance(problem, Damaged)):
-        if problem is not None and not isinstance(problem, Damaged):
+    is_fatal = problem is not None and not isinstance(problem, Damaged)
+    if not distributed.everywhere(not is_fatal):
+        if problem is not None and is_fatal:
             raise problem
         raise RunError(f"{checkpoint} cannot be used by another process: see its message")
     if not distributed.everywhere(problem is None):
@@ -76,8 +77,8 @@ def on_all_processes(checkpoint: str, action: Callable[[], T]) -> T:
 
 
 def _storage_error(checkpoint: str, error: BaseException) -> BaseException | None:
-    """The error of storage behind an error of Orbax; None if the content of the files is to
-    blame."""
+    """The error of storage behind an error of Orbax; None if the content of the files caused
+    it."""
     for cause in chain(error):
         if is_passing(cause):
             return cause
@@ -98,7 +99,8 @@ def _read_through(path: str) -> None:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether an error is one of storage or memory, and says nothing of the content of a file."""
+    """Whether an error is one of storage or memory, and says nothing about the content of a
+    file."""
     number = storage.errno_of(error)
     if number is not None:
         return number not in storage.MISSING
@@ -108,7 +110,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that it came from."""
+    """An error and its causes, the nearest first."""
     causes: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in causes:
@@ -118,11 +120,12 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def first_line(error: BaseException) -> str:
-    """A message of TensorStore begins with its action and ends with the cause; then options follow
-    in brackets."""
-    lines = str(error).strip().splitlines()
-    first = lines[0] if lines else type(error).__name__
+    """The first line of a message, without the options in brackets that TensorStore appends. A long
+    one loses its middle: TensorStore's begin with the action and end with the cause."""
+    first, *_ = str(error).strip().splitlines() or [type(error).__name__]
     line, _, _ = first.partition(" [")
     if len(line) <= 300:
         return line
-    return f"{line[:140]} ... {line[-140:]}"
+    start = line[:140]
+    end = line[-140:]
+    return f"{start} ... {end}"

@@ -1,8 +1,8 @@
 """Which checkpoints of a run are kept, and how the others are deleted.
 
-Orbax's own retention (0.12.8) breaks promises of ours, so its manager keeps all checkpoints:
-- It believes metrics that nothing verified: a flipped digit in one deletes the best checkpoint. So
-  does a metric that is NaN, as it is sorted with the others.
+Orbax's own retention (0.12.8) breaks our promises, so its manager keeps all checkpoints:
+- It trusts unverified metrics: a flipped digit in one deletes the best checkpoint. So does a metric
+  that is NaN, as it is sorted with the others.
 - A run that is killed while it deletes leaves half a checkpoint that counts as finished: on a disk
   without `todelete_subdir`, and in every bucket, where the mark of a finished one does not go first.
 - After a save or a deletion that failed, it no longer knows which checkpoints are left.
@@ -27,9 +27,9 @@ class Retention:
 
     Attributes:
         keep: how many of the newest stay.
-        keep_best: how many of the best ones stay as well.
-        metric: says which is the best.
-        mode: whether "min" or "max" of it is best.
+        keep_best: how many of the best stay as well.
+        metric: the metric that ranks them.
+        mode: whether "min" or "max" of the metric is best.
     """
 
     keep: int = 1
@@ -54,21 +54,22 @@ class Retention:
             steps: of all checkpoints, oldest first.
             verified: the metrics of each step that are known to be right.
         """
+        newest = steps[-self.keep :]
         unknown = [step for step in steps if not self._is_known(step, verified)]
-        kept = {*steps[-self.keep :], *unknown}
+        kept = {*newest, *unknown}
         if self.keep_best:
             by_rank = self._by_rank(steps, verified)
             kept.update(by_rank[-self.keep_best :])
         return kept
 
     def _by_rank(self, steps: Sequence[int], verified: Mapping[int, Metrics]) -> list[int]:
-        """The steps that have a rank, the best last; of equally good ones the newest."""
-        ranks = {}
+        """The steps that have a rank, the best last; the newer of equally good ones is later."""
+        rank_of = {}
         for step in steps:
             rank = self.rank(verified.get(step))
             if rank > -math.inf:
-                ranks[step] = rank
-        return sorted(ranks, key=lambda step: ranks[step])  # stable
+                rank_of[step] = rank
+        return sorted(rank_of, key=lambda step: rank_of[step])  # stable
 
     def _is_known(self, step: int, verified: Mapping[int, Metrics]) -> bool:
         """Whether it is known how good a checkpoint is, or that it was not evaluated."""
@@ -81,7 +82,7 @@ class Retention:
 
 
 def delete(folder: str, step: int) -> None:
-    """Deletes a checkpoint, of which no half is ever left: a process may be killed at any moment.
+    """Deletes a checkpoint as a whole: half of it is never left, whenever the process is killed.
 
     On a disk it is first moved to the folder `DELETED` in one step. In a bucket Orbax's mark of a
     finished checkpoint goes first, and a checkpoint without the mark counts as unfinished.
@@ -99,8 +100,8 @@ def delete(folder: str, step: int) -> None:
 
 
 def finish_deletion(folder: str) -> None:
-    """Deletes what `delete` moved, in this process or one that was killed. What cannot be deleted
-    now, as it is open on another machine, is tried again next time."""
+    """Deletes what `delete` moved, in this process or one that was killed. A file that cannot be
+    deleted now, as another machine has it open, is tried again next time."""
     if io_files.is_remote(folder):
         return
     deleted = os.path.join(folder, DELETED)

@@ -1,6 +1,6 @@
-"""The folder of a run, local or in a bucket: whose it is, who may write to it, and its files.
+"""The folder of a run, local or in a bucket: which run owns it, who may write to it, and its files.
 
-run.json is made once, when a run takes its first step: its `id` is in every checkpoint of the run.
+run.json is made once, when a run takes its first step. Every checkpoint of the run has its `id`.
 """
 
 import contextlib
@@ -41,9 +41,10 @@ class RunFolder:
     """The folder of a run. Only the first process writes to it.
 
     Attributes:
-        path: of the folder.
-        id: of the run, the same on all processes; a run that has taken no step gets a new one.
-        data: what run.json will say of the data of the next steps.
+        path: the path of the folder.
+        id: the id of the run, the same on all processes; a run that has taken no step gets a new
+            one.
+        data: what run.json will record about the data of the next steps.
     """
 
     def __init__(self, path: str, lease: Lease | None = None):
@@ -53,32 +54,30 @@ class RunFolder:
         self._identity = read_identity(path) if distributed.is_first() else {}
         self.id = self._identity.get("id") or secrets.token_hex(8)
         if jax.process_count() > 1:
-            letters = np.frombuffer(self.id.encode(), np.uint8)
-            letters = multihost_utils.broadcast_one_to_all(letters)
-            self.id = letters.tobytes().decode()
+            self.id = _of_first_process(self.id)
 
     def check(self) -> None:
-        """Raises RunError if another process has taken the folder. Whoever writes to it asks
-        first."""
+        """Raises RunError if another process has taken the folder; call it before each write."""
         if self._lease is not None:
             self._lease.check()
 
     def begin_steps(self, files: assets.Files) -> None:
-        """Makes the folder that of a run which takes a step now, unless it is one: its identity,
-        and the files that its model needs. A result of earlier steps is deleted."""
+        """Writes the identity of the run, which takes a step now, and the files that its model
+        needs. Deletes a result of earlier steps."""
         self.check()
         if not self._identity:
             now = datetime.datetime.now(datetime.UTC)
             self._identity = {"id": self.id, "begun": now.isoformat(" ", "seconds")}
         self._identity["data"] = self.data
-        json_files.write(os.path.join(self.path, RUN_FILE), self._identity)
-        # before config.json says that there is more to do
-        io_files.remove(os.path.join(self.path, RESULT_FILE))
+        identity_path = os.path.join(self.path, RUN_FILE)
+        json_files.write(identity_path, self._identity)
+        # before config.json asks for more steps
+        result_path = os.path.join(self.path, RESULT_FILE)
+        io_files.remove(result_path)
         write_files(self.path, files)
 
     def note_checkpoint(self) -> None:
-        """Notes that the run has a finished checkpoint, so that it never begins again in
-        silence."""
+        """Notes that the run has a finished checkpoint, so that it never silently starts over."""
         if not distributed.is_first() or self._identity.get("saved"):
             return
         self._identity["saved"] = True
@@ -94,12 +93,19 @@ class RunFolder:
         json_files.write(path, result)
 
 
+def _of_first_process(text: str) -> str:
+    """The text of the first process, on all processes; each one's has the same length."""
+    letters = np.frombuffer(text.encode(), np.uint8)
+    letters = multihost_utils.broadcast_one_to_all(letters)
+    return letters.tobytes().decode()
+
+
 @contextlib.contextmanager
 def hold(path: str, restart: bool = False) -> Iterator[RunFolder]:
     """The folder of a run, which no other process writes to until the block ends.
 
     The folder is made if it does not exist, and deleted again if nothing was written to it. With
-    `restart`, the run that is there is moved away.
+    `restart`, an existing run is moved away.
 
     Raises:
         RunError: the folder cannot be written to, another process writes to it, or it holds a run
@@ -108,7 +114,9 @@ def hold(path: str, restart: bool = False) -> Iterator[RunFolder]:
     with contextlib.ExitStack() as closing:
 
         def take() -> Lease | None:
-            return _take(path, restart, closing) if distributed.is_first() else None
+            if not distributed.is_first():
+                return None
+            return _take(path, restart, closing)
 
         lease = on_all_processes(path, take)
         yield RunFolder(path, lease)
@@ -128,13 +136,13 @@ def _take(path: str, restart: bool, closing: contextlib.ExitStack) -> Lease:
     lease.take()
     _remove_unfinished(path)
     if restart:
-        _put_aside(path, _free_name(path))
+        _move_away(path, _free_name(path))
     _refuse_lost(path)
     return lease
 
 
 def _make_folder(path: str, closing: contextlib.ExitStack) -> None:
-    """Makes a folder; those that are made are deleted with `closing` if they are empty then."""
+    """Makes a folder and those above it; `closing` deletes the new ones if they are still empty."""
 
     def remove_if_empty(folder: Path) -> None:
         with contextlib.suppress(OSError):
@@ -158,19 +166,19 @@ def _remove_unfinished(path: str) -> None:
 
 
 def _free_name(path: str) -> str:
-    """Where the run in a folder is moved: before-1, or the next number."""
-    numbers = [0]
+    """The folder that the run in a folder is moved to: before-1, or the next number."""
+    highest = 0
     for name in io_files.listdir(path):
         number = name.removeprefix(BEFORE)
         if name.startswith(BEFORE) and number.isdecimal():
-            numbers.append(int(number))
-    return os.path.join(path, f"{BEFORE}{1 + max(numbers)}")
+            highest = max(highest, int(number))
+    return os.path.join(path, f"{BEFORE}{highest + 1}")
 
 
-def _put_aside(path: str, aside: str) -> None:
-    """Moves all of a run to a folder inside its own; last what says that it had checkpoints,
-    without which no run resumes if this is cut short. Raises RunError if there is something else
-    than a run, such as a folder of other runs."""
+def _move_away(path: str, target: str) -> None:
+    """Moves all files of a run to a folder inside its own; run.json goes last, as it records that
+    there were checkpoints: if the move is interrupted, the run is not resumed without them. Raises
+    RunError if the folder holds something other than a run, such as other runs."""
     names = []
     for name in io_files.listdir(path):
         if name != LEASE_FILE and not name.startswith(BEFORE):
@@ -185,12 +193,13 @@ def _put_aside(path: str, aside: str) -> None:
     names.sort(key=lambda name: name == RUN_FILE)
     for name in names:
         source = os.path.join(path, name)
-        io_files.move(source, os.path.join(aside, name))
-    distributed.say(f"the previous run is moved to {aside}")
+        io_files.move(source, os.path.join(target, name))
+    distributed.say(f"the previous run is moved to {target}")
 
 
 def _refuse_lost(path: str) -> None:
-    """Refuses a folder whose run has got somewhere, and has no checkpoint to resume from."""
+    """Raises RunError if the run of a folder has taken steps but has no checkpoint to resume
+    from."""
     identity = read_identity(path)
     names = io_files.listdir(path)
     if checkpoint_steps(path):
@@ -201,10 +210,10 @@ def _refuse_lost(path: str) -> None:
                     "or start over with --restart"
                 )
         return
-    telling = [RESULT_FILE, DAMAGED]
+    traces = [RESULT_FILE, DAMAGED]
     if not identity:
-        telling = [CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, *telling]
-    signs = [name for name in telling if name in names]
+        traces = [CONFIG_FILE, ENVIRONMENT_FILE, METRICS_FILE, *traces]
+    signs = [name for name in traces if name in names]
     if identity.get("saved"):
         signs.append(f"a {RUN_FILE} that says that there were checkpoints")
     if signs:
@@ -221,12 +230,15 @@ def _refuse_lost(path: str) -> None:
 def checkpoint_steps(path: str) -> list[int]:
     """The steps of what looks like a checkpoint in a run folder, oldest first."""
     folder = os.path.join(path, CHECKPOINTS)
-    names = io_files.listdir(folder)
-    return sorted(int(name) for name in names if name.isdecimal())
+    steps = []
+    for name in io_files.listdir(folder):
+        if name.isdecimal():
+            steps.append(int(name))
+    return sorted(steps)
 
 
 def read_identity(path: str) -> dict[str, Any]:
-    """What a folder's run.json says; nothing if there is none. Raises RunError if it is damaged."""
+    """The content of a folder's run.json; {} if there is none. Raises RunError if it is damaged."""
     file = os.path.join(path, RUN_FILE)
     content = io_files.read(file)
     if content is None:

@@ -5,11 +5,11 @@ The products carry a name, so that a remat policy can save exactly them, and hav
 their own, because the order of axes that suits TPUs costs a CPU half of its speed: the compiler
 transposes whole activations around the products. On a CPU the tokens are flattened (over channels)
 or W is repeated for each example (over tokens, on NVIDIA's GPUs too), which needs no transposition.
-The platform is chosen when the program is lowered; the other branches are not in the program.
+The platform is chosen when the program is lowered. The other branches are not in the program.
 
 Each derivative is a linear function of a tangent (`jax.custom_jvp`), which JAX transposes for
-gradients: forward and reverse mode nest in any order. `keeping_inputs` keeps its factors alone for
-the backward pass, as of a choice of platforms JAX would keep what every branch needs.
+gradients: forward and reverse mode nest in any order. With `keeping_inputs` only its factors are
+kept for the backward pass. JAX would otherwise keep what the branch of every platform needs.
 """
 
 import functools
@@ -35,8 +35,11 @@ def _over_channels(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 @_over_channels.defjvp
 def _over_channels_jvp(primals, tangents):
-    (x, kernel), (d_x, d_kernel) = primals, tangents
-    return _over_channels(x, kernel), _over_channels(d_x, kernel) + _in_rows(x, d_kernel)
+    x, kernel = primals
+    d_x, d_kernel = tangents
+    y = _over_channels(x, kernel)
+    d_y = _over_channels(d_x, kernel) + _in_rows(x, d_kernel)
+    return y, d_y
 
 
 @keeping_inputs
@@ -44,9 +47,10 @@ def _in_rows(x: jax.Array, kernel: jax.Array) -> jax.Array:
     """x kernel, for a gradient of the kernel that transposes no activations."""
 
     def flattened(x: jax.Array, kernel: jax.Array) -> jax.Array:
-        rows = x.reshape(-1, x.shape[-1])
-        products = rows @ kernel
-        return products.reshape(*x.shape[:-1], -1)
+        *leading, channels = x.shape
+        rows = x.reshape(-1, channels)  # [batch tokens, in]
+        products = rows @ kernel  # [batch tokens, out]
+        return products.reshape(*leading, -1)
 
     return jax.lax.platform_dependent(x, kernel, cpu=flattened, default=jnp.matmul)
 
@@ -70,25 +74,37 @@ def add_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
 
 @add_bias.defjvp
 def _add_bias_jvp(primals, tangents):
-    (x, bias), (d_x, d_bias) = primals, tangents
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    return add_bias(x, bias), (d_x.astype(wide) + d_bias.astype(wide)).astype(x.dtype)
+    x, bias = primals
+    d_x, d_bias = tangents
+    precise = jnp.promote_types(x.dtype, jnp.float32)
+    y = add_bias(x, bias)
+    d_y = d_x.astype(precise) + d_bias.astype(precise)
+    return y, d_y.astype(x.dtype)
 
 
 @jax.custom_jvp
 def nameless_over_tokens(weight: jax.Array, x: jax.Array) -> jax.Array:
-    """`over_tokens` for what no policy is to save."""
+    """`over_tokens` without the name by which a remat policy saves the product."""
     return jax.lax.platform_dependent(weight, x, cpu=_repeated, cuda=_repeated, default=_einsum)
 
 
 @nameless_over_tokens.defjvp
 def _over_tokens_jvp(primals, tangents):
-    (weight, x), (d_weight, d_x) = primals, tangents
-    return nameless_over_tokens(weight, x), _of_x(weight, d_x) + _of_weight(x, d_weight)
+    weight, x = primals
+    d_weight, d_x = tangents
+    y = nameless_over_tokens(weight, x)
+    d_y = _linear_in_x(weight, d_x) + _linear_in_weight(x, d_weight)
+    return y, d_y
 
 
 def _repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.broadcast_to(weight, (*x.shape[:-2], *weight.shape)) @ x
+    return _repeat(weight, x) @ x
+
+
+def _repeat(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """A weight [out, in] for each example of x [..., in, channels]: [..., out, in]."""
+    examples = x.shape[:-2]
+    return jnp.broadcast_to(weight, (*examples, *weight.shape))
 
 
 def _einsum(weight: jax.Array, x: jax.Array) -> jax.Array:
@@ -96,29 +112,32 @@ def _einsum(weight: jax.Array, x: jax.Array) -> jax.Array:
 
 
 @keeping_inputs
-def _of_x(weight: jax.Array, x: jax.Array) -> jax.Array:
+def _linear_in_x(weight: jax.Array, x: jax.Array) -> jax.Array:
+    """weight x, whose derivative by x alone is needed."""
     return jax.lax.platform_dependent(weight, x, cpu=_repeated, cuda=_repeated, default=_einsum)
 
 
 @keeping_inputs
-def _of_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
+def _linear_in_weight(x: jax.Array, weight: jax.Array) -> jax.Array:
     """weight x, for a gradient of the weight that is added up over examples in float32: a sum over
     a batch in bfloat16 stops growing."""
-    wide = jnp.promote_types(x.dtype, jnp.float32)
+    precise = jnp.promote_types(x.dtype, jnp.float32)
 
     def in_turn(weight: jax.Array, x: jax.Array) -> jax.Array:
         """One example after another."""
-        precise = weight.astype(wide)
+        precise_weight = weight.astype(precise)
 
-        def of_example(example: jax.Array) -> jax.Array:
-            return (precise @ example.astype(wide)).astype(x.dtype)
+        def product(example: jax.Array) -> jax.Array:
+            y = precise_weight @ example.astype(precise)
+            return y.astype(x.dtype)
 
-        examples = x.reshape(-1, *x.shape[-2:])
-        products = jax.lax.map(of_example, examples)
-        return products.reshape(*x.shape[:-2], *products.shape[-2:])
+        *leading, tokens, channels = x.shape
+        examples = x.reshape(-1, tokens, channels)
+        products = jax.lax.map(product, examples)  # [examples, out, channels]
+        return products.reshape(*leading, len(weight), channels)
 
     def repeated(weight: jax.Array, x: jax.Array) -> jax.Array:
-        weights = jnp.broadcast_to(weight.astype(wide), (*x.shape[:-2], *weight.shape))
+        weights = _repeat(weight.astype(precise), x)  # [..., out, in]
         return weights.astype(x.dtype) @ x
 
     # A loop over examples cannot be sharded: every device would gather the batch.
@@ -139,26 +158,46 @@ def matmul_flops(function: Callable, *args) -> int:
     recomputation in a backward pass counts. Elementwise work is left out, as the paper's figures do
     (FLOPs of Table 1 are twice the multiply-adds of Table 2).
     """
-    return _count(jax.make_jaxpr(function)(*args).jaxpr)
+    traced = jax.make_jaxpr(function)(*args)
+    return _flops(traced.jaxpr)
 
 
-def _count(jaxpr) -> int:
+def _flops(jaxpr) -> int:
     total = 0
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            results = math.prod(equation.outvars[0].aval.shape)
-            terms = math.prod(left[axis] for axis in contracted)
-            total += 2 * results * terms
-        elif equation.primitive.name == "cond":
+        name = equation.primitive.name
+        if name == "dot_general":
+            total += _product_flops(equation)
+        elif name == "cond":
             # Branches of one product for different platforms: the last is the default one.
-            total += _count(equation.params["branches"][-1].jaxpr)
+            default_branch = equation.params["branches"][-1]
+            total += _flops(default_branch.jaxpr)
+        elif name == "scan":
+            total += equation.params["length"] * _inner_flops(equation)
         else:
-            repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-            # Both a jaxpr and a closed one, which holds it, have equations.
-            inner = jax.tree.leaves(
-                list(equation.params.values()), is_leaf=lambda value: hasattr(value, "eqns")
-            )
-            total += repeats * sum(_count(value) for value in inner if hasattr(value, "eqns"))
+            total += _inner_flops(equation)
+    return total
+
+
+def _product_flops(equation) -> int:
+    """Operations of one `dot_general`."""
+    contracted_axes, _ = equation.params["dimension_numbers"]
+    left_axes, _ = contracted_axes
+    left = equation.invars[0].aval
+    product = equation.outvars[0].aval
+    terms = math.prod(left.shape[axis] for axis in left_axes)
+    return 2 * terms * math.prod(product.shape)
+
+
+def _inner_flops(equation) -> int:
+    """Operations of the programs that an equation calls, such as the body of a scan."""
+
+    def is_program(value) -> bool:
+        # Both a jaxpr and a closed one, which holds it, have equations.
+        return hasattr(value, "eqns")
+
+    total = 0
+    for value in jax.tree.leaves(list(equation.params.values()), is_leaf=is_program):
+        if is_program(value):
+            total += _flops(value)
     return total

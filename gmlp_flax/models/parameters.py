@@ -3,8 +3,8 @@ other lengths; and, stated where layers are stacked, which axis is the layer.
 
 Training reads it with `metadata`. No file outside the models lists parameters by name.
 
-A rule of resizing makes parameters for n tokens fit another number of tokens, or another grid of
-patches. It takes a parameter, whose leading axis may be the layer, its new shape, and the grids of
+A rule of resizing (`Resize`) makes parameters for n tokens fit another number of tokens, or another
+grid of patches. It takes a parameter, whose leading axis may be the layer, its new shape, and the grids of
 patches of two image models (None for text). It returns the resized parameter or, if the rule does
 not apply, the parameter unchanged. Rules are compared by value.
 """
@@ -12,7 +12,7 @@ not apply, the parameter unchanged. Rules are compared by value.
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -51,11 +51,17 @@ class OverPatches:
         """A rule, as above."""
         if not grids:
             return x
-        tokens = grids.prefix + math.prod(grids.old)
-        for axis, summed in ((self.outputs, False), (self.inputs, True)):
-            if axis is not None and x.shape[axis] == tokens:
-                x = resize_tokens(x, axis % x.ndim, grids, summed)
+        if self.outputs is not None:
+            x = self._resize_axis(x, self.outputs, grids, summed=False)
+        if self.inputs is not None:
+            x = self._resize_axis(x, self.inputs, grids, summed=True)
         return x
+
+    def _resize_axis(self, x: jax.Array, axis: int, grids: Grids, summed: bool) -> jax.Array:
+        tokens = grids.prefix + math.prod(grids.old)
+        if x.shape[axis] != tokens:
+            return x
+        return resize_tokens(x, axis % x.ndim, grids, summed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,31 +85,37 @@ class CropOrPad:
     def __call__(self, x: jax.Array, shape: tuple[int, ...], grids: Grids | None) -> jax.Array:
         """A rule, as above."""
         for axis in self.axes:
-            more = shape[axis] - x.shape[axis]
+            added = shape[axis] - x.shape[axis]  # negative: entries are removed
+            # an even number of biases belongs to buckets of offsets, which do not depend on n
+            is_in_buckets = self.keep == "center" and added % 2 == 1
             if grids and self.over_patches:
                 x = OverPatches(outputs=axis)(x, shape, grids)
-            elif (self.keep == "center" and more % 2) or (more > 0 and not self.fill):
-                # an even number of biases belongs to buckets of offsets, which do not depend on n
+            elif is_in_buckets or (added > 0 and not self.fill):
                 return x
             else:
-                before = {"first": 0, "center": more // 2, "last": more}[self.keep]
-                after = more - before
-                start = max(-before, 0)
-                stop = x.shape[axis] - max(-after, 0)
-                x = jax.lax.slice_in_dim(x, start, stop, axis=axis % x.ndim)
-                if more > 0:
-                    widths = [(0, 0)] * x.ndim
-                    widths[axis] = (max(before, 0), max(after, 0))
-                    x = jnp.pad(x, widths, mode=self.fill)
+                x = self._crop_or_pad(x, axis, added)
         return x
+
+    def _crop_or_pad(self, x: jax.Array, axis: int, added: int) -> jax.Array:
+        """Adds so many entries along an axis, or removes them if the number is negative."""
+        before = {"first": 0, "center": added // 2, "last": added}[self.keep]
+        after = added - before
+        start = max(-before, 0)
+        stop = x.shape[axis] - max(-after, 0)
+        x = jax.lax.slice_in_dim(x, start, stop, axis=axis % x.ndim)
+        if added <= 0:
+            return x
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = (max(before, 0), max(after, 0))
+        return jnp.pad(x, widths, mode=self.fill)
 
 
 TAPS = CropOrPad("center", "constant")  # Toeplitz taps [..., 2n - 1]
 PAST_TAPS = CropOrPad("last", "constant")  # of a causal matrix [..., n], the largest distance first
 OFFSETS = CropOrPad("center", "edge")  # biases of offsets [..., 2n - 1]
 PAST_OFFSETS = CropOrPad("last", "edge")  # of offsets up to 0 [..., n]
-TOKEN_BIAS = CropOrPad("first", "mean")  # biases of tokens [..., n] beside Toeplitz taps
-POSITIONS = CropOrPad("first", "", axes=(-2,))  # a table of positions of text, [n, d_model]
+TOKEN_BIAS = CropOrPad("first", "mean")  # biases of tokens [..., n] that go with Toeplitz taps
+POSITIONS = CropOrPad("first", "", axes=(-2,))  # the table of positions of text, [n, d_model]
 
 
 def of_offsets(resize: Resize | None) -> bool:
@@ -132,15 +144,18 @@ def resize_tokens(x: jax.Array, axis: int, grids: Grids, summed: bool = False) -
     Returns:
         x with prefix + H * W entries along `axis`.
     """
-    first, patches = jnp.split(x, [grids.prefix], axis)
     before = x.shape[:axis]
     after = x.shape[axis + 1 :]
-    grid = patches.reshape(*before, *grids.old, *after)
-    resized = jax.image.resize(grid, (*before, *grids.new, *after), "bicubic")
+    new_shape = (*before, *grids.new, *after)
+    prefix, patches = jnp.split(x, [grids.prefix], axis)
+    grid = patches.reshape(*before, *grids.old, *after)  # [..., h, w, ...]
+    grid = jax.image.resize(grid, new_shape, "bicubic")  # [..., H, W, ...]
     if summed:
-        resized = resized * (math.prod(grids.old) / math.prod(grids.new))
-    flat = resized.reshape(*before, -1, *after)
-    return jnp.concatenate([first, flat], axis)
+        old_count = math.prod(grids.old)
+        new_count = math.prod(grids.new)
+        grid = grid * (old_count / new_count)
+    patches = grid.reshape(*before, -1, *after)  # [..., H * W, ...]
+    return jnp.concatenate([prefix, patches], axis)
 
 
 class Layers(NamedTuple):
@@ -175,7 +190,7 @@ class ParamMetadata(NamedTuple):
     layers: Layers | None = None
 
 
-PLAIN = ParamMetadata()  # of a parameter of which nothing was stated
+PLAIN = ParamMetadata()  # of a parameter about which nothing was stated
 
 
 def parameter(value: jax.Array, **metadata: Any) -> nnx.Param:
@@ -184,8 +199,8 @@ def parameter(value: jax.Array, **metadata: Any) -> nnx.Param:
 
 
 def metadata_of(variable: nnx.Variable) -> ParamMetadata:
-    """What was said where it was made. A plain `nnx.Param` is not sharded, is decayed, and cannot
-    be resized."""
+    """What was stated where the parameter was made. A plain `nnx.Param` is not sharded, is decayed,
+    and cannot be resized."""
     return variable.get_metadata().get("param_metadata", PLAIN)
 
 
@@ -193,7 +208,8 @@ def set_layers(module: nnx.Module, layers: Layers) -> None:
     """States that the leading axis of every parameter of a module is these layers."""
     for _, node in nnx.iter_graph(module):
         if isinstance(node, nnx.Param):
-            node.set_metadata(param_metadata=metadata_of(node)._replace(layers=layers))
+            stacked = metadata_of(node)._replace(layers=layers)
+            node.set_metadata(param_metadata=stacked)
 
 
 def gather(params: Any, dtype: jnp.dtype) -> Any:
@@ -204,27 +220,43 @@ def gather(params: Any, dtype: jnp.dtype) -> Any:
     the compiler gathers.
     """
     leaves, structure = jax.tree.flatten(params, is_leaf=lambda x: isinstance(x, nnx.Variable))
-    axes = {}  # number of a leaf -> its axis along fsdp, counted from the end
-    for number, leaf in enumerate(leaves):
-        names = metadata_of(leaf).sharding
-        if FSDP in names:
-            axes[number] = names.index(FSDP) - len(names)
+    axes = _fsdp_axes(leaves)
     if not axes or FSDP not in jax.sharding.get_abstract_mesh().manual_axes:
         return params
     parts = []
     for number, axis in axes.items():
         part = leaves[number][...].astype(dtype)
         parts.append(jnp.moveaxis(part, axis, 0))
+    wholes = _gather_arrays(parts)
+    for (number, axis), whole in zip(axes.items(), wholes, strict=True):
+        value = jnp.moveaxis(whole, 0, axis)
+        leaves[number] = leaves[number].replace(value)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _fsdp_axes(leaves: list[nnx.Variable]) -> dict[int, int]:
+    """Number of a leaf that is sharded along `fsdp` -> its axis there, counted from the end."""
+    axes = {}
+    for number, leaf in enumerate(leaves):
+        names = metadata_of(leaf).sharding
+        if FSDP in names:
+            axes[number] = names.index(FSDP) - len(names)
+    return axes
+
+
+def _gather_arrays(parts: list[jax.Array]) -> Iterator[jax.Array]:
+    """Arrays of which each device along `fsdp` has a part of the leading axis, whole, by one
+    collective."""
     # rows that fill a TPU's tiles are copied least
     width = math.gcd(1024, *(part.size for part in parts))
     rows = [part.reshape(-1, width) for part in parts]
-    ends = itertools.accumulate(len(row) for row in rows[:-1])
-    gathered = jax.lax.all_gather(jnp.concatenate(rows), FSDP)
-    wholes = jnp.split(gathered, list(ends), axis=1)
-    for (number, axis), part, whole in zip(axes.items(), parts, wholes, strict=True):
-        value = whole.reshape(-1, *part.shape[1:])
-        leaves[number] = leaves[number].replace(jnp.moveaxis(value, 0, axis))
-    return jax.tree.unflatten(structure, leaves)
+    all_rows = jnp.concatenate(rows)
+    gathered = jax.lax.all_gather(all_rows, FSDP)  # [devices, rows, width]
+    ends = list(itertools.accumulate(len(part) for part in rows))
+    wholes = jnp.split(gathered, ends[:-1], axis=1)
+    for part, whole in zip(parts, wholes, strict=True):
+        inner_shape = part.shape[1:]
+        yield whole.reshape(-1, *inner_shape)
 
 
 def count(shapes: Any) -> int:
@@ -235,5 +267,7 @@ def count(shapes: Any) -> int:
 def metadata(module: nnx.Module) -> dict[str, ParamMetadata]:
     """Path, such as `encoder/norm/scale` -> metadata, of all parameters of a module. Shapes instead
     of arrays do."""
-    state = nnx.to_flat_state(nnx.state(module, nnx.Param))
-    return {"/".join(map(str, path)): metadata_of(variable) for path, variable in state}
+    by_path = {}
+    for path, variable in nnx.to_flat_state(nnx.state(module, nnx.Param)):
+        by_path["/".join(map(str, path))] = metadata_of(variable)
+    return by_path

@@ -45,19 +45,23 @@ def expand(taps: jax.Array) -> jax.Array:
     rows, and 6 to 30 times in one band of n rows. A CPU is faster with one band, and its transpose
     with many (docs/mixers.md).
     """
-    return _expand(taps) if length_of(taps) > BAND else in_bands(taps, length_of(taps))
+    n = length_of(taps)
+    return _expand(taps) if n > BAND else in_bands(taps, n)
 
 
 @jax.custom_jvp
 def _expand(taps: jax.Array) -> jax.Array:
-    one_band = functools.partial(in_bands, height=length_of(taps))
+    n = length_of(taps)
+    one_band = functools.partial(in_bands, height=n)
     many_bands = functools.partial(in_bands, height=BAND)
     return jax.lax.platform_dependent(taps, cpu=one_band, default=many_bands)
 
 
 @_expand.defjvp
 def _expand_jvp(primals, tangents):
-    return _expand(*primals), in_bands(*tangents, height=BAND)
+    (taps,) = primals
+    (d_taps,) = tangents
+    return _expand(taps), in_bands(d_taps, height=BAND)
 
 
 def in_bands(taps: jax.Array, height: int) -> jax.Array:
@@ -68,7 +72,9 @@ def in_bands(taps: jax.Array, height: int) -> jax.Array:
     """
     n = length_of(taps)
     width = 2 * n - 1
-    repeated = jnp.broadcast_to(jnp.append(taps, 0), (height, 2 * n)).reshape(-1)
+    with_zero = jnp.append(taps, 0)  # [2n]
+    copies = jnp.broadcast_to(with_zero, (height, 2 * n))
+    repeated = copies.reshape(-1)
     band = repeated[: height * width].reshape(height, width)
     bands = []
     for first in range(0, n, height):
@@ -102,22 +108,22 @@ def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
     """
     n = length_of(taps)
     blocks = -(-n // BAND)
-    frequencies = blocks + 1
     transforms = _block_transforms(blocks)
-    weights = _block_weights(taps, blocks, transforms, x.dtype)
+    weights = _block_weights(taps, blocks, transforms, x.dtype)  # [frequencies, 2 BAND, 2 BAND]
 
-    examples = x.shape[:-2]
-    channels = x.shape[-1]
-    padding = [(0, 0)] * len(examples) + [(0, blocks * BAND - n), (0, 0)]
-    padded = jnp.pad(x, padding)
-    by_block = padded.reshape(*examples, blocks, BAND * channels)
-    z = jnp.einsum("fb,...bm->...fm", jnp.asarray(transforms.forwards, x.dtype), by_block)
-    z = z.reshape(*examples, frequencies, 2 * BAND, channels)
-    z = jax.vmap(nameless_over_tokens, in_axes=(0, -3), out_axes=-3)(weights, z)
-    z = z.reshape(*examples, 2 * frequencies, BAND * channels)
-    y = jnp.einsum("bf,...fm->...bm", jnp.asarray(transforms.backwards, x.dtype), z)
-    y = y.reshape(padded.shape)
+    padded = _pad_tokens(x, blocks * BAND)  # [..., blocks BAND, channels]
+    spectrum = _to_frequencies(padded, transforms)  # [..., frequencies, 2 BAND, channels]
+    product_of_frequencies = jax.vmap(nameless_over_tokens, in_axes=(0, -3), out_axes=-3)
+    mixed = product_of_frequencies(weights, spectrum)
+    y = _from_frequencies(mixed, transforms)  # [..., blocks BAND, channels]
     return checkpoint_name(y[..., :n, :], NAME)
+
+
+def _pad_tokens(x: jax.Array, tokens: int) -> jax.Array:
+    """[..., n, channels] to [..., tokens, channels], with zeros after the n tokens."""
+    widths = [(0, 0)] * x.ndim
+    widths[-2] = (0, tokens - x.shape[-2])
+    return jnp.pad(x, widths)
 
 
 class _BlockTransforms(NamedTuple):
@@ -127,13 +133,13 @@ class _BlockTransforms(NamedTuple):
     Attributes:
         forwards: of blocks of tokens, [2 frequencies, blocks], one frequency after another.
         backwards: [blocks, 2 frequencies].
-        of_taps: of W's blocks from the difference -blocks on, [2 frequencies, 2 blocks], all real
+        taps: of W's blocks from the difference -blocks on, [2 frequencies, 2 blocks], all real
             parts first.
     """
 
     forwards: np.ndarray
     backwards: np.ndarray
-    of_taps: np.ndarray
+    taps: np.ndarray
 
 
 def _block_transforms(blocks: int) -> _BlockTransforms:
@@ -142,16 +148,40 @@ def _block_transforms(blocks: int) -> _BlockTransforms:
     differences = np.arange(-blocks, blocks)
     turns = frequencies * differences % points
     angles = 2 * np.pi / points * turns
-    cosines = np.cos(angles)
+    cosines = np.cos(angles)  # [frequencies, 2 blocks]
     sines = np.sin(angles)
-    of_taps = np.concatenate([cosines, sines])
+    taps = np.concatenate([cosines, sines])
     # A block of tokens has an index from 0 on, and is turned the other way.
-    waves = np.stack([cosines[:, blocks:], -sines[:, blocks:]], axis=1)
+    real = cosines[:, blocks:]
+    imaginary = -sines[:, blocks:]
+    waves = np.stack([real, imaginary], axis=1)  # [frequencies, 2, blocks]
     forwards = waves.reshape(-1, blocks)
     # All but the first and the last frequency stand for their negative ones as well.
-    counts = np.where(frequencies % blocks == 0, 1, 2) / points
-    backwards = (counts.repeat(2, axis=0) * forwards).T
-    return _BlockTransforms(forwards, backwards, of_taps)
+    is_its_own_negative = frequencies % blocks == 0
+    counts = np.where(is_its_own_negative, 1, 2) / points
+    scaled = counts.repeat(2, axis=0) * forwards
+    return _BlockTransforms(forwards, scaled.T, taps)
+
+
+def _to_frequencies(x: jax.Array, transforms: _BlockTransforms) -> jax.Array:
+    """The transform over blocks of tokens, [..., blocks BAND, channels] to [..., frequencies, 2
+    BAND, channels]: the real parts of a frequency's tokens, then the imaginary ones."""
+    *leading, _, channels = x.shape
+    forwards = jnp.asarray(transforms.forwards, x.dtype)
+    blocks = forwards.shape[1]
+    by_block = x.reshape(*leading, blocks, BAND * channels)
+    parts = jnp.einsum("fb,...bm->...fm", forwards, by_block)  # [..., 2 frequencies, BAND channels]
+    return parts.reshape(*leading, blocks + 1, 2 * BAND, channels)
+
+
+def _from_frequencies(z: jax.Array, transforms: _BlockTransforms) -> jax.Array:
+    """The inverse of `_to_frequencies`."""
+    *leading, frequencies, _, channels = z.shape
+    parts = z.reshape(*leading, 2 * frequencies, BAND * channels)
+    backwards = jnp.asarray(transforms.backwards, z.dtype)
+    blocks = len(backwards)
+    by_block = jnp.einsum("bf,...fm->...bm", backwards, parts)  # [..., blocks, BAND channels]
+    return by_block.reshape(*leading, blocks * BAND, channels)
 
 
 def _block_weights(
@@ -159,18 +189,27 @@ def _block_weights(
 ) -> jax.Array:
     """W's matrix for each frequency, [frequencies, 2 BAND, 2 BAND], on the real and the imaginary
     parts of a block."""
-    n = length_of(taps)
     precise = jnp.promote_types(dtype, jnp.float32)
-    outside = blocks * BAND - n
-    padded = jnp.pad(taps.astype(precise), (outside + 1, outside)).reshape(-1, BAND)
-    # A block is two rows of these: its own offsets, and those of the block before.
-    before = jnp.pad(padded, ((1, 0), (0, 0)))[:-1]
-    taps_of_blocks = jnp.concatenate([before, padded], axis=1)[:, 1:]
-    of_taps = jnp.asarray(transforms.of_taps, precise)
-    spectrum = jnp.matmul(of_taps, taps_of_blocks, precision=jax.lax.Precision.HIGHEST)
-    matrices = jax.vmap(functools.partial(in_bands, height=BAND))(spectrum.astype(dtype))
+    taps_of_blocks = _taps_of_blocks(taps.astype(precise), blocks)
+    transform = jnp.asarray(transforms.taps, precise)
+    spectrum = jnp.matmul(transform, taps_of_blocks, precision=jax.lax.Precision.HIGHEST)
+    expand_each = jax.vmap(functools.partial(in_bands, height=BAND))
+    matrices = expand_each(spectrum.astype(dtype))  # [2 frequencies, BAND, BAND]
     real, imaginary = jnp.split(matrices, 2)
     return jnp.block([[real, -imaginary], [imaginary, real]])
+
+
+def _taps_of_blocks(taps: jax.Array, blocks: int) -> jax.Array:
+    """Taps [2n - 1] to those of W's blocks [BAND, BAND], each a Toeplitz matrix, by the difference
+    of the indices of its blocks from -blocks on: [2 blocks, 2 BAND - 1]."""
+    outside = blocks * BAND - length_of(taps)
+    padded = jnp.pad(taps, (outside + 1, outside))
+    rows_of_taps = padded.reshape(-1, BAND)  # [2 blocks, BAND]
+    # A block is two rows of these: its own offsets, and those of the block before.
+    with_zeros = jnp.pad(rows_of_taps, ((1, 0), (0, 0)))
+    rows_before = with_zeros[:-1]
+    both = jnp.concatenate([rows_before, rows_of_taps], axis=1)
+    return both[:, 1:]
 
 
 def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
@@ -182,11 +221,12 @@ def apply_fft(taps: jax.Array, x: jax.Array) -> jax.Array:
     # Output i sums taps[n - 1 + j - i] x[j]: a convolution with the reversed taps, read from n - 1
     # on.
     reversed_taps = jnp.flip(taps).astype(precise)
-    filter_hat = jnp.fft.rfft(reversed_taps, points)
-    x_hat = jnp.fft.rfft(x.astype(precise), points, axis=-2)
+    filter_hat = jnp.fft.rfft(reversed_taps, points)  # [points / 2 + 1]
+    precise_x = x.astype(precise)
+    x_hat = jnp.fft.rfft(precise_x, points, axis=-2)  # [..., points / 2 + 1, channels]
     product = x_hat * filter_hat[:, None]
-    y = jnp.fft.irfft(product, points, axis=-2)
-    y = y[..., n - 1 : 2 * n - 1, :]
+    convolution = jnp.fft.irfft(product, points, axis=-2)  # [..., points, channels]
+    y = convolution[..., n - 1 : 2 * n - 1, :]
     return checkpoint_name(y.astype(x.dtype), NAME)
 
 
@@ -194,8 +234,9 @@ def past_only(taps: jax.Array) -> jax.Array:
     """Taps of the offsets 1 - n to 0, [..., n], to all taps [..., 2n - 1] of a matrix that is 0
     above its diagonal."""
     n = taps.shape[-1]
-    padding = [(0, 0)] * (taps.ndim - 1) + [(0, n - 1)]
-    return jnp.pad(taps, padding)
+    widths = [(0, 0)] * taps.ndim
+    widths[-1] = (0, n - 1)
+    return jnp.pad(taps, widths)
 
 
 def rows(taps: jax.Array, first: jax.Array | int, count: int) -> jax.Array:
@@ -204,8 +245,12 @@ def rows(taps: jax.Array, first: jax.Array | int, count: int) -> jax.Array:
     n = length_of(taps)
     if count == n:
         return expand(taps)
+
+    def row(start: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice(taps, (start,), (n,))
+
     starts = n - 1 - first - jnp.arange(count)
-    return jax.vmap(lambda start: jax.lax.dynamic_slice(taps, (start,), (n,)))(starts)
+    return jax.vmap(row)(starts)
 
 
 def crop(taps: jax.Array, length: int) -> jax.Array:

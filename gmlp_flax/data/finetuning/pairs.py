@@ -2,7 +2,7 @@
 padded as in BERT."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,18 +10,19 @@ from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 
 _TEXTS = 4096  # encoded in one call: the tokenizers library holds kilobytes for each
-# Lengths of batches that are cut: each is a program.
+# Lengths to which batches are cut: a program is compiled for each.
 LENGTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
 
 def encode(
     texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int | None = None
 ) -> list[np.ndarray]:
-    """Encodes texts on all cores, each int32 [tokens], without special tokens; further tokens of a
-    text are dropped."""
+    """Encodes texts on all cores, each to int32 [tokens] without special tokens; tokens after the
+    first `max_tokens` of a text are dropped."""
     encoded: list[np.ndarray] = []
     for start in range(0, len(texts), _TEXTS):
-        for ids in tokenizer.encode_batch(texts[start : start + _TEXTS]):
+        batch = texts[start : start + _TEXTS]
+        for ids in tokenizer.encode_batch(batch):
             # A view would keep the ids of the whole batch.
             encoded.append(ids[:max_tokens].copy())
     return encoded
@@ -40,9 +41,19 @@ def room_for(texts: int, length: int) -> int:
     return room
 
 
-def assemble(
-    texts: Sequence[np.ndarray], length: int, tokenizer: Tokenizer
-) -> tuple[np.ndarray, np.ndarray]:
+class Inputs(NamedTuple):
+    """What the model reads of an example.
+
+    Attributes:
+        tokens: int32 [length], filled with [PAD].
+        segments: int32 [length], 1 for the second text and its [SEP], else 0.
+    """
+
+    tokens: np.ndarray
+    segments: np.ndarray
+
+
+def assemble(texts: Sequence[np.ndarray], length: int, tokenizer: Tokenizer) -> Inputs:
     """Lays out one example.
 
     A pair that is too long loses tokens one by one from the end of the longer text, or of the
@@ -52,10 +63,6 @@ def assemble(
         texts: one text, or both texts of a pair, each int32 [tokens] without special tokens.
         length: of the returned arrays.
         tokenizer: for the ids of special tokens.
-
-    Returns:
-        tokens: int32 [length], filled with [PAD].
-        segments: int32 [length], 1 for the second text and its [SEP], else 0.
 
     Raises:
         DataError: as in `room_for`.
@@ -69,23 +76,23 @@ def assemble(
     tokens[0] = tokenizer.cls_id
     start = 1
     for segment, text in enumerate(texts):
-        left_by_others = room - (total - len(text))
-        kept = min(len(text), max(left_by_others, halves[segment]))
+        in_others = total - len(text)
+        most = max(room - in_others, halves[segment])
+        kept = min(len(text), most)
         stop = start + kept
         tokens[start:stop] = text[:kept]
         tokens[stop] = tokenizer.sep_id
         segments[start : stop + 1] = segment
         start = stop + 1
-    return tokens, segments
+    return Inputs(tokens, segments)
 
 
 def cut_padding(batch: Mapping[str, np.ndarray], pad_id: int) -> dict[str, np.ndarray]:
-    """The batch with "tokens" and "segments" [..., n] cut to the least of LENGTHS that keeps all
-    but [PAD], or to n."""
-    tokens = batch["tokens"]
-    longest = tokens.shape[-1]
-    is_token = tokens != pad_id
-    is_used = is_token.reshape(-1, longest).any(axis=0)
+    """The batch with "tokens" and "segments" [..., n] cut to the least of LENGTHS that keeps
+    everything but [PAD], or to n."""
+    longest = batch["tokens"].shape[-1]
+    tokens = batch["tokens"].reshape(-1, longest)
+    is_used = np.any(tokens != pad_id, axis=0)
     last_used = int(np.flatnonzero(is_used)[-1])
     length = longest
     for shorter in reversed(LENGTHS):
@@ -93,7 +100,8 @@ def cut_padding(batch: Mapping[str, np.ndarray], pad_id: int) -> dict[str, np.nd
             length = shorter
     cut = dict(batch)
     for name in ("tokens", "segments"):
-        cut[name] = batch[name][..., :length]
+        values = batch[name]
+        cut[name] = values[..., :length]
     return cut
 
 
@@ -102,7 +110,7 @@ class Pairs:
     values of `columns`.
 
     Args:
-        texts: token ids of single texts, or of the first and of the second text of pairs.
+        texts: the token ids of single texts, or those of the first and of the second text of pairs.
         columns: name -> array with an entry for each example.
         length, tokenizer: as in `assemble`.
         dual_encoder: whether each text of a pair is laid out alone, `[CLS] a [SEP]`: "tokens" and
@@ -140,7 +148,8 @@ class Pairs:
         if not self.dual_encoder:
             texts_read = len(self.texts)
             lengths = lengths.sum(axis=0, keepdims=True)
-        is_cut = np.any(lengths > room_for(texts_read, self.length), axis=0)
+        room = room_for(texts_read, self.length)
+        is_cut = np.any(lengths > room, axis=0)
         return int(is_cut.sum())
 
     def __len__(self) -> int:
@@ -149,12 +158,24 @@ class Pairs:
     def __getitem__(self, index: int) -> dict[str, Any]:
         texts = [column[index] for column in self.texts]
         if self.dual_encoder:
-            first = assemble(texts[:1], self.length, self.tokenizer)
-            second = assemble(texts[1:], self.length, self.tokenizer)
-            tokens, segments = np.stack([first, second], axis=1)
+            inputs = self._assemble_each(texts)
         else:
-            tokens, segments = assemble(texts, self.length, self.tokenizer)
-        example = {"tokens": tokens, "segments": segments, "index": np.int32(index)}
+            inputs = assemble(texts, self.length, self.tokenizer)
+        example = {
+            "tokens": inputs.tokens,
+            "segments": inputs.segments,
+            "index": np.int32(index),
+        }
         for name, values in self.columns.items():
             example[name] = values[index]
         return example
+
+    def _assemble_each(self, texts: Sequence[np.ndarray]) -> Inputs:
+        """Lays out each text alone: int32 [texts, length]."""
+        tokens = []
+        segments = []
+        for text in texts:
+            inputs = assemble([text], self.length, self.tokenizer)
+            tokens.append(inputs.tokens)
+            segments.append(inputs.segments)
+        return Inputs(np.stack(tokens), np.stack(segments))

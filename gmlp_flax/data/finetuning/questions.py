@@ -18,7 +18,7 @@ class Question(NamedTuple):
 
     Attributes:
         id: unique in its data.
-        title: of the article with the passage; "" if it is not known.
+        title: the title of the passage's article; "" if it is not known.
         context: the passage.
         question: the question.
         answers: (text, start) of each reference, where context[start : start + len(text)] is the
@@ -39,7 +39,8 @@ class Question(NamedTuple):
 
 def check(question: Question, version: str) -> None:
     """Raises BadRecord if a question cannot be used in a version of SQuAD."""
-    for name, text in (("context", question.context), ("question", question.question)):
+    texts = {"context": question.context, "question": question.question}
+    for name, text in texts.items():
         if not text.strip():
             raise BadRecord(f"an empty {name}; remove or fix it")
     if question.impossible and version == "v1.1":
@@ -63,7 +64,7 @@ class Questions(Examples):
 
     def __init__(self, questions: Sequence[Question]):
         self.questions = questions
-        self._titles: dict[str, str] = {}  # of each passage, which may stand under two: the first
+        self._titles: dict[str, str] = {}  # passage -> the first title under which it occurs
         for question in questions:
             title = question.title or question.context
             self._titles.setdefault(question.context, title)
@@ -85,7 +86,9 @@ class Questions(Examples):
 
     def describe(self, index: int) -> str:
         question = self.questions[index]
-        answer = "(no answer)" if question.impossible else question.answers[0][0]
+        answer = "(no answer)"
+        if not question.impossible:
+            answer, _ = question.answers[0]
         return f"{line_of(question.question)}  -> {line_of(answer)}"
 
     def take(self, indices: np.ndarray) -> "Questions":

@@ -16,6 +16,8 @@ import numpy as np
 from gmlp_flax.data.finetuning.questions import Question
 from gmlp_flax.data.finetuning.windows import Windows, widest_context
 
+Predictions = Mapping[str, str]  # a question's id -> its answer
+
 # The odds of having no answer if there is no possible span: JSON has no infinity.
 CERTAIN = float(np.finfo(np.float32).max)
 
@@ -46,6 +48,21 @@ class SpanScores(NamedTuple):
     null: np.ndarray
 
 
+class _Candidates(NamedTuple):
+    """The best starts, or the best ends, of each window of a question.
+
+    Attributes:
+        tokens: int [windows, n_best], tokens of the passage.
+        is_inside: bool [windows, n_best], whether the window holds this token of the passage; else
+            `tokens` means nothing.
+        scores: float64 [windows, n_best].
+    """
+
+    tokens: np.ndarray
+    is_inside: np.ndarray
+    scores: np.ndarray
+
+
 class _Spans(NamedTuple):
     """Spans of a question's passage, in tokens, and the sum of their start's and end's scores.
 
@@ -65,8 +82,8 @@ def find_answers(
     """The best answers to each question, at most `n_best`, best first and without repeated texts;
     perhaps none.
 
-    Every start in a window is combined with every end in it. Left out are spans that leave the
-    passage, end before they start or are longer than `max_answer` tokens, and spans whose start has
+    Every start in a window is combined with every end in it. Spans are left out if they leave the
+    passage, end before they start, or are longer than `max_answer` tokens, or if their start has
     more context in another window.
     """
     answers: list[list[Answer]] = []
@@ -81,51 +98,64 @@ def find_answers(
 
 def _possible_spans(windows: Windows, scores: SpanScores, number: int, max_answer: int) -> _Spans:
     """The spans of a question's passage that `find_answers` does not leave out."""
+    starts = _candidates(windows, number, scores.start_positions, scores.start_scores)
+    ends = _candidates(windows, number, scores.end_positions, scores.end_scores)
+    may_start = starts.is_inside & _has_widest_context(windows, number, starts.tokens)
+
+    # Each start with each end: [windows, starts, ends].
+    first = starts.tokens[:, :, None]
+    last = ends.tokens[:, None, :]
+    lengths = last - first + 1
+    has_length = (lengths >= 1) & (lengths <= max_answer)
+    is_in_passage = may_start[:, :, None] & ends.is_inside[:, None, :]
+    window, start, end = np.nonzero(has_length & is_in_passage)
+    return _Spans(
+        first=starts.tokens[window, start],
+        last=ends.tokens[window, end],
+        scores=starts.scores[window, start] + ends.scores[window, end],
+    )
+
+
+def _candidates(
+    windows: Windows, number: int, positions: np.ndarray, scores: np.ndarray
+) -> _Candidates:
+    """A question's starts or ends; `positions` and `scores`, [windows, n_best], are those of all
+    windows."""
     members = windows.of_question(number)
     rows = slice(members.start, members.stop)
-    begin = windows.begin[rows]
-    size = windows.size[rows]
-    passage_offset = windows.passage_offset(members.start)
-    passage_tokens = len(windows.spans(number))
-
-    # Tokens of the passage, and whether they are in the window: [windows, n_best].
-    start_in_window = scores.start_positions[rows] - passage_offset
-    end_in_window = scores.end_positions[rows] - passage_offset
-    start_is_inside = (start_in_window >= 0) & (start_in_window < size[:, None])
-    end_is_inside = (end_in_window >= 0) & (end_in_window < size[:, None])
-    start_token = start_in_window + begin[:, None]
-    end_token = end_in_window + begin[:, None]
-
-    owner = widest_context(begin, size, passage_tokens)
-    start_owner = owner[np.clip(start_token, 0, passage_tokens - 1)]
-    is_owner = start_owner == np.arange(len(members))[:, None]
-    may_start = start_is_inside & is_owner
-
-    # Each start with each end: [windows, n_best, n_best].
-    tokens = end_token[:, None, :] - start_token[:, :, None] + 1
-    fits = (tokens >= 1) & (tokens <= max_answer)
-    is_possible = may_start[:, :, None] & end_is_inside[:, None, :] & fits
-    window, start, end = np.nonzero(is_possible)
-    start_scores = scores.start_scores[rows].astype(np.float64)
-    end_scores = scores.end_scores[rows].astype(np.float64)
-    return _Spans(
-        first=start_token[window, start],
-        last=end_token[window, end],
-        scores=start_scores[window, start] + end_scores[window, end],
+    begin = windows.begin[rows, None]
+    size = windows.size[rows, None]
+    in_passage = positions[rows] - windows.passage_offset(members.start)
+    return _Candidates(
+        tokens=begin + in_passage,
+        is_inside=(in_passage >= 0) & (in_passage < size),
+        scores=scores[rows].astype(np.float64),
     )
+
+
+def _has_widest_context(windows: Windows, number: int, tokens: np.ndarray) -> np.ndarray:
+    """Whether no other window of a question has more context for the tokens, int [windows, n_best],
+    of each of its windows: bool [windows, n_best]."""
+    members = windows.of_question(number)
+    rows = slice(members.start, members.stop)
+    count = len(windows.spans(number))
+    widest = widest_context(windows.begin[rows], windows.size[rows], count)
+    passage_tokens = np.clip(tokens, 0, count - 1)
+    window = np.arange(len(members))
+    return widest[passage_tokens] == window[:, None]
 
 
 def _best_answers(windows: Windows, number: int, spans: _Spans, n_best: int) -> list[Answer]:
     """The texts of the best spans, each with its best score."""
     context = windows.questions[number].context
     characters = windows.spans(number)
+    starts = characters[spans.first, 0]
+    stops = characters[spans.last, 1]
     answers: dict[str, Answer] = {}
     for index in np.argsort(-spans.scores, kind="stable"):
         if len(answers) == n_best:
             break
-        start = characters[spans.first[index], 0]
-        stop = characters[spans.last[index], 1]
-        text = context[start:stop]
+        text = context[starts[index] : stops[index]]
         if text and text not in answers:  # empty if the tokens are only white space
             answers[text] = Answer(text, float(spans.scores[index]))
     return list(answers.values())
@@ -133,8 +163,11 @@ def _best_answers(windows: Windows, number: int, spans: _Spans, n_best: int) -> 
 
 def null_scores(windows: Windows, null: np.ndarray) -> np.ndarray:
     """The score of having no answer, float64 [questions]: the lowest over a question's windows."""
-    first = [windows.of_question(number).start for number in range(len(windows.questions))]
-    return np.minimum.reduceat(null.astype(np.float64), first)
+    first_windows = []
+    for number in range(len(windows.questions)):
+        members = windows.of_question(number)
+        first_windows.append(members.start)
+    return np.minimum.reduceat(null.astype(np.float64), first_windows)
 
 
 def null_odds(
@@ -191,13 +224,18 @@ def n_best_lists(
 
 
 def _with_probabilities(best: Sequence[Answer]) -> list[dict[str, Any]]:
-    """Answers, of which the first has the highest score, with the softmax of their scores."""
+    """Answers, best first, with the softmax of their scores."""
     scores = np.array([answer.score for answer in best])
     weights = np.exp(scores - scores[0])
     probabilities = weights / weights.sum()
     entries = []
     for answer, probability in zip(best, probabilities.tolist(), strict=True):
-        entries.append({"text": answer.text, "probability": probability, "score": answer.score})
+        entry = {
+            "text": answer.text,
+            "probability": probability,
+            "score": answer.score,
+        }
+        entries.append(entry)
     return entries
 
 
@@ -214,17 +252,22 @@ def score(prediction: str, references: Iterable[str]) -> tuple[float, float]:
     right answer is an answer without words.
     """
     predicted = words(prediction)
-    wanted = [reference for reference in map(words, references) if reference]
+    all_words = map(words, references)
+    wanted = [reference for reference in all_words if reference]
+    if not wanted:
+        wanted.append([])
     exact = 0.0
     f1 = 0.0
-    for reference in wanted or [[]]:
-        exact = max(exact, float(predicted == reference))
+    for reference in wanted:
+        is_exact = predicted == reference
+        exact = max(exact, float(is_exact))
         f1 = max(f1, _f1(predicted, reference))
     return exact, f1
 
 
 def _f1(predicted: list[str], reference: list[str]) -> float:
-    """The harmonic mean of precision and recall; of an answer without words, whether both are."""
+    """The harmonic mean of precision and recall; if either answer has no words, 1 if neither has
+    any, else 0."""
     if not predicted or not reference:
         return float(predicted == reference)
     common = Counter(predicted) & Counter(reference)
@@ -235,7 +278,7 @@ def _f1(predicted: list[str], reference: list[str]) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-def scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> np.ndarray:
+def scores(questions: Sequence[Question], predictions: Predictions) -> np.ndarray:
     """Exact match and F1 for each question, 0 to 1, float64 [questions, 2]; a missing prediction
     counts as ""."""
     values = np.zeros((len(questions), 2), np.float64)
@@ -246,21 +289,24 @@ def scores(questions: Sequence[Question], predictions: Mapping[str, str]) -> np.
     return values
 
 
-def evaluate(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """The official script's results, in percent: exact, f1 and total, of all questions, and with
-    and without answers.
+def evaluate(questions: Sequence[Question], predictions: Predictions) -> dict[str, float]:
+    """The official script's results, in percent: exact, f1 and total, of all questions, of those
+    with answers (HasAns), and of those without (NoAns).
 
     `missing_filled_with_empty` counts the questions without a prediction. Predictions for other ids
     are ignored.
     """
     values = scores(questions, predictions)
     impossible = np.array([question.impossible for question in questions], bool)
-    groups = {"HasAns": ~impossible, "NoAns": impossible}
+    groups = {
+        "HasAns": values[~impossible],
+        "NoAns": values[impossible],
+    }
     metrics = summary(values)
-    for prefix, is_member in groups.items():
-        if not is_member.any():
+    for prefix, group in groups.items():
+        if not len(group):
             continue
-        for name, value in summary(values[is_member]).items():
+        for name, value in summary(group).items():
             metrics[f"{prefix}_{name}"] = value
     missing = [question.id for question in questions if question.id not in predictions]
     metrics["missing_filled_with_empty"] = len(missing)
@@ -269,19 +315,21 @@ def evaluate(questions: Sequence[Question], predictions: Mapping[str, str]) -> d
 
 def summary(values: np.ndarray) -> dict[str, float]:
     """Means, in percent, of the scores of at least one question, float64 [questions, 2]; and the
-    questions' number."""
+    number of questions."""
     # Summed one by one, as the official script does with Python's sum before 3.12, which now
     # compensates for rounding.
-    exact, f1 = np.cumsum(values, axis=0)[-1]
+    running_sums = np.cumsum(values, axis=0)
+    exact, f1 = running_sums[-1].tolist()
+    total = len(values)
     return {
-        "exact": 100.0 * float(exact) / len(values),
-        "f1": 100.0 * float(f1) / len(values),
-        "total": len(values),
+        "exact": 100.0 * exact / total,
+        "f1": 100.0 * f1 / total,
+        "total": total,
     }
 
 
 def best_thresholds(
-    questions: Sequence[Question], predictions: Mapping[str, str], odds: Mapping[str, float]
+    questions: Sequence[Question], predictions: Predictions, odds: Mapping[str, float]
 ) -> dict[str, float]:
     """The results at the best threshold: best_exact and best_f1 in percent, best_exact_thresh and
     best_f1_thresh.
@@ -301,7 +349,7 @@ def best_thresholds(
     gains = _gains(judged, predictions)
     metrics = {}
     for column, name in enumerate(("exact", "f1")):
-        # Of answering none of the judged questions, the first one, the first two, ...
+        # The totals if none of the judged questions is answered, the first one, the first two, ...
         totals = np.cumsum([unanswerable, *gains[:, column]])
         answered = int(totals.argmax())
         best = float(totals[answered])
@@ -314,8 +362,8 @@ def best_thresholds(
     return metrics
 
 
-def _gains(questions: Sequence[Question], predictions: Mapping[str, str]) -> np.ndarray:
-    """What exact match and F1 gain where a question is answered as predicted, and not by "":
+def _gains(questions: Sequence[Question], predictions: Predictions) -> np.ndarray:
+    """How much exact match and F1 gain if a question is answered as predicted instead of by "":
     float64 [questions, 2]."""
     gains = scores(questions, predictions)
     for row, question in enumerate(questions):

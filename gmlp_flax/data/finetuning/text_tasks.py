@@ -1,7 +1,7 @@
 """Published tasks of labelled text: their columns, labels, scores and submission files.
 
-They are GLUE's (without the diagnostics, which have no labels), SNLI, and those of Long Range Arena
-on long texts (arXiv 2011.04006):
+These are GLUE's tasks (without the diagnostics, which have no labels), SNLI, and Long Range Arena's
+tasks on long texts (arXiv 2011.04006):
 
     listops     basic_train.tsv, basic_val.tsv, basic_test.tsv with the columns Source and Target,
                 as `gmlp prepare listops:SIZE` makes them, too
@@ -32,17 +32,17 @@ class TextTask:
 
     Attributes:
         texts: for each of one or two texts, in the order of the model's input, the names that its
-            column has in one edition or another.
-        labels: names of the classes in TFDS's order, which numbered labels follow; of numbers to
-            predict, one name.
+            column has in the various editions.
+        labels: the names of the classes in TFDS's order, which numbered labels follow; one name if
+            the labels are numbers to predict.
         scores: GLUE's scores of class 1 besides accuracy: "matthews", "f1".
-        submission: names of the files that GLUE's server expects, one for each part of the test
+        submission: the names of the files that GLUE's server expects, one for each part of the test
             set.
         names_submitted: whether these files have the names of labels, not their numbers.
-        headerless: names of the columns of files without a header (CoLA, Retrieval).
+        headerless: the names of the columns in files without a header (CoLA, Retrieval).
         label: the names that the column of labels has.
         unlabelled: the values of that column in rows without a label.
-        words: all that its texts may consist of, with white space between; () for any text.
+        words: the words of which texts consist, separated by white space; () for any text.
         numbers: the interval of the labels, if they are numbers to predict.
     """
 
@@ -53,7 +53,7 @@ class TextTask:
     names_submitted: bool = False
     headerless: tuple[str, ...] = ()
     label: tuple[str, ...] = ("gold_label", "label", "Quality", "is_duplicate")
-    # Annotators did not agree (SNLI); a test set; the same of numbers (STS-B).
+    # Annotators did not agree (SNLI); a test set; a test set of numbers (STS-B).
     unlabelled: tuple[str, ...] = ("-", "-1", "-1.0")
     words: tuple[str, ...] = ()
     numbers: Interval | None = None
@@ -120,8 +120,13 @@ CLASS_TASKS = GLUE_TASKS | LONG_RANGE_TASKS
 
 
 def own_task(texts: tuple[str, ...], label: str, numbers: bool = False) -> TextTask:
-    """A task on labelled text of the user's own: the columns of one or two texts, and the column of
-    labels, whose classes are not known yet; or `numbers` to predict."""
+    """A task on the user's own labelled text.
+
+    Args:
+        texts: the columns of one or two texts.
+        label: the column of labels, whose classes are not known yet.
+        numbers: whether the labels are numbers to predict.
+    """
     return TextTask(
         texts=tuple((name,) for name in texts),
         labels=("score",) if numbers else (),

@@ -7,6 +7,7 @@ import numpy as np
 
 from gmlp_flax.data.finetuning import pairs
 from gmlp_flax.data.finetuning.questions import Question
+from gmlp_flax.data.text.fixed_vocabulary import Encoding
 from gmlp_flax.data.text.tokenizer import Tokenizer
 from gmlp_flax.errors import DataError
 
@@ -31,7 +32,7 @@ class Windows:
         length: tokens of a window.
         stride: tokens from one window of a passage to the next.
         max_query: the most tokens of a question; longer questions are cut.
-        training: whether to leave out the questions whose answer is lost: no token overlaps it.
+        training: whether to leave out the questions whose answer overlaps no token.
 
     Attributes:
         questions: the questions that are not left out.
@@ -40,8 +41,8 @@ class Windows:
             or no token overlaps it.
         left_out: how many questions are left out.
         number: int64 [windows], the question of each window.
-        begin, size: int64 [windows], the passage's first token in the window, and its number of
-            tokens there.
+        begin: int64 [windows], the passage's first token in the window.
+        size: int64 [windows], how many tokens of the passage are in the window.
 
     Raises:
         DataError: `length` leaves no room for a passage.
@@ -64,28 +65,28 @@ class Windows:
             )
         self.length = length
         self._tokenizer = tokenizer
-        # Context -> the ids of its tokens and their spans, see Tokenizer.encode_with_offsets.
-        encoded = {}
-        for question in questions:
-            if question.context not in encoded:
-                encoded[question.context] = tokenizer.encode_with_offsets(question.context)
         self.questions: list[Question] = []
         self.targets: list[tuple[int, int]] = []
+        self._passages: list[Encoding] = []
+        passages = _encode_passages(questions, tokenizer)
         for question in questions:
-            target = find_target(question, encoded[question.context][1])
+            passage = passages[question.context]
+            target = find_target(question, passage.spans)
             is_lost = not question.impossible and target == NO_TARGET
-            if not (training and is_lost):
-                self.questions.append(question)
-                self.targets.append(target)
+            if training and is_lost:
+                continue
+            self.questions.append(question)
+            self.targets.append(target)
+            self._passages.append(passage)
         self.left_out = len(questions) - len(self.questions)
-        self._passages = [encoded[question.context] for question in self.questions]
         texts = [question.question for question in self.questions]
         self._queries = pairs.encode(texts, tokenizer, max_query)
-        lengths = np.array([len(ids) for ids, _ in self._passages], np.int64)
-        query_lengths = np.array([len(ids) for ids in self._queries], np.int64)
-        room = length - SPECIALS - query_lengths
-        self.number, self.begin, self.size = window_bounds(lengths, room, stride)
-        self._first_window = np.searchsorted(self.number, np.arange(len(self.questions) + 1))
+        passage_ids = [passage.ids for passage in self._passages]
+        room = length - SPECIALS - _lengths(self._queries)
+        self.number, self.begin, self.size = window_bounds(_lengths(passage_ids), room, stride)
+        # The first window of each question, and the number of all windows.
+        question_bounds = np.arange(len(self.questions) + 1)
+        self._first_window = np.searchsorted(self.number, question_bounds)
 
     def __len__(self) -> int:
         return len(self.number)
@@ -93,21 +94,20 @@ class Windows:
     def __getitem__(self, index: int) -> dict[str, Any]:
         number = int(self.number[index])
         begin = int(self.begin[index])
-        size = int(self.size[index])
-        passage = self._passages[number][0][begin : begin + size]
-        tokens, segments = pairs.assemble(
-            [self._queries[number], passage], self.length, self._tokenizer
-        )
+        stop = begin + int(self.size[index])
+        query = self._queries[number]
+        passage = self._passages[number].ids[begin:stop]
+        inputs = pairs.assemble([query, passage], self.length, self._tokenizer)
         first, last = self.targets[number]
         start = 0
         end = 0
-        if first >= begin and last < begin + size:
+        if first >= begin and last < stop:
             offset = self.passage_offset(index) - begin
             start = first + offset
             end = last + offset
         return {
-            "tokens": tokens,
-            "segments": segments,
+            "tokens": inputs.tokens,
+            "segments": inputs.segments,
             "start": np.int32(start),
             "end": np.int32(end),
             "index": np.int32(index),
@@ -115,7 +115,8 @@ class Windows:
 
     def passage_offset(self, index: int) -> int:
         """The position in window `index` at which its part of the passage begins."""
-        return len(self._queries[self.number[index]]) + SPECIALS - 1
+        query = self._queries[self.number[index]]
+        return len(query) + SPECIALS - 1
 
     def of_question(self, number: int) -> range:
         """The windows of a question."""
@@ -125,7 +126,22 @@ class Windows:
     def spans(self, number: int) -> np.ndarray:
         """The spans of the tokens of a question's passage: int32 [tokens, 2], start and stop in
         characters."""
-        return self._passages[number][1]
+        return self._passages[number].spans
+
+
+def _encode_passages(questions: Sequence[Question], tokenizer: Tokenizer) -> dict[str, Encoding]:
+    """Context -> its tokens; a context of several questions is encoded once."""
+    passages = {}
+    for question in questions:
+        context = question.context
+        if context not in passages:
+            passages[context] = tokenizer.encode_with_offsets(context)
+    return passages
+
+
+def _lengths(sequences: Sequence[np.ndarray]) -> np.ndarray:
+    """The number of tokens of each sequence: int64 [sequences]."""
+    return np.array([len(ids) for ids in sequences], np.int64)
 
 
 def window_bounds(
@@ -136,21 +152,25 @@ def window_bounds(
     Args:
         lengths: int64 [passages], tokens of each passage.
         room: int64 [passages], the most tokens of the passage in one window.
-        stride: tokens from one window to the next; if `room` is less, that, so that no token is
-            left out.
+        stride: tokens from one window to the next. Where `room` is less, the windows are `room`
+            apart, so that no token is left out.
 
     Returns:
-        number, begin, size: int64 [windows]: which passage, its first token in the window, tokens
-            in the window.
+        number: int64 [windows], the passage of each window.
+        begin: int64 [windows], the passage's first token in the window.
+        size: int64 [windows], how many of its tokens are in the window.
     """
     step = np.minimum(stride, room)
-    beyond_first = np.maximum(0, lengths - room)
-    counts = 1 + -(-beyond_first // step)  # rounded up
-    number = np.repeat(np.arange(len(lengths)), counts)
+    after_first = np.maximum(0, lengths - room)  # tokens that the first window does not hold
+    more_windows = -(-after_first // step)  # rounded up
+    counts = 1 + more_windows
+    passages = np.arange(len(lengths))
+    number = np.repeat(passages, counts)
     first_window = np.cumsum(counts) - counts  # of each passage
     window_in_passage = np.arange(len(number)) - first_window[number]
     begin = window_in_passage * step[number]
-    size = np.minimum(room[number], lengths[number] - begin)
+    left = lengths[number] - begin
+    size = np.minimum(room[number], left)
     return number, begin, size
 
 
@@ -161,15 +181,15 @@ def widest_context(begin: np.ndarray, size: np.ndarray, tokens: int) -> np.ndarr
     is less, plus a hundredth of the window's size. The first of several equal windows is taken.
 
     Args:
-        begin, size: int [windows], of the passage's windows.
-        tokens: the passage's number of tokens.
+        begin: int [windows], the passage's first token in each window.
+        size: int [windows], how many of its tokens are in each window.
+        tokens: how many tokens the passage has.
     """
     position = np.arange(tokens)
-    first = begin[:, None]
     sizes = size[:, None]
-    before = position - first
-    after = first + sizes - 1 - position
-    nearest_end = np.minimum(before, after)
+    first = begin[:, None]
+    last = first + sizes - 1
+    nearest_end = np.minimum(position - first, last - position)
     context = nearest_end + 0.01 * sizes
     context[nearest_end < 0] = -1.0  # not in this window
     return context.argmax(axis=0)
@@ -182,10 +202,13 @@ def find_target(question: Question, spans: np.ndarray) -> tuple[int, int]:
         return NO_TARGET
     text, position = question.answers[0]
     # Spans of tokens leave out white space at either end.
-    start = position + len(text) - len(text.lstrip())
+    leading_space = len(text) - len(text.lstrip())
+    start = position + leading_space
     stop = position + len(text.rstrip())
-    first = int(np.searchsorted(spans[:, 1], start, side="right"))
-    behind = int(np.searchsorted(spans[:, 0], stop, side="left"))
-    if first >= behind:
+    token_starts = spans[:, 0]
+    token_stops = spans[:, 1]
+    first = int(np.searchsorted(token_stops, start, side="right"))
+    after_last = int(np.searchsorted(token_starts, stop, side="left"))
+    if first >= after_last:
         return NO_TARGET
-    return first, behind - 1
+    return first, after_last - 1

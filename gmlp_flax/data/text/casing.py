@@ -1,6 +1,5 @@
-"""What decides, before training, whether a WordPiece vocabulary lower-cases text and strips
-accents: keys of the config, or the files of Hugging Face beside it. A vocabulary alone does not
-say."""
+"""Decides, before training, whether a WordPiece vocabulary lower-cases text and strips accents: by
+keys of the config, or by Hugging Face's files beside it. A vocabulary alone does not say."""
 
 from collections.abc import Mapping
 from pathlib import PurePath
@@ -9,6 +8,7 @@ from typing import Any
 from gmlp_flax.data.text.word_piece import (
     KEYS,
     Cases,
+    Document,
     WordPieces,
     as_json,
     kind_of,
@@ -26,7 +26,7 @@ _SPLITS_AS_BERT = {
 
 
 def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
-    """Reads a vocabulary or a tokenizer.json, with the files beside it, for a run that begins.
+    """Reads a vocabulary or a tokenizer.json, with the files beside it, for a new run.
 
     Args:
         path: the file.
@@ -38,47 +38,61 @@ def decide(path: str, keys: Mapping[str, str]) -> tuple[bytes, str]:
 
     Raises:
         DataError: as in WordPieces; or neither a file nor a key decides, two files contradict each
-            other, or they ask for what is not BERT's.
+            other, or they ask for something that BERT does not do.
     """
     vocabulary = _read_with_siblings(path)
     name = PurePath(vocabulary.name).name
-    chosen: dict[str, bool] = {}
-    for key, value in keys.items():
-        if value != "auto":
-            chosen[key] = value.lower() == "true"
+    chosen = _chosen_keys(keys)
     if vocabulary.cases is None:
         if chosen:
             key = next(iter(chosen))
             raise DataError(f"{path} has a normalizer that is not BERT's: {key} must be auto")
         return as_json(vocabulary.document), f"{name}: text is normalised as it says"
-    normalizer = dict(vocabulary.document["normalizer"])
     statements: dict[str, Cases] = {}  # name of a file -> what it says
     if vocabulary.is_json:
         statements[name] = vocabulary.cases
+    settings: dict[str, Any] = {}
     config = find_sibling(path, "tokenizer_config.json")
     if config:
         settings = read_settings(config)
         _require_bert_splitting(settings, config)
         stated = _stated_cases(settings)
         if stated is not None:
-            statements[PurePath(config).name] = stated
-        splits_chinese = settings.get("tokenize_chinese_chars")
-        if isinstance(splits_chinese, bool) and not vocabulary.is_json:
-            normalizer["handle_chinese_chars"] = splits_chinese
-        if not statements:  # it may say one of the two
-            chosen = _stated_keys(settings) | chosen
+            config_name = PurePath(config).name
+            statements[config_name] = stated
+    if not statements:  # the config may set strip_accents alone
+        chosen = _stated_keys(settings) | chosen
     cases, reason = _settle(path, statements, chosen)
-    normalizer["lowercase"] = cases.do_lower_case
-    normalizer["strip_accents"] = cases.strip_accents
-    document = {**vocabulary.document, "normalizer": normalizer}
+    document = _with_cases(vocabulary, settings, cases)
     lowered = "lower-cased" if cases.do_lower_case else "not lower-cased"
     accents = "stripped" if cases.strip_accents else "kept"
     note = f"{name}: text is {lowered}, accents are {accents}, {reason}"
     return _content(path, vocabulary, document), note
 
 
+def _with_cases(vocabulary: WordPieces, settings: Mapping[str, Any], cases: Cases) -> Document:
+    """A vocabulary's document with the decision on capitals and accents, and with the setting for
+    Chinese characters of a tokenizer_config.json."""
+    normalizer = dict(vocabulary.document["normalizer"])
+    splits_chinese = settings.get("tokenize_chinese_chars")
+    if isinstance(splits_chinese, bool) and not vocabulary.is_json:
+        normalizer["handle_chinese_chars"] = splits_chinese
+    normalizer["lowercase"] = cases.do_lower_case
+    normalizer["strip_accents"] = cases.strip_accents
+    return {**vocabulary.document, "normalizer": normalizer}
+
+
+def _chosen_keys(keys: Mapping[str, str]) -> dict[str, bool]:
+    """The KEYS that are not auto."""
+    chosen = {}
+    for key, value in keys.items():
+        if value != "auto":
+            chosen[key] = value.lower() == "true"
+    return chosen
+
+
 def _read_with_siblings(path: str) -> WordPieces:
-    """The tokenizer.json beside a vocabulary, if there is one of WordPiece; else the file itself.
+    """The WordPiece tokenizer.json beside a vocabulary if there is one, else the vocabulary itself.
 
     Raises:
         DataError: the two have different pieces, or another file adds some.
@@ -89,39 +103,45 @@ def _read_with_siblings(path: str) -> WordPieces:
     sibling = find_sibling(path, "tokenizer.json")
     if sibling and kind_of(json_files.read(sibling, dict)) == "WordPiece":
         full = WordPieces(files.read_small(sibling), sibling)
-        if full.document["model"]["vocab"] != vocabulary.document["model"]["vocab"]:
+        if full.model_pieces() != vocabulary.model_pieces():
             raise DataError(f"{path} and {sibling} have different pieces: move the wrong one away")
         return full
-    added = find_sibling(path, "added_tokens.json")
-    if added:
-        known = set(vocabulary.pieces)
-        new = [piece for piece in json_files.read(added, dict) if piece not in known]
-        if new:
-            raise DataError(
-                f"{added} adds {new[0]!r} ({len(new)} in all): give a tokenizer.json, which has "
-                "them"
-            )
+    _refuse_added_tokens(path, vocabulary)
     return vocabulary
+
+
+def _refuse_added_tokens(path: str, vocabulary: WordPieces) -> None:
+    """Raises DataError if an added_tokens.json beside a vocabulary adds pieces."""
+    added = find_sibling(path, "added_tokens.json")
+    if not added:
+        return
+    known = set(vocabulary.pieces)
+    new = [piece for piece in json_files.read(added, dict) if piece not in known]
+    if new:
+        raise DataError(
+            f"{added} adds {new[0]!r} ({len(new)} in all): give a tokenizer.json, which has them"
+        )
 
 
 def _settle(
     path: str, statements: Mapping[str, Cases], chosen: Mapping[str, bool]
 ) -> tuple[Cases, str]:
-    """What becomes of capitals and accents, and why.
+    """Decides what becomes of capitals and accents, and says why.
 
     Args:
-        path: of the vocabulary, for messages.
+        path: the vocabulary's path, for messages.
         statements: name of a file -> what it says.
-        chosen: KEYS -> what a key says, before any file. If no file says more, accents are stripped
-            where text is lower-cased, as BERT does.
+        chosen: KEYS -> what a key says, which outweighs every file. If neither says more, accents
+            are stripped where text is lower-cased, as BERT does.
 
     Raises:
         DataError: files contradict each other, or say nothing, and the keys do not decide.
     """
-    advice = f"config.data.{' and config.data.'.join(KEYS)}"
-    if len(set(statements.values())) > 1 and len(chosen) < len(KEYS):
+    are_contradictory = len(set(statements.values())) > 1
+    if are_contradictory and len(chosen) < len(KEYS):
         said = "; ".join(f"{name}: {cases._asdict()}" for name, cases in statements.items())
-        raise DataError(f"{path}: files contradict each other: {said}; set {advice}")
+        keys = " and ".join(f"config.data.{key}" for key in KEYS)
+        raise DataError(f"{path}: files contradict each other: {said}; set {keys}")
     reasons = []
     if chosen:
         values = " and ".join(f"{key}={value}" for key, value in chosen.items())
@@ -142,9 +162,9 @@ def _settle(
     return cases._replace(**chosen), "; else ".join(reasons)
 
 
-def _content(path: str, vocabulary: WordPieces, document: Mapping[str, Any]) -> bytes:
-    """A file that says what a document says: the vocabulary's lines if their own reading is the
-    same, else a tokenizer.json."""
+def _content(path: str, vocabulary: WordPieces, document: Document) -> bytes:
+    """A file that says what a document says: the vocabulary's lines if they are read in the same
+    way, else a tokenizer.json."""
     is_plain = plain_document(vocabulary.pieces) == document
     if is_plain and not vocabulary.is_json:
         return files.read_small(path)
@@ -155,13 +175,14 @@ def _content(path: str, vocabulary: WordPieces, document: Mapping[str, Any]) -> 
 
 
 def find_sibling(path: str, file: str) -> str:
-    """The path of `file` beside a vocabulary, or of ko_tokenizer.json beside ko_vocab.txt; empty if
-    there is none."""
+    """The path of `file`, such as tokenizer.json, beside a vocabulary, or of ko_tokenizer.json
+    beside ko_vocab.txt; empty if there is none."""
     folder, slash, name = path.rpartition("/")
     names = [file]
     stem = name.rpartition(".")[0]
     if "vocab" in stem:
-        names.insert(0, stem.replace("vocab", file.removesuffix(".json")) + ".json")
+        sibling_stem = stem.replace("vocab", file.removesuffix(".json"))
+        names.insert(0, f"{sibling_stem}.json")
     for candidate in names:
         sibling = f"{folder}{slash}{candidate}"
         if sibling != path and files.exists(sibling):
@@ -171,8 +192,8 @@ def find_sibling(path: str, file: str) -> str:
 
 def _require_bert_splitting(settings: Mapping[str, Any], path: str) -> None:
     """Raises DataError if a tokenizer_config.json splits text in another way than BERT does."""
-    for key, known in _SPLITS_AS_BERT.items():
-        if settings.get(key, known) not in (known, None):
+    for key, expected in _SPLITS_AS_BERT.items():
+        if settings.get(key) not in (expected, None):
             raise DataError(
                 f"{path}: {key} is {settings[key]!r}, which does not split text as BERT's "
                 "WordPiece does: give a tokenizer.json or a SentencePiece model"
@@ -180,13 +201,14 @@ def _require_bert_splitting(settings: Mapping[str, Any], path: str) -> None:
 
 
 def _stated_cases(settings: Mapping[str, Any]) -> Cases | None:
-    """What a tokenizer_config.json says of capitals and accents; None if it does not say the
-    first."""
+    """What a tokenizer_config.json says about capitals and accents; None if it does not set
+    do_lower_case."""
     stated = _stated_keys(settings)
     if "do_lower_case" not in stated:
         return None
     lower = stated["do_lower_case"]
-    return Cases(lower, stated.get("strip_accents", lower))
+    strip = stated.get("strip_accents", lower)
+    return Cases(lower, strip)
 
 
 def _stated_keys(settings: Mapping[str, Any]) -> dict[str, bool]:

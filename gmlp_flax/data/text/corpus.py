@@ -138,7 +138,7 @@ class Selection(NamedTuple):
         if self.share > 0:
             cut = _find_cut(document, 1 - share, share)
             end = len(document)
-        else:  # the last share is that of a positive one, and neither trained on nor held out
+        else:  # what the positive share would hold out is neither trained on nor held out
             cut = _find_cut(document, 1 - 2 * share, share)
             end = _find_cut(document, 1 - share, share)
         parts = {TRAIN: document[:cut], HELDOUT: document[cut:end]}

@@ -1,8 +1,8 @@
 """Documents of one file: a reader for each format of a corpus.
 
 A reader takes (path, start, stop) and yields a document (str) for each record, in order, or a
-BadRecord if the record does not parse. The unit of [start, stop) depends on the format, and so does
-the cost of a range in the middle:
+BadRecord if the record does not parse. The unit of [start, stop) and the cost of a range in the
+middle depend on the format:
 
     text           no unit: the file is one document
     json_lines     bytes: the lines that begin among them; random access unless the file is
@@ -24,10 +24,11 @@ from gmlp_flax.io.records import BadRecord, NotUTF8
 
 TEXT = "text"  # the field, column or feature that holds the document
 
-Reader = Callable[[str, int, int | None], Iterator[str | BadRecord]]
+Documents = Iterator[str | BadRecord]
+Reader = Callable[[str, int, int | None], Documents]
 
 
-def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
+def _read_text(path: str, start: int, stop: int | None) -> Documents:
     data = files.read_small(path, rows.LONGEST, decompress=True)
     try:
         records.refuse_utf16(data[:1024])
@@ -37,14 +38,16 @@ def _read_text(path: str, start: int, stop: int | None) -> Iterator[str]:
         raise DataError(f"{path}, line {line}: {error}") from error
 
 
-def _read_json_lines(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
+def _read_json_lines(path: str, start: int, stop: int | None) -> Documents:
     for number, line in rows.numbered_lines(path, start, stop):
         if line.isspace():
             continue
         try:
-            yield _field(rows.json_object(line))
+            record = rows.json_object(line)
+            yield _field(record)
         except BadRecord as error:
-            yield BadRecord(f"{rows.line_name(number, start)}: {error}")
+            name = rows.line_name(number, start)
+            yield BadRecord(f"{name}: {error}")
 
 
 def _field(record: rows.Row) -> str:
@@ -60,7 +63,7 @@ def _field(record: rows.Row) -> str:
     return text
 
 
-def _read_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
+def _read_parquet(path: str, start: int, stop: int | None) -> Documents:
     for number, value in records.parquet_records(path, TEXT, start, stop):
         try:
             if value is None:
@@ -70,35 +73,38 @@ def _read_parquet(path: str, start: int, stop: int | None) -> Iterator[str | Bad
             yield BadRecord(f"row {number}: {error}")
 
 
-def _read_tfds_parquet(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
-    return _from_examples(records.parquet_records(path, tfds_folders.DATA_COLUMN, start, stop))
+def _read_tfds_parquet(path: str, start: int, stop: int | None) -> Documents:
+    examples = records.parquet_records(path, tfds_folders.DATA_COLUMN, start, stop)
+    return _from_examples(examples)
 
 
-def _read_tfrecord(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
-    return _from_examples(records.TFRecordFile(path).records(start, stop))
+def _read_tfrecord(path: str, start: int, stop: int | None) -> Documents:
+    file = records.TFRecordFile(path)
+    return _from_examples(file.records(start, stop))
 
 
-def _read_array_record(path: str, start: int, stop: int | None) -> Iterator[str | BadRecord]:
-    return _from_examples(records.array_records(path, start, stop))
+def _read_array_record(path: str, start: int, stop: int | None) -> Documents:
+    examples = records.array_records(path, start, stop)
+    return _from_examples(examples)
 
 
-def _from_examples(values: Iterable[tuple[int, Any]]) -> Iterator[str | BadRecord]:
-    """The documents in serialised examples; the message of a BadRecord among them has its number
-    already."""
-    for number, value in values:
-        if isinstance(value, BadRecord):
-            yield value
+def _from_examples(examples: Iterable[tuple[int, Any]]) -> Documents:
+    """The documents in numbered, serialised examples. The message of a BadRecord among them already
+    has its number."""
+    for number, example in examples:
+        if isinstance(example, BadRecord):
+            yield example
             continue
         try:
-            yield _feature(value or b"")
+            yield _feature(example or b"")
         except BadRecord as error:
             yield BadRecord(f"record {number}: {error}")
 
 
-def _feature(record: bytes) -> str:
+def _feature(example: bytes) -> str:
     """The feature `text` of a serialised example; TFDS would decode all features, which takes much
     longer."""
-    features = records.example_features(record)
+    features = records.example_features(example)
     values: Sequence[bytes] = ()
     if TEXT in features:
         values = features[TEXT].bytes_list.value

@@ -9,7 +9,7 @@ import numpy as np
 from gmlp_flax.data.text.fixed_vocabulary import utf8
 from gmlp_flax.data.text.tokenizer import Tokenizer
 
-# Pieces that are encoded by one call: enough to keep threads busy, little enough to stream.
+# Pieces that are encoded by one call: enough to keep threads busy, few enough to stream.
 BATCH = 1024
 
 # A longer document is encoded in pieces: SentencePiece adds up the scores of a text's tokens in
@@ -22,8 +22,8 @@ class EncodedBatch(NamedTuple):
 
     Attributes:
         ids: int32 [tokens], with [SEP] after each document.
-        documents: how many end in it.
-        text_bytes: of the text in UTF-8, before it was normalised.
+        documents: how many documents end in the batch.
+        text_bytes: the size of the text in UTF-8, before it was normalised.
     """
 
     ids: np.ndarray
@@ -40,16 +40,20 @@ def encode_documents(
     while batch := list(itertools.islice(pieces, BATCH)):
         texts = [piece.text for piece in batch]
         encoded = tokenizer.encode_batch(texts, threads)
-        parts = []
+        id_parts = []
         ended = 0
         text_bytes = 0
         for ids, piece in zip(encoded, batch, strict=True):
-            parts.append(ids)
+            id_parts.append(ids)
             text_bytes += len(utf8(piece.text))
             if piece.is_last:
-                parts.append(sep)
+                id_parts.append(sep)
                 ended += 1
-        yield EncodedBatch(np.concatenate(parts), ended, text_bytes)
+        yield EncodedBatch(
+            ids=np.concatenate(id_parts),
+            documents=ended,
+            text_bytes=text_bytes,
+        )
 
 
 class _Piece(NamedTuple):

@@ -5,6 +5,7 @@ import abc
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,24 @@ def is_blank(character: str) -> bool:
     return character.isspace() or unicodedata.category(character) in ("Cc", "Cf")
 
 
+class Encoding(NamedTuple):
+    """The tokens of a text; see Tokenizer.encode_with_offsets.
+
+    Attributes:
+        ids: int32 [tokens].
+        spans: int32 [tokens, 2], where each token starts and stops in the text, in characters.
+    """
+
+    ids: np.ndarray
+    spans: np.ndarray
+
+
+def make_encoding(ids: Sequence[int] | np.ndarray, spans: Sequence[tuple[int, int]]) -> Encoding:
+    """An Encoding of plain numbers."""
+    span_array = np.array(spans, np.int32)
+    return Encoding(np.asarray(ids, np.int32), span_array.reshape(-1, 2))
+
+
 class FixedVocabulary(abc.ABC):
     """The special pieces, then others, numbered in order.
 
@@ -47,14 +66,15 @@ class FixedVocabulary(abc.ABC):
         self.special_ids = tuple(range(_FIRST))
         self.special: dict[str, int] = {}
         for number, piece in enumerate(SPECIAL_PIECES):
-            self.special[piece.strip("[]").lower()] = number
+            role = piece.strip("[]").lower()
+            self.special[role] = number
 
     @abc.abstractmethod
     def ids(self, text: str) -> np.ndarray:
         """The ids of a text, without special pieces: int32 [tokens]."""
 
     @abc.abstractmethod
-    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def encode_with_offsets(self, text: str) -> Encoding:
         """See Tokenizer.encode_with_offsets."""
 
     @abc.abstractmethod
@@ -75,23 +95,24 @@ class Bytes(FixedVocabulary):
     [MASK].
 
     A mask stands for one byte. Ids decode to the text of their bytes, with U+FFFD for bytes that
-    are no UTF-8: a model may draw such bytes.
+    are not UTF-8: a model may draw such bytes.
     """
 
     def __init__(self) -> None:
-        super().__init__(_show_byte(byte) for byte in range(256))
+        super().__init__(map(_show_byte, range(256)))
 
     def ids(self, text: str) -> np.ndarray:
         values = np.frombuffer(utf8(text), np.uint8)
         return values.astype(np.int32) + _FIRST
 
-    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def encode_with_offsets(self, text: str) -> Encoding:
         spans = []
         for position, character in enumerate(text):
-            start = position + 1 if is_blank(character) else position
+            stop = position + 1
+            start = stop if is_blank(character) else position
             for _ in utf8(character):
-                spans.append((start, position + 1))
-        return self.ids(text), np.array(spans, np.int32).reshape(-1, 2)
+                spans.append((start, stop))
+        return make_encoding(self.ids(text), spans)
 
     def decode(self, ids: Iterable[int]) -> str:
         content = bytes(token - _FIRST for token in ids if token >= _FIRST)
@@ -104,11 +125,11 @@ def _show_byte(byte: int) -> str:
 
 
 class Symbols(FixedVocabulary):
-    """Words with white space between: ListOps's symbols have the ids 5 to 19, after [PAD] [UNK]
+    """ListOps's symbols, separated by white space: they have the ids 5 to 19, after [PAD] [UNK]
     [CLS] [SEP] [MASK].
 
-    Round brackets, which group arguments in the published files, are left out, as the published
-    reader does.
+    Round brackets, which group arguments in the published files, are left out, as in the published
+    reader.
     """
 
     def __init__(self) -> None:
@@ -116,28 +137,33 @@ class Symbols(FixedVocabulary):
 
     def ids(self, text: str) -> np.ndarray:
         """See FixedVocabulary; raises DataError for a word that is no symbol."""
-        words = [word for word in text.split() if word not in listops.BRACES]
-        try:
-            ids = [_SYMBOL_IDS[word] for word in words]
-        except KeyError as error:
-            word = error.args[0]
-            known = " ".join(listops.SYMBOLS)
-            raise DataError(f"the symbol {word[:40]!r}; expected one of {known}") from None
+        ids = []
+        for word in text.split():
+            if word in listops.BRACES:
+                continue
+            if word not in _SYMBOL_IDS:
+                known = " ".join(listops.SYMBOLS)
+                raise DataError(f"the symbol {word[:40]!r}; expected one of {known}")
+            ids.append(_SYMBOL_IDS[word])
         return np.array(ids, np.int32)
 
-    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def encode_with_offsets(self, text: str) -> Encoding:
         spans = []
         for match in _WORD.finditer(text):
             if match.group() not in listops.BRACES:
                 spans.append(match.span())
-        return self.ids(text), np.array(spans, np.int32).reshape(-1, 2)
+        return make_encoding(self.ids(text), spans)
 
     def decode(self, ids: Iterable[int]) -> str:
-        return " ".join(self.pieces[token] for token in ids if token >= _FIRST)
+        words = [self.pieces[token] for token in ids if token >= _FIRST]
+        return " ".join(words)
 
 
 _SYMBOL_IDS = {symbol: number for number, symbol in enumerate(listops.SYMBOLS, start=_FIRST)}
 
-# Names in the place of a file's; the file that stands for a vocabulary in run folders is a line
-# with its name.
-NAMED: dict[str, type[Bytes | Symbols]] = {"bytes": Bytes, "listops": Symbols}
+# Names that are given in place of a file; in a run folder, the vocabulary's file is a line with its
+# name.
+NAMED: dict[str, type[Bytes | Symbols]] = {
+    "bytes": Bytes,
+    "listops": Symbols,
+}

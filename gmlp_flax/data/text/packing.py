@@ -159,11 +159,12 @@ class WindowOrder:
     def __init__(self, packing: Packing, seed: int):
         self.packing = packing
         self.seed = seed
-        self._group_count = _ceil_div(len(packing), packing.group)
-        tokens = self._group_count * packing.group * packing.length
-        pools = min(self._group_count, _ceil_div(tokens, POOL_TOKENS))
+        groups = _ceil_div(len(packing), packing.group)
+        tokens = groups * packing.group * packing.length
+        pools = min(groups, _ceil_div(tokens, POOL_TOKENS))
+        self._group_count = groups
         # Where each pool begins, counted in groups of the epoch, and the end.
-        self._bounds = np.arange(pools + 1) * self._group_count // pools
+        self._pool_bounds = np.arange(pools + 1) * groups // pools
         self._epochs = ResultCache(self._make_epoch, 2)
         self._pools = ResultCache(self._make_pool, 2)
 
@@ -196,14 +197,14 @@ class WindowOrder:
         groups = random.permutation(self._group_count)
         firsts = groups * size
         sizes = np.minimum(size, len(self.packing) - firsts)
-        bounds = np.insert(np.cumsum(sizes), 0, 0)  # of each group
-        pool_bounds = bounds[self._bounds]
+        group_bounds = np.insert(np.cumsum(sizes), 0, 0)
+        pool_bounds = group_bounds[self._pool_bounds]
         return _Epoch(groups, pool_bounds.tolist())
 
     def _make_pool(self, key: tuple[int, int]) -> _Pool:
         epoch, pool = key
-        start = self._bounds[pool]
-        stop = self._bounds[pool + 1]
+        start = self._pool_bounds[pool]
+        stop = self._pool_bounds[pool + 1]
         groups = self._epochs(epoch).groups
         windows = []
         numbers = []
@@ -245,12 +246,13 @@ class Mixture:
     def batch(self, positions: range) -> dict[str, np.ndarray]:
         """The examples at consecutive positions, as `WindowOrder.take`."""
         count = len(positions)
+        length = self.packings[0].length
         if len(self._orders) == 1:
             return self._orders[0].take(positions.start, count)
         bounds = np.arange(positions.start, positions.stop + 1)
         taken = self._taken(bounds)
         corpora = np.diff(taken).argmax(axis=0)  # of each example
-        tokens = np.empty((count, self.packings[0].length), np.int32)
+        tokens = np.empty((count, length), np.int32)
         index = np.empty(count, np.int32)
         windows_before = 0
         for corpus, order in enumerate(self._orders):

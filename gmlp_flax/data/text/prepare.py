@@ -27,7 +27,7 @@ from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.data.text import prepared
 from gmlp_flax.data.text.corpus import Corpus, Part, Selection, chain_documents, no_text
 from gmlp_flax.data.text.encoding import EncodedBatch, encode_documents
-from gmlp_flax.data.text.prepared import Prepared
+from gmlp_flax.data.text.prepared import Prepared, ShardRecord
 from gmlp_flax.data.text.sentence_piece import KEEPING_WHITE_SPACE, TRAINING, TRAINING_THREADS
 from gmlp_flax.data.text.tokenizer import TOKENIZER_FILE, Tokenizer
 from gmlp_flax.errors import DataError, counted
@@ -42,6 +42,8 @@ SAMPLE = 64_000_000  # characters to train a tokenizer on, at most
 SHARD_BYTES = 16 << 20
 MAX_SHARDS = 1024  # as many as C4 has; more files would be unwieldy
 DELAY = 2.0  # seconds before a progress bar is shown
+
+Plan = dict[str, Any]  # what identifies the result of a preparation
 
 _UNFINISHED = "unfinished"
 _PLAN = "plan.json"
@@ -79,7 +81,7 @@ class _Shard(NamedTuple):
         """Bytes of the corpus."""
         return sum(part.size for part in self.parts)
 
-    def result(self, sizes: dict[str, int]) -> dict[str, Any]:
+    def result(self, sizes: dict[str, int]) -> ShardRecord:
         """The content of the record; {} if the shard is not done.
 
         Args:
@@ -212,7 +214,7 @@ def prepare(
     return result
 
 
-def _make_plan(corpus: Corpus, tokenizer: Tokenizer, shards: int) -> dict[str, Any]:
+def _make_plan(corpus: Corpus, tokenizer: Tokenizer, shards: int) -> Plan:
     """What identifies the result of a preparation."""
     selection = corpus.examples.selection
     dtype = prepared.ids_dtype(tokenizer.vocab_size)
@@ -228,7 +230,7 @@ def _make_plan(corpus: Corpus, tokenizer: Tokenizer, shards: int) -> dict[str, A
     }
 
 
-def _write_all(corpus: Corpus, shards: Sequence[_Shard], plan: dict[str, Any], cores: int) -> None:
+def _write_all(corpus: Corpus, shards: Sequence[_Shard], plan: Plan, cores: int) -> None:
     """Writes the shards that are not done, the tokenizer and, last, the index."""
     folder = shards[0].folder
     tokenizer = shards[0].tokenizer
@@ -285,7 +287,7 @@ def _sizes(folder: str) -> dict[str, int]:
     return {file.name: file.size for file in files.find_files(folder)}
 
 
-def _is_done(shards: Sequence[_Shard], plan: dict[str, Any]) -> bool:
+def _is_done(shards: Sequence[_Shard], plan: Plan) -> bool:
     """Whether the folder holds the plan's result; raises DataError if it holds anything but that or
     a part of it."""
     folder = shards[0].folder
@@ -320,21 +322,22 @@ def _refuse_other_files(folder: str, shard_names: set[str]) -> None:
             )
 
 
-def _begin(shards: Sequence[_Shard], plan: dict[str, Any]) -> None:
+def _begin(shards: Sequence[_Shard], plan: Plan) -> None:
     """Writes the plan, and removes what killed processes left."""
     work = shards[0].work
     unfinished = work / _UNFINISHED
     json_files.write(unfinished / _PLAN, plan)
-    left = [shards[0].stop, *work.glob(".*.tmp"), *unfinished.glob(".*.tmp")]
-    for path in left:
-        path.unlink(missing_ok=True)
+    shards[0].stop.unlink(missing_ok=True)
+    for folder in (work, unfinished):
+        for path in folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
 
 
-def _write_shards(shards: Sequence[_Shard], cores: int) -> list[dict[str, Any]]:
+def _write_shards(shards: Sequence[_Shard], cores: int) -> list[ShardRecord]:
     """Makes the shards that are not done, in this process or in one process per core; returns the
     results of all shards."""
     sizes = _sizes(shards[0].folder)
-    results: dict[int, dict[str, Any]] = {}
+    results: dict[int, ShardRecord] = {}
     waiting = []
     for shard in shards:
         result = shard.result(sizes)
@@ -408,7 +411,7 @@ def _begin_process() -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _write_shard(shard: _Shard, threads: int) -> dict[str, Any]:
+def _write_shard(shard: _Shard, threads: int) -> ShardRecord:
     """Writes a shard's file, then its record, and returns the record."""
     bad = BadRecords(shard.max_bad_records)
     batches = _encode_shard(shard, bad, threads)

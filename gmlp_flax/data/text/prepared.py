@@ -32,6 +32,10 @@ from gmlp_flax.io.records import array_record_writer
 FORMAT = 2
 INDEX = "index.json"
 
+# What the index says about a shard: its sizes, see `write_shard`, and the bad records that were
+# skipped.
+ShardRecord = dict[str, Any]
+
 # Ids in a record, which one read fetches: 128 KB of uint16.
 BLOCK = 65_536
 
@@ -59,8 +63,8 @@ def shard_file(folder: str | os.PathLike, number: int, count: int) -> Path:
     return Path(folder) / f"ids-{number:05}-of-{count:05}.array_record"
 
 
-def write_shard(path: Path, batches: Iterable[EncodedBatch], dtype: np.dtype) -> dict[str, int]:
-    """Writes one shard, which gets its name when it is whole.
+def write_shard(path: Path, batches: Iterable[EncodedBatch], dtype: np.dtype) -> ShardRecord:
+    """Writes one shard, whose file gets its name when it is complete.
 
     Args:
         path: see `shard_file`.
@@ -69,7 +73,7 @@ def write_shard(path: Path, batches: Iterable[EncodedBatch], dtype: np.dtype) ->
 
     Returns:
         {"documents", "tokens", "text_bytes", "ids_bytes"}: counts, the size of the text in UTF-8,
-        and that of the file.
+        and the size of the file.
 
     Raises:
         DataError: the file cannot be written.
@@ -89,12 +93,11 @@ def write_shard(path: Path, batches: Iterable[EncodedBatch], dtype: np.dtype) ->
                 unwritten = unwritten[BLOCK:]
         if len(unwritten):
             write(unwritten.tobytes())
-    size = path.stat().st_size
     return {
         "documents": documents,
         "tokens": tokens,
         "text_bytes": text_bytes,
-        "ids_bytes": size,
+        "ids_bytes": path.stat().st_size,
     }
 
 
@@ -144,7 +147,7 @@ class Prepared:
         open_at_once = OPEN_COPIES if files.is_remote(self.folder) else OPEN_READERS
         self._readers = ResultCache(self._open_reader, open_at_once)
 
-    def _find_shards(self, shards: list[dict[str, Any]]) -> list[File]:
+    def _find_shards(self, shards: list[ShardRecord]) -> list[File]:
         present = {}
         for file in files.find_files(self.folder):
             present[file.name] = file
@@ -270,7 +273,7 @@ class Prepared:
         return Prepared, (self.folder,)
 
 
-def _total(shards: list[dict[str, Any]], name: str) -> int:
+def _total(shards: list[ShardRecord], name: str) -> int:
     return sum(shard[name] for shard in shards)
 
 
@@ -298,8 +301,7 @@ def read_index(folder: str) -> dict[str, Any]:
 
 
 def _are_shards(value: Any) -> bool:
-    """Whether a value of the index lists what `write_shard` returned, with the bad records that
-    were skipped, of one shard or more."""
+    """Whether a value of the index is a list of one or more ShardRecords."""
     if not isinstance(value, list) or not value:
         return False
     return all(map(_is_shard, value))

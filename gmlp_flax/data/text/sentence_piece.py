@@ -2,17 +2,16 @@
 such as T5's."""
 
 import io
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import sentencepiece
 
-from gmlp_flax.data.text.fixed_vocabulary import is_blank, utf8
+from gmlp_flax.data.text.fixed_vocabulary import Encoding, is_blank, make_encoding, utf8
 from gmlp_flax.errors import DataError, decode_errors
 
-# Everything that decides the trained model besides the corpus, the vocabulary size and the number
+# Everything that decides the trained model, besides the corpus, the vocabulary size and the number
 # of threads.
 TRAINING = {
     "model_type": "unigram",
@@ -28,13 +27,13 @@ TRAINING = {
     "eos_piece": "[SEP]",
     "control_symbols": ["[MASK]"],
 }
-# Beside these, of a model that gives back a text as it was, for `keep_white_space`.
+# The additional options of `keep_white_space`: the model decodes a text as it was.
 KEEPING_WHITE_SPACE = {
     "normalization_rule_name": "identity",
     "remove_extra_whitespaces": False,
     "add_dummy_prefix": False,
     "allow_whitespace_only_pieces": True,  # indentation
-    "user_defined_symbols": ["\n", "\r", "\t"],  # pieces of their own: no word is part of two
+    "user_defined_symbols": ["\n", "\r", "\t"],  # separate pieces: no piece spans two words
 }
 TRAINING_THREADS = 4
 
@@ -48,8 +47,8 @@ _NAMES = {
 # A model without these gets them after its last piece, as T5's sentinels are.
 _ADDED = ("cls", "mask")
 
-# SentencePiece silently drops sentences above 4,192 bytes; 1,000 characters are 4,000 bytes at
-# most.
+# SentencePiece silently drops sentences above 4,192 bytes; 1,000 characters have at most 4,000
+# bytes.
 _CHUNK = re.compile(r"(?s).{1,1000}(?!\S)|\S{1,1000}")
 # It also drops sentences with a tab or a null.
 _DROPPED = re.compile("[\t\0]+")
@@ -59,7 +58,7 @@ _STAND_IN = "\ue000"
 
 _SPACE = "▁"  # in pieces
 
-# What a model that keeps white space makes of some.
+# How a model that keeps white space normalises a text with some.
 _WHITE_SPACE = "a  b\n\tc"
 _WHITE_SPACE_KEPT = _WHITE_SPACE.replace(" ", _SPACE)
 
@@ -85,8 +84,9 @@ class SentencePieces:
         with decode_errors(what, "train or copy it again"):
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             count = self._processor.vocab_size()
-            self.falls_back_on_bytes = any(map(self._processor.is_byte, range(count)))
-            control = list(filter(self._processor.is_control, range(count)))
+            pieces = range(count)
+            self.falls_back_on_bytes = any(map(self._processor.is_byte, pieces))
+            control_ids = list(filter(self._processor.is_control, pieces))
         normalised = self._processor.normalize(_WHITE_SPACE)
         # Llama's begins every text with a blank, and keeps all others.
         self.keeps_white_space = normalised.removeprefix(_SPACE) == _WHITE_SPACE_KEPT
@@ -94,23 +94,20 @@ class SentencePieces:
         self._added: list[str] = []
         for role, names in _NAMES.items():
             piece_id = self._find_piece(names)
-            if piece_id is None and role not in _ADDED:
-                raise DataError(
-                    f"{name}: the model has no special token {names[0]} (nor "
-                    f"{' or '.join(names[1:])}); use a model with padding and an end of text, or "
-                    "train one with gmlp prepare"
-                )
             if piece_id is None:
+                if role not in _ADDED:
+                    raise _missing_piece(name, names)
                 piece_id = count + len(self._added)
                 self._added.append(names[0])
             self.special[role] = piece_id
-        self.special_ids = tuple(sorted({*self.special.values(), *control}))
+        special_ids = {*self.special.values(), *control_ids}
+        self.special_ids = tuple(sorted(special_ids))
         self.vocab_size = count + len(self._added)
 
     def _find_piece(self, names: Sequence[str]) -> int | None:
         """The id of the first of some pieces that the model has."""
         for name in names:
-            piece_id = self._processor.piece_to_id(name)  # that of [UNK] for an unknown piece
+            piece_id = self._processor.piece_to_id(name)  # the id of [UNK] for an unknown piece
             if self._processor.id_to_piece(piece_id) == name:
                 return piece_id
         return None
@@ -123,46 +120,67 @@ class SentencePieces:
             return [self._processor.encode(encoded[0], return_type="numpy")]
         return self._processor.encode(encoded, num_threads=threads, return_type="numpy")
 
-    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def encode_with_offsets(self, text: str) -> Encoding:
         """See Tokenizer.encode_with_offsets."""
         text = utf8(text).decode()
-        encoding = self._processor.encode(text, return_type="offset_mapping")
-        offsets = encoding["offsets"]
-        spans: list[tuple[int, int]] = []
-        # If one character becomes several pieces, such as bytes, only the last of them has a span.
-        span = tuple(offsets[-1]) if offsets else (0, 0)
-        for start, stop in reversed(offsets):
-            if start < stop:
-                span = (_skip_blanks(text, start, stop), stop)
-            spans.append(span)
-        spans.reverse()
-        return np.array(encoding["ids"], np.int32), np.array(spans, np.int32).reshape(-1, 2)
+        encoded = self._processor.encode(text, return_type="offset_mapping")
+        spans = _text_spans(text, encoded["offsets"])
+        return make_encoding(encoded["ids"], spans)
 
     def encode_after(self, text: str) -> list[int]:
         """The ids of a text that follows another token: without the space that begins a line."""
         if not text or text[0].isspace():
             return self._processor.encode(utf8(text))
-        before = self._processor.encode(utf8(_STAND_IN), return_type=str)
+        stand_in = self._processor.encode(utf8(_STAND_IN), return_type=str)
         whole = utf8(_STAND_IN + text)
         pieces = self._processor.encode(whole, return_type=str)
         ids = self._processor.encode(whole)
+        first = len(stand_in)
         # Without byte fallback, the stand-in and an unknown character after it are one piece, which
         # the text keeps.
-        last = len(before) - 1
-        if pieces[last] == before[last]:
-            return ids[last + 1 :]
-        return ids[last:]
+        if pieces[first - 1] != stand_in[-1]:
+            first -= 1
+        return ids[first:]
 
     def decode(self, ids: Iterable[int]) -> str:
         """See Tokenizer.decode."""
-        return self._processor.decode([token for token in ids if token not in self.special_ids])
+        text_ids = [token for token in ids if token not in self.special_ids]
+        return self._processor.decode(text_ids)
 
     def piece(self, token: int) -> str:
         """See Tokenizer.piece."""
         first_added = self.vocab_size - len(self._added)
         if token >= first_added:
             return self._added[token - first_added]
-        return self._processor.id_to_piece(token).replace(_SPACE, " ")
+        piece = self._processor.id_to_piece(token)
+        return piece.replace(_SPACE, " ")
+
+
+def _missing_piece(name: str, names: Sequence[str]) -> DataError:
+    """The error of a model that has a special piece under none of its names."""
+    others = " or ".join(names[1:])
+    return DataError(
+        f"{name}: the model has no special token {names[0]} (nor {others}); use a model with "
+        "padding and an end of text, or train one with gmlp prepare"
+    )
+
+
+def _text_spans(text: str, offsets: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The span of each token, without blanks at its beginning.
+
+    If one character becomes several pieces, such as bytes, only the last of them has a span in
+    `offsets`; the others get the same one.
+    """
+    spans: list[tuple[int, int]] = []
+    span = (0, 0)
+    if offsets:
+        span = offsets[-1]
+    for start, stop in reversed(offsets):
+        if start < stop:
+            span = (_skip_blanks(text, start, stop), stop)
+        spans.append(span)
+    spans.reverse()
+    return spans
 
 
 def _skip_blanks(text: str, start: int, stop: int) -> int:
@@ -181,20 +199,17 @@ def train(documents: Iterable[str], vocab_size: int, keep_white_space: bool = Fa
     if keep_white_space:
         options.update(KEEPING_WHITE_SPACE)
 
-    def chunks() -> Iterator[bytes]:
-        """The documents as SentencePiece reads them; keeps the error that stops them."""
+    def sentences() -> Iterator[bytes]:
+        """The sentences; keeps the error that stops them."""
         try:
-            for document in documents:
-                parts = _DROPPED.split(document) if keep_white_space else [document]
-                for chunk in itertools.chain.from_iterable(map(cut_in_chunks, parts)):
-                    yield utf8(chunk)
+            yield from _sentences(documents, keep_white_space)
         except (DataError, KeyboardInterrupt) as error:
             stopped_by.append(error)  # SentencePiece raises a RuntimeError instead.
             raise
 
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=chunks(),
+            sentence_iterator=sentences(),
             model_writer=model,
             vocab_size=vocab_size,
             num_threads=TRAINING_THREADS,
@@ -209,6 +224,17 @@ def train(documents: Iterable[str], vocab_size: int, keep_white_space: bool = Fa
             "or a vocab_size with room for 256 bytes and all characters"
         ) from error
     return model.getvalue()
+
+
+def _sentences(documents: Iterable[str], keep_white_space: bool) -> Iterator[bytes]:
+    """The documents as SentencePiece reads them in training."""
+    for document in documents:
+        parts = [document]
+        if keep_white_space:
+            parts = _DROPPED.split(document)
+        for part in parts:
+            for chunk in cut_in_chunks(part):
+                yield utf8(chunk)
 
 
 def cut_in_chunks(document: str) -> Iterator[str]:

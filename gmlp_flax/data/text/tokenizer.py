@@ -12,7 +12,7 @@ import numpy as np
 
 from gmlp_flax.data.pipeline import usable_cores
 from gmlp_flax.data.text.casing import decide, find_sibling, read_settings
-from gmlp_flax.data.text.fixed_vocabulary import NAMED, Bytes, FixedVocabulary, utf8
+from gmlp_flax.data.text.fixed_vocabulary import NAMED, Bytes, Encoding, FixedVocabulary, utf8
 from gmlp_flax.data.text.sentence_piece import SentencePieces, train
 from gmlp_flax.data.text.word_piece import Cases, WordPieces
 from gmlp_flax.errors import DataError
@@ -20,7 +20,7 @@ from gmlp_flax.io import files
 
 TOKENIZER_FILE = "tokenizer.model"  # in a run folder, and beside prepared ids
 MASK = "[MASK]"
-DOCUMENTS = 1000  # whose [UNK] are counted at the start
+DOCUMENTS = 1000  # in which [UNK] is counted at the start of a run
 _IN_FOLDERS = ("vocab.txt", "spiece.model", TOKENIZER_FILE, "tokenizer.json")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _SPACE_AND_MARK = re.compile(r" [^\w\s]")
@@ -44,8 +44,8 @@ class Tokenizer:
     | listops | the same, then its 15 symbols | a DataError if it has other words |
 
     Unless white space is kept, text is normalised first (any white space becomes one space), so
-    decoding gives the normalised text. `encode` never returns a special piece other than [UNK], whatever the
-    text, and `decode` leaves special pieces out.
+    decoding gives the normalised text. `encode` never returns a special piece other than [UNK],
+    whatever the text, and `decode` leaves special pieces out.
 
     Args:
         model: the content of the model's or vocabulary's file.
@@ -56,11 +56,13 @@ class Tokenizer:
         checksum: SHA-256 of the model, in hexadecimal.
         vocab_size: the number of pieces, including special ones.
         special_ids: all special ids, in order: never masked, never drawn as a replacement.
-        pad_id, cls_id, sep_id: the ids after the end of a sequence, at its beginning, and at the
-            end of it or of a document.
-        unk_id, mask_id: the ids of text that is not in the vocabulary, and of a hidden token.
-        cases: of WordPiece, whether text is lower-cased, and stripped of accents; else None.
-        may_be_unknown: whether text may become [UNK]; not if it falls back on bytes.
+        pad_id: the id of [PAD], which follows the end of a sequence.
+        cls_id: the id of [CLS], at the beginning of a sequence.
+        sep_id: the id of [SEP], at the end of a sequence or of a document.
+        unk_id: the id of [UNK], for text that is not in the vocabulary.
+        mask_id: the id of [MASK], for a hidden token.
+        cases: whether WordPiece lower-cases text and strips accents; None for other kinds.
+        may_be_unknown: whether text may become [UNK]; False if the model falls back on bytes.
         keeps_white_space: whether line breaks, tabs and runs of blanks are in the ids.
         note: what `load` decided, a line for the start of a run; empty if there was nothing to
             decide.
@@ -99,33 +101,34 @@ class Tokenizer:
         """Trains a SentencePiece unigram model (Kudo, 2018): cased, and with bytes for characters
         it does not know.
 
-        The result, byte for byte, depends on the arguments and the version of SentencePiece alone.
+        The result, byte for byte, depends only on the arguments and the version of SentencePiece.
         A corpus too small for `vocab_size` gives fewer pieces: read the number from `.vocab_size`.
 
         Args:
             documents: the texts.
             vocab_size: the number of pieces.
-            keep_white_space: whether decoding gives back the text as it was, but for the character
-                U+2581, by which SentencePiece writes a blank; else Unicode's NFKC is applied, and
-                any white space is one blank.
+            keep_white_space: whether decoding gives back the text as it was, except for the
+                character U+2581, by which SentencePiece writes a blank; else Unicode's NFKC is
+                applied, and any white space becomes one blank.
 
         Raises:
             DataError: the corpus is empty, or `vocab_size` is too small for the special pieces, the
                 256 bytes and the corpus's characters.
         """
-        return cls(train(documents, vocab_size, keep_white_space), "the trained model")
+        model = train(documents, vocab_size, keep_white_space)
+        return cls(model, "the trained model")
 
     @classmethod
     def load(cls, path: str | os.PathLike, **keys: str) -> Tokenizer:
         """Reads a tokenizer's file or the folder of one, or takes a name of NAMED.
 
         A WordPiece vocabulary does not say whether text is lower-cased and stripped of accents. A
-        file named TOKENIZER_FILE is a copy whose reading is settled; of other files
+        file named TOKENIZER_FILE is a copy whose reading is settled; for other files,
         `casing.decide` settles it.
 
         Args:
-            path: the file, or a folder as of Hugging Face.
-            keys: word_piece.KEYS, if they are not auto.
+            path: the file, or a folder like Hugging Face's.
+            keys: the values of word_piece.KEYS that are not auto.
 
         Raises:
             DataError: the file is missing or damaged, or a file beside it contradicts it or the
@@ -133,15 +136,16 @@ class Tokenizer:
         """
         path = os.fspath(path)
         if path in NAMED:
-            tokenizer = cls(_line(path), path)
+            tokenizer = cls(_named_content(path), path)
             tokenizer.check(keys, path)
             return tokenizer
         if files.is_folder(path):
             path = _find_in_folder(path)
         tokenizer = cls(files.read_small(path), path)
+        is_settled = path.endswith(TOKENIZER_FILE)
         if isinstance(tokenizer._engine, SentencePieces):
             tokenizer._refuse_lower_case(path)
-        elif isinstance(tokenizer._engine, WordPieces) and not path.endswith(TOKENIZER_FILE):
+        elif isinstance(tokenizer._engine, WordPieces) and not is_settled:
             content, note = decide(path, keys)
             tokenizer = cls(content, path)
             tokenizer.note = note
@@ -152,26 +156,29 @@ class Tokenizer:
         """Raises DataError if the tokenizer_config.json beside a SentencePiece model asks for lower
         case, which the model does not do by itself."""
         config = find_sibling(path, "tokenizer_config.json")
-        if not config or read_settings(config).get("do_lower_case") is not True:
+        if not config:
             return
-        if self.encode("ABC") != self.encode("abc"):
+        wants_lower_case = read_settings(config).get("do_lower_case") is True
+        if wants_lower_case and self.encode("ABC") != self.encode("abc"):
             raise DataError(
                 f"{config}: do_lower_case is true, and {path} does not lower-case text: lower-case "
                 "the data, and remove the key"
             )
 
     def check(self, keys: Mapping[str, str], name: str) -> None:
-        """Raises DataError if it lower-cases or strips accents against word_piece.KEYS; `name` is
-        its own."""
+        """Raises DataError if the tokenizer's lower-casing or stripping of accents contradicts
+        word_piece.KEYS; `name` is the tokenizer's, for the message."""
         settled = {} if self.cases is None else self.cases._asdict()
         for key, value in keys.items():
-            if value == "auto" or str(settled.get(key)) == value.title():
+            is_met = str(settled.get(key)) == value.title()
+            if value == "auto" or is_met:
                 continue
             reading = "it is no WordPiece vocabulary with BERT's normalizer"
             if settled:
                 reading = f"its {key} is {settled[key]}"
             raise DataError(
-                f"config.data.{key} is {value}, but of {name} {reading}: leave the key auto"
+                f"config.data.{key} is {value}, which does not fit {name}: {reading}; leave the key "
+                "auto"
             )
 
     def same_pieces(self, other: Tokenizer) -> bool:
@@ -179,14 +186,14 @@ class Tokenizer:
         return self._pieces() == other._pieces()
 
     def _pieces(self) -> object:
-        """What differs if the pieces differ."""
+        """A value that is equal if the pieces are."""
         if isinstance(self._engine, SentencePieces):
             return self.model
         return list(self._engine.pieces)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the model to `path`, atomically; of WordPiece to a name that ends in .json as
-        Hugging Face's `tokenizer.json`. Raises DataError if that fails."""
+        """Writes the model to `path`, atomically. WordPiece is written to a name that ends in .json
+        as Hugging Face's `tokenizer.json`. Raises DataError if that fails."""
         is_json = os.fspath(path).endswith(".json")
         content = self.model
         if is_json and isinstance(self._engine, WordPieces):
@@ -203,16 +210,12 @@ class Tokenizer:
         """`encode` of each text, as int32 [tokens]; `threads=None` uses all cores."""
         return self._engine.encode_batch(texts, threads or usable_cores())
 
-    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def encode_with_offsets(self, text: str) -> Encoding:
         """`encode`, and the span of each token in the given text, before normalisation.
 
         A token stands for text[start:stop], without white space before it; the span of white space
         is empty. Tokens that are parts of one character, such as its bytes, each have the whole
         character as their span. Neither start nor stop ever decreases.
-
-        Returns:
-            ids: int32 [tokens].
-            spans: int32 [tokens, 2], start and stop in characters.
         """
         return self._engine.encode_with_offsets(text)
 
@@ -239,14 +242,15 @@ class Tokenizer:
     def byte_counts(self) -> np.ndarray:
         """How many bytes of text each piece stands for, int32 [vocab_size]: 0 for special pieces.
 
-        WordPiece does not tell whether a space stood before a punctuation mark: it is taken for
-        none.
+        WordPiece's ids do not show whether there was a space before a punctuation mark: none is
+        counted.
         """
         counts = np.zeros(self.vocab_size, np.int32)
         special = set(self.special_ids)
         for token in range(self.vocab_size):
             if token not in special:
-                counts[token] = self._byte_count(self.piece(token))
+                piece = self.piece(token)
+                counts[token] = self._byte_count(piece)
         return counts
 
     def _byte_count(self, piece: str) -> int:
@@ -272,18 +276,18 @@ class Tokenizer:
 
 
 def _make_engine(model: bytes, name: str) -> FixedVocabulary | WordPieces | SentencePieces:
-    """What encodes, by the content of the model."""
+    """The engine that encodes, chosen by the content of the model."""
     if not model:
         raise DataError(f"{name}: damaged: an empty file is no tokenizer; train or copy it again")
     for known, vocabulary in NAMED.items():
-        if model == _line(known):
+        if model == _named_content(known):
             return vocabulary()
     if _is_text(model):
         return WordPieces(model, name)
     return SentencePieces(model, name)
 
 
-def _line(name: str) -> bytes:
+def _named_content(name: str) -> bytes:
     """The content of the file that stands for a name of NAMED."""
     return f"{name}\n".encode()
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gmlp_flax.data.text.fixed_vocabulary import utf8
+from gmlp_flax.data.text.fixed_vocabulary import Encoding, make_encoding, utf8
 from gmlp_flax.errors import DataError, decode_errors, require
 from gmlp_flax.io import json_files
 
@@ -21,6 +21,7 @@ _MODEL = {
     "max_input_chars_per_word": 100,
 }
 PREFIX = "##"
+Document = dict[str, Any]  # a tokenizer.json, or an object in it
 _BYTE_ORDER_MARK = "\ufeff"
 
 KEYS = {  # as in Hugging Face's tokenizer_config.json
@@ -44,12 +45,12 @@ class WordPieces:
     pieces inside a word.
 
     A vocabulary has one piece per line, with the line's number as its id. Text is cleaned and split
-    as BERT does. The file does not say whether text is lower-cased: `casing.decide` does, before
-    training, and makes a `tokenizer.json` of it, unless a reading of the file alone gives the same:
-    if no piece has an upper-case letter, other than names in brackets such as [CLS], text is
-    lower-cased and stripped of accents, else it is left as it is.
+    as BERT does. The file does not say whether text is lower-cased. Read alone, it lower-cases text
+    and strips accents if no piece has an upper-case letter, other than names in brackets such as
+    [CLS]; else it leaves text as it is. Before training, `casing.decide` settles the question, and
+    writes a `tokenizer.json` if the answer differs from this reading.
 
-    A `tokenizer.json` says everything: normalisation, how text is split, added tokens; its special
+    A `tokenizer.json` says everything: normalisation, how text is split, added tokens. Its special
     tokens are the five of BERT, and are not recognised in texts.
 
     Args:
@@ -57,7 +58,7 @@ class WordPieces:
         name: the file's name, for errors.
 
     Attributes: as those of fixed_vocabulary.Bytes.
-        document: what the library builds the tokenizer of, in the form of `tokenizer.json`.
+        document: what the library builds the tokenizer from, in the form of `tokenizer.json`.
         pieces: the text of each piece.
         is_json: whether the file is a tokenizer.json.
         name: the argument.
@@ -71,25 +72,19 @@ class WordPieces:
     def __init__(self, model: bytes, name: str):
         text = model.decode("utf-8-sig")
         self.name = name
-        self.is_json = text.lstrip().startswith("{") and text.rstrip().endswith("}")
-        self.document = _read_json(model, name) if self.is_json else _read_vocabulary(text, name)
+        self.is_json = _is_json(text)
+        if self.is_json:
+            self.document = _read_json(model, name)
+        else:
+            self.document = _read_vocabulary(text, name)
         ids = _ids(self.document)
-        self.pieces = sorted(ids, key=ids.__getitem__)
         _require_special(ids, name)
-        numbers = [ids[piece] for piece in self.pieces]
-        if numbers != list(range(len(ids))):
-            raise DataError(
-                f"{name}: the ids of its {len(ids)} pieces are not 0 to {len(ids) - 1}; copy it "
-                "again"
-            )
+        _require_consecutive(ids, name)
+        self.pieces = sorted(ids, key=ids.__getitem__)
         self.vocab_size = len(ids)
         self.special = {role: ids[piece] for role, piece in _ROLES.items()}
         self.special_ids = tuple(sorted(self.special.values()))
-        library = require("tokenizers", "a WordPiece vocabulary", "wordpiece")
-        what = f"{name}: not a tokenizer that the tokenizers library reads"
-        with decode_errors(what, "copy it again"):
-            self._tokenizer = library.Tokenizer.from_str(json.dumps(self.document))
-        self._tokenizer.decoder = library.decoders.WordPiece(prefix=PREFIX, cleanup=True)
+        self._tokenizer = _build(self.document, name)
 
     @property
     def cases(self) -> Cases | None:
@@ -99,7 +94,13 @@ class WordPieces:
             return None
         lower = normalizer.get("lowercase", True)
         strip = normalizer.get("strip_accents")
-        return Cases(lower, lower if strip is None else strip)
+        if strip is None:
+            strip = lower
+        return Cases(lower, strip)
+
+    def model_pieces(self) -> dict[str, int]:
+        """Piece -> id, without the added tokens of a tokenizer.json."""
+        return self.document["model"]["vocab"]
 
     def encode_batch(self, texts: Sequence[str], threads: int) -> list[np.ndarray]:
         """See Tokenizer.encode_batch."""
@@ -110,27 +111,28 @@ class WordPieces:
             encodings = self._tokenizer.encode_batch_fast(valid)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
-    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+    def encode_with_offsets(self, text: str) -> Encoding:
         """See Tokenizer.encode_with_offsets."""
-        encoding = self._tokenizer.encode(_without_surrogates(text))
-        ids = np.array(encoding.ids, np.int32)
-        spans = np.array(encoding.offsets, np.int32)
-        return ids, spans.reshape(-1, 2)
+        valid = _without_surrogates(text)
+        encoded = self._tokenizer.encode(valid)
+        return make_encoding(encoded.ids, encoded.offsets)
 
     def decode(self, ids: Iterable[int]) -> str:
         """See Tokenizer.decode."""
-        return self._tokenizer.decode([token for token in ids if token not in self.special_ids])
+        text_ids = [token for token in ids if token not in self.special_ids]
+        return self._tokenizer.decode(text_ids)
 
     def to_json(self) -> bytes:
         """The `tokenizer.json` of Hugging Face's libraries, with BERT's special tokens and [CLS] a
         [SEP] b [SEP]."""
         library = importlib.import_module("tokenizers")
-        full = library.Tokenizer.from_str(self._tokenizer.to_str())
-        full.add_special_tokens(list(_SPECIAL))
+        copy = library.Tokenizer.from_str(self._tokenizer.to_str())
+        copy.add_special_tokens(list(_SPECIAL))
         sep = (_ROLES["sep"], self.special["sep"])
         cls = (_ROLES["cls"], self.special["cls"])
-        full.post_processor = library.processors.BertProcessing(sep, cls)
-        return full.to_str(pretty=True).encode()
+        copy.post_processor = library.processors.BertProcessing(sep, cls)
+        text = copy.to_str(pretty=True)
+        return text.encode()
 
     def piece(self, token: int) -> str:
         """See Tokenizer.piece."""
@@ -142,11 +144,27 @@ class WordPieces:
         return f" {piece}"
 
 
+def _build(document: Document, name: str) -> Any:
+    """The tokenizer of the `tokenizers` library; raises DataError if the library refuses the
+    document."""
+    library = require("tokenizers", "a WordPiece vocabulary", "wordpiece")
+    what = f"{name}: not a tokenizer that the tokenizers library reads"
+    with decode_errors(what, "copy it again"):
+        tokenizer = library.Tokenizer.from_str(json.dumps(document))
+    tokenizer.decoder = library.decoders.WordPiece(prefix=PREFIX, cleanup=True)
+    return tokenizer
+
+
 def _without_surrogates(text: str) -> str:
     return utf8(text).decode()
 
 
-def _ids(document: Mapping[str, Any]) -> dict[str, int]:
+def _is_json(text: str) -> bool:
+    begins = text.lstrip().startswith("{")
+    return begins and text.rstrip().endswith("}")
+
+
+def _ids(document: Document) -> dict[str, int]:
     """The id of each piece, added tokens included."""
     ids = dict(document["model"]["vocab"])
     for token in document["added_tokens"]:
@@ -158,8 +176,17 @@ def _require_special(ids: Mapping[str, int], name: str) -> None:
     missing = [piece for piece in _SPECIAL if piece not in ids]
     if missing:
         raise DataError(
-            f"{name}: a text file is a WordPiece vocabulary, one piece per line, but of {len(ids)} "
-            f"pieces none is {' or '.join(missing)}; give BERT's vocab.txt or a SentencePiece model"
+            f"{name}: a text file is a WordPiece vocabulary, one piece per line, but none of its "
+            f"{len(ids)} pieces is {' or '.join(missing)}; give BERT's vocab.txt or a SentencePiece "
+            "model"
+        )
+
+
+def _require_consecutive(ids: Mapping[str, int], name: str) -> None:
+    count = len(ids)
+    if sorted(ids.values()) != list(range(count)):
+        raise DataError(
+            f"{name}: the ids of its {count} pieces are not 0 to {count - 1}; copy it again"
         )
 
 
@@ -168,8 +195,8 @@ def in_brackets(piece: str) -> bool:
     return piece.startswith("[") and piece.endswith("]")
 
 
-def kind_of(document: Mapping[str, Any]) -> str:
-    """The kind of a tokenizer.json; old ones do not name it."""
+def kind_of(document: Document) -> str:
+    """The kind of a tokenizer.json's model, which old files do not name."""
     model = document.get("model")
     if not isinstance(model, dict):
         return "no model"
@@ -180,15 +207,10 @@ def kind_of(document: Mapping[str, Any]) -> str:
     return "BPE" if "merges" in model else "WordPiece"
 
 
-def _read_json(content: bytes, name: str) -> dict[str, Any]:
+def _read_json(content: bytes, name: str) -> Document:
     """What decides the tokens in a tokenizer.json."""
     document = json_files.parse(content, name, dict)
-    kind = kind_of(document)
-    if kind != "WordPiece":
-        raise DataError(
-            f"{name}: a tokenizer.json with {kind}: expected WordPiece, as BERT's tokenizer.json "
-            "or vocab.txt, or a SentencePiece model (spiece.model, tokenizer.model)"
-        )
+    _require_word_piece(document, name)
     model = _MODEL | document["model"]
     for key in ("unk_token", "continuing_subword_prefix"):
         if model[key] != _MODEL[key]:
@@ -196,24 +218,39 @@ def _read_json(content: bytes, name: str) -> dict[str, Any]:
     for part in ("normalizer", "pre_tokenizer"):
         if not isinstance(document.get(part), dict | None):
             raise DataError(f"{name}: damaged: its {part} is no object; copy it again")
+    settings = {key: model[key] for key in _MODEL}
     with decode_errors(f"{name}: damaged", "copy it again"):
         by_id = sorted(model["vocab"].items(), key=lambda pair: _require_id(pair[1]))
-        added = [_added_token(token) for token in document.get("added_tokens") or []]
-    settings = {key: model[key] for key in _MODEL}
+        added_tokens = _added_tokens(document)
     return _document(
         model={**settings, "vocab": dict(by_id)},
         normalizer=document.get("normalizer"),
         pre_tokenizer=document.get("pre_tokenizer"),
-        added_tokens=[token for token in added if token["content"] not in _SPECIAL],
+        added_tokens=added_tokens,
     )
 
 
-def _added_token(token: Mapping[str, Any]) -> dict[str, Any]:
-    """An added token of a tokenizer.json; raises an error if it has no text or no id."""
-    if not isinstance(token["content"], str):
-        raise TypeError(f"an added token is {token['content']!r}")
-    _require_id(token["id"])
-    return dict(token)
+def _require_word_piece(document: Document, name: str) -> None:
+    kind = kind_of(document)
+    if kind != "WordPiece":
+        raise DataError(
+            f"{name}: a tokenizer.json with {kind}: expected WordPiece, as BERT's tokenizer.json "
+            "or vocab.txt, or a SentencePiece model (spiece.model, tokenizer.model)"
+        )
+
+
+def _added_tokens(document: Document) -> list[Document]:
+    """The added tokens of a tokenizer.json, without the special ones; raises an error if one has no
+    text or no id."""
+    added = []
+    for token in document.get("added_tokens") or []:
+        text = token["content"]
+        if not isinstance(text, str):
+            raise TypeError(f"an added token is {text!r}")
+        _require_id(token["id"])
+        if text not in _SPECIAL:
+            added.append(dict(token))
+    return added
 
 
 def _require_id(value: Any) -> int:
@@ -223,13 +260,13 @@ def _require_id(value: Any) -> int:
     return value
 
 
-def _read_vocabulary(text: str, name: str) -> dict[str, Any]:
-    """A vocab.txt by itself, as the copies in run folders are read."""
+def _read_vocabulary(text: str, name: str) -> Document:
+    """A vocab.txt without other files, as the copies in run folders are read."""
     pieces = read_lines(text)
-    twice = _first_repeated(pieces)
+    repeated = _first_repeated(pieces)
     is_vocabulary = set(pieces).issuperset(_SPECIAL)
-    if is_vocabulary and twice is not None:
-        raise DataError(f"{name}: the piece {twice!r} occurs twice; copy the vocabulary again")
+    if is_vocabulary and repeated is not None:
+        raise DataError(f"{name}: the piece {repeated!r} occurs twice; copy the vocabulary again")
     return plain_document(pieces)
 
 
@@ -244,8 +281,8 @@ def _first_repeated(pieces: Iterable[str]) -> str | None:
 
 def read_lines(text: str) -> list[str]:
     """The pieces of a vocab.txt, as the tokenizers library reads them: without the blanks at the
-    ends of lines. A byte-order mark, which files that were put together may have inside, is none
-    of a piece."""
+    ends of lines. A byte-order mark, which concatenated files may have inside, is not part of a
+    piece."""
     pieces = []
     for line in text.removesuffix("\n").split("\n"):
         piece = line.lstrip(_BYTE_ORDER_MARK)
@@ -253,9 +290,9 @@ def read_lines(text: str) -> list[str]:
     return pieces
 
 
-def plain_document(pieces: Sequence[str]) -> dict[str, Any]:
+def plain_document(pieces: Sequence[str]) -> Document:
     """The tokenizer of a vocabulary about which nothing else is known."""
-    is_uncased = all(piece == piece.lower() for piece in pieces if not in_brackets(piece))
+    is_uncased = not any(map(_has_capitals, pieces))
     normalizer = {
         "type": "BertNormalizer",
         "clean_text": True,
@@ -272,9 +309,13 @@ def plain_document(pieces: Sequence[str]) -> dict[str, Any]:
     )
 
 
+def _has_capitals(piece: str) -> bool:
+    return not in_brackets(piece) and piece != piece.lower()
+
+
 def _document(
-    model: dict[str, Any], normalizer: Any, pre_tokenizer: Any, added_tokens: list[dict[str, Any]]
-) -> dict[str, Any]:
+    model: Document, normalizer: Any, pre_tokenizer: Any, added_tokens: list[Document]
+) -> Document:
     """A tokenizer.json of these parts, which decide the tokens."""
     return {
         "version": "1.0",
@@ -289,7 +330,7 @@ def _document(
     }
 
 
-def as_json(document: Mapping[str, Any]) -> bytes:
+def as_json(document: Document) -> bytes:
     """A document as a file, with its keys in order."""
     text = json.dumps(document, ensure_ascii=False, sort_keys=True)
     return f"{text}\n".encode()

@@ -172,7 +172,7 @@ def test_what_stops_the_documents_is_raised_as_it_is(error, after):
     ("damage", "problem"),
     [
         (lambda model: b"", "an empty file"),
-        (lambda model: b"junk", "of 1 pieces none is [PAD]"),
+        (lambda model: b"junk", "none of its 1 pieces is [PAD]"),
         (lambda model: b"\xff\0junk", "not a SentencePiece model"),
         (lambda model: model[:5000], "not a SentencePiece model"),
     ],

@@ -87,7 +87,7 @@ def test_masks(tokenizer):
         ([piece for piece in PIECES if piece != "[MASK]"], "[MASK]"),
         ([*PIECES, "is"], "'is'"),
         ([*PIECES, "", "b", ""], "'b'"),
-        (["words", "of", "a", "text", "of", "any", "kind"], "of 6 pieces"),
+        (["words", "of", "a", "text", "of", "any", "kind"], "its 6 pieces"),
     ],
 )
 def test_a_damaged_vocabulary(tmp_path, pieces, problem):

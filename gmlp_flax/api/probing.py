@@ -1,4 +1,4 @@
-"""Simple classifiers on the frozen features of a model, which measure what the features are worth."""
+"""Simple classifiers on a model's frozen features, which measure what the features are worth."""
 
 import math
 import os
@@ -31,7 +31,7 @@ RIDGE = 2.0**10
 BIAS = 100.0  # the constant feature whose weight is the bias
 STEPS = 100  # of L-BFGS
 DECAY = 1e-3  # of the weights of the linear classifier
-_ROWS = 1024  # whose similarities are held at once
+_ROWS = 1024  # held-out examples whose similarities are in memory at once
 
 
 class Features(NamedTuple):
@@ -58,9 +58,9 @@ def probe(
     """The held-out accuracy of simple classifiers on a model's frozen features.
 
     Args:
-        model: of images, or a language model; its own classes, if it has some, do not count.
-        data: labelled examples of both sides, as in `train`, whatever their classes; of one alone,
-            a share is held out.
+        model: of images, or a language model; its own classes, if it has any, do not matter.
+        data: labelled examples of both splits, as in `train`, whatever their classes. If there is
+            only one split, a share of it is held out.
         kind: "knn": the 20 nearest neighbours by cosine similarity, weighted by exp(similarity /
             0.07). "linear": logistic regression on standardized features, by 100 steps of L-BFGS,
             L2 penalty 1e-3. "fewshot": ridge regression on 1, 5, 10 and 25 examples of each class
@@ -70,8 +70,8 @@ def probe(
         batch_size: examples at once.
 
     Returns:
-        "accuracy"; of few shots "accuracy_1", "accuracy_5", ..., for as many as each class has; and
-        "examples", how many were held out.
+        "accuracy"; for "fewshot" instead "accuracy_1", "accuracy_5", ..., as long as each class has
+        enough examples; and "examples", how many were held out.
 
     Raises:
         UserError: the data cannot be read, have no labels, or do not suit the model.
@@ -117,12 +117,13 @@ def _features(
     labels = []
     with pipeline.evaluation_batches(source, pipeline.Reading(batch_size)) as batches:
         for batch in batches:
-            # Not those that cannot be read, or have no label.
-            counts = (batch["weight"] > 0) & (batch["label"] >= 0)
+            is_read = batch["weight"] > 0
+            is_labelled = batch["label"] >= 0
+            is_counted = is_read & is_labelled
             inputs = batch["image"] if "image" in batch else batch["tokens"]
-            features = model.features(inputs, layers, pool)
-            states.append(np.asarray(features, np.float32)[counts])
-            labels.append(batch["label"][counts])
+            features = np.asarray(model.features(inputs, layers, pool), np.float32)
+            states.append(features[is_counted])
+            labels.append(batch["label"][is_counted])
     return Features(np.concatenate(states), np.concatenate(labels))
 
 
@@ -131,43 +132,56 @@ def _features(
 
 def nearest_neighbours(train: Features, heldout: Features) -> dict[str, float]:
     """The accuracy of the 20 nearest neighbours: see `probe`."""
-    known = _normalized(train.states)
+    train_states = _normalized(train.states)
     targets = jax.nn.one_hot(train.labels, _class_count(train, heldout))
-    count = min(NEIGHBOURS, len(known))
+    count = min(NEIGHBOURS, len(train_states))
 
     @jax.jit
     def scores(rows: jax.Array) -> jax.Array:
         """The votes for each class, [rows, classes]."""
-        similarities, nearest = jax.lax.top_k(rows @ known.T, count)
-        votes = jnp.exp(similarities / TEMPERATURE)
-        return jnp.einsum("rk,rkc->rc", votes, targets[nearest])
+        all_similarities = rows @ train_states.T
+        similarities, nearest = jax.lax.top_k(all_similarities, count)
+        weights = jnp.exp(similarities / TEMPERATURE)
+        nearest_targets = targets[nearest]
+        return jnp.einsum("rk,rkc->rc", weights, nearest_targets)
 
     rows = _normalized(heldout.states)
-    parts = np.array_split(rows, math.ceil(len(rows) / _ROWS))
+    part_count = math.ceil(len(rows) / _ROWS)
+    parts = np.array_split(rows, part_count)
     votes = np.concatenate([scores(part) for part in parts])
     return {"accuracy": _accuracy(votes, heldout.labels)}
 
 
 def linear(train: Features, heldout: Features) -> dict[str, float]:
     """The accuracy of logistic regression: see `probe`."""
-    known, asked = _standardized(train.states, heldout.states)
+    train_states, heldout_states = _standardized(train.states, heldout.states)
     classes = _class_count(train, heldout)
 
     @jax.jit
     @jax.value_and_grad
     def loss(flat: jax.Array) -> jax.Array:
-        """The loss with these weights, of which the last row are the biases."""
+        """The loss with these weights and biases, as in `_affine`, flattened."""
         rows = flat.reshape(-1, classes)
-        weights = rows[:-1]
-        logits = known @ weights + rows[-1]
+        logits = _affine(train_states, rows)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, train.labels)
-        return losses.mean() + DECAY / 2 * (weights**2).sum()
+        squares = rows[:-1] ** 2
+        penalty = DECAY / 2 * squares.sum()
+        return losses.mean() + penalty
 
-    start = np.zeros((known.shape[1] + 1) * classes, np.float32)
+    rows = train_states.shape[1] + 1  # of the weights, with the biases
+    start = np.zeros(rows * classes, np.float32)
     options = {"maxiter": STEPS}
     solution = optimize.minimize(loss, start, jac=True, method="L-BFGS-B", options=options)
-    weights = solution.x.reshape(-1, classes)
-    return {"accuracy": _accuracy(asked @ weights[:-1] + weights[-1], heldout.labels)}
+    solution_rows = solution.x.reshape(-1, classes)
+    logits = _affine(heldout_states, solution_rows)
+    return {"accuracy": _accuracy(logits, heldout.labels)}
+
+
+def _affine(states: Any, rows: Any) -> Any:
+    """A linear layer of states, whose rows are the weights and, the last one, the biases."""
+    weights = rows[:-1]
+    biases = rows[-1]
+    return states @ weights + biases
 
 
 def few_shots(train: Features, heldout: Features) -> dict[str, float]:
@@ -189,43 +203,55 @@ def few_shots(train: Features, heldout: Features) -> dict[str, float]:
 
 
 def _draw(labels: np.ndarray, classes: int, shots: int, seed: int) -> np.ndarray:
-    """The positions of so many examples of each class, int [classes * shots]."""
-    order = np.random.default_rng(seed).permutation(len(labels))
-    in_order = labels[order]
-    chosen = [order[in_order == label][:shots] for label in range(classes)]
+    """The positions of `shots` random examples of each class, int [classes * shots]."""
+    random = np.random.default_rng(seed)
+    order = random.permutation(len(labels))
+    shuffled_labels = labels[order]
+    chosen = []
+    for label in range(classes):
+        of_class = order[shuffled_labels == label]
+        chosen.append(of_class[:shots])
     return np.concatenate(chosen)
 
 
 def _ridge_accuracy(train: Features, heldout: Features, classes: int) -> float:
-    known, asked = _standardized(train.states, heldout.states)
-    known = _with_bias(known)
-    asked = _with_bias(asked)
+    train_states, heldout_states = _standardized(train.states, heldout.states)
+    train_inputs = _with_bias(train_states)
+    heldout_inputs = _with_bias(heldout_states)
     is_class = train.labels[:, None] == np.arange(classes)
     targets = np.where(is_class, 1.0, -1.0)
-    gram = known.T @ known + RIDGE * np.eye(known.shape[1])
-    weights = np.linalg.solve(gram, known.T @ targets)
-    return _accuracy(asked @ weights, heldout.labels)
+    transposed = train_inputs.T
+    penalty = RIDGE * np.eye(len(transposed))
+    gram = transposed @ train_inputs + penalty
+    weights = np.linalg.solve(gram, transposed @ targets)
+    scores = heldout_inputs @ weights
+    return _accuracy(scores, heldout.labels)
 
 
 def _class_count(train: Features, heldout: Features) -> int:
-    return int(max(train.labels.max(), heldout.labels.max())) + 1
+    last = max(train.labels.max(), heldout.labels.max())
+    return int(last) + 1
 
 
 def _normalized(states: np.ndarray) -> np.ndarray:
     """States of length 1."""
-    return states / (np.linalg.norm(states, axis=-1, keepdims=True) + 1e-12)
+    lengths = np.linalg.norm(states, axis=-1, keepdims=True)
+    return states / (lengths + 1e-12)
 
 
 def _standardized(train: np.ndarray, heldout: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Both with the mean 0 and the deviation 1 that the first has in each channel."""
+    """Both, shifted and scaled so that each channel of the first has mean 0 and deviation 1."""
     mean = train.mean(axis=0)
     deviation = train.std(axis=0) + 1e-6
-    return (train - mean) / deviation, (heldout - mean) / deviation
+    standardized_train = (train - mean) / deviation
+    standardized_heldout = (heldout - mean) / deviation
+    return standardized_train, standardized_heldout
 
 
 def _with_bias(states: np.ndarray) -> np.ndarray:
     """States [examples, channels] with a constant channel, in float64."""
-    return np.pad(states, ((0, 0), (0, 1)), constant_values=BIAS).astype(np.float64)
+    padded = np.pad(states, ((0, 0), (0, 1)), constant_values=BIAS)
+    return padded.astype(np.float64)
 
 
 def _accuracy(scores: Any, labels: np.ndarray) -> float:

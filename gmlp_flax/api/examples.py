@@ -1,4 +1,4 @@
-"""Data of a program, written once to files that runs read, so that a run can be resumed without the
+"""A program's data, written once to files that runs read, so that a run can be resumed without the
 program."""
 
 import filecmp
@@ -31,7 +31,7 @@ from gmlp_flax.tasks.language_modeling import LanguageModeling
 Example = tuple[tuple[Any, ...], Any]
 
 LABELS = ("label", "labels", "fine_label")  # columns, the first of which counts
-# The keys of a dict of data -> the role. Of two for one role, the first counts.
+# The keys of a dict of data -> the role. If two keys have one role, the first counts.
 ROLE_OF_KEY = {"train": TRAIN, "heldout": HELDOUT, "validation": HELDOUT, "test": HELDOUT}
 KEYS_FILE = "keys.json"  # in the folder of the data: the keys of the config that stand for them
 MOST_HELDOUT = 1_000_000  # examples of a held-out stream
@@ -47,9 +47,9 @@ def store(
     Args:
         data: as `train` takes them; or {"heldout": data} for that role alone.
         config: of the run that will read them.
-        folder: where they are written. If the run has taken a step, they must be those that were
-            written before.
-        classes: the names of the classes in their order; (): those that the data declare, as a
+        folder: where they are written. If the run has taken a step, they must equal the data that
+            were written before.
+        classes: the names of the classes in their order; (): the names that the data declare, as a
             `datasets.Dataset` with a ClassLabel does, or else in the order of their names.
 
     Raises:
@@ -58,7 +58,10 @@ def store(
     """
     by_role = _by_role(data)
     if all(_is_path(part) for part in by_role.values()):
-        return {f"data.{role}": io_files.user_path(part) for role, part in by_role.items()}
+        paths = {}
+        for role, path in by_role.items():
+            paths[f"data.{role}"] = io_files.user_path(path)
+        return paths
     if io_files.is_remote(folder) or jax.process_count() > 1:
         raise RunError(
             f"data of a program are written to {folder}, by one process to its own disk: give "
@@ -72,7 +75,7 @@ def store(
             _require_same(folder, copy)
         return json_files.read(keys_file, dict)
     _make_empty(folder, keys_file)
-    io_files.write(keys_file, b"{}")  # whose folder it is, until all is written
+    io_files.write(keys_file, b"{}")  # marks the folder as ours until all is written
     keys = _write_all(by_role, config, folder, classes)
     io_files.write(keys_file, json.dumps(keys).encode())
     return keys
@@ -101,8 +104,8 @@ def _has_taken_a_step(folder: str, keys_file: str) -> bool:
 def _require_same(folder: str, copy: str) -> None:
     """Raises RunError if the files of two folders differ, apart from the keys."""
     written = _files_below(folder) - {KEYS_FILE}
-    given = _files_below(copy)
-    different = sorted(written ^ given)
+    written_now = _files_below(copy)
+    different = sorted(written ^ written_now)
     if not different:
         _, different, unread = filecmp.cmpfiles(folder, copy, sorted(written), shallow=False)
         different += unread
@@ -114,15 +117,17 @@ def _require_same(folder: str, copy: str) -> None:
 
 
 def _files_below(folder: str) -> set[str]:
-    """The paths of all files in a folder, from the folder on."""
-    names = set()
-    for parent, _, files in os.walk(folder):
-        names |= {os.path.relpath(os.path.join(parent, name), folder) for name in files}
-    return names
+    """The paths of all files in a folder and its subfolders, relative to it."""
+    relative_paths = set()
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            relative_paths.add(os.path.relpath(path, folder))
+    return relative_paths
 
 
 def _make_empty(folder: str, keys_file: str) -> None:
-    """Deletes what a start that took no step has written; raises RunError for a folder of others'
+    """Deletes what a run that took no step has written; raises RunError for a folder with other
     files."""
     if os.path.exists(keys_file):
         shutil.rmtree(folder)
@@ -135,21 +140,24 @@ def _make_empty(folder: str, keys_file: str) -> None:
 def _write_all(
     by_role: Mapping[str, Any], config: ConfigDict, folder: str, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Writes the data of each role that is no path; returns the keys that stand for all."""
+    """Writes the data of each role, except paths; returns the keys that stand for all."""
     kind = tasks.find(config.task).Data
     keys: dict[str, Any] = {}
     for role, part in by_role.items():
+        key = f"data.{role}"
         if _is_path(part):
-            keys[f"data.{role}"] = io_files.user_path(part)
+            keys[key] = io_files.user_path(part)
             continue
         target = os.path.join(folder, role)
-        keys[f"data.{role}"] = f"{target}.jsonl"
-        writer = RowWriter(kind, config, target, limit_of(part, role, config, by_role))
+        keys[key] = f"{target}.jsonl"
+        limit = limit_of(part, role, config, by_role)
+        writer = RowWriter(kind, config, target, limit)
         writer.write(part)
     column = kind.label_column(config)
     declared = classes or _first_class_names(by_role.values())
     if column and declared:
-        hugging_face.write_info(os.path.join(folder, hugging_face.INFO_FILE), column, declared)
+        info_file = os.path.join(folder, hugging_face.INFO_FILE)
+        hugging_face.write_info(info_file, column, declared)
     return keys
 
 
@@ -168,8 +176,8 @@ class Limit(NamedTuple):
 
 
 def limit_of(data: Any, role: str, config: ConfigDict, by_role: Mapping[str, Any]) -> Limit:
-    """How much of the data of a role a run can read: of a stream, whose length is not known, as
-    many examples to train on as its steps have room for."""
+    """How much of the data of a role a run can read. The length of a stream is not known, so its
+    training examples are limited to those that the run's steps read."""
     if hasattr(data, "__len__"):
         return Limit()
     if role == HELDOUT:
@@ -179,7 +187,8 @@ def limit_of(data: Any, role: str, config: ConfigDict, by_role: Mapping[str, Any
         examples_read = math.ceil(examples_read / (1 - config.data.heldout_share))
     kind = tasks.find(config.task)
     if issubclass(kind, LanguageModeling):
-        return Limit(examples_read * config.model.length * CHARACTERS_OF_TOKEN, of_text=True)
+        tokens_read = examples_read * config.model.length
+        return Limit(tokens_read * CHARACTERS_OF_TOKEN, of_text=True)
     return Limit(examples_read)
 
 
@@ -205,41 +214,50 @@ class RowWriter:
     def write(self, data: Any) -> None:
         """Writes the examples of a role, and says how many there are so far, every few seconds."""
         os.makedirs(self.files)
+        most = self.limit.most
         size = 0
-        said = time.monotonic()
+        last_report = time.monotonic()
         with open(f"{self.target}.jsonl", "w", encoding="utf-8") as file:
             for number, (inputs, label) in enumerate(examples(data)):
                 row = self._row(inputs, label, number)
-                size += sum(map(len, inputs)) if self.limit.of_text else 1
-                if self.limit.most is not None and size > self.limit.most:
+                size += self._size(inputs)
+                if most is not None and size > most:
                     self._stop(number)
                     return
                 file.write(f"{json.dumps(row)}\n")
-                if time.monotonic() - said > SECONDS_BETWEEN_LINES:
+                if time.monotonic() - last_report > SECONDS_BETWEEN_LINES:
                     written = f"{number + 1:,} examples so far"
                     distributed.say(f"writing the {self.role} data to {self.target}: {written}")
-                    said = time.monotonic()
+                    last_report = time.monotonic()
+
+    def _size(self, inputs: tuple[Any, ...]) -> int:
+        """What an example counts towards the limit: its characters, or 1."""
+        if not self.limit.of_text:
+            return 1
+        return sum(len(text) for text in inputs)
 
     def _row(self, inputs: tuple[Any, ...], label: Any, number: int) -> Mapping[str, Any]:
-        """An example as a row; a class is written by its name, never by a number, which would be a
-        position in the names that the data declare."""
+        """An example as a row. A class is written by its name and never by a number, which would
+        mean a position in the names that the data declare."""
         if self.has_classes:
             try:
                 label = class_name(label) or None
             except BadRecord as error:
                 raise DataError(f"example {number}: {error}") from None
-        return self.kind.row(self.config, inputs, label, os.path.join(self.files, str(number)))
+        path = os.path.join(self.files, str(number))
+        return self.kind.row(self.config, inputs, label, path)
 
     def _stop(self, number: int) -> None:
         """Says that the rest of a stream is not read; raises DataError if it would have to be."""
         if self.limit.is_error:
             raise DataError(
-                f"the {self.role} data are a stream of more than {number:,} examples, all of which each "
-                "evaluation would read: give fewer, such as list(itertools.islice(data, 10000))"
+                f"the {self.role} data are a stream of more than {number:,} examples, and each "
+                "evaluation would read all of them: give fewer, such as "
+                "list(itertools.islice(data, 10000))"
             )
         distributed.say(
-            f"note: of the stream of {self.role} data the first {number:,} examples were written: the "
-            "steps of this run read no more"
+            f"note: the first {number:,} examples of the stream of {self.role} data were written: "
+            "the steps of this run read no more"
         )
 
 
@@ -247,8 +265,8 @@ def examples(data: Any) -> Iterator[Example]:
     """The examples of one role.
 
     Args:
-        data: of one role, as `train` takes them. A label that is a number is the name of a class,
-            unless the data declare names, of which it is a position.
+        data: of one role, as `train` takes them. A label that is a number is the name of a class.
+            If the data declare names, it is the position of one of them.
 
     Raises:
         DataError: there are none, or one has no input.
@@ -272,7 +290,7 @@ def _is_data(data: Any) -> bool:
 
 
 def _rows(data: Any) -> Iterator[Any]:
-    """The rows of a table in memory, of arrays (inputs, labels), or what gives examples itself."""
+    """The rows of a table in memory, of arrays (inputs, labels), or of an iterable of examples."""
     if hasattr(data, "keys"):  # a dict of columns, or a pandas.DataFrame
         columns = {name: data[name] for name in data}
         for values in _aligned(list(columns.values())):
@@ -287,7 +305,8 @@ def _aligned(columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """The rows of columns; raises DataError if one is no list or array, or some have more rows than
     others."""
     for column in columns:
-        if not hasattr(column, "__len__") or getattr(column, "ndim", 1) == 0:
+        is_scalar = getattr(column, "ndim", 1) == 0
+        if is_scalar or not hasattr(column, "__len__"):
             raise DataError(
                 f"the data have {column!r:.80} as a column: expected a list or an array"
             )
@@ -299,15 +318,23 @@ def _aligned(columns: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _example(row: Any) -> Example:
-    """The inputs and the label of a row: a dict, (input, label), or an input alone."""
+    """The inputs and the label of a row: a dict, (input, label), or an input without a label."""
     if isinstance(row, Mapping):
         return _example_of_columns(row)
     if not isinstance(row, tuple):
         return (row,), None
-    if len(row) != 2 or (isinstance(row[0], tuple) and not row[0]):
-        raise DataError(f"an example is {row!r:.80}: expected an input, or (input, label)")
+    if len(row) != 2:
+        raise _malformed(row)
     inputs, label = row
-    return inputs if isinstance(inputs, tuple) else (inputs,), label
+    if not isinstance(inputs, tuple):
+        return (inputs,), label
+    if not inputs:
+        raise _malformed(row)
+    return inputs, label
+
+
+def _malformed(row: tuple[Any, ...]) -> DataError:
+    return DataError(f"an example is {row!r:.80}: expected an input, or (input, label)")
 
 
 def _example_of_columns(row: Mapping[str, Any]) -> Example:
@@ -329,8 +356,8 @@ def _is_input(value: Any) -> bool:
 
 
 def _plain_label(label: Any, names: Sequence[str]) -> Any:
-    """A label as a number, a text or None of Python; the name of its class, if it is the position
-    of one that the data declare."""
+    """A label as Python's number, text or None; the name of its class, if it is the position of a
+    name that the data declare."""
     if hasattr(label, "item"):
         label = label.item()
     return records.named_cell(label, names)

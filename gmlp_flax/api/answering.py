@@ -1,4 +1,4 @@
-"""Answers of a model to inputs as they come, one after the other."""
+"""A model's answers to inputs as they arrive, one after the other."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,15 +17,15 @@ def answers(
     sampling: Sampling | None = None,
     report: Callable[[str], object] = lambda line: None,
 ) -> Iterator[Answer]:
-    """Yields a model's answer to each input, in order; an input that cannot be read, or does not
-    suit the model, has an error as its answer.
+    """Yields a model's answer to each input, in order. The answer to an input that cannot be read,
+    or does not suit the model, is an error.
 
     Args:
-        model: made or loaded.
+        model: created or loaded.
         inputs: as in `tasks.prediction.Predictor.answers`.
-        settings: how inputs are answered by a ranking.
-        sampling: of a causal model, how texts are continued instead; None: they are not.
-        report: called with a line on each text that was continued.
+        settings: how a ranking answers inputs.
+        sampling: how a causal model continues texts instead; None: it ranks.
+        report: called with a line about each text that was continued.
     """
     if sampling is None:
         return model.predictor.answers(model.params, inputs, settings)
@@ -43,21 +43,22 @@ def _continuations(
         try:
             if isinstance(prompt, DataError):
                 raise prompt
-            made = predictor.generate(model.params, prompt, sampling)
+            generated = predictor.generate(model.params, prompt, sampling)
         except UserError as error:
             yield Answer(prompt, [], error)
             continue
         seconds = time.perf_counter() - began
-        yield Answer(prompt, [], None, predictor.note_of_prompt(made.prompt_tokens), made.text)
-        report(_about(made, seconds, model.task.length))
+        note = predictor.note_of_prompt(generated.prompt_tokens)
+        yield Answer(prompt, [], note=note, text=generated.text)
+        report(_summary(generated, seconds, model.task.length))
 
 
-def _about(made: GeneratedText, seconds: float, length: int) -> str:
-    """A line on a text that a model whose sequences have some length has made."""
-    rate = made.new_tokens / seconds
-    line = f"{made.new_tokens} tokens in {seconds:.2f} s ({rate:,.0f} a second)"
-    if made.ended:
+def _summary(generated: GeneratedText, seconds: float, length: int) -> str:
+    """A line about a text that a model for sequences of some length has generated."""
+    rate = generated.new_tokens / seconds
+    line = f"{generated.new_tokens} tokens in {seconds:.2f} s ({rate:,.0f} a second)"
+    if generated.ended:
         line += ", where the model ended the text"
-    if made.windows > 1:
-        line += f"; windows of {length} tokens read: {made.windows}"
+    if generated.windows > 1:
+        line += f"; windows of {length} tokens read: {generated.windows}"
     return line

@@ -20,7 +20,7 @@ ImageSize = int | tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """What `create` and `load` change of a model, by their arguments of these names; `options` are
+    """What `create` and `load` change in a model: their arguments of these names. `options` are
     other keys of config.model."""
 
     classes: Classes | None = None
@@ -47,14 +47,17 @@ def changed_task(config: ConfigDict, files: Files, changes: Changes, where: str)
         files[heads[0]] = json.dumps(names).encode()
     values = config.to_dict()
     values["model"].update(_model_options(changes, where))
-    resolved = config_lib.resolve(config_lib.from_dict(values, where)).config
-    return tasks.find(resolved.task)(resolved, files)
+    changed = config_lib.from_dict(values, where)
+    resolved = config_lib.resolve(changed).config
+    task = tasks.find(resolved.task)
+    return task(resolved, files)
 
 
 def as_classifier(config: ConfigDict) -> ConfigDict:
     """The config of a classifier of other classes, with the same model if the task allows it."""
     keys = dict(tasks.find(config.task).as_classifier)
-    new = config_lib.changed(config, task=keys.pop("task", ""))
+    task = keys.pop("task", "")
+    new = config_lib.changed(config, task=task)
     new.update_from_flattened_dict(keys)
     return new
 
@@ -87,8 +90,10 @@ def _model_options(changes: Changes, where: str) -> dict[str, Any]:
     if size is not None:
         options["image_size"] = size
     dtype = changes.dtype
-    if dtype is not None:
+    if isinstance(dtype, str):
+        options["dtype"] = dtype
+    elif dtype is not None:
         what = f"{where}: dtype is {dtype!r}"
         with decode_errors(what, "expected float32, bfloat16 or float64", ConfigError):
-            options["dtype"] = dtype if isinstance(dtype, str) else jnp.dtype(dtype).name
+            options["dtype"] = jnp.dtype(dtype).name
     return options

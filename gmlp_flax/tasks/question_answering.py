@@ -31,6 +31,7 @@ from gmlp_flax.tasks.base import (
     Shapes,
     Sums,
     Totals,
+    example_count,
     weighted_sum,
 )
 from gmlp_flax.tasks.finetuning import Finetuning, FinetuningPredictor
@@ -38,10 +39,12 @@ from gmlp_flax.tasks.prediction import Candidates, Prepared
 from gmlp_flax.tasks.question_data import QuestionData, windows_of
 from gmlp_flax.tasks.text import LINES_ADVICE, TEXT_OPTIONS
 
-GROUPS = ("", "HasAns_", "NoAns_", "best_")  # of v2.0's metrics; v1.1 has the first alone
 SCORES = ("exact", "f1")
+# v2.0 also scores questions with and without an answer, and the best threshold.
+GROUPS = ("", "HasAns_", "NoAns_", "best_")
+SCORES_V2 = tuple(f"{group}{name}" for group in GROUPS for name in SCORES)
 NO_ANSWER = "(no answer)"
-QUESTION_COLUMNS = ("question", "context")  # of a table whose rows are asked
+QUESTION_COLUMNS = ("question", "context")  # of a table of questions
 LINE = "line"  # the id of a question on a command line
 
 
@@ -49,10 +52,10 @@ class Answers(NamedTuple):
     """The answers to some questions.
 
     Attributes:
-        best: of each question, the best ones first.
+        best: the answers to each question, best ones first.
         nulls: v2.0: the score of having no answer, float64 [questions]; else None.
-        odds: v2.0: id -> the score of having no answer less the best answer's; else None.
-        predictions: id -> the text that counts, "" for no answer.
+        odds: v2.0: id -> the score of having no answer minus the best answer's; else None.
+        predictions: id -> the text that is scored, "" for no answer.
     """
 
     best: list[list[Answer]]
@@ -82,8 +85,8 @@ class QuestionPredictor(FinetuningPredictor):
             raise RunError(
                 f"give a question and a passage with a tab between them, not {given[:60]!r}"
             )
-        asked = [Question(LINE, "", passage, question, ())]
-        windows = windows_of(self.task.config, self.tokenizer, asked)
+        questions = [Question(LINE, "", passage, question, ())]
+        windows = windows_of(self.task.config, self.tokenizer, questions)
         examples = []
         for window in windows:
             example = {name: np.asarray(value) for name, value in window.items()}
@@ -100,11 +103,13 @@ class QuestionPredictor(FinetuningPredictor):
         windows = prepared.context
         answers = self.task.answers(windows, stack(outputs))
         lists = squad_answers.n_best_lists(windows.questions, answers.best, answers.nulls)
+        n_best = lists[LINE]
         predicted = answers.predictions[LINE]
-        first_predicted = sorted(lists[LINE], key=lambda entry: entry["text"] != predicted)
+        n_best.sort(key=lambda entry: entry["text"] != predicted)  # the predicted one first
         candidates = []
-        for entry in first_predicted[:top]:
-            candidates.append((entry["text"] or NO_ANSWER, entry["probability"]))
+        for entry in n_best[:top]:
+            name = entry["text"] or NO_ANSWER
+            candidates.append((name, entry["probability"]))
         return [candidates]
 
 
@@ -112,9 +117,9 @@ class QuestionAnswering(Finetuning):
     """Predicts where an answer starts and ends; batches have "start" and "end" int32 [batch] as
     well.
 
-    An example is a window of a passage (see data.finetuning.windows); if it holds no answer, both
-    are at [CLS]. As in BERT, training scores every token but padding as a start or end, and an
-    answer may only lie in the passage.
+    An example is a window of a passage (see data.finetuning.windows). If it holds no answer, start
+    and end are both at [CLS]. As in BERT, training scores every token except padding as a start or
+    end, and an answer may only lie in the passage.
     """
 
     options = TEXT_OPTIONS | {
@@ -145,10 +150,7 @@ class QuestionAnswering(Finetuning):
     )
     best = ("f1", "max")
     hub_task = "question-answering"
-    percent = {
-        "accuracy": 100.0,
-        **{f"{group}{name}": 1.0 for group in GROUPS for name in SCORES},
-    }
+    percent = {"accuracy": 100.0, **dict.fromkeys(SCORES_V2, 1.0)}
 
     @classmethod
     def check(cls, config: ConfigDict) -> None:
@@ -170,7 +172,8 @@ class QuestionAnswering(Finetuning):
     def sums(self, params: Any, batch: Batch, weights: jax.Array, key: jax.Array | None) -> Sums:
         """See `Task`: the mean of both cross-entropies, and hits: windows whose start and end are
         both right."""
-        return _scored(self._span_scores(params, batch, key), batch, weights)
+        scores = self._span_scores(params, batch, key)
+        return _span_sums(scores, batch, weights)
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """Sums as in training, and the fields of SpanScores."""
@@ -179,31 +182,33 @@ class QuestionAnswering(Finetuning):
         n_best = min(self.config.squad.n_best, scores.shape[-1])
         start_scores, start_positions = jax.lax.top_k(scores[:, 0], n_best)
         end_scores, end_positions = jax.lax.top_k(scores[:, 1], n_best)
-        found: Outputs = {
+        cls_scores = scores[..., 0]
+        outputs: Outputs = {
             "start_scores": start_scores,
             "start_positions": start_positions,
             "end_scores": end_scores,
             "end_positions": end_positions,
-            "null": scores[..., 0].sum(-1),
+            "null": cls_scores.sum(-1),
         }
-        sums = _scored(scores, batch, weights)
-        sums["examples"] = weighted_sum(jnp.ones_like(weights), weights)
-        return sums, found
+        sums = _span_sums(scores, batch, weights)
+        sums["examples"] = example_count(weights)
+        return sums, outputs
 
     def _span_scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
         """Scores of starts and ends, float32 [batch, 2, tokens]; those of padding are the lowest
         float."""
-        scores = self.scores(params, batch, key).swapaxes(1, 2)
+        scores_by_token = self.scores(params, batch, key)
+        scores = scores_by_token.swapaxes(1, 2)
         is_padding = batch["tokens"] == self.tokenizer.pad_id
-        return jnp.where(is_padding[:, None], jnp.finfo(scores.dtype).min, scores)
+        lowest = jnp.finfo(scores.dtype).min
+        return jnp.where(is_padding[:, None], lowest, scores)
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
         """Exact match and F1, in v2.0 also of questions with and without an answer; loss and
         accuracy of windows."""
-        groups = GROUPS if self._allows_no_answer else ("",)
-        scores = [f"{group}{name}" for group in groups for name in SCORES]
-        return (*scores, "loss", "accuracy")
+        scores = SCORES_V2 if self._allows_no_answer else SCORES
+        return *scores, "loss", "accuracy"
 
     @property
     def _allows_no_answer(self) -> bool:
@@ -213,8 +218,8 @@ class QuestionAnswering(Finetuning):
         """F1 and exact match of all questions, in percent, and loss and accuracy of the windows.
 
         In v2.0, also F1 and exact match of the questions with (HasAns_) and without an answer
-        (NoAns_), and what the best threshold would give (best_): config.squad.null_threshold is the
-        one that counts.
+        (NoAns_), and what they would be with the best threshold (best_). The other metrics use
+        config.squad.null_threshold.
         """
         windows = data.examples(HELDOUT)
         questions = windows.questions
@@ -241,10 +246,11 @@ class QuestionAnswering(Finetuning):
             name = "the whole passage as the answer"
             answers = {question.id: question.context for question in questions}
         metrics = squad_answers.evaluate(questions, answers)
-        return [Baseline(name, {key: metrics[key] for key in SCORES})]
+        scores = {score: metrics[score] for score in SCORES}
+        return [Baseline(name, scores)]
 
     def prediction_files(self, outputs: Outputs, data: QuestionData) -> dict[str, bytes]:
-        """predictions.json and, of v2.0, null_odds.json, as the official script takes them;
+        """predictions.json and, in v2.0, null_odds.json, as the official script takes them; also
         nbest_predictions.json."""
         windows = data.examples(HELDOUT)
         answers = self.answers(windows, outputs)
@@ -255,7 +261,10 @@ class QuestionAnswering(Finetuning):
         }
         if answers.odds:
             contents["null_odds.json"] = answers.odds
-        return {name: json.dumps(content, indent=1).encode() for name, content in contents.items()}
+        files = {}
+        for name, content in contents.items():
+            files[name] = json.dumps(content, indent=1).encode()
+        return files
 
     def answers(self, windows: Windows, outputs: Outputs) -> Answers:
         """The answers to the questions of some windows.
@@ -265,7 +274,8 @@ class QuestionAnswering(Finetuning):
             outputs: of `evaluate`, [windows, ...].
         """
         options = self.config.squad
-        scores = SpanScores(**{name: outputs[name] for name in SpanScores._fields})
+        fields = [outputs[name] for name in SpanScores._fields]
+        scores = SpanScores(*fields)
         best = squad_answers.find_answers(
             windows, scores, n_best=options.n_best, max_answer=options.max_answer
         )
@@ -279,9 +289,13 @@ class QuestionAnswering(Finetuning):
         return Answers(best, nulls, odds, predictions)
 
 
-def _scored(scores: jax.Array, batch: Batch, weights: jax.Array) -> Sums:
+def _span_sums(scores: jax.Array, batch: Batch, weights: jax.Array) -> Sums:
     """Loss and hits of scores [batch, 2, tokens]."""
     targets = jnp.stack([batch["start"], batch["end"]], axis=1)
-    losses = optax.softmax_cross_entropy_with_integer_labels(scores, targets).mean(-1)
-    hits = (scores.argmax(-1) == targets).all(-1)
-    return {"loss": weighted_sum(losses, weights), "accuracy": weighted_sum(hits, weights)}
+    losses = optax.softmax_cross_entropy_with_integer_labels(scores, targets)
+    predicted = scores.argmax(-1)
+    is_hit = predicted == targets
+    return {
+        "loss": weighted_sum(losses.mean(-1), weights),
+        "accuracy": weighted_sum(is_hit.all(-1), weights),
+    }

@@ -69,6 +69,7 @@ class QuestionData(FinetuningData):
     def tokens(self, role: str) -> Tokens:
         """See `TaskData`: of the passages, which are read in windows."""
         questions = self.dataset(role).examples.questions
-        passages = [questions[index].context for index in spread(len(questions), DOCUMENTS)]
+        indices = spread(len(questions), DOCUMENTS)
+        passages = [questions[index].context for index in indices]
         ids = self.tokenizer.encode_batch(passages)
         return count_tokens(ids, self.tokenizer.unk_id)

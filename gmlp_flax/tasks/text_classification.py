@@ -27,6 +27,7 @@ from gmlp_flax.tasks.base import (
     Outputs,
     Sums,
     Totals,
+    example_count,
     weighted_sum,
 )
 from gmlp_flax.tasks.data import names_in
@@ -39,7 +40,7 @@ from gmlp_flax.tasks.labelled_text import (
 )
 
 LABELS_FILE = "labels.json"
-STAND_IN_CLASSES = ("0", "1")  # of own data that are not known
+STAND_IN_CLASSES = ("0", "1")  # of your own data, while its classes are not known
 
 
 def matthews(examples: int, positives: int, predicted: int, true_positives: int) -> float:
@@ -48,10 +49,13 @@ def matthews(examples: int, positives: int, predicted: int, true_positives: int)
 
     It is 0 if all examples are, or are predicted to be, of one class.
     """
-    spread = positives * (examples - positives) * predicted * (examples - predicted)
+    negatives = examples - positives
+    predicted_negatives = examples - predicted
+    spread = positives * negatives * predicted * predicted_negatives
     if not spread:
         return 0.0
-    return (examples * true_positives - positives * predicted) / spread**0.5
+    covariance = examples * true_positives - positives * predicted
+    return covariance / spread**0.5
 
 
 def f1(examples: int, positives: int, predicted: int, true_positives: int) -> float:
@@ -79,7 +83,8 @@ class TextClassificationData(LabelledTextData):
         published = self.text_task.labels
         if published:
             return published
-        return self.run_files.names(LABELS_FILE) or self.dataset(TRAIN).classes
+        run_classes = self.run_files.names(LABELS_FILE)
+        return run_classes or self.dataset(TRAIN).classes
 
     def with_labels(self, dataset: Dataset, role: str) -> Dataset:
         """See `LabelledTextData`; a note names the classes that are not held out."""
@@ -91,11 +96,13 @@ class TextClassificationData(LabelledTextData):
 
     def _in_order(self, dataset: Dataset, role: str) -> Dataset:
         """Own data with the classes of the run, or of the training data."""
-        is_known = bool(self.run_files.names(LABELS_FILE))
-        if role == TRAIN and not is_known:
+        if self.run_files.names(LABELS_FILE):
+            where = self.run_files.path(LABELS_FILE)
+        elif role == TRAIN:
             classes.require_several(dataset)
             return dataset
-        where = self.run_files.path(LABELS_FILE) if is_known else self.dataset(TRAIN).path
+        else:
+            where = self.dataset(TRAIN).path
         return classes.in_order(dataset, self.classes, where, partial=True)
 
     @classmethod
@@ -106,7 +113,8 @@ class TextClassificationData(LabelledTextData):
     def assets(self) -> dict[str, bytes]:
         """See `TaskData`: the tokenizer, and the names of the classes."""
         labels = {"task": self.config.glue.task, "labels": self.classes}
-        return {**super().assets(), LABELS_FILE: json.dumps(labels, indent=1).encode()}
+        content = json.dumps(labels, indent=1)
+        return {**super().assets(), LABELS_FILE: content.encode()}
 
     def notes(self) -> list[str]:
         """See `TaskData`."""
@@ -117,6 +125,17 @@ class TextClassificationData(LabelledTextData):
             checks.check_contradictions(train),
         ]
         return [line for line in lines if line]
+
+
+def _counts_of_positives(labels: jax.Array, predicted: jax.Array, weights: jax.Array) -> Sums:
+    """The COUNTS of a batch."""
+    is_positive = labels == 1
+    is_predicted = predicted == 1
+    return {
+        "positives": weighted_sum(is_positive, weights),
+        "predicted_positives": weighted_sum(is_predicted, weights),
+        "true_positives": weighted_sum(is_positive & is_predicted, weights),
+    }
 
 
 class TextClassification(LabelledText):
@@ -152,35 +171,42 @@ class TextClassification(LabelledText):
 
     def sums(self, params: Any, batch: Batch, weights: jax.Array, key: jax.Array | None) -> Sums:
         """See `Task`: cross-entropy and hits of the examples with a label."""
-        return self._scored(self.scores(params, batch, key), batch, weights)
+        logits = self.scores(params, batch, key)
+        return self._sums_of_logits(logits, batch, weights)
 
-    def _scored(self, logits: jax.Array, batch: Batch, weights: jax.Array) -> Sums:
+    def _sums_of_logits(self, logits: jax.Array, batch: Batch, weights: jax.Array) -> Sums:
         labels = batch["label"]
-        known = weights * (labels != UNLABELLED)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.maximum(labels, 0))
+        is_labelled = labels != UNLABELLED
+        label_weights = weights * is_labelled
+        targets = jnp.maximum(labels, 0)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
         hits = logits.argmax(-1) == labels
-        return {"loss": weighted_sum(losses, known), "accuracy": weighted_sum(hits, known)}
+        return {
+            "loss": weighted_sum(losses, label_weights),
+            "accuracy": weighted_sum(hits, label_weights),
+        }
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """Loss and hits of the labelled examples, and the predicted "label" of each; MNLI has two
         accuracies.
 
-        For Matthews's correlation and F1, also how many are positive (of class 1), are predicted to
-        be, and both.
+        For Matthews's correlation and F1, it also counts the examples that are positive (of class
+        1), that are predicted to be, and both.
         """
         labels = batch["label"]
         weights = batch["weight"]
         logits = self.scores(params, batch, None)
         predicted = logits.argmax(-1).astype(jnp.int32)
-        known = weights * (labels != UNLABELLED)
-        sums = self._scored(logits, batch, weights)
+        hits = predicted == labels
+        is_labelled = labels != UNLABELLED
+        label_weights = weights * is_labelled
+        sums = self._sums_of_logits(logits, batch, weights)
         for name, part in PARTS.items():
-            sums[name] = weighted_sum(predicted == labels, known * (batch["part"] == part))
-        sums["examples"] = weighted_sum(jnp.ones_like(weights), weights)
+            is_in_part = batch["part"] == part
+            sums[name] = weighted_sum(hits, label_weights * is_in_part)
+        sums["examples"] = example_count(weights)
         if self.text_task.scores:
-            counted = (labels == 1, predicted == 1, (labels == 1) & (predicted == 1))
-            for name, hits in zip(COUNTS, counted, strict=True):
-                sums[name] = weighted_sum(hits, known)
+            sums |= _counts_of_positives(labels, predicted, label_weights)
         return sums, {"label": predicted}
 
     @property
@@ -190,18 +216,20 @@ class TextClassification(LabelledText):
         return "accuracy", "loss", *mismatched, *self.text_task.scores
 
     def summarize(self, sums: Totals, outputs: Outputs, data: Any) -> dict[str, float]:
-        """Accuracy (of MNLI matched, and mismatched as `accuracy_mm`), loss, and what else GLUE
-        reports of the task.
+        """Accuracy (for MNLI matched, and mismatched as `accuracy_mm`), loss, and the other scores
+        that GLUE reports for the task.
 
-        Examples without a label are left out; `unlabelled` tells how many there are.
+        Examples without a label are left out; `unlabelled` says how many there are.
         """
         metrics: dict[str, float] = {}
         for name in (*PARTS, "loss"):
             total, weight = sums[name]
             if weight:
                 metrics[name] = total / weight
-        examples = int(sums["examples"][1])
-        labelled = int(sums["loss"][1])
+        _, example_weight = sums["examples"]
+        examples = int(example_weight)
+        _, label_weight = sums["loss"]
+        labelled = int(label_weight)
         if labelled:
             counts = [int(sums[name][0]) for name in COUNTS if name in sums]
             for name in self.text_task.scores:
@@ -212,16 +240,20 @@ class TextClassification(LabelledText):
         return metrics
 
     def baselines(self, sums: Totals, data: TextClassificationData) -> list[Baseline]:
-        """One label for all examples: the most frequent one of the held-out data, in each part of
-        it."""
+        """One label for all examples: the most frequent one in each part of the held-out data."""
         heldout = data.dataset(HELDOUT)
         parts = np.array([row.part for row in heldout.examples.rows])
+        is_labelled = heldout.labels != UNLABELLED
         metrics = {}
         for name, part in PARTS.items():
-            labels = heldout.labels[(parts == part) & (heldout.labels != UNLABELLED)]
+            is_in_part = parts == part
+            labels = heldout.labels[is_in_part & is_labelled]
             if len(labels):
-                metrics[name] = float(np.bincount(labels).max()) / len(labels)
-        return [Baseline("the most frequent label", metrics)] if metrics else []
+                counts = np.bincount(labels)
+                metrics[name] = float(counts.max()) / len(labels)
+        if not metrics:
+            return []
+        return [Baseline("the most frequent label", metrics)]
 
     def label_text(self, label: Any) -> str:
         """See `LabelledText`."""

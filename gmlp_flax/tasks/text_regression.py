@@ -27,6 +27,7 @@ from gmlp_flax.tasks.base import (
     Shapes,
     Sums,
     Totals,
+    example_count,
     weighted_sum,
 )
 from gmlp_flax.tasks.labelled_text import (
@@ -51,8 +52,8 @@ class Scale(NamedTuple):
 
 def read_scale(content: bytes, where: str) -> Scale:
     """The scale in a JSON file; raises DataError, with `where`, if it is damaged."""
-    known = json_files.parse(content, where, dict)
-    values: list[Any] = [known.get(name) for name in Scale._fields]
+    scale = json_files.parse(content, where, dict)
+    values: list[Any] = [scale.get(name) for name in Scale._fields]
     if not all(isinstance(value, float | int) and math.isfinite(value) for value in values):
         raise DataError(
             f"{where} is damaged: expected a mean and a deviation; take it from the run's "
@@ -89,17 +90,22 @@ class TextRegressionData(LabelledTextData):
 
     def assets(self) -> dict[str, bytes]:
         """See `TaskData`: the tokenizer, and the scale."""
-        return {**super().assets(), SCALE_FILE: json.dumps(self.scale._asdict()).encode()}
+        scale = json.dumps(self.scale._asdict())
+        return {**super().assets(), SCALE_FILE: scale.encode()}
 
     def notes(self) -> list[str]:
         """See `TaskData`; the range of the labels too."""
-        ranges = []
-        for role in (TRAIN, HELDOUT):
-            labels = self.dataset(role).labels
-            known = labels[np.isfinite(labels)]
-            ranges.append(f"{known.min():.4g} to {known.max():.4g}" if len(known) else "none")
-        line = f"read: numbers from {ranges[0]}, held out {ranges[1]}"
+        trained = self._range_of_labels(TRAIN)
+        heldout = self._range_of_labels(HELDOUT)
+        line = f"read: numbers from {trained}, held out {heldout}"
         return [line, *super().notes()]
+
+    def _range_of_labels(self, role: str) -> str:
+        labels = self.dataset(role).labels
+        known = labels[np.isfinite(labels)]
+        if not len(known):
+            return "none"
+        return f"{known.min():.4g} to {known.max():.4g}"
 
 
 class TextRegressionPredictor(LabelledTextPredictor):
@@ -107,8 +113,10 @@ class TextRegressionPredictor(LabelledTextPredictor):
 
     def rank(self, params: Any, batch: Arrays, top: int) -> Arrays:
         """See `Predictor`: the number itself."""
-        values = self.task.predicted(params, batch)[:, None, None]
-        return {"values": values, "indices": jnp.zeros(values.shape, jnp.int32)}
+        numbers = self.task.predicted(params, batch)
+        values = numbers[:, None, None]
+        indices = jnp.zeros(values.shape, jnp.int32)
+        return {"values": values, "indices": indices}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -122,11 +130,11 @@ class TextRegressionPredictor(LabelledTextPredictor):
 
 
 class TextRegression(LabelledText):
-    """Predicts a number for a sentence or pair; batches have "label" float32 [batch], not a number
-    in test sets.
+    """Predicts a number for a sentence or pair; batches have "label" float32 [batch], NaN in test
+    sets.
 
-    The model is trained on (label - mean) / deviation of the training labels, which `scale.json`
-    keeps, by the squared error; what it predicts is in the labels' own unit.
+    The model is trained by the squared error of (label - mean) / deviation. `scale.json` keeps the
+    mean and the deviation of the training labels. What the model predicts is in the labels' unit.
     """
 
     options = OPTIONS | {
@@ -155,31 +163,40 @@ class TextRegression(LabelledText):
         return {**super().example_shapes(), "label": ((), jnp.float32)}
 
     def output(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
-        """The model's output, float32 [batch]: the label less the mean, in standard deviations."""
+        """The model's output, float32 [batch]: the label minus the mean, in standard
+        deviations."""
         return self.scores(params, batch, key)[:, 0]
 
     def predicted(self, params: Any, batch: Batch) -> jax.Array:
         """What the model predicts, in the labels' unit: float32 [batch]."""
-        return self.output(params, batch, None) * self.scale.deviation + self.scale.mean
+        return self._in_unit(self.output(params, batch, None))
+
+    def _in_unit(self, output: jax.Array) -> jax.Array:
+        """An output of the model in the labels' unit."""
+        return output * self.scale.deviation + self.scale.mean
 
     def sums(self, params: Any, batch: Batch, weights: jax.Array, key: jax.Array | None) -> Sums:
         """See `Task`: the squared error of the examples with a label."""
-        return self._scored(self.output(params, batch, key), batch, weights)
+        output = self.output(params, batch, key)
+        return self._sums_of_output(output, batch, weights)
 
-    def _scored(self, output: jax.Array, batch: Batch, weights: jax.Array) -> Sums:
+    def _sums_of_output(self, output: jax.Array, batch: Batch, weights: jax.Array) -> Sums:
         labels = batch["label"]
-        known = jnp.isfinite(labels)
-        targets = jnp.where(known, (labels - self.scale.mean) / self.scale.deviation, 0)
-        return {"loss": weighted_sum(jnp.square(output - targets), weights * known)}
+        is_known = jnp.isfinite(labels)
+        scaled = (labels - self.scale.mean) / self.scale.deviation
+        targets = jnp.where(is_known, scaled, 0)
+        errors = jnp.square(output - targets)
+        known_weights = weights * is_known
+        return {"loss": weighted_sum(errors, known_weights)}
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """The squared error of the labelled examples, and the prediction for each, in the labels'
         unit, as "label"."""
         weights = batch["weight"]
         output = self.output(params, batch, None)
-        sums = self._scored(output, batch, weights)
-        sums["examples"] = weighted_sum(jnp.ones_like(weights), weights)
-        return sums, {"label": output * self.scale.deviation + self.scale.mean}
+        sums = self._sums_of_output(output, batch, weights)
+        sums["examples"] = example_count(weights)
+        return sums, {"label": self._in_unit(output)}
 
     @property
     def eval_metrics(self) -> tuple[str, ...]:
@@ -192,14 +209,16 @@ class TextRegression(LabelledText):
         """Correlations of Spearman and Pearson, 0 if all predictions are the same, and the mean
         squared error over the training labels' variance; examples without a label are left out."""
         labels = data.dataset(HELDOUT).labels
-        known = np.isfinite(labels)
-        counts: dict[str, float] = {"examples": int(sums["examples"][1])}
-        if not known.all():
-            counts["unlabelled"] = int((~known).sum())
-        if not known.any():
+        is_known = np.isfinite(labels)
+        _, examples = sums["examples"]
+        counts: dict[str, float] = {"examples": int(examples)}
+        if not is_known.all():
+            counts["unlabelled"] = int((~is_known).sum())
+        if not is_known.any():
             return counts
-        true = labels[known].astype(np.float64)
-        predicted = np.asarray(outputs["label"], np.float64)[known]
+        true = labels[is_known].astype(np.float64)
+        predictions = np.asarray(outputs["label"], np.float64)
+        predicted = predictions[is_known]
         total, weight = sums["loss"]
         return {
             "spearman": correlation(rankdata(true), rankdata(predicted)),
@@ -214,8 +233,9 @@ class TextRegression(LabelledText):
         known = labels[np.isfinite(labels)]
         if not len(known):
             return []
-        errors = np.square((known - self.scale.mean) / self.scale.deviation)
-        return [Baseline("the mean of the labels", {"loss": float(errors.mean())})]
+        scaled = (known - self.scale.mean) / self.scale.deviation
+        loss = float(np.square(scaled).mean())
+        return [Baseline("the mean of the labels", {"loss": loss})]
 
     def label_text(self, label: Any) -> str:
         """See `LabelledText`."""
@@ -226,4 +246,5 @@ def correlation(first: np.ndarray, second: np.ndarray) -> float:
     """Pearson's correlation of two arrays [examples]; 0 if one of them does not vary."""
     if not np.ptp(first) or not np.ptp(second):
         return 0.0
-    return float(np.corrcoef(first, second)[0, 1])
+    matrix = np.corrcoef(first, second)
+    return float(matrix[0, 1])

@@ -5,7 +5,7 @@ import csv
 import functools
 import io
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -87,15 +87,18 @@ def text_task(
 ) -> text_tasks.TextTask:
     """The texts and labels that a config names: those of `known`, or of the user's own data, whose
     labels are `numbers` or classes that are not known yet."""
-    if config.glue.task != OWN:
-        return known[config.glue.task]
-    own = config.own
-    texts = (own.text, own.second) if own.second else (own.text,)
-    return text_tasks.own_task(texts, own.label, numbers)
+    name = config.glue.task
+    if name != OWN:
+        return known[name]
+    columns = config.own
+    texts = (columns.text,)
+    if columns.second:
+        texts = (columns.text, columns.second)
+    return text_tasks.own_task(texts, columns.label, numbers)
 
 
 def are_apart(config: ConfigDict) -> bool:
-    """Whether each text of a pair is encoded alone."""
+    """Whether each text of a pair is encoded separately."""
     return config.model.pairs == "apart"
 
 
@@ -145,7 +148,7 @@ class LabelledTextData(FinetuningData):
 
     @property
     def text_task(self) -> text_tasks.TextTask:
-        """The columns of texts and labels; own data have no names of labels here."""
+        """The columns of texts and labels; the user's own data have no names of labels here."""
         return text_task(self.config, self.known, self.numbers)
 
     @property
@@ -190,8 +193,8 @@ class LabelledTextData(FinetuningData):
         length = self.config.model.length
         with data_config.errors_name("model.length"):
             tokens = []
-            for texts in zip(*(row.texts for row in rows), strict=True):
-                # No more tokens are ever read, and one more tells that a text is cut.
+            for texts in _columns_of_texts(rows):
+                # No more tokens are ever read. One more shows that a text is cut.
                 tokens.append(pairs.encode(texts, self.tokenizer, max_tokens=length))
             parts = np.array([row.part for row in rows], np.int32)
             columns = {"label": dataset.labels, "part": parts}
@@ -209,21 +212,23 @@ class LabelledTextData(FinetuningData):
     def tokens(self, role: str) -> Tokens:
         """See `TaskData`: of both texts of a pair together, if they are read together."""
         dataset = self.dataset(role)
-        rows = [dataset.examples.rows[index] for index in spread(len(dataset), DOCUMENTS)]
-        by_column = []
-        for texts in zip(*(row.texts for row in rows), strict=True):
-            by_column.append(self.tokenizer.encode_batch(texts))
-        texts_read = 1
-        ids = list(itertools.chain.from_iterable(by_column))
-        if not are_apart(self.config):
-            texts_read = len(by_column)
-            ids = [np.concatenate(parts) for parts in zip(*by_column, strict=True)]
+        indices = spread(len(dataset), DOCUMENTS)
+        rows = [dataset.examples.rows[index] for index in indices]
+        ids_by_column = []
+        for texts in _columns_of_texts(rows):
+            ids_by_column.append(self.tokenizer.encode_batch(texts))
+        if are_apart(self.config):
+            texts_read = 1
+            ids = list(itertools.chain.from_iterable(ids_by_column))
+        else:
+            texts_read = len(ids_by_column)
+            ids = [np.concatenate(texts) for texts in zip(*ids_by_column, strict=True)]
         room = pairs.room_for(texts_read, self.config.model.length)
         return count_tokens(ids, self.tokenizer.unk_id, room)
 
     def finish(self, hosts: int) -> Callable[[pipeline.Batch], pipeline.Batch]:
-        """See `TaskData`: batches as long as their longest text needs; several hosts, of which each
-        sees its own texts, keep n."""
+        """See `TaskData`: batches as long as their longest text needs. Each of several hosts sees
+        only its own texts, so they keep n."""
         if hosts == 1 and hides_padding(self.config):
             return functools.partial(pairs.cut_padding, pad_id=self.tokenizer.pad_id)
         return pipeline.unchanged
@@ -235,6 +240,7 @@ class LabelledTextData(FinetuningData):
         """See `TaskData`."""
         task = text_task(config, cls.known, cls.numbers)
         columns = [names[0] for names in task.texts]
+        label_column = task.label[0]
         if len(inputs) != len(columns) or label is None:
             advice = "give (text, label)"
             if len(inputs) == 2:
@@ -244,7 +250,14 @@ class LabelledTextData(FinetuningData):
                 f"{advice}"
             )
         require_texts(inputs)
-        return {**dict(zip(columns, inputs, strict=True)), task.label[0]: label}
+        row = dict(zip(columns, inputs, strict=True))
+        row[label_column] = label
+        return row
+
+
+def _columns_of_texts(rows: Sequence[Any]) -> Iterable[tuple[str, ...]]:
+    """The texts of rows by column: all first texts, then all second ones if there are pairs."""
+    return zip(*[row.texts for row in rows], strict=True)
 
 
 class LabelledTextPredictor(FinetuningPredictor):
@@ -257,37 +270,45 @@ class LabelledTextPredictor(FinetuningPredictor):
         return columns.texts
 
     def prepare(self, given: str, truncate: bool = False) -> Prepared:
-        """See `Predictor`. A tab in a text of a program is white space, where there are no pairs.
+        """See `Predictor`. A tab in a program's text is white space if the task has no pairs.
 
         Raises:
             RunError: a line has more or fewer texts than the task, or is longer than the model's
                 sequences.
         """
         config = self.task.config
+        texts = self._split(given)
+        ids = [np.array(self.tokenizer.encode(text), np.int32) for text in texts]
+        lengths = [len(text) + 1 for text in ids]  # with the [SEP] after each
+        texts_length = max(lengths) if are_apart(config) else sum(lengths)
+        needed = 1 + texts_length  # with [CLS]
+        note = self.note_of_cut(needed, given, truncate)
+        length = self.task.length
+        if hides_padding(config):
+            length = min(needed, length)
+        columns = [[text] for text in ids]
+        examples = encoded_pairs(config, self.tokenizer, columns, length)
+        example = examples[0]
+        arrays = {"tokens": example["tokens"], "segments": example["segments"]}
+        return Prepared([arrays], 1, note)
+
+    def _split(self, line: str) -> list[str]:
+        """The texts of a line; raises RunError if it has more or fewer than the task."""
         expected = len(self.task.text_task.texts)
-        is_line = isinstance(given, Line)
-        texts = given.split("\t") if is_line or expected > 1 else [given]
+        texts = [line]
+        if isinstance(line, Line) or expected > 1:
+            texts = line.split("\t")
         if len(texts) != expected:
             raise RunError(
                 f"the line has {len(texts)} text(s), the task reads {expected}: put a tab between "
-                f"two texts, none in a single one: {given[:60]!r}"
+                f"two texts, none in a single one: {line[:60]!r}"
             )
-        ids = [np.array(self.tokenizer.encode(text), np.int32) for text in texts]
-        layouts = [[text] for text in ids] if are_apart(config) else [ids]
-        most = 0
-        for layout in layouts:
-            most = max(most, 1 + sum(len(text) + 1 for text in layout))
-        note = self.note_of_cut(most, given, truncate)
-        length = self.task.length
-        if hides_padding(config):
-            length = min(most, length)
-        columns = [[text] for text in ids]
-        example = encoded_pairs(config, self.tokenizer, columns, length)[0]
-        return Prepared([{name: example[name] for name in ("tokens", "segments")}], 1, note)
+        return texts
 
     def scores(self, params: Any, batch: dict[str, Any]) -> jax.Array:
         """See `Predictor`: one prediction for each line."""
-        return self.task.scores(params, batch, None)[:, None]
+        scores = self.task.scores(params, batch, None)
+        return scores[:, None]
 
 
 class LabelledText(Finetuning):
@@ -334,57 +355,65 @@ class LabelledText(Finetuning):
             )
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
-        """See `Task`; the head has an output for each label, of numbers one."""
+        """See `Task`; the head has an output for each label, or one for a number."""
         model = self.config.model
-        sizes = (self.spec(), model.vocab_size, len(self.text_task.labels), rngs)
+        spec = self.spec()
+        label_count = len(self.text_task.labels)
         options = {"pool": model.pool, **self.embedding()}
         if are_apart(self.config):
-            return PairClassifier(*sizes, interaction=model.interaction, **options)
-        return SequenceClassifier(*sizes, pooler=model.pooler, **options)
+            options["interaction"] = model.interaction
+            return PairClassifier(spec, model.vocab_size, label_count, rngs, **options)
+        options["pooler"] = model.pooler
+        return SequenceClassifier(spec, model.vocab_size, label_count, rngs, **options)
 
     def spec(self) -> Any:
         """See `Task`."""
         return spec_of(self.config)
 
     def scores(self, params: Any, batch: Batch, key: jax.Array | None) -> jax.Array:
-        """See `Finetuning`; the mean of the tokens is without padding, which the model may read."""
+        """See `Finetuning`; the model may read padding, but the mean of the tokens excludes it."""
         tokens = batch["tokens"]
-        return self.apply(
-            params,
-            tokens,
-            batch["segments"],
-            self.padding_mask(tokens),
-            key,
-            tokens != self.tokenizer.pad_id,
-        )
+        segments = batch["segments"]
+        mask = self.padding_mask(tokens)
+        is_text = tokens != self.tokenizer.pad_id
+        return self.apply(params, tokens, segments, mask, key, is_text)
 
     def example_shapes(self) -> Shapes:
         """See `Task`."""
         shapes = super().example_shapes()
         if are_apart(self.config):
-            both = ((2, self.length), jnp.int32)
-            shapes |= {"tokens": both, "segments": both}
-        return {**shapes, "label": ((), jnp.int32), "part": ((), jnp.int32)}
+            both_texts = ((2, self.length), jnp.int32)
+            shapes["tokens"] = both_texts
+            shapes["segments"] = both_texts
+        number = ((), jnp.int32)
+        return {**shapes, "label": number, "part": number}
 
     def prediction_files(self, outputs: Outputs, data: LabelledTextData) -> dict[str, bytes]:
         """What GLUE's server takes: one file per part, one line per example with its id and what is
         predicted.
 
-        An id or label of the user's own with a tab or a line feed in it stands in quotation marks.
+        An id or label of the user's own data that contains a tab or a line feed is quoted.
         """
-        rows = data.dataset(HELDOUT).examples.rows
+        examples = data.dataset(HELDOUT).examples
         tables: dict[int, list[tuple[str, str]]] = {}
-        for row, label in zip(rows, outputs["label"], strict=True):
-            tables.setdefault(row.part, []).append((row.id, self.label_text(label)))
+        for row, label in zip(examples.rows, outputs["label"], strict=True):
+            line = (row.id, self.label_text(label))
+            tables.setdefault(row.part, []).append(line)
         files = {}
         for part, lines in sorted(tables.items()):
-            table = io.StringIO()
-            writer = csv.writer(table, "excel-tab", lineterminator="\n")
-            writer.writerows([("index", "prediction"), *lines])
-            content = table.getvalue().encode("utf-8", "backslashreplace")
-            files[self.text_task.submission[part]] = content
+            name = self.text_task.submission[part]
+            files[name] = _submission_table(lines)
         return files
 
     def label_text(self, label: Any) -> str:
         """A predicted label, as `prediction_files` writes it."""
         return str(label)
+
+
+def _submission_table(lines: Sequence[tuple[str, str]]) -> bytes:
+    """A tab-separated file of ids and predictions, with a header."""
+    table = io.StringIO()
+    writer = csv.writer(table, "excel-tab", lineterminator="\n")
+    writer.writerow(("index", "prediction"))
+    writer.writerows(lines)
+    return table.getvalue().encode("utf-8", "backslashreplace")

@@ -27,7 +27,7 @@ from gmlp_flax.tasks.data import only_input
 from gmlp_flax.tasks.text_data import TextData, given_tokenizer, require_texts
 
 EXPECTED = "PATH, a file or a folder"  # of config.data.train
-FIRST_TOKENS = 1 << 20  # of a text, among which [UNK] are counted
+FIRST_TOKENS = 1 << 20  # so many tokens of a text are searched for [UNK]
 
 
 class Further(NamedTuple):
@@ -42,7 +42,7 @@ class LanguageData(TextData):
 
     Attributes:
         more_tokens: tokens of a window beyond the `model.length` that the model reads.
-        closed: whether a [SEP] ends each window, even if the text goes on.
+        closed: whether a [SEP] ends each window, even if the text continues.
         keep_white_space: whether a tokenizer that is trained on the text keeps line breaks, tabs
             and indentation, as a model that writes text needs.
     """
@@ -52,7 +52,7 @@ class LanguageData(TextData):
     keep_white_space: ClassVar[bool] = False
 
     def find_tokenizer(self) -> Tokenizer:
-        """See `TextData`: that of the run folder, of the config, of prepared data or of
+        """See `TextData`: the tokenizer of the run folder, of the config, of prepared data or of
         `config.init_from`; if there is none, one is trained on the text."""
         data = self.config.data
         tokenizer = given_tokenizer(self.config, self.run_files, self._prepared_tokenizers())
@@ -69,7 +69,7 @@ class LanguageData(TextData):
             )
 
     def _prepared_tokenizers(self) -> dict[str, str]:
-        """The tokenizers that lie beside prepared data: name in messages -> path."""
+        """The tokenizers in the folders of prepared data: name in messages -> path."""
         data = self.config.data
         paths = {"train": data.train, "heldout": data.heldout}
         for path in packing.read_shares(data.mixture):
@@ -109,22 +109,27 @@ class LanguageData(TextData):
     def windows(self, role: str) -> packing.Packing:
         """The sequences of a role, "train" or "heldout", as a random-access source of {"tokens",
         "index"}."""
-        path = "" if self.config.data.search else self.config.data[role]
-        if path and prepared.is_prepared(path):
-            tokens = prepared.Prepared(path)
-        else:
-            corpus = self.corpus(role)
-            with data_config.errors_name(f"data.{role}"):
-                tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, self._limits)
+        tokens = self._prepared_tokens(role)
         if self.tokenizer.may_be_unknown:
-            first = tokens.read(0, min(tokens.tokens, FIRST_TOKENS))
+            searched = min(tokens.tokens, FIRST_TOKENS)
+            first = tokens.read(0, searched)
             to_stderr(checks.check_unknown([first], self.tokenizer, f"{role} text"))
         with data_config.errors_name(f"data.{role}", "model.length"):
             return self._pack(tokens)
 
+    def _prepared_tokens(self, role: str) -> prepared.Prepared:
+        """The text of a role as token ids, which are made now if they are not prepared."""
+        data = self.config.data
+        path = "" if data.search else data[role]
+        if path and prepared.is_prepared(path):
+            return prepared.Prepared(path)
+        corpus = self.corpus(role)
+        with data_config.errors_name(f"data.{role}"):
+            return prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, self._limits)
+
     @functools.cached_property
     def further(self) -> dict[str, Further]:
-        """The corpora of config.data.mixture, by path; of one with splits, those to train on."""
+        """The corpora of config.data.mixture, by path; if one has splits, its training split."""
         by_path = {}
         for path in packing.read_shares(self.config.data.mixture):
             with data_config.errors_name("data.mixture"):
@@ -135,7 +140,8 @@ class LanguageData(TextData):
         if prepared.is_prepared(path):
             tokens = prepared.Prepared(path)
             return Further(self._pack(tokens), tokens.files)
-        corpus: Any = splits.choose(text_reader.read(path), splits.Request(TRAIN))
+        text_splits = text_reader.read(path)
+        corpus: Any = splits.choose(text_splits, splits.Request(TRAIN))
         tokens = prepare.prepare_in_cache(corpus, self.tokenizer, self._cache, self._limits)
         return Further(self._pack(tokens), corpus.files)
 
@@ -148,10 +154,11 @@ class LanguageData(TextData):
         return self.config.data.cache or cache.default_folder()
 
     def _pack(self, tokens: prepared.Prepared) -> packing.Packing:
-        return packing.Packing(tokens, self.config.model.length + self.more_tokens, self.closed)
+        length = self.config.model.length + self.more_tokens
+        return packing.Packing(tokens, length, self.closed)
 
     def examples(self, role: str) -> pipeline.Source:
-        """The sequences of a role; of the held-out ones, as many as config.eval.examples says."""
+        """The sequences of a role; config.eval.examples says how many held-out ones."""
         windows = self.windows(role)
         if role == TRAIN:
             return windows
@@ -159,17 +166,19 @@ class LanguageData(TextData):
 
     @functools.cached_property
     def token_counts(self) -> np.ndarray:
-        """How often each id occurs in the text to train on, without that of the mixture: int
-        [vocabulary]; see `Prepared.counts`."""
-        return self.windows(TRAIN).prepared.counts(self.config.model.vocab_size)
+        """How often each id occurs in the text to train on, without the mixture: int [vocabulary];
+        see `Prepared.counts`."""
+        tokens = self.windows(TRAIN).prepared
+        return tokens.counts(self.config.model.vocab_size)
 
     def train_order(self) -> pipeline.Order:
         """See `TaskData`: the windows of all corpora, in their shares."""
         shares = packing.read_shares(self.config.data.mixture)
+        rest = 1 - sum(shares.values())
+        all_shares = [rest, *shares.values()]
         windows = [self.windows(TRAIN)]
         for further in self.further.values():
             windows.append(further.windows)
-        all_shares = [1 - sum(shares.values()), *shares.values()]
         return packing.Mixture(windows, all_shares, self.config.seed)
 
     def fingerprint(self, role: str) -> fingerprints.Fingerprint:
@@ -178,14 +187,17 @@ class LanguageData(TextData):
         if role == TRAIN:
             for further in self.further.values():
                 mixed += further.files
-        if prepared.is_prepared(data_config.path_of(self.config, role, EXPECTED)):
-            return fingerprints.of_files([*self.windows(role).prepared.files, *mixed])
+        path = data_config.path_of(self.config, role, EXPECTED)
+        if prepared.is_prepared(path):
+            tokens = self.windows(role).prepared
+            return fingerprints.of_files([*tokens.files, *mixed])
         corpus = self.corpus(role)
         if corpus.files:
             return fingerprints.of_files([*corpus.files, *mixed])
         if not mixed:
             return corpus.fingerprint
-        return {**corpus.fingerprint, "mixture": fingerprints.of_files(mixed)["content"]}
+        of_mixture = fingerprints.of_files(mixed)
+        return {**corpus.fingerprint, "mixture": of_mixture["content"]}
 
     def dataset(self, role: str) -> Dataset:
         """See `TaskData`."""
@@ -195,18 +207,21 @@ class LanguageData(TextData):
         return self.corpus(role)
 
     def tokens(self, role: str) -> Tokens:
-        """See `TaskData`: of the first documents, none of which is cut."""
+        """See `TaskData`: those of the first documents, without cutting any."""
         unknown = self.tokenizer.unk_id
         path = data_config.path_of(self.config, role, EXPECTED)
         if prepared.is_prepared(path):
-            contents = self.windows(role).prepared.some_documents(DOCUMENTS)
-            return count_tokens([np.frombuffer(ids, np.uint32) for ids in contents], unknown)
+            documents = self.windows(role).prepared.some_documents(DOCUMENTS)
+            prepared_ids = [np.frombuffer(document, np.uint32) for document in documents]
+            return count_tokens(prepared_ids, unknown)
         corpus = self.corpus(role)
         with data_config.errors_name(f"data.{role}"):
-            texts = list(itertools.islice(corpus.examples.read(), DOCUMENTS))
+            all_texts = corpus.examples.read()
+            texts = list(itertools.islice(all_texts, DOCUMENTS))
             if not texts:
                 raise corpora.no_text(corpus)
-        return count_tokens(self.tokenizer.encode_batch(texts), unknown)
+        ids = self.tokenizer.encode_batch(texts)
+        return count_tokens(ids, unknown)
 
     def notes(self) -> list[str]:
         """See `TaskData`: whether white space is kept, the parts of a mixture, and whether held-out
@@ -214,34 +229,41 @@ class LanguageData(TextData):
         self._require_other_files()
         lines = self.note_of_white_space()
         heldout = self.windows(HELDOUT).prepared
-        shares = packing.read_shares(self.config.data.mixture)
-        trained = [self.windows(TRAIN)]
+        trained = [self.windows(TRAIN).prepared]
         for path, further in self.further.items():
-            trained.append(further.windows)
-            sequences = len(further.windows)
-            epochs = shares[path] * self.config.steps * self.config.batch_size / sequences
-            lines.append(
-                f"mixture: {100 * shares[path]:.4g} % of the examples from {path} "
-                f"({sequences:,} sequences, {epochs:.2g} epochs)"
-            )
-        for windows in trained:
-            line = checks.check_documents(
-                windows.prepared.some_documents(checks.DOCUMENTS_SEARCHED),
-                heldout.some_documents(checks.DOCUMENTS_COMPARED),
-                windows.prepared.documents,
-            )
-            if not line:
-                line = self._note_of_passages(windows.prepared, heldout)
+            trained.append(further.windows.prepared)
+            lines.append(self._note_of_mixture(path, len(further.windows)))
+        for train in trained:
+            line = self._note_of_overlap(train, heldout)
             if line:
                 lines.append(line)
         return lines
 
-    def _note_of_passages(self, train: prepared.Prepared, heldout: prepared.Prepared) -> str:
-        """A line if passages of the held-out text are trained on; "" for remote text, of which
-        every look takes a request."""
+    def _note_of_mixture(self, path: str, sequences: int) -> str:
+        """How much a corpus of the mixture is trained on."""
+        shares = packing.read_shares(self.config.data.mixture)
+        share = shares[path]
+        examples_read = share * self.config.steps * self.config.batch_size
+        epochs = examples_read / sequences
+        return (
+            f"mixture: {100 * share:.4g} % of the examples from {path} "
+            f"({sequences:,} sequences, {epochs:.2g} epochs)"
+        )
+
+    def _note_of_overlap(self, train: prepared.Prepared, heldout: prepared.Prepared) -> str:
+        """A line if documents or passages of the held-out text are trained on; else ""."""
+        line = checks.check_documents(
+            train.some_documents(checks.DOCUMENTS_SEARCHED),
+            heldout.some_documents(checks.DOCUMENTS_COMPARED),
+            train.documents,
+        )
+        if line:
+            return line
+        # Every read of remote text takes a request.
         if files.is_remote(train.folder) or files.is_remote(heldout.folder):
             return ""
-        first = heldout.read(0, min(heldout.tokens, checks.TOKENS_SEARCHED))
+        searched = min(heldout.tokens, checks.TOKENS_SEARCHED)
+        first = heldout.read(0, searched)
         blocks = train.some_blocks(checks.TOKENS_SEARCHED)
         return checks.check_passages(blocks, first, self.tokenizer.sep_id, train.tokens)
 
@@ -260,7 +282,8 @@ class LanguageData(TextData):
     def _require_other_files(self) -> None:
         """Raises DataError if a file is in the corpora of both roles."""
         for role in ROLES:
-            if prepared.is_prepared(data_config.path_of(self.config, role, EXPECTED)):
+            path = data_config.path_of(self.config, role, EXPECTED)
+            if prepared.is_prepared(path):
                 return
         heldout = self.corpus(HELDOUT)
         if not heldout.examples.selection.share:
@@ -279,9 +302,9 @@ def require_other_files(train: Corpus, heldout: Corpus) -> None:
     """Raises DataError if a file, perhaps under two names, is in both corpora."""
     trained = {os.path.realpath(file.path): file.path for file in train.files}
     for file in heldout.files:
-        other = trained.get(os.path.realpath(file.path))
-        if other is not None:
+        trained_path = trained.get(os.path.realpath(file.path))
+        if trained_path is not None:
             raise DataError(
-                f"{file.path!r} is held out and also trained on, as {other!r}: give other files, or "
-                "leave config.data.heldout empty: a share of the documents is held out"
+                f"{file.path!r} is held out and also trained on, as {trained_path!r}: give other "
+                "files, or leave config.data.heldout empty: a share of the documents is held out"
             )

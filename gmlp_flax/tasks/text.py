@@ -19,12 +19,12 @@ from gmlp_flax.options import FINETUNED_RUNS, SIZE, VOCABULARY, Option
 from gmlp_flax.tasks.base import Files, Task, joined_states
 from gmlp_flax.tasks.prediction import Predictor
 
-NO_TOKENIZER = "none"  # as config.data.tokenizer of an exported model that reads token ids alone
+NO_TOKENIZER = "none"  # the config.data.tokenizer of an exported model that reads only token ids
 NO_TEXT = (
     "this model was created without a tokenizer, and reads token ids alone: give "
     "create(..., tokenizer=FILE)"
 )
-# Of the files of a folder whose lines or rows are read.
+# The files of a folder that have these suffixes are read, by their lines or rows.
 TEXT_SUFFIXES = (".txt", *rows.SUFFIXES)
 # What to do about a table without the column of the text.
 LINES_ADVICE = "; rename the column, or put texts on the lines of a file .txt"
@@ -78,7 +78,7 @@ TEXT_OPTIONS = {
 
 
 class StandInTokenizer(NamedTuple):
-    """What a model's shapes and loss depend on, in place of a tokenizer. To use it on text is a
+    """What a model's shapes and loss depend on, in place of a tokenizer. Its use on text raises
     RunError."""
 
     vocab_size: int
@@ -96,7 +96,7 @@ class TextTask(Task):
     """A task on text: its model reads token ids, and it has the tokenizer that makes them.
 
     Attributes:
-        tokenizer: that of the task's files; without one, a stand-in.
+        tokenizer: the tokenizer among the task's files; without one, a stand-in.
         around_encoder: the keys of config.model that describe the embeddings, and a language
             model's logits.
 
@@ -126,7 +126,9 @@ class TextTask(Task):
     def padding_mask(self, tokens: Any) -> Any:
         """The mask of tokens [batch, tokens], False for padding; None if the model may read
         padding."""
-        return tokens != self.tokenizer.pad_id if self.config.model.mask_padding else None
+        if not self.config.model.mask_padding:
+            return None
+        return tokens != self.tokenizer.pad_id
 
     def reader(self, params: Any, tokens: Any) -> tuple[Any, Any]:
         """The model that reads texts outside training, and the padding mask that it is given with
@@ -144,14 +146,16 @@ class TextTask(Task):
             segments = inputs["segments"]
         model, mask = self.reader(params, tokens)
         states = model.states(tokens, layers, segments, mask)
-        return joined_states(states, pool, tokens != self.tokenizer.pad_id)
+        is_text = tokens != self.tokenizer.pad_id
+        return joined_states(states, pool, is_text)
 
     def as_inputs(self, array: np.ndarray) -> np.ndarray:
         """See `Task`: token ids."""
         vocabulary = self.config.model.vocab_size
+        tokens = array.shape[-1]
         is_whole = np.issubdtype(array.dtype, np.integer)
-        fits = is_whole and self.spec().supports_length(array.shape[-1])
-        if fits and array.min() >= 0 and array.max() < vocabulary:
+        is_supported = is_whole and self.spec().supports_length(tokens)
+        if is_supported and 0 <= array.min() <= array.max() < vocabulary:
             return array
         raise DataError(
             f"inputs is an array of {array.dtype} {[*array.shape]}: expected whole numbers from 0 "
@@ -213,10 +217,10 @@ class TextPredictor(Predictor):
         return texts
 
     def note_of_cut(self, tokens: int, text: str, truncate: bool) -> str:
-        """A note if a text is longer than the model's sequences and is cut; "" if it is not.
+        """A note if a text is longer than the model's sequences and is cut; "" if it is not longer.
 
         Raises:
-            RunError: it is longer, and not to be cut.
+            RunError: it is longer, and must not be cut.
         """
         length = self.task.length
         if tokens <= length:
@@ -229,8 +233,8 @@ class TextPredictor(Predictor):
         return f"the line has {tokens} tokens; the model reads the first {length} of them"
 
     def padded(self, ids: Iterable[Sequence[int]]) -> np.ndarray:
-        """Texts as int32 [batch, tokens], as many tokens as the longest has, or n if the model
-        reads n alone.
+        """Texts as int32 [batch, tokens], padded to the longest text, or to n if the model only
+        reads n tokens.
 
         Raises:
             RunError: a text has more tokens than n.

@@ -46,8 +46,8 @@ class TextData(TaskData, abc.ABC):
 def given_tokenizer(
     config: ConfigDict, run_files: RunFiles, others: Mapping[str, str] = MappingProxyType({})
 ) -> Tokenizer | None:
-    """The tokenizer in a run's folder, in config.data.tokenizer or in `others`, else that of the run
-    that it starts from.
+    """The tokenizer in a run's folder, in config.data.tokenizer or in `others`, else the tokenizer
+    of the run that it starts from.
 
     Args:
         config: of the run.
@@ -61,49 +61,62 @@ def given_tokenizer(
         DataError: two that are there differ, or one is damaged.
     """
     keys = {key: config.data[key] for key in KEYS}
-    tokenizers: dict[str, Tokenizer] = {}  # by what they are called in messages
     content = run_files.read_own(TOKENIZER_FILE)
+    tokenizers: dict[str, Tokenizer] = {}  # by their names in messages
     if content is not None:
-        own_path = run_files.path(TOKENIZER_FILE)
-        tokenizers[f"this run's, {own_path}"] = Tokenizer(content, own_path)
+        run_path = run_files.path(TOKENIZER_FILE)
+        tokenizers[f"this run's, {run_path}"] = Tokenizer(content, run_path)
     for source, other_path in others.items():
         tokenizers[f"{source}, {other_path}"] = Tokenizer.load(other_path)
-    settled = list(tokenizers.values())
     inherited = None
-    if not tokenizers and TOKENIZER_FILE in run_files.inherited:
-        inherited = Tokenizer(run_files.inherited[TOKENIZER_FILE], config.init_from)
-        settled = [inherited]
+    if not tokenizers:
+        inherited = _inherited_tokenizer(config, run_files)
+    settled = list(tokenizers.values())
+    if inherited is not None:
+        settled.append(inherited)
     path = config.data.tokenizer
     if path in NAMED or io_files.exists(path):
-        tokenizers[f"config.data.tokenizer, {path}"] = _load_given(path, keys, settled)
+        tokenizers[f"config.data.tokenizer, {path}"] = _load_configured(path, keys, settled)
     elif path and content is None:
         # A run folder has its own copy, and may have been moved away from the file.
         raise DataError(f"config.data.tokenizer is {path!r}, which does not exist; give a file")
     _require_equal(tokenizers)
-    name, tokenizer = next(iter(tokenizers.items()), ("config.init_from", inherited))
-    if tokenizer is not None:
-        tokenizer.check(keys, name)
+    if not tokenizers and inherited is not None:
+        tokenizers["config.init_from"] = inherited
+    if not tokenizers:
+        return None
+    name, tokenizer = next(iter(tokenizers.items()))
+    tokenizer.check(keys, name)
     return tokenizer
+
+
+def _inherited_tokenizer(config: ConfigDict, run_files: RunFiles) -> Tokenizer | None:
+    """The tokenizer of the run that a run starts from; None if there is none."""
+    content = run_files.inherited.get(TOKENIZER_FILE)
+    if content is None:
+        return None
+    return Tokenizer(content, config.init_from)
 
 
 def _require_equal(tokenizers: Mapping[str, Tokenizer]) -> None:
     """Raises DataError if two tokenizers, by their names in messages, differ."""
-    for (name, tokenizer), (next_name, following) in itertools.pairwise(tokenizers.items()):
-        if tokenizer != following:
+    for (name, tokenizer), (next_name, next_tokenizer) in itertools.pairwise(tokenizers.items()):
+        if tokenizer != next_tokenizer:
             raise DataError(
                 f"two different tokenizers: {name}, and {next_name}; train and evaluate with one "
                 "of them"
             )
 
 
-def _load_given(path: str, keys: Mapping[str, str], settled: list[Tokenizer]) -> Tokenizer:
-    """The tokenizer of config.data.tokenizer. A settled one with the same pieces says how it reads
-    text, unless the keys of the config do."""
+def _load_configured(path: str, keys: Mapping[str, str], settled: list[Tokenizer]) -> Tokenizer:
+    """The tokenizer of config.data.tokenizer. If a settled tokenizer has the same pieces, it
+    replaces this one and decides how text is read, unless the keys of the config do."""
     tokenizer = Tokenizer.load(path, **keys)
-    if all(value == "auto" for value in keys.values()):
-        for known in settled:
-            if known.same_pieces(tokenizer):
-                tokenizer = known
+    is_open = all(value == "auto" for value in keys.values())
+    if is_open:
+        for settled_tokenizer in settled:
+            if settled_tokenizer.same_pieces(tokenizer):
+                tokenizer = settled_tokenizer
                 break
     if tokenizer.note:
         to_stderr(tokenizer.note)
@@ -119,16 +132,19 @@ def report_unknown(tokenizer: Tokenizer, source: Any, where: str) -> None:
         where: what they are, for messages.
 
     Raises:
-        DataError: it is more than half, from which nothing can be learned.
+        DataError: it is more than half, so nothing can be learned.
     """
-    if tokenizer.may_be_unknown:
-        first = range(min(len(source), DOCUMENTS))
-        ids = [source[index]["tokens"] for index in first]
-        to_stderr(checks.check_unknown(ids, tokenizer, where))
+    if not tokenizer.may_be_unknown:
+        return
+    ids = []
+    for index in range(min(len(source), DOCUMENTS)):
+        example = source[index]
+        ids.append(example["tokens"])
+    to_stderr(checks.check_unknown(ids, tokenizer, where))
 
 
 def require_texts(inputs: Iterable[Any]) -> None:
-    """Raises DataError if an input of a program is no text."""
+    """Raises DataError if a program's input is no text."""
     for text in inputs:
         if not isinstance(text, str):
             raise DataError(f"an example of text is {type(text).__name__}: expected str")

@@ -81,7 +81,8 @@ class ImagePredictor(Predictor):
 
     def scores(self, params: Any, batch: Batch) -> jax.Array:
         """See `Predictor`: one prediction for each image."""
-        return self.task.apply(params, batch["image"])[:, None]
+        scores = self.task.apply(params, batch["image"])
+        return scores[:, None]
 
     def listed(self, inputs: Any) -> Any:
         """See `Predictor`: an array of two or three axes is one image."""
@@ -124,7 +125,8 @@ class ImageClassification(Task):
         "model.channels": Option(3, "3 for RGB, 1 for grey", (1, 3), inherited=True),
         "model.stem": Option(
             "patches",
-            "a linear layer of patches; or a table of 256 vectors, for single grey pixels as tokens",
+            "a linear layer of patches; or a table of 256 vectors, for single grey pixels as "
+            "tokens",
             STEMS,
         ),
         "model.pool": Option(
@@ -164,7 +166,8 @@ class ImageClassification(Task):
         ),
         "data.class_map": Option(
             "",
-            "for folders called 0, 1, ...: a file whose lines are these classes in order, or 'run' for the run's list",
+            "for folders called 0, 1, ...: a file whose lines are these classes in order, or 'run' "
+            "for the run's list",
         ),
         "augment.auto": Option(
             "none",
@@ -249,7 +252,8 @@ class ImageClassification(Task):
     def check(cls, config: ConfigDict) -> None:
         """See `Task`."""
         mixes = config.augment.mixup or config.augment.cutmix
-        if mixes and config.batch_size // config.optimizer.grad_accum_steps % 2:
+        microbatch_size = config.batch_size // config.optimizer.grad_accum_steps
+        if mixes and microbatch_size % 2:
             raise ConfigError(
                 f"config.batch_size is {config.batch_size}: mixup and CutMix need even microbatches"
             )
@@ -268,17 +272,20 @@ class ImageClassification(Task):
 
     def module(self, rngs: nnx.Rngs) -> nnx.Module:
         """See `Task`."""
-        names = ("image_size", "patch_size", "channels", "pool", "pre_logits", "stem")
-        options = {name: self.config.model[name] for name in names}
+        model = self.config.model
         data = self.config.data
+        classes = len(self.classes)
+        names = ("image_size", "patch_size", "channels", "pool", "pre_logits", "stem")
+        options = {name: model[name] for name in names}
         return ImageClassifier(
-            self.spec(), rngs, classes=len(self.classes), mean=data.mean, std=data.std, **options
+            self.spec(), rngs, classes=classes, mean=data.mean, std=data.std, **options
         )
 
     def example_shapes(self) -> Shapes:
         """See `Task`."""
         model = self.config.model
-        return {"image": ((*model.image_size, model.channels), jnp.uint8), "label": ((), jnp.int32)}
+        shape = (*model.image_size, model.channels)
+        return {"image": (shape, jnp.uint8), "label": ((), jnp.int32)}
 
     @property
     def length(self) -> int:
@@ -290,9 +297,9 @@ class ImageClassification(Task):
         """See `Task`: images of whole numbers from 0 to 255, or of floats from 0 to 1, which are
         scaled."""
         shape, _ = self.example_shapes()["image"]
-        is_whole = array.dtype.kind in "iu"
-        white = 255 if is_whole else 1
-        is_image = array.shape[1:] == shape and array.dtype.kind not in "cOSU"
+        kind = array.dtype.kind
+        is_image = array.shape[1:] == shape and kind not in "cOSU"
+        white = 255 if kind in "iu" else 1
         if is_image and 0 <= array.min() <= array.max() <= white:
             return np.asarray(self.scaled_inputs(array))
         raise DataError(
@@ -308,14 +315,14 @@ class ImageClassification(Task):
 
     def mix(self, batch: Batch, key: jax.Array) -> Batch:
         """Mixup or CutMix: adds "share", how much of its own label an example keeps, and "other",
-        its partner's."""
+        the label of its partner."""
         augment = self.config.augment
         images = batch["image"]
         labels = batch["label"]
         if not (augment.mixup or augment.cutmix):
             return batch
         keys = key[None] if augment.mixing == "batch" else pair_keys(batch["key"])
-        own, share = own_weights(
+        pixel_weights, share = own_weights(
             keys,
             images.shape[1:-1],
             mixup=augment.mixup,
@@ -324,7 +331,7 @@ class ImageClassification(Task):
         )
         return {
             **batch,
-            "image": blend_pixels(images, own),
+            "image": blend_pixels(images, pixel_weights),
             "other": partners(labels),
             "share": jnp.broadcast_to(share, labels.shape),
         }
@@ -338,50 +345,48 @@ class ImageClassification(Task):
         """
         labels = batch["label"]
         logits = self.apply(params, batch["image"], model_keys(batch))
-        classes = logits.shape[-1]
-        targets = jax.nn.one_hot(labels, classes)
+        targets = jax.nn.one_hot(labels, logits.shape[-1])
         if "share" in batch:
-            share = batch["share"]
-            other = batch["other"]
-            own_targets = share[:, None] * targets
-            targets = own_targets + (1 - share)[:, None] * jax.nn.one_hot(other, classes)
-            labels = jnp.where(share < 0.5, other, labels)
+            targets, labels = _mixed_targets(batch, targets)
         targets = optax.smooth_labels(targets, self.config.optimizer.label_smoothing)
-        ones = jnp.ones(logits.shape[:1])
-        sums = {
-            "loss": weighted_sum(optax.softmax_cross_entropy(logits, targets), ones),
-            "accuracy": weighted_sum(logits.argmax(-1) == labels, ones),
-        }
-        return sums["loss"][0], sums
+        losses = optax.softmax_cross_entropy(logits, targets)
+        hits = logits.argmax(-1) == labels
+        ones = jnp.ones(losses.shape)
+        sums = {"loss": weighted_sum(losses, ones), "accuracy": weighted_sum(hits, ones)}
+        loss, _ = sums["loss"]
+        return loss, sums
 
     def evaluate(self, params: Any, batch: Batch) -> tuple[Sums, Outputs]:
         """Cross-entropy, top-1 and top-5 hits of a batch as in `loss`, with "weight" float32
         [batch].
 
-        Images with the label UNREAD count as examples and nowhere else. With "real" int32 [batch,
-        labels], filled with -1, it also counts the images whose first class is among their ReaL
-        labels, of all that have some.
+        Images with the label UNREAD count only as examples. With "real" int32 [batch, labels],
+        padded with -1, it also counts the images with ReaL labels, and among them those whose first
+        class is one of their labels.
         """
         labels = batch["label"]
         weights = batch["weight"]
         logits = self.apply(params, batch["image"])
-        read = weights * (labels != UNREAD)
-        known_labels = jnp.maximum(labels, 0)
-        _, best = jax.lax.top_k(logits, min(5, logits.shape[-1]))
+        classes = logits.shape[-1]
+        is_read = labels != UNREAD
+        read_weights = weights * is_read
+        targets = jnp.maximum(labels, 0)
+        _, best = jax.lax.top_k(logits, min(5, classes))
         hits = best == labels[:, None]
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, known_labels)
-        class_counts = jnp.zeros(logits.shape[-1]).at[known_labels].add(read)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+        class_counts = jnp.zeros(classes).at[targets].add(read_weights)
         sums = {
-            "loss": weighted_sum(losses, read),
-            "top1": weighted_sum(hits[:, 0], read),
-            "top5": weighted_sum(hits.any(-1), read),
-            "examples": weighted_sum(labels != UNREAD, weights),
-            "classes": (class_counts, read.sum()),
+            "loss": weighted_sum(losses, read_weights),
+            "top1": weighted_sum(hits[:, 0], read_weights),
+            "top5": weighted_sum(hits.any(-1), read_weights),
+            "examples": weighted_sum(is_read, weights),
+            "classes": (class_counts, read_weights.sum()),
         }
         if "real" in batch:
             real = batch["real"]
-            is_hit = (best[:, :1] == real).any(-1)
-            sums["real"] = weighted_sum(is_hit, read * (real >= 0).any(-1))
+            has_real = (real >= 0).any(-1)
+            real_hits = best[:, :1] == real
+            sums["real"] = weighted_sum(real_hits.any(-1), read_weights * has_real)
         return sums, {}
 
     @property
@@ -425,4 +430,21 @@ class ImageClassification(Task):
     def baselines(self, sums: Totals, data: Any) -> list[Baseline]:
         """One class for all images: the most frequent one of the held-out data."""
         counts, read = sums["classes"]
-        return [Baseline("the most frequent class", {"top1": float(max(counts)) / read})]
+        top1 = float(max(counts)) / read
+        return [Baseline("the most frequent class", {"top1": top1})]
+
+
+def _mixed_targets(batch: Batch, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The targets of mixed images, float32 [batch, classes], and the labels with the larger share.
+
+    Args:
+        batch: with what `ImageClassification.mix` adds.
+        targets: of the images before they were mixed, float32 [batch, classes].
+    """
+    share = batch["share"]
+    weights = share[:, None]
+    other_targets = jax.nn.one_hot(batch["other"], targets.shape[-1])
+    mixed = weights * targets + (1 - weights) * other_targets
+    is_other = share < 0.5
+    labels = jnp.where(is_other, batch["other"], batch["label"])
+    return mixed, labels

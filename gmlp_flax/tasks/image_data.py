@@ -31,7 +31,9 @@ CLASSES_FILE = "classes.json"
 # Words for people, in the order of the classes; converted weights have it.
 NAMES_FILE = "names.json"
 EXPECTED = "PATH or tfds:NAME"  # of config.data.train
-HELDOUT_SPLITS = (splits.VALIDATION_SPLIT, splits.TEST_SPLIT)  # the first that there is
+HELDOUT_SPLITS = (splits.VALIDATION_SPLIT, splits.TEST_SPLIT)  # the first that exists
+
+CLASS_MAP_KEY = "config.data.class_map"
 
 # Held-out images that are decoded at the start, on a disk and in a bucket.
 DECODED_LOCAL = 400
@@ -42,7 +44,7 @@ _SYNSET = re.compile(r"n\d{8}\b")  # of WordNet
 
 def evaluation_example(config: ConfigDict) -> Callable[[dict], dict]:
     """A picklable function: a record to {"image" uint8 [height, width, channels], "label"}, without
-    chance."""
+    randomness."""
     return functools.partial(
         views.evaluation_example,
         size=config.model.image_size,
@@ -56,9 +58,8 @@ def training_example(config: ConfigDict) -> Callable[[dict, np.random.Generator]
     """The same for training, with a random generator: cropped, mirrored and augmented, not mixed
     with others."""
     data = config.data
-    options = {
-        name: config.augment[name] for name in Augmentation._fields if name in config.augment
-    }
+    names = [name for name in Augmentation._fields if name in config.augment]
+    options = {name: config.augment[name] for name in names}
     return functools.partial(
         views.training_example,
         size=config.model.image_size,
@@ -80,7 +81,8 @@ class ImageData(TaskData):
     def classes(self) -> tuple[str, ...]:
         """Names of the classes in the order of their labels: the run's, else the training
         data's."""
-        return self.run_files.names(CLASSES_FILE) or tuple(self.dataset(TRAIN).classes)
+        run_classes = self.run_files.names(CLASSES_FILE)
+        return run_classes or tuple(self.dataset(TRAIN).classes)
 
     @functools.cache  # noqa: B019 - data live as long as their run
     def dataset(self, role: str) -> Dataset:
@@ -89,26 +91,37 @@ class ImageData(TaskData):
         Raises:
             DataError: there are none, or they have other classes.
         """
-        dataset = self._read(role)
-        sampled = sampling.sample(dataset.origin or dataset)
-        is_known = bool(self.run_files.names(CLASSES_FILE))
-        if is_known or role == HELDOUT:
-            where = self.run_files.path(CLASSES_FILE) if is_known else self.dataset(TRAIN).path
-            dataset = classes.in_order(dataset, self.classes, where, partial=role == HELDOUT)
+        read = self._read(role)
+        sampled = sampling.sample(read.origin or read)
+        dataset = self._with_classes_of_run(read, role)
         notes = sampling.notes(sampled, self.config.data.max_value)
         if role == HELDOUT:
             notes += checks.check_heldout_classes(dataset)
-            if self.config.eval.real_labels:
-                dataset = with_real_labels(dataset, self.config.eval.real_labels)
+            real_labels = self.config.eval.real_labels
+            if real_labels:
+                dataset = with_real_labels(dataset, real_labels)
         return dataset.with_notes(*notes)
+
+    def _with_classes_of_run(self, dataset: Dataset, role: str) -> Dataset:
+        """The images with the classes of the run, or of the training data."""
+        is_heldout = role == HELDOUT
+        if self.run_files.names(CLASSES_FILE):
+            where = self.run_files.path(CLASSES_FILE)
+        elif is_heldout:
+            where = self.dataset(TRAIN).path
+        else:
+            return dataset
+        return classes.in_order(dataset, self.classes, where, partial=is_heldout)
 
     def _read(self, role: str) -> Dataset:
         """The images of a role, with the classes that they have."""
-        if data_config.path_of(self.config, role, EXPECTED) == data_config.EMBEDDED:
+        path = data_config.path_of(self.config, role, EXPECTED)
+        if path == data_config.EMBEDDED:
             return self._embedded(role)
         dataset = data_config.open_split(self.config, role, self._splits, EXPECTED, HELDOUT_SPLITS)
-        if self._class_map:
-            dataset = classes.named(dataset, self._class_map)
+        class_map = self._class_map
+        if class_map:
+            dataset = classes.named(dataset, class_map)
         classes.require_several(dataset.origin or dataset)
         return dataset
 
@@ -124,37 +137,31 @@ class ImageData(TaskData):
 
     @functools.cached_property
     def _class_map(self) -> Sequence[str]:
-        """What config.data.class_map says of the classes 0, 1, ...; () if it is empty."""
+        """The names that config.data.class_map has for the classes 0, 1, ...; () if it is empty."""
         path = self.config.data.class_map
-        key = "config.data.class_map"
         if not path:
             return ()
-        if path == "run":
-            names = self.run_files.names(CLASSES_FILE)
-            if not names:
-                raise DataError(
-                    f"{key} is 'run', and this run has no list of classes yet: give a file"
-                )
-            return names
-        names = []
-        for line in decode_utf8(files.read_small(path)).splitlines():
-            # ImageNet's lists have words after the numbers of WordNet, as Kaggle's
-            # LOC_synset_mapping.txt.
-            names.append(line.split(maxsplit=1)[0] if _SYNSET.match(line) else line.strip())
-        if len(set(names)) < len(names) or len(names) < 2 or "" in names:
-            raise DataError(f"{key}={path}: expected one class a line, all different")
+        if path != "run":
+            return _classes_in_lines(path)
+        names = self.run_files.names(CLASSES_FILE)
+        if not names:
+            raise DataError(
+                f"{CLASS_MAP_KEY} is 'run', and this run has no list of classes yet: give a file"
+            )
         return names
 
     def examples(self, role: str) -> ReadableExamples:
         """The images of a role, decoded and cropped; see `ReadableExamples` for those that cannot
         be read."""
-        if role == TRAIN:
-            return ReadableExamples(self.dataset(role), training_example(self.config), self._bad)
-        return self.labelled(role)
+        if role != TRAIN:
+            return self.labelled(role)
+        example = training_example(self.config)
+        return ReadableExamples(self.dataset(role), example, self._bad)
 
     def labelled(self, role: str) -> ReadableExamples:
         """See `TaskData`: as evaluation sees them."""
-        return ReadableExamples(self.dataset(role), evaluation_example(self.config), self._bad)
+        example = evaluation_example(self.config)
+        return ReadableExamples(self.dataset(role), example, self._bad)
 
     @functools.cached_property
     def _bad(self) -> BadRecords:
@@ -174,11 +181,11 @@ class ImageData(TaskData):
 
     def assets(self) -> dict[str, bytes]:
         """See `TaskData`: the classes, and the words for people if the run has them."""
-        lists = {CLASSES_FILE: self.classes}
+        assets = {CLASSES_FILE: _as_json(self.classes)}
         words = self.run_files.names(NAMES_FILE)
         if words:
-            lists[NAMES_FILE] = words
-        return {name: json.dumps(values, indent=1).encode() for name, values in lists.items()}
+            assets[NAMES_FILE] = _as_json(words)
+        return assets
 
     def notes(self) -> list[str]:
         """See `TaskData`; raises DataError if held-out images are trained on or cannot be read."""
@@ -196,17 +203,18 @@ class ImageData(TaskData):
         """Reads some held-out images, which counts those that cannot be read."""
         heldout = self.dataset(HELDOUT)
         most = DECODED_REMOTE if files.is_remote(heldout.path) else DECODED_LOCAL
+        indices = spread(len(heldout), most)
         examples = self.labelled(HELDOUT)
         with ThreadPoolExecutor(pipeline.usable_cores()) as pool:
-            for _ in pool.map(examples.__getitem__, spread(len(heldout), most)):
+            for _ in pool.map(examples.__getitem__, indices):
                 pass
 
     @classmethod
     def row(
         cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str
     ) -> Mapping[str, Any]:
-        """See `TaskData`: images that are no files on this disk become PNG files, which rows name
-        by their paths from the folder of the rows on."""
+        """See `TaskData`: images that are no files on this disk become PNG files. The rows name
+        them by their paths relative to the folder of the rows."""
         image = only_input(inputs, "image")
         if label is None:
             raise DataError(
@@ -217,9 +225,30 @@ class ImageData(TaskData):
         image_path = f"{path}.png"
         decoding.write_image(image, image_path, config.model.channels)
         folder, name = os.path.split(image_path)
-        return {FILE_COLUMN: f"{os.path.basename(folder)}/{name}", LABEL_COLUMN: label}
+        relative_path = f"{os.path.basename(folder)}/{name}"
+        return {FILE_COLUMN: relative_path, LABEL_COLUMN: label}
 
     @classmethod
     def label_column(cls, config: ConfigDict) -> str:
         """See `TaskData`."""
         return LABEL_COLUMN
+
+
+def _classes_in_lines(path: str) -> list[str]:
+    """The classes in the lines of a file of config.data.class_map."""
+    text = decode_utf8(files.read_small(path))
+    names = []
+    for line in text.splitlines():
+        name = line.strip()
+        if _SYNSET.match(line):
+            # Words follow the numbers of WordNet in ImageNet's lists, as in Kaggle's
+            # LOC_synset_mapping.txt.
+            name, *_ = line.split(maxsplit=1)
+        names.append(name)
+    if len(set(names)) < len(names) or len(names) < 2 or "" in names:
+        raise DataError(f"{CLASS_MAP_KEY}={path}: expected one class a line, all different")
+    return names
+
+
+def _as_json(names: Sequence[str]) -> bytes:
+    return json.dumps(names, indent=1).encode()

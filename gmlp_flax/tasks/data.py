@@ -45,19 +45,24 @@ class RunFiles:
 
     def read_own(self, name: str) -> bytes | None:
         """The content of one of the run's own files; None if there is none."""
-        if self.folder and files.exists(self.path(name)):
-            return files.read_small(self.path(name))
+        path = self.path(name)
+        if self.folder and files.exists(path):
+            return files.read_small(path)
         return self.own.get(name)
 
     def read(self, name: str) -> bytes | None:
         """The content of a file; None if there is none."""
         content = self.read_own(name)
-        return self.inherited.get(name) if content is None else content
+        if content is None:
+            return self.inherited.get(name)
+        return content
 
     def names(self, name: str) -> tuple[str, ...]:
         """The names of classes in a JSON file, see `names_in`; () without the file."""
         content = self.read(name)
-        return () if content is None else names_in(content, self.path(name))
+        if content is None:
+            return ()
+        return names_in(content, self.path(name))
 
 
 def names_in(content: bytes, where: str) -> tuple[str, ...]:
@@ -87,7 +92,7 @@ def _damaged(where: str) -> DataError:
 
 
 def only_input(inputs: Sequence[Any], kind: str) -> Any:
-    """The input of an example that a program gives, of a task with one; `kind` is what it reads.
+    """The input of a program's example, for a task that takes one; `kind` is what it reads.
     Raises DataError if there are several."""
     if len(inputs) != 1:
         raise DataError(
@@ -100,7 +105,7 @@ def only_input(inputs: Sequence[Any], kind: str) -> Any:
 class TaskData:
     """The examples of a run, to train on and held out, as batches.
 
-    Data of your own define `examples`, and `assets` if the model needs to know something of them.
+    Your own data define `examples`, and `assets` if the model needs to know something about them.
 
     Args:
         config: of the run.
@@ -125,7 +130,7 @@ class TaskData:
         return {}
 
     def dataset(self, role: str) -> Dataset | None:
-        """The data set that the examples of a role come from; None if there is nothing to say of
+        """The data set that the examples of a role come from; None if there is nothing to say about
         it."""
         return None
 
@@ -133,18 +138,23 @@ class TaskData:
         """What recognises the data of a role when a run resumes (`data.fingerprints`); {} if they
         are not compared."""
         dataset = self.dataset(role)
-        return {} if dataset is None else dataset.fingerprint
+        if dataset is None:
+            return {}
+        return dataset.fingerprint
 
     def lines(self, role: str) -> list[str]:
-        """What was read for a role, and what the user should know of it, a line each."""
+        """What was read for a role, and what the user should know about it, a line each."""
         dataset = self.dataset(role)
-        return [] if dataset is None else [summaries.line(dataset, role), *dataset.notes]
+        if dataset is None:
+            return []
+        return [summaries.line(dataset, role), *dataset.notes]
 
     def summary(self, role: str) -> DataSummary:
         """The same with some examples and, of text, its tokens."""
         dataset = self.dataset(role)
         if dataset is None:
-            return summaries.summarize_examples(self.examples(role), type(self).__name__, role)
+            name = type(self).__name__
+            return summaries.summarize_examples(self.examples(role), name, role)
         return summaries.summarize(dataset, role, self.tokens(role))
 
     def tokens(self, role: str) -> Tokens | None:
@@ -152,7 +162,7 @@ class TaskData:
         return None
 
     def notes(self) -> list[str]:
-        """What the user should know of both roles together, a line each.
+        """What the user should know about both roles together, a line each.
 
         Raises:
             DataError: the data cannot be what the user meant.
@@ -163,9 +173,8 @@ class TaskData:
     def row(
         cls, config: ConfigDict, inputs: Sequence[Any], label: Any, path: str
     ) -> dict[str, Any]:
-        """An example that a program gives, its inputs and its label or None, as a JSON row of the
-        data that are read; `path`, without a suffix, is where it may write a file that the row
-        names.
+        """A program's example, its inputs and its label or None, as a JSON row of the data that the
+        run reads. It may write a file that the row names to `path`, which has no suffix.
 
         Raises:
             UserError: it does not suit the task.
@@ -220,5 +229,8 @@ class TaskData:
     def evaluation_batch_size(self, shares: int) -> int:
         """Examples of an evaluation batch, over all hosts: not more than are held out, in even
         shares."""
-        whole = -(-max(1, self.evaluation_examples()) // shares) * shares
-        return min(self.config.eval.batch_size or self.config.batch_size, whole)
+        examples = max(1, self.evaluation_examples())
+        share_size = -(-examples // shares)  # rounded up
+        most = share_size * shares
+        batch_size = self.config.eval.batch_size or self.config.batch_size
+        return min(batch_size, most)

@@ -1,9 +1,9 @@
 """What config.data says: which path holds the data of a role, "train" or "heldout", and how a data
 set is split.
 
-The held-out data are those of config.data.heldout. If that is empty, both roles share
-config.data.train: its splits, or a share of its examples (see data.holdout). With
-config.data.search another share of the training data is held out.
+config.data.heldout names the held-out data. If it is empty, both roles share config.data.train: its
+splits, or a share of its examples (see data.holdout). With config.data.search, another share of the
+training data is held out.
 """
 
 import contextlib
@@ -29,8 +29,10 @@ MOST_SEARCHED = 0.4  # of the training data that a search may hold out
 
 def key_of(config: ConfigDict, role: str) -> str:
     """The key of config.data that names the data of a role."""
-    has_own_path = config.data.heldout and not config.data.search
-    return "heldout" if role == HELDOUT and has_own_path else "train"
+    has_heldout_path = config.data.heldout and not config.data.search
+    if role == HELDOUT and has_heldout_path:
+        return "heldout"
+    return "train"
 
 
 def share_of(config: ConfigDict) -> float:
@@ -95,21 +97,23 @@ def refuse_run(path: str) -> None:
 
 
 def require_outside_data(workdir: str, config: ConfigDict) -> None:
-    """Refuses a run folder that lies in a folder of the run's data, among whose files and classes
-    its own would be.
+    """Refuses a run folder that lies in a folder of the run's data, because its files would be read
+    as data and classes.
 
     Args:
         workdir: the run folder, which need not exist.
         config: of the run.
 
     Raises:
-        RunError: it does.
+        RunError: it lies in the data.
     """
     run = _real(workdir)
     for key in ("train", "heldout"):
         path = config.data[key]
-        is_folder = path not in ("", EMBEDDED)
-        if is_folder and run.startswith(_real(path).rstrip("/") + "/"):
+        if path in ("", EMBEDDED):
+            continue
+        data_folder = _real(path).rstrip("/") + "/"
+        if run.startswith(data_folder):
             raise RunError(
                 f"the workdir {workdir} lies in the data, config.data.{key}={path}, and would be "
                 "read as a part of them: give another --workdir"
@@ -117,8 +121,10 @@ def require_outside_data(workdir: str, config: ConfigDict) -> None:
 
 
 def _real(path: str) -> str:
-    """A path by which two folders are compared: absolute and without links, unless it is remote."""
-    return files.absolute(path) if files.is_remote(path) else os.path.realpath(path)
+    """A path by which two folders are compared: absolute, and without links if it is local."""
+    if files.is_remote(path):
+        return files.absolute(path)
+    return os.path.realpath(path)
 
 
 def with_skipped(dataset: Dataset, bad: BadRecords) -> Dataset:
@@ -143,11 +149,11 @@ def errors_name(key: str, other: str = "") -> Iterator[None]:
     except DataError as error:
         if str(error).startswith("config."):
             raise
-        behind = f" (config.{other})" if other else ""
-        raise DataError(f"config.{key}: {error}{behind}") from None
+        suffix = f" (config.{other})" if other else ""
+        raise DataError(f"config.{key}: {error}{suffix}") from None
 
 
 def warn(role: str, units: str, message: str) -> None:
-    """Tells on standard error what was skipped or cut in the data of a role; `units` are what it
-    holds."""
+    """Prints to standard error what was skipped or cut in the data of a role; `units` names its
+    examples."""
     to_stderr(f"{role} {units}: {message}")

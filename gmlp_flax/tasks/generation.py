@@ -47,9 +47,9 @@ class Sampling:
 def probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     """The probabilities that the next token is drawn with.
 
-    Of the softmax of logits / temperature, the `top_k` likeliest tokens are kept, and of these,
-    renormalised, the fewest likeliest ones whose sum reaches `top_p` (Holtzman et al., arXiv
-    1904.09751). Of equal logits the first count as the likelier ones.
+    The `top_k` likeliest tokens of softmax(logits / temperature) are kept and renormalised. Then
+    the fewest likeliest tokens whose total probability reaches `top_p` are kept (Holtzman et al.,
+    arXiv 1904.09751). Among equal logits, the first count as the likelier ones.
 
     Args:
         logits: [vocabulary]; -inf for tokens that are never drawn.
@@ -86,7 +86,8 @@ def draw(probabilities: np.ndarray, random: np.random.Generator) -> int:
     """A token, by one number of the generator."""
     sums = np.cumsum(probabilities)
     drawn = random.random() * sums[-1]
-    return int(np.searchsorted(sums, drawn, "right"))
+    token = np.searchsorted(sums, drawn, "right")
+    return int(token)
 
 
 class GeneratedText(NamedTuple):
@@ -102,11 +103,11 @@ class GeneratedText(NamedTuple):
 class TextGenerator:
     """Generates texts with one model.
 
-    A prompt is read as in training, [CLS] and then its tokens, into a window of n tokens; each
-    further token costs one row of every layer's mixing. Of a longer prompt, the last n - 1 tokens
-    are read. A full window begins anew with [CLS] and the last n // 2 tokens: biases and positions
-    belong to positions of the window, so a window cannot slide by one token without being read from
-    scratch, which costs as much as n tokens.
+    A prompt is read as in training, [CLS] and then its tokens, into a window of n tokens. Each
+    further token costs one row of every layer's mixing. Only the last n - 1 tokens of a longer
+    prompt are read. When a window is full, a new one begins with [CLS] and the last n // 2 tokens.
+    Biases and positions belong to positions of the window, so it cannot slide by one token without
+    being read from scratch, which costs as much as n tokens.
 
     Args:
         extend: (params, tokens, cache, first, last) to logits and cache, as
@@ -143,10 +144,11 @@ class TextGenerator:
 
     def _text_after(self, ids: list[int], new: list[int]) -> str:
         """The text of new tokens, which begins with the space that belongs before them."""
-        before = self.tokenizer.decode(ids)
+        prompt = self.tokenizer.decode(ids)
         whole = self.tokenizer.decode([*ids, *new])
-        common = os.path.commonprefix([before, whole])  # noqa: RUF071 - of texts, not of paths
-        return whole[len(common) :]
+        common = os.path.commonprefix([prompt, whole])  # noqa: RUF071 - of texts, not of paths
+        start = len(common)
+        return whole[start:]
 
     def logits(
         self, params: Any, prompt: list[int], new: list[int]

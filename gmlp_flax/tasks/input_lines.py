@@ -1,4 +1,4 @@
-"""Inputs of a model as a command gets them: lines of a stream, and files of lines or rows."""
+"""A model's inputs on a command line: lines of a stream, and files of lines or rows."""
 
 import io
 import select
@@ -66,9 +66,9 @@ def read_files(words: Iterable[str], predictor: Predictor, as_json: bool) -> Ite
 
 
 def read_table(path: str, predictor: Predictor) -> Iterator[Any]:
-    """The texts in the rows of a table, in the columns that the model was trained on, those of a
-    pair with a tab between them; an error for each row without one. In JSON lines the texts may
-    also be called "input".
+    """The texts in the rows of a table, in the columns that the model was trained on; an error for
+    each row without one. A tab separates the texts of a pair. In JSON lines the column may also be
+    called "input".
 
     Raises:
         DataError: a column is missing, or the file cannot be read.
@@ -83,19 +83,27 @@ def read_table(path: str, predictor: Predictor) -> Iterator[Any]:
         try:
             if isinstance(row, BadRecord):
                 raise row
-            texts = [text_rows.text_of(row, column) for column in columns]
+            text = _text_of_row(row, columns)
         except BadRecord as error:
             yield DataError(f"{where}: {error}")
             continue
-        others = {} if is_columnar else {name: row[name] for name in row if name not in columns}
-        if columns != (INPUT,):
-            texts = [text.replace("\t", " ") for text in texts]
-        yield Line("\t".join(texts), where, others)
+        others = {}
+        if not is_columnar:
+            others = {name: row[name] for name in row if name not in columns}
+        yield Line(text, where, others)
+
+
+def _text_of_row(row: Mapping[str, Any], columns: tuple[str, ...]) -> str:
+    """The texts of a row's columns with tabs between them; raises BadRecord if it has none."""
+    texts = [text_rows.text_of(row, column) for column in columns]
+    if columns != (INPUT,):
+        texts = [text.replace("\t", " ") for text in texts]
+    return "\t".join(texts)
 
 
 def read_lines(name: str, stream: Any, as_json: bool = False) -> Iterator[Any]:
-    """The lines of a stream that are not blank, as they come; PAUSE when no other is ready, and
-    errors for bad ones.
+    """The lines of a stream that are not blank, as they arrive; PAUSE when no other is ready, and
+    errors for bad lines.
 
     Args:
         name: of the stream, for messages.
@@ -103,13 +111,14 @@ def read_lines(name: str, stream: Any, as_json: bool = False) -> Iterator[Any]:
         as_json: whether a line that begins with a brace is a JSON object with "input".
     """
     number = 0
-    begun: list[bytes] = []  # of a line whose end is not there yet
-    read = getattr(stream, "read1", stream.read)  # what is there, or the next that comes
+    begun: list[bytes] = []  # the parts of a line whose end has not arrived yet
+    read = getattr(stream, "read1", stream.read)  # read1 does not wait until a chunk is full
     while chunk := read(CHUNK):
         *whole, rest = chunk.split(b"\n")
-        for line in whole:
+        for end in whole:
             number += 1
-            yield from _read_line(b"".join([*begun, line]), f"{name}, line {number}", as_json)
+            line = b"".join([*begun, end])
+            yield from _read_line(line, f"{name}, line {number}", as_json)
             begun = []
         begun.append(rest)
         if not _is_ready(stream):
@@ -138,6 +147,6 @@ def _is_ready(stream: Any) -> bool:
     """Whether reading from a stream would not wait."""
     try:
         ready, _, _ = select.select([stream], [], [], 0)
-    except (io.UnsupportedOperation, TypeError, ValueError):  # of a file in memory, or a remote one
+    except (io.UnsupportedOperation, TypeError, ValueError):  # for files in memory, and remote ones
         return True
     return bool(ready)

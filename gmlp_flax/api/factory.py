@@ -1,4 +1,4 @@
-"""Where models come from: made by name, with fresh weights, or loaded with trained ones."""
+"""Where models come from: created by name with fresh weights, or loaded with trained ones."""
 
 import fnmatch
 import functools
@@ -82,8 +82,9 @@ def create(
             read.
     """
     for option in options:
-        if option in _OPTIONS_OF_TIMM:
-            raise ConfigError(f"create has no option {option!r}: {_OPTIONS_OF_TIMM[option]}")
+        advice = _OPTIONS_OF_TIMM.get(option)
+        if advice:
+            raise ConfigError(f"create has no option {option!r}: {advice}")
     models = _models()
     config = models[name]() if name in models else _open_config(name)
     files = {}
@@ -96,11 +97,13 @@ def create(
     changes = Changes(classes, image_size, dtype, options)
     task = changed_task(config, files, changes, f"create({name!r})")
     try:
-        partition = Partition.make(mesh_sizes(mesh)).for_model(task.param_metadata())
+        mesh_partition = Partition.make(mesh_sizes(mesh))
+        partition = mesh_partition.for_model(task.param_metadata())
         shardings = partition.shardings(task.shapes())
     except ValueError as error:
         raise RunError(str(error)) from None
-    params = jax.jit(task.init, out_shardings=shardings)(jax.random.key(seed))
+    init = jax.jit(task.init, out_shardings=shardings)
+    params = init(jax.random.key(seed))
     return Model(task, params, partition)
 
 
@@ -136,7 +139,7 @@ def load(
 
     Raises:
         UserError: there is no such model, its files cannot be read, the checkpoint does not exist
-            or is damaged, or the model cannot be changed so. The message is one line.
+            or is damaged, or the model cannot be changed this way. The message is one line.
     """
     sizes = mesh_sizes(mesh)
     source = io_files.user_path(source)
@@ -144,7 +147,8 @@ def load(
         raise RunError(
             f"{source!r} names an architecture, not a trained model: create({source!r}) makes one"
         )
-    model = pretrained.open_model(source, str(checkpoint)).load(mesh=sizes)
+    opened = pretrained.open_model(source, str(checkpoint))
+    model = opened.load(mesh=sizes)
     if classes is None and image_size is None and dtype is None:
         return model
     changes = Changes(classes, image_size, dtype)
@@ -153,21 +157,22 @@ def load(
 
 def _changed(model: Model, changes: Changes, source: str) -> Model:
     """A loaded model with other classes, images or types; what does not fit gets fresh weights."""
+    config = model.config
     files = model.task.files
-    task = changed_task(model.config, files, changes, f"load({source!r})")
+    task = changed_task(config, files, changes, f"load({source!r})")
     partition = model.partition.for_model(task.param_metadata())
-    params = warm_start.carry_over(model.params, files, task, model.config, partition, source)
-    params = jax.device_put(params, partition.shardings(params))
+    carried_over = warm_start.carry_over(model.params, files, task, config, partition, source)
+    shardings = partition.shardings(carried_over)
+    params = jax.device_put(carried_over, shardings)
     return Model(task, params, partition, model.step)
 
 
 def _models() -> dict[str, Callable[[], ConfigDict]]:
     """What makes the config of each model of `list_models`, by name."""
     makers: dict[str, Callable[[], ConfigDict]] = {}
+    small_images = f"{config_lib.PACKAGED}.cifar10"
     for name in recipes.SMALL_IMAGE_MODELS:
-        makers[name] = functools.partial(
-            config_lib.from_file, f"{config_lib.PACKAGED}.cifar10", name
-        )
+        makers[name] = functools.partial(config_lib.from_file, small_images, name)
     for name in timm.MODELS:
         makers[name] = functools.partial(timm.config_for, name)
     for name in PUBLISHED:
@@ -209,8 +214,8 @@ def mesh_sizes(mesh: Mesh | None) -> dict[str, int]:
             f"mesh is {mesh!r}: expected sizes of axes, such as {{'fsdp': 4}}, or a "
             "jax.sharding.Mesh"
         )
-    sizes = dict(mesh.shape if isinstance(mesh, jax.sharding.Mesh) else mesh)
+    sizes = mesh.shape if isinstance(mesh, jax.sharding.Mesh) else mesh
     for axis in sizes:
         if axis not in AXES:
             raise ConfigError(f"mesh has an axis {axis!r}: expected some of {', '.join(AXES)}")
-    return sizes
+    return dict(sizes)

@@ -18,8 +18,8 @@ from gmlp_flax.training import warm_start
 def inspect(
     data: Any, config: str | ConfigDict, *, options: Mapping[str, Any] | None = None
 ) -> Inspection:
-    """What was read of data: their form, files, classes with counts, columns, tokens, and some
-    examples of both roles. It shows itself in a terminal, and as tables in a notebook.
+    """What was read from data: their form, files, classes with counts, columns, tokens, and some
+    examples of both roles. It is shown as text in a terminal, and as tables in a notebook.
 
         gmlp_flax.inspect("photos/", "own_images")
 
@@ -31,15 +31,17 @@ def inspect(
     Raises:
         UserError: the data cannot be read, or do not suit the config. The message is one line.
     """
-    opened = runs.open_config(config, None, options or {})
+    options = options or {}
+    opened = runs.open_config(config, None, options)
     with tempfile.TemporaryDirectory() as folder:
         keys = examples.store(data, opened, os.path.join(folder, "data"))
         opened.update_from_flattened_dict(keys)
-        return read(opened, explicit=(options or {}).keys()).inspect()
+        task_data = read(opened, explicit=options.keys())
+        return task_data.inspect()
 
 
 def read(config: ConfigDict, workdir: str = "", explicit: Collection[str] = ()) -> TaskData:
-    """The data of a run, as far as they are read before one begins.
+    """The data of a run, as far as they are read before it begins.
 
     Args:
         config: of the run.
@@ -55,4 +57,5 @@ def read(config: ConfigDict, workdir: str = "", explicit: Collection[str] = ()) 
 
     resolved = config_lib.resolve(config, read_start, explicit=explicit)
     kind = tasks.find(resolved.config.task)
-    return kind.Data(resolved.config, RunFiles(workdir, inherited=resolved.files))
+    files = RunFiles(workdir, inherited=resolved.files)
+    return kind.Data(resolved.config, files)

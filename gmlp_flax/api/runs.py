@@ -45,15 +45,16 @@ def train(
         config: a config file, as `gmlp train --config` takes it, or a config.
         workdir: the run folder.
         init: a model that the run starts from: its architecture, its tokenizer and its parameters,
-            resized to other images and with a new head for other classes, as by config.init_from.
+            resized for other image sizes and with a new head for other classes, as with
+            config.init_from.
         data: what config.data.train takes; or a `datasets.Dataset`, a Grain dataset, a dict or a
             tuple (inputs, labels) of arrays, or an iterable of examples: dicts, (input, label), or
             texts alone. A dict with the keys "train" and "heldout", "validation" or "test" has one
-            of these for each side. What is no path is written to workdir/data.
-        optimizer: instead of the config's, with a learning rate of its own.
+            of these for each split. Data that are no path are written to workdir/data.
+        optimizer: replaces the config's, and has its own learning rate.
         callbacks: functions (step, values), or one, called with each line of the log and each
-            evaluation; values have names such as "train/loss" and "eval/top1". What they raise ends
-            the run.
+            evaluation; values have names such as "train/loss" and "eval/top1". An exception that
+            they raise ends the run.
         options: keys of the config with other values, such as {"steps": 100,
             "optimizer.learning_rate": 1e-3}.
 
@@ -115,8 +116,8 @@ def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -
 
     Args:
         model: made or loaded.
-        data: of one side, as in `train`, or what config.data.heldout takes; None: the held-out data
-            of its own run.
+        data: of one split, as in `train`, or what config.data.heldout takes; None: the held-out
+            data of its own run.
         batch_size: examples at once; None: as in its run.
 
     Raises:
@@ -134,8 +135,10 @@ def evaluate(model: Model, data: Any = None, *, batch_size: int | None = None) -
             config.update_from_flattened_dict(keys)
         resolved = config_lib.resolve(config).config
         kind = tasks.find(resolved.task)
-        heldout = kind.Data(resolved, RunFiles(own=model.task.files))
-        evaluator = Evaluator(kind(resolved, model.task.files), heldout, model.partition)
+        files = model.task.files
+        heldout = kind.Data(resolved, RunFiles(own=files))
+        task = kind(resolved, files)
+        evaluator = Evaluator(task, heldout, model.partition)
         metrics, _ = evaluator(model.params)
     return metrics
 
@@ -147,7 +150,7 @@ class Scores(NamedTuple):
         step: of the checkpoint.
         checkpoint: where it is.
         metrics: of its parameters and, named ema_..., of their running mean, if there is one.
-        predictions: as official scorers read them, by file name, if they were asked for.
+        predictions: as official scorers read them, by file name, if they were requested.
     """
 
     step: int
@@ -171,20 +174,21 @@ def evaluate_checkpoint(
         source: as in `load`.
         checkpoint: as in `load`.
         config: replaces the model's own.
-        explicit: the keys of the config that the user set. Other held-out data than the run's are
-            refused unless they are chosen by one of these.
+        explicit: the keys of the config that the user set. Held-out data that differ from the run's
+            are refused unless one of these keys chooses them.
         predictions: whether to make a finetuned model's predictions, of the running mean of its
             parameters if it was kept.
 
     Raises:
-        UserError: the model or the data cannot be read, the data are others than the run's, or its
-            task has no predictions to make.
+        UserError: the model or the data cannot be read, the data differ from the run's, or the task
+            has no predictions.
     """
     opened = pretrained.open_model(source, checkpoint)
     model = opened.load(config, unaveraged=True)
-    size = model.config.eval.batch_size or model.config.batch_size
-    model.partition.check_batch(size, 1, "config.eval.batch_size")
-    data = model.task.Data(model.config, RunFiles(opened.folder, own=opened.files))
+    batch_size = model.config.eval.batch_size or model.config.batch_size
+    model.partition.check_batch(batch_size, 1, "config.eval.batch_size")
+    files = RunFiles(opened.folder, own=opened.files)
+    data = model.task.Data(model.config, files)
     for line in data.lines(HELDOUT):
         distributed.say(line)
     record.check_heldout(opened.folder, opened.config, data, explicit)
@@ -193,11 +197,11 @@ def evaluate_checkpoint(
         metrics, outputs = evaluator(model.params)
     else:
         metrics, outputs = evaluator(model.unaveraged, model.params)
-    made: dict[str, bytes] = {}
+    prediction_files: dict[str, bytes] = {}
     if predictions:
-        made = model.task.prediction_files(outputs, data)
-        if not made:
+        prediction_files = model.task.prediction_files(outputs, data)
+        if not prediction_files:
             raise RunError(
                 f"the task {model.config.task} has no predictions to write: leave them out"
             )
-    return Scores(opened.step, opened.where, metrics, made)
+    return Scores(opened.step, opened.where, metrics, prediction_files)

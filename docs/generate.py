@@ -33,29 +33,31 @@ DATA = FOLDER / "results" / "data"
 
 KEYS = """# Every config key
 
-For anyone who sets up a run: every key with its default, its range and its meaning.
+Look up every config key, with its default, its range and its meaning.
 
-`--config.KEY=VALUE` on a command line, or `config.KEY = VALUE` in a config file. A config has the keys of every run,
-and those that its task and its block declare: [`config.model.heads`](#transformer) exists if the block has heads.
+Set a key with `--config.KEY=VALUE` on a command line, or with `config.KEY = VALUE` in a config file. A config has the
+keys of every run, and those that its task and its block declare. For example, [`config.model.heads`](#transformer)
+exists if the block has heads.
 
 ```bash
 gmlp train --config=quickstart_text --workdir=runs/text --config.model.layers=6
-# the keys of this config, with its values; all of them, as below
+# prints the keys of this config with their values; without --config, all keys on this page
 gmlp train --config=quickstart_text --help_config
 gmlp train --help_config
 ```
 
-A key that does not exist, or a value out of its range, ends a command with one line, before any data is read. A block
-or a task of your own [declares its own keys](extending.md). `docs/generate.py` writes this page from the code.
+A key that does not exist, or a value out of its range, ends a command with one line, before any data is read. Your own
+block or task [declares its own keys](extending.md). `docs/generate.py` writes this page from the code.
 """
 
 SIZES = """# Published sizes
 
-For anyone who checks an implementation: parameters and FLOPs of every published model, counted here, beside
-what its paper prints.
+Check an implementation: compare the parameters and FLOPs of every published model, as counted here, with the
+numbers in its paper.
 
-`gmlp sizes` builds every published configuration from shapes and counts it. Sources are tables of the gMLP
-paper or the arXiv numbers of others. If one prints multiply-adds, two operations each, its figure stands as 2x:
+`gmlp sizes` builds every published configuration from shapes and counts it. The sources are tables of the gMLP
+paper, or arXiv numbers of other papers. Some papers print multiply-adds, which are two operations each; their
+figures are shown as 2x:
 
 | model | parameters | the paper's, M | GFLOPs | the paper's | source | <span class="wide">note</span> |
 |---|---|---|---|---|---|---|
@@ -66,12 +68,12 @@ paper or the arXiv numbers of others. If one prints multiply-adds, two operation
 
 COMMANDS_PAGE = """# Commands
 
-For anyone at a terminal: every subcommand of `gmlp`, and what `gmlp NAME --help` says of it.
+Look up every subcommand of `gmlp`, with what `gmlp NAME --help` prints.
 
 {listed}
-Flags are written `--name=value`; `--dry-run` and `--dry_run` are the same. A mistake ends a command with one line
-and exit code 2, before any device is used. All commands take `--trust=MODULE`, a module of your own whose classes the
-config of a run may name ([what is trusted](weights.md#what-is-trusted-and-what-is-not)). Those with a config take
+Write flags as `--name=value`; `--dry-run` and `--dry_run` are the same. Errors are reported in one line with exit code
+2, before any device is used. All commands have the flag `--trust=MODULE`, which names your own module whose classes a
+run's config may name ([what is trusted](weights.md#what-is-trusted-and-what-is-not)). Commands with a config have
 `--config`, its name or a file, `--config.KEY=VALUE` for [each of its keys](keys.md), and `--help_config`, which prints
 them.
 
@@ -108,7 +110,7 @@ def sections() -> Iterator[tuple[int, str, Mapping[str, Option] | str]]:
     yield (
         2,
         "Every run",
-        "The keys of the first table stand alone, as in `config.steps`; the others are in groups.",
+        "The keys of the first table have no group, as in `config.steps`; the others are in groups.",
     )
     groups = dict.fromkeys(name.rpartition(".")[0] for name in schema.COMMON)
     for group in groups:

@@ -1,45 +1,46 @@
-"""Measures speed and memory, as ratios within one run: these are what a shared, noisy machine can
-tell.
+"""Measures speed and memory, as ratios within one run: you can trust those even on a shared, noisy
+machine.
 
     gmlp benchmark
     gmlp benchmark step images --repeats=9 --json=rows.json --images=photos.tar
 
-Without a PART, all of them:
+Without a PART, measures all of them:
 
-    step          gMLP-S's training step and forward pass, beside one large product
-    peers         training steps and forward passes beside timm's, transformers' and g-mlp-pytorch's
-                  (extra `parity`) models, as they come and under torch.compile; on a CPU all of
-                  them take long: choose by --models
-    device        models on one accelerator, at the best of some settings; forms of attention, of
+    step          gMLP-S's training step and forward pass, compared with one large product
+    peers         training steps and forward passes compared with models of timm, transformers and
+                  g-mlp-pytorch (extra `parity`), eager and under torch.compile; all of them take
+                  long on a CPU, so choose some with --models
+    device        models on one accelerator, at the best of several settings; forms of attention, of
                   the gate and of Toeplitz products; timm's and transformers' models under
                   torch.compile (extra `parity`)
-    long          the training step on one sequence of 512 to 16,384 tokens, FFT beside the
+    long          the training step on one sequence of 512 to 16,384 tokens, by FFT and by the
                   materialised matrix
-    toeplitz      the forms of a Toeplitz product at n = 64 to 8192: where blocks and FFT overtake
-    fourier       FNet's transform and its gradient by matrix products and by FFT, at 8 to 4,096
+    toeplitz      the forms of a Toeplitz product at n = 64 to 8192: where blocks and FFT become
+                  faster
+    fourier       FNet's transform and its gradient, by matrix products and by FFT, at 8 to 4,096
                   tokens
-    mixers        the training step of each row of `gmlp reproduce alternatives` over the number of
+    mixers        the training step of each row of `gmlp reproduce alternatives`, over the number of
                   tokens
-    precision     gradients in bfloat16 beside float32, by parameter: relative errors, with and
-                  without model.residual_dtype=float32, of two models or all (--rows=all) and 12
-                  blocks or others (--layers)
-    text          tokens per second: preparing text beside the bare tokenizer, and batches from
-                  prepared ids
-    images        images per second and core beside plain Pillow, of JPEG files (--images) or
-                  made-up photographs
+    precision     gradients in bfloat16 compared with float32, by parameter: relative errors, with
+                  and without model.residual_dtype=float32, for two models or all (--rows=all), with
+                  12 blocks or another number (--layers)
+    text          tokens per second: preparing text compared with the bare tokenizer, and batches
+                  from prepared ids
+    images        images per second and core compared with plain Pillow, from JPEG files (--images)
+                  or synthetic photographs
     export        models in the formats of `gmlp export` (extras `onnx`, `stablehlo`): megabytes,
-                  milliseconds, and the accuracy of those that ship; --models
-    finetune      the training step of finetuning beside that of pretraining
+                  milliseconds, and the accuracy of models that come with the package; --models
+    finetune      the training step of finetuning compared with that of pretraining
     compile       gMLP-xlarge, 144 layers: seconds to lower and to compile its training step
     memory        the training step compiled for TPU slices (extra `plan`): temporaries per chip,
                   recomputed products
-    training      our Transformers beside those of transformers (extra `parity`), trained on the
-                  same batches, masks and rates (--steps, --rate, --data); --models: bert_full,
+    training      our Transformers compared with those of transformers (extra `parity`), trained on
+                  the same batches, masks and rates (--steps, --rate, --data); --models: bert_full,
                   hf_prenorm, hf_bert, bert_rel_full, hf_prenorm_rel, hf_mpnet
-    parity        models beside timm's and transformers' with the same weights (extra `parity`):
-                  largest relative errors
+    parity        models compared with timm's and transformers' with the same weights (extra
+                  `parity`): largest relative errors
 
-Each figure is a median with its range over the repeats; compared candidates run alternately.
+Each figure is a median with its range over the repeats. Candidates that are compared alternate.
 """
 
 import importlib
@@ -125,15 +126,15 @@ def run() -> None:
     flags.DEFINE_integer("repeats", 9, "Measurements of each figure.", lower_bound=1)
     flags.DEFINE_string("json", None, "A file: also write the rows there.")
     flags.DEFINE_string("images", None, "JPEG files for the part images: a tar file or a folder.")
-    flags.DEFINE_float("minutes", 9.0, "device: nothing is begun after them.", lower_bound=0.0)
-    flags.DEFINE_list("models", [], "device, export, peers, training: which; empty: all.")
+    flags.DEFINE_float("minutes", 9.0, "device: starts nothing after this time.", lower_bound=0.0)
+    flags.DEFINE_list("models", [], "device, export, peers, training: which models; empty: all.")
     flags.DEFINE_integer(
         "steps", 12, "training: steps of each run; c4_ablation has 900.", lower_bound=1
     )
     flags.DEFINE_float("rate", 4e-3, "training: the peak learning rate.", lower_bound=0.0)
     flags.DEFINE_string("data", "embedded", "training: a text, as config.data.train takes it.")
     flags.DEFINE_list(
-        "rows", [], "mixers: which; empty: all. precision: which, or all; empty: two."
+        "rows", [], "mixers: which rows; empty: all. precision: which rows, or all; empty: two."
     )
     flags.DEFINE_integer("layers", 12, "precision: number of blocks.", lower_bound=1)
     flags.DEFINE_list("lengths", ["128", "512", "2048"], "mixers: tokens.")

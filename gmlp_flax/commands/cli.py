@@ -1,4 +1,4 @@
-"""What the subcommands share: flags, help, and the user's mistakes as one line with exit code 2."""
+"""What the subcommands share: flags, help, and user errors as one line with exit code 2."""
 
 import contextlib
 import re
@@ -48,14 +48,14 @@ def define_multihost_flags() -> None:
         "multihost",
         "auto",
         ["auto", "on", "off"],
-        "auto: join other processes if a TPU slice, SLURM, Open MPI or --coordinator says that there "
-        "are some; on: always; off: never.",
+        "auto: join other processes if a TPU slice, SLURM, Open MPI or --coordinator says that they "
+        "exist; on: always; off: never.",
     )
     flags.DEFINE_string(
         "coordinator", "", "HOST:PORT at which all processes reach process 0; empty: as detected."
     )
     flags.DEFINE_integer(
-        "processes", None, "How many processes there are; with --coordinator.", lower_bound=1
+        "processes", None, "The number of processes; with --coordinator.", lower_bound=1
     )
     flags.DEFINE_integer(
         "process", None, "The number of this process, from 0; with --coordinator.", lower_bound=0
@@ -162,7 +162,7 @@ def run(
     flags.DEFINE_multi_string(
         "trust",
         [],
-        "A module of your own, as my_package.my_block, whose classes the config of a run may name.",
+        "Your own module, such as my_package.my_block, whose classes a run's config may name.",
     )
     if config:
         flags.DEFINE_string(

@@ -1,10 +1,10 @@
-"""A page in the browser on which a model fills in masks, continues a text or classifies an image.
+"""Serves a page on which a model fills in masks, continues a text or classifies an image.
 
     gmlp demo runs/text
     gmlp demo hf-hub:timm/gmlp_s16_224.ra3_in1k --port=7861
 
-It takes what gmlp_flax.load takes, serves this machine alone, and also shows `gmlp draw filters`.
-Needs the extra demo.
+It accepts whatever gmlp_flax.load accepts. Only this machine can open the page, which also shows
+`gmlp draw filters`. Needs the extra demo.
 """
 
 from __future__ import annotations
@@ -113,6 +113,6 @@ def _add_continuation(model: Model, field: Any, gradio: Any) -> None:
 
 def run() -> None:
     """The command line."""
-    flags.DEFINE_string("checkpoint", "best", "Of a run: latest, best, or a step.")
+    flags.DEFINE_string("checkpoint", "best", "latest, best, or a step of a run.")
     flags.DEFINE_integer("port", 7860, f"The port at {HOST}.", lower_bound=1, upper_bound=65535)
     cli.run(main, "RUN_OR_MODEL")

@@ -8,18 +8,18 @@ figures.
     gmlp draw augmentations --config=imagenet:gmlp_s --config.data.train=photos/ --out=samples.png
 
 The figures of a run are written to RUN/figures as PNG, SVG and PDF. RUN may also be given as
---workdir=RUN; it may be whatever gmlp_flax.load takes, and if that is no folder, the figures are
+--workdir=RUN. It may be whatever gmlp_flax.load accepts; if that is not a folder, the figures are
 written to figures/.
 
 curves            the loss over the steps, in training and held out
 filters           rows of each layer's spatial matrix: a text's middle token (the paper's Figure 4),
                   or some patches (3)
 attention         how much each token (a row) looks at each token (a column) of a sentence or a pair
-                  (Figure 10): the largest weight of the first half of the layers; and all layers
-                  one by one
-shift-invariance  how near spatial matrices are to Toeplitz ones (Figure 9): the share of their
-                  variance that offsets explain, 1 for a Toeplitz matrix, about 2/n for noise, at
-                  all checkpoints that the run has kept
+                  (Figure 10): the largest weight in the first half of the layers, and each layer
+                  separately
+shift-invariance  how close spatial matrices are to Toeplitz ones (Figure 9): the share of their
+                  variance that offsets explain, which is 1 for a Toeplitz matrix and about 2/n for
+                  noise, at all checkpoints that the run has kept
 augmentations     one row per training image: the centre crop of evaluation, then augmented samples;
                   and, if the config mixes images, samples before and after mixing, each with the
                   weight of its own label

@@ -2,12 +2,12 @@
 
     gmlp evaluate --workdir=runs/text --checkpoint=best
 
-Prints one JSON object: `step`, `checkpoint` (where it is) and `eval`, the metrics over the run's
-held-out data. --workdir takes what gmlp_flax.load takes, such as an exported folder or a file of
-timm's. Keys of the run's config may be changed: --config.data.heldout=tfds:imagenet2012 scores
-other data of the same classes, --config.eval.real_labels=FILE adds ReaL accuracy.
---predictions=FOLDER also writes a finetuned model's predictions, of the running mean of its
-parameters if it keeps one, as GLUE's and SQuAD's official scorers read them.
+Prints one JSON object with `step`, `checkpoint` (its path) and `eval`, the metrics over the run's
+held-out data. --workdir accepts whatever gmlp_flax.load accepts, such as an exported folder or a
+file from timm. You can change keys of the run's config: --config.data.heldout=tfds:imagenet2012
+scores other data with the same classes, and --config.eval.real_labels=FILE adds ReaL accuracy.
+--predictions=FOLDER also writes a finetuned model's predictions in the form that GLUE's and SQuAD's
+official scorers read. They use the running mean of the parameters if the run keeps one.
 """
 
 import json
@@ -50,7 +50,7 @@ def main(_argv: list[str], config: ConfigDict | None) -> None:
 def run() -> None:
     """The command line."""
     flags.DEFINE_string(
-        "predictions", "", "A folder to write the predictions to, as official scorers read them."
+        "predictions", "", "Write predictions to this folder, in the form of the official scorers."
     )
     cli.define_run_flags(checkpoint="latest")
     cli.define_multihost_flags()

@@ -1,13 +1,13 @@
-"""Starts a run on a slice of TPUs, a cluster or a cloud.
+"""Starts a run on a TPU slice, a cluster or a cloud.
 
     gmlp launch --on=xpk --topology=v5e:4x4 --cluster=C --zone=Z --project=P --image=IMAGE \\
         --config=c4_bert:gmlp_base --workdir=gs://BUCKET/runs/base --config.steps=1000
     gmlp launch --on=slurm --topology=gpu:h100x32 --config=imagenet:gmlp_s --workdir=/shared/runs/s
 
-XPK, SkyPilot and SLURM do the work; this command writes what they take, and --dry_run prints it.
-All words but its own flags go to `gmlp train` unchanged. The config's mesh is checked against the
-topology, of which there are config.mesh.slices. `gmlp sweep` takes the same flags, and starts a job
-for each of its runs.
+XPK, SkyPilot and SLURM do the work. This command writes the file or command that they need, and
+--dry_run prints it. All arguments except its own flags go to `gmlp train` unchanged. The config's
+mesh is checked against the topology; config.mesh.slices is the number of such slices. `gmlp sweep`
+has the same flags, and starts a job for each of its runs.
 """
 
 import copy
@@ -51,7 +51,7 @@ def define_flags() -> None:
     """Defines --on, --dry_run and the options of all engines."""
     what = "; ".join(f"{name}: {engine.summary}" for name, engine in engines.ENGINES.items())
     flags.DEFINE_string("on", None, f"The engine. {what}.")
-    flags.DEFINE_bool("dry_run", False, "Print what the engine would be given, and start nothing.")
+    flags.DEFINE_bool("dry_run", False, "Print what the engine would get, and start nothing.")
     for name, option in OPTIONS.items():
         users = []
         for user, engine in engines.ENGINES.items():
@@ -139,7 +139,9 @@ def main(_argv: list[str], config: ConfigDict) -> None:
 def run() -> None:
     """The command line."""
     flags.DEFINE_string(
-        "workdir", None, "The run folder, for all machines to see: gs://BUCKET/FOLDER, or mounted."
+        "workdir",
+        None,
+        "The run folder, which all machines must see: gs://BUCKET/FOLDER, or mounted.",
     )
     define_flags()
     cli.run(main, config=cli.given_config)

@@ -1,13 +1,13 @@
-"""Plans a run on a TPU slice or on GPUs that are not here: memory, time, cost.
+"""Plans a run on a TPU slice or on GPUs that you need not have: memory, time and cost.
 
     gmlp plan --config=c4_bert:gmlp_base --topology=v5e:8x8
     gmlp plan --config=imagenet:gmlp_s --topology=gpu:h100x8 --price=2.5 --mfu=0.5
 
-TOPOLOGY is a TPU slice as libtpu names it (v5e:16x16, v4:2x2x2, ...) or gpu:KINDxNUMBER. The
-training step itself is compiled, on this machine, without a TPU (extra `plan`) or a GPU (extra
-`plan-gpu`; without it everything is estimated from the forward pass), in 10 to 100 seconds.
---config.mesh=auto compiles several meshes and takes the fastest that fits. No data is read. Times
-are the best that the chips' printed speeds allow, or at the share of their peak that --mfu gives.
+TOPOLOGY is a TPU slice as libtpu names it (v5e:16x16, v4:2x2x2, ...) or gpu:KINDxNUMBER. This
+machine compiles the real training step in 10 to 100 seconds, without a TPU (extra `plan`) or a GPU
+(extra `plan-gpu`; without it everything is estimated from the forward pass). --config.mesh=auto
+compiles several meshes and chooses the fastest that fits. No data is read. Times are the best that
+the chips' printed speeds allow, or those at the share of the chips' peak that --mfu sets.
 """
 
 import dataclasses
@@ -57,7 +57,10 @@ def run() -> None:
     mfu = "The share of the chips' peak that the model reaches, as you measured it."
     flags.DEFINE_float("mfu", None, mfu, lower_bound=1e-6, upper_bound=1)
     flags.DEFINE_integer(
-        "moved", 0, "Also list so many instructions, those that move most bytes.", lower_bound=0
+        "moved",
+        0,
+        "Also list this many instructions, those that move the most bytes.",
+        lower_bound=0,
     )
     flags.DEFINE_bool("json", False, "Print one JSON object.")
     cli.run(main, config=cli.given_config, doing="planning")

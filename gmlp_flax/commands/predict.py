@@ -8,16 +8,16 @@
     echo "The def statement" | gmlp predict --workdir=DIR --tokens=50 --temperature=0.8
 
 A masked language model fills in each [MASK]. A causal one continues each line, and says on standard
-error how long that took; with --top it ranks the next token instead. Of finetuned models, a
-classifier reads a sentence or, with a tab between them, a pair, and a model that answers questions
-reads a question and a passage.
+error how long that took; with --top it ranks the next token instead. A finetuned classifier reads a
+sentence, or a pair with a tab between its parts. A model that answers questions reads a question
+and a passage.
 
-Without arguments, lines of standard input are the texts, or the paths of images. Of a table (.csv,
-.tsv, .jsonl, .parquet) the rows are read, in the columns that the model was trained on. An input that
-cannot be read or does not suit the model is a line on standard error, and the exit code is 1. With
---json each answer is an object with "input" and "predictions" (of each [MASK], a list of "label"
-and "score"), "generated_text" or "error"; a line may be an object with "input", too, whose other
-keys the answer repeats.
+Without arguments, the lines of standard input are texts or paths of images. In a table (.csv, .tsv,
+.jsonl, .parquet), the columns that the model was trained on are read, row by row. If an input
+cannot be read or does not suit the model, a line on standard error says so, and the exit code is 1.
+With --json each answer is an object with "input" and one of "predictions" (for each [MASK], a list
+of "label" and "score"), "generated_text" or "error". A line may also be an object with "input"; the
+answer repeats its other keys.
 """
 
 from __future__ import annotations
@@ -144,13 +144,13 @@ def define_flags() -> None:
     cli.define_run_flags(checkpoint="best")
     flags.DEFINE_integer("top", 5, "How many candidates to print.", lower_bound=1)
     flags.DEFINE_string(
-        "model", None, "Instead of --workdir: whatever gmlp_flax.load takes, such as a name."
+        "model", None, "Instead of --workdir: whatever gmlp_flax.load accepts, such as a name."
     )
     flags.DEFINE_integer(
         "batch_size", 32, "How many inputs the model reads at once.", lower_bound=1
     )
     flags.DEFINE_bool(
-        "json", False, "Print a JSON object for each input, and read lines that are objects."
+        "json", False, "Print a JSON object for each input, and accept JSON objects as lines."
     )
     flags.DEFINE_bool(
         "truncate", False, "Cut texts that are too long, with a note, instead of refusing them."

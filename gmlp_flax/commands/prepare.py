@@ -1,16 +1,16 @@
-"""Tokenises a corpus once, on all cores, into a folder that training reads; trains the tokenizer if
-none is given.
+"""Tokenises a corpus once, on all cores, into a folder that training reads. Without --tokenizer it
+trains a tokenizer first.
 
     gmlp prepare corpus.jsonl.xz --out=tokens/books --vocab_size=8000
     gmlp prepare CORPUS --out=DIR --tokenizer=FILE
     gmlp prepare code.txt --out=tokens/code --keep_white_space
     gmlp prepare listops:paper --out=lra/listops
 
-CORPUS is a file or folder of text, JSON lines or parquet (also compressed, also gs://), a folder
-prepared by TFDS, or tfds:NAME. DIR may be gs://BUCKET/FOLDER. If it is killed, the same command
-resumes, and the result is the same, byte for byte. Training takes the folder as
---config.data.train=DIR. listops:paper and listops:TRAIN,VALIDATION,TEST, three numbers of trees,
-make Long Range Arena's ListOps for --config=lra_listops.
+CORPUS is a file or folder of text, JSON lines or parquet (possibly compressed or on gs://), a
+folder prepared by TFDS, or tfds:NAME. DIR may be gs://BUCKET/FOLDER. If the command is killed,
+repeat it to resume; the result is the same, byte for byte. Training reads the folder with
+--config.data.train=DIR. listops:paper, and listops:TRAIN,VALIDATION,TEST with three numbers of
+trees, make Long Range Arena's ListOps for --config=lra_listops.
 """
 
 import itertools
@@ -43,29 +43,29 @@ _GRAMMAR = Grammar()
 
 # Flag -> default, meaning and, of a whole number, least value.
 FLAGS: dict[str, tuple] = {
-    "split": ("", "A split, or all; empty: train, if the corpus has splits."),
+    "split": ("", "A split, or `all`; empty: train, if the corpus has splits."),
     "tokenizer": (
         "",
         "A SentencePiece model, or BERT's vocab.txt or tokenizer.json; empty: train one.",
     ),
     **{key: ("auto", f"With --tokenizer: {comment}.") for key, comment in KEYS.items()},
-    "vocab_size": (32_000, "Pieces of a tokenizer that is trained.", 1),
+    "vocab_size": (32_000, "The number of pieces of a tokenizer that is trained.", 1),
     "keep_white_space": (
         False,
         "Train a tokenizer that keeps line breaks, tabs and indentation, as causal models need.",
     ),
     "heldout_share": (0.0, "Share of documents to hold out."),
-    "side": ("train", "train or heldout: the documents to take if some are held out."),
-    "workers": (usable_cores(), "Cores to use.", 1),
-    "max_bad_records": (0, "Skip so many records that do not parse.", 0),
-    "shard_bytes": (prepare.SHARD_BYTES, "Bytes of the corpus in a shard.", 1),
+    "side": ("train", "train or heldout: which documents to tokenise if some are held out."),
+    "workers": (usable_cores(), "The number of cores to use.", 1),
+    "max_bad_records": (0, "Skip up to this many records that cannot be parsed.", 0),
+    "shard_bytes": (prepare.SHARD_BYTES, "Bytes of the corpus in each shard.", 1),
     "cache": ("", "Folder for trained tokenizers; empty: ~/.cache/gmlp_flax."),
-    "seed": (0, "Of listops:SIZE: decides all trees.", 0),
+    "seed": (0, "listops:SIZE: determines all trees.", 0),
     "lengths": (
         f"{_GRAMMAR.shortest},{_GRAMMAR.longest}",
-        "Of listops:SIZE: a tree's symbols are between these.",
+        "listops:SIZE: the number of a tree's symbols is between these.",
     ),
-    "depth": (_GRAMMAR.depth, "Of listops:SIZE: levels of a tree, at most.", 0),
+    "depth": (_GRAMMAR.depth, "listops:SIZE: the maximum number of levels of a tree.", 0),
 }
 
 

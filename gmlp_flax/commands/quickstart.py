@@ -1,13 +1,13 @@
-"""Trains a small gMLP on data that needs no download, scores it beside its controls, and shows what
-it learned.
+"""Trains a small gMLP on data that needs no download, compares it with baselines, and shows what it
+learned.
 
     gmlp quickstart text
     gmlp quickstart image --workdir=runs/digits
 
-text: a masked language model of CPython's reference manual; image: a classifier of handwritten
-digits. Both train twice: once whole, and once with the spatial projections frozen as they start, so
-that the gMLP mixes no tokens. The same command resumes what was interrupted; if both are
-finished, they are moved to their folders before-1.
+text is a masked language model of CPython's reference manual; image is a classifier of handwritten
+digits. Each trains twice: once completely, and once with the spatial projections frozen at their
+initial values, so that the gMLP mixes no tokens. Repeat the command to resume interrupted runs. If
+both runs are finished, they are moved to their folders before-1.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Trains a config at the points of a grid or of a sweep file, with several seeds, and prints how
-they end.
+"""Trains a config at the points of a grid or of a sweep file, with several seeds, and prints the
+results.
 
     gmlp sweep --config=quickstart_image --out=runs/digits_sweep \\
         --grid=optimizer.learning_rate=1e-3,2e-3 --grid=batch_size=32,64
@@ -7,25 +7,25 @@ they end.
     gmlp sweep --sweep=FILE[:ARGUMENT] --out=DIR [--config.KEY=VALUE ...] ...
     any of them with --print, --status, --status --json or --on=ENGINE
 
-The points are all combinations of the values given with --grid, one flag for each key. Keys that
-change together share a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run
-of `gmlp train` in DIR/KEY=VALUE,...,seed=SEED. With --choose=best the first seed of every point,
-with config.data.search=True, scores a part of the training data, and the best point there is
-trained with every seed: what is reported has chosen nothing. --choose=none trains every point with
-every seed. The table has a row for each point: median, mean, lowest and highest over its seeds.
-DIR/report has it as a page with the held-out metric over the steps; DIR/sweep.json has all metrics.
+The points are all combinations of the values of --grid, one flag for each key. Keys that change
+together share a flag: --grid=batch_size:steps=16:1000,32:500. Each point and seed is one run of
+`gmlp train` in DIR/KEY=VALUE,...,seed=SEED. --choose=best first trains every point with the first
+seed and config.data.search=True, which scores a part of the training data. Then it trains the best
+point with every seed, so the reported data did not choose the point. --choose=none trains every
+point with every seed. The table has a row for each point, with the median, mean, lowest and highest
+over its seeds. DIR/report shows it as a page, with the held-out metric over the steps, and
+DIR/sweep.json has all metrics.
 
---sweep.KEY=VALUE,... is --grid=KEY=VALUE,... with --choose=none; `lr` is short for
-optimizer.learning_rate, and with --sweep.seed there is no --seeds. A sweep file has get_sweep(arg)
-that returns points (gmlp_flax.sweeps.points), all of which are trained.
+--sweep.KEY=VALUE,... is --grid=KEY=VALUE,... with --choose=none. `lr` is short for
+optimizer.learning_rate, and --sweep.seed replaces --seeds. A sweep file has a function
+get_sweep(arg) that returns points (gmlp_flax.sweeps.points), all of which are trained.
 
---on=ENGINE starts a job for each run that is not finished on a cluster (slurm) or a cloud, with the
-flags of `gmlp launch`. When all have ended, the command without it prints the table.
+--on=ENGINE starts a job for each unfinished run on a cluster (slurm) or a cloud, with the flags of
+`gmlp launch`. When all have ended, the same command without --on prints the table.
 
-The same command ends what a killed one began: finished runs are kept, interrupted ones resume. If a
-run fails under --choose=best, or Ctrl-C or SIGTERM asks to stop, the running ones save and stop as
-well. Otherwise the others continue, and the failed runs are listed at the end; the exit code is then
-1.
+Repeat the command to finish a sweep that was killed: finished runs are kept, interrupted ones
+resume. If a run fails under --choose=best, and after Ctrl-C or SIGTERM, the active runs save and
+stop. Otherwise the others continue, the failed runs are listed at the end, and the exit code is 1.
 """
 
 import json
@@ -194,7 +194,7 @@ def run() -> None:
         "best: every point with the first seed, then the best point with the others; none: all with "
         "all seeds.",
     )
-    flags.DEFINE_integer("jobs", 1, "Runs at a time.", lower_bound=1)
+    flags.DEFINE_integer("jobs", 1, "The number of runs at a time.", lower_bound=1)
     flags.DEFINE_bool("print", False, "Print a command for each run, and train nothing.")
     flags.DEFINE_bool("status", False, "Print how far each run is, and train nothing.")
     flags.DEFINE_bool("json", False, "With --status: print it as JSON.")

@@ -3,13 +3,14 @@
     gmlp train --config=quickstart_text --workdir=runs/text --config.steps=1000
     gmlp train --config=own_images --dry_run --preview=sheet.png --config.data.train=photos/
 
-The same command resumes a run that was interrupted; --restart, given once, starts over, and deletes
-nothing. On several hosts the same command runs on each. --dry_run takes no step: it
-prints what was read of the data, and ends.
+Repeat the same command to resume an interrupted run. Pass --restart once to start over; nothing is
+deleted. On several hosts, run the same command on each. --dry_run prints what was read of the data,
+and ends without training.
 
-Exit code 0: finished, or stopped by a signal and saved (with --stopped_code: that code). 2: a
-mistake in the flags, the config or the data, described in one line. Any other: a restart may help,
-for example after a lost host or a step that hangs.
+Exit code 0 means that the run has finished, or that a signal stopped it and it has saved (with
+--stopped_code: that code). 2 means an error in the flags, the config or the data, which one line
+describes. After any other code a restart may help, for example after a lost host or a step that
+hangs.
 """
 
 import shlex
@@ -33,7 +34,7 @@ def main(_argv: list[str], config: ConfigDict) -> None:
     if flags.FLAGS.preview:
         raise ConfigError("--preview is drawn by --dry_run: give both")
     workdir = cli.require("workdir")
-    # Imported here so that --help_config and mistakes in flags answer at once.
+    # Imported here so that --help_config and errors in flags answer at once.
     with cli.among_processes():
         from gmlp_flax import config as config_lib
         from gmlp_flax.planning import plan
@@ -64,7 +65,7 @@ def main(_argv: list[str], config: ConfigDict) -> None:
 
 
 def dry_run(config: ConfigDict) -> None:
-    """Prints what a run would read, and draws some images if that is asked for."""
+    """Prints what a run would read, and draws some images if --preview is set."""
     from gmlp_flax import config as config_lib
     from gmlp_flax.analysis import contact_sheet
     from gmlp_flax.api import inspection
@@ -81,8 +82,8 @@ def dry_run(config: ConfigDict) -> None:
 
 
 def draw_loss(workdir: str) -> list[str]:
-    """Draws a run's loss curve; returns the paths of the figures. A figure that cannot be drawn is
-    a line on standard error: the run is finished all the same."""
+    """Draws a run's loss curve; returns the paths of the figures. If a figure cannot be drawn, a
+    line on standard error says so: the run is finished all the same."""
     from gmlp_flax.analysis import figure_files
     from gmlp_flax.reports import curves
 
@@ -127,21 +128,21 @@ def run() -> None:
     flags.DEFINE_bool(
         "restart",
         False,
-        "Start over: what is in the run folder is moved to its folder before-1.",
+        "Start over: everything in the run folder is moved to its folder before-1.",
     )
     flags.DEFINE_bool(
-        "other_data", False, "Continue though the data differ from those of the steps before."
+        "other_data", False, "Continue although the data differ from those of earlier steps."
     )
-    flags.DEFINE_bool("dry_run", False, "Take no step: print what was read of the data, and end.")
+    flags.DEFINE_bool("dry_run", False, "Print what was read of the data, and train nothing.")
     flags.DEFINE_string(
         "preview",
         "",
-        "With --dry_run: a .png file for images of five classes, as evaluation sees them.",
+        "With --dry_run: write images of five classes to this .png file, as evaluation sees them.",
     )
     flags.DEFINE_integer(
         "stopped_code",
         0,
-        "The exit code after a signal; a launcher that starts failed runs again needs a special one.",
+        "The exit code after a signal; a launcher that restarts failed runs needs a special one.",
         lower_bound=0,
         upper_bound=125,
     )

@@ -10,19 +10,19 @@ from gmlp_flax.interop import exported
 from gmlp_flax.interop.formats import FORMATS, OPSET
 from gmlp_flax.weights.exports import WEIGHTS
 
-EXPORT = """Writes the weights of a run or of a model from elsewhere to a folder, for use elsewhere and here.
+EXPORT = """Writes the weights of a run, or third-party weights, to a folder.
 
     gmlp export --model=RUN --out=FOLDER [--dtype=bfloat16] [--format=torch] [--checkpoint=latest|best|STEP]
     gmlp export --model=hf-hub:timm/gmlp_s16_224.ra3_in1k --out=FOLDER
     gmlp export --model=gmlp_s16_224.safetensors --out=FOLDER
     gmlp export --model=bert-base-uncased/ --out=FOLDER
 
-FOLDER gets model.safetensors, config.json, what predictions need besides, such as tokenizer.model, and a README.md.
-`gmlp predict` and `evaluate` read it as --workdir, and runs start from it by config.init_from. --format=torch adds
-modeling_gmlp.py, which reads it with torch alone; --format=stablehlo, onnx, onnx-float16 and onnx-int8 add the forward
-pass.
+FOLDER gets model.safetensors, config.json, README.md, and the other files that predictions need, such as
+tokenizer.model. `gmlp predict` and `evaluate` read it as --workdir, and config.init_from starts a run from it.
+--format=torch adds modeling_gmlp.py, which needs only torch to read it. --format=stablehlo, onnx, onnx-float16 and
+onnx-int8 add the forward pass.
 
-A file of timm's, or a Mixer's .npz of vision_transformer, is named after its model; 1,000 classes are taken for
+Name a file from timm, or a Mixer's .npz from vision_transformer, after its model; 1,000 classes are assumed to be
 ImageNet-1k's. A BERT's or FNet's folder, as transformers saves it, becomes a masked language model.
 """
 PUSH = """Uploads a model to the Hugging Face hub.
@@ -30,9 +30,9 @@ PUSH = """Uploads a model to the Hugging Face hub.
     gmlp push RUN OWNER/NAME [--license=apache-2.0] [--private]
     gmlp push FOLDER OWNER/NAME
 
-A run, or another model that `gmlp export` takes, is exported first; an exported folder is uploaded
-as it is. Then `gmlp predict --workdir=hf-hub:OWNER/NAME` uses it. Log in before with `hf auth
-login`, or give a token as HF_TOKEN.
+A run, or another model that `gmlp export` accepts, is exported first; an exported folder is
+uploaded as it is. Then `gmlp predict --workdir=hf-hub:OWNER/NAME` uses it. Log in first with
+`hf auth login`, or set a token as HF_TOKEN.
 """
 
 
@@ -61,18 +61,20 @@ def _options() -> dict[str, Any]:
 
 
 def _define_options() -> None:
-    flags.DEFINE_enum("dtype", "float32", exported.DTYPES, "Of the weights in FOLDER.")
+    flags.DEFINE_enum("dtype", "float32", exported.DTYPES, "The type of the weights in FOLDER.")
     flags.DEFINE_multi_enum(
-        "format", [], list(FORMATS), "Writes the forward pass in this format too."
+        "format", [], list(FORMATS), "Write the forward pass in this format too."
     )
     flags.DEFINE_integer(
         "opset",
         OPSET,
-        "Of ONNX's operators: onnxruntime 1.20 reads those up to 21, 1.22 up to 22.",
+        "The version of ONNX's operators: onnxruntime 1.20 reads up to 21, 1.22 up to 22.",
         lower_bound=13,
     )
     flags.DEFINE_string(
-        "license", "", "Of the weights, for the card, as the Hugging Face hub names it: apache-2.0."
+        "license",
+        "",
+        "The weights' license for the card, as the Hugging Face hub names it: apache-2.0.",
     )
 
 
@@ -81,9 +83,9 @@ def run_export() -> None:
     flags.DEFINE_string(
         "model",
         None,
-        "What gmlp_flax.load takes: a run folder, a file or folder of weights, hf-hub:NAME.",
+        "What gmlp_flax.load accepts: a run folder, a file or folder of weights, hf-hub:NAME.",
     )
-    flags.DEFINE_string("checkpoint", "best", "Of a run: latest, best, or a step.")
+    flags.DEFINE_string("checkpoint", "best", "latest, best, or a step of a run.")
     flags.DEFINE_string("out", None, "The folder to write.")
     _define_options()
     cli.run(export_weights, about=EXPORT, doing="exporting")
@@ -91,7 +93,7 @@ def run_export() -> None:
 
 def run_push() -> None:
     """The command line of `gmlp push`."""
-    flags.DEFINE_string("checkpoint", "best", "Of a run: latest, best, or a step.")
-    flags.DEFINE_bool("private", False, "A repository that is made is private.")
+    flags.DEFINE_string("checkpoint", "best", "latest, best, or a step of a run.")
+    flags.DEFINE_bool("private", False, "Make a new repository private.")
     _define_options()
     cli.run(push, "RUN_OR_FOLDER OWNER/NAME", about=PUSH, doing="uploading")

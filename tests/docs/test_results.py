@@ -367,11 +367,6 @@ def test_a_figure_is_drawn_without_background_in_the_inks_of_its_page():
     assert drawn["depth-light.svg"] != drawn["depth-dark.svg"]
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_pages_of_results_say_whom_they_are_for(name):
-    assert page(name).split("\n\n")[1].startswith("For anyone who")
-
-
 def test_the_verdicts_of_finetuning():
     """Seeds 2 to 6 of SST-2, after 0 and 1 chose the rates; all five of pairs."""
     rates = {

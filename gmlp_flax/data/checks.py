@@ -1,5 +1,5 @@
-"""What every data set is checked for: classes that cannot be learned, examples on both sides, and
-text that a vocabulary does not know."""
+"""The checks of every data set: classes that cannot be learned, examples in both splits, and text
+that a vocabulary does not know."""
 
 import hashlib
 import re
@@ -15,20 +15,21 @@ from gmlp_flax.data.fingerprints import spread
 from gmlp_flax.errors import DataError, listed
 from gmlp_flax.io import files
 
-HELDOUT_SAMPLE = 400  # held-out examples that are looked for among those to train on
-TRAIN_SAMPLE = 100_000  # examples to train on whose sizes are compared
+HELDOUT_SAMPLE = 400  # held-out examples that are searched for in the training data
+TRAIN_SAMPLE = 100_000  # training examples whose sizes are compared
 MOST_READ = 4000  # examples that are read for a comparison
-OVERLAP_TOLD = 0.01  # a smaller share of equal examples is not worth a line
+OVERLAP_REPORTED = 0.01  # a smaller share of equal examples is not worth a line
 
-DOCUMENTS_COMPARED = 4096  # held-out documents that are looked for
-DOCUMENTS_SEARCHED = 1 << 18  # documents to train on among which they are
+DOCUMENTS_COMPARED = 4096  # held-out documents that are searched for
+DOCUMENTS_SEARCHED = 1 << 18  # training documents that are searched
 
-PASSAGE = 64  # tokens of a held-out text that are looked for in training text
+PASSAGE = 64  # tokens of a passage of held-out text that is searched for
 PASSAGES_COMPARED = 1024
-TOKENS_SEARCHED = 1 << 22  # tokens to train on in which they are looked for
-# A smaller share may be licences, headings and the like: of all training text, and of a part.
-PASSAGES_TOLD = 0.05
-PASSAGES_TOLD_OF_PART = 0.01
+TOKENS_SEARCHED = 1 << 22  # training tokens that are searched
+# A smaller share may be licences, headings and the like. The first limit holds if all training text
+# is searched, the second if a part is.
+PASSAGES_REPORTED = 0.05
+PASSAGES_REPORTED_OF_PART = 0.01
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # of hashes: odd, so that no token is lost in a product
 
 _SEPARATORS = re.compile(r"[\s,;|]+")
@@ -45,7 +46,7 @@ def check_classes(train: Dataset) -> list[str]:
         train: the examples to train on.
 
     Raises:
-        DataError: every class to train on has a single example, as ids or whole texts have.
+        DataError: every class has a single example, as if the labels were ids or whole texts.
     """
     single = _single_classes(train)
     if single and len(single) == len(train.classes):
@@ -61,9 +62,9 @@ def check_classes(train: Dataset) -> list[str]:
         notes.append(_note_of_classes("with a single example to train on", single))
     joined = _joined_classes(train.classes)
     if joined:
-        some = listed(map(repr, joined), 3)
+        shown = listed(map(repr, joined), 3)
         notes.append(
-            f"note: classes whose names join other classes: {len(joined):,} ({some}): an example "
+            f"note: classes whose names join other classes: {len(joined):,} ({shown}): an example "
             "has one label, so each is a class of its own"
         )
     if train.classes and all(map(_DECIMAL.fullmatch, train.classes)):
@@ -75,8 +76,8 @@ def check_classes(train: Dataset) -> list[str]:
 
 
 def _joined_classes(names: Sequence[str]) -> list[str]:
-    """The names that are several other names, with blanks, commas, semicolons or bars between
-    them."""
+    """The names that consist of several other names, separated by blanks, commas, semicolons or
+    bars."""
     known = set(names)
     joined = []
     for name in names:
@@ -87,7 +88,7 @@ def _joined_classes(names: Sequence[str]) -> list[str]:
 
 
 def check_heldout_classes(heldout: Dataset) -> list[str]:
-    """A line if held-out examples, with the classes to train on, are without some of them."""
+    """A line if some classes to train on have no held-out example."""
     absent = classes.absent(heldout)
     if not absent:
         return []
@@ -99,18 +100,19 @@ def _single_classes(dataset: Dataset) -> list[str]:
     counts = dataset.class_counts()
     if counts is None:
         return []
-    return [name for name, count in zip(dataset.classes, counts, strict=True) if count == 1]
+    single = np.flatnonzero(counts == 1)
+    return [dataset.classes[label] for label in single.tolist()]
 
 
 def _note_of_classes(problem: str, names: Sequence[str]) -> str:
-    some = listed(map(repr, names), 3)
-    return f"note: classes {problem}: {len(names):,} ({some})"
+    shown = listed(map(repr, names), 3)
+    return f"note: classes {problem}: {len(names):,} ({shown})"
 
 
 def check_overlap(train: Dataset, heldout: Dataset) -> str:
-    """Looks for held-out examples among those to train on, by their content.
+    """Searches the training data for held-out examples, by their content.
 
-    Examples whose sizes are known are compared by size first, and are read only if these agree.
+    If sizes are known, they are compared first, and examples are read only if the sizes agree.
 
     Returns:
         A line if more than 1 % of the held-out examples are also trained on; else "".
@@ -126,7 +128,8 @@ def check_overlap(train: Dataset, heldout: Dataset) -> str:
     candidates = _same_size(train, heldout, sample)
     if not candidates:
         return ""
-    read = [candidates[position] for position in spread(len(candidates), MOST_READ)]
+    positions = spread(len(candidates), MOST_READ)
+    read = [candidates[position] for position in positions]
     known = {_digest(train.examples, index) for index in read}
     equal = 0
     for index in sample:
@@ -136,7 +139,7 @@ def check_overlap(train: Dataset, heldout: Dataset) -> str:
     read_share = len(read) / len(candidates)
     sampled_share = min(len(train), TRAIN_SAMPLE) / len(train)
     overlap = min(1.0, equal_share / (read_share * sampled_share))
-    if overlap <= OVERLAP_TOLD:
+    if overlap <= OVERLAP_REPORTED:
         return ""
     if equal == len(sample):
         raise _trained_on(train, heldout)
@@ -147,8 +150,8 @@ def check_overlap(train: Dataset, heldout: Dataset) -> str:
 
 
 def _same_size(train: Dataset, heldout: Dataset, sample: Iterable[int]) -> list[int]:
-    """The positions of some examples to train on, of those whose size is that of a held-out example
-    in `sample`."""
+    """The positions of some training examples that have the size of a held-out example in
+    `sample`."""
     sizes = set()
     for index in sample:
         size = heldout.examples.size(index)
@@ -169,14 +172,14 @@ def _trained_on(train: Dataset, heldout: Dataset) -> DataError:
 
 
 def check_contradictions(dataset: Dataset) -> str:
-    """Looks for equal examples with different labels; those without content, such as files that are
-    gone, are left out.
+    """Looks for equal examples with different labels. Examples without content, such as missing
+    files, are left out.
 
     Returns:
         A line that counts them, or "".
 
     Raises:
-        DataError: they are most examples.
+        DataError: more than half of the examples are such.
     """
     if dataset.labels is None or files.is_remote(dataset.path):
         return ""
@@ -216,7 +219,7 @@ def _contradicting_groups(dataset: Dataset) -> list[list[int]]:
 
 
 def _groups(indices: Iterable[int], key: Callable[[int], object]) -> list[list[int]]:
-    """The indices with the same key, of each key that several have."""
+    """Groups of two or more indices with the same key."""
     members: dict[object, list[int]] = {}
     for index in indices:
         group = members.setdefault(key(index), [])
@@ -253,11 +256,11 @@ def _digest(examples: Examples, index: int) -> bytes:
 
 
 def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_documents: int) -> str:
-    """Looks for held-out documents among those to train on.
+    """Searches the training documents for held-out ones.
 
     Args:
-        train, heldout: some documents of both, as their token ids.
-        train_documents: how many there are to train on.
+        train, heldout: some documents of both splits, as their token ids.
+        train_documents: the number of all training documents.
 
     Returns:
         A line if more than 1 % of the held-out documents are also trained on; else "".
@@ -269,7 +272,7 @@ def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_docu
     for document in train:
         searched += 1
         equal += waiting.pop(document, 0)
-    if equal <= OVERLAP_TOLD * compared:
+    if equal <= OVERLAP_REPORTED * compared:
         return ""
     return (
         f"warning: {equal:,} of {compared:,} held-out documents ({equal / compared:.1%}) are also "
@@ -281,18 +284,18 @@ def check_documents(train: Iterable[bytes], heldout: Iterable[bytes], train_docu
 def check_passages(
     train: Iterable[np.ndarray], heldout: np.ndarray, separator: int, train_tokens: int
 ) -> str:
-    """Looks for passages of held-out text in training text, wherever they begin in it, as parts of
-    one document may be on both sides.
+    """Searches the training text for passages of held-out text, wherever they begin, because both
+    splits may have parts of the same document.
 
     Args:
         train: blocks of token ids, int [tokens] each.
         heldout: token ids, int [tokens].
         separator: the id between documents, which no passage crosses.
-        train_tokens: how many tokens there are to train on.
+        train_tokens: the number of all training tokens.
 
     Returns:
-        A line if more than PASSAGES_TOLD of the passages are also trained on, or less if only a
-        part of the training text is searched; else "".
+        A line if more than PASSAGES_REPORTED of the passages are also trained on; else "". The
+        limit is lower if only a part of the training text is searched.
     """
     starts = _passage_starts(heldout, separator)
     if not len(starts):
@@ -306,7 +309,7 @@ def check_passages(
     count = np.count_nonzero(is_found)
     share = count / len(starts)
     searched_share = min(1.0, searched / max(1, train_tokens))
-    if share <= max(PASSAGES_TOLD_OF_PART, PASSAGES_TOLD * searched_share):
+    if share <= max(PASSAGES_REPORTED_OF_PART, PASSAGES_REPORTED * searched_share):
         return ""
     return (
         f"warning: {count:,} of {len(starts):,} passages of {PASSAGE} tokens of the held-out text "
@@ -316,7 +319,7 @@ def check_passages(
 
 
 def _passage_starts(ids: np.ndarray, separator: int) -> np.ndarray:
-    """Where some passages begin that do not cross a separator, evenly spread: int [passages]."""
+    """The starts of some passages that do not cross a separator, evenly spread: int [passages]."""
     count = max(0, len(ids) - PASSAGE + 1)
     starts = []
     for start in spread(count, PASSAGES_COMPARED):
@@ -343,14 +346,14 @@ def check_unknown(ids: Sequence[np.ndarray], tokenizer: Any, where: str) -> str:
 
     Args:
         ids: of each text, int [tokens].
-        tokenizer: that made them; its `unk_id` and `special_ids` are read.
+        tokenizer: the tokenizer that made them; its `unk_id` and `special_ids` are read.
         where: what the texts are, for the line.
 
     Returns:
         A line, which is a warning above UNKNOWN_WARNED.
 
     Raises:
-        DataError: it is more than UNKNOWN_REFUSED, from which nothing can be learned.
+        DataError: the share is above UNKNOWN_REFUSED: a model would learn nothing.
     """
     parts = [part.ravel() for part in ids]
     no_tokens = np.zeros(0, np.int64)

@@ -1,8 +1,8 @@
 """Classes: their names, their order, and labels as positions in it, the same for all data.
 
-A class is called by its label's text, without white space around it. Names that are all whole
-numbers are ordered by size, names that a data set declares keep its order, and others are ordered
-by their letters. Labels of two data sets are compared by these names, never by position.
+The name of a class is the text of its label, without white space around it. If all names are whole
+numbers, they are ordered by size. Names that a data set declares keep its order. All others are
+ordered by their letters. Labels of two data sets are compared by these names, never by position.
 """
 
 import dataclasses
@@ -28,8 +28,8 @@ _WHOLE = re.compile(r"[+-]?\d{1,300}")  # Python reads no number of thousands of
 def class_name(value: Any) -> str:
     """The name of the class that a label means: its text, stripped, in Unicode's form NFC.
 
-    Of a cell that is no text it is the text that JSON has for it: true, 1, 1.0. It is "" for a cell
-    without a label: None, NaN, or blanks.
+    If a cell is not text, the name is its text in JSON: true, 1, 1.0. A cell without a label (None,
+    NaN, or blanks) gives "".
 
     Raises:
         BadRecord: the label is neither text nor a number.
@@ -40,16 +40,14 @@ def class_name(value: Any) -> str:
         return ""
     if not isinstance(value, str | bool | int | float):
         raise BadRecord(f"the label {value!r:.60}: expected text or a number")
-    text = value
-    if not isinstance(value, str):
-        text = json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(value)
     composed = unicodedata.normalize("NFC", text)
     return composed.strip()
 
 
 def class_in_cell(value: Any, where: str, column: str) -> str:
-    """The name of the class in a cell; raises DataError, with `where` it stands, if there is
-    none."""
+    """The name of the class in a cell. Raises DataError if there is none; `where` is the place of
+    the cell, for the message."""
     try:
         name = class_name(value)
     except BadRecord as error:
@@ -86,7 +84,7 @@ def positions(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
 
 
 def check_names(counts: Mapping[str, int], where: str, allow_letters: bool = False) -> None:
-    """Refuses names that no class has, and two that differ only in capitals or blanks.
+    """Refuses names that no class can have, and two names that differ only in capitals or blanks.
 
     Args:
         counts: name of the class -> its number of examples.
@@ -94,12 +92,12 @@ def check_names(counts: Mapping[str, int], where: str, allow_letters: bool = Fal
         allow_letters: whether `a` and `A` are two classes, as in folders of letters (EMNIST).
 
     Raises:
-        DataError: a name is empty or no UTF-8, or two are the same.
+        DataError: a name is empty or not UTF-8, or two names are the same.
     """
     seen: dict[str, str] = {}
     for name in counts:
         if not name or not _is_utf8(name):
-            raise DataError(f"{where}: {name!r} is no name of a class: expected text in UTF-8")
+            raise DataError(f"{where}: {name!r} is not a name of a class: expected text in UTF-8")
         is_letter = allow_letters and len(name) == 1
         plain = name if is_letter else _plain(name)
         other = seen.setdefault(plain, name)
@@ -111,7 +109,7 @@ def check_names(counts: Mapping[str, int], where: str, allow_letters: bool = Fal
 
 
 def _plain(name: str) -> str:
-    """A name without the difference between capitals and small letters, and between blanks."""
+    """A name in small letters, with one space between words: equal for names that are too alike."""
     words = name.casefold().split()
     return " ".join(words)
 
@@ -128,10 +126,10 @@ def _is_utf8(text: str) -> bool:
 def from_names(
     names: Sequence[str], where: str, declared: Sequence[str] = (), allow_letters: bool = False
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """The classes of examples that are called by names, and each example's label.
+    """The classes of examples, by the name of each example's class, and their labels.
 
     Args:
-        names: of each example's class.
+        names: the name of each example's class.
         where: what has these classes, for messages.
         declared: all names, in the order that the data set declares; () if it declares none.
         allow_letters: see `check_names`.
@@ -141,7 +139,7 @@ def from_names(
         labels: int32 [examples].
 
     Raises:
-        DataError: as in `check_names`; or a name is not among those declared, or declared twice.
+        DataError: as in `check_names`; or a name is not declared, or is declared twice.
     """
     counts = Counter(names)
     if declared:
@@ -154,7 +152,7 @@ def from_names(
 
 
 def _check_declared(names: Iterable[str], classes: Sequence[str], where: str) -> None:
-    """Refuses declared classes of which two have one name, and names that are not declared."""
+    """Refuses declared classes if two have the same name, and names that are not declared."""
     known = set(classes)
     expected = listed(map(repr, classes))
     if len(known) < len(classes):
@@ -219,7 +217,8 @@ def relabelled(dataset: Dataset, classes: Sequence[str], new: np.ndarray) -> Dat
     """The data set with other classes: label l becomes new[l], int32 [classes of the data set]."""
     if tuple(classes) == dataset.classes:
         return dataset
-    changed = dataclasses.replace(dataset, classes=tuple(classes), origin=dataset.origin or dataset)
+    origin = dataset.origin or dataset
+    changed = dataclasses.replace(dataset, classes=tuple(classes), origin=origin)
     if dataset.labels is None:
         examples = Relabelled(dataset.examples, new)
         return dataclasses.replace(changed, examples=examples)
@@ -230,24 +229,22 @@ def relabelled(dataset: Dataset, classes: Sequence[str], new: np.ndarray) -> Dat
 
 
 def absent(dataset: Dataset) -> list[str]:
-    """The classes of which a data set has no example; [] without any label, as of a test set.
+    """The classes without any example in a data set; [] if it has no labels at all, like a test
+    set.
 
-    Where labels are known from the examples alone, they are those that the data set did not declare
-    before `in_order`.
+    If the labels are known from the examples alone, these are the classes that the data set did not
+    declare before `in_order`.
     """
     if isinstance(dataset.examples, Relabelled):
-        declared = set(dataset.examples.positions.tolist())
-        is_present = [position in declared for position in range(len(dataset.classes))]
-        return _where_false(dataset.classes, is_present)
-    counts = dataset.class_counts()
-    if counts is None or not counts.any():
-        return []
-    return _where_false(dataset.classes, counts)
-
-
-def _where_false(names: Sequence[str], values: Sequence[Any] | np.ndarray) -> list[str]:
-    """The names whose values are false or 0."""
-    return [name for name, value in zip(names, values, strict=True) if not value]
+        is_absent = np.ones(len(dataset.classes), bool)
+        is_absent[dataset.examples.positions] = False
+    else:
+        counts = dataset.class_counts()
+        if counts is None or not counts.any():
+            return []
+        is_absent = counts == 0
+    labels = np.flatnonzero(is_absent)
+    return [dataset.classes[label] for label in labels.tolist()]
 
 
 def _differences(
@@ -270,14 +267,14 @@ def _are_decimal(names: Iterable[str]) -> bool:
 
 
 def named(dataset: Dataset, order: Sequence[str]) -> Dataset:
-    """A data set whose classes are called by numbers, 0 to n - 1, with the names that they mean.
+    """A data set whose classes are the numbers 0 to n - 1, with the names that these numbers mean.
 
     Args:
-        dataset: one with other names comes back as it is.
+        dataset: returned unchanged if its classes have other names.
         order: the names of the classes 0, 1, ...
 
     Raises:
-        DataError: there is a larger number.
+        DataError: a number is larger.
     """
     if not _are_decimal(dataset.classes):
         return dataset

@@ -1,4 +1,4 @@
-"""A data set: the examples of one split by position, with what their reader knows of them."""
+"""A data set: the examples of one split by position, and what their reader knows about them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gmlp_flax.errors import DataError
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
-LINE = 80  # columns of an example that is shown
+LINE = 80  # columns of a line that shows an example
 SIZES_READ = 10_000  # examples whose sizes are added up
 
 
@@ -24,7 +24,7 @@ class Examples(abc.ABC):
     """Examples by position: read-only, picklable, and safe to read from several threads.
 
     Attributes:
-        units: what they are called.
+        units: the word for several examples, such as "images".
     """
 
     units: str = "examples"
@@ -38,11 +38,12 @@ class Examples(abc.ABC):
 
     @abc.abstractmethod
     def key(self, index: int) -> str:
-        """What decides whether the example is held out (see `holdout`)."""
+        """The key that decides whether the example is held out (see `holdout`)."""
 
     @abc.abstractmethod
     def content(self, index: int) -> bytes:
-        """What two equal examples have in common, for `checks`; b"" if it cannot be read."""
+        """The bytes that are the same for equal examples, for `checks`; b"" if they cannot be
+        read."""
 
     def size(self, index: int) -> int | None:
         """The bytes of `content`, if they are known without reading it."""
@@ -50,7 +51,7 @@ class Examples(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
-        """What recognises these examples with their labels (see `fingerprints`)."""
+        """The fingerprint of these examples with their labels (see `fingerprints`)."""
 
     def describe(self, index: int) -> str:
         """The example at a position in a line, for people; raises BadRecord if it cannot be
@@ -63,7 +64,7 @@ class Examples(abc.ABC):
 
 
 class Wrapped(Examples):
-    """Examples that are those of `source`, except for what a subclass changes."""
+    """The examples of `source`, except for what a subclass changes."""
 
     def __init__(self, source: Examples):
         self.source = source
@@ -110,7 +111,7 @@ class Subset(Wrapped):
 
 
 class Relabelled(Wrapped):
-    """Examples that know their labels alone: the label l becomes `positions[l]`, int [classes]."""
+    """Examples whose labels only they know: the label l becomes `positions[l]`, int [classes]."""
 
     def __init__(self, source: Examples, positions: np.ndarray):
         super().__init__(source)
@@ -128,19 +129,19 @@ class Dataset:
     Attributes:
         path: the path that was read.
         form: the documented form that was recognised, in words.
-        examples: by position. Of images, dicts {"image": encoded bytes or pixels, "name"}, with
-            "label" if `labels` is None; of labelled text, `text_rows.TextRow`; of SQuAD,
-            `squad.Question`.
-        split: the name of the split: "train", "validation", "test", or a name that the data give
-            it; "" if they name no splits.
+        examples: by position. An image is a dict {"image": encoded bytes or pixels, "name"}, with
+            "label" if `labels` is None; a row of labelled text is a `text_rows.TextRow`, and a
+            question of SQuAD a `questions.Question`.
+        split: the name of the split: "train", "validation", "test", or the data's own name for it;
+            "" if the data have no splits.
         classes: names of the classes, in the order of the labels; () without classes.
         labels: int32 [examples], positions in `classes`, or float32 for numbers to predict; None
             if they are known only from the examples.
-        files: the files that were read; () for images in folders, of which each is a file.
+        files: the files that were read; () for images in folders, where each image is a file.
         columns: names of the columns that were read.
-        notes: what the user should know of the data, a line each.
+        notes: what the user should know about the data, a line each.
         stratified: whether a share is held out class by class.
-        origin: the data set as it was read, of which this one is a part or has other labels.
+        origin: the data set as it was read, if this one is a part of it or has other labels.
     """
 
     path: str
@@ -160,7 +161,8 @@ class Dataset:
 
     @functools.cached_property
     def fingerprint(self) -> Fingerprint:
-        """What recognises the data when a run resumes: that of the whole split, as it was read."""
+        """Identifies the data when a run resumes: the fingerprint of the whole split, as it was
+        read."""
         if self.origin is not None:
             return self.origin.fingerprint
         return self.examples.fingerprint(self.classes, self.labels)
@@ -169,12 +171,12 @@ class Dataset:
         """The number of examples of each class, int [classes]; None if labels are not known."""
         if self.labels is None or not self.classes:
             return None
-        known = self.labels[self.labels >= 0]
-        return np.bincount(known, minlength=len(self.classes))
+        is_known = self.labels >= 0
+        return np.bincount(self.labels[is_known], minlength=len(self.classes))
 
     @property
     def units(self) -> str:
-        """What the examples are called."""
+        """The word for several examples, such as "images"."""
         return self.examples.units
 
     @property
@@ -183,8 +185,8 @@ class Dataset:
         return len(self)
 
     def byte_size(self) -> int | None:
-        """The bytes of the data: of the files or, of many examples, by those of some; None if they
-        are not known."""
+        """The bytes of the data: those of the files, or an estimate from some of the examples; None
+        if they are not known."""
         if self.files:
             return sum(file.size for file in self.files)
         total = 0
@@ -201,41 +203,49 @@ class Dataset:
         lines = []
         for index in spread(len(self), count):
             try:
-                lines.append(self.examples.describe(index) + self._describe_label(index))
+                line = self.examples.describe(index) + self._describe_label(index)
             except (BadRecord, DataError, OSError) as error:
-                lines.append(f"cannot be read: {error}")
+                line = f"cannot be read: {error}"
+            lines.append(line)
         return lines
 
     def _describe_label(self, index: int) -> str:
-        if self.labels is None and not self.classes:
+        if self.labels is not None:
+            label = self.labels[index]
+        elif self.classes:
+            label = self.examples[index]["label"]
+        else:
             return ""
-        label = self.examples[index]["label"] if self.labels is None else self.labels[index]
         if not self.classes:
             return f"  -> {label:g}"
-        return f"  -> {self.classes[label]}" if label >= 0 else "  -> no label"
+        if label < 0:
+            return "  -> no label"
+        return f"  -> {self.classes[label]}"
 
     def with_notes(self, *notes: str) -> Dataset:
-        """The same data set with further notes; a line that is there already is not repeated, and
-        an empty one is none."""
+        """The same data set with further notes, without empty lines and lines that it has
+        already."""
         lines = dict.fromkeys((*self.notes, *notes))
         lines.pop("", None)
         return dataclasses.replace(self, notes=tuple(lines))
 
     def take(self, indices: np.ndarray) -> Dataset:
         """The examples at `indices`, int [examples], with the classes of all."""
-        changes: dict[str, Any] = {"examples": self.examples.take(indices), "origin": None}
-        if self.labels is not None:
-            changes["labels"] = self.labels[indices]
-        if isinstance(changes["examples"], Subset):
-            changes["origin"] = self.origin or self
-        return dataclasses.replace(self, **changes)
+        examples = self.examples.take(indices)
+        labels = self.labels
+        if labels is not None:
+            labels = labels[indices]
+        origin = None
+        if isinstance(examples, Subset):
+            origin = self.origin or self
+        return dataclasses.replace(self, examples=examples, labels=labels, origin=origin)
 
     def hold_out(self, role: str, share: float) -> Dataset:
-        """The examples to train on, or those that are held out, if `share` of all are held out.
+        """The examples to train on, or the held-out ones, if a share of all examples is held out.
 
         Args:
             role: "train" or "heldout".
-            share: a negative one holds out as much from the other end (see `holdout`).
+            share: a negative share holds out as much from the other end (see `holdout`).
 
         Raises:
             DataError: nothing would be left for this role, or a class has a single example.
@@ -251,8 +261,8 @@ class Dataset:
         return self.take(chosen)
 
     def _groups_to_share(self) -> list[np.ndarray]:
-        """The positions of the examples of each class, int [two or more]; a class that the data set
-        declares may have none."""
+        """The positions of the examples of each class, int [two or more]. A declared class without
+        examples is left out."""
         groups = []
         for name, indices in self._examples_by_class().items():
             if len(indices) == 1:
@@ -265,29 +275,32 @@ class Dataset:
         return groups
 
     def _examples_by_class(self) -> dict[str, np.ndarray]:
-        """Class -> positions of its examples; of labels that are not known, all as one class."""
+        """Class -> positions of its examples; all examples as one class if labels are not
+        known."""
         if self.labels is None:
             return {self.split: np.arange(len(self))}
-        order = np.argsort(self.labels, kind="stable")
+        by_label = np.argsort(self.labels, kind="stable")
         counts = np.bincount(self.labels, minlength=len(self.classes))
         ends = np.cumsum(counts)
-        groups = np.split(order, ends[:-1])
+        groups = np.split(by_label, ends[:-1])
         return dict(zip(self.classes, groups, strict=True))
 
 
 def line_of(text: str) -> str:
     """A text in one line of at most LINE columns."""
     line = " ".join(text.split())
-    return line if len(line) <= LINE else f"{line[: LINE - 3]}..."
+    if len(line) <= LINE:
+        return line
+    return f"{line[: LINE - 3]}..."
 
 
 class Splits(Mapping[str, Dataset]):
-    """The splits of a data set by name, each read when it is first asked for.
+    """The splits of a data set by name. A split is read when it is first used.
 
     Args:
         path: the path that was read.
         form: the documented form that was recognised, in words.
-        readers: name -> a function that reads the split; "" if the data name no splits.
+        readers: name -> a function that reads the split; the name is "" if the data have no splits.
     """
 
     def __init__(self, path: str, form: str, readers: Mapping[str, Callable[[], Dataset]]):
@@ -296,9 +309,26 @@ class Splits(Mapping[str, Dataset]):
         self._readers = dict(readers)
         self._read: dict[str, Dataset] = {}
 
+    @classmethod
+    def of_groups(
+        cls, path: str, form: str, groups: Mapping[str, Any], read_split: Callable[..., Dataset]
+    ) -> Splits:
+        """The splits that `read_split(split, group)` reads.
+
+        Args:
+            path, form: see above.
+            groups: split -> its files, or whatever else it consists of.
+            read_split: reads a split.
+        """
+        readers = {}
+        for split, group in groups.items():
+            readers[split] = functools.partial(read_split, split, group)
+        return cls(path, form, readers)
+
     def __getitem__(self, name: str) -> Dataset:
         if name not in self._read:
-            self._read[name] = self._readers[name]()
+            read = self._readers[name]
+            self._read[name] = read()
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:

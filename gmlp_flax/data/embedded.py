@@ -1,4 +1,4 @@
-"""A text that comes with Python, and images that come with this package: enough to run everything
+"""A text that ships with Python, and images that ship with this package: enough to run everything
 offline."""
 
 import importlib.resources
@@ -23,16 +23,25 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n\s*\n")
 
 
 def sentences(text: str) -> list[str]:
-    """The text's sentences, with normalised white space: cut after . ! ? and at blank lines."""
-    return [" ".join(part.split()) for part in _SENTENCE_END.split(text) if part.strip()]
+    """The sentences of a text, cut after . ! ? and at blank lines, with normalised white space."""
+    result = []
+    for part in _SENTENCE_END.split(text):
+        sentence = _one_spaced(part)
+        if sentence:
+            result.append(sentence)
+    return result
+
+
+def _one_spaced(text: str) -> str:
+    """A text with single spaces between words and no white space around them."""
+    return " ".join(text.split())
 
 
 def embedded_text(role: str) -> list[str]:
     """The Python manual, as CPython ships it in `pydoc_data.topics` (79 topics, 465 KB in 3.11).
 
     The topics in HELDOUT_TOPICS are held out. Topics quote each other, so the sentences of the
-    held-out text are removed from the training text: the two have none of their `sentences` in
-    common.
+    held-out text are removed from the training text: the two have no sentence in common.
 
     Args:
         role: "train" or "heldout".
@@ -66,8 +75,8 @@ def embedded_text(role: str) -> list[str]:
 
 
 def embedded_digits(role: str) -> Dataset:
-    """Handwritten digits, 8x8 (UCI; E. Alpaydin and C. Kaynak, 1998): 1,415 to train on, and the
-    last 382 held out.
+    """Handwritten digits, 8x8 (UCI; E. Alpaydin and C. Kaynak, 1998): 1,415 to train on; the last
+    382 are held out.
 
     Images are uint8 [8, 8, 1]. scikit-learn has the digits too, but it is a dependency of more than
     40 MB for 46 KB of data.
@@ -79,7 +88,9 @@ def embedded_digits(role: str) -> Dataset:
     with path.open("rb") as file, np.load(file) as arrays:
         images = arrays["images"][..., None]
         labels = arrays["labels"].astype(np.int32)
-    part = slice(None, -HELDOUT_DIGITS) if role == TRAIN else slice(-HELDOUT_DIGITS, None)
+    part = slice(-HELDOUT_DIGITS, None)
+    if role == TRAIN:
+        part = slice(None, -HELDOUT_DIGITS)
     return Dataset(
         path=f"digits/{role}",
         form="digits that come with gmlp_flax",
@@ -93,8 +104,9 @@ def embedded_digits(role: str) -> Dataset:
 def _remove(text: str, unwanted: set[str]) -> str:
     """The text without the sentences in `unwanted`; the white space between sentences stays."""
     kept = []
-    for number, part in enumerate(re.split(f"({_SENTENCE_END.pattern})", text)):
+    parts = re.split(f"({_SENTENCE_END.pattern})", text)
+    for number, part in enumerate(parts):
         is_space = number % 2 == 1  # after each sentence
-        if is_space or " ".join(part.split()) not in unwanted:
+        if is_space or _one_spaced(part) not in unwanted:
             kept.append(part)
     return "".join(kept)

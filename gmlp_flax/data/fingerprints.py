@@ -1,8 +1,8 @@
-"""What recognises the data of a role without reading them all: a run keeps it, and compares it when
-it resumes.
+"""Fingerprints, which identify the data of a role without reading all of them. A run saves its
+fingerprints, and compares them when it resumes.
 
-A fingerprint is a dict: counts, and hashes of names, sizes and a sample of the content. It stays
-the same if the data move, or are copied with other times.
+A fingerprint is a dict of counts, and of hashes of names, sizes and a sample of the content. It
+stays the same if the data move, or are copied with other times.
 """
 
 import hashlib
@@ -17,15 +17,16 @@ from gmlp_flax.io.files import File
 
 Fingerprint = dict[str, int | str]
 
-SAMPLE = 64  # files whose ends are read, at most
+SAMPLE = 64  # at most so many files have their ends read
 END = 64 << 10  # bytes of an end
 _THREADS = 16
 
 
 def spread(count: int, most: int = SAMPLE) -> list[int]:
-    """At most `most` of `count` positions, evenly spread, the first and the last among them."""
+    """At most `most` of `count` positions, evenly spread from the first to the last."""
     positions = np.linspace(0, count - 1, min(count, most))
-    return np.unique(positions.astype(int)).tolist()
+    whole = np.unique(positions.astype(int))
+    return whole.tolist()
 
 
 def digest(values: Iterable[str | bytes]) -> str:
@@ -33,19 +34,20 @@ def digest(values: Iterable[str | bytes]) -> str:
     state = hashlib.sha256()
     for value in values:
         content = _as_bytes(value) if isinstance(value, str) else value
-        state.update(len(content).to_bytes(8, "little"))
+        length = len(content).to_bytes(8, "little")
+        state.update(length)
         state.update(content)
     return state.hexdigest()[:16]
 
 
 def _as_bytes(text: str) -> bytes:
-    # Names of files may have lone surrogates, and texts of JSON as well.
+    # Names of files and texts in JSON may have lone surrogates.
     return text.encode("utf-8", "surrogatepass")
 
 
 def ends(file: File) -> bytes:
-    """The first and the last bytes of a file, or all of a small one. Raises DataError if it cannot
-    be read."""
+    """The first and the last bytes of a file, or all bytes of a small one. Raises DataError if it
+    cannot be read."""
     if not file.size:
         return b""
     if file.size <= END:
@@ -56,25 +58,31 @@ def ends(file: File) -> bytes:
 
 
 def of_files(present: Sequence[File]) -> Fingerprint:
-    """The names and sizes of all files, and the two ends of some. Raises DataError if one cannot be
-    read."""
+    """A fingerprint of the names and sizes of all files, and of the ends of some. Raises DataError
+    if a file cannot be read."""
     sample = [present[position] for position in spread(len(present))]
     with ThreadPoolExecutor(_THREADS) as pool:
         content = digest(pool.map(ends, sample))
-    sizes = [file.size for file in present]
+    names = []
+    sizes = []
+    for file in present:
+        names.append(file.name)
+        sizes.append(file.size)
     return {
         "files": len(present),
         "bytes": sum(sizes),
-        "names": digest(file.name for file in present),
+        "names": digest(names),
         "content": digest([repr(sizes), content]),
     }
 
 
 def of_texts(texts: Sequence[str]) -> str:
-    """A hash of texts in memory, of which many may be the same object."""
-    known: dict[str, int] = {}
+    """A hash of texts in memory. It is fast if many of them are the same object."""
+    checksum_of: dict[str, int] = {}
+    checksums = []
     for text in texts:
-        if text not in known:
-            known[text] = zlib.crc32(_as_bytes(text))
-    checksums = [known[text] for text in texts]
-    return digest([np.array(checksums, np.uint32).tobytes()])
+        if text not in checksum_of:
+            checksum_of[text] = zlib.crc32(_as_bytes(text))
+        checksums.append(checksum_of[text])
+    packed = np.array(checksums, np.uint32).tobytes()
+    return digest([packed])

@@ -1,15 +1,15 @@
-"""Which examples of a split that is shared are held out: the CRC-32 of an example's key decides.
+"""Which examples are held out of a split: the CRC-32 of an example's key decides.
 
     documents        the text
     images           the file's name, class by class; in a TFDS split, the record's position
     labelled text    the first text: examples with the same premise stay together
     questions        the title of the article: no passage is both trained on and held out
 
-A negative share holds out as much from the other end, to choose settings by; the examples that a
+A negative share holds out as much from the other end, to choose settings by. The examples that the
 positive share holds out are then neither trained on nor held out. Whether an example is held out
-depends on its key and the share alone, not on the order of the examples or on additions to them.
-The one exception: if a class of images would have nothing on one side, one of its images moves
-there.
+depends only on its key and the share, not on the order of the examples or on additions to them.
+There is one exception: if a class of images would have no image in one split, one of its images
+moves there.
 """
 
 import zlib
@@ -25,33 +25,36 @@ ROLES = (TRAIN, HELDOUT)
 
 
 def is_member(role: str, key: str, share: float) -> bool:
-    """Whether the example with this key has a role, TRAIN or HELDOUT, if a share is held out."""
-    place = _hash(key) / 2**32
+    """Whether the example with a key has a role, TRAIN or HELDOUT, if a share is held out."""
+    position = _hash(key) / 2**32  # from 0 to 1
     if share >= 0:
-        is_heldout = place < share
+        is_heldout = position < share
         return is_heldout == (role == HELDOUT)
-    is_heldout = place >= 1 + share
+    is_heldout = position >= 1 + share
     if role == HELDOUT:
         return is_heldout
-    return not is_heldout and place >= -share
+    return not is_heldout and position >= -share
 
 
 def members(keys: Sequence[str], role: str, share: float) -> np.ndarray:
     """The positions of the keys whose examples have a role: int [members]."""
-    chosen = [index for index, key in enumerate(keys) if is_member(role, key, share)]
+    chosen = []
+    for index, key in enumerate(keys):
+        if is_member(role, key, share):
+            chosen.append(index)
     return np.array(chosen, np.int64)
 
 
 def stratified_members(
     keys: list[str], groups: Sequence[np.ndarray], role: str, share: float
 ) -> np.ndarray:
-    """As `members`, but of each group, int [members], at least one example has each role.
+    """Like `members`, but each role has at least one example of each group: int [members].
 
     If the keys leave a role empty, the example whose hash is nearest moves there. A negative share
-    holds out nothing of a group of which the positive one leaves a single example to train on.
+    holds out nothing of a group if the positive share leaves a single example of it to train on.
 
     Args:
-        keys: of all examples.
+        keys: the keys of all examples.
         groups: positions of the examples of each class, two or more.
         role, share: see `is_member`.
 
@@ -60,33 +63,37 @@ def stratified_members(
     """
     chosen: list[int] = []
     for group in groups:
-        hashes = np.array([_hash(keys[index]) for index in group.tolist()], np.uint32)
-        by_hash = group[np.argsort(hashes, kind="stable")]
+        hashes = [_hash(keys[index]) for index in group.tolist()]
+        order = np.argsort(hashes, kind="stable")
+        by_hash = group[order]
         first, last = _bounds(hashes, share)
-        if role == HELDOUT:
-            part = by_hash[:first] if share >= 0 else by_hash[last:]
-        else:
+        if role != HELDOUT:
             part = by_hash[first:last]
+        elif share >= 0:
+            part = by_hash[:first]
+        else:
+            part = by_hash[last:]
         chosen += part.tolist()
-    return np.array(sorted(chosen), np.int64)
+    chosen.sort()
+    return np.array(chosen, np.int64)
 
 
-def _bounds(hashes: np.ndarray, share: float) -> tuple[int, int]:
-    """Which of two or more hashes, in order, are trained on: those between two bounds.
+def _bounds(hashes: Sequence[int], share: float) -> tuple[int, int]:
+    """The bounds between which two or more hashes, in order, are trained on.
 
-    The positive share holds out those before the first, and a negative one those from the second
-    on.
+    A positive share holds out the hashes before the first bound, a negative share those from the
+    second bound on.
     """
     count = len(hashes)
-    places = hashes / 2**32
-    lowest = int(np.count_nonzero(places < abs(share)))
-    first = min(max(lowest, 1), count - 1)
+    positions = np.array(hashes) / 2**32  # from 0 to 1
+    low_count = int(np.count_nonzero(positions < abs(share)))
+    first = min(max(low_count, 1), count - 1)
     if share >= 0:
         return first, count
-    highest = int(np.count_nonzero(places >= 1 + share))
-    most = count - first - 1  # of the others, one is trained on
-    last = count - min(max(highest, 1), most)
-    return first, last
+    high_count = int(np.count_nonzero(positions >= 1 + share))
+    most = count - first - 1  # one of the others is trained on
+    heldout_count = min(max(high_count, 1), most)
+    return first, count - heldout_count
 
 
 def _hash(key: str) -> int:
@@ -95,7 +102,7 @@ def _hash(key: str) -> int:
 
 
 def nothing_left(what: str, role: str, share: float) -> DataError:
-    """The error of a share that leaves nothing for a role; `what` is "the articles of ..."."""
+    """The error if a share leaves nothing for a role; `what` is "the articles of ..."."""
     return DataError(
         f"{what}: nothing is left for {role!r} with heldout_share={share}; change it, give more "
         "data, or give the held-out data a path of their own"

@@ -1,5 +1,5 @@
-"""What Hugging Face's package datasets writes beside the rows of a data set (save_to_disk), and
-what repositories on its hub have."""
+"""The metadata files that Hugging Face's package datasets writes beside the rows of a data set
+(save_to_disk), and that repositories on its hub have."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -14,19 +14,20 @@ _METADATA = (INFO_FILE, "dataset_infos.json", "state.json", SPLITS_FILE)
 
 
 def is_metadata(name: str) -> bool:
-    """Whether a file holds no rows, by its name: it describes them, or caches others."""
+    """Whether a file, by its name, has no rows of its own: it describes rows or caches them."""
     _, _, base = name.rpartition("/")
-    return base in _METADATA or (base.startswith("cache-") and base.endswith(".arrow"))
+    is_cache = base.startswith("cache-") and base.endswith(".arrow")
+    return is_cache or base in _METADATA
 
 
-def metadata(found: Iterable[File]) -> list[File]:
-    """The files that hold no rows, as in `is_metadata`."""
-    return [file for file in found if is_metadata(file.name)]
+def metadata(listing: Iterable[File]) -> list[File]:
+    """The files that hold no rows (see `is_metadata`)."""
+    return [file for file in listing if is_metadata(file.name)]
 
 
-def declares_splits(found: Iterable[File]) -> bool:
+def declares_splits(listing: Iterable[File]) -> bool:
     """Whether the folders of a data set are its splits."""
-    return any(file.name == SPLITS_FILE for file in found)
+    return any(file.name == SPLITS_FILE for file in listing)
 
 
 def declared_classes(path: str) -> dict[str, tuple[str, ...]]:
@@ -37,13 +38,15 @@ def declared_classes(path: str) -> dict[str, tuple[str, ...]]:
         DataError: the dataset_info.json holds no object of JSON.
     """
     folder, _, _ = path.rpartition("/")
-    info = files.join(folder, INFO_FILE) if folder else INFO_FILE
-    if not files.exists(info):
+    info_path = files.join(folder, INFO_FILE) if folder else INFO_FILE
+    if not files.exists(info_path):
         return {}
-    return records.feature_classes(json_files.read(info, dict).get("features"))
+    info = json_files.read(info_path, dict)
+    return records.feature_classes(info.get("features"))
 
 
 def write_info(path: str, column: str, classes: Sequence[str]) -> None:
     """Writes a dataset_info.json that declares the classes of a column."""
     feature = {"names": list(classes), "_type": "ClassLabel"}
-    files.write(path, json.dumps({"features": {column: feature}}, indent=1).encode())
+    text = json.dumps({"features": {column: feature}}, indent=1)
+    files.write(path, text.encode())

@@ -1,13 +1,12 @@
-"""ListOps as Long Range Arena makes it: long trees of operators on digits, and their values
-(2011.04006, section 2.2); and its data set on disk, in the form in which Long Range Arena publishes
-it.
+"""ListOps as in Long Range Arena: long trees of operators on digits, and their values (2011.04006,
+section 2.2); and its data set on disk, in the form that Long Range Arena publishes.
 
     [MAX 4 3 [MIN 2 3 ] 1 0 [MED 1 5 8 9 2 ] ]    has the value 5
 
-The grammar is that of the published generator (google-research/long-range-arena, data/listops.py):
-at each node above the greatest depth stands an operator with probability 1/4, else a digit; an
-operator has 2 to 10 arguments, all equally likely. Trees of other lengths than the wanted ones are
-thrown away, and no two trees are equal.
+The grammar is that of the published generator (google-research/long-range-arena, data/listops.py).
+A node above the greatest depth is an operator with probability 1/4, else a digit. An operator has 2
+to 10 arguments, all equally likely. Trees of other lengths than the requested ones are thrown away,
+and no two trees are equal.
 """
 
 import hashlib
@@ -47,13 +46,13 @@ _NUMBER = re.compile("[0-9]{1,9}")
 
 
 class Grammar(NamedTuple):
-    """What trees are kept: with more symbols than `shortest` and fewer than `longest`, a digit 1
-    and an operator 2."""
+    """The trees that are kept: they have more symbols than `shortest` and fewer than `longest`. A
+    digit counts as 1 symbol, an operator as 2."""
 
     shortest: int = 500
     longest: int = 2000
-    depth: int = 10  # of a node, at most; the root has depth 1
-    arguments: int = 10  # of an operator, at most
+    depth: int = 10  # the largest depth of a node; the root has depth 1
+    arguments: int = 10  # the most arguments of an operator
 
 
 class Tree(NamedTuple):
@@ -69,11 +68,9 @@ def generate(grammar: Grammar, seed: int) -> Iterator[Tree]:
     """Endless different trees, the same ones for the same grammar and seed, on any machine.
 
     Raises:
-        DataError: the grammar hardly ever gives a tree of the wanted length that is not among the
-            earlier ones.
+        DataError: the grammar hardly ever gives a new tree of the requested length.
     """
-    # Of all that `random` draws, `random()` alone is promised to stay the same in later versions of
-    # Python.
+    # Python promises only for `random()` that its numbers stay the same in later versions.
     draw = random.Random(seed).random
     known: set[bytes] = set()
     thrown = 0
@@ -107,10 +104,11 @@ def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
             digit = int(10 * draw())
             symbols.append(DIGITS[digit])
             return digit
-        operator = operators[int(len(operators) * draw())]
-        arguments = 2 + int((grammar.arguments - 1) * draw())
+        choice = int(len(operators) * draw())
+        operator = operators[choice]
+        further = int((grammar.arguments - 1) * draw())
         symbols.append(operator)
-        values = [node(depth + 1) for _ in range(arguments)]
+        values = [node(depth + 1) for _ in range(2 + further)]
         symbols.append(END)
         return OPERATORS[operator](values)
 
@@ -122,22 +120,23 @@ def draw_tree(draw: Callable[[], float], grammar: Grammar) -> Tree | None:
 
 
 def parse_numbers(text: str, what: str, count: int) -> tuple[int, ...]:
-    """So many numbers with commas between; raises DataError, naming `what`, if they are not
-    that."""
-    numbers = text.split(",")
-    if len(numbers) != count or not all(map(_NUMBER.fullmatch, numbers)):
+    """A number of whole numbers with commas between them; raises DataError, which names `what`, for
+    any other text."""
+    words = text.split(",")
+    are_numbers = all(map(_NUMBER.fullmatch, words))
+    if len(words) != count or not are_numbers:
         raise DataError(f"{what}: expected {count} numbers with commas between them")
-    return tuple(map(int, numbers))
+    return tuple(map(int, words))
 
 
 def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed: int = 0) -> int:
-    """Makes the data set, unless the folder has it already, and returns the symbols of its longest
-    tree.
+    """Makes the data set, unless the folder has it already, and returns the number of symbols of
+    its longest tree.
 
     The same arguments give the same bytes. The trees of all splits differ from each other.
 
     Raises:
-        DataError: the sizes or the grammar make no sense; the folder holds another data set or
+        DataError: the sizes or the grammar are out of range; the folder holds another data set or
             cannot be written to; or as in `generate`.
     """
     _check_grammar(sizes, grammar)
@@ -150,7 +149,8 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
         content = bytearray(b"Source\tTarget\n")
         for tree in itertools.islice(trees, size):
             longest = max(longest, tree.length)
-            content += f"{tree.text}\t{tree.value}\n".encode()
+            line = f"{tree.text}\t{tree.value}\n"
+            content += line.encode()
         files.write(files.join(folder, name), bytes(content))
     facts = {"made of": arguments, "longest": longest}
     json_files.write(files.join(folder, FACTS), facts)
@@ -160,7 +160,8 @@ def make(folder: str, sizes: tuple[int, ...], grammar: Grammar = Grammar(), seed
 def _check_grammar(sizes: tuple[int, ...], grammar: Grammar) -> None:
     has_room = 0 <= grammar.shortest < grammar.longest - 1 <= _LONGEST
     has_depth = 2 <= grammar.depth <= _DEEPEST
-    if has_room and has_depth and all(1 <= size <= _MOST for size in sizes):
+    has_trees = min(sizes) >= 1 and max(sizes) <= _MOST
+    if has_room and has_depth and has_trees:
         return
     raise DataError(
         f"trees {sizes} of lengths {grammar.shortest},{grammar.longest} and depth {grammar.depth}: "
@@ -170,8 +171,8 @@ def _check_grammar(sizes: tuple[int, ...], grammar: Grammar) -> None:
 
 
 def _read_longest(folder: str, arguments: dict[str, Any]) -> int:
-    """The symbols of the longest tree of the data set in a folder; raises DataError if it was made
-    of other arguments."""
+    """The number of symbols of the longest tree in a folder; raises DataError if the data set was
+    made from other arguments."""
     path = files.join(folder, FACTS)
     facts = json_files.read(path, dict)
     made_of = facts.get("made of", "unknown")

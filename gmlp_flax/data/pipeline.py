@@ -1,11 +1,11 @@
-"""One host's batches: for training as a function of (seed, step), and for evaluation with every
-example once.
+"""The batches of one host. Training batches are a function of (seed, step), and evaluation batches
+have every example once.
 
 Batches are dicts of stacked NumPy arrays. Grain reads ahead, in threads or in worker processes.
 
-The content of a batch depends on the seed and the batch's number alone: neither on the number of
-hosts, threads or worker processes, nor on whether the run was interrupted. So a batch is made from
-its number: `Order` says which examples it has, and how they are read.
+The content of a batch depends only on the seed and the batch's number, not on the number of hosts,
+threads or worker processes, or on whether the run was interrupted. So a batch is made from its
+number: `Order` decides which examples it has, and how they are read.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Source(Protocol):
 
 
 class Order(Protocol):
-    """Endless examples in the order of training, read many at once: Grain's own batches take 5
-    microseconds for each example, ten times what a window of tokens takes."""
+    """Endless examples in the order of training, read many at once. Grain's own batches take 5
+    microseconds for each example, ten times as long as a window of tokens."""
 
     def batch(self, positions: range) -> Batch:
         """The examples at consecutive positions of the order, stacked."""
@@ -71,9 +71,9 @@ def unchanged(batch: Batch) -> Batch:
 
 
 class Shuffled:
-    """Endless examples, of which each epoch is the whole source in a new order. Picklable.
+    """Endless examples. Each epoch is the whole source in a new order. Picklable.
 
-    With `repeats`, an epoch holds every example that many times, each time transformed anew
+    With `repeats`, an epoch holds every example that many times, each time with a new transform
     (repeated augmentation: Hoffer et al. 2019, DeiT). Papers count epochs by the size of the
     source: `repeats` such epochs see the whole source once. Copies of an example are less than half
     a batch apart.
@@ -82,7 +82,7 @@ class Shuffled:
         source: the examples.
         seed: decides order and randomness; a non-negative integer.
         transform: applied to each example with a random generator, which depends on the seed and on
-            the example's position in the order. It must not keep the generator.
+            the example's position in the order. It must not keep a reference to the generator.
         repeats: how often an epoch holds each example.
         batch_size: examples per step, over all hosts; for `repeats`.
 
@@ -126,14 +126,14 @@ class Shuffled:
 
 
 def _repeated(stretch: int, repeats: int, position: int) -> int:
-    """The example of the order without repeats that stands at a position of that with them: each
-    stretch of examples stands there `repeats` times."""
+    """The position in the order without repeats of the example at a position of the order with
+    repeats, which has each stretch of examples `repeats` times."""
     whole_stretches = position // (stretch * repeats)
     return whole_stretches * stretch + position % stretch
 
 
 def _reordered(examples: grain.MapDataset, index: Callable[[int], int]) -> grain.MapDataset:
-    """Endless examples, of which number i is examples[index(i)]."""
+    """Endless examples: number i is examples[index(i)]."""
     import grain
 
     return grain.MapDataset.range(_ENDLESS).map(lambda position: examples[index(position)])
@@ -145,11 +145,11 @@ class Reading:
 
     Attributes:
         batch_size: examples per step, over all hosts.
-        host, hosts: this host's number, and how many there are. In training the hosts' parts of a
+        host, hosts: this host's number, and the number of hosts. In training, the hosts' parts of a
             batch, concatenated, are the batch that a single host would make.
-        workers: processes that read and transform; 0 for threads of this one. They are spawned: a
-            script must guard its entry with `if __name__ == "__main__"`.
-        finish: applied to each batch, where it is read.
+        workers: processes that read and transform; 0 for threads of this process. They are spawned:
+            a script must guard its entry with `if __name__ == "__main__"`.
+        finish: applied to each batch, in the process that reads it.
 
     Raises:
         DataError: `batch_size` is not divisible by `hosts`.
@@ -171,13 +171,13 @@ class Reading:
 
     @property
     def share(self) -> int:
-        """The examples of a batch that a host reads."""
+        """The number of examples of a batch that a host reads."""
         return self.batch_size // self.hosts
 
 
 def train_batches(order: Order, reading: Reading, start: int = 0) -> Batches:
-    """Endless batches, from number `start` on, of consecutive examples of an order, which is
-    pickled if there are workers.
+    """Endless batches of consecutive examples of an order, from batch number `start` on. The order
+    is pickled if there are workers.
 
     A batch may hold the end of one epoch and the beginning of the next. A DataError of the examples
     reaches the caller of `next`.
@@ -192,16 +192,17 @@ def train_batches(order: Order, reading: Reading, start: int = 0) -> Batches:
 def _train_batch(order: Order, reading: Reading, step: int) -> Batch:
     first = step * reading.batch_size + reading.host * reading.share
     positions = range(first, first + reading.share)
-    return reading.finish(order.batch(positions))
+    batch = order.batch(positions)
+    return reading.finish(batch)
 
 
 def evaluation_batches(source: Source, reading: Reading) -> Batches:
-    """Every example once, over all hosts, in the source's order; all hosts have equally many
-    batches of one shape.
+    """Every example once, over all hosts, in the source's order. All hosts have the same number of
+    batches, all of one shape.
 
-    Hosts take every `hosts`-th example. The last global batch is filled with copies of the last
-    example. Batches have one more entry, "weight" (float32 [batch]): 1 for examples, 0 for these
-    copies. The source is pickled if there are workers.
+    A host takes every `hosts`-th example. The last global batch is filled up with copies of the
+    last example. Batches have one more entry, "weight" (float32 [batch]): 1 for examples, 0 for
+    these copies. The source is pickled if there are workers.
 
     Raises:
         DataError: the source is empty.
@@ -218,21 +219,24 @@ def evaluation_batches(source: Source, reading: Reading) -> Batches:
 def _evaluation_batch(source: Source, reading: Reading, number: int) -> Batch:
     last = len(source) - 1
     first = number * reading.batch_size + reading.host
+    stop = first + reading.batch_size
     examples = []
-    for position in range(first, first + reading.batch_size, reading.hosts):
+    for position in range(first, stop, reading.hosts):
         example = source[min(position, last)]
         is_copy = position > last
         weight = np.float32(0 if is_copy else 1)
         examples.append({**example, "weight": weight})
-    return reading.finish(stack(examples))
+    batch = stack(examples)
+    return reading.finish(batch)
 
 
 class Spread:
     """At most `count` examples of a source, evenly spread over it; all of them if `count` is 0."""
 
     def __init__(self, source: Source, count: int):
+        length = len(source)
         self._source = source
-        self._count = min(count or len(source), len(source))
+        self._count = min(count or length, length)
 
     def __len__(self) -> int:
         return self._count
@@ -249,18 +253,18 @@ def require_examples(source: Source) -> None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: what taskset, SLURM or a container leave it, not all that
-    the machine has."""
+    """The number of cores that this process may use: what taskset, SLURM or a container leaves it,
+    not all cores of the machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class Batches(Iterator[Batch], contextlib.AbstractContextManager):
-    """An iterator over batches that owns threads or processes: use it in a `with` statement, or
+    """An iterator over batches that owns threads or processes. Use it in a `with` statement, or
     call `close`.
 
-    `close` stops reading ahead and ends the worker processes; it may be called more than once.
+    `close` stops reading ahead and ends the worker processes. It may be called more than once.
     """
 
     def __init__(self, iterator: grain.DatasetIterator, workers: int):
@@ -315,6 +319,6 @@ def _read_ahead(batches: grain.MapDataset, workers: int) -> Batches:
 
 
 def _private_copy(batch: Batch) -> Batch:
-    """The batch in private memory: JAX may hold it until after shared memory must be freed, see
-    `_close_and_drop`."""
+    """The batch in private memory. JAX may hold it longer than shared memory may live (see
+    `_close_and_drop`)."""
     return {name: np.array(value) for name, value in batch.items()}

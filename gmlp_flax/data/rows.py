@@ -1,11 +1,11 @@
 """Rows with named columns, from .csv, .tsv, .jsonl, .parquet and .arrow files.
 
-    .csv, .tsv        RFC 4180 in UTF-8, with commas or tabs: the first line names the columns, a
+    .csv, .tsv        RFC 4180 in UTF-8, with commas or tabs. The first line names the columns. A
                       cell in quotation marks may hold commas, tabs, line breaks and doubled marks
     .jsonl, .json     one JSON object per line, in UTF-8
-    .parquet, .arrow  as Hugging Face's package datasets writes them, too: numbers of classes that
-                      it named come out as these names, also in .jsonl beside its
-                      dataset_info.json
+    .parquet, .arrow  also as Hugging Face's package datasets writes them: if it declared names of
+                      classes, rows have these names and not their numbers, also in .jsonl beside
+                      its dataset_info.json
 
 The first three may be compressed: .gz, .xz, .bz2, .zst.
 """
@@ -31,66 +31,73 @@ Row = dict[str, Any]  # name of the column -> value
 
 
 class Located(NamedTuple):
-    """A row, or why there is none, and where it stands, for messages: "FILE, line 3"."""
+    """A row, or the reason why there is none, and its place for messages: "FILE, line 3"."""
 
     where: str
     row: Row | BadRecord
 
 
 def require_suffix(path: str, suffixes: Collection[str] = SUFFIXES, kind: str = "table") -> None:
-    """Raises DataError unless a file has one of some suffixes, those of COLUMNAR not compressed.
+    """Raises DataError unless a file has one of some suffixes. Files of COLUMNAR must not be
+    compressed.
 
     Args:
-        path: of the file.
-        suffixes: without that of a compression.
+        path: the path of the file.
+        suffixes: the suffixes, without that of a compression.
         kind: what such a file is, for the message.
     """
     suffix = files.suffix(path)
     if suffix in COLUMNAR and files.compression(path):
-        raise DataError(f"{path!r}: {suffix} files are read as they are: decompress it")
+        raise DataError(f"{path!r}: compressed {suffix} files are not read: decompress it")
     if suffix not in suffixes:
         raise DataError(
-            f"{path!r} is no {kind}: expected {_listed_suffixes(suffixes)}; rename it if it is one"
+            f"{path!r} is not a {kind}: expected {_listed_suffixes(suffixes)}; rename it if it is "
+            "one"
         )
 
 
 def _listed_suffixes(suffixes: Collection[str]) -> str:
-    """Suffixes, and of which of them files may be compressed, for messages."""
+    """The suffixes, and which of these files may be compressed, for messages."""
     text = ", ".join(suffixes)
-    compressed = [suffix for suffix in suffixes if suffix not in COLUMNAR]
-    if not compressed:
+    compressible = [suffix for suffix in suffixes if suffix not in COLUMNAR]
+    if not compressible:
         return text
-    return f"{text} ({', '.join(compressed)} also with {', '.join(files.COMPRESSIONS)})"
+    compressions = ", ".join(files.COMPRESSIONS)
+    return f"{text} ({', '.join(compressible)} also with {compressions})"
 
 
-def is_file(path: str, found: Sequence[File]) -> bool:
-    """Whether what was found at a path is a single file, not the files of a folder."""
-    return len(found) == 1 and found[0].path == path
+def is_file(path: str, listing: Sequence[File]) -> bool:
+    """Whether the listing of a path is a single file, not the files of a folder."""
+    if len(listing) != 1:
+        return False
+    return listing[0].path == path
 
 
 def find_by_suffix(
-    path: str, found: Sequence[File], suffixes: Collection[str] = SUFFIXES, kind: str = "table"
+    path: str, listing: Sequence[File], suffixes: Collection[str] = SUFFIXES, kind: str = "table"
 ) -> list[File]:
     """The files at a path that have one of some suffixes, without those that describe others.
 
     Args:
-        path: of a file or a folder, for messages.
-        found: the files there.
+        path: the path of a file or a folder, for messages.
+        listing: the files there.
         suffixes, kind: see `require_suffix`.
 
     Raises:
         DataError: there is no such file, or a shard is missing.
     """
-    if is_file(path, found):
+    if is_file(path, listing):
         require_suffix(path, suffixes, kind)
-        return list(found)
+        return list(listing)
     members = []
-    for file in found:
-        if files.suffix(file.name) in suffixes and not hugging_face.is_metadata(file.name):
+    for file in listing:
+        if hugging_face.is_metadata(file.name):
+            continue
+        if files.suffix(file.name) in suffixes:
             require_suffix(file.path, suffixes, kind)
             members.append(file)
     if not members:
-        kinds = files.count_by_suffix(file.name for file in found) or "no files"
+        kinds = files.count_by_suffix(file.name for file in listing) or "no files"
         raise DataError(
             f"{path!r} holds no {kind} ({kinds}): expected {_listed_suffixes(suffixes)}"
         )
@@ -98,49 +105,56 @@ def find_by_suffix(
     return members
 
 
-def others_note(path: str, found: Sequence[File], members: Sequence[File]) -> str:
-    """A line that counts the files of a folder besides `members`, which are read, and those that
-    describe them, by suffix; "" without any."""
-    known = {file.name for file in (*members, *hugging_face.metadata(found))}
-    return unread_note(path, [file.name for file in found if file.name not in known])
+def others_note(path: str, listing: Sequence[File], members: Sequence[File]) -> str:
+    """A line that counts by suffix the files of a folder that are not read; "" if there are none.
+    `members` are read, and files that describe them do not count."""
+    known = {file.name for file in members}
+    unread = []
+    for file in listing:
+        if file.name not in known and not hugging_face.is_metadata(file.name):
+            unread.append(file.name)
+    return unread_note(path, unread)
 
 
 def unread_note(path: str, names: Sequence[str]) -> str:
-    """A line that counts files at a path that are not read, by suffix; "" without any."""
+    """A line that counts by suffix the files at a path that are not read; "" if there are none."""
     if not names:
         return ""
-    return f"{path!r}: {counted(len(names), 'file')} not read ({files.count_by_suffix(names)})"
+    count = counted(len(names), "file")
+    kinds = files.count_by_suffix(names)
+    return f"{path!r}: {count} not read ({kinds})"
 
 
 def read_rows(
     path: str, columns: Sequence[str] | None = None, header: Sequence[str] = (), quoted: bool = True
 ) -> Iterator[Located]:
-    """Yields the rows of a file in order, blank lines left out.
+    """Yields the rows of a file in order, without blank lines.
 
     Args:
-        path: of the file.
-        columns: the columns to read, of .parquet and .arrow files, which need not read others;
-            None for all.
+        path: the path of the file.
+        columns: the columns to read from a .parquet or .arrow file; None for all.
         header: names of the columns of a .csv or .tsv file whose first line is a row.
         quoted: whether quotation marks around the cells of a .tsv file are those of RFC 4180; if
             not, they are text, as in GLUE's files.
 
     Raises:
-        DataError: the file has no such format, cannot be read, or its header cannot be used.
+        DataError: the file has another format, cannot be read, or its header cannot be used.
     """
     require_suffix(path)
     suffix = files.suffix(path)
     if suffix in COLUMNAR:
         return _columnar_rows(path, columns)
     if suffix in JSON_LINES:
-        return _with_class_names(_json_rows(path), hugging_face.declared_classes(path))
-    return _named_rows(path, _cells(path, quoted), tuple(header))
+        declared = hugging_face.declared_classes(path)
+        return _with_class_names(_json_rows(path), declared)
+    lines = _cells(path, quoted)
+    return _named_rows(path, lines, tuple(header))
 
 
 def _with_class_names(
     located: Iterator[Located], declared: Mapping[str, Sequence[str]]
 ) -> Iterator[Located]:
-    """Rows in which the names of declared classes stand for their numbers."""
+    """Rows with the names of declared classes in place of their numbers."""
     if not declared:
         yield from located
         return
@@ -152,7 +166,7 @@ def _with_class_names(
 
 
 def column_names(path: str, quoted: bool = True) -> tuple[str, ...]:
-    """The columns of a file: of its header, of its schema or, of JSON lines, of its first object.
+    """The columns of a file, from its header, its schema, or the first object of JSON lines.
 
     Raises:
         DataError: the file is empty, holds no JSON object, or two columns have one name.
@@ -165,21 +179,25 @@ def column_names(path: str, quoted: bool = True) -> tuple[str, ...]:
         names = records.parquet_columns(path)
         _require_different(path, names)
         return names
-    return _read_header(path, _cells(path, quoted))
+    lines = _cells(path, quoted)
+    return _read_header(path, lines)
 
 
 def first_cells(path: str, quoted: bool = True) -> tuple[str, ...]:
-    """The cells of the first line of a .csv or .tsv file, which may be a header or a row; () of an
-    empty file."""
+    """The cells of the first line of a .csv or .tsv file, which may be a header or a row; () if the
+    file is empty."""
     first = next(_cells(path, quoted), None)
     return tuple(first.cells) if first else ()
 
 
 def declared_classes(path: str, column: str) -> tuple[str, ...]:
-    """The names of the classes of a column, if the package datasets declared them, in the file or
-    in the dataset_info.json beside it; else ()."""
-    in_file = records.parquet_classes(path) if files.suffix(path) in COLUMNAR else {}
-    declared = in_file or hugging_face.declared_classes(path)
+    """The names of the classes of a column, if the package datasets declared them in the file or in
+    the dataset_info.json beside it; else ()."""
+    declared: Mapping[str, tuple[str, ...]] = {}
+    if files.suffix(path) in COLUMNAR:
+        declared = records.parquet_classes(path)
+    if not declared:
+        declared = hugging_face.declared_classes(path)
     return declared.get(column, ())
 
 
@@ -204,18 +222,22 @@ def _named_rows(path: str, lines: Iterator[_Line], header: tuple[str, ...]) -> I
     names = header or _read_header(path, lines)
     for line in lines:
         where = f"{path}, line {line.number}"
-        if len(line.cells) != len(names):
-            there = counted(len(line.cells), "cell")
-            columns = listed(map(repr, names))
-            problem = f"found {there}; expected {len(names)}, for the columns {columns}"
-            yield Located(where, BadRecord(problem))
-            continue
         try:
-            cells = [_utf8_cell(cell) for cell in line.cells]
+            yield Located(where, _named_row(line.cells, names))
         except BadRecord as error:
             yield Located(where, error)
-            continue
-        yield Located(where, dict(zip(names, cells, strict=True)))
+
+
+def _named_row(cells: list[str], names: tuple[str, ...]) -> Row:
+    """A row of a table as a dict; raises BadRecord if it has fewer or more cells than columns."""
+    if len(cells) != len(names):
+        count = counted(len(cells), "cell")
+        columns = listed(map(repr, names))
+        raise BadRecord(f"found {count}; expected {len(names)}, for the columns {columns}")
+    row: Row = {}
+    for name, cell in zip(names, cells, strict=True):
+        row[name] = _utf8_cell(cell)
+    return row
 
 
 def _read_header(path: str, lines: Iterator[_Line]) -> tuple[str, ...]:
@@ -239,10 +261,11 @@ def _require_different(path: str, names: Sequence[str]) -> None:
 
 
 def _utf8_cell(cell: str) -> str:
-    """A cell whose bytes that are no UTF-8 were escaped; raises BadRecord if there are some."""
+    """A cell in which bytes that are not UTF-8 were escaped; raises BadRecord if there are any."""
     if cell.isascii():
         return cell
-    return records.decode_utf8(cell.encode("utf-8", "surrogateescape"), keep_mark=True)
+    content = cell.encode("utf-8", "surrogateescape")
+    return records.decode_utf8(content, keep_mark=True)
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
@@ -269,14 +292,15 @@ def _plain_cells(path: str, delimiter: str) -> Iterator[_Line]:
 def _quoted_cells(path: str, delimiter: str) -> Iterator[_Line]:
     """The rows of a table by RFC 4180."""
     csv.field_size_limit(LONGEST)
-    reader = csv.reader((line for _, line in _lines(path)), strict=True, delimiter=delimiter)
+    lines = (line for _, line in _lines(path))
+    reader = csv.reader(lines, strict=True, delimiter=delimiter)
     number = 1
     try:
         for cells in reader:
             if cells:  # a blank line has none
                 yield _Line(number, cells)
             number = reader.line_num + 1
-    except csv.Error as error:  # where the next row begins is not known
+    except csv.Error as error:  # the beginning of the next row is unknown
         if "new-line character" in str(error):
             raise DataError(
                 f"{path}, line {number}: a carriage return without a line feed ends a line: save "
@@ -291,8 +315,8 @@ def _quoted_cells(path: str, delimiter: str) -> Iterator[_Line]:
 def numbered_lines(
     path: str, start: int = 0, stop: int | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """The lines that begin in the bytes [start, stop) of a file, with their line feeds, the first
-    of them number 1.
+    """The lines that begin in the bytes [start, stop) of a file, with their line feeds. The first
+    of them has number 1.
 
     Raises:
         DataError: a line has more than LONGEST bytes.
@@ -314,15 +338,18 @@ def numbered_lines(
 
 
 def line_name(number: int, start: int) -> str:
-    """The name of a line, counted from the one at a byte of its file."""
-    return f"line {number} after byte {start:,}" if start else f"line {number}"
+    """The name of a line for messages; lines are counted from a byte of the file on."""
+    if not start:
+        return f"line {number}"
+    return f"line {number} after byte {start:,}"
 
 
 def json_object(line: bytes) -> Row:
     """The object in a line of JSON; raises BadRecord if there is none."""
     records.refuse_utf16(line)
+    text = records.decode_utf8(line)
     try:
-        value = json_files.loads(records.decode_utf8(line))
+        value = json_files.loads(text)
     except ValueError as error:
         reason = getattr(error, "msg", error)
         raise BadRecord(f"not JSON ({reason}); expected one object per line") from error
@@ -356,6 +383,8 @@ def _first_keys(path: str) -> tuple[str, ...]:
 
 
 def _columnar_rows(path: str, columns: Sequence[str] | None) -> Iterator[Located]:
-    names = records.parquet_columns(path) if columns is None else columns
-    for number, row in records.parquet_rows(path, names):
-        yield Located(f"{path}, row {number}", row)
+    if columns is None:
+        columns = records.parquet_columns(path)
+    for number, row in records.parquet_rows(path, columns):
+        where = f"{path}, row {number}"
+        yield Located(where, row)

@@ -1,8 +1,8 @@
 """The splits of a data set: the names that mean them, and which split a run reads.
 
 A name means a split if it is one of WORDS, in any case: the whole name of a folder, or the first or
-the last word of a file's name (words end at what is no letter). Where the name of one folder or
-file means a split, all must: else which examples are held out cannot be known.
+the last word of a file's name (any character except a letter ends a word). If the name of one
+folder or file means a split, all names must. Otherwise it is unclear which examples are held out.
 """
 
 import os
@@ -24,7 +24,7 @@ TRAIN_SPLIT = "train"
 VALIDATION_SPLIT = "validation"
 TEST_SPLIT = "test"
 
-# Word -> the split that it means, called as TFDS calls it.
+# Word -> the split that it means, under its name in TFDS.
 WORDS = {
     "train": TRAIN_SPLIT,
     "training": TRAIN_SPLIT,
@@ -38,9 +38,9 @@ WORDS = {
 }
 
 RENAME = "rename or move one of them"  # if some names mean a split and others do not
-FILL = "name the split in each row, or in none"  # the same of rows
+FILL = "name the split in each row, or in none"  # if some rows name a split and others do not
 
-ALL = "all"  # as config.data.split: all the data, whatever splits their names mean
+ALL = "all"  # a value of config.data.split: all the data, whatever splits their names mean
 
 
 class Request(NamedTuple):
@@ -48,9 +48,9 @@ class Request(NamedTuple):
 
     Attributes:
         role: "train" or "heldout".
-        split, heldout_split: the splits to train on and to hold out; "" for those that are usual.
-        heldout_share: of the examples to train on, held out if there is no split for it; 0 if the
-            path holds data of one role alone.
+        split, heldout_split: the splits to train on and to hold out; "" for the usual ones.
+        heldout_share: the share of the training examples that is held out if there is no split for
+            it; 0 if the path holds data of one role only.
     """
 
     role: str
@@ -66,8 +66,13 @@ def split_of_folder(name: str) -> str:
 
 def names_split(name: str) -> bool:
     """Whether the first or the last word of a name means a split."""
-    words = _words(name)
-    return any(word in WORDS for word in words[:1] + words[-1:])
+    ends = _ends(_words(name))
+    return any(word in WORDS for word in ends)
+
+
+def _ends(words: list[str]) -> list[str]:
+    """The first and the last of some words."""
+    return [*words[:1], *words[-1:]]
 
 
 def _words(name: str) -> list[str]:
@@ -83,18 +88,21 @@ def split_of_file(name: str) -> str:
     Raises:
         DataError: the two words mean different splits, or a word between them means one.
     """
-    words = _words(stem(os.path.basename(name)))
-    meant = [WORDS[word] for word in words[:1] + words[-1:] if word in WORDS]
+    base = os.path.basename(name)
+    words = _words(stem(base))
+    meant = [WORDS[word] for word in _ends(words) if word in WORDS]
     if len(set(meant)) > 1:
         raise DataError(f"{name!r} can mean the split {meant[0]!r} or {meant[1]!r}: rename it")
-    inner = [word for word in words[1:-1] if word in WORDS]
-    if inner and not meant:
-        raise DataError(
-            f"{name!r} may mean the split {WORDS[inner[0]]!r}, but {inner[0]!r} is neither the "
-            f"first nor the last word of its name: rename it; --config.data.split={ALL} reads all "
-            "files whatever their names"
-        )
-    return meant[0] if meant else ""
+    if meant:
+        return meant[0]
+    for word in words:
+        if word in WORDS:
+            raise DataError(
+                f"{name!r} may mean the split {WORDS[word]!r}, but {word!r} is neither the first "
+                f"nor the last word of its name: rename it; --config.data.split={ALL} reads all "
+                "files whatever their names"
+            )
+    return ""
 
 
 def stem(name: str) -> str:
@@ -106,14 +114,14 @@ def stem(name: str) -> str:
     return name[: len(name) - len(ending)]
 
 
-def by_name(path: str, found: Iterable[File]) -> dict[str, list[File]]:
+def by_name(path: str, listing: Iterable[File]) -> dict[str, list[File]]:
     """The data files of each split, by the names of folders or, if these mean none, of the files.
 
-    Where the package datasets has written its list of splits, each folder is one.
+    If the package datasets has written its list of splits, each folder is a split.
 
     Args:
-        path: the folder that was searched, for messages.
-        found: the files below it, of which those that describe data are left out.
+        path: the folder, for messages.
+        listing: the files below it; those that describe data are left out.
 
     Returns:
         Split -> its files, in order; {"": all files} if no name means a split.
@@ -121,42 +129,52 @@ def by_name(path: str, found: Iterable[File]) -> dict[str, list[File]]:
     Raises:
         DataError: some names mean a split and others do not, or a name means two.
     """
-    found = list(found)
-    data = [file for file in found if not hugging_face.is_metadata(file.name)]
-    if hugging_face.declares_splits(found):
-        splits = {file.name: _declared_split(file.name) for file in data}
+    listing = list(listing)
+    data = [file for file in listing if not hugging_face.is_metadata(file.name)]
+    names = [file.name for file in data]
+    if hugging_face.declares_splits(listing):
+        split_of = {name: _declared_split(name) for name in names}
     else:
-        splits = {file.name: _split_of_folders(file.name) for file in data}
-        if not any(splits.values()):
-            splits = {file.name: split_of_file(file.name) for file in data}
-    require_all_or_none(path, splits)
+        split_of = _splits_of_names(names)
+    require_all_or_none(path, split_of)
     groups: dict[str, list[File]] = {}
     for file in data:
-        groups.setdefault(splits[file.name], []).append(file)
+        members = groups.setdefault(split_of[file.name], [])
+        members.append(file)
     return groups
 
 
+def _splits_of_names(names: Sequence[str]) -> dict[str, str]:
+    """Name of a file -> the split that its folders mean or, if no folders do, its own name."""
+    of_folders = {name: _split_of_folders(name) for name in names}
+    if any(of_folders.values()):
+        return of_folders
+    return {name: split_of_file(name) for name in names}
+
+
 def group_files(
-    path: str, found: Sequence[File], members: Sequence[File], as_one: bool = False
+    path: str, listing: Sequence[File], members: Sequence[File], as_one: bool = False
 ) -> dict[str, list[File]]:
-    """The data files of each split; {"": all} of a single file, or if all are to be one data set.
+    """The data files of each split; {"": all} for a single file, or if all files are one data set.
 
     Args:
-        path: where they were found.
-        found: all files there.
-        members: those with data.
-        as_one: whether all are one data set, whatever their names mean.
+        path: the path of the data.
+        listing: all files there.
+        members: the files with data.
+        as_one: whether all files are one data set, whatever their names mean.
 
     Raises:
         DataError: as in `by_name`.
     """
-    if as_one or rows.is_file(path, found):
+    if as_one or rows.is_file(path, listing):
         return {"": list(members)}
-    return by_name(path, [*members, *hugging_face.metadata(found)])
+    metadata = hugging_face.metadata(listing)
+    return by_name(path, [*members, *metadata])
 
 
 def _declared_split(name: str) -> str:
-    """The split that the first folder of a file is, by the word's usual name; "" without one."""
+    """The split of a file: the name of its first folder, or the usual name if that is a word for a
+    split; "" for a file in no folder."""
     folder, slash, _ = name.partition("/")
     if not slash:
         return ""
@@ -164,8 +182,9 @@ def _declared_split(name: str) -> str:
 
 
 def _split_of_folders(name: str) -> str:
-    """The split that a folder in a file's path means, the first one first."""
-    for folder in name.split("/")[:-1]:
+    """The split that the first folder in a file's path means that means one, or ""."""
+    *folders, _ = name.split("/")
+    for folder in folders:
         split = split_of_folder(folder)
         if split:
             return split
@@ -173,15 +192,18 @@ def _split_of_folders(name: str) -> str:
 
 
 def require_all_or_none(path: str, splits: Mapping[str, str], advice: str = RENAME) -> None:
-    """Refuses names, or rows, of which some mean a split and others do not.
+    """Refuses names, or rows, if some mean a split and others do not.
 
     Args:
-        path: where they were found, for the message.
-        splits: name, or where a row is -> the split that it means, or "".
+        path: the path of the data, for the message.
+        splits: name, or place of a row -> the split that it means, or "".
         advice: what to do, for the message.
     """
-    with_split = [name for name, split in splits.items() if split]
-    without = [name for name, split in splits.items() if not split]
+    with_split = []
+    without = []
+    for name, split in splits.items():
+        names = with_split if split else without
+        names.append(name)
     if with_split and without:
         raise DataError(
             f"{path!r}: {with_split[0]!r} names a split and {without[0]!r} does not: {advice}; "
@@ -195,29 +217,30 @@ def by_column(
     """The rows of each split, by a column whose cells are WORDS.
 
     Args:
-        path: of the file, for messages.
+        path: the path of the file, for messages.
         located: its rows.
-        columns: names of the column, of which the first that a row has is read.
+        columns: possible names of the column; the first one that a row has is read.
         bad: counts and limits the rows that cannot be used.
 
     Returns:
         Split -> its rows, each with its position in the file; {"": all} if no row names a split.
 
     Raises:
-        DataError: a cell is no word of a split, some rows name a split and others do not, or there
-            are more bad rows than allowed.
+        DataError: a cell is not a word for a split, some rows name a split and others do not, or
+            there are more bad rows than allowed.
     """
     groups: dict[str, list[tuple[int, Located]]] = {}
-    firsts: dict[str, str] = {}  # where the first row of a split is -> the split
+    split_of_first: dict[str, str] = {}  # place of the first row of a split -> the split
     for position, entry in enumerate(located):
         if isinstance(entry.row, BadRecord):
             bad.skip(f"{entry.where}: {entry.row}")
             continue
         split = split_of_row(entry, columns)
         if split not in groups:
-            firsts[entry.where] = split
-        groups.setdefault(split, []).append((position, entry))
-    require_all_or_none(path, firsts, FILL)
+            split_of_first[entry.where] = split
+            groups[split] = []
+        groups[split].append((position, entry))
+    require_all_or_none(path, split_of_first, FILL)
     return groups or {"": []}
 
 
@@ -225,7 +248,7 @@ def split_of_row(entry: Located, columns: Sequence[str]) -> str:
     """The split that a row names in the first of some columns that it has, or "".
 
     Raises:
-        DataError: the cell is no word of a split.
+        DataError: the cell is not a word for a split.
     """
     row: Any = entry.row
     for column in columns:
@@ -252,13 +275,13 @@ def choose(
     """The examples that a run asks for: a split, or a part of the training split.
 
     Args:
-        splits: of the data set.
-        request: what is asked for.
-        heldout_names: the splits that such data usually hold out, the first that there is.
+        splits: the splits of the data set.
+        request: which examples are requested.
+        heldout_names: the splits that such data usually hold out; the first that exists is used.
 
     Raises:
-        DataError: there is no such split, it would be both trained on and held out, or nothing is
-            left to train on or to hold out.
+        DataError: there is no such split, a split would be both trained on and held out, or nothing
+            is left to train on or to hold out.
     """
     name, share = _choose_name(splits, request, heldout_names)
     dataset = splits[name]
@@ -283,7 +306,7 @@ def _choose_name(
 ) -> tuple[str, float]:
     """The split to read, and the share of it that is held out; 0 if all of it has the role."""
     share = request.heldout_share
-    if not share and request.role == TRAIN:  # the path holds data of one role alone
+    if not share and request.role == TRAIN:  # the path holds data of one role only
         return _find_train(splits, request), 0.0
     heldout = _find_heldout(splits, request, heldout_names)
     if not share:
@@ -295,7 +318,8 @@ def _choose_name(
             f"config.data.split and heldout_split to two of {_names(splits)}"
         )
     if share > 0 and heldout and heldout != train:
-        return (train if request.role == TRAIN else heldout), 0.0
+        name = train if request.role == TRAIN else heldout
+        return name, 0.0
     return train, share
 
 
@@ -304,7 +328,9 @@ def _find_train(splits: Splits, request: Request) -> str:
         return _whole(splits)
     if request.split:
         return _find(splits, request.split)
-    return TRAIN_SPLIT if TRAIN_SPLIT in splits else _only_split(splits, TRAIN_SPLIT, "split")
+    if TRAIN_SPLIT in splits:
+        return TRAIN_SPLIT
+    return _only_split(splits, TRAIN_SPLIT, "split")
 
 
 def _find_heldout(splits: Splits, request: Request, usual: tuple[str, ...]) -> str:
@@ -328,7 +354,7 @@ def _only_split(splits: Splits, wanted: str, key: str) -> str:
 
 
 def _whole(splits: Splits) -> str:
-    """The name of all the data as one; raises DataError if such data are read by splits alone."""
+    """The name of all the data as one; raises DataError if the data are read only by splits."""
     if "" in splits:
         return ""
     raise DataError(
@@ -338,17 +364,19 @@ def _whole(splits: Splits) -> str:
 
 
 def _find(splits: Splits, name: str) -> str:
-    """A split by its own name, or by another word for it; raises DataError if it is missing."""
+    """The name of a split that is called by its name or another word for it; raises DataError if it
+    is missing."""
     if name in splits:
         return name
     word, underscore, part = name.partition("_")  # dev_matched
-    other = WORDS.get(word.lower(), word) + underscore + part
-    if other in splits:
-        return other
+    usual_word = WORDS.get(word.lower(), word)
+    usual_name = usual_word + underscore + part
+    if usual_name in splits:
+        return usual_name
     if "" in splits:
         raise DataError(f"{splits.path!r} has no split {name!r}: it names no splits; leave it out")
     raise DataError(f"{splits.path!r} has no split {name!r}: it has {_names(splits)}")
 
 
 def _names(splits: Splits) -> str:
-    return listed([repr(name) for name in splits])
+    return listed(map(repr, splits))

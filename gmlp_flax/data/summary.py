@@ -1,4 +1,4 @@
-"""What was read of a data set, for people: its form, files, classes, columns and some examples."""
+"""A description of a data set for people: its form, files, classes, columns and some examples."""
 
 import dataclasses
 import html
@@ -13,7 +13,7 @@ from gmlp_flax.errors import counted, listed
 
 SHOWN = 3  # examples
 NAMES_SHOWN = 3  # of files
-CLASSES_SHOWN = 20  # of more, the smallest and the largest have their counts
+CLASSES_SHOWN = 20  # if there are more, only the smallest and the largest have their counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Tokens:
     """The tokens of some examples.
 
     Attributes:
-        examples: how many were looked at.
+        examples: the number of examples that were read.
         shortest, median, longest: tokens of an example, before it is cut.
-        unknown: the share of [UNK] among them.
+        unknown: the share of [UNK] among the tokens.
         cut: the share of the examples that lose tokens.
     """
 
@@ -35,12 +35,14 @@ class Tokens:
     cut: float
 
     def __str__(self) -> str:
-        lengths = f"{self.longest:,}"
         if self.examples > 1:
             lengths = f"{self.shortest:,} to {self.longest:,}, in the median {self.median:,}"
+        else:
+            lengths = f"{self.longest:,}"
+        examples = counted(self.examples, "example")
         return (
             f"{lengths}; {self.unknown:.1%} are [UNK]; {self.cut:.1%} of the examples are cut "
-            f"(in {counted(self.examples, 'example')})"
+            f"(in {examples})"
         )
 
 
@@ -48,20 +50,25 @@ def count_tokens(ids: Sequence[np.ndarray], unknown_id: int, most: int | None = 
     """The tokens of some examples.
 
     Args:
-        ids: of each example, int [tokens].
-        unknown_id: that of [UNK].
-        most: how many of an example are read; None if none is cut.
+        ids: the token ids of each example, int [tokens].
+        unknown_id: the id of [UNK].
+        most: how many tokens of an example are used; None if all are.
     """
-    lengths = np.array([len(tokens) for tokens in ids])
-    unknown = sum(np.count_nonzero(tokens == unknown_id) for tokens in ids)
-    is_cut = np.zeros(len(ids), bool) if most is None else lengths > most
+    lengths = np.array(list(map(len, ids)))
+    unknown = 0
+    for tokens in ids:
+        unknown += np.count_nonzero(tokens == unknown_id)
+    cut = 0.0
+    if most is not None:
+        is_cut = lengths > most
+        cut = float(is_cut.mean())
     return Tokens(
         examples=len(ids),
         shortest=int(lengths.min()),
         median=int(np.median(lengths)),
         longest=int(lengths.max()),
         unknown=unknown / max(1, int(lengths.sum())),
-        cut=float(is_cut.mean()),
+        cut=cut,
     )
 
 
@@ -72,16 +79,16 @@ class DataSummary:
     Attributes:
         role: what the data are for.
         path, form, split: see Dataset.
-        examples: how many there are; None for documents, which are not counted before they are
+        examples: the number of examples; None for documents, which are not counted before they are
             tokenised.
-        units: what examples are called: "images", "rows", "questions", "documents".
-        files: names of the files; () for images in folders, of which each is a file.
+        units: the word for several examples: "images", "rows", "questions", "documents".
+        files: names of the files; () for images in folders, where each image is a file.
         size: bytes of all files; None if it is not known.
         classes: name -> number of examples; None for a number that is not known.
-        columns: that were read.
+        columns: names of the columns that were read.
         shown: some examples, a line each.
         notes: what the user should know.
-        tokens: of text.
+        tokens: the tokens of some examples, for text.
     """
 
     role: str
@@ -99,7 +106,7 @@ class DataSummary:
     tokens: Tokens | None = None
 
     def rows(self) -> list[tuple[str, str]]:
-        """What there is to say, as names and values."""
+        """The summary as pairs of a name and a value."""
         rows = [("form", self.form)]
         if self.path:
             rows.insert(0, ("read", self.path))
@@ -127,17 +134,18 @@ class DataSummary:
         rows = self.rows()
         width = max(len(name) for name, _ in rows)
         lines = [self.role]
-        lines += [f"  {name:<{width}}  {value}" for name, value in rows]
+        for name, value in rows:
+            lines.append(f"  {name:<{width}}  {value}")
         return "\n".join(lines)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Inspection:
-    """What was read for both roles; it shows itself in a terminal and in a notebook.
+    """What was read for both roles. It has a display in terminals and in notebooks.
 
     Attributes:
-        train, heldout: of each role.
-        notes: on both together, such as examples that are in both.
+        train, heldout: the summary of each role.
+        notes: on both together, such as examples that are in both splits.
     """
 
     train: DataSummary
@@ -145,33 +153,38 @@ class Inspection:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join([str(self.train), str(self.heldout), *self.notes])
+        lines = [str(self.train), str(self.heldout), *self.notes]
+        return "\n".join(lines)
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        """For notebooks: a table of each role."""
-        parts = []
-        for summary in (self.train, self.heldout):
-            rows = []
-            for name, value in summary.rows():
-                rows.append(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>")
-            caption = f"<caption>{html.escape(summary.role)}</caption>"
-            parts.append(f"<table>{caption}{''.join(rows)}</table>")
+        """The display in notebooks: a table for each role."""
+        parts = [_html_table(self.train), _html_table(self.heldout)]
         for note in self.notes:
             parts.append(f"<p>{html.escape(note)}</p>")
         return "".join(parts)
+
+
+def _html_table(summary: DataSummary) -> str:
+    """A summary as a table in HTML, with the role as its caption."""
+    caption = html.escape(summary.role)
+    rows = []
+    for name, value in summary.rows():
+        rows.append(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>")
+    return f"<table><caption>{caption}</caption>{''.join(rows)}</table>"
 
 
 def summarize(dataset: Dataset, role: str, tokens: Tokens | None = None) -> DataSummary:
     """What was read of a data set.
 
     Args:
-        dataset: of a role.
+        dataset: the data set of a role.
         role: "train" or "heldout".
-        tokens: of text, if they are known.
+        tokens: the tokens of a text, if they are known.
     """
+    names = [file.name for file in dataset.files]
     return DataSummary(
         role=role,
         path=dataset.path,
@@ -179,7 +192,7 @@ def summarize(dataset: Dataset, role: str, tokens: Tokens | None = None) -> Data
         split=dataset.split,
         examples=dataset.count,
         units=dataset.units,
-        files=tuple(file.name for file in dataset.files),
+        files=tuple(names),
         size=dataset.byte_size(),
         classes=class_sizes(dataset),
         columns=dataset.columns,
@@ -190,16 +203,18 @@ def summarize(dataset: Dataset, role: str, tokens: Tokens | None = None) -> Data
 
 
 def summarize_examples(examples: Sequence[Any], form: str, role: str) -> DataSummary:
-    """What is known of examples, dicts of arrays, that come from no data set.
+    """A summary of examples, dicts of arrays, that come from no data set.
 
     Args:
         examples: by position.
-        form: what they are called.
+        form: their name.
         role: "train" or "heldout".
     """
     shown = []
     for index in spread(len(examples), SHOWN):
-        arrays = [f"{name} {_shape(value)}" for name, value in examples[index].items()]
+        arrays = []
+        for name, value in examples[index].items():
+            arrays.append(f"{name} {_shape(value)}")
         shown.append(", ".join(arrays))
     return DataSummary(
         role=role,
@@ -218,25 +233,29 @@ def summarize_examples(examples: Sequence[Any], form: str, role: str) -> DataSum
 
 
 def _shape(value: Any) -> str:
-    """A number, or the type and the axes of an array."""
+    """A number as it is, or the type and the axes of an array."""
     array = np.asarray(value)
-    return str(value) if array.ndim == 0 else f"{array.dtype} {[*array.shape]}"
+    if array.ndim == 0:
+        return str(value)
+    return f"{array.dtype} {list(array.shape)}"
 
 
 def line(dataset: Dataset, role: str) -> str:
-    """What was read of a data set in one line, without its size and its examples, which take
-    longer to find."""
+    """What was read of a data set in one line, without its size and its examples, which take longer
+    to compute."""
     parts = [dataset.form]
     if dataset.split:
         parts.append(f"split {dataset.split!r}")
     if dataset.count is not None:
         parts.append(f"{dataset.count:,} {dataset.units}")
     if dataset.files:
-        parts.append(names_of_files([file.name for file in dataset.files]))
+        names = [file.name for file in dataset.files]
+        parts.append(names_of_files(names))
     if dataset.columns:
         parts.append(f"columns {', '.join(dataset.columns)}")
     if dataset.classes:
-        parts.append(names_of_classes(class_sizes(dataset)))
+        sizes = class_sizes(dataset)
+        parts.append(names_of_classes(sizes))
     return f"{role}: {'; '.join(parts)}"
 
 
@@ -245,29 +264,45 @@ def class_sizes(dataset: Dataset) -> dict[str, int | None]:
     counts = dataset.class_counts()
     if counts is None:
         return dict.fromkeys(dataset.classes)
-    return dict(zip(dataset.classes, counts.tolist(), strict=True))
+    sizes = counts.tolist()
+    return dict(zip(dataset.classes, sizes, strict=True))
 
 
 def names_of_files(names: Sequence[str]) -> str:
-    """How many files there are, and some of their names."""
-    return f"{counted(len(names), 'file')} ({listed(names, NAMES_SHOWN)})"
+    """The number of files, and some of their names."""
+    count = counted(len(names), "file")
+    return f"{count} ({listed(names, NAMES_SHOWN)})"
 
 
 def names_of_classes(sizes: Mapping[str, int | None]) -> str:
-    """How many classes there are, and their names; of many, the smallest and the largest."""
-    total = "1 class" if len(sizes) == 1 else f"{len(sizes):,} classes"
-    known = {name: size for name, size in sizes.items() if size is not None}
+    """The number of classes and their names; if there are many, the smallest and the largest."""
+    total = f"{len(sizes):,} classes"
+    if len(sizes) == 1:
+        total = "1 class"
+    known = _known_sizes(sizes)
     if len(known) < len(sizes):
         return f"{total}: {listed(sizes, CLASSES_SHOWN)}"
     if len(known) <= CLASSES_SHOWN:
-        counts = [f"{name} ({size:,})" for name, size in known.items()]
-        return f"{total}: {', '.join(counts)}"
-    smallest = min(known, key=lambda name: known[name])
-    largest = max(known, key=lambda name: known[name])
+        classes = [_with_size(name, known) for name in known]
+        return f"{total}: {', '.join(classes)}"
+    smallest = min(known, key=known.__getitem__)
+    largest = max(known, key=known.__getitem__)
     return (
-        f"{total}: {listed(sizes, NAMES_SHOWN)}; the smallest {smallest} ({known[smallest]:,}), "
-        f"the largest {largest} ({known[largest]:,})"
+        f"{total}: {listed(sizes, NAMES_SHOWN)}; the smallest {_with_size(smallest, known)}, "
+        f"the largest {_with_size(largest, known)}"
     )
+
+
+def _known_sizes(sizes: Mapping[str, int | None]) -> dict[str, int]:
+    known = {}
+    for name, size in sizes.items():
+        if size is not None:
+            known[name] = size
+    return known
+
+
+def _with_size(name: str, sizes: Mapping[str, int]) -> str:
+    return f"{name} ({sizes[name]:,})"
 
 
 def readable_size(size: float) -> str:

@@ -1,8 +1,7 @@
-"""Labelled text in memory: rows of one text or two, and what becomes of a file's rows."""
+"""Labelled text in memory: rows of one text or two, and how a file's rows become a data set."""
 
 import dataclasses
 import difflib
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,13 +20,15 @@ from gmlp_flax.errors import DataError, counted, listed
 from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord, BadRecords
 
+_SEPARATORS = frozenset(",;|\t")  # of the cells of a table
+
 
 class TextRow(NamedTuple):
     """One text, or a pair of texts.
 
     Attributes:
-        texts: without white space around them.
-        id: what predictions are written under.
+        texts: the texts, without white space around them.
+        id: the id of its prediction.
         part: 1 for MNLI's mismatched examples, else 0.
     """
 
@@ -37,7 +38,7 @@ class TextRow(NamedTuple):
 
 
 class TextRows(Examples):
-    """Rows of labelled text; those with the same first text are held out together."""
+    """Rows of labelled text. Rows with the same first text are held out together."""
 
     units = "rows"
 
@@ -54,31 +55,35 @@ class TextRows(Examples):
         return self.rows[index].texts[0]
 
     def content(self, index: int) -> bytes:
-        return "\0".join(self.rows[index].texts).encode("utf-8", "surrogatepass")
+        text = "\0".join(self.rows[index].texts)
+        return text.encode("utf-8", "surrogatepass")
 
     def size(self, index: int) -> int:
-        return sum(len(text) for text in self.rows[index].texts)
+        return sum(map(len, self.rows[index].texts))
 
     def describe(self, index: int) -> str:
-        return " | ".join(line_of(text) for text in self.rows[index].texts)
+        lines = [line_of(text) for text in self.rows[index].texts]
+        return " | ".join(lines)
 
     def take(self, indices: np.ndarray) -> "TextRows":
-        return TextRows([self.rows[index] for index in indices.tolist()])
+        rows = [self.rows[index] for index in indices.tolist()]
+        return TextRows(rows)
 
     def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
-        """All texts and labels."""
-        by_column = zip(*(row.texts for row in self.rows), strict=True)
-        texts = fingerprints.of_texts(list(itertools.chain.from_iterable(by_column)))
+        """A fingerprint of all texts and labels."""
+        texts_of_rows = [row.texts for row in self.rows]
+        columns = zip(*texts_of_rows, strict=True)
+        texts = list(itertools.chain.from_iterable(columns))
         label_bytes = b"" if labels is None else labels.tobytes()
         return {
             "examples": len(self),
-            "texts": texts,
+            "texts": fingerprints.of_texts(texts),
             "labels": fingerprints.digest([label_bytes]),
         }
 
 
 class Columns(NamedTuple):
-    """The columns of a file that are read; "" for one that is not there."""
+    """The columns of a file that are read; "" for a column that the file does not have."""
 
     texts: tuple[str, ...]
     label: str
@@ -86,8 +91,9 @@ class Columns(NamedTuple):
 
     @property
     def read(self) -> tuple[str, ...]:
-        """The names of all of them."""
-        return tuple(name for name in (*self.texts, self.label, self.id) if name)
+        """The names of all columns that are read."""
+        names = (*self.texts, self.label, self.id)
+        return tuple(name for name in names if name)
 
 
 Label = str | float | None  # the name of a class, a number to predict, or None without one
@@ -97,30 +103,35 @@ class Labels:
     """Reads the labels of a task's rows: names of classes, or numbers.
 
     Args:
-        task: the task. If it declares classes, a label is the name of one or its number; else it
-            is any text.
+        task: the task. If it declares classes, a label is the name of a class or its number; else
+            it is any text.
     """
 
     def __init__(self, task: TextTask):
         self.task = task
-        self._names = _spellings(task.labels) if task.numbers is None else {}
+        self._names: dict[str, str] = {}
+        if task.numbers is None:
+            self._names = _spellings(task.labels)
 
     def read(self, value: Any, column: str) -> Label:
-        """The label that a cell means; None without one. Raises BadRecord for another value."""
+        """The label that a cell means, None if it has no label. Raises BadRecord for any other
+        value."""
         name = str(value) if isinstance(value, Decimal) else class_name(value)
         if not name or name in self.task.unlabelled:
             return None
         if self.task.numbers is not None:
             return _number(name, column, self.task.numbers)
-        if self._names and name not in self._names:
+        if not self._names:
+            return name
+        if name not in self._names:
             known = listed(map(repr, self.task.labels))
             raise BadRecord(f"the label {name!r} in {column!r}: expected {known}, or its number")
-        return self._names.get(name, name)
+        return self._names[name]
 
 
 def _spellings(labels: Sequence[str]) -> dict[str, str]:
-    """What stands for each class in a published task's files -> its name: the name or, of words,
-    their number, which Long Range Arena writes as a float."""
+    """Each spelling of a class in the files of a published task -> the name of the class. A name
+    that is a word may be spelled as its number, which Long Range Arena writes as a float."""
     names = {name: name for name in labels}
     are_numbers = any(name.isdecimal() for name in labels)
     for position, name in enumerate(labels):
@@ -132,7 +143,7 @@ def _spellings(labels: Sequence[str]) -> dict[str, str]:
 
 def _number(text: str, column: str, interval: Interval) -> float:
     try:
-        number = float(text.replace("_", "?"))  # 1_000 is a number in Python alone
+        number = float(text.replace("_", "?"))  # only Python reads 1_000 as a number
     except ValueError:
         number = math.nan
     if not interval.least <= number <= interval.most:
@@ -148,8 +159,8 @@ def text_of(row: Row, column: str, words: Sequence[str] = ()) -> str:
 
     Args:
         row: the row.
-        column: its name.
-        words: all that the text may consist of; () for any text.
+        column: the name of the column.
+        words: the only words that the text may have; () for any text.
 
     Raises:
         BadRecord: there is no such column, or no text in it.
@@ -166,23 +177,28 @@ def text_of(row: Row, column: str, words: Sequence[str] = ()) -> str:
     if not text:
         raise BadRecord(f"the column {column!r} is empty: expected text")
     if words:
-        for word in text.split():
-            if word not in words:
-                raise BadRecord(f"the symbol {word[:40]!r}; expected one of {' '.join(words)}")
+        _require_words(text, words)
     return text
+
+
+def _require_words(text: str, words: Sequence[str]) -> None:
+    """Raises BadRecord if a text has other words than these."""
+    for word in text.split():
+        if word not in words:
+            raise BadRecord(f"the symbol {word[:40]!r}; expected one of {' '.join(words)}")
 
 
 class Reading:
     """The rows of a split as they are read.
 
     Args:
-        path: of the data, for messages.
+        path: the path of the data, for messages.
         task: the task.
         bad: counts and limits the rows that cannot be used.
-        note: for the user; "" for none.
+        note: a line for the user, or "".
 
     Attributes:
-        seen: how many rows there were, those that cannot be used among them.
+        seen: the number of rows so far, including those that cannot be used.
     """
 
     def __init__(self, path: str, task: TextTask, bad: BadRecords, note: str = ""):
@@ -199,7 +215,7 @@ class Reading:
         self._interned: dict[str, str] = {}  # Retrieval has each long document in many pairs
 
     def add(self, located: Iterable[Located], columns: Columns, part: int = 0) -> None:
-        """Reads the rows of a file, which follow those of the files before.
+        """Reads the rows of a file, after those of earlier files.
 
         Raises:
             DataError: there are more bad rows than allowed.
@@ -209,8 +225,8 @@ class Reading:
     def add_numbered(
         self, numbered: Iterable[tuple[int, Located]], columns: Columns, part: int = 0
     ) -> None:
-        """As `add`, of rows that are given with their positions, by which predictions call rows
-        without an id."""
+        """Like `add`, for rows with their positions. The position is the id of a row without
+        one."""
         self.columns = columns
         for position, (where, row) in numbered:
             self.seen = position + 1
@@ -222,19 +238,19 @@ class Reading:
     def _add_row(self, row: Row | BadRecord, columns: Columns, position: int, part: int) -> None:
         if isinstance(row, BadRecord):
             raise row
-        texts = tuple(text_of(row, column, self.task.words) for column in columns.texts)
+        texts = [text_of(row, column, self.task.words) for column in columns.texts]
         label = self._label(row, columns)
         row_id = self._id(row, columns, position)
-        interned = tuple(self._interned.setdefault(text, text) for text in texts)
-        self.rows.append(TextRow(interned, row_id, part))
+        interned = [self._interned.setdefault(text, text) for text in texts]
+        self.rows.append(TextRow(tuple(interned), row_id, part))
         self.labels.append(label)
 
     def _label(self, row: Row, columns: Columns) -> Label:
         name = columns.label
-        if name and name in row:
-            return self._labels.read(row[name], name)
         if name:
-            raise BadRecord(f"no column {name!r}, found {listed(map(repr, row))}")
+            if name not in row:
+                raise BadRecord(f"no column {name!r}, found {listed(map(repr, row))}")
+            return self._labels.read(row[name], name)
         for name in self.task.label:
             if name in row:  # of JSON lines
                 raise BadRecord(f"a column {name!r}, which the first row does not have")
@@ -261,8 +277,8 @@ class Reading:
 
         Args:
             form: the documented form, in words.
-            split: its name.
-            files: that were read.
+            split: the name of the split.
+            files: the files that were read.
             declared: the classes in their order, if the task or the data declare them.
 
         Raises:
@@ -272,16 +288,19 @@ class Reading:
             of_split = f" in the split {split!r}" if split else ""
             raise DataError(f"{self.path!r} holds no example{of_split}; give other data")
         labelled = [index for index, label in enumerate(self.labels) if label is not None]
+        unlabelled_count = len(self.rows) - len(labelled)
         notes = list(self.notes)
-        if labelled and len(labelled) < len(self.rows):
-            left_out = counted(len(self.rows) - len(labelled), "row")
+        if labelled and unlabelled_count:
+            left_out = counted(unlabelled_count, "row")
             notes.append(f"{self.path}: {left_out} without a label left out")
-        kept = labelled or list(range(len(self.rows)))
+        all_rows = range(len(self.rows))
+        kept = labelled or all_rows
+        rows = [self.rows[index] for index in kept]
         class_names, labels = self._labels_of(kept, bool(labelled), declared)
         return Dataset(
             path=self.path,
             form=form,
-            examples=TextRows([self.rows[index] for index in kept]),
+            examples=TextRows(rows),
             split=split,
             classes=class_names,
             labels=labels,
@@ -293,13 +312,13 @@ class Reading:
     def _labels_of(
         self, kept: Sequence[int], are_labelled: bool, declared: Sequence[str]
     ) -> tuple[tuple[str, ...], np.ndarray]:
-        """The classes and the labels of some rows: int32 or, of numbers, float32 [rows]."""
+        """The classes and the labels of some rows: int32 [rows], or float32 for numbers."""
         labels: list[Any] = [self.labels[index] for index in kept]
         if self.task.numbers is not None:
-            numbers = [math.nan if label is None else label for label in labels]
-            return (), np.array(numbers, np.float32)
+            # None becomes NaN.
+            return (), np.array(labels, np.float32)
         if not are_labelled:
-            class_names = tuple(class_name(name) for name in declared)
+            class_names = tuple(map(class_name, declared))
             return class_names, np.full(len(kept), UNLABELLED, np.int32)
         return classes.from_names(labels, self.path, declared)
 
@@ -315,22 +334,21 @@ def read_by_split(
     """The splits of a file whose rows name them.
 
     Args:
-        start: begins the reading of a split.
+        start: starts to read a split.
         form, declared: see `Reading.finish`.
-        columns: of the file.
+        columns: the columns of the file.
         groups: split -> its rows, from `splits.by_column`.
-        members: the file.
+        members: the file, as the only member.
     """
 
-    def read_split(split: str) -> Dataset:
+    def read_split(split: str, numbered: Iterable[tuple[int, Located]]) -> Dataset:
         """The rows of a split."""
         reading = start()
-        reading.add_numbered(groups[split], columns)
+        reading.add_numbered(numbered, columns)
         return reading.finish(form, split, members, declared)
 
     [file] = members
-    readers = {split: functools.partial(read_split, split) for split in groups}
-    return Splits(file.path, form, readers)
+    return Splits.of_groups(file.path, form, groups, read_split)
 
 
 def resolve_columns(
@@ -339,10 +357,10 @@ def resolve_columns(
     """The columns of a file that a task reads.
 
     Args:
-        path: of the file, for messages.
-        header: the columns that it has.
-        task: names the columns, each by the names that it has in one edition or another.
-        ids: names of the column of ids, of which the first that is there is read.
+        path: the path of the file, for messages.
+        header: the columns of the file.
+        task: has the possible names of each column, which differ between editions.
+        ids: possible names of the column of ids; the first one in the header is read.
         flags: what else a user may do about a missing column.
 
     Raises:
@@ -354,7 +372,9 @@ def resolve_columns(
         if not column:
             raise missing_column(path, names, header, flags)
         texts.append(column)
-    return Columns(tuple(texts), _first_of(task.label, header), _first_of(ids, header))
+    label = _first_of(task.label, header)
+    row_id = _first_of(ids, header)
+    return Columns(tuple(texts), label, row_id)
 
 
 def _first_of(names: Iterable[str], header: Sequence[str]) -> str:
@@ -367,35 +387,35 @@ def _first_of(names: Iterable[str], header: Sequence[str]) -> str:
 def missing_column(
     path: str, names: Sequence[str], header: Sequence[str], advice: str = ""
 ) -> DataError:
-    """The error of a file without a column, which is called by one of `names`; the columns that
-    are there are listed, those of similar names first."""
+    """The error if a file has no column with one of `names`. It lists the columns of the file,
+    those with similar names first."""
     most = max(1, len(header))
-    similar = difflib.get_close_matches(names[0], header, n=most, cutoff=0.0)
-    there = listed(map(repr, similar)) or "none"
+    by_similarity = difflib.get_close_matches(names[0], header, n=most, cutoff=0.0)
+    available = listed(map(repr, by_similarity)) or "none"
     wanted = " or ".join(map(repr, names))
-    has_other_separator = len(header) == 1 and any(mark in header[0] for mark in ",;|\t")
-    if has_other_separator:
+    if len(header) == 1 and not _SEPARATORS.isdisjoint(header[0]):
         advice = ": columns are separated by commas in .csv and by tabs in .tsv files"
-    return DataError(f"{path}: no column {wanted}, found {there}{advice}")
+    return DataError(f"{path}: no column {wanted}, found {available}{advice}")
 
 
 def joined(parts: Sequence[Dataset]) -> Dataset:
-    """The rows of several data sets of one form as one, with the name of the first one's split
-    before its underscore."""
+    """The rows of several data sets of one form as one data set. Its split has the name of the
+    first one's split, up to the underscore."""
     first = parts[0]
     split, _, _ = first.split.partition("_")
     rows: list[TextRow] = []
-    read: list[File] = []
+    members: list[File] = []
     notes: list[str] = []
     for part in parts:
         rows += part.examples.rows
-        read += part.files
+        members += part.files
         notes += part.notes
+    labels = [part.labels for part in parts]
     return dataclasses.replace(
         first,
         examples=TextRows(rows),
         split=split,
-        labels=np.concatenate([part.labels for part in parts]),
-        files=tuple(read),
+        labels=np.concatenate(labels),
+        files=tuple(members),
         notes=tuple(dict.fromkeys(notes)),
     )

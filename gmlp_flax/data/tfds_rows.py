@@ -15,7 +15,7 @@ def read_rows(folder: Folder, split: str, columns: Sequence[str]) -> Iterator[Lo
     Args:
         folder: a TFDS folder.
         split: one of its splits.
-        columns: names of the features to read, of which others may be images.
+        columns: names of the features to read; the others may be images.
 
     Raises:
         DataError: a shard is missing or damaged.
@@ -30,7 +30,9 @@ def read_rows(folder: Folder, split: str, columns: Sequence[str]) -> Iterator[Lo
 
 def declared_classes(folder: Folder, feature: str) -> tuple[str, ...]:
     """The names of a feature's classes, in their order; () if it has none."""
-    return tuple(getattr(folder.fields.get(feature), "names", None) or ())
+    field = folder.fields.get(feature)
+    names = getattr(field, "names", None) or ()
+    return tuple(names)
 
 
 def _row(data: bytes | BadRecord, classes: dict[str, tuple[str, ...]]) -> Row:
@@ -46,15 +48,24 @@ def _row(data: bytes | BadRecord, classes: dict[str, tuple[str, ...]]) -> Row:
 
 
 def _value(feature: Any, classes: tuple[str, ...]) -> Any:
-    """The only value of a feature, None without any, a list of several; of a feature with classes
-    the name of the class, None for -1."""
-    texts = [decode_utf8(value) for value in feature.bytes_list.value]
-    values = texts or [*feature.float_list.value] or [*feature.int64_list.value]
+    """The value of a feature: None if it is empty, and a list if it has several. If the feature has
+    classes, it is the name of the class, and None for -1."""
+    values = _values(feature)
     if not values:
         return None
     if len(values) > 1:
         return values
-    value = values[0]
-    if not classes or not isinstance(value, int) or value >= len(classes):
+    [value] = values
+    is_class = classes and isinstance(value, int) and value < len(classes)
+    if not is_class:
         return value
     return classes[value] if value >= 0 else None
+
+
+def _values(feature: Any) -> list[Any]:
+    """All values of a feature: texts or numbers."""
+    if feature.bytes_list.value:
+        return [decode_utf8(value) for value in feature.bytes_list.value]
+    if feature.float_list.value:
+        return list(feature.float_list.value)
+    return list(feature.int64_list.value)

@@ -1,4 +1,4 @@
-"""The processes of config.data.workers: each imports the script that trains again."""
+"""The processes of config.data.workers, which import the training script again."""
 
 import inspect
 import re
@@ -9,8 +9,8 @@ _ENDED = re.compile(r"terminated unexpectedly with exit code (-?\d+)")  # in Gra
 
 
 def end_if_imported_again() -> None:
-    """Ends this process if it is a worker that only imports the script that started it: one without
-    a main guard, which would train once more in each worker."""
+    """Ends this process if it is a worker that imports the script that started it, and the script
+    has no main guard. Otherwise each worker would train once more."""
     frame = inspect.currentframe()
     while frame is not None:
         is_module = frame.f_code.co_name == "<module>"
@@ -20,16 +20,16 @@ def end_if_imported_again() -> None:
 
 
 def why_one_ended(message: str) -> str:
-    """What to tell a user whose worker process has ended, by the message of Grain's error; "" for
-    other errors."""
+    """The message for a user whose worker process has ended, by the message of Grain's error; ""
+    for other errors."""
     match = _ENDED.search(message)
     if match is None:
         return ""
     code = int(match[1])
     if code == IMPORTED_AGAIN:
         return (
-            "config.data.workers starts processes, which import your script again: put what it does "
-            'under `if __name__ == "__main__":`, or set data.workers=0'
+            "config.data.workers starts processes, which import your script again: put what it "
+            'does under `if __name__ == "__main__":`, or set data.workers=0'
         )
     if code < 0:
         return (

@@ -393,7 +393,7 @@ STRUCT = {"text": [{"en": "a"}], "label": ["x"]}
         ("a.arrow", b"", "Arrow"),
         ("a.parquet.gz", b"", "parquet"),
         ("a.xlsx", b"", ".xlsx"),
-        ("a", b"text,label\n", "is no table"),
+        ("a", b"text,label\n", "is not a table"),
     ],
 )
 def test_files_that_are_refused(tmp_path, name, content, key):

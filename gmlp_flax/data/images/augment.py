@@ -3,7 +3,7 @@ then erasing.
 
 The order and the meaning of every option are timm's: the recipes of DeiT and of the published
 gMLP-S use them. Magnitudes run from 0 to 10. Images are RGB or grey arrays, and operations give
-Pillow's pixels, but for the geometric ones. The training step mixes images with each other.
+Pillow's pixels, except for the geometric ones. The training step mixes images with each other.
 """
 
 import math
@@ -31,12 +31,12 @@ class Augmentation(NamedTuple):
     Attributes:
         auto: none, autoaugment or randaugment.
         randaugment_layers: how many operations `rand_augment` draws.
-        randaugment_magnitude, randaugment_std: of their magnitudes, which are normal and clipped to
-            0 to 10.
+        randaugment_magnitude, randaugment_std: the mean and the standard deviation of their
+            magnitudes, which are normal and clipped to 0 to 10.
         color_jitter: see `color_jitter`; used only if `auto` is none.
         erasing: probability of `random_erasing`.
         mean, std: of the pixels, in 0 to 1, for each channel; further values are not used. The mean
-            fills the areas that rotations and shifts uncover; both decide the values of erased
+            fills the areas that rotations and shifts uncover. Both decide the values of erased
             pixels.
     """
 
@@ -55,7 +55,7 @@ class Operation(NamedTuple):
 
     # (pixels, argument, colour of uncovered areas) -> pixels
     apply: Callable[[np.ndarray, Any, Fill], np.ndarray]
-    # of the magnitude, scaled to 0 to 1; None if there is none
+    # magnitude, scaled to 0 to 1 -> argument; None if there is no argument
     argument: Callable[[float], float] | None = None
     signed: bool = False  # whether the argument's sign is random
 
@@ -66,8 +66,8 @@ Enhancer = Callable[[Image.Image], Any]
 
 
 def _affine(matrix: Matrix) -> Callable:
-    """Moves pixels by `matrix(argument, (width, height))`: output x, y shows input a x + b y + c, d
-    x + e y + f.
+    """Moves pixels by `matrix(argument, (width, height))`: the output at (x, y) is the input at
+    (a x + b y + c, d x + e y + f).
 
     Bilinear (timm chooses at random between that and bicubic); pixels differ from Pillow's by about
     one grey level.
@@ -77,9 +77,7 @@ def _affine(matrix: Matrix) -> Callable:
         """The image after the move, of the same size; uncovered areas have the colour `fill`."""
         height, width, channels = pixels.shape
         size = width, height
-        a, b, c, d, e, f = matrix(argument, size)
-        # These matrices, like Pillow's, count from a pixel's corner; OpenCV counts from its centre.
-        centred = np.array([[a, b, c + (a + b - 1) / 2], [d, e, f + (d + e - 1) / 2]])
+        centred = _about_centres(matrix(argument, size))
         flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         if channels == 1:
             return cv2.warpAffine(pixels, centred, size, flags=flags, borderValue=fill)
@@ -91,13 +89,23 @@ def _affine(matrix: Matrix) -> Callable:
     return apply
 
 
+def _about_centres(matrix: tuple[float, ...]) -> np.ndarray:
+    """OpenCV's matrix [2, 3], which counts from the centre of a pixel, for a matrix (a, b, c, d, e,
+    f) that counts from its corner, like Pillow's."""
+    a, b, c, d, e, f = matrix
+    right = c + (a + b - 1) / 2
+    down = f + (d + e - 1) / 2
+    return np.array([[a, b, right], [d, e, down]])
+
+
 def _rotation(degrees: float, size: tuple[int, int]) -> tuple[float, ...]:
-    """Counter-clockwise about the centre."""
+    """The matrix of a counter-clockwise rotation about the centre."""
+    width, height = size
     angle = math.radians(degrees)
     cos = math.cos(angle)
     sin = math.sin(angle)
-    x = size[0] / 2
-    y = size[1] / 2
+    x = width / 2
+    y = height / 2
     right = x - cos * x + sin * y
     down = y - sin * x - cos * y
     return cos, -sin, right, sin, cos, down
@@ -108,7 +116,8 @@ def _by_table(table: Table) -> Callable:
 
     def apply(pixels: np.ndarray, argument: float, fill: Fill) -> np.ndarray:
         """The image with other levels."""
-        return cv2.LUT(pixels, _bytes(table(argument)))
+        levels = _bytes(table(argument))
+        return cv2.LUT(pixels, levels)
 
     return apply
 
@@ -121,12 +130,19 @@ def _by_histogram(table: Table) -> Operation:
         """The image with other levels."""
         tables = []
         for channel in range(pixels.shape[2]):
-            counts = cv2.calcHist([pixels], [channel], None, [256], [0, 256])
-            tables.append(table(counts.ravel().astype(int)))
+            histogram = _histogram(pixels, channel)
+            tables.append(table(histogram))
         by_channel = np.stack(tables, axis=-1)
-        return cv2.LUT(pixels, _bytes(by_channel[None]))
+        levels = _bytes(by_channel[None])
+        return cv2.LUT(pixels, levels)
 
     return Operation(apply)
+
+
+def _histogram(pixels: np.ndarray, channel: int) -> np.ndarray:
+    """The number of pixels of each level of a channel: int [256]."""
+    counts = cv2.calcHist([pixels], [channel], None, [256], [0, 256])
+    return counts.ravel().astype(int)
 
 
 def _bytes(table: np.ndarray) -> np.ndarray:
@@ -177,12 +193,13 @@ def _inverted(pixels: np.ndarray, *_: object) -> np.ndarray:
 
 
 def enhance(pixels: np.ndarray, kind: Enhancer, factor: float) -> np.ndarray:
-    """One of Pillow's ImageEnhance of an image, uint8 [height, width, channels]: 1 changes nothing,
-    0 removes all."""
+    """One of Pillow's ImageEnhance of an image, uint8 [height, width, channels]: the factor 1
+    changes nothing, 0 removes everything."""
     is_grey = pixels.shape[2] == 1
     image = Image.fromarray(pixels[..., 0] if is_grey else pixels)
-    enhanced = np.asarray(kind(image).enhance(factor))
-    return enhanced.reshape(pixels.shape)
+    enhancer = kind(image)
+    enhanced = enhancer.enhance(factor)
+    return np.asarray(enhanced).reshape(pixels.shape)
 
 
 def _enhancement(kind: Enhancer) -> Operation:
@@ -200,7 +217,8 @@ def _increasing_enhancement(kind: Enhancer) -> Operation:
 
     def apply(pixels: np.ndarray, change: float, fill: Fill) -> np.ndarray:
         """The enhanced image."""
-        return enhance(pixels, kind, max(0.1, 1 + change))
+        factor = max(0.1, 1 + change)
+        return enhance(pixels, kind, factor)
 
     return Operation(apply, lambda m: m * 0.9, signed=True)
 
@@ -298,11 +316,14 @@ def apply(
     """Applies one of OPERATIONS.
 
     Args:
-        name: of the operation.
-        pixels: uint8 [height, width, channels], 1 or 3 channels, as the result; not changed.
+        name: the name of the operation.
+        pixels: uint8 [height, width, channels], 1 or 3 channels; not changed.
         magnitude: 0 to 10.
         rng: draws the sign, if the operation has one.
         fill: the colour of uncovered areas, 0 to 255 for each channel.
+
+    Returns:
+        uint8 [height, width, channels].
     """
     operation = OPERATIONS[name]
     argument = 0.0
@@ -331,21 +352,23 @@ def rand_augment(
     """RandAugment (Cubuk et al. 2019): draws operations with replacement; each is applied with
     probability 0.5 (see `apply`). The defaults are timm's `rand-m9-n2-mstd0.5-inc1`."""
     for choice in rng.integers(len(RANDAUGMENT), size=options.randaugment_layers):
-        if rng.random() < LAYER_PROBABILITY:
-            severity = rng.normal(options.randaugment_magnitude, options.randaugment_std)
-            severity = min(max(severity, 0), MAX_MAGNITUDE)
-            pixels = apply(RANDAUGMENT[choice], pixels, severity, rng, fill)
+        if rng.random() >= LAYER_PROBABILITY:
+            continue
+        severity = rng.normal(options.randaugment_magnitude, options.randaugment_std)
+        severity = min(max(severity, 0), MAX_MAGNITUDE)
+        name = RANDAUGMENT[choice]
+        pixels = apply(name, pixels, severity, rng, fill)
     return pixels
 
 
 def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation) -> np.ndarray:
-    """Augments an image, uint8 [height, width, channels] with 1 or 3 channels, to a new one, or the
-    same if unchanged.
+    """Augments an image, uint8 [height, width, channels] with 1 or 3 channels. Returns a new image,
+    or the same one if it is unchanged.
 
-    `rng` is the only source of chance; options that are switched off draw nothing.
+    `rng` is the only source of randomness. Options that are switched off draw nothing.
     """
     channels = pixels.shape[2]
-    fill = tuple(min(255, round(255 * value)) for value in options.mean[:channels])
+    fill = _fill(options.mean[:channels])
     if options.auto == "autoaugment":
         pixels = auto_augment(pixels, rng, fill)
     elif options.auto == "randaugment":
@@ -357,16 +380,26 @@ def augment(pixels: np.ndarray, rng: np.random.Generator, options: Augmentation)
     return pixels
 
 
+def _fill(mean: tuple[float, ...]) -> Fill:
+    """The colour of the mean, from 0 to 255 for each channel."""
+    levels = []
+    for value in mean:
+        level = round(255 * value)
+        levels.append(min(255, level))
+    return tuple(levels)
+
+
 def color_jitter(pixels: np.ndarray, rng: np.random.Generator, strength: float) -> np.ndarray:
     """Changes brightness, contrast and saturation in random order, each by a factor within 1 ±
     strength, at least 0.
 
-    This is torchvision's ColorJitter(strength, strength, strength) on Pillow images; hue stays.
-    uint8 [height, width, channels] to the same.
+    This is torchvision's ColorJitter(strength, strength, strength) on Pillow images. The hue stays.
+    Both images are uint8 [height, width, channels].
     """
     least = max(0.0, 1 - strength)
+    most = 1 + strength
     for number in rng.permutation(len(_JITTERED)):
-        factor = rng.uniform(least, 1 + strength)
+        factor = rng.uniform(least, most)
         pixels = enhance(pixels, _JITTERED[number], factor)
     return pixels
 
@@ -382,25 +415,36 @@ def random_erasing(
     and clipped to 0 to 255, with the mean and deviation of each channel in 0 to 1. After the stem's
     normalisation, only rounding and clipping differ from timm.
 
-    `pixels` are uint8 [height, width, channels], as the copy; after ten rectangles that do not fit,
-    they come back.
+    `pixels` are uint8 [height, width, channels], and so is the copy. After ten rectangles that do
+    not fit, `pixels` come back.
     """
     height, width, channels = pixels.shape
+    size = _rectangle(height, width, rng)
+    if size is None:
+        return pixels
+    rows, columns = size
+    top = int(rng.integers(height - rows + 1))
+    left = int(rng.integers(width - columns + 1))
+    bottom = top + rows
+    right = left + columns
+    noise = rng.standard_normal((rows, columns, channels), np.float32)
+    scale = np.array(std[:channels], np.float32)
+    centre = np.array(mean[:channels], np.float32)
+    values = 255 * (centre + scale * noise)
+    erased = pixels.copy()
+    erased[top:bottom, left:right] = values.round().clip(0, 255)
+    return erased
+
+
+def _rectangle(height: int, width: int, rng: np.random.Generator) -> tuple[int, int] | None:
+    """The rows and columns of a rectangle to erase; None if ten random ones are too large for the
+    image."""
     limit = math.log(0.3)
     for _ in range(10):
         area = rng.uniform(0.02, 1 / 3) * height * width
         ratio = math.exp(rng.uniform(limit, -limit))
         rows = round(math.sqrt(area * ratio))
         columns = round(math.sqrt(area / ratio))
-        if rows >= height or columns >= width:
-            continue
-        top = int(rng.integers(height - rows + 1))
-        left = int(rng.integers(width - columns + 1))
-        noise = rng.standard_normal((rows, columns, channels), np.float32)
-        scale = np.array(std[:channels], np.float32)
-        centre = np.array(mean[:channels], np.float32)
-        values = 255 * (centre + scale * noise)
-        erased = pixels.copy()
-        erased[top : top + rows, left : left + columns] = values.round().clip(0, 255)
-        return erased
-    return pixels
+        if rows < height and columns < width:
+            return rows, columns
+    return None

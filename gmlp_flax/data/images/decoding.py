@@ -1,7 +1,8 @@
-"""Encoded images, and images of a program, to arrays uint8 [height, width, channels].
+"""Decodes images from files, or converts arrays and Pillow images, to uint8 [height, width,
+channels].
 
-simplejpeg, which is faster, decodes JPEG files, and only the rows that are needed; Pillow decodes
-all others and the files that simplejpeg refuses, to the same pixels. Images are turned upright by
+simplejpeg, which is faster, decodes JPEG files, and only the rows that are needed. Pillow decodes
+all other files, and those that simplejpeg refuses, to the same pixels. Images are turned upright by
 EXIF, palettes and CMYK become RGB, and transparent pixels become white. 16-bit pixels are divided
 by `max_value`.
 """
@@ -26,13 +27,11 @@ from gmlp_flax.io import files
 WHITE = 65_535  # the largest 16-bit pixel
 
 _MODES = {1: "L", 3: "RGB"}
-_LONGEST_SIDE = 65_535  # as of JPEG files
-_MOST_PIXELS = 89_478_485  # where Pillow begins to warn
+_LONGEST_SIDE = 65_535  # the limit of JPEG files
+_MOST_PIXELS = 89_478_485  # above this, Pillow warns
 
-_JPEG_COMPONENTS = {
-    "L": 1,
-    "RGB": 3,
-}  # of the modes of JPEG files whose pixels are exactly Pillow's
+# Modes of JPEG files that simplejpeg decodes to exactly Pillow's pixels.
+_JPEG_COMPONENTS = {"L": 1, "RGB": 3}
 _BLOCK = 16  # a multiple of the rows that are coded together
 # libjpeg's message if the file continues after the last row: it skipped bytes up to the end marker.
 _REST = re.compile("extraneous bytes before marker 0xd9$")
@@ -49,13 +48,13 @@ def decode(data: bytes, name: str, channels: int = 3, max_value: int = WHITE) ->
         data: the file's bytes.
         name: the file's name, for the error.
         channels: 3 for RGB, 1 for grey.
-        max_value: the 16-bit pixel that is white; larger ones are white too.
+        max_value: the 16-bit pixel that is white; larger pixels are white too.
 
     Returns:
         uint8 [height, width, channels].
 
     Raises:
-        DataError: the bytes are not an image, or a damaged one.
+        DataError: the bytes are not an image, or the image is damaged.
     """
     with open_image(data, name) as file:
         return pixels_of_file(file, data, channels, max_value=max_value)
@@ -66,7 +65,10 @@ def decoded(record: dict[str, Any], channels: int, max_value: int = WHITE) -> np
     image = record["image"]
     if not isinstance(image, np.ndarray):
         return decode(image, record["name"], channels, max_value)
-    return image if image.shape[2] == channels else pixels_of(image, channels)
+    _, _, image_channels = image.shape
+    if image_channels == channels:
+        return image
+    return pixels_of(image, channels)
 
 
 def record_of(image: Any, channels: int) -> dict[str, Any]:
@@ -74,18 +76,24 @@ def record_of(image: Any, channels: int) -> dict[str, Any]:
     (`pixels_of`).
 
     Raises:
-        DataError: the file cannot be read, or the array is no image.
+        DataError: the file cannot be read, or the array is not an image.
     """
     if isinstance(image, str | os.PathLike):
-        data = files.read_small(image, IMAGE_BYTES)
-        return {"image": data, "name": str(image), "label": 0}
-    return {"image": pixels_of(image, channels), "name": "the array", "label": 0}
+        content: Any = files.read_small(image, IMAGE_BYTES)
+        name = str(image)
+    else:
+        content = pixels_of(image, channels)
+        name = "the array"
+    return {"image": content, "name": name, "label": 0}
 
 
 def write_image(image: Any, path: str, channels: int) -> None:
-    """Writes an image, as `record_of` takes it, as PNG."""
-    pixels = decoded(record_of(image, channels), channels)
-    Image.fromarray(pixels[..., 0] if channels == 1 else pixels).save(path, "PNG")
+    """Writes an image as PNG; see `record_of` for the kinds of images."""
+    record = record_of(image, channels)
+    pixels = decoded(record, channels)
+    if channels == 1:
+        pixels = pixels[..., 0]
+    Image.fromarray(pixels).save(path, "PNG")
 
 
 _EXPECTED = (
@@ -101,42 +109,56 @@ def pixels_of(image: Any, channels: int) -> np.ndarray:
         image: an array is [height, width] or [height, width, 1, 3 (RGB) or 4 (with alpha)], of
             whole numbers from 0 to 255, of floats from 0 to 1, or of booleans. It may be JAX's or
             torch's.
-        channels: 3 for RGB, 1 for grey: the other kind is converted, and transparent pixels become
+        channels: 3 for RGB, 1 for grey. The other kind is converted, and transparent pixels become
             white.
 
     Raises:
-        DataError: it is no such image.
+        DataError: the image has another form.
     """
     if not isinstance(image, Image.Image):
-        dtype = getattr(image, "dtype", type(image).__name__)
-        shape = list(getattr(image, "shape", ()))
-        with decode_errors(f"an image is {_EXPECTED}, not {dtype} {shape}", "convert it"):
-            image = Image.fromarray(_whole_pixels(image))
+        image = _image_of_array(image)
     with decode_errors("the image cannot be converted", f"give {_EXPECTED}"):
-        pixels = np.asarray(_in_mode(image, _MODES[channels], WHITE))
-    return pixels.reshape(*pixels.shape[:2], channels)
+        converted = _in_mode(image, _MODES[channels], WHITE)
+    return _with_channels(converted, channels)
+
+
+def _image_of_array(array: Any) -> Image.Image:
+    dtype = getattr(array, "dtype", type(array).__name__)
+    shape = list(getattr(array, "shape", ()))
+    with decode_errors(f"an image is {_EXPECTED}, not {dtype} {shape}", "convert it"):
+        pixels = _whole_pixels(array)
+        return Image.fromarray(pixels)
+
+
+def _with_channels(image: Image.Image, channels: int) -> np.ndarray:
+    """The pixels of an image in a mode of 8 bits: uint8 [height, width, channels]."""
+    pixels = np.asarray(image)
+    return pixels.reshape(image.height, image.width, channels)
 
 
 def _whole_pixels(image: Any) -> np.ndarray:
-    """An array of a program as uint8 [height, width] or [height, width, 3 or 4].
+    """The pixels in an array of any usual type: uint8 [height, width] or [height, width, 3 or 4].
 
     Raises:
-        ValueError, TypeError: its axes or values are others.
+        ValueError, TypeError: the array has other axes or values.
     """
     if isinstance(image, list | tuple):
         raise ValueError("a row of an image, or an image as lists")
     values = np.asarray(image)
-    is_whole = values.dtype.kind in "iu"
-    if not is_whole and values.dtype.kind != "b":
+    kind = values.dtype.kind
+    is_whole = kind in "iu"
+    if not is_whole and kind != "b":
         # JAX's may be bfloat16, whose kind is not NumPy's.
         values = values.astype(np.float32, casting="same_kind")
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[..., 0]
-    if not values.size or values.ndim < 2 or values.shape[2:] not in ((), (3,), (4,)):
+    has_channels = values.shape[2:] in ((), (3,), (4,))
+    if values.ndim < 2 or not has_channels or not values.size:
         raise ValueError("other axes")
     least = values.min()
     most = values.max()
-    if not 0 <= least <= most <= (255 if is_whole else 1):
+    limit = 255 if is_whole else 1
+    if not 0 <= least <= most <= limit:
         raise ValueError(f"its values go from {least} to {most}")
     if not is_whole:
         values = np.rint(255.0 * values)
@@ -145,8 +167,8 @@ def _whole_pixels(image: Any) -> np.ndarray:
 
 @contextlib.contextmanager
 def open_image(data: bytes, name: str) -> Iterator[Image.Image]:
-    """Yields the file before its pixels are decoded; errors, also in the block, become a DataError
-    with its name."""
+    """Yields the file before its pixels are decoded. Errors, also those in the block, become a
+    DataError with the file's name."""
     with decode_errors(f"image {name!r} cannot be decoded", "replace or remove it"):
         try:
             with Image.open(io.BytesIO(data)) as file:
@@ -159,26 +181,30 @@ def open_image(data: bytes, name: str) -> Iterator[Image.Image]:
 
 
 def _check_size(file: Image.Image) -> None:
-    if max(file.size) > _LONGEST_SIDE or file.width * file.height > _MOST_PIXELS:
+    width, height = file.size
+    if max(width, height) > _LONGEST_SIDE or width * height > _MOST_PIXELS:
         raise ValueError(
-            f"{file.width} x {file.height} pixels, where there may be at most "
+            f"{width} x {height} pixels, where there may be at most "
             f"{_LONGEST_SIDE:,} on a side and {_MOST_PIXELS:,} in all"
         )
 
 
 def _orientation(file: Image.Image) -> int:
-    """EXIF's number of the turn that an opened file needs; Pillow turns a TIFF by itself, and gives
-    its turned size."""
+    """EXIF's number of the rotation that an opened file needs. Pillow rotates a TIFF by itself, and
+    reports its rotated size."""
     if file.format == "TIFF":
         return 1
     value = file.getexif().get(ExifTags.Base.Orientation)
-    return value if isinstance(value, int) else 1
+    if isinstance(value, int):
+        return value
+    return 1
 
 
 def upright_shape(file: Image.Image) -> tuple[int, int]:
     """(height, width) after EXIF orientation; orientations 5 to 8 swap the two."""
     width, height = file.size
-    return (width, height) if 5 <= _orientation(file) <= 8 else (height, width)
+    is_turned = 5 <= _orientation(file) <= 8
+    return (width, height) if is_turned else (height, width)
 
 
 def pixels_of_file(
@@ -195,20 +221,21 @@ def pixels_of_file(
         file: as `open_image` yields it.
         data: the file's bytes.
         channels, max_value: see `decode`.
-        reduction: of a JPEG, 1, 2, 4 or 8: its size is divided by it.
-        rows: only the first rows, by default all, are sure to be right.
+        reduction: 1, 2, 4 or 8: the size of a JPEG is divided by it.
+        rows: only this number of first rows, by default all, is decoded for sure.
 
     Returns:
         uint8 [height, width, channels].
     """
     if is_plain_jpeg(file, channels) and _orientation(file) == 1:
-        # Pillow judges files that are damaged or of a rare kind.
+        needed = file.height if rows is None else rows
+        # Pillow decides on files that are damaged or of a rare kind.
         with contextlib.suppress(ValueError):
-            needed = file.height if rows is None else rows
             return decode_jpeg(file, data, channels, reduction, needed)
-    file.draft(None, (file.width // reduction, file.height // reduction))
-    pixels = np.asarray(_in_mode(file, _MODES[channels], max_value))
-    return pixels.reshape(*pixels.shape[:2], channels)
+    smaller = file.width // reduction, file.height // reduction
+    file.draft(None, smaller)
+    converted = _in_mode(file, _MODES[channels], max_value)
+    return _with_channels(converted, channels)
 
 
 def _in_mode(image: Image.Image, mode: str, max_value: int) -> Image.Image:
@@ -222,14 +249,11 @@ def _in_mode(image: Image.Image, mode: str, max_value: int) -> Image.Image:
     if _orientation(image) != 1:
         image = ImageOps.exif_transpose(image)
     if image.mode == "F" or (image.mode == "I" and not is_portable):
-        raise ValueError("its pixels are no numbers of 8 or 16 bits, so their range is not known")
+        raise ValueError("its pixels do not have 8 or 16 bits, so their range is not known")
     if image.mode.startswith("I"):
-        # Pillow would clip 16 bits to 255 instead of scaling them, and turns negatives of 8 bits
-        # alone. Of PGM files, whose headers say which pixel is white, it has scaled them to WHITE.
+        # The header of a PGM file says which pixel is white, and Pillow has scaled it to WHITE.
         white = WHITE if is_portable else max_value
-        wide = np.minimum(np.asarray(image).astype(np.int64), white)
-        values = (wide * 255 // white).astype(np.uint8)
-        image = Image.fromarray(255 - values if is_negative else values)
+        image = _eight_bits(image, white, is_negative)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         background = Image.new("RGBA", image.size, "white")
@@ -237,6 +261,24 @@ def _in_mode(image: Image.Image, mode: str, max_value: int) -> Image.Image:
     if image.mode == "LAB":
         image = image.convert("RGB")  # Pillow has no way from LAB to grey
     return image.convert(mode)
+
+
+def _eight_bits(image: Image.Image, white: int, is_negative: bool) -> Image.Image:
+    """A grey image of 16 bits in 8 bits.
+
+    Pillow would clip 16 bits to 255 instead of scaling them, and inverts only negatives of 8 bits.
+
+    Args:
+        image: in a mode of whole numbers.
+        white: the pixel that is white; larger pixels are white too.
+        is_negative: whether 0 is white.
+    """
+    wide = np.asarray(image).astype(np.int64)
+    scaled = np.minimum(wide, white) * 255 // white
+    values = scaled.astype(np.uint8)
+    if is_negative:
+        values = 255 - values
+    return Image.fromarray(values)
 
 
 def _is_negative_tiff(image: Image.Image) -> bool:
@@ -248,24 +290,25 @@ def _is_negative_tiff(image: Image.Image) -> bool:
 
 def _has_wide_colours(image: Image.Image) -> bool:
     """Whether an image that is not loaded yet has colours of 16 bits."""
-    return not image.mode.startswith("I") and ";16" in str(getattr(image, "tile", ""))
+    tiles = str(getattr(image, "tile", ""))
+    return ";16" in tiles and not image.mode.startswith("I")
 
 
 def brightest_wide_pixel(file: Image.Image) -> int:
-    """The largest pixel of a grey 16-bit image that is not loaded yet; 0 for other images, and for
-    PGM files, whose headers say which pixel is white."""
+    """The largest pixel of a grey 16-bit image that is not loaded yet. It is 0 for other images,
+    and for PGM files, whose headers say which pixel is white."""
     if not file.mode.startswith("I;16"):
         return 0
     return int(np.asarray(file).max())
 
 
 def is_plain_jpeg(image: Image.Image, channels: int) -> bool:
-    """Whether the header of an opened file says that it is a JPEG of which `decode_jpeg` gives
-    Pillow's pixels."""
-    # An MPO file, from a camera, is a JPEG followed by others.
+    """Whether an opened file, by its header, is a JPEG that `decode_jpeg` decodes to Pillow's
+    pixels."""
+    # An MPO file, from a camera, is a JPEG file followed by others.
     if image.format not in ("JPEG", "MPO"):
         return False
-    # Colours become grey in another way.
+    # simplejpeg converts colours to grey in another way.
     return _JPEG_COMPONENTS.get(image.mode, 4) <= channels
 
 
@@ -274,16 +317,16 @@ def decode_jpeg(
 ) -> np.ndarray:
     """The pixels of the first `rows` rows of a file, at 1 / reduction of its size.
 
-    A JPEG is decoded from the top. To stop early, a copy of the file is decoded whose header gives
-    a smaller height. Files other than a single baseline scan without restarts are decoded to the
+    A JPEG is decoded from the top. To stop early, a copy of the file with a smaller height in its
+    header is decoded. Files other than a single baseline scan without restarts are decoded to the
     end.
 
     Args:
-        image: the opened file, for its header alone.
+        image: the opened file; only its header is read.
         data: the file's bytes.
-        channels: 3 for RGB, 1 for grey; one that `is_plain_jpeg` accepts.
+        channels: 3 for RGB, 1 for grey; `is_plain_jpeg` must accept it.
         reduction: 1, 2, 4 or 8.
-        rows: of the image at full size.
+        rows: the number of rows, of the image at full size.
 
     Returns:
         uint8 [ceil(height / reduction), ceil(width / reduction), channels]. Further rows have
@@ -293,8 +336,9 @@ def decode_jpeg(
         ValueError: the file is damaged in these rows, or ends early.
     """
     width, height = image.size
-    shape = math.ceil(height / reduction), math.ceil(width / reduction), channels
-    pixels = np.empty(shape, np.uint8)
+    out_height = math.ceil(height / reduction)
+    out_width = math.ceil(width / reduction)
+    pixels = np.empty((out_height, out_width, channels), np.uint8)
     # Colours have half of the resolution, and their interpolation needs the row below.
     needed = _BLOCK * math.ceil((rows + 4 * reduction) / _BLOCK)
     offset = _height_offset(data, image) if needed < height else None
@@ -321,8 +365,8 @@ def decode_jpeg(
 
 
 def _height_offset(data: bytes, image: Image.Image) -> int | None:
-    """Where a baseline file's header has its height, in two bytes; None for other kinds of
-    files."""
+    """The offset of the height, two bytes, in the header of a baseline file; None for other kinds
+    of files."""
     components = _JPEG_COMPONENTS[image.mode]
     width, height = image.size
     # The frame's length, bits per sample, height and width.

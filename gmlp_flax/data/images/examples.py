@@ -1,8 +1,9 @@
-"""Images by position, wherever they lie: files of a store, rows of files of many, or pixels."""
+"""Images by position, from any place: files of a store, images listed in tables, or pixels."""
 
 import abc
 import contextlib
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from gmlp_flax.data import classes, fingerprints
 from gmlp_flax.data.dataset import Dataset, Examples
 from gmlp_flax.data.fingerprints import Fingerprint
 from gmlp_flax.data.images.stores import Reader, local_size, read_image
-from gmlp_flax.io.files import File
 from gmlp_flax.io.records import BadRecord
 
 
@@ -19,7 +19,7 @@ class ImageExamples(Examples):
     """Images by position, dicts {"image": encoded bytes or pixels, "name"}.
 
     Attributes:
-        names: of the images, the same wherever the data lie.
+        names: the names of the images, which do not depend on the path of the data.
     """
 
     units = "images"
@@ -33,7 +33,7 @@ class ImageExamples(Examples):
 
     @abc.abstractmethod
     def read(self, index: int) -> bytes | np.ndarray:
-        """The image at a position: encoded bytes or pixels; raises BadRecord if it is gone."""
+        """The image at a position: encoded bytes or pixels; raises BadRecord if it is missing."""
 
     def key(self, index: int) -> str:
         return self.names[index]
@@ -57,7 +57,7 @@ class ImageExamples(Examples):
             return f"{name}: {file.width} x {file.height}, {file.format} {file.mode}"
 
     def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
-        """The names and labels of all images, and the content of some."""
+        """A fingerprint of the names and labels of all images, and of the content of some."""
         sample = (self.content(index) for index in fingerprints.spread(len(self)))
         label_bytes = b"" if labels is None else labels.tobytes()
         return {
@@ -99,7 +99,7 @@ class ListedImages(ImageExamples):
 
 
 class ArrayImages(ImageExamples):
-    """Decoded images in memory, called "image i".
+    """Decoded images in memory, with the names "image i".
 
     Args:
         images: uint8 [examples, height, width, channels].
@@ -116,39 +116,17 @@ class ArrayImages(ImageExamples):
         return self.images[index].nbytes
 
 
-def labelled(
-    path: str,
-    form: str,
-    split: str,
-    examples: ImageExamples,
-    labels: Sequence[str],
-    *,
-    declared: Sequence[str] = (),
-    files: Sequence[File] = (),
-    columns: Sequence[str] = (),
-    notes: Iterable[str] = (),
-) -> Dataset:
-    """The data set of images with classes.
+def with_classes(dataset: Dataset, labels: Sequence[str], declared: Sequence[str] = ()) -> Dataset:
+    """A data set of images with their classes.
 
     Args:
-        path, form, split, files, columns: see Dataset.
-        examples: the images.
-        labels: the name of each one's class.
+        dataset: the images, without labels.
+        labels: the name of each image's class.
         declared: the classes in their order, if the data declare them.
-        notes: for the user, without those that are empty.
 
     Raises:
         DataError: as in `classes.from_names`.
     """
-    names, positions = classes.from_names(labels, repr(path), declared, allow_letters=True)
-    return Dataset(
-        path=path,
-        form=form,
-        examples=examples,
-        split=split,
-        classes=names,
-        labels=positions,
-        files=tuple(files),
-        columns=tuple(columns),
-        stratified=True,
-    ).with_notes(*notes)
+    where = repr(dataset.path)
+    names, positions = classes.from_names(labels, where, declared, allow_letters=True)
+    return dataclasses.replace(dataset, classes=names, labels=positions, stratified=True)

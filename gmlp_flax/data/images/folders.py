@@ -1,4 +1,4 @@
-"""What the readers of image folders share: the folders of splits, and data sets of labelled
+"""Shared by the readers of image folders: the folders of splits, and data sets of labelled
 files."""
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,17 +16,18 @@ FORMS = "expected ROOT/CLASS/FILES, ROOT/SPLIT/CLASS/FILES, or a labels.csv besi
 
 def require_images(store: Store) -> None:
     """Raises DataError if there is no image in a store."""
-    if not store.images:
-        kinds = files.count_by_suffix(store.names) or "no files"
-        raise DataError(f"{store.path!r} holds no images ({kinds}): {FORMS}")
+    if store.images:
+        return
+    kinds = files.count_by_suffix(store.names) or "no files"
+    raise DataError(f"{store.path!r} holds no images ({kinds}): {FORMS}")
 
 
 def others_note(store: Store, read: Iterable[str] = ()) -> str:
-    """A line that counts the files that are no images, by suffix; "" if there is none.
+    """A line that counts by suffix the files that are not images; "" if there are none.
 
     Args:
         store: the files.
-        read: names of those that were read otherwise, such as tables.
+        read: names of other files that were read, such as tables.
     """
     used = set(read)
     others = [name for name in store.others if name not in used]
@@ -34,7 +35,7 @@ def others_note(store: Store, read: Iterable[str] = ()) -> str:
 
 
 def missing_note(store: Store, table: str, listed_images: int, images: int) -> str:
-    """A line for a table that lists more images than there are; "" if it lists as many."""
+    """A line if a table lists more images than there are, else ""."""
     if listed_images == images:
         return ""
     missing = listed_images - images
@@ -42,11 +43,11 @@ def missing_note(store: Store, table: str, listed_images: int, images: int) -> s
 
 
 def split_folders(store: Store, as_one: bool = False) -> dict[str, str]:
-    """The folders of splits: split -> the beginning of its names, such as "train/".
+    """The folders of splits: split -> the prefix of its names, such as "train/".
 
     Args:
         store: the files.
-        as_one: whether all are one data set, whatever the folders are called.
+        as_one: whether all files are one data set, whatever the names of the folders mean.
 
     Returns:
         {"": ""} if no first folder means a split.
@@ -63,20 +64,23 @@ def split_folders(store: Store, as_one: bool = False) -> dict[str, str]:
         _refuse_numbered_splits(store.path, list(meant))
         return {"": ""}
     if "" in tops:
-        meant[tops[""][0]] = ""  # an image outside of all folders
+        outside, *_ = tops[""]  # an image outside of all folders
+        meant[outside] = ""
     splits.require_all_or_none(store.path, meant)
-    folders: dict[str, str] = {}
+    prefixes: dict[str, str] = {}
     for top, split in meant.items():
-        other = folders.setdefault(split, top)
-        if other != top:
+        if split in prefixes:
+            other = prefixes[split].rstrip("/")
             raise DataError(
                 f"{store.path!r}: {other!r} and {top!r} both mean the split {split!r}: join them"
             )
-    return {split: f"{top}/" for split, top in folders.items()}
+        prefixes[split] = f"{top}/"
+    return prefixes
 
 
 def _refuse_numbered_splits(path: str, names: list[str]) -> None:
-    """Raises DataError if all folders are called as splits with something more, as train1."""
+    """Raises DataError if the names of all folders are words for splits with a suffix, like
+    train1."""
     if len(names) > 1 and all(splits.names_split(name) for name in names):
         raise DataError(
             f"{path!r}: the folders {listed(map(repr, names))} may be splits: call them by one "
@@ -86,7 +90,7 @@ def _refuse_numbered_splits(path: str, names: list[str]) -> None:
 
 
 def first_folders(names: Iterable[str], prefix: str = "") -> dict[str, list[str]]:
-    """The first folder behind a prefix -> the names in it; "" for names right behind it."""
+    """The first folder behind a prefix -> the names in it; "" for names directly behind it."""
     folders: dict[str, list[str]] = {}
     length = len(prefix)
     for name in names:
@@ -94,7 +98,8 @@ def first_folders(names: Iterable[str], prefix: str = "") -> dict[str, list[str]
             continue
         first, slash, _ = name[length:].partition("/")
         folder = first if slash else ""
-        folders.setdefault(folder, []).append(name)
+        members = folders.setdefault(folder, [])
+        members.append(name)
     return folders
 
 
@@ -103,8 +108,7 @@ def labelled(
     form: str,
     split: str,
     class_of: Mapping[str, str],
-    notes: Iterable[str] = (),
-    columns: Sequence[str] = (),
+    columns: tuple[str, ...] = (),
     declared: Sequence[str] = (),
 ) -> Dataset:
     """The data set of some images of a store.
@@ -112,22 +116,18 @@ def labelled(
     Args:
         store: the files.
         form: the documented form, in words.
-        split: its name.
+        split: the name of the split.
         class_of: name of the image -> name of its class.
-        notes: for the user, without those that are empty.
-        columns: of the table that was read.
+        columns: the columns of the table that was read.
         declared: the classes in their order, if the data declare them.
     """
     names = sorted(class_of)
     labels = [class_of[name] for name in names]
-    images = StoredImages(store.reader, names)
-    return examples.labelled(
-        store.path,
-        form,
-        split,
-        images,
-        labels,
-        declared=declared,
+    dataset = Dataset(
+        path=store.path,
+        form=form,
+        examples=StoredImages(store.reader, names),
+        split=split,
         columns=columns,
-        notes=notes,
     )
+    return examples.with_classes(dataset, labels, declared)

@@ -1,4 +1,4 @@
-"""Images as examples of a model: transformed, and replaced if they cannot be read."""
+"""Images as examples for a model: transformed, and replaced if they cannot be read."""
 
 import itertools
 import sys
@@ -15,16 +15,17 @@ UNREAD = -1  # the label of an example that was replaced
 
 
 class ReadableExamples:
-    """The transformed images of a data set; one that cannot be read is replaced by the next one
-    that can.
+    """The transformed images of a data set. An image that cannot be read is replaced by the next
+    one that can.
 
-    The replacement depends on the data alone, and it draws the same random numbers as if the first
-    image had not been tried: batches stay a function of the seed and the step. Picklable.
+    The replacement depends only on the data, and it draws the same random numbers as if the first
+    image had not been tried, so batches stay a function of the seed and the step. Picklable.
 
     Args:
-        dataset: its items that raise BadRecord are bad records; DataError is an error of all.
-        transform: takes a record {"image", "label", "name"} and, for training, a random generator;
-            DataError means that the image does not decode.
+        dataset: the images. An item that raises BadRecord is a bad record; DataError is an error of
+            the data set.
+        transform: takes a record {"image", "label", "name"} and, for training, a random generator.
+            DataError means that the image cannot be decoded.
         bad: counts the bad records and limits their number.
     """
 

@@ -17,18 +17,18 @@ _KEY = "config.eval.real_labels"
 
 class RealLabels(Wrapped):
     """Images whose items have one more entry, "real": the image's labels, int32 [most labels],
-    filled with -1.
+    padded with -1.
 
     An image without a ReaL label has only -1. Labels and images are matched by the number in the
-    images' names.
+    image's name.
 
     Args:
         source: images with file names.
         real: int32 [images of ImageNet's validation set, most labels], ordered by these numbers.
-        path: of the file, for messages.
+        path: the path of the file, for messages.
 
     Raises:
-        DataError: from items: an image's name has no number, or one that the file does not have.
+        DataError: for items: an image's name has no number, or the file has no labels for it.
     """
 
     def __init__(self, source: Examples, real: np.ndarray, path: str):
@@ -62,27 +62,39 @@ def with_real_labels(dataset: Dataset, path: str) -> Dataset:
 
     Args:
         dataset: images with file names: a folder, a tar file, or TFDS's imagenet2012.
-        path: of the JSON file: a list of labels for each image, ordered by the images' numbers from
-            1 on.
+        path: the path of the JSON file, which has a list of labels for each image, ordered by the
+            images' numbers from 1 on.
 
     Raises:
-        DataError: the file is missing or not of this format, or its labels are not among the
-            classes; or as `RealLabels`.
+        DataError: the file is missing or has another format, or its labels are not among the
+            classes; or as in `RealLabels`.
     """
     lists: list[Any] = json_files.read(path, list)
-    labels = []
-    for entry in lists:
-        labels += entry if isinstance(entry, list) else [None]
-    if not labels or not all(type(label) is int and 0 <= label < 2**31 for label in labels):
-        raise DataError(f"{_KEY}={path}: expected a list of labels for each image, as in real.json")
-    if max(labels) >= len(dataset.classes):
+    largest = _largest_label(lists, path)
+    if largest >= len(dataset.classes):
         raise DataError(
-            f"{path}: label {max(labels)}, but {dataset.path!r} has {len(dataset.classes)} "
+            f"{path}: label {largest}, but {dataset.path!r} has {len(dataset.classes)} "
             "classes; evaluate on ImageNet's validation set, with its 1,000 classes"
         )
     columns = list(itertools.zip_longest(*lists, fillvalue=-1))
-    examples = RealLabels(dataset.examples, np.array(columns, np.int32).T, path)
+    real = np.array(columns, np.int32).T
+    examples = RealLabels(dataset.examples, real, path)
     if dataset.labels is not None:  # the names are known: their numbers are checked now
         for index in range(len(dataset)):
-            examples.row(dataset.examples.key(index))
+            name = dataset.examples.key(index)
+            examples.row(name)
     return dataclasses.replace(dataset, examples=examples)
+
+
+def _largest_label(lists: list[Any], path: str) -> int:
+    """The largest label in lists of labels; raises DataError for anything else."""
+    labels = []
+    for entry in lists:
+        labels += entry if isinstance(entry, list) else [None]
+    if not labels or not all(map(_is_label, labels)):
+        raise DataError(f"{_KEY}={path}: expected a list of labels for each image, as in real.json")
+    return max(labels)
+
+
+def _is_label(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**31

@@ -1,4 +1,4 @@
-"""A look at some images of a data set: what the user should know of their files."""
+"""Opens a sample of the images of a data set, for notes on their files."""
 
 import contextlib
 import io
@@ -12,12 +12,12 @@ from gmlp_flax.data.images import decoding
 
 
 class Sampled(NamedTuple):
-    """What some images of a data set are.
+    """What is known from a sample of the images.
 
     Attributes:
         looked_at: how many images were opened.
-        animated: names of those with several frames or pages, of which the first is read.
-        brightest: the largest 16-bit pixel; 0 if none of them is grey in 16 bits.
+        animated: names of images with several frames or pages, of which only the first is read.
+        brightest: the largest 16-bit pixel; 0 if no image is grey in 16 bits.
     """
 
     looked_at: int
@@ -33,7 +33,7 @@ def sample(dataset: Dataset) -> Sampled:
     for index in looked_at:
         content = dataset.examples.content(index)
         with contextlib.suppress(Exception), Image.open(io.BytesIO(content)) as file:
-            # MPO: of a camera, with thumbnails
+            # MPO files come from cameras, and their other frames are thumbnails.
             if file.format != "MPO" and getattr(file, "is_animated", False):
                 animated.append(dataset.examples[index]["name"])
             brightest = max(brightest, decoding.brightest_wide_pixel(file))

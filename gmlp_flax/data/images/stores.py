@@ -1,7 +1,7 @@
-"""Named files in a folder or in a tar file, read by their names: where image readers look.
+"""Named files in a folder or in a tar file, for the readers of images.
 
-Names are paths below the folder, with `/` between folders. Hidden files and folders, and what
-operating systems leave behind, are no files.
+Names are paths below the folder, with `/` between folders. Hidden files and folders, and files that
+operating systems leave behind, are ignored.
 """
 
 import abc
@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import os
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gmlp_flax.errors import DataError, decode_errors
@@ -24,14 +24,15 @@ SUFFIXES = (
     *(".webp", ".avif", ".tif", ".tiff", ".ppm", ".pgm"),
 )
 
-IMAGE_BYTES = 1 << 30  # of an encoded image, at most
+IMAGE_BYTES = 1 << 30  # the most bytes of an encoded image
 
 _JUNK = (".", "__MACOSX", "$RECYCLE.BIN", "@eaDir")
 
 
 def suffix(name: str) -> str:
     """The suffix of a file's name in small letters, with its dot, or ""."""
-    return os.path.splitext(name)[1].lower()
+    _, ending = os.path.splitext(name)
+    return ending.lower()
 
 
 def is_image(name: str) -> bool:
@@ -40,13 +41,13 @@ def is_image(name: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a part of a path is hidden, or was left there by an operating system."""
+    """Whether a part of a path is hidden, or was left behind by an operating system."""
     return any(part.startswith(_JUNK) for part in name.split("/"))
 
 
 def read_image(file: File | str) -> bytes:
-    """The bytes of an image file, of a remote one by a copy on this disk; raises BadRecord if it
-    is gone or too large."""
+    """The bytes of an image file; a remote file is copied to this disk. Raises BadRecord if it is
+    missing or too large."""
     try:
         with cache.LocalCopy(file) as copy:
             return files.read_small(copy.path, IMAGE_BYTES)
@@ -55,14 +56,14 @@ def read_image(file: File | str) -> bytes:
 
 
 def local_size(path: str) -> int | None:
-    """The bytes of a file on this disk; None if it is gone."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL, or what no name has
+    """The size of a file on this disk in bytes; None if it is missing."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a NUL or another bad character
         return os.stat(path).st_size
     return None
 
 
 class Reader(abc.ABC):
-    """Reads files by their names; picklable, and safe to use from several threads."""
+    """Reads files by their names. Picklable, and safe to use from several threads."""
 
     @abc.abstractmethod
     def read(self, name: str) -> bytes:
@@ -70,7 +71,7 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def size(self, name: str) -> int | None:
-        """The bytes of a file; None if it is gone."""
+        """The size of a file in bytes; None if it is missing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,10 +79,10 @@ class Store:
     """The files of a folder or of a tar file.
 
     Attributes:
-        path: of the folder or tar file.
+        path: the path of the folder or tar file.
         reader: reads the files.
-        names: of all files that are not hidden, in order.
-        folders: of all folders, in order, also of empty ones where they are known.
+        names: the names of all files that are not hidden, in order.
+        folders: the names of all folders, in order, including empty ones if they are known.
     """
 
     path: str
@@ -96,7 +97,7 @@ class Store:
 
     @functools.cached_property
     def others(self) -> tuple[str, ...]:
-        """The names of the files that are no images, in order."""
+        """The names of the files that are not images, in order."""
         return tuple(name for name in self.names if not is_image(name))
 
     def read(self, name: str) -> bytes:
@@ -105,19 +106,21 @@ class Store:
 
 
 class FolderReader(Reader):
-    """Reads the files of a folder: on this disk by their paths, remote ones by `remote`."""
+    """Reads the files of a folder: files on this disk by their paths, remote files by `remote`."""
 
     def __init__(self, path: str, remote: Mapping[str, File]):
         self.path = path
         self.remote = remote
 
     def read(self, name: str) -> bytes:
-        return read_image(self.remote.get(name) or os.path.join(self.path, name))
+        file = self.remote.get(name) or os.path.join(self.path, name)
+        return read_image(file)
 
     def size(self, name: str) -> int | None:
         if name in self.remote:
             return self.remote[name].size
-        return local_size(os.path.join(self.path, name))
+        path = os.path.join(self.path, name)
+        return local_size(path)
 
 
 def open_folder(path: str) -> Store:
@@ -127,28 +130,37 @@ def open_folder(path: str) -> Store:
         remote = {file.name: file for file in files.find_files(path)}
         names = list(remote)
         folders = {name.rpartition("/")[0] for name in names}
+        folders.discard("")  # of files right in the folder
     else:
         names, folders = _walk(path)
-    visible = sorted(name for name in names if not is_hidden(name))
-    inside = sorted(name for name in folders if name and not is_hidden(name))
-    return Store(path, FolderReader(path, remote), tuple(visible), tuple(inside))
+    reader = FolderReader(path, remote)
+    return Store(path, reader, _visible(names), _visible(folders))
+
+
+def _visible(names: Iterable[str]) -> tuple[str, ...]:
+    """The names that are not hidden, in order."""
+    visible = [name for name in names if not is_hidden(name)]
+    return tuple(sorted(visible))
 
 
 def _walk(path: str) -> tuple[list[str], set[str]]:
     """The names of all files and of all folders below a folder on this disk."""
     names = []
     folders = set()
-    for folder, subfolders, inside in files.walk(path):
-        subfolders[:] = [name for name in subfolders if not is_hidden(name)]
+    for folder, subfolders, members in files.walk(path):
         relative = os.path.relpath(folder, path)
         prefix = "" if relative == "." else f"{relative}/"
-        names += [prefix + name for name in inside]
-        folders.update(prefix + name for name in subfolders)
+        for name in members:
+            names.append(prefix + name)
+        # In place: what is left in the list is searched next.
+        subfolders[:] = [name for name in subfolders if not is_hidden(name)]
+        for name in subfolders:
+            folders.add(prefix + name)
     return names, folders
 
 
 class _Member(NamedTuple):
-    """A file in a tar file: its name, and the bytes of the tar file that it takes."""
+    """A file in a tar file: its name, and its range of bytes in the tar file."""
 
     name: str
     start: int
@@ -156,7 +168,7 @@ class _Member(NamedTuple):
 
 
 class TarReader(Reader):
-    """Reads the files of a tar file, each of them by one read at its offset.
+    """Reads the files of a tar file, each by one read at its offset.
 
     Args:
         copy: the tar file on this disk.
@@ -177,10 +189,10 @@ class TarReader(Reader):
 
 
 def open_tar(path: str) -> Store:
-    """The files of a tar file, and of tar files inside it, whose names are then folders.
+    """The files of a tar file, and of tar files inside it, which become folders.
 
     Raises:
-        DataError: the file is damaged, truncated, compressed, or no tar file; or it holds a link.
+        DataError: the file is damaged, truncated, compressed, or not a tar file; or it has a link.
     """
     copy = cache.LocalCopy(path)
     folders = []
@@ -196,7 +208,10 @@ def open_tar(path: str) -> Store:
                 folders.append(entry)
             else:
                 ranges[entry.name] = entry.start, entry.stop
-    return Store(path, TarReader(copy, ranges), tuple(sorted(ranges)), tuple(sorted(folders)))
+    reader = TarReader(copy, ranges)
+    names = sorted(ranges)
+    folders.sort()
+    return Store(path, reader, tuple(names), tuple(folders))
 
 
 def _tar_entries(
@@ -212,7 +227,6 @@ def _tar_entries(
     """
     for member in tar:
         name = prefix + member.name.removeprefix("./").strip("/")
-        first = start + member.offset_data
         if is_hidden(name) or name == prefix:
             continue
         if member.isdir():
@@ -220,24 +234,30 @@ def _tar_entries(
         elif member.islnk() or member.issym():
             raise tarfile.ReadError(f"{name!r} is a link: unpack the file, then links are followed")
         elif member.isreg():
-            if member.issparse() or first + member.size > end or member.size < 0:
-                raise tarfile.ReadError(
-                    f"{name!r} is a sparse file or claims {member.size:,} bytes"
-                )
+            first = start + member.offset_data
+            _require_bytes(member, name, first, end)
             if suffix(name) == ".tar":
+                folder, _ = os.path.splitext(name)
                 content: Any = tar.extractfile(member)
                 with tarfile.open(fileobj=content, mode="r:") as inside:
-                    folder = os.path.splitext(name)[0]
                     yield from _tar_entries(inside, end, f"{folder}/", first)
             else:
                 yield _Member(name, first, first + member.size)
     _require_end(tar)
 
 
-def _require_end(tar: tarfile.TarFile) -> None:
-    """Raises ReadError unless zeros alone follow the last member.
+def _require_bytes(member: tarfile.TarInfo, name: str, first: int, end: int) -> None:
+    """Raises ReadError unless the bytes of a member lie in one piece in the tar file."""
+    has_size = member.size >= 0 and first + member.size <= end
+    if member.issparse() or not has_size:
+        raise tarfile.ReadError(f"{name!r} is a sparse file or claims {member.size:,} bytes")
 
-    Tarfile takes a damaged header, and a file that is cut off behind a member, for the end.
+
+def _require_end(tar: tarfile.TarFile) -> None:
+    """Raises ReadError unless only zeros follow the last member.
+
+    Tarfile takes a damaged header for the end, and does not notice a file that is cut off after a
+    member.
     """
     stream: Any = tar.fileobj
     stream.seek(tar.offset)

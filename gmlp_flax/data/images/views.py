@@ -1,7 +1,7 @@
-"""The two views of an image, which a model reads: for training and for evaluation.
+"""The two views of an image that a model reads: for training and for evaluation.
 
-Evaluation scales with Pillow, training with OpenCV, whose result is close and takes a fifth of the
-time.
+Evaluation scales with Pillow. Training scales with OpenCV, whose result is close and takes a fifth
+of the time.
 """
 
 import math
@@ -56,13 +56,15 @@ def training_example(
     crop: Crop = Crop(),
     augmentation: Augmentation = Augmentation(),
 ) -> dict[str, Any]:
-    """A record to {"image" uint8 [*size, channels], "label"}: random crop and flip, then
-    `augmentation`."""
+    """Turns a record into {"image": uint8 [*size, channels], "label"} by a random crop and flip,
+    then `augmentation`."""
     image = record["image"]
     if isinstance(image, np.ndarray):
         image = decoding.decoded(record, pixels.channels)
-    view = training_view(image, size, rng, record.get("name", ""), pixels, crop)
-    return {"image": augment(view, rng, augmentation), "label": record["label"]}
+    name = record.get("name", "")
+    view = training_view(image, size, rng, name, pixels, crop)
+    augmented = augment(view, rng, augmentation)
+    return {"image": augmented, "label": record["label"]}
 
 
 def evaluation_example(
@@ -73,20 +75,21 @@ def evaluation_example(
     eval_crop: float = 0.875,
     transform: str = "exact",
 ) -> dict[str, Any]:
-    """A record, without its name, whose "image" is uint8 [*size, channels], as the view of
-    `TRANSFORMS` makes it."""
+    """The record without its name, and with a view of its image, made by one of `TRANSFORMS`: uint8
+    [*size, channels]."""
     image = decoding.decoded(record, pixels.channels, pixels.max_value)
-    view = TRANSFORMS[transform](image, size, eval_crop)
-    others = {key: value for key, value in record.items() if key != "name"}
-    return {**others, "image": view}
+    make_view = TRANSFORMS[transform]
+    example = {**record, "image": make_view(image, size, eval_crop)}
+    example.pop("name", None)
+    return example
 
 
 def exact_view(image: np.ndarray, size: Size, resize_ratio: float = 0.875) -> np.ndarray:
     """The centre of the image: its shorter side scaled to round(size / resize_ratio), then cropped
     to `size`.
 
-    Pillow does both in one bicubic, antialiased resampling. An image of this size comes back
-    unchanged if `resize_ratio`, the fraction of the scaled image's side that is kept, is 1.
+    Pillow does both in one bicubic, antialiased resampling. `resize_ratio` is the fraction of the
+    scaled image's side that is kept. If it is 1, an image of this size comes back unchanged.
 
     Args:
         image: uint8 [height, width, channels], 1 or 3 channels; [*size, channels] comes back.
@@ -154,8 +157,8 @@ def _bicubic(image: np.ndarray, size: Size, box: Any = None) -> np.ndarray:
     pixels = image[..., 0] if channels == 1 else image
     whole = Image.fromarray(pixels)
     scaled = whole.resize((width, height), Image.Resampling.BICUBIC, box=box)
-    found = np.asarray(scaled)
-    return found.reshape(height, width, channels)
+    view = np.asarray(scaled)
+    return view.reshape(height, width, channels)
 
 
 def training_view(
@@ -180,8 +183,8 @@ def training_view(
     Args:
         image: uint8 [height, width, channels], 1 or 3 channels; or an image file's bytes.
         size: the view's (height, width).
-        rng: the only source of chance; the draws depend on the image's height and width alone.
-        name: of a file, for errors.
+        rng: the only source of randomness; the draws depend only on the image's height and width.
+        name: the name of a file, for errors.
         pixels: how a file is decoded.
         crop: see above.
 
@@ -189,20 +192,36 @@ def training_view(
         uint8 [*size, channels].
 
     Raises:
-        DataError: the bytes are not an image, or a damaged one.
+        DataError: the bytes are not an image, or the image is damaged.
     """
     if isinstance(image, bytes):
-        with decoding.open_image(image, name) as file:
-            height, width = decoding.upright_shape(file)
-            box = random_box(height, width, rng, crop.min_scale)
-            view = _resize(_decode_crop(file, image, pixels, box, size), size)
+        view = _view_of_file(image, size, rng, name, pixels, crop)
     else:
-        box = random_box(image.shape[0], image.shape[1], rng, crop.min_scale)
-        top, left, height, width = box
-        view = _resize(image[top : top + height, left : left + width], size)
+        view = _view_of_array(image, size, rng, crop)
     if crop.flip and rng.random() < 0.5:
-        return cv2.flip(view, 1).reshape(view.shape)
+        mirrored = cv2.flip(view, 1)
+        return mirrored.reshape(view.shape)
     return view
+
+
+def _view_of_file(
+    data: bytes, size: Size, rng: np.random.Generator, name: str, pixels: Pixels, crop: Crop
+) -> np.ndarray:
+    with decoding.open_image(data, name) as file:
+        height, width = decoding.upright_shape(file)
+        box = random_box(height, width, rng, crop.min_scale)
+        cropped = _decode_crop(file, data, pixels, box, size)
+        return _resize(cropped, size)
+
+
+def _view_of_array(
+    image: np.ndarray, size: Size, rng: np.random.Generator, crop: Crop
+) -> np.ndarray:
+    height, width, _ = image.shape
+    top, left, crop_height, crop_width = random_box(height, width, rng, crop.min_scale)
+    rows = slice(top, top + crop_height)
+    columns = slice(left, left + crop_width)
+    return _resize(image[rows, columns], size)
 
 
 def random_box(height: int, width: int, rng: np.random.Generator, min_scale: float) -> Box:
@@ -210,15 +229,10 @@ def random_box(height: int, width: int, rng: np.random.Generator, min_scale: flo
 
     After ten tries that do not fit, the largest crop at the centre with an allowed aspect ratio.
     """
-    least = math.log(3 / 4)
-    most = math.log(4 / 3)
     for _ in range(10):
-        area = height * width * rng.uniform(min_scale, 1.0)
-        ratio = math.exp(rng.uniform(least, most))
-        crop_width = round(math.sqrt(area * ratio))
-        crop_height = round(math.sqrt(area / ratio))
-        fits = crop_width <= width and crop_height <= height
-        if fits and crop_width and crop_height:
+        crop_height, crop_width = _random_size(height * width, rng, min_scale)
+        fits = 0 < crop_height <= height and 0 < crop_width <= width
+        if fits:
             top = int(rng.integers(height - crop_height + 1))
             left = int(rng.integers(width - crop_width + 1))
             return top, left, crop_height, crop_width
@@ -229,6 +243,16 @@ def random_box(height: int, width: int, rng: np.random.Generator, min_scale: flo
     return top, left, crop_height, crop_width
 
 
+def _random_size(image_area: int, rng: np.random.Generator, min_scale: float) -> Size:
+    """The size of a random crop, which may exceed the image."""
+    area = image_area * rng.uniform(min_scale, 1.0)
+    log_ratio = rng.uniform(math.log(3 / 4), math.log(4 / 3))
+    ratio = math.exp(log_ratio)
+    width = round(math.sqrt(area * ratio))
+    height = round(math.sqrt(area / ratio))
+    return height, width
+
+
 def _decode_crop(
     file: Image.Image, data: bytes, pixels: Pixels, box: Box, size: Size
 ) -> np.ndarray:
@@ -237,9 +261,8 @@ def _decode_crop(
     top, left, height, width = box
     bottom = top + height
     right = left + width
-    spare = min(height // size[0], width // size[1])  # pixels for each pixel of the view
-    reduction = max(factor for factor in (1, 2, 4, 8) if factor <= max(1, spare))
     full_height, full_width = decoding.upright_shape(file)
+    reduction = _reduction(height, width, size)
     image = decoding.pixels_of_file(
         file, data, pixels.channels, reduction, bottom, pixels.max_value
     )
@@ -250,9 +273,20 @@ def _decode_crop(
     return image[rows, columns]
 
 
+def _reduction(height: int, width: int, size: Size) -> int:
+    """The largest reduction of a JPEG, 1, 2, 4 or 8, with which the crop has at least as many
+    pixels as the view."""
+    out_height, out_width = size
+    spare = min(height // out_height, width // out_width)  # pixels for each pixel of the view
+    for reduction in (8, 4, 2):
+        if reduction <= spare:
+            return reduction
+    return 1
+
+
 def _resize(image: np.ndarray, size: Size) -> np.ndarray:
-    """Bicubic, antialiased by a Gaussian blur; on photographs, about one grey level from Pillow's
-    result."""
+    """Scales an image: bicubic, antialiased by a Gaussian blur. On photographs, the result differs
+    from Pillow's by about one grey level."""
     if image.shape[:2] == size:
         return image
     # OpenCV's own threads would compete with the pipeline's threads and processes.
@@ -263,7 +297,7 @@ def _resize(image: np.ndarray, size: Size) -> np.ndarray:
     # Half a pixel of the view, less the blur of the image's own pixels.
     blur_down = _blur(height, out_height)
     blur_across = _blur(width, out_width)
-    kernel = 2 * math.ceil(blur_across) + 1, 2 * math.ceil(blur_down) + 1
+    kernel = _kernel_size(blur_across), _kernel_size(blur_down)
     smooth = cv2.GaussianBlur(
         image, kernel, blur_across, sigmaY=blur_down, borderType=cv2.BORDER_REPLICATE
     )
@@ -290,6 +324,13 @@ def _coarse_side(pixels: int, out: int) -> int:
     return max(1, pixels // factor)
 
 
+def _kernel_size(deviation: float) -> int:
+    """The pixels of a Gaussian kernel: an odd number that covers the deviation on both sides."""
+    return 2 * math.ceil(deviation) + 1
+
+
 def _blur(pixels: int, out: int) -> float:
     """The standard deviation of the blur along a side, in pixels of the image."""
-    return 0.5 * math.sqrt(max((pixels / out) ** 2 - 1, 0))
+    ratio = pixels / out
+    variance = max(ratio**2 - 1, 0)
+    return 0.5 * math.sqrt(variance)

@@ -1,13 +1,13 @@
 """Images in class folders: `ROOT/CLASS/FILES`, or with splits `ROOT/SPLIT/CLASS/FILES`.
 
-The first folder is the class, and folders inside it count to it. If the first folders are called by
-words of splits (train, training, val, valid, validation, dev, eval, test, testing, in any case),
-they are the splits, and the folders in them the classes. ROOT is a folder or a tar file; a tar file
-inside another is a folder. Images are files with a known suffix; other files are counted by suffix,
-and hidden files are no files.
+The first folder is the class, and folders inside it belong to it. If the names of the first folders
+are words for splits (train, training, val, valid, validation, dev, eval, test, testing, in any
+case), they are the splits, and the folders inside them are the classes. ROOT is a folder or a tar
+file; a tar file inside a tar file is a folder. Images are files with a known suffix. Other files
+are counted by suffix, and hidden files are ignored.
 
-Two layouts are refused, as their images would be read as what they are not: a single folder around
-the classes, and class folders with splits inside.
+Two layouts are refused, because their images would get wrong classes: a single folder around the
+classes, and class folders with splits inside.
 """
 
 import functools
@@ -30,31 +30,34 @@ def read(store: Store, as_one: bool = False) -> Splits:
 
     Args:
         store: the files.
-        as_one: whether the first folders are classes, even if they are called as splits.
+        as_one: whether the first folders are classes, even if their names mean splits.
 
     Raises:
-        DataError: some first folders mean splits and others do not. Of a split: an image lies in no
-            class folder, a class folder has no image, a single folder lies around the classes, or
-            splits lie inside them.
+        DataError: some first folders mean splits and others do not. When a split is read: an image
+            is in no class folder, a class folder has no image, a single folder is around the
+            classes, or splits are inside them.
     """
-    readers = {}
-    for split, prefix in folders.split_folders(store, as_one).items():
-        if not as_one:
+    prefixes = folders.split_folders(store, as_one)
+    if not as_one:
+        for prefix in prefixes.values():
             _refuse_inner_splits(store, prefix)
-        readers[split] = functools.partial(_read_split, store, split, prefix)
-    return Splits(store.path, FORM, readers)
+    read_split = functools.partial(_read_split, store)
+    return Splits.of_groups(store.path, FORM, prefixes, read_split)
 
 
 def _read_split(store: Store, split: str, prefix: str) -> Dataset:
     by_folder = folders.first_folders(store.images, prefix)
     deeper = _deeper_folders(by_folder, prefix)
     _require_classes(store, prefix, by_folder, deeper)
-    class_of = {}
+    class_of: dict[str, str] = {}
     for folder, names in by_folder.items():
         label = class_name(folder)
-        class_of.update(dict.fromkeys(names, label))
-    notes = [_deeper_note(store, deeper), folders.others_note(store)]
-    return folders.labelled(store, FORM, split, class_of, notes)
+        for name in names:
+            class_of[name] = label
+    deeper_note = _deeper_note(store, deeper)
+    others_note = folders.others_note(store)
+    dataset = folders.labelled(store, FORM, split, class_of)
+    return dataset.with_notes(deeper_note, others_note)
 
 
 def _require_classes(
@@ -64,7 +67,7 @@ def _require_classes(
 
     Args:
         store, prefix: the files.
-        by_folder: first folder -> its images; "" for those in none.
+        by_folder: first folder -> its images; "" for images in no folder.
         deeper: the folders inside class folders.
     """
     if "" in by_folder:
@@ -88,21 +91,24 @@ def _require_classes(
 
 def _refuse_empty(store: Store, prefix: str, with_images: Container[str]) -> None:
     """Raises DataError for a class folder without images."""
-    inside = [*store.others, *(f"{folder}/" for folder in store.folders)]
+    inside = list(store.others)
+    for folder in store.folders:
+        inside.append(f"{folder}/")
     for folder, names in folders.first_folders(inside, prefix).items():
-        if folder and folder not in with_images:
-            others = [name for name in names if not name.endswith("/")]
-            holds = files.count_by_suffix(others) or "it is empty"
-            raise DataError(
-                f"{store.path!r}: the folder {prefix + folder!r} holds no images ({holds}): each "
-                "folder there is a class; fill it, or move it away"
-            )
+        if not folder or folder in with_images:
+            continue
+        others = [name for name in names if not name.endswith("/")]
+        kinds = files.count_by_suffix(others) or "it is empty"
+        raise DataError(
+            f"{store.path!r}: the folder {prefix + folder!r} holds no images ({kinds}): each "
+            "folder there is a class; fill it, or move it away"
+        )
 
 
 def _refuse_inner_splits(store: Store, prefix: str) -> None:
-    """Raises DataError if a folder right inside a class folder is called by the word of a split.
+    """Raises DataError if the name of a folder directly inside a class folder means a split.
 
-    A single folder around all others is refused for that, when it is read.
+    A single folder around all others is not checked here: it is refused when it is read.
     """
     by_folder = folders.first_folders(store.images, prefix)
     if len(by_folder) == 1:
@@ -126,16 +132,18 @@ def _deeper_folders(by_folder: Mapping[str, Sequence[str]], prefix: str) -> set[
     for names in by_folder.values():
         for name in names:
             if name.count("/") > depth:
-                deeper.add(name.rpartition("/")[0])
+                folder, _, _ = name.rpartition("/")
+                deeper.add(folder)
     return deeper
 
 
 def _deeper_note(store: Store, deeper: set[str]) -> str:
-    """A line on folders inside class folders, which count to these; "" if there are none."""
+    """A line on folders inside class folders, which belong to these; "" if there are none."""
     if not deeper:
         return ""
-    what = counted(len(deeper), "folder")
-    return f"{store.path!r}: {what} inside class folders counted to these, such as {min(deeper)!r}"
+    count = counted(len(deeper), "folder")
+    example = min(deeper)
+    return f"{store.path!r}: {count} inside class folders counted to these, such as {example!r}"
 
 
 def read_beside_validation(
@@ -145,13 +153,13 @@ def read_beside_validation(
     holds_validation: bool,
     read_validation: Callable[[Store, str], Dataset],
 ) -> Splits:
-    """The splits of a published data set whose folder `val` has a form of its own, and whose other
-    folders are class folders.
+    """The splits of a published data set whose folder `val` has its own form. Its other folders are
+    class folders.
 
     Args:
         store: the files.
         form: the form of the data set, in words.
-        as_one: refused, as `val` has no class folders.
+        as_one: refused, because `val` has no class folders.
         holds_validation: whether the store is the folder `val` itself.
         read_validation: reads the split `validation` of a store, behind a prefix.
     """
@@ -160,8 +168,9 @@ def read_beside_validation(
             f"{store.path!r}: the splits of {form} are not read as one: choose one "
             "by config.data.split"
         )
-    itself = {splits.VALIDATION_SPLIT: ""}
-    prefixes = itself if holds_validation else folders.split_folders(store)
+    prefixes = {splits.VALIDATION_SPLIT: ""}
+    if not holds_validation:
+        prefixes = folders.split_folders(store)
     readers = {}
     for split, prefix in prefixes.items():
         if split == splits.VALIDATION_SPLIT:

@@ -1,10 +1,10 @@
 """Images in rows: .parquet or .arrow files with the columns `image` and `label`, as Hugging Face's
 package datasets writes them (save_to_disk, or a repository's folder data/).
 
-A row's image is encoded bytes, or {"bytes", "path"}; if these bytes are null, it is the file at the
-path, from the table's folder on. A file, or a folder of files whose names or folders mean splits,
-such as train-00000-of-00010.parquet. Encoded images lie in memory, in each worker process too, so
-there may be 8 GiB of files at most.
+The image of a row is encoded bytes, or {"bytes", "path"}. If these bytes are null, it is the file
+at the path, which starts at the table's folder. The data are a file, or a folder of files whose
+names or folders mean splits, such as train-00000-of-00010.parquet. Encoded images are kept in
+memory, in each worker process too, so there may be at most 8 GiB of files.
 """
 
 import functools
@@ -23,36 +23,31 @@ from gmlp_flax.io.records import BadRecord
 FORM = "rows with image and label"
 IMAGE_COLUMN = "image"
 LABEL_COLUMN = "label"
-MEMORY_BYTES = 8 << 30  # of files whose rows lie in memory, at most
+COLUMNS = (IMAGE_COLUMN, LABEL_COLUMN)
+MEMORY_BYTES = 8 << 30  # the most bytes of files whose rows are kept in memory
 
 
 def read(path: str, as_one: bool = False) -> Splits:
     """The splits of images in rows.
 
     Args:
-        path: of a file, or of a folder with files.
+        path: the path of a file, or of a folder with files.
         as_one: whether all files are one data set, whatever their names mean.
 
     Raises:
-        DataError: shards are missing, only some names mean splits, or the files are too large. Of a
-            split: a column is missing, or a row has no image or no class.
+        DataError: shards are missing, only some names mean splits, or the files are too large. When
+            a split is read: a column is missing, or a row has no image or no class.
     """
-    found = files.find_files(path)
-    tables = rows.find_by_suffix(path, found, rows.COLUMNAR)
-    note = rows.others_note(path, found, tables)
-    readers = {}
-    for split, members in splits.group_files(path, found, tables, as_one).items():
-        readers[split] = functools.partial(_read_split, path, split, members, note)
-    return Splits(path, FORM, readers)
+    listing = files.find_files(path)
+    tables = rows.find_by_suffix(path, listing, rows.COLUMNAR)
+    note = rows.others_note(path, listing, tables)
+    groups = splits.group_files(path, listing, tables, as_one)
+    read_split = functools.partial(_read_split, path, note)
+    return Splits.of_groups(path, FORM, groups, read_split)
 
 
-def _read_split(path: str, split: str, members: Sequence[File], note: str) -> Dataset:
-    total = sum(file.size for file in members)
-    if total > MEMORY_BYTES:
-        raise DataError(
-            f"{path!r}: {total / 2**30:.1f} GiB of rows, of which at most "
-            f"{MEMORY_BYTES >> 30} GiB fit into memory: write the images to class folders"
-        )
+def _read_split(path: str, note: str, split: str, members: Sequence[File]) -> Dataset:
+    _require_memory(path, members)
     names: list[str] = []
     images: list[bytes | str] = []
     labels: list[str] = []
@@ -60,7 +55,7 @@ def _read_split(path: str, split: str, members: Sequence[File], note: str) -> Da
     for file in members:
         _require_columns(file.path)
         declared = rows.declared_classes(file.path, LABEL_COLUMN) or declared
-        for where, row in rows.read_rows(file.path, (IMAGE_COLUMN, LABEL_COLUMN)):
+        for where, row in rows.read_rows(file.path, COLUMNS):
             if isinstance(row, BadRecord):
                 raise DataError(f"{where}: {row}")
             names.append(file.name + where.removeprefix(file.path))
@@ -68,25 +63,33 @@ def _read_split(path: str, split: str, members: Sequence[File], note: str) -> Da
             labels.append(classes.class_in_cell(row[LABEL_COLUMN], where, LABEL_COLUMN))
     if not names:
         raise DataError(f"{path!r} holds no rows: give other data")
-    return examples.labelled(
-        path,
-        FORM,
-        split,
-        ListedImages(names, images),
-        labels,
-        declared=declared,
-        files=members,
-        columns=(IMAGE_COLUMN, LABEL_COLUMN),
-        notes=[note],
+    dataset = Dataset(
+        path=path,
+        form=FORM,
+        examples=ListedImages(names, images),
+        split=split,
+        files=tuple(members),
+        columns=COLUMNS,
     )
+    return examples.with_classes(dataset, labels, declared).with_notes(note)
+
+
+def _require_memory(path: str, members: Sequence[File]) -> None:
+    """Raises DataError if the files of a split do not fit into memory."""
+    total = sum(file.size for file in members)
+    if total > MEMORY_BYTES:
+        raise DataError(
+            f"{path!r}: {total / 2**30:.1f} GiB of rows, of which at most "
+            f"{MEMORY_BYTES >> 30} GiB fit into memory: write the images to class folders"
+        )
 
 
 def _require_columns(path: str) -> None:
     columns = rows.column_names(path)
-    for column in (IMAGE_COLUMN, LABEL_COLUMN):
+    for column in COLUMNS:
         if column not in columns:
-            there = listed(map(repr, columns)) or "none"
-            raise DataError(f"{path}: no column {column!r}, found {there}: rename one")
+            available = listed(map(repr, columns)) or "none"
+            raise DataError(f"{path}: no column {column!r}, found {available}: rename one")
 
 
 def _image(file: File, where: str, row: rows.Row) -> bytes | str:
@@ -98,14 +101,20 @@ def _image(file: File, where: str, row: rows.Row) -> bytes | str:
                 f"{where}: the column {IMAGE_COLUMN!r} holds the path {image!r:.60}: expected "
                 "encoded bytes; a table .csv with the columns file_name and label may list paths"
             )
-        image = image.encode()  # bytes that happen to be UTF-8, as those of a dark bitmap
+        image = image.encode()  # bytes that happen to be UTF-8, like those of a dark bitmap
     if isinstance(image, Mapping):
-        data = image.get("bytes")
         path = image.get("path")
-        if data is None and isinstance(path, str) and path:
-            is_whole = files.is_remote(path) or os.path.isabs(path)
-            return path if is_whole else files.join(os.path.dirname(file.path), path)
-        image = data
+        image = image.get("bytes")
+        if image is None and isinstance(path, str) and path:
+            return _image_path(file, path)
     if not isinstance(image, bytes) or not image:
         raise DataError(f"{where}: no image in the column {IMAGE_COLUMN!r}, but {image!r:.60}")
     return image
+
+
+def _image_path(table: File, path: str) -> str:
+    """The path of an image, which may start at the table's folder."""
+    if files.is_remote(path) or os.path.isabs(path):
+        return path
+    folder = os.path.dirname(table.path)
+    return files.join(folder, path)

@@ -2,9 +2,9 @@
 metadata.csv or metadata.jsonl, with the columns `file_name` and `label`.
 
 `file_name` is the path of an image from the table's folder on, with / between folders, and each
-image has one row. A column `split` with the words of splits (train, val, test, ...) assigns rows to
-splits; without one, the first folders of the paths do, if they are called by these words. The path
-of the table itself is read as well, whatever the table is called.
+image has one row. A column `split` with words for splits (train, val, test, ...) assigns rows to
+splits. Without this column, the first folders of the paths assign them if their names are such
+words. The path of the table itself is read as well, whatever the name of the table is.
 """
 
 import functools
@@ -28,10 +28,12 @@ TABLES = ("labels.csv", "metadata.csv", "metadata.jsonl")
 FILE_COLUMN = "file_name"
 LABEL_COLUMN = "label"
 SPLIT_COLUMN = "split"
+COLUMNS = (FILE_COLUMN, LABEL_COLUMN)
 
 
 class Entry(NamedTuple):
-    """A row: where it stands, the path of its image from the table on, its class and its split."""
+    """A row: its place for messages, the path of its image from the table on, its class and its
+    split."""
 
     where: str
     file_name: str
@@ -40,12 +42,14 @@ class Entry(NamedTuple):
 
 
 def matches(store: Store) -> bool:
-    """Whether a table lies in ROOT, or in the folder of a split; raises DataError for a tar file
-    with one."""
+    """Whether ROOT, or the folder of a split, has a table. Raises DataError if it is in a tar
+    file."""
     tables = _tables(store)
-    if tables and not files.is_folder(store.path):
+    if not tables:
+        return False
+    if not files.is_folder(store.path):
         raise DataError(f"{store.path!r} holds the table {tables[0]!r}: unpack it to a folder")
-    return bool(tables)
+    return True
 
 
 def _tables(store: Store) -> list[str]:
@@ -53,7 +57,8 @@ def _tables(store: Store) -> list[str]:
     tables = []
     for name in store.others:
         folder, _, base = name.rpartition("/")
-        if base in TABLES and (not folder or splits.split_of_folder(folder)):
+        is_in_place = not folder or splits.split_of_folder(folder)
+        if base in TABLES and is_in_place:
             tables.append(name)
     return tables
 
@@ -67,16 +72,15 @@ def read(store: Store, as_one: bool = False) -> Splits:
 
     Raises:
         DataError: there are two tables, a column is missing, or only some folders or rows name a
-            split. Of a split: it has no table, an image has no row, or a row no image.
+            split. When a split is read: it has no table, an image has no row, or a row no image.
     """
     tables = _tables(store)
     in_root = [name for name in tables if "/" not in name]
     if as_one or in_root:
         return _read_joined(store, in_root or tables, as_one)
-    readers = {}
-    for split, prefix in folders.split_folders(store).items():
-        readers[split] = functools.partial(_read_folder, store, split, prefix)
-    return Splits(store.path, FORM, readers)
+    prefixes = folders.split_folders(store)
+    read_split = functools.partial(_read_folder, store)
+    return Splits.of_groups(store.path, FORM, prefixes, read_split)
 
 
 def _read_joined(store: Store, tables: Sequence[str], as_one: bool) -> Splits:
@@ -87,10 +91,8 @@ def _read_joined(store: Store, tables: Sequence[str], as_one: bool) -> Splits:
         entries += _entries(store, table, as_one)
     listing = _Listing("", tables, entries)
     groups = {"": entries} if as_one else by_split(store.path, entries)
-    readers = {}
-    for split, part in groups.items():
-        readers[split] = functools.partial(_read_rows, store, split, listing, part)
-    return Splits(store.path, FORM, readers)
+    read_split = functools.partial(_read_rows, store, listing)
+    return Splits.of_groups(store.path, FORM, groups, read_split)
 
 
 def _read_folder(store: Store, split: str, prefix: str) -> Dataset:
@@ -108,14 +110,16 @@ def _read_folder(store: Store, split: str, prefix: str) -> Dataset:
                 f"{entry.where}: the column {SPLIT_COLUMN!r} names the split {entry.split!r}, and "
                 f"the folder {prefix!r} another: remove the column"
             )
-    return _read_rows(store, split, _Listing(prefix, tables, entries), entries)
+    listing = _Listing(prefix, tables, entries)
+    return _read_rows(store, listing, split, entries)
 
 
 def _require_one_table(store: Store, tables: Sequence[str]) -> None:
-    """Raises DataError if two tables lie in one folder."""
+    """Raises DataError if two tables are in the same folder."""
     by_folder: dict[str, str] = {}
     for table in tables:
-        other = by_folder.setdefault(table.rpartition("/")[0], table)
+        folder, _, _ = table.rpartition("/")
+        other = by_folder.setdefault(folder, table)
         if other != table:
             raise DataError(f"{store.path!r} has {other} and {table}: keep one of them")
 
@@ -130,52 +134,61 @@ class _Listing(NamedTuple):
 
 def _entries(store: Store, table: str, as_one: bool = False) -> list[Entry]:
     """The rows of a table, with the names that their images have in the store."""
-    prefix = table[: table.rfind("/") + 1]
+    folder, slash, _ = table.rpartition("/")
+    prefix = folder + slash
+    path = files.join(store.path, table)
     entries = []
-    for entry in read_entries(files.join(store.path, table), as_one):
-        entries.append(entry._replace(file_name=prefix + entry.file_name))
+    for entry in read_entries(path, as_one):
+        name = prefix + entry.file_name
+        entries.append(entry._replace(file_name=name))
     return entries
 
 
-def _read_rows(store: Store, split: str, listing: _Listing, entries: Sequence[Entry]) -> Dataset:
+def _read_rows(store: Store, listing: _Listing, split: str, entries: Sequence[Entry]) -> Dataset:
     """The images of some rows of a listing."""
-    images = {name for name in store.images if name.startswith(listing.prefix)}
-    listed_images = {entry.file_name for entry in listing.entries}
+    _require_same_images(store, listing)
+    class_of = {entry.file_name: entry.label for entry in entries}
+    table = files.join(store.path, listing.tables[0])
+    declared = rows.declared_classes(table, LABEL_COLUMN)
+    note = folders.others_note(store, listing.tables)
+    dataset = folders.labelled(store, FORM, split, class_of, COLUMNS, declared)
+    return dataset.with_notes(note)
+
+
+def _require_same_images(store: Store, listing: _Listing) -> None:
+    """Raises DataError unless a listing has the images that are there behind its prefix."""
+    present = {name for name in store.images if name.startswith(listing.prefix)}
+    named = {entry.file_name for entry in listing.entries}
     where = f"{store.path}/{' and '.join(listing.tables)}"
-    missing = sorted(listed_images - images)
+    missing = sorted(named - present)
     if missing:
         raise DataError(
-            f"{where}: {len(missing):,} of {len(listed_images):,} images are not there, such as "
-            f"{missing[0]!r}: {_how_to_find(missing[0], images)}"
+            f"{where}: {len(missing):,} of {len(named):,} images are not there, such as "
+            f"{missing[0]!r}: {_how_to_find(missing[0], present)}"
         )
-    unlisted = sorted(images - listed_images)
+    unlisted = sorted(present - named)
     if unlisted:
         raise DataError(
-            f"{where}: no row for {len(unlisted):,} of {len(images):,} images, such as "
+            f"{where}: no row for {len(unlisted):,} of {len(present):,} images, such as "
             f"{unlisted[0]!r}: add rows, or move these images away"
         )
-    class_of = {entry.file_name: entry.label for entry in entries}
-    notes = [folders.others_note(store, listing.tables)]
-    declared = rows.declared_classes(files.join(store.path, listing.tables[0]), LABEL_COLUMN)
-    return folders.labelled(
-        store, FORM, split, class_of, notes, (FILE_COLUMN, LABEL_COLUMN), declared
-    )
 
 
 def _how_to_find(missing: str, images: Iterable[str]) -> str:
-    """What may be wrong with the path of an image that is not there."""
+    """What may be wrong with the path of a missing image."""
     composed = {unicodedata.normalize("NFC", name) for name in images}
     if unicodedata.normalize("NFC", missing) in composed:
         return "its accents are written in Unicode's other form (NFC or NFD) there"
-    return f"expected paths from the table's folder on, such as {min(images, default='a.png')!r}"
+    example = min(images, default="a.png")
+    return f"expected paths from the table's folder on, such as {example!r}"
 
 
 def read_entries(path: str, as_one: bool = False) -> list[Entry]:
     """The rows of the table of images at a path.
 
     Args:
-        path: of the table.
-        as_one: whether the column `split` is not read.
+        path: the path of the table.
+        as_one: whether the column `split` is ignored.
 
     Raises:
         DataError: there is no row, a column is missing, a row has no image or no class, or an image
@@ -195,18 +208,20 @@ def read_entries(path: str, as_one: bool = False) -> list[Entry]:
 def _entry(where: str, row: rows.Row | BadRecord, as_one: bool) -> Entry:
     if isinstance(row, BadRecord):
         raise DataError(f"{where}: {row}")
-    for column in (FILE_COLUMN, LABEL_COLUMN):
+    for column in COLUMNS:
         if column not in row:
-            there = listed(map(repr, row)) or "none"
+            available = listed(map(repr, row)) or "none"
             raise DataError(
-                f"{where}: no column {column!r}, found {there}: rename one, or move the table away "
-                "if folders are the classes"
+                f"{where}: no column {column!r}, found {available}: rename one, or move the table "
+                "away if folders are the classes"
             )
     file_name = row[FILE_COLUMN]
     if not isinstance(file_name, str) or not file_name:
         raise DataError(f"{where}: no path in the column {FILE_COLUMN!r}, but {file_name!r}")
     label = classes.class_in_cell(row[LABEL_COLUMN], where, LABEL_COLUMN)
-    split = "" if as_one else splits.split_of_row(Located(where, row), (SPLIT_COLUMN,))
+    split = ""
+    if not as_one:
+        split = splits.split_of_row(Located(where, row), (SPLIT_COLUMN,))
     return Entry(where, file_name, label, split)
 
 
@@ -228,7 +243,8 @@ def by_split(path: str, entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         split = split_of[entry.where]
-        groups.setdefault(split, []).append(entry)
+        members = groups.setdefault(split, [])
+        members.append(entry)
     return groups
 
 
@@ -239,29 +255,33 @@ def _split_of_path(name: str) -> str:
 
 
 def read_table(path: str, as_one: bool = False) -> Splits:
-    """The splits of images that a table at `path` lists, by their paths from its folder on; as
-    `read`, except that the images may lie anywhere, and others may lie beside them."""
+    """The splits of the images in the table at `path`, by their paths from its folder on. Unlike
+    with `read`, the images may be anywhere, and other images may be beside them."""
     entries = read_entries(path, as_one)
     groups = {"": entries} if as_one else by_split(path, entries)
-    readers = {}
-    for split, members in groups.items():
-        readers[split] = functools.partial(_read_listed, path, split, members)
-    return Splits(path, FORM, readers)
+    read_split = functools.partial(_read_listed, path)
+    return Splits.of_groups(path, FORM, groups, read_split)
 
 
 def _read_listed(path: str, split: str, entries: Sequence[Entry]) -> Dataset:
     folder = os.path.dirname(path) or "."
-    names = [entry.file_name for entry in entries]
-    images = []
-    for name in names:
-        images.append(name if files.is_remote(name) else files.join(folder, name))
-    return examples.labelled(
-        path,
-        FORM,
-        split,
-        ListedImages(names, images),
-        [entry.label for entry in entries],
-        declared=rows.declared_classes(path, LABEL_COLUMN),
+    names: list[str] = []
+    images: list[str] = []
+    labels: list[str] = []
+    for entry in entries:
+        image = entry.file_name
+        if not files.is_remote(image):
+            image = files.join(folder, image)
+        names.append(entry.file_name)
+        images.append(image)
+        labels.append(entry.label)
+    dataset = Dataset(
+        path=path,
+        form=FORM,
+        examples=ListedImages(names, images),
+        split=split,
         files=files.find_files(path),
-        columns=(FILE_COLUMN, LABEL_COLUMN),
+        columns=COLUMNS,
     )
+    declared = rows.declared_classes(path, LABEL_COLUMN)
+    return examples.with_classes(dataset, labels, declared)

@@ -1,4 +1,4 @@
-"""ImageNet as it is published: `ROOT/train/WNID/*.JPEG`, and `ROOT/val/ILSVRC2012_val_*.JPEG` with
+"""ImageNet as published: `ROOT/train/WNID/*.JPEG`, and `ROOT/val/ILSVRC2012_val_*.JPEG` with
 Kaggle's LOC_val_solution.csv in ROOT or in `ROOT/val`.
 
 ROOT may be the folder `val` itself. `train` is read as class folders; `test` has no classes.
@@ -23,55 +23,57 @@ _VALIDATION = re.compile(r"ILSVRC2012_val_\d+\.\w+")
 
 
 def matches(store: Store) -> bool:
-    """Whether validation images lie in ROOT, or in its folder of the validation split."""
+    """Whether ROOT, or its folder of the validation split, has ImageNet's validation images."""
     for name in store.images:
         folder, _, base = name.rpartition("/")
-        is_inside = not folder or splits.split_of_folder(folder) == splits.VALIDATION_SPLIT
-        if is_inside and _VALIDATION.fullmatch(base):
+        is_in_place = not folder or splits.split_of_folder(folder) == splits.VALIDATION_SPLIT
+        if is_in_place and _VALIDATION.fullmatch(base):
             return True
     return False
 
 
 def read(store: Store, as_one: bool = False) -> Splits:
-    """The splits of ImageNet's folders; `as_one` is refused, as `val` has no class folders.
+    """The splits of ImageNet's folders. `as_one` is refused, because `val` has no class folders.
 
     Raises:
-        DataError: of `validation`: LOC_val_solution.csv is missing, or has no class for an image.
+        DataError: when `validation` is read: LOC_val_solution.csv is missing, or has no class for
+            an image.
     """
     is_alone = any(_VALIDATION.fullmatch(name) for name in store.images)
     return class_folders.read_beside_validation(store, FORM, as_one, is_alone, _read_validation)
 
 
 def _read_validation(store: Store, prefix: str) -> Dataset:
-    present = [name for name in (SOLUTION, prefix + SOLUTION) if name in store.names]
-    if not present:
+    tables = _solution_tables(store, prefix)
+    if not tables:
         raise DataError(
             f"{store.path!r}: {prefix or 'it'} holds ImageNet's validation images and no "
             f"{SOLUTION}: copy it there, from the top of Kaggle's archive"
         )
-    solution = _read_solution(store, present[0])
-    images = [name for name in store.images if name.startswith(prefix)]
+    table = tables[0]
+    class_of_key = _read_solution(store, table)
     class_of = {}
-    for name in images:
+    for name in store.images:
+        if not name.startswith(prefix):
+            continue
         _, _, base = name.rpartition("/")
         key, _, _ = base.partition(".")
-        if key not in solution:
-            raise DataError(f"{store.path!r}: {present[0]} has no class for {name!r}")
-        class_of[name] = solution[key]
-    notes = [
-        folders.missing_note(store, present[0], len(solution), len(class_of)),
-        folders.others_note(store, present),
-    ]
-    return folders.labelled(store, FORM, splits.VALIDATION_SPLIT, class_of, notes)
+        if key not in class_of_key:
+            raise DataError(f"{store.path!r}: {table} has no class for {name!r}")
+        class_of[name] = class_of_key[key]
+    missing_note = folders.missing_note(store, table, len(class_of_key), len(class_of))
+    others_note = folders.others_note(store, tables)
+    dataset = folders.labelled(store, FORM, splits.VALIDATION_SPLIT, class_of)
+    return dataset.with_notes(missing_note, others_note)
 
 
-def _read_solution(store: Store, name: str) -> dict[str, str]:
-    """Image, without its suffix -> the first word of its row, the WordNet id; boxes follow it."""
-    where = f"{store.path}/{name}"
-    try:
-        text = decode_utf8(store.read(name))
-    except BadRecord as error:
-        raise DataError(f"{where}: {error}") from None
+def _solution_tables(store: Store, prefix: str) -> list[str]:
+    """The names of LOC_val_solution.csv in ROOT and behind a prefix; [] if there is none."""
+    return [name for name in (SOLUTION, prefix + SOLUTION) if name in store.names]
+
+
+def _read_rows(where: str, text: str) -> list[list[str]]:
+    """The rows of LOC_val_solution.csv, without its header."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         rows = [row for row in reader if row]
@@ -79,10 +81,21 @@ def _read_solution(store: Store, name: str) -> dict[str, str]:
         raise DataError(f"{where}, line {reader.line_num}: not CSV ({error})") from None
     if not rows or rows[0] != ["ImageId", "PredictionString"]:
         raise DataError(f"{where}: expected Kaggle's header, ImageId,PredictionString")
+    return rows[1:]
+
+
+def _read_solution(store: Store, name: str) -> dict[str, str]:
+    """Image without its suffix -> its WordNet id, the first word of its row; boxes follow it."""
+    where = f"{store.path}/{name}"
+    try:
+        text = decode_utf8(store.read(name))
+    except BadRecord as error:
+        raise DataError(f"{where}: {error}") from None
     class_of = {}
-    for number, row in enumerate(rows[1:], start=2):
+    for number, row in enumerate(_read_rows(where, text), start=2):
         words = row[-1].split()
         if len(row) != 2 or not words:
             raise DataError(f"{where}, row {number}: expected an image and its class")
-        class_of[row[0]] = words[0]
+        image, _ = row
+        class_of[image] = words[0]
     return class_of

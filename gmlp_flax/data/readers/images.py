@@ -1,4 +1,4 @@
-"""Which documented form the images at a path have.
+"""Reads images at a path, in whichever documented form they have.
 
 a folder or tar file     class folders, images with a table, ImageNet's and Tiny-ImageNet's
                          folders, Pathfinder's, WebDataset's shards
@@ -58,7 +58,7 @@ def read(path: str, cache_folder: str = "", as_one: bool = False) -> Splits:
         as_one: whether all images are one data set, whatever splits their names mean.
 
     Raises:
-        DataError: there is nothing at the path, or what is there has no documented form.
+        DataError: there is nothing at the path, or the data have no documented form.
     """
     folder = tfds_images.folder_at(path)
     if folder is not None:
@@ -76,19 +76,27 @@ def _read_folder(path: str, as_one: bool) -> Splits:
     store = stores.open_folder(path)
     if store.images:
         return _read_store(store, as_one)
-    suffixes = {stores.suffix(name) for name in store.names}
-    if suffixes & set(rows.COLUMNAR):
+    by_suffix = _first_by_suffix(store)
+    if by_suffix.keys() & set(rows.COLUMNAR):
         return image_rows.read(path, as_one)
-    if ".tar" in suffixes:
+    if ".tar" in by_suffix:
         return webdataset.read(path, as_one)
-    archives = [name for name in store.names if stores.suffix(name) == ".zip"]
-    if archives:
-        raise _zipped(files.join(path, archives[0]))
-    arrays = [name for name in store.names if stores.suffix(name) == ".npz"]
-    if arrays:
-        raise DataError(f"{path!r} holds {arrays[0]!r}: give the path of this file")
+    if ".zip" in by_suffix:
+        archive = by_suffix[".zip"]
+        raise _zipped(files.join(path, archive))
+    if ".npz" in by_suffix:
+        arrays = by_suffix[".npz"]
+        raise DataError(f"{path!r} holds {arrays!r}: give the path of this file")
     folders.require_images(store)  # raises: there are none
     return _read_store(store, as_one)
+
+
+def _first_by_suffix(store: Store) -> dict[str, str]:
+    """Suffix -> the first file that has it."""
+    first: dict[str, str] = {}
+    for name in store.names:
+        first.setdefault(stores.suffix(name), name)
+    return first
 
 
 def _read_file(path: str, as_one: bool) -> Splits:
@@ -108,7 +116,7 @@ def _read_file(path: str, as_one: bool) -> Splits:
         )
     if suffix != ".tar":
         known = ", ".join((".tar", ".npz", *rows.COLUMNAR, *TABLE_SUFFIXES))
-        raise DataError(f"{path!r} is no file of images: expected {known}, or a folder")
+        raise DataError(f"{path!r} is not a file of images: expected {known}, or a folder")
     store = stores.open_tar(path)
     if webdataset.is_shard(store):
         return webdataset.read(path, as_one)
@@ -121,7 +129,7 @@ def _read_store(store: Store, as_one: bool) -> Splits:
 
 
 def _zipped(path: str) -> DataError:
-    target = os.path.splitext(path)[0]
+    target, _ = os.path.splitext(path)
     return DataError(
         f"{path!r} is a zip archive, which is not read in place: unpack it, unzip -q "
         f"{shlex.quote(path)} -d {shlex.quote(target)}, and give that folder"

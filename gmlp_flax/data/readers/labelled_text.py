@@ -1,12 +1,12 @@
 """Labelled text: rows with named columns, in .csv, .tsv, .jsonl, .parquet or .arrow files, the
 first three also compressed.
 
-`text` is the column of the text, or of a pair's first text, and `label` that of the label;
-config.own.text, own.second and own.label give them other names. A label is its text, stripped; rows
+`text` is the column of the text, or of a pair's first text, and `label` the column of the label.
+config.own.text, own.second and own.label give other names. A label is its text, stripped. Rows
 without one are left out and counted. Tables are read by RFC 4180, in UTF-8.
 
-    a file           a column `split` with the words of splits (train, val, test, ...) may assign
-                     its rows to splits
+    a file           a column `split` with words for splits (train, val, test, ...) may assign its
+                     rows to splits
     a folder         with a file for each split (train.csv, my_valid.csv), or one that Hugging
                      Face's package datasets wrote; other files are counted by suffix
     a TFDS folder    tfds:NAME, whose features are the columns
@@ -35,36 +35,34 @@ def read(path: str, task: TextTask, bad: BadRecords, as_one: bool = False) -> Sp
     """The splits of labelled text.
 
     Args:
-        path: of a file or a folder.
+        path: the path of a file or a folder.
         task: the columns (`text_tasks.own_task`).
         bad: counts and limits the rows that cannot be used.
         as_one: whether all rows are one data set, whatever splits the names mean.
 
     Raises:
-        DataError: there is no such data, or only some names or rows mean splits. Of a split: a
-            column is missing, there are too many bad rows, or no row.
+        DataError: there are no such data, or only some names or rows mean splits. When a split is
+            read: a column is missing, there are too many bad rows, or there is no row.
     """
     path = tfds_folders.find(str(path))
-    found = files.find_files(path)
-    folder = tfds_folders.load(path, found)
+    listing = files.find_files(path)
+    folder = tfds_folders.load(path, listing)
     if folder is not None:
-        readers = {
-            split: functools.partial(_read_tfds, folder, split, task, bad)
-            for split in folder.lengths
-        }
+        readers = {}
+        for split in folder.lengths:
+            readers[split] = functools.partial(_read_tfds, folder, split, task, bad)
         return Splits(path, FORM, readers)
-    tables = rows.find_by_suffix(path, found)
-    if rows.is_file(path, found) and not as_one:
+    tables = rows.find_by_suffix(path, listing)
+    if rows.is_file(path, listing) and not as_one:
         return _by_split_column(path, tables, task, bad)
-    groups = splits.group_files(path, found, tables, as_one)
+    groups = splits.group_files(path, listing, tables, as_one)
     if not as_one:
-        _refuse_split_column(groups.get("", ()), task)
-    start = functools.partial(Reading, path, task, bad, rows.others_note(path, found, tables))
-    readers = {
-        split: functools.partial(_read_files, start, split, members)
-        for split, members in groups.items()
-    }
-    return Splits(path, FORM, readers)
+        without_split = groups.get("", ())
+        _refuse_split_column(without_split, task)
+    note = rows.others_note(path, listing, tables)
+    start = functools.partial(Reading, path, task, bad, note)
+    read_split = functools.partial(_read_files, start)
+    return Splits.of_groups(path, FORM, groups, read_split)
 
 
 def _refuse_split_column(members: Sequence[File], task: TextTask) -> None:
@@ -92,27 +90,32 @@ def _read_files(start: Callable[[], Reading], split: str, members: Sequence[File
     for file in members:
         header = rows.column_names(file.path)
         columns = _resolve_columns(file.path, header, reading.task)
-        reading.add(rows.read_rows(file.path, columns.read), columns)
+        located = rows.read_rows(file.path, columns.read)
+        reading.add(located, columns)
         declared = rows.declared_classes(file.path, columns.label) or declared
     return reading.finish(FORM, split, members, declared)
 
 
 def _read_tfds(folder: Folder, split: str, task: TextTask, bad: BadRecords) -> Dataset:
-    columns = _resolve_columns(folder.path, list(folder.fields), task)
+    header = list(folder.fields)
+    columns = _resolve_columns(folder.path, header, task)
+    located = tfds_rows.read_rows(folder, split, columns.read)
     reading = Reading(folder.path, task, bad)
-    reading.add(tfds_rows.read_rows(folder, split, columns.read), columns)
+    reading.add(located, columns)
     members = [shard.file for shard in folder.shards(split)]
     declared = tfds_rows.declared_classes(folder, columns.label)
     return reading.finish(FORM, split, members, declared)
 
 
 def _by_split_column(path: str, members: Sequence[File], task: TextTask, bad: BadRecords) -> Splits:
-    """The splits of a file, whose rows may name them."""
+    """The splits of a file whose rows may name them."""
     header = rows.column_names(path)
     columns = _resolve_columns(path, header, task)
-    is_text_or_label = SPLIT_COLUMN in columns.read
-    split_columns = () if is_text_or_label else (SPLIT_COLUMN,)
-    located = rows.read_rows(path, (*columns.read, *split_columns))
+    split_columns = (SPLIT_COLUMN,)
+    if SPLIT_COLUMN in columns.read:  # as the text or the label
+        split_columns = ()
+    to_read = (*columns.read, *split_columns)
+    located = rows.read_rows(path, to_read)
     groups = splits.by_column(path, located, split_columns, bad)
     start = functools.partial(Reading, path, task, bad)
     declared = rows.declared_classes(path, columns.label)

@@ -1,4 +1,4 @@
-"""Images as NumPy's .npz: arrays `images` and `labels`, or these by split.
+"""Images in NumPy's .npz: arrays `images` and `labels`, or such arrays for each split.
 
     images, labels                  one data set without splits
     x_train, y_train, x_test, ...   as Keras has them
@@ -9,7 +9,7 @@ strings, one for each image.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -49,36 +49,44 @@ def read(path: str) -> Splits:
     """The splits of a .npz file.
 
     Raises:
-        DataError: the file is damaged or has other arrays. Of a split: the arrays do not fit
-            together.
+        DataError: the file is damaged or has other arrays. When a split is read: the arrays do not
+            fit together.
     """
     arrays = _load(path)
-    present = [names for names in ARRAYS if names.images in arrays]
-    if not present:
-        there = listed(map(repr, arrays)) or "none"
-        known = ", ".join(f"{names.images} and {names.labels}" for names in ARRAYS[:2])
-        raise DataError(f"{path}: expected arrays {known}, or train_images, found {there}")
-    by_split = {names.split: names for names in present}
-    is_mixed = "" in by_split and len(by_split) > 1
-    if is_mixed or len(by_split) < len(present):
-        there = ", ".join(names.images for names in present)
-        raise DataError(f"{path}: of its arrays {there} two may be of one split: remove one")
-    note = _unread_note(path, arrays, present)
+    by_split = _splits_of(arrays, path)
+    note = _unread_note(path, arrays, by_split.values())
     readers = {}
     for split, names in by_split.items():
         readers[split] = functools.partial(_read_split, path, names, arrays, note)
     return Splits(path, FORM, readers)
 
 
-def _unread_note(path: str, arrays: Mapping[str, np.ndarray], read: Sequence[Arrays]) -> str:
+def _splits_of(arrays: Mapping[str, np.ndarray], path: str) -> dict[str, Arrays]:
+    """Split -> the names of its arrays. Raises DataError if there are none, or two of a split."""
+    present = [names for names in ARRAYS if names.images in arrays]
+    if not present:
+        available = listed(map(repr, arrays)) or "none"
+        known = ", ".join(f"{names.images} and {names.labels}" for names in ARRAYS[:2])
+        raise DataError(f"{path}: expected arrays {known}, or train_images, found {available}")
+    by_split = {names.split: names for names in present}
+    is_mixed = "" in by_split and len(by_split) > 1
+    if is_mixed or len(by_split) < len(present):
+        available = ", ".join(names.images for names in present)
+        raise DataError(
+            f"{path}: two of its arrays {available} may be of one split: remove one of them"
+        )
+    return by_split
+
+
+def _unread_note(path: str, arrays: Mapping[str, np.ndarray], read: Iterable[Arrays]) -> str:
     """A line that names the arrays that are not read; "" if there are none."""
-    known = set()
+    others = set(arrays)
     for names in read:
-        known |= {names.images, names.labels}
-    others = [name for name in arrays if name not in known]
+        others -= {names.images, names.labels}
     if not others:
         return ""
-    return f"{path!r}: arrays not read: {listed(map(repr, others))}"
+    in_order = [name for name in arrays if name in others]
+    return f"{path!r}: arrays not read: {listed(map(repr, in_order))}"
 
 
 def _load(path: str) -> dict[str, np.ndarray]:
@@ -92,36 +100,51 @@ def _load(path: str) -> dict[str, np.ndarray]:
         arrays = dict(stored)
         for name, value in arrays.items():
             if not isinstance(value, np.ndarray):  # a file of bytes in the archive
-                raise ValueError(f"{name} is no array")
+                raise ValueError(f"{name} is not an array")
         return arrays
 
 
 def _read_split(path: str, names: Arrays, arrays: Mapping[str, np.ndarray], note: str) -> Dataset:
     images = arrays[names.images]
     labels = arrays.get(names.labels, np.empty(0))
-    channels = images.shape[3:]
-    is_image = images.dtype == np.uint8 and images.ndim >= 3 and channels in ((), (1,), (3,))
-    if not is_image or not images.size or labels.size != len(images):
-        raise DataError(
-            f"{path}: {names.images} is {images.dtype} {list(images.shape)} and {names.labels} has "
-            f"{labels.size} entries: expected uint8 [images, height, width(, 1 or 3)], and a class "
-            "for each image"
-        )
-    label_names = []
-    for index, label in enumerate(labels.ravel().tolist()):
-        where = f"{path}, {names.labels}[{index}]"
-        text = _decoded(where, label) if isinstance(label, bytes) else label
-        label_names.append(classes.class_in_cell(text, where, names.labels))
-    return examples.labelled(
-        path,
-        FORM,
-        names.split,
-        ArrayImages(images if channels else images[..., None]),
-        label_names,
+    _check_arrays(path, names, images, labels)
+    if images.ndim == 3:
+        images = images[..., None]
+    dataset = Dataset(
+        path=path,
+        form=FORM,
+        examples=ArrayImages(images),
+        split=names.split,
         files=files.find_files(path),
         columns=(names.images, names.labels),
-        notes=[note],
     )
+    class_names = _class_names(path, names, labels)
+    return examples.with_classes(dataset, class_names).with_notes(note)
+
+
+def _check_arrays(path: str, names: Arrays, images: np.ndarray, labels: np.ndarray) -> None:
+    """Raises DataError unless the arrays are images and a label for each of them."""
+    has_channels = images.shape[3:] in ((), (1,), (3,))
+    is_image = images.dtype == np.uint8 and images.ndim >= 3 and has_channels
+    if is_image and images.size and labels.size == len(images):
+        return
+    raise DataError(
+        f"{path}: {names.images} is {images.dtype} {list(images.shape)} and {names.labels} has "
+        f"{labels.size} entries: expected uint8 [images, height, width(, 1 or 3)], and a class "
+        "for each image"
+    )
+
+
+def _class_names(path: str, names: Arrays, labels: np.ndarray) -> list[str]:
+    """The name of each image's class."""
+    class_names = []
+    for index, label in enumerate(labels.ravel().tolist()):
+        where = f"{path}, {names.labels}[{index}]"
+        if isinstance(label, bytes):
+            label = _decoded(where, label)
+        name = classes.class_in_cell(label, where, names.labels)
+        class_names.append(name)
+    return class_names
 
 
 def _decoded(where: str, label: bytes) -> str:

@@ -3,13 +3,13 @@ arXiv 2011.04006, section 2.2.5; google-research/long-range-arena, data/pathfind
 
 A folder of one difficulty, such as pathfinder32/curv_contour_length_14 (the hard one), holds
 
-    metadata/N.npy        lines of text, no NumPy arrays: FOLDER FILE NUMBER LABEL and more, with
-                          spaces between
-    imgs/N/sample_K.png   the images that they name as FOLDER and FILE; label 1 if there is such a
-                          path
+    metadata/N.npy        lines of text, not NumPy arrays: FOLDER FILE NUMBER LABEL and more,
+                          separated by spaces
+    imgs/N/sample_K.png   the images that the lines name as FOLDER and FILE; label 1 if there is
+                          such a path
 
-Images without bytes are left out, as Long Range Arena's reader does, and counted, as are images
-without a line.
+Images without bytes are left out, as in Long Range Arena's reader, and so are images without a
+line. Both are counted.
 """
 
 import functools
@@ -20,18 +20,21 @@ import numpy as np
 from gmlp_flax.data.dataset import Dataset, Splits
 from gmlp_flax.data.images import stores
 from gmlp_flax.data.images.examples import StoredImages
+from gmlp_flax.data.images.stores import Store
 from gmlp_flax.errors import DataError, counted
 from gmlp_flax.io import files
 
 FORM = "Pathfinder's folder"
 CLASSES = ("apart", "joined")
 
+_TABLE = re.compile(r"metadata/[^/]+\.npy")
+
 
 def matches(path: str) -> bool:
     """Whether a folder has Pathfinder's layout, even if the metadata are missing.
 
     Raises:
-        DataError: it is the folder around those of the difficulties.
+        DataError: it is the folder around the folders of the difficulties.
     """
     inside = files.subfolders(path)
     curves = [name for name in inside if name.startswith("curv_")]
@@ -41,31 +44,71 @@ def matches(path: str) -> bool:
             f"{', '.join(curves)}"
         )
     if inside == ("imgs",):
-        parts = files.subfolders(files.join(path, "imgs"))
-        first = files.listdir(files.join(path, "imgs", parts[0])) if parts else []
-        return any(name.startswith("sample_") for name in first)
+        return _holds_samples(files.join(path, "imgs"))
     return {"metadata", "imgs"} <= set(inside)
+
+
+def _holds_samples(path: str) -> bool:
+    """Whether the first folder in a folder has images with Pathfinder's names."""
+    parts = files.subfolders(path)
+    if not parts:
+        return False
+    names = files.listdir(files.join(path, parts[0]))
+    return any(name.startswith("sample_") for name in names)
 
 
 def read(path: str) -> Splits:
     """The images of one difficulty, which name no splits.
 
     Raises:
-        DataError: a part is missing, a line has another form, or an image that a line names is not
-            there.
+        DataError: a part is missing, a line has another form, or an image that a line names is
+            missing.
     """
-    return Splits(path, FORM, {"": functools.partial(_read_all, path)})
+    readers = {"": functools.partial(_read_all, path)}
+    return Splits(path, FORM, readers)
 
 
 def _read_all(path: str) -> Dataset:
     store = stores.open_folder(path)
-    lists = [name for name in store.names if re.fullmatch(r"metadata/[^/]+\.npy", name)]
-    if not lists:
+    label_of = _labels_of_images(store)
+    names = sorted(name for name in label_of if store.reader.size(name))
+    if not names:
+        raise DataError(f"{path!r} holds no image that has bytes; copy or download it again")
+    labels = [label_of[name] for name in names]
+    empty = len(label_of) - len(names)
+    unlisted = [name for name in store.images if name not in label_of]
+    dataset = Dataset(
+        path=path,
+        form=FORM,
+        examples=StoredImages(store.reader, names),
+        classes=CLASSES,
+        labels=np.array(labels, np.int32),
+        stratified=True,
+    )
+    return dataset.with_notes(
+        _left_out_note(path, empty, "bytes"), _left_out_note(path, len(unlisted), "a line")
+    )
+
+
+def _left_out_note(path: str, count: int, problem: str) -> str:
+    """A line that counts the images that are left out because of a problem; "" if there are
+    none."""
+    if not count:
+        return ""
+    return f"{path!r}: {counted(count, 'image')} without {problem} left out"
+
+
+def _labels_of_images(store: Store) -> dict[str, int]:
+    """The label of each image, from all files of lines. Raises DataError if there are none, or an
+    image is missing."""
+    path = store.path
+    tables = [name for name in store.names if _TABLE.fullmatch(name)]
+    if not tables:
         raise DataError(
             f"{path!r} has images and no metadata/*.npy with their labels: copy it as well"
         )
     label_of: dict[str, int] = {}
-    for name in lists:
+    for name in tables:
         label_of |= _labels(files.join(path, name))
     missing = sorted(label_of.keys() - set(store.names))
     if missing:
@@ -73,28 +116,11 @@ def _read_all(path: str) -> Dataset:
             f"{path!r}: {len(missing)} of {len(label_of)} images are missing, such as "
             f"{missing[0]!r}: copy them as well"
         )
-    names = sorted(name for name in label_of if store.reader.size(name))
-    if not names:
-        raise DataError(f"{path!r} holds no image that has bytes; copy or download it again")
-    unlisted = [name for name in store.images if name not in label_of]
-    left_out = {"bytes": len(label_of) - len(names), "a line": len(unlisted)}
-    notes = []
-    for problem, count in left_out.items():
-        if count:
-            notes.append(f"{path!r}: {counted(count, 'image')} without {problem} left out")
-    return Dataset(
-        path=path,
-        form=FORM,
-        examples=StoredImages(store.reader, names),
-        classes=CLASSES,
-        labels=np.array([label_of[name] for name in names], np.int32),
-        notes=tuple(notes),
-        stratified=True,
-    )
+    return label_of
 
 
 def _labels(path: str) -> dict[str, int]:
-    """The label of each image, called by its path below the folder, by one file of lines."""
+    """Path of an image below the folder -> its label, from one file of lines."""
     labels = {}
     text = files.read_small(path).decode("utf-8", "replace")
     for number, line in enumerate(text.split("\n"), start=1):
@@ -106,5 +132,6 @@ def _labels(path: str) -> dict[str, int]:
                 f"{path}, line {number}: {line[:60]!r}; expected FOLDER FILE NUMBER LABEL, "
                 "the label 0 or 1"
             )
-        labels[f"{words[0]}/{words[1]}"] = int(words[3])
+        folder, file, _, label, *_ = words
+        labels[f"{folder}/{file}"] = int(label)
     return labels

@@ -9,8 +9,9 @@ TFDS's folders.
     .arrow               answer_start; a missing title is "", an id may be a number
     a TFDS folder        tfds:squad/v1.1, tfds:squad/v2.0
 
-A file, .json and .jsonl perhaps compressed, or a folder with one for each split: train-v1.1.json
-and dev-v1.1.json, train-00000-of-00001.parquet and validation-00000-of-00001.parquet.
+The path is a file (.json and .jsonl may be compressed), or a folder with files for each split:
+train-v1.1.json and dev-v1.1.json, or train-00000-of-00001.parquet and
+validation-00000-of-00001.parquet.
 """
 
 import functools
@@ -36,7 +37,7 @@ COLUMNS = ("id", "title", "context", "question", "answers")
 
 
 class _Located(NamedTuple):
-    """A question, or why there is none, and where it stands, for messages."""
+    """A question, or the reason why there is none, and its place for messages."""
 
     where: str
     question: Question | BadRecord
@@ -54,52 +55,49 @@ def read(path: str, version: str, bad: BadRecords, as_one: bool = False) -> Spli
         as_one: whether all files of a folder are one data set, whatever their names mean.
 
     Raises:
-        DataError: there is no such data. Of a split: it is in no such form, there is no question,
-            an id occurs twice, or too many questions are bad.
+        DataError: there are no such data. When a split is read: it has another form, there is no
+            question, an id occurs twice, or too many questions are bad.
     """
     path = tfds_folders.find(str(path))
-    found = files.find_files(path)
-    folder = tfds_folders.load(path, found)
+    listing = files.find_files(path)
+    folder = tfds_folders.load(path, listing)
     if folder is not None:
-        readers = {
-            split: functools.partial(_read_tfds, folder, split, version, bad)
-            for split in folder.lengths
-        }
+        readers = {}
+        for split in folder.lengths:
+            readers[split] = functools.partial(_read_tfds, folder, split, version, bad)
         return Splits(path, FORM, readers)
-    tables = rows.find_by_suffix(path, found, SUFFIXES, "file of questions")
-    note = rows.others_note(path, found, tables)
-    readers = {}
-    for split, members in splits.group_files(path, found, tables, as_one).items():
-        readers[split] = functools.partial(_read_files, path, split, members, note, version, bad)
-    return Splits(path, FORM, readers)
+    tables = rows.find_by_suffix(path, listing, SUFFIXES, "file of questions")
+    note = rows.others_note(path, listing, tables)
+    groups = splits.group_files(path, listing, tables, as_one)
+    read_split = functools.partial(_read_files, path, note, version, bad)
+    return Splits.of_groups(path, FORM, groups, read_split)
 
 
 def _read_files(
-    path: str, split: str, members: Sequence[File], note: str, version: str, bad: BadRecords
+    path: str, note: str, version: str, bad: BadRecords, split: str, members: Sequence[File]
 ) -> Dataset:
     parts = []
     for file in members:
-        is_official = files.suffix(file.path) == OFFICIAL
-        parts.append(_from_official(file.path) if is_official else _from_rows(file.path))
+        if files.suffix(file.path) == OFFICIAL:
+            parts.append(_from_official(file.path))
+        else:
+            parts.append(_from_rows(file.path))
     located = itertools.chain.from_iterable(parts)
-    return _dataset(path, split, members, located, version, bad).with_notes(note)
+    usable = _usable(located, version, bad)
+    return _dataset(path, split, members, usable).with_notes(note)
 
 
 def _read_tfds(folder: Folder, split: str, version: str, bad: BadRecords) -> Dataset:
+    located = _from_tfds(folder, split)
+    usable = _usable(located, version, bad)
     members = [shard.file for shard in folder.shards(split)]
-    return _dataset(folder.path, split, members, _from_tfds(folder, split), version, bad)
+    return _dataset(folder.path, split, members, usable)
 
 
-def _dataset(
-    path: str,
-    split: str,
-    members: Sequence[File],
-    located: Iterable[_Located],
-    version: str,
-    bad: BadRecords,
-) -> Dataset:
+def _usable(located: Iterable[_Located], version: str, bad: BadRecords) -> list[Question]:
+    """The questions that can be used; raises DataError if two have one id."""
     usable: dict[str, Question] = {}
-    contexts: dict[str, str] = {}  # equal passages, as of several questions, become one object
+    contexts: dict[str, str] = {}  # equal passages of several questions become one object
     for where, question in located:
         try:
             if isinstance(question, BadRecord):
@@ -114,12 +112,16 @@ def _dataset(
             )
         context = contexts.setdefault(question.context, question.context)
         usable[question.id] = question._replace(context=context)
+    return list(usable.values())
+
+
+def _dataset(path: str, split: str, members: Sequence[File], usable: Sequence[Question]) -> Dataset:
     if not usable:
         raise DataError(f"{path}: no question in it; give SQuAD's JSON, its rows or a TFDS folder")
     return Dataset(
         path=path,
         form=FORM,
-        examples=Questions(list(usable.values())),
+        examples=Questions(usable),
         split=split,
         files=tuple(members),
         columns=COLUMNS,
@@ -143,17 +145,25 @@ class _Entry(NamedTuple):
 
 
 def _from_official(path: str) -> Iterator[_Located]:
+    for number, entry in enumerate(_official_entries(path), start=1):
+        name: Any = number
+        if isinstance(entry.question, dict):
+            name = entry.question.get("id") or number
+        yield _attempt(f"{path}, question {name}", _official_question, entry)
+
+
+def _official_entries(path: str) -> list[_Entry]:
     content = files.read_small(path, files.MOST, decompress=True)
     advice = "expected data, with paragraphs, with context and qas; rows are .jsonl or .parquet"
-    entries: list[_Entry] = []
+    entries = []
     with decode_errors(f"{path}: not SQuAD's JSON", advice):
-        values: Any = json_files.loads(content.decode("utf-8-sig"))
+        text = content.decode("utf-8-sig")
+        values: Any = json_files.loads(text)
         for article in values["data"]:
             for paragraph in article["paragraphs"]:
-                entries += [_Entry(article, paragraph, entry) for entry in paragraph["qas"]]
-    for number, entry in enumerate(entries, start=1):
-        name = entry.question.get("id") if isinstance(entry.question, dict) else None
-        yield _attempt(f"{path}, question {name or number}", _official_question, entry)
+                for question in paragraph["qas"]:
+                    entries.append(_Entry(article, paragraph, question))
+    return entries
 
 
 def _official_question(entry: _Entry) -> Question:
@@ -163,9 +173,12 @@ def _official_question(entry: _Entry) -> Question:
     title = _title(entry.article)
     answers = []
     for answer in _field(entry.question, "answers", list):
-        answers.append((_field(answer, "text", str), _field(answer, "answer_start", int)))
-    is_impossible = entry.question.get("is_impossible", not answers)
-    if is_impossible is not (not answers):
+        answer_text = _field(answer, "text", str)
+        start = _field(answer, "answer_start", int)
+        answers.append((answer_text, start))
+    has_no_answer = not answers
+    is_impossible = entry.question.get("is_impossible", has_no_answer)
+    if is_impossible is not has_no_answer:
         raise BadRecord(f"is_impossible is {is_impossible} and there are {len(answers)} answers")
     return Question(name, title, context, text, tuple(answers))
 
@@ -180,7 +193,7 @@ def _from_rows(path: str) -> Iterator[_Located]:
 
 def _row_question(row: Mapping[str, Any]) -> Question:
     name = row.get("id")
-    if not isinstance(name, str | int) or isinstance(name, bool):
+    if not _is_name(name):
         raise BadRecord(f"the id is {name!r:.40}: expected text or a number")
     title = _title(row)
     context = _field(row, "context", str)
@@ -188,23 +201,33 @@ def _row_question(row: Mapping[str, Any]) -> Question:
     answers = _field(row, "answers", dict)
     texts = _field(answers, "text", list)
     starts = _field(answers, "answer_start", list)
-    return Question(str(name), title, context, question, _pairs(texts, starts))
+    pairs = _pairs(texts, starts)
+    return Question(str(name), title, context, question, pairs)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) or _is_whole(value)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _pairs(texts: Sequence[Any], starts: Sequence[Any]) -> tuple[tuple[str, int], ...]:
     """The answers of a row, each with its start."""
     if len(texts) != len(starts):
         raise BadRecord(f"{len(texts)} answers and {len(starts)} starts: expected one for each")
-    pairs = []
-    for text, start in zip(texts, starts, strict=True):
-        if not isinstance(text, str) or not isinstance(start, int) or isinstance(start, bool):
+    pairs = list(zip(texts, starts, strict=True))
+    for text, start in pairs:
+        if not isinstance(text, str) or not _is_whole(start):
             raise BadRecord(f"the answer {text!r} at {start!r}: expected a text and a number")
-        pairs.append((text, start))
     return tuple(pairs)
 
 
 def _title(record: Mapping[str, Any]) -> str:
-    return "" if record.get("title") is None else _field(record, "title", str)
+    if record.get("title") is None:
+        return ""
+    return _field(record, "title", str)
 
 
 def _field(record: Any, name: str, kind: type) -> Any:
@@ -213,12 +236,13 @@ def _field(record: Any, name: str, kind: type) -> Any:
     if isinstance(value, kind) and not isinstance(value, bool):
         return value
     if value is not None:
-        given = f"{type(value).__name__} {name!r}"
+        actual = f"{type(value).__name__} {name!r}"
     elif isinstance(record, dict):
-        given = f"fields {', '.join(map(repr, record))}"
+        keys = ", ".join(map(repr, record))
+        actual = f"fields {keys}"
     else:
-        given = type(record).__name__
-    raise BadRecord(f"found {given}; expected SQuAD's form, with {name!r} of type {kind.__name__}")
+        actual = type(record).__name__
+    raise BadRecord(f"found {actual}; expected SQuAD's form, with {name!r} of type {kind.__name__}")
 
 
 def _from_tfds(folder: Folder, split: str) -> Iterator[_Located]:
@@ -231,10 +255,14 @@ def _from_tfds(folder: Folder, split: str) -> Iterator[_Located]:
 
 def _tfds_question(record: bytes) -> Question:
     features = records.example_features(record)
-    fields = [_tfds_text(features, name) for name in ("id", "title", "context", "question")]
-    texts = _tfds_texts(features, "answers/text")
-    starts = list(features["answers/answer_start"].int64_list.value)
-    return Question(*fields, answers=_pairs(texts, starts))
+    name = _tfds_text(features, "id")
+    title = _tfds_text(features, "title")
+    context = _tfds_text(features, "context")
+    text = _tfds_text(features, "question")
+    answers = _tfds_texts(features, "answers/text")
+    starts = features["answers/answer_start"].int64_list.value
+    pairs = _pairs(answers, list(starts))
+    return Question(name, title, context, text, pairs)
 
 
 def _tfds_text(features: Mapping[str, Any], name: str) -> str:
@@ -247,4 +275,5 @@ def _tfds_text(features: Mapping[str, Any], name: str) -> str:
 
 def _tfds_texts(features: Mapping[str, Any], name: str) -> list[str]:
     # The positions of answers count a byte-order mark.
-    return [decode_utf8(value, keep_mark=True) for value in features[name].bytes_list.value]
+    values = features[name].bytes_list.value
+    return [decode_utf8(value, keep_mark=True) for value in values]

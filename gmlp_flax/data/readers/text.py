@@ -1,11 +1,15 @@
-"""Text: .txt files, of which each is a document, .jsonl files with a field `text` in each line, and
+"""Text: .txt files, each of them a document, .jsonl files with a field `text` in each line, and
 .parquet and .arrow files with a column `text`.
 
-The first two may be compressed (.gz, .xz, .bz2, .zst), and JSON lines may be called .json, as those
-of C4 on the Hugging Face hub. The path is a file; a folder of files, in which each file or none is
-of a split (train.txt, wiki.valid.txt, folders train/ and validation/, or a folder that the package
-datasets wrote); or a folder that TFDS prepared (.../c4/en/3.0.1, tfds:NAME), as ArrayRecord,
-TFRecord or parquet, whose feature `text` is the document. Other files are counted by suffix.
+The first two may be compressed (.gz, .xz, .bz2, .zst). The suffix of JSON lines may be .json, like
+that of C4 on the Hugging Face hub. The path is one of:
+
+    a file
+    a folder          of files, all or none of which are of a split: train.txt, wiki.valid.txt,
+                      folders train/ and validation/, or a folder that the package datasets wrote.
+                      Other files are counted by suffix
+    a TFDS folder     .../c4/en/3.0.1 or tfds:NAME, as ArrayRecord, TFRecord or parquet, whose
+                      feature `text` is the document
 """
 
 import functools
@@ -44,26 +48,25 @@ def read(path: str, as_one: bool = False) -> Splits:
         DataError: there is no text at the path, shards are missing, or only some names mean splits.
     """
     path = tfds_folders.find(str(path))
-    found = files.find_files(path)
-    folder = tfds_folders.load(path, found)
+    listing = files.find_files(path)
+    folder = tfds_folders.load(path, listing)
     if folder is not None:
         tfds_folders.require_text(folder)
         return _tfds_splits(folder, as_one)
-    if rows.is_file(path, found) and files.suffix(path) in rows.DELIMITERS:
+    if rows.is_file(path, listing) and files.suffix(path) in rows.DELIMITERS:
         raise DataError(f'{path!r} is a table: write its text as JSON lines, {{"text": ...}}')
-    texts = rows.find_by_suffix(path, found, READERS, "text file")
-    note = rows.others_note(path, found, texts)
-    readers = {}
-    for split, members in splits.group_files(path, found, texts, as_one).items():
-        readers[split] = functools.partial(_read_files, path, split, members, note)
-    return Splits(path, FORM, readers)
+    texts = rows.find_by_suffix(path, listing, READERS, "text file")
+    note = rows.others_note(path, listing, texts)
+    groups = splits.group_files(path, listing, texts, as_one)
+    read_split = functools.partial(_read_files, path, note)
+    return Splits.of_groups(path, FORM, groups, read_split)
 
 
-def _read_files(path: str, split: str, members: Sequence[File], note: str) -> Corpus:
+def _read_files(path: str, note: str, split: str, members: Sequence[File]) -> Corpus:
     parts: list[FilePart] = []
     for file in members:
-        reader = READERS[files.suffix(file.name)]
-        parts += corpus.cut(file, reader)
+        suffix = files.suffix(file.name)
+        parts += corpus.cut(file, READERS[suffix])
     notes = (note,) if note else ()
     return corpus.from_files(path, FORM, split, parts, members, notes)
 
@@ -72,19 +75,19 @@ def _tfds_splits(folder: Folder, as_one: bool) -> Splits:
     groups = {name: [name] for name in folder.lengths}
     if as_one:
         groups = {"": list(folder.lengths)}
-    readers = {}
-    for split, names in groups.items():
-        readers[split] = functools.partial(_read_shards, folder, split, names)
-    return Splits(folder.path, TFDS_FORM, readers)
+    read_split = functools.partial(_read_shards, folder)
+    return Splits.of_groups(folder.path, TFDS_FORM, groups, read_split)
 
 
 def _read_shards(folder: Folder, split: str, names: Sequence[str]) -> Corpus:
     """The shards of some splits of a TFDS folder."""
-    reader = "tfds_parquet" if folder.file_format == "parquet" else folder.file_format
+    reader = folder.file_format
+    if reader == "parquet":
+        reader = "tfds_parquet"
     parts: list[FilePart] = []
     members: list[File] = []
     for name in names:
         for shard in folder.shards(name):
-            parts += corpus.cut(shard.file, reader, shard.records)
             members.append(shard.file)
+            parts += corpus.cut(shard.file, reader, shard.records)
     return corpus.from_files(folder.path, TFDS_FORM, split, parts, members)

@@ -1,10 +1,9 @@
-"""GLUE, SNLI and Long Range Arena's texts as they are published, and as TFDS and Hugging Face have
-them.
+"""GLUE, SNLI and Long Range Arena's texts as published, and as TFDS and Hugging Face have them.
 
-    a folder          GLUE's: train.tsv, dev.tsv, test.tsv; of MNLI dev_matched.tsv and
-                      dev_mismatched.tsv, which are one split of two parts, and splits of their own.
+    a folder          GLUE's: train.tsv, dev.tsv, test.tsv. MNLI has dev_matched.tsv and
+                      dev_mismatched.tsv, which are two splits, and together a split of two parts.
                       SNLI's: snli_1.0_train.jsonl. Hugging Face's: train-00000-of-00001.parquet.
-                      Other files of these folders are not read, but counted.
+                      Other files of these folders are counted.
     a file            with GLUE's header: .tsv, .csv, .jsonl or .parquet. A column `split` or `tag`
                       may name the split of each row.
     a TFDS folder     tfds:glue/NAME, tfds:imdb_reviews and the like
@@ -33,7 +32,7 @@ FORM = "a published benchmark"
 IDS = ("index", "idx", "pairID", "id")
 SPLIT_COLUMNS = ("split", "tag")
 
-PARTS = ("_matched", "_mismatched")  # of a split of MNLI
+PARTS = ("_matched", "_mismatched")  # the parts of a split of MNLI
 _SPLIT = re.compile(rf"(?:^|[-_.])({'|'.join(WORDS)})({'|'.join(PARTS)}|)$", re.IGNORECASE)
 
 
@@ -41,47 +40,49 @@ def read(path: str, task: TextTask, bad: BadRecords, as_one: bool = False) -> Sp
     """The splits of a published task's data.
 
     Args:
-        path: of a file or a folder, or tfds:NAME.
+        path: the path of a file or a folder, or tfds:NAME.
         task: the task.
         bad: counts and limits the rows that cannot be used.
         as_one: whether all rows of a file are one data set, whatever splits they name.
 
     Raises:
-        DataError: there is no such data. Of a split: a column is missing, there are too many bad
-            rows, or no row.
+        DataError: there are no such data. When a split is read: a column is missing, there are too
+            many bad rows, or there is no row.
     """
     path = tfds_folders.find(str(path))
-    found = files.find_files(path)
-    folder = tfds_folders.load(path, found)
+    listing = files.find_files(path)
+    folder = tfds_folders.load(path, listing)
+    readers = {}
     if folder is not None:
-        readers = {
-            split: functools.partial(_read_tfds, folder, split, task, bad)
-            for split in folder.lengths
-        }
-    elif rows.is_file(path, found):
-        return _read_file(path, found, task, bad, () if as_one else SPLIT_COLUMNS)
-    else:
-        groups = _files_by_split(path, found)
-        tables = [file for members in groups.values() for file in members]
-        start = functools.partial(Reading, path, task, bad, rows.others_note(path, found, tables))
-        readers = {
-            split: functools.partial(_read_files, start, split, members)
-            for split, members in groups.items()
-        }
+        for split in folder.lengths:
+            readers[split] = functools.partial(_read_tfds, folder, split, task, bad)
+        return Splits(path, FORM, _with_joined_parts(readers))
+    if rows.is_file(path, listing):
+        split_columns = () if as_one else SPLIT_COLUMNS
+        return _read_file(path, listing, task, bad, split_columns)
+    groups = _files_by_split(path, listing)
+    tables: list[File] = []
+    for members in groups.values():
+        tables += members
+    note = rows.others_note(path, listing, tables)
+    start = functools.partial(Reading, path, task, bad, note)
+    for split, members in groups.items():
+        readers[split] = functools.partial(_read_files, start, split, members)
     return Splits(path, FORM, _with_joined_parts(readers))
 
 
-def _files_by_split(path: str, found: Sequence[File]) -> dict[str, list[File]]:
-    """Split, with its part -> its files, of the files of a folder."""
+def _files_by_split(path: str, listing: Sequence[File]) -> dict[str, list[File]]:
+    """Split, with its part -> its files in a folder."""
     groups: dict[str, list[File]] = {}
-    for file in found:
+    for file in listing:
         split = _split_of_file(file.name)
         if split and files.suffix(file.name) in rows.SUFFIXES:
-            groups.setdefault(split, []).append(file)
+            members = groups.setdefault(split, [])
+            members.append(file)
     if not groups:
-        there = listed([file.name for file in found], 4) or "no files"
+        available = listed([file.name for file in listing], 4) or "no files"
         raise DataError(
-            f"{path!r} holds no train.tsv or dev.tsv (or .jsonl, .csv, .parquet), found {there}"
+            f"{path!r} holds no train.tsv or dev.tsv (or .jsonl, .csv, .parquet), found {available}"
         )
     for split, members in groups.items():
         _require_one_set(path, split, members)
@@ -89,21 +90,25 @@ def _files_by_split(path: str, found: Sequence[File]) -> dict[str, list[File]]:
 
 
 def _split_of_file(name: str) -> str:
-    """The split, with its part, that the name of a file right in the folder ends in; or ""."""
+    """The split, with its part, at the end of the name of a file directly in the folder; or ""."""
     if "/" in name:
         return ""
     match = _SPLIT.search(splits.stem(name))
     if not match:
         return ""
-    return WORDS[match[1].lower()] + match[2].lower()
+    word, part = match.groups()
+    return WORDS[word.lower()] + part.lower()
 
 
 def _require_one_set(path: str, split: str, members: Sequence[File]) -> None:
-    """Refuses two files of a split, unless they are shards of one set, all of them there."""
+    """Refuses two files of a split, unless they are the shards of a complete set."""
     sets = set()
     for file in members:
         shard = files.SHARD.match(file.name)
-        sets.add((shard["stem"], shard["count"]) if shard else file.name)
+        if shard:
+            sets.add((shard["stem"], shard["count"]))
+        else:
+            sets.add(file.name)
     if len(sets) > 1:
         first = members[0].name
         last = members[-1].name
@@ -117,54 +122,70 @@ def _require_one_set(path: str, split: str, members: Sequence[File]) -> None:
 def _with_joined_parts(
     readers: dict[str, Callable[[], Dataset]],
 ) -> dict[str, Callable[[], Dataset]]:
-    """The readers of all splits, and of those that are made of MNLI's two parts."""
+    """The readers of all splits, and of the splits that consist of MNLI's two parts."""
     joined = dict(readers)
     for split in dict.fromkeys(WORDS.values()):
-        parts = [readers[split + part] for part in PARTS if split + part in readers]
-        if parts and split not in readers:
+        if split in readers:
+            continue
+        parts = []
+        for part in PARTS:
+            if split + part in readers:
+                parts.append(readers[split + part])
+        if parts:
             joined[split] = functools.partial(_join, parts)
     return joined
 
 
 def _join(parts: Sequence[Callable[[], Dataset]]) -> Dataset:
-    """The examples of two parts as one split; those of the second part know it."""
+    """The examples of two parts as one split. Each example knows its part."""
     datasets = [read_part() for read_part in parts]
     return text_rows.joined(datasets)
 
 
 def _read_files(start: Callable[[], Reading], split: str, members: Sequence[File]) -> Dataset:
     reading = start()
+    task = reading.task
+    part = _part_of(split, task)
     for file in members:
-        columns, located = _located(file.path, reading.task)
-        reading.add(located, columns, _part_of(split, reading.task))
-    return reading.finish(FORM, split, members, _declared(reading.task))
+        columns, located = _located(file.path, task)
+        reading.add(located, columns, part)
+    return reading.finish(FORM, split, members, _declared(task))
 
 
 def _part_of(split: str, task: TextTask) -> int:
     """1 for the second part of a task with two."""
-    return int(split.endswith(PARTS[1]) and len(task.submission) == len(PARTS))
+    has_parts = len(task.submission) == len(PARTS)
+    if has_parts and split.endswith(PARTS[1]):
+        return 1
+    return 0
 
 
 def _declared(task: TextTask) -> tuple[str, ...]:
-    return () if task.numbers is not None else task.labels
+    if task.numbers is not None:
+        return ()
+    return task.labels
 
 
 def _located(path: str, task: TextTask) -> tuple[Columns, Iterator[Located]]:
     """The columns of a file, and its rows."""
-    added = _added_header(path, task)
-    header = added or rows.column_names(path, quoted=False)
+    added_header = _added_header(path, task)
+    header = added_header or rows.column_names(path, quoted=False)
     columns = text_rows.resolve_columns(path, header, task, IDS)
-    read = (*columns.read, *SPLIT_COLUMNS)
-    return columns, rows.read_rows(path, read, added, quoted=False)
+    to_read = (*columns.read, *SPLIT_COLUMNS)
+    located = rows.read_rows(path, to_read, added_header, quoted=False)
+    return columns, located
 
 
 def _added_header(path: str, task: TextTask) -> tuple[str, ...]:
-    """The columns of a table whose first line is a row, by the task; () if it names them."""
+    """The columns of a table, from the task, if its first line is a row; () if the first line names
+    them."""
     if not task.headerless or files.suffix(path) not in rows.DELIMITERS:
         return ()
-    first = set(rows.first_cells(path, quoted=False))
-    has_columns = all(first & set(names) for names in task.texts)
-    return () if has_columns else task.headerless
+    first_line = set(rows.first_cells(path, quoted=False))
+    for names in task.texts:
+        if first_line.isdisjoint(names):
+            return task.headerless
+    return ()
 
 
 def _read_file(
@@ -174,18 +195,20 @@ def _read_file(
     bad: BadRecords,
     split_columns: Sequence[str],
 ) -> Splits:
-    """The splits of a single file, whose rows may name them."""
+    """The splits of a single file whose rows may name them."""
     rows.require_suffix(path)
     columns, located = _located(path, task)
     groups = splits.by_column(path, located, split_columns, bad)
     start = functools.partial(Reading, path, task, bad)
-    return text_rows.read_by_split(start, FORM, columns, groups, members, _declared(task))
+    declared = _declared(task)
+    return text_rows.read_by_split(start, FORM, columns, groups, members, declared)
 
 
 def _read_tfds(folder: Folder, split: str, task: TextTask, bad: BadRecords) -> Dataset:
-    columns = text_rows.resolve_columns(folder.path, list(folder.fields), task, IDS)
-    reading = Reading(folder.path, task, bad)
+    header = list(folder.fields)
+    columns = text_rows.resolve_columns(folder.path, header, task, IDS)
     located = tfds_rows.read_rows(folder, split, columns.read)
+    reading = Reading(folder.path, task, bad)
     reading.add(located, columns, _part_of(split, task))
-    shards = [shard.file for shard in folder.shards(split)]
-    return reading.finish(FORM, split, shards, _declared(task))
+    members = [shard.file for shard in folder.shards(split)]
+    return reading.finish(FORM, split, members, _declared(task))

@@ -2,8 +2,8 @@
 dataset_info.json, such as .../imagenet2012/5.1.0, or tfds:NAME[/CONFIG][:VERSION] below
 TFDS_DATA_DIR or ~/tensorflow_datasets.
 
-The features are called `image` and `label`, or they are the only ones of their kind. An image is
-called by the feature `file_name` if there is one, else by its record. Needs no TensorFlow.
+The features have the names `image` and `label`, or they are the only ones of their kind. The name
+of an image is the feature `file_name` if there is one, else its record. Needs no TensorFlow.
 """
 
 import bisect
@@ -42,7 +42,7 @@ def folder_at(path: str) -> Folder | None:
         DataError: the folder is not prepared, or its metadata are missing or damaged.
     """
     path = tfds_folders.find(path)
-    # Checked first, because listing a folder of a million images takes long.
+    # Checked first, because listing a folder of a million images takes a long time.
     if not files.exists(files.join(path, "features.json")):
         return None
     return tfds_folders.load(path, files.find_files(path))
@@ -52,12 +52,12 @@ def read(folder: Folder, cache_folder: str = "") -> Splits:
     """The splits of a TFDS folder.
 
     Args:
-        folder: from `folder_at`.
-        cache_folder: keeps the indexes of TFRecord files; "" for the default one.
+        folder: the folder, from `folder_at`.
+        cache_folder: keeps the indexes of TFRecord files; "" for the default folder.
 
     Raises:
-        DataError: the format is another. Of a split: there is no such feature, or shards are
-            missing, empty or truncated.
+        DataError: the folder has another format. When a split is read: there is no such feature, or
+            shards are missing, empty or truncated.
     """
     if folder.file_format not in FORMATS:
         raise DataError(
@@ -65,23 +65,22 @@ def read(folder: Folder, cache_folder: str = "") -> Splits:
             f"read; expected {' or '.join(FORMATS)}: prepare it with "
             "`tfds build --file_format=array_record`"
         )
-    readers = {
-        split: functools.partial(_read_split, folder, split, cache_folder)
-        for split in folder.lengths
-    }
+    readers = {}
+    for split in folder.lengths:
+        readers[split] = functools.partial(_read_split, folder, split, cache_folder)
     return Splits(folder.path, FORM, readers)
 
 
 def _read_split(folder: Folder, split: str, cache_folder: str) -> Dataset:
     examples = TFDSImages(folder, split, cache_folder)
-    shards = folder.shards(split)
+    members = [shard.file for shard in folder.shards(split)]
     return Dataset(
         path=folder.path,
         form=FORM,
         examples=examples,
         split=split,
         classes=examples.classes,
-        files=tuple(shard.file for shard in shards),
+        files=tuple(members),
         columns=(examples.image, examples.label),
         stratified=True,
     )
@@ -99,9 +98,9 @@ class TFDSImages(ImageExamples):
         split: one of its splits.
 
     Raises:
-        DataError: as `read`. From items: a label is not one of the classes (test splits may have
+        DataError: as in `read`. For items: a label is not one of the classes (test splits may have
             -1).
-        BadRecord: from items: the record is damaged, or it holds no image.
+        BadRecord: for items: the record is damaged, or it holds no image.
     """
 
     def __init__(self, folder: Folder, split: str, cache_folder: str = ""):
@@ -112,16 +111,17 @@ class TFDSImages(ImageExamples):
         self.image = _feature_of_kind(folder, tfds.features.Image, "image")
         self.label = _feature_of_kind(folder, tfds.features.ClassLabel, "label")
         self._file_name = _text_feature(folder)
-        self.classes = tuple(folder.fields[self.label].names or ())
+        label_feature = folder.fields[self.label]
+        self.classes = tuple(label_feature.names or ())
         if not self.classes:
             raise DataError(
                 f"{folder.path!r}: feature {self.label!r} has no class names; prepare or copy it "
                 "again"
             )
-        shards = folder.shards(split)
-        self._shards = shards
-        self._stops = list(itertools.accumulate(shard.records for shard in shards))
-        self._records = _Shards(folder, shards, cache_folder or cache.default_folder())
+        self._shards = folder.shards(split)
+        lengths = [shard.records for shard in self._shards]
+        self._stops = list(itertools.accumulate(lengths))
+        self._records = _Shards(folder, self._shards, cache_folder or cache.default_folder())
 
     def __len__(self) -> int:
         return self._stops[-1]
@@ -129,11 +129,13 @@ class TFDSImages(ImageExamples):
     def __getitem__(self, index: int) -> dict[str, Any]:
         number = bisect.bisect_right(self._stops, index)
         shard = self._shards[number]
-        position = index - self._stops[number] + shard.records
+        start = self._stops[number] - shard.records
+        position = index - start
         where = f"record {position} of {shard.file.name}"
         with decode_errors(f"{where} cannot be read", "copy or prepare it again", BadRecord):
             opened, _ = self._records.open(number)
-            features = records.example_features(opened[position])
+            record = opened[position]
+            features = records.example_features(record)
             return self._example(features, where)
 
     def _example(self, features: Any, where: str) -> dict[str, Any]:
@@ -141,17 +143,24 @@ class TFDSImages(ImageExamples):
         labels = features[self.label].int64_list.value
         if len(images) != 1 or len(labels) != 1:
             raise BadRecord(f"{len(images)} images and {len(labels)} labels, expected one of each")
-        label = labels[0]
+        [image] = images
+        [label] = labels
         if not 0 <= label < len(self.classes):
             raise DataError(
                 f"{self.path!r}, {where}: label {label} is none of {len(self.classes)} classes; "
                 f"give a split with labels in place of {self.split!r}"
             )
-        name = where
-        if self._file_name:
-            names = features[self._file_name].bytes_list.value
-            name = names[0].decode("utf-8", "replace") if names else where
-        return {"image": images[0], "label": np.int32(label), "name": name}
+        name = self._name(features) or where
+        return {"image": image, "label": np.int32(label), "name": name}
+
+    def _name(self, features: Any) -> str:
+        """The file name of an image, or "" if the record has none."""
+        if not self._file_name:
+            return ""
+        names = features[self._file_name].bytes_list.value
+        if not names:
+            return ""
+        return names[0].decode("utf-8", "replace")
 
     def read(self, index: int) -> bytes:
         return self[index]["image"]
@@ -163,7 +172,7 @@ class TFDSImages(ImageExamples):
         return None
 
     def fingerprint(self, classes: Sequence[str], labels: np.ndarray | None) -> Fingerprint:
-        """That of the files of the split."""
+        """The fingerprint of the files of the split."""
         return fingerprints.of_files([shard.file for shard in self._shards])
 
 
@@ -178,8 +187,11 @@ def _text_feature(folder: Folder) -> str:
 
 
 def _feature_of_kind(folder: Folder, kind: type, name: str) -> str:
-    """The feature of a kind: the one with this name, or the only one."""
-    names = [key for key, feature in folder.fields.items() if isinstance(feature, kind)]
+    """The feature of a kind: the one with this name, or the only one of the kind."""
+    names = []
+    for key, feature in folder.fields.items():
+        if isinstance(feature, kind):
+            names.append(key)
     if name in names:
         return name
     if len(names) != 1:
@@ -195,24 +207,22 @@ class _Shards:
     """The records of shards, each as a sequence with the number of records in the folder's
     metadata.
 
-    Local ones are checked at once; a remote one is copied to this disk when it is first read.
-    Pickled without what is open.
+    Local shards are checked at once. A remote shard is copied to this disk when it is first read.
+    Open files are not pickled.
     """
 
     def __init__(self, folder: Folder, shards: Sequence[Shard], cache_folder: str):
         self._arguments = folder, shards, cache_folder
         self._shards = shards
         self._indexes: Sequence[np.ndarray | None] = [None] * len(shards)
-        if folder.file_format == "tfrecord":
+        is_tfrecord = folder.file_format == "tfrecord"
+        if is_tfrecord:
             self._indexes = _indexes(shards, cache_folder)
         is_remote = files.is_remote(folder.path)
-        most = len(shards)
-        if is_remote:  # open copies cannot be deleted: they take a quarter of the cache at most
-            largest = max(shard.file.size for shard in shards)
-            most = max(1, min(most, cache.limit() // 4 // largest))
-        elif folder.file_format != "tfrecord":
-            _allow_open_files(most)
-        self.open = ResultCache(self._open_shard, most)
+        most_open = _most_copies(shards) if is_remote else len(shards)
+        if not is_remote and not is_tfrecord:
+            _allow_open_files(most_open)
+        self.open = ResultCache(self._open_shard, most_open)
         if not is_remote:
             with ThreadPoolExecutor(_THREADS) as pool:
                 list(pool.map(self.open, range(len(shards))))
@@ -243,8 +253,8 @@ class _Shards:
 
 
 def _indexes(shards: Sequence[Shard], cache_folder: str) -> list[np.ndarray]:
-    """`TFRecordFile.offsets` of every shard, kept in a file until the shards change, as each record
-    takes a read."""
+    """`TFRecordFile.offsets` of every shard, kept in a file until the shards change, because each
+    record takes a read."""
 
     def offsets_of(shard: Shard) -> np.ndarray:
         """Where the records of a shard begin."""
@@ -257,10 +267,19 @@ def _indexes(shards: Sequence[Shard], cache_folder: str) -> list[np.ndarray]:
             np.savez(content, *pool.map(offsets_of, shards))
         return content.getvalue()
 
-    key = cache.cache_key("index", [shard.file for shard in shards])
+    members = [shard.file for shard in shards]
+    key = cache.cache_key("index", members)
     path = Path(cache_folder) / f"tfrecord-{key}.npz"
     with np.load(cache.cached_file(path, make)) as arrays:
         return [arrays[f"arr_{number}"] for number in range(len(shards))]
+
+
+def _most_copies(shards: Sequence[Shard]) -> int:
+    """How many copies of remote shards may be open. Open copies cannot be deleted, so they take at
+    most a quarter of the cache."""
+    largest = max(shard.file.size for shard in shards)
+    most = cache.limit() // 4 // largest
+    return max(1, min(len(shards), most))
 
 
 def _allow_open_files(count: int) -> None:

@@ -1,4 +1,4 @@
-"""Tiny-ImageNet as it is published: `ROOT/train/WNID/images/*.JPEG`, and `ROOT/val/images/*.JPEG`
+"""Tiny-ImageNet as published: `ROOT/train/WNID/images/*.JPEG`, and `ROOT/val/images/*.JPEG`
 with `ROOT/val/val_annotations.txt`.
 
 ROOT may be the folder `val` itself. A line of val_annotations.txt is an image, its class and its
@@ -23,10 +23,12 @@ def matches(store: Store) -> bool:
 
 
 def read(store: Store, as_one: bool = False) -> Splits:
-    """The splits of Tiny-ImageNet's folders; `as_one` is refused, as `val` has no class folders.
+    """The splits of Tiny-ImageNet's folders. `as_one` is refused, because `val` has no class
+    folders.
 
     Raises:
-        DataError: of `validation`: val_annotations.txt has another form, or no class for an image.
+        DataError: when `validation` is read: val_annotations.txt has another form, or no class for
+            an image.
     """
     is_alone = ANNOTATIONS in store.names
     return class_folders.read_beside_validation(store, FORM, as_one, is_alone, _read_validation)
@@ -37,16 +39,16 @@ def _read_validation(store: Store, prefix: str) -> Dataset:
     annotations = _read_annotations(store, table)
     class_of = {}
     for name in store.images:
-        if name.startswith(prefix):
-            _, _, base = name.rpartition("/")
-            if base not in annotations:
-                raise DataError(f"{store.path!r}: {table} has no class for {name!r}")
-            class_of[name] = annotations[base]
-    notes = [
-        folders.missing_note(store, table, len(annotations), len(class_of)),
-        folders.others_note(store, [table]),
-    ]
-    return folders.labelled(store, FORM, splits.VALIDATION_SPLIT, class_of, notes)
+        if not name.startswith(prefix):
+            continue
+        _, _, base = name.rpartition("/")
+        if base not in annotations:
+            raise DataError(f"{store.path!r}: {table} has no class for {name!r}")
+        class_of[name] = annotations[base]
+    missing_note = folders.missing_note(store, table, len(annotations), len(class_of))
+    others_note = folders.others_note(store, [table])
+    dataset = folders.labelled(store, FORM, splits.VALIDATION_SPLIT, class_of)
+    return dataset.with_notes(missing_note, others_note)
 
 
 def _read_annotations(store: Store, name: str) -> dict[str, str]:
@@ -63,5 +65,6 @@ def _read_annotations(store: Store, name: str) -> dict[str, str]:
             raise DataError(
                 f"{where}, line {number}: {line[:60]!r}; expected an image, its class and its box"
             )
-        class_of[words[0]] = words[1]
+        image, label, *_ = words
+        class_of[image] = label
     return class_of

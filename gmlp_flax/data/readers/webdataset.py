@@ -1,7 +1,7 @@
 """WebDataset's shards: tar files with a file KEY.cls, which holds the class, beside each image
 KEY.jpg.
 
-ROOT is a folder of tar files, or one of them; the names of the files may mean splits, such as
+ROOT is a folder of tar files, or a tar file. The names of the files may mean splits, such as
 train-000000.tar. Images are read in place, and files of other kinds are counted.
 """
 
@@ -24,29 +24,38 @@ FORM = "WebDataset shards"
 CLASS_SUFFIX = ".cls"
 
 
+class Location(NamedTuple):
+    """The location of an image: the number of its tar file, and its name there."""
+
+    shard: int
+    name: str
+
+
 class ShardedImages(ImageExamples):
     """Images of several tar files.
 
     Args:
-        readers: of the tar files.
-        places: of each image, the number of its tar file, and its name there.
-        names: of the images, with those of their tar files.
+        readers: the readers of the tar files.
+        locations: the locations of the images.
+        names: the names of the images, with those of their tar files.
     """
 
     def __init__(
-        self, readers: Sequence[Reader], places: Sequence[tuple[int, str]], names: Sequence[str]
+        self, readers: Sequence[Reader], locations: Sequence[Location], names: Sequence[str]
     ):
         self.readers = readers
-        self.places = places
+        self.locations = locations
         self.names = names
 
     def read(self, index: int) -> bytes:
-        shard, name = self.places[index]
-        return self.readers[shard].read(name)
+        shard, name = self.locations[index]
+        reader = self.readers[shard]
+        return reader.read(name)
 
     def size(self, index: int) -> int | None:
-        shard, name = self.places[index]
-        return self.readers[shard].size(name)
+        shard, name = self.locations[index]
+        reader = self.readers[shard]
+        return reader.size(name)
 
 
 def is_shard(store: Store) -> bool:
@@ -58,26 +67,25 @@ def read(path: str, as_one: bool = False) -> Splits:
     """The splits of a folder of tar files, or of a tar file.
 
     Args:
-        path: of the folder, or of the tar file.
+        path: the path of the folder, or of the tar file.
         as_one: whether all tar files are one data set, whatever their names mean.
 
     Raises:
-        DataError: shards are missing, or only some names mean splits. Of a split: a tar file is
-            damaged, or an image and a class do not come in pairs.
+        DataError: shards are missing, or only some names mean splits. When a split is read: a tar
+            file is damaged, or an image and a class do not come in pairs.
     """
-    found = files.find_files(path)
-    shards = [file for file in found if stores.suffix(file.name) == ".tar"]
+    listing = files.find_files(path)
+    shards = [file for file in listing if stores.suffix(file.name) == ".tar"]
     files.check_shards(path, shards)
-    note = rows.others_note(path, found, shards)
-    readers = {}
-    for split, members in splits.group_files(path, found, shards, as_one).items():
-        readers[split] = functools.partial(_read_split, path, split, members, note)
-    return Splits(path, FORM, readers)
+    note = rows.others_note(path, listing, shards)
+    groups = splits.group_files(path, listing, shards, as_one)
+    read_split = functools.partial(_read_split, path, note)
+    return Splits.of_groups(path, FORM, groups, read_split)
 
 
-def _read_split(path: str, split: str, members: Sequence[File], note: str) -> Dataset:
+def _read_split(path: str, note: str, split: str, members: Sequence[File]) -> Dataset:
     readers: list[Reader] = []
-    places: list[tuple[int, str]] = []
+    locations: list[Location] = []
     names: list[str] = []
     labels: list[str] = []
     others: list[str] = []
@@ -86,20 +94,20 @@ def _read_split(path: str, split: str, members: Sequence[File], note: str) -> Da
         readers.append(store.reader)
         others += [name for name in store.names if not _is_read(name)]
         for pair in _pairs(store):
-            labels.append(_class(store, pair.label))
-            places.append((shard, pair.image))
+            locations.append(Location(shard, pair.image))
             names.append(f"{file.name}/{pair.image}")
+            labels.append(_class(store, pair.label))
     if not names:
         raise DataError(f"{path!r}: {counted(len(members), 'tar file')} without any image")
-    return examples.labelled(
-        path,
-        FORM,
-        split,
-        ShardedImages(readers, places, names),
-        labels,
-        files=members,
-        notes=[note, rows.unread_note(path, others)],
+    dataset = Dataset(
+        path=path,
+        form=FORM,
+        examples=ShardedImages(readers, locations, names),
+        split=split,
+        files=tuple(members),
     )
+    others_note = rows.unread_note(path, others)
+    return examples.with_classes(dataset, labels).with_notes(note, others_note)
 
 
 class _Pair(NamedTuple):
@@ -118,31 +126,35 @@ def _pairs(store: Store) -> list[_Pair]:
     members: dict[str, list[str]] = {}
     for name in store.names:
         if _is_read(name):
-            members.setdefault(_key(name), []).append(name)
+            names = members.setdefault(_key(name), [])
+            names.append(name)
     pairs = []
     for key, names in members.items():
         images = [name for name in names if is_image(name)]
-        labels = [name for name in names if not is_image(name)]
-        if len(images) != 1 or labels != [f"{key}{CLASS_SUFFIX}"]:
+        label = key + CLASS_SUFFIX
+        if len(images) != 1 or len(names) != 2 or label not in names:
             raise DataError(
                 f"{store.path}: the key {key!r} has {listed(map(repr, names))}: expected one image "
-                f"and {key + CLASS_SUFFIX!r} with its class; a tar file of class folders is read "
+                f"and {label!r} with its class; a tar file of class folders is read "
                 "by its own path, or unpacked"
             )
-        pairs.append(_Pair(images[0], labels[0]))
+        [image] = images
+        pairs.append(_Pair(image, label))
     return pairs
 
 
 def _key(name: str) -> str:
-    """A file's name up to the first dot behind its folder, as WebDataset has it."""
+    """WebDataset's key: a file's name up to the first dot after its folder."""
     folder, slash, base = name.rpartition("/")
-    return folder + slash + base.partition(".")[0]
+    key, _, _ = base.partition(".")
+    return folder + slash + key
 
 
 def _class(store: Store, name: str) -> str:
     """The class in a file."""
     try:
-        label = class_name(decode_utf8(store.read(name)))
+        text = decode_utf8(store.read(name))
+        label = class_name(text)
     except BadRecord as error:
         raise DataError(f"{store.path}, {name}: {error}") from None
     if not label:

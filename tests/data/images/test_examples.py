@@ -5,6 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
+from gmlp_flax.data.dataset import Dataset
 from gmlp_flax.data.images import examples, stores
 from gmlp_flax.data.images.examples import ArrayImages, ListedImages, StoredImages
 from gmlp_flax.io.records import BadRecord
@@ -136,10 +137,11 @@ def test_a_part_is_in_another_order():
 
 def test_images_that_are_called_by_the_names_of_their_classes(tmp_path):
     images = listed_in_memory(tmp_path)
-    dataset = examples.labelled("/x", "a form", "test", images, ["b", "a"], notes=["", "a note"])
+    unlabelled = Dataset("/x", "a form", images, "test", notes=("a note",))
+    dataset = examples.with_classes(unlabelled, ["b", "a"])
     assert dataset.classes == ("a", "b")
     assert dataset.labels.tolist() == [1, 0]
     assert (dataset.split, dataset.notes, dataset.stratified) == ("test", ("a note",), True)
-    declared = examples.labelled("/x", "a form", "", images, ["b", "a"], declared=("b", "a"))
+    declared = examples.with_classes(unlabelled, ["b", "a"], declared=("b", "a"))
     assert declared.labels.tolist() == [0, 1]
-    assert "'/x'" in failure(examples.labelled, "/x", "a form", "", images, ["Aa", "aA"])
+    assert "'/x'" in failure(examples.with_classes, unlabelled, ["Aa", "aA"])

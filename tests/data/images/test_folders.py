@@ -101,13 +101,13 @@ def test_folders_without_images_are_no_splits(tmp_path):
 def test_a_data_set_of_some_images(tmp_path):
     store = opened(tmp_path, "b.png", "a.png", "c.png")
     class_of = {"b.png": "10", "a.png": "9"}
-    dataset = folders.labelled(store, "a form", "test", class_of, ["first", "", "second"])
+    dataset = folders.labelled(store, "a form", "test", class_of)
     assert dataset.classes == ("9", "10")
     assert classes_by_name(dataset) == class_of
     assert dataset.labels.tolist() == [0, 1]
     assert dataset.labels.dtype == np.int32
     assert (dataset.path, dataset.form, dataset.split) == (store.path, "a form", "test")
-    assert dataset.notes == ("first", "second")
+    assert dataset.notes == ()
     assert dataset.stratified
 
 

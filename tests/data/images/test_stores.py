@@ -190,7 +190,7 @@ def test_links_in_a_folder_are_followed(tmp_path):
 def test_a_folder_inside_itself(tmp_path):
     make_folder(tmp_path / "a", {"cat/1.png": b""})
     (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
-    assert "30 folders" in failure(stores.open_folder, str(tmp_path / "a"))
+    assert "more than 30" in failure(stores.open_folder, str(tmp_path / "a"))
 
 
 def test_names_that_are_no_utf8(tmp_path):

@@ -23,7 +23,7 @@ COMMANDS = {
     "launch": ("launch", "start a run on a TPU slice, a cluster or a cloud"),
     "sweep": ("sweep", "train a config at many points, with several seeds"),
     "reproduce": ("reproduce", "reproduce a table or a figure of the paper"),
-    "plan": ("plan", "predict memory, time and cost of a run on hardware that you need not have"),
+    "plan": ("plan", "predict memory, time and cost of a run on TPUs or GPUs that you do not have"),
     "prepare": ("prepare", "tokenise a corpus once, for many runs"),
     "list": ("listing", "list configs, models, blocks, tasks, optimizers and tables"),
     "sizes": ("listing:run_sizes", "count parameters and FLOPs of every published model"),

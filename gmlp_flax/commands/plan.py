@@ -1,4 +1,4 @@
-"""Plans a run on a TPU slice or on GPUs that you need not have: memory, time and cost.
+"""Plans a run on TPUs or GPUs that you do not have: memory, time and cost.
 
     gmlp plan --config=c4_bert:gmlp_base --topology=v5e:8x8
     gmlp plan --config=imagenet:gmlp_s --topology=gpu:h100x8 --price=2.5 --mfu=0.5

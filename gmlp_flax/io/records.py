@@ -336,9 +336,8 @@ def _parquet_values(
     strings, one that is not UTF-8 would make a whole batch fail."""
     import pyarrow
 
-    if stop is None:
-        stop = file.num_row_groups
-    groups = range(start, stop)
+    end: int = file.num_row_groups if stop is None else stop
+    groups = range(start, end)
     for batch in file.iter_batches(_BATCH, row_groups=groups, columns=names, use_threads=False):
         columns = []
         for name in names:

@@ -108,9 +108,10 @@ class Lora:
             layers, inputs, outputs = leaves[kernel].shape
             number = zlib.crc32(kernel.encode())
             key = jax.random.fold_in(run_key, number)
-            normal = jax.random.normal(key, (layers, inputs, self.rank))
-            adapters[f"{kernel}/a"] = normal / inputs**0.5
-            adapters[f"{kernel}/b"] = jnp.zeros((layers, self.rank, outputs))
+            a = jax.random.normal(key, (layers, inputs, self.rank))
+            b = jnp.zeros((layers, self.rank, outputs))
+            adapters[f"{kernel}/a"] = a / inputs**0.5
+            adapters[f"{kernel}/b"] = b
         return adapters
 
     def trained(self, adapters: Mapping[str, Any], tree: Any) -> Any:
@@ -169,10 +170,17 @@ class Lora:
         """What a change of the adapters changes in the kernels."""
         updates = {}
         for kernel in self.kernels:
-            before = old[f"{kernel}/a"] @ old[f"{kernel}/b"]
-            after = new[f"{kernel}/a"] @ new[f"{kernel}/b"]
+            before = _product(old, kernel)
+            after = _product(new, kernel)
             updates[kernel] = self.factor * (after - before)
         return updates
+
+
+def _product(adapters: Mapping[str, jax.Array], kernel: str) -> jax.Array:
+    """A B."""
+    a = adapters[f"{kernel}/a"]
+    b = adapters[f"{kernel}/b"]
+    return a @ b
 
 
 def _zero_elsewhere(updates: Mapping[str, jax.Array], grads: Any) -> Any:

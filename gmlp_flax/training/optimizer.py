@@ -122,7 +122,7 @@ def _factor(
         )
     by_layer = np.geomspace(multiplier.first, multiplier.last, layers.total, dtype=np.float32)
     stacked = by_layer[layers.first : layers.first + leaf.shape[0]]
-    other_axes = (1,) * (len(leaf.shape) - 1)
+    other_axes = (1,) * (leaf.ndim - 1)
     return stacked.reshape(-1, *other_axes)
 
 
@@ -164,7 +164,7 @@ def parameter_paths(opt_state: Any, params: Any) -> Any:
         A tree like the state of strings, "" for a leaf that belongs to no parameter.
     """
     structure = jax.tree.structure(params)
-    paths = jax.tree_util.tree_map_with_path(lambda path, _: path_name(path), params)
+    paths = paths_of(params)
 
     def is_like_params(node: Any) -> bool:
         return jax.tree.structure(node, is_leaf=_is_masked) == structure
@@ -175,6 +175,11 @@ def parameter_paths(opt_state: Any, params: Any) -> Any:
         return jax.tree.map(_keep_masked, node, paths, is_leaf=_is_masked)
 
     return jax.tree.map(name, opt_state, is_leaf=is_like_params)
+
+
+def paths_of(params: Any) -> Any:
+    """A tree like the parameters of their paths, such as `encoder/norm/scale`."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: path_name(path), params)
 
 
 def _is_masked(node: Any) -> bool:
@@ -191,12 +196,14 @@ def eval_params(opt_state: Any, params: Any) -> Any:
     def is_state(node: Any) -> bool:
         return isinstance(node, optax.contrib.ScheduleFreeState)
 
+    leaves = jax.tree.leaves(opt_state, is_leaf=is_state)
+    (state,) = filter(is_state, leaves)
+
     def average(y: Any, z: Any) -> Any:
         if _is_masked(z):
             return y
         return optax.contrib.schedule_free_eval_params(state._replace(z=z), y)
 
-    (state,) = filter(is_state, jax.tree.leaves(opt_state, is_leaf=is_state))
     return jax.tree.map(average, params, state.z)
 
 
@@ -288,8 +295,12 @@ def _make(config: ConfigDict, params: Any, metadata: Metadata) -> optax.Gradient
     by_path = factors(params, options.lr_multipliers, metadata)
     # The state has the same names with and without clipping and multipliers, so a run can resume
     # with others.
-    clip = optax.clip_by_global_norm(options.clip) if options.clip else optax.identity()
-    multiply = _multiply(by_path) if options.lr_multipliers else optax.identity()
+    clip = optax.identity()
+    if options.clip:
+        clip = optax.clip_by_global_norm(options.clip)
+    multiply = optax.identity()
+    if options.lr_multipliers:
+        multiply = _multiply(by_path)
     update = optimizer.make(rate, options, masks(metadata, options.decay_all))
     transformation = optax.chain(clip, update, multiply)
     if optimizer.averages:
@@ -341,5 +352,5 @@ def _freeze(
         return "frozen" if is_frozen else "trained"
 
     labels = jax.tree_util.tree_map_with_path(label, params)
-    by_label = {"trained": transformation, "frozen": optax.set_to_zero()}
-    return optax.multi_transform(by_label, labels)
+    frozen = optax.set_to_zero()
+    return optax.multi_transform({"trained": transformation, "frozen": frozen}, labels)

@@ -61,8 +61,8 @@ class Partition:
         Args:
             options: config.mesh: the devices along each axis, one of them -1 for the rest;
                 `slices`, the number of TPU slices, which are connected only by a network and split
-                the `data` axis; and `rules`. Without it, all devices are on `data`.
-            devices: all devices of all hosts by default. JAX orders them by their connections. A
+                the `data` axis; and `rules`. If None, all devices are on `data`.
+            devices: all devices of all hosts if None. JAX orders them by their connections. A
                 number stands for devices that do not exist here.
 
         Raises:
@@ -82,7 +82,7 @@ class Partition:
         return cls(mesh, rules)
 
     def for_model(self, metadata: Metadata) -> Partition:
-        """The same, with what a model says of its parameters (`Task.param_metadata`)."""
+        """This partition with what a model says of its parameters (`Task.param_metadata`)."""
         return dataclasses.replace(self, metadata=metadata)
 
     @property
@@ -206,8 +206,8 @@ class Partition:
         return jax.tree.map(_described, params, shardings)
 
     def describe_state(self, state: Any, paths: Any) -> Any:
-        """The same of a whole state. `paths` is a tree like it of the path of the parameter to
-        which each leaf belongs, "" for a leaf that belongs to none."""
+        """Shapes of a whole state with their shardings. `paths` is a tree like the state: the path
+        of the parameter that each leaf belongs to, "" for a leaf that belongs to none."""
 
         def describe(leaf: Any, path: str) -> jax.ShapeDtypeStruct:
             sharding = self.sharding(path, leaf.shape)
@@ -232,8 +232,10 @@ class Partition:
         config.mesh.rules, the compiler does all that.
         """
         sizes = self.mesh.shape
-        by_hand = sizes[FSDP] > 1 and sizes[TENSOR] == 1 and not self.rules
-        manual = AXES if by_hand else (DATA,)
+        has_tensor = sizes[TENSOR] > 1
+        manual = AXES
+        if sizes[FSDP] == 1 or has_tensor or self.rules:
+            manual = (DATA,)
         axes = tuple(axis for axis in manual if sizes[axis] > 1)
 
         def manual_spec(sharding: NamedSharding) -> PartitionSpec:
@@ -314,8 +316,8 @@ class Partition:
         _, fsdp, _ = devices.shape
         shares_by_host: dict[int, set[int]] = collections.defaultdict(set)
         for (row, column, _), device in np.ndenumerate(devices):
-            host = device.process_index
-            shares_by_host[host].add(row * fsdp + column)
+            share = row * fsdp + column
+            shares_by_host[device.process_index].add(share)
         part_by_host = {}
         for host, shares in shares_by_host.items():
             part_by_host[host] = tuple(sorted(shares))

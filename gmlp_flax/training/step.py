@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
-from gmlp_flax.checkpoints.pytree import leaves_by_path, path_name
+from gmlp_flax.checkpoints.pytree import leaves_by_path
 from gmlp_flax.config.optimizers import keeps_mean
 from gmlp_flax.errors import RunError
 from gmlp_flax.models.parameters import PLAIN, ParamMetadata
@@ -49,14 +49,12 @@ class TrainState(NamedTuple):
 
 
 class Training:
-    """The programs that make and advance the state of a run. Each is compiled when it is first
-    called.
+    """The programs that make and advance the state of a run. Each is compiled at its first call.
 
     Args:
         task: with the config of the run.
         mesh: the devices, and the config's rules.
-        transformation: from gradients to updates, in the place of the config's optimizer and its
-            rate.
+        transformation: from gradients to updates, instead of the config's optimizer and its rate.
 
     Attributes:
         partition: the mesh with the model's own rules.
@@ -181,7 +179,7 @@ def state_paths(state: TrainState, trained: Any) -> TrainState:
         state: the state or its shapes.
         trained: the tree that the optimizer updates (`optimizer.trained`).
     """
-    paths = jax.tree_util.tree_map_with_path(lambda path, _: path_name(path), state.params)
+    paths = optimizer.paths_of(state.params)
     empty_paths = jax.tree.map(lambda _: "", state)
     return empty_paths._replace(
         params=paths,
@@ -195,11 +193,11 @@ def norms(trees: Mapping[str, Any], metadata: Mapping[str, ParamMetadata]) -> Su
 
     Args:
         trees: by their name in the metrics.
-        metadata: of the parameters; it says which have layers.
+        metadata: of the parameters, by path. It says which have layers.
 
     Returns:
-        The norm of each layer of an encoder, as `NAME/encoder/3`, after the module of the model
-        that holds it, and of each of the modules beside the layers, as `NAME/head`.
+        The norm of each layer of an encoder, such as `NAME/encoder/3`, where `encoder` is the module
+        that holds the layers; and of each module besides the layers, such as `NAME/head`.
     """
     squares: dict[str, Any] = {}
     for name, tree in trees.items():
@@ -215,7 +213,7 @@ def norms(trees: Mapping[str, Any], metadata: Mapping[str, ParamMetadata]) -> Su
 
 def _squares_by_module(tree: Any, metadata: Mapping[str, ParamMetadata]) -> dict[str, Any]:
     """The sum of squares of each layer of an encoder, such as `encoder/3`, and of each module
-    beside the layers."""
+    besides the layers."""
     by_module: dict[str, Any] = collections.defaultdict(float)
     for path, leaf in leaves_by_path(tree).items():
         squares = jnp.square(leaf.astype(jnp.float32))
@@ -225,28 +223,31 @@ def _squares_by_module(tree: Any, metadata: Mapping[str, ParamMetadata]) -> dict
             by_module[module or path] += squares.sum()
             continue
         encoder, _, _ = path.partition("/")
-        by_layer = squares.reshape(leaf.shape[0], -1).sum(1)
+        count = leaf.shape[0]
+        by_layer = squares.reshape(count, -1).sum(1)
         for layer, square in enumerate(by_layer, layers.first):
             by_module[f"{encoder}/{layer}"] += square
     return by_module
 
 
 def _skip_spike(old: TrainState, new: TrainState, factor: float) -> TrainState:
-    """The state after a step whose sums are its `window`: with the old parameters, moments and mean
-    if the step is a spike (see `find_spike`). The learning rate follows the step."""
+    """The state after a step, with the old parameters, moments and mean if the step is a spike (see
+    `find_spike`). The learning rate follows the number of the step. `new.window` has the sums of
+    the step alone."""
     spike, level = find_spike(new.window, old.level, factor)
 
     def choose(old_leaf: jax.Array, new_leaf: jax.Array) -> jax.Array:
         return jnp.where(spike, old_leaf, new_leaf)
 
-    skipped = optimizer.after_skipped_step(old.opt_state, new.opt_state)
+    skipped_opt_state = optimizer.after_skipped_step(old.opt_state, new.opt_state)
     zeros = jax.tree.map(jnp.zeros_like, new.window)
     sums = jax.tree.map(choose, zeros, new.window)
-    sums["skipped"] = (spike.astype(jnp.float32), jnp.ones((), jnp.float32))
+    skipped_steps = spike.astype(jnp.float32)
+    sums["skipped"] = (skipped_steps, jnp.ones((), jnp.float32))
     return TrainState(
         step=new.step,
         params=jax.tree.map(choose, old.params, new.params),
-        opt_state=jax.tree.map(choose, skipped, new.opt_state),
+        opt_state=jax.tree.map(choose, skipped_opt_state, new.opt_state),
         ema=jax.tree.map(choose, old.ema, new.ema),
         window=sums,
         level=level,
@@ -283,8 +284,8 @@ def ema_decay(config: ConfigDict, step: jax.Array) -> jax.Array:
 
 
 def draw_keys(config: ConfigDict, step: Any) -> tuple[jax.Array, jax.Array]:
-    """The random keys of a training step, from config.seed and its number, from 0: one per example
-    of the batch, [batch], and one for mixing examples."""
+    """The random keys of a training step: one per example of the batch, [batch], and one for mixing
+    examples. They depend on config.seed and on `step`, the number of the step, from 0."""
     run_key = jax.random.key(config.seed)
     step_key = jax.random.fold_in(run_key, step)
     example_key, batch_key = jax.random.split(step_key)
@@ -310,11 +311,14 @@ def init_state(
     if config.optimizer.skip_spikes:
         level = jnp.zeros(3)
         names.append("skipped")
+    ema = None
+    if keeps_mean(config.optimizer):
+        ema = jax.tree.map(jnp.copy, params)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
         opt_state=transformation.init(params),
-        ema=jax.tree.map(jnp.copy, params) if keeps_mean(config.optimizer) else None,
+        ema=ema,
         window=dict.fromkeys(names, (zero, zero)),
         level=level,
     )

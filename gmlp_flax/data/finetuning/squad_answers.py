@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gmlp_flax.data.finetuning.questions import Question
-from gmlp_flax.data.finetuning.windows import Windows, widest_context
+from gmlp_flax.data.finetuning.windows import Windows
 
 Predictions = Mapping[str, str]  # a question's id -> its answer
 
@@ -100,7 +100,7 @@ def _possible_spans(windows: Windows, scores: SpanScores, number: int, max_answe
     """The spans of a question's passage that `find_answers` does not leave out."""
     starts = _candidates(windows, number, scores.start_positions, scores.start_scores)
     ends = _candidates(windows, number, scores.end_positions, scores.end_scores)
-    may_start = starts.is_inside & _has_widest_context(windows, number, starts.tokens)
+    may_start = starts.is_inside & _are_widest(starts.tokens, windows.widest(number))
 
     # Each start with each end: [windows, starts, ends].
     first = starts.tokens[:, :, None]
@@ -121,11 +121,10 @@ def _candidates(
 ) -> _Candidates:
     """A question's starts or ends; `positions` and `scores`, [windows, n_best], are those of all
     windows."""
-    members = windows.of_question(number)
-    rows = slice(members.start, members.stop)
+    rows = windows.rows(number)
     begin = windows.begin[rows, None]
     size = windows.size[rows, None]
-    in_passage = positions[rows] - windows.passage_offset(members.start)
+    in_passage = positions[rows] - windows.passage_offset(rows.start)
     return _Candidates(
         tokens=begin + in_passage,
         is_inside=(in_passage >= 0) & (in_passage < size),
@@ -133,15 +132,15 @@ def _candidates(
     )
 
 
-def _has_widest_context(windows: Windows, number: int, tokens: np.ndarray) -> np.ndarray:
-    """Whether no other window of a question has more context for the tokens, int [windows, n_best],
-    of each of its windows: bool [windows, n_best]."""
-    members = windows.of_question(number)
-    rows = slice(members.start, members.stop)
-    count = len(windows.spans(number))
-    widest = widest_context(windows.begin[rows], windows.size[rows], count)
-    passage_tokens = np.clip(tokens, 0, count - 1)
-    window = np.arange(len(members))
+def _are_widest(tokens: np.ndarray, widest: np.ndarray) -> np.ndarray:
+    """Whether each window is the widest for its tokens: bool [windows, n_best].
+
+    Args:
+        tokens: int [windows, n_best], tokens of the passage.
+        widest: see Windows.widest.
+    """
+    passage_tokens = np.clip(tokens, 0, len(widest) - 1)
+    window = np.arange(len(tokens))
     return widest[passage_tokens] == window[:, None]
 
 

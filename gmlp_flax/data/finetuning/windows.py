@@ -120,8 +120,21 @@ class Windows:
 
     def of_question(self, number: int) -> range:
         """The windows of a question."""
-        start, stop = self._first_window[number : number + 2].tolist()
+        start = int(self._first_window[number])
+        stop = int(self._first_window[number + 1])
         return range(start, stop)
+
+    def rows(self, number: int) -> slice:
+        """The windows of a question, as rows of arrays with a row for each window."""
+        members = self.of_question(number)
+        return slice(members.start, members.stop)
+
+    def widest(self, number: int) -> np.ndarray:
+        """For each token of a question's passage, which of the question's windows, counted from 0,
+        gives it the most context: int64 [tokens]."""
+        rows = self.rows(number)
+        tokens = len(self.spans(number))
+        return widest_context(self.begin[rows], self.size[rows], tokens)
 
     def spans(self, number: int) -> np.ndarray:
         """The spans of the tokens of a question's passage: int32 [tokens, 2], start and stop in

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Runs the tests on the CPU, in the environment that scripts/setup.sh makes.
 #
-# Usage: scripts/test.sh [--all] [PYTEST ARGUMENT ...]     e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models
-# Tests marked `slow`, whole runs above all, are left out unless --all, -m or a path under tests/ is given; CI runs all.
+# Usage: scripts/test.sh [--all | --nightly] [PYTEST ARGUMENT ...]   e.g. scripts/test.sh -m smoke, scripts/test.sh tests/models
+# Without options: all tests but those marked `slow` (whole runs above all) or `nightly` (builds of the documentation,
+# browsers, long fuzzing). --all adds the slow ones, as CI does for each change; --nightly adds both, as CI does once a day.
+# -m EXPRESSION or a path under tests/ selects among all tests.
 # Three workers for two cores, as tests also wait, at most eight (-n 0 or -p no:xdist: none). PYTHON and VENV are explained in setup.sh.
 set -euo pipefail
 unset CDPATH
@@ -11,24 +13,30 @@ root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 "$root/scripts/setup.sh" test
 
 cd -- "$root"
-parallel=yes quick=yes
+parallel=yes selection="not slow and not nightly"
 for arg in "$@"; do
   case $arg in
     -n* | --numprocesses* | no:xdist | -pno:xdist) parallel= ;;
-    --all | -m* | tests/*) quick= ;;
+    --all) selection="not nightly" ;;
+    --nightly | -m* | tests/*) selection= ;;
   esac
   shift
-  if [[ $arg != --all ]]; then set -- "$@" "$arg"; fi
+  if [[ $arg != --all && $arg != --nightly ]]; then set -- "$@" "$arg"; fi
 done
-if [[ -n $quick ]]; then set -- -m "not slow" "$@"; fi
+if [[ -n $selection ]]; then set -- -m "$selection" "$@"; fi
 if [[ -n $parallel ]]; then set -- -n $((($(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2)) --maxprocesses 8 --dist worksteal "$@"; fi
 export JAX_PLATFORMS=cpu
+python=${VENV:-.venv}/bin/python
 failed=0
-"${VENV:-.venv}/bin/python" -m pytest "$@" || failed=$?
+"$python" -m pytest "$@" || failed=$?
 # What failed among the workers is run once more, alone: a test that passes then depends on what else the machine does.
 if [[ $failed == 1 && -n $parallel ]]; then
+  failures=.pytest_cache/v/cache/lastfailed
+  before=$(cat "$failures")
   echo "test.sh: the tests that failed run once more, one after the other"
   failed=0
-  "${VENV:-.venv}/bin/python" -m pytest "$@" -n 0 --last-failed --last-failed-no-failures none || failed=$?
+  "$python" -m pytest "$@" -n 0 --last-failed --last-failed-no-failures none || failed=$?
+  after=$(cat "$failures" 2>/dev/null || echo '{}')
+  "$python" -m tests.flaky "$before" "$after"
 fi
 exit $failed

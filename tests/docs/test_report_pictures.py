@@ -7,6 +7,7 @@ from docs import report_pictures
 from tests.docs.browser import BROWSER, DRIVER
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on PATH")
 def test_pictures_of_a_light_and_a_dark_page(tmp_path):
     """Of the width of those in docs/; heights differ with a machine's fonts."""

@@ -98,6 +98,7 @@ def test_no_errors_and_no_other_host(page, address, name):
 
 
 @SEEN
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [400, 1400])
 def test_no_page_is_wider_than_the_window(page, site, address, width):
     page.resize(width)

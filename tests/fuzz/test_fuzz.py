@@ -1,11 +1,8 @@
-"""A minute of every fuzzer; by hand `python -m tests.fuzz` runs as many inputs as there is time
-for.
-
-`MODES=all` also kills within saves and evaluations alone, not only at any moment.
+"""Every fuzzer: a tenth of its inputs for each change, all of them in the nightly tests. By hand,
+`python -m tests.fuzz` runs as many inputs as there is time for.
 """
 
 import contextlib
-import os
 import random
 import subprocess
 import sys
@@ -56,22 +53,26 @@ def make(folder):
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("target", COUNTS)
-def test_damage_is_read_or_refused_with_one_line(target):
+@pytest.mark.parametrize(
+    "share", [pytest.param(10, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)]
+)
+def test_damage_is_read_or_refused_with_one_line(target, share):
+    """With one of `share` of the target's inputs."""
+    count = COUNTS[target] // share
     command = [
         sys.executable,
         "-m",
         "tests.fuzz",
         target,
-        f"--count={COUNTS[target]}",
+        f"--count={count}",
         "--minutes=2",
     ]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{target}: {COUNTS[target]:,} inputs, " in done.stdout
+    assert f"{target}: {count:,} inputs, " in done.stdout
 
 
 def test_folders_of_text_are_read_as_an_oracle_says(tmp_path):
@@ -131,9 +132,11 @@ def test_damaged_checkpoints_never_give_another_state(tmp_path, monkeypatch):
     assert steps.count(3) > 3, steps  # where 5 was moved away
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "mode", kills.MODES if os.environ.get("MODES") == "all" else ("any", "processes")
-)
+def _marked(mode: str):
+    mark = pytest.mark.slow if mode == "any" else pytest.mark.nightly
+    return pytest.param(mode, marks=mark)
+
+
+@pytest.mark.parametrize("mode", [_marked(mode) for mode in kills.MODES])
 def test_killed_runs_end_as_if_never_killed(mode):
     assert kills.campaign(mode, seed=0, minutes=5, kills=1).counts["kills"] >= 1

@@ -18,6 +18,14 @@ def test_the_workflow_runs_the_whole_check_on_the_pythons_with_constraints():
     assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
 
 
+def test_the_nightly_workflow_runs_the_nightly_tests_too():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/nightly.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run --nightly"]
+    triggers = workflow[True]  # YAML reads the key `on` as a bool
+    assert set(triggers) == {"schedule", "workflow_dispatch", "pull_request"}
+
+
 def test_hooks_are_the_commands_of_the_check():
     (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     check = (ROOT / ".ci/run").read_text()

@@ -18,27 +18,37 @@ from gmlp_flax.models.spec import BlockSpec
 from gmlp_flax.options import SIZE, option
 
 Branch = Callable[[jax.Array], jax.Array]
-# of the layers of a stack: the leading axis of each array is the layer
+# those of all layers of a stack: the leading axis of each array is the layer
 CacheArrays = dict[str, jax.Array]
 
 
 def split_keys(keys: jax.Array, count: int) -> jax.Array:
     """[batch] keys, one per example, to `count` new keys per example, [count, batch]. What is drawn
     for an example depends on its own key alone, however a batch is spread over devices."""
-    return jax.vmap(lambda key: jax.random.split(key, count), out_axes=1)(keys)
+
+    def split(key: jax.Array) -> jax.Array:
+        return jax.random.split(key, count)
+
+    return jax.vmap(split, out_axes=1)(keys)
 
 
 def fold_in(keys: jax.Array, number: jax.Array | int) -> jax.Array:
     """[batch] random keys to new keys for this number, [batch]."""
-    return jax.vmap(jax.random.fold_in, (0, None))(keys, number)
+    fold_in_each = jax.vmap(jax.random.fold_in, (0, None))
+    return fold_in_each(keys, number)
 
 
 def dropout(x: jax.Array, rate: float, keys: jax.Array | None) -> jax.Array:
     """Zeroes elements of x [batch, ...] with probability `rate` and scales the others by 1 / (1 -
-    rate). `keys` are a random key per example, [batch]; None for evaluation, which returns x."""
+    rate). `keys` has a random key per example, [batch]; None for evaluation, which returns x."""
     if keys is None or rate == 0:
         return x
-    keep = jax.vmap(lambda key: jax.random.bernoulli(key, 1 - rate, x.shape[1:]))(keys)
+    shape_of_example = x.shape[1:]
+
+    def draw(key: jax.Array) -> jax.Array:
+        return jax.random.bernoulli(key, 1 - rate, shape_of_example)
+
+    keep = jax.vmap(draw)(keys)  # bool [batch, ...]
     return jnp.where(keep, x / (1 - rate), 0)
 
 
@@ -46,8 +56,13 @@ def drop_path(branch: jax.Array, survival: jax.Array, keys: jax.Array) -> jax.Ar
     """Stochastic depth: zeroes the whole branch of an example with probability 1 - survival, and
     scales the others by 1 / survival, so that the expected value is the branch of evaluation.
     `branch` is [batch, tokens, d_model], `survival` float32 [], and `keys` [batch]."""
-    keep = jax.vmap(lambda key: jax.random.bernoulli(key, survival))(keys)
-    return branch * (keep / survival).astype(branch.dtype)[:, None, None]
+
+    def draw(key: jax.Array) -> jax.Array:
+        return jax.random.bernoulli(key, survival)
+
+    keep = jax.vmap(draw)(keys)  # bool [batch]
+    scale = (keep / survival).astype(branch.dtype)
+    return branch * scale[:, None, None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +71,7 @@ class LayerRng:
     nothing is random.
 
     Attributes:
-        keys: a random key per example, [batch]; None for evaluation.
+        keys: a random key for each example, [batch]; None for evaluation.
         dropout: rate of dropout on residual branches.
         survival: probability that stochastic depth keeps a residual branch, float32 []; None to
             keep all.
@@ -80,9 +95,9 @@ def add_branch(
     x: jax.Array, branch: jax.Array, rng: LayerRng, number: int = 0, dropped: bool = True
 ) -> jax.Array:
     """The residual stream x + branch, both [batch, tokens, d_model], in the wider of their types;
-    in training with stochastic depth and, if it is `dropped`, dropout on the branch. `rng` is as
-    the block was given it, and `number` that of the branch within its block, from 0: each draws
-    with keys of its own."""
+    in training with stochastic depth and, if it is `dropped`, dropout on the branch. `rng` is the
+    block's own. `number` is that of the branch within its block, from 0: each branch draws with its
+    own keys."""
     if rng.keys is not None:
         dropout_keys = fold_in(rng.keys, 1 + 2 * number)
         depth_keys = fold_in(rng.keys, 2 + 2 * number)
@@ -102,9 +117,8 @@ class Linear(nnx.Module):
             sharded along it too.
         activation: name of the activation of the output; empty for none.
         parts: number of equal parts that the caller splits the output into. Each is computed by a
-            product of its own,
-            so that the split copies nothing: strided slices of one wide array cost a sixth of
-                gMLP's step on a CPU.
+            product of its own, so that the split copies nothing: strided slices of one wide array
+            cost a sixth of gMLP's step on a CPU.
         bias: whether there is one.
     """
 
@@ -120,19 +134,23 @@ class Linear(nnx.Module):
         parts: int = 1,
         bias: bool = True,
     ):
-        self.shard_output = sharding[1] == TENSOR
-        bias_sharding = (TENSOR,) if self.shard_output else ()
-        self.kernel = parameter(
-            init(rngs.params(), (d_in, d_out), spec.param_dtype), sharding=sharding
-        )
-        zeros = jnp.zeros((d_out,), spec.param_dtype)
-        self.bias = parameter(zeros, sharding=bias_sharding, decayed=False) if bias else None
+        _, output_axis = sharding
+        self.shard_output = output_axis == TENSOR
+        kernel = init(rngs.params(), (d_in, d_out), spec.param_dtype)
+        self.kernel = parameter(kernel, sharding=sharding)
+        if bias:
+            zeros = jnp.zeros((d_out,), spec.param_dtype)
+            bias_sharding = (TENSOR,) if self.shard_output else ()
+            self.bias = parameter(zeros, sharding=bias_sharding, decayed=False)
+        else:
+            self.bias = None
         self.activation = activation
         self.parts = parts
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[..., d_in] to [..., d_out] in the type of x."""
-        kernels = jnp.split(self.kernel[...].astype(x.dtype), self.parts, axis=-1)
+        kernel = self.kernel[...].astype(x.dtype)
+        kernels = jnp.split(kernel, self.parts, axis=-1)
         biases = [None] * self.parts
         if self.bias is not None:
             biases = jnp.split(self.bias[...], self.parts)
@@ -162,8 +180,10 @@ class LayerNorm(nnx.Module):
     def __init__(
         self, spec: BlockSpec, channels: int, eps: float = 0.0, post: bool = False, **metadata: Any
     ):
-        self.scale = parameter(jnp.ones((channels,), spec.param_dtype), decayed=False, **metadata)
-        self.bias = parameter(jnp.zeros((channels,), spec.param_dtype), decayed=False, **metadata)
+        ones = jnp.ones((channels,), spec.param_dtype)
+        zeros = jnp.zeros((channels,), spec.param_dtype)
+        self.scale = parameter(ones, decayed=False, **metadata)
+        self.bias = parameter(zeros, decayed=False, **metadata)
         self.eps = eps or spec.norm_eps
         self.precise_dtype = spec.precise_dtype
         self.post = post
@@ -181,16 +201,18 @@ class LayerNorm(nnx.Module):
 def moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Mean and variance of x over its last axis, [..., 1]."""
     mean = x.mean(-1, keepdims=True)
-    return mean, jnp.square(x - mean).mean(-1, keepdims=True)
+    variance = jnp.square(x - mean).mean(-1, keepdims=True)
+    return mean, variance
 
 
 def moments_in_one_pass(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`moments`, reading x once: from sums of x less its first entry. A large mean costs their
-    squares nothing; that entry, at most sqrt(n) deviations from the mean of n, costs n roundings at
-    most."""
+    """`moments`, reading x once: from sums of x less its first entry. A large mean therefore costs
+    the squares no precision. The first entry, at most sqrt(n) deviations from the mean of n, costs
+    n roundings at most."""
     first = x[..., :1]
-    mean = (x - first).mean(-1, keepdims=True)
-    variance = jnp.square(x - first).mean(-1, keepdims=True) - jnp.square(mean)
+    mean = (x - first).mean(-1, keepdims=True)  # of x - first
+    mean_square = jnp.square(x - first).mean(-1, keepdims=True)
+    variance = mean_square - jnp.square(mean)
     return first + mean, jnp.maximum(variance, 0)
 
 
@@ -209,11 +231,12 @@ def layer_norm(
     the type of `scale` [channels], returned in `dtype`.
 
     The derivative is written out: it keeps x alone of the forward pass, and needs fewer passes over
-        memory.
+    memory.
     """
     x = x.astype(scale.dtype)
     mean, inverse = _statistics(x, eps)
-    return ((x - mean) * inverse * scale + bias).astype(dtype)
+    y = (x - mean) * inverse * scale + bias
+    return y.astype(dtype)
 
 
 @layer_norm.defjvp
@@ -226,15 +249,19 @@ def _layer_norm_jvp(eps: float, dtype: jnp.dtype, primals, tangents):
         x = x.astype(scale.dtype)
         # With the barrier they are computed first. Without it a GPU writes what follows in float32
         # before it sums that.
-        mean, inverse = jax.lax.optimization_barrier(_statistics(x, eps))
+        statistics = jax.lax.optimization_barrier(_statistics(x, eps))
+        mean, inverse = statistics
         normed = (x - mean) * inverse
         d_x = d_x.astype(scale.dtype)
         centred = d_x - d_x.mean(-1, keepdims=True)
         along_normed = (normed * d_x).mean(-1, keepdims=True)
         d_normed = inverse * (centred - normed * along_normed)
-        return (d_normed * scale + normed * d_scale + d_bias).astype(dtype)
+        d_y = d_normed * scale + normed * d_scale + d_bias
+        return d_y.astype(dtype)
 
-    return layer_norm(x, scale, bias, eps, dtype), derivative(x, scale, *tangents)
+    y = layer_norm(x, scale, bias, eps, dtype)
+    d_y = derivative(x, scale, *tangents)
+    return y, d_y
 
 
 class LearnedPositions(nnx.Module):
@@ -265,8 +292,8 @@ class LearnedPositions(nnx.Module):
 class LearnedSegments(nnx.Module):
     """One vector per segment, `table` [rows, d_model], as in BERT for the two texts of a pair.
 
-    They start at 0, so that they do not change a model that was pretrained without them. With
-    `rngs`, for models that are pretrained with them, they start like positions.
+    They start at 0, so that they do not change a model that was pretrained without them. If `rngs`
+    is given, for models that are pretrained with segments, they start like positions.
     """
 
     def __init__(self, spec: BlockSpec, rows: int = 2, rngs: nnx.Rngs | None = None):
@@ -302,8 +329,9 @@ def activation(name: str, x: jax.Array) -> jax.Array:
     Phi is written with erf, as torch does: half the cost of erfc on a CPU, and an absolute error
     below 1e-6. The derivative keeps x alone of the forward pass.
     """
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    return _gelu(name, x.astype(wide)).astype(x.dtype)
+    precise = jnp.promote_types(x.dtype, jnp.float32)
+    y = _gelu(name, x.astype(precise))
+    return y.astype(x.dtype)
 
 
 def _gelu(name: str, x: jax.Array) -> jax.Array:
@@ -314,17 +342,24 @@ def _gelu(name: str, x: jax.Array) -> jax.Array:
 
 @activation.defjvp
 def _activation_jvp(name: str, primals, tangents):
+    (x,) = primals
+    (d_x,) = tangents
+
     @keeping_inputs
     def derivative(x, d_x):
-        # In the backward pass the barrier holds the gradient in the type of x: else it is in memory
-        # in float32.
+        # In the backward pass the barrier holds the gradient in the type of x. Without it the
+        # gradient is in memory in float32.
         d_x = jax.lax.optimization_barrier(d_x)
-        wide = jnp.promote_types(x.dtype, jnp.float32)
+        precise = jnp.promote_types(x.dtype, jnp.float32)
+        precise_x = x.astype(precise)
+        precise_d_x = d_x.astype(precise)
         gelu = functools.partial(_gelu, name)
-        _, d_y = jax.jvp(gelu, (x.astype(wide),), (d_x.astype(wide),))
+        _, d_y = jax.jvp(gelu, (precise_x,), (precise_d_x,))
         return d_y.astype(x.dtype)
 
-    return activation(name, *primals), derivative(*primals, *tangents)
+    y = activation(name, x)
+    d_y = derivative(x, d_x)
+    return y, d_y
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -368,7 +403,8 @@ def check_tokens(x: jax.Array, tokens: int) -> None:
     was made for."""
     if x.shape[-2] != tokens:
         raise ValueError(
-            f"the layer over tokens was made for exactly {tokens} tokens and was given {x.shape[-2]}"
+            f"the layer over tokens was made for exactly {tokens} tokens "
+            f"and was given {x.shape[-2]}"
         )
 
 
@@ -383,21 +419,23 @@ class TokenLinear(nnx.Module):
     def __init__(
         self, spec: BlockSpec, tokens_in: int, tokens_out: int, rngs: nnx.Rngs, resize: OverPatches
     ):
-        weight = nnx.initializers.glorot_uniform()(
-            rngs.params(), (tokens_out, tokens_in), spec.param_dtype
-        )
-        sharding = None if resize.outputs else FSDP, None if resize.inputs else FSDP
-        self.weight = parameter(weight, sharding=sharding, resize=resize)
+        init = nnx.initializers.glorot_uniform()
+        weight = init(rngs.params(), (tokens_out, tokens_in), spec.param_dtype)
+        output_axis = None if resize.outputs else FSDP
+        input_axis = None if resize.inputs else FSDP
+        self.weight = parameter(weight, sharding=(output_axis, input_axis), resize=resize)
+        bias = jnp.zeros((tokens_out,), spec.param_dtype)
         bias_resize = OverPatches(outputs=-1) if resize.outputs else None
-        self.bias = parameter(
-            jnp.zeros((tokens_out,), spec.param_dtype), decayed=False, resize=bias_resize
-        )
+        self.bias = parameter(bias, decayed=False, resize=bias_resize)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, in, channels] to [batch, out, channels] in the type of x; ValueError for another
         number of tokens."""
-        check_tokens(x, self.weight.shape[1])
-        return add_bias(over_tokens(self.weight[...].astype(x.dtype), x), self.bias[:, None])
+        _, tokens = self.weight.shape
+        check_tokens(x, tokens)
+        weight = self.weight[...].astype(x.dtype)
+        mixed = over_tokens(weight, x)  # [batch, out, channels]
+        return add_bias(mixed, self.bias[:, None])
 
 
 class TokenMLP(nnx.Module):
@@ -413,7 +451,9 @@ class TokenMLP(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, n, channels] to the same; ValueError for another number of tokens."""
-        return self.proj_out(activation(self.activation, self.proj_in(x)))
+        hidden = self.proj_in(x)  # [batch, d_spatial, channels]
+        hidden = activation(self.activation, hidden)
+        return self.proj_out(hidden)
 
 
 class DecodeCache:
@@ -440,10 +480,11 @@ class DecodeCache:
             name: name of the values, unique within a layer.
             values: the tokens of this call along `axis`, which is not negative.
         """
-        if name not in self.arrays:
-            shape = (*values.shape[:axis], self.length, *values.shape[axis + 1 :])
-            self.arrays[name] = jnp.zeros(shape, values.dtype)
-        self.arrays[name] = jax.lax.dynamic_update_slice_in_dim(
-            self.arrays[name], values, self.first, axis
-        )
-        return self.arrays[name]
+        stored = self.arrays.get(name)
+        if stored is None:
+            shape = list(values.shape)
+            shape[axis] = self.length
+            stored = jnp.zeros(shape, values.dtype)
+        updated = jax.lax.dynamic_update_slice_in_dim(stored, values, self.first, axis)
+        self.arrays[name] = updated
+        return updated

@@ -4,9 +4,9 @@ other lengths; and, stated where layers are stacked, which axis is the layer.
 Training reads it with `metadata`. No file outside the models lists parameters by name.
 
 A rule of resizing (`Resize`) makes parameters for n tokens fit another number of tokens, or another
-grid of patches. It takes a parameter, whose leading axis may be the layer, its new shape, and the grids of
-patches of two image models (None for text). It returns the resized parameter or, if the rule does
-not apply, the parameter unchanged. Rules are compared by value.
+grid of patches. It takes a parameter, whose leading axis may be the layer, its new shape, and the
+grids of patches of two image models (None for text). It returns the resized parameter or, if the
+rule does not apply, the parameter unchanged. Rules are compared by value.
 """
 
 import dataclasses

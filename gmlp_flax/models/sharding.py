@@ -24,21 +24,31 @@ def compiler_axes() -> set[str]:
     """Axes of the current mesh that have several devices and are left to the compiler
     (`AxisType.Auto`). If there are none, each array is on one device as a whole."""
     mesh = jax.sharding.get_abstract_mesh()
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    return {name for name, kind in kinds if kind == AxisType.Auto and mesh.shape[name] > 1}
+    return {name for name in _auto_axes() if mesh.shape[name] > 1}
+
+
+def _auto_axes() -> set[str]:
+    """Axes of the current mesh that are left to the compiler."""
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = set()
+    for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
+        if kind == AxisType.Auto:
+            axes.add(name)
+    return axes
 
 
 def constrain(x: jax.Array, *axes: str | tuple[str, ...] | None) -> jax.Array:
-    """x with its axes sharded over the given axes of the current mesh; others than the compiler's
-    are ignored."""
+    """x with its axes sharded over the given axes of the current mesh. Axes that are not the
+    compiler's are ignored."""
     free = compiler_axes()
-
-    def only_free(names: str | tuple[str, ...] | None) -> tuple[str, ...]:
-        return tuple(
-            name for name in ((names,) if isinstance(names, str) else names or ()) if name in free
-        )
-
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(*map(only_free, axes))) if free else x
+    if not free:
+        return x
+    spec = []
+    for names in axes:
+        if isinstance(names, str):
+            names = (names,)
+        spec.append(tuple(name for name in names or () if name in free))
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(*spec))
 
 
 def map_shards(function: Callable[..., jax.Array], batched: Any, *whole: Any) -> jax.Array:
@@ -46,32 +56,33 @@ def map_shards(function: Callable[..., jax.Array], batched: Any, *whole: Any) ->
     on its examples.
 
     It serves functions that the compiler cannot shard: for a Fourier transform it would gather the
-    whole batch, and kernels it refuses wherever an axis is its own, even of one device.
+    whole batch, and it refuses kernels on any mesh with an axis of its own, even of one device.
 
     Args:
         function: gives an array [batch, ...].
         batched: an array or a tree of arrays [batch, ...].
         whole: trees of arrays that every device has.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = {
-        name
-        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
-        if kind == AxisType.Auto
-    }
+    axes = _auto_axes()
     if not axes:
         return function(batched, *whole)
-    spec = PartitionSpec(tuple(name for name in BATCH if name in axes))
-    specs = spec, *[PartitionSpec()] * len(whole)
-    return jax.shard_map(
-        function, in_specs=specs, out_specs=spec, axis_names=axes, check_vma=False
-    )(batched, *whole)
+    batch_axes = tuple(name for name in BATCH if name in axes)
+    spec = PartitionSpec(batch_axes)
+    replicated = [PartitionSpec()] * len(whole)
+    on_shards = jax.shard_map(
+        function,
+        in_specs=(spec, *replicated),
+        out_specs=spec,
+        axis_names=axes,
+        check_vma=False,
+    )
+    return on_shards(batched, *whole)
 
 
 @contextlib.contextmanager
 def portable() -> Iterator[None]:
-    """In this context programs are traced for any platform, without the kernels of one: those that
-    are exported."""
+    """In this context programs are traced for any platform, without the kernels of one. It is for
+    programs that are exported."""
     token = _PORTABLE.set(True)
     try:
         yield
@@ -80,8 +91,8 @@ def portable() -> Iterator[None]:
 
 
 def platform() -> str:
-    """What the current program is compiled for: that of the mesh's devices, which may be others
-    than this machine's; "cpu", "gpu", "tpu", or "any" if it is `portable`."""
+    """What the current program is compiled for: "cpu", "gpu", "tpu", or "any" if it is `portable`.
+    It is the platform of the mesh's devices, which may not be this machine's."""
     if _PORTABLE.get():
         return "any"
     device = jax.sharding.get_abstract_mesh().abstract_device

@@ -101,7 +101,7 @@ def apply_direct(taps: jax.Array, x: jax.Array) -> jax.Array:
 def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
     """`apply_direct` by matrix products alone, O(n (BAND + n / BAND)) work and O(n) memory.
 
-    W is cut into blocks of BAND tokens, which depend on the difference of their indices alone. A
+    W is cut into blocks of BAND tokens, which depend only on the difference of their indices. A
     discrete Fourier transform over the index of a block, of twice as many points as there are
     blocks, therefore leaves one product with a Toeplitz matrix [BAND, BAND] for each frequency. A
     complex number is a pair of real ones: products with [2 BAND, 2 BAND].
@@ -121,8 +121,9 @@ def apply_blocked(taps: jax.Array, x: jax.Array) -> jax.Array:
 
 def _pad_tokens(x: jax.Array, tokens: int) -> jax.Array:
     """[..., n, channels] to [..., tokens, channels], with zeros after the n tokens."""
+    n = x.shape[-2]
     widths = [(0, 0)] * x.ndim
-    widths[-2] = (0, tokens - x.shape[-2])
+    widths[-2] = (0, tokens - n)
     return jnp.pad(x, widths)
 
 
